@@ -1,0 +1,315 @@
+# Copyright 2026 The hf_gmlp authors. Licensed under the Apache License, Version 2.0.
+"""Configurations of gMLP and aMLP ("Pay Attention to MLPs", Liu et al., 2021, https://arxiv.org/abs/2105.08050).
+
+`GMLPConfig` describes the text models, `GMLPVisionConfig` the image models. This file travels with every saved
+checkpoint, so it imports nothing of the package around it.
+"""
+
+import json
+import shutil
+from pathlib import Path
+from typing import ClassVar, Literal
+
+from huggingface_hub.dataclasses import strict
+from transformers import PreTrainedConfig
+
+# What a saved checkpoint needs in order to open where this package is not installed.
+CODE_FILES = ("configuration_gmlp.py", "spatial_gating.py", "model_card.py", "modeling_gmlp.py")
+
+
+@strict
+class GMLPBaseConfig(PreTrainedConfig):
+    r"""
+    What text and vision models share: the gMLP block (paper, section 2 and Figures 1 and 6).
+
+    Args:
+        hidden_size (`int`): d_model, the width of a token between blocks.
+        num_hidden_layers (`int`): L, the number of blocks.
+        intermediate_size (`int`):
+            d_ffn, the width after the first channel projection and *before* the split. Must be even for
+            `spatial_gating="split"`.
+        spatial_gating (`"split"`, `"multiplicative"`, `"additive"` or `"linear"`):
+            How s(Z) uses the spatial projection f, the four rows of the paper's Table 3: Z1 * f(Z2), Z * f(Z),
+            Z + f(Z) or f(Z). "split" is the spatial gating unit of the paper.
+        toeplitz (`bool`):
+            Whether W[i, j] depends on j - i alone, and so has 2n - 1 weights in place of n * n (Appendix C).
+        attention_size (`int`):
+            Width of the single-head tiny attention that turns a gMLP into an aMLP (Figure 6); 0 means none.
+        hidden_act (`str`): The activation after the first channel projection.
+        hidden_dropout_prob (`float`): Dropout on the embeddings and on the output of every block.
+        activation_dropout (`float`): Dropout after the activation ("GeLU dropout" in the paper's tables).
+        attention_probs_dropout_prob (`float`): Dropout on the weights of the tiny attention.
+        drop_path_rate (`float`):
+            Stochastic depth: the probability of dropping the last block, 1 - survival probability; it grows linearly
+            from the first block to the last.
+        initializer_range (`float`): Standard deviation of the initial channel projections and embeddings.
+        spatial_initializer_range (`float`):
+            Standard deviation of the initial spatial weights W. The paper wants them near zero, and b at one, so that
+            every block starts as a plain feed-forward network.
+        layer_norm_eps (`float`): Epsilon of the LayerNorm before every block and of the final one.
+        spatial_layer_norm_eps (`float`): Epsilon of the LayerNorm in front of the spatial projection.
+
+    Raises:
+        ValueError: (through `huggingface_hub`'s strict dataclasses, at construction) for an unknown gating, an odd
+            `intermediate_size` with a split, a negative attention size, or a rate outside its range.
+    """
+
+    _auto_class = "AutoConfig"
+    # Auto class -> class of modeling_gmlp.py. Written into every config.json, whichever head is saved, so that a
+    # checkpoint opens as any other head too.
+    code_map: ClassVar[dict[str, str]] = {}
+
+    hidden_size: int = 512
+    num_hidden_layers: int = 48
+    intermediate_size: int = 3072
+    spatial_gating: Literal["split", "multiplicative", "additive", "linear"] = "split"
+    toeplitz: bool = False
+    attention_size: int = 0
+    hidden_act: str = "gelu"
+    hidden_dropout_prob: float | int = 0.0
+    activation_dropout: float | int = 0.0
+    attention_probs_dropout_prob: float | int = 0.0
+    drop_path_rate: float | int = 0.0
+    initializer_range: float = 0.02
+    spatial_initializer_range: float = 1e-6
+    layer_norm_eps: float = 1e-6
+    spatial_layer_norm_eps: float = 1e-5
+
+    def __post_init__(self, **kwargs):
+        # A loaded config.json may carry a map with the name of the repository it came from, or of an older release.
+        kwargs["auto_map"] = {"AutoConfig": f"configuration_gmlp.{type(self).__name__}"} | {
+            auto_class: f"modeling_gmlp.{model_class}" for auto_class, model_class in self.code_map.items()
+        }
+        super().__post_init__(**kwargs)
+
+    @property
+    def num_attention_heads(self) -> int:
+        """Tiny attention has a single head; a gMLP has none at all."""
+        return 1
+
+    @property
+    def spatial_size(self) -> int:
+        """Channels that the spatial projection sees: d_ffn / 2 after a split, d_ffn without one."""
+        return self.intermediate_size // 2 if self.spatial_gating == "split" else self.intermediate_size
+
+    def validate_block(self):
+        """Sizes and rates of the block."""
+        for name in ("hidden_size", "num_hidden_layers", "intermediate_size"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"`{name}` must be at least 1, got {getattr(self, name)}.")
+        if self.spatial_gating == "split" and self.intermediate_size % 2:
+            raise ValueError(
+                f'`spatial_gating="split"` halves the channels, so `intermediate_size` must be even, got '
+                f"{self.intermediate_size}. Make it even or choose another gating."
+            )
+        if self.attention_size < 0:
+            raise ValueError(
+                f"`attention_size` is the width of the tiny attention and cannot be negative, got "
+                f"{self.attention_size}. Use 0 for a gMLP without attention, 64 or 128 for the paper's aMLPs."
+            )
+        for name in ("hidden_dropout_prob", "activation_dropout", "attention_probs_dropout_prob"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise ValueError(f"`{name}` is a probability between 0 and 1, got {getattr(self, name)}.")
+        if not 0 <= self.drop_path_rate < 1:
+            raise ValueError(
+                f"`drop_path_rate` is the probability of dropping the last block, from 0 up to but not including 1, "
+                f"got {self.drop_path_rate}. The paper's survival probability p is `drop_path_rate = 1 - p`."
+            )
+
+    def save_pretrained(self, save_directory, *args, **kwargs):
+        """Saves config.json and, beside it, the model code, so that the folder works with `trust_remote_code=True`."""
+        # First the code, so that an upload asked for with `push_to_hub=True` finds it in place.
+        Path(save_directory).mkdir(parents=True, exist_ok=True)
+        here = Path(__file__).parent
+        for name in CODE_FILES:
+            if here.resolve() != Path(save_directory).resolve() and (here / name).exists():
+                shutil.copyfile(here / name, Path(save_directory) / name)
+        super().save_pretrained(save_directory, *args, **kwargs)
+
+    @classmethod
+    def from_preset(cls, name: str, **overrides):
+        """
+        The configuration of a named architecture of the paper, such as `"amlp-base"`.
+
+        Args:
+            name: A preset; `hf_gmlp.list_presets()` and the command `hf-gmlp presets` list them.
+            overrides: Fields to change, for example `num_labels=3`.
+
+        Raises:
+            ValueError: If there is no preset of that name, or if it belongs to the other of text and vision.
+        """
+        folder = Path(__file__).parent / "presets"
+        if not folder.is_dir():
+            raise ValueError("Presets come with the hf_gmlp package: install it and use the classes it exports.")
+        path = folder / name / "config.json"
+        if not path.is_file():
+            known = sorted(found.parent.name for found in folder.glob("*/config.json"))
+            raise ValueError(f"There is no preset {name!r}. Choose one of: {', '.join(known)}.")
+        fields = json.loads(path.read_text(encoding="utf-8"))
+        if fields["model_type"] != cls.model_type:
+            other = "GMLPVisionConfig" if cls is GMLPConfig else "GMLPConfig"
+            raise ValueError(f"The preset {name!r} belongs to `{other}`, not to `{cls.__name__}`.")
+        return cls.from_dict(fields, **overrides)
+
+
+@strict
+class GMLPConfig(GMLPBaseConfig):
+    r"""
+    Configuration of the text models (paper, section 4). The defaults are gMLP-base of the paper's Table 5.
+
+    Args (the block's own are in `GMLPBaseConfig`):
+        vocab_size (`int`): Size of the vocabulary; the paper's is 32K cased SentencePieces.
+        max_position_embeddings (`int`):
+            n, the longest sequence. Shorter ones use the leading part of W and b. There are no position embeddings:
+            the name is the one that other code looks for.
+        type_vocab_size (`int`): Segments A and B, as in BERT; 0 leaves the segment embeddings out.
+        toeplitz (`bool`): On by default, as in all of the paper's language experiments.
+        mask_padding (`bool`):
+            With an `attention_mask`, hide padding from the spatial projection and from tiny attention, so that a
+            sequence gives the same output alone, padded, or in any batch. The paper leaves padding visible (section
+            4): `False` does that.
+        mlm_transform (`bool`): BERT's dense, activation and LayerNorm in front of the masked-language-model decoder.
+        sparse_prediction (`bool`):
+            In training, compute masked-language-model logits at the labelled positions only; `logits` then has shape
+            [labelled positions, vocab_size].
+        classifier_dropout (`float`, *optional*): Dropout in front of a classifier; `hidden_dropout_prob` if `None`.
+        pad_token_id, bos_token_id, eos_token_id (`int`): [PAD], [CLS] and [SEP] of the project's tokenizer.
+
+    Example:
+
+    ```python
+    >>> from hf_gmlp import GMLPConfig, GMLPForMaskedLM
+
+    >>> config = GMLPConfig(num_hidden_layers=6, hidden_size=128, intermediate_size=512)
+    >>> model = GMLPForMaskedLM(config)
+    ```
+    """
+
+    model_type = "gmlp"
+    code_map: ClassVar[dict[str, str]] = {
+        "AutoModel": "GMLPModel",
+        "AutoModelForPreTraining": "GMLPForMaskedLM",
+        "AutoModelForMaskedLM": "GMLPForMaskedLM",
+        "AutoModelForSequenceClassification": "GMLPForSequenceClassification",
+        "AutoModelForTokenClassification": "GMLPForTokenClassification",
+        "AutoModelForQuestionAnswering": "GMLPForQuestionAnswering",
+        "AutoModelForMultipleChoice": "GMLPForMultipleChoice",
+    }
+    base_model_fsdp_plan: ClassVar[dict[str, str]] = {
+        "embeddings.word_embeddings": "free_full_weight",
+        "layers.*": "free_full_weight",
+        "norm": "keep_full_weight",
+    }
+
+    vocab_size: int = 32000
+    max_position_embeddings: int = 512
+    type_vocab_size: int = 2
+    toeplitz: bool = True
+    mask_padding: bool = True
+    mlm_transform: bool = True
+    sparse_prediction: bool = False
+    classifier_dropout: float | int | None = None
+    pad_token_id: int | None = 0
+    bos_token_id: int | None = 2
+    eos_token_id: int | list[int] | None = 3
+    tie_word_embeddings: bool = True
+
+    def validate_text(self):
+        """Sizes of the text model."""
+        for name in ("vocab_size", "max_position_embeddings"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"`{name}` must be at least 1, got {getattr(self, name)}.")
+        if self.type_vocab_size < 0:
+            raise ValueError(f"`type_vocab_size` cannot be negative, got {self.type_vocab_size}; 0 means no segments.")
+        if self.classifier_dropout is not None and not 0 <= self.classifier_dropout <= 1:
+            raise ValueError(f"`classifier_dropout` is a probability between 0 and 1, got {self.classifier_dropout}.")
+
+
+@strict
+class GMLPVisionConfig(GMLPBaseConfig):
+    r"""
+    Configuration of the image models (paper, section 3). The defaults are gMLP-S of the paper's Table 1.
+
+    Args (the block's own are in `GMLPBaseConfig`):
+        image_size (`int` or pair of `int`): Height and width in pixels; an `int` means a square.
+        patch_size (`int` or pair of `int`): Height and width of a patch in pixels; it must divide `image_size`.
+        num_channels (`int`): Color channels.
+        pooling (`"cls"` or `"mean"`):
+            "cls" is the protocol of ViT: a [CLS] token in front of the patches (n = 197 at 224 pixels) and a dense
+            layer with tanh before the classifier, which gives the parameter counts of the paper's Table 1. "mean"
+            averages the patches (n = 196, no dense layer), as timm's models do.
+        toeplitz (`bool`): Must be off: patches form a grid, and W[i, j] over a grid is no function of j - i.
+        classifier_dropout (`float`): Dropout in front of the classifier.
+
+    Example:
+
+    ```python
+    >>> from hf_gmlp import GMLPVisionConfig, GMLPForImageClassification
+
+    >>> model = GMLPForImageClassification(GMLPVisionConfig.from_preset("gmlp-ti16-224", num_labels=10))
+    ```
+    """
+
+    model_type = "gmlp_vision"
+    code_map: ClassVar[dict[str, str]] = {
+        "AutoModel": "GMLPVisionModel",
+        "AutoModelForImageClassification": "GMLPForImageClassification",
+    }
+    base_model_fsdp_plan: ClassVar[dict[str, str]] = {
+        "embeddings": "free_full_weight",
+        "layers.*": "free_full_weight",
+        "norm": "keep_full_weight",
+    }
+
+    hidden_size: int = 256
+    num_hidden_layers: int = 30
+    intermediate_size: int = 1536
+    image_size: int | list[int] | tuple[int, int] = 224
+    patch_size: int | list[int] | tuple[int, int] = 16
+    num_channels: int = 3
+    pooling: Literal["cls", "mean"] = "cls"
+    classifier_dropout: float | int = 0.0
+
+    @property
+    def grid_size(self) -> tuple[int, int]:
+        """Rows and columns of patches."""
+        (height, width), (patch_height, patch_width) = as_pair(self.image_size), as_pair(self.patch_size)
+        return height // patch_height, width // patch_width
+
+    @property
+    def num_prefix_tokens(self) -> int:
+        """Tokens in front of the patches: the [CLS] token, or none."""
+        return 1 if self.pooling == "cls" else 0
+
+    @property
+    def max_position_embeddings(self) -> int:
+        """n, the number of tokens that the spatial projection mixes."""
+        rows, columns = self.grid_size
+        return rows * columns + self.num_prefix_tokens
+
+    def validate_vision(self):
+        """Sizes of the image model."""
+        if self.toeplitz:
+            raise ValueError(
+                "`toeplitz=True` is for text: in an image, the distance between two patches is not the difference of "
+                "their places in the sequence. Leave it off."
+            )
+        for name in ("image_size", "patch_size"):
+            if not isinstance(getattr(self, name), int) and len(getattr(self, name)) != 2:
+                raise ValueError(f"`{name}` must be one number or (height, width), got {getattr(self, name)}.")
+        for side, pixels, patch in zip(("height", "width"), as_pair(self.image_size), as_pair(self.patch_size)):
+            if patch < 1 or pixels < 1 or pixels % patch:
+                raise ValueError(
+                    f"The image {side} must be a positive multiple of the patch {side}, got {pixels} and {patch} "
+                    f"pixels. Change `image_size` or `patch_size`."
+                )
+        if not 0 <= self.classifier_dropout <= 1:
+            raise ValueError(f"`classifier_dropout` is a probability between 0 and 1, got {self.classifier_dropout}.")
+
+
+def as_pair(size: int | list[int] | tuple[int, int]) -> tuple[int, int]:
+    """(height, width) of a size that may be given as one number."""
+    return (size, size) if isinstance(size, int) else (size[0], size[1])
+
+
+__all__ = ["GMLPConfig", "GMLPVisionConfig"]

@@ -1,0 +1,161 @@
+# Copyright 2026 The hf_gmlp authors. Licensed under the Apache License, Version 2.0.
+"""The spatial projection and the spatial gating unit (paper, section 2.1 and Appendix C).
+
+Tokens are mixed by one matrix W [n, n], the same for all channels, and the result gates the tokens themselves:
+s(Z) = Z1 * (W LN(Z2) + b). This file travels with every saved checkpoint and needs torch and transformers alone.
+"""
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+from transformers import initialization as init
+
+from .configuration_gmlp import GMLPBaseConfig
+
+
+def toeplitz_matrix(weight: torch.Tensor, length: int) -> torch.Tensor:
+    """
+    The leading block of the Toeplitz matrix of Appendix C: W[i, j] = weight[n - 1 + j - i].
+
+    Args:
+        weight: [2n - 1], one weight per offset j - i, from -(n - 1) to n - 1.
+        length: m <= n, the number of rows and columns wanted.
+
+    Returns:
+        [m, m]
+    """
+    n = (weight.shape[0] + 1) // 2
+    # Row i is the window of m weights that starts at offset -i; `unfold` lists the windows from the last row to the
+    # first. A strided view and one copy: several times faster, forward and backward, than indexing with [m, m].
+    return weight[n - length : n + length - 1].unfold(0, length, 1).flip(0)
+
+
+def spatial_projection(v: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
+    """
+    f(v) = W v + b over the token axis (Equation 2).
+
+    Args:
+        v: [batch, m, channels]
+        weight: W, [m, m]
+        bias: b, [m]
+
+    Returns:
+        [batch, m, channels]
+    """
+    # Not `weight @ v`, which copies v to fold the batch into one product.
+    return torch.baddbmm(bias[:, None], weight.expand(v.shape[0], -1, -1), v)
+
+
+class SpatialProjection(nn.Module):
+    """
+    Holds W and b of one block for up to n tokens: W is [n, n], or its 2n - 1 offsets when Toeplitz.
+
+    A class of its own rather than an `nn.Linear`, so that tools which collect linear layers (LoRA on "all-linear",
+    quantizers) take the channel projections and leave this one alone.
+    """
+
+    def __init__(self, length: int, toeplitz: bool):
+        super().__init__()
+        self.toeplitz = toeplitz
+        self.weight = nn.Parameter(torch.empty(2 * length - 1 if toeplitz else (length, length)))
+        self.bias = nn.Parameter(torch.empty(length))
+
+    def reset_parameters(self, std: float):
+        """W near zero and b at one: the gate starts as f(v) = 1, and the block as a plain feed-forward network."""
+        init.normal_(self.weight, std=std)
+        init.ones_(self.bias)
+
+    def matrix(self, length: int | None = None) -> torch.Tensor:
+        """The leading [m, m] block of W; the whole of it by default."""
+        length = self.bias.shape[0] if length is None else length
+        return toeplitz_matrix(self.weight, length) if self.toeplitz else self.weight[:length, :length]
+
+    def forward(self, v: torch.Tensor) -> torch.Tensor:  # [B, m, E] -> [B, m, E]
+        length = v.shape[1]
+        return spatial_projection(v, self.matrix(length), self.bias[:length])
+
+    @torch.no_grad()
+    def resize(self, length: int):
+        """
+        Grow or shrink to `length` tokens, in place. The leading part of W and b is kept; what is new is as at
+        initialization: no mixing, and a bias of one. A Toeplitz W keeps the weight of every offset.
+        """
+        old = self.bias.shape[0]
+        if self.toeplitz:
+            pad = (length - old, length - old)
+        else:
+            pad = (0, length - old, 0, length - old)
+        # Negative padding crops.
+        self.weight = nn.Parameter(F.pad(self.weight, pad), requires_grad=self.weight.requires_grad)
+        self.bias = nn.Parameter(F.pad(self.bias, (0, length - old), value=1.0), requires_grad=self.bias.requires_grad)
+
+    @torch.no_grad()
+    def resize_grid(self, old_grid: tuple[int, int], new_grid: tuple[int, int], num_prefix_tokens: int):
+        """
+        Interpolate a dense W and b from one grid of patches to another, in place: W over the grid of the output
+        patches (its rows) and over the grid of the input patches (its columns), b over the grid of its patches. The
+        entries of the prefix tokens ([CLS]) are kept.
+
+        W sums over its columns, so they are scaled by the ratio of the patch counts: a picture seen through more,
+        finer patches then gets the same gate as before.
+        """
+        if tuple(old_grid) == tuple(new_grid):
+            return
+
+        def over_grid(values: torch.Tensor) -> torch.Tensor:  # [rows, prefix + old patches] -> [rows, prefix + new]
+            prefix, patches = values[:, :num_prefix_tokens], values[:, num_prefix_tokens:]
+            patches = patches.unflatten(1, tuple(old_grid))[:, None].float()
+            patches = F.interpolate(patches, size=tuple(new_grid), mode="bicubic", antialias=True)
+            return torch.cat([prefix, patches.flatten(1).to(prefix.dtype)], dim=1)
+
+        weight = over_grid(self.weight)
+        weight[:, num_prefix_tokens:] *= (old_grid[0] * old_grid[1]) / (new_grid[0] * new_grid[1])
+        weight = over_grid(weight.T).T.contiguous()
+        self.weight = nn.Parameter(weight, requires_grad=self.weight.requires_grad)
+        self.bias = nn.Parameter(over_grid(self.bias[None])[0], requires_grad=self.bias.requires_grad)
+
+    def extra_repr(self) -> str:
+        return f"length={self.bias.shape[0]}, toeplitz={self.toeplitz}"
+
+
+class SpatialGatingUnit(nn.Module):
+    """
+    s(Z) in its four forms (Table 3): "split" Z1 * f(Z2), "multiplicative" Z * f(Z), "additive" Z + f(Z) and "linear"
+    f(Z), where f is the spatial projection of the normalized input.
+    """
+
+    def __init__(self, config: GMLPBaseConfig):
+        super().__init__()
+        self.spatial_gating = config.spatial_gating
+        self.norm = nn.LayerNorm(config.spatial_size, eps=config.spatial_layer_norm_eps)
+        self.proj = SpatialProjection(config.max_position_embeddings, config.toeplitz)
+
+    def forward(
+        self,
+        hidden_states: torch.Tensor,
+        padding_mask: torch.Tensor | None = None,
+        attention_output: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        """
+        Args:
+            hidden_states: Z, [batch, m, d_ffn], after the activation.
+            padding_mask: [batch, m], 1 for tokens and 0 for padding, which is then hidden from all tokens.
+            attention_output: [batch, m, spatial_size], the tiny attention of an aMLP, added to f (Figure 6).
+
+        Returns:
+            [batch, m, spatial_size]
+        """
+        if self.spatial_gating == "split":
+            u, v = hidden_states.chunk(2, dim=-1)
+        else:
+            u = v = hidden_states
+        v = self.norm(v)
+        if padding_mask is not None:
+            # After the norm, whose bias would otherwise leak from padding into every token.
+            v = v * padding_mask[:, :, None].to(v.dtype)
+        gate = self.proj(v)
+        if attention_output is not None:
+            gate = gate + attention_output
+        if self.spatial_gating == "linear":
+            return gate
+        return u + gate if self.spatial_gating == "additive" else u * gate
