@@ -1,0 +1,42 @@
+# Everything here runs in a virtual environment of its own, .venv, made with any Python from 3.10 on:
+#   make demo            or, with another Python:   make demo PYTHON=python3.12
+PYTHON ?= python3
+BIN := .venv/bin
+INSTALLED := .venv/.installed
+
+.DEFAULT_GOAL := help
+.PHONY: help install demo test conformance lint format clean
+
+help: ## list the targets
+	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
+
+install: $(INSTALLED) ## install the package and all that its scripts and tests need into .venv
+
+$(INSTALLED): pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || \
+		{ echo "hf_gmlp needs Python 3.10 or newer; name one with make PYTHON=python3.12"; exit 1; }
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --upgrade pip
+	@echo "Installing torch, transformers and the rest into .venv; this takes a minute or two."
+	$(BIN)/python -m pip install --quiet --editable ".[dev]"
+	@touch $(INSTALLED)
+
+demo: $(INSTALLED) ## train a small gMLP on the reference of Python, in minutes, and see what it learned
+	$(BIN)/python examples/demo.py
+
+test: $(INSTALLED) ## run the tests
+	$(BIN)/python -m pytest
+
+conformance: $(INSTALLED) ## run transformers' own common tests on our models (fetches its source once)
+	$(BIN)/python -m tests.conformance.run
+
+lint: $(INSTALLED) ## check style and format
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+format: $(INSTALLED) ## put style and format right
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+clean: ## remove .venv and everything built
+	rm -rf .venv build .pytest_cache .ruff_cache *.egg-info

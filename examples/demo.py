@@ -1,0 +1,127 @@
+"""Train a small gMLP on real English within minutes, and see what it has learned.
+
+    python examples/demo.py [--output_dir build/demo]
+
+The text is the reference of the Python language, which every Python carries (pydoc_data.topics): no download. The
+script trains a tokenizer and a Toeplitz gMLP by masked language modeling (recipes/demo.yaml), compares it on held-out
+text with a model that knows only how frequent each token is, fills masks in held-out sentences, and draws the spatial
+filters as in Figure 4 of the paper.
+"""
+
+import argparse
+import json
+import math
+import os
+import re
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+from pydoc_data.topics import topics
+
+ROOT = Path(__file__).resolve().parent.parent
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--output_dir", type=Path, default=Path("build/demo"))
+    output = parser.parse_args().output_dir
+    model_folder, train_file, validation_file = output / "model", output / "train.txt", output / "validation.txt"
+
+    output.mkdir(parents=True, exist_ok=True)
+    train, validation = split_topics()
+    train_file.write_text("\n\n".join(train), encoding="utf-8")
+    validation_file.write_text("\n\n".join(validation), encoding="utf-8")
+    print(f"Text: {len(train)} topics of the Python reference to train on, {len(validation)} held out.", flush=True)
+
+    if (model_folder / "all_results.json").is_file():
+        print(f"The model in {model_folder} is trained already; remove that folder to train it again.")
+    else:
+        command = [sys.executable, str(ROOT / "run_mlm.py"), str(ROOT / "recipes" / "demo.yaml")]
+        command += ["--train_file", str(train_file), "--validation_file", str(validation_file)]
+        command += ["--output_dir", str(model_folder)]
+        print("$", " ".join(["python", *map(os.path.relpath, command[1:3]), *command[3:]]), flush=True)
+        subprocess.run(command, check=True)
+
+    # Now that the training is over: the imports below take seconds themselves.
+    from transformers import AutoModelForMaskedLM, AutoTokenizer, logging
+
+    from hf_gmlp.analysis.filters import plot_filters
+
+    logging.set_verbosity_error()
+    model = AutoModelForMaskedLM.from_pretrained(model_folder).eval()
+    tokenizer = AutoTokenizer.from_pretrained(model_folder)
+
+    results = json.loads((model_folder / "all_results.json").read_text(encoding="utf-8"))
+    unigram = unigram_perplexity(tokenizer, train_file, validation_file, model.config.max_position_embeddings)
+    print("\nPerplexity of the masked tokens in held-out text (lower is better)")
+    print(f"  by frequency alone (unigram)  {unigram:8.1f}")
+    print(f"  this gMLP                     {results['eval_perplexity']:8.1f}")
+
+    print("\nMasks filled in held-out sentences")
+    for sentence, word in masked_sentences(validation):
+        print(f"  {sentence}\n    was: {word}   gMLP: {', '.join(fill(model, tokenizer, sentence))}")
+
+    filters = output / "filters.png"
+    plot_filters(model, filters)
+    print(f"\nThe model, its tokenizer and its card: {model_folder}")
+    print(f"The spatial filters of its {model.config.num_hidden_layers} blocks, as in Figure 4: {filters}")
+
+
+def split_topics() -> tuple[list[str], list[str]]:
+    """Every topic as one document of running text, its paragraphs on lines of their own; every eighth is held out."""
+    documents = []
+    for _, text in sorted(topics.items()):
+        paragraphs = (re.sub(r"\s+", " ", paragraph).strip() for paragraph in re.split(r"\n\s*\n", text))
+        documents.append("\n".join(p for p in paragraphs if re.search(r"[a-z]{2}", p)))
+    return [d for i, d in enumerate(documents) if i % 8 != 3], documents[3::8]
+
+
+def unigram_perplexity(tokenizer, train_file: Path, validation_file: Path, max_seq_length: int) -> float:
+    """
+    Perplexity of the tokens that the evaluation masked, if each is predicted by its frequency in the training text
+    (plus one, so that none is impossible).
+    """
+    from datasets import disable_progress_bars
+
+    from hf_gmlp.data.masking import mask_once
+    from hf_gmlp.data.text import load_texts, pack
+
+    disable_progress_bars()
+    texts = load_texts(train_files=[str(train_file)], validation_files=[str(validation_file)])
+    frequency = Counter(token for ids in pack(texts["train"], tokenizer, max_seq_length)["input_ids"] for token in ids)
+    total = sum(frequency.values()) + len(tokenizer)
+    # The masks of recipes/demo.yaml: its seed, and the default share.
+    sequences = pack(texts["validation"], tokenizer, max_seq_length, keep_remainder=True)
+    masked = mask_once(sequences, tokenizer, mlm_probability=0.15, seed=0)
+    losses = [
+        -math.log((frequency[label] + 1) / total) for labels in masked["labels"] for label in labels if label != -100
+    ]
+    return math.exp(sum(losses) / len(losses))
+
+
+def masked_sentences(documents: list[str], count: int = 3) -> list[tuple[str, str]]:
+    """The first plain sentence of some held-out topics with a short word masked near its middle, and that word."""
+    found = []
+    for document in documents:
+        for sentence in re.findall(r"(?:^|(?<=\. ))[A-Z][a-z]+ [a-z][a-z, ]{50,110}\.(?= |$)", document, re.MULTILINE):
+            words = sentence.split(" ")
+            places = [i for i, word in enumerate(words[:-1]) if i >= 3 and re.fullmatch("[a-z]{2,9}", word)]
+            if len(places) > 2:
+                place = places[len(places) // 2]
+                found.append((" ".join([*words[:place], "[MASK]", *words[place + 1 :]]), words[place]))
+                break
+    return found[:count]
+
+
+def fill(model, tokenizer, sentence: str, count: int = 5) -> list[str]:
+    """The likeliest tokens for [MASK]."""
+    from transformers import pipeline
+
+    answers = pipeline("fill-mask", model=model, tokenizer=tokenizer, top_k=count)(sentence)
+    return [repr(answer["token_str"].strip()) for answer in answers]
+
+
+if __name__ == "__main__":
+    main()

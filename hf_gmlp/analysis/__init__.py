@@ -1,0 +1,1 @@
+"""What one counts, prints and draws of a model: parameters and FLOPs, tables, filters."""

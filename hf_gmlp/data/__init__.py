@@ -1,0 +1,1 @@
+"""Corpora, tokenizer training, packing, question-answering windows and image transforms."""

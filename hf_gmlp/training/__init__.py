@@ -1,0 +1,1 @@
+"""What the run_*.py scripts share: arguments, the trainer, metrics, and the care of an output folder."""

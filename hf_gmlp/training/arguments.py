@@ -1,0 +1,198 @@
+"""Command-line arguments of the run_*.py scripts, with the names of transformers' own examples."""
+
+import argparse
+import difflib
+import json
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import ClassVar
+
+import yaml
+from transformers import HfArgumentParser, PreTrainedConfig, TrainingArguments
+
+from ..errors import InputError
+
+
+@dataclass
+class ModelArguments:
+    """Which model to start from."""
+
+    _argument_group_name: ClassVar[str] = "model"
+
+    model_name_or_path: str | None = field(
+        default=None, metadata={"help": "Checkpoint to go on from: a folder or a name on the Hub."}
+    )
+    config_name: str | None = field(
+        default=None,
+        metadata={
+            "help": "Train from scratch with this config: a preset (hf-gmlp presets lists them), a folder or a name."
+        },
+    )
+    config_overrides: str | None = field(
+        default=None,
+        metadata={"help": "Changes to the config of a new model, such as num_hidden_layers=6,attention_size=64."},
+    )
+    tokenizer_name: str | None = field(
+        default=None, metadata={"help": "Tokenizer, if it is not the checkpoint's: a folder or a name."}
+    )
+    cache_dir: str | None = field(default=None, metadata={"help": "Where downloads are kept."})
+    model_revision: str = field(default="main", metadata={"help": "Branch, tag or commit of the checkpoint."})
+    trust_remote_code: bool = field(
+        default=False, metadata={"help": "Run code that comes with a checkpoint; not needed for gMLPs."}
+    )
+    attn_implementation: str | None = field(
+        default=None, metadata={"help": "Implementation of (tiny) attention: sdpa or eager."}
+    )
+
+    def __post_init__(self):
+        if (self.model_name_or_path is None) == (self.config_name is None):
+            raise ValueError(
+                "Say what to train: --config_name (a preset or config) for a new model, or --model_name_or_path for "
+                "a checkpoint; one of the two."
+            )
+        if self.config_overrides and self.config_name is None:
+            raise ValueError("--config_overrides changes the config of a new model: it goes with --config_name.")
+
+
+@dataclass
+class RunArguments(TrainingArguments):
+    """transformers' own arguments, under a heading of their own in `--help`."""
+
+    _argument_group_name: ClassVar[str] = "training (transformers.TrainingArguments)"
+
+
+@dataclass
+class MLMArguments:
+    """Which text to train on, and how it is masked."""
+
+    _argument_group_name: ClassVar[str] = "data"
+
+    dataset_name: str | None = field(default=None, metadata={"help": "Data set on the Hub, such as allenai/c4."})
+    dataset_config_name: str | None = field(default=None, metadata={"help": "Its configuration, such as en."})
+    train_file: list[str] | None = field(
+        default=None,
+        metadata={"help": "Training text: txt (documents parted by empty lines), json(l), csv or parquet files."},
+    )
+    validation_file: list[str] | None = field(default=None, metadata={"help": "Validation text, likewise."})
+    text_column: str = field(default="text", metadata={"help": "The column with the text."})
+    validation_split_percentage: int = field(
+        default=5, metadata={"help": "Share of the training documents held out if there are no validation data."}
+    )
+    streaming: bool = field(default=False, metadata={"help": "Read the data as a stream: no download, no cache."})
+    max_seq_length: int | None = field(
+        default=None, metadata={"help": "Tokens per sequence; the model's n by default."}
+    )
+    line_by_line: bool = field(
+        default=False, metadata={"help": "One sequence per line, truncated; packed without padding by default."}
+    )
+    mlm_probability: float = field(default=0.15, metadata={"help": "Share of the tokens that are to be predicted."})
+    vocab_size: int = field(default=32000, metadata={"help": "Vocabulary of the tokenizer trained when none is given."})
+    max_train_samples: int | None = field(default=None, metadata={"help": "Train on so many sequences only."})
+    max_eval_samples: int | None = field(default=None, metadata={"help": "Evaluate on so many documents only."})
+    preprocessing_num_workers: int | None = field(default=None, metadata={"help": "Processes that tokenize."})
+    license: str = field(default="apache-2.0", metadata={"help": "License of the weights, for the model card."})
+
+    def __post_init__(self):
+        if not 0 < self.mlm_probability < 1:
+            raise ValueError(f"--mlm_probability is between 0 and 1, got {self.mlm_probability}.")
+        if self.max_seq_length is not None and self.max_seq_length < 3:
+            raise ValueError(f"--max_seq_length counts [CLS] and [SEP] and must be above 2, got {self.max_seq_length}.")
+
+    def sequence_length(self, config: PreTrainedConfig) -> int:
+        """
+        Tokens per sequence: `max_seq_length`, or the model's n.
+
+        Raises:
+            InputError: If that is more than the model's n.
+        """
+        longest = config.max_position_embeddings
+        if self.max_seq_length is not None and self.max_seq_length > longest:
+            raise InputError(
+                f"--max_seq_length {self.max_seq_length} is above the model's n = {longest}. Lower it; or give a new "
+                f"model a longer n by --config_overrides max_position_embeddings={self.max_seq_length}."
+            )
+        return self.max_seq_length or longest
+
+    def description(self) -> str:
+        """The training data in words, for the model card."""
+        if self.dataset_name is not None:
+            return f"{self.dataset_name} {self.dataset_config_name or ''}".strip()
+        return ", ".join(Path(path).name for path in self.train_file or [])
+
+
+def parse_arguments(dataclass_types: tuple[type, ...], description: str, argv: list[str] | None = None) -> tuple:
+    """
+    One instance per dataclass, from a recipe and flags.
+
+    Args:
+        dataclass_types: As for `HfArgumentParser`.
+        description: What the script does, for the top of `--help`.
+        argv: The command line; `sys.argv[1:]` by default. If its first word is a .yaml or .json file, that is a
+            recipe: a flat mapping from flags to values, over which the flags that follow win.
+    """
+    argv = list(sys.argv[1:] if argv is None else argv)
+    if argv and argv[0].endswith((".yaml", ".yml", ".json")):
+        argv = recipe_flags(argv[0]) + argv[1:]
+    script = Path(sys.argv[0]).name
+    parser = HfArgumentParser(
+        dataclass_types,
+        description=description,
+        usage=f"{script} [recipe.yaml] [--flag value ...]",
+        allow_abbrev=False,
+        formatter_class=_HelpFormatter,
+    )
+    try:
+        *arguments, unknown = parser.parse_args_into_dataclasses(argv, return_remaining_strings=True)
+    except (ValueError, OSError) as error:
+        # What a dataclass or TrainingArguments has to say of its values.
+        raise InputError(str(error)) from error
+    if unknown:
+        known = [flag for action in parser._actions for flag in action.option_strings]
+        close = difflib.get_close_matches(unknown[0], known, n=1)
+        raise InputError(
+            f"There is no flag {unknown[0]}" + (f"; did you mean {close[0]}?" if close else "; --help lists them all.")
+        )
+    return tuple(arguments)
+
+
+class _HelpFormatter(argparse.RawDescriptionHelpFormatter, argparse.ArgumentDefaultsHelpFormatter):
+    """The description as it is written, then each flag in its one usual spelling, with its default."""
+
+    def __init__(self, prog: str):
+        super().__init__(prog, max_help_position=32, width=110)
+
+    def _format_action_invocation(self, action: argparse.Action) -> str:
+        if not action.option_strings or action.nargs == 0:
+            return super()._format_action_invocation(action)
+        # HfArgumentParser gives every flag a twin with dashes, and its choices may take ten lines.
+        values = "VALUE ..." if action.nargs in ("+", "*") else "VALUE"
+        return f"{action.option_strings[0]} {values}"
+
+    def _get_help_string(self, action: argparse.Action) -> str:
+        if action.default in (None, argparse.SUPPRESS):
+            return action.help or ""
+        return super()._get_help_string(action) or ""
+
+
+def recipe_flags(path: str) -> list[str]:
+    """
+    The command-line flags that a recipe stands for.
+
+    Raises:
+        InputError: If the file is missing or is no flat mapping.
+    """
+    if not Path(path).is_file():
+        raise InputError(f"There is no recipe {path}.")
+    try:
+        recipe = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
+    except yaml.YAMLError as error:
+        raise InputError(f"The recipe {path} is no YAML: {error}") from error
+    if not isinstance(recipe, dict):
+        raise InputError(f"The recipe {path} must map flags to values, one a line, such as 'learning_rate: 1e-4'.")
+    flags = []
+    for name, value in recipe.items():
+        values = value if isinstance(value, list) else [value]
+        if value is not None:
+            flags += [f"--{name}", *(json.dumps(v) if isinstance(v, dict) else str(v) for v in values)]
+    return flags

@@ -1,0 +1,155 @@
+"""Config, tokenizer and model of a run: of a checkpoint, or new."""
+
+import logging
+from collections.abc import Iterable
+from pathlib import Path
+
+import yaml
+from huggingface_hub.errors import StrictDataclassError
+from transformers import (
+    AutoConfig,
+    AutoTokenizer,
+    PreTrainedConfig,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+    TrainingArguments,
+)
+
+from ..data.tokenizer import train_tokenizer
+from ..errors import InputError
+from ..presets import PRESETS, preset_path
+from .arguments import ModelArguments
+
+logger = logging.getLogger(__name__)
+
+
+def load_config(arguments: ModelArguments, **fields) -> PreTrainedConfig:
+    """
+    The config that the arguments ask for: of a checkpoint, of a preset, or any other, with the overrides.
+
+    Args:
+        fields: More fields to set, such as `num_labels`.
+
+    Raises:
+        InputError: If there is no such config, or an override does not fit it.
+    """
+    name = arguments.model_name_or_path or arguments.config_name
+    if arguments.model_name_or_path is None and name in PRESETS:
+        name = str(preset_path(name))
+    try:
+        config = AutoConfig.from_pretrained(
+            name,
+            cache_dir=arguments.cache_dir,
+            revision=arguments.model_revision,
+            trust_remote_code=arguments.trust_remote_code,
+            attn_implementation=arguments.attn_implementation,
+            **fields,
+        )
+    except OSError as error:
+        raise InputError(
+            f"{name!r} is no preset (hf-gmlp presets lists them), and there is no config in a folder or on the Hub of "
+            f"that name."
+        ) from error
+    if arguments.model_name_or_path is None:
+        # A new model comes from nowhere: not from the preset's folder.
+        config.name_or_path = ""
+    for key, value in parse_overrides(arguments.config_overrides or "").items():
+        if not hasattr(config, key):
+            raise InputError(f"--config_overrides names {key!r}, which a {type(config).__name__} does not have.")
+        try:
+            setattr(config, key, value)
+        except StrictDataclassError as error:
+            raise InputError(f"--config_overrides {key}={value}: {error.__cause__ or error}") from error
+    try:
+        config.validate()
+    except StrictDataclassError as error:
+        raise InputError(f"--config_overrides {arguments.config_overrides}: {error.__cause__ or error}") from error
+    return config
+
+
+def parse_overrides(text: str) -> dict:
+    """ "`"a=1,b=true,c=relu"` as a dictionary, each value as YAML reads it."""
+    overrides = {}
+    for item in filter(None, (item.strip() for item in text.split(","))):
+        key, equals, value = item.partition("=")
+        if not equals:
+            raise InputError(f"--config_overrides takes key=value pairs parted by commas, got {item!r}.")
+        overrides[key.strip()] = yaml.safe_load(value)
+    return overrides
+
+
+def load_tokenizer(
+    arguments: ModelArguments,
+    training_args: TrainingArguments,
+    texts: Iterable[str],
+    *,
+    vocab_size: int,
+    max_length: int,
+) -> PreTrainedTokenizerBase:
+    """
+    The tokenizer named by the arguments, else the checkpoint's. If none is given, one is trained on `texts` into the
+    output folder, or taken from there when a run goes on.
+    """
+    name = arguments.tokenizer_name or arguments.model_name_or_path
+    options = {"cache_dir": arguments.cache_dir, "trust_remote_code": arguments.trust_remote_code}
+    if name is not None:
+        try:
+            return AutoTokenizer.from_pretrained(name, **options)
+        except (OSError, ValueError) as error:
+            raise InputError(
+                f"There is no tokenizer in {name!r}: name one by --tokenizer_name, or make one by "
+                f"`hf-gmlp train-tokenizer`."
+            ) from error
+    folder = Path(training_args.output_dir)
+    # Other processes wait, and then find it trained.
+    with training_args.main_process_first(local=False, desc="tokenizer training"):
+        if not (folder / "tokenizer.json").is_file():
+            logger.info("No tokenizer given: training one of %d tokens on the training text", vocab_size)
+            try:
+                tokenizer = train_tokenizer(texts, vocab_size=vocab_size, max_length=max_length)
+            except ValueError as error:
+                raise InputError(str(error)) from error
+            tokenizer.save_pretrained(folder)
+        return AutoTokenizer.from_pretrained(folder)
+
+
+def load_model(
+    auto_class: type, arguments: ModelArguments, config: PreTrainedConfig, tokenizer: PreTrainedTokenizerBase
+) -> PreTrainedModel:
+    """
+    The checkpoint as `auto_class`, or a new model whose vocabulary and special tokens are the tokenizer's.
+
+    Raises:
+        InputError: If a checkpoint's vocabulary is too small for the tokenizer, or its padding token is another.
+    """
+    if arguments.model_name_or_path is None:
+        config.vocab_size = len(tokenizer)
+        config.pad_token_id = tokenizer.pad_token_id
+        config.bos_token_id = tokenizer.cls_token_id
+        config.eos_token_id = tokenizer.sep_token_id
+        return auto_class.from_config(config, trust_remote_code=arguments.trust_remote_code)
+    check_vocabulary(config, tokenizer, arguments.model_name_or_path)
+    return auto_class.from_pretrained(
+        arguments.model_name_or_path,
+        config=config,
+        cache_dir=arguments.cache_dir,
+        revision=arguments.model_revision,
+        trust_remote_code=arguments.trust_remote_code,
+    )
+
+
+def check_vocabulary(config: PreTrainedConfig, tokenizer: PreTrainedTokenizerBase, name: str):
+    """
+    Raises:
+        InputError: If the tokenizer has more tokens than the checkpoint `name` has embeddings, or pads with another.
+    """
+    if len(tokenizer) > config.vocab_size:
+        raise InputError(
+            f"The tokenizer has {len(tokenizer)} tokens and the model {name} has embeddings for {config.vocab_size}: "
+            f"take the tokenizer that belongs to the model."
+        )
+    if None not in (config.pad_token_id, tokenizer.pad_token_id) and config.pad_token_id != tokenizer.pad_token_id:
+        raise InputError(
+            f"The tokenizer pads with token {tokenizer.pad_token_id} and the model {name} with {config.pad_token_id}: "
+            f"take the tokenizer that belongs to the model."
+        )

@@ -1,0 +1,127 @@
+"""The Trainer of the run_*.py scripts, and the care they take of their output folder."""
+
+import json
+import shlex
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+import torch
+from transformers import Trainer, TrainingArguments
+from transformers.trainer_utils import get_last_checkpoint
+
+from ..errors import InputError
+from ..model_card import TASKS, TrainingRecord, model_card
+
+# Written last, when a run is over.
+FINISHED = "all_results.json"
+
+CARD_HYPERPARAMETERS = (
+    "learning_rate",
+    "lr_scheduler_type",
+    "warmup_steps",
+    "optim",
+    "adam_beta1",
+    "adam_beta2",
+    "adam_epsilon",
+    "weight_decay",
+    "max_grad_norm",
+    "label_smoothing_factor",
+    "seed",
+)
+
+
+class GMLPTrainer(Trainer):
+    """
+    transformers' Trainer, with two things put right: an evaluation loss that weights tokens and not batches, where
+    the metrics give one ("token_loss"), and our model card.
+
+    Args:
+        dataset: The training data in words, for the card.
+        license: The license of the weights, for the card.
+    """
+
+    def __init__(self, *args, dataset: str, license: str, dataset_id: str | None = None, **kwargs):
+        super().__init__(*args, **kwargs)
+        # Pinned memory is for the way to an accelerator; torch warns of it on a machine that has none.
+        self.args.dataloader_pin_memory &= torch.accelerator.is_available()
+        self.dataset, self.dataset_id, self.license = dataset, dataset_id, license
+        self.results: dict[str, float] = {}
+
+    def evaluation_loop(self, *args, **kwargs):
+        output = super().evaluation_loop(*args, **kwargs)
+        prefix = kwargs.get("metric_key_prefix", "eval")
+        token_loss = output.metrics.pop(f"{prefix}_token_loss", None)
+        if token_loss is not None:
+            output.metrics[f"{prefix}_loss"] = token_loss
+        return output
+
+    def evaluate(self, *args, **kwargs) -> dict[str, float]:
+        metrics = super().evaluate(*args, **kwargs)
+        self.results.update(metrics)
+        return metrics
+
+    def create_model_card(self, **kwargs):
+        """Writes README.md into the output folder: ours for our models, transformers' own for any other."""
+        model = self.accelerator.unwrap_model(self.model)
+        if type(model).__name__ not in TASKS:
+            return super().create_model_card(**kwargs)
+        if not self.is_world_process_zero():
+            return
+        name = self.hub_model_id or str(self.args.output_dir)
+        card = model_card(model, name, training=self.training_record(), tags=kwargs.get("tags"), license=self.license)
+        card.save(Path(self.args.output_dir) / "README.md")
+
+    def training_record(self) -> TrainingRecord:
+        """What the card says of the training."""
+        hyperparameters = {key: getattr(self.args, key) for key in CARD_HYPERPARAMETERS}
+        hyperparameters = {key: getattr(value, "value", value) for key, value in hyperparameters.items()}
+        hyperparameters = {
+            "steps": self.state.global_step,
+            "epochs": round(self.state.epoch or 0.0, 2),
+            "global batch size": self.get_total_train_batch_size(self.args),
+            "precision": "bf16" if self.args.bf16 else "fp16" if self.args.fp16 else "fp32",
+        } | hyperparameters
+        timings = ("runtime", "per_second", "epoch")
+        metrics = {
+            key.removeprefix("eval_"): value
+            for key, value in self.results.items()
+            if isinstance(value, int | float) and not key.endswith(timings)
+        }
+        return TrainingRecord(
+            dataset=self.dataset,
+            hyperparameters=hyperparameters,
+            metrics=metrics,
+            command=shlex.join(["python", Path(sys.argv[0]).name, *sys.argv[1:]]),
+            dataset_id=self.dataset_id,
+        )
+
+    def finish(self, metrics: Mapping[str, float]):
+        """Writes the card and all_results.json, and prints the results as a table. The run is over after this."""
+        self.create_model_card()
+        if not self.is_world_process_zero():
+            return
+        results = {key: round(value, 6) if isinstance(value, float) else value for key, value in metrics.items()}
+        (Path(self.args.output_dir) / FINISHED).write_text(json.dumps(results, indent=2) + "\n", encoding="utf-8")
+        width = max(map(len, results))
+        print("\nResults")
+        for key, value in results.items():
+            print(f"  {key:<{width}}  {value:.4f}" if isinstance(value, float) else f"  {key:<{width}}  {value}")
+        print(f"Everything is in {self.args.output_dir}\n")
+
+
+def checkpoint_to_resume(args: TrainingArguments) -> str | None:
+    """
+    The checkpoint that a run in this output folder goes on from, if it was cut off; None for a fresh start.
+
+    Raises:
+        InputError: If the folder holds a finished run.
+    """
+    folder = Path(args.output_dir)
+    if not args.do_train or not folder.is_dir() or not any(folder.iterdir()):
+        return None
+    if (folder / FINISHED).is_file():
+        raise InputError(f"{folder} holds a finished run. Choose another --output_dir, or remove that folder first.")
+    if args.resume_from_checkpoint is not None:
+        return args.resume_from_checkpoint
+    return get_last_checkpoint(folder)

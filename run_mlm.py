@@ -1,0 +1,96 @@
+#!/usr/bin/env python
+"""Pretrain a gMLP or aMLP (or any AutoModelForMaskedLM) by masked language modeling. For example
+
+    python run_mlm.py --config_name gmlp-base --train_file corpus.txt --do_train --do_eval --output_dir out
+
+which first trains a tokenizer on the corpus, as none is given. Flags have the names of transformers' own run_mlm.py.
+A recipe, a YAML file of flags, may come first; flags after it win.
+"""
+
+import logging
+
+import transformers
+from transformers import AutoModelForMaskedLM, set_seed
+
+from hf_gmlp import errors
+from hf_gmlp.data.masking import MaskingCollator, mask_once
+from hf_gmlp.data.text import load_texts, tokenize
+from hf_gmlp.training.arguments import MLMArguments, ModelArguments, RunArguments, parse_arguments
+from hf_gmlp.training.metrics import MaskedLanguageModelMetrics, token_losses
+from hf_gmlp.training.models import load_config, load_model, load_tokenizer
+from hf_gmlp.training.trainer import GMLPTrainer, checkpoint_to_resume
+
+
+def main():
+    # Arguments.
+    model_args, data_args, training_args = parse_arguments((ModelArguments, MLMArguments, RunArguments), __doc__)
+    logging.basicConfig(format="%(message)s", level=logging.INFO if training_args.should_log else logging.WARNING)
+    transformers.utils.logging.set_verbosity(training_args.get_process_log_level())
+    checkpoint = checkpoint_to_resume(training_args)
+    config = load_config(model_args)
+    max_seq_length = data_args.sequence_length(config)
+    set_seed(training_args.seed)
+
+    # Data: documents, then sequences of tokens.
+    texts = load_texts(
+        dataset_name=data_args.dataset_name,
+        dataset_config_name=data_args.dataset_config_name,
+        train_files=data_args.train_file,
+        validation_files=data_args.validation_file,
+        text_column=data_args.text_column,
+        line_by_line=data_args.line_by_line,
+        streaming=data_args.streaming,
+        validation_split_percentage=data_args.validation_split_percentage,
+        max_eval_samples=data_args.max_eval_samples,
+        seed=training_args.seed,
+        cache_dir=model_args.cache_dir,
+    )
+    tokenizer = load_tokenizer(
+        model_args,
+        training_args,
+        (row["text"] for row in texts["train"]),
+        vocab_size=data_args.vocab_size,
+        max_length=max_seq_length,
+    )
+    with training_args.main_process_first(desc="tokenizing"):
+        train_dataset, eval_dataset = tokenize(
+            texts,
+            tokenizer,
+            max_seq_length,
+            line_by_line=data_args.line_by_line,
+            max_train_samples=data_args.max_train_samples,
+            num_proc=data_args.preprocessing_num_workers,
+        )
+    eval_dataset = mask_once(eval_dataset, tokenizer, data_args.mlm_probability, training_args.seed)
+
+    # Trainer.
+    training_args.batch_eval_metrics = True
+    trainer = GMLPTrainer(
+        model=load_model(AutoModelForMaskedLM, model_args, config, tokenizer),
+        args=training_args,
+        train_dataset=train_dataset if training_args.do_train else None,
+        eval_dataset=eval_dataset,
+        processing_class=tokenizer,
+        data_collator=MaskingCollator(tokenizer, data_args.mlm_probability),
+        compute_metrics=MaskedLanguageModelMetrics(),
+        preprocess_logits_for_metrics=token_losses,
+        dataset=data_args.description(),
+        dataset_id=data_args.dataset_name,
+        license=data_args.license,
+    )
+
+    # Report.
+    metrics = {}
+    if training_args.do_train:
+        metrics |= trainer.train(resume_from_checkpoint=checkpoint).metrics
+        trainer.save_model()
+        trainer.save_state()
+    if training_args.do_eval:
+        metrics |= trainer.evaluate()
+    trainer.finish(metrics)
+    if training_args.push_to_hub:
+        trainer.push_to_hub()
+
+
+if __name__ == "__main__":
+    errors.run(main)

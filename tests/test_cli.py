@@ -1,0 +1,47 @@
+import pytest
+import torch
+from transformers import AutoConfig
+
+from hf_gmlp import GMLPConfig, GMLPForMaskedLM, list_presets
+from hf_gmlp.cli import main
+
+
+def test_presets_are_listed_and_shown(capsys):
+    main(["presets"])
+    listing = capsys.readouterr().out
+    assert all(f"\n{name} " in listing for name in list_presets()) and "1091.3 B" in listing
+    main(["presets", "gmlp-linear", "--count"])
+    shown = capsys.readouterr().out
+    assert "92.17 M" in shown and "d_ffn = 2048" in shown and '"spatial_gating": "linear"' in shown
+
+
+def test_preset_is_exported_with_its_code(tmp_path, capsys):
+    main(["presets", "gmlp-ti16-224", "--export", str(tmp_path / "out")])
+    assert AutoConfig.from_pretrained(tmp_path / "out").hidden_size == 128
+    assert (tmp_path / "out" / "modeling_gmlp.py").is_file()
+    with pytest.raises(SystemExit) as stop:
+        main(["presets", "gmlp-base", "--export", str(tmp_path / "out")])
+    assert stop.value.code == 2 and "exists already" in capsys.readouterr().err
+
+
+def test_filters_are_drawn(tmp_path, capsys):
+    torch.manual_seed(0)
+    config = GMLPConfig(vocab_size=9, hidden_size=8, num_hidden_layers=2, intermediate_size=8)
+    GMLPForMaskedLM(config).save_pretrained(tmp_path / "model")
+    main(["plot", "filters", str(tmp_path / "model"), "--output", str(tmp_path / "f.png")])
+    assert (tmp_path / "f.png").is_file() and "f.png" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["presets", "bert-base"], "no preset 'bert-base'"),
+        (["presets", "--export", "somewhere"], "which preset"),
+        (["plot", "filters", "/nowhere/at/all"], "no model to open"),
+    ],
+)
+def test_bad_input_is_one_sentence(words, message, capsys):
+    with pytest.raises(SystemExit) as stop:
+        main(words)
+    error = capsys.readouterr().err
+    assert stop.value.code == 2 and message in error and "Traceback" not in error

@@ -1,0 +1,101 @@
+"""run_mlm.py as a user calls it, in processes of its own."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from pydoc_data.topics import topics
+
+import pytest
+from huggingface_hub import ModelCard
+from transformers import AutoModelForMaskedLM, AutoModelForSequenceClassification, AutoTokenizer, pipeline
+
+ROOT = Path(__file__).parent.parent
+
+
+def run_mlm(*flags):
+    environment = os.environ | {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "2"}
+    return subprocess.run(
+        [sys.executable, ROOT / "run_mlm.py", *map(str, flags)], capture_output=True, text=True, env=environment
+    )
+
+
+@pytest.fixture(scope="module")
+def text(tmp_path_factory):
+    path = tmp_path_factory.mktemp("text") / "text.txt"
+    path.write_text("\n\n".join(text for _, text in sorted(topics.items())[:30]), encoding="utf-8")
+    return path
+
+
+@pytest.fixture(scope="module")
+def flags(text):
+    sizes = "num_hidden_layers=2,hidden_size=32,intermediate_size=64,attention_size=16,max_position_embeddings=64"
+    return ["--config_name", "gmlp-18l", "--config_overrides", sizes, "--train_file", text, "--vocab_size", 600,
+            "--do_train", "--do_eval", "--max_steps", 30, "--learning_rate", 3e-3, "--use_cpu"]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory, flags):
+    folder = tmp_path_factory.mktemp("run") / "out"
+    process = run_mlm(*flags, "--output_dir", folder)
+    assert process.returncode == 0, process.stderr
+    return folder, process.stdout
+
+
+def test_trains_reports_and_leaves_a_model_that_opens(finished):
+    folder, output = finished
+    results = json.loads((folder / "all_results.json").read_text())
+    # A uniform guess among 600 tokens has perplexity 600.
+    assert results["eval_perplexity"] < 400 and f"{results['eval_perplexity']:.4f}" in output
+    assert results["eval_predicted_tokens"] > 300
+    model, tokenizer = AutoModelForMaskedLM.from_pretrained(folder), AutoTokenizer.from_pretrained(folder)
+    assert model.config.vocab_size == len(tokenizer) == 600
+    answers = pipeline("fill-mask", model=model, tokenizer=tokenizer)("The [MASK] statement is used for functions.")
+    assert len(answers) == 5
+    AutoModelForSequenceClassification.from_pretrained(folder)
+
+
+def test_card_says_what_was_done(finished):
+    folder, _ = finished
+    card = ModelCard.load(folder / "README.md")
+    results = json.loads((folder / "all_results.json").read_text())
+    assert card.data.pipeline_tag == "fill-mask" and card.data.license == "apache-2.0"
+    for words in ("text.txt", "--config_name gmlp-18l", "| learning_rate | 0.003 |", "| steps | 30 |", "aMLP"):
+        assert words in card.text
+    assert f"| perplexity | {results['eval_perplexity']:.4g} |" in card.text
+
+
+def test_evaluation_does_not_depend_on_the_batch_size(finished, text):
+    folder, _ = finished
+    losses = []
+    for batch_size in (3, 16):
+        out = folder.parent / f"eval{batch_size}"
+        process = run_mlm("--model_name_or_path", folder, "--train_file", text, "--do_eval", "--use_cpu",
+                          "--per_device_eval_batch_size", batch_size, "--output_dir", out)  # fmt: skip
+        assert process.returncode == 0, process.stderr
+        losses.append(json.loads((out / "all_results.json").read_text())["eval_loss"])
+    assert losses[0] == pytest.approx(losses[1], rel=1e-5)
+    assert losses[0] == pytest.approx(json.loads((folder / "all_results.json").read_text())["eval_loss"], rel=1e-5)
+
+
+def test_finished_run_is_not_written_over(finished, flags):
+    folder, _ = finished
+    before = (folder / "model.safetensors").stat().st_mtime_ns
+    process = run_mlm(*flags, "--output_dir", folder)
+    assert process.returncode == 2 and "holds a finished run" in process.stderr
+    assert "Traceback" not in process.stderr and (folder / "model.safetensors").stat().st_mtime_ns == before
+
+
+def test_streaming_and_lines(tmp_path, flags):
+    process = run_mlm(*flags, "--max_steps", 2, "--streaming", "--line_by_line", "--max_eval_samples", 20,
+                      "--output_dir", tmp_path / "out")  # fmt: skip
+    assert process.returncode == 0, process.stderr
+    assert "eval_perplexity" in json.loads((tmp_path / "out" / "all_results.json").read_text())
+
+
+def test_help_starts_with_what_it_does():
+    process = run_mlm("--help")
+    first_screen = "\n".join(process.stdout.splitlines()[:24])
+    assert "masked language modeling" in first_screen and "--config_name gmlp-base" in first_screen
+    assert "--train_file" in first_screen

@@ -1,0 +1,57 @@
+import pytest
+from transformers import AutoModelForMaskedLM, BertConfig
+
+from hf_gmlp import GMLPConfig, GMLPForMaskedLM
+from hf_gmlp.errors import InputError
+from hf_gmlp.training.arguments import ModelArguments
+from hf_gmlp.training.models import check_vocabulary, load_config, load_model, parse_overrides
+
+from ..data.test_text import tokenizer  # noqa: F401
+
+
+def test_presets_folders_and_overrides(tmp_path):
+    config = load_config(ModelArguments(config_name="amlp-base"), num_labels=5)
+    assert isinstance(config, GMLPConfig) and config.attention_size == 64 and config.num_labels == 5
+    GMLPConfig(hidden_size=64).save_pretrained(tmp_path)
+    overrides = "num_hidden_layers=2,toeplitz=false,spatial_gating=additive,hidden_dropout_prob=0.1"
+    config = load_config(ModelArguments(config_name=str(tmp_path), config_overrides=overrides))
+    assert (config.hidden_size, config.num_hidden_layers, config.toeplitz) == (64, 2, False)
+    assert config.spatial_gating == "additive" and config.hidden_dropout_prob == 0.1
+    assert parse_overrides("") == {}
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        ("layers=2", "names 'layers', which a GMLPConfig does not have"),
+        ("num_hidden_layers", "key=value pairs"),
+        ("num_hidden_layers=two", "num_hidden_layers=two"),
+        ("spatial_gating=none", "split"),
+        ("intermediate_size=33", "must be even"),
+    ],
+)
+def test_bad_overrides(overrides, message):
+    with pytest.raises(InputError, match=message):
+        load_config(ModelArguments(config_name="gmlp-base", config_overrides=overrides))
+
+
+def test_unknown_config(monkeypatch):
+    with pytest.raises(InputError, match="'gmlp-bas' is no preset"):
+        load_config(ModelArguments(config_name="gmlp-bas"))
+
+
+def test_new_model_takes_the_tokenizer_s_vocabulary(tokenizer):  # noqa: F811
+    arguments = ModelArguments(
+        config_name="gmlp-base", config_overrides="num_hidden_layers=1,hidden_size=8,intermediate_size=16"
+    )
+    model = load_model(AutoModelForMaskedLM, arguments, load_config(arguments), tokenizer)
+    assert isinstance(model, GMLPForMaskedLM) and model.config.vocab_size == len(tokenizer) == 205
+    assert (model.config.pad_token_id, model.config.bos_token_id, model.config.eos_token_id) == (0, 2, 3)
+
+
+def test_vocabulary_that_does_not_fit(tokenizer):  # noqa: F811
+    check_vocabulary(GMLPConfig(vocab_size=300), tokenizer, "m")
+    with pytest.raises(InputError, match="tokenizer has 205 tokens and the model m has embeddings for 100"):
+        check_vocabulary(GMLPConfig(vocab_size=100), tokenizer, "m")
+    with pytest.raises(InputError, match="pads with token 0 and the model m with 7"):
+        check_vocabulary(BertConfig(vocab_size=300, pad_token_id=7), tokenizer, "m")
