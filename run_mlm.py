@@ -7,10 +7,7 @@ which first trains a tokenizer on the corpus, as none is given. Flags have the n
 A recipe, a YAML file of flags, may come first; flags after it win.
 """
 
-import logging
-
-import transformers
-from transformers import AutoModelForMaskedLM, set_seed
+from transformers import AutoModelForMaskedLM
 
 from hf_gmlp import errors
 from hf_gmlp.data.masking import MaskingCollator, mask_once
@@ -18,18 +15,15 @@ from hf_gmlp.data.text import load_texts, tokenize
 from hf_gmlp.training.arguments import MLMArguments, ModelArguments, RunArguments, parse_arguments
 from hf_gmlp.training.metrics import MaskedLanguageModelMetrics, token_losses
 from hf_gmlp.training.models import load_config, load_model, load_tokenizer
-from hf_gmlp.training.trainer import GMLPTrainer, checkpoint_to_resume
+from hf_gmlp.training.trainer import GMLPTrainer, start_run
 
 
 def main():
     # Arguments.
     model_args, data_args, training_args = parse_arguments((ModelArguments, MLMArguments, RunArguments), __doc__)
-    logging.basicConfig(format="%(message)s", level=logging.INFO if training_args.should_log else logging.WARNING)
-    transformers.utils.logging.set_verbosity(training_args.get_process_log_level())
-    checkpoint = checkpoint_to_resume(training_args)
+    checkpoint = start_run(training_args)
     config = load_config(model_args)
     max_seq_length = data_args.sequence_length(config)
-    set_seed(training_args.seed)
 
     # Data: documents, then sequences of tokens.
     texts = load_texts(

@@ -1,4 +1,4 @@
-"""Train the cased SentencePiece tokenizer of the paper (Appendix A: "32K cased SentencePieces") on any text.
+"""Train the cased SentencePiece tokenizer of the paper (Appendix A.2: "32K cased SentencePieces") on any text.
 
 `sentencepiece` does the training; the result is rebuilt from stock parts of `tokenizers`, so that a plain
 `AutoTokenizer.from_pretrained(folder)` loads it, without sentencepiece and without this package.
@@ -13,7 +13,7 @@ Spaces belong to the word that follows: the tokens of "The fox" are "The" and " 
 SentencePiece's "▁", for two reasons: `tokenizers` leaves white space out of the offsets, so that an offset pair is
 exactly the word (whole-word masking in transformers finds words by the gaps between offsets); and "▁" itself survives,
 which SentencePiece turns into a space. There the ids differ from those of the SentencePiece model; anywhere else they
-are the same.
+are the same, but for exact ties.
 """
 
 import argparse
@@ -471,7 +471,7 @@ def _training_sentences(texts: Iterable[str]) -> Iterator[str]:
 def _keep_failure(sentences: Iterable[str], failure: list[BaseException]) -> Iterator[str]:
     try:
         yield from sentences
-    except BaseException as error:
+    except (Exception, KeyboardInterrupt) as error:
         failure.append(error)
         raise
 

@@ -57,9 +57,31 @@ class ModelArguments:
 
 @dataclass
 class RunArguments(TrainingArguments):
-    """transformers' own arguments, under a heading of their own in `--help`."""
+    """transformers' own arguments, and the batch size of a recipe, which holds on any number of devices."""
 
     _argument_group_name: ClassVar[str] = "training (transformers.TrainingArguments)"
+
+    global_batch_size: int | None = field(
+        default=None,
+        metadata={
+            "help": "Samples per optimizer step over all devices; gradient accumulation follows from it, and the batch "
+            "per device is lowered if it does not divide it."
+        },
+    )
+
+    def __post_init__(self):
+        super().__post_init__()
+        if self.global_batch_size is None:
+            return
+        devices = self.world_size * max(1, self.n_gpu)
+        if self.global_batch_size < 1 or self.global_batch_size % devices:
+            raise ValueError(
+                f"--global_batch_size {self.global_batch_size} is no multiple of the {devices} devices of this run."
+            )
+        share = self.global_batch_size // devices
+        largest = min(share, self.per_device_train_batch_size)
+        self.per_device_train_batch_size = next(size for size in range(largest, 0, -1) if share % size == 0)
+        self.gradient_accumulation_steps = share // self.per_device_train_batch_size
 
 
 @dataclass

@@ -1,17 +1,21 @@
 """The Trainer of the run_*.py scripts, and the care they take of their output folder."""
 
 import json
+import logging
 import shlex
 import sys
 from collections.abc import Mapping
 from pathlib import Path
 
 import torch
-from transformers import Trainer, TrainingArguments
+from transformers import Trainer, TrainingArguments, set_seed
 from transformers.trainer_utils import get_last_checkpoint
 
 from ..errors import InputError
 from ..model_card import TASKS, TrainingRecord, model_card
+from .arguments import RunArguments
+
+logger = logging.getLogger(__name__)
 
 # Written last, when a run is over.
 FINISHED = "all_results.json"
@@ -110,18 +114,43 @@ class GMLPTrainer(Trainer):
         print(f"Everything is in {self.args.output_dir}\n")
 
 
+def start_run(args: RunArguments) -> str | None:
+    """
+    What every script does first: looks after the output folder, sets up logging and seeds, says how the batch is made.
+
+    Returns:
+        The checkpoint that the run goes on from, if an earlier one with this output folder was cut off.
+
+    Raises:
+        InputError: If the folder holds a finished run.
+    """
+    logging.basicConfig(format="%(message)s", level=logging.INFO if args.should_log else logging.WARNING)
+    # Every request to the Hub, at the level of information.
+    logging.getLogger("httpx").setLevel(logging.WARNING)
+    checkpoint = checkpoint_to_resume(args) if args.do_train else None
+    if args.global_batch_size is not None and args.do_train:
+        devices = args.world_size * max(1, args.n_gpu)
+        logger.info(
+            "A batch of %d: %d device(s) x %d x %d step(s) of gradient accumulation",
+            args.global_batch_size,
+            devices,
+            args.per_device_train_batch_size,
+            args.gradient_accumulation_steps,
+        )
+    set_seed(args.seed)
+    return checkpoint
+
+
 def checkpoint_to_resume(args: TrainingArguments) -> str | None:
     """
-    The checkpoint that a run in this output folder goes on from, if it was cut off; None for a fresh start.
+    The checkpoint in the output folder that a cut-off run goes on from; None for a fresh start.
 
     Raises:
         InputError: If the folder holds a finished run.
     """
     folder = Path(args.output_dir)
-    if not args.do_train or not folder.is_dir() or not any(folder.iterdir()):
-        return None
     if (folder / FINISHED).is_file():
         raise InputError(f"{folder} holds a finished run. Choose another --output_dir, or remove that folder first.")
     if args.resume_from_checkpoint is not None:
         return args.resume_from_checkpoint
-    return get_last_checkpoint(folder)
+    return get_last_checkpoint(folder) if folder.is_dir() else None
