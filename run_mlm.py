@@ -52,20 +52,24 @@ def main():
             tokenizer,
             max_seq_length,
             line_by_line=data_args.line_by_line,
+            offsets=data_args.whole_word_mask,
             max_train_samples=data_args.max_train_samples,
             num_proc=data_args.preprocessing_num_workers,
+            seed=training_args.seed,
         )
-    eval_dataset = mask_once(eval_dataset, tokenizer, data_args.mlm_probability, training_args.seed)
+    collator = MaskingCollator(tokenizer, data_args.mlm_probability, data_args.whole_word_mask, training_args.seed)
 
     # Trainer.
     training_args.batch_eval_metrics = True
+    # The collator needs columns that the model does not take.
+    training_args.remove_unused_columns = False
     trainer = GMLPTrainer(
         model=load_model(AutoModelForMaskedLM, model_args, config, tokenizer),
         args=training_args,
         train_dataset=train_dataset if training_args.do_train else None,
-        eval_dataset=eval_dataset,
+        eval_dataset=mask_once(eval_dataset, collator),
         processing_class=tokenizer,
-        data_collator=MaskingCollator(tokenizer, data_args.mlm_probability),
+        data_collator=collator,
         compute_metrics=MaskedLanguageModelMetrics(),
         preprocess_logits_for_metrics=token_losses,
         dataset=data_args.description(),

@@ -2,23 +2,36 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
+import time
 from pathlib import Path
 from pydoc_data.topics import topics
 
 import pytest
+import torch
 from huggingface_hub import ModelCard
+from safetensors.torch import load_file
 from transformers import AutoModelForMaskedLM, AutoModelForSequenceClassification, AutoTokenizer, pipeline
 
 ROOT = Path(__file__).parent.parent
 
 
-def run_mlm(*flags):
-    environment = os.environ | {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "2"}
-    return subprocess.run(
-        [sys.executable, ROOT / "run_mlm.py", *map(str, flags)], capture_output=True, text=True, env=environment
+def start_mlm(*flags):
+    return subprocess.Popen(
+        [sys.executable, ROOT / "run_mlm.py", *map(str, flags)],
+        env=os.environ | {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
     )
+
+
+def run_mlm(*flags):
+    process = start_mlm(*flags)
+    stdout, stderr = process.communicate()
+    return subprocess.CompletedProcess(process.args, process.returncode, stdout, stderr)
 
 
 @pytest.fixture(scope="module")
@@ -92,6 +105,38 @@ def test_streaming_and_lines(tmp_path, flags):
                       "--output_dir", tmp_path / "out")  # fmt: skip
     assert process.returncode == 0, process.stderr
     assert "eval_perplexity" in json.loads((tmp_path / "out" / "all_results.json").read_text())
+
+
+@pytest.mark.parametrize("streaming", [False, True])
+def test_killed_run_goes_on_as_if_nothing_had_happened(tmp_path, flags, streaming):
+    flags = [*flags, "--max_steps", 40, "--save_steps", 10, "--eval_strategy", "no", "--max_eval_samples", 5]
+    flags += ["--config_overrides", f"{flags[flags.index('--config_overrides') + 1]},hidden_dropout_prob=0.1"]
+    flags += ["--streaming"] if streaming else ["--per_device_train_batch_size", 24]  # several epochs
+    whole = run_mlm(*flags, "--output_dir", tmp_path / "whole")
+    assert whole.returncode == 0, whole.stderr
+
+    cut = tmp_path / "cut"
+    process = start_mlm(*flags, "--output_dir", cut)
+    while process.poll() is None and not (cut / "checkpoint-20" / "trainer_state.json").is_file():
+        time.sleep(0.01)
+    process.kill()
+    process.wait()
+    assert not (cut / "all_results.json").exists(), "the run was over before it could be killed"
+    # What a kill in the midst of the next save would leave.
+    half = cut / "checkpoint-30"
+    shutil.rmtree(half, ignore_errors=True)
+    shutil.copytree(cut / "checkpoint-20", half)
+    optimizer = (half / "optimizer.pt").read_bytes()
+    (half / "optimizer.pt").write_bytes(optimizer[: len(optimizer) // 2])
+
+    resumed = run_mlm(*flags, "--output_dir", cut)
+    assert resumed.returncode == 0, resumed.stderr
+    assert "Skipping" in resumed.stderr and "optimizer.pt is cut off" in resumed.stderr
+    assert f"Going on from {cut / 'checkpoint-20'}" in resumed.stderr
+    expected, actual = (load_file(tmp_path / run / "model.safetensors") for run in ("whole", "cut"))
+    assert expected.keys() == actual.keys()
+    for name in expected:
+        assert torch.equal(expected[name], actual[name]), name
 
 
 def test_help_starts_with_what_it_does():

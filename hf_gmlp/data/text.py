@@ -7,6 +7,7 @@ from datasets import Dataset, DatasetDict, IterableDataset, IterableDatasetDict,
 from transformers import PreTrainedTokenizerBase
 
 from ..errors import InputError
+from .stream import SequenceStream
 
 # File ending -> builder of the `datasets` library.
 FILE_FORMATS = {"txt": "text", "json": "json", "jsonl": "json", "csv": "csv", "parquet": "parquet"}
@@ -107,113 +108,126 @@ def load_texts(
     return IterableDatasetDict(splits) if streaming else DatasetDict(splits)
 
 
-def pack(
-    dataset: Dataset | IterableDataset,
-    tokenizer: PreTrainedTokenizerBase,
-    max_seq_length: int,
-    *,
-    keep_remainder: bool = False,
-    num_proc: int | None = None,
-) -> Dataset | IterableDataset:
-    """
-    Documents laid end to end, [SEP] between them, and cut into sequences [CLS] ... [SEP] of exactly `max_seq_length`
-    tokens: no padding, no truncation. What is left of each thousand documents (less than one sequence) is dropped,
-    or, with `keep_remainder`, kept as a shorter sequence.
-
-    Args:
-        dataset: A column "text".
-
-    Returns:
-        Columns "input_ids" and "special_tokens_mask" (1 where nothing may be masked).
-    """
-    body = max_seq_length - 2
-
-    def pack_batch(batch: dict) -> dict:
-        texts = [text for text in batch["text"] if text and not text.isspace()]
-        stream: list[int] = []
-        # An empty list is no input to a tokenizer. It would warn of documents longer than a sequence: not verbose.
-        for ids in tokenizer(texts, add_special_tokens=False, verbose=False)["input_ids"] if texts else []:
-            stream += ids
-            stream.append(tokenizer.sep_token_id)
-        # The last [SEP] is put back with the sequence's own.
-        stream = stream[:-1]
-        end = len(stream) if keep_remainder else len(stream) // body * body
-        sequences = [
-            [tokenizer.cls_token_id, *stream[start : start + body], tokenizer.sep_token_id]
-            for start in range(0, end, body)
-        ]
-        return {
-            "input_ids": sequences,
-            "special_tokens_mask": [special_tokens_mask(ids, tokenizer) for ids in sequences],
-        }
-
-    return _map(dataset, pack_batch, num_proc, "Tokenizing and packing")
-
-
-def tokenize_lines(
-    dataset: Dataset | IterableDataset,
-    tokenizer: PreTrainedTokenizerBase,
-    max_seq_length: int,
-    *,
-    num_proc: int | None = None,
-) -> Dataset | IterableDataset:
-    """
-    Each non-empty text as one sequence [CLS] ... [SEP], truncated to `max_seq_length` tokens.
-
-    Returns:
-        Columns "input_ids" and "special_tokens_mask".
-    """
-
-    def tokenize_batch(batch: dict) -> dict:
-        texts = [text for text in batch["text"] if text and not text.isspace()]
-        if not texts:
-            return {"input_ids": [], "special_tokens_mask": []}
-        encoded = tokenizer(texts, truncation=True, max_length=max_seq_length, return_special_tokens_mask=True)
-        return {key: encoded[key] for key in ("input_ids", "special_tokens_mask")}
-
-    return _map(dataset, tokenize_batch, num_proc, "Tokenizing line by line")
-
-
 def tokenize(
     texts: DatasetDict | IterableDatasetDict,
     tokenizer: PreTrainedTokenizerBase,
     max_seq_length: int,
     *,
     line_by_line: bool = False,
+    offsets: bool = False,
     max_train_samples: int | None = None,
     num_proc: int | None = None,
-) -> tuple[Dataset | IterableDataset, Dataset]:
+    seed: int = 0,
+) -> tuple[Dataset | SequenceStream, Dataset]:
     """
     What `load_texts` gave as training and validation sequences, packed or line by line. No validation token is left
-    out, and of the training sequences the first `max_train_samples` are kept.
+    out; of the training sequences the first `max_train_samples` are kept.
+
+    Args:
+        offsets: Also give "offset_mapping", which whole-word masking needs.
+        seed: Of the order of a stream.
+
+    Returns:
+        Columns "input_ids" and "special_tokens_mask"; the training sequences of a stream are a `SequenceStream`.
 
     Raises:
         InputError: If no sequence comes out.
     """
-    if line_by_line:
-        train = tokenize_lines(texts["train"], tokenizer, max_seq_length, num_proc=num_proc)
-        validation = tokenize_lines(texts["validation"], tokenizer, max_seq_length, num_proc=num_proc)
+    make = tokenize_lines if line_by_line else pack
+
+    def sequences(documents: Dataset, keep_remainder: bool) -> Dataset:
+        return documents.map(
+            lambda batch: make(
+                batch["text"], tokenizer, max_seq_length, offsets=offsets, keep_remainder=keep_remainder
+            ),
+            batched=True,
+            remove_columns=["text"],
+            num_proc=num_proc,
+            desc="Tokenizing",
+        )
+
+    validation = sequences(texts["validation"], keep_remainder=True)
+    if isinstance(texts["train"], IterableDataset):
+        train = SequenceStream(
+            texts["train"],
+            lambda documents: make(documents, tokenizer, max_seq_length, offsets=offsets),
+            max_samples=max_train_samples,
+            seed=seed,
+        )
     else:
-        train = pack(texts["train"], tokenizer, max_seq_length, num_proc=num_proc)
-        validation = pack(texts["validation"], tokenizer, max_seq_length, keep_remainder=True, num_proc=num_proc)
-    if max_train_samples is not None:
-        train = train.take(max_train_samples)
-    for name, sequences in (("training", train), ("validation", validation)):
-        if isinstance(sequences, Dataset) and len(sequences) == 0:
-            raise InputError(
-                f"The {name} text does not fill one sequence of {max_seq_length} tokens: give more text, lower "
-                f"--max_seq_length, or use --line_by_line."
-            )
+        train = sequences(texts["train"], keep_remainder=False)
+        if max_train_samples is not None:
+            train = train.take(min(max_train_samples, len(train)))
+        _check_not_empty("training", train, max_seq_length)
+    _check_not_empty("validation", validation, max_seq_length)
     return train, validation
 
 
-def special_tokens_mask(ids: list[int], tokenizer: PreTrainedTokenizerBase) -> list[int]:
-    """1 for [CLS], [SEP], [PAD] and their like, 0 for text."""
+def _check_not_empty(name: str, sequences: Dataset, max_seq_length: int):
+    if len(sequences) == 0:
+        raise InputError(
+            f"The {name} text does not fill one sequence of {max_seq_length} tokens: give more text, lower "
+            f"--max_seq_length, or use --line_by_line."
+        )
+
+
+def pack(
+    documents: list[str | None],
+    tokenizer: PreTrainedTokenizerBase,
+    max_seq_length: int,
+    *,
+    offsets: bool = False,
+    keep_remainder: bool = False,
+) -> dict[str, list]:
+    """
+    Documents laid end to end, [SEP] between them, and cut into sequences [CLS] ... [SEP] of exactly `max_seq_length`
+    tokens: no padding, no truncation. What is left at the end, less than one sequence, is dropped, or, with
+    `keep_remainder`, kept as a shorter one.
+
+    Returns:
+        "input_ids", "special_tokens_mask" (1 where nothing may be masked) and perhaps "offset_mapping", a list each.
+    """
+    encoded = _encode(documents, tokenizer, offsets=offsets, add_special_tokens=False)
+    ids: list[int] = []
+    spans: list[tuple[int, int]] = []
+    for i, document in enumerate(encoded["input_ids"]):
+        # Between documents, not after the last: each sequence ends in a [SEP] of its own.
+        ids += ([tokenizer.sep_token_id] if ids else []) + document
+        if offsets:
+            spans += ([(0, 0)] if spans else []) + encoded["offset_mapping"][i]
+    body = max_seq_length - 2
+    starts = range(0, len(ids) if keep_remainder else len(ids) // body * body, body)
+    packed = {
+        "input_ids": [[tokenizer.cls_token_id, *ids[start : start + body], tokenizer.sep_token_id] for start in starts],
+    }
+    if offsets:
+        packed["offset_mapping"] = [[(0, 0), *spans[start : start + body], (0, 0)] for start in starts]
     special = set(tokenizer.all_special_ids) - {tokenizer.unk_token_id}
-    return [int(token in special) for token in ids]
+    packed["special_tokens_mask"] = [[int(token in special) for token in row] for row in packed["input_ids"]]
+    return packed
 
 
-def _map(dataset, function, num_proc: int | None, description: str):
-    if isinstance(dataset, IterableDataset):
-        return dataset.map(function, batched=True, remove_columns=["text"])
-    return dataset.map(function, batched=True, remove_columns=["text"], num_proc=num_proc, desc=description)
+def tokenize_lines(
+    texts: list[str | None],
+    tokenizer: PreTrainedTokenizerBase,
+    max_seq_length: int,
+    *,
+    offsets: bool = False,
+    keep_remainder: bool = False,
+) -> dict[str, list]:
+    """Each text that is not blank as one sequence [CLS] ... [SEP], truncated; columns as those of `pack`."""
+    return _encode(
+        texts, tokenizer, offsets=offsets, truncation=True, max_length=max_seq_length, return_special_tokens_mask=True
+    )
+
+
+def _encode(
+    texts: list[str | None], tokenizer: PreTrainedTokenizerBase, *, offsets: bool, **options
+) -> dict[str, list]:
+    """What the tokenizer says of the texts that are not blank."""
+    texts = [text for text in texts if text and not text.isspace()]
+    columns = ["input_ids", *(["offset_mapping"] if offsets else [])]
+    columns += ["special_tokens_mask"] if "return_special_tokens_mask" in options else []
+    # A tokenizer takes no empty list; and it warns of documents longer than a sequence unless told not to.
+    encoded = tokenizer(texts, return_offsets_mapping=offsets, verbose=False, **options) if texts else {}
+    return {column: list(encoded.get(column, [])) for column in columns}

@@ -109,6 +109,9 @@ class MLMArguments:
         default=False, metadata={"help": "One sequence per line, truncated; packed without padding by default."}
     )
     mlm_probability: float = field(default=0.15, metadata={"help": "Share of the tokens that are to be predicted."})
+    whole_word_mask: bool = field(
+        default=False, metadata={"help": "Choose whole words, and let all of their tokens become [MASK]."}
+    )
     vocab_size: int = field(default=32000, metadata={"help": "Vocabulary of the tokenizer trained when none is given."})
     max_train_samples: int | None = field(default=None, metadata={"help": "Train on so many sequences only."})
     max_eval_samples: int | None = field(default=None, metadata={"help": "Evaluate on so many documents only."})

@@ -4,13 +4,16 @@ import json
 import logging
 import shlex
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from zipfile import is_zipfile
 
 import torch
-from transformers import Trainer, TrainingArguments, set_seed
-from transformers.trainer_utils import get_last_checkpoint
+from safetensors import SafetensorError, safe_open
+from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments, set_seed
+from transformers.trainer_utils import TrainOutput
 
+from ..data.stream import SequenceStream
 from ..errors import InputError
 from ..model_card import TASKS, TrainingRecord, model_card
 from .arguments import RunArguments
@@ -19,6 +22,8 @@ logger = logging.getLogger(__name__)
 
 # Written last, when a run is over.
 FINISHED = "all_results.json"
+# Where a streamed run was in its data; part of a checkpoint.
+STREAM_STATE = "stream_state.pt"
 
 CARD_HYPERPARAMETERS = (
     "learning_rate",
@@ -51,6 +56,24 @@ class GMLPTrainer(Trainer):
         self.args.dataloader_pin_memory &= torch.accelerator.is_available()
         self.dataset, self.dataset_id, self.license = dataset, dataset_id, license
         self.results: dict[str, float] = {}
+        if hasattr(self.data_collator, "set_epoch"):
+            self.add_callback(EpochCallback(self.data_collator))
+
+    def train(self, resume_from_checkpoint: str | None = None, **kwargs) -> TrainOutput:
+        if isinstance(self.train_dataset, SequenceStream):
+            # The stream finds its place itself, at once; Trainer would read all that went before.
+            self.args.ignore_data_skip = True
+            if resume_from_checkpoint is not None:
+                self.train_dataset.load_state(Path(resume_from_checkpoint) / STREAM_STATE)
+                self.add_callback(RandomStateCallback(lambda: self._load_rng_state(resume_from_checkpoint)))
+        return super().train(resume_from_checkpoint=resume_from_checkpoint, **kwargs)
+
+    def _save_optimizer_and_scheduler(self, output_dir: str):
+        # Here, and not in a callback, so that it lies in the checkpoint before trainer_state.json, which comes last.
+        super()._save_optimizer_and_scheduler(output_dir)
+        if isinstance(self.train_dataset, SequenceStream) and self.is_world_process_zero():
+            yielded = self.state.global_step * self.get_total_train_batch_size(self.args)
+            self.train_dataset.save_state(Path(output_dir) / STREAM_STATE, yielded)
 
     def evaluation_loop(self, *args, **kwargs):
         output = super().evaluation_loop(*args, **kwargs)
@@ -114,6 +137,32 @@ class GMLPTrainer(Trainer):
         print(f"Everything is in {self.args.output_dir}\n")
 
 
+class EpochCallback(TrainerCallback):
+    """Tells a collator that draws other masks in every epoch which epoch it is."""
+
+    def __init__(self, collator):
+        self.collator = collator
+
+    def on_epoch_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs):
+        # A resumed epoch has a fraction behind it.
+        self.collator.set_epoch(int(state.epoch or 0.0))
+
+
+class RandomStateCallback(TrainerCallback):
+    """
+    Restores the random state (of dropout) before the first step of a resumed stream: Trainer does so only after it
+    has skipped data itself.
+    """
+
+    def __init__(self, restore: Callable[[], None]):
+        self.restore: Callable[[], None] | None = restore
+
+    def on_step_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs):
+        if self.restore is not None:
+            self.restore()
+            self.restore = None
+
+
 def start_run(args: RunArguments) -> str | None:
     """
     What every script does first: looks after the output folder, sets up logging and seeds, says how the batch is made.
@@ -143,14 +192,46 @@ def start_run(args: RunArguments) -> str | None:
 
 def checkpoint_to_resume(args: TrainingArguments) -> str | None:
     """
-    The checkpoint in the output folder that a cut-off run goes on from; None for a fresh start.
+    The last complete checkpoint in the output folder, that a cut-off run goes on from; None for a fresh start.
 
     Raises:
-        InputError: If the folder holds a finished run.
+        InputError: If the folder holds a finished run, or `resume_from_checkpoint` names no complete checkpoint.
     """
     folder = Path(args.output_dir)
     if (folder / FINISHED).is_file():
         raise InputError(f"{folder} holds a finished run. Choose another --output_dir, or remove that folder first.")
-    if args.resume_from_checkpoint is not None:
+    if args.resume_from_checkpoint not in (None, "true", "True"):
+        fault = checkpoint_fault(Path(args.resume_from_checkpoint))
+        if fault is not None:
+            raise InputError(f"{args.resume_from_checkpoint} is no complete checkpoint: {fault}.")
         return args.resume_from_checkpoint
-    return get_last_checkpoint(folder) if folder.is_dir() else None
+    found = [path for path in folder.glob("checkpoint-*") if path.name.removeprefix("checkpoint-").isdigit()]
+    for checkpoint in sorted(found, key=lambda path: int(path.name.removeprefix("checkpoint-")), reverse=True):
+        fault = checkpoint_fault(checkpoint)
+        if fault is None:
+            logger.info("Going on from %s", checkpoint)
+            return str(checkpoint)
+        logger.warning("Skipping %s, which is half-written: %s", checkpoint, fault)
+    return None
+
+
+def checkpoint_fault(checkpoint: Path) -> str | None:
+    """What shows that a checkpoint was not written to its end; None if it was."""
+    try:
+        # Trainer writes this file last.
+        json.loads((checkpoint / "trainer_state.json").read_text(encoding="utf-8"))
+    except OSError:
+        return "trainer_state.json is missing"
+    except ValueError:
+        return "trainer_state.json is cut off"
+    for path in sorted(checkpoint.iterdir()):
+        # torch.save makes zip files, whose table of contents is at the end.
+        if path.suffix in (".pt", ".pth", ".bin") and path.name != "training_args.bin" and not is_zipfile(path):
+            return f"{path.name} is cut off"
+        if path.suffix == ".safetensors":
+            try:
+                with safe_open(path, framework="pt"):
+                    pass
+            except SafetensorError:
+                return f"{path.name} is cut off"
+    return None

@@ -1,7 +1,8 @@
+import itertools
 import json
 
 import pytest
-from datasets import Dataset, IterableDataset
+from datasets import Dataset, DatasetDict
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from transformers import PreTrainedTokenizerFast
 
@@ -31,7 +32,7 @@ def documents(sizes):
 
 def test_pack_lays_documents_end_to_end_and_loses_nothing_but_the_end(tokenizer):
     texts = documents([3, 1, 9, 4])
-    packed = pack(Dataset.from_dict({"text": texts}), tokenizer, 7)
+    packed = pack(texts, tokenizer, 7)
     expected = []
     for text in texts:
         expected += [*tokenizer.convert_tokens_to_ids(text.split()), 3]
@@ -42,28 +43,33 @@ def test_pack_lays_documents_end_to_end_and_loses_nothing_but_the_end(tokenizer)
     for ids, mask in zip(packed["input_ids"], packed["special_tokens_mask"]):
         assert mask == [int(token in (2, 3)) for token in ids]
 
-    kept = pack(Dataset.from_dict({"text": texts}), tokenizer, 8, keep_remainder=True)
+    kept = pack(texts, tokenizer, 8, keep_remainder=True)
     assert [token for ids in kept["input_ids"] for token in ids[1:-1]] == expected
     assert [len(ids) for ids in kept["input_ids"]] == [8, 8, 8, 4]
 
 
-def test_pack_streams_the_same_sequences(tokenizer):
-    data = Dataset.from_dict({"text": documents([3, 1, 9, 4, 20])})
-    stream = pack(data.to_iterable_dataset(), tokenizer, 7)
-    assert isinstance(stream, IterableDataset)
-    assert [row["input_ids"] for row in stream] == list(pack(data, tokenizer, 7)["input_ids"])
-
-
 def test_blank_documents_leave_no_trace(tokenizer):
-    with_blanks = pack(Dataset.from_dict({"text": ["", "w1 w2", " \n ", "w3", None]}), tokenizer, 6)
-    assert list(with_blanks["input_ids"]) == [[2, 6, 7, 3, 8, 3]]
-    assert len(pack(Dataset.from_dict({"text": ["", " "]}), tokenizer, 6)) == 0
+    assert pack(["", "w1 w2", " \n ", "w3", None], tokenizer, 6)["input_ids"] == [[2, 6, 7, 3, 8, 3]]
+    assert pack(["", " "], tokenizer, 6) == {"input_ids": [], "special_tokens_mask": []}
 
 
 def test_lines_are_truncated_not_joined(tokenizer):
-    lines = tokenize_lines(Dataset.from_dict({"text": ["w0 w1 w2 w3", "", "w4"]}), tokenizer, 5)
-    assert list(lines["input_ids"]) == [[2, 5, 6, 7, 3], [2, 9, 3]]
-    assert list(lines["special_tokens_mask"]) == [[1, 0, 0, 0, 1], [1, 0, 1]]
+    lines = tokenize_lines(["w0 w1 w2 w3", "", "w4"], tokenizer, 5)
+    assert lines == {"input_ids": [[2, 5, 6, 7, 3], [2, 9, 3]], "special_tokens_mask": [[1, 0, 0, 0, 1], [1, 0, 1]]}
+
+
+@pytest.mark.parametrize("line_by_line", [False, True])
+def test_a_stream_gives_the_same_sequences(tokenizer, line_by_line):
+    data = DatasetDict(
+        {split: Dataset.from_dict({"text": documents([3, 1, 9, 4, 20])}) for split in ("train", "validation")}
+    )
+    train, validation = tokenize(data, tokenizer, 7, line_by_line=line_by_line, max_train_samples=4)
+    assert len(train) == 4 and sum(map(len, validation["input_ids"])) >= sum(map(len, train["input_ids"]))
+    streamed = {"train": data["train"].to_iterable_dataset(), "validation": data["validation"]}
+    stream, validation_again = tokenize(streamed, tokenizer, 7, line_by_line=line_by_line, max_train_samples=4)
+    rows = sorted(row["input_ids"].tolist() for row in itertools.islice(stream, 4))
+    assert rows == sorted(train["input_ids"])
+    assert list(validation_again["input_ids"]) == list(validation["input_ids"])
 
 
 def write(path, texts):
