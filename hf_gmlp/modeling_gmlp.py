@@ -389,6 +389,7 @@ class GMLPForMaskedLM(GMLPPreTrainedModel):
 
     _auto_class = "AutoModelForMaskedLM"
     _tied_weights_keys = {"decoder.weight": "model.embeddings.word_embeddings.weight"}
+    _fsdp_plan = {"decoder": "keep_full_weight"}
 
     def __init__(self, config: GMLPConfig):
         super().__init__(config)
@@ -703,7 +704,7 @@ class GMLPVisionModel(GMLPVisionPreTrainedModel):
         self.post_init()
 
     def get_input_embeddings(self) -> nn.Module:
-        return self.embeddings
+        return self.embeddings.projection
 
     @merge_with_config_defaults
     @capture_outputs

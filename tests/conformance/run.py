@@ -1,0 +1,121 @@
+"""Runs the common tests of transformers against our models: `python -m tests.conformance.run [pytest arguments]`.
+
+The tests are those of the installed transformers version, fetched on the first run (see fetch.py). They take the
+network only for that. docs/conformance.md says what runs, what is skipped and why.
+"""
+
+import importlib.util
+import os
+import re
+import sys
+from collections import Counter
+from pathlib import Path
+
+FOLDER = Path(__file__).resolve().parent
+# What differs between skip reasons that are the same: the names of tests, tasks and classes.
+PARTICULARS = {
+    r"^\w+::\w+ is skipped: `[\w-]+`": "the pipeline's task",
+    r"<class '[\w.]*'>|`?\w*GMLP\w+`?": "the model",
+}
+
+
+def general_reason(reason: str) -> str:
+    """Returns a skip reason without what is particular to one test, so that equal reasons can be counted."""
+    reason = reason.removeprefix("Skipped: ")
+    for pattern, replacement in PARTICULARS.items():
+        reason = re.sub(pattern, replacement, reason)
+    return reason
+
+
+class Summary:
+    """A pytest plugin that counts outcomes and groups the reasons of skipped tests.
+
+    A test made of subtests counts as skipped when all that it did was to skip subtests: transformers marks a test that
+    does not concern any of the classes in this way, and pytest alone would call it passed.
+    """
+
+    def __init__(self, arguments: list[str]):
+        self.arguments = arguments
+        self.outcomes: dict[str, set[str]] = {}
+        self.reasons: dict[str, set[str]] = {}
+
+    def pytest_runtest_logreport(self, report):
+        is_subtest = type(report).__name__ == "SubtestReport"
+        outcomes = self.outcomes.setdefault(report.nodeid, set())
+        if report.failed:
+            outcomes.add("failed")
+        elif report.skipped:
+            outcomes.add("subtest skipped" if is_subtest else "skipped")
+            reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
+            self.reasons.setdefault(report.nodeid, set()).add(general_reason(reason))
+        elif is_subtest:
+            outcomes.add("subtest passed")
+
+    def verdicts(self) -> Counter:
+        """Returns how many tests passed, failed and were skipped."""
+        return Counter(self.verdict(nodeid) for nodeid in self.outcomes)
+
+    def verdict(self, nodeid: str) -> str:
+        """Returns "failed", "skipped" or "passed"."""
+        outcomes = self.outcomes[nodeid]
+        if "failed" in outcomes:
+            return "failed"
+        only_skipped_subtests = "subtest skipped" in outcomes and "subtest passed" not in outcomes
+        return "skipped" if "skipped" in outcomes or only_skipped_subtests else "passed"
+
+    def grouped_reasons(self) -> Counter:
+        """Returns how many tests were skipped for which reason."""
+        return Counter(min(reasons) for nodeid, reasons in self.reasons.items() if self.verdict(nodeid) == "skipped")
+
+    def pytest_terminal_summary(self, terminalreporter):
+        verdicts, write = self.verdicts(), terminalreporter.write_line
+        terminalreporter.section("conformance with the common tests of transformers")
+        for reason, count in self.grouped_reasons().most_common():
+            write(f"{count:5} skipped: {reason}")
+        write(", ".join(f"{verdicts[outcome]} {outcome}" for outcome in ("passed", "failed", "skipped")))
+        if self.arguments:
+            write(f"This was with {' '.join(self.arguments)}: the whole suite runs without arguments.")
+
+
+def main(arguments: list[str]) -> int:
+    """Fetches what is needed, runs the suite and returns pytest's exit code.
+
+    Args:
+        arguments: Passed on to pytest, for instance `["-k", "training", "-x"]`.
+    """
+    from .fetch import CACHE_FOLDER, fetch_common_tests
+
+    try:
+        fetch_common_tests()
+    except RuntimeError as error:
+        print(error, file=sys.stderr)
+        return 1
+
+    # Read when torch and transformers are imported, hence set first; the workers and the ranks inherit them.
+    fixtures_folder = CACHE_FOLDER / "fixtures"
+    os.environ.update(
+        HF_GMLP_CONFORMANCE="1",
+        HF_HUB_OFFLINE="1",
+        HF_HUB_DISABLE_PROGRESS_BARS="1",
+        TRANSFORMERS_TINY_MODEL_PATH=str(fixtures_folder),
+        TOKENIZERS_PARALLELISM="false",
+        # transformers leaves its slow tests out by default; those that concern us take seconds.
+        RUN_SLOW="1",
+        # The models are tiny: one thread per worker.
+        OMP_NUM_THREADS="1",
+    )
+    import pytest
+
+    from .fixtures import write_fixtures
+
+    write_fixtures(fixtures_folder)
+    options = ["-c", str(FOLDER / "pytest.ini"), "--rootdir", str(FOLDER.parents[1]), "-p", "no:cacheprovider"]
+    if importlib.util.find_spec("xdist") and not any(argument.startswith("-n") for argument in arguments):
+        options += ["-n", str(min(os.cpu_count() or 1, 8))]
+    if not any(Path(argument.partition("::")[0]).exists() for argument in arguments):
+        options.append(str(FOLDER))
+    return int(pytest.main(options + arguments, plugins=[Summary(arguments)]))
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

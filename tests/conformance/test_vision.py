@@ -1,0 +1,102 @@
+"""The vision models against the common tests of transformers."""
+
+import unittest
+
+import torch
+from torch import nn
+from transformers.testing_utils import torch_device
+
+from hf_gmlp import GMLPForImageClassification, GMLPVisionConfig, GMLPVisionModel
+
+from .checks import FSDPPlanMixin
+from .upstream.test_configuration_common import ConfigTester
+from .upstream.test_modeling_common import ModelTesterMixin, floats_tensor
+from .upstream.test_pipeline_mixin import PipelineTesterMixin
+
+
+class GMLPVisionModelTester:
+    """Makes the small configuration and the inputs that the common tests ask for; they read its attributes too."""
+
+    base_model_class = GMLPVisionModel
+    is_training = True
+    batch_size = 13
+    num_labels = 3
+    hidden_size = 32
+    num_hidden_layers = 2
+    intermediate_size = 64
+    num_channels = 3
+    image_size = 24
+    patch_size = 8
+    num_attention_heads = 1
+
+    def __init__(self, parent, **config_fields):
+        self.parent = parent
+        self.config_fields = config_fields
+        self.seq_length = self.get_config().max_position_embeddings
+
+    def get_config(self) -> GMLPVisionConfig:
+        return GMLPVisionConfig(
+            hidden_size=self.hidden_size,
+            num_hidden_layers=self.num_hidden_layers,
+            intermediate_size=self.intermediate_size,
+            image_size=self.image_size,
+            patch_size=self.patch_size,
+            num_channels=self.num_channels,
+            num_labels=self.num_labels,
+            # Far from the paper's 1e-6, with which the tests would hardly notice the spatial projection.
+            spatial_initializer_range=0.3,
+            **self.config_fields,
+        )
+
+    def prepare_config_and_inputs_for_common(self) -> tuple[GMLPVisionConfig, dict]:
+        shape = [self.batch_size, self.num_channels, self.image_size, self.image_size]
+        return self.get_config(), {"pixel_values": floats_tensor(shape)}
+
+
+class GMLPVisionModelTest(ModelTesterMixin, FSDPPlanMixin, unittest.TestCase):
+    all_model_classes = (GMLPVisionModel, GMLPForImageClassification)
+    # The paper's vision models: a [CLS] token, no attention.
+    config_fields = {"pooling": "cls"}
+    has_attentions = False
+    # There are no tokens to add.
+    test_resize_embeddings = False
+
+    def setUp(self):
+        self.model_tester = GMLPVisionModelTester(self, **self.config_fields)
+        self.config_tester = ConfigTester(self, config_class=GMLPVisionConfig, has_text_modality=False, hidden_size=32)
+
+    def test_config(self):
+        self.config_tester.run_common_tests()
+
+    def test_model_get_set_embeddings(self):
+        """The common test wants an `nn.Embedding`; patches are embedded by a convolution."""
+        for model_class in self.all_model_classes:
+            model = model_class(self.model_tester.get_config())
+            self.assertIsInstance(model.get_input_embeddings(), nn.Module)
+            self.assertIsNone(model.get_output_embeddings())
+
+    def test_resize_position_vector_embeddings(self):
+        """The common test wants one `nn.Embedding` of positions; here it is the image size that can change."""
+        for model_class in self.all_model_classes:
+            model = model_class(self.model_tester.get_config()).to(torch_device).eval()
+            for size in (self.model_tester.image_size + 16, self.model_tester.image_size - 8):
+                model.resize_image_size(size)
+                tokens = model.config.max_position_embeddings
+                self.assertTrue(all(weight.shape == (tokens, tokens) for weight in model.get_position_embeddings()))
+                with torch.no_grad():
+                    outputs = model(pixel_values=floats_tensor([2, 3, size, size]), output_hidden_states=True)
+                self.assertEqual(outputs.hidden_states[-1].shape, (2, tokens, self.model_tester.hidden_size))
+
+
+class AMLPVisionModelTest(GMLPVisionModelTest):
+    """With tiny attention, and the mean over the patches."""
+
+    config_fields = {"pooling": "mean", "attention_size": 8}
+    has_attentions = True
+
+
+class GMLPVisionPipelineTest(PipelineTesterMixin, unittest.TestCase):
+    pipeline_model_mapping = {
+        "image-classification": GMLPForImageClassification,
+        "image-feature-extraction": GMLPVisionModel,
+    }

@@ -1,0 +1,56 @@
+"""The common tests of transformers as one importable package, fitted to models that live outside transformers.
+
+The package has two folders: this one, and the fetched `tests/` folder, so that the relative imports between the common
+tests work. Their source archive leaves out the folders they import from (`exporters`, `generation`, `utils`,
+`pipelines`): the modules of those names here stand in for them.
+
+Everything that has to be told to the common tests about our models is told below, once, at import: each process that
+imports a common test, spawned ones too, gets it.
+"""
+
+import os
+import sys
+
+from ..fetch import common_tests_folder
+
+if "HF_GMLP_CONFORMANCE" not in os.environ:
+    raise ImportError(
+        "Run these tests with `python -m tests.conformance.run`, which fetches and prepares what they need, and "
+        "not by calling pytest on them."
+    )
+__path__.append(str(common_tests_folder()))
+
+import transformers  # noqa: E402
+
+import hf_gmlp  # noqa: E402, F401
+
+# The image processing tests import this one by its bare name.
+from . import fetch_hub_objects_for_ci  # noqa: E402
+
+sys.modules.setdefault("fetch_hub_objects_for_ci", fetch_hub_objects_for_ci)
+
+from . import test_fsdp_mixin, test_modeling_common, test_pipeline_mixin  # noqa: E402
+from .pipelines import PIPELINE_TESTS  # noqa: E402
+
+# The common tests know which inputs and labels a class takes, and which tests concern it, by its name in these tables.
+# Ours are registered with the Auto classes but not in the tables, so without this no loss and no gradient would be
+# tested. The tables are replaced in the tests' own namespace: transformers' stay as they are.
+NAMES_IN_TABLES = {
+    "MODEL_MAPPING_NAMES": {"gmlp": "GMLPModel", "gmlp_vision": "GMLPVisionModel"},
+    "MODEL_FOR_MASKED_LM_MAPPING_NAMES": {"gmlp": "GMLPForMaskedLM"},
+    "MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES": {"gmlp": "GMLPForSequenceClassification"},
+    "MODEL_FOR_TOKEN_CLASSIFICATION_MAPPING_NAMES": {"gmlp": "GMLPForTokenClassification"},
+    "MODEL_FOR_QUESTION_ANSWERING_MAPPING_NAMES": {"gmlp": "GMLPForQuestionAnswering"},
+    "MODEL_FOR_MULTIPLE_CHOICE_MAPPING_NAMES": {"gmlp": "GMLPForMultipleChoice"},
+    "MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING_NAMES": {"gmlp_vision": "GMLPForImageClassification"},
+}
+for table, names in NAMES_IN_TABLES.items():
+    setattr(test_modeling_common, table, {**getattr(test_modeling_common, table), **names})
+
+# The FSDP tests build a causal language model; the masked one takes the same inputs and labels. They run for a handful
+# of model types only, unless this list is None, as the file itself says.
+test_fsdp_mixin.AutoModelForCausalLM = transformers.AutoModelForMaskedLM
+test_fsdp_mixin.FSDP_DISTRIBUTED_TEST_MODEL_TYPES = None
+
+for task, test_class in PIPELINE_TESTS.items():
+    test_pipeline_mixin.pipeline_test_mapping[task] = {"test": f"{test_class.__module__}.{test_class.__name__}"}

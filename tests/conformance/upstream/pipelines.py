@@ -1,0 +1,172 @@
+"""Stands in for the test classes of the pipelines: what each pipeline of transformers must give for our models.
+
+`PipelineTesterMixin` loads a tiny checkpoint with its tokenizer or image processor, asks `get_test_pipeline` for a
+pipeline and examples, has `run_pipeline_test` check the answers, and then runs ten examples in batches of four.
+"""
+
+import math
+import unittest
+
+import numpy as np
+import torch
+from PIL import Image
+from transformers import (
+    FeatureExtractionPipeline,
+    FillMaskPipeline,
+    ImageClassificationPipeline,
+    ImageFeatureExtractionPipeline,
+    TextClassificationPipeline,
+    TokenClassificationPipeline,
+    ZeroShotClassificationPipeline,
+)
+from transformers.testing_utils import torch_device
+
+# Of different lengths, so that batches of them are padded.
+TEXTS = ["the cat sat on the mat", "a dog", "the dog sat on the cat and the cat ran to the mat ."]
+
+
+class PipelineTests(unittest.TestCase):
+    """What the classes below share; not a test by itself."""
+
+    pipeline_class = None
+    examples = TEXTS
+
+    def get_test_pipeline(self, model, tokenizer=None, image_processor=None, dtype="float32", **unused):
+        """Returns the pipeline over the model in the wanted precision, and examples for it."""
+        model = model.to(getattr(torch, dtype))
+        pipeline = self.pipeline_class(
+            model=model, tokenizer=tokenizer, image_processor=image_processor, device=torch_device
+        )
+        return pipeline, self.examples
+
+    def check_scores(self, answers: list[dict], count: int) -> None:
+        """Checks `count` answers with finite scores between 0 and 1, best first."""
+        scores = [answer["score"] for answer in answers]
+        self.assertEqual(len(scores), count)
+        self.assertTrue(all(math.isfinite(score) and 0 <= score <= 1 for score in scores), scores)
+        self.assertEqual(scores, sorted(scores, reverse=True))
+
+    def check_alone_as_in_a_batch(self, pipeline, read_scores, **options) -> None:
+        """Checks that an example gives the same scores alone and padded beside others."""
+        examples = list(self.examples)
+        alone = [read_scores(pipeline(example, **options)) for example in examples]
+        batched = [read_scores(answer) for answer in pipeline(examples, batch_size=len(examples), **options)]
+        tolerance = 1e-4 if pipeline.model.dtype == torch.float32 else 1e-2
+        for one, other in zip(alone, batched):
+            np.testing.assert_allclose(one, other, atol=tolerance)
+
+
+class FeatureExtractionTests(PipelineTests):
+    pipeline_class = FeatureExtractionPipeline
+
+    def run_pipeline_test(self, pipeline, examples):
+        for example in examples:
+            features = np.array(pipeline(example))
+            tokens = len(pipeline.tokenizer(example)["input_ids"])
+            self.assertEqual(features.shape, (1, tokens, pipeline.model.config.hidden_size))
+            self.assertTrue(np.isfinite(features).all())
+
+
+class FillMaskTests(PipelineTests):
+    pipeline_class = FillMaskPipeline
+    examples = ["the [MASK] sat on the mat", "a [MASK]", "the dog sat on the [MASK] and the cat ran to the mat ."]
+
+    def run_pipeline_test(self, pipeline, examples):
+        for example in examples:
+            answers = pipeline(example, top_k=3)
+            self.check_scores(answers, 3)
+            for answer in answers:
+                self.assertEqual(pipeline.tokenizer.decode([answer["token"]]), answer["token_str"])
+        only_known = pipeline(examples[0], targets=["cat", "dog"])
+        self.assertEqual({answer["token_str"] for answer in only_known}, {"cat", "dog"})
+        two_masks = pipeline("the [MASK] sat on the [MASK]", top_k=2)
+        self.assertEqual([len(answers) for answers in two_masks], [2, 2])
+        self.check_alone_as_in_a_batch(pipeline, lambda answers: [answer["score"] for answer in answers])
+
+
+class TextClassificationTests(PipelineTests):
+    pipeline_class = TextClassificationPipeline
+
+    def run_pipeline_test(self, pipeline, examples):
+        labels = set(pipeline.model.config.id2label.values())
+        for example in examples:
+            answers = pipeline(example, top_k=None)
+            self.check_scores(answers, len(labels))
+            self.assertEqual({answer["label"] for answer in answers}, labels)
+            self.assertAlmostEqual(sum(answer["score"] for answer in answers), 1, places=2)
+        pair = pipeline({"text": examples[0], "text_pair": examples[1]})
+        self.assertIn(pair["label"], labels)
+        self.check_alone_as_in_a_batch(pipeline, lambda answers: [answer["score"] for answer in answers], top_k=None)
+
+
+class TokenClassificationTests(PipelineTests):
+    pipeline_class = TokenClassificationPipeline
+
+    def run_pipeline_test(self, pipeline, examples):
+        labels = set(pipeline.model.config.id2label.values())
+        for example in examples:
+            entities = pipeline(example)
+            self.assertEqual([example[entity["start"] : entity["end"]] for entity in entities], example.split())
+            self.assertLessEqual({entity["entity"] for entity in entities}, labels)
+            self.assertTrue(all(0 <= entity["score"] <= 1 for entity in entities))
+        grouped = pipeline(examples[0], aggregation_strategy="simple")
+        self.assertEqual(" ".join(group["word"] for group in grouped), examples[0])
+        self.check_alone_as_in_a_batch(pipeline, lambda entities: [entity["score"] for entity in entities])
+
+
+class ZeroShotTests(PipelineTests):
+    pipeline_class = ZeroShotClassificationPipeline
+
+    def get_test_pipeline(self, model, tokenizer=None, **kwargs):
+        """Zero-shot classification reads entailment off a label of that name, so one of ours gets it."""
+        model.config.label2id = {"entailment": 0, "neutral": 1, "contradiction": 2}
+        model.config.id2label = {number: label for label, number in model.config.label2id.items()}
+        pipeline, examples = super().get_test_pipeline(model, tokenizer, **kwargs)
+        pipeline._preprocess_params["candidate_labels"] = ["cat", "dog", "mat"]
+        return pipeline, examples
+
+    def run_pipeline_test(self, pipeline, examples):
+        answer = pipeline(examples[0], candidate_labels=["cat", "dog", "mat"], hypothesis_template="the {} .")
+        self.assertEqual(answer["sequence"], examples[0])
+        self.assertEqual(set(answer["labels"]), {"cat", "dog", "mat"})
+        self.assertEqual(answer["scores"], sorted(answer["scores"], reverse=True))
+        self.assertAlmostEqual(sum(answer["scores"]), 1, places=2)
+
+
+class ImageClassificationTests(PipelineTests):
+    pipeline_class = ImageClassificationPipeline
+
+    @property
+    def examples(self):
+        rng = np.random.default_rng(0)
+        return [Image.fromarray(rng.integers(0, 256, (*size, 3), dtype=np.uint8)) for size in [(40, 50), (24, 30)]]
+
+    def run_pipeline_test(self, pipeline, examples):
+        labels = set(pipeline.model.config.id2label.values())
+        for example in examples:
+            answers = pipeline(example, top_k=len(labels))
+            self.check_scores(answers, len(labels))
+            self.assertEqual({answer["label"] for answer in answers}, labels)
+        self.check_alone_as_in_a_batch(pipeline, lambda answers: [answer["score"] for answer in answers])
+
+
+class ImageFeatureExtractionTests(ImageClassificationTests):
+    pipeline_class = ImageFeatureExtractionPipeline
+
+    def run_pipeline_test(self, pipeline, examples):
+        config = pipeline.model.config
+        for example in examples:
+            features = np.array(pipeline(example))
+            self.assertEqual(features.shape, (1, config.max_position_embeddings, config.hidden_size))
+            self.assertTrue(np.isfinite(features).all())
+
+
+PIPELINE_TESTS = {
+    "feature-extraction": FeatureExtractionTests,
+    "fill-mask": FillMaskTests,
+    "text-classification": TextClassificationTests,
+    "token-classification": TokenClassificationTests,
+    "zero-shot": ZeroShotTests,
+    "image-classification": ImageClassificationTests,
+    "image-feature-extraction": ImageFeatureExtractionTests,
+}
