@@ -7,6 +7,8 @@ which first trains a tokenizer on the corpus, as none is given. Flags have the n
 A recipe, a YAML file of flags, may come first; flags after it win.
 """
 
+import itertools
+
 from transformers import AutoModelForMaskedLM
 
 from hf_gmlp import errors
@@ -42,7 +44,7 @@ def main():
     tokenizer = load_tokenizer(
         model_args,
         training_args,
-        (row["text"] for row in texts["train"]),
+        (row["text"] for row in itertools.islice(texts["train"], data_args.max_tokenizer_samples)),
         vocab_size=data_args.vocab_size,
         max_length=max_seq_length,
     )
@@ -72,7 +74,7 @@ def main():
         data_collator=collator,
         compute_metrics=MaskedLanguageModelMetrics(),
         preprocess_logits_for_metrics=token_losses,
-        dataset=data_args.description(),
+        dataset=data_args.description(train_dataset, eval_dataset, max_seq_length),
         dataset_id=data_args.dataset_name,
         license=data_args.license,
     )

@@ -50,6 +50,7 @@ def main():
     from hf_gmlp.analysis.filters import plot_filters
 
     logging.set_verbosity_error()
+    logging.disable_progress_bar()
     model = AutoModelForMaskedLM.from_pretrained(model_folder).eval()
     tokenizer = AutoTokenizer.from_pretrained(model_folder)
 
@@ -85,16 +86,16 @@ def unigram_perplexity(tokenizer, train_file: Path, validation_file: Path, max_s
     """
     from datasets import disable_progress_bars
 
-    from hf_gmlp.data.masking import mask_once
-    from hf_gmlp.data.text import load_texts, pack
+    from hf_gmlp.data.masking import MaskingCollator, mask_once
+    from hf_gmlp.data.text import load_texts, tokenize
 
     disable_progress_bars()
     texts = load_texts(train_files=[str(train_file)], validation_files=[str(validation_file)])
-    frequency = Counter(token for ids in pack(texts["train"], tokenizer, max_seq_length)["input_ids"] for token in ids)
+    train, validation = tokenize(texts, tokenizer, max_seq_length)
+    frequency = Counter(token for ids in train["input_ids"] for token in ids)
     total = sum(frequency.values()) + len(tokenizer)
-    # The masks of recipes/demo.yaml: its seed, and the default share.
-    sequences = pack(texts["validation"], tokenizer, max_seq_length, keep_remainder=True)
-    masked = mask_once(sequences, tokenizer, mlm_probability=0.15, seed=0)
+    # The masks of recipes/demo.yaml, by its seed.
+    masked = mask_once(validation, MaskingCollator(tokenizer, seed=0))
     losses = [
         -math.log((frequency[label] + 1) / total) for labels in masked["labels"] for label in labels if label != -100
     ]

@@ -139,7 +139,7 @@ def _card_data(model, name, training, tags, license) -> ModelCardData:
                 dataset_type=training.dataset_id or "local",
                 dataset_name=training.dataset,
                 metric_type=metric,
-                metric_value=value,
+                metric_value=round(value, 6),
             )
             for metric, value in training.metrics.items()
         ]

@@ -18,9 +18,9 @@ from transformers import AutoModelForMaskedLM, AutoModelForSequenceClassificatio
 ROOT = Path(__file__).parent.parent
 
 
-def start_mlm(*flags):
+def start_mlm(*flags, launcher=(sys.executable,)):
     return subprocess.Popen(
-        [sys.executable, ROOT / "run_mlm.py", *map(str, flags)],
+        [*launcher, ROOT / "run_mlm.py", *map(str, flags)],
         env=os.environ | {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -29,7 +29,10 @@ def start_mlm(*flags):
 
 
 def run_mlm(*flags):
-    process = start_mlm(*flags)
+    return finish(start_mlm(*flags))
+
+
+def finish(process):
     stdout, stderr = process.communicate()
     return subprocess.CompletedProcess(process.args, process.returncode, stdout, stderr)
 
@@ -137,6 +140,38 @@ def test_killed_run_goes_on_as_if_nothing_had_happened(tmp_path, flags, streamin
     assert expected.keys() == actual.keys()
     for name in expected:
         assert torch.equal(expected[name], actual[name]), name
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "recipe", sorted((ROOT / "recipes").glob("table*/*.smoke.yaml")), ids=lambda path: f"{path.parent.name}/{path.stem}"
+)
+def test_smoke_twins_of_the_recipes_run(tmp_path, text, recipe):
+    process = run_mlm(recipe, "--train_file", text, "--use_cpu", "--output_dir", tmp_path / "out")
+    assert process.returncode == 0, process.stderr
+    assert json.loads((tmp_path / "out" / "all_results.json").read_text())["eval_perplexity"] < 700
+
+
+def test_two_processes_train_the_same_model_as_one(tmp_path, flags):
+    flags = [*flags, "--max_steps", 12, "--global_batch_size", 12, "--per_device_train_batch_size", 4]
+    one = run_mlm(*flags, "--output_dir", tmp_path / "one")
+    assert one.returncode == 0, one.stderr
+    assert "A batch of 12: 1 device(s) x 4 x 3 step(s) of gradient accumulation" in one.stderr
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
+    two = finish(start_mlm(*flags, "--output_dir", tmp_path / "two", launcher=launcher))
+    assert two.returncode == 0, two.stderr
+    assert "A batch of 12: 2 device(s) x 3 x 2 step(s) of gradient accumulation" in two.stderr
+    losses = [json.loads((tmp_path / run / "all_results.json").read_text())["eval_loss"] for run in ("one", "two")]
+    assert losses[0] == pytest.approx(losses[1], abs=1e-5)
+    expected, actual = (load_file(tmp_path / run / "model.safetensors") for run in ("one", "two"))
+    for name in expected:
+        torch.testing.assert_close(actual[name], expected[name], atol=1e-5, rtol=1e-4)
+
+
+def test_batch_that_cannot_be_divided(tmp_path, flags):
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
+    process = finish(start_mlm(*flags, "--global_batch_size", 5, "--output_dir", tmp_path, launcher=launcher))
+    assert process.returncode != 0 and "--global_batch_size 5 is no multiple of the 2 devices" in process.stderr
 
 
 def test_help_starts_with_what_it_does():

@@ -3,7 +3,9 @@
 import argparse
 import difflib
 import json
+import math
 import sys
+from collections.abc import Sized
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import ClassVar
@@ -11,6 +13,7 @@ from typing import ClassVar
 import yaml
 from transformers import HfArgumentParser, PreTrainedConfig, TrainingArguments
 
+from ..data.qa import check_lengths
 from ..errors import InputError
 
 
@@ -71,6 +74,9 @@ class RunArguments(TrainingArguments):
 
     def __post_init__(self):
         super().__post_init__()
+        if self.ddp_find_unused_parameters is None:
+            # Every parameter of every head takes part in its loss; looking for idle ones costs a walk of the graph.
+            self.ddp_find_unused_parameters = False
         if self.global_batch_size is None:
             return
         devices = self.world_size * max(1, self.n_gpu)
@@ -113,6 +119,9 @@ class MLMArguments:
         default=False, metadata={"help": "Choose whole words, and let all of their tokens become [MASK]."}
     )
     vocab_size: int = field(default=32000, metadata={"help": "Vocabulary of the tokenizer trained when none is given."})
+    max_tokenizer_samples: int = field(
+        default=1_000_000, metadata={"help": "Train the tokenizer on so many documents, the first ones."}
+    )
     max_train_samples: int | None = field(default=None, metadata={"help": "Train on so many sequences only."})
     max_eval_samples: int | None = field(default=None, metadata={"help": "Evaluate on so many documents only."})
     preprocessing_num_workers: int | None = field(default=None, metadata={"help": "Processes that tokenize."})
@@ -138,6 +147,192 @@ class MLMArguments:
                 f"model a longer n by --config_overrides max_position_embeddings={self.max_seq_length}."
             )
         return self.max_seq_length or longest
+
+    def description(self, train: object, validation: Sized, max_seq_length: int) -> str:
+        """The data in words, for the model card: its name and its size in sequences, if it is no stream."""
+        name = f"{self.dataset_name} {self.dataset_config_name or ''}".strip()
+        if self.dataset_name is None:
+            name = ", ".join(Path(path).name for path in self.train_file or [])
+        size = f"{len(train):,}" if isinstance(train, Sized) else "a stream of"
+        return (
+            f"{name}: {size} training sequences of {'up to ' if self.line_by_line else ''}{max_seq_length} tokens, "
+            f"{len(validation):,} held out."
+        )
+
+
+@dataclass
+class GlueArguments:
+    """Which sentences to classify, and how many runs to make."""
+
+    _argument_group_name: ClassVar[str] = "data"
+
+    task_name: str | None = field(
+        default=None, metadata={"help": "A task of GLUE: cola, mnli, mrpc, qnli, qqp, rte, sst2, stsb or wnli."}
+    )
+    dataset_name: str | None = field(default=None, metadata={"help": "Other data on the Hub, with its own splits."})
+    dataset_config_name: str | None = field(default=None, metadata={"help": "Its configuration."})
+    train_file: list[str] | None = field(
+        default=None, metadata={"help": "Training data of your own: csv, tsv, json(l) or parquet files."}
+    )
+    validation_file: list[str] | None = field(
+        default=None, metadata={"help": "Validation data, likewise; of MNLI first the matched, then the mismatched."}
+    )
+    test_file: list[str] | None = field(
+        default=None, metadata={"help": "Data to predict, likewise; of MNLI matched, mismatched, AX."}
+    )
+    text_column_names: list[str] | None = field(
+        default=None,
+        metadata={
+            "help": "The column of the sentence or the two of a pair, if they are not named as in a task of GLUE."
+        },
+    )
+    label_column_name: str = field(default="label", metadata={"help": "The column of the label."})
+    do_regression: bool | None = field(
+        default=None, metadata={"help": "Labels are numbers to be predicted; by default, if they have fractions."}
+    )
+    max_seq_length: int | None = field(
+        default=None,
+        metadata={"help": "Tokens per sentence or pair; 128 by default, or the model's n if that is less."},
+    )
+    pad_to_max_length: bool = field(
+        default=False, metadata={"help": "Pad to --max_seq_length; by default, to the longest sequence of a batch."}
+    )
+    max_train_samples: int | None = field(default=None, metadata={"help": "Train on the first so many rows only."})
+    max_eval_samples: int | None = field(default=None, metadata={"help": "Evaluate on the first so many rows only."})
+    max_predict_samples: int | None = field(default=None, metadata={"help": "Predict the first so many rows only."})
+    seeds: list[int] | None = field(
+        default=None, metadata={"help": "Train once with each of these seeds, and report median and spread."}
+    )
+    sweep_batch_sizes: list[int] | None = field(
+        default=None, metadata={"help": "Train with each of these global batch sizes, and report the best."}
+    )
+    sweep_learning_rates: list[float] | None = field(
+        default=None, metadata={"help": "Train with each of these learning rates, and report the best."}
+    )
+    vocab_size: int = field(default=32000, metadata={"help": "Vocabulary of the tokenizer trained when none is given."})
+    preprocessing_num_workers: int | None = field(default=None, metadata={"help": "Processes that tokenize."})
+    license: str = field(default="apache-2.0", metadata={"help": "License of the weights, for the model card."})
+
+    def __post_init__(self):
+        if self.text_column_names is not None and len(self.text_column_names) > 2:
+            raise ValueError(f"--text_column_names takes one or two columns, got {', '.join(self.text_column_names)}.")
+        # [CLS] A [SEP] B [SEP] with a token for each sentence.
+        if self.max_seq_length is not None and self.max_seq_length < 5:
+            raise ValueError(f"--max_seq_length counts [CLS] and [SEP] and must be above 4, got {self.max_seq_length}.")
+        for name in ("max_train_samples", "max_eval_samples", "max_predict_samples"):
+            if getattr(self, name) is not None and getattr(self, name) < 1:
+                raise ValueError(f"--{name} must be at least 1, got {getattr(self, name)}.")
+        for name in ("seeds", "sweep_batch_sizes", "sweep_learning_rates"):
+            values = getattr(self, name) or []
+            if len(set(values)) < len(values):
+                raise ValueError(f"--{name} names a value twice: {', '.join(map(str, values))}.")
+
+    def sequence_length(self, config: PreTrainedConfig) -> int:
+        """
+        Tokens per sequence: `max_seq_length`, or 128, or the model's n if that is less.
+
+        Raises:
+            InputError: If `max_seq_length` is more than the model's n.
+        """
+        longest = getattr(config, "max_position_embeddings", None) or math.inf
+        if self.max_seq_length is not None and self.max_seq_length > longest:
+            raise InputError(
+                f"--max_seq_length {self.max_seq_length} is above the model's n = {longest}. Lower it; or make a gMLP "
+                f"longer by model.resize_position_embeddings({self.max_seq_length}) and save that."
+            )
+        return self.max_seq_length or min(128, longest)
+
+    def description(self) -> str:
+        """The training data in words, for the model card."""
+        if self.train_file is not None:
+            files = ", ".join(Path(path).name for path in self.train_file)
+            return f"{files} ({self.task_name})" if self.task_name is not None else files
+        if self.dataset_name is not None:
+            return f"{self.dataset_name} {self.dataset_config_name or ''}".strip()
+        return f"GLUE {self.task_name}"
+
+    def dataset_id(self) -> str | None:
+        """The data's identifier on the Hub, if they are from there."""
+        return None if self.train_file is not None else self.dataset_name or "nyu-mll/glue"
+
+
+@dataclass
+class QAArguments:
+    """Which questions to answer, and how answers are found."""
+
+    _argument_group_name: ClassVar[str] = "data"
+
+    dataset_name: str | None = field(
+        default=None, metadata={"help": "Data set on the Hub, such as rajpurkar/squad or rajpurkar/squad_v2."}
+    )
+    dataset_config_name: str | None = field(default=None, metadata={"help": "Its configuration."})
+    train_file: list[str] | None = field(
+        default=None, metadata={"help": "Questions to train on: JSON as SQuAD is published, flat, or JSON lines."}
+    )
+    validation_file: list[str] | None = field(default=None, metadata={"help": "Questions to evaluate on, likewise."})
+    test_file: list[str] | None = field(default=None, metadata={"help": "Questions to answer, likewise."})
+    version_2_with_negative: bool = field(
+        default=False, metadata={"help": "Some questions have no answer, as in SQuAD v2.0."}
+    )
+    null_score_diff_threshold: float = field(
+        default=0.0, metadata={"help": "Say that there is no answer if that scores higher by more than this."}
+    )
+    max_seq_length: int | None = field(
+        default=None, metadata={"help": "Tokens of question and context together; the model's n by default."}
+    )
+    doc_stride: int | None = field(
+        default=None,
+        metadata={
+            "help": "Tokens of overlap between the windows of a longer context; 128 by default, or a third of "
+            "max_seq_length if that is less."
+        },
+    )
+    pad_to_max_length: bool = field(
+        default=False,
+        metadata={
+            "help": "Pad to --max_seq_length; by default to the longest sequence of a batch, unless the model sees "
+            "its padding (mask_padding=false)."
+        },
+    )
+    n_best_size: int = field(default=20, metadata={"help": "Answers kept per question in nbest_predictions.json."})
+    max_answer_length: int = field(default=30, metadata={"help": "Tokens of an answer at most."})
+    max_train_samples: int | None = field(default=None, metadata={"help": "Train on the first so many questions only."})
+    max_eval_samples: int | None = field(
+        default=None, metadata={"help": "Evaluate on the first so many questions only."}
+    )
+    max_predict_samples: int | None = field(default=None, metadata={"help": "Answer the first so many questions only."})
+    vocab_size: int = field(default=32000, metadata={"help": "Vocabulary of the tokenizer trained when none is given."})
+    preprocessing_num_workers: int | None = field(default=None, metadata={"help": "Processes that tokenize."})
+    license: str = field(default="apache-2.0", metadata={"help": "License of the weights, for the model card."})
+
+    def __post_init__(self):
+        for name in (
+            "n_best_size",
+            "max_answer_length",
+            "max_train_samples",
+            "max_eval_samples",
+            "max_predict_samples",
+        ):
+            if getattr(self, name) is not None and getattr(self, name) < 1:
+                raise ValueError(f"--{name} must be at least 1, got {getattr(self, name)}.")
+
+    def window_lengths(self, config: PreTrainedConfig) -> dict[str, int]:
+        """
+        "max_seq_length" and "doc_stride" of the windows.
+
+        Raises:
+            InputError: If `max_seq_length` is more than the model's n, or one does not go with the other.
+        """
+        longest = getattr(config, "max_position_embeddings", None) or 512
+        if self.max_seq_length is not None and self.max_seq_length > longest:
+            raise InputError(
+                f"--max_seq_length {self.max_seq_length} is above the model's n = {longest}. Lower it; or make a gMLP "
+                f"longer by model.resize_position_embeddings({self.max_seq_length}) and save that."
+            )
+        max_seq_length = self.max_seq_length or longest
+        doc_stride = min(128, max_seq_length // 3) if self.doc_stride is None else self.doc_stride
+        check_lengths(max_seq_length, doc_stride)
+        return {"max_seq_length": max_seq_length, "doc_stride": doc_stride}
 
     def description(self) -> str:
         """The training data in words, for the model card."""
@@ -200,24 +395,34 @@ class _HelpFormatter(argparse.RawDescriptionHelpFormatter, argparse.ArgumentDefa
         return super()._get_help_string(action) or ""
 
 
-def recipe_flags(path: str) -> list[str]:
-    """
-    The command-line flags that a recipe stands for.
-
-    Raises:
-        InputError: If the file is missing or is no flat mapping.
-    """
-    if not Path(path).is_file():
-        raise InputError(f"There is no recipe {path}.")
-    try:
-        recipe = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
-    except yaml.YAMLError as error:
-        raise InputError(f"The recipe {path} is no YAML: {error}") from error
-    if not isinstance(recipe, dict):
-        raise InputError(f"The recipe {path} must map flags to values, one a line, such as 'learning_rate: 1e-4'.")
+def recipe_flags(path: str | Path) -> list[str]:
+    """The command-line flags that a recipe stands for."""
     flags = []
-    for name, value in recipe.items():
+    for name, value in read_recipe(Path(path)).items():
         values = value if isinstance(value, list) else [value]
         if value is not None:
             flags += [f"--{name}", *(json.dumps(v) if isinstance(v, dict) else str(v) for v in values)]
     return flags
+
+
+def read_recipe(path: Path) -> dict[str, object]:
+    """
+    A recipe as a mapping from flags to values. Under `include` it may name other recipes, by paths relative to its
+    own, which it builds on and whose values it overrides; null takes a value away.
+
+    Raises:
+        InputError: If a file is missing or is no flat mapping.
+    """
+    if not path.is_file():
+        raise InputError(f"There is no recipe {path}.")
+    try:
+        recipe = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except yaml.YAMLError as error:
+        raise InputError(f"The recipe {path} is no YAML: {error}") from error
+    if not isinstance(recipe, dict):
+        raise InputError(f"The recipe {path} must map flags to values, one a line, such as 'learning_rate: 1e-4'.")
+    included = recipe.pop("include", [])
+    merged: dict[str, object] = {}
+    for other in [included] if isinstance(included, str) else included:
+        merged |= read_recipe(path.parent / other)
+    return merged | recipe

@@ -1,9 +1,13 @@
+from pathlib import Path
+
 import pytest
 
 from hf_gmlp import GMLPConfig
 from hf_gmlp.errors import InputError
 from hf_gmlp.training.arguments import MLMArguments, ModelArguments, RunArguments, parse_arguments, recipe_flags
+from hf_gmlp.training.models import load_config
 
+RECIPES = Path(__file__).parents[2] / "recipes"
 TYPES = (ModelArguments, MLMArguments, RunArguments)
 
 
@@ -21,6 +25,40 @@ def test_flags_win_over_the_recipe(tmp_path):
     assert model.config_name == "gmlp-base" and data.train_file == ["a.txt", "b.txt"]
     assert training.learning_rate == 1e-4 and training.do_train and training.max_steps == 9
     assert training.lr_scheduler_kwargs == {"num_cycles": 1}
+
+
+def test_recipes_include_each_other(tmp_path):
+    (tmp_path / "sub").mkdir()
+    (tmp_path / "base.yaml").write_text(
+        "config_name: gmlp-base\nmax_steps: 7\ncache_dir: here\nlearning_rate: 1.0e-4\n"
+    )
+    (tmp_path / "small.yaml").write_text("max_steps: 3\ncache_dir: null\n")
+    (tmp_path / "sub" / "row.yaml").write_text("include: [../base.yaml, ../small.yaml]\nlearning_rate: 5.0e-4\n")
+    model, _, training = parse(str(tmp_path / "sub" / "row.yaml"), "--output_dir", str(tmp_path))
+    assert training.max_steps == 3 and training.learning_rate == 5e-4
+    assert model.config_name == "gmlp-base" and model.cache_dir is None
+
+
+@pytest.mark.parametrize(
+    "recipe", sorted(RECIPES.glob("table*/*.yaml")), ids=lambda path: f"{path.parent.name}/{path.stem}"
+)
+def test_recipes_of_the_tables_are_the_hyper_parameters_of_the_paper(recipe, tmp_path):
+    model, data, training = parse(str(recipe), "--bf16", "false", "--output_dir", str(tmp_path))
+    load_config(model)
+    assert training.do_train and training.do_eval and training.max_grad_norm == 0
+    if recipe.stem.endswith(".smoke"):
+        assert training.max_steps <= 10 and data.dataset_name is None
+        return
+    # Table 8.
+    ablation = recipe.parent.name in ("table3", "table4")
+    assert (data.dataset_name, data.streaming) == ("allenai/c4", True)
+    assert data.dataset_config_name == ("realnewslike" if ablation else "en")
+    assert data.max_seq_length == (128 if ablation else 512)
+    assert training.per_device_train_batch_size * training.gradient_accumulation_steps == (2048 if ablation else 256)
+    assert training.learning_rate == (7e-4 if ablation else 1e-4)
+    assert training.max_steps == (125_000 if ablation else 1_000_000)
+    assert (training.warmup_steps, training.lr_scheduler_type, training.weight_decay) == (10_000, "linear", 0.01)
+    assert (training.adam_beta1, training.adam_beta2, training.adam_epsilon) == (0.9, 0.999, 1e-6)
 
 
 def test_bad_arguments_get_one_sentence(tmp_path):
