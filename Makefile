@@ -25,7 +25,7 @@ demo: $(INSTALLED) ## train a small gMLP on the reference of Python, in minutes,
 	$(BIN)/python examples/demo.py
 
 test: $(INSTALLED) ## run the tests
-	$(BIN)/python -m pytest
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile
 
 conformance: $(INSTALLED) ## run transformers' own common tests on our models (fetches its source once)
 	$(BIN)/python -m tests.conformance.run

@@ -24,6 +24,8 @@ def main():
     # Arguments.
     model_args, data_args, training_args = parse_arguments((ModelArguments, MLMArguments, RunArguments), __doc__)
     checkpoint = start_run(training_args)
+    if data_args.streaming and training_args.do_train and training_args.max_steps < 1:
+        raise errors.InputError("A stream has no length: say how long to train by --max_steps.")
     config = load_config(model_args)
     max_seq_length = data_args.sequence_length(config)
 

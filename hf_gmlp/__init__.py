@@ -8,6 +8,7 @@ from transformers import AutoConfig, AutoImageProcessor, AutoTokenizer, PreTrain
 from transformers.models import auto
 from transformers.utils import is_torchvision_available
 
+from . import baselines as baselines
 from . import modeling_gmlp
 from ._version import __version__
 from .configuration_gmlp import GMLPConfig, GMLPVisionConfig

@@ -42,6 +42,26 @@ def main(argv: list[str] | None = None):
     plot.add_argument("checkpoint", help="folder or name of a trained model")
     plot.add_argument("--output", default="filters.png", help="the picture to write (default: %(default)s)")
     plot.set_defaults(run=plot_filters)
+    plot = plots.add_parser("training", help="loss curves of one or several runs")
+    plot.add_argument("runs", nargs="+", metavar="RUN", help="output folder of a training script")
+    plot.add_argument("--output", default="training.png", help="the picture to write (default: %(default)s)")
+    plot.set_defaults(run=plot_training)
+
+    command = commands.add_parser("answer", help="answer questions from a text")
+    command.add_argument("checkpoint", help="folder or name of a model that run_qa.py trained")
+    command.add_argument("--question", nargs="+", required=True, help="one or several questions")
+    source = command.add_mutually_exclusive_group(required=True)
+    source.add_argument("--context", help="the text that has the answers")
+    source.add_argument("--context_file", help="a file with that text, of any length")
+    command.add_argument("--top_k", type=int, default=1, help="answers to each question (default: %(default)s)")
+    command.add_argument("--handle_impossible_answer", action="store_true", help="there may be no answer in the text")
+    command.add_argument(
+        "--null_score_diff_threshold",
+        type=float,
+        default=0.0,
+        help="with it: say so if that scores higher by more than this (default: %(default)s)",
+    )
+    command.set_defaults(run=answer)
 
     arguments = parser.parse_args(argv)
     errors.run(lambda: arguments.run(arguments))
@@ -49,12 +69,15 @@ def main(argv: list[str] | None = None):
 
 def presets(arguments: argparse.Namespace):
     """Lists the presets, shows one, or exports one."""
-    from .configuration_gmlp import GMLPConfig, GMLPVisionConfig
+    from transformers import AutoConfig, PreTrainedConfig
+
     from .presets import PRESETS, preset_path
 
-    def config_of(name: str, **fields) -> GMLPConfig | GMLPVisionConfig:
-        vision = GMLPVisionConfig.model_type in (preset_path(name) / "config.json").read_text(encoding="utf-8")
-        return GMLPVisionConfig.from_preset(name, **fields) if vision else GMLPConfig.from_preset(name)
+    def attention_of(config: PreTrainedConfig) -> str:
+        """The width of the tiny attention, "full" for that of a Transformer, "-" for none."""
+        if hasattr(config, "attention_size"):
+            return str(config.attention_size or "-")
+        return "full" if getattr(config, "content_attention", config.model_type == "bert") else "-"
 
     if arguments.name is not None and arguments.name not in PRESETS:
         raise InputError(f"There is no preset {arguments.name!r}. Choose one of: {', '.join(PRESETS)}.")
@@ -63,19 +86,21 @@ def presets(arguments: argparse.Namespace):
             raise InputError("Say which preset to export: hf-gmlp presets NAME --export DIR.")
         if Path(arguments.export).exists():
             raise InputError(f"{arguments.export} exists already; choose a new folder.")
-        config_of(arguments.name).save_pretrained(arguments.export)
-        print(f"{arguments.name} is in {arguments.export}: use it as --config_name with --trust_remote_code.")
+        config = AutoConfig.from_pretrained(preset_path(arguments.name))
+        config.save_pretrained(arguments.export)
+        code = " with --trust_remote_code" if hasattr(config, "auto_map") else ""
+        print(f"{arguments.name} is in {arguments.export}: use it as --config_name{code}.")
         return
 
-    header = f"{'name':<20}{'paper':<15}{'L':>4}{'d_model':>8}{'d_ffn':>6}{'n':>5}{'attn':>5}{'params':>9}{'FLOPs':>10}"
+    header = f"{'name':<25}{'paper':<15}{'L':>4}{'d_model':>8}{'d_ffn':>6}{'n':>5}{'attn':>5}{'params':>9}{'FLOPs':>10}"
     counted = f"{'counted':>10}{'counted':>11}" if arguments.count else ""
     print(header + counted)
     for preset in PRESETS.values() if arguments.name is None else [PRESETS[arguments.name]]:
-        config = config_of(preset.name, num_labels=1000)
+        config = AutoConfig.from_pretrained(preset_path(preset.name), num_labels=1000)
         flops = f"{preset.flops:.1f} B" if preset.flops else "-"
         line = (
-            f"{preset.name:<20}{preset.paper:<15}{config.num_hidden_layers:>4}{config.hidden_size:>8}"
-            f"{config.intermediate_size:>6}{config.max_position_embeddings:>5}{config.attention_size or '-':>5}"
+            f"{preset.name:<25}{preset.paper:<15}{config.num_hidden_layers:>4}{config.hidden_size:>8}"
+            f"{config.intermediate_size:>6}{config.max_position_embeddings:>5}{attention_of(config):>5}"
             f"{preset.parameters:>7g} M{flops:>10}"
         )
         if arguments.count:
@@ -98,6 +123,41 @@ def plot_filters(arguments: argparse.Namespace):
 
     plot_filters(load_spatial_model(arguments.checkpoint), arguments.output)
     print(f"The spatial filters of {arguments.checkpoint} are in {arguments.output}.")
+
+
+def plot_training(arguments: argparse.Namespace):
+    """Draws the loss curves of some runs."""
+    from .analysis.curves import plot_training
+
+    plot_training(arguments.runs, arguments.output)
+    print(f"The loss curves are in {arguments.output}.")
+
+
+def answer(arguments: argparse.Namespace):
+    """Answers questions from a text: under each question its answers, with their scores and places in the text."""
+    context = arguments.context
+    if arguments.context_file is not None:
+        try:
+            context = Path(arguments.context_file).read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise InputError(f"{arguments.context_file} cannot be read as text: {error}") from error
+    if not context.strip():
+        raise InputError("The text is empty: there is nothing to find an answer in.")
+    from .qa import QuestionAnswerer
+
+    answers = QuestionAnswerer(arguments.checkpoint)(
+        arguments.question,
+        context,
+        # Several, so that one is a list too.
+        top_k=max(2, arguments.top_k),
+        handle_impossible_answer=arguments.handle_impossible_answer,
+        null_score_diff_threshold=arguments.null_score_diff_threshold,
+    )
+    for question, ranked in zip(arguments.question, answers):
+        print(question)
+        for one in ranked[: arguments.top_k]:
+            found = f"{one['answer']}  (characters {one['start']}-{one['end']})" if one["answer"] else "(no answer)"
+            print(f"  {one['score']:.4f}  {found}")
 
 
 if __name__ == "__main__":

@@ -6,15 +6,16 @@ checkpoint, so it imports nothing of the package around it.
 """
 
 import json
-import shutil
 from pathlib import Path
-from typing import ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from huggingface_hub.dataclasses import strict
 from transformers import PreTrainedConfig
 
-# What a saved checkpoint needs in order to open where this package is not installed.
-CODE_FILES = ("configuration_gmlp.py", "spatial_gating.py", "model_card.py", "modeling_gmlp.py")
+if TYPE_CHECKING:
+    # Never executed, but transformers follows the relative imports that it reads: a config that is saved alone is then
+    # saved with all of the code, and opened from a checkpoint with all of it too.
+    from .modeling_gmlp import GMLPModel  # noqa: F401
 
 
 @strict
@@ -116,16 +117,6 @@ class GMLPBaseConfig(PreTrainedConfig):
                 f"got {self.drop_path_rate}. The paper's survival probability p is `drop_path_rate = 1 - p`."
             )
 
-    def save_pretrained(self, save_directory, *args, **kwargs):
-        """Saves config.json and, beside it, the model code, so that the folder works with `trust_remote_code=True`."""
-        # First the code, so that an upload asked for with `push_to_hub=True` finds it in place.
-        Path(save_directory).mkdir(parents=True, exist_ok=True)
-        here = Path(__file__).parent
-        for name in CODE_FILES:
-            if here.resolve() != Path(save_directory).resolve() and (here / name).exists():
-                shutil.copyfile(here / name, Path(save_directory) / name)
-        super().save_pretrained(save_directory, *args, **kwargs)
-
     @classmethod
     def from_preset(cls, name: str, **overrides):
         """
@@ -147,9 +138,15 @@ class GMLPBaseConfig(PreTrainedConfig):
             raise ValueError(f"There is no preset {name!r}. Choose one of: {', '.join(known)}.")
         fields = json.loads(path.read_text(encoding="utf-8"))
         if fields["model_type"] != cls.model_type:
-            other = "GMLPVisionConfig" if cls is GMLPConfig else "GMLPConfig"
-            raise ValueError(f"The preset {name!r} belongs to `{other}`, not to `{cls.__name__}`.")
-        return cls.from_dict(fields, **overrides)
+            owners = {owner.model_type: f"`{owner.__name__}`" for owner in (GMLPConfig, GMLPVisionConfig)}
+            other = owners.get(fields["model_type"], f"the model type {fields['model_type']!r}")
+            raise ValueError(f"The preset {name!r} belongs to {other}, not to `{cls.__name__}`.")
+        default = cls()
+        unknown = [key for key in overrides if not hasattr(default, key)]
+        if unknown:
+            raise ValueError(f"`{cls.__name__}` has no field {', '.join(map(repr, unknown))}.")
+        # Not `from_dict`, which sets overrides after the validation.
+        return cls(**(fields | overrides))
 
 
 @strict

@@ -96,10 +96,14 @@ def model_card(
     if training is None and model.config.name_or_path and earlier.is_file():
         card = ModelCard.load(earlier)
         if card.data.model_name:
-            card.text = card.text.replace(card.data.model_name, name)
+            # Where this file wrote the name, and nowhere else: a folder may be called "out".
+            old = card.data.model_name
+            card.text = card.text.replace(f"# {old}\n", f"# {name}\n").replace(f'"{old}"', f'"{name}"')
             card.data.model_name = name
         card.data.tags = list(dict.fromkeys([*(card.data.tags or []), *(tags or [])]))
-        card.data.license = license or card.data.license
+        if license is not None:
+            card.text = card.text.replace(f"The weights: {card.data.license}.", f"The weights: {license}.")
+            card.data.license = license
         return card
     data = _card_data(model, name, training, tags, license or DEFAULT_LICENSE)
     sections = [
@@ -124,12 +128,17 @@ def preset_name(config) -> str | None:
     return None
 
 
+def _task(model) -> tuple[str, str, str, str]:
+    """The entry in TASKS of a model's class, or of the class that it was made from."""
+    return next(TASKS[parent.__name__] for parent in type(model).__mro__ if parent.__name__ in TASKS)
+
+
 def _family(config) -> str:
     return "aMLP" if config.attention_size else "gMLP"
 
 
 def _card_data(model, name, training, tags, license) -> ModelCardData:
-    pipeline_tag, task, _, _ = TASKS[type(model).__name__]
+    pipeline_tag, task, _, _ = _task(model)
     results = None
     if training is not None and training.metrics:
         results = [
@@ -155,7 +164,7 @@ def _card_data(model, name, training, tags, license) -> ModelCardData:
 
 
 def _introduction(model, name: str) -> str:
-    _, task, _, _ = TASKS[type(model).__name__]
+    _, task, _, _ = _task(model)
     family = _family(model.config)
     attention = (
         f"blocks in which a static projection over the tokens gates the channels, helped by one attention head of "
@@ -194,7 +203,7 @@ def _architecture(model) -> str:
 
 
 def _loading(model, name: str) -> str:
-    pipeline_tag, _, auto_class, kind = TASKS[type(model).__name__]
+    pipeline_tag, _, auto_class, kind = _task(model)
     processor = "AutoImageProcessor" if model.config.model_type == "gmlp_vision" else "AutoTokenizer"
     variable = "processor" if processor == "AutoImageProcessor" else "tokenizer"
     code = [

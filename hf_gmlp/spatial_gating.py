@@ -25,9 +25,10 @@ def toeplitz_matrix(weight: torch.Tensor, length: int) -> torch.Tensor:
         [m, m]
     """
     n = (weight.shape[0] + 1) // 2
-    # Row i is the window of m weights that starts at offset -i; `unfold` lists the windows from the last row to the
-    # first. A strided view and one copy: several times faster, forward and backward, than indexing with [m, m].
-    return weight[n - length : n + length - 1].unfold(0, length, 1).flip(0)
+    # Row i is the window of weights that starts at offset -i; `unfold` lists the windows from the last row to the
+    # first. Strided views and one copy: several times faster, forward and backward, than indexing with [m, m]. The
+    # windows have n weights and not m, which `torch.export` would take for a constant.
+    return weight.unfold(0, n, 1)[n - length :, :length].flip(0)
 
 
 def spatial_projection(v: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
@@ -67,8 +68,12 @@ class SpatialProjection(nn.Module):
 
     def matrix(self, length: int | None = None) -> torch.Tensor:
         """The leading [m, m] block of W; the whole of it by default."""
-        length = self.bias.shape[0] if length is None else length
-        return toeplitz_matrix(self.weight, length) if self.toeplitz else self.weight[:length, :length]
+        n = self.bias.shape[0]
+        length = n if length is None else length
+        if self.toeplitz:
+            return toeplitz_matrix(self.weight, length)
+        # Negative padding crops. A slice would do, but `torch.export` then refuses the length n itself.
+        return F.pad(self.weight, (0, length - n, 0, length - n))
 
     def forward(self, v: torch.Tensor) -> torch.Tensor:  # [B, m, E] -> [B, m, E]
         length = v.shape[1]

@@ -13,12 +13,34 @@ def test_presets_are_listed_and_shown(capsys):
     main(["presets", "gmlp-linear", "--count"])
     shown = capsys.readouterr().out
     assert "92.17 M" in shown and "d_ffn = 2048" in shown and '"spatial_gating": "linear"' in shown
+    main(["presets", "bert-base-relpos-noattn", "--count"])
+    shown = capsys.readouterr().out
+    assert "95.46 M" in shown and '"content_attention": false' in shown
+
+
+def test_the_kind_of_attention_is_listed(capsys):
+    main(["presets"])
+    lines = capsys.readouterr().out.splitlines()
+    column = slice(lines[0].index(" attn"), lines[0].index(" attn") + 5)
+    listed = {line.split()[0]: line[column].strip() for line in lines[1:] if line.startswith(tuple(list_presets()))}
+    assert {name for name, attention in listed.items() if attention == "full"} == {
+        name for name in list_presets() if name.startswith("bert") and not name.endswith("noattn")
+    }
+    assert (listed["amlp-base"], listed["amlp-large"]) == ("64", "128")
+    assert {listed[name] for name in ("gmlp-base", "mixer-mlm", "bert-base-relpos-noattn", "gmlp-s16-224")} == {"-"}
 
 
 def test_preset_is_exported_with_its_code(tmp_path, capsys):
     main(["presets", "gmlp-ti16-224", "--export", str(tmp_path / "out")])
     assert AutoConfig.from_pretrained(tmp_path / "out").hidden_size == 128
     assert (tmp_path / "out" / "modeling_gmlp.py").is_file()
+    main(["presets", "mixer-mlm", "--export", str(tmp_path / "mixer")])
+    assert "with --trust_remote_code" in capsys.readouterr().out
+    assert (tmp_path / "mixer" / "modeling_baselines.py").is_file()
+    # transformers has the code of this one.
+    main(["presets", "bert-base", "--export", str(tmp_path / "bert")])
+    assert "--trust_remote_code" not in capsys.readouterr().out
+    assert AutoConfig.from_pretrained(tmp_path / "bert").vocab_size == 32000
     with pytest.raises(SystemExit) as stop:
         main(["presets", "gmlp-base", "--export", str(tmp_path / "out")])
     assert stop.value.code == 2 and "exists already" in capsys.readouterr().err
@@ -35,7 +57,7 @@ def test_filters_are_drawn(tmp_path, capsys):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["presets", "bert-base"], "no preset 'bert-base'"),
+        (["presets", "gmlp-huge"], "no preset 'gmlp-huge'"),
         (["presets", "--export", "somewhere"], "which preset"),
         (["plot", "filters", "/nowhere/at/all"], "no model to open"),
     ],

@@ -1,38 +1,11 @@
 """Text for language modeling: from the Hub or from files, to sequences of token ids ready for a collator."""
 
-from collections.abc import Iterable
-from pathlib import Path
-
 from datasets import Dataset, DatasetDict, IterableDataset, IterableDatasetDict, load_dataset
 from transformers import PreTrainedTokenizerBase
 
 from ..errors import InputError
+from .files import file_kind, read_files
 from .stream import SequenceStream
-
-# File ending -> builder of the `datasets` library.
-FILE_FORMATS = {"txt": "text", "json": "json", "jsonl": "json", "csv": "csv", "parquet": "parquet"}
-
-
-def file_format(paths: Iterable[str | Path]) -> str:
-    """
-    The `datasets` builder for some files.
-
-    Raises:
-        InputError: If there are none, one does not exist or is empty, or they are not of one known kind.
-    """
-    formats = set()
-    for path in map(Path, paths):
-        if not path.is_file():
-            raise InputError(f"There is no file {path}.")
-        if path.stat().st_size == 0:
-            raise InputError(f"The file {path} is empty.")
-        ending = path.suffix.lower().lstrip(".")
-        if ending not in FILE_FORMATS:
-            raise InputError(f"{path} is of no known kind; give files that end in {', '.join(FILE_FORMATS)}.")
-        formats.add(FILE_FORMATS[ending])
-    if len(formats) != 1:
-        raise InputError("Give at least one file, and files of one kind: txt, json(l), csv or parquet.")
-    return formats.pop()
 
 
 def load_texts(
@@ -66,14 +39,21 @@ def load_texts(
     if (dataset_name is None) == (not train_files and not validation_files):
         raise InputError("Name the data: either --dataset_name, or --train_file and perhaps --validation_file.")
     if dataset_name is not None:
-        source: dict = {"path": dataset_name, "name": dataset_config_name}
+        try:
+            loaded = load_dataset(dataset_name, dataset_config_name, streaming=streaming, cache_dir=cache_dir)
+        except (OSError, ValueError) as error:
+            raise InputError(f"The data set {dataset_name} cannot be loaded from the Hub: {error}") from error
     else:
-        files = {"train": train_files or [], "validation": validation_files or []}
-        kind = file_format([*files["train"], *files["validation"]])
-        source = {"path": kind, "data_files": {split: paths for split, paths in files.items() if paths}}
-        if kind == "text":
-            source["sample_by"] = "line" if line_by_line else "paragraph"
-    loaded = load_dataset(**source, streaming=streaming, cache_dir=cache_dir)
+        files = {"train": train_files, "validation": validation_files}
+        files = {split: paths for split, paths in files.items() if paths}
+        kinds = {split: file_kind(paths) for split, paths in files.items()}
+        sample_by = {"sample_by": "line" if line_by_line else "paragraph"}
+        loaded = {
+            split: read_files(
+                paths, streaming=streaming, cache_dir=cache_dir, **(sample_by if kinds[split] == "txt" else {})
+            )
+            for split, paths in files.items()
+        }
 
     splits = {}
     for split in ("train", "validation"):
@@ -90,6 +70,8 @@ def load_texts(
         if text_column != "text":
             splits[split] = splits[split].rename_column(text_column, "text")
 
+    if "train" not in splits:
+        raise InputError("There are no training data: give --train_file.")
     if "validation" not in splits and streaming:
         held_out = max_eval_samples or 1000
         splits["validation"] = splits["train"].take(held_out)

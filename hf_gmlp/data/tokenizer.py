@@ -28,6 +28,7 @@ from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_token
 from transformers import PreTrainedTokenizerFast
 
 from ..errors import InputError
+from .files import file_kind, read_files
 
 # The position in this list is the id; GMLPConfig's defaults name the same ids.
 SPECIAL_TOKENS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
@@ -50,20 +51,6 @@ _LONGEST_SENTENCE = 1000
 _SENTENCE = re.compile(rf".{{1,{_LONGEST_SENTENCE}}}(?= |$)|.{{1,{_LONGEST_SENTENCE}}}")
 # The training algorithm's sums depend on the number of threads: fixed, so that every machine gets the same result.
 _NUM_THREADS = 16
-
-_FILE_TYPES = {
-    ".txt": "text",
-    ".text": "text",
-    ".md": "text",
-    ".rst": "text",
-    ".json": "json",
-    ".jsonl": "json",
-    ".ndjson": "json",
-    ".csv": "csv",
-    ".tsv": "csv",
-    ".parquet": "parquet",
-}
-_COMPRESSED = (".gz", ".bz2", ".xz", ".zst")
 
 
 def train_tokenizer(
@@ -268,7 +255,7 @@ def read_texts(paths: Iterable[str | Path], *, text_column: str = "text") -> Ite
     """Read the texts of local files one after another, without loading a file whole.
 
     Args:
-        paths: .txt (also .text, .md, .rst: one text a line), .json, .jsonl, .ndjson, .csv, .tsv or .parquet files,
+        paths: .txt (one text a line), .json, .jsonl, .csv, .tsv or .parquet files,
             each also compressed as .gz, .bz2, .xz or .zst.
         text_column: The column that holds the text, in all but plain text files. Empty rows are passed over.
 
@@ -284,8 +271,8 @@ def read_texts(paths: Iterable[str | Path], *, text_column: str = "text") -> Ite
     paths = [Path(path) for path in paths]
     if not paths:
         raise InputError("No file was given to read texts from.")
-    file_types = [_file_type(path) for path in paths]
-    return itertools.chain.from_iterable(map(_read_file, paths, file_types, itertools.repeat(text_column)))
+    kinds = [file_kind([path]) for path in paths]
+    return itertools.chain.from_iterable(map(_read_file, paths, kinds, itertools.repeat(text_column)))
 
 
 def read_dataset_texts(
@@ -506,44 +493,10 @@ def _merges(pieces: list[str]) -> list[tuple[str, str]]:
     ]
 
 
-def _file_type(path: Path) -> str:
-    """Name of the `datasets` reader for a file, or an error that says why there is none."""
-    if path.is_dir():
-        raise InputError(f"{path} is a folder: name the files in it.")
-    if not path.exists():
-        raise InputError(f"{path} does not exist.")
-    if path.stat().st_size == 0:
-        raise InputError(f"{path} is empty.")
-    suffixes = [suffix.lower() for suffix in path.suffixes]
-    if suffixes and suffixes[-1] in _COMPRESSED:
-        suffixes.pop()
-    if not suffixes or suffixes[-1] not in _FILE_TYPES:
-        raise InputError(f"{path} is of an unknown type: files to read end in {', '.join(_FILE_TYPES)}.")
-    return _FILE_TYPES[suffixes[-1]]
-
-
-def _read_file(path: Path, file_type: str, text_column: str) -> Iterator[str]:
-    from datasets import load_dataset
-
-    options = {}
-    if file_type == "csv":
-        # Otherwise pandas reads texts such as "NA" or "null" as missing.
-        options["keep_default_na"] = False
-        if ".tsv" in [suffix.lower() for suffix in path.suffixes]:
-            options["sep"] = "\t"
-    if file_type == "text":
-        text_column = "text"
-    try:
-        rows = load_dataset(file_type, data_files=str(path), split="train", streaming=True, **options)
-        yield from _column_texts(rows, text_column, str(path))
-    except InputError:
-        raise
-    except Exception as error:
-        # The cause is at the end of the chain; what datasets wraps around it only says that reading failed.
-        cause = error
-        while cause.__cause__ is not None:
-            cause = cause.__cause__
-        raise InputError(f"{path} could not be read as a {file_type} file: {cause}") from error
+def _read_file(path: Path, kind: str, text_column: str) -> Iterator[str]:
+    # Files one after another: each is opened when the one before is through.
+    rows = read_files([path], streaming=True)
+    yield from _column_texts(rows, "text" if kind == "txt" else text_column, str(path))
 
 
 def _column_texts(rows: Iterable[dict], text_column: str, where: str) -> Iterator[str]:

@@ -243,17 +243,21 @@ class GlueArguments:
         return self.max_seq_length or min(128, longest)
 
     def description(self) -> str:
-        """The training data in words, for the model card."""
-        if self.train_file is not None:
-            files = ", ".join(Path(path).name for path in self.train_file)
-            return f"{files} ({self.task_name})" if self.task_name is not None else files
+        """The data in words, for the model card."""
+        if self.files():
+            names = ", ".join(Path(path).name for path in self.files())
+            return f"{names} ({self.task_name})" if self.task_name is not None else names
         if self.dataset_name is not None:
             return f"{self.dataset_name} {self.dataset_config_name or ''}".strip()
         return f"GLUE {self.task_name}"
 
     def dataset_id(self) -> str | None:
         """The data's identifier on the Hub, if they are from there."""
-        return None if self.train_file is not None else self.dataset_name or "nyu-mll/glue"
+        return None if self.files() else self.dataset_name or "nyu-mll/glue"
+
+    def files(self) -> list[str]:
+        """The training files; without them, those to evaluate or predict."""
+        return self.train_file or self.validation_file or self.test_file or []
 
 
 @dataclass

@@ -1,13 +1,16 @@
 """Config, tokenizer and model of a run: of a checkpoint, or new."""
 
+import copy
 import logging
 from collections.abc import Iterable
 from pathlib import Path
 
+import torch
 import yaml
 from huggingface_hub.errors import StrictDataclassError
 from transformers import (
     AutoConfig,
+    AutoModel,
     AutoTokenizer,
     PreTrainedConfig,
     PreTrainedModel,
@@ -25,13 +28,14 @@ logger = logging.getLogger(__name__)
 
 def load_config(arguments: ModelArguments, **fields) -> PreTrainedConfig:
     """
-    The config that the arguments ask for: of a checkpoint, of a preset, or any other, with the overrides.
+    The config that the arguments ask for: of a checkpoint, of a preset, or any other, with the overrides. Those of a
+    checkpoint must leave the shapes of its weights as they are, as dropout does.
 
     Args:
         fields: More fields to set, such as `num_labels`.
 
     Raises:
-        InputError: If there is no such config, or an override does not fit it.
+        InputError: If there is no such config, or an override does not fit it or the checkpoint's weights.
     """
     name = arguments.model_name_or_path or arguments.config_name
     if arguments.model_name_or_path is None and name in PRESETS:
@@ -53,6 +57,7 @@ def load_config(arguments: ModelArguments, **fields) -> PreTrainedConfig:
     if arguments.model_name_or_path is None:
         # A new model comes from nowhere: not from the preset's folder.
         config.name_or_path = ""
+    original = copy.deepcopy(config)
     for key, value in parse_overrides(arguments.config_overrides or "").items():
         if not hasattr(config, key):
             raise InputError(f"--config_overrides names {key!r}, which a {type(config).__name__} does not have.")
@@ -64,7 +69,20 @@ def load_config(arguments: ModelArguments, **fields) -> PreTrainedConfig:
         config.validate()
     except StrictDataclassError as error:
         raise InputError(f"--config_overrides {arguments.config_overrides}: {error.__cause__ or error}") from error
+    if arguments.config_overrides and arguments.model_name_or_path is not None:
+        if weight_shapes(config, arguments) != weight_shapes(original, arguments):
+            raise InputError(
+                f"--config_overrides {arguments.config_overrides} does not fit the weights of {name}: of a checkpoint, "
+                f"only what leaves their shapes as they are can be changed, such as hidden_dropout_prob."
+            )
     return config
+
+
+def weight_shapes(config: PreTrainedConfig, arguments: ModelArguments) -> dict[str, torch.Size]:
+    """The shape of every weight that a model of this config has, without making them."""
+    with torch.device("meta"):
+        model = AutoModel.from_config(config, trust_remote_code=arguments.trust_remote_code)
+    return {key: weight.shape for key, weight in model.state_dict().items()}
 
 
 def parse_overrides(text: str) -> dict:

@@ -1,5 +1,6 @@
 """The Trainer of the run_*.py scripts, and the care they take of their output folder."""
 
+import inspect
 import json
 import logging
 import shlex
@@ -54,6 +55,9 @@ class GMLPTrainer(Trainer):
         super().__init__(*args, **kwargs)
         # Pinned memory is for the way to an accelerator; torch warns of it on a machine that has none.
         self.args.dataloader_pin_memory &= torch.accelerator.is_available()
+        # Trainer hands every model that takes **kwargs the number of labels in the whole batch, and then no longer
+        # divides by the accumulation steps. Some models of transformers, BERT among them, do nothing with it.
+        self.model_accepts_loss_kwargs &= "self.loss_function(" in inspect.getsource(type(self.model).forward)
         self.dataset, self.dataset_id, self.license = dataset, dataset_id, license
         self.results: dict[str, float] = {}
         if hasattr(self.data_collator, "set_epoch"):
@@ -63,6 +67,8 @@ class GMLPTrainer(Trainer):
         if isinstance(self.train_dataset, SequenceStream):
             # The stream finds its place itself, at once; Trainer would read all that went before.
             self.args.ignore_data_skip = True
+            # And it does so in this process: worker processes would each read all of it.
+            self.args.dataloader_num_workers = 0
             if resume_from_checkpoint is not None:
                 self.train_dataset.load_state(Path(resume_from_checkpoint) / STREAM_STATE)
                 self.add_callback(RandomStateCallback(lambda: self._load_rng_state(resume_from_checkpoint)))
@@ -171,11 +177,13 @@ def start_run(args: RunArguments) -> str | None:
         The checkpoint that the run goes on from, if an earlier one with this output folder was cut off.
 
     Raises:
-        InputError: If the folder holds a finished run.
+        InputError: If there is nothing to do, or the folder holds a finished run.
     """
     logging.basicConfig(format="%(message)s", level=logging.INFO if args.should_log else logging.WARNING)
     # Every request to the Hub, at the level of information.
     logging.getLogger("httpx").setLevel(logging.WARNING)
+    if not (args.do_train or args.do_eval or args.do_predict):
+        raise InputError("Say what to do: --do_train, --do_eval, or both.")
     checkpoint = checkpoint_to_resume(args) if args.do_train else None
     if args.global_batch_size is not None and args.do_train:
         devices = args.world_size * max(1, args.n_gpu)

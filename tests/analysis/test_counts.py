@@ -1,18 +1,22 @@
 import pytest
+from transformers import AutoConfig
 
-from hf_gmlp import GMLPConfig, GMLPVisionConfig
+from hf_gmlp import GMLPConfig
 from hf_gmlp.analysis.counts import paper_flops, paper_parameters
-from hf_gmlp.presets import PRESETS
+from hf_gmlp.baselines import BertRelposConfig, TextMixerConfig
+from hf_gmlp.presets import PRESETS, preset_path
 
 
 @pytest.mark.parametrize("name", PRESETS)
 def test_counts_are_those_of_the_paper(name):
     preset = PRESETS[name]
-    if name.endswith("-224"):
-        config, digits = GMLPVisionConfig.from_preset(name, num_labels=1000), 1
+    config = AutoConfig.from_pretrained(preset_path(name), num_labels=1000)
+    millions = paper_parameters(config) / 1e6
+    if name == "bert-base-relpos-noattn":
+        # The one row that rounds to another number.
+        assert round(millions, 1) == 95.5 and preset.parameters == 96
     else:
-        config, digits = GMLPConfig.from_preset(name), 0
-    assert round(paper_parameters(config) / 1e6, digits) == preset.parameters
+        assert round(millions, 1 if name.endswith("-224") else 0) == preset.parameters
     if preset.flops is not None:
         assert paper_flops(config) / 1e9 == pytest.approx(preset.flops, rel=0.01)
 
@@ -27,3 +31,25 @@ def test_flops_by_hand():
     attention = 20 * (8 * 12 + 4 * 6) + 2 * 20 * 20 * 4
     head = 3 * (8 * 8 + 8 * 50)  # 15 % of 20 tokens
     assert paper_flops(config) == 2 * (3 * (channels + spatial + attention) + head)
+
+
+@pytest.mark.parametrize("content_attention", [True, False])
+def test_flops_of_relative_positions_by_hand(content_attention):
+    config = BertRelposConfig(
+        vocab_size=50, hidden_size=8, num_hidden_layers=3, intermediate_size=12, max_position_embeddings=20,
+        num_attention_heads=2, content_attention=content_attention,
+    )  # fmt: skip
+    # Values and their weighted sum, and what queries and keys add.
+    attention = 20 * 2 * 8 * 8 + 20 * 20 * 8
+    attention += (20 * 2 * 8 * 8 + 20 * 20 * 8) * content_attention
+    head = 3 * (8 * 8 + 8 * 50)  # 15 % of 20 tokens
+    assert paper_flops(config) == 2 * (3 * (attention + 20 * 2 * 8 * 12) + head)
+
+
+def test_flops_of_the_mixer_by_hand():
+    config = TextMixerConfig(
+        vocab_size=50, hidden_size=8, num_hidden_layers=3, intermediate_size=12, max_position_embeddings=20,
+        spatial_intermediate_size=6,
+    )  # fmt: skip
+    head = 3 * (8 * 8 + 8 * 50)
+    assert paper_flops(config) == 2 * (3 * (8 * 2 * 20 * 6 + 20 * 2 * 8 * 12) + head)

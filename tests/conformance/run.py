@@ -15,7 +15,7 @@ FOLDER = Path(__file__).resolve().parent
 # What differs between skip reasons that are the same: the names of tests, tasks and classes.
 PARTICULARS = {
     r"^\w+::\w+ is skipped: `[\w-]+`": "the pipeline's task",
-    r"<class '[\w.]*'>|`?\w*GMLP\w+`?": "the model",
+    r"<class '[\w.]*'>|`?\w*(GMLP|BertRelpos|TextMixer)\w+`?": "the model",
 }
 
 

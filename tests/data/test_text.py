@@ -127,13 +127,16 @@ def test_bad_data_is_named(tmp_path, tokenizer):
     good = write(tmp_path / "good.jsonl", ["a", "b"])
     (tmp_path / "empty.txt").touch()
     (tmp_path / "data.xyz").write_text("x")
+    (tmp_path / "broken.json").write_text('[{"text": "a"')
     cases = [
         ({}, "Name the data"),
         ({"dataset_name": "c4", "train_files": [good]}, "either --dataset_name"),
         ({"train_files": [str(tmp_path / "none.txt")]}, "no file .*none.txt"),
         ({"train_files": [str(tmp_path / "empty.txt")]}, "empty.txt is empty"),
         ({"train_files": [str(tmp_path / "data.xyz")]}, "data.xyz is of no known kind"),
-        ({"train_files": [good], "validation_files": [write(tmp_path / "v.txt", ["a"])]}, "of one kind"),
+        ({"train_files": [good, write(tmp_path / "v.txt", ["a"])]}, "of one kind"),
+        ({"train_files": [str(tmp_path / "broken.json")]}, "broken.json cannot be read as json"),
+        ({"train_files": [str(tmp_path / "broken.json")], "streaming": True}, "cannot be read as json"),
         ({"train_files": [good], "text_column": "body"}, "no column 'body' but text, other"),
     ]
     for options, message in cases:

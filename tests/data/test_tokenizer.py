@@ -433,11 +433,13 @@ def test_read_texts_of_every_type(tmp_path):
     (tmp_path / "a.jsonl").write_text("\n".join(map(json.dumps, rows)))
     (tmp_path / "a.json").write_text(json.dumps([*rows, {"text": None, "id": 4}, {"text": "", "id": 5}]))
     (tmp_path / "a.csv").write_text('text,id\n"one, two",1\n"línea\nwith 日本",2\nNA,3\n,4\n', encoding="utf-8")
-    (tmp_path / "a.TSV").write_text('text\tid\none, two\t1\n"línea\nwith 日本"\t2\nNA\t3\n', encoding="utf-8")
+    # As GLUE hands them out: a quotation mark is only a quotation mark.
+    (tmp_path / "a.TSV").write_text('text\tid\none, two\t1\n"línea 日本\t2\nNA\t3\n', encoding="utf-8")
     (tmp_path / "a.txt.gz").write_bytes(gzip.compress(b"  one\n\ntwo \r\nthree"))
     (tmp_path / "a.jsonl.gz").write_bytes(gzip.compress((tmp_path / "a.jsonl").read_bytes()))
     pytest.importorskip("pandas").DataFrame(rows).to_parquet(tmp_path / "a.parquet")
-    for name in ("a.jsonl", "a.json", "a.csv", "a.TSV", "a.parquet", "a.jsonl.gz"):
+    assert list(read_texts([tmp_path / "a.TSV"])) == ["one, two", '"línea 日本', "NA"]
+    for name in ("a.jsonl", "a.json", "a.csv", "a.parquet", "a.jsonl.gz"):
         assert list(read_texts([tmp_path / name])) == texts, name
     assert list(read_texts(tmp_path / "a.txt.gz")) == ["  one", "two ", "three"]
     several = read_texts([tmp_path / "a.txt.gz", str(tmp_path / "a.csv")])
@@ -451,8 +453,8 @@ def test_read_texts_refuses_at_once(tmp_path):
     unknown.write_text("text")
     for path, message in [
         (empty, "empty.txt is empty"),
-        (unknown, "data.bin is of an unknown type: files to read end in .txt, "),
-        (tmp_path / "none.txt", "none.txt does not exist"),
+        (unknown, "data.bin is of no known kind; give files that end in txt, "),
+        (tmp_path / "none.txt", "no file .*none.txt"),
         (tmp_path, "is a folder"),
     ]:
         with pytest.raises(InputError, match=message):
@@ -471,8 +473,8 @@ def test_read_texts_names_the_bad_file(tmp_path):
     messages = {
         "other.jsonl": "other.jsonl has no column 'text'; name one of its columns: body, id",
         "number.csv": "Column 'text' of .*number.csv holds int values",
-        "broken.json": "broken.json could not be read as a json file",
-        "latin.txt": "latin.txt could not be read as a text file: .*0xe9",
+        "broken.json": "broken.json cannot be read as json",
+        "latin.txt": "latin.txt cannot be read as txt: .*0xe9",
     }
     for name, content in files.items():
         (tmp_path / name).write_bytes(content)

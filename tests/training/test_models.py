@@ -55,3 +55,20 @@ def test_vocabulary_that_does_not_fit(tokenizer):  # noqa: F811
         check_vocabulary(GMLPConfig(vocab_size=100), tokenizer, "m")
     with pytest.raises(InputError, match="pads with token 0 and the model m with 7"):
         check_vocabulary(BertConfig(vocab_size=300, pad_token_id=7), tokenizer, "m")
+
+
+@pytest.mark.parametrize("make", [GMLPConfig, BertConfig])
+def test_overrides_of_a_checkpoint_leave_its_weights_alone(tmp_path, make):
+    sizes = {"hidden_size": 12, "num_hidden_layers": 2, "intermediate_size": 16, "vocab_size": 50}
+    make(**sizes).save_pretrained(tmp_path)
+
+    def load(overrides):
+        arguments = ModelArguments(model_name_or_path=str(tmp_path))
+        arguments.config_overrides = overrides
+        return load_config(arguments)
+
+    config = load("hidden_dropout_prob=0.5,attention_probs_dropout_prob=0.25")
+    assert (config.hidden_dropout_prob, config.attention_probs_dropout_prob, config.hidden_size) == (0.5, 0.25, 12)
+    for overrides in ("num_hidden_layers=3", "intermediate_size=32", "hidden_dropout_prob=0.5,vocab_size=51"):
+        with pytest.raises(InputError, match=f"{overrides} does not fit the weights of .*hidden_dropout_prob"):
+            load(overrides)

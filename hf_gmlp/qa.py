@@ -1,0 +1,182 @@
+"""Answers to questions from a text, by a model trained for that: transformers 5 has no pipeline for it any more.
+
+answerer = QuestionAnswerer("my-squad-model")
+answerer("Who wrote it?", "The novel was written by Mary Shelley.")
+# {"answer": "Mary Shelley", "score": 0.93, "start": 25, "end": 37}
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+from transformers import AutoModelForQuestionAnswering, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+
+from .data.qa import DECODING_COLUMNS, make_windows
+from .errors import InputError
+from .training.qa import Decoded, decode
+
+
+class QuestionAnswerer:
+    """
+    A model and its tokenizer, to be called with questions and contexts.
+
+    Args:
+        model: A trained question answering model: a folder, a name on the Hub, or the model itself, of any kind.
+        tokenizer: Its tokenizer, if it is not found with the model.
+        max_seq_length: Tokens of question and context together; by default what the tokenizer names, where the model
+            takes as much. A longer context is read in windows.
+        doc_stride: Tokens of overlap between windows; 128 by default, or a third of a window.
+        device: Where the model runs; where it is by default.
+
+    Raises:
+        InputError: If there is no such model, it was not trained for question answering, or the tokenizer does not fit.
+    """
+
+    def __init__(
+        self,
+        model: str | Path | PreTrainedModel,
+        tokenizer: str | Path | PreTrainedTokenizerBase | None = None,
+        *,
+        max_seq_length: int | None = None,
+        doc_stride: int | None = None,
+        device: str | torch.device | None = None,
+        trust_remote_code: bool = False,
+    ):
+        if tokenizer is None and isinstance(model, PreTrainedModel):
+            raise InputError("A model alone does not bring its tokenizer: name that too.")
+        if not isinstance(tokenizer, PreTrainedTokenizerBase):
+            tokenizer = _load_tokenizer(str(tokenizer or model), trust_remote_code)
+        if not isinstance(model, PreTrainedModel):
+            model = _load_model(str(model), trust_remote_code)
+        if len(tokenizer) > model.config.vocab_size:
+            raise InputError(
+                f"The tokenizer has {len(tokenizer)} tokens and the model embeddings for {model.config.vocab_size}: "
+                f"take the tokenizer that belongs to the model."
+            )
+        longest = getattr(model.config, "max_position_embeddings", None) or 512
+        if max_seq_length is not None and max_seq_length > longest:
+            raise InputError(f"max_seq_length {max_seq_length} is above the model's n = {longest}: lower it.")
+        self.model, self.tokenizer = model.eval().to(device or model.device), tokenizer
+        self.max_seq_length = max_seq_length or min(longest, tokenizer.model_max_length)
+        self.doc_stride = min(128, self.max_seq_length // 3) if doc_stride is None else doc_stride
+
+    def __call__(
+        self,
+        question: str | Sequence[str],
+        context: str | Sequence[str],
+        *,
+        top_k: int = 1,
+        handle_impossible_answer: bool = False,
+        null_score_diff_threshold: float = 0.0,
+        max_answer_length: int = 30,
+        batch_size: int = 16,
+    ) -> dict | list[dict] | list[list[dict]]:
+        """
+        The best answers, from the words of the context.
+
+        Args:
+            question: One or several.
+            context: One for all questions, or one for each.
+            top_k: So many answers to each question, best first.
+            handle_impossible_answer: There may be no answer, which is then the empty one, "" at [0, 0).
+            null_score_diff_threshold: There is none if that scores higher than the best answer by more than this.
+            max_answer_length: Tokens of an answer at most.
+            batch_size: Windows per pass of the model.
+
+        Returns:
+            To a question, "answer", "score" (its probability among the 20 best, or the `top_k` if that is more),
+            and "start" and "end": `context[start:end] == answer`. A list of such with `top_k > 1`; and a list of
+            either, if several questions were asked.
+
+        Raises:
+            InputError: If there are other than one context or one for each question, one is empty, or an option is out
+                of range.
+        """
+        questions = [question] if isinstance(question, str) else list(question)
+        contexts = [context] * len(questions) if isinstance(context, str) else list(context)
+        if len(contexts) != len(questions):
+            raise InputError(f"There are {len(questions)} questions and {len(contexts)} contexts: give one or as many.")
+        if not all(context.strip() for context in contexts):
+            raise InputError("A context is empty: there is nothing to find an answer in.")
+        for name, value in (("top_k", top_k), ("max_answer_length", max_answer_length), ("batch_size", batch_size)):
+            if value < 1:
+                raise InputError(f"{name} must be at least 1, got {value}.")
+        if not questions:
+            return []
+        windows = make_windows(
+            questions, contexts, self.tokenizer, max_seq_length=self.max_seq_length, doc_stride=self.doc_stride
+        )
+        start_logits, end_logits = self._logits(windows, batch_size)
+        rows = [dict(zip(DECODING_COLUMNS, row)) for row in zip(*(windows[name] for name in DECODING_COLUMNS))]
+        decoded = decode(
+            contexts,
+            rows,
+            start_logits,
+            end_logits,
+            n_best_size=max(20, top_k),
+            max_answer_length=max_answer_length,
+            version_2_with_negative=handle_impossible_answer,
+        )
+        answers = [
+            [
+                {"answer": entry["text"], "score": entry["probability"], "start": entry["start"], "end": entry["end"]}
+                for entry in _ranked(one, null_score_diff_threshold)[:top_k]
+            ]
+            for one in decoded
+        ]
+        results = [ranked[0] for ranked in answers] if top_k == 1 else answers
+        return results[0] if isinstance(question, str) else results
+
+    @torch.inference_mode()
+    def _logits(self, windows: dict[str, list], batch_size: int) -> tuple[list, list]:
+        """Start and end logits of each window."""
+        # A model that sees its padding wants as much of it as in training.
+        padding = "longest" if getattr(self.model.config, "mask_padding", True) else "max_length"
+        names = [name for name in self.tokenizer.model_input_names if name in windows]
+        start_logits, end_logits = [], []
+        for first in range(0, len(windows["input_ids"]), batch_size):
+            batch = self.tokenizer.pad(
+                {name: windows[name][first : first + batch_size] for name in names},
+                padding=padding,
+                max_length=self.max_seq_length,
+                return_tensors="pt",
+            ).to(self.model.device)
+            outputs = self.model(**batch)
+            start_logits.extend(outputs.start_logits.float().cpu().numpy())
+            end_logits.extend(outputs.end_logits.float().cpu().numpy())
+        return start_logits, end_logits
+
+
+def _ranked(decoded: Decoded, null_score_diff_threshold: float) -> list[dict]:
+    """The n-best list, with no answer in front if and only if the threshold puts it there."""
+    if decoded.null_odds is None:
+        return decoded.nbest
+    none = [entry for entry in decoded.nbest if not entry["text"]]
+    spans = [entry for entry in decoded.nbest if entry["text"]]
+    if not spans or decoded.answer(null_score_diff_threshold) == "":
+        return none + spans
+    if decoded.nbest[0] in none:
+        return spans[:1] + none + spans[1:]
+    return decoded.nbest
+
+
+def _load_tokenizer(name: str, trust_remote_code: bool) -> PreTrainedTokenizerBase:
+    try:
+        return AutoTokenizer.from_pretrained(name, trust_remote_code=trust_remote_code)
+    except (OSError, ValueError) as error:
+        raise InputError(f"There is no tokenizer in {name}: name the folder or model that has it.") from error
+
+
+def _load_model(name: str, trust_remote_code: bool) -> PreTrainedModel:
+    try:
+        model, info = AutoModelForQuestionAnswering.from_pretrained(
+            name, trust_remote_code=trust_remote_code, output_loading_info=True
+        )
+    except (OSError, ValueError) as error:
+        raise InputError(f"There is no question answering model to open in {name}: {error}") from error
+    if info["missing_keys"]:
+        raise InputError(
+            f"{name} has no weights for question answering ({', '.join(sorted(info['missing_keys']))}): fine-tune it "
+            f"by run_qa.py first."
+        )
+    return model

@@ -1,0 +1,143 @@
+#!/usr/bin/env python
+"""Fine-tune a gMLP or aMLP (or any AutoModelForSequenceClassification) on GLUE or on sentences of your own. For example
+
+    python run_glue.py --model_name_or_path my-gmlp --task_name sst2 --do_train --do_eval --output_dir out
+    python run_glue.py recipes/finetune-sst2.yaml --model_name_or_path my-gmlp --output_dir sweep
+
+The second trains with every batch size, learning rate and seed of the paper, one after the other, and reports medians.
+Data of your own come by --train_file and --validation_file. Flags have the names of transformers' own run_glue.py. A
+recipe, a YAML file of flags, may come first; flags after it win.
+"""
+
+import copy
+import logging
+from pathlib import Path
+
+from accelerate.utils import release_memory
+from transformers import AutoModelForSequenceClassification, DataCollatorWithPadding, set_seed
+
+from hf_gmlp import errors
+from hf_gmlp.data.classification import find_task, load_sentences, texts, tokenize
+from hf_gmlp.training import glue
+from hf_gmlp.training.arguments import GlueArguments, RunArguments, parse_arguments
+from hf_gmlp.training.models import check_vocabulary, load_config, load_model, load_tokenizer
+from hf_gmlp.training.trainer import GMLPTrainer, checkpoint_to_resume, start_run
+
+logger = logging.getLogger(__name__)
+
+
+def main():
+    # Arguments.
+    dataclasses = (glue.FineTuningArguments, GlueArguments, RunArguments)
+    model_args, data_args, training_args = parse_arguments(dataclasses, __doc__)
+    start_run(training_args)
+    runs = glue.plan_runs(model_args, data_args, training_args)
+    task = find_task(data_args.task_name)
+    config = load_config(model_args)
+    max_seq_length = data_args.sequence_length(config)
+
+    # Data: sentences and labels, then tokens.
+    with training_args.main_process_first(desc="reading"):
+        data = load_sentences(
+            task_name=data_args.task_name,
+            dataset_name=data_args.dataset_name,
+            dataset_config_name=data_args.dataset_config_name,
+            train_files=data_args.train_file,
+            validation_files=data_args.validation_file,
+            test_files=data_args.test_file,
+            text_columns=data_args.text_column_names,
+            label_column=data_args.label_column_name,
+            do_regression=data_args.do_regression,
+            known_labels=glue.trained_labels(config),
+            train=training_args.do_train,
+            validate=training_args.do_eval,
+            test=training_args.do_predict,
+            max_samples={
+                "train": data_args.max_train_samples,
+                "validation": data_args.max_eval_samples,
+                "test": data_args.max_predict_samples,
+            },
+            cache_dir=model_args.cache_dir,
+        )
+    glue.set_labels(config, data.labels, train=training_args.do_train)
+    metrics = glue.metric_names(task, data.labels)
+    main_metric = glue.main_metric(training_args, metrics, data.splits)
+    tokenizer = load_tokenizer(
+        model_args,
+        training_args,
+        texts(data.splits["train"]) if training_args.do_train else (),
+        vocab_size=data_args.vocab_size,
+        max_length=max_seq_length,
+    )
+    if model_args.model_name_or_path is not None:
+        check_vocabulary(config, tokenizer, model_args.model_name_or_path)
+    if not getattr(config, "mask_padding", True) and not data_args.pad_to_max_length:
+        logger.warning("This model sees padding: without --pad_to_max_length its answers depend on the batch.")
+    with training_args.main_process_first(desc="tokenizing"):
+        datasets = {
+            split: tokenize(
+                sentences,
+                tokenizer,
+                max_seq_length,
+                pad_to_max_length=data_args.pad_to_max_length,
+                num_proc=data_args.preprocessing_num_workers,
+            )
+            for split, sentences in data.splits.items()
+            if split != "train" or training_args.do_train
+        }
+
+    # One run, or one for every batch size, learning rate and seed.
+    for number, args in enumerate(runs, start=1):
+        if len(runs) > 1:
+            logger.info("Run %d of %d: %s", number, len(runs), args.output_dir)
+        if glue.is_finished(args):
+            logger.info("It is finished already: skipped")
+            continue
+        run(args, model_args, data_args, config, tokenizer, datasets, data.labels)
+        release_memory()
+    if glue.is_series(data_args) and training_args.process_index == 0:
+        glue.report_series(training_args, glue.summarize(runs), main_metric)
+
+
+def run(args, model_args, data_args, config, tokenizer, datasets, labels):
+    """One run: Trainer, then report."""
+    checkpoint = checkpoint_to_resume(args) if args.do_train else None
+    # The new head is drawn with the seed of the run.
+    set_seed(args.seed)
+    task = find_task(data_args.task_name)
+    trainer = GMLPTrainer(
+        model=load_model(AutoModelForSequenceClassification, model_args, copy.deepcopy(config), tokenizer),
+        args=args,
+        train_dataset=datasets["train"] if args.do_train else None,
+        eval_dataset=glue.validation_sets(datasets),
+        processing_class=tokenizer,
+        data_collator=DataCollatorWithPadding(tokenizer),
+        compute_metrics=glue.classification_metrics(glue.metric_names(task, labels), labels),
+        dataset=data_args.description(),
+        dataset_id=data_args.dataset_id(),
+        license=data_args.license,
+    )
+
+    # Report.
+    metrics = {}
+    if args.do_train:
+        if glue.is_series(data_args):
+            glue.write_settings(model_args, data_args, args)
+        metrics |= trainer.train(resume_from_checkpoint=checkpoint).metrics
+        trainer.save_model()
+        trainer.save_state()
+    if args.do_eval:
+        metrics |= trainer.evaluate()
+    for split in (split for split in datasets if split.startswith("test")):
+        output = trainer.predict(datasets[split], metric_key_prefix=split)
+        metrics |= output.metrics
+        if trainer.is_world_process_zero():
+            name = task.tests[split] if task is not None else "predictions"
+            glue.write_predictions(Path(args.output_dir, f"{name}.tsv"), output.predictions, labels, task)
+    trainer.finish(metrics)
+    if args.push_to_hub:
+        trainer.push_to_hub()
+
+
+if __name__ == "__main__":
+    errors.run(main)

@@ -1,0 +1,126 @@
+#!/usr/bin/env python
+"""Fine-tune a gMLP or aMLP (or any AutoModelForQuestionAnswering) to find answers in a text, as in SQuAD. For example
+
+    python run_qa.py --model_name_or_path my-amlp --dataset_name rajpurkar/squad --do_train --do_eval --output_dir out
+
+Questions without an answer (SQuAD v2.0) need --version_2_with_negative. Files of your own go by --train_file,
+--validation_file and --test_file. Flags have the names of transformers' own run_qa.py. A recipe, a YAML file of flags,
+may come first; flags after it win.
+"""
+
+import logging
+
+from transformers import AutoModelForQuestionAnswering, DataCollatorWithPadding
+
+from hf_gmlp import errors
+from hf_gmlp.data.qa import DECODING_COLUMNS, check_tokenizer, load_questions, window_dataset
+from hf_gmlp.training.arguments import QAArguments, RunArguments, parse_arguments
+from hf_gmlp.training.glue import FineTuningArguments
+from hf_gmlp.training.models import load_config, load_model, load_tokenizer
+from hf_gmlp.training.qa import AnswerMetrics
+from hf_gmlp.training.trainer import GMLPTrainer, start_run
+
+logger = logging.getLogger(__name__)
+
+
+def main():
+    # Arguments.
+    model_args, data_args, training_args = parse_arguments((FineTuningArguments, QAArguments, RunArguments), __doc__)
+    checkpoint = start_run(training_args)
+    config = load_config(model_args)
+    lengths = data_args.window_lengths(config)
+    wanted = {"train": training_args.do_train, "validation": training_args.do_eval, "test": training_args.do_predict}
+
+    # Data: questions, then windows of tokens.
+    questions = load_questions(
+        dataset_name=data_args.dataset_name,
+        dataset_config_name=data_args.dataset_config_name,
+        files={"train": data_args.train_file, "validation": data_args.validation_file, "test": data_args.test_file},
+        splits=[split for split in wanted if wanted[split]],
+        version_2_with_negative=data_args.version_2_with_negative,
+        max_samples={
+            "train": data_args.max_train_samples,
+            "validation": data_args.max_eval_samples,
+            "test": data_args.max_predict_samples,
+        },
+        cache_dir=model_args.cache_dir,
+    )
+    tokenizer = load_tokenizer(
+        model_args,
+        training_args,
+        (text for row in questions.get("train", ()) for text in (row["context"], row["question"])),
+        vocab_size=data_args.vocab_size,
+        max_length=lengths["max_seq_length"],
+    )
+    check_tokenizer(tokenizer)
+    # Whoever opens the model later finds here how long its windows are.
+    tokenizer.model_max_length = lengths["max_seq_length"]
+    model = load_model(AutoModelForQuestionAnswering, model_args, config, tokenizer)
+    windows = {
+        split: window_dataset(
+            questions[split],
+            tokenizer,
+            **lengths,
+            training=split == "train",
+            num_proc=data_args.preprocessing_num_workers,
+        )
+        for split in questions
+    }
+    for split in questions:
+        logger.info("%s: %d questions in %d windows", split, len(questions[split]), len(windows[split]))
+
+    # Trainer.
+    answers = {
+        split: AnswerMetrics(
+            questions[split],
+            windows[split],
+            n_best_size=data_args.n_best_size,
+            max_answer_length=data_args.max_answer_length,
+            version_2_with_negative=data_args.version_2_with_negative,
+            null_score_diff_threshold=data_args.null_score_diff_threshold,
+        )
+        for split in questions
+        if split != "train"
+    }
+    inputs = {split: windows[split].remove_columns(list(DECODING_COLUMNS)) for split in answers}
+    # What a model sees of its padding must not depend on the batch.
+    padded = data_args.pad_to_max_length or not getattr(config, "mask_padding", True)
+    trainer = GMLPTrainer(
+        model=model,
+        args=training_args,
+        train_dataset=windows.get("train"),
+        eval_dataset=inputs.get("validation"),
+        processing_class=tokenizer,
+        data_collator=DataCollatorWithPadding(
+            tokenizer, padding="max_length" if padded else "longest", max_length=lengths["max_seq_length"]
+        ),
+        compute_metrics=answers.get("validation"),
+        dataset=data_args.description(),
+        dataset_id=data_args.dataset_name,
+        license=data_args.license,
+    )
+
+    # Report.
+    metrics = {}
+    if training_args.do_train:
+        metrics |= trainer.train(resume_from_checkpoint=checkpoint).metrics
+        trainer.save_model()
+        trainer.save_state()
+    if training_args.do_eval:
+        metrics |= trainer.evaluate()
+        answers["validation"].write(training_args, "eval")
+    if training_args.do_predict:
+        trainer.compute_metrics = answers["test"]
+        output = trainer.predict(inputs["test"], metric_key_prefix="predict")
+        if output.label_ids is None:
+            # Trainer scores nothing where no answers are known, but the questions are to be answered.
+            answers["test"](output)
+        metrics |= output.metrics
+        answers["test"].write(training_args, "predict")
+    trainer.finish(metrics)
+    if training_args.push_to_hub:
+        trainer.push_to_hub()
+
+
+if __name__ == "__main__":
+    errors.run(main)

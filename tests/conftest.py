@@ -1,0 +1,81 @@
+"""Tiny models for all tests, with weights far from their initial ones: at initialization W is so near zero that a test
+hardly feels the spatial path."""
+
+import os
+
+# Before the first import of transformers: no test may need a network.
+os.environ["HF_HUB_OFFLINE"] = "1"
+
+import pytest
+import torch
+from transformers import PreTrainedConfig, PreTrainedModel
+
+from hf_gmlp import GMLPConfig, GMLPVisionConfig
+
+TEXT_SIZES = {
+    "vocab_size": 40,
+    "hidden_size": 16,
+    "num_hidden_layers": 2,
+    "intermediate_size": 32,
+    "max_position_embeddings": 12,
+    "num_labels": 3,
+}
+VISION_SIZES = {
+    "hidden_size": 16,
+    "num_hidden_layers": 2,
+    "intermediate_size": 32,
+    "image_size": 16,
+    "patch_size": 4,
+    "num_labels": 3,
+}
+
+
+@pytest.fixture(autouse=True)
+def seeded():
+    """Every test draws the same numbers, whichever tests run before it."""
+    torch.manual_seed(0)
+
+
+@pytest.fixture(scope="session")
+def text_config():
+    """text_config(**fields) makes the config of a tiny text model."""
+    return lambda **fields: GMLPConfig(**(TEXT_SIZES | fields))
+
+
+@pytest.fixture(scope="session")
+def vision_config():
+    """vision_config(**fields) makes the config of a tiny image model, with 4 x 4 patches."""
+    return lambda **fields: GMLPVisionConfig(**(VISION_SIZES | fields))
+
+
+@pytest.fixture(scope="session")
+def randomize():
+    """randomize(module, std=0.3) adds noise to every parameter, biases and norms included, and sets eval mode."""
+    return randomize_
+
+
+@pytest.fixture(scope="session")
+def far_model():
+    """far_model(model_class, config) makes a model in eval mode with weights far from their initial ones."""
+    return far_model_
+
+
+@pytest.fixture(scope="session")
+def random_ids():
+    """random_ids(*shape) draws token ids of the tiny vocabulary, without the special ones."""
+    return lambda *shape: torch.randint(5, TEXT_SIZES["vocab_size"], shape)
+
+
+@torch.no_grad()
+def randomize_(module: torch.nn.Module, std: float = 0.3, seed: int = 1) -> torch.nn.Module:
+    generator = torch.Generator().manual_seed(seed)
+    for parameter in module.parameters():
+        parameter.add_(torch.randn(parameter.shape, generator=generator), alpha=std)
+    return module.eval()
+
+
+def far_model_(model_class: type, config: PreTrainedConfig, **kwargs) -> PreTrainedModel:
+    # The same weights for the same shapes, whatever was drawn before.
+    with torch.random.fork_rng():
+        torch.manual_seed(2)
+        return randomize_(model_class(config, **kwargs))

@@ -1,0 +1,282 @@
+import json
+
+import pytest
+from datasets import ClassLabel, Dataset, DatasetDict, Features, Value
+from tokenizers import Tokenizer, models, pre_tokenizers, processors
+from transformers import PreTrainedTokenizerFast
+
+from hf_gmlp.data import classification
+from hf_gmlp.data.classification import TASKS, find_task, load_sentences, texts, tokenize
+from hf_gmlp.errors import InputError
+
+SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+
+
+@pytest.fixture
+def load(tmp_path):
+    """load_sentences with a cache of its own."""
+    return lambda **options: load_sentences(**options, cache_dir=str(tmp_path / "cache"))
+
+
+@pytest.fixture
+def write(tmp_path):
+    """write(name, rows) makes a file of the kind that its name ends in."""
+
+    def write(name, rows):
+        path = tmp_path / name
+        ending = path.suffix.lstrip(".")
+        if ending == "jsonl":
+            path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+        elif ending == "json":
+            path.write_text(json.dumps(rows))
+        elif ending == "parquet":
+            Dataset.from_list(rows).to_parquet(path)
+        else:
+            separator = {"csv": ",", "tsv": "\t"}[ending]
+            lines = [separator.join(rows[0]), *(separator.join(map(str, row.values())) for row in rows)]
+            path.write_text("\n".join(lines) + "\n")
+        return str(path)
+
+    return write
+
+
+def rows(labels, columns=("sentence",)):
+    return [{column: f"{column} {i}" for column in columns} | {"label": label} for i, label in enumerate(labels)]
+
+
+@pytest.mark.parametrize("ending", ["csv", "tsv", "json", "jsonl", "parquet"])
+@pytest.mark.parametrize(
+    ("train", "validation", "names", "ids"),
+    [
+        (["no", "yes", "no", "None"], ["yes", "None", "no"], ["None", "no", "yes"], [2, 0, 1]),
+        # By value, not by the alphabet.
+        ([10, 9, 2, 10], [2, 10, 9], ["2", "9", "10"], [0, 2, 1]),
+        ([0.5, 4.0, 2.25], [4.0, 0.25], None, [4.0, 0.25]),
+    ],
+)
+def test_labels_of_every_kind_from_files_of_every_kind(load, write, ending, train, validation, names, ids):
+    data = load(
+        train_files=[write(f"train.{ending}", rows(train))],
+        validation_files=[write(f"validation.{ending}", rows(validation))],
+    )
+    assert data.labels == names
+    assert data.splits["validation"]["labels"][:] == ids
+    assert data.splits["train"]["sentence1"][:] == [f"sentence {i}" for i in range(len(train))]
+    if names is not None:
+        # Back to what the file says.
+        assert [names[number] for number in data.splits["train"]["labels"]] == list(map(str, train))
+
+
+def test_booleans_and_whole_numbers_that_are_no_classes(load, write):
+    train = write("train.jsonl", rows([True, False]))
+    assert load(train_files=[train], validate=False).labels == ["False", "True"]
+    stars = write("stars.jsonl", rows([1, 5, 3]))
+    data = load(train_files=[stars], validate=False, do_regression=True)
+    assert data.labels is None and data.splits["train"]["labels"][:] == [1.0, 5.0, 3.0]
+    halves = write("halves.jsonl", rows([1.0, 2.0]))
+    assert load(train_files=[halves], validate=False, do_regression=False).labels == ["1", "2"]
+
+
+def test_pairs_and_columns_by_name(load, write):
+    pairs = write("pairs.jsonl", rows([0, 1], ("question", "sentence", "other")))
+    data = load(train_files=[pairs], validate=False)
+    assert data.splits["train"].column_names == ["sentence1", "sentence2", "labels"]
+    assert data.splits["train"]["sentence1"][0] == "question 0" and data.splits["train"]["sentence2"][1] == "sentence 1"
+    data = load(train_files=[pairs], validate=False, text_columns=["other"], label_column="label")
+    assert data.splits["train"].column_names == ["sentence1", "labels"]
+    assert list(texts(data.splits["train"])) == ["other 0", "other 1"]
+    # Columns in another order than they stand in the file, one of which has the other's new name.
+    swapped = write("swapped.jsonl", rows([0, 1], ("sentence1", "sentence2")))
+    data = load(train_files=[swapped], validate=False, text_columns=["sentence2", "sentence1"])
+    assert data.splits["train"]["sentence1"][0] == "sentence2 0"
+
+
+def test_a_quotation_mark_in_a_tsv_is_text(load, tmp_path):
+    path = tmp_path / "train.tsv"
+    path.write_text('sentence\tlabel\n"open\tyes\nshe said "no"\tno\nNA\tyes\n')
+    data = load(train_files=[str(path)], validate=False)
+    assert data.splits["train"]["sentence1"][:] == ['"open', 'she said "no"', "NA"]
+
+
+def test_tasks_take_names_and_numbers_from_files(load, write):
+    train = write("train.jsonl", rows([0, 1, 2], ("premise", "hypothesis")))
+    matched = write("m.jsonl", rows(["contradiction", "entailment"], ("premise", "hypothesis")))
+    mismatched = write("mm.csv", rows(["2", "neutral"], ("premise", "hypothesis")))
+    unlabeled = write("test.jsonl", [{"premise": "p", "hypothesis": "h", "label": -1}])
+    data = load(
+        task_name="MNLI",
+        train_files=[train],
+        validation_files=[matched, mismatched],
+        test_files=[unlabeled],
+        test=True,
+    )
+    assert data.labels == ["entailment", "neutral", "contradiction"]
+    assert list(data.splits) == ["train", "validation_matched", "validation_mismatched", "test_matched"]
+    assert data.splits["validation_matched"]["labels"][:] == [2, 0]
+    assert data.splits["validation_mismatched"]["labels"][:] == [2, 1]
+    assert data.splits["test_matched"].column_names == ["sentence1", "sentence2"]
+
+
+def test_a_checkpoint_keeps_its_order(load, write):
+    files = {"validation_files": [write("v.jsonl", rows(["b", "c", "a"]))]}
+    train = {"train_files": [write("t.jsonl", rows(["a", "b", "c"]))]}
+    for options in (files, files | train):
+        data = load(**options, train=False, known_labels=["c", "a", "b"])
+        assert data.labels == ["c", "a", "b"] and data.splits["validation"]["labels"][:] == [2, 0, 1]
+    # Other classes make a new head.
+    assert load(**files, **train, known_labels=["x", "y", "z"]).labels == ["a", "b", "c"]
+    # A task's numbers mean what the task says, in whatever order the checkpoint has the classes.
+    pairs = write("p.jsonl", rows([0, 1], ("sentence1", "sentence2")))
+    order = ["not_entailment", "entailment"]
+    data = load(task_name="rte", validation_files=[pairs], train=False, known_labels=order)
+    assert data.labels == order and data.splits["validation"]["labels"][:] == [1, 0]
+    # A regressor has no classes.
+    scores = {"validation_files": [write("s.jsonl", rows([1, 2]))]}
+    data = load(**scores, train=False, known_labels=[])
+    assert data.labels is None and data.splits["validation"]["labels"][:] == [1.0, 2.0]
+
+
+def test_first_rows_only_after_all_labels_were_seen(load, write):
+    train = write("t.jsonl", rows(["a", "a", "b"]))
+    data = load(train_files=[train], validation_files=[train], max_samples={"train": 2, "validation": 9})
+    assert data.labels == ["a", "b"] and len(data.splits["train"]) == 2 and len(data.splits["validation"]) == 3
+
+
+def glue_on_the_hub(name):
+    """What nyu-mll/glue gives for a task: its splits, columns and features, with -1 as the labels of the tests."""
+    task = TASKS[name]
+    label = Value("float32") if task.labels is None else ClassLabel(names=list(task.labels))
+    features = Features({**{column: Value("string") for column in task.columns}, "label": label, "idx": Value("int32")})
+    tests = [split for split in task.tests if split != "test_ax"]
+
+    def split(labels):
+        columns = {column: [f"{column} {i}" for i in range(len(labels))] for column in task.columns}
+        return Dataset.from_dict({**columns, "label": list(labels), "idx": list(range(len(labels)))}, features=features)
+
+    labels = {"train": (0, 1, 1, 0)} | dict.fromkeys(task.validations, (1, 0)) | dict.fromkeys(tests, (-1, -1))
+    return DatasetDict({name: split(values) for name, values in labels.items()})
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_every_task_as_it_is_on_the_hub(load, monkeypatch, name):
+    def load_dataset(path, config_name, split=None, cache_dir=None):
+        assert path == "nyu-mll/glue"
+        return glue_on_the_hub(name)["test_matched"] if config_name == "ax" else glue_on_the_hub(config_name)
+
+    monkeypatch.setattr(classification, "load_dataset", load_dataset)
+    task = find_task(name)
+    data = load(task_name=name, test=True)
+    assert list(data.splits) == ["train", *task.validations, *task.tests]
+    assert data.labels == (list(task.labels) if task.labels else None)
+    assert data.splits["train"]["labels"][:] == [0, 1, 1, 0]
+    for split, dataset in data.splits.items():
+        assert ("labels" in dataset.column_names) == (not split.startswith("test"))
+        assert len(dataset.column_names) == len(task.columns) + ("labels" in dataset.column_names)
+
+
+def test_data_sets_of_the_hub(load, monkeypatch):
+    features = Features({"text": Value("string"), "label": ClassLabel(names=["z", "a"])})
+    made = DatasetDict({"train": Dataset.from_dict({"text": ["x", "y"], "label": [0, 1]}, features=features)})
+    monkeypatch.setattr(classification, "load_dataset", lambda *args, **options: made)
+    # The order of the data set itself.
+    assert load(dataset_name="some/data", validate=False).labels == ["z", "a"]
+    with pytest.raises(InputError, match="some/data has no validation split but train"):
+        load(dataset_name="some/data")
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    """One token per word, and BERT's template."""
+    vocabulary = {token: i for i, token in enumerate([*SPECIAL, *(f"w{i}" for i in range(20))])}
+    tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="[UNK]"))
+    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="[CLS] $A [SEP]", pair="[CLS] $A [SEP] $B:1 [SEP]:1", special_tokens=[("[CLS]", 2), ("[SEP]", 3)]
+    )
+    names = {"pad_token": 0, "unk_token": 1, "cls_token": 2, "sep_token": 3, "mask_token": 4}
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer,
+        model_input_names=["input_ids", "token_type_ids", "attention_mask"],
+        **{name: SPECIAL[i] for name, i in names.items()},
+    )
+
+
+def test_pairs_are_bert_s(tokenizer):
+    pairs = Dataset.from_dict(
+        {"sentence1": ["w0 w1", "w0 w1 w2 w3 w4"], "sentence2": ["w5", "w6 w7"], "labels": [1, 0]}
+    )
+    encoded = tokenize(pairs, tokenizer, 8)
+    # The longer one is cut.
+    assert encoded["input_ids"][:] == [[2, 5, 6, 3, 10, 3], [2, 5, 6, 7, 3, 11, 12, 3]]
+    assert encoded["token_type_ids"][:] == [[0, 0, 0, 0, 1, 1], [0, 0, 0, 0, 0, 1, 1, 1]]
+    assert encoded["labels"][:] == [1, 0]
+    assert set(encoded.column_names) == {"input_ids", "token_type_ids", "attention_mask", "labels"}
+
+
+def test_single_sentences_and_padding(tokenizer):
+    encoded = tokenize(Dataset.from_dict({"sentence1": ["w0", "w1 w2 w3 w4 w5"]}), tokenizer, 5, pad_to_max_length=True)
+    assert encoded["input_ids"][:] == [[2, 5, 3, 0, 0], [2, 6, 7, 8, 3]]
+    assert encoded["attention_mask"][:] == [[1, 1, 1, 0, 0], [1, 1, 1, 1, 1]]
+
+
+def test_bad_data_get_one_sentence(load, write, tmp_path):
+    good = write("good.jsonl", rows(["a", "b"]))
+    pairs = write("pairs.jsonl", rows([0, 1], ("premise", "hypothesis")))
+    textless = write("textless.jsonl", [*rows(["a", "b"]), {"sentence": None, "label": "a"}])
+    (tmp_path / "empty.csv").touch()
+    (tmp_path / "head.csv").write_text("sentence,label\n")
+    cases = [
+        ({}, "Name the data"),
+        ({"dataset_name": "x/y", "train_files": [good]}, "Name the data"),
+        ({"task_name": "sst3", "train_files": [good]}, "GLUE has no task 'sst3'; --task_name is one of cola"),
+        ({"train_files": [good], "validate": True}, "no validation data: give --validation_file"),
+        ({"validation_files": [good]}, "no training data: give --train_file"),
+        ({"train_files": ["none.csv"]}, r"no file none\.csv"),
+        ({"train_files": [str(tmp_path / "empty.csv")]}, r"empty\.csv is empty"),
+        ({"train_files": [str(tmp_path / "head.csv")]}, r"head\.csv cannot be read"),
+        (
+            {"task_name": "mnli", "train_files": [pairs], "validation_files": [pairs] * 3, "validate": True},
+            "has 3 files",
+        ),
+        ({"train_files": [good], "task_name": "mnli"}, "training data have no column 'premise' but sentence, label"),
+        ({"train_files": [good], "label_column": "gold"}, "training data have no column 'gold' but sentence, label"),
+        ({"train_files": [good], "text_columns": ["body"]}, "training data have no column 'body'"),
+        ({"train_files": [write("c.jsonl", [{"body": "x", "label": 1}])]}, "Which columns hold the sentences"),
+        ({"train_files": [write("o.jsonl", rows(["a", "a"]))]}, "only the label 'a'"),
+        ({"train_files": [write("l.jsonl", rows([[1], [2]]))]}, "one label per row"),
+        ({"train_files": [write("n.jsonl", rows(["a", None, "b"]))]}, "Row 2 of the training data has no label"),
+        ({"train_files": [write("m.csv", rows(["a", "", "b"]))]}, "Row 2 of the training data has no label"),
+        ({"train_files": [textless]}, "Row 3 of the training data has nothing in the column 'sentence'"),
+        ({"train_files": [write("r.jsonl", rows(["a", "b"]))], "do_regression": True}, "label 'a', no number"),
+    ]
+    for options, message in cases:
+        with pytest.raises(InputError, match=message):
+            load(**({"validate": False} | options))
+
+
+@pytest.mark.parametrize("split", ["validation", "test"])
+def test_a_label_that_was_never_trained(load, write, split):
+    files = {
+        "train_files": [write("t.jsonl", rows(["a", "b"]))],
+        f"{split}_files": [write("v.jsonl", rows(["a", "c"]))],
+    }
+    with pytest.raises(InputError, match=f"Row 2 of the {split} data has the label 'c', which is none of a, b"):
+        load(**files, validate=split == "validation", test=split == "test")
+
+
+def test_unlabeled_test_data(load, write):
+    train = write("t.jsonl", rows(["a", "b"]))
+    for name, labels in (("none.jsonl", [None, None]), ("minus.jsonl", [-1, -1])):
+        data = load(train_files=[train], test_files=[write(name, rows(labels))], validate=False, test=True)
+        assert data.splits["test"].column_names == ["sentence1"]
+    bare = write("bare.jsonl", [{"sentence": "x"}])
+    assert load(train_files=[train], test_files=[bare], validate=False, test=True).splits["test"].num_rows == 1
+    # Where -1 is a class, it is a label.
+    signs = write("signs.jsonl", rows([-1, 1]))
+    data = load(train_files=[signs], test_files=[write("s.jsonl", rows([-1, -1]))], validate=False, test=True)
+    assert data.splits["test"]["labels"][:] == [0, 0]
+
+
+def test_without_training_data_something_must_tell_the_labels(load, write):
+    with pytest.raises(InputError, match="Nothing tells which labels there are"):
+        load(validation_files=[write("v.jsonl", rows(["a", "b"]))], train=False)

@@ -1,0 +1,209 @@
+import random
+from pathlib import Path
+
+import evaluate
+import pytest
+
+import hf_gmlp
+from hf_gmlp.metrics.squad.squad import exact_match, f1_score, normalize_answer, squad_scores, squad_v2_scores
+
+FOLDER = str(Path(hf_gmlp.__file__).parent / "metrics" / "squad")
+WORDS = ["the", "The", "a", "An", "cat", "Cat.", "dog", "dog's", "-", "U.S.", "1,000", "new", "York", "é", "\u00a0", ""]
+
+
+def case(seed, count):
+    """Questions with answers full of articles, signs and spaces, and answers given that are right, nearly or not."""
+    draw = random.Random(seed)
+
+    def text(longest):
+        return " ".join(draw.choice(WORDS) for _ in range(draw.randint(0, longest)))
+
+    references = {f"q{i}": [text(3) or "x" for _ in range(draw.randint(0, 3))] for i in range(count)}
+    predictions = {}
+    for key, answers in references.items():
+        luck = draw.random()
+        if luck < 0.25:
+            predictions[key] = ""
+        elif answers and luck < 0.7:
+            predictions[key] = draw.choice(answers) + (" " + text(1) if draw.random() < 0.4 else "")
+        else:
+            predictions[key] = text(3)
+    return predictions, references, {key: round(draw.gauss(0, 2), 1) for key in references}
+
+
+GOLDEN = [
+    (
+        {"exact_match": 51.111111111, "f1": 27.777777778},
+        {
+            "exact": 36.666666667,
+            "f1": 37.5,
+            "total": 60,
+            "HasAns_exact": 33.333333333,
+            "HasAns_f1": 34.444444444,
+            "HasAns_total": 45,
+            "NoAns_exact": 46.666666667,
+            "NoAns_f1": 46.666666667,
+            "NoAns_total": 15,
+            "best_exact": 36.666666667,
+            "best_exact_thresh": 0.0,
+            "best_f1": 37.5,
+            "best_f1_thresh": 0.0,
+        },
+        {
+            "exact": 23.333333333,
+            "f1": 24.166666667,
+            "total": 60,
+            "HasAns_exact": 8.888888889,
+            "HasAns_f1": 10.0,
+            "HasAns_total": 45,
+            "NoAns_exact": 66.666666667,
+            "NoAns_f1": 66.666666667,
+            "NoAns_total": 15,
+            "best_exact": 36.666666667,
+            "best_exact_thresh": 2.9,
+            "best_f1": 37.5,
+            "best_f1_thresh": 2.9,
+        },
+    ),
+    (
+        {"exact_match": 51.111111111, "f1": 38.518518519},
+        {
+            "exact": 40.0,
+            "f1": 42.222222222,
+            "total": 60,
+            "HasAns_exact": 37.777777778,
+            "HasAns_f1": 40.740740741,
+            "HasAns_total": 45,
+            "NoAns_exact": 46.666666667,
+            "NoAns_f1": 46.666666667,
+            "NoAns_total": 15,
+            "best_exact": 40.0,
+            "best_exact_thresh": 0.0,
+            "best_f1": 42.222222222,
+            "best_f1_thresh": 0.0,
+        },
+        {
+            "exact": 26.666666667,
+            "f1": 26.666666667,
+            "total": 60,
+            "HasAns_exact": 8.888888889,
+            "HasAns_f1": 8.888888889,
+            "HasAns_total": 45,
+            "NoAns_exact": 80.0,
+            "NoAns_f1": 80.0,
+            "NoAns_total": 15,
+            "best_exact": 38.333333333,
+            "best_exact_thresh": 3.3,
+            "best_f1": 40.555555556,
+            "best_f1_thresh": 4.4,
+        },
+    ),
+    (
+        {"exact_match": 65.0, "f1": 38.333333333},
+        {
+            "exact": 40.0,
+            "f1": 42.222222222,
+            "total": 60,
+            "HasAns_exact": 45.0,
+            "HasAns_f1": 48.333333333,
+            "HasAns_total": 40,
+            "NoAns_exact": 30.0,
+            "NoAns_f1": 30.0,
+            "NoAns_total": 20,
+            "best_exact": 41.666666667,
+            "best_exact_thresh": 0.0,
+            "best_f1": 41.666666667,
+            "best_f1_thresh": 0.0,
+        },
+        {
+            "exact": 28.333333333,
+            "f1": 28.333333333,
+            "total": 60,
+            "HasAns_exact": 17.5,
+            "HasAns_f1": 17.5,
+            "HasAns_total": 40,
+            "NoAns_exact": 50.0,
+            "NoAns_f1": 50.0,
+            "NoAns_total": 20,
+            "best_exact": 38.333333333,
+            "best_exact_thresh": 3.4,
+            "best_f1": 40.555555556,
+            "best_f1_thresh": 3.4,
+        },
+    ),
+]
+
+
+def test_rules():
+    assert normalize_answer(" The  U.S. Army's\tA-team, an\u00a0era ") == "us armys ateam era"
+    assert exact_match("The cat!", "cat") == 1 and exact_match("cats", "cat") == 0
+    # Two of three words given, two of four right ones: 2 * (2/3 * 2/4) / (2/3 + 2/4).
+    assert f1_score("big red dog", "red dog in town") == pytest.approx(4 / 7)
+    # A word counts as often as both have it.
+    assert f1_score("no no no", "no") == pytest.approx(1 / 2)
+    assert f1_score("", "the") == 1 and f1_score("", "x") == f1_score("x", "") == 0
+
+
+def test_versions_differ_on_answers_of_articles_alone():
+    assert squad_scores({"q": "an"}, {"q": ["the"]}) == {"exact_match": 100, "f1": 0}
+    v2 = squad_v2_scores({"q": "an"}, {"q": ["the"]})
+    assert (v2["exact"], v2["f1"], v2["HasAns_total"]) == (100, 100, 1)
+
+
+def test_best_over_the_right_answers_and_nothing_for_no_answer_given():
+    references = {"a": ["red dog", "dog"], "b": ["x"], "c": ["y"]}
+    scores = squad_scores({"a": "Dog.", "b": "x z"}, references)
+    assert scores == {"exact_match": pytest.approx(100 / 3), "f1": pytest.approx(100 * (1 + 2 / 3) / 3)}
+
+
+def test_thresholds():
+    references = {"a": ["x"], "b": [], "c": ["y"], "d": []}
+    predictions = {"a": "x", "b": "x", "c": "z", "d": "z"}
+    odds = {"a": -3.0, "b": 2.0, "c": -1.0, "d": 0.5}
+    scores = squad_v2_scores(predictions, references, odds, no_answer_threshold=0.0)
+    assert (scores["exact"], scores["HasAns_exact"], scores["NoAns_exact"]) == (75, 50, 100)
+    assert (scores["best_exact"], scores["best_exact_thresh"]) == (75, -3.0)
+    scores = squad_v2_scores(predictions, references, odds, no_answer_threshold=1.0)
+    assert (scores["exact"], scores["NoAns_exact"], scores["best_exact"]) == (50, 50, 75)
+    # Without odds, nothing is taken back.
+    assert squad_v2_scores(predictions, references)["exact"] == 25
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_same_numbers_as_the_official_scripts(seed):
+    # GOLDEN was computed once by the official script of v1.1 (as in evaluate's metric "squad") and by
+    # transformers.data.metrics.squad_metrics.squad_evaluate of transformers 4.57.1, on these very predictions.
+    predictions, references, odds = case(seed, 60)
+    v1, v2, thresholded = GOLDEN[seed]
+    assert squad_scores(predictions, {key: value for key, value in references.items() if value}) == pytest.approx(v1)
+    assert squad_v2_scores(predictions, references) == pytest.approx(v2)
+    assert squad_v2_scores(predictions, references, odds, no_answer_threshold=-0.3) == pytest.approx(thresholded)
+
+
+def test_bad_input_is_named():
+    with pytest.raises(ValueError, match="no questions"):
+        squad_scores({}, {})
+    with pytest.raises(ValueError, match="Question q has no right answer"):
+        squad_scores({"q": "x"}, {"q": []})
+    with pytest.raises(ValueError, match="no prediction for question q"):
+        squad_v2_scores({}, {"q": []})
+
+
+def test_evaluate_loads_it_without_the_hub():
+    predictions, references, odds = case(0, 20)
+    rows = [
+        {"id": key, "answers": {"text": texts, "answer_start": [0] * len(texts)}} for key, texts in references.items()
+    ]
+    metric = evaluate.load(FOLDER, "squad_v2", keep_in_memory=True)
+    given = [
+        {"id": key, "prediction_text": text, "no_answer_probability": odds[key]} for key, text in predictions.items()
+    ]
+    result = metric.compute(predictions=given, references=rows, no_answer_threshold=0.0)
+    assert result == squad_v2_scores(predictions, references, odds, no_answer_threshold=0.0)
+
+    answered = [row for row in rows if row["answers"]["text"]]
+    given = [{"id": row["id"], "prediction_text": predictions[row["id"]]} for row in answered]
+    result = evaluate.load(FOLDER, keep_in_memory=True).compute(predictions=given, references=answered)
+    assert result == squad_scores(predictions, {row["id"]: row["answers"]["text"] for row in answered})
+    with pytest.raises(ValueError, match="no configuration 'squad_v3'"):
+        evaluate.load(FOLDER, "squad_v3")

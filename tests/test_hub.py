@@ -1,0 +1,451 @@
+"""Checkpoints where this package is not installed, and what `push_to_hub` uploads.
+
+Fresh processes that cannot import hf_gmlp open what was saved here; each of them takes seconds to start, so that one of
+them does the work of many tests.
+"""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+from huggingface_hub import ModelCard
+from PIL import Image
+from tokenizers import Tokenizer, models, pre_tokenizers, processors
+from transformers import (
+    AutoConfig,
+    AutoModelForMaskedLM,
+    PreTrainedTokenizerFast,
+    Trainer,
+    TrainingArguments,
+    ViTImageProcessorPil,
+)
+
+import hf_gmlp
+from hf_gmlp import GMLPConfig, GMLPForMaskedLM, GMLPForSequenceClassification, GMLPVisionConfig, modeling_gmlp
+from hf_gmlp.model_card import TrainingRecord, model_card
+
+CODE_FILES = ("configuration_gmlp.py", "spatial_gating.py", "model_card.py", "modeling_gmlp.py")
+TEXT_MAP, VISION_MAP = GMLPConfig.code_map, GMLPVisionConfig.code_map
+CLASSES = sorted({*TEXT_MAP.values(), *VISION_MAP.values()})
+
+# Reads a list of jobs and writes what came of them. A job opens a folder as every class of `auto_classes`, says what
+# the backbone makes of fixed inputs, and saves the model again.
+OPEN = """
+import json, sys
+sys.modules["hf_gmlp"] = None  # as where it is not installed: importing it fails
+
+import torch, transformers
+
+def open_as(auto_class, folder, save_to):
+    auto_class = getattr(transformers, auto_class)
+    # A classifier may have another number of labels than the head that was saved: that of choices has one.
+    model, info = auto_class.from_pretrained(
+        folder, trust_remote_code=True, output_loading_info=True, ignore_mismatched_sizes=True
+    )
+    model.eval()
+    if model.config.model_type == "gmlp":
+        inputs = {"input_ids": torch.arange(5, 15)[None], "attention_mask": torch.tensor([[1] * 7 + [0] * 3])}
+    else:
+        inputs = {"pixel_values": torch.linspace(-1, 1, 3 * 16 * 16).view(1, 3, 16, 16)}
+    with torch.no_grad():
+        output = model.base_model(**inputs).last_hidden_state
+    if save_to:
+        model.save_pretrained(save_to)
+    module = type(model).__module__
+    return {
+        "class": type(model).__name__,
+        "remote": module.startswith("transformers_modules."),
+        "output": output.tolist(),
+        "missing": sorted({*info["missing_keys"], *(mismatch[0] for mismatch in info["mismatched_keys"])}),
+        "unexpected": sorted(info["unexpected_keys"]),
+    }
+
+results = []
+for job in json.load(open(sys.argv[1])):
+    results.append({name: open_as(name, job["folder"], job["save_to"].get(name)) for name in job["auto_classes"]})
+json.dump(results, open(sys.argv[2], "w"))
+"""
+
+
+def run_elsewhere(script: str, folder: Path, *arguments: str) -> str:
+    """The output of a script, run in a fresh process with an empty cache, from a folder where there is no hf_gmlp."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "script.py").write_text(script, encoding="utf-8")
+    environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
+    environment |= {
+        "HF_HUB_OFFLINE": "1",
+        "HF_HOME": str(folder / "hf_home"),
+        "HF_MODULES_CACHE": str(folder / "modules"),
+        "PYTHONDONTWRITEBYTECODE": "1",
+    }
+    done = subprocess.run(
+        [sys.executable, "script.py", *arguments],
+        cwd=folder,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def open_elsewhere(jobs: list[dict], folder: Path) -> list[dict]:
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "jobs.json").write_text(json.dumps(jobs), encoding="utf-8")
+    run_elsewhere(OPEN, folder, "jobs.json", "results.json")
+    return json.loads((folder / "results.json").read_text(encoding="utf-8"))
+
+
+def backbone_output(model: torch.nn.Module) -> torch.Tensor:
+    """The same as in the fresh process."""
+    if model.config.model_type == "gmlp":
+        inputs = {"input_ids": torch.arange(5, 15)[None], "attention_mask": torch.tensor([[1] * 7 + [0] * 3])}
+    else:
+        inputs = {"pixel_values": torch.linspace(-1, 1, 3 * 16 * 16).view(1, 3, 16, 16)}
+    with torch.no_grad():
+        return model.eval().base_model(**inputs).last_hidden_state
+
+
+def code_map_of(class_name: str) -> dict[str, str]:
+    return TEXT_MAP if class_name in TEXT_MAP.values() else VISION_MAP
+
+
+def make_model(class_name, text_config, vision_config, far_model):
+    make_config = text_config if code_map_of(class_name) is TEXT_MAP else vision_config
+    return far_model(getattr(hf_gmlp, class_name), make_config(attention_size=8, spatial_gating="split"))
+
+
+@pytest.fixture(scope="module")
+def checkpoints(text_config, vision_config, far_model, tmp_path_factory):
+    """Saved here: every class, and what a Trainer saves. {name: (folder, auto classes, output of the backbone)}"""
+    root = tmp_path_factory.mktemp("saved")
+    found = {}
+    for class_name in CLASSES:
+        model = make_model(class_name, text_config, vision_config, far_model)
+        model.save_pretrained(root / class_name)
+        found[class_name] = (root / class_name, code_map_of(class_name), backbone_output(model))
+
+    model = far_model(GMLPForSequenceClassification, text_config())
+    samples = [{"input_ids": torch.arange(5, 11), "labels": i % 3} for i in range(8)]
+    arguments = TrainingArguments(
+        output_dir=str(root / "trainer"),
+        max_steps=2,
+        save_steps=2,
+        learning_rate=0.01,
+        report_to=[],
+        use_cpu=True,
+        disable_tqdm=True,
+    )
+    trainer = Trainer(model=model, args=arguments, train_dataset=samples)
+    trainer.train()
+    found["trainer"] = (root / "trainer" / "checkpoint-2", TEXT_MAP, backbone_output(model))
+    return found
+
+
+@pytest.fixture(scope="module")
+def opened(checkpoints, tmp_path_factory):
+    """
+    Every checkpoint opened as every class in a fresh process, which saves it again as two of them: as the class that it
+    was saved from, and as the first of the heads.
+
+    Returns:
+        {name: {auto class: what came of it}}, {name: {auto class: folder}}; the first folder is of the own class.
+    """
+    again = tmp_path_factory.mktemp("again")
+    jobs, folders = [], {}
+    for name, (folder, code_map, _) in checkpoints.items():
+        class_name = "GMLPForSequenceClassification" if name == "trainer" else name
+        own = next(auto_class for auto_class, saved in code_map.items() if saved == class_name)
+        head = "AutoModelForSequenceClassification" if code_map is TEXT_MAP else "AutoModelForImageClassification"
+        folders[name] = {auto_class: str(again / f"{name}-{auto_class}") for auto_class in (own, head)}
+        jobs.append({"folder": str(folder), "auto_classes": list(code_map), "save_to": folders[name]})
+    results = open_elsewhere(jobs, tmp_path_factory.mktemp("elsewhere"))
+    return dict(zip(checkpoints, results)), folders
+
+
+def assert_opened(results, code_map, expected):
+    for auto_class, result in results.items():
+        assert result["class"] == code_map[auto_class]
+        assert result["remote"]
+        torch.testing.assert_close(torch.tensor(result["output"]), expected)
+
+
+@pytest.mark.parametrize("name", [*CLASSES, "trainer"])
+def test_opens_as_every_class_without_the_package(checkpoints, opened, name):
+    folder, code_map, expected = checkpoints[name]
+    results = opened[0][name]
+    assert results.keys() == code_map.keys()
+    assert_opened(results, code_map, expected)
+    assert {path.name for path in folder.glob("*.py")} == set(CODE_FILES)
+
+
+@pytest.mark.parametrize("name", [*CLASSES, "trainer"])
+def test_only_heads_are_new(opened, name):
+    """As the class it was saved from, a checkpoint is complete; as another, only the head is missing."""
+    results, own = opened[0][name], next(iter(opened[1][name]))
+    assert results[own]["missing"] == results[own]["unexpected"] == []
+    heads = ("head.", "decoder.", "classifier.", "qa_outputs.", "pooler.")
+    for result in results.values():
+        for key in result["missing"]:
+            assert key.removeprefix("model.").startswith(heads), key
+
+
+def test_saved_again_without_the_package(checkpoints, opened, tmp_path):
+    """What a process without the package saves opens in the next such process."""
+    jobs, expected = [], []
+    for name, (original, code_map, output) in checkpoints.items():
+        auto_map = json.loads((original / "config.json").read_text(encoding="utf-8"))["auto_map"]
+        for auto_class, folder in opened[1][name].items():
+            folder = Path(folder)
+            assert {path.name for path in folder.glob("*.py")} == set(CODE_FILES)
+            for code in CODE_FILES:
+                assert (folder / code).read_bytes() == (original / code).read_bytes()
+            assert json.loads((folder / "config.json").read_text(encoding="utf-8"))["auto_map"] == auto_map
+            # As the class that it was saved as, and as another.
+            other = "AutoModel" if auto_class != "AutoModel" else list(code_map)[-1]
+            jobs.append({"folder": str(folder), "auto_classes": [auto_class, other], "save_to": {}})
+            expected.append((code_map, output))
+    for results, (code_map, output) in zip(open_elsewhere(jobs, tmp_path / "third"), expected, strict=True):
+        assert_opened(results, code_map, output)
+
+
+def test_the_code_saved_is_that_of_the_package(checkpoints):
+    package = Path(modeling_gmlp.__file__).parent
+    for folder, _, _ in checkpoints.values():
+        for name in CODE_FILES:
+            assert (folder / name).read_bytes() == (package / name).read_bytes()
+
+
+def test_configs_alone(text_config, vision_config, tmp_path):
+    """A folder with no weights makes new models elsewhere, and so does the one that is saved there from it."""
+    text_config(num_labels=5).save_pretrained(tmp_path / "text")
+    vision_config(num_labels=5).save_pretrained(tmp_path / "image")
+    script = """
+import sys
+sys.modules["hf_gmlp"] = None
+from transformers import AutoConfig, AutoModel, AutoModelForSequenceClassification, AutoModelForImageClassification
+
+source, target = sys.argv[1:]
+for name, head in (("text", AutoModelForSequenceClassification), ("image", AutoModelForImageClassification)):
+    config = AutoConfig.from_pretrained(f"{source}/{name}", trust_remote_code=True)
+    # Before any model is made: the code of the models is not loaded yet.
+    config.save_pretrained(f"{target}/{name}")
+    for auto_class in (AutoModel, head):
+        model = auto_class.from_config(config, trust_remote_code=True)
+        assert type(model).__module__.startswith("transformers_modules."), type(model)
+    assert model.classifier.out_features == 5
+    assert (model.spatial_projections()[0].bias == 1).all()
+    model.save_pretrained(f"{target}/{name}-model")
+    auto_class.from_pretrained(f"{target}/{name}-model", trust_remote_code=True)
+"""
+    run_elsewhere(script, tmp_path / "first", str(tmp_path), str(tmp_path / "again"))
+    for name in ("text", "image"):
+        saved = {path.name for path in (tmp_path / "again" / name).iterdir()}
+        assert saved == {"config.json", *CODE_FILES}
+    run_elsewhere(script, tmp_path / "second", str(tmp_path / "again"), str(tmp_path / "once_more"))
+
+
+def test_presets_elsewhere_say_where_they_are(checkpoints, tmp_path):
+    script = """
+import sys
+sys.modules["hf_gmlp"] = None
+from transformers import AutoConfig
+
+config = AutoConfig.from_pretrained(sys.argv[1], trust_remote_code=True)
+try:
+    type(config).from_preset("amlp-base")
+except ValueError as error:
+    print(error)
+"""
+    assert "install it" in run_elsewhere(script, tmp_path, str(checkpoints["GMLPModel"][0]))
+
+
+def test_the_package_is_used_where_it_is_installed(checkpoints):
+    folder = checkpoints["GMLPForMaskedLM"][0]
+    assert type(AutoModelForMaskedLM.from_pretrained(folder)) is GMLPForMaskedLM
+    assert type(AutoConfig.from_pretrained(folder)) is GMLPConfig
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# push_to_hub
+
+
+@pytest.fixture
+def hub(monkeypatch, tmp_path):
+    """Stands for the Hub: keeps what was asked of it and a copy of what was uploaded."""
+    fake = SimpleNamespace(calls={}, uploaded=tmp_path / "uploaded")
+
+    class FakeApi:
+        def __init__(self, **kwargs):
+            fake.calls["init"] = kwargs
+
+        def create_repo(self, repo_id, **kwargs):
+            fake.calls["create_repo"] = {"repo_id": repo_id} | kwargs
+            return SimpleNamespace(repo_id=f"me/{repo_id}" if "/" not in repo_id else repo_id)
+
+        def create_branch(self, repo_id, **kwargs):
+            fake.calls["create_branch"] = {"repo_id": repo_id} | kwargs
+
+        def upload_folder(self, folder_path, **kwargs):
+            fake.calls["upload_folder"] = kwargs
+            shutil.copytree(folder_path, fake.uploaded)
+            return "https://hub.example/commit"
+
+    monkeypatch.setattr(modeling_gmlp, "HfApi", FakeApi)
+    return fake
+
+
+@pytest.mark.parametrize("class_name", CLASSES)
+def test_push_to_hub_uploads_a_whole_model(text_config, vision_config, far_model, hub, class_name):
+    model = make_model(class_name, text_config, vision_config, far_model)
+    assert model.push_to_hub("mine", tags=["cats"], license="mit") == "https://hub.example/commit"
+    uploaded = {path.name for path in hub.uploaded.iterdir()}
+    assert uploaded == {"config.json", "model.safetensors", "README.md", *CODE_FILES}
+    card = ModelCard.load(hub.uploaded / "README.md")
+    assert card.data.model_name == "me/mine" and "# me/mine" in card.text
+    assert "cats" in card.data.tags and card.data.license == "mit"
+    assert not re.search(r"\[More Information|<!--|{{|TODO", str(card))
+    reopened = type(model).from_pretrained(hub.uploaded)
+    torch.testing.assert_close(backbone_output(reopened), backbone_output(model))
+
+
+def test_push_to_hub_passes_its_arguments_on(text_config, far_model, hub):
+    model = far_model(GMLPForMaskedLM, text_config())
+    model.push_to_hub(
+        "me/mine", commit_message="Why", commit_description="More", private=True, token="secret", revision="side"
+    )
+    assert hub.calls["init"] == {"token": "secret"}
+    assert hub.calls["create_repo"] == {"repo_id": "me/mine", "private": True, "exist_ok": True}
+    assert hub.calls["create_branch"] == {"repo_id": "me/mine", "branch": "side", "exist_ok": True}
+    assert hub.calls["upload_folder"] == {
+        "repo_id": "me/mine",
+        "commit_message": "Why",
+        "commit_description": "More",
+        "revision": "side",
+        "create_pr": False,
+    }
+
+
+def test_push_to_hub_in_parts(text_config, far_model, hub):
+    model = far_model(GMLPForMaskedLM, text_config(vocab_size=2000))
+    model.push_to_hub("mine", max_shard_size="100KB", create_pr=True)
+    assert len(list(hub.uploaded.glob("*.safetensors"))) > 1
+    assert hub.calls["upload_folder"]["create_pr"] is True and "create_branch" not in hub.calls
+
+
+def test_push_to_hub_takes_the_card_of_the_training_along(text_config, far_model, hub, tmp_path):
+    folder = tmp_path / "run"
+    model = far_model(GMLPForSequenceClassification, text_config())
+    model.save_pretrained(folder)
+    record = TrainingRecord(dataset="Two thousand lines about cats", metrics={"accuracy": 0.75})
+    model_card(model, str(folder), training=record).save(folder / "README.md")
+    GMLPForSequenceClassification.from_pretrained(folder).push_to_hub("mine", tags=["cats"])
+    card = ModelCard.load(hub.uploaded / "README.md")
+    assert "Two thousand lines about cats" in card.text and "# me/mine" in card.text
+    assert str(folder) not in str(card)
+    assert card.data.eval_results[0].metric_value == 0.75 and "cats" in card.data.tags
+
+
+def test_push_to_hub_without_the_package(checkpoints, tmp_path):
+    script = """
+import shutil, sys
+sys.modules["hf_gmlp"] = None
+from types import SimpleNamespace
+from transformers import AutoModelForMaskedLM
+
+model = AutoModelForMaskedLM.from_pretrained(sys.argv[1], trust_remote_code=True)
+
+class FakeApi:
+    def __init__(self, **kwargs): pass
+    def create_repo(self, repo_id, **kwargs): return SimpleNamespace(repo_id=repo_id)
+    def upload_folder(self, folder_path, **kwargs): shutil.copytree(folder_path, "uploaded")
+
+sys.modules[type(model).__module__].HfApi = FakeApi
+model.push_to_hub("me/mine")
+"""
+    run_elsewhere(script, tmp_path, str(checkpoints["GMLPForMaskedLM"][0]))
+    uploaded = tmp_path / "uploaded"
+    assert {path.name for path in uploaded.iterdir()} == {
+        "config.json",
+        "model.safetensors",
+        "README.md",
+        *CODE_FILES,
+    }
+    assert "# me/mine" in ModelCard.load(uploaded / "README.md").text
+
+
+def word_tokenizer() -> PreTrainedTokenizerFast:
+    special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+    words = "the a capital of france is sentence to try .".split()
+    tokenizer = Tokenizer(models.WordLevel({w: i for i, w in enumerate(special + words)}, unk_token="[UNK]"))
+    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    tokenizer.post_processor = processors.BertProcessing(("[SEP]", 3), ("[CLS]", 2))
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer,
+        unk_token="[UNK]",
+        pad_token="[PAD]",
+        cls_token="[CLS]",
+        sep_token="[SEP]",
+        mask_token="[MASK]",
+        model_max_length=12,
+    )
+
+
+@pytest.fixture(scope="module")
+def snippets(text_config, vision_config, far_model, tmp_path_factory):
+    """The code in the card of every class, run in one fresh process: {class: what it printed}"""
+    root = tmp_path_factory.mktemp("snippets")
+    Image.new("RGB", (20, 30), "orange").save(root / "picture.jpg")
+    codes = {}
+    for class_name in CLASSES:
+        folder = root / class_name
+        model = make_model(class_name, text_config, vision_config, far_model)
+        model.save_pretrained(folder)
+        if model.config.model_type == "gmlp":
+            word_tokenizer().save_pretrained(folder)
+        else:
+            ViTImageProcessorPil(size={"height": 16, "width": 16}).save_pretrained(folder)
+        text = model_card(model, str(folder)).text
+        (codes[class_name],) = re.findall(r"```python\n(.*?)```", text, flags=re.DOTALL)
+    (root / "codes.json").write_text(json.dumps(codes), encoding="utf-8")
+    script = """
+import contextlib, io, json, sys
+sys.modules["hf_gmlp"] = None
+
+printed = {}
+for class_name, code in json.load(open("codes.json")).items():
+    namespace, output = {}, io.StringIO()
+    with contextlib.redirect_stdout(output):
+        exec(code, namespace)
+    printed[class_name] = [type(namespace["model"]).__name__, output.getvalue()]
+json.dump(printed, open("printed.json", "w"))
+"""
+    run_elsewhere(script, root)
+    return json.loads((root / "printed.json").read_text(encoding="utf-8"))
+
+
+@pytest.mark.parametrize(
+    "class_name, printed",
+    [
+        ("GMLPForMaskedLM", "token_str"),
+        ("GMLPForSequenceClassification", "LABEL_"),
+        ("GMLPForTokenClassification", "entity"),
+        ("GMLPForImageClassification", "LABEL_"),
+        ("GMLPModel", ""),
+        ("GMLPVisionModel", ""),
+        ("GMLPForQuestionAnswering", ""),
+        ("GMLPForMultipleChoice", ""),
+    ],
+)
+def test_the_code_in_a_card_runs(snippets, class_name, printed):
+    name, output = snippets[class_name]
+    assert name == class_name
+    assert printed in output
