@@ -19,7 +19,7 @@ from transformers import AutoModelForSequenceClassification, DataCollatorWithPad
 from hf_gmlp import errors
 from hf_gmlp.data.classification import find_task, load_sentences, texts, tokenize
 from hf_gmlp.training import glue
-from hf_gmlp.training.arguments import GlueArguments, RunArguments, parse_arguments
+from hf_gmlp.training.arguments import GlueArguments, ModelArguments, RunArguments, parse_arguments
 from hf_gmlp.training.models import check_vocabulary, load_config, load_model, load_tokenizer
 from hf_gmlp.training.trainer import GMLPTrainer, checkpoint_to_resume, start_run
 
@@ -28,7 +28,7 @@ logger = logging.getLogger(__name__)
 
 def main():
     # Arguments.
-    dataclasses = (glue.FineTuningArguments, GlueArguments, RunArguments)
+    dataclasses = (ModelArguments, GlueArguments, RunArguments)
     model_args, data_args, training_args = parse_arguments(dataclasses, __doc__)
     start_run(training_args)
     runs = glue.plan_runs(model_args, data_args, training_args)

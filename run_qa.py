@@ -14,8 +14,7 @@ from transformers import AutoModelForQuestionAnswering, DataCollatorWithPadding
 
 from hf_gmlp import errors
 from hf_gmlp.data.qa import DECODING_COLUMNS, check_tokenizer, load_questions, window_dataset
-from hf_gmlp.training.arguments import QAArguments, RunArguments, parse_arguments
-from hf_gmlp.training.glue import FineTuningArguments
+from hf_gmlp.training.arguments import ModelArguments, QAArguments, RunArguments, parse_arguments
 from hf_gmlp.training.models import load_config, load_model, load_tokenizer
 from hf_gmlp.training.qa import AnswerMetrics
 from hf_gmlp.training.trainer import GMLPTrainer, start_run
@@ -25,7 +24,7 @@ logger = logging.getLogger(__name__)
 
 def main():
     # Arguments.
-    model_args, data_args, training_args = parse_arguments((FineTuningArguments, QAArguments, RunArguments), __doc__)
+    model_args, data_args, training_args = parse_arguments((ModelArguments, QAArguments, RunArguments), __doc__)
     checkpoint = start_run(training_args)
     config = load_config(model_args)
     lengths = data_args.window_lengths(config)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 
 from huggingface_hub.dataclasses import strict
 from transformers import PreTrainedConfig
+from transformers.activations import ACT2FN
 
 if TYPE_CHECKING:
     # Never executed, but transformers follows the relative imports that it reads: a config that is saved alone is then
@@ -51,7 +52,7 @@ class GMLPBaseConfig(PreTrainedConfig):
         spatial_layer_norm_eps (`float`): Epsilon of the LayerNorm in front of the spatial projection.
 
     Raises:
-        ValueError: (through `huggingface_hub`'s strict dataclasses, at construction) for an unknown gating, an odd
+        huggingface_hub.errors.StrictDataclassError: At construction, for an unknown gating or activation, an odd
             `intermediate_size` with a split, a negative attention size, or a rate outside its range.
     """
 
@@ -107,6 +108,10 @@ class GMLPBaseConfig(PreTrainedConfig):
             raise ValueError(
                 f"`attention_size` is the width of the tiny attention and cannot be negative, got "
                 f"{self.attention_size}. Use 0 for a gMLP without attention, 64 or 128 for the paper's aMLPs."
+            )
+        if self.hidden_act not in ACT2FN:
+            raise ValueError(
+                f"`hidden_act` {self.hidden_act!r} is no activation that transformers knows, as 'gelu' is."
             )
         for name in ("hidden_dropout_prob", "activation_dropout", "attention_probs_dropout_prob"):
             if not 0 <= getattr(self, name) <= 1:

@@ -227,7 +227,8 @@ def _loading(model, name: str) -> str:
     return (
         "## How to load\n\n```python\n" + "\n".join(code) + "\n```\n\n"
         "The model's code comes with the checkpoint. Where the package `hf_gmlp` is installed, `import hf_gmlp` "
-        "replaces `trust_remote_code=True`. The weights open as any other head too; the new head then wants training."
+        "replaces `trust_remote_code=True`. All but the head opens as any other Auto class too; a new head then wants "
+        "training."
     )
 
 

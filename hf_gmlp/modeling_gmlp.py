@@ -110,7 +110,8 @@ def eager_attention_forward(
     weights = torch.matmul(query, key.transpose(2, 3)) * scaling
     if attention_mask is not None:
         weights = weights + attention_mask
-    weights = F.softmax(weights, dim=-1, dtype=torch.float32).to(query.dtype)
+    # In half precision, the softmax is taken in single.
+    weights = F.softmax(weights, dim=-1, dtype=torch.promote_types(query.dtype, torch.float32)).to(query.dtype)
     weights = F.dropout(weights, p=dropout, training=module.training)
     return torch.matmul(weights, value).transpose(1, 2).contiguous(), weights
 
@@ -587,8 +588,8 @@ class GMLPForQuestionAnswering(GMLPPreTrainedModel):
     ) -> QuestionAnsweringModelOutput:
         r"""
         Args (others as in `GMLPModel`):
-            start_positions, end_positions: [B], the places of the answer's first and last token; positions outside
-                the sequence are left out of the loss.
+            start_positions, end_positions: [B], the places of the answer's first and last token; positions beyond
+                the end of the sequence are left out of the loss.
 
         Returns:
             `loss`, and `start_logits` and `end_logits` [B, m].

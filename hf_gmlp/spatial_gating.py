@@ -157,7 +157,7 @@ class SpatialGatingUnit(nn.Module):
         v = self.norm(v)
         if padding_mask is not None:
             # After the norm, whose bias would otherwise leak from padding into every token.
-            v = v * padding_mask[:, :, None].to(v.dtype)
+            v = v.masked_fill(padding_mask[:, :, None] == 0, 0.0)
         gate = self.proj(v)
         if attention_output is not None:
             gate = gate + attention_output

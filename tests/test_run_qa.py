@@ -17,8 +17,7 @@ from hf_gmlp import GMLPConfig
 from hf_gmlp.errors import InputError
 from hf_gmlp.metrics.squad.squad import squad_scores, squad_v2_scores
 from hf_gmlp.qa import QuestionAnswerer
-from hf_gmlp.training.arguments import QAArguments, RunArguments, parse_arguments
-from hf_gmlp.training.glue import FineTuningArguments
+from hf_gmlp.training.arguments import ModelArguments, QAArguments, RunArguments, parse_arguments
 
 from .data.test_qa import flat, squad, write
 
@@ -229,7 +228,7 @@ def test_bad_input_is_refused_before_any_work(finished, data, tmp_path, monkeypa
 
 @pytest.mark.parametrize(("version", "name"), [(1, "rajpurkar/squad"), (2, "rajpurkar/squad_v2")])
 def test_recipes_are_the_hyper_parameters_of_table_9(version, name, tmp_path):
-    types = (FineTuningArguments, QAArguments, RunArguments)
+    types = (ModelArguments, QAArguments, RunArguments)
     flags = ["--use_cpu", "true", "--output_dir", str(tmp_path)]
     recipe = RECIPES / f"finetune-squad-v{version}.yaml"
     model, data, training = parse_arguments(types, "", [str(recipe), "--model_name_or_path", "x", *flags])

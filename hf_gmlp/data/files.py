@@ -75,8 +75,10 @@ def read_files(paths: Iterable[str | Path], *, streaming: bool = False, cache_di
             # A stream is opened by its first row.
             next(iter(data), None)
         return data
-    except (DatasetGenerationError, ValueError) as error:
-        cause = error
+    except (DatasetGenerationError, OSError, ValueError) as error:
+        cause: BaseException = error
         while cause.__cause__ is not None:
             cause = cause.__cause__
-        raise InputError(f"{', '.join(paths)} cannot be read as {kind}: {cause}") from error
+        # What `datasets` says of files without a single row.
+        reason = "it has no rows" if "corresponds to no data" in str(cause) else cause
+        raise InputError(f"{', '.join(paths)} cannot be read as {kind}: {reason}") from error

@@ -34,7 +34,10 @@ class ModelArguments:
     )
     config_overrides: str | None = field(
         default=None,
-        metadata={"help": "Changes to the config of a new model, such as num_hidden_layers=6,attention_size=64."},
+        metadata={
+            "help": "Changes to the config, such as num_hidden_layers=6,attention_size=64; of a checkpoint only what "
+            "leaves the shapes of its weights as they are, such as hidden_dropout_prob=0.1."
+        },
     )
     tokenizer_name: str | None = field(
         default=None, metadata={"help": "Tokenizer, if it is not the checkpoint's: a folder or a name."}
@@ -54,8 +57,6 @@ class ModelArguments:
                 "Say what to train: --config_name (a preset or config) for a new model, or --model_name_or_path for "
                 "a checkpoint; one of the two."
             )
-        if self.config_overrides and self.config_name is None:
-            raise ValueError("--config_overrides changes the config of a new model: it goes with --config_name.")
 
 
 @dataclass

@@ -7,7 +7,6 @@ import json
 import math
 import statistics
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -18,21 +17,10 @@ from ..data.classification import CLASSIFICATION_METRICS, REGRESSION_METRICS, Ta
 from ..errors import InputError
 from ..metrics import load_metric
 from .arguments import GlueArguments, ModelArguments, RunArguments
-from .trainer import CARD_HYPERPARAMETERS, FINISHED, checkpoint_to_resume
+from .trainer import CARD_HYPERPARAMETERS, FINISHED
 
 # In the folder of every run of several: what it was made with, so that another command does not take it for its own.
 SETTINGS = "settings.json"
-
-
-@dataclass
-class FineTuningArguments(ModelArguments):
-    """Which model to start from. Of a checkpoint too, --config_overrides changes what leaves its weights alone."""
-
-    def __post_init__(self):
-        # ModelArguments keeps the overrides to new models.
-        overrides, self.config_overrides = self.config_overrides, None
-        super().__post_init__()
-        self.config_overrides = overrides
 
 
 def trained_labels(config: PreTrainedConfig) -> list[str] | None:
@@ -181,8 +169,6 @@ def plan_runs(model_args: ModelArguments, data_args: GlueArguments, args: RunArg
     if model_args.config_name is not None and not args.do_train:
         raise InputError("A new model (--config_name) knows nothing yet: give --do_train.")
     if not is_series(data_args):
-        # A finished run is not written over by an evaluation either.
-        checkpoint_to_resume(args)
         return [args]
     if not (args.do_train and args.do_eval):
         raise InputError("Runs are compared by what they reach on the validation data: give --do_train and --do_eval.")

@@ -50,6 +50,8 @@ def load_config(arguments: ModelArguments, **fields) -> PreTrainedConfig:
             **fields,
         )
     except OSError as error:
+        if arguments.model_name_or_path is not None:
+            raise InputError(f"There is no checkpoint {name!r}, neither a folder nor on the Hub.") from error
         raise InputError(
             f"{name!r} is no preset (hf-gmlp presets lists them), and there is no config in a folder or on the Hub of "
             f"that name."

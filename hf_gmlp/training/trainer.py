@@ -11,6 +11,7 @@ from zipfile import is_zipfile
 
 import torch
 from safetensors import SafetensorError, safe_open
+from torch.utils.data import Dataset, SequentialSampler
 from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments, set_seed
 from transformers.trainer_utils import TrainOutput
 
@@ -81,6 +82,10 @@ class GMLPTrainer(Trainer):
             yielded = self.state.global_step * self.get_total_train_batch_size(self.args)
             self.train_dataset.save_state(Path(output_dir) / STREAM_STATE, yielded)
 
+    def _get_eval_sampler(self, eval_dataset: Dataset) -> SequentialSampler | None:
+        # In the order of the data, even where training groups by length: predictions are matched to it.
+        return SequentialSampler(eval_dataset) if self.args.world_size <= 1 else None
+
     def evaluation_loop(self, *args, **kwargs):
         output = super().evaluation_loop(*args, **kwargs)
         prefix = kwargs.get("metric_key_prefix", "eval")
@@ -115,7 +120,7 @@ class GMLPTrainer(Trainer):
             "global batch size": self.get_total_train_batch_size(self.args),
             "precision": "bf16" if self.args.bf16 else "fp16" if self.args.fp16 else "fp32",
         } | hyperparameters
-        timings = ("runtime", "per_second", "epoch")
+        timings = ("runtime", "per_second", "epoch", "preparation_time")
         metrics = {
             key.removeprefix("eval_"): value
             for key, value in self.results.items()
@@ -183,7 +188,8 @@ def start_run(args: RunArguments) -> str | None:
     # Every request to the Hub, at the level of information.
     logging.getLogger("httpx").setLevel(logging.WARNING)
     if not (args.do_train or args.do_eval or args.do_predict):
-        raise InputError("Say what to do: --do_train, --do_eval, or both.")
+        raise InputError("Say what to do: --do_train, --do_eval, or, where a script predicts, --do_predict.")
+    check_unfinished(Path(args.output_dir))
     checkpoint = checkpoint_to_resume(args) if args.do_train else None
     if args.global_batch_size is not None and args.do_train:
         devices = args.world_size * max(1, args.n_gpu)
@@ -198,16 +204,23 @@ def start_run(args: RunArguments) -> str | None:
     return checkpoint
 
 
+def check_unfinished(folder: Path):
+    """
+    Raises:
+        InputError: If the folder holds a finished run.
+    """
+    if (folder / FINISHED).is_file():
+        raise InputError(f"{folder} holds a finished run. Choose another --output_dir, or remove that folder first.")
+
+
 def checkpoint_to_resume(args: TrainingArguments) -> str | None:
     """
     The last complete checkpoint in the output folder, that a cut-off run goes on from; None for a fresh start.
 
     Raises:
-        InputError: If the folder holds a finished run, or `resume_from_checkpoint` names no complete checkpoint.
+        InputError: If `resume_from_checkpoint` names no complete checkpoint.
     """
     folder = Path(args.output_dir)
-    if (folder / FINISHED).is_file():
-        raise InputError(f"{folder} holds a finished run. Choose another --output_dir, or remove that folder first.")
     if args.resume_from_checkpoint not in (None, "true", "True"):
         fault = checkpoint_fault(Path(args.resume_from_checkpoint))
         if fault is not None:

@@ -12,9 +12,9 @@ from hf_gmlp import GMLPConfig
 from hf_gmlp.data.classification import TASKS
 from hf_gmlp.errors import InputError
 from hf_gmlp.training import glue
-from hf_gmlp.training.arguments import GlueArguments, RunArguments, parse_arguments
+from hf_gmlp.training.arguments import GlueArguments, ModelArguments, RunArguments, parse_arguments
 
-TYPES = (glue.FineTuningArguments, GlueArguments, RunArguments)
+TYPES = (ModelArguments, GlueArguments, RunArguments)
 GENERATOR = np.random.default_rng(0)
 
 
@@ -61,9 +61,6 @@ def test_flags_that_do_not_go_together(tmp_path):
     ]:
         with pytest.raises(InputError, match=message):
             plan(tmp_path, *flags)
-    (tmp_path / "all_results.json").write_text("{}")
-    with pytest.raises(InputError, match="holds a finished run"):
-        plan(tmp_path)
 
 
 def test_runs_of_other_flags_are_not_taken_over(tmp_path):

@@ -63,8 +63,10 @@ def test_output_folder_is_looked_after(run, tmp_path):
     with pytest.raises(InputError, match="no complete checkpoint: trainer_state.json is missing"):
         resume(run, resume_from_checkpoint=str(tmp_path))
     (tmp_path / "all_results.json").write_text("{}")
-    with pytest.raises(InputError, match="holds a finished run"):
-        start_run(RunArguments(output_dir=str(tmp_path), use_cpu=True, do_train=True))
+    # A finished run is not written over by an evaluation either.
+    for what in ("do_train", "do_eval", "do_predict"):
+        with pytest.raises(InputError, match="holds a finished run"):
+            start_run(RunArguments(output_dir=str(tmp_path), use_cpu=True, **{what: True}))
     with pytest.raises(InputError, match="Say what to do"):
         start_run(RunArguments(output_dir=str(tmp_path), use_cpu=True))
 
