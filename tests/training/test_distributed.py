@@ -1,0 +1,32 @@
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import torch
+from safetensors.torch import load_file
+
+from hf_gmlp import GMLPConfig, GMLPForMaskedLM
+
+SCRIPT = Path(__file__).parent / "fsdp_training.py"
+ROOT = SCRIPT.parents[2]
+
+
+def test_fsdp_on_two_processes_trains_the_same_model_as_one(tmp_path):
+    torch.manual_seed(0)
+    config = GMLPConfig(vocab_size=30, hidden_size=16, num_hidden_layers=2, intermediate_size=32,
+                        max_position_embeddings=8, attention_size=4, spatial_initializer_range=0.2)  # fmt: skip
+    GMLPForMaskedLM(config).save_pretrained(tmp_path / "start")
+    launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
+    for name, prefix in (("one", []), ("two", launcher)):
+        command = [sys.executable, *prefix, SCRIPT, tmp_path / "start", tmp_path / name]
+        environment = os.environ | {"PYTHONPATH": str(ROOT), "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
+        done = subprocess.run(list(map(str, command)), env=environment, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+    start, one, two = (load_file(tmp_path / name / "model.safetensors") for name in ("start", "one", "two"))
+    # transformers saves a sharded model with its tied weights written out.
+    assert two.keys() - one.keys() == {"decoder.weight"}
+    assert torch.equal(two["decoder.weight"], two["model.embeddings.word_embeddings.weight"])
+    for name in one:
+        assert not torch.equal(one[name], start[name])
+        torch.testing.assert_close(two[name], one[name], atol=1e-5, rtol=1e-4)
