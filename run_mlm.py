@@ -16,7 +16,7 @@ from hf_gmlp.data.masking import MaskingCollator, mask_once
 from hf_gmlp.data.text import load_texts, tokenize
 from hf_gmlp.training.arguments import MLMArguments, ModelArguments, RunArguments, parse_arguments
 from hf_gmlp.training.metrics import MaskedLanguageModelMetrics, token_losses
-from hf_gmlp.training.models import load_config, load_model, load_tokenizer
+from hf_gmlp.training.models import check_vocabulary, load_config, load_model, load_tokenizer
 from hf_gmlp.training.trainer import GMLPTrainer, start_run
 
 
@@ -50,6 +50,8 @@ def main():
         vocab_size=data_args.vocab_size,
         max_length=max_seq_length,
     )
+    if model_args.model_name_or_path is not None:
+        check_vocabulary(config, tokenizer, model_args.model_name_or_path)
     with training_args.main_process_first(desc="tokenizing"):
         train_dataset, eval_dataset = tokenize(
             texts,
