@@ -325,7 +325,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "files",
         nargs="*",
         metavar="FILES",
-        help="txt, md, rst, json, jsonl, csv, tsv or parquet, also as gz, bz2, xz, zst",
+        help="txt, json, jsonl, csv, tsv or parquet, also as gz, bz2, xz, zst",
     )
     source.add_argument("--dataset_name", metavar="NAME", help="a data set on the hub, as allenai/c4")
     source.add_argument("--dataset_config_name", metavar="NAME", help="its configuration, as en")
