@@ -15,6 +15,8 @@ from huggingface_hub import ModelCard
 from safetensors.torch import load_file
 from transformers import AutoModelForMaskedLM, AutoModelForSequenceClassification, AutoTokenizer, pipeline
 
+from hf_gmlp.training.trainer import checkpoint_fault
+
 ROOT = Path(__file__).parent.parent
 
 
@@ -120,7 +122,7 @@ def test_killed_run_goes_on_as_if_nothing_had_happened(tmp_path, flags, streamin
 
     cut = tmp_path / "cut"
     process = start_mlm(*flags, "--output_dir", cut)
-    while process.poll() is None and not (cut / "checkpoint-20" / "trainer_state.json").is_file():
+    while process.poll() is None and checkpoint_fault(cut / "checkpoint-20") is not None:
         time.sleep(0.01)
     process.kill()
     process.wait()
