@@ -6,15 +6,15 @@
 imports nothing of the package around it.
 """
 
-import shutil
-from pathlib import Path
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from huggingface_hub.dataclasses import strict
 from transformers import PreTrainedConfig
 
-# What a saved checkpoint needs in order to open where this package is not installed.
-CODE_FILES = ("configuration_baselines.py", "modeling_baselines.py")
+if TYPE_CHECKING:
+    # Never executed, but transformers follows the relative imports that it reads: a config that is saved alone is then
+    # saved with all of the code, and opened from a checkpoint with all of it too.
+    from .modeling_baselines import BertRelposModel  # noqa: F401
 
 
 @strict
@@ -99,16 +99,6 @@ class BaselineConfig(PreTrainedConfig):
         for name in ("hidden_dropout_prob", "classifier_dropout"):
             if getattr(self, name) is not None and not 0 <= getattr(self, name) <= 1:
                 raise ValueError(f"`{name}` is a probability between 0 and 1, got {getattr(self, name)}.")
-
-    def save_pretrained(self, save_directory, *args, **kwargs):
-        """Saves config.json and, beside it, the model code, so that the folder works with `trust_remote_code=True`."""
-        # First the code, so that an upload asked for with `push_to_hub=True` finds it in place.
-        Path(save_directory).mkdir(parents=True, exist_ok=True)
-        here = Path(__file__).parent
-        for name in CODE_FILES:
-            if here.resolve() != Path(save_directory).resolve() and (here / name).exists():
-                shutil.copyfile(here / name, Path(save_directory) / name)
-        super().save_pretrained(save_directory, *args, **kwargs)
 
 
 @strict

@@ -11,10 +11,11 @@ from transformers import AutoConfig, AutoTokenizer, pipeline
 
 import hf_gmlp.baselines
 from hf_gmlp.baselines import BertRelposConfig, TextMixerConfig
-from hf_gmlp.baselines.configuration_baselines import CODE_FILES
 
 from ..test_hub import run_elsewhere, word_tokenizer
 from .conftest import KINDS
+
+CODE_FILES = ("configuration_baselines.py", "modeling_baselines.py")
 
 
 @pytest.mark.parametrize(
