@@ -21,7 +21,7 @@ from hf_gmlp.data.classification import find_task, load_sentences, texts, tokeni
 from hf_gmlp.training import glue
 from hf_gmlp.training.arguments import GlueArguments, ModelArguments, RunArguments, parse_arguments
 from hf_gmlp.training.models import check_vocabulary, load_config, load_model, load_tokenizer
-from hf_gmlp.training.trainer import GMLPTrainer, checkpoint_to_resume, start_run
+from hf_gmlp.training.trainer import GMLPTrainer, checkpoint_to_resume, start_run, write_settings
 
 logger = logging.getLogger(__name__)
 
@@ -121,8 +121,7 @@ def run(args, model_args, data_args, config, tokenizer, datasets, labels):
     # Report.
     metrics = {}
     if args.do_train:
-        if glue.is_series(data_args):
-            glue.write_settings(model_args, data_args, args)
+        write_settings(model_args, data_args, args)
         metrics |= trainer.train(resume_from_checkpoint=checkpoint).metrics
         trainer.save_model()
         trainer.save_state()

@@ -38,14 +38,52 @@ def main(argv: list[str] | None = None):
 
     command = commands.add_parser("plot", help="draw what a model has learned")
     plots = command.add_subparsers(title="plots", metavar="PLOT", required=True)
-    plot = plots.add_parser("filters", help="spatial filters of every block (paper, Figure 4)")
-    plot.add_argument("checkpoint", help="folder or name of a trained model")
-    plot.add_argument("--output", default="filters.png", help="the picture to write (default: %(default)s)")
-    plot.set_defaults(run=plot_filters)
+    plot = plots.add_parser("filters", help="spatial filters of every block (paper, Figures 3 and 4)")
+    plot.add_argument("checkpoint", help="folder or name of a trained model, for text or for images")
+    plot.add_argument("--max_layers", type=int, help="blocks drawn, evenly spread (default: 36; 12 for images)")
+    plot.set_defaults(run=plot_filters, output="filters.png")
+    plot = plots.add_parser("matrices", help="whole spatial matrices, and how Toeplitz they are (paper, Figure 9)")
+    plot.add_argument("checkpoint", help="folder or name of a trained model, best one with toeplitz=false")
+    plot.add_argument("--max_layers", type=int, default=36, help="blocks drawn, evenly spread (default: %(default)s)")
+    plot.set_defaults(run=plot_matrices, output="matrices.png")
+    plot = plots.add_parser("attention", help="tiny attention of an aMLP over a pair of sentences (paper, Figure 10)")
+    plot.add_argument("checkpoint", help="folder or name of a trained aMLP for text")
+    plot.add_argument("--sentences", nargs="+", required=True, metavar="SENTENCE", help="a pair of sentences, or one")
+    plot.set_defaults(run=plot_attention, output="attention.png")
+    plot = plots.add_parser("capacity", help="image accuracy against parameters (paper, Figure 2)")
+    plot.add_argument("--runs", nargs="+", metavar="DIR", help="folders with runs of run_image_classification.py")
+    plot.set_defaults(run=plot_capacity, output="capacity.png")
+    for name, title in (
+        ("scaling", "perplexity and accuracies against parameters, with power laws (paper, Figures 5 and 8)"),
+        ("transfer", "accuracies against the perplexity of pretraining (paper, Figure 7)"),
+    ):
+        plot = plots.add_parser(name, help=title)
+        plot.add_argument(
+            "--runs",
+            nargs="+",
+            metavar="DIR",
+            help="folders with finished runs of run_mlm.py and run_glue.py (default: the paper's Table 4 alone)",
+        )
+        plot.add_argument("--paper", action="store_true", help="draw the points of the paper's Table 4 too, hollow")
+        plot.set_defaults(run=plot_scaling if name == "scaling" else plot_transfer, output=f"{name}.png")
     plot = plots.add_parser("training", help="loss curves of one or several runs")
     plot.add_argument("runs", nargs="+", metavar="RUN", help="output folder of a training script")
-    plot.add_argument("--output", default="training.png", help="the picture to write (default: %(default)s)")
-    plot.set_defaults(run=plot_training)
+    plot.set_defaults(run=plot_training, output="training.png")
+    for plot in plots.choices.values():
+        output = plot.get_default("output")
+        plot.add_argument("--output", default=output, help="the picture to write (default: %(default)s)")
+
+    command = commands.add_parser("table", help="print a table of the paper with our numbers")
+    command.add_argument("number", type=int, help="1 to 10, as in the paper")
+    command.add_argument(
+        "--runs", nargs="+", default=[], metavar="DIR", help="fill in the results of the finished runs in these folders"
+    )
+    command.add_argument(
+        "--recipes", metavar="DIR", help="recipes to hold Tables 7 to 9 against (default: those of the repository)"
+    )
+    command.add_argument("--format", choices=("markdown", "csv"), default="markdown", help="default: %(default)s")
+    command.add_argument("--output", metavar="FILE", help="a new file to write instead of printing")
+    command.set_defaults(run=table)
 
     command = commands.add_parser("answer", help="answer questions from a text")
     command.add_argument("checkpoint", help="folder or name of a model that run_qa.py trained")
@@ -63,6 +101,25 @@ def main(argv: list[str] | None = None):
     )
     command.set_defaults(run=answer)
 
+    command = commands.add_parser("convert", help="make weights of other projects into checkpoints, or timm's of ours")
+    sources = command.add_subparsers(title="conversions", metavar="CONVERSION", dest="conversion", required=True)
+    timm = sources.add_parser("timm", help="a gMLP of timm -> image classifier")
+    timm.add_argument("source", help="name of a model of timm, whose weights it downloads, or a file of weights")
+    timm.add_argument("--image_size", nargs=2, type=int, metavar=("H", "W"), help="pixels, of images not square")
+    lucidrains = sources.add_parser("lucidrains", help="a gMLP of g-mlp-pytorch -> masked language model")
+    lucidrains.add_argument("source", help="file of weights")
+    lucidrains.add_argument("--causal", action="store_true", help="it was made with causal=True, which no file tells")
+    labml = sources.add_parser("labml", help="an autoregressive gMLP of labml_nn -> masked language model")
+    labml.add_argument("source", help="file of weights")
+    labml.add_argument("--drop_positions", action="store_true", help="go on without its position encodings")
+    for source in (timm, lucidrains, labml):
+        source.add_argument("out", help="folder to write: config, weights, code, card (timm: image processor)")
+        source.add_argument("--license", help="identifier of the license of the weights, for the card")
+    back = sources.add_parser("to-timm", help='image classifier with pooling="mean" -> file of weights for timm')
+    back.add_argument("checkpoint", help="folder or name of the model")
+    back.add_argument("out", help="file to write, .safetensors or .pth")
+    command.set_defaults(run=convert)
+
     arguments = parser.parse_args(argv)
     errors.run(lambda: arguments.run(arguments))
 
@@ -77,7 +134,13 @@ def presets(arguments: argparse.Namespace):
         """The width of the tiny attention, "full" for that of a Transformer, "-" for none."""
         if hasattr(config, "attention_size"):
             return str(config.attention_size or "-")
-        return "full" if getattr(config, "content_attention", config.model_type == "bert") else "-"
+        return "full" if getattr(config, "content_attention", config.model_type in ("bert", "vit")) else "-"
+
+    def tokens_of(config: PreTrainedConfig) -> int:
+        """n, with the [CLS] token of a ViT."""
+        if config.model_type == "vit":
+            return (config.image_size // config.patch_size) ** 2 + 1
+        return config.max_position_embeddings
 
     if arguments.name is not None and arguments.name not in PRESETS:
         raise InputError(f"There is no preset {arguments.name!r}. Choose one of: {', '.join(PRESETS)}.")
@@ -100,7 +163,7 @@ def presets(arguments: argparse.Namespace):
         flops = f"{preset.flops:.1f} B" if preset.flops else "-"
         line = (
             f"{preset.name:<25}{preset.paper:<15}{config.num_hidden_layers:>4}{config.hidden_size:>8}"
-            f"{config.intermediate_size:>6}{config.max_position_embeddings:>5}{attention_of(config):>5}"
+            f"{config.intermediate_size:>6}{tokens_of(config):>5}{attention_of(config):>5}"
             f"{preset.parameters:>7g} M{flops:>10}"
         )
         if arguments.count:
@@ -117,12 +180,79 @@ def presets(arguments: argparse.Namespace):
         print("\nparams and FLOPs (of one forward pass) as the paper prints them; --count counts ours beside them.")
 
 
+def quiet():
+    """Keeps from the screen what transformers says of heads that are not loaded, and its progress bars."""
+    from transformers.utils import logging
+
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+
+
 def plot_filters(arguments: argparse.Namespace):
     """Draws the spatial filters of a checkpoint."""
     from .analysis.filters import load_spatial_model, plot_filters
 
-    plot_filters(load_spatial_model(arguments.checkpoint), arguments.output)
+    quiet()
+    plot_filters(load_spatial_model(arguments.checkpoint), arguments.output, max_layers=arguments.max_layers)
     print(f"The spatial filters of {arguments.checkpoint} are in {arguments.output}.")
+
+
+def plot_matrices(arguments: argparse.Namespace):
+    """Draws the spatial matrices of a checkpoint, and prints how Toeplitz each is."""
+    from .analysis.filters import load_spatial_model
+    from .analysis.toeplitz import plot_matrices
+
+    quiet()
+    model = load_spatial_model(arguments.checkpoint)
+    shares, chance = plot_matrices(model, arguments.output, max_layers=arguments.max_layers)
+    for block, share in enumerate(shares, start=1):
+        print(f"block {block:>3}  {share:.4f}")
+    if model.config.toeplitz:
+        print("The model has the Toeplitz prior: these are 1 by construction.")
+    print(f"mean {sum(shares) / len(shares):.4f}, of random weights {chance:.4f}")
+    print(f"The spatial matrices of {arguments.checkpoint} are in {arguments.output}.")
+
+
+def plot_attention(arguments: argparse.Namespace):
+    """Draws what the tiny attention of a checkpoint looks at."""
+    from .analysis.attention import load_attentive_model, plot_attention
+
+    if len(arguments.sentences) > 2:
+        raise InputError(f"Give one sentence or two, each in quotation marks; here are {len(arguments.sentences)}.")
+    first, second = [*arguments.sentences, None][:2]
+    quiet()
+    model, tokenizer = load_attentive_model(arguments.checkpoint)
+    plot_attention(model, tokenizer, first, second, arguments.output)
+    print(f"The attention of {arguments.checkpoint} is in {arguments.output}.")
+
+
+def plot_capacity(arguments: argparse.Namespace):
+    """Draws image accuracy against parameters: the paper's, and that of finished runs."""
+    from .analysis.runs import find_runs
+    from .analysis.scaling import plot_capacity
+
+    plot_capacity(arguments.output, find_runs(arguments.runs) if arguments.runs else None)
+    print(f"Accuracy against capacity is in {arguments.output}.")
+
+
+def plot_scaling(arguments: argparse.Namespace):
+    """Draws quality against parameters, and prints the power laws."""
+    from .analysis.runs import find_runs
+    from .analysis.scaling import plot_scaling
+
+    runs = find_runs(arguments.runs) if arguments.runs else None
+    for name, fit in plot_scaling(arguments.output, runs, paper=arguments.paper).items():
+        print(f"{name}: perplexity ~ parameters^({fit.exponent:.3f} ± {fit.error:.3f}), from {fit.points} sizes")
+    print(f"The scaling of perplexity and accuracies is in {arguments.output}.")
+
+
+def plot_transfer(arguments: argparse.Namespace):
+    """Draws accuracy after fine-tuning against perplexity after pretraining."""
+    from .analysis.runs import find_runs
+    from .analysis.scaling import plot_transfer
+
+    plot_transfer(arguments.output, find_runs(arguments.runs) if arguments.runs else None, paper=arguments.paper)
+    print(f"The transfer from pretraining to fine-tuning is in {arguments.output}.")
 
 
 def plot_training(arguments: argparse.Namespace):
@@ -131,6 +261,22 @@ def plot_training(arguments: argparse.Namespace):
 
     plot_training(arguments.runs, arguments.output)
     print(f"The loss curves are in {arguments.output}.")
+
+
+def table(arguments: argparse.Namespace):
+    """Prints a table of the paper with ours, or writes it into a file."""
+    if arguments.output is not None and Path(arguments.output).exists():
+        raise InputError(f"{arguments.output} exists already; choose a new file.")
+    if arguments.output is not None and not Path(arguments.output).resolve().parent.is_dir():
+        raise InputError(f"There is no folder {Path(arguments.output).resolve().parent} to write the table to.")
+    from .analysis.tables import table
+
+    text = table(arguments.number, arguments.runs, arguments.recipes, arguments.format)
+    if arguments.output is None:
+        print(text, end="")
+        return
+    Path(arguments.output).write_text(text, encoding="utf-8")
+    print(f"Table {arguments.number} is in {arguments.output}.")
 
 
 def answer(arguments: argparse.Namespace):
@@ -158,6 +304,23 @@ def answer(arguments: argparse.Namespace):
         for one in ranked[: arguments.top_k]:
             found = f"{one['answer']}  (characters {one['start']}-{one['end']})" if one["answer"] else "(no answer)"
             print(f"  {one['score']:.4f}  {found}")
+
+
+def convert(arguments: argparse.Namespace):
+    """Makes a checkpoint of ours from one of another project, or weights for timm from one of ours."""
+    from .conversion.labml import convert_labml
+    from .conversion.lucidrains import convert_lucidrains
+    from .conversion.timm import convert_timm, convert_to_timm
+
+    functions = {
+        "timm": convert_timm,
+        "lucidrains": convert_lucidrains,
+        "labml": convert_labml,
+        "to-timm": convert_to_timm,
+    }
+    options = vars(arguments).copy()
+    del options["run"]
+    print(*functions[options.pop("conversion")](**options), sep="\n")
 
 
 if __name__ == "__main__":

@@ -24,7 +24,7 @@ def test_the_kind_of_attention_is_listed(capsys):
     column = slice(lines[0].index(" attn"), lines[0].index(" attn") + 5)
     listed = {line.split()[0]: line[column].strip() for line in lines[1:] if line.startswith(tuple(list_presets()))}
     assert {name for name, attention in listed.items() if attention == "full"} == {
-        name for name in list_presets() if name.startswith("bert") and not name.endswith("noattn")
+        name for name in list_presets() if name.startswith(("bert", "deit", "vit")) and not name.endswith("noattn")
     }
     assert (listed["amlp-base"], listed["amlp-large"]) == ("64", "128")
     assert {listed[name] for name in ("gmlp-base", "mixer-mlm", "bert-base-relpos-noattn", "gmlp-s16-224")} == {"-"}

@@ -252,6 +252,8 @@ def test_labels_of_one_s_own_there_and_back(folder, run):
     assert results["eval_accuracy"] > 0.9 and 0 < results["eval_f1"] <= 1 and "test_accuracy" not in results
     config = json.loads((folder / "own" / "config.json").read_text())
     assert config["id2label"] == {"0": "None", "1": "thumbs down"}
+    # Of a single run too: what it was made with.
+    assert json.loads((folder / "own" / "settings.json").read_text())["text_column_names"] == ["review"]
     predictions = (folder / "own" / "predictions.tsv").read_text()
     assert {line.split("\t")[1] for line in predictions.splitlines()[1:]} == {"None", "thumbs down"}
 

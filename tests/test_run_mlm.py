@@ -67,6 +67,8 @@ def test_trains_reports_and_leaves_a_model_that_opens(finished):
     # A uniform guess among 600 tokens has perplexity 600.
     assert results["eval_perplexity"] < 400 and f"{results['eval_perplexity']:.4f}" in output
     assert results["eval_predicted_tokens"] > 300
+    settings = json.loads((folder / "settings.json").read_text())
+    assert (settings["config_name"], settings["max_steps"], settings["global_batch_size"]) == ("gmlp-18l", 30, 8)
     model, tokenizer = AutoModelForMaskedLM.from_pretrained(folder), AutoTokenizer.from_pretrained(folder)
     assert model.config.vocab_size == len(tokenizer) == 600
     answers = pipeline("fill-mask", model=model, tokenizer=tokenizer)("The [MASK] statement is used for functions.")

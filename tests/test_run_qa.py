@@ -79,6 +79,7 @@ def test_smoke_twin_learns_reports_and_leaves_a_model_that_answers(finished, dat
     assert results["eval_exact_match"] == pytest.approx(scores["exact_match"], abs=1e-5)
     assert set(json.loads((folder / "eval_nbest_predictions.json").read_text())) == set(predictions)
     assert not (folder / "eval_null_odds.json").exists()
+    assert json.loads((folder / "settings.json").read_text())["doc_stride"] == 16
 
     # The model that is left gives the same answers by itself, though it sees its padding: there is as much of it.
     answerer = QuestionAnswerer(folder)

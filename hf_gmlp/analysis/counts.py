@@ -1,10 +1,10 @@
-"""Parameters and FLOPs as the paper counts them (Tables 1, 3 to 5 and 10), on the meta device: nothing is allocated."""
+"""Parameters and FLOPs as the paper counts them (Tables 1 to 5 and 10), on the meta device: nothing is allocated."""
 
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 from transformers import AutoModel, AutoModelForImageClassification, AutoModelForMaskedLM, PreTrainedConfig
 
-from ..configuration_gmlp import GMLPVisionConfig, as_pair
+from ..configuration_gmlp import as_pair
 
 MASKED_FRACTION = 0.15
 """BERT's share of predicted tokens; of 512 tokens, 76 are masked."""
@@ -16,10 +16,10 @@ def paper_parameters(config: PreTrainedConfig) -> int:
     and masked-language-model transform), of an image model the whole classifier with the labels of `config`.
 
     Args:
-        config: Of a gMLP for text or images, of a model of `hf_gmlp.baselines`, or of transformers' BERT.
+        config: Of a gMLP for text or images, of a model of `hf_gmlp.baselines`, or of transformers' BERT or ViT.
     """
     with torch.device("meta"):
-        if config.model_type == GMLPVisionConfig.model_type:
+        if hasattr(config, "image_size"):
             model = AutoModelForImageClassification.from_config(config)
         else:
             model = AutoModel.from_config(config, add_pooling_layer=False)
@@ -37,7 +37,7 @@ def paper_flops(config: PreTrainedConfig) -> int:
     # The eager form of attention, whose matrix products the counter sees one by one.
     config = type(config).from_dict(config.to_dict(), attn_implementation="eager")
     with torch.device("meta"):
-        if config.model_type == GMLPVisionConfig.model_type:
+        if hasattr(config, "image_size"):
             model = AutoModelForImageClassification.from_config(config).eval()
             pixels = torch.empty(1, config.num_channels, *as_pair(config.image_size))
             with FlopCounterMode(display=False) as counter, torch.no_grad():

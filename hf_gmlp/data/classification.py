@@ -138,7 +138,7 @@ def load_sentences(
     for split, dataset in splits.items():
         _check_rows(dataset, split, columns, label_column)
     values = {
-        split: _label_values(dataset, label_column)
+        split: label_values(dataset, label_column)
         for split, dataset in splits.items()
         if label_column in dataset.column_names
     }
@@ -160,7 +160,7 @@ def load_sentences(
         sentences = sentences.rename_columns({old: new for old, new in zip(columns, names) if old != new})
         if split in values and not (split.startswith("test") and _unlabeled(values[split], labels)):
             # A new column: one that is mapped in place may turn back into strings.
-            ids = _label_ids(values[split], labels, numbers, split)
+            ids = label_ids(values[split], labels, numbers, split)
             sentences = sentences.add_column("labels", ids[:rows])
         splits[split] = sentences
     return Sentences(splits, labels)
@@ -221,12 +221,12 @@ def _read_files(files: dict[str, list[str] | None], task: Task | None, cache_dir
     splits = {}
     for kind, paths in files.items():
         if not paths:
-            raise InputError(f"There are no {_words(kind)}: give --{kind}_file.")
+            raise InputError(f"There are no {data_of(kind)}: give --{kind}_file.")
         if len(names[kind]) == 1:
             splits[kind] = paths
             continue
         if len(paths) > len(names[kind]):
-            known = ", ".join(_words(name) for name in names[kind])
+            known = ", ".join(data_of(name) for name in names[kind])
             raise InputError(f"--{kind}_file has {len(paths)} files; at most these can be told apart: {known}.")
         splits |= {name: [path] for name, path in zip(names[kind], paths)}
     # All are looked at before the first is read.
@@ -264,7 +264,7 @@ def _text_columns(splits: dict[str, Dataset], task: Task | None, named: list[str
         if set(columns) <= set(dataset.column_names):
             return columns
     raise InputError(
-        f"Which columns hold the sentences? The {_words(split)} have {', '.join(dataset.column_names)}: name one, or "
+        f"Which columns hold the sentences? The {data_of(split)} have {', '.join(dataset.column_names)}: name one, or "
         f"the two of a pair, by --text_column_names."
     )
 
@@ -274,18 +274,18 @@ def _check_rows(dataset: Dataset, split: str, columns: tuple[str, ...], label_co
     for column in required:
         if column not in dataset.column_names:
             raise InputError(
-                f"The {_words(split)} have no column {column!r} but {', '.join(dataset.column_names)}. Name yours by "
+                f"The {data_of(split)} have no column {column!r} but {', '.join(dataset.column_names)}. Name yours by "
                 f"--text_column_names and --label_column_name."
             )
     if len(dataset) == 0:
-        raise InputError(f"The {_words(split)} have no rows.")
+        raise InputError(f"The {data_of(split)} have no rows.")
     for column in columns:
         if dataset.data.column(column).null_count:
             row = next(number for number, text in enumerate(dataset[column], start=1) if text is None)
-            raise InputError(f"Row {row} of the {_words(split)} has nothing in the column {column!r}.")
+            raise InputError(f"Row {row} of the {data_of(split)} has nothing in the column {column!r}.")
 
 
-def _label_values(dataset: Dataset, column: str) -> list:
+def label_values(dataset: Dataset, column: str) -> list:
     """The labels as they are given, by name where the column knows the names; None where one is missing."""
     feature = dataset.features[column]
     values = dataset[column][:]
@@ -341,7 +341,7 @@ def _unlabeled(values: list, labels: list[str] | None) -> bool:
     return all(value is None or (value == -1 and "-1" not in (labels or ())) for value in values)
 
 
-def _label_ids(values: list, labels: list[str] | None, numbers: dict[str, str], split: str) -> list[int] | list[float]:
+def label_ids(values: list, labels: list[str] | None, numbers: dict[str, str], split: str) -> list[int] | list[float]:
     """
     Class ids (or numbers, where `labels` is None).
 
@@ -353,21 +353,21 @@ def _label_ids(values: list, labels: list[str] | None, numbers: dict[str, str], 
     result = []
     for row, value in enumerate(values, start=1):
         if value is None:
-            raise InputError(f"Row {row} of the {_words(split)} has no label.")
+            raise InputError(f"Row {row} of the {data_of(split)} has no label.")
         if labels is None:
             try:
                 result.append(float(value))
             except ValueError as error:
-                raise InputError(f"Row {row} of the {_words(split)} has the label {value!r}, no number.") from error
+                raise InputError(f"Row {row} of the {data_of(split)} has the label {value!r}, no number.") from error
         elif _label_name(value) in ids:
             result.append(ids[_label_name(value)])
         else:
             known = ", ".join(labels[:10]) + (", ..." if len(labels) > 10 else "")
-            raise InputError(f"Row {row} of the {_words(split)} has the label {value!r}, which is none of {known}.")
+            raise InputError(f"Row {row} of the {data_of(split)} has the label {value!r}, which is none of {known}.")
     return result
 
 
-def _words(split: str) -> str:
+def data_of(split: str) -> str:
     """ "validation_matched" as "validation data (matched)"."""
     kind, _, part = split.partition("_")
     kind = {"train": "training"}.get(kind, kind)

@@ -2,8 +2,8 @@
 
 `GMLPConfig.from_preset("amlp-base")` makes a config of one; `preset_path("amlp-base")` is a folder that
 `AutoConfig.from_pretrained` and any `--config_name` take. The models that the paper compares with are among them:
-transformers' own BERT (without dropout, as the paper pretrains) and those of `hf_gmlp.baselines`. The table below says
-what the paper prints of each.
+transformers' own BERT and ViT (without dropout, as the paper trains) and those of `hf_gmlp.baselines`. The table below
+says what the paper prints of each.
 """
 
 from dataclasses import dataclass
@@ -37,6 +37,12 @@ _D_FFN_NOTE = (
     "The caption of Table 3 says d_ffn = 3072 for all gMLPs, but without a split that makes 130 M parameters; the "
     "92 M of the table come out with d_ffn = 2048, which this preset has."
 )
+_MADDS_NOTE = "Table 2 prints multiply-adds, which are doubled here; its 86 M are cut off, not rounded."
+_DEIT_TI_NOTE = "Table 2 prints multiply-adds, which are doubled here, and 5 M parameters, where there are 5.7."
+_VIT_L_NOTE = (
+    "Table 2 prints multiply-adds, which are doubled here, and 307 M parameters, as the ViT paper does; with 1,000 "
+    "classes there are 304.7."
+)
 
 PRESETS = {
     preset.name: preset
@@ -67,6 +73,11 @@ PRESETS = {
         Preset("gmlp-ti16-224", "Table 1", 5.9, 2.7),
         Preset("gmlp-s16-224", "Table 1", 19.5, 8.9),
         Preset("gmlp-b16-224", "Table 1", 73.4, 31.6),
+        Preset("deit-ti16-224", "Table 2", 5, 2.6, note=_DEIT_TI_NOTE),
+        Preset("deit-s16-224", "Table 2", 22, 9.2),
+        Preset("deit-b16-224", "Table 2", 86, 35.0, note=_MADDS_NOTE),
+        Preset("vit-b16-384", "Table 2", 86, 110.8, note=_MADDS_NOTE),
+        Preset("vit-l16-384", "Table 2", 307, 381.4, note=_VIT_L_NOTE),
     )
 }
 

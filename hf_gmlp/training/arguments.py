@@ -5,7 +5,7 @@ import difflib
 import json
 import math
 import sys
-from collections.abc import Sized
+from collections.abc import Mapping, Sized
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import ClassVar
@@ -16,9 +16,11 @@ from transformers import HfArgumentParser, PreTrainedConfig, TrainingArguments
 from ..data.qa import check_lengths
 from ..errors import InputError
 
+RECIPE_ENDINGS = (".yaml", ".yml", ".json")
+
 
 @dataclass
-class ModelArguments:
+class BaseModelArguments:
     """Which model to start from."""
 
     _argument_group_name: ClassVar[str] = "model"
@@ -39,9 +41,6 @@ class ModelArguments:
             "leaves the shapes of its weights as they are, such as hidden_dropout_prob=0.1."
         },
     )
-    tokenizer_name: str | None = field(
-        default=None, metadata={"help": "Tokenizer, if it is not the checkpoint's: a folder or a name."}
-    )
     cache_dir: str | None = field(default=None, metadata={"help": "Where downloads are kept."})
     model_revision: str = field(default="main", metadata={"help": "Branch, tag or commit of the checkpoint."})
     trust_remote_code: bool = field(
@@ -57,6 +56,27 @@ class ModelArguments:
                 "Say what to train: --config_name (a preset or config) for a new model, or --model_name_or_path for "
                 "a checkpoint; one of the two."
             )
+
+
+@dataclass
+class ModelArguments(BaseModelArguments):
+    """Which text model to start from."""
+
+    tokenizer_name: str | None = field(
+        default=None, metadata={"help": "Tokenizer, if it is not the checkpoint's: a folder or a name."}
+    )
+
+
+@dataclass
+class ImageModelArguments(BaseModelArguments):
+    """Which image model to start from."""
+
+    image_processor_name: str | None = field(
+        default=None, metadata={"help": "Image processor, if it is not the checkpoint's: a folder or a name."}
+    )
+    ignore_mismatched_sizes: bool = field(
+        default=False, metadata={"help": "Give a checkpoint a new classifier if it was trained for other classes."}
+    )
 
 
 @dataclass
@@ -346,6 +366,109 @@ class QAArguments:
         return ", ".join(Path(path).name for path in self.train_file or [])
 
 
+@dataclass
+class ImageArguments:
+    """Which images to train on, and how they are augmented."""
+
+    _argument_group_name: ClassVar[str] = "data"
+
+    dataset_name: str | None = field(
+        default=None,
+        metadata={"help": "Data set on the Hub, such as ILSVRC/imagenet-1k; folders or files override it."},
+    )
+    dataset_config_name: str | None = field(default=None, metadata={"help": "Its configuration."})
+    train_dir: str | None = field(
+        default=None, metadata={"help": "Training images: a folder, or a zip file, with a folder for every class."}
+    )
+    validation_dir: str | None = field(default=None, metadata={"help": "Validation images, likewise."})
+    train_file: list[str] | None = field(
+        default=None, metadata={"help": "Training images in parquet files, or csv or json files with their paths."}
+    )
+    validation_file: list[str] | None = field(default=None, metadata={"help": "Validation images, likewise."})
+    train_val_split: float = field(
+        default=0.15, metadata={"help": "Share of the training images held out if there are no validation data."}
+    )
+    image_column_name: str = field(default="image", metadata={"help": "The column of the image."})
+    label_column_name: str = field(default="label", metadata={"help": "The column of its class."})
+    max_train_samples: int | None = field(default=None, metadata={"help": "Train on so many images only, drawn."})
+    max_eval_samples: int | None = field(default=None, metadata={"help": "Evaluate on so many images only, drawn."})
+    skip_bad_images: bool = field(
+        default=False, metadata={"help": "Leave out, and count, the images that cannot be used; else they end the run."}
+    )
+    preprocessing_num_workers: int | None = field(
+        default=None, metadata={"help": "Processes that check the images; --dataloader_num_workers decode them later."}
+    )
+    image_size: list[int] | None = field(
+        default=None,
+        metadata={
+            "help": "Pixels, as one number or height and width; by default the model's. A gMLP checkpoint of another "
+            "size is resized."
+        },
+    )
+    crop_pct: float | None = field(
+        default=None,
+        metadata={"help": "Share of the shorter side that evaluation keeps; 0.875 if no image processor says more."},
+    )
+    crop_scale: list[float] = field(
+        default_factory=lambda: [0.08, 1.0],
+        metadata={"help": "Smallest and largest area of the random crop in training, as shares of the image."},
+    )
+    horizontal_flip: float = field(default=0.5, metadata={"help": "How likely left and right change places."})
+    auto_augment: str | None = field(
+        default=None, metadata={"help": "AutoAugment's policy for imagenet, cifar10 or svhn; none by default."}
+    )
+    mixup_alpha: float = field(default=0.0, metadata={"help": "Mixup's alpha; 0 is none."})
+    cutmix_alpha: float = field(default=0.0, metadata={"help": "CutMix's alpha; 0 is none."})
+    switch_prob: float = field(default=0.5, metadata={"help": "How likely it is CutMix, where Mixup is on too."})
+    license: str = field(default="apache-2.0", metadata={"help": "License of the weights, for the model card."})
+
+    def __post_init__(self):
+        if not 0 < self.train_val_split < 1:
+            raise ValueError(f"--train_val_split is between 0 and 1, got {self.train_val_split}.")
+        for name in ("max_train_samples", "max_eval_samples"):
+            if getattr(self, name) is not None and getattr(self, name) < 1:
+                raise ValueError(f"--{name} must be at least 1, got {getattr(self, name)}.")
+        if self.image_size is not None and (len(self.image_size) > 2 or min(self.image_size) < 1):
+            sizes = " ".join(map(str, self.image_size))
+            raise ValueError(f"--image_size is one number of pixels, or height and width, got {sizes}.")
+        if self.crop_pct is not None and not 0 < self.crop_pct <= 1:
+            raise ValueError(f"--crop_pct is above 0 and at most 1, got {self.crop_pct}.")
+        if len(self.crop_scale) != 2 or not 0 < self.crop_scale[0] <= self.crop_scale[1] <= 1:
+            scale = " ".join(map(str, self.crop_scale))
+            raise ValueError(f"--crop_scale takes two shares, the smaller first, such as 0.08 1, got {scale}.")
+        for name in ("horizontal_flip", "switch_prob"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise ValueError(f"--{name} is between 0 and 1, got {getattr(self, name)}.")
+        if self.auto_augment not in (None, "imagenet", "cifar10", "svhn"):
+            raise ValueError(f"--auto_augment is imagenet, cifar10 or svhn, got {self.auto_augment}.")
+        for name in ("mixup_alpha", "cutmix_alpha"):
+            if getattr(self, name) < 0:
+                raise ValueError(f"--{name} cannot be negative, got {getattr(self, name)}.")
+
+    def size(self) -> tuple[int, int] | None:
+        """Height and width that were asked for."""
+        return None if self.image_size is None else (self.image_size[0], self.image_size[-1])
+
+    def augmentation(self) -> dict[str, object]:
+        """What the model card says of it."""
+        names = ("crop_scale", "horizontal_flip", "auto_augment", "mixup_alpha", "cutmix_alpha", "switch_prob")
+        return {name: getattr(self, name) for name in names}
+
+    def description(self, splits: Mapping[str, Sized], classes: int) -> str:
+        """The data in words, for the model card: their name, and how many images there are."""
+        paths = [self.train_dir or self.validation_dir, *(self.train_file or self.validation_file or [])]
+        name = ", ".join(Path(path).name for path in paths if path)
+        name = name or f"{self.dataset_name} {self.dataset_config_name or ''}".strip()
+        sizes = {"train": "{:,} training images", "validation": "{:,} held out"}
+        counted = ", ".join(sizes[split].format(len(images)) for split, images in splits.items())
+        return f"{name}: {counted}; {classes} classes."
+
+    def dataset_id(self) -> str | None:
+        """The data's identifier on the Hub, if they are from there."""
+        local = self.train_dir or self.validation_dir or self.train_file or self.validation_file
+        return None if local else self.dataset_name
+
+
 def parse_arguments(dataclass_types: tuple[type, ...], description: str, argv: list[str] | None = None) -> tuple:
     """
     One instance per dataclass, from a recipe and flags.
@@ -357,7 +480,7 @@ def parse_arguments(dataclass_types: tuple[type, ...], description: str, argv: l
             recipe: a flat mapping from flags to values, over which the flags that follow win.
     """
     argv = list(sys.argv[1:] if argv is None else argv)
-    if argv and argv[0].endswith((".yaml", ".yml", ".json")):
+    if argv and argv[0].endswith(RECIPE_ENDINGS):
         argv = recipe_flags(argv[0]) + argv[1:]
     script = Path(sys.argv[0]).name
     parser = HfArgumentParser(
@@ -372,6 +495,8 @@ def parse_arguments(dataclass_types: tuple[type, ...], description: str, argv: l
     except (ValueError, OSError) as error:
         # What a dataclass or TrainingArguments has to say of its values.
         raise InputError(str(error)) from error
+    if unknown and unknown[0].endswith(RECIPE_ENDINGS):
+        raise InputError(f"The recipe {unknown[0]} must come first, before all flags.")
     if unknown:
         known = [flag for action in parser._actions for flag in action.option_strings]
         close = difflib.get_close_matches(unknown[0], known, n=1)

@@ -17,10 +17,7 @@ from ..data.classification import CLASSIFICATION_METRICS, REGRESSION_METRICS, Ta
 from ..errors import InputError
 from ..metrics import load_metric
 from .arguments import GlueArguments, ModelArguments, RunArguments
-from .trainer import CARD_HYPERPARAMETERS, FINISHED
-
-# In the folder of every run of several: what it was made with, so that another command does not take it for its own.
-SETTINGS = "settings.json"
+from .trainer import FINISHED, SETTINGS, run_settings, total_batch_size
 
 
 def trained_labels(config: PreTrainedConfig) -> list[str] | None:
@@ -209,24 +206,6 @@ def is_finished(run: RunArguments) -> bool:
     return Path(run.output_dir, FINISHED).is_file()
 
 
-def total_batch_size(args: RunArguments) -> int:
-    """Samples per optimizer step over all devices."""
-    devices = args.world_size * max(1, args.n_gpu)
-    return devices * args.per_device_train_batch_size * args.gradient_accumulation_steps
-
-
-def run_settings(model_args: ModelArguments, data_args: GlueArguments, args: RunArguments) -> dict:
-    """All that decides the result of a run, by the names of the flags."""
-    elsewhere = {"cache_dir", "seeds", "sweep_batch_sizes", "sweep_learning_rates", "preprocessing_num_workers"}
-    fields = dataclasses.asdict(model_args) | dataclasses.asdict(data_args)
-    settings = {name: value for name, value in fields.items() if name not in elsewhere | {"license"}}
-    training = (*CARD_HYPERPARAMETERS, "num_train_epochs", "max_steps", "bf16", "fp16", "do_predict")
-    settings |= {name: getattr(args, name) for name in training}
-    settings["global_batch_size"] = total_batch_size(args)
-    # As it is read back.
-    return json.loads(json.dumps(settings, default=str))
-
-
 def check_settings(run: RunArguments, settings: dict):
     """
     Raises:
@@ -244,14 +223,6 @@ def check_settings(run: RunArguments, settings: dict):
                 f"{run.output_dir} holds a run with {name} {earlier.get(name)}, now it is {settings.get(name)}. Choose "
                 f"another --output_dir, or remove that folder first."
             )
-
-
-def write_settings(model_args: ModelArguments, data_args: GlueArguments, args: RunArguments):
-    """Notes in the folder of a run of a series what it is made with."""
-    if args.process_index == 0:
-        Path(args.output_dir).mkdir(parents=True, exist_ok=True)
-        settings = json.dumps(run_settings(model_args, data_args, args), indent=2)
-        Path(args.output_dir, SETTINGS).write_text(settings + "\n", encoding="utf-8")
 
 
 def summarize(runs: list[RunArguments]) -> list[dict]:

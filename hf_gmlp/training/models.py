@@ -21,12 +21,12 @@ from transformers import (
 from ..data.tokenizer import train_tokenizer
 from ..errors import InputError
 from ..presets import PRESETS, preset_path
-from .arguments import ModelArguments
+from .arguments import BaseModelArguments, ModelArguments
 
 logger = logging.getLogger(__name__)
 
 
-def load_config(arguments: ModelArguments, **fields) -> PreTrainedConfig:
+def load_config(arguments: BaseModelArguments, **fields) -> PreTrainedConfig:
     """
     The config that the arguments ask for: of a checkpoint, of a preset, or any other, with the overrides. Those of a
     checkpoint must leave the shapes of its weights as they are, as dropout does.
@@ -56,6 +56,8 @@ def load_config(arguments: ModelArguments, **fields) -> PreTrainedConfig:
             f"{name!r} is no preset (hf-gmlp presets lists them), and there is no config in a folder or on the Hub of "
             f"that name."
         ) from error
+    except ValueError as error:
+        raise InputError(f"{name!r} has no config of a model that is known here: {error}") from error
     if arguments.model_name_or_path is None:
         # A new model comes from nowhere: not from the preset's folder.
         config.name_or_path = ""
@@ -70,7 +72,8 @@ def load_config(arguments: ModelArguments, **fields) -> PreTrainedConfig:
     try:
         config.validate()
     except StrictDataclassError as error:
-        raise InputError(f"--config_overrides {arguments.config_overrides}: {error.__cause__ or error}") from error
+        changes = arguments.config_overrides or ",".join(f"{key}={value}" for key, value in fields.items())
+        raise InputError(f"--config_overrides {changes}: {error.__cause__ or error}") from error
     if arguments.config_overrides and arguments.model_name_or_path is not None:
         if weight_shapes(config, arguments) != weight_shapes(original, arguments):
             raise InputError(
@@ -80,7 +83,7 @@ def load_config(arguments: ModelArguments, **fields) -> PreTrainedConfig:
     return config
 
 
-def weight_shapes(config: PreTrainedConfig, arguments: ModelArguments) -> dict[str, torch.Size]:
+def weight_shapes(config: PreTrainedConfig, arguments: BaseModelArguments) -> dict[str, torch.Size]:
     """The shape of every weight that a model of this config has, without making them."""
     with torch.device("meta"):
         model = AutoModel.from_config(config, trust_remote_code=arguments.trust_remote_code)

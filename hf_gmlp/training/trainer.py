@@ -1,5 +1,6 @@
 """The Trainer of the run_*.py scripts, and the care they take of their output folder."""
 
+import dataclasses
 import inspect
 import json
 import logging
@@ -11,6 +12,7 @@ from zipfile import is_zipfile
 
 import torch
 from safetensors import SafetensorError, safe_open
+from torch import nn
 from torch.utils.data import Dataset, SequentialSampler
 from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments, set_seed
 from transformers.trainer_utils import TrainOutput
@@ -24,6 +26,8 @@ logger = logging.getLogger(__name__)
 
 # Written last, when a run is over.
 FINISHED = "all_results.json"
+# What a run was made with, so that tables know whose result it is, and another command does not take it for its own.
+SETTINGS = "settings.json"
 # Where a streamed run was in its data; part of a checkpoint.
 STREAM_STATE = "stream_state.pt"
 
@@ -50,9 +54,18 @@ class GMLPTrainer(Trainer):
     Args:
         dataset: The training data in words, for the card.
         license: The license of the weights, for the card.
+        hyperparameters: What the card says beyond Trainer's own, such as the augmentation.
     """
 
-    def __init__(self, *args, dataset: str, license: str, dataset_id: str | None = None, **kwargs):
+    def __init__(
+        self,
+        *args,
+        dataset: str,
+        license: str,
+        dataset_id: str | None = None,
+        hyperparameters: Mapping[str, object] | None = None,
+        **kwargs,
+    ):
         super().__init__(*args, **kwargs)
         # Pinned memory is for the way to an accelerator; torch warns of it on a machine that has none.
         self.args.dataloader_pin_memory &= torch.accelerator.is_available()
@@ -60,6 +73,7 @@ class GMLPTrainer(Trainer):
         # divides by the accumulation steps. Some models of transformers, BERT among them, do nothing with it.
         self.model_accepts_loss_kwargs &= "self.loss_function(" in inspect.getsource(type(self.model).forward)
         self.dataset, self.dataset_id, self.license = dataset, dataset_id, license
+        self.hyperparameters = dict(hyperparameters or {})
         self.results: dict[str, float] = {}
         if hasattr(self.data_collator, "set_epoch"):
             self.add_callback(EpochCallback(self.data_collator))
@@ -81,6 +95,13 @@ class GMLPTrainer(Trainer):
         if isinstance(self.train_dataset, SequenceStream) and self.is_world_process_zero():
             yielded = self.state.global_step * self.get_total_train_batch_size(self.args)
             self.train_dataset.save_state(Path(output_dir) / STREAM_STATE, yielded)
+
+    def get_decay_parameter_names(self, model: nn.Module) -> list[str]:
+        # Trainer spares biases and LayerNorms; the norms of convolutional networks are norms too.
+        norms = (nn.modules.batchnorm._NormBase, nn.GroupNorm, nn.RMSNorm)
+        spared = {id(p) for module in model.modules() if isinstance(module, norms) for p in module.parameters()}
+        parameters = dict(model.named_parameters(remove_duplicate=False))
+        return [name for name in super().get_decay_parameter_names(model) if id(parameters[name]) not in spared]
 
     def _get_eval_sampler(self, eval_dataset: Dataset) -> SequentialSampler | None:
         # In the order of the data, even where training groups by length: predictions are matched to it.
@@ -119,7 +140,7 @@ class GMLPTrainer(Trainer):
             "epochs": round(self.state.epoch or 0.0, 2),
             "global batch size": self.get_total_train_batch_size(self.args),
             "precision": "bf16" if self.args.bf16 else "fp16" if self.args.fp16 else "fp32",
-        } | hyperparameters
+        } | (hyperparameters | self.hyperparameters)
         timings = ("runtime", "per_second", "epoch", "preparation_time")
         metrics = {
             key.removeprefix("eval_"): value
@@ -202,6 +223,38 @@ def start_run(args: RunArguments) -> str | None:
         )
     set_seed(args.seed)
     return checkpoint
+
+
+def total_batch_size(args: RunArguments) -> int:
+    """Samples per optimizer step over all devices."""
+    devices = args.world_size * max(1, args.n_gpu)
+    return devices * args.per_device_train_batch_size * args.gradient_accumulation_steps
+
+
+def run_settings(model_args: object, data_args: object, args: RunArguments) -> dict:
+    """
+    All that decides the result of a run, by the names of the flags.
+
+    Args:
+        model_args: The dataclass of the script's flags about the model.
+        data_args: That of its flags about the data.
+    """
+    elsewhere = {"cache_dir", "seeds", "sweep_batch_sizes", "sweep_learning_rates", "preprocessing_num_workers"}
+    fields = dataclasses.asdict(model_args) | dataclasses.asdict(data_args)
+    settings = {name: value for name, value in fields.items() if name not in elsewhere | {"license"}}
+    training = (*CARD_HYPERPARAMETERS, "num_train_epochs", "max_steps", "bf16", "fp16", "do_predict")
+    settings |= {name: getattr(args, name) for name in training}
+    settings["global_batch_size"] = total_batch_size(args)
+    # As it is read back.
+    return json.loads(json.dumps(settings, default=str))
+
+
+def write_settings(model_args: object, data_args: object, args: RunArguments):
+    """Notes in the folder of a run what it is made with; arguments as for `run_settings`."""
+    if args.process_index == 0:
+        Path(args.output_dir).mkdir(parents=True, exist_ok=True)
+        settings = json.dumps(run_settings(model_args, data_args, args), indent=2)
+        Path(args.output_dir, SETTINGS).write_text(settings + "\n", encoding="utf-8")
 
 
 def check_unfinished(folder: Path):

@@ -40,7 +40,7 @@ def test_recipes_include_each_other(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "recipe", sorted(RECIPES.glob("table*/*.yaml")), ids=lambda path: f"{path.parent.name}/{path.stem}"
+    "recipe", sorted(RECIPES.glob("table[346]/*.yaml")), ids=lambda path: f"{path.parent.name}/{path.stem}"
 )
 def test_recipes_of_the_tables_are_the_hyper_parameters_of_the_paper(recipe, tmp_path):
     model, data, training = parse(str(recipe), "--bf16", "false", "--output_dir", str(tmp_path))

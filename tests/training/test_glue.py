@@ -13,6 +13,7 @@ from hf_gmlp.data.classification import TASKS
 from hf_gmlp.errors import InputError
 from hf_gmlp.training import glue
 from hf_gmlp.training.arguments import GlueArguments, ModelArguments, RunArguments, parse_arguments
+from hf_gmlp.training.trainer import write_settings
 
 TYPES = (ModelArguments, GlueArguments, RunArguments)
 GENERATOR = np.random.default_rng(0)
@@ -66,7 +67,7 @@ def test_flags_that_do_not_go_together(tmp_path):
 def test_runs_of_other_flags_are_not_taken_over(tmp_path):
     arguments = parse(tmp_path, "--seeds", 1, 2, "--train_file", "a.csv")
     runs = glue.plan_runs(*arguments)
-    glue.write_settings(*arguments[:2], runs[0])
+    write_settings(*arguments[:2], runs[0])
     # The same once more, with another seed, and where it is computed does not matter.
     assert len(plan(tmp_path, "--seeds", 1, 2, 3, "--train_file", "a.csv", "--preprocessing_num_workers", 2)) == 3
     for flags, message in [

@@ -35,9 +35,12 @@ def test_bad_overrides(overrides, message):
         load_config(ModelArguments(config_name="gmlp-base", config_overrides=overrides))
 
 
-def test_unknown_config(monkeypatch):
+def test_unknown_config(tmp_path):
     with pytest.raises(InputError, match="'gmlp-bas' is no preset"):
         load_config(ModelArguments(config_name="gmlp-bas"))
+    (tmp_path / "config.json").write_text('{"model_type": "gmlpp"}')
+    with pytest.raises(InputError, match="has no config of a model that is known here"):
+        load_config(ModelArguments(model_name_or_path=str(tmp_path)))
 
 
 def test_new_model_takes_the_tokenizer_s_vocabulary(tokenizer):  # noqa: F811

@@ -1,0 +1,121 @@
+#!/usr/bin/env python
+"""Train or fine-tune a gMLP (or any AutoModelForImageClassification) on images. For example
+
+    python run_image_classification.py --config_name gmlp-ti16-224 --train_dir photos --do_train --output_dir out
+    python run_image_classification.py recipes/table2/gmlp-s16-224.yaml --output_dir out
+
+where `photos` is a folder, or a zip file, with a folder for every class. Models of timm go by --config_name timm/NAME.
+Flags have the names of transformers' own run_image_classification.py. A recipe, a YAML file of flags, may come first;
+flags after it win.
+"""
+
+import logging
+
+from accelerate.utils import broadcast_object_list
+
+from hf_gmlp import errors
+from hf_gmlp.data.images import ImageCollator, find_faults, keep_good, load_images, mixing_transform, training_transform
+from hf_gmlp.training import images
+from hf_gmlp.training.arguments import ImageArguments, ImageModelArguments, RunArguments, parse_arguments
+from hf_gmlp.training.trainer import GMLPTrainer, start_run, write_settings
+
+logger = logging.getLogger(__name__)
+
+
+def main():
+    # Arguments.
+    dataclasses = (ImageModelArguments, ImageArguments, RunArguments)
+    model_args, data_args, training_args = parse_arguments(dataclasses, __doc__)
+    if training_args.do_predict:
+        raise errors.InputError('This script does not predict: pipeline("image-classification", model=...) does.')
+    checkpoint = start_run(training_args)
+    config = images.load_image_config(model_args, data_args.size())
+    processor = images.load_processor(model_args, config, data_args.size(), data_args.crop_pct)
+
+    # Data: images that can be read, and their classes.
+    with training_args.main_process_first(desc="reading"):
+        data = load_images(
+            dataset_name=data_args.dataset_name,
+            dataset_config_name=data_args.dataset_config_name,
+            train_dir=data_args.train_dir,
+            validation_dir=data_args.validation_dir,
+            train_files=data_args.train_file,
+            validation_files=data_args.validation_file,
+            image_column=data_args.image_column_name,
+            label_column=data_args.label_column_name,
+            known_labels=images.trained_classes(config),
+            train=training_args.do_train,
+            validate=training_args.do_eval,
+            train_val_split=data_args.train_val_split,
+            max_samples={"train": data_args.max_train_samples, "validation": data_args.max_eval_samples},
+            seed=training_args.seed,
+            cache_dir=model_args.cache_dir,
+        )
+    images.set_classes(
+        config, data.labels, train=training_args.do_train, new_classifier=model_args.ignore_mismatched_sizes
+    )
+    skipped = {}
+    for split, dataset in data.splits.items():
+        # One process looks at all images, and tells the others.
+        found = [None]
+        if training_args.process_index == 0:
+            found = [
+                find_faults(dataset, split, images.patch_size(config), num_proc=data_args.preprocessing_num_workers)
+            ]
+        broadcast_object_list(found)
+        data.splits[split] = keep_good(dataset, split, found[0], skip=data_args.skip_bad_images)
+        skipped[f"skipped_{split}_images"] = len(dataset) - len(data.splits[split])
+    train_dataset, eval_dataset = data.splits.get("train"), data.splits.get("validation")
+    if train_dataset is not None:
+        train_dataset = train_dataset.add_column("index", range(len(train_dataset)))
+    collator = ImageCollator(
+        processor,
+        training_transform(
+            data_args.size() or images.image_size(config, processor),
+            processor.image_mean,
+            processor.image_std,
+            crop_scale=tuple(data_args.crop_scale),
+            horizontal_flip=data_args.horizontal_flip,
+            auto_augment=data_args.auto_augment,
+        ),
+        mixing_transform(len(data.labels), data_args.mixup_alpha, data_args.cutmix_alpha, data_args.switch_prob),
+        training_args.seed,
+    )
+
+    # Trainer.
+    # The collator needs columns that the model does not take.
+    training_args.remove_unused_columns = False
+    trainer = GMLPTrainer(
+        model=images.load_image_model(model_args, config, data_args.size()),
+        args=training_args,
+        train_dataset=train_dataset,
+        eval_dataset=eval_dataset,
+        processing_class=processor,
+        data_collator=collator,
+        compute_loss_func=images.classification_loss(training_args.label_smoothing_factor),
+        compute_metrics=images.accuracy_metrics(),
+        preprocess_logits_for_metrics=images.ranked_classes,
+        dataset=data_args.description(data.splits, len(data.labels)),
+        dataset_id=data_args.dataset_id(),
+        license=data_args.license,
+        hyperparameters=data_args.augmentation(),
+    )
+
+    # Report.
+    metrics = dict(skipped) if data_args.skip_bad_images else {}
+    if training_args.do_train:
+        write_settings(model_args, data_args, training_args)
+        metrics |= trainer.train(resume_from_checkpoint=checkpoint).metrics
+        # Trainer takes every pixel for a token.
+        metrics.pop("total_flos", None)
+        trainer.save_model()
+        trainer.save_state()
+    if training_args.do_eval:
+        metrics |= trainer.evaluate()
+    trainer.finish(metrics)
+    if training_args.push_to_hub:
+        trainer.push_to_hub()
+
+
+if __name__ == "__main__":
+    errors.run(main)

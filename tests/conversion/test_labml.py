@@ -1,0 +1,116 @@
+"""labml's annotated gMLP as ours, against its description in tests/peers/annotated.py."""
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+from transformers import AutoModelForMaskedLM
+
+from hf_gmlp.cli import main
+from hf_gmlp.conversion.labml import model_from_labml
+from hf_gmlp.errors import InputError
+
+from ..peers.annotated import AnnotatedGMLPBlock
+
+D_MODEL, LENGTH, VOCABULARY = 16, 12, 40
+
+
+class Embeddings(nn.Module):
+    """Scaled embeddings with a table of positions added, as a buffer or as a parameter."""
+
+    def __init__(self, learned: bool):
+        super().__init__()
+        self.linear = nn.Embedding(VOCABULARY, D_MODEL)
+        positions = torch.randn(50, 1, D_MODEL)
+        if learned:
+            self.positional_encodings = nn.Parameter(positions)
+        else:
+            self.register_buffer("positional_encodings", positions)
+
+    def forward(self, ids):
+        return self.linear(ids) * D_MODEL**0.5 + self.positional_encodings[: len(ids)]
+
+
+class Autoregressive(nn.Module):
+    """labml's AutoregressiveTransformer by its names, for ids [m, B]: embeddings, Encoder, Generator."""
+
+    def __init__(self, embeddings: nn.Module):
+        super().__init__()
+        self.src_embed = embeddings
+        self.encoder = nn.Module()
+        self.encoder.layers = nn.ModuleList(AnnotatedGMLPBlock(D_MODEL, 32, LENGTH) for _ in range(3))
+        self.encoder.norm = nn.LayerNorm([D_MODEL])
+        self.generator = nn.Module()
+        self.generator.projection = nn.Linear(D_MODEL, VOCABULARY)
+
+    def forward(self, ids):
+        x = self.src_embed(ids)
+        for layer in self.encoder.layers:
+            # The mask, which theirs multiplies W by.
+            masked = copy.deepcopy(layer)
+            masked.sgu.weight.data *= torch.ones_like(masked.sgu.weight).tril()
+            x = masked(x)
+        return self.generator.projection(self.encoder.norm(x))
+
+
+@torch.no_grad()
+def assert_same_logits(ours, theirs, length=LENGTH):
+    ids = torch.randint(0, VOCABULARY, (3, length))
+    logits = theirs(ids.T).transpose(0, 1)
+    assert logits.std() > 0.1
+    torch.testing.assert_close(ours(ids).logits, logits, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("length", [12, 5])
+def test_logits_are_those_of_the_annotated_model(randomize, length):
+    theirs = randomize(Autoregressive(nn.Embedding(VOCABULARY, D_MODEL)), std=0.2)
+    # What stands above the diagonal was never seen, and must not come back.
+    assert theirs.encoder.layers[0].sgu.weight.triu(1).abs().max() > 0.1
+    ours, notes = model_from_labml(theirs.state_dict())
+    assert_same_logits(ours, theirs, length)
+    assert any("without a causal mask" in note for note in notes)
+    assert all((matrix.triu(1) == 0).all() for matrix in ours.get_position_embeddings())
+
+
+@pytest.mark.parametrize("learned", [False, True])
+def test_position_encodings_have_no_place(randomize, learned):
+    theirs = randomize(Autoregressive(Embeddings(learned)), std=0.2)
+    state = theirs.state_dict()
+    with pytest.raises(InputError, match="src_embed.positional_encodings.*--drop_positions"):
+        model_from_labml(state)
+    ours, notes = model_from_labml(state, drop_positions=True)
+    assert any("position encodings of the source are left out" in note for note in notes)
+    with torch.no_grad():
+        theirs.src_embed.positional_encodings.zero_()
+    assert_same_logits(ours, theirs)
+
+
+def test_from_a_file_by_the_command(tmp_path, randomize, capsys):
+    theirs = randomize(Autoregressive(Embeddings(learned=False)), std=0.2)
+    torch.save(theirs.state_dict(), tmp_path / "weights.pth")
+    words = ["convert", "labml", str(tmp_path / "weights.pth"), str(tmp_path / "out")]
+    with pytest.raises(SystemExit) as stop:
+        main(words)
+    assert stop.value.code == 2 and "--drop_positions" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+    main([*words, "--drop_positions", "--license", "mit"])
+    said = capsys.readouterr().out
+    assert "3 blocks" in said and "no tokenizer" in said and "causal" in said
+    theirs.src_embed.positional_encodings.zero_()
+    assert_same_logits(AutoModelForMaskedLM.from_pretrained(tmp_path / "out"), theirs)
+    assert "license: mit" in (tmp_path / "out" / "README.md").read_text()
+
+
+def test_tensors_that_do_not_belong(randomize):
+    state = Autoregressive(nn.Embedding(VOCABULARY, D_MODEL)).state_dict()
+    del state["encoder.layers.1.proj2.bias"]
+    state["generator.projection.weight"] = torch.zeros(41, D_MODEL)
+    state["optimizer.step"] = torch.zeros(1)
+    with pytest.raises(InputError) as error:
+        model_from_labml(state, "weights.pth")
+    message = str(error.value)
+    assert "1 missing (encoder.layers.1.proj2.bias)" in message and "1 unknown (optimizer.step)" in message
+    assert "generator.projection.weight [41, 16] in place of [40, 16]" in message
+    with pytest.raises(InputError, match="no checkpoint of a gMLP of labml_nn"):
+        model_from_labml(AnnotatedGMLPBlock(8, 16, 4).state_dict())

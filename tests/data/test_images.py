@@ -1,0 +1,313 @@
+"""Folders, files and bad images; what augmentation and mixing do and what they depend on."""
+
+import logging
+import shutil
+import zipfile
+
+import numpy as np
+import PIL.Image
+import pytest
+import torch
+from datasets import Dataset, Features, Image, Value
+from torch.utils.data import DataLoader
+from torchvision.transforms import v2
+from torchvision.transforms.functional import rotate, to_pil_image
+from transformers import ViTImageProcessor
+
+from hf_gmlp.data.images import (
+    ImageCollator,
+    decode,
+    find_faults,
+    image_fault,
+    keep_good,
+    load_images,
+    mixing_transform,
+    read_folder,
+    training_transform,
+)
+from hf_gmlp.errors import InputError
+
+CLASSES = ("apple", "boat", "cloud")
+
+
+def picture(seed=0, size=(40, 36), mode="RGB"):
+    noise = np.random.default_rng(seed).integers(0, 256, (5, 4, 3), dtype=np.uint8)
+    return PIL.Image.fromarray(noise).resize(size, PIL.Image.BICUBIC).convert(mode)
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """photos/<class>/<number>.jpg, four images of each of three classes."""
+    for number, name in enumerate(CLASSES):
+        (tmp_path / "photos" / name).mkdir(parents=True)
+        for i in range(4):
+            picture(10 * number + i).save(tmp_path / "photos" / name / f"{i}.jpg")
+    return tmp_path / "photos"
+
+
+def zipped(folder, inside=""):
+    path = folder.parent / "photos.zip"
+    with zipfile.ZipFile(path, "w") as archive:
+        for file in sorted(folder.rglob("*.jpg")):
+            archive.write(file, f"{inside}{file.relative_to(folder)}")
+    return path
+
+
+def pixels(dataset):
+    return [np.asarray(decode(row["image"])) for row in dataset]
+
+
+def loaded(**options):
+    return load_images(**({"validate": False} | options))
+
+
+def test_folder_zip_and_parquet_are_the_same_data(folder, tmp_path):
+    plain = loaded(train_dir=str(folder))
+    assert plain.labels == list(CLASSES)
+    assert plain.splits["train"]["labels"][:] == [0] * 4 + [1] * 4 + [2] * 4
+    assert [name.rsplit("/", 2)[-2:] for name in (plain.splits["train"][5]["image"]["path"],)] == [["boat", "1.jpg"]]
+
+    rows = {
+        "image": [{"bytes": file.read_bytes(), "path": file.name} for file in sorted(folder.rglob("*.jpg"))],
+        "label": [name for name in CLASSES for _ in range(4)],
+    }
+    features = Features({"image": Image(), "label": Value("string")})
+    Dataset.from_dict(rows, features=features).to_parquet(tmp_path / "photos.parquet")
+    for other in (
+        loaded(train_dir=str(zipped(folder)), cache_dir=str(tmp_path / "cache")),
+        loaded(train_dir=str(zipped(folder, "all/photos/")), cache_dir=str(tmp_path / "cache")),
+        loaded(train_files=[str(tmp_path / "photos.parquet")], cache_dir=str(tmp_path / "cache")),
+    ):
+        assert other.labels == plain.labels
+        assert other.splits["train"]["labels"][:] == plain.splits["train"]["labels"][:]
+        for a, b in zip(pixels(other.splits["train"]), pixels(plain.splits["train"])):
+            np.testing.assert_array_equal(a, b)
+
+
+def test_a_file_with_paths_of_images(folder, tmp_path):
+    lines = [f"{file},{file.parent.name}" for file in sorted(folder.rglob("*.jpg"))]
+    (tmp_path / "photos.csv").write_text("\n".join(["photo,kind", *lines]) + "\n")
+    data = loaded(train_files=[str(tmp_path / "photos.csv")], image_column="photo", label_column="kind",
+                  cache_dir=str(tmp_path / "cache"))  # fmt: skip
+    for a, b in zip(pixels(data.splits["train"]), pixels(loaded(train_dir=str(folder)).splits["train"])):
+        np.testing.assert_array_equal(a, b)
+
+
+def test_a_data_set_of_the_hub_by_its_local_copy(folder, tmp_path):
+    rows = [{"img": str(file), "label": file.parent.name} for file in sorted(folder.rglob("*.jpg"))]
+    (tmp_path / "hub").mkdir()
+    for split in ("train", "test"):
+        Dataset.from_list(rows).cast_column("img", Image()).to_parquet(tmp_path / "hub" / f"{split}.parquet")
+    data = load_images(dataset_name=str(tmp_path / "hub"), image_column="img", cache_dir=str(tmp_path / "cache"))
+    assert {split: len(dataset) for split, dataset in data.splits.items()} == {"train": 12, "validation": 12}
+    with pytest.raises(InputError, match="no column 'image' but img, label: name the one of the images by --image_col"):
+        load_images(dataset_name=str(tmp_path / "hub"), cache_dir=str(tmp_path / "cache"))
+
+
+def test_a_changed_zip_file_is_unpacked_anew(folder, tmp_path):
+    options = {"train_dir": str(zipped(folder)), "cache_dir": str(tmp_path / "cache")}
+    assert len(loaded(**options).splits["train"]) == 12
+    (folder / "apple" / "3.jpg").unlink()
+    zipped(folder)
+    assert len(loaded(**options).splits["train"]) == 11
+
+
+def test_validation_is_held_out_or_of_its_own(folder):
+    data = load_images(train_dir=str(folder), train_val_split=0.25, seed=1)
+    names = [{row["image"]["path"] for row in data.splits[split]} for split in ("train", "validation")]
+    assert [len(split) for split in names] == [9, 3] and not names[0] & names[1]
+    assert [len(data) for data in load_images(train_dir=str(folder), validation_dir=str(folder)).splits.values()] == [
+        12,
+        12,
+    ]
+
+
+def test_a_limited_number_is_drawn_from_all_classes(folder):
+    drawn = loaded(train_dir=str(folder), max_samples={"train": 6}, seed=3).splits["train"]["labels"][:]
+    assert len(drawn) == 6 and len(set(drawn)) > 1
+
+
+def test_a_checkpoint_with_the_same_classes_keeps_its_order(folder):
+    known = ["cloud", "apple", "boat"]
+    data = loaded(train_dir=str(folder), known_labels=known)
+    assert data.labels == known and data.splits["train"]["labels"][:] == [1] * 4 + [2] * 4 + [0] * 4
+    # Evaluated on some of its classes, it still has all of them.
+    shutil.rmtree(folder / "cloud")
+    data = load_images(validation_dir=str(folder), known_labels=known, train=False)
+    assert data.labels == known and data.splits["validation"]["labels"][:] == [1] * 4 + [2] * 4
+    # Trained on them, it becomes another classifier.
+    assert loaded(train_dir=str(folder), known_labels=known).labels == ["apple", "boat"]
+
+
+def test_what_is_wrong_with_the_folders_is_said(folder, tmp_path, caplog):
+    with pytest.raises(InputError, match="Name the images, in one way"):
+        loaded()
+    with pytest.raises(InputError, match="Name the images, in one way"):
+        loaded(train_dir=str(folder), train_files=["x.parquet"])
+    with pytest.raises(InputError, match="There is no folder .*nowhere"):
+        loaded(train_dir=str(tmp_path / "nowhere"))
+    with pytest.raises(InputError, match="apple has no class folders"):
+        loaded(train_dir=str(folder / "apple"))
+    (tmp_path / "broken.zip").write_bytes(zipped(folder).read_bytes()[:500])
+    with pytest.raises(InputError, match="broken.zip is neither a folder nor a whole zip file"):
+        loaded(train_dir=str(tmp_path / "broken.zip"))
+    shutil.copytree(folder, tmp_path / "root" / "train")
+    shutil.copytree(folder, tmp_path / "root" / "val")
+    with pytest.raises(InputError, match="train and val, which look like splits .* give --train_dir .*root/train"):
+        loaded(train_dir=str(tmp_path / "root"))
+    with pytest.raises(InputError, match="There are no training images"):
+        loaded(validation_dir=str(folder))
+
+    shutil.copytree(folder, tmp_path / "other")
+    (tmp_path / "other" / "apple").rename(tmp_path / "other" / "apples")
+    with pytest.raises(InputError, match="4 images of classes that the training data do not have: apples"):
+        load_images(train_dir=str(folder), validation_dir=str(tmp_path / "other"))
+    shutil.rmtree(tmp_path / "other" / "apples")
+    with caplog.at_level(logging.WARNING):
+        load_images(train_dir=str(folder), validation_dir=str(tmp_path / "other"))
+    assert "The validation data have no images of apple." in caplog.text
+
+    (folder / "dog").mkdir()
+    (folder / "dog" / "notes.txt").write_text("no image")
+    with pytest.raises(InputError, match="The class folder .*dog has no images: add some, or remove it"):
+        read_folder(folder)
+
+
+def test_bad_images_are_named_or_skipped_and_counted(folder, caplog):
+    good = (folder / "apple" / "0.jpg").read_bytes()
+    (folder / "apple" / "1.jpg").write_bytes(good[: len(good) // 2])
+    (folder / "apple" / "2.jpg").write_text("no image at all")
+    picture(size=(15, 40)).save(folder / "boat" / "0.jpg")
+    picture(mode="CMYK").save(folder / "boat" / "1.jpg")
+    picture(mode="L").save(folder / "boat" / "2.jpg")
+    picture(mode="P").save(folder / "cloud" / "0.png")
+    PIL.Image.fromarray(np.full((40, 40), 3000, dtype=np.uint16)).save(folder / "cloud" / "1.png")
+    dataset = loaded(train_dir=str(folder)).splits["train"]
+    found = find_faults(dataset, "train", (16, 16))
+    with pytest.raises(InputError) as error:
+        keep_good(dataset, "train", found)
+    message = str(error.value)
+    for words in ("4 of the 14 images of the training data cannot be used", "apple/1.jpg (cut off or damaged: ",
+                  "apple/2.jpg (no image)", "boat/0.jpg (15x40 pixels, less than a patch of 16x16)",
+                  "cloud/1.png (pixels of more than 8 bits", "give --skip_bad_images"):  # fmt: skip
+        assert words in message
+    with caplog.at_level(logging.INFO):
+        kept = keep_good(dataset, "train", found, skip=True)
+    assert len(kept) == 10 and all("apple/1.jpg" not in row["image"]["path"] for row in kept)
+    assert "Skipped 4 of the 14 images of the training data" in caplog.text
+    assert "3 images of the training data are not RGB and are converted" in caplog.text
+    assert "boat/1.jpg (CMYK)" in caplog.text and "boat/2.jpg (L)" in caplog.text and "cloud/0.png (P)" in caplog.text
+    assert all(image.shape[2] == 3 for image in pixels(kept))
+
+
+def test_where_nothing_is_good_skipping_is_no_help(tmp_path):
+    for name in CLASSES:
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "0.jpg").write_text("no image")
+    dataset = loaded(train_dir=str(tmp_path)).splits["train"]
+    with pytest.raises(InputError, match="3 of the 3 images"):
+        keep_good(dataset, "train", find_faults(dataset, "train", (1, 1)), skip=True)
+
+
+def test_every_cut_of_a_jpeg_is_found(tmp_path):
+    picture(size=(200, 150)).save(tmp_path / "whole.jpg", quality=90)
+    whole = (tmp_path / "whole.jpg").read_bytes()
+    assert image_fault({"bytes": whole, "path": None}, (1, 1)) == {"fault": "", "mode": "RGB"}
+    for share in (0.05, 0.3, 0.6, 0.9):
+        assert image_fault({"bytes": whole[: int(share * len(whole))], "path": None}, (1, 1))["fault"]
+
+
+def test_pictures_are_turned_upright(tmp_path):
+    exif = PIL.Image.Exif()
+    exif[0x0112] = 6
+    picture().save(tmp_path / "turned.png", exif=exif)
+    upright = np.asarray(rotate(picture(), -90, expand=True))
+    np.testing.assert_array_equal(np.asarray(decode({"bytes": None, "path": str(tmp_path / "turned.png")})), upright)
+
+
+def test_training_transform_is_crop_flip_and_normalization():
+    transform = training_transform((24, 16), [0.4, 0.5, 0.6], [0.2, 0.3, 0.4], crop_scale=(1.0, 1.0), horizontal_flip=1)
+    image = picture(size=(16, 24))
+    # The whole of an image whose shape is that of the crop, if the shape of the crop does not vary.
+    transform.transforms[0].ratio = (16 / 24, 16 / 24)
+    expected = torch.from_numpy(np.asarray(image).copy()).permute(2, 0, 1).flip(-1) / 255
+    expected = (expected - torch.tensor([0.4, 0.5, 0.6])[:, None, None]) / torch.tensor([0.2, 0.3, 0.4])[:, None, None]
+    torch.testing.assert_close(transform(image), expected)
+    policy = training_transform((8, 8), [0.5] * 3, [0.5] * 3, auto_augment="cifar10").transforms[2]
+    assert isinstance(policy, v2.AutoAugment) and policy.policy == v2.AutoAugmentPolicy.CIFAR10
+
+
+def test_mixing_is_mixup_or_cutmix():
+    images = torch.stack([torch.full((3, 8, 8), float(i)) for i in range(4)])
+    labels = torch.arange(4)
+    seen = set()
+    for _ in range(40):
+        mixed, shares = mixing_transform(4, mixup_alpha=0.8, cutmix_alpha=1.0, switch_prob=0.5)(images, labels)
+        torch.testing.assert_close(shares.sum(1), torch.ones(4))
+        # A pixel is of the class that the label says, in both.
+        torch.testing.assert_close(mixed.mean((1, 2, 3)), shares @ torch.arange(4.0), atol=1e-4, rtol=0)
+        whole = (mixed == mixed.round()).all()
+        seen.add("cutmix" if whole and len(mixed[0].unique()) > 1 else "mixup" if not whole else "either")
+    assert {"cutmix", "mixup"} <= seen
+    always = mixing_transform(4, mixup_alpha=0.8, cutmix_alpha=1.0, switch_prob=1.0)
+    cut = torch.cat([always(images, labels)[0] for _ in range(10)])
+    assert torch.equal(cut, cut.round())
+    assert isinstance(mixing_transform(4, mixup_alpha=0.8), v2.MixUp) and mixing_transform(4) is None
+
+
+def collator(seed=0, **options):
+    processor = ViTImageProcessor(size={"height": 16, "width": 16})
+    transform = training_transform((16, 16), [0.5] * 3, [0.5] * 3, auto_augment="imagenet")
+    return ImageCollator(processor, transform, mixing_transform(3, 0.8, 1.0), seed, **options)
+
+
+def rows(folder):
+    dataset = loaded(train_dir=str(folder)).splits["train"]
+    return dataset.add_column("index", range(len(dataset)))
+
+
+def test_augmentation_is_a_function_of_image_seed_and_epoch(folder):
+    dataset, collate = rows(folder), collator()
+    batch = [dataset[i] for i in (3, 7, 11)]
+    torch.manual_seed(1)
+    first, state = collate(batch), torch.get_rng_state()
+    torch.manual_seed(1)
+    assert torch.equal(torch.get_rng_state(), state)  # nothing was drawn from the run's own random numbers
+    torch.manual_seed(2)
+    again, other_seed = collate(batch), collator(seed=5)(batch)
+    collate.set_epoch(1)
+    next_epoch = collate(batch)
+    assert first["pixel_values"].shape == (3, 3, 16, 16) and first["labels"].shape == (3, 3)
+    for key in first:
+        torch.testing.assert_close(again[key], first[key], atol=0, rtol=0)
+    assert not torch.equal(other_seed["pixel_values"], first["pixel_values"])
+    assert not torch.equal(next_epoch["pixel_values"], first["pixel_values"])
+    # Without mixing, an image is the same in any batch.
+    collate.mixing = None
+    alone, together = collate(batch[:1]), collate(batch)
+    assert torch.equal(alone["pixel_values"][0], together["pixel_values"][0])
+    assert together["labels"].tolist() == [0, 1, 2]
+
+
+def test_worker_processes_make_the_same_batches_and_see_an_epoch_begin(folder):
+    dataset, collate = rows(folder), collator()
+
+    def batches(workers):
+        options = {"persistent_workers": True} if workers else {}
+        loader = DataLoader(dataset, batch_size=4, collate_fn=collate, num_workers=workers, **options)
+        epochs = []
+        for epoch in range(2):
+            collate.set_epoch(epoch)
+            epochs.append(torch.cat([batch["pixel_values"] for batch in loader]))
+        return epochs
+
+    here, there = batches(0), batches(2)
+    assert torch.equal(here[0], there[0]) and torch.equal(here[1], there[1]) and not torch.equal(here[0], here[1])
+
+
+def test_evaluation_is_what_the_image_processor_makes(folder):
+    dataset, collate = loaded(train_dir=str(folder)).splits["train"], collator()
+    batch = collate([dataset[i] for i in (2, 5)])
+    expected = collate.processor([PIL.Image.open(dataset[i]["image"]["path"]) for i in (2, 5)], return_tensors="pt")
+    assert torch.equal(batch["pixel_values"], expected["pixel_values"]) and batch["labels"].tolist() == [0, 1]
+    assert to_pil_image(batch["pixel_values"][0]).size == (16, 16)
