@@ -1,17 +1,15 @@
-"""Pictures of the spatial weights that a model has learned (paper, Figure 4)."""
+"""Pictures of the spatial weights that a model has learned: filters over an image (paper, Figure 3) or a text (4)."""
 
 import math
 from pathlib import Path
 
-import matplotlib
 import torch
+from matplotlib.patches import Rectangle
 from transformers import AutoModel
 
 from ..errors import InputError
 from ..modeling_gmlp import GMLPPreTrainedModel
-
-matplotlib.use("Agg")
-from matplotlib import pyplot as plt
+from .pictures import check_picture, plt, save_picture
 
 
 def load_spatial_model(checkpoint: str | Path) -> GMLPPreTrainedModel:
@@ -32,30 +30,72 @@ def load_spatial_model(checkpoint: str | Path) -> GMLPPreTrainedModel:
 
 @torch.no_grad()
 def middle_filters(model: GMLPPreTrainedModel) -> torch.Tensor:
-    """The row of W of the token in the middle of the sequence, for every layer: [L, n]."""
+    """Of a text model, the row of W of the token in the middle of the sequence, for every layer: [L, n]."""
     return torch.stack([proj.matrix()[proj.bias.shape[0] // 2].float() for proj in model.spatial_projections()]).cpu()
 
 
-def plot_filters(model: GMLPPreTrainedModel, path: str | Path, *, max_layers: int = 36) -> None:
+@torch.no_grad()
+def patch_filters(model: GMLPPreTrainedModel, patches: list[tuple[int, int]]) -> torch.Tensor:
     """
-    The paper's Figure 4 for a text model: per layer, how much each token of the sequence counts for the gate of the
-    token in the middle.
+    Of an image model, the rows of W of some output patches, over the grid of input patches; [CLS] is left out.
 
     Args:
-        model: A text model.
-        path: The picture to write, its kind by its ending.
-        max_layers: Of a deeper model, so many layers are drawn, evenly spread.
+        model: An image model.
+        patches: Output patches by row and column of the grid.
+
+    Returns:
+        [L, patches, rows, columns]
+    """
+    grid, prefix = model.config.grid_size, model.config.num_prefix_tokens
+    tokens = [prefix + row * grid[1] + column for row, column in patches]
+    rows = [proj.matrix()[tokens, prefix:].float() for proj in model.spatial_projections()]
+    return torch.stack(rows).unflatten(-1, grid).cpu()
+
+
+def spread_layers(depth: int, at_most: int) -> list[int]:
+    """
+    The layers of `depth` to be drawn, counted from 0: all, or as many as are wanted, evenly spread from first to last.
 
     Raises:
-        InputError: If the model is one for images, or the folder of `path` does not exist.
+        InputError: If none is wanted.
     """
-    if model.config.model_type != "gmlp":
-        raise InputError("Filters over a line of tokens are for text models; this one is for images.")
-    if not Path(path).resolve().parent.is_dir():
-        raise InputError(f"There is no folder {Path(path).resolve().parent} to write the picture to.")
+    if at_most < 1:
+        raise InputError(f"--max_layers is the number of blocks to be drawn, at least 1, and here it is {at_most}.")
+    return torch.linspace(0, depth - 1, min(depth, at_most)).round().int().unique().tolist()
+
+
+def spread_patches(grid: tuple[int, int]) -> list[tuple[int, int]]:
+    """Five patches by row and column, or fewer of a small grid: four near its corners, and the one in the middle."""
+    (top, middle, bottom), (left, center, right) = ([size // 6, size // 2, size - 1 - size // 6] for size in grid)
+    patches = [(top, left), (top, right), (middle, center), (bottom, left), (bottom, right)]
+    return list(dict.fromkeys(patches))
+
+
+def plot_filters(model: GMLPPreTrainedModel, path: str | Path, *, max_layers: int | None = None):
+    """
+    The spatial filters of a model. Of a text model, the paper's Figure 4: per layer, how much each token of the
+    sequence counts for the gate of the token in the middle. Of an image model, its Figure 3: a row of pictures per
+    layer, each showing how much every patch of the image counts for the gate of one patch.
+
+    Args:
+        model: A model for text or for images.
+        path: The picture to write, its kind by its ending.
+        max_layers: Of a deeper model, so many layers are drawn, evenly spread; by default 36 for text, 12 for images.
+
+    Raises:
+        InputError: If the picture cannot be written to `path`, or no layer is to be drawn.
+    """
+    check_picture(path)
+    images = model.config.model_type == "gmlp_vision"
+    layers = spread_layers(model.config.num_hidden_layers, (12 if images else 36) if max_layers is None else max_layers)
+    figure = _patch_figure(model, layers) if images else _token_figure(model, layers)
+    save_picture(figure, path)
+
+
+def _token_figure(model: GMLPPreTrainedModel, layers: list[int]) -> plt.Figure:
+    """Curves of W over the sequence, one per layer."""
     filters = middle_filters(model)
-    depth, n = filters.shape
-    layers = torch.linspace(0, depth - 1, min(depth, max_layers)).round().int().unique().tolist()
+    n = filters.shape[1]
     columns = min(len(layers), 6 if len(layers) > 12 else 3 if len(layers) > 4 else 2)
     rows = math.ceil(len(layers) / columns)
     width = 2.2 if columns == 6 else 3.2
@@ -75,8 +115,43 @@ def plot_filters(model: GMLPPreTrainedModel, path: str | Path, *, max_layers: in
     for column in range(columns):
         lowest = max(i for i in range(column, len(layers), columns))
         axes.flat[lowest].tick_params(labelbottom=True)
-    figure.suptitle(f"Spatial filters: weights of W for the gate of the middle token (n = {n})", fontsize=10)
+    some = f" ({len(layers)} of {len(filters)} blocks)" if len(layers) < len(filters) else ""
+    figure.suptitle(f"Spatial filters{some}: weights of W for the gate of the middle token (n = {n})", fontsize=10)
     figure.supxlabel("position of the other token, relative to the middle one", fontsize=9)
     figure.supylabel("weight", fontsize=9)
-    figure.savefig(path, dpi=150)
-    plt.close(figure)
+    return figure
+
+
+def _patch_figure(model: GMLPPreTrainedModel, layers: list[int]) -> plt.Figure:
+    """Pictures of rows of W over the grid of patches: a row of them per layer, in one scale within the layer."""
+    grid = model.config.grid_size
+    patches = spread_patches(grid)
+    filters = patch_filters(model, patches)
+    height = 1.1 * min(2.0, max(0.5, grid[0] / grid[1]))
+    figure, axes = plt.subplots(
+        len(layers),
+        len(patches),
+        figsize=(max(6.0, 1.1 * len(patches) + 1.9), height * len(layers) + 1.2),
+        squeeze=False,
+        layout="constrained",
+    )
+    for row, layer in zip(axes, layers):
+        # Zero is white, whatever the weights; a layer that is all zero has no scale of its own.
+        limit = filters[layer].abs().max().item() or 1.0
+        for axis, (patch_row, patch_column), weights in zip(row, patches, filters[layer]):
+            image = axis.imshow(weights, cmap="RdBu_r", vmin=-limit, vmax=limit)
+            axis.add_patch(Rectangle((patch_column - 0.5, patch_row - 0.5), 1, 1, fill=False, edgecolor="black"))
+            axis.set(xticks=[], yticks=[])
+        row[0].set_ylabel(f"block {layer + 1}", fontsize=8)
+        bar = figure.colorbar(image, ax=row, ticks=[-limit, 0, limit], fraction=0.02, pad=0.01)
+        bar.ax.set_yticklabels([f"{-limit:.2g}", "0", f"{limit:.2g}"], fontsize=7)
+    for axis, (patch_row, patch_column) in zip(axes[0], patches):
+        axis.set_title(f"row {patch_row + 1}, column {patch_column + 1}", fontsize=8)
+    cls = ", [CLS] left out" if model.config.num_prefix_tokens else ""
+    some = f" ({len(layers)} of {len(filters)} blocks)" if len(layers) < len(filters) else ""
+    figure.suptitle(
+        f"Spatial filters{some}: rows of W over {grid[0]} x {grid[1]} patches{cls},\n"
+        "for the gate of the boxed patch; one scale per block",
+        fontsize=10,
+    )
+    return figure

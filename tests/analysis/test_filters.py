@@ -1,9 +1,18 @@
+import numpy as np
 import pytest
 import torch
 from PIL import Image
 
-from hf_gmlp import GMLPConfig, GMLPForMaskedLM, GMLPModel, GMLPVisionConfig, GMLPVisionModel
-from hf_gmlp.analysis.filters import load_spatial_model, middle_filters, plot_filters
+from hf_gmlp import GMLPConfig, GMLPForMaskedLM, GMLPModel, GMLPVisionModel
+from hf_gmlp.analysis.filters import (
+    load_spatial_model,
+    middle_filters,
+    patch_filters,
+    plot_filters,
+    spread_layers,
+    spread_patches,
+)
+from hf_gmlp.cli import main
 from hf_gmlp.errors import InputError
 
 
@@ -27,7 +36,7 @@ def test_filters_are_the_middle_rows():
     assert torch.equal(middle_filters(model)[1], weight[10 - 1 - 5 : 2 * 10 - 1 - 5])
 
 
-@pytest.mark.parametrize("layers", [1, 6, 40])
+@pytest.mark.parametrize("layers", [1, 6, 14])
 def test_picture(tmp_path, layers):
     text_model(layers).save_pretrained(tmp_path / "model")
     plot_filters(load_spatial_model(tmp_path / "model"), tmp_path / "filters.png")
@@ -37,12 +46,64 @@ def test_picture(tmp_path, layers):
     assert any(color == (31, 119, 180) for _, color in colors)
 
 
+@pytest.mark.parametrize("pooling", ["cls", "mean"])
+def test_patch_filters_are_rows_of_w_over_the_grid(vision_config, far_model, pooling):
+    # 2 x 3 patches; with [CLS] in front, patch (r, c) is token 1 + 3 r + c.
+    model = far_model(GMLPVisionModel, vision_config(image_size=(8, 12), pooling=pooling))
+    filters = patch_filters(model, [(0, 0), (1, 2)])
+    assert filters.shape == (2, 2, 2, 3)
+    first = 1 if pooling == "cls" else 0
+    for layer, block in enumerate(model.layers):
+        weight = block.spatial_gating_unit.proj.weight.detach()
+        assert weight.shape == (6 + first, 6 + first)
+        for r in range(2):
+            for c in range(3):
+                assert filters[layer, 0, r, c] == weight[first, first + 3 * r + c]
+                assert filters[layer, 1, r, c] == weight[first + 5, first + 3 * r + c]
+
+
+def test_layers_are_spread_from_first_to_last():
+    assert spread_layers(5, 36) == [0, 1, 2, 3, 4] and spread_layers(1, 36) == [0]
+    assert spread_layers(30, 4) == [0, 10, 19, 29] and len(spread_layers(144, 36)) == 36
+
+
+@pytest.mark.parametrize("grid", [(1, 1), (1, 4), (2, 2), (4, 4), (14, 14), (6, 14)])
+def test_patches_are_spread_over_the_grid(grid):
+    patches = spread_patches(grid)
+    assert 1 <= len(patches) <= 5 and len(set(patches)) == len(patches)
+    assert all(0 <= row < grid[0] and 0 <= column < grid[1] for row, column in patches)
+    assert (grid[0] // 2, grid[1] // 2) in patches
+    if min(grid) >= 4:
+        assert len(patches) == 5
+
+
+@pytest.mark.parametrize("fields", [{}, {"image_size": (8, 24), "num_hidden_layers": 14}, {"image_size": 4}])
+def test_picture_of_an_image_model(tmp_path, vision_config, far_model, fields, capsys):
+    model = far_model(GMLPVisionModel, vision_config(**fields))
+    with torch.no_grad():
+        for projection in model.spatial_projections():
+            # In a scale with [CLS] in it, nothing would be seen of the rest.
+            projection.weight[:, 0] = 1e4
+            projection.weight[0] = 1e4
+    model.save_pretrained(tmp_path / "model")
+    main(["plot", "filters", str(tmp_path / "model"), "--output", str(tmp_path / "f.png"), "--max_layers", "3"])
+    assert "f.png" in capsys.readouterr().out
+    with Image.open(tmp_path / "f.png") as picture:
+        pixels = np.asarray(picture.convert("RGB")).astype(int)
+        size = picture.size
+    # The ends of the scale are there, one of which the largest weight has in every block.
+    assert (pixels[..., 0] - pixels[..., 2] > 100).any() and (pixels[..., 2] - pixels[..., 0] > 100).any()
+    # Three rows of pictures for a model with many blocks.
+    assert size[1] < 1000
+
+
 def test_what_cannot_be_drawn(tmp_path):
-    images = GMLPVisionModel(GMLPVisionConfig(hidden_size=8, num_hidden_layers=1, intermediate_size=16, image_size=32))
-    with pytest.raises(InputError, match="this one is for images"):
-        plot_filters(images, tmp_path / "filters.png")
     text = GMLPModel(text_model(1).config)
     with pytest.raises(InputError, match="no folder"):
         plot_filters(text, tmp_path / "nowhere" / "filters.png")
+    with pytest.raises(InputError, match="no ending of a picture"):
+        plot_filters(text, tmp_path / "filters.txt")
+    with pytest.raises(InputError, match="at least 1, and here it is 0"):
+        plot_filters(text, tmp_path / "filters.png", max_layers=0)
     with pytest.raises(InputError, match="no model to open"):
         load_spatial_model(tmp_path)

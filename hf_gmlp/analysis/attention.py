@@ -1,0 +1,118 @@
+"""What the tiny attention of an aMLP looks at in a pair of sentences (paper, Appendix D and Figure 10)."""
+
+from pathlib import Path
+
+import torch
+from transformers import AutoModel, AutoTokenizer, PreTrainedTokenizerBase
+
+from ..errors import InputError
+from ..modeling_gmlp import GMLPModel
+from .pictures import check_picture, plt, save_picture
+
+
+def load_attentive_model(checkpoint: str | Path) -> tuple[GMLPModel, PreTrainedTokenizerBase]:
+    """
+    The model of an aMLP's checkpoint for text, whichever head it was saved with, and its tokenizer.
+
+    Raises:
+        InputError: If there is no checkpoint or no tokenizer, or the model is no aMLP for text.
+    """
+    try:
+        # The eager form gives its weights away.
+        model = AutoModel.from_pretrained(checkpoint, attn_implementation="eager").eval()
+    except (OSError, ValueError) as error:
+        raise InputError(f"There is no model to open in {checkpoint}: {error}") from error
+    if not isinstance(model, GMLPModel):
+        raise InputError(f"{checkpoint} is a {type(model).__name__}; attention is drawn of an aMLP for text.")
+    if not model.config.attention_size:
+        raise InputError(
+            f"{checkpoint} is a gMLP without attention: there is nothing to draw. Choose an aMLP (attention_size > 0)."
+        )
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(checkpoint)
+    except (OSError, ValueError) as error:
+        raise InputError(f"There is no tokenizer in {checkpoint}, to split the sentences by: {error}") from error
+    return model, tokenizer
+
+
+@torch.no_grad()
+def largest_attention(
+    model: GMLPModel, tokenizer: PreTrainedTokenizerBase, first: str, second: str | None = None
+) -> tuple[list[str], list[int], torch.Tensor]:
+    """
+    For every pair of tokens the largest attention weight over the first half of the blocks (of an odd number, without
+    the one in the middle; of a single one, that).
+
+    A model that sees padding (`mask_padding=False`, as in the paper) gets it, up to its n tokens, as in its training;
+    the padding is left out of the result.
+
+    Args:
+        model: An aMLP for text in eval mode, its attention eager.
+        tokenizer: Its own.
+        first: A sentence, or the first of a pair.
+        second: The second of a pair.
+
+    Returns:
+        The tokens, [CLS] and [SEP] among them; the segment of each; the weights [m, m], of the token that looks (rows)
+        to the token that is looked at (columns).
+
+    Raises:
+        InputError: If a sentence is empty, or both are longer than the model takes.
+    """
+    for sentence in (first, second):
+        if sentence is not None and not sentence.strip():
+            raise InputError("A sentence is empty: give words to look at.")
+    n = model.config.max_position_embeddings
+    length = len(tokenizer(first, second)["input_ids"])
+    if length > n:
+        raise InputError(f"The sentences have {length} tokens and the model takes up to {n}: give shorter ones.")
+    padding = {} if model.config.mask_padding else {"padding": "max_length", "max_length": n}
+    inputs = tokenizer(first, second, return_token_type_ids=True, return_tensors="pt", **padding)
+    if not model.config.type_vocab_size:
+        segments = inputs.pop("token_type_ids")
+    else:
+        segments = inputs["token_type_ids"]
+    attentions = model(**inputs, output_attentions=True).attentions
+    half = attentions[: max(1, len(attentions) // 2)]
+    # One head each: [L / 2, 1, 1, m, m].
+    weights = torch.stack(half).float().amax(dim=0)[0, 0]
+    tokens = tokenizer.convert_ids_to_tokens(inputs["input_ids"][0])
+    return tokens[:length], segments[0, :length].tolist(), weights[:length, :length].cpu()
+
+
+def plot_attention(
+    model: GMLPModel, tokenizer: PreTrainedTokenizerBase, first: str, second: str | None, path: str | Path
+):
+    """
+    The paper's Figure 10: `largest_attention` as a picture, with the tokens on both axes and lines between the
+    sentences.
+
+    Args:
+        model, tokenizer, first, second: As for `largest_attention`.
+        path: The picture to write, its kind by its ending.
+
+    Raises:
+        InputError: As `largest_attention`, or if the picture cannot be written to `path`.
+    """
+    check_picture(path)
+    tokens, segments, weights = largest_attention(model, tokenizer, first, second)
+    m = len(tokens)
+    size = max(4.5, 0.19 * m + 1.6)
+    figure, axis = plt.subplots(figsize=(size + 0.9, size + 0.4), layout="constrained")
+    image = axis.imshow(weights, cmap="Blues", vmin=0, vmax=weights.max().item(), interpolation="nearest")
+    # A dollar sign in a token starts no formula.
+    axis.set_xticks(range(m), tokens, rotation=90, fontsize=8, parse_math=False)
+    axis.set_yticks(range(m), tokens, fontsize=8, parse_math=False)
+    for i in range(1, m):
+        if segments[i] != segments[i - 1]:
+            axis.axhline(i - 0.5, color="black", linewidth=0.8)
+            axis.axvline(i - 0.5, color="black", linewidth=0.8)
+    axis.set_xlabel("token that is looked at", fontsize=9)
+    axis.set_ylabel("token that looks", fontsize=9)
+    half, depth = max(1, model.config.num_hidden_layers // 2), model.config.num_hidden_layers
+    blocks = f"blocks 1 to {half} of {depth}" if half > 1 else f"block 1 of {depth}"
+    axis.set_title(f"Tiny attention (width {model.config.attention_size}): largest weight over {blocks}", fontsize=9)
+    bar = figure.colorbar(image, ax=axis, fraction=0.046, pad=0.02)
+    bar.set_label("attention weight (color scale up to the largest shown)", fontsize=8)
+    bar.ax.tick_params(labelsize=7)
+    save_picture(figure, path)
