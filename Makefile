@@ -5,7 +5,7 @@ BIN := .venv/bin
 INSTALLED := .venv/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test conformance lint format clean
+.PHONY: help install demo replicate test conformance lint format clean
 
 help: ## list the targets
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -23,6 +23,9 @@ $(INSTALLED): pyproject.toml
 
 demo: $(INSTALLED) ## train a small gMLP on the reference of Python, in minutes, and see what it learned
 	$(BIN)/python examples/demo.py
+
+replicate: $(INSTALLED) ## run the paper's comparisons in small; ARGS="--help" says how
+	$(BIN)/python examples/replicate.py $(ARGS)
 
 test: $(INSTALLED) ## run the tests
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile
