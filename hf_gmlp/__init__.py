@@ -13,6 +13,7 @@ from . import modeling_gmlp
 from ._version import __version__
 from .configuration_gmlp import GMLPConfig, GMLPVisionConfig
 from .modeling_gmlp import (
+    GMLPForCausalLM,
     GMLPForImageClassification,
     GMLPForMaskedLM,
     GMLPForMultipleChoice,
@@ -41,6 +42,7 @@ del _config, _auto_class, _model_class, _image_processors
 
 __all__ = [
     "GMLPConfig",
+    "GMLPForCausalLM",
     "GMLPForImageClassification",
     "GMLPForMaskedLM",
     "GMLPForMultipleChoice",

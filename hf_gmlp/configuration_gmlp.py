@@ -35,6 +35,8 @@ class GMLPBaseConfig(PreTrainedConfig):
             Z + f(Z) or f(Z). "split" is the spatial gating unit of the paper.
         toeplitz (`bool`):
             Whether W[i, j] depends on j - i alone, and so has 2n - 1 weights in place of n * n (Appendix C).
+        is_causal (`bool`):
+            Whether a token sees itself and earlier ones alone, in W and in tiny attention. `GMLPForCausalLM` sets it.
         attention_size (`int`):
             Width of the single-head tiny attention that turns a gMLP into an aMLP (Figure 6); 0 means none.
         hidden_act (`str`): The activation after the first channel projection.
@@ -66,6 +68,7 @@ class GMLPBaseConfig(PreTrainedConfig):
     intermediate_size: int = 3072
     spatial_gating: Literal["split", "multiplicative", "additive", "linear"] = "split"
     toeplitz: bool = False
+    is_causal: bool = False
     attention_size: int = 0
     hidden_act: str = "gelu"
     hidden_dropout_prob: float | int = 0.0
@@ -170,7 +173,9 @@ class GMLPConfig(GMLPBaseConfig):
             With an `attention_mask`, hide padding from the spatial projection and from tiny attention, so that a
             sequence gives the same output alone, padded, or in any batch. The paper leaves padding visible (section
             4): `False` does that.
-        mlm_transform (`bool`): BERT's dense, activation and LayerNorm in front of the masked-language-model decoder.
+        mlm_transform (`bool`):
+            BERT's dense, activation and LayerNorm in front of the masked-language-model decoder. A causal language
+            model has none, as GPT-2 has none.
         sparse_prediction (`bool`):
             In training, compute masked-language-model logits at the labelled positions only; `logits` then has shape
             [labelled positions, vocab_size].
@@ -188,10 +193,13 @@ class GMLPConfig(GMLPBaseConfig):
     """
 
     model_type = "gmlp"
+    # Of an evaluation by Trainer, which would gather it from all batches.
+    keys_to_ignore_at_inference: ClassVar[list[str]] = ["past_key_values"]
     code_map: ClassVar[dict[str, str]] = {
         "AutoModel": "GMLPModel",
         "AutoModelForPreTraining": "GMLPForMaskedLM",
         "AutoModelForMaskedLM": "GMLPForMaskedLM",
+        "AutoModelForCausalLM": "GMLPForCausalLM",
         "AutoModelForSequenceClassification": "GMLPForSequenceClassification",
         "AutoModelForTokenClassification": "GMLPForTokenClassification",
         "AutoModelForQuestionAnswering": "GMLPForQuestionAnswering",
@@ -241,6 +249,7 @@ class GMLPVisionConfig(GMLPBaseConfig):
             layer with tanh before the classifier, which gives the parameter counts of the paper's Table 1. "mean"
             averages the patches (n = 196, no dense layer), as timm's models do.
         toeplitz (`bool`): Must be off: patches form a grid, and W[i, j] over a grid is no function of j - i.
+        is_causal (`bool`): Must be off: the patches of an image have no first and no last.
         classifier_dropout (`float`): Dropout in front of the classifier.
 
     Example:
@@ -296,6 +305,8 @@ class GMLPVisionConfig(GMLPBaseConfig):
                 "`toeplitz=True` is for text: in an image, the distance between two patches is not the difference of "
                 "their places in the sequence. Leave it off."
             )
+        if self.is_causal:
+            raise ValueError("`is_causal=True` is for text: the patches of an image all see each other. Leave it off.")
         for name in ("image_size", "patch_size"):
             if not isinstance(getattr(self, name), int) and len(getattr(self, name)) != 2:
                 raise ValueError(f"`{name}` must be one number or (height, width), got {getattr(self, name)}.")

@@ -23,6 +23,7 @@ DEFAULT_LICENSE = "apache-2.0"
 TASKS = {
     "GMLPModel": ("feature-extraction", "text encoder", "AutoModel", ""),
     "GMLPForMaskedLM": ("fill-mask", "masked language model", "AutoModelForMaskedLM", "text"),
+    "GMLPForCausalLM": ("text-generation", "causal language model", "AutoModelForCausalLM", "text"),
     "GMLPForSequenceClassification": (
         "text-classification",
         "text classifier",
@@ -194,7 +195,11 @@ def _architecture(model) -> str:
     if config.model_type == "gmlp_vision":
         rows += [("image size", config.image_size), ("patch size", config.patch_size), ("pooling", config.pooling)]
     else:
-        rows += [("vocabulary", config.vocab_size), ("padding", "hidden" if config.mask_padding else "visible")]
+        rows += [
+            ("direction", "causal: no token sees a later one" if config.is_causal else "both ways"),
+            ("vocabulary", config.vocab_size),
+            ("padding", "hidden" if config.mask_padding else "visible"),
+        ]
     if type(model).__name__.endswith("Classification"):
         labels = [str(label) for label in config.id2label.values()]
         rows.append(("labels", ", ".join(labels[:10]) + (f" and {len(labels) - 10} more" if len(labels) > 10 else "")))
@@ -215,6 +220,7 @@ def _loading(model, name: str) -> str:
     if kind:
         example = {
             "fill-mask": '"The capital of France is [MASK]."',
+            "text-generation": '"Once upon a time", max_new_tokens=5',
             "image-classification": '"picture.jpg"',
         }.get(pipeline_tag, '"A sentence to try."')
         argument = "image_processor" if kind == "image" else "tokenizer"
@@ -255,8 +261,10 @@ def _limits(model) -> str:
             "`model.resize_image_size(...)` makes the model take another size; train it on after that."
         )
     else:
+        side = "on either side" if config.is_causal else "on the right"
+        generation = ", prompt and what is generated together" if type(model).__name__ == "GMLPForCausalLM" else ""
         text = (
-            f"A sequence has at most {config.max_position_embeddings} tokens; padding goes on the right. "
+            f"A sequence has at most {config.max_position_embeddings} tokens{generation}; padding goes {side}. "
             "`model.resize_position_embeddings(...)` makes room for more; train it on after that."
         )
     return f"## Limits\n\n{text} The model knows what its training data shows, with the biases of that data."

@@ -4,10 +4,12 @@
 Read from top to bottom, this file follows the data: embeddings -> L times GMLPBlock -> final LayerNorm -> heads.
 There are no position embeddings anywhere: the spatial projection in each block (spatial_gating.py) knows the order.
 
-Shapes: B batch, m tokens (m <= n = config.max_position_embeddings), D hidden_size, F intermediate_size, V vocab_size.
+Shapes: B batch, m tokens (m <= n = config.max_position_embeddings), D hidden_size, F intermediate_size, V vocab_size,
+E spatial_size, A attention_size; t tokens in all, where a causal model is given m and remembers the t - m before them.
 This file travels with every saved checkpoint and needs torch and transformers alone.
 """
 
+import copy
 import tempfile
 from collections.abc import Callable
 
@@ -15,14 +17,17 @@ import torch
 from huggingface_hub import HfApi
 from torch import nn
 from torch.nn import functional as F
-from transformers import PreTrainedModel
+from transformers import GenerationConfig, GenerationMixin, PreTrainedModel
 from transformers import initialization as init
 from transformers.activations import ACT2FN
+from transformers.cache_utils import Cache, DynamicCache, DynamicLayer
 from transformers.loss.loss_utils import fixed_cross_entropy
-from transformers.masking_utils import create_bidirectional_mask
+from transformers.masking_utils import create_causal_mask
 from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.modeling_outputs import (
     BaseModelOutputWithPooling,
+    BaseModelOutputWithPoolingAndCrossAttentions,
+    CausalLMOutputWithPast,
     ImageClassifierOutput,
     MaskedLMOutput,
     MultipleChoiceModelOutput,
@@ -31,14 +36,18 @@ from transformers.modeling_outputs import (
     TokenClassifierOutput,
 )
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 from transformers.processing_utils import Unpack
-from transformers.utils import TransformersKwargs
+from transformers.utils import TransformersKwargs, logging
 from transformers.utils.generic import can_return_tuple, merge_with_config_defaults
+from transformers.utils.import_utils import is_tracing
 from transformers.utils.output_capturing import capture_outputs
 
 from .configuration_gmlp import GMLPBaseConfig, GMLPConfig, GMLPVisionConfig, as_pair
 from .model_card import model_card
 from .spatial_gating import SpatialGatingUnit, SpatialProjection
+
+logger = logging.get_logger(__name__)
 
 
 class GMLPEmbeddings(nn.Module):
@@ -99,14 +108,14 @@ class GMLPPatchEmbeddings(nn.Module):
 def eager_attention_forward(
     module: nn.Module,
     query: torch.Tensor,  # [B, 1, m, A]
-    key: torch.Tensor,  # [B, 1, m, A]
-    value: torch.Tensor,  # [B, 1, m, A]
-    attention_mask: torch.Tensor | None,  # [B, 1, m, m], 0 to see and very negative to hide
+    key: torch.Tensor,  # [B, 1, t, A]
+    value: torch.Tensor,  # [B, 1, t, A]
+    attention_mask: torch.Tensor | None,  # [B, 1, m, t], 0 to see and very negative to hide
     scaling: float,
     dropout: float = 0.0,
     **kwargs: Unpack[TransformersKwargs],
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """The plain form of attention, which can also give its weights: ([B, m, 1, A], [B, 1, m, m])."""
+    """The plain form of attention, which can also give its weights: ([B, m, 1, A], [B, 1, m, t])."""
     weights = torch.matmul(query, key.transpose(2, 3)) * scaling
     if attention_mask is not None:
         weights = weights + attention_mask
@@ -117,24 +126,29 @@ def eager_attention_forward(
 
 
 class GMLPTinyAttention(nn.Module):
-    """The single-head attention that makes an aMLP (Figure 6): [B, m, D] -> [B, m, spatial_size]."""
+    """The single-head attention that makes an aMLP (Figure 6): [B, m, D] -> [B, m, E]."""
 
     def __init__(self, config: GMLPBaseConfig):
         super().__init__()
         self.config = config
-        self.is_causal = False
+        self.is_causal = config.is_causal
         self.scaling = config.attention_size**-0.5
         self.qkv_proj = nn.Linear(config.hidden_size, 3 * config.attention_size)
         self.out_proj = nn.Linear(config.attention_size, config.spatial_size)
 
+    def project(self, hidden_states: torch.Tensor) -> list[torch.Tensor]:
+        """The query of every token, and its key and value side by side: [B, m, D] -> [B, 1, m, A], [B, 1, m, 2A]."""
+        size = self.config.attention_size
+        return self.qkv_proj(hidden_states)[:, None].split([size, 2 * size], dim=-1)
+
     def forward(
         self,
-        hidden_states: torch.Tensor,
+        query: torch.Tensor,  # [B, 1, m, A]
+        key_value: torch.Tensor,  # [B, 1, t, 2A]
         attention_mask: torch.Tensor | None = None,
         **kwargs: Unpack[TransformersKwargs],
-    ) -> tuple[torch.Tensor, torch.Tensor | None]:
-        # One head: [B, m, A] -> [B, 1, m, A].
-        query, key, value = (x[:, None] for x in self.qkv_proj(hidden_states).chunk(3, dim=-1))
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:  # [B, m, E]
+        key, value = key_value.chunk(2, dim=-1)
         attention_interface: Callable = ALL_ATTENTION_FUNCTIONS.get_interface(
             self.config._attn_implementation, eager_attention_forward
         )
@@ -157,8 +171,9 @@ class GMLPBlock(GradientCheckpointingLayer):
     LN(x) too and is added to the gate (Figure 6).
     """
 
-    def __init__(self, config: GMLPBaseConfig, drop_path_rate: float):
+    def __init__(self, config: GMLPBaseConfig, drop_path_rate: float, layer_idx: int = 0):
         super().__init__()
+        self.layer_idx = layer_idx
         self.norm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
         self.proj_in = nn.Linear(config.hidden_size, config.intermediate_size)
         self.activation = ACT2FN[config.hidden_act]
@@ -174,12 +189,22 @@ class GMLPBlock(GradientCheckpointingLayer):
         hidden_states: torch.Tensor,  # [B, m, D]
         padding_mask: torch.Tensor | None = None,  # [B, m], for the spatial projection
         attention_mask: torch.Tensor | None = None,  # what the attention implementation wants, for tiny attention
+        positions: torch.Tensor | None = None,  # [B, t], the rows of W, if they are not 0 to t - 1
+        past_key_values: Cache | None = None,
         **kwargs: Unpack[TransformersKwargs],
     ) -> torch.Tensor:  # [B, m, D]
         x = self.norm(hidden_states)
         z = self.activation_dropout(self.activation(self.proj_in(x)))
-        attention_output = self.attention(x, attention_mask, **kwargs)[0] if self.attention is not None else None
-        y = self.proj_out(self.spatial_gating_unit(z, padding_mask, attention_output))
+        u, v = self.spatial_gating_unit.split(z, padding_mask)
+        query, key_value = self.attention.project(x) if self.attention is not None else (None, v[:, None, :, :0])
+        if past_key_values is not None:
+            # From here on those of the earlier tokens too: [B, m, ...] -> [B, t, ...].
+            v, key_value = past_key_values.update(v[:, None], key_value, self.layer_idx)
+            v = v[:, 0]
+        attention_output = None
+        if self.attention is not None:
+            attention_output = self.attention(query, key_value, attention_mask, **kwargs)[0]
+        y = self.proj_out(self.spatial_gating_unit(u, v, attention_output, positions))
         return hidden_states + drop_path(self.dropout(y), self.drop_path_rate, self.training)
 
 
@@ -295,12 +320,82 @@ class GMLPPreTrainedModel(PreTrainedModel):
 def build_layers(config: GMLPBaseConfig) -> nn.ModuleList:
     """L blocks; block l is dropped with probability l / L * drop_path_rate in training (the paper's [32])."""
     depth = config.num_hidden_layers
-    return nn.ModuleList(GMLPBlock(config, config.drop_path_rate * (i + 1) / depth) for i in range(depth))
+    return nn.ModuleList(GMLPBlock(config, config.drop_path_rate * (i + 1) / depth, i) for i in range(depth))
+
+
+class GMLPCacheLayer(DynamicLayer):
+    """
+    What a block of a causal model remembers: as `keys` the v of the spatial projection, [B, 1, t, E], and as `values`
+    the keys and values of tiny attention side by side, [B, 1, t, 2A], of width 0 in a gMLP.
+
+    It is the library's layer but for this: it writes new tokens into storage that doubles when it is full, and so does
+    not copy all the earlier ones for each.
+    """
+
+    def __init__(self, **kwargs):
+        super().__init__(**kwargs)
+        self.storage: list[torch.Tensor | None] = [None, None]
+
+    def update(
+        self, key_states: torch.Tensor, value_states: torch.Tensor, *args, **kwargs
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        # Writing in place is not for tensors that a gradient or a graph still wants as they are.
+        if self.get_seq_length() == 0 or key_states.requires_grad or torch.compiler.is_compiling():
+            return super().update(key_states, value_states)
+        self.keys, self.storage[0] = append(self.keys, self.storage[0], key_states)
+        self.values, self.storage[1] = append(self.values, self.storage[1], value_states)
+        return self.keys, self.values
+
+
+def append(held: torch.Tensor, storage: torch.Tensor | None, new: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """
+    `torch.cat([held, new], dim=2)`, as the beginning of some storage with room for more, and that storage: the given
+    one if `held` is its beginning, as it is unless beams were reordered or the like, and there is room for `new`.
+    """
+    start, end = held.shape[2], held.shape[2] + new.shape[2]
+    is_beginning = storage is not None and held.data_ptr() == storage.data_ptr() and len(held) == len(storage)
+    if not is_beginning or end > storage.shape[2]:
+        storage = held.new_empty(*held.shape[:2], 2 * end, held.shape[3])
+        storage[:, :, :start] = held
+    storage[:, :, start:end] = new
+    return storage[:, :, :end], storage
+
+
+def make_room(past_key_values: Cache) -> Cache:
+    """Gives a cache of the library that is still empty, such as `generate` makes, layers of ours."""
+    if past_key_values.layer_class_to_replicate is DynamicLayer:
+        past_key_values.layer_class_to_replicate = GMLPCacheLayer
+    for i, layer in enumerate(past_key_values.layers):
+        if type(layer) is DynamicLayer and not layer.is_initialized:
+            past_key_values.layers[i] = GMLPCacheLayer()
+    return past_key_values
+
+
+def positions_after_padding(attention_mask: torch.Tensor) -> torch.Tensor | None:
+    """
+    Where each token stands in its own sequence, counted from its first token: [B, t], or None if no sequence has
+    padding in front, so that these are the columns. In a compiled model, which cannot ask, never None.
+    """
+    if not is_tracing(attention_mask) and bool((attention_mask[:, 0] != 0).all()):
+        return None
+    return ((attention_mask != 0).long().cumsum(-1) - 1).clamp(min=0)
+
+
+def last_token(hidden_states: torch.Tensor, padding_mask: torch.Tensor | None) -> torch.Tensor:
+    """The last token of each sequence that is not padding: [B, m, D] -> [B, 1, D]."""
+    if padding_mask is None:
+        return hidden_states[:, -1:]
+    places = torch.arange(hidden_states.shape[1], device=hidden_states.device)
+    last = torch.where(padding_mask != 0, places, 0).amax(-1)
+    return hidden_states.gather(1, last[:, None, None].expand(-1, 1, hidden_states.shape[2]))
 
 
 class GMLPModel(GMLPPreTrainedModel):
     """
-    The text encoder: embeddings, blocks and a final LayerNorm, and BERT's pooler unless `add_pooling_layer=False`.
+    The text model: embeddings, blocks and a final LayerNorm, and BERT's pooler unless `add_pooling_layer=False`.
+
+    It looks both ways, as an encoder, unless `config.is_causal`. The pooler of a causal model reads the last token, the
+    only one that has seen the others.
     """
 
     _auto_class = "AutoModel"
@@ -327,25 +422,45 @@ class GMLPModel(GMLPPreTrainedModel):
         attention_mask: torch.Tensor | None = None,
         token_type_ids: torch.LongTensor | None = None,
         inputs_embeds: torch.FloatTensor | None = None,
+        past_key_values: Cache | None = None,
+        use_cache: bool | None = None,
         **kwargs: Unpack[TransformersKwargs],
-    ) -> BaseModelOutputWithPooling:
+    ) -> BaseModelOutputWithPoolingAndCrossAttentions:
         r"""
         Args:
             input_ids: [B, m], with m <= n.
-            attention_mask: [B, m], 1 for tokens and 0 for padding, which goes on the right.
+            attention_mask: [B, m], 1 for tokens and 0 for padding, which goes on the right; a causal model takes it on
+                the left too. With `past_key_values` [B, t], for the tokens in it too.
             token_type_ids: [B, m], the segment of each token; all 0 by default.
             inputs_embeds: [B, m, D], in place of `input_ids`.
+            past_key_values: What a causal model remembers of tokens before these, which it is then not given again.
+            use_cache: Whether to make a cache if there is none; off by default.
 
         Returns:
-            `last_hidden_state` [B, m, D] and `pooler_output` [B, D].
+            `last_hidden_state` [B, m, D], `pooler_output` [B, D] and `past_key_values`, if there is a cache.
 
         Raises:
-            ValueError: If both or neither of `input_ids` and `inputs_embeds` are given, if the sequence is longer
-                than n, or if the mask is not [B, m].
+            ValueError: If both or neither of `input_ids` and `inputs_embeds` are given, if the sequence, with what is
+                in the cache, is longer than n, if the mask is not of its shape, or if the model cannot use the cache.
         """
         if (input_ids is None) == (inputs_embeds is None):
             raise ValueError("Give the model either `input_ids` or `inputs_embeds`, and not both.")
+        if past_key_values is not None and not self.config.is_causal:
+            raise ValueError(
+                "`past_key_values` is for causal models (`config.is_causal`): in this one, each new token changes what "
+                "all the earlier ones are."
+            )
+        if past_key_values is None and use_cache and self.config.is_causal:
+            past_key_values = DynamicCache(config=self.config)
+        past_length = 0
+        if past_key_values is not None:
+            if past_key_values.is_compileable:
+                raise ValueError(
+                    "This model has no static cache; leave `cache_implementation` and `past_key_values` to `generate`."
+                )
+            past_length = make_room(past_key_values).get_seq_length()
         batch_size, length = (input_ids if inputs_embeds is None else inputs_embeds).shape[:2]
+        length += past_length
         if length > self.config.max_position_embeddings:
             raise ValueError(
                 f"The sequences have {length} tokens and the model takes up to {self.config.max_position_embeddings} "
@@ -361,15 +476,23 @@ class GMLPModel(GMLPPreTrainedModel):
             )
 
         hidden_states = self.embeddings(input_ids, token_type_ids, inputs_embeds)
-        padding_mask, attention_mask = (
-            attention_mask,
-            create_bidirectional_mask(config=self.config, inputs_embeds=hidden_states, attention_mask=attention_mask),
-        )
+        padding_mask = positions = None
+        if attention_mask is not None:
+            padding_mask = attention_mask[:, past_length:]
+            positions = positions_after_padding(attention_mask) if self.config.is_causal else None
+        # One that lets tokens see each other both ways, unless `config.is_causal`.
+        attention_mask = create_causal_mask(self.config, hidden_states, attention_mask, past_key_values)
         for layer in self.layers:
-            hidden_states = layer(hidden_states, padding_mask, attention_mask, **kwargs)
+            hidden_states = layer(
+                hidden_states, padding_mask, attention_mask, positions, past_key_values=past_key_values, **kwargs
+            )
         hidden_states = self.norm(hidden_states)
-        pooled = self.pooler(hidden_states) if self.pooler is not None else None
-        return BaseModelOutputWithPooling(last_hidden_state=hidden_states, pooler_output=pooled)
+        pooled = None
+        if self.pooler is not None:
+            pooled = self.pooler(last_token(hidden_states, padding_mask) if self.config.is_causal else hidden_states)
+        return BaseModelOutputWithPoolingAndCrossAttentions(
+            last_hidden_state=hidden_states, pooler_output=pooled, past_key_values=past_key_values
+        )
 
 
 class GMLPPredictionHead(nn.Module):
@@ -434,6 +557,108 @@ class GMLPForMaskedLM(GMLPPreTrainedModel):
         return MaskedLMOutput(
             loss=loss, logits=logits, hidden_states=outputs.hidden_states, attentions=outputs.attentions
         )
+
+
+class GMLPForCausalLM(GMLPPreTrainedModel, GenerationMixin):
+    """
+    gMLP that predicts the next token, and generates. No token sees a later one, whatever the config says: a
+    masked language model's checkpoint opens as this too, with the weights that look ahead hidden, to be trained on.
+
+    There is no transform in front of the decoder, whose weight is the embeddings', and a text ends at n tokens.
+    """
+
+    _auto_class = "AutoModelForCausalLM"
+    _tied_weights_keys = {"decoder.weight": "model.embeddings.word_embeddings.weight"}
+    _fsdp_plan = {"decoder": "keep_full_weight"}
+
+    def __init__(self, config: GMLPConfig):
+        if not config.is_causal:
+            # A copy: the caller's may be there for a masked language model too.
+            config = copy.deepcopy(config)
+            config.is_causal = True
+        super().__init__(config)
+        self.model = GMLPModel(config, add_pooling_layer=False)
+        self.decoder = nn.Linear(config.hidden_size, config.vocab_size)
+        self.post_init()
+
+    def get_output_embeddings(self) -> nn.Linear:
+        return self.decoder
+
+    def set_output_embeddings(self, new_embeddings: nn.Linear):
+        self.decoder = new_embeddings
+
+    @can_return_tuple
+    def forward(
+        self,
+        input_ids: torch.LongTensor | None = None,
+        attention_mask: torch.Tensor | None = None,
+        token_type_ids: torch.LongTensor | None = None,
+        inputs_embeds: torch.FloatTensor | None = None,
+        past_key_values: Cache | None = None,
+        use_cache: bool | None = None,
+        labels: torch.LongTensor | None = None,
+        logits_to_keep: int | torch.Tensor = 0,
+        **kwargs: Unpack[TransformersKwargs],
+    ) -> CausalLMOutputWithPast:
+        r"""
+        Args (others as in `GMLPModel`):
+            labels: [B, m], the tokens themselves, which are shifted here, or -100 where there is nothing to predict.
+            logits_to_keep: How many of the last tokens to compute logits for, or the places of those; all by default.
+
+        Returns:
+            `loss`, `logits` [B, m, V] and `past_key_values`.
+        """
+        outputs = self.model(
+            input_ids,
+            attention_mask,
+            token_type_ids,
+            inputs_embeds,
+            past_key_values=past_key_values,
+            use_cache=use_cache,
+            **kwargs,
+        )
+        kept = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep
+        logits = self.decoder(outputs.last_hidden_state[:, kept])
+        loss = None
+        if labels is not None:
+            loss = self.loss_function(logits, labels, vocab_size=self.config.vocab_size, **kwargs)
+        return CausalLMOutputWithPast(
+            loss=loss,
+            logits=logits,
+            past_key_values=outputs.past_key_values,
+            hidden_states=outputs.hidden_states,
+            attentions=outputs.attentions,
+        )
+
+    def _prepare_generated_length(
+        self, generation_config: GenerationConfig, input_ids_length: int, inputs_tensor: torch.Tensor, **kwargs
+    ) -> GenerationConfig:
+        """Part of `generate`: ends it at n tokens, and says so before it begins."""
+        generation_config = super()._prepare_generated_length(
+            generation_config, input_ids_length=input_ids_length, inputs_tensor=inputs_tensor, **kwargs
+        )
+        n, prompt = self.config.max_position_embeddings, max(input_ids_length, inputs_tensor.shape[1])
+        # In the count of `generate`, which leaves out a prompt that is given as embeddings.
+        limit = n - prompt + input_ids_length
+        wanted = max(prompt + 1, prompt - input_ids_length + generation_config.max_length)
+        grow = f"`model.resize_position_embeddings({wanted})`"
+        if prompt >= n:
+            raise ValueError(
+                f"The prompt has {prompt} tokens, and with what follows it the model takes up to {n} "
+                f"(`config.max_position_embeddings`). Shorten it, or grow the model with {grow} and train it on."
+            )
+        if generation_config.max_length > limit:
+            logger.warning(
+                f"The text will end at {n} tokens (`config.max_position_embeddings`), {n - prompt} after the prompt, "
+                f"and not {generation_config.max_length - input_ids_length} as asked for. To have more, grow the model "
+                f"with {grow} and train it on."
+            )
+            generation_config.max_length = limit
+        return generation_config
+
+
+# By its name in this table, Trainer knows that label smoothing has to shift the labels of a model.
+MODEL_FOR_CAUSAL_LM_MAPPING_NAMES[GMLPConfig.model_type] = GMLPForCausalLM.__name__
 
 
 def classification_loss(
@@ -774,6 +999,7 @@ class GMLPForImageClassification(GMLPVisionPreTrainedModel):
 
 
 __all__ = [
+    "GMLPForCausalLM",
     "GMLPForImageClassification",
     "GMLPForMaskedLM",
     "GMLPForMultipleChoice",

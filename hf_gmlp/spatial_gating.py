@@ -13,22 +13,23 @@ from transformers import initialization as init
 from .configuration_gmlp import GMLPBaseConfig
 
 
-def toeplitz_matrix(weight: torch.Tensor, length: int) -> torch.Tensor:
+def toeplitz_matrix(weight: torch.Tensor, length: int, start: int = 0) -> torch.Tensor:
     """
     The leading block of the Toeplitz matrix of Appendix C: W[i, j] = weight[n - 1 + j - i].
 
     Args:
         weight: [2n - 1], one weight per offset j - i, from -(n - 1) to n - 1.
-        length: m <= n, the number of rows and columns wanted.
+        length: m <= n, the number of rows and columns of the block.
+        start: The first of its rows that is wanted.
 
     Returns:
-        [m, m]
+        [m - start, m]
     """
     n = (weight.shape[0] + 1) // 2
     # Row i is the window of weights that starts at offset -i; `unfold` lists the windows from the last row to the
     # first. Strided views and one copy: several times faster, forward and backward, than indexing with [m, m]. The
     # windows have n weights and not m, which `torch.export` would take for a constant.
-    return weight.unfold(0, n, 1)[n - length :, :length].flip(0)
+    return weight.unfold(0, n, 1)[n - length : n - start, :length].flip(0)
 
 
 def spatial_projection(v: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
@@ -37,27 +38,31 @@ def spatial_projection(v: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor
 
     Args:
         v: [batch, m, channels]
-        weight: W, [m, m]
-        bias: b, [m]
+        weight: W, [m, m], or some of its rows; [batch, m, m] if it differs from sample to sample.
+        bias: b, [m], for the rows that there are; [batch, m] if it differs.
 
     Returns:
-        [batch, m, channels]
+        [batch, m, channels], or as many tokens as there are rows.
     """
     # Not `weight @ v`, which copies v to fold the batch into one product.
-    return torch.baddbmm(bias[:, None], weight.expand(v.shape[0], -1, -1), v)
+    return torch.baddbmm(bias[..., None], weight.expand(v.shape[0], -1, -1), v)
 
 
 class SpatialProjection(nn.Module):
     """
     Holds W and b of one block for up to n tokens: W is [n, n], or its 2n - 1 offsets when Toeplitz.
 
+    A causal one hides the weights with j > i, so that no token sees a later one; they stay where they are, so that one
+    checkpoint serves both ways of looking, and get no gradient.
+
     A class of its own rather than an `nn.Linear`, so that tools which collect linear layers (LoRA on "all-linear",
     quantizers) take the channel projections and leave this one alone.
     """
 
-    def __init__(self, length: int, toeplitz: bool):
+    def __init__(self, length: int, toeplitz: bool, causal: bool = False):
         super().__init__()
         self.toeplitz = toeplitz
+        self.causal = causal
         self.weight = nn.Parameter(torch.empty(2 * length - 1 if toeplitz else (length, length)))
         self.bias = nn.Parameter(torch.empty(length))
 
@@ -66,18 +71,38 @@ class SpatialProjection(nn.Module):
         init.normal_(self.weight, std=std)
         init.ones_(self.bias)
 
-    def matrix(self, length: int | None = None) -> torch.Tensor:
-        """The leading [m, m] block of W; the whole of it by default."""
+    def matrix(self, length: int | None = None, start: int = 0) -> torch.Tensor:
+        """The leading [m, m] block of W, the whole of it by default, from row `start` on: [m - start, m]."""
         n = self.bias.shape[0]
         length = n if length is None else length
         if self.toeplitz:
-            return toeplitz_matrix(self.weight, length)
-        # Negative padding crops. A slice would do, but `torch.export` then refuses the length n itself.
-        return F.pad(self.weight, (0, length - n, 0, length - n))
+            matrix = toeplitz_matrix(self.weight, length, start)
+        else:
+            # Negative padding crops. A slice would do, but `torch.export` then refuses the length n itself.
+            matrix = F.pad(self.weight, (0, length - n, -start, length - n))
+        return matrix.tril(start) if self.causal else matrix
 
-    def forward(self, v: torch.Tensor) -> torch.Tensor:  # [B, m, E] -> [B, m, E]
+    def forward(self, v: torch.Tensor, start: int = 0, positions: torch.Tensor | None = None) -> torch.Tensor:
+        """
+        Args:
+            v: [batch, m, channels]
+            start: The first token whose output is wanted: in generation, the earlier ones have theirs already.
+            positions: [batch, m], the row of W and b that each token has; 0 to m - 1 by default. For a causal model
+                whose sequences begin with padding.
+
+        Returns:
+            [batch, m - start, channels]
+        """
         length = v.shape[1]
-        return spatial_projection(v, self.matrix(length), self.bias[:length])
+        if positions is None:
+            return spatial_projection(v, self.matrix(length, start), self.bias[start:length])
+        rows = positions[:, start:]
+        if self.toeplitz:
+            # Distances, which is all that a Toeplitz W knows, are not changed by padding in front.
+            weight = self.matrix(length, start)
+        else:
+            weight = self.weight[rows[:, :, None], positions[:, None, :]].tril(start)
+        return spatial_projection(v, weight, self.bias[rows])
 
     @torch.no_grad()
     def resize(self, length: int):
@@ -120,7 +145,7 @@ class SpatialProjection(nn.Module):
         self.bias = nn.Parameter(over_grid(self.bias[None])[0], requires_grad=self.bias.requires_grad)
 
     def extra_repr(self) -> str:
-        return f"length={self.bias.shape[0]}, toeplitz={self.toeplitz}"
+        return f"length={self.bias.shape[0]}, toeplitz={self.toeplitz}, causal={self.causal}"
 
 
 class SpatialGatingUnit(nn.Module):
@@ -133,22 +158,19 @@ class SpatialGatingUnit(nn.Module):
         super().__init__()
         self.spatial_gating = config.spatial_gating
         self.norm = nn.LayerNorm(config.spatial_size, eps=config.spatial_layer_norm_eps)
-        self.proj = SpatialProjection(config.max_position_embeddings, config.toeplitz)
+        self.proj = SpatialProjection(config.max_position_embeddings, config.toeplitz, config.is_causal)
 
-    def forward(
-        self,
-        hidden_states: torch.Tensor,
-        padding_mask: torch.Tensor | None = None,
-        attention_output: torch.Tensor | None = None,
-    ) -> torch.Tensor:
+    def split(
+        self, hidden_states: torch.Tensor, padding_mask: torch.Tensor | None = None
+    ) -> tuple[torch.Tensor, torch.Tensor]:
         """
         Args:
             hidden_states: Z, [batch, m, d_ffn], after the activation.
             padding_mask: [batch, m], 1 for tokens and 0 for padding, which is then hidden from all tokens.
-            attention_output: [batch, m, spatial_size], the tiny attention of an aMLP, added to f (Figure 6).
 
         Returns:
-            [batch, m, spatial_size]
+            u, which is gated, and v, the normalized input of f; both [batch, m, spatial_size], and both from all of Z
+            where there is no split.
         """
         if self.spatial_gating == "split":
             u, v = hidden_states.chunk(2, dim=-1)
@@ -158,7 +180,26 @@ class SpatialGatingUnit(nn.Module):
         if padding_mask is not None:
             # After the norm, whose bias would otherwise leak from padding into every token.
             v = v.masked_fill(padding_mask[:, :, None] == 0, 0.0)
-        gate = self.proj(v)
+        return u, v
+
+    def forward(
+        self,
+        u: torch.Tensor,
+        v: torch.Tensor,
+        attention_output: torch.Tensor | None = None,
+        positions: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        """
+        Args:
+            u: [batch, m, spatial_size]
+            v: [batch, m, spatial_size]; in generation, of the tokens before these m too.
+            attention_output: [batch, m, spatial_size], the tiny attention of an aMLP, added to f (Figure 6).
+            positions: As in `SpatialProjection`.
+
+        Returns:
+            s(Z), [batch, m, spatial_size]
+        """
+        gate = self.proj(v, v.shape[1] - u.shape[1], positions)
         if attention_output is not None:
             gate = gate + attention_output
         if self.spatial_gating == "linear":

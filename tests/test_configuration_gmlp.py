@@ -37,6 +37,8 @@ CODE_FILES = ("configuration_gmlp.py", "spatial_gating.py", "model_card.py", "mo
         (GMLPConfig, {"classifier_dropout": 2.0}, "`classifier_dropout`.*between 0 and 1"),
         (GMLPConfig, {"drop_path_rate": 1.0}, "`drop_path_rate`.*1 - p"),
         (GMLPVisionConfig, {"drop_path_rate": -0.2}, "`drop_path_rate`"),
+        (GMLPConfig, {"is_causal": "yes"}, "'is_causal' expected bool, got str"),
+        (GMLPVisionConfig, {"is_causal": True}, "`is_causal=True` is for text"),
         (GMLPVisionConfig, {"toeplitz": True}, "`toeplitz=True` is for text"),
         (GMLPVisionConfig, {"image_size": 225}, "height must be a positive multiple.*225 and 16"),
         (GMLPVisionConfig, {"image_size": (224, 100)}, "width must be a positive multiple.*100 and 16"),

@@ -28,7 +28,14 @@ from transformers import (
 )
 
 import hf_gmlp
-from hf_gmlp import GMLPConfig, GMLPForMaskedLM, GMLPForSequenceClassification, GMLPVisionConfig, modeling_gmlp
+from hf_gmlp import (
+    GMLPConfig,
+    GMLPForCausalLM,
+    GMLPForMaskedLM,
+    GMLPForSequenceClassification,
+    GMLPVisionConfig,
+    modeling_gmlp,
+)
 from hf_gmlp.model_card import TrainingRecord, model_card
 
 CODE_FILES = ("configuration_gmlp.py", "spatial_gating.py", "model_card.py", "modeling_gmlp.py")
@@ -118,6 +125,15 @@ def code_map_of(class_name: str) -> dict[str, str]:
     return TEXT_MAP if class_name in TEXT_MAP.values() else VISION_MAP
 
 
+def outputs_by_class(model: torch.nn.Module, folder: Path) -> dict[str, torch.Tensor]:
+    """The same for all classes, but for the causal one, which makes any checkpoint causal."""
+    code_map = code_map_of(type(model).__name__)
+    outputs = dict.fromkeys(code_map, backbone_output(model))
+    if "AutoModelForCausalLM" in code_map:
+        outputs["AutoModelForCausalLM"] = backbone_output(GMLPForCausalLM.from_pretrained(folder))
+    return outputs
+
+
 def make_model(class_name, text_config, vision_config, far_model):
     make_config = text_config if code_map_of(class_name) is TEXT_MAP else vision_config
     return far_model(getattr(hf_gmlp, class_name), make_config(attention_size=8, spatial_gating="split"))
@@ -125,13 +141,18 @@ def make_model(class_name, text_config, vision_config, far_model):
 
 @pytest.fixture(scope="module")
 def checkpoints(text_config, vision_config, far_model, tmp_path_factory):
-    """Saved here: every class, and what a Trainer saves. {name: (folder, auto classes, output of the backbone)}"""
+    """
+    Saved here: every class, and what a Trainer saves.
+
+    Returns:
+        {name: (folder, {auto class: class}, {auto class: output of the backbone})}
+    """
     root = tmp_path_factory.mktemp("saved")
     found = {}
     for class_name in CLASSES:
         model = make_model(class_name, text_config, vision_config, far_model)
         model.save_pretrained(root / class_name)
-        found[class_name] = (root / class_name, code_map_of(class_name), backbone_output(model))
+        found[class_name] = (root / class_name, code_map_of(class_name), outputs_by_class(model, root / class_name))
 
     model = far_model(GMLPForSequenceClassification, text_config())
     samples = [{"input_ids": torch.arange(5, 11), "labels": i % 3} for i in range(8)]
@@ -146,7 +167,8 @@ def checkpoints(text_config, vision_config, far_model, tmp_path_factory):
     )
     trainer = Trainer(model=model, args=arguments, train_dataset=samples)
     trainer.train()
-    found["trainer"] = (root / "trainer" / "checkpoint-2", TEXT_MAP, backbone_output(model))
+    folder = root / "trainer" / "checkpoint-2"
+    found["trainer"] = (folder, TEXT_MAP, outputs_by_class(model, folder))
     return found
 
 
@@ -175,7 +197,7 @@ def assert_opened(results, code_map, expected):
     for auto_class, result in results.items():
         assert result["class"] == code_map[auto_class]
         assert result["remote"]
-        torch.testing.assert_close(torch.tensor(result["output"]), expected)
+        torch.testing.assert_close(torch.tensor(result["output"]), expected[auto_class])
 
 
 @pytest.mark.parametrize("name", [*CLASSES, "trainer"])
@@ -212,7 +234,7 @@ def test_saved_again_without_the_package(checkpoints, opened, tmp_path):
             # As the class that it was saved as, and as another.
             other = "AutoModel" if auto_class != "AutoModel" else list(code_map)[-1]
             jobs.append({"folder": str(folder), "auto_classes": [auto_class, other], "save_to": {}})
-            expected.append((code_map, output))
+            expected.append((code_map, output | {other: output[auto_class]}))
     for results, (code_map, output) in zip(open_elsewhere(jobs, tmp_path / "third"), expected, strict=True):
         assert_opened(results, code_map, output)
 
@@ -308,7 +330,8 @@ def test_push_to_hub_uploads_a_whole_model(text_config, vision_config, far_model
     model = make_model(class_name, text_config, vision_config, far_model)
     assert model.push_to_hub("mine", tags=["cats"], license="mit") == "https://hub.example/commit"
     uploaded = {path.name for path in hub.uploaded.iterdir()}
-    assert uploaded == {"config.json", "model.safetensors", "README.md", *CODE_FILES}
+    generation = {"generation_config.json"} if model.can_generate() else set()
+    assert uploaded == {"config.json", "model.safetensors", "README.md", *CODE_FILES, *generation}
     card = ModelCard.load(hub.uploaded / "README.md")
     assert card.data.model_name == "me/mine" and "# me/mine" in card.text
     assert "cats" in card.data.tags and card.data.license == "mit"
@@ -436,6 +459,7 @@ json.dump(printed, open("printed.json", "w"))
     "class_name, printed",
     [
         ("GMLPForMaskedLM", "token_str"),
+        ("GMLPForCausalLM", "generated_text"),
         ("GMLPForSequenceClassification", "LABEL_"),
         ("GMLPForTokenClassification", "entity"),
         ("GMLPForImageClassification", "LABEL_"),

@@ -7,7 +7,14 @@ import torch
 from huggingface_hub import ModelCard
 
 import hf_gmlp
-from hf_gmlp import GMLPConfig, GMLPForMaskedLM, GMLPForSequenceClassification, GMLPModel, GMLPVisionModel
+from hf_gmlp import (
+    GMLPConfig,
+    GMLPForCausalLM,
+    GMLPForMaskedLM,
+    GMLPForSequenceClassification,
+    GMLPModel,
+    GMLPVisionModel,
+)
 from hf_gmlp.configuration_gmlp import GMLPVisionConfig
 from hf_gmlp.model_card import TASKS, TrainingRecord, model_card, preset_name
 
@@ -30,6 +37,7 @@ def make_model(class_name, text_config, vision_config, **fields):
 PIPELINE_TAGS = {
     "GMLPModel": "feature-extraction",
     "GMLPForMaskedLM": "fill-mask",
+    "GMLPForCausalLM": "text-generation",
     "GMLPForSequenceClassification": "text-classification",
     "GMLPForTokenClassification": "token-classification",
     "GMLPForQuestionAnswering": "question-answering",
@@ -82,6 +90,14 @@ def test_cards_are_whole(text_config, vision_config, class_name, attention_size)
 )
 def test_the_table_describes_the_model(text_config, fields, row):
     assert row in model_card(GMLPForSequenceClassification(text_config(**fields)), "x").text
+
+
+def test_a_causal_model_is_told_from_the_others(text_config):
+    text = model_card(GMLPForCausalLM(text_config()), "x").text
+    assert "| direction | causal" in text and "padding goes on either side" in text and "generated together" in text
+    assert 'pipeline("text-generation"' in text
+    text = model_card(GMLPForMaskedLM(text_config()), "x").text
+    assert "| direction | both ways |" in text and "padding goes on the right" in text
 
 
 def test_training_is_told(text_config):

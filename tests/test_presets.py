@@ -2,8 +2,9 @@
 
 import pytest
 import torch
+from g_mlp_pytorch import gMLP
 from huggingface_hub.errors import StrictDataclassError
-from transformers import AutoConfig
+from transformers import AutoConfig, AutoModelForCausalLM
 
 import hf_gmlp
 from hf_gmlp import (
@@ -54,10 +55,15 @@ SIZES = {
 }
 
 
+# What others train: (layers, d_model, d_ffn, n, parameters in millions).
+CAUSAL = {"gmlp-causal-enwik8": (8, 512, 2048, 768, 17.5), "gmlp-causal-labml": (6, 512, 2048, 256, 10.0)}
+
+
 def test_all_presets_are_listed():
     folders = {path.parent.name for path in preset_path("gmlp-base").parent.glob("*/config.json")}
     assert set(list_presets()) == folders
-    assert {name for name in folders if name.startswith(("gmlp", "amlp"))} == set(PAPER) == set(SIZES)
+    assert {name for name in folders if name.startswith(("gmlp", "amlp"))} == {*PAPER, *CAUSAL}
+    assert set(PAPER) == set(SIZES)
 
 
 @pytest.mark.parametrize("name", PAPER)
@@ -86,6 +92,24 @@ def test_sizes_and_ways_to_open(name):
     assert config.toeplitz == (config_class is GMLPConfig)
     gating = name.removeprefix("gmlp-")
     assert config.spatial_gating == (gating if gating in ("linear", "additive", "multiplicative") else "split")
+
+
+@pytest.mark.parametrize("name", CAUSAL)
+def test_causal_presets(name):
+    config = AutoConfig.from_pretrained(preset_path(name))
+    sizes = (config.num_hidden_layers, config.hidden_size, config.intermediate_size, config.max_position_embeddings)
+    assert sizes == CAUSAL[name][:4] and config.is_causal and not config.toeplitz
+    assert PRESETS[name].paper == "-" and "Not in the paper" in PRESETS[name].note
+    with torch.device("meta"):
+        model = AutoModelForCausalLM.from_config(config)
+        backbone = sum(parameter.numel() for parameter in model.model.parameters())
+        whole = sum(parameter.numel() for parameter in model.parameters())
+    assert round(backbone / 1e6, 1) == PRESETS[name].parameters == CAUSAL[name][4]
+    if name == "gmlp-causal-enwik8":
+        with torch.device("meta"):
+            theirs = gMLP(num_tokens=256, dim=512, seq_len=768, depth=8, causal=True)
+        # [PAD] and [SEP] in the embeddings and in the decoder.
+        assert whole - sum(parameter.numel() for parameter in theirs.parameters()) == 2 * (512 + 512 + 1)
 
 
 @pytest.mark.parametrize("name, rate", [("gmlp-ti16-224", 0.0), ("gmlp-s16-224", 0.05), ("gmlp-b16-224", 0.2)])
@@ -126,7 +150,7 @@ def test_wrong_names_and_classes(call, message):
         call()
 
 
-@pytest.mark.parametrize("name", [name for name in list_presets() if name not in PAPER])
+@pytest.mark.parametrize("name", [name for name in list_presets() if name not in {*PAPER, *CAUSAL}])
 def test_a_preset_of_another_architecture(name):
     for config_class, other in ((GMLPConfig, "GMLPVisionConfig"), (GMLPVisionConfig, "GMLPConfig")):
         with pytest.raises(ValueError, match=f"'{name}'") as error:
@@ -137,6 +161,7 @@ def test_a_preset_of_another_architecture(name):
 def test_public_names_are_frozen():
     assert set(hf_gmlp.__all__) == {
         "GMLPConfig",
+        "GMLPForCausalLM",
         "GMLPForImageClassification",
         "GMLPForMaskedLM",
         "GMLPForMultipleChoice",

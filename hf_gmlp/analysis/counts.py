@@ -29,7 +29,8 @@ def paper_parameters(config: PreTrainedConfig) -> int:
 def paper_flops(config: PreTrainedConfig) -> int:
     """
     FLOPs of one forward pass as the paper counts them: two per multiply-add of the matrix products, for one sequence
-    of n tokens with the masked-language-model head on its masked 15 %, or for one image.
+    of n tokens with the masked-language-model head on its masked 15 %, or for one image. Of a causal model, which the
+    paper has none of, the head is counted on all tokens, and W as a whole.
 
     Args:
         config: As for `paper_parameters`.
@@ -45,7 +46,8 @@ def paper_flops(config: PreTrainedConfig) -> int:
         else:
             model = AutoModelForMaskedLM.from_config(config).eval()
             tokens = torch.empty(1, config.max_position_embeddings, dtype=torch.long)
-            masked = torch.empty(int(MASKED_FRACTION * config.max_position_embeddings), config.hidden_size)
+            share = 1.0 if getattr(config, "is_causal", False) else MASKED_FRACTION
+            masked = torch.empty(int(share * config.max_position_embeddings), config.hidden_size)
             with FlopCounterMode(display=False) as counter, torch.no_grad():
                 model.base_model(tokens)
                 if config.model_type == "bert":

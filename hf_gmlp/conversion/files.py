@@ -41,11 +41,6 @@ TOKENIZER_NOTE = (
     "There is no tokenizer: take the one that the source was trained with, and set pad_token_id, bos_token_id and "
     "eos_token_id in config.json, which the source does not tell."
 )
-CAUSAL_NOTE = (
-    "The source is causal. The upper triangle of every W is zero, so the logits at a token are those of the next one, "
-    "from what stands before it, as in the source. But this is a masked language model without a causal mask: trained "
-    "on, it fills the upper triangle and looks both ways."
-)
 
 
 def read_tensors(path: str | Path) -> dict[str, torch.Tensor]:

@@ -1,13 +1,12 @@
-"""The text model of labml.ai's annotated gMLP as our masked language model."""
+"""The text model of labml.ai's annotated gMLP as our causal language model."""
 
 from pathlib import Path
 
 import torch
 
 from ..errors import InputError
-from ..modeling_gmlp import GMLPForMaskedLM
+from ..modeling_gmlp import GMLPForCausalLM
 from .files import (
-    CAUSAL_NOTE,
     TEXT_FIELDS,
     TOKENIZER_NOTE,
     build,
@@ -38,7 +37,7 @@ POSITIONS = "src_embed.positional_encodings"
 
 def model_from_labml(
     tensors: dict[str, torch.Tensor], path: str = "the state dict", drop_positions: bool = False
-) -> tuple[GMLPForMaskedLM, list[str]]:
+) -> tuple[GMLPForCausalLM, list[str]]:
     """
     Our model with the weights of a state dict of labml_nn's AutoregressiveTransformer with GMLPBlock, and what there is
     to say about it.
@@ -60,13 +59,14 @@ def model_from_labml(
     intermediate_size = shape_of(tensors, "encoder.layers.0.proj1.weight", 2, path, KIND)[0]
     tokens = shape_of(tensors, "encoder.layers.0.sgu.bias", 1, path, KIND)[0]
     model = build(
-        GMLPForMaskedLM,
+        GMLPForCausalLM,
         path,
         vocab_size=vocab_size,
         hidden_size=hidden_size,
         num_hidden_layers=depth_of(tensors, "encoder.layers."),
         intermediate_size=intermediate_size,
         max_position_embeddings=tokens,
+        is_causal=True,
         **TEXT_FIELDS,
     )
     ours = model.state_dict()
@@ -83,11 +83,11 @@ def model_from_labml(
         )
     converted = {name: tensors[their_name] for name, their_name in theirs.items()}
     for name in converted:
+        # What stands above is hidden, in theirs as in ours, and was never trained.
         if name.endswith("spatial_gating_unit.proj.weight"):
             converted[name] = converted[name].tril()
     notes = [
         "The source's mask over W, given to it at run time, is taken for the causal one.",
-        CAUSAL_NOTE,
         TOKENIZER_NOTE,
     ]
     if positions:

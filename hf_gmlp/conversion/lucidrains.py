@@ -1,13 +1,12 @@
-"""The text model `gMLP` of g-mlp-pytorch (lucidrains) as our masked language model."""
+"""The text model `gMLP` of g-mlp-pytorch (lucidrains) as our masked or causal language model."""
 
 from pathlib import Path
 
 import torch
 
 from ..errors import InputError
-from ..modeling_gmlp import GMLPForMaskedLM
+from ..modeling_gmlp import GMLPForCausalLM, GMLPForMaskedLM
 from .files import (
-    CAUSAL_NOTE,
     TEXT_FIELDS,
     TOKENIZER_NOTE,
     build,
@@ -40,13 +39,14 @@ LAYERS = {
 
 def model_from_lucidrains(
     tensors: dict[str, torch.Tensor], path: str = "the state dict", causal: bool = False
-) -> tuple[GMLPForMaskedLM, list[str]]:
+) -> tuple[GMLPForCausalLM | GMLPForMaskedLM, list[str]]:
     """
     Our model with the weights of a state dict of `g_mlp_pytorch.gMLP`, and what there is to say about it.
 
     Args:
         path: Where they come from, for messages.
-        causal: Whether their model was made with `causal=True`, which a state dict does not tell.
+        causal: Whether their model was made with `causal=True`, which a state dict does not tell. It becomes a causal
+            language model then, else a masked one.
 
     Raises:
         InputError: If these are not the tensors of such a model, or ours cannot do what it does.
@@ -64,13 +64,8 @@ def model_from_lucidrains(
             f"{path} has {heads} heads, a spatial matrix for each of {heads} groups of channels; ours has one for all "
             f"channels, as the paper has: it cannot be carried over."
         )
-    if causal and attention_size:
-        raise InputError(
-            f"{path} has attention, which in a causal model looks back only; ours looks both ways: it cannot be "
-            f"carried over."
-        )
     model = build(
-        GMLPForMaskedLM,
+        GMLPForCausalLM if causal else GMLPForMaskedLM,
         path,
         vocab_size=vocab_size,
         hidden_size=hidden_size,
@@ -78,6 +73,7 @@ def model_from_lucidrains(
         intermediate_size=intermediate_size,
         max_position_embeddings=tokens,
         attention_size=attention_size,
+        is_causal=causal,
         **TEXT_FIELDS,
     )
     ours = model.state_dict()
@@ -99,6 +95,7 @@ def model_from_lucidrains(
         if circulant:
             x, y = tensors[f"{unit}.circulant_pos_x"][0], tensors[f"{unit}.circulant_pos_y"][0]
             weight = circulant_matrix(weight, x, y)
+        # What stands above is hidden in a causal model, in theirs as in ours, and was never trained.
         tensors[f"{unit}.weight"], tensors[f"{unit}.bias"] = weight.tril() if causal else weight, bias
     dtype = tensors["to_embed.weight"].dtype
     converted = {name: tensors[their_name] for name, their_name in theirs.items()}
@@ -115,8 +112,6 @@ def model_from_lucidrains(
             "The circulant matrices (left context alone, scaled by two vectors of positions) are dense n x n matrices "
             "now, of the same values; trained on, they do not stay circulant."
         )
-    if causal:
-        notes.append(CAUSAL_NOTE)
     return model, notes
 
 

@@ -27,12 +27,7 @@ def file_kind(paths: Iterable[str | Path]) -> str:
     """
     kinds = set()
     for path in map(Path, paths):
-        if path.is_dir():
-            raise InputError(f"{path} is a folder: name the files in it.")
-        if not path.is_file():
-            raise InputError(f"There is no file {path}.")
-        if path.stat().st_size == 0:
-            raise InputError(f"The file {path} is empty.")
+        check_file(path)
         endings = [suffix.lower().lstrip(".") for suffix in path.suffixes]
         if endings and endings[-1] in COMPRESSIONS:
             endings.pop()
@@ -42,6 +37,19 @@ def file_kind(paths: Iterable[str | Path]) -> str:
     if len(kinds) != 1:
         raise InputError(f"Give at least one file, and files of one kind at a time, got {', '.join(sorted(kinds))}.")
     return kinds.pop()
+
+
+def check_file(path: Path):
+    """
+    Raises:
+        InputError: If there is no such file, it is a folder, or it is empty.
+    """
+    if path.is_dir():
+        raise InputError(f"{path} is a folder: name the files in it.")
+    if not path.is_file():
+        raise InputError(f"There is no file {path}.")
+    if path.stat().st_size == 0:
+        raise InputError(f"The file {path} is empty.")
 
 
 def read_files(paths: Iterable[str | Path], *, streaming: bool = False, cache_dir: str | None = None, **options):

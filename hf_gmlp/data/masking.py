@@ -72,16 +72,26 @@ class MaskingCollator:
         epoch = int(self._epoch)
         # An example of an endless stream says itself which reading of the data it comes from.
         rows = [row if "labels" in row else self.mask(row, row.get("epoch", epoch)) for row in examples]
-        lengths = [len(row["input_ids"]) for row in rows]
-        longest = max(lengths)
-        padding = {"input_ids": self.tokenizer.pad_token_id, "labels": -100}
-        batch = {
-            key: torch.tensor([row[key] + [value] * (longest - len(row[key])) for row in rows])
-            for key, value in padding.items()
-        }
-        if min(lengths) < longest:
-            batch["attention_mask"] = (torch.arange(longest) < torch.tensor(lengths)[:, None]).long()
-        return batch
+        return pad_rows(rows, self.tokenizer.pad_token_id)
+
+
+def pad_rows(rows: list[dict[str, list[int]]], pad_token_id: int) -> dict[str, torch.Tensor]:
+    """
+    A batch of rows with "input_ids" and "labels", padded on the right to the longest.
+
+    Returns:
+        "input_ids" and "labels" [batch, m], -100 at the padding, and, if the rows differ in length, "attention_mask".
+    """
+    lengths = [len(row["input_ids"]) for row in rows]
+    longest = max(lengths)
+    padding = {"input_ids": pad_token_id, "labels": -100}
+    batch = {
+        key: torch.tensor([row[key] + [value] * (longest - len(row[key])) for row in rows])
+        for key, value in padding.items()
+    }
+    if min(lengths) < longest:
+        batch["attention_mask"] = (torch.arange(longest) < torch.tensor(lengths)[:, None]).long()
+    return batch
 
 
 def mask_once(dataset: Dataset, collator: MaskingCollator) -> Dataset:

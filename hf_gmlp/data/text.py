@@ -1,5 +1,8 @@
 """Text for language modeling: from the Hub or from files, to sequences of token ids ready for a collator."""
 
+from collections.abc import Iterable
+from functools import partial
+
 from datasets import Dataset, DatasetDict, IterableDataset, IterableDatasetDict, load_dataset
 from transformers import PreTrainedTokenizerBase
 
@@ -80,6 +83,7 @@ def load_texts(
         if len(splits["train"]) < 2:
             raise InputError("A single document cannot be split in two: give a --validation_file.")
         share = validation_split_percentage / 100
+        check_share(share)
         parts = splits["train"].train_test_split(test_size=share, seed=seed)
         splits = {"train": parts["train"], "validation": parts["test"]}
     if streaming:
@@ -90,12 +94,25 @@ def load_texts(
     return IterableDatasetDict(splits) if streaming else DatasetDict(splits)
 
 
+def check_share(share: float):
+    """
+    Raises:
+        InputError: If a share to hold out is none of the training data or all of them.
+    """
+    if not 0 < share < 1:
+        raise InputError(
+            f"--validation_split_percentage is above 0 and below 100, got {share * 100:g}; to train on all of the "
+            f"data, give a --validation_file."
+        )
+
+
 def tokenize(
     texts: DatasetDict | IterableDatasetDict,
     tokenizer: PreTrainedTokenizerBase,
     max_seq_length: int,
     *,
     line_by_line: bool = False,
+    causal: bool = False,
     offsets: bool = False,
     max_train_samples: int | None = None,
     num_proc: int | None = None,
@@ -106,22 +123,22 @@ def tokenize(
     out; of the training sequences the first `max_train_samples` are kept.
 
     Args:
+        causal: Pack for a causal language model (`pack_causal`), which has no lines and no offsets.
         offsets: Also give "offset_mapping", which whole-word masking needs.
         seed: Of the order of a stream.
 
     Returns:
-        Columns "input_ids" and "special_tokens_mask"; the training sequences of a stream are a `SequenceStream`.
+        Columns "input_ids" and, unless `causal`, "special_tokens_mask"; the training sequences of a stream are a
+        `SequenceStream`.
 
     Raises:
         InputError: If no sequence comes out.
     """
-    make = tokenize_lines if line_by_line else pack
+    make = pack_causal if causal else partial(tokenize_lines if line_by_line else pack, offsets=offsets)
 
     def sequences(documents: Dataset, keep_remainder: bool) -> Dataset:
         return documents.map(
-            lambda batch: make(
-                batch["text"], tokenizer, max_seq_length, offsets=offsets, keep_remainder=keep_remainder
-            ),
+            lambda batch: make(batch["text"], tokenizer, max_seq_length, keep_remainder=keep_remainder),
             batched=True,
             remove_columns=["text"],
             num_proc=num_proc,
@@ -132,7 +149,7 @@ def tokenize(
     if isinstance(texts["train"], IterableDataset):
         train = SequenceStream(
             texts["train"],
-            lambda documents: make(documents, tokenizer, max_seq_length, offsets=offsets),
+            lambda documents: make(documents, tokenizer, max_seq_length),
             max_samples=max_train_samples,
             seed=seed,
         )
@@ -140,16 +157,16 @@ def tokenize(
         train = sequences(texts["train"], keep_remainder=False)
         if max_train_samples is not None:
             train = train.take(min(max_train_samples, len(train)))
-        _check_not_empty("training", train, max_seq_length)
-    _check_not_empty("validation", validation, max_seq_length)
+        _check_not_empty("training", train, max_seq_length, causal)
+    _check_not_empty("validation", validation, max_seq_length, causal)
     return train, validation
 
 
-def _check_not_empty(name: str, sequences: Dataset, max_seq_length: int):
+def _check_not_empty(name: str, sequences: Dataset, max_seq_length: int, causal: bool):
     if len(sequences) == 0:
+        remedy = "or lower --block_size" if causal else "lower --max_seq_length, or use --line_by_line"
         raise InputError(
-            f"The {name} text does not fill one sequence of {max_seq_length} tokens: give more text, lower "
-            f"--max_seq_length, or use --line_by_line."
+            f"The {name} text does not fill one sequence of {max_seq_length} tokens: give more text, {remedy}."
         )
 
 
@@ -187,6 +204,51 @@ def pack(
     special = set(tokenizer.all_special_ids) - {tokenizer.unk_token_id}
     packed["special_tokens_mask"] = [[int(token in special) for token in row] for row in packed["input_ids"]]
     return packed
+
+
+def pack_causal(
+    documents: list[str | None],
+    tokenizer: PreTrainedTokenizerBase,
+    block_size: int,
+    *,
+    keep_remainder: bool = False,
+) -> dict[str, list]:
+    """
+    Documents laid end to end, the end-of-text token in front of each, and cut into blocks of exactly `block_size`
+    tokens. What is left at the end is dropped, or, with `keep_remainder`, kept as a shorter block.
+
+    Every token of every document is predicted once and no more: the first of a document from the end-of-text token,
+    which is also where a text begins that is generated from nothing; and the first of a block as the last of the block
+    before, which ends with it too. There is no [CLS] and no token at the end of a block, for a block may begin and end
+    anywhere, as a prompt does.
+
+    Returns:
+        "input_ids".
+    """
+    ids: list[int] = []
+    for document in _encode(documents, tokenizer, offsets=False, add_special_tokens=False)["input_ids"]:
+        ids += [end_of_text(tokenizer), *document]
+    predictions, step = len(ids) - 1, block_size - 1
+    starts = range(0, predictions if keep_remainder else predictions // step * step, step)
+    return {"input_ids": [ids[start : start + block_size] for start in starts]}
+
+
+def end_of_text(tokenizer: PreTrainedTokenizerBase) -> int:
+    """
+    The token that parts documents for a causal language model.
+
+    Raises:
+        InputError: If the tokenizer has none.
+    """
+    token = tokenizer.sep_token_id if tokenizer.eos_token_id is None else tokenizer.eos_token_id
+    if token is None:
+        raise InputError("The tokenizer has no end-of-text token: set its eos_token, and save it again.")
+    return token
+
+
+def count_bytes(documents: Iterable[str | None]) -> int:
+    """The UTF-8 bytes of what `pack_causal` packs: of the documents that are not blank."""
+    return sum(len(text.encode("utf-8")) for text in documents if text and not text.isspace())
 
 
 def tokenize_lines(

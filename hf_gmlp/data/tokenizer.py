@@ -25,7 +25,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, processors
-from transformers import PreTrainedTokenizerFast
+from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 from ..errors import InputError
 from .files import file_kind, read_files
@@ -37,6 +37,9 @@ LINE_TOKENS = ["\n", "\t", "\r"]
 # In the vocabulary even where the corpus lacks it: a tokenizer trained on prose still reads code and markup.
 PRINTABLE_ASCII = "".join(map(chr, range(0x21, 0x7F)))
 MODEL_TYPES = ("unigram", "bpe")
+# Of the byte tokenizer: two tokens, and behind them the bytes in their order.
+BYTE_SPECIAL_TOKENS = ["[PAD]", "[SEP]"]
+FIRST_BYTE = len(BYTE_SPECIAL_TOKENS)
 
 # A word is what SentencePiece cannot cross: it starts at every space, and the line tokens stand alone.
 WORD_PATTERN = r"[\n\t\r]| ?[^ \n\t\r]+| "
@@ -247,6 +250,57 @@ def convert_sentencepiece(
         model_input_names=["input_ids", "token_type_ids", "attention_mask"],
         padding_side="right",
         truncation_side="right",
+        clean_up_tokenization_spaces=False,
+    )
+
+
+def byte_tokenizer(max_length: int = 512) -> PreTrainedTokenizerFast:
+    """
+    A tokenizer with a token for every byte of UTF-8, id `FIRST_BYTE` + byte, and no training: for language models that
+    are measured in bits per byte. Decoding gives back exactly the text that was encoded. [PAD] is 0, and [SEP], which
+    stands between documents, 1; written out in a text they are letters like any other.
+
+    Args:
+        max_length: The tokenizer's `model_max_length`.
+    """
+    # The characters by which `tokenizers` writes bytes: the byte's own where it can be printed, else one further up.
+    printed = [byte for byte in range(256) if chr(byte).isprintable() and chr(byte) != " "]
+    others = [byte for byte in range(256) if byte not in printed]
+    letters = {byte: chr(byte) for byte in printed} | {byte: chr(256 + i) for i, byte in enumerate(others)}
+    vocabulary = BYTE_SPECIAL_TOKENS + [letters[byte] for byte in range(256)]
+    tokenizer = Tokenizer(models.BPE({token: i for i, token in enumerate(vocabulary)}, []))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    pad, end_of_text = BYTE_SPECIAL_TOKENS
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer,
+        pad_token=pad,
+        bos_token=end_of_text,
+        eos_token=end_of_text,
+        model_max_length=max_length,
+        model_input_names=["input_ids", "attention_mask"],
+        split_special_tokens=True,
+        clean_up_tokenization_spaces=False,
+    )
+
+
+def open_ended(tokenizer: PreTrainedTokenizerBase) -> PreTrainedTokenizerBase:
+    """
+    The tokenizer as a causal language model needs it: where it puts a special token behind a text, as BERT's [SEP], a
+    copy that does not, for a prompt would be over with it. Others are returned as they are.
+    """
+    ids = tokenizer("a")["input_ids"]
+    if not tokenizer.is_fast or not ids or ids[-1] not in tokenizer.all_special_ids:
+        return tokenizer
+    backend = Tokenizer.from_str(tokenizer.backend_tokenizer.to_str())
+    backend.post_processor = processors.TemplateProcessing(single="$A", pair="$A $B:1", special_tokens=[])
+    end = tokenizer.sep_token if tokenizer.eos_token is None else tokenizer.eos_token
+    return PreTrainedTokenizerFast(
+        tokenizer_object=backend,
+        **tokenizer.special_tokens_map | {"bos_token": end, "eos_token": end},
+        model_max_length=tokenizer.model_max_length,
+        # No segments: some causal models add an embedding for them.
+        model_input_names=["input_ids", "attention_mask"],
         clean_up_tokenization_spaces=False,
     )
 

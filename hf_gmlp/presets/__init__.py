@@ -1,4 +1,4 @@
-"""The named architectures of the paper, one folder with a config.json each.
+"""The named architectures of the paper, and two causal ones that others train, one folder with a config.json each.
 
 `GMLPConfig.from_preset("amlp-base")` makes a config of one; `preset_path("amlp-base")` is a folder that
 `AutoConfig.from_pretrained` and any `--config_name` take. The models that the paper compares with are among them:
@@ -12,7 +12,10 @@ from pathlib import Path
 
 @dataclass(frozen=True)
 class Preset:
-    """What the paper says of an architecture: parameters in millions, FLOPs in billions, and where it says so."""
+    """
+    What the paper says of an architecture: parameters in millions, FLOPs in billions, and where it says so. Of one that
+    is not in the paper ("-") the parameters are ours, counted likewise.
+    """
 
     name: str
     paper: str
@@ -37,6 +40,15 @@ _D_FFN_NOTE = (
     "The caption of Table 3 says d_ffn = 3072 for all gMLPs, but without a split that makes 130 M parameters; the "
     "92 M of the table come out with d_ffn = 2048, which this preset has."
 )
+_ENWIK8_NOTE = (
+    "Not in the paper, which has no causal models. These are the sizes that lucidrains/g-mlp-pytorch trains on enwik8 "
+    "(train.py there), with two tokens more than the 256 bytes: [PAD] and [SEP], as --byte_level has them."
+)
+_LABML_NOTE = (
+    "Not in the paper, which has no causal models. These are the sizes of the experiment beside labml.ai's annotated "
+    "gMLP (labml_nn/transformers/gmlp/experiment.py), which reads Tiny Shakespeare by characters and adds fixed "
+    "position encodings; here there are bytes, [PAD] and [SEP], and no encodings."
+)
 _MADDS_NOTE = "Table 2 prints multiply-adds, which are doubled here; its 86 M are cut off, not rounded."
 _DEIT_TI_NOTE = "Table 2 prints multiply-adds, which are doubled here, and 5 M parameters, where there are 5.7."
 _VIT_L_NOTE = (
@@ -59,6 +71,8 @@ PRESETS = {
         Preset("gmlp-multiplicative", "Table 3", 92, note=_D_FFN_NOTE),
         Preset("gmlp-additive", "Table 3", 92, note=_D_FFN_NOTE),
         Preset("gmlp-linear", "Table 3", 92, note=_D_FFN_NOTE),
+        Preset("gmlp-causal-enwik8", "-", 17.5, note=_ENWIK8_NOTE),
+        Preset("gmlp-causal-labml", "-", 10.0, note=_LABML_NOTE),
         Preset("bert-base", "Tables 3 and 5", 110, 100.8, note="For Table 3, train it on sequences of 128 tokens."),
         Preset("bert-large", "Table 5", 336, 341.2),
         Preset("bert-6l-relpos", "Table 4", 67),

@@ -112,8 +112,8 @@ class RunArguments(TrainingArguments):
 
 
 @dataclass
-class MLMArguments:
-    """Which text to train on, and how it is masked."""
+class TextArguments:
+    """Which text to train a language model on."""
 
     _argument_group_name: ClassVar[str] = "data"
 
@@ -129,6 +129,29 @@ class MLMArguments:
         default=5, metadata={"help": "Share of the training documents held out if there are no validation data."}
     )
     streaming: bool = field(default=False, metadata={"help": "Read the data as a stream: no download, no cache."})
+    vocab_size: int = field(default=32000, metadata={"help": "Vocabulary of the tokenizer trained when none is given."})
+    max_tokenizer_samples: int = field(
+        default=1_000_000, metadata={"help": "Train the tokenizer on so many documents, the first ones."}
+    )
+    max_train_samples: int | None = field(default=None, metadata={"help": "Train on so many sequences only."})
+    max_eval_samples: int | None = field(default=None, metadata={"help": "Evaluate on so many documents only."})
+    preprocessing_num_workers: int | None = field(default=None, metadata={"help": "Processes that tokenize."})
+    license: str = field(default="apache-2.0", metadata={"help": "License of the weights, for the model card."})
+
+    def description(self, train: object, validation: Sized, sequence_length: int) -> str:
+        """The data in words, for the model card: its name and its size in sequences, if it is no stream."""
+        name = f"{self.dataset_name} {self.dataset_config_name or ''}".strip()
+        if self.dataset_name is None:
+            name = ", ".join(Path(path).name for path in self.train_file or [])
+        size = f"{len(train):,}" if isinstance(train, Sized) else "a stream of"
+        up_to = "up to " if getattr(self, "line_by_line", False) else ""
+        return f"{name}: {size} training sequences of {up_to}{sequence_length} tokens, {len(validation):,} held out."
+
+
+@dataclass
+class MLMArguments(TextArguments):
+    """Which text to train on, and how it is masked."""
+
     max_seq_length: int | None = field(
         default=None, metadata={"help": "Tokens per sequence; the model's n by default."}
     )
@@ -139,14 +162,6 @@ class MLMArguments:
     whole_word_mask: bool = field(
         default=False, metadata={"help": "Choose whole words, and let all of their tokens become [MASK]."}
     )
-    vocab_size: int = field(default=32000, metadata={"help": "Vocabulary of the tokenizer trained when none is given."})
-    max_tokenizer_samples: int = field(
-        default=1_000_000, metadata={"help": "Train the tokenizer on so many documents, the first ones."}
-    )
-    max_train_samples: int | None = field(default=None, metadata={"help": "Train on so many sequences only."})
-    max_eval_samples: int | None = field(default=None, metadata={"help": "Evaluate on so many documents only."})
-    preprocessing_num_workers: int | None = field(default=None, metadata={"help": "Processes that tokenize."})
-    license: str = field(default="apache-2.0", metadata={"help": "License of the weights, for the model card."})
 
     def __post_init__(self):
         if not 0 < self.mlm_probability < 1:
@@ -161,24 +176,49 @@ class MLMArguments:
         Raises:
             InputError: If that is more than the model's n.
         """
-        longest = config.max_position_embeddings
-        if self.max_seq_length is not None and self.max_seq_length > longest:
-            raise InputError(
-                f"--max_seq_length {self.max_seq_length} is above the model's n = {longest}. Lower it; or give a new "
-                f"model a longer n by --config_overrides max_position_embeddings={self.max_seq_length}."
-            )
-        return self.max_seq_length or longest
+        return _sequence_length("max_seq_length", self.max_seq_length, config.max_position_embeddings)
 
-    def description(self, train: object, validation: Sized, max_seq_length: int) -> str:
-        """The data in words, for the model card: its name and its size in sequences, if it is no stream."""
-        name = f"{self.dataset_name} {self.dataset_config_name or ''}".strip()
-        if self.dataset_name is None:
-            name = ", ".join(Path(path).name for path in self.train_file or [])
-        size = f"{len(train):,}" if isinstance(train, Sized) else "a stream of"
-        return (
-            f"{name}: {size} training sequences of {'up to ' if self.line_by_line else ''}{max_seq_length} tokens, "
-            f"{len(validation):,} held out."
+
+@dataclass
+class CLMArguments(TextArguments):
+    """Which text to train a causal language model on, and in which blocks."""
+
+    block_size: int | None = field(default=None, metadata={"help": "Tokens per block; the model's n by default."})
+    byte_level: bool = field(
+        default=False,
+        metadata={
+            "help": "A token for every byte, and no tokenizer to train. A text file is then read as it is, with every "
+            "byte of it, and is one document; without validation files its last part is held out."
+        },
+    )
+
+    def __post_init__(self):
+        if self.block_size is not None and self.block_size < 2:
+            raise ValueError(f"--block_size is 2 or more, a token and the next one, got {self.block_size}.")
+        for name in ("max_train_samples", "max_eval_samples"):
+            if getattr(self, name) is not None and getattr(self, name) < 1:
+                raise ValueError(f"--{name} must be at least 1, got {getattr(self, name)}.")
+
+    def sequence_length(self, config: PreTrainedConfig) -> int:
+        """
+        Tokens per block: `block_size`, or the model's n.
+
+        Raises:
+            InputError: If that is more than the model's n, or the model has none and there is no `block_size`.
+        """
+        longest = getattr(config, "max_position_embeddings", None)
+        if longest is None and self.block_size is None:
+            raise InputError("The model has no longest sequence: say by --block_size how many tokens a block has.")
+        return _sequence_length("block_size", self.block_size, longest or self.block_size)
+
+
+def _sequence_length(flag: str, length: int | None, longest: int) -> int:
+    if length is not None and length > longest:
+        raise InputError(
+            f"--{flag} {length} is above the model's n = {longest}. Lower it; or give a new model a longer n by "
+            f"--config_overrides max_position_embeddings={length}."
         )
+    return length or longest
 
 
 @dataclass

@@ -24,6 +24,16 @@ def token_losses(logits: torch.Tensor | tuple, labels: torch.Tensor) -> tuple[to
     return losses, right
 
 
+def next_token_losses(logits: torch.Tensor | tuple, labels: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """
+    `token_losses` of a causal language model, whose logits at one place predict the label of the next. The results
+    stand at the places of the labels; the first place, which nothing predicts, is 0.
+    """
+    logits = logits[0] if isinstance(logits, tuple) else logits
+    losses, right = token_losses(logits[:, :-1], labels[:, 1:])
+    return torch.nn.functional.pad(losses, (1, 0)), torch.nn.functional.pad(right, (1, 0))
+
+
 class MaskedLanguageModelMetrics:
     """
     Loss (nats per predicted token), perplexity and accuracy over all predicted tokens of an evaluation, whatever its
@@ -54,3 +64,25 @@ class MaskedLanguageModelMetrics:
             "accuracy": accuracy,
             "predicted_tokens": tokens,
         }
+
+
+class CausalLanguageModelMetrics(MaskedLanguageModelMetrics):
+    """
+    The same of a causal language model, and bits per byte: the loss of the whole text in bits over the length of the
+    text in UTF-8 bytes. Unlike a loss per token it can be compared between tokenizers. End-of-text tokens between
+    documents cost bits and are no bytes.
+
+    Args:
+        num_bytes: The UTF-8 bytes of the text that an evaluation predicts. It predicts every token once.
+    """
+
+    def __init__(self, num_bytes: int):
+        super().__init__()
+        self.num_bytes = num_bytes
+
+    def __call__(self, prediction: EvalPrediction, compute_result: bool) -> dict[str, float] | None:
+        results = super().__call__(prediction, compute_result)
+        if results is None:
+            return None
+        bits = results["token_loss"] * results["predicted_tokens"] / math.log(2)
+        return results | {"bits_per_byte": bits / self.num_bytes, "predicted_bytes": self.num_bytes}

@@ -11,6 +11,7 @@ from huggingface_hub.errors import StrictDataclassError
 from transformers import (
     AutoConfig,
     AutoModel,
+    AutoModelForCausalLM,
     AutoTokenizer,
     PreTrainedConfig,
     PreTrainedModel,
@@ -18,7 +19,8 @@ from transformers import (
     TrainingArguments,
 )
 
-from ..data.tokenizer import train_tokenizer
+from ..data.text import end_of_text
+from ..data.tokenizer import byte_tokenizer, train_tokenizer
 from ..errors import InputError
 from ..presets import PRESETS, preset_path
 from .arguments import BaseModelArguments, ModelArguments
@@ -108,21 +110,34 @@ def load_tokenizer(
     *,
     vocab_size: int,
     max_length: int,
+    byte_level: bool = False,
 ) -> PreTrainedTokenizerBase:
     """
     The tokenizer named by the arguments, else the checkpoint's. If none is given, one is trained on `texts` into the
-    output folder, or taken from there when a run goes on.
+    output folder, or taken from there when a run goes on; or it is the one of bytes, if `byte_level`.
+
+    Raises:
+        InputError: If there is no such tokenizer, the texts do not suffice for one, or it is not the one of bytes where
+            that is asked for.
     """
     name = arguments.tokenizer_name or arguments.model_name_or_path
     options = {"cache_dir": arguments.cache_dir, "trust_remote_code": arguments.trust_remote_code}
     if name is not None:
         try:
-            return AutoTokenizer.from_pretrained(name, **options)
+            tokenizer = AutoTokenizer.from_pretrained(name, **options)
         except (OSError, ValueError) as error:
             raise InputError(
                 f"There is no tokenizer in {name!r}: name one by --tokenizer_name, or make one by "
                 f"`hf-gmlp train-tokenizer`."
             ) from error
+        if byte_level and tokenizer.get_vocab() != byte_tokenizer().get_vocab():
+            raise InputError(
+                f"The tokenizer of {name} is not the one of --byte_level: leave that out, or take a model that was "
+                f"trained with it."
+            )
+        return tokenizer
+    if byte_level:
+        return byte_tokenizer(max_length)
     folder = Path(training_args.output_dir)
     # Other processes wait, and then find it trained.
     with training_args.main_process_first(local=False, desc="tokenizer training"):
@@ -143,13 +158,20 @@ def load_model(
     The checkpoint as `auto_class`, or a new model whose vocabulary and special tokens are the tokenizer's.
 
     Raises:
-        InputError: If a checkpoint's vocabulary is too small for the tokenizer, or its padding token is another.
+        InputError: If there is no such model of the config's type, a checkpoint's vocabulary is too small for the
+            tokenizer, or its padding token is another.
     """
+    if type(config) not in auto_class._model_mapping and not arguments.trust_remote_code:
+        task = auto_class.__name__.removeprefix("AutoModelFor")
+        raise InputError(f"There is no {task} of the model type {config.model_type!r}: take another model.")
     if arguments.model_name_or_path is None:
         config.vocab_size = len(tokenizer)
         config.pad_token_id = tokenizer.pad_token_id
         config.bos_token_id = tokenizer.cls_token_id
         config.eos_token_id = tokenizer.sep_token_id
+        if auto_class is AutoModelForCausalLM:
+            # One token between documents, from which a text begins and by which it ends.
+            config.bos_token_id = config.eos_token_id = end_of_text(tokenizer)
         return auto_class.from_config(config, trust_remote_code=arguments.trust_remote_code)
     check_vocabulary(config, tokenizer, arguments.model_name_or_path)
     return auto_class.from_pretrained(
@@ -175,4 +197,40 @@ def check_vocabulary(config: PreTrainedConfig, tokenizer: PreTrainedTokenizerBas
         raise InputError(
             f"The tokenizer pads with token {tokenizer.pad_token_id} and the model {name} with {config.pad_token_id}: "
             f"take the tokenizer that belongs to the model."
+        )
+
+
+def check_pretraining(config: PreTrainedConfig, name: str, do_train: bool):
+    """
+    Says of a checkpoint `name` that is to predict the next token if it was trained for something else.
+
+    Raises:
+        InputError: If it is not to be trained now either.
+    """
+    trained_for = (config.architectures or [""])[0]
+    if getattr(config, "is_causal", True) and not trained_for.endswith("ForMaskedLM"):
+        return
+    fault = f"{name} was trained as a {trained_for or 'model that sees later tokens'}, not to predict the next token"
+    if not do_train:
+        raise InputError(f"{fault}: evaluate a causal model, or train this one by --do_train first.")
+    logger.warning("%s: its weights are where this training begins.", fault)
+
+
+@torch.no_grad()
+def check_causal(model: PreTrainedModel):
+    """
+    Raises:
+        InputError: If what the model says of a token changes with a later one: it would learn to copy it.
+    """
+    training = model.training
+    model.eval()
+    ids = torch.arange(min(8, model.config.vocab_size), device=model.device)[None]
+    changed = torch.cat([ids[:, :-1], ids[:, :1]], dim=1)
+    mask = torch.ones_like(ids)
+    before, after = (model(input_ids=text, attention_mask=mask).logits[:, :-1] for text in (ids, changed))
+    model.train(training)
+    if (before - after).abs().max() > 1e-6 * before.abs().max():
+        raise InputError(
+            f"A {type(model).__name__} of this config sees later tokens and cannot predict them: take a causal model, "
+            f"such as a gMLP or GPT-2; a BERT is one by --config_overrides is_decoder=true."
         )

@@ -7,7 +7,8 @@ from hf_gmlp.baselines import BertRelposConfig, TextMixerConfig
 from hf_gmlp.presets import PRESETS, preset_path
 
 
-@pytest.mark.parametrize("name", PRESETS)
+# The vision Transformers' printed numbers are of other papers, which count otherwise: tests/baselines has theirs.
+@pytest.mark.parametrize("name", [name for name in PRESETS if not name.startswith(("deit", "vit"))])
 def test_counts_are_those_of_the_paper(name):
     preset = PRESETS[name]
     config = AutoConfig.from_pretrained(preset_path(name), num_labels=1000)
@@ -16,7 +17,7 @@ def test_counts_are_those_of_the_paper(name):
         # The one row that rounds to another number.
         assert round(millions, 1) == 95.5 and preset.parameters == 96
     else:
-        assert round(millions, 1 if name.endswith("-224") else 0) == preset.parameters
+        assert round(millions, 1 if name.endswith("-224") or preset.paper == "-" else 0) == preset.parameters
     if preset.flops is not None:
         assert paper_flops(config) / 1e9 == pytest.approx(preset.flops, rel=0.01)
 

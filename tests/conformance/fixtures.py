@@ -16,7 +16,13 @@ import hf_gmlp
 
 SPECIAL_TOKENS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 WORDS = "the a cat dog mat sat on and ran to this example is . ,".split()
-TEXT_CLASSES = ("GMLPModel", "GMLPForMaskedLM", "GMLPForSequenceClassification", "GMLPForTokenClassification")
+TEXT_CLASSES = (
+    "GMLPModel",
+    "GMLPForMaskedLM",
+    "GMLPForCausalLM",
+    "GMLPForSequenceClassification",
+    "GMLPForTokenClassification",
+)
 VISION_CLASSES = ("GMLPVisionModel", "GMLPForImageClassification")
 PICTURE = "waves.png"
 

@@ -7,6 +7,7 @@ from transformers.testing_utils import torch_device
 
 from hf_gmlp import (
     GMLPConfig,
+    GMLPForCausalLM,
     GMLPForMaskedLM,
     GMLPForMultipleChoice,
     GMLPForQuestionAnswering,
@@ -16,6 +17,7 @@ from hf_gmlp import (
 )
 
 from .checks import FSDPPlanMixin
+from .upstream.generation.test_utils import GenerationTesterMixin
 from .upstream.test_configuration_common import ConfigTester
 from .upstream.test_fsdp_mixin import FSDPTesterMixin
 from .upstream.test_modeling_common import ModelTesterMixin, ids_tensor, random_attention_mask
@@ -46,6 +48,8 @@ class GMLPModelTester:
     def __init__(self, parent, **config_fields):
         self.parent = parent
         self.config_fields = config_fields
+        if config_fields.get("is_causal"):
+            self.causal_lm_class = GMLPForCausalLM
 
     def get_config(self) -> GMLPConfig:
         return GMLPConfig(
@@ -70,12 +74,13 @@ class GMLPModelTester:
         return self.get_config(), inputs
 
 
-class TextModelTest(ModelTesterMixin, TrainingTesterMixin, FSDPPlanMixin):
+class TextModelTest(ModelTesterMixin, GenerationTesterMixin, TrainingTesterMixin, FSDPPlanMixin):
     """What the classes below share; each sets the configuration that it tests."""
 
     all_model_classes = (
         GMLPModel,
         GMLPForMaskedLM,
+        GMLPForCausalLM,
         GMLPForSequenceClassification,
         GMLPForTokenClassification,
         GMLPForQuestionAnswering,
@@ -140,6 +145,13 @@ class AMLPModelTest(TextModelTest, FSDPTesterMixin, unittest.TestCase):
     }
 
 
+class AMLPCausalModelTest(TextModelTest, FSDPTesterMixin, unittest.TestCase):
+    """No token sees a later one, in W and in tiny attention, whichever head is on top."""
+
+    has_attentions = True
+    config_fields = {"is_causal": True, "attention_size": 8}
+
+
 class GMLPDenseModelTest(TextModelTest, unittest.TestCase):
     """W with a weight of its own for every pair of positions; logits at the labelled positions only."""
 
@@ -156,6 +168,7 @@ class GMLPTextPipelineTest(PipelineTesterMixin, unittest.TestCase):
     pipeline_model_mapping = {
         "feature-extraction": GMLPModel,
         "fill-mask": GMLPForMaskedLM,
+        "text-generation": GMLPForCausalLM,
         "text-classification": GMLPForSequenceClassification,
         "token-classification": GMLPForTokenClassification,
         "zero-shot": GMLPForSequenceClassification,

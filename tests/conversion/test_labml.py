@@ -5,8 +5,9 @@ import copy
 import pytest
 import torch
 from torch import nn
-from transformers import AutoModelForMaskedLM
+from transformers import AutoModelForCausalLM
 
+from hf_gmlp import GMLPForCausalLM
 from hf_gmlp.cli import main
 from hf_gmlp.conversion.labml import model_from_labml
 from hf_gmlp.errors import InputError
@@ -69,8 +70,19 @@ def test_logits_are_those_of_the_annotated_model(randomize, length):
     assert theirs.encoder.layers[0].sgu.weight.triu(1).abs().max() > 0.1
     ours, notes = model_from_labml(theirs.state_dict())
     assert_same_logits(ours, theirs, length)
-    assert any("without a causal mask" in note for note in notes)
+    assert type(ours) is GMLPForCausalLM and any("taken for the causal one" in note for note in notes)
     assert all((matrix.triu(1) == 0).all() for matrix in ours.get_position_embeddings())
+
+
+def test_the_converted_model_generates_as_the_annotated_one(randomize):
+    theirs = randomize(Autoregressive(nn.Embedding(VOCABULARY, D_MODEL)), std=0.2)
+    ours, _ = model_from_labml(theirs.state_dict())
+    prompt = torch.randint(0, VOCABULARY, (2, 3))
+    text = prompt
+    with torch.no_grad():
+        for _ in range(LENGTH - 3):
+            text = torch.cat([text, theirs(text.T)[-1].argmax(-1, keepdim=True)], dim=1)
+    assert torch.equal(ours.generate(prompt, do_sample=False, max_new_tokens=LENGTH - 3), text)
 
 
 @pytest.mark.parametrize("learned", [False, True])
@@ -98,7 +110,7 @@ def test_from_a_file_by_the_command(tmp_path, randomize, capsys):
     said = capsys.readouterr().out
     assert "3 blocks" in said and "no tokenizer" in said and "causal" in said
     theirs.src_embed.positional_encodings.zero_()
-    assert_same_logits(AutoModelForMaskedLM.from_pretrained(tmp_path / "out"), theirs)
+    assert_same_logits(AutoModelForCausalLM.from_pretrained(tmp_path / "out"), theirs)
     assert "license: mit" in (tmp_path / "out" / "README.md").read_text()
 
 

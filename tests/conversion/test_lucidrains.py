@@ -4,9 +4,11 @@ import pytest
 import safetensors.torch
 import torch
 from g_mlp_pytorch import gMLP, gMLPVision
+from g_mlp_pytorch.autoregressive_wrapper import AutoregressiveWrapper
 from torch import nn
 from transformers import AutoModelForMaskedLM
 
+from hf_gmlp import GMLPForCausalLM
 from hf_gmlp.cli import main
 from hf_gmlp.conversion.lucidrains import convert_lucidrains, model_from_lucidrains
 from hf_gmlp.errors import InputError
@@ -38,19 +40,30 @@ def test_logits_are_those_of_the_package(peer, attn_dim, circulant):
     assert any("circulant" in note for note in notes) == circulant
 
 
+@pytest.mark.parametrize("attn_dim", [None, 8])
 @pytest.mark.parametrize("circulant", [False, True])
 @pytest.mark.parametrize("length", [12, 5])
-def test_a_causal_model_keeps_its_logits(peer, circulant, length):
-    theirs = peer(causal=True, circulant_matrix=circulant)
+def test_a_causal_model_becomes_one(peer, circulant, length, attn_dim):
+    theirs = peer(causal=True, circulant_matrix=circulant, attn_dim=attn_dim)
     ours, notes = model_from_lucidrains(theirs.state_dict(), causal=True)
+    assert type(ours) is GMLPForCausalLM and ours.config.is_causal
     assert_same_logits(ours, theirs, length)
-    assert any("without a causal mask" in note for note in notes)
+    assert any("causal (--causal)" in note for note in notes)
     assert all((matrix.triu(1) == 0).all() for matrix in ours.get_position_embeddings())
     if not circulant:
         wrong, notes = model_from_lucidrains(theirs.state_dict())
         ids = torch.randint(0, 40, (2, 12))
         assert (wrong(ids).logits - theirs(ids)).abs().max() > 0.1
         assert any("else give --causal" in note for note in notes)
+
+
+def test_a_causal_model_generates_as_the_package(peer):
+    theirs = peer(causal=True, attn_dim=8)
+    ours, _ = model_from_lucidrains(theirs.state_dict(), causal=True)
+    prompt = torch.randint(0, 40, (2, 3))
+    # The likeliest token alone is kept, so that nothing is drawn.
+    text = AutoregressiveWrapper(theirs).generate(prompt, 9, filter_thres=0.97)
+    assert torch.equal(ours.generate(prompt, do_sample=False, max_new_tokens=9)[:, 3:], text)
 
 
 def test_other_sizes(peer):
@@ -89,7 +102,6 @@ def test_from_a_file_by_the_command(tmp_path, peer, capsys, ending):
     ("fields", "options", "message"),
     [
         ({"heads": 2}, {}, "2 heads.*cannot be carried over"),
-        ({"attn_dim": 8, "causal": True}, {"causal": True}, "attention.*cannot be carried over"),
         ({"num_tokens": None}, {}, "no tensor to_embed.weight"),
     ],
 )

@@ -6,7 +6,7 @@ from datasets import Dataset, DatasetDict
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from transformers import PreTrainedTokenizerFast
 
-from hf_gmlp.data.text import load_texts, pack, tokenize, tokenize_lines
+from hf_gmlp.data.text import count_bytes, load_texts, pack, pack_causal, tokenize, tokenize_lines
 from hf_gmlp.errors import InputError
 
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
@@ -56,6 +56,33 @@ def test_blank_documents_leave_no_trace(tokenizer):
 def test_lines_are_truncated_not_joined(tokenizer):
     lines = tokenize_lines(["w0 w1 w2 w3", "", "w4"], tokenizer, 5)
     assert lines == {"input_ids": [[2, 5, 6, 7, 3], [2, 9, 3]], "special_tokens_mask": [[1, 0, 0, 0, 1], [1, 0, 1]]}
+
+
+def test_causal_blocks_predict_every_token_once(tokenizer):
+    texts = ["", *documents([3, 1, 9, 4]), " \n"]
+    stream = [id_ for text in texts[1:-1] for id_ in (3, *tokenizer.convert_tokens_to_ids(text.split()))]
+    # 20 predictions: with blocks of 6, four full ones.
+    for block_size, kept_lengths in ((6, [6] * 4 + [1]), (7, [7, 7, 7, 3]), (21, [21]), (50, [21])):
+        kept = pack_causal(texts, tokenizer, block_size, keep_remainder=True)["input_ids"]
+        kept_lengths = [length for length in kept_lengths if length > 1]
+        assert [len(ids) for ids in kept] == kept_lengths
+        assert kept[0][0] == stream[0] and [id_ for ids in kept for id_ in ids[1:]] == stream[1:]
+        assert all(before[-1] == after[0] for before, after in itertools.pairwise(kept))
+        full = pack_causal(texts, tokenizer, block_size)["input_ids"]
+        assert full == [ids for ids in kept if len(ids) == block_size]
+    assert pack_causal(["", None], tokenizer, 6) == {"input_ids": []}
+    assert count_bytes(["", None, " \n", "Ä b", "c"]) == 5
+
+
+def test_causal_stream_gives_the_same_blocks(tokenizer):
+    data = {split: Dataset.from_dict({"text": documents([3, 1, 9, 4, 20])}) for split in ("train", "validation")}
+    train, validation = tokenize(DatasetDict(data), tokenizer, 7, causal=True)
+    assert train.column_names == validation.column_names == ["input_ids"]
+    stream, _ = tokenize(data | {"train": data["train"].to_iterable_dataset()}, tokenizer, 7, causal=True)
+    rows = sorted(row["input_ids"].tolist() for row in itertools.islice(stream, len(train)))
+    assert rows == sorted(train["input_ids"])
+    with pytest.raises(InputError, match="one sequence of 90 tokens: give more text, or lower --block_size"):
+        tokenize(DatasetDict(data), tokenizer, 90, causal=True)
 
 
 @pytest.mark.parametrize("line_by_line", [False, True])
@@ -143,5 +170,7 @@ def test_bad_data_is_named(tmp_path, tokenizer):
         with pytest.raises(InputError, match=message):
             load_texts(**options, cache_dir=str(tmp_path / "cache"))
     texts = {"train": Dataset.from_dict({"text": ["w1"]}), "validation": Dataset.from_dict({"text": ["w1"]})}
+    with pytest.raises(InputError, match="percentage is above 0 and below 100, got 100"):
+        load_texts(train_files=[good], validation_split_percentage=100, cache_dir=str(tmp_path / "cache"))
     with pytest.raises(InputError, match="does not fill one sequence of 8"):
         tokenize(texts, tokenizer, 8)

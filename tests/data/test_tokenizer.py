@@ -23,8 +23,11 @@ from transformers import (
 
 from hf_gmlp.data import tokenizer as tokenizer_module
 from hf_gmlp.data.tokenizer import (
+    FIRST_BYTE,
+    byte_tokenizer,
     characters_per_token,
     convert_sentencepiece,
+    open_ended,
     read_dataset_texts,
     read_texts,
     train_sentencepiece,
@@ -562,3 +565,34 @@ def test_characters_per_token(tokenizer):
     assert characters_per_token(tokenizer, texts) == 11 / sum(len(encode(tokenizer, text)) for text in texts)
     with pytest.raises(InputError, match="no text"):
         characters_per_token(tokenizer, [""])
+
+
+def test_byte_tokenizer_is_the_bytes_and_loads_as_any_other(tmp_path):
+    byte_tokenizer(max_length=100).save_pretrained(tmp_path)
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path)
+    every_byte = "".join(map(chr, [*range(0x800), *range(0x800, 0x11000, 0x40)])).encode("utf-8", "ignore").decode()
+    # The bytes that no UTF-8 text has.
+    assert set(range(256)) - set(every_byte.encode()) <= {0xC0, 0xC1, *range(0xF1, 0x100)}
+    for text in [*ODD_TEXTS, every_byte, "[SEP] [PAD]", " \r\n\n\t a , b . ", "<|endoftext|>"]:
+        ids = tokenizer(text, verbose=False)["input_ids"]
+        assert ids == [FIRST_BYTE + byte for byte in text.encode("utf-8")]
+        assert tokenizer.decode(ids) == tokenizer.decode(ids, skip_special_tokens=True) == text
+    assert (len(tokenizer), tokenizer.model_max_length) == (258, 100)
+    assert (tokenizer.pad_token_id, tokenizer.bos_token_id, tokenizer.eos_token_id) == (0, 1, 1)
+    assert list(tokenizer("a")) == ["input_ids", "attention_mask"]
+
+
+def test_open_ended_tokenizer_puts_nothing_around_a_text(tmp_path):
+    trained = train_tokenizer(DOCUMENTS[:20], vocab_size=600)
+    open_ended(trained).save_pretrained(tmp_path)
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path)
+    text = "The Größe of it [MASK]"
+    ids = tokenizer(text)["input_ids"]
+    assert ids == trained(text, add_special_tokens=False)["input_ids"] and tokenizer.decode(ids[:-1]) == text[:-7]
+    assert trained(text)["input_ids"] == [2, *ids, 3], "the original is not to change"
+    assert tokenizer.get_vocab() == trained.get_vocab() and tokenizer.mask_token_id == 4
+    assert tokenizer.bos_token_id == tokenizer.eos_token_id == 3 and tokenizer.pad_token_id == 0
+    assert "token_type_ids" not in tokenizer(text)
+    # What ends no text by itself is left alone.
+    for other in (tokenizer, byte_tokenizer()):
+        assert open_ended(other) is other

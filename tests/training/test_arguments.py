@@ -1,10 +1,18 @@
 from pathlib import Path
 
 import pytest
+from transformers import GPT2Config, MambaConfig
 
 from hf_gmlp import GMLPConfig
 from hf_gmlp.errors import InputError
-from hf_gmlp.training.arguments import MLMArguments, ModelArguments, RunArguments, parse_arguments, recipe_flags
+from hf_gmlp.training.arguments import (
+    CLMArguments,
+    MLMArguments,
+    ModelArguments,
+    RunArguments,
+    parse_arguments,
+    recipe_flags,
+)
 from hf_gmlp.training.models import load_config
 
 RECIPES = Path(__file__).parents[2] / "recipes"
@@ -84,6 +92,18 @@ def test_sequence_length_is_checked_against_the_model():
     assert MLMArguments(max_seq_length=32).sequence_length(config) == 32
     with pytest.raises(InputError, match="--max_seq_length 65 is above the model's n = 64"):
         MLMArguments(max_seq_length=65).sequence_length(config)
+    assert CLMArguments().sequence_length(config) == 64 and CLMArguments(block_size=2).sequence_length(config) == 2
+    # By its other name.
+    assert CLMArguments().sequence_length(GPT2Config(n_positions=32)) == 32
+    with pytest.raises(InputError, match="--block_size 65 is above the model's n = 64"):
+        CLMArguments(block_size=65).sequence_length(config)
+    # What takes sequences of any length.
+    assert CLMArguments(block_size=500).sequence_length(MambaConfig()) == 500
+    with pytest.raises(InputError, match="no longest sequence: say by --block_size"):
+        CLMArguments().sequence_length(MambaConfig())
+    for flag in ({"block_size": 1}, {"max_eval_samples": 0}, {"max_train_samples": -1}):
+        with pytest.raises(ValueError, match=next(iter(flag))):
+            CLMArguments(**flag)
 
 
 def test_help_names_recipe_and_groups(capsys):

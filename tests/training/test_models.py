@@ -1,10 +1,19 @@
 import pytest
-from transformers import AutoModelForMaskedLM, BertConfig
+from transformers import AutoModelForCausalLM, AutoModelForMaskedLM, AutoTokenizer, BertConfig, GPT2Config
 
 from hf_gmlp import GMLPConfig, GMLPForMaskedLM
+from hf_gmlp.data.tokenizer import byte_tokenizer
 from hf_gmlp.errors import InputError
 from hf_gmlp.training.arguments import ModelArguments
-from hf_gmlp.training.models import check_vocabulary, load_config, load_model, parse_overrides
+from hf_gmlp.training.models import (
+    check_causal,
+    check_pretraining,
+    check_vocabulary,
+    load_config,
+    load_model,
+    load_tokenizer,
+    parse_overrides,
+)
 
 from ..data.test_text import tokenizer  # noqa: F401
 
@@ -75,3 +84,56 @@ def test_overrides_of_a_checkpoint_leave_its_weights_alone(tmp_path, make):
     for overrides in ("num_hidden_layers=3", "intermediate_size=32", "hidden_dropout_prob=0.5,vocab_size=51"):
         with pytest.raises(InputError, match=f"{overrides} does not fit the weights of .*hidden_dropout_prob"):
             load(overrides)
+
+
+def test_causal_model_begins_and_ends_with_one_token():
+    arguments = ModelArguments(config_name="gmlp-base", config_overrides="num_hidden_layers=1,hidden_size=8")
+    model = load_model(AutoModelForCausalLM, arguments, load_config(arguments), byte_tokenizer())
+    config = model.config
+    assert (config.vocab_size, config.pad_token_id, config.bos_token_id, config.eos_token_id) == (258, 0, 1, 1)
+    arguments = ModelArguments(config_name="gmlp-ti16-224")
+    with pytest.raises(InputError, match="no CausalLM of the model type 'gmlp_vision'"):
+        load_model(AutoModelForCausalLM, arguments, load_config(arguments), byte_tokenizer())
+
+
+def test_model_that_sees_later_tokens_is_found(randomize):
+    sizes = {"vocab_size": 30, "hidden_size": 16, "num_attention_heads": 2, "intermediate_size": 16}
+    bert = BertConfig(num_hidden_layers=1, **sizes)
+    with pytest.raises(InputError, match="BertLMHeadModel of this config sees later tokens"):
+        check_causal(AutoModelForCausalLM.from_config(bert))
+    bert.is_decoder = True
+    model = AutoModelForCausalLM.from_config(bert).train()
+    check_causal(model)
+    assert model.training
+    check_causal(AutoModelForCausalLM.from_config(GPT2Config(vocab_size=30, n_embd=16, n_head=2, n_layer=1)))
+    for fields in ({"toeplitz": False}, {"attention_size": 8}, {"spatial_gating": "additive"}):
+        config = GMLPConfig(num_hidden_layers=2, hidden_size=16, intermediate_size=16, vocab_size=30, **fields)
+        check_causal(randomize(AutoModelForCausalLM.from_config(config)))
+
+
+def test_what_a_checkpoint_was_trained_for(caplog):
+    for config in (GMLPConfig(is_causal=True), GPT2Config(), GMLPConfig(is_causal=True, architectures=["Other"])):
+        check_pretraining(config, "m", do_train=False)
+    assert not caplog.records
+    for config in (GMLPConfig(architectures=["GMLPForMaskedLM"]), BertConfig(architectures=["BertForMaskedLM"])):
+        with pytest.raises(InputError, match="m was trained as a .*ForMaskedLM, not to predict the next token"):
+            check_pretraining(config, "m", do_train=False)
+        check_pretraining(config, "m", do_train=True)
+    assert len(caplog.records) == 2
+
+
+def test_byte_level_wants_the_byte_tokenizer(tmp_path, tokenizer):  # noqa: F811
+    options = {"vocab_size": 0, "max_length": 9, "byte_level": True}
+    arguments = ModelArguments(config_name="gmlp-base")
+    made = load_tokenizer(arguments, None, [], **options)
+    assert made.get_vocab() == byte_tokenizer().get_vocab() and made.model_max_length == 9
+    for name, saved in (("bytes", made), ("words", tokenizer)):
+        saved.save_pretrained(tmp_path / name)
+    arguments.tokenizer_name = str(tmp_path / "bytes")
+    assert (
+        load_tokenizer(arguments, None, [], **options).get_vocab()
+        == AutoTokenizer.from_pretrained(tmp_path / "bytes").get_vocab()
+    )
+    arguments.tokenizer_name = str(tmp_path / "words")
+    with pytest.raises(InputError, match="words is not the one of --byte_level"):
+        load_tokenizer(arguments, None, [], **options)

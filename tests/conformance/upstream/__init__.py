@@ -38,6 +38,7 @@ from .pipelines import PIPELINE_TESTS  # noqa: E402
 NAMES_IN_TABLES = {
     "MODEL_MAPPING_NAMES": {"gmlp": "GMLPModel", "gmlp_vision": "GMLPVisionModel"},
     "MODEL_FOR_MASKED_LM_MAPPING_NAMES": {"gmlp": "GMLPForMaskedLM"},
+    "MODEL_FOR_CAUSAL_LM_MAPPING_NAMES": {"gmlp": "GMLPForCausalLM"},
     "MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES": {"gmlp": "GMLPForSequenceClassification"},
     "MODEL_FOR_TOKEN_CLASSIFICATION_MAPPING_NAMES": {"gmlp": "GMLPForTokenClassification"},
     "MODEL_FOR_QUESTION_ANSWERING_MAPPING_NAMES": {"gmlp": "GMLPForQuestionAnswering"},
@@ -57,9 +58,27 @@ for config_class in (BertRelposConfig, TextMixerConfig):
 for table, names in NAMES_IN_TABLES.items():
     setattr(test_modeling_common, table, {**getattr(test_modeling_common, table), **names})
 
-# The FSDP tests build a causal language model; the masked one takes the same inputs and labels. They run for a handful
-# of model types only, unless this list is None, as the file itself says.
-test_fsdp_mixin.AutoModelForCausalLM = transformers.AutoModelForMaskedLM
+
+class AutoLanguageModel:
+    """Causal or masked, as the config is: the masked one takes the same inputs and labels."""
+
+    @staticmethod
+    def auto_class(config: transformers.PreTrainedConfig) -> type:
+        causal = getattr(config, "is_causal", False)
+        return transformers.AutoModelForCausalLM if causal else transformers.AutoModelForMaskedLM
+
+    @classmethod
+    def from_config(cls, config: transformers.PreTrainedConfig, **kwargs) -> transformers.PreTrainedModel:
+        return cls.auto_class(config).from_config(config, **kwargs)
+
+    @classmethod
+    def from_pretrained(cls, folder: str, **kwargs) -> transformers.PreTrainedModel:
+        return cls.auto_class(transformers.AutoConfig.from_pretrained(folder)).from_pretrained(folder, **kwargs)
+
+
+# The FSDP tests build a causal language model, which not all of our models can be. They run for a handful of model
+# types only, unless this list is None, as the file itself says.
+test_fsdp_mixin.AutoModelForCausalLM = AutoLanguageModel
 test_fsdp_mixin.FSDP_DISTRIBUTED_TEST_MODEL_TYPES = None
 
 for task, test_class in PIPELINE_TESTS.items():

@@ -16,6 +16,7 @@ from transformers import (
     ImageClassificationPipeline,
     ImageFeatureExtractionPipeline,
     TextClassificationPipeline,
+    TextGenerationPipeline,
     TokenClassificationPipeline,
     ZeroShotClassificationPipeline,
 )
@@ -82,6 +83,28 @@ class FillMaskTests(PipelineTests):
         two_masks = pipeline("the [MASK] sat on the [MASK]", top_k=2)
         self.assertEqual([len(answers) for answers in two_masks], [2, 2])
         self.check_alone_as_in_a_batch(pipeline, lambda answers: [answer["score"] for answer in answers])
+
+
+class TextGenerationTests(PipelineTests):
+    pipeline_class = TextGenerationPipeline
+
+    def get_test_pipeline(self, model, tokenizer=None, **kwargs):
+        """The fixtures' tokenizer ends every text, prompts too, with [SEP]: no more text would come."""
+        tokenizer.backend_tokenizer.post_processor = None
+        model.generation_config.update(max_new_tokens=5, do_sample=False, eos_token_id=None)
+        return super().get_test_pipeline(model, tokenizer, **kwargs)
+
+    def run_pipeline_test(self, pipeline, examples):
+        alone = [pipeline(example)[0]["generated_text"] for example in examples]
+        for example, text in zip(examples, alone):
+            self.assertTrue(text.startswith(example))
+            self.assertGreater(len(text), len(example))
+        # Prompts of different lengths, padded on the left. In half precision, a rounding may choose another word.
+        if pipeline.model.dtype == torch.float32:
+            batched = pipeline(list(examples), batch_size=len(examples))
+            self.assertEqual([answers[0]["generated_text"] for answers in batched], alone)
+        several = pipeline(examples[0], num_return_sequences=2, num_beams=2, return_full_text=False)
+        self.assertEqual(len(several), 2)
 
 
 class TextClassificationTests(PipelineTests):
@@ -164,6 +187,7 @@ class ImageFeatureExtractionTests(ImageClassificationTests):
 PIPELINE_TESTS = {
     "feature-extraction": FeatureExtractionTests,
     "fill-mask": FillMaskTests,
+    "text-generation": TextGenerationTests,
     "text-classification": TextClassificationTests,
     "token-classification": TokenClassificationTests,
     "zero-shot": ZeroShotTests,

@@ -1,5 +1,62 @@
-"""Stands in for the tests of `generate`, which our bidirectional models do not have."""
+"""Stands in for the tests of `generate`: what it must give for every class that generates."""
+
+import torch
+from transformers.testing_utils import set_config_for_less_flaky_test, torch_device
 
 
 class GenerationTesterMixin:
-    """Empty: the common tests only ask whether a test class inherits from it."""
+    """Beside `ModelTesterMixin`; uses its `model_tester` and `all_model_classes`."""
+
+    def generative_cases(self):
+        """(model in double precision, prompts [B, m], their mask with padding on the left) of each class."""
+        for model_class in self.all_model_classes:
+            if not model_class.can_generate():
+                continue
+            config, inputs = self.model_tester.prepare_config_and_inputs_for_common()
+            set_config_for_less_flaky_test(config)
+            torch.manual_seed(0)
+            model = model_class(config).to(torch_device).double().eval()
+            # Texts go on to the end, and padding is a token like any other but for the mask.
+            model.generation_config.eos_token_id = None
+            ids = inputs["input_ids"][:4]
+            mask = torch.ones_like(ids)
+            mask[1, :2] = mask[2, :-1] = 0
+            yield model, ids, mask
+
+    def check_same_texts(self, mask_prompts: bool, **options) -> None:
+        """The same texts with a cache, without one, and when the prompt is read in pieces."""
+        for model, ids, mask in self.generative_cases():
+            given = {"attention_mask": mask} if mask_prompts else {}
+            texts = []
+            for way in ({}, {"use_cache": False}, {"prefill_chunk_size": 3}):
+                torch.manual_seed(0)
+                texts.append(model.generate(ids, max_new_tokens=10, **given, **options, **way))
+            self.assertEqual(texts[0].shape[1], ids.shape[1] + 10)
+            for text in texts[1:]:
+                self.assertTrue(torch.equal(text, texts[0]))
+
+    def test_greedy_generate(self):
+        self.check_same_texts(False, do_sample=False)
+        self.check_same_texts(True, do_sample=False)
+
+    def test_sample_generate(self):
+        self.check_same_texts(True, do_sample=True, num_return_sequences=2)
+
+    def test_beam_search_generate(self):
+        self.check_same_texts(True, num_beams=3, num_return_sequences=2)
+
+    def test_generate_from_inputs_embeds(self):
+        for model, ids, mask in self.generative_cases():
+            options = {"attention_mask": mask, "max_new_tokens": 10, "do_sample": False}
+            embeds = model.get_input_embeddings()(ids)
+            text = model.generate(inputs_embeds=embeds, **options)
+            self.assertTrue(torch.equal(text, model.generate(ids, **options)[:, ids.shape[1] :]))
+
+    def test_left_padding_compatibility(self):
+        for model, ids, mask in self.generative_cases():
+            if not model.config.mask_padding:
+                self.skipTest("Padding is left visible")
+            texts = model.generate(ids, attention_mask=mask, max_new_tokens=10, do_sample=False)
+            for row, shown, text in zip(ids, mask, texts):
+                alone = model.generate(row[shown == 1][None], max_new_tokens=10, do_sample=False)[0]
+                self.assertTrue(torch.equal(text[-len(alone) :], alone))
