@@ -52,6 +52,9 @@ class GMLPBaseConfig(PreTrainedConfig):
             every block starts as a plain feed-forward network.
         layer_norm_eps (`float`): Epsilon of the LayerNorm before every block and of the final one.
         spatial_layer_norm_eps (`float`): Epsilon of the LayerNorm in front of the spatial projection.
+        gating_implementation (`"reference"` or `"lean"`):
+            "lean" trains with less than half of the saved activations, and takes long Toeplitz products by FFT,
+            wherever that is possible (lean_gating.py); outputs and gradients are those of the plain form, "reference".
 
     Raises:
         huggingface_hub.errors.StrictDataclassError: At construction, for an unknown gating or activation, an odd
@@ -79,6 +82,7 @@ class GMLPBaseConfig(PreTrainedConfig):
     spatial_initializer_range: float = 1e-6
     layer_norm_eps: float = 1e-6
     spatial_layer_norm_eps: float = 1e-5
+    gating_implementation: Literal["reference", "lean"] = "reference"
 
     def __post_init__(self, **kwargs):
         # A loaded config.json may carry a map with the name of the repository it came from, or of an older release.

@@ -73,14 +73,23 @@ class SpatialProjection(nn.Module):
 
     def matrix(self, length: int | None = None, start: int = 0) -> torch.Tensor:
         """The leading [m, m] block of W, the whole of it by default, from row `start` on: [m - start, m]."""
+        return self.matrix_of(self.weight, self.bias.shape[0] if length is None else length, start)
+
+    def matrix_of(self, weight: torch.Tensor, length: int, start: int = 0) -> torch.Tensor:
+        """As `matrix`, with another weight in place of the layer's own."""
         n = self.bias.shape[0]
-        length = n if length is None else length
         if self.toeplitz:
-            matrix = toeplitz_matrix(self.weight, length, start)
+            matrix = toeplitz_matrix(weight, length, start)
         else:
             # Negative padding crops. A slice would do, but `torch.export` then refuses the length n itself.
-            matrix = F.pad(self.weight, (0, length - n, -start, length - n))
+            matrix = F.pad(weight, (0, length - n, -start, length - n))
         return matrix.tril(start) if self.causal else matrix
+
+    def offsets_of(self, weight: torch.Tensor, length: int) -> torch.Tensor:
+        """The weights of a Toeplitz W's leading [m, m] block, by offset: [2m - 1]."""
+        n = self.bias.shape[0]
+        offsets = F.pad(weight, (length - n, length - n))
+        return F.pad(offsets[:length], (0, length - 1)) if self.causal else offsets
 
     def forward(self, v: torch.Tensor, start: int = 0, positions: torch.Tensor | None = None) -> torch.Tensor:
         """

@@ -15,7 +15,7 @@ from hf_gmlp import GMLPConfig, GMLPVisionConfig, configuration_gmlp, modeling_g
 from hf_gmlp.configuration_gmlp import as_pair
 
 PACKAGE = Path(configuration_gmlp.__file__).parent
-CODE_FILES = ("configuration_gmlp.py", "spatial_gating.py", "model_card.py", "modeling_gmlp.py")
+CODE_FILES = ("configuration_gmlp.py", "lean_gating.py", "spatial_gating.py", "model_card.py", "modeling_gmlp.py")
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,502 @@
+# Copyright 2026 The hf_gmlp authors. Licensed under the Apache License, Version 2.0.
+"""The gMLP block's branch with less memory traffic, and the Toeplitz product by FFT.
+
+The plain form of both is in modeling_gmlp.py and spatial_gating.py; what is here computes the same, output and
+gradients. Plain autograd keeps 23 d_model numbers per token and block for the backward pass (at d_ffn = 6 d_model);
+`lean_branch` keeps x, W_in LN(x) and the gate, 10 d_model, and recomputes norms, GELU and product, which are cheap
+beside the matrix products. Without gradients it works in place. This file travels with every saved checkpoint and needs
+torch alone.
+"""
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from typing import NamedTuple
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+# From this length on, the Toeplitz product is taken by FFT on CPUs: 1.3 times as fast as the matrix product at 1024
+# tokens, 14 times at 8192, and slower at 512 (docs/performance.md). Not measured on GPUs, which keep the matrix.
+FFT_LENGTH = 1024
+
+
+class Branch(NamedTuple):
+    """
+    The parameters of W_out s(gelu(W_in LN(x))). All have one dtype, and none is missing.
+
+    Attributes:
+        norm_weight, norm_bias: [D], of the LayerNorm in front.
+        in_weight, in_bias: [F, D] and [F], the channel projection in.
+        spatial_norm_weight, spatial_norm_bias: [E], of the LayerNorm in front of the spatial projection; E is F / 2
+            after a split, else F.
+        spatial_weight: W as its parameter is, [n, n] or [2n - 1].
+        spatial_bias: b, [n].
+        out_weight, out_bias: [D, E] and [D], the channel projection out.
+    """
+
+    norm_weight: torch.Tensor
+    norm_bias: torch.Tensor
+    in_weight: torch.Tensor
+    in_bias: torch.Tensor
+    spatial_norm_weight: torch.Tensor
+    spatial_norm_bias: torch.Tensor
+    spatial_weight: torch.Tensor
+    spatial_bias: torch.Tensor
+    out_weight: torch.Tensor
+    out_bias: torch.Tensor
+
+
+class Form(NamedTuple):
+    """
+    What kind of branch it is.
+
+    Attributes:
+        spatial_gating: "split", "multiplicative", "additive" or "linear", the rows of the paper's Table 3.
+        eps, spatial_eps: Epsilon of the two LayerNorms.
+        matrix: (W as its parameter is, m) -> the leading [m, m] of W; linear in the parameter.
+        offsets: (W as its parameter is, m) -> [2m - 1], the weights of the offsets from -(m - 1) to m - 1, for a
+            Toeplitz W; linear too. `None` if W is dense.
+    """
+
+    spatial_gating: str
+    eps: float
+    spatial_eps: float
+    matrix: Callable[[torch.Tensor, int], torch.Tensor]
+    offsets: Callable[[torch.Tensor, int], torch.Tensor] | None = None
+
+
+def can_be_lean(block: nn.Module) -> bool:
+    """
+    Whether `lean_block` may stand in for a block's own code now. Not under `torch.compile`, export and tracing, where
+    the plain code is what the compiler should see, nor under `torch.func`, which takes no autograd functions like the
+    one below. And not if somebody has replaced or hooked a layer (adapters, quantizers, offloading, pruning), since
+    the layers are not called.
+    """
+    if torch.compiler.is_compiling() or torch.jit.is_tracing() or torch._C._are_functorch_transforms_active():
+        return False
+    if block.activation_dropout.p > 0 and block.activation_dropout.training:
+        return False
+    unit = block.spatial_gating_unit
+    norms, linears = (block.norm, unit.norm), (block.proj_in, block.proj_out)
+    if any(type(layer) is not nn.LayerNorm for layer in norms) or any(
+        type(layer) is not nn.Linear for layer in linears
+    ):
+        return False
+    layers = (*norms, *linears, unit, unit.proj)
+    if any(_is_hooked(layer) for layer in layers):
+        return False
+    parameters = [parameter for layer in layers for parameter in layer.parameters(recurse=False)]
+    return all(type(parameter) is nn.Parameter and parameter.dtype == parameters[0].dtype for parameter in parameters)
+
+
+def _is_hooked(layer: nn.Module) -> bool:
+    return bool(
+        layer._forward_hooks
+        or layer._forward_pre_hooks
+        or layer._backward_hooks
+        or layer._backward_pre_hooks
+        # What accelerate does to offload a layer.
+        or "forward" in vars(layer)
+    )
+
+
+def lean_block(
+    block: nn.Module,
+    x: torch.Tensor,
+    padding_mask: torch.Tensor | None = None,
+    attention_output: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """`lean_branch` with the layers of a `GMLPBlock`; the arguments are explained there."""
+    unit = block.spatial_gating_unit
+    projection = unit.proj
+    parameters = Branch(
+        block.norm.weight,
+        block.norm.bias,
+        block.proj_in.weight,
+        block.proj_in.bias,
+        unit.norm.weight,
+        unit.norm.bias,
+        projection.weight,
+        projection.bias,
+        block.proj_out.weight,
+        block.proj_out.bias,
+    )
+    form = Form(
+        unit.spatial_gating,
+        block.norm.eps,
+        unit.norm.eps,
+        projection.matrix_of,
+        projection.offsets_of if projection.toeplitz else None,
+    )
+    return lean_branch(x, parameters, form, padding_mask, attention_output)
+
+
+def lean_branch(
+    x: torch.Tensor,
+    parameters: Branch,
+    form: Form,
+    padding_mask: torch.Tensor | None = None,
+    attention_output: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """
+    W_out s(gelu(W_in LN(x))) with exact GELU and no dropout inside, in the dtype of `torch.autocast` if that is on.
+
+    Gradients of gradients are taken through the reference, so they are right and not lean.
+
+    Args:
+        x: [batch, m, D]
+        parameters: Those of the block.
+        form: What kind of branch it is.
+        padding_mask: [batch, m], 0 for padding.
+        attention_output: [batch, m, E], the tiny attention of an aMLP, which is added to the gate.
+
+    Returns:
+        [batch, m, D]
+
+    Raises:
+        NotImplementedError: In a backward pass with `create_graph=True`, if there is an `attention_output`.
+    """
+    device = x.device.type
+    if torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device):
+        dtype = torch.get_autocast_dtype(device)
+    else:
+        dtype = x.dtype
+    tensors = (x, attention_output, *parameters)
+    if torch.is_grad_enabled() and any(tensor is not None and tensor.requires_grad for tensor in tensors):
+        return _LeanBranch.apply(form, dtype, padding_mask, *tensors)
+    with _no_autocast(device):
+        return _forward(x, parameters, form, dtype, padding_mask, attention_output, keep=False)[0]
+
+
+class _LeanBranch(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, form, dtype, padding_mask, x, attention_output, *parameters):
+        with _no_autocast(x.device.type):
+            output, kept, gate = _forward(
+                x, Branch(*parameters), form, dtype, padding_mask, attention_output, keep=True
+            )
+        ctx.form, ctx.dtype = form, dtype
+        ctx.attention_dtype = None if attention_output is None else attention_output.dtype
+        ctx.save_for_backward(padding_mask, x, gate, *kept, *parameters)
+        return output
+
+    @staticmethod
+    def backward(ctx, grad):
+        padding_mask, x, gate, *rest = ctx.saved_tensors
+        count = len(Branch._fields)
+        kept, parameters = rest[:-count], Branch(*rest[-count:])
+        if torch.is_grad_enabled():
+            if ctx.attention_dtype is not None:
+                raise NotImplementedError(
+                    "The lean block of an aMLP has no second derivatives. Use the plain one: "
+                    '`config.gating_implementation = "reference"`.'
+                )
+            grads = _differentiable_backward(grad, x, parameters, ctx.form, ctx.dtype, padding_mask)
+            return None, None, None, grads[0], None, *grads[1:]
+        with _no_autocast(x.device.type):
+            grad_x, grad_gate, grads = _backward(
+                grad, x, parameters, ctx.form, ctx.dtype, padding_mask, kept, gate, ctx.needs_input_grad
+            )
+        grad_attention = None if ctx.attention_dtype is None else grad_gate.to(ctx.attention_dtype)
+        return None, None, None, grad_x, grad_attention, *grads
+
+
+def _forward(
+    x: torch.Tensor,
+    parameters: Branch,
+    form: Form,
+    dtype: torch.dtype,
+    padding_mask: torch.Tensor | None,
+    attention_output: torch.Tensor | None,
+    keep: bool,
+) -> tuple[torch.Tensor, list[torch.Tensor], torch.Tensor]:
+    """The output, W_in LN(x) (one tensor, or the two halves of a split), and the gate; in place if not to be kept."""
+    p = parameters
+    normalized = _norm(x, p.norm_weight, p.norm_bias, form.eps, dtype)[0]
+    # A product for each half: halves of one product would be views with gaps, which every step below pays for.
+    kept = [F.linear(normalized, weight, bias) for weight, bias in _in_projections(p, form, dtype)]
+    del normalized
+    z = [F.gelu(part) if keep else torch.ops.aten.gelu_(part) for part in kept]
+    u, v = z[0], z[-1]
+    v = _norm(v, p.spatial_norm_weight, p.spatial_norm_bias, form.spatial_eps, dtype)[0]
+    if padding_mask is not None:
+        v.masked_fill_(padding_mask[:, :, None] == 0, 0.0)
+    # After a split, nobody needs the second half any more.
+    room = z[1] if len(z) == 2 else None
+    gate = _spatial(v, p, form, dtype, out=room)
+    del v, room
+    if attention_output is not None:
+        gate += attention_output.to(dtype)
+    if form.spatial_gating == "linear":
+        gated = gate
+    elif form.spatial_gating == "additive":
+        # The GELU's output is ours, the gate is kept.
+        gated = u.add_(gate)
+    else:
+        gated = u.mul_(gate)
+    return F.linear(gated, p.out_weight.to(dtype), p.out_bias.to(dtype)), kept, gate
+
+
+def _backward(
+    grad: torch.Tensor,
+    x: torch.Tensor,
+    parameters: Branch,
+    form: Form,
+    dtype: torch.dtype,
+    padding_mask: torch.Tensor | None,
+    kept: list[torch.Tensor],
+    gate: torch.Tensor,
+    needs_input_grad: tuple[bool, ...],
+) -> tuple[torch.Tensor | None, torch.Tensor, list[torch.Tensor | None]]:
+    """Gradients of x, the gate and the parameters. All that is not kept is made again, and then written over."""
+    p = parameters
+    needs_x, needs = needs_input_grad[3], Branch(*needs_input_grad[5:])
+    grads = dict.fromkeys(Branch._fields)
+    length = x.shape[1]
+
+    z = [F.gelu(part) for part in kept]
+    u = z[0]
+    v, *statistics = _norm(z[-1], p.spatial_norm_weight, p.spatial_norm_bias, form.spatial_eps, dtype)
+    hidden = None if padding_mask is None else padding_mask[:, :, None] == 0
+    if hidden is not None:
+        v.masked_fill_(hidden, 0.0)
+
+    # output = gated W_out^T + b_out
+    grad = grad.to(dtype)
+    if needs.out_weight:
+        if form.spatial_gating == "linear":
+            gated = gate
+        else:
+            gated = u + gate if form.spatial_gating == "additive" else u * gate
+        grads["out_weight"] = grad.flatten(0, 1).T @ gated.flatten(0, 1)
+        del gated
+    if needs.out_bias:
+        grads["out_bias"] = grad.sum((0, 1))
+    grad_gated = grad @ p.out_weight.to(dtype)
+
+    # gated = u * gate, u + gate or gate
+    if form.spatial_gating in ("linear", "additive"):
+        grad_gate, grad_u = grad_gated, grad_gated
+    elif form.spatial_gating == "multiplicative":
+        # u is z itself, which the norm's gradient wants below.
+        grad_gate, grad_u = u * grad_gated, grad_gated.mul_(gate)
+    else:
+        grad_gate, grad_u = u.mul_(grad_gated), grad_gated.mul_(gate)
+    del u
+
+    # gate = W v + b
+    if needs.spatial_bias:
+        grads["spatial_bias"] = F.pad(grad_gate.sum((0, 2)), (0, p.spatial_bias.shape[0] - length))
+    grad_v, grads["spatial_weight"] = _spatial_backward(grad_gate, v, p, form, dtype, needs.spatial_weight)
+    del v
+    if hidden is not None:
+        grad_v.masked_fill_(hidden, 0.0)
+
+    # v = LN(z), or LN of the second half of z
+    grad_v, grads["spatial_norm_weight"], grads["spatial_norm_bias"] = _norm_backward(
+        grad_v, z[-1], p.spatial_norm_weight, p.spatial_norm_bias, statistics, dtype
+    )
+    if form.spatial_gating == "split":
+        grad_z = [grad_u, grad_v]
+    elif form.spatial_gating == "linear":
+        grad_z = [grad_v]
+    else:
+        grad_z = [grad_v.add_(grad_u)]
+    del z, grad_gated, grad_u, grad_v
+
+    # z = gelu(LN(x) W_in^T + b_in)
+    grad_z = [torch.ops.aten.gelu_backward(part_grad, part).flatten(0, 1) for part_grad, part in zip(grad_z, kept)]
+    normalized, *statistics = _norm(x, p.norm_weight, p.norm_bias, form.eps, dtype)
+    if needs.in_weight:
+        rows = normalized.flatten(0, 1)
+        grads["in_weight"] = _joined([part.T @ rows for part in grad_z])
+    if needs.in_bias:
+        grads["in_bias"] = _joined([part.sum(0) for part in grad_z])
+    grad_x = None
+    if needs_x or needs.norm_weight or needs.norm_bias:
+        weights = [weight for weight, _ in _in_projections(p, form, dtype)]
+        grad_x = grad_z[0] @ weights[0]
+        if len(grad_z) == 2:
+            grad_x.addmm_(grad_z[1], weights[1])
+        grad_x, grads["norm_weight"], grads["norm_bias"] = _norm_backward(
+            grad_x.view_as(x), x, p.norm_weight, p.norm_bias, statistics, x.dtype
+        )
+    # Autograd wants every gradient in the dtype of its parameter.
+    return (
+        grad_x,
+        grad_gate,
+        [
+            value.to(parameter.dtype) if value is not None and needed else None
+            for value, parameter, needed in zip(grads.values(), parameters, needs)
+        ],
+    )
+
+
+def _differentiable_backward(
+    grad: torch.Tensor,
+    x: torch.Tensor,
+    parameters: Branch,
+    form: Form,
+    dtype: torch.dtype,
+    padding_mask: torch.Tensor | None,
+) -> list[torch.Tensor | None]:
+    """The gradients of x and the parameters through the plain form, such that they have gradients themselves."""
+    p, device = parameters, x.device.type
+    autocast = torch.autocast(device, dtype) if dtype != x.dtype else nullcontext()
+    with autocast:
+        z = F.gelu(
+            F.linear(F.layer_norm(x, x.shape[-1:], p.norm_weight, p.norm_bias, form.eps), p.in_weight, p.in_bias)
+        )
+        u, v = z.chunk(2, dim=-1) if form.spatial_gating == "split" else (z, z)
+        v = F.layer_norm(v, v.shape[-1:], p.spatial_norm_weight, p.spatial_norm_bias, form.spatial_eps)
+        if padding_mask is not None:
+            v = v.masked_fill(padding_mask[:, :, None] == 0, 0.0)
+        matrix = form.matrix(p.spatial_weight, x.shape[1])
+        gate = torch.matmul(matrix, v) + p.spatial_bias[: x.shape[1], None]
+        if form.spatial_gating == "linear":
+            gated = gate
+        else:
+            gated = u + gate if form.spatial_gating == "additive" else u * gate
+        output = F.linear(gated, p.out_weight, p.out_bias)
+    inputs = [x, *parameters]
+    wanted = [tensor for tensor in inputs if tensor.requires_grad]
+    found = iter(torch.autograd.grad(output, wanted, grad, create_graph=True))
+    return [next(found) if tensor.requires_grad else None for tensor in inputs]
+
+
+def _no_autocast(device: str) -> AbstractContextManager:
+    """Dtypes are chosen here one by one."""
+    if torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device):
+        return torch.autocast(device, enabled=False)
+    return nullcontext()
+
+
+def _norm(
+    x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, eps: float, dtype: torch.dtype
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """LayerNorm in the dtype of its weights, as autocast does it, then in `dtype`; and its mean and deviation."""
+    output, mean, deviation = torch.native_layer_norm(x.to(weight.dtype), weight.shape, weight, bias, eps)
+    return output.to(dtype), mean, deviation
+
+
+def _norm_backward(
+    grad: torch.Tensor,
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor,
+    statistics: list[torch.Tensor],
+    dtype: torch.dtype,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Gradients of x, in `dtype`, and of weight and bias."""
+    grad_x, grad_weight, grad_bias = torch.ops.aten.native_layer_norm_backward(
+        grad.to(weight.dtype), x.to(weight.dtype), weight.shape, *statistics, weight, bias, [True, True, True]
+    )
+    return grad_x.to(dtype), grad_weight, grad_bias
+
+
+def _in_projections(parameters: Branch, form: Form, dtype: torch.dtype) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    """W_in and its bias, or after a split those of u and those of v."""
+    weight, bias = parameters.in_weight.to(dtype), parameters.in_bias.to(dtype)
+    if form.spatial_gating != "split":
+        return [(weight, bias)]
+    return list(zip(weight.chunk(2), bias.chunk(2)))
+
+
+def _joined(parts: list[torch.Tensor]) -> torch.Tensor:
+    return parts[0] if len(parts) == 1 else torch.cat(parts)
+
+
+def _uses_fft(v: torch.Tensor, form: Form) -> bool:
+    return form.offsets is not None and v.device.type == "cpu" and v.shape[1] >= FFT_LENGTH
+
+
+def _spatial(
+    v: torch.Tensor, parameters: Branch, form: Form, dtype: torch.dtype, out: torch.Tensor | None
+) -> torch.Tensor:
+    """W v + b, written over `out` if that is given and the way of computing it allows."""
+    length = v.shape[1]
+    weight, bias = parameters.spatial_weight, parameters.spatial_bias[:length].to(dtype)
+    if _uses_fft(v, form):
+        return toeplitz_product_fft(v, form.offsets(weight, length), bias)
+    matrix = form.matrix(weight, length).to(dtype)
+    return torch.baddbmm(bias[:, None], matrix.expand(v.shape[0], -1, -1), v, out=out)
+
+
+def _spatial_backward(
+    grad: torch.Tensor, v: torch.Tensor, parameters: Branch, form: Form, dtype: torch.dtype, needs_weight: bool
+) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """Gradients of v and of W's parameter."""
+    length, weight = v.shape[1], parameters.spatial_weight
+    fft = _uses_fft(v, form)
+    # From the parameter to W or its offsets and back: autograd's, so that nothing here knows how W is held.
+    with torch.enable_grad():
+        source = weight.detach().requires_grad_()
+        values = (form.offsets if fft else form.matrix)(source, length)
+    if fft:
+        grad_v, grad_values = _toeplitz_product_fft_backward(grad, v, values.detach(), needs_weight)
+    else:
+        matrix = values.detach().to(dtype)
+        grad_v = torch.bmm(matrix.T.expand(v.shape[0], -1, -1), grad)
+        grad_values = torch.bmm(grad, v.transpose(1, 2)).sum(0) if needs_weight else None
+    if not needs_weight:
+        return grad_v, None
+    return grad_v, torch.autograd.grad(values, source, grad_values.to(values.dtype))[0]
+
+
+def toeplitz_product_fft(v: torch.Tensor, offsets: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
+    """
+    W v + b for a Toeplitz W, as a convolution over the tokens: O(m log m) per channel, and no W in memory. Transforms
+    are taken in single precision, or double if v is.
+
+    Args:
+        v: [batch, m, channels]
+        offsets: [2m - 1], the weights of the offsets j - i from -(m - 1) to m - 1.
+        bias: b, [m]
+
+    Returns:
+        [batch, m, channels]
+    """
+    length = v.shape[1]
+    size = _fft_size(2 * length - 1)
+    product = _spectrum(v, size) * _kernel_spectrum(offsets, size, v.dtype)
+    return torch.fft.irfft(product, size)[..., :length].transpose(1, 2).to(v.dtype).contiguous() + bias[:, None]
+
+
+def _toeplitz_product_fft_backward(
+    grad: torch.Tensor, v: torch.Tensor, offsets: torch.Tensor, needs_offsets: bool
+) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """Gradients of v and of the offsets: the correlations of the output's gradient with the offsets and with v."""
+    length = v.shape[1]
+    size = _fft_size(2 * length - 1)
+    grad_spectrum = _spectrum(grad, size)
+    kernel = _kernel_spectrum(offsets, size, v.dtype)
+    grad_v = torch.fft.irfft(grad_spectrum * kernel.conj(), size)[..., :length].transpose(1, 2).to(v.dtype)
+    if not needs_offsets:
+        return grad_v.contiguous(), None
+    # Summed over batch and channels before the one transform back.
+    spectrum = (grad_spectrum * _spectrum(v, size).conj()).sum((0, 1))
+    lags = torch.fft.irfft(spectrum, size)
+    # Lag i - j from 0 on comes first, negative lags are at the end; an offset is j - i.
+    return grad_v.contiguous(), torch.cat([lags[size - length + 1 :], lags[:length]]).flip(0)
+
+
+def _spectrum(v: torch.Tensor, size: int) -> torch.Tensor:
+    """Of v over its tokens, padded with zeros: [batch, m, channels] -> [batch, channels, size / 2 + 1]."""
+    v = v.to(torch.promote_types(v.dtype, torch.float32))
+    # Along the last axis, a transform runs over neighboring numbers.
+    return torch.fft.rfft(v.transpose(1, 2).contiguous(), size)
+
+
+def _kernel_spectrum(offsets: torch.Tensor, size: int, dtype: torch.dtype) -> torch.Tensor:
+    """Of the convolution's kernel: the lags i - j from 0 to m - 1 in front, from -(m - 1) to -1 at the end."""
+    offsets = offsets.to(torch.promote_types(dtype, torch.float32))
+    length = (offsets.shape[0] + 1) // 2
+    lags = offsets.flip(0)
+    gap = offsets.new_zeros(size - offsets.shape[0])
+    return torch.fft.rfft(torch.cat([lags[length - 1 :], gap, lags[: length - 1]]))
+
+
+def _fft_size(least: int) -> int:
+    """The smallest even 2^k, 3 * 2^k or 5 * 2^k of at least `least`: sizes that transforms are fast at."""
+    return min(factor << max(1, (-(-least // factor) - 1).bit_length()) for factor in (1, 3, 5))

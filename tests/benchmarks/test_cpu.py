@@ -1,0 +1,112 @@
+"""benchmarks/cpu.py at its smallest: that it finishes, that its numbers are right, and that it refuses."""
+
+import csv
+from functools import partial
+
+import pytest
+import torch
+
+from hf_gmlp import lean_gating
+
+
+@pytest.fixture(scope="module")
+def cpu(load):
+    threads = torch.get_num_threads()
+    yield load("cpu")
+    torch.set_num_threads(threads)
+
+
+TINY = ("--quick", "--layers", 1, "--batch", 1, "--rounds", 1, "--tokens", 16, "--skip_memory")
+
+
+@pytest.fixture(scope="module")
+def rows(cpu, tmp_path_factory):
+    out = tmp_path_factory.mktemp("out")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(
+            "sys.argv", ["cpu.py", *map(str, TINY), "--suites", "vision", "text", "length", "--out", str(out)]
+        )
+        cpu.main()
+    (table,) = out.glob("cpu-*.csv")
+    assert table.with_suffix(".png").stat().st_size > 10_000
+    with table.open(newline="", encoding="utf-8") as file:
+        return list(csv.DictReader(file))
+
+
+def test_every_system_is_timed_forward_and_in_training(cpu, rows):
+    for suite in ("vision", "text"):
+        for name in cpu.systems_of(suite, 1, 1, 16):
+            found = {row["measure"]: row for row in rows if row["suite"] == suite and row["system"] == name}
+            assert float(found["forward time"]["value"]) > 0 and float(found["training time"]["value"]) > 0
+            assert int(found["forward time"]["parameters"]) > 100_000 and found["forward time"]["unit"] == "s"
+
+
+def test_rows_say_where_and_with_what(rows):
+    assert all(row["date"] and row["machine"] and row["threads"] == "1" and row["torch"] for row in rows)
+
+
+def test_saved_bytes(cpu, rows):
+    saved = {(row["suite"], row["system"]): float(row["value"]) for row in rows if row["measure"].startswith("saved")}
+    # Ten numbers of four bytes for each channel.
+    assert saved["vision", "ours"] == 10 * 4 * 256
+    assert saved["text", "ours"] == 10 * 4 * 512
+    assert saved["vision", "timm gmlp_s16"] > 20 * 4 * 256
+    assert saved["text", "ours, plain"] > 20 * 4 * 512
+
+
+def test_saved_bytes_of_a_known_layer(cpu):
+    def build(layers):
+        model = torch.nn.Sequential(*(torch.nn.Sigmoid() for _ in range(layers)))
+        x = torch.ones(1, 5, 8, requires_grad=True)
+        return cpu.System("sigmoids", model, lambda: model(x), layers, 5)
+
+    assert cpu.saved_bytes(build) == 8 * 4
+
+
+def test_parameters_of_the_peers_are_as_many(cpu):
+    vision = cpu.systems_of("vision", 1, 1, 16)
+    assert vision["ours"]().parameters == vision["timm gmlp_s16"]().parameters
+    text = cpu.systems_of("text", 3, 1, 512)
+    ours, bert = text["ours"]().parameters, text["BERT"]().parameters
+    assert abs(ours - bert) < 0.07 * bert
+
+
+@pytest.mark.parametrize("suite", ["length", "text"])
+def test_nothing_is_reported_of_a_wrong_result(cpu, call, monkeypatch, tmp_path, capsys, suite):
+    if suite == "length":
+        right = lean_gating.toeplitz_product_fft
+        monkeypatch.setattr(lean_gating, "toeplitz_product_fft", lambda *inputs: right(*inputs) * 1.01)
+    else:
+        right = lean_gating._norm_backward
+        monkeypatch.setattr(lean_gating, "_norm_backward", lambda *inputs: tuple(1.01 * x for x in right(*inputs)))
+    with pytest.raises(SystemExit):
+        call(cpu, *TINY, "--suites", suite, "--out", tmp_path)
+    assert "No times: our" in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_peer_with_other_results_is_noticed(cpu, monkeypatch):
+    systems = {name: build() for name, build in cpu.systems_of("vision", 1, 1, 16).items()}
+    for system in systems.values():
+        system.model.eval()
+    cpu.check_agreement("vision", systems)
+    peer = systems["timm gmlp_s16"]
+    peer.run = partial(lambda run: run() * 1.01, peer.run)
+    with pytest.raises(cpu.InputError, match="those of timm gmlp_s16"):
+        cpu.check_agreement("vision", systems)
+
+
+def test_peak_of_memory(cpu):
+    before = cpu.resident_peak()
+    block = torch.ones(int(before + 200) * 2**18)
+    assert cpu.resident_peak() >= before + 150
+    del block
+
+
+def test_interleaved_takes_medians(cpu, monkeypatch):
+    ticks = iter([0, 1, 1, 3, 10, 11, 20, 29, 30, 31, 40, 42])
+    monkeypatch.setattr(cpu.time, "thread_time", lambda: next(ticks))
+    order = []
+    steps = {"a": lambda: order.append("a"), "b": lambda: order.append("b")}
+    assert cpu.interleaved(steps, 3, threads=1) == {"a": 1, "b": 2}
+    assert order == ["a", "b"] * 4

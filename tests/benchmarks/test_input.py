@@ -1,0 +1,34 @@
+"""benchmarks/input.py at its smallest."""
+
+import csv
+import io
+
+import pytest
+from PIL import Image
+
+
+@pytest.fixture(scope="module")
+def benchmark(load):
+    return load("input")
+
+
+def test_workers_follow_from_the_rates(benchmark, call, tmp_path):
+    call(benchmark, "--quick", "--images_per_second", 1e6, "--sequences_per_second", 1e-3, "--out", tmp_path)
+    (table,) = tmp_path.glob("input-*.csv")
+    with table.open(newline="", encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    assert len(rows) == 6
+    for row in rows:
+        rate, step, workers = (
+            float(row[key]) for key in ("samples_per_second", "training_samples_per_second", "workers")
+        )
+        assert rate > 1
+        assert (workers - 1) * rate < step <= workers * rate * 1.001
+        assert (workers == 1) == ("sequences" in row["what"])
+
+
+def test_pictures_are_of_the_size_of_imagenet(benchmark):
+    picture = benchmark.jpeg(0)
+    assert Image.open(io.BytesIO(picture)).size == (500, 375)
+    assert 70_000 < len(picture) < 200_000
+    assert picture != benchmark.jpeg(1)

@@ -1,0 +1,333 @@
+"""The lean block against the plain one: outputs, gradients, memory, and the places where the plain one must step in."""
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+
+from hf_gmlp import GMLPForMaskedLM, lean_gating
+from hf_gmlp.lean_gating import can_be_lean, lean_block, toeplitz_product_fft
+from hf_gmlp.modeling_gmlp import GMLPBlock
+from hf_gmlp.spatial_gating import toeplitz_matrix
+
+from .peers.appendix_c import create_toeplitz_matrix
+
+GATINGS = ["split", "multiplicative", "additive", "linear"]
+
+
+@pytest.fixture
+def make_block(text_config, randomize):
+    """make_block(**fields): a plain block and a lean one with the same far weights, in float64."""
+
+    def make(**fields):
+        config = text_config(gating_implementation="lean", **fields)
+        config._attn_implementation = "eager"
+        block = GMLPBlock(config, drop_path_rate=0.0).double()
+        block.spatial_gating_unit.proj.reset_parameters(0.3)
+        randomize(block)
+        plain = copy.deepcopy(block)
+        plain.lean = False
+        assert block.lean and can_be_lean(block)
+        return plain, block
+
+    return make
+
+
+@pytest.fixture
+def short_fft(monkeypatch):
+    """FFT for the short sequences of these tests too."""
+    monkeypatch.setattr(lean_gating, "FFT_LENGTH", 1)
+
+
+def output_and_gradients(block, x, padding_mask=None):
+    x = x.detach().requires_grad_()
+    output = block(x, padding_mask)
+    grad = torch.linspace(-1, 1, output.numel(), dtype=output.dtype).sin().view_as(output)
+    return [output.detach(), *torch.autograd.grad(output, [x, *block.parameters()], grad)]
+
+
+def assert_same(plain, lean, x, padding_mask=None):
+    expected = output_and_gradients(plain, x, padding_mask)
+    for ours, theirs in zip(output_and_gradients(lean, x, padding_mask), expected, strict=True):
+        torch.testing.assert_close(ours, theirs, atol=1e-11, rtol=1e-10)
+    with torch.no_grad():
+        torch.testing.assert_close(lean(x, padding_mask), expected[0], atol=1e-11, rtol=1e-10)
+
+
+@pytest.mark.parametrize("attention_size", [0, 8])
+@pytest.mark.parametrize("padded", [False, True])
+@pytest.mark.parametrize("toeplitz", [False, True])
+@pytest.mark.parametrize("gating", GATINGS)
+def test_lean_is_plain(make_block, gating, toeplitz, padded, attention_size):
+    plain, lean = make_block(spatial_gating=gating, toeplitz=toeplitz, attention_size=attention_size)
+    # Fewer tokens than n = 12: gradients of the rest are zero.
+    x = torch.randn(2, 9, 16, dtype=torch.double)
+    mask = torch.tensor([[1] * 9, [1] * 5 + [0] * 4]) if padded else None
+    assert_same(plain, lean, x, mask)
+    assert_same(plain, lean, torch.randn(1, 12, 16, dtype=torch.double))
+
+
+@pytest.mark.parametrize("fft_length", [1, 100])
+@pytest.mark.parametrize("toeplitz", [False, True])
+def test_causal_blocks(make_block, monkeypatch, toeplitz, fft_length):
+    monkeypatch.setattr(lean_gating, "FFT_LENGTH", fft_length)
+    plain, lean = make_block(is_causal=True, toeplitz=toeplitz)
+    x = torch.randn(2, 9, 16, dtype=torch.double)
+    assert_same(plain, lean, x)
+    later = torch.cat([x[:, :6], torch.randn(2, 3, 16, dtype=torch.double)], dim=1)
+    torch.testing.assert_close(lean(later)[:, :6], lean(x)[:, :6])
+
+
+@pytest.mark.parametrize("gating", GATINGS)
+def test_lean_with_fft_is_plain(make_block, short_fft, gating):
+    plain, lean = make_block(spatial_gating=gating, attention_size=8)
+    assert_same(plain, lean, torch.randn(2, 9, 16, dtype=torch.double), torch.tensor([[1] * 9, [1] * 5 + [0] * 4]))
+    assert_same(plain, lean, torch.randn(1, 1, 16, dtype=torch.double))
+
+
+@pytest.mark.parametrize("fft", [False, True])
+@pytest.mark.parametrize("gating", GATINGS)
+def test_against_finite_differences(make_block, monkeypatch, gating, fft):
+    monkeypatch.setattr(lean_gating, "FFT_LENGTH", 1 if fft else 100)
+    _, block = make_block(spatial_gating=gating, hidden_size=4, intermediate_size=6, max_position_embeddings=5)
+    size = block.spatial_gating_unit.norm.weight.shape[0]
+    mask = torch.tensor([[1, 1, 1, 0], [1, 1, 1, 1]])
+    names = [name for name, _ in block.named_parameters()]
+
+    def branch(x, attention_output, *parameters):
+        for name, parameter in zip(names, parameters):
+            module, _, leaf = name.rpartition(".")
+            block.get_submodule(module)._parameters[leaf] = parameter
+        return lean_block(block, x, mask, attention_output)
+
+    inputs = [torch.randn(2, 4, 4), torch.randn(2, 4, size), *(value.detach() for value in block.parameters())]
+    assert torch.autograd.gradcheck(branch, [value.double().requires_grad_() for value in inputs], fast_mode=True)
+
+
+@pytest.mark.parametrize("gating", GATINGS)
+def test_second_derivatives_go_through_the_plain_form(make_block, gating):
+    plain, lean = make_block(spatial_gating=gating, hidden_size=4, intermediate_size=6, max_position_embeddings=5)
+    x = torch.randn(2, 4, 4, dtype=torch.double, requires_grad=True)
+    mask = torch.tensor([[1, 1, 1, 0], [1, 1, 1, 1]])
+    found = []
+    for block in (plain, lean):
+        inputs = [x, *block.parameters()]
+        gradients = torch.autograd.grad(block(x, mask).pow(3).sum(), inputs, create_graph=True)
+        total = sum(gradient.pow(2).sum() for gradient in gradients)
+        found.append([*gradients, *torch.autograd.grad(total, inputs, allow_unused=True)])
+    for theirs, ours in zip(*found, strict=True):
+        torch.testing.assert_close(ours, theirs, atol=1e-8, rtol=1e-8)
+
+
+def test_second_derivatives_of_an_amlp_are_refused(make_block):
+    _, block = make_block(attention_size=8)
+    x = torch.randn(1, 4, 16, dtype=torch.double, requires_grad=True)
+    with pytest.raises(NotImplementedError, match='gating_implementation = "reference"'):
+        torch.autograd.grad(block(x).pow(2).sum(), x, create_graph=True)
+
+
+def test_torch_func_takes_the_plain_form(make_block):
+    plain, lean = make_block()
+    x = torch.randn(2, 9, 16, dtype=torch.double)
+
+    def loss(block, parameters):
+        return torch.func.functional_call(block, parameters, (x,)).pow(2).sum()
+
+    expected = torch.func.grad(lambda parameters: loss(plain, parameters))(dict(plain.named_parameters()))
+    for name, gradient in torch.func.grad(lambda parameters: loss(lean, parameters))(
+        dict(lean.named_parameters())
+    ).items():
+        torch.testing.assert_close(gradient, expected[name])
+    per_sample = torch.func.vmap(lambda sample: lean(sample[None])[0])(x)
+    torch.testing.assert_close(per_sample, plain(x))
+
+
+@pytest.mark.parametrize("frozen", [["proj_in"], ["norm"], ["spatial_gating_unit"], ["proj_out", "proj_in"]])
+def test_frozen_parameters_get_no_gradient_and_leave_the_others_alone(make_block, frozen):
+    plain, lean = make_block()
+    x = torch.randn(2, 9, 16, dtype=torch.double)
+    for block in (plain, lean):
+        for name in frozen:
+            block.get_submodule(name).requires_grad_(False)
+        # The input of a first block may need no gradient either.
+        block(x).pow(2).sum().backward()
+    for (name, ours), theirs in zip(lean.named_parameters(), plain.parameters(), strict=True):
+        assert (ours.grad is None) == (not ours.requires_grad), name
+        if ours.requires_grad:
+            torch.testing.assert_close(ours.grad, theirs.grad)
+
+
+def test_backward_twice_through_a_kept_graph(make_block):
+    _, block = make_block()
+    x = torch.randn(2, 9, 16, dtype=torch.double, requires_grad=True)
+    loss = block(x).pow(2).sum()
+    first = torch.autograd.grad(loss, [x, *block.parameters()], retain_graph=True)
+    for again, gradient in zip(torch.autograd.grad(loss, [x, *block.parameters()]), first, strict=True):
+        assert torch.equal(again, gradient)
+
+
+def test_the_same_twice_to_the_bit(make_block):
+    _, block = make_block(attention_size=8)
+    x = torch.randn(2, 9, 16)
+    block = block.float()
+    for first, second in zip(output_and_gradients(block, x), output_and_gradients(block, x), strict=True):
+        assert torch.equal(first, second)
+
+
+@pytest.mark.parametrize("reentrant", [False, True])
+def test_gradient_checkpointing(make_block, reentrant):
+    plain, lean = make_block()
+    x = torch.randn(2, 9, 16, dtype=torch.double, requires_grad=True)
+    plain(x).pow(2).sum().backward()
+    checkpoint(lean, x, use_reentrant=reentrant).pow(2).sum().backward()
+    for ours, theirs in zip(lean.parameters(), plain.parameters(), strict=True):
+        torch.testing.assert_close(ours.grad, theirs.grad)
+
+
+@pytest.mark.parametrize("attention_size", [0, 8])
+@pytest.mark.parametrize("gating", ["split", "additive"])
+def test_autocast(make_block, gating, attention_size):
+    plain, lean = (block.float() for block in make_block(spatial_gating=gating, attention_size=attention_size))
+    x = torch.randn(4, 12, 16)
+    mask = torch.ones(4, 12, dtype=torch.long)
+    mask[1:, 8:] = 0
+    exact = output_and_gradients(plain, x, mask)
+    with torch.autocast("cpu", torch.bfloat16):
+        branch = lean_block(lean, x, mask, torch.zeros(1))
+        assert branch.dtype == torch.bfloat16
+        half = [output_and_gradients(block, x, mask) for block in (plain, lean)]
+        with torch.no_grad():
+            torch.testing.assert_close(lean(x, mask), half[1][0], atol=0.02, rtol=0.02)
+    for theirs, ours, truth in zip(*half, exact, strict=True):
+        assert ours.dtype == theirs.dtype == torch.float32
+        # As far from the truth as the plain form is, and no farther.
+        assert (ours - truth).norm() <= 1.3 * (theirs - truth).norm() + 1e-3 * truth.norm()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_models_of_one_dtype(make_block, dtype):
+    plain, lean = (block.to(dtype) for block in make_block(attention_size=8))
+    x = torch.randn(2, 9, 16, dtype=dtype)
+    tolerance = 1e-4 if dtype == torch.float32 else 0.1
+    for theirs, ours in zip(output_and_gradients(plain, x), output_and_gradients(lean, x), strict=True):
+        assert ours.dtype == dtype
+        assert (ours - theirs).norm() <= tolerance * theirs.norm() + 1e-6
+
+
+def saved_numbers(block, x):
+    """How many numbers per token autograd keeps for the backward pass, parameters left out."""
+    parameters = {parameter.untyped_storage().data_ptr() for parameter in block.parameters()}
+    storages = {}
+
+    def pack(tensor):
+        if tensor.untyped_storage().data_ptr() not in parameters:
+            storages[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        output = block(x)
+    assert output.grad_fn is not None
+    return sum(storages.values()) / x.element_size() / (x.shape[0] * x.shape[1])
+
+
+@pytest.mark.parametrize("toeplitz", [False, True])
+def test_lean_keeps_ten_numbers_per_channel_where_plain_keeps_23(make_block, toeplitz):
+    d, n = 32, 64
+    plain, lean = make_block(hidden_size=d, intermediate_size=6 * d, max_position_embeddings=n, toeplitz=toeplitz)
+    x = torch.randn(2, n, d, dtype=torch.double, requires_grad=True)
+    assert saved_numbers(lean, x) <= 10 * d
+    assert saved_numbers(plain, x) >= 22 * d
+
+
+@pytest.mark.parametrize("change", ["dropout", "hook", "layer", "forward", "dtype", "activation", "setting"])
+def test_the_plain_form_steps_in(make_block, text_config, change):
+    _, block = make_block()
+    if change == "dropout":
+        block.activation_dropout.p = 0.1
+        assert can_be_lean(block)
+        block.train()
+    elif change == "hook":
+        block.proj_in.register_forward_hook(lambda module, inputs, output: output)
+    elif change == "layer":
+        block.proj_out = nn.Sequential(block.proj_out)
+    elif change == "forward":
+        block.proj_in.forward = block.proj_in.forward
+    elif change == "dtype":
+        block.norm.float()
+    else:
+        config = text_config(
+            **{"activation": {"hidden_act": "relu", "gating_implementation": "lean"}, "setting": {}}[change]
+        )
+        assert not GMLPBlock(config, 0.0).lean
+        return
+    assert not can_be_lean(block)
+
+
+def test_hooks_on_layers_are_called(make_block):
+    plain, lean = make_block()
+    seen = []
+    lean.proj_in.register_forward_hook(lambda module, inputs, output: seen.append(output))
+    x = torch.randn(1, 4, 16, dtype=torch.double)
+    torch.testing.assert_close(lean(x), plain(x))
+    assert len(seen) == 1
+
+
+def test_a_compiled_model_is_one_graph(far_model, text_config, random_ids):
+    model = far_model(GMLPForMaskedLM, text_config(gating_implementation="lean", attention_size=8)).train()
+    ids = random_ids(2, 12)
+    expected = model(ids, labels=ids).loss
+    expected.backward()
+    gradients = [parameter.grad.clone() for parameter in model.parameters()]
+    model.zero_grad()
+    compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
+    loss = compiled(ids, labels=ids).loss
+    loss.backward()
+    torch.testing.assert_close(loss, expected)
+    for parameter, gradient in zip(model.parameters(), gradients, strict=True):
+        torch.testing.assert_close(parameter.grad, gradient, atol=1e-4, rtol=1e-3)
+
+
+def test_an_exported_model_computes_the_same(far_model, text_config, random_ids):
+    model = far_model(GMLPForMaskedLM, text_config(gating_implementation="lean"))
+    ids = random_ids(2, 12)
+    exported = torch.export.export(model, (ids,)).module()
+    torch.testing.assert_close(exported(ids).logits, model(ids).logits)
+
+
+@pytest.mark.parametrize("length", [2, 3, 5, 8, 17, 64, 100])
+def test_fft_product_is_that_of_appendix_c(length):
+    offsets = torch.randn(2 * length - 1, dtype=torch.double)
+    v, bias = torch.randn(2, length, 3, dtype=torch.double), torch.randn(length, dtype=torch.double)
+    matrix = torch.from_numpy(create_toeplitz_matrix(offsets.numpy()))
+    expected = torch.einsum("ij,bjd->bid", matrix, v) + bias[:, None]
+    torch.testing.assert_close(toeplitz_product_fft(v, offsets, bias), expected, atol=1e-10, rtol=1e-10)
+
+
+def test_gradients_of_the_fft_product():
+    shapes = [(2, 5, 3), (9,), (5,)]
+    inputs = [torch.randn(shape, dtype=torch.double, requires_grad=True) for shape in shapes]
+    assert torch.autograd.gradcheck(toeplitz_product_fft, inputs)
+    assert torch.autograd.gradgradcheck(toeplitz_product_fft, inputs)
+
+
+def test_fft_product_of_a_long_sequence():
+    length = 3000
+    offsets = torch.randn(2 * length - 1) / length**0.5
+    v, bias = torch.randn(1, length, 4), torch.randn(length)
+    expected = toeplitz_matrix(offsets.double(), length) @ v.double() + bias.double()[:, None]
+    torch.testing.assert_close(toeplitz_product_fft(v, offsets, bias).double(), expected, atol=1e-4, rtol=1e-4)
+
+
+def test_long_sequences_take_the_fft_and_short_ones_do_not(make_block, monkeypatch):
+    _, block = make_block(max_position_embeddings=8)
+    monkeypatch.setattr(lean_gating, "FFT_LENGTH", 6)
+    calls = []
+    product = lean_gating.toeplitz_product_fft
+    monkeypatch.setattr(lean_gating, "toeplitz_product_fft", lambda *args: calls.append(1) or product(*args))
+    with torch.no_grad():
+        block(torch.randn(1, 5, 16, dtype=torch.double))
+        assert not calls
+        block(torch.randn(1, 6, 16, dtype=torch.double))
+        assert calls
