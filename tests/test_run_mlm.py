@@ -148,7 +148,9 @@ def test_killed_run_goes_on_as_if_nothing_had_happened(tmp_path, flags, streamin
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "recipe", sorted((ROOT / "recipes").glob("table[346]/*.smoke.yaml")), ids=lambda path: f"{path.parent.name}/{path.stem}"
+    "recipe",
+    sorted((ROOT / "recipes").glob("table[346]/*.smoke.yaml")),
+    ids=lambda path: f"{path.parent.name}/{path.stem}",
 )
 def test_smoke_twins_of_the_recipes_run(tmp_path, text, recipe):
     process = run_mlm(recipe, "--train_file", text, "--use_cpu", "--output_dir", tmp_path / "out")
