@@ -9,8 +9,6 @@ Flags have the names of transformers' own run_image_classification.py. A recipe,
 flags after it win.
 """
 
-import logging
-
 from accelerate.utils import broadcast_object_list
 
 from hf_gmlp import errors
@@ -18,8 +16,6 @@ from hf_gmlp.data.images import ImageCollator, find_faults, keep_good, load_imag
 from hf_gmlp.training import images
 from hf_gmlp.training.arguments import ImageArguments, ImageModelArguments, RunArguments, parse_arguments
 from hf_gmlp.training.trainer import GMLPTrainer, start_run, write_settings
-
-logger = logging.getLogger(__name__)
 
 
 def main():
