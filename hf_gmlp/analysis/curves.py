@@ -3,12 +3,8 @@
 import json
 from pathlib import Path
 
-import matplotlib
-
 from ..errors import InputError
-
-matplotlib.use("Agg")
-from matplotlib import pyplot as plt
+from .pictures import check_picture, plt, save_picture
 
 
 def log_history(run: str | Path) -> list[dict[str, float]]:
@@ -38,8 +34,7 @@ def plot_training(runs: list[str | Path], path: str | Path):
     Raises:
         InputError: If a folder holds no run, nothing was logged, or the folder of `path` does not exist.
     """
-    if not Path(path).resolve().parent.is_dir():
-        raise InputError(f"There is no folder {Path(path).resolve().parent} to write the picture to.")
+    check_picture(path)
     histories = {str(run): log_history(run) for run in runs}
     if not any("loss" in entry or "eval_loss" in entry for history in histories.values() for entry in history):
         raise InputError("Nothing was logged in these runs; train with a smaller --logging_steps.")
@@ -57,5 +52,4 @@ def plot_training(runs: list[str | Path], path: str | Path):
     axis.grid(color="0.9")
     axis.legend(fontsize=8)
     axis.set_title("Training" if len(histories) > 1 else f"Training of {Path(next(iter(histories))).name}", fontsize=10)
-    figure.savefig(path, dpi=150)
-    plt.close(figure)
+    save_picture(figure, path)

@@ -316,13 +316,8 @@ def _find_labels(
     given = {value for value in values["train"] if value is not None}
     if do_regression or (do_regression is None and any(isinstance(value, float) for value in given)):
         return None
-    if isinstance(feature, ClassLabel):
-        return list(feature.names)
-    if all(isinstance(value, int | float) for value in given):
-        labels = [_label_name(value) for value in sorted(given)]
-    else:
-        labels = sorted({_label_name(value) for value in given})
-    if len(labels) < 2:
+    labels = class_names(feature, given)
+    if len(labels) < 2 and not isinstance(feature, ClassLabel):
         raise InputError(
             f"The training data have only the label {labels[0]!r} in {label_column!r}; there must be two or more."
             if labels
@@ -331,7 +326,20 @@ def _find_labels(
     return labels
 
 
-def _label_name(value) -> str:
+def class_names(feature: object, values: Iterable) -> list[str]:
+    """
+    The classes of a column of labels: as its feature names them, else the values that there are, sorted: numbers by
+    value, names by the alphabet.
+    """
+    if isinstance(feature, ClassLabel):
+        return list(feature.names)
+    given = {value for value in values if value is not None}
+    if all(isinstance(value, int | float) for value in given):
+        return [label_name(value) for value in sorted(given)]
+    return sorted({label_name(value) for value in given})
+
+
+def label_name(value) -> str:
     """1, 1.0 and "1" are one label."""
     return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)
 
@@ -359,8 +367,8 @@ def label_ids(values: list, labels: list[str] | None, numbers: dict[str, str], s
                 result.append(float(value))
             except ValueError as error:
                 raise InputError(f"Row {row} of the {data_of(split)} has the label {value!r}, no number.") from error
-        elif _label_name(value) in ids:
-            result.append(ids[_label_name(value)])
+        elif label_name(value) in ids:
+            result.append(ids[label_name(value)])
         else:
             known = ", ".join(labels[:10]) + (", ..." if len(labels) > 10 else "")
             raise InputError(f"Row {row} of the {data_of(split)} has the label {value!r}, which is none of {known}.")

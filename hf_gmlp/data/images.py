@@ -28,7 +28,7 @@ from torchvision.transforms import v2
 from transformers import BaseImageProcessor
 
 from ..errors import InputError
-from .classification import data_of, label_ids, label_values
+from .classification import class_names, data_of, label_ids, label_name, label_values
 from .files import read_files
 
 logger = logging.getLogger(__name__)
@@ -115,7 +115,7 @@ def load_images(
 
     values = {split: label_values(dataset, label_column) for split, dataset in found.items()}
     source = "train" if "train" in found else "validation"
-    labels = _find_labels(found[source].features[label_column], values[source])
+    labels = class_names(found[source].features[label_column], values[source])
     if known_labels is not None and (
         set(labels) == set(known_labels) or ("train" not in wanted and set(labels) <= set(known_labels))
     ):
@@ -454,19 +454,11 @@ def _check_columns(dataset: Dataset, split: str, image_column: str, label_column
         raise InputError(f"Row {row} of the {data_of(split)} has no image.")
 
 
-def _find_labels(feature: object, values: list) -> list[str]:
-    if isinstance(feature, ClassLabel):
-        return list(feature.names)
-    given = {value for value in values if value is not None}
-    numbers = all(isinstance(value, int) for value in given)
-    return [str(value) for value in sorted(given)] if numbers else sorted(map(str, given))
-
-
 def _compare_classes(labels: list[str], values: dict[str, list]):
     """Classes of the validation data that nothing is trained for are an error; those it lacks are only worth a word."""
     if "validation" not in values:
         return
-    given = Counter(str(value) for value in values["validation"] if value is not None)
+    given = Counter(label_name(value) for value in values["validation"] if value is not None)
     unknown = [name for name in given if name not in labels]
     if unknown:
         raise InputError(

@@ -19,7 +19,7 @@ from transformers import (
 )
 from transformers.modeling_outputs import ImageClassifierOutput
 
-from ..configuration_gmlp import GMLPVisionConfig
+from ..configuration_gmlp import GMLPVisionConfig, as_pair
 from ..data.processor import evaluation_processor, processor_size
 from ..errors import InputError
 from ..metrics import load_metric
@@ -28,7 +28,6 @@ from .models import load_config, parse_overrides
 
 logger = logging.getLogger(__name__)
 
-CROP_PCT = 0.875
 TIMM = "timm/"
 
 
@@ -104,14 +103,12 @@ def image_size(config: PreTrainedConfig, processor: BaseImageProcessor | None = 
             size = timm.get_pretrained_cfg(config.architecture).input_size[1:]
     if size is None and processor is not None:
         size = processor_size(processor)
-    size = 224 if size is None else size
-    return (size, size) if isinstance(size, int) else tuple(size)
+    return as_pair(224 if size is None else size)
 
 
 def patch_size(config: PreTrainedConfig) -> tuple[int, int]:
     """Height and width in pixels of a patch; 1 for a model that has none."""
-    size = getattr(config, "patch_size", None) or 1
-    return (size, size) if isinstance(size, int) else tuple(size)
+    return as_pair(getattr(config, "patch_size", None) or 1)
 
 
 def load_processor(
@@ -145,12 +142,12 @@ def load_processor(
         return processor
     # What transformers' wrapper of timm's transforms has.
     data = getattr(processor, "data_config", {})
-    return evaluation_processor(
-        made,
-        crop_pct=crop_pct or getattr(processor, "crop_pct", None) or data.get("crop_pct") or CROP_PCT,
-        mean=getattr(processor, "image_mean", None) or data.get("mean") or (0.5, 0.5, 0.5),
-        std=getattr(processor, "image_std", None) or data.get("std") or (0.5, 0.5, 0.5),
-    )
+    fields = {
+        "crop_pct": crop_pct or getattr(processor, "crop_pct", None) or data.get("crop_pct"),
+        "mean": getattr(processor, "image_mean", None) or data.get("mean"),
+        "std": getattr(processor, "image_std", None) or data.get("std"),
+    }
+    return evaluation_processor(made, **{name: value for name, value in fields.items() if value})
 
 
 def trained_classes(config: PreTrainedConfig) -> list[str] | None:
@@ -281,7 +278,7 @@ def ranked_classes(logits: torch.Tensor | tuple, labels: torch.Tensor) -> torch.
 
 
 def accuracy_metrics() -> Callable[[EvalPrediction], dict[str, float]]:
-    """`compute_metrics` for Trainer: "accuracy" (top-1), and "top5_accuracy" if there are more than five classes."""
+    """`compute_metrics` for Trainer: "accuracy" (top-1), and "top5_accuracy" if there are five classes or more."""
     metric = load_metric("accuracy")
 
     def compute(prediction: EvalPrediction) -> dict[str, float]:

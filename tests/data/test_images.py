@@ -311,3 +311,11 @@ def test_evaluation_is_what_the_image_processor_makes(folder):
     expected = collate.processor([PIL.Image.open(dataset[i]["image"]["path"]) for i in (2, 5)], return_tensors="pt")
     assert torch.equal(batch["pixel_values"], expected["pixel_values"]) and batch["labels"].tolist() == [0, 1]
     assert to_pil_image(batch["pixel_values"][0]).size == (16, 16)
+
+
+def test_classes_that_are_numbers_are_sorted_by_value(folder, tmp_path):
+    files = sorted(folder.rglob("*.jpg"))
+    rows = {"image": [str(file) for file in files], "label": [float(10 - i % 3) for i in range(len(files))]}
+    Dataset.from_dict(rows).to_parquet(tmp_path / "photos.parquet")
+    data = loaded(train_files=[str(tmp_path / "photos.parquet")], cache_dir=str(tmp_path / "cache"))
+    assert data.labels == ["8", "9", "10"] and data.splits["train"]["labels"][:4] == [2, 1, 0, 2]
