@@ -25,7 +25,7 @@ from hf_gmlp.training.models import (
     load_model,
     load_tokenizer,
 )
-from hf_gmlp.training.trainer import GMLPTrainer, start_run, write_settings
+from hf_gmlp.training.trainer import GMLPTrainer, start_run
 
 
 def main():
@@ -110,14 +110,7 @@ def main():
     )
 
     # Report.
-    metrics = {}
-    if training_args.do_train:
-        write_settings(model_args, data_args, training_args)
-        metrics |= trainer.train(resume_from_checkpoint=checkpoint).metrics
-        trainer.save_model()
-        trainer.save_state()
-    if training_args.do_eval:
-        metrics |= trainer.evaluate()
+    metrics = trainer.train_and_evaluate(model_args, data_args, checkpoint)
     trainer.finish(metrics)
     if training_args.push_to_hub:
         trainer.push_to_hub()

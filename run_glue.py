@@ -21,7 +21,7 @@ from hf_gmlp.data.classification import find_task, load_sentences, texts, tokeni
 from hf_gmlp.training import glue
 from hf_gmlp.training.arguments import GlueArguments, ModelArguments, RunArguments, parse_arguments
 from hf_gmlp.training.models import check_vocabulary, load_config, load_model, load_tokenizer
-from hf_gmlp.training.trainer import GMLPTrainer, checkpoint_to_resume, start_run, write_settings
+from hf_gmlp.training.trainer import GMLPTrainer, checkpoint_to_resume, start_run
 
 logger = logging.getLogger(__name__)
 
@@ -119,14 +119,7 @@ def run(args, model_args, data_args, config, tokenizer, datasets, labels):
     )
 
     # Report.
-    metrics = {}
-    if args.do_train:
-        write_settings(model_args, data_args, args)
-        metrics |= trainer.train(resume_from_checkpoint=checkpoint).metrics
-        trainer.save_model()
-        trainer.save_state()
-    if args.do_eval:
-        metrics |= trainer.evaluate()
+    metrics = trainer.train_and_evaluate(model_args, data_args, checkpoint)
     for split in (split for split in datasets if split.startswith("test")):
         output = trainer.predict(datasets[split], metric_key_prefix=split)
         metrics |= output.metrics

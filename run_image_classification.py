@@ -15,7 +15,7 @@ from hf_gmlp import errors
 from hf_gmlp.data.images import ImageCollator, find_faults, keep_good, load_images, mixing_transform, training_transform
 from hf_gmlp.training import images
 from hf_gmlp.training.arguments import ImageArguments, ImageModelArguments, RunArguments, parse_arguments
-from hf_gmlp.training.trainer import GMLPTrainer, start_run, write_settings
+from hf_gmlp.training.trainer import GMLPTrainer, start_run
 
 
 def main():
@@ -98,16 +98,10 @@ def main():
     )
 
     # Report.
-    metrics = dict(skipped) if data_args.skip_bad_images else {}
-    if training_args.do_train:
-        write_settings(model_args, data_args, training_args)
-        metrics |= trainer.train(resume_from_checkpoint=checkpoint).metrics
-        # Trainer takes every pixel for a token.
-        metrics.pop("total_flos", None)
-        trainer.save_model()
-        trainer.save_state()
-    if training_args.do_eval:
-        metrics |= trainer.evaluate()
+    metrics = skipped if data_args.skip_bad_images else {}
+    metrics |= trainer.train_and_evaluate(model_args, data_args, checkpoint)
+    # Trainer takes every pixel for a token.
+    metrics.pop("total_flos", None)
     trainer.finish(metrics)
     if training_args.push_to_hub:
         trainer.push_to_hub()

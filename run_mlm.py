@@ -17,7 +17,7 @@ from hf_gmlp.data.text import load_texts, tokenize
 from hf_gmlp.training.arguments import MLMArguments, ModelArguments, RunArguments, parse_arguments
 from hf_gmlp.training.metrics import MaskedLanguageModelMetrics, token_losses
 from hf_gmlp.training.models import check_vocabulary, load_config, load_model, load_tokenizer
-from hf_gmlp.training.trainer import GMLPTrainer, start_run, write_settings
+from hf_gmlp.training.trainer import GMLPTrainer, start_run
 
 
 def main():
@@ -84,14 +84,7 @@ def main():
     )
 
     # Report.
-    metrics = {}
-    if training_args.do_train:
-        write_settings(model_args, data_args, training_args)
-        metrics |= trainer.train(resume_from_checkpoint=checkpoint).metrics
-        trainer.save_model()
-        trainer.save_state()
-    if training_args.do_eval:
-        metrics |= trainer.evaluate()
+    metrics = trainer.train_and_evaluate(model_args, data_args, checkpoint)
     trainer.finish(metrics)
     if training_args.push_to_hub:
         trainer.push_to_hub()

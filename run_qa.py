@@ -17,7 +17,7 @@ from hf_gmlp.data.qa import DECODING_COLUMNS, check_tokenizer, load_questions, w
 from hf_gmlp.training.arguments import ModelArguments, QAArguments, RunArguments, parse_arguments
 from hf_gmlp.training.models import load_config, load_model, load_tokenizer
 from hf_gmlp.training.qa import AnswerMetrics
-from hf_gmlp.training.trainer import GMLPTrainer, start_run, write_settings
+from hf_gmlp.training.trainer import GMLPTrainer, start_run
 
 logger = logging.getLogger(__name__)
 
@@ -100,14 +100,8 @@ def main():
     )
 
     # Report.
-    metrics = {}
-    if training_args.do_train:
-        write_settings(model_args, data_args, training_args)
-        metrics |= trainer.train(resume_from_checkpoint=checkpoint).metrics
-        trainer.save_model()
-        trainer.save_state()
+    metrics = trainer.train_and_evaluate(model_args, data_args, checkpoint)
     if training_args.do_eval:
-        metrics |= trainer.evaluate()
         answers["validation"].write(training_args, "eval")
     if training_args.do_predict:
         trainer.compute_metrics = answers["test"]

@@ -120,6 +120,27 @@ class GMLPTrainer(Trainer):
         self.results.update(metrics)
         return metrics
 
+    def train_and_evaluate(self, model_args: object, data_args: object, checkpoint: str | None) -> dict[str, float]:
+        """
+        Trains and saves if `do_train`, and evaluates if `do_eval`, noting first what the run is made with.
+
+        Args:
+            model_args, data_args: The dataclasses of the script's flags, as for `run_settings`.
+            checkpoint: What the training goes on from, if anything.
+
+        Returns:
+            The metrics of both.
+        """
+        metrics: dict[str, float] = {}
+        if self.args.do_train:
+            write_settings(model_args, data_args, self.args)
+            metrics |= self.train(resume_from_checkpoint=checkpoint).metrics
+            self.save_model()
+            self.save_state()
+        if self.args.do_eval:
+            metrics |= self.evaluate()
+        return metrics
+
     def create_model_card(self, **kwargs):
         """Writes README.md into the output folder: ours for our models, transformers' own for any other."""
         model = self.accelerator.unwrap_model(self.model)
