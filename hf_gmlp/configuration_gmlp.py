@@ -52,9 +52,12 @@ class GMLPBaseConfig(PreTrainedConfig):
             every block starts as a plain feed-forward network.
         layer_norm_eps (`float`): Epsilon of the LayerNorm before every block and of the final one.
         spatial_layer_norm_eps (`float`): Epsilon of the LayerNorm in front of the spatial projection.
-        gating_implementation (`"reference"` or `"lean"`):
-            "lean" trains with less than half of the saved activations, and takes long Toeplitz products by FFT,
-            wherever that is possible (lean_gating.py); outputs and gradients are those of the plain form, "reference".
+        gating_implementation (`"auto"`, `"reference"`, `"lean"` or `"triton"`):
+            How a block is computed; outputs and gradients are the same. "reference" is the plain form. "lean" trains
+            with less than half of its saved activations and works in place without gradients, wherever that is
+            possible, and takes long Toeplitz products by FFT (lean_gating.py). "triton" is "lean" with kernels of its
+            own on GPUs (triton_gating.py). "auto" is what measured best so far (docs/performance.md): "lean". Read
+            when a model is built or loaded.
 
     Raises:
         huggingface_hub.errors.StrictDataclassError: At construction, for an unknown gating or activation, an odd
@@ -82,7 +85,7 @@ class GMLPBaseConfig(PreTrainedConfig):
     spatial_initializer_range: float = 1e-6
     layer_norm_eps: float = 1e-6
     spatial_layer_norm_eps: float = 1e-5
-    gating_implementation: Literal["reference", "lean"] = "reference"
+    gating_implementation: Literal["auto", "reference", "lean", "triton"] = "auto"
 
     def __post_init__(self, **kwargs):
         # A loaded config.json may carry a map with the name of the repository it came from, or of an older release.

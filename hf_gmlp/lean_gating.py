@@ -1,14 +1,13 @@
 # Copyright 2026 The hf_gmlp authors. Licensed under the Apache License, Version 2.0.
-"""The gMLP block's branch with less memory traffic, and the Toeplitz product by FFT.
+"""The gMLP block's branch with less memory and less memory traffic.
 
-The plain form of both is in modeling_gmlp.py and spatial_gating.py; what is here computes the same, output and
-gradients. Plain autograd keeps 23 d_model numbers per token and block for the backward pass (at d_ffn = 6 d_model);
-`lean_branch` keeps x, W_in LN(x) and the gate, 10 d_model, and recomputes norms, GELU and product, which are cheap
-beside the matrix products. Without gradients it works in place. This file travels with every saved checkpoint and needs
-torch alone.
+The plain form is in modeling_gmlp.py; what is here computes the same, output and gradients. Plain autograd keeps 23
+d_model numbers per token and block for the backward pass (at d_ffn = 6 d_model); `lean_branch` keeps x, W_in LN(x) and
+the gate, 10 d_model, and recomputes norms, GELU and product, which are cheap beside the matrix products. Without
+gradients it works in place. This file travels with every saved checkpoint and needs torch and transformers alone.
 """
 
-from collections.abc import Callable
+import platform
 from contextlib import AbstractContextManager, nullcontext
 from typing import NamedTuple
 
@@ -16,9 +15,13 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-# From this length on, the Toeplitz product is taken by FFT on CPUs: 1.3 times as fast as the matrix product at 1024
-# tokens, 14 times at 8192, and slower at 512 (docs/performance.md). Not measured on GPUs, which keep the matrix.
-FFT_LENGTH = 1024
+from .spatial_gating import SpatialProjection, toeplitz_product_fft, toeplitz_product_fft_backward
+
+ONEDNN_LINEAR = (
+    platform.machine().lower() in ("x86_64", "amd64")
+    and torch.backends.mkldnn.is_available()
+    and hasattr(torch.ops.mkldnn, "_linear_pointwise")
+)
 
 
 class Branch(NamedTuple):
@@ -54,16 +57,14 @@ class Form(NamedTuple):
     Attributes:
         spatial_gating: "split", "multiplicative", "additive" or "linear", the rows of the paper's Table 3.
         eps, spatial_eps: Epsilon of the two LayerNorms.
-        matrix: (W as its parameter is, m) -> the leading [m, m] of W; linear in the parameter.
-        offsets: (W as its parameter is, m) -> [2m - 1], the weights of the offsets from -(m - 1) to m - 1, for a
-            Toeplitz W; linear too. `None` if W is dense.
+        projection: The layer that holds W and b, which is asked how W is held and not what it is: its parameters are
+            among those of the branch.
     """
 
     spatial_gating: str
     eps: float
     spatial_eps: float
-    matrix: Callable[[torch.Tensor, int], torch.Tensor]
-    offsets: Callable[[torch.Tensor, int], torch.Tensor] | None = None
+    projection: SpatialProjection
 
 
 def can_be_lean(block: nn.Module) -> bool:
@@ -109,7 +110,6 @@ def lean_block(
 ) -> torch.Tensor:
     """`lean_branch` with the layers of a `GMLPBlock`; the arguments are explained there."""
     unit = block.spatial_gating_unit
-    projection = unit.proj
     parameters = Branch(
         block.norm.weight,
         block.norm.bias,
@@ -117,18 +117,12 @@ def lean_block(
         block.proj_in.bias,
         unit.norm.weight,
         unit.norm.bias,
-        projection.weight,
-        projection.bias,
+        unit.proj.weight,
+        unit.proj.bias,
         block.proj_out.weight,
         block.proj_out.bias,
     )
-    form = Form(
-        unit.spatial_gating,
-        block.norm.eps,
-        unit.norm.eps,
-        projection.matrix_of,
-        projection.offsets_of if projection.toeplitz else None,
-    )
+    form = Form(unit.spatial_gating, block.norm.eps, unit.norm.eps, unit.proj)
     return lean_branch(x, parameters, form, padding_mask, attention_output)
 
 
@@ -189,8 +183,8 @@ class _LeanBranch(torch.autograd.Function):
         if torch.is_grad_enabled():
             if ctx.attention_dtype is not None:
                 raise NotImplementedError(
-                    "The lean block of an aMLP has no second derivatives. Use the plain one: "
-                    '`config.gating_implementation = "reference"`.'
+                    "The lean block of an aMLP has no second derivatives. Load or build the model with the plain one: "
+                    '`gating_implementation="reference"`.'
                 )
             grads = _differentiable_backward(grad, x, parameters, ctx.form, ctx.dtype, padding_mask)
             return None, None, None, grads[0], None, *grads[1:]
@@ -215,17 +209,18 @@ def _forward(
     p = parameters
     normalized = _norm(x, p.norm_weight, p.norm_bias, form.eps, dtype)[0]
     # A product for each half: halves of one product would be views with gaps, which every step below pays for.
-    kept = [F.linear(normalized, weight, bias) for weight, bias in _in_projections(p, form, dtype)]
+    kept = [_linear(normalized, weight, bias, gelu=not keep) for weight, bias in _in_projections(p, form, dtype)]
     del normalized
-    z = [F.gelu(part) if keep else torch.ops.aten.gelu_(part) for part in kept]
-    u, v = z[0], z[-1]
-    v = _norm(v, p.spatial_norm_weight, p.spatial_norm_bias, form.spatial_eps, dtype)[0]
+    z = F.gelu(kept[-1]) if keep else kept[-1]
+    v = _norm(z, p.spatial_norm_weight, p.spatial_norm_bias, form.spatial_eps, dtype)[0]
     if padding_mask is not None:
         v.masked_fill_(padding_mask[:, :, None] == 0, 0.0)
-    # After a split, nobody needs the second half any more.
-    room = z[1] if len(z) == 2 else None
-    gate = _spatial(v, p, form, dtype, out=room)
-    del v, room
+    if form.spatial_gating == "split":
+        # After a split, nobody needs z any more, and after the product nobody needs v.
+        gate = _spatial(v, p, form, dtype, out=z)
+        u = _gelu(kept[0], out=v) if keep else kept[0]
+    else:
+        gate, u = _spatial(v, p, form, dtype), z
     if attention_output is not None:
         gate += attention_output.to(dtype)
     if form.spatial_gating == "linear":
@@ -235,7 +230,7 @@ def _forward(
         gated = u.add_(gate)
     else:
         gated = u.mul_(gate)
-    return F.linear(gated, p.out_weight.to(dtype), p.out_bias.to(dtype)), kept, gate
+    return _linear(gated, p.out_weight.to(dtype), p.out_bias.to(dtype)), kept, gate
 
 
 def _backward(
@@ -273,7 +268,7 @@ def _backward(
         del gated
     if needs.out_bias:
         grads["out_bias"] = grad.sum((0, 1))
-    grad_gated = grad @ p.out_weight.to(dtype)
+    grad_gated = _linear(grad, p.out_weight.to(dtype).T)
 
     # gated = u * gate, u + gate or gate
     if form.spatial_gating in ("linear", "additive"):
@@ -306,19 +301,23 @@ def _backward(
     del z, grad_gated, grad_u, grad_v
 
     # z = gelu(LN(x) W_in^T + b_in)
-    grad_z = [torch.ops.aten.gelu_backward(part_grad, part).flatten(0, 1) for part_grad, part in zip(grad_z, kept)]
+    for part_grad, part in zip(grad_z, kept):
+        torch.ops.aten.gelu_backward.grad_input(part_grad, part, grad_input=part_grad)
+    grad_z = [part_grad.flatten(0, 1) for part_grad in grad_z]
     normalized, *statistics = _norm(x, p.norm_weight, p.norm_bias, form.eps, dtype)
     if needs.in_weight:
         rows = normalized.flatten(0, 1)
-        grads["in_weight"] = _joined([part.T @ rows for part in grad_z])
+        grads["in_weight"] = rows.new_empty(p.in_weight.shape)
+        for part, half in zip(grad_z, grads["in_weight"].chunk(len(grad_z))):
+            torch.mm(part.T, rows, out=half)
     if needs.in_bias:
-        grads["in_bias"] = _joined([part.sum(0) for part in grad_z])
+        grads["in_bias"] = torch.cat([part.sum(0) for part in grad_z])
     grad_x = None
     if needs_x or needs.norm_weight or needs.norm_bias:
         weights = [weight for weight, _ in _in_projections(p, form, dtype)]
-        grad_x = grad_z[0] @ weights[0]
+        grad_x = _linear(grad_z[0], weights[0].T)
         if len(grad_z) == 2:
-            grad_x.addmm_(grad_z[1], weights[1])
+            grad_x += _linear(grad_z[1], weights[1].T)
         grad_x, grads["norm_weight"], grads["norm_bias"] = _norm_backward(
             grad_x.view_as(x), x, p.norm_weight, p.norm_bias, statistics, x.dtype
         )
@@ -352,7 +351,7 @@ def _differentiable_backward(
         v = F.layer_norm(v, v.shape[-1:], p.spatial_norm_weight, p.spatial_norm_bias, form.spatial_eps)
         if padding_mask is not None:
             v = v.masked_fill(padding_mask[:, :, None] == 0, 0.0)
-        matrix = form.matrix(p.spatial_weight, x.shape[1])
+        matrix = form.projection.matrix_of(p.spatial_weight, x.shape[1])
         gate = torch.matmul(matrix, v) + p.spatial_bias[: x.shape[1], None]
         if form.spatial_gating == "linear":
             gated = gate
@@ -403,23 +402,45 @@ def _in_projections(parameters: Branch, form: Form, dtype: torch.dtype) -> list[
     return list(zip(weight.chunk(2), bias.chunk(2)))
 
 
-def _joined(parts: list[torch.Tensor]) -> torch.Tensor:
-    return parts[0] if len(parts) == 1 else torch.cat(parts)
+def _linear(
+    x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None, gelu: bool = False
+) -> torch.Tensor:
+    """x weight^T + bias, [..., in] and [out, in] -> [..., out], and the GELU of it if asked for."""
+    if _uses_onednn(x):
+        return torch.ops.mkldnn._linear_pointwise(x, weight, bias, "gelu" if gelu else "none", [], "none")
+    y = F.linear(x, weight, bias)
+    return torch.ops.aten.gelu_(y) if gelu else y
 
 
-def _uses_fft(v: torch.Tensor, form: Form) -> bool:
-    return form.offsets is not None and v.device.type == "cpu" and v.shape[1] >= FFT_LENGTH
+def _uses_onednn(x: torch.Tensor) -> bool:
+    """
+    Whether PyTorch's operator for compiled models, a linear layer of oneDNN, takes the place of the usual one: on
+    x86, where the usual one is MKL's in float32, it is 5 to 10 percent faster (docs/performance.md).
+    """
+    return (
+        ONEDNN_LINEAR
+        and x.device.type == "cpu"
+        and x.dtype == torch.float32
+        and x.numel() > 0
+        and torch.backends.mkldnn.enabled
+        # Whoever counts or fakes operators (FLOPs, shapes) knows the usual one.
+        and torch._C._len_torch_dispatch_stack() == 0
+    )
+
+
+def _gelu(x: torch.Tensor, out: torch.Tensor) -> torch.Tensor:
+    return torch.ops.aten.gelu.out(x, out=out)
 
 
 def _spatial(
-    v: torch.Tensor, parameters: Branch, form: Form, dtype: torch.dtype, out: torch.Tensor | None
+    v: torch.Tensor, parameters: Branch, form: Form, dtype: torch.dtype, out: torch.Tensor | None = None
 ) -> torch.Tensor:
     """W v + b, written over `out` if that is given and the way of computing it allows."""
     length = v.shape[1]
     weight, bias = parameters.spatial_weight, parameters.spatial_bias[:length].to(dtype)
-    if _uses_fft(v, form):
-        return toeplitz_product_fft(v, form.offsets(weight, length), bias)
-    matrix = form.matrix(weight, length).to(dtype)
+    if form.projection.uses_fft(v):
+        return toeplitz_product_fft(v, form.projection.offsets_of(weight, length), bias)
+    matrix = form.projection.matrix_of(weight, length).to(dtype)
     return torch.baddbmm(bias[:, None], matrix.expand(v.shape[0], -1, -1), v, out=out)
 
 
@@ -428,75 +449,18 @@ def _spatial_backward(
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
     """Gradients of v and of W's parameter."""
     length, weight = v.shape[1], parameters.spatial_weight
-    fft = _uses_fft(v, form)
+    fft = form.projection.uses_fft(v)
     # From the parameter to W or its offsets and back: autograd's, so that nothing here knows how W is held.
     with torch.enable_grad():
         source = weight.detach().requires_grad_()
-        values = (form.offsets if fft else form.matrix)(source, length)
+        values = (form.projection.offsets_of if fft else form.projection.matrix_of)(source, length)
     if fft:
-        grad_v, grad_values = _toeplitz_product_fft_backward(grad, v, values.detach(), needs_weight)
+        grad_v, grad_values = toeplitz_product_fft_backward(grad, v, values.detach(), needs_weight)
     else:
         matrix = values.detach().to(dtype)
-        grad_v = torch.bmm(matrix.T.expand(v.shape[0], -1, -1), grad)
         grad_values = torch.bmm(grad, v.transpose(1, 2)).sum(0) if needs_weight else None
+        # Over v, which is ours and not needed any more.
+        grad_v = torch.bmm(matrix.T.expand(v.shape[0], -1, -1), grad, out=v)
     if not needs_weight:
         return grad_v, None
     return grad_v, torch.autograd.grad(values, source, grad_values.to(values.dtype))[0]
-
-
-def toeplitz_product_fft(v: torch.Tensor, offsets: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
-    """
-    W v + b for a Toeplitz W, as a convolution over the tokens: O(m log m) per channel, and no W in memory. Transforms
-    are taken in single precision, or double if v is.
-
-    Args:
-        v: [batch, m, channels]
-        offsets: [2m - 1], the weights of the offsets j - i from -(m - 1) to m - 1.
-        bias: b, [m]
-
-    Returns:
-        [batch, m, channels]
-    """
-    length = v.shape[1]
-    size = _fft_size(2 * length - 1)
-    product = _spectrum(v, size) * _kernel_spectrum(offsets, size, v.dtype)
-    return torch.fft.irfft(product, size)[..., :length].transpose(1, 2).to(v.dtype).contiguous() + bias[:, None]
-
-
-def _toeplitz_product_fft_backward(
-    grad: torch.Tensor, v: torch.Tensor, offsets: torch.Tensor, needs_offsets: bool
-) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """Gradients of v and of the offsets: the correlations of the output's gradient with the offsets and with v."""
-    length = v.shape[1]
-    size = _fft_size(2 * length - 1)
-    grad_spectrum = _spectrum(grad, size)
-    kernel = _kernel_spectrum(offsets, size, v.dtype)
-    grad_v = torch.fft.irfft(grad_spectrum * kernel.conj(), size)[..., :length].transpose(1, 2).to(v.dtype)
-    if not needs_offsets:
-        return grad_v.contiguous(), None
-    # Summed over batch and channels before the one transform back.
-    spectrum = (grad_spectrum * _spectrum(v, size).conj()).sum((0, 1))
-    lags = torch.fft.irfft(spectrum, size)
-    # Lag i - j from 0 on comes first, negative lags are at the end; an offset is j - i.
-    return grad_v.contiguous(), torch.cat([lags[size - length + 1 :], lags[:length]]).flip(0)
-
-
-def _spectrum(v: torch.Tensor, size: int) -> torch.Tensor:
-    """Of v over its tokens, padded with zeros: [batch, m, channels] -> [batch, channels, size / 2 + 1]."""
-    v = v.to(torch.promote_types(v.dtype, torch.float32))
-    # Along the last axis, a transform runs over neighboring numbers.
-    return torch.fft.rfft(v.transpose(1, 2).contiguous(), size)
-
-
-def _kernel_spectrum(offsets: torch.Tensor, size: int, dtype: torch.dtype) -> torch.Tensor:
-    """Of the convolution's kernel: the lags i - j from 0 to m - 1 in front, from -(m - 1) to -1 at the end."""
-    offsets = offsets.to(torch.promote_types(dtype, torch.float32))
-    length = (offsets.shape[0] + 1) // 2
-    lags = offsets.flip(0)
-    gap = offsets.new_zeros(size - offsets.shape[0])
-    return torch.fft.rfft(torch.cat([lags[length - 1 :], gap, lags[: length - 1]]))
-
-
-def _fft_size(least: int) -> int:
-    """The smallest even 2^k, 3 * 2^k or 5 * 2^k of at least `least`: sizes that transforms are fast at."""
-    return min(factor << max(1, (-(-least // factor) - 1).bit_length()) for factor in (1, 3, 5))

@@ -185,7 +185,7 @@ class GMLPBlock(GradientCheckpointingLayer):
         self.dropout = nn.Dropout(config.hidden_dropout_prob)
         self.drop_path_rate = drop_path_rate
         # Computes the same with less memory traffic, wherever it can (lean_gating.py).
-        self.lean = config.gating_implementation == "lean" and config.hidden_act == "gelu"
+        self.lean = config.gating_implementation != "reference" and config.hidden_act == "gelu"
 
     def forward(
         self,

@@ -6,11 +6,12 @@ import pytest
 import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
+from torch.utils.flop_counter import FlopCounterMode
 
-from hf_gmlp import GMLPForMaskedLM, lean_gating
-from hf_gmlp.lean_gating import can_be_lean, lean_block, toeplitz_product_fft
+from hf_gmlp import GMLPForMaskedLM, lean_gating, spatial_gating
+from hf_gmlp.lean_gating import can_be_lean, lean_block
 from hf_gmlp.modeling_gmlp import GMLPBlock
-from hf_gmlp.spatial_gating import toeplitz_matrix
+from hf_gmlp.spatial_gating import toeplitz_matrix, toeplitz_product_fft
 
 from .peers.appendix_c import create_toeplitz_matrix
 
@@ -28,7 +29,7 @@ def make_block(text_config, randomize):
         block.spatial_gating_unit.proj.reset_parameters(0.3)
         randomize(block)
         plain = copy.deepcopy(block)
-        plain.lean = False
+        plain.lean = plain.spatial_gating_unit.proj.fft = False
         assert block.lean and can_be_lean(block)
         return plain, block
 
@@ -38,7 +39,7 @@ def make_block(text_config, randomize):
 @pytest.fixture
 def short_fft(monkeypatch):
     """FFT for the short sequences of these tests too."""
-    monkeypatch.setattr(lean_gating, "FFT_LENGTH", 1)
+    monkeypatch.setattr(spatial_gating, "FFT_LENGTH", 1)
 
 
 def output_and_gradients(block, x, padding_mask=None):
@@ -46,6 +47,11 @@ def output_and_gradients(block, x, padding_mask=None):
     output = block(x, padding_mask)
     grad = torch.linspace(-1, 1, output.numel(), dtype=output.dtype).sin().view_as(output)
     return [output.detach(), *torch.autograd.grad(output, [x, *block.parameters()], grad)]
+
+
+def output_and_gradients_in_grad_mode(block, x):
+    with torch.enable_grad():
+        return output_and_gradients(block, x)
 
 
 def assert_same(plain, lean, x, padding_mask=None):
@@ -69,10 +75,59 @@ def test_lean_is_plain(make_block, gating, toeplitz, padded, attention_size):
     assert_same(plain, lean, torch.randn(1, 12, 16, dtype=torch.double))
 
 
+def test_models_are_lean_by_default(text_config):
+    block = GMLPBlock(text_config(), 0.0)
+    assert block.lean and block.spatial_gating_unit.proj.fft
+    block = GMLPBlock(text_config(gating_implementation="reference"), 0.0)
+    assert not block.lean and not block.spatial_gating_unit.proj.fft
+
+
+@pytest.mark.skipif(not lean_gating.ONEDNN_LINEAR, reason="the products of oneDNN are for x86")
+@pytest.mark.parametrize("gating", GATINGS)
+def test_products_of_onednn(make_block, monkeypatch, gating):
+    plain, lean = (block.float() for block in make_block(spatial_gating=gating))
+    calls = []
+    usual = lean_gating._uses_onednn
+    monkeypatch.setattr(lean_gating, "_uses_onednn", lambda x: calls.append(usual(x)) or calls[-1])
+    x = torch.randn(2, 9, 16)
+
+    def results(block):
+        with torch.no_grad():
+            return [*output_and_gradients_in_grad_mode(block, x), block(x)]
+
+    expected, ours = results(plain), results(lean)
+    assert calls and all(calls)
+    calls.clear()
+    with torch.backends.mkldnn.flags(enabled=False):
+        others = results(lean)
+    assert calls and not any(calls)
+    for truth, first, second in zip(expected, ours, others, strict=True):
+        torch.testing.assert_close(first, truth, atol=1e-4, rtol=1e-4)
+        torch.testing.assert_close(second, truth, atol=1e-4, rtol=1e-4)
+
+
+def test_an_empty_batch(make_block):
+    _, lean = make_block()
+    with torch.no_grad():
+        assert lean.float()(torch.empty(0, 9, 16)).shape == (0, 9, 16)
+
+
+def test_flops_are_counted_as_those_of_the_plain_form(make_block):
+    plain, lean = (block.float() for block in make_block())
+    counts = []
+    for block in (plain, lean):
+        with FlopCounterMode(display=False) as counter, torch.no_grad():
+            block(torch.randn(2, 9, 16))
+        counts.append(counter.get_total_flops())
+    # The channel projections in and out and the spatial one.
+    width = lean.proj_out.in_features
+    assert counts == [2 * 2 * 9 * (16 * 2 * width + width * 16 + 9 * width)] * 2
+
+
 @pytest.mark.parametrize("fft_length", [1, 100])
 @pytest.mark.parametrize("toeplitz", [False, True])
 def test_causal_blocks(make_block, monkeypatch, toeplitz, fft_length):
-    monkeypatch.setattr(lean_gating, "FFT_LENGTH", fft_length)
+    monkeypatch.setattr(spatial_gating, "FFT_LENGTH", fft_length)
     plain, lean = make_block(is_causal=True, toeplitz=toeplitz)
     x = torch.randn(2, 9, 16, dtype=torch.double)
     assert_same(plain, lean, x)
@@ -90,7 +145,7 @@ def test_lean_with_fft_is_plain(make_block, short_fft, gating):
 @pytest.mark.parametrize("fft", [False, True])
 @pytest.mark.parametrize("gating", GATINGS)
 def test_against_finite_differences(make_block, monkeypatch, gating, fft):
-    monkeypatch.setattr(lean_gating, "FFT_LENGTH", 1 if fft else 100)
+    monkeypatch.setattr(spatial_gating, "FFT_LENGTH", 1 if fft else 100)
     _, block = make_block(spatial_gating=gating, hidden_size=4, intermediate_size=6, max_position_embeddings=5)
     size = block.spatial_gating_unit.norm.weight.shape[0]
     mask = torch.tensor([[1, 1, 1, 0], [1, 1, 1, 1]])
@@ -124,7 +179,7 @@ def test_second_derivatives_go_through_the_plain_form(make_block, gating):
 def test_second_derivatives_of_an_amlp_are_refused(make_block):
     _, block = make_block(attention_size=8)
     x = torch.randn(1, 4, 16, dtype=torch.double, requires_grad=True)
-    with pytest.raises(NotImplementedError, match='gating_implementation = "reference"'):
+    with pytest.raises(NotImplementedError, match='gating_implementation="reference"'):
         torch.autograd.grad(block(x).pow(2).sum(), x, create_graph=True)
 
 
@@ -258,7 +313,7 @@ def test_the_plain_form_steps_in(make_block, text_config, change):
         block.norm.float()
     else:
         config = text_config(
-            **{"activation": {"hidden_act": "relu", "gating_implementation": "lean"}, "setting": {}}[change]
+            **{"activation": {"hidden_act": "relu"}, "setting": {"gating_implementation": "reference"}}[change]
         )
         assert not GMLPBlock(config, 0.0).lean
         return
@@ -289,11 +344,44 @@ def test_a_compiled_model_is_one_graph(far_model, text_config, random_ids):
         torch.testing.assert_close(parameter.grad, gradient, atol=1e-4, rtol=1e-3)
 
 
-def test_an_exported_model_computes_the_same(far_model, text_config, random_ids):
+@pytest.mark.parametrize("dynamic", [None, True])
+def test_a_compiled_model_of_long_sequences_takes_the_fft(far_model, text_config, random_ids, monkeypatch, dynamic):
+    monkeypatch.setattr(spatial_gating, "FFT_LENGTH", 6)
+    graphs = []
+
+    def backend(graph, inputs):
+        graphs.append(graph.print_readable(print_output=False))
+        return graph
+
     model = far_model(GMLPForMaskedLM, text_config(gating_implementation="lean"))
-    ids = random_ids(2, 12)
-    exported = torch.export.export(model, (ids,)).module()
-    torch.testing.assert_close(exported(ids).logits, model(ids).logits)
+    compiled = torch.compile(model, fullgraph=True, backend=backend, dynamic=dynamic)
+    for length in (5, 9, 12):
+        ids = random_ids(2, length)
+        torch.testing.assert_close(compiled(ids).logits, model(ids).logits, atol=1e-5, rtol=1e-5)
+        assert ("rfft" in graphs[-1]) == (length >= 6)
+
+
+def test_an_exported_model_computes_the_same(far_model, text_config, random_ids, short_fft):
+    model = far_model(GMLPForMaskedLM, text_config(gating_implementation="lean"))
+    batch, length = torch.export.Dim("batch", min=2, max=64), torch.export.Dim("length", min=2, max=12)
+    exported = torch.export.export(model, (random_ids(2, 12),), dynamic_shapes=({0: batch, 1: length},)).module()
+    for shape in ((2, 12), (3, 7)):
+        ids = random_ids(*shape)
+        torch.testing.assert_close(exported(ids).logits, model(ids).logits, atol=1e-5, rtol=1e-5)
+
+
+def test_the_plain_block_takes_the_fft_too_unless_it_is_the_reference(make_block, short_fft, monkeypatch):
+    plain, lean = make_block(max_position_embeddings=8)
+    calls = []
+    product = spatial_gating.toeplitz_product_fft
+    monkeypatch.setattr(spatial_gating, "toeplitz_product_fft", lambda *args: calls.append(1) or product(*args))
+    x = torch.randn(1, 6, 16, dtype=torch.double)
+    expected = plain(x)
+    assert not calls
+    # Layers with hooks are called, so this one is not lean.
+    lean.proj_in.register_forward_hook(lambda module, inputs, output: None)
+    torch.testing.assert_close(lean(x), expected, atol=1e-11, rtol=1e-10)
+    assert calls
 
 
 @pytest.mark.parametrize("length", [2, 3, 5, 8, 17, 64, 100])
@@ -322,7 +410,7 @@ def test_fft_product_of_a_long_sequence():
 
 def test_long_sequences_take_the_fft_and_short_ones_do_not(make_block, monkeypatch):
     _, block = make_block(max_position_embeddings=8)
-    monkeypatch.setattr(lean_gating, "FFT_LENGTH", 6)
+    monkeypatch.setattr(spatial_gating, "FFT_LENGTH", 6)
     calls = []
     product = lean_gating.toeplitz_product_fft
     monkeypatch.setattr(lean_gating, "toeplitz_product_fft", lambda *args: calls.append(1) or product(*args))
