@@ -16,6 +16,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from .spatial_gating import SpatialProjection, toeplitz_product_fft, toeplitz_product_fft_backward
+from .triton_gating import DTYPES, can_use_triton, gating_backward, gating_forward
 
 ONEDNN_LINEAR = (
     platform.machine().lower() in ("x86_64", "amd64")
@@ -59,12 +60,14 @@ class Form(NamedTuple):
         eps, spatial_eps: Epsilon of the two LayerNorms.
         projection: The layer that holds W and b, which is asked how W is held and not what it is: its parameters are
             among those of the branch.
+        triton: Whether the spatial gating unit is left to kernels of its own (triton_gating.py) where these run.
     """
 
     spatial_gating: str
     eps: float
     spatial_eps: float
     projection: SpatialProjection
+    triton: bool = False
 
 
 def can_be_lean(block: nn.Module) -> bool:
@@ -122,7 +125,7 @@ def lean_block(
         block.proj_out.weight,
         block.proj_out.bias,
     )
-    form = Form(unit.spatial_gating, block.norm.eps, unit.norm.eps, unit.proj)
+    form = Form(unit.spatial_gating, block.norm.eps, unit.norm.eps, unit.proj, block.triton)
     return lean_branch(x, parameters, form, padding_mask, attention_output)
 
 
@@ -204,32 +207,17 @@ def _forward(
     padding_mask: torch.Tensor | None,
     attention_output: torch.Tensor | None,
     keep: bool,
-) -> tuple[torch.Tensor, list[torch.Tensor], torch.Tensor]:
-    """The output, W_in LN(x) (one tensor, or the two halves of a split), and the gate; in place if not to be kept."""
+) -> tuple[torch.Tensor, list[torch.Tensor], torch.Tensor | None]:
+    """The output, W_in LN(x) (one tensor, or the two halves of a split), and the gate, if they are to be kept."""
     p = parameters
     normalized = _norm(x, p.norm_weight, p.norm_bias, form.eps, dtype)[0]
+    triton = _uses_triton(form, x, dtype)
     # A product for each half: halves of one product would be views with gaps, which every step below pays for.
-    kept = [_linear(normalized, weight, bias, gelu=not keep) for weight, bias in _in_projections(p, form, dtype)]
+    in_place = not keep and not triton
+    kept = [_linear(normalized, weight, bias, gelu=in_place) for weight, bias in _in_projections(p, form, dtype)]
     del normalized
-    z = F.gelu(kept[-1]) if keep else kept[-1]
-    v = _norm(z, p.spatial_norm_weight, p.spatial_norm_bias, form.spatial_eps, dtype)[0]
-    if padding_mask is not None:
-        v.masked_fill_(padding_mask[:, :, None] == 0, 0.0)
-    if form.spatial_gating == "split":
-        # After a split, nobody needs z any more, and after the product nobody needs v.
-        gate = _spatial(v, p, form, dtype, out=z)
-        u = _gelu(kept[0], out=v) if keep else kept[0]
-    else:
-        gate, u = _spatial(v, p, form, dtype), z
-    if attention_output is not None:
-        gate += attention_output.to(dtype)
-    if form.spatial_gating == "linear":
-        gated = gate
-    elif form.spatial_gating == "additive":
-        # The GELU's output is ours, the gate is kept.
-        gated = u.add_(gate)
-    else:
-        gated = u.mul_(gate)
+    gating = _gating_by_triton if triton else _gating
+    gated, gate = gating(kept, p, form, dtype, padding_mask, attention_output, keep)
     return _linear(gated, p.out_weight.to(dtype), p.out_bias.to(dtype)), kept, gate
 
 
@@ -248,8 +236,94 @@ def _backward(
     p = parameters
     needs_x, needs = needs_input_grad[3], Branch(*needs_input_grad[5:])
     grads = dict.fromkeys(Branch._fields)
-    length = x.shape[1]
 
+    # output = gated W_out^T + b_out
+    grad = grad.to(dtype)
+    if needs.out_bias:
+        grads["out_bias"] = grad.sum((0, 1))
+    backward = _gating_backward_by_triton if _uses_triton(form, x, dtype) else _gating_backward
+    gated, grad_gate, grad_kept, gating_grads = backward(
+        _linear(grad, p.out_weight.to(dtype).T), kept, gate, p, form, dtype, padding_mask, needs
+    )
+    grads |= gating_grads
+    if needs.out_weight:
+        grads["out_weight"] = grad.flatten(0, 1).T @ gated.flatten(0, 1)
+    del gated
+
+    # kept = LN(x) W_in^T + b_in
+    grad_kept = [part.flatten(0, 1) for part in grad_kept]
+    normalized, *statistics = _norm(x, p.norm_weight, p.norm_bias, form.eps, dtype)
+    if needs.in_weight:
+        rows = normalized.flatten(0, 1)
+        grads["in_weight"] = rows.new_empty(p.in_weight.shape)
+        for part, half in zip(grad_kept, grads["in_weight"].chunk(len(grad_kept))):
+            torch.mm(part.T, rows, out=half)
+    if needs.in_bias:
+        grads["in_bias"] = torch.cat([part.sum(0) for part in grad_kept])
+    grad_x = None
+    if needs_x or needs.norm_weight or needs.norm_bias:
+        weights = [weight for weight, _ in _in_projections(p, form, dtype)]
+        grad_x = _linear(grad_kept[0], weights[0].T)
+        if len(grad_kept) == 2:
+            grad_x += _linear(grad_kept[1], weights[1].T)
+        grad_x, grads["norm_weight"], grads["norm_bias"] = _norm_backward(
+            grad_x.view_as(x), x, p.norm_weight, p.norm_bias, statistics, x.dtype
+        )
+    # Autograd wants every gradient in the dtype of its parameter.
+    return (
+        grad_x,
+        grad_gate,
+        [
+            value.to(parameter.dtype) if value is not None and needed else None
+            for value, parameter, needed in zip(grads.values(), parameters, needs)
+        ],
+    )
+
+
+def _gating(
+    kept: list[torch.Tensor],
+    parameters: Branch,
+    form: Form,
+    dtype: torch.dtype,
+    padding_mask: torch.Tensor | None,
+    attention_output: torch.Tensor | None,
+    keep: bool,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """s(gelu(kept)) and the gate. Unless they are to be kept, `kept` has had its GELU and is written over."""
+    p = parameters
+    z = F.gelu(kept[-1]) if keep else kept[-1]
+    v = _norm(z, p.spatial_norm_weight, p.spatial_norm_bias, form.spatial_eps, dtype)[0]
+    if padding_mask is not None:
+        v.masked_fill_(padding_mask[:, :, None] == 0, 0.0)
+    if form.spatial_gating == "split":
+        # After a split, nobody needs z any more, and after the product nobody needs v.
+        gate = _spatial(v, p, form, dtype, out=z)
+        u = torch.ops.aten.gelu.out(kept[0], out=v) if keep else kept[0]
+    else:
+        gate, u = _spatial(v, p, form, dtype), z
+    if attention_output is not None:
+        gate += attention_output.to(dtype)
+    if form.spatial_gating == "linear":
+        return gate, gate
+    # u is ours, the gate is kept.
+    return u.add_(gate) if form.spatial_gating == "additive" else u.mul_(gate), gate
+
+
+def _gating_backward(
+    grad: torch.Tensor,
+    kept: list[torch.Tensor],
+    gate: torch.Tensor,
+    parameters: Branch,
+    form: Form,
+    dtype: torch.dtype,
+    padding_mask: torch.Tensor | None,
+    needs: Branch,
+) -> tuple[torch.Tensor | None, torch.Tensor, list[torch.Tensor], dict[str, torch.Tensor | None]]:
+    """
+    What was gated, if that is needed, and from its gradient, which is written over, those of the gate, of `kept` and
+    of the parameters.
+    """
+    p, gated, grads = parameters, None, {}
     z = [F.gelu(part) for part in kept]
     u = z[0]
     v, *statistics = _norm(z[-1], p.spatial_norm_weight, p.spatial_norm_bias, form.spatial_eps, dtype)
@@ -257,32 +331,23 @@ def _backward(
     if hidden is not None:
         v.masked_fill_(hidden, 0.0)
 
-    # output = gated W_out^T + b_out
-    grad = grad.to(dtype)
-    if needs.out_weight:
-        if form.spatial_gating == "linear":
-            gated = gate
-        else:
-            gated = u + gate if form.spatial_gating == "additive" else u * gate
-        grads["out_weight"] = grad.flatten(0, 1).T @ gated.flatten(0, 1)
-        del gated
-    if needs.out_bias:
-        grads["out_bias"] = grad.sum((0, 1))
-    grad_gated = _linear(grad, p.out_weight.to(dtype).T)
-
     # gated = u * gate, u + gate or gate
+    if form.spatial_gating == "linear":
+        gated = gate
+    elif needs.out_weight:
+        gated = u + gate if form.spatial_gating == "additive" else u * gate
     if form.spatial_gating in ("linear", "additive"):
-        grad_gate, grad_u = grad_gated, grad_gated
+        grad_gate, grad_u = grad, grad
     elif form.spatial_gating == "multiplicative":
         # u is z itself, which the norm's gradient wants below.
-        grad_gate, grad_u = u * grad_gated, grad_gated.mul_(gate)
+        grad_gate, grad_u = u * grad, grad.mul_(gate)
     else:
-        grad_gate, grad_u = u.mul_(grad_gated), grad_gated.mul_(gate)
+        grad_gate, grad_u = u.mul_(grad), grad.mul_(gate)
     del u
 
     # gate = W v + b
     if needs.spatial_bias:
-        grads["spatial_bias"] = F.pad(grad_gate.sum((0, 2)), (0, p.spatial_bias.shape[0] - length))
+        grads["spatial_bias"] = F.pad(grad_gate.sum((0, 2)), (0, p.spatial_bias.shape[0] - v.shape[1]))
     grad_v, grads["spatial_weight"] = _spatial_backward(grad_gate, v, p, form, dtype, needs.spatial_weight)
     del v
     if hidden is not None:
@@ -298,38 +363,82 @@ def _backward(
         grad_z = [grad_v]
     else:
         grad_z = [grad_v.add_(grad_u)]
-    del z, grad_gated, grad_u, grad_v
 
-    # z = gelu(LN(x) W_in^T + b_in)
+    # z = gelu(kept)
     for part_grad, part in zip(grad_z, kept):
         torch.ops.aten.gelu_backward.grad_input(part_grad, part, grad_input=part_grad)
-    grad_z = [part_grad.flatten(0, 1) for part_grad in grad_z]
-    normalized, *statistics = _norm(x, p.norm_weight, p.norm_bias, form.eps, dtype)
-    if needs.in_weight:
-        rows = normalized.flatten(0, 1)
-        grads["in_weight"] = rows.new_empty(p.in_weight.shape)
-        for part, half in zip(grad_z, grads["in_weight"].chunk(len(grad_z))):
-            torch.mm(part.T, rows, out=half)
-    if needs.in_bias:
-        grads["in_bias"] = torch.cat([part.sum(0) for part in grad_z])
-    grad_x = None
-    if needs_x or needs.norm_weight or needs.norm_bias:
-        weights = [weight for weight, _ in _in_projections(p, form, dtype)]
-        grad_x = _linear(grad_z[0], weights[0].T)
-        if len(grad_z) == 2:
-            grad_x += _linear(grad_z[1], weights[1].T)
-        grad_x, grads["norm_weight"], grads["norm_bias"] = _norm_backward(
-            grad_x.view_as(x), x, p.norm_weight, p.norm_bias, statistics, x.dtype
-        )
-    # Autograd wants every gradient in the dtype of its parameter.
-    return (
-        grad_x,
-        grad_gate,
-        [
-            value.to(parameter.dtype) if value is not None and needed else None
-            for value, parameter, needed in zip(grads.values(), parameters, needs)
-        ],
+    return gated, grad_gate, grad_z, grads
+
+
+def _uses_triton(form: Form, x: torch.Tensor, dtype: torch.dtype) -> bool:
+    return form.triton and dtype in DTYPES and can_use_triton(x.device)
+
+
+def _gating_by_triton(
+    kept: list[torch.Tensor],
+    parameters: Branch,
+    form: Form,
+    dtype: torch.dtype,
+    padding_mask: torch.Tensor | None,
+    attention_output: torch.Tensor | None,
+    keep: bool,
+) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """As `_gating`, but for `kept`, which is as it was; the gate is there if it is to be kept."""
+    return gating_forward(
+        kept[0],
+        kept[-1],
+        *_unit(parameters, form),
+        **_flags(form),
+        padding_mask=padding_mask,
+        attention_output=attention_output,
+        needs_gate=keep,
     )
+
+
+def _gating_backward_by_triton(
+    grad: torch.Tensor,
+    kept: list[torch.Tensor],
+    gate: torch.Tensor,
+    parameters: Branch,
+    form: Form,
+    dtype: torch.dtype,
+    padding_mask: torch.Tensor | None,
+    needs: Branch,
+) -> tuple[torch.Tensor | None, torch.Tensor, list[torch.Tensor], dict[str, torch.Tensor | None]]:
+    """As `_gating_backward`."""
+    found = gating_backward(
+        grad,
+        kept[0],
+        kept[-1],
+        gate,
+        *_unit(parameters, form),
+        **_flags(form),
+        padding_mask=padding_mask,
+        needs_weight=needs.spatial_weight,
+        needs_gated=needs.out_weight,
+    )
+    grads = {
+        "spatial_norm_weight": found.norm_weight,
+        "spatial_norm_bias": found.norm_bias,
+        "spatial_weight": found.weight,
+        "spatial_bias": found.bias,
+    }
+    grad_kept = [found.v] if found.u is None else [found.u, found.v]
+    return found.gated, found.gate, grad_kept, grads
+
+
+def _unit(parameters: Branch, form: Form) -> tuple[torch.Tensor | float, ...]:
+    """The parameters of the spatial gating unit, as its kernels are given them."""
+    p = parameters
+    return p.spatial_norm_weight, p.spatial_norm_bias, form.spatial_eps, p.spatial_weight, p.spatial_bias
+
+
+def _flags(form: Form) -> dict[str, str | bool]:
+    return {
+        "spatial_gating": form.spatial_gating,
+        "toeplitz": form.projection.toeplitz,
+        "causal": form.projection.causal,
+    }
 
 
 def _differentiable_backward(
@@ -426,10 +535,6 @@ def _uses_onednn(x: torch.Tensor) -> bool:
         # Whoever counts or fakes operators (FLOPs, shapes) knows the usual one.
         and torch._C._len_torch_dispatch_stack() == 0
     )
-
-
-def _gelu(x: torch.Tensor, out: torch.Tensor) -> torch.Tensor:
-    return torch.ops.aten.gelu.out(x, out=out)
 
 
 def _spatial(

@@ -186,6 +186,7 @@ class GMLPBlock(GradientCheckpointingLayer):
         self.drop_path_rate = drop_path_rate
         # Computes the same with less memory traffic, wherever it can (lean_gating.py).
         self.lean = config.gating_implementation != "reference" and config.hidden_act == "gelu"
+        self.triton = config.gating_implementation == "triton"
 
     def forward(
         self,

@@ -8,6 +8,11 @@ os.environ["HF_HUB_OFFLINE"] = "1"
 
 import pytest
 import torch
+
+if not torch.cuda.is_available():
+    # Before the first import of triton: its kernels then run on the CPU, slowly.
+    os.environ.setdefault("TRITON_INTERPRET", "1")
+
 from transformers import PreTrainedConfig, PreTrainedModel
 
 from hf_gmlp import GMLPConfig, GMLPVisionConfig

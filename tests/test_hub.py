@@ -38,7 +38,14 @@ from hf_gmlp import (
 )
 from hf_gmlp.model_card import TrainingRecord, model_card
 
-CODE_FILES = ("configuration_gmlp.py", "lean_gating.py", "spatial_gating.py", "model_card.py", "modeling_gmlp.py")
+CODE_FILES = (
+    "configuration_gmlp.py",
+    "lean_gating.py",
+    "model_card.py",
+    "modeling_gmlp.py",
+    "spatial_gating.py",
+    "triton_gating.py",
+)
 TEXT_MAP, VISION_MAP = GMLPConfig.code_map, GMLPVisionConfig.code_map
 CLASSES = sorted({*TEXT_MAP.values(), *VISION_MAP.values()})
 

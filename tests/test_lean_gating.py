@@ -1,6 +1,7 @@
 """The lean block against the plain one: outputs, gradients, memory, and the places where the plain one must step in."""
 
 import copy
+from functools import partial
 
 import pytest
 import torch
@@ -12,6 +13,7 @@ from hf_gmlp import GMLPForMaskedLM, lean_gating, spatial_gating
 from hf_gmlp.lean_gating import can_be_lean, lean_block
 from hf_gmlp.modeling_gmlp import GMLPBlock
 from hf_gmlp.spatial_gating import toeplitz_matrix, toeplitz_product_fft
+from hf_gmlp.triton_gating import can_use_triton
 
 from .peers.appendix_c import create_toeplitz_matrix
 
@@ -23,7 +25,7 @@ def make_block(text_config, randomize):
     """make_block(**fields): a plain block and a lean one with the same far weights, in float64."""
 
     def make(**fields):
-        config = text_config(gating_implementation="lean", **fields)
+        config = text_config(**{"gating_implementation": "lean"} | fields)
         config._attn_implementation = "eager"
         block = GMLPBlock(config, drop_path_rate=0.0).double()
         block.spatial_gating_unit.proj.reset_parameters(0.3)
@@ -82,7 +84,51 @@ def test_models_are_lean_by_default(text_config):
     assert not block.lean and not block.spatial_gating_unit.proj.fft
 
 
+@pytest.mark.skipif(not can_use_triton(torch.device("cpu")), reason="triton is not installed, or not interpreted")
+@pytest.mark.parametrize("attention_size", [0, 8])
+@pytest.mark.parametrize("toeplitz", [False, True])
+@pytest.mark.parametrize("gating", GATINGS)
+def test_with_kernels_of_triton(make_block, monkeypatch, gating, toeplitz, attention_size):
+    fields = {"spatial_gating": gating, "toeplitz": toeplitz, "attention_size": attention_size}
+    plain, lean = make_block(gating_implementation="triton", **fields)
+    calls = []
+    for name in ("gating_forward", "gating_backward"):
+        kernel = getattr(lean_gating, name)
+        counted = partial(lambda kernel, *args, **kwargs: calls.append(1) or kernel(*args, **kwargs), kernel)
+        monkeypatch.setattr(lean_gating, name, counted)
+    x, mask = torch.randn(2, 9, 16), torch.tensor([[1] * 9, [1] * 5 + [0] * 4])
+    expected = output_and_gradients(plain, x.double(), mask)
+    # Kernels have no double precision.
+    assert_same(plain, lean, x.double(), mask)
+    assert not calls
+    lean.float()
+    found = output_and_gradients(lean, x, mask)
+    assert len(calls) == 2
+    for ours, truth in zip(found, expected, strict=True):
+        torch.testing.assert_close(ours.double(), truth, atol=2e-5, rtol=1e-5)
+    with torch.no_grad():
+        torch.testing.assert_close(lean(x, mask), found[0], atol=1e-6, rtol=1e-6)
+    assert len(calls) == 3
+
+
+@pytest.mark.skipif(not can_use_triton(torch.device("cpu")), reason="triton is not installed, or not interpreted")
+@pytest.mark.parametrize("frozen", [["spatial_gating_unit.proj"], ["proj_out"], ["proj_in", "norm"]])
+def test_kernels_of_triton_with_frozen_parameters(make_block, frozen):
+    plain, lean = make_block(gating_implementation="triton")
+    x = torch.randn(2, 9, 16)
+    for block, inputs in ((plain, x.double()), (lean.float(), x)):
+        for name in frozen:
+            block.get_submodule(name).requires_grad_(False)
+        block(inputs).pow(2).sum().backward()
+    for (name, ours), theirs in zip(lean.named_parameters(), plain.parameters(), strict=True):
+        assert (ours.grad is None) == (theirs.grad is None) == (not ours.requires_grad), name
+        if ours.requires_grad:
+            torch.testing.assert_close(ours.grad.double(), theirs.grad, atol=1e-4, rtol=1e-4)
+
+
 @pytest.mark.skipif(not lean_gating.ONEDNN_LINEAR, reason="the products of oneDNN are for x86")
+# What PyTorch says on the way out of `flags`.
+@pytest.mark.filterwarnings("ignore:TF32 acceleration")
 @pytest.mark.parametrize("gating", GATINGS)
 def test_products_of_onednn(make_block, monkeypatch, gating):
     plain, lean = (block.float() for block in make_block(spatial_gating=gating))
@@ -104,6 +150,16 @@ def test_products_of_onednn(make_block, monkeypatch, gating):
     for truth, first, second in zip(expected, ours, others, strict=True):
         torch.testing.assert_close(first, truth, atol=1e-4, rtol=1e-4)
         torch.testing.assert_close(second, truth, atol=1e-4, rtol=1e-4)
+
+
+def test_a_gradient_without_memory_of_its_own(make_block):
+    """A sum gives every output the same gradient, and PyTorch one number for all of them."""
+    plain, lean = (block.float() for block in make_block())
+    x = torch.randn(2, 9, 16)
+    plain.branch(x, None, None, None, None).sum().backward()
+    lean_block(lean, x).sum().backward()
+    for ours, theirs in zip(lean.parameters(), plain.parameters(), strict=True):
+        torch.testing.assert_close(ours.grad, theirs.grad, atol=1e-4, rtol=1e-4)
 
 
 def test_an_empty_batch(make_block):

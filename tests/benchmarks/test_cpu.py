@@ -1,6 +1,7 @@
 """benchmarks/cpu.py at its smallest: that it finishes, that its numbers are right, and that it refuses."""
 
 import csv
+import time
 from functools import partial
 
 import pytest
@@ -89,11 +90,11 @@ def test_a_peer_with_other_results_is_noticed(cpu, monkeypatch):
     systems = {name: build() for name, build in cpu.systems_of("vision", 1, 1, 16).items()}
     for system in systems.values():
         system.model.eval()
-    cpu.check_agreement("vision", systems)
+    cpu.check_agreement(systems)
     peer = systems["timm gmlp_s16"]
     peer.run = partial(lambda run: run() * 1.01, peer.run)
     with pytest.raises(cpu.InputError, match="those of timm gmlp_s16"):
-        cpu.check_agreement("vision", systems)
+        cpu.check_agreement(systems)
 
 
 def test_peak_of_memory(cpu):
@@ -105,8 +106,8 @@ def test_peak_of_memory(cpu):
 
 def test_interleaved_takes_medians(cpu, monkeypatch):
     ticks = iter([0, 1, 1, 3, 10, 11, 20, 29, 30, 31, 40, 42])
-    monkeypatch.setattr(cpu.time, "thread_time", lambda: next(ticks))
+    monkeypatch.setattr(time, "thread_time", lambda: next(ticks))
     order = []
     steps = {"a": lambda: order.append("a"), "b": lambda: order.append("b")}
-    assert cpu.interleaved(steps, 3, threads=1) == {"a": 1, "b": 2}
+    assert cpu.interleaved(steps, 3, cpu.cpu_timer(threads=1)) == {"a": 1, "b": 2}
     assert order == ["a", "b"] * 4
