@@ -16,7 +16,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from .spatial_gating import SpatialProjection, toeplitz_product_fft, toeplitz_product_fft_backward
-from .triton_gating import DTYPES, can_use_triton, gating_backward, gating_forward
+from .triton_gating import DTYPES, MAX_CHANNELS, can_use_triton, gating_backward, gating_forward
 
 ONEDNN_LINEAR = (
     platform.machine().lower() in ("x86_64", "amd64")
@@ -125,7 +125,8 @@ def lean_block(
         block.proj_out.weight,
         block.proj_out.bias,
     )
-    form = Form(unit.spatial_gating, block.norm.eps, unit.norm.eps, unit.proj, block.triton)
+    triton = block.triton and unit.norm.weight.shape[0] <= MAX_CHANNELS
+    form = Form(unit.spatial_gating, block.norm.eps, unit.norm.eps, unit.proj, triton)
     return lean_branch(x, parameters, form, padding_mask, attention_output)
 
 
@@ -150,9 +151,6 @@ def lean_branch(
 
     Returns:
         [batch, m, D]
-
-    Raises:
-        NotImplementedError: In a backward pass with `create_graph=True`, if there is an `attention_output`.
     """
     device = x.device.type
     if torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device):
@@ -161,42 +159,52 @@ def lean_branch(
         dtype = x.dtype
     tensors = (x, attention_output, *parameters)
     if torch.is_grad_enabled() and any(tensor is not None and tensor.requires_grad for tensor in tensors):
-        return _LeanBranch.apply(form, dtype, padding_mask, *tensors)
+        # For gradients of gradients the way back to the attention is kept, though not what came from it.
+        attention_edge = None if attention_output is None else _WithoutMemory.apply(attention_output)
+        return _LeanBranch.apply(form, dtype, padding_mask, attention_edge, *tensors)
     with _no_autocast(device):
         return _forward(x, parameters, form, dtype, padding_mask, attention_output, keep=False)[0]
 
 
+class _WithoutMemory(torch.autograd.Function):
+    """Zeros of the same shape, one number in memory, with the gradient of the input."""
+
+    @staticmethod
+    def forward(ctx, x):
+        return x.new_zeros(()).expand(x.shape)
+
+    @staticmethod
+    def backward(ctx, grad):
+        return grad
+
+
 class _LeanBranch(torch.autograd.Function):
     @staticmethod
-    def forward(ctx, form, dtype, padding_mask, x, attention_output, *parameters):
+    def forward(ctx, form, dtype, padding_mask, attention_edge, x, attention_output, *parameters):
         with _no_autocast(x.device.type):
             output, kept, gate = _forward(
                 x, Branch(*parameters), form, dtype, padding_mask, attention_output, keep=True
             )
         ctx.form, ctx.dtype = form, dtype
-        ctx.attention_dtype = None if attention_output is None else attention_output.dtype
-        ctx.save_for_backward(padding_mask, x, gate, *kept, *parameters)
+        ctx.save_for_backward(padding_mask, attention_edge, x, gate, *kept, *parameters)
         return output
 
     @staticmethod
     def backward(ctx, grad):
-        padding_mask, x, gate, *rest = ctx.saved_tensors
+        padding_mask, attention_edge, x, gate, *rest = ctx.saved_tensors
         count = len(Branch._fields)
         kept, parameters = rest[:-count], Branch(*rest[-count:])
         if torch.is_grad_enabled():
-            if ctx.attention_dtype is not None:
-                raise NotImplementedError(
-                    "The lean block of an aMLP has no second derivatives. Load or build the model with the plain one: "
-                    '`gating_implementation="reference"`.'
-                )
-            grads = _differentiable_backward(grad, x, parameters, ctx.form, ctx.dtype, padding_mask)
-            return None, None, None, grads[0], None, *grads[1:]
+            found = _differentiable_backward(
+                grad, x, parameters, ctx.form, ctx.dtype, padding_mask, attention_edge, gate
+            )
+            return None, None, None, None, *found
         with _no_autocast(x.device.type):
             grad_x, grad_gate, grads = _backward(
-                grad, x, parameters, ctx.form, ctx.dtype, padding_mask, kept, gate, ctx.needs_input_grad
+                grad, x, parameters, ctx.form, ctx.dtype, padding_mask, kept, gate, ctx.needs_input_grad[4:]
             )
-        grad_attention = None if ctx.attention_dtype is None else grad_gate.to(ctx.attention_dtype)
-        return None, None, None, grad_x, grad_attention, *grads
+        grad_attention = None if attention_edge is None else grad_gate.to(attention_edge.dtype)
+        return None, None, None, None, grad_x, grad_attention, *grads
 
 
 def _forward(
@@ -234,7 +242,7 @@ def _backward(
 ) -> tuple[torch.Tensor | None, torch.Tensor, list[torch.Tensor | None]]:
     """Gradients of x, the gate and the parameters. All that is not kept is made again, and then written over."""
     p = parameters
-    needs_x, needs = needs_input_grad[3], Branch(*needs_input_grad[5:])
+    needs_x, needs = needs_input_grad[0], Branch(*needs_input_grad[2:])
     grads = dict.fromkeys(Branch._fields)
 
     # output = gated W_out^T + b_out
@@ -371,7 +379,8 @@ def _gating_backward(
 
 
 def _uses_triton(form: Form, x: torch.Tensor, dtype: torch.dtype) -> bool:
-    return form.triton and dtype in DTYPES and can_use_triton(x.device)
+    """Whether the kernels are wanted, and can do this."""
+    return form.triton and dtype in DTYPES and x.numel() > 0 and can_use_triton(x.device)
 
 
 def _gating_by_triton(
@@ -448,9 +457,18 @@ def _differentiable_backward(
     form: Form,
     dtype: torch.dtype,
     padding_mask: torch.Tensor | None,
+    attention_edge: torch.Tensor | None,
+    gate: torch.Tensor,
 ) -> list[torch.Tensor | None]:
-    """The gradients of x and the parameters through the plain form, such that they have gradients themselves."""
-    p, device = parameters, x.device.type
+    """
+    The gradients of x, the attention and the parameters through the plain form, such that they have gradients
+    themselves.
+    """
+    inputs = (x, attention_edge, *parameters)
+    # Views, or else the gradient of x would count the way through the attention, which is not of this function.
+    inputs = [None if tensor is None else tensor.view_as(tensor) for tensor in inputs]
+    x, attention, *parameters = inputs
+    p, device = Branch(*parameters), x.device.type
     autocast = torch.autocast(device, dtype) if dtype != x.dtype else nullcontext()
     with autocast:
         z = F.gelu(
@@ -461,16 +479,20 @@ def _differentiable_backward(
         if padding_mask is not None:
             v = v.masked_fill(padding_mask[:, :, None] == 0, 0.0)
         matrix = form.projection.matrix_of(p.spatial_weight, x.shape[1])
-        gate = torch.matmul(matrix, v) + p.spatial_bias[: x.shape[1], None]
+        projected = torch.matmul(matrix, v) + p.spatial_bias[: x.shape[1], None]
+        if attention is None:
+            gate = projected
+        else:
+            # The attention's output is what the gate has beyond the projection.
+            gate = projected + attention + (gate - projected).detach()
         if form.spatial_gating == "linear":
             gated = gate
         else:
             gated = u + gate if form.spatial_gating == "additive" else u * gate
         output = F.linear(gated, p.out_weight, p.out_bias)
-    inputs = [x, *parameters]
-    wanted = [tensor for tensor in inputs if tensor.requires_grad]
+    wanted = [tensor for tensor in inputs if tensor is not None and tensor.requires_grad]
     found = iter(torch.autograd.grad(output, wanted, grad, create_graph=True))
-    return [next(found) if tensor.requires_grad else None for tensor in inputs]
+    return [next(found) if tensor is not None and tensor.requires_grad else None for tensor in inputs]
 
 
 def _no_autocast(device: str) -> AbstractContextManager:

@@ -162,10 +162,20 @@ def test_a_gradient_without_memory_of_its_own(make_block):
         torch.testing.assert_close(ours.grad, theirs.grad, atol=1e-4, rtol=1e-4)
 
 
-def test_an_empty_batch(make_block):
-    _, lean = make_block()
+@pytest.mark.parametrize("implementation", ["lean", "triton"])
+def test_an_empty_batch(make_block, implementation):
+    _, lean = make_block(gating_implementation=implementation)
     with torch.no_grad():
         assert lean.float()(torch.empty(0, 9, 16)).shape == (0, 9, 16)
+
+
+@pytest.mark.skipif(not can_use_triton(torch.device("cpu")), reason="triton is not installed, or not interpreted")
+def test_more_channels_than_kernels_take(make_block, monkeypatch):
+    plain, lean = make_block(gating_implementation="triton")
+    monkeypatch.setattr(lean_gating, "MAX_CHANNELS", lean.proj_out.in_features - 1)
+    monkeypatch.setattr(lean_gating, "gating_forward", None)
+    x = torch.randn(2, 9, 16)
+    torch.testing.assert_close(lean.float()(x), plain.float()(x), atol=1e-5, rtol=1e-5)
 
 
 def test_flops_are_counted_as_those_of_the_plain_form(make_block):
@@ -217,26 +227,39 @@ def test_against_finite_differences(make_block, monkeypatch, gating, fft):
     assert torch.autograd.gradcheck(branch, [value.double().requires_grad_() for value in inputs], fast_mode=True)
 
 
+@pytest.mark.parametrize("attention_size", [0, 3])
 @pytest.mark.parametrize("gating", GATINGS)
-def test_second_derivatives_go_through_the_plain_form(make_block, gating):
-    plain, lean = make_block(spatial_gating=gating, hidden_size=4, intermediate_size=6, max_position_embeddings=5)
+def test_second_derivatives_go_through_the_plain_form(make_block, gating, attention_size):
+    fields = {"hidden_size": 4, "intermediate_size": 6, "max_position_embeddings": 5, "attention_size": attention_size}
+    plain, lean = make_block(spatial_gating=gating, **fields)
     x = torch.randn(2, 4, 4, dtype=torch.double, requires_grad=True)
     mask = torch.tensor([[1, 1, 1, 0], [1, 1, 1, 1]])
     found = []
     for block in (plain, lean):
         inputs = [x, *block.parameters()]
-        gradients = torch.autograd.grad(block(x, mask).pow(3).sum(), inputs, create_graph=True)
+        # Not a leaf, as in every block but the first.
+        gradients = torch.autograd.grad(block(x.sin(), mask).pow(3).sum(), inputs, create_graph=True)
         total = sum(gradient.pow(2).sum() for gradient in gradients)
         found.append([*gradients, *torch.autograd.grad(total, inputs, allow_unused=True)])
     for theirs, ours in zip(*found, strict=True):
+        assert (theirs is None) == (ours is None)
+        if theirs is not None:
+            torch.testing.assert_close(ours, theirs, atol=1e-8, rtol=1e-8)
+
+
+@pytest.mark.parametrize("frozen", [["attention"], ["proj_in", "norm"], ["spatial_gating_unit", "attention"]])
+def test_second_derivatives_with_frozen_parameters(make_block, frozen):
+    found = []
+    x = torch.randn(2, 4, 16, dtype=torch.double)
+    for block in make_block(attention_size=8):
+        for name in frozen:
+            block.get_submodule(name).requires_grad_(False)
+        inputs = [parameter for parameter in block.parameters() if parameter.requires_grad]
+        gradients = torch.autograd.grad(block(x).pow(3).sum(), inputs, create_graph=True)
+        total = sum(gradient.pow(2).sum() for gradient in gradients)
+        found.append([*gradients, *torch.autograd.grad(total, inputs)])
+    for theirs, ours in zip(*found, strict=True):
         torch.testing.assert_close(ours, theirs, atol=1e-8, rtol=1e-8)
-
-
-def test_second_derivatives_of_an_amlp_are_refused(make_block):
-    _, block = make_block(attention_size=8)
-    x = torch.randn(1, 4, 16, dtype=torch.double, requires_grad=True)
-    with pytest.raises(NotImplementedError, match='gating_implementation="reference"'):
-        torch.autograd.grad(block(x).pow(2).sum(), x, create_graph=True)
 
 
 def test_torch_func_takes_the_plain_form(make_block):
