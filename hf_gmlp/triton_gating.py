@@ -6,12 +6,12 @@ multiplications and additions per sample and product):
 
     forward   _norm            v_hat = LN(gelu(v))                                      reads 1, writes 1
               _product         gate = W v_hat + b, gated = gelu(u) * gate               reads 2, writes 2
-    backward  _gate_backward   grad_gate, grad_u, v_hat again, sums for b               reads 4, writes 3
+    backward  _gate_backward   grad_gate, grad_u, v_hat and gated again, sums for b     reads 4, writes 4
               _product         W^T grad_gate                                            reads 1, writes 1
               _weight_gradient grad_gate v_hat^T                                        reads 2
               _norm_backward   grad_v, sums for the norm                                reads 2, writes 1
 
-in all 6 forward and 14 backward (for "split"), where the plain form moves 11 and more than 20. A Toeplitz W is read
+in all 6 forward and 15 backward (for "split"), where the plain form moves 11 and more than 20. A Toeplitz W is read
 from its 2n - 1 weights by every tile and is never in memory. The empty half of a causal W is not multiplied.
 
 Sums are in float32 and in a fixed order, so the same inputs give the same bits on one GPU. Products are in the dtype of

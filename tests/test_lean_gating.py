@@ -162,6 +162,28 @@ def test_a_gradient_without_memory_of_its_own(make_block):
         torch.testing.assert_close(ours.grad, theirs.grad, atol=1e-4, rtol=1e-4)
 
 
+@pytest.mark.parametrize("attention_size", [0, 8])
+@pytest.mark.parametrize("padded", [False, True])
+@pytest.mark.parametrize("gating", GATINGS)
+def test_inference_in_slices_of_the_batch(make_block, monkeypatch, gating, padded, attention_size):
+    plain, lean = make_block(spatial_gating=gating, attention_size=attention_size)
+    # Two of the five samples at a time.
+    monkeypatch.setattr(lean_gating, "SLICE_BYTES", 2 * 9 * lean.proj_out.in_features * 8)
+    sizes = []
+    forward = lean_gating._forward
+
+    def counted(x, *args, **kwargs):
+        sizes.append(len(x))
+        return forward(x, *args, **kwargs)
+
+    monkeypatch.setattr(lean_gating, "_forward", counted)
+    x = torch.randn(5, 9, 16, dtype=torch.double)
+    mask = torch.tensor([[1] * 9, [1] * 5 + [0] * 4, [1] * 9, [1] + [0] * 8, [1] * 8 + [0]]) if padded else None
+    with torch.no_grad():
+        torch.testing.assert_close(lean(x, mask), plain(x, mask), atol=1e-11, rtol=1e-10)
+    assert sizes == [2, 2, 1]
+
+
 @pytest.mark.parametrize("implementation", ["lean", "triton"])
 def test_an_empty_batch(make_block, implementation):
     _, lean = make_block(gating_implementation=implementation)
