@@ -68,6 +68,7 @@ from systems import (
     draw_bars,
     draw_lengths,
     interleaved,
+    name_sizes,
     processor_name,
     toeplitz_forms,
     write,
@@ -551,6 +552,7 @@ def draw_growth(axis, what: str, rows: list[dict]):
         # BERT has fewer layers than were asked for, so that its points lie where it is.
         points = [(row[what], row["value"] * 1e9) for row in rows if row["system"] == name]
         axis.loglog(*zip(*points), marker="o", label=name)
+    name_sizes(axis, [row[what] for row in rows])
     axis.set_xlabel(what)
     axis.set_ylabel("ns per token and layer")
     axis.set_title(f"training, {what} growing")

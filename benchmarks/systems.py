@@ -433,7 +433,14 @@ def draw_lengths(axis, rows: list[dict]):
     for system, label in (("matrix", "as a matrix"), ("fft", "by FFT")):
         points = [(row["tokens"], row["value"] * 1e3) for row in rows if row["system"] == system]
         axis.loglog(*zip(*points), marker="o", label=label)
+    name_sizes(axis, [row["tokens"] for row in rows])
     axis.set_xlabel("tokens")
     axis.set_ylabel("ms")
     axis.set_title("Toeplitz product, forward")
     axis.legend(fontsize=7)
+
+
+def name_sizes(axis, sizes: list[int]):
+    """The sizes that were measured, on a logarithmic axis of x."""
+    axis.set_xticks(sorted(set(sizes)), [f"{size:,}" for size in sorted(set(sizes))])
+    axis.minorticks_off()
