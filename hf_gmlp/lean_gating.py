@@ -540,7 +540,8 @@ def _norm(
     x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, eps: float, dtype: torch.dtype
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """LayerNorm in the dtype of its weights, as autocast does it, then in `dtype`; and its mean and deviation."""
-    output, mean, deviation = torch.native_layer_norm(x.to(weight.dtype), weight.shape, weight, bias, eps)
+    x = x.to(_norm_dtype(x, weight))
+    output, mean, deviation = torch.native_layer_norm(x, weight.shape, weight, bias, eps)
     return output.to(dtype), mean, deviation
 
 
@@ -553,10 +554,17 @@ def _norm_backward(
     dtype: torch.dtype,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Gradients of x, in `dtype`, and of weight and bias."""
+    norm_dtype = _norm_dtype(x, weight)
     grad_x, grad_weight, grad_bias = torch.ops.aten.native_layer_norm_backward(
-        grad.to(weight.dtype), x.to(weight.dtype), weight.shape, *statistics, weight, bias, [True, True, True]
+        grad.to(norm_dtype), x.to(norm_dtype), weight.shape, *statistics, weight, bias, [True, True, True]
     )
     return grad_x.to(dtype), grad_weight, grad_bias
+
+
+def _norm_dtype(x: torch.Tensor, weight: torch.Tensor) -> torch.dtype:
+    """On CPUs, PyTorch's norm takes halves with weights in single precision, and computes in single precision."""
+    mixes = x.device.type == "cpu" and weight.dtype == torch.float32 and x.dtype in (torch.bfloat16, torch.float16)
+    return x.dtype if mixes else weight.dtype
 
 
 def _in_projections(parameters: Branch, form: Form, dtype: torch.dtype) -> list[tuple[torch.Tensor, torch.Tensor]]:

@@ -344,15 +344,16 @@ def test_gradient_checkpointing(make_block, reentrant):
 
 @pytest.mark.parametrize("attention_size", [0, 8])
 @pytest.mark.parametrize("gating", ["split", "additive"])
-def test_autocast(make_block, gating, attention_size):
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_autocast(make_block, dtype, gating, attention_size):
     plain, lean = (block.float() for block in make_block(spatial_gating=gating, attention_size=attention_size))
     x = torch.randn(4, 12, 16)
     mask = torch.ones(4, 12, dtype=torch.long)
     mask[1:, 8:] = 0
     exact = output_and_gradients(plain, x, mask)
-    with torch.autocast("cpu", torch.bfloat16):
+    with torch.autocast("cpu", dtype):
         branch = lean_block(lean, x, mask, torch.zeros(1))
-        assert branch.dtype == torch.bfloat16
+        assert branch.dtype == dtype
         half = [output_and_gradients(block, x, mask) for block in (plain, lean)]
         with torch.no_grad():
             torch.testing.assert_close(lean(x, mask), half[1][0], atol=0.02, rtol=0.02)
