@@ -3,22 +3,18 @@
 import csv
 import datetime
 import platform
-import sys
 from importlib.metadata import version
 from pathlib import Path
 
 import torch
 from g_mlp_pytorch import gMLP
+from systems import processor_name
 from torch import nn
 from transformers import GPT2Config, GPT2LMHeadModel
 
-ROOT = Path(__file__).resolve().parent.parent
-# The package is found without being installed.
-sys.path.insert(0, str(ROOT))
-
-from hf_gmlp import GMLPConfig, GMLPForCausalLM  # noqa: E402
-from hf_gmlp.data.tokenizer import BYTE_SPECIAL_TOKENS  # noqa: E402
-from hf_gmlp.errors import InputError  # noqa: E402
+from hf_gmlp import GMLPConfig, GMLPForCausalLM
+from hf_gmlp.data.tokenizer import BYTE_SPECIAL_TOKENS
+from hf_gmlp.errors import InputError
 
 END_OF_TEXT = 1
 VOCABULARY = len(BYTE_SPECIAL_TOKENS) + 256
@@ -85,13 +81,8 @@ def adamw(model: nn.Module, learning_rate: float, weight_decay: float) -> torch.
 
 def circumstances() -> dict[str, str | int]:
     """Machine, versions and date: what a measured number needs beside it."""
-    processor = platform.processor() or platform.machine()
-    cpuinfo = Path("/proc/cpuinfo")
-    if cpuinfo.is_file():
-        names = [line.partition(":")[2].strip() for line in cpuinfo.read_text().splitlines() if "model name" in line]
-        processor = names[0] if names else processor
     return {
-        "machine": processor,
+        "machine": processor_name(),
         "threads": torch.get_num_threads(),
         "python": platform.python_version(),
         **{name: version(name) for name in ("torch", "transformers", "g-mlp-pytorch")},

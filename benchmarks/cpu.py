@@ -18,8 +18,6 @@ The results are added to benchmarks/results/cpu-DATE.csv, and drawn to a picture
 import argparse
 import datetime
 import json
-import os
-import platform
 import subprocess
 import sys
 from collections.abc import Callable
@@ -43,8 +41,8 @@ from systems import (
     draw_bars,
     draw_lengths,
     interleaved,
+    machine_name,
     objective,
-    processor_name,
     saved_bytes,
     toeplitz_forms,
     write,
@@ -406,7 +404,7 @@ def circumstances(arguments: argparse.Namespace) -> dict:
 
     return {
         "date": datetime.datetime.now().isoformat(timespec="minutes"),
-        "machine": f"{processor_name()}, {os.cpu_count()} cores, {platform.system()}",
+        "machine": machine_name(),
         "threads": arguments.threads,
         "torch": torch.__version__,
         "transformers": transformers.__version__,

@@ -17,31 +17,25 @@ import datetime
 import io
 import math
 import os
-import platform
 import statistics
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent
-os.environ.setdefault("HF_HUB_OFFLINE", "1")
 # Tokenizers would use every core, and this is about one worker.
 os.environ["TOKENIZERS_PARALLELISM"] = "false"
-# The package, where it is not installed.
-sys.path.insert(0, str(ROOT))
 
-import numpy as np  # noqa: E402
-import torch  # noqa: E402
-from cpu import processor_name  # noqa: E402
-from PIL import Image  # noqa: E402
+import numpy as np
+import torch
+from PIL import Image
+from systems import RESULTS, machine_name
 
-from hf_gmlp import GMLPConfig, GMLPForImageClassification, GMLPForMaskedLM, GMLPVisionConfig, errors  # noqa: E402
-from hf_gmlp.data.images import ImageCollator, mixing_transform, training_transform  # noqa: E402
-from hf_gmlp.data.masking import MaskingCollator  # noqa: E402
-from hf_gmlp.data.processor import evaluation_processor  # noqa: E402
-from hf_gmlp.data.text import pack  # noqa: E402
-from hf_gmlp.data.tokenizer import train_tokenizer  # noqa: E402
+from hf_gmlp import GMLPConfig, GMLPForImageClassification, GMLPForMaskedLM, GMLPVisionConfig, errors
+from hf_gmlp.data.images import ImageCollator, mixing_transform, training_transform
+from hf_gmlp.data.masking import MaskingCollator
+from hf_gmlp.data.processor import evaluation_processor
+from hf_gmlp.data.text import pack
+from hf_gmlp.data.tokenizer import train_tokenizer
 
 COLUMNS = "date machine torch what samples_per_second training_samples_per_second workers".split()
 
@@ -55,7 +49,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--quick", action="store_true", help="fewer samples, in less than a minute")
     parser.add_argument("--images_per_second", type=float, help="of a training step elsewhere, in place of ours")
     parser.add_argument("--sequences_per_second", type=float, help="of a training step elsewhere, in place of ours")
-    parser.add_argument("--out", type=Path, default=ROOT / "benchmarks" / "results", help="folder of the results")
+    parser.add_argument("--out", type=Path, default=RESULTS, help="folder of the results")
     return parser.parse_args()
 
 
@@ -171,7 +165,7 @@ def write(out: Path, rows: list[dict]):
     path = out / f"input-{datetime.date.today().isoformat()}.csv"
     common = {
         "date": datetime.datetime.now().isoformat(timespec="minutes"),
-        "machine": f"{processor_name()}, {os.cpu_count()} cores, {platform.system()}",
+        "machine": machine_name(),
         "torch": torch.__version__,
     }
     new = not path.exists()

@@ -403,6 +403,10 @@ def processor_name() -> str:
         return platform.processor() or platform.machine()
 
 
+def machine_name() -> str:
+    return f"{processor_name()}, {os.cpu_count()} cores, {platform.system()}"
+
+
 def write(path: Path, rows: list[dict], common: dict):
     """Adds rows to a table, `common` in front of each, and makes the table if there is none."""
     new = not path.exists()

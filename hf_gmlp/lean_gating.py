@@ -15,7 +15,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from .spatial_gating import SpatialProjection, toeplitz_product_fft, toeplitz_product_fft_backward
+from .spatial_gating import SpatialProjection, spatial_projection, toeplitz_product_fft, toeplitz_product_fft_backward
 from .triton_gating import DTYPES, MAX_CHANNELS, can_use_triton, gating_backward, gating_forward
 
 # Of the largest tensors of a block in inference on a CPU: half of what glibc's allocator keeps at most.
@@ -334,9 +334,7 @@ def _gating(
     """s(gelu(kept)) and the gate. Unless they are to be kept, `kept` has had its GELU and is written over."""
     p = parameters
     z = F.gelu(kept[-1]) if keep else kept[-1]
-    v = _norm(z, p.spatial_norm_weight, p.spatial_norm_bias, form.spatial_eps, dtype)[0]
-    if padding_mask is not None:
-        v.masked_fill_(padding_mask[:, :, None] == 0, 0.0)
+    v = _spatial_input(z, p, form, dtype, padding_mask)[0]
     if form.spatial_gating == "split":
         # After a split, nobody needs z any more, and after the product nobody needs v.
         gate = _spatial(v, p, form, dtype, out=z)
@@ -368,10 +366,7 @@ def _gating_backward(
     p, gated, grads = parameters, None, {}
     z = [F.gelu(part) for part in kept]
     u = z[0]
-    v, *statistics = _norm(z[-1], p.spatial_norm_weight, p.spatial_norm_bias, form.spatial_eps, dtype)
-    hidden = None if padding_mask is None else padding_mask[:, :, None] == 0
-    if hidden is not None:
-        v.masked_fill_(hidden, 0.0)
+    v, *statistics = _spatial_input(z[-1], p, form, dtype, padding_mask)
 
     # gated = u * gate, u + gate or gate
     if form.spatial_gating == "linear":
@@ -392,8 +387,8 @@ def _gating_backward(
         grads["spatial_bias"] = F.pad(grad_gate.sum((0, 2)), (0, p.spatial_bias.shape[0] - v.shape[1]))
     grad_v, grads["spatial_weight"] = _spatial_backward(grad_gate, v, p, form, dtype, needs.spatial_weight)
     del v
-    if hidden is not None:
-        grad_v.masked_fill_(hidden, 0.0)
+    if padding_mask is not None:
+        grad_v.masked_fill_(padding_mask[:, :, None] == 0, 0.0)
 
     # v = LN(z), or LN of the second half of z
     grad_v, grads["spatial_norm_weight"], grads["spatial_norm_bias"] = _norm_backward(
@@ -410,6 +405,17 @@ def _gating_backward(
     for part_grad, part in zip(grad_z, kept):
         torch.ops.aten.gelu_backward.grad_input(part_grad, part, grad_input=part_grad)
     return gated, grad_gate, grad_z, grads
+
+
+def _spatial_input(
+    z: torch.Tensor, parameters: Branch, form: Form, dtype: torch.dtype, padding_mask: torch.Tensor | None
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """v, which W multiplies: LN(z), with zeros for padding; and the statistics of the norm."""
+    p = parameters
+    v, mean, deviation = _norm(z, p.spatial_norm_weight, p.spatial_norm_bias, form.spatial_eps, dtype)
+    if padding_mask is not None:
+        v.masked_fill_(padding_mask[:, :, None] == 0, 0.0)
+    return v, mean, deviation
 
 
 def _uses_triton(form: Form, x: torch.Tensor, dtype: torch.dtype) -> bool:
@@ -609,8 +615,7 @@ def _spatial(
     weight, bias = parameters.spatial_weight, parameters.spatial_bias[:length].to(dtype)
     if form.projection.uses_fft(v):
         return toeplitz_product_fft(v, form.projection.offsets_of(weight, length), bias)
-    matrix = form.projection.matrix_of(weight, length).to(dtype)
-    return torch.baddbmm(bias[:, None], matrix.expand(v.shape[0], -1, -1), v, out=out)
+    return spatial_projection(v, form.projection.matrix_of(weight, length).to(dtype), bias, out)
 
 
 def _spatial_backward(

@@ -37,7 +37,9 @@ def toeplitz_matrix(weight: torch.Tensor, length: int, start: int = 0) -> torch.
     return weight.unfold(0, n, 1)[n - length : n - start, :length].flip(0)
 
 
-def spatial_projection(v: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
+def spatial_projection(
+    v: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, out: torch.Tensor | None = None
+) -> torch.Tensor:
     """
     f(v) = W v + b over the token axis (Equation 2).
 
@@ -45,12 +47,13 @@ def spatial_projection(v: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor
         v: [batch, m, channels]
         weight: W, [m, m], or some of its rows; [batch, m, m] if it differs from sample to sample.
         bias: b, [m], for the rows that there are; [batch, m] if it differs.
+        out: What to write the result over, where no gradient is wanted.
 
     Returns:
         [batch, m, channels], or as many tokens as there are rows.
     """
     # Not `weight @ v`, which copies v to fold the batch into one product.
-    return torch.baddbmm(bias[..., None], weight.expand(v.shape[0], -1, -1), v)
+    return torch.baddbmm(bias[..., None], weight.expand(v.shape[0], -1, -1), v, out=out)
 
 
 def toeplitz_product_fft(v: torch.Tensor, offsets: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
