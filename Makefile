@@ -1,11 +1,11 @@
-# Everything here runs in a virtual environment of its own, .venv, made with any Python from 3.10 on:
+# Everything here runs in a virtual environment of its own, .venv, made with any Python from 3.11 on:
 #   make demo            or, with another Python:   make demo PYTHON=python3.12
 PYTHON ?= python3
 BIN := .venv/bin
 INSTALLED := .venv/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo replicate test conformance lint format clean
+.PHONY: help install demo replicate test conformance package lint format clean
 
 help: ## list the targets
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -13,8 +13,8 @@ help: ## list the targets
 install: $(INSTALLED) ## install the package and all that its scripts and tests need into .venv
 
 $(INSTALLED): pyproject.toml
-	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || \
-		{ echo "hf_gmlp needs Python 3.10 or newer; name one with make PYTHON=python3.12"; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+		{ echo "hf_gmlp needs Python 3.11 or newer; name one with make PYTHON=python3.12"; exit 1; }
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --upgrade pip
 	@echo "Installing torch, transformers and the rest into .venv; this takes a minute or two."
@@ -33,6 +33,9 @@ test: $(INSTALLED) ## run the tests
 conformance: $(INSTALLED) ## run transformers' own common tests on our models (fetches its source once)
 	$(BIN)/python -m tests.conformance.run
 
+package: $(INSTALLED) ## build the wheel, and use it where only torch and transformers are installed
+	$(BIN)/python -m tests.packaging.run
+
 lint: $(INSTALLED) ## check style and format
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -42,4 +45,4 @@ format: $(INSTALLED) ## put style and format right
 	$(BIN)/ruff format .
 
 clean: ## remove .venv and everything built
-	rm -rf .venv build .pytest_cache .ruff_cache *.egg-info
+	rm -rf .venv build dist .pytest_cache .ruff_cache *.egg-info

@@ -50,7 +50,7 @@ from systems import (
 
 from hf_gmlp import errors
 from hf_gmlp.errors import InputError
-from hf_gmlp.lean_gating import ONEDNN_LINEAR
+from hf_gmlp.kernels.lean import ONEDNN_LINEAR
 
 SUITES = ("vision", "text", "length", "scaling")
 MODES = ("eager", "compiled")
@@ -126,13 +126,13 @@ def systems_of(suite: str, layers: int, batch: int, tokens: int) -> dict[str, Ca
     if suite == "vision":
         return {
             "ours": partial(build_vision, "lean", layers, batch),
-            "ours, plain": partial(build_vision, "reference", layers, batch),
+            "ours, plain": partial(build_vision, "naive", layers, batch),
             "timm gmlp_s16": partial(build_timm, layers, batch),
             "ViT-S": partial(build_vit, layers, batch),
         }
     return {
         "ours": partial(build_text, "lean", layers, batch, tokens),
-        "ours, plain": partial(build_text, "reference", layers, batch, tokens),
+        "ours, plain": partial(build_text, "naive", layers, batch, tokens),
         "lucidrains, circulant": partial(build_lucidrains, True, layers, batch, tokens),
         "lucidrains, dense": partial(build_lucidrains, False, layers, batch, tokens),
         "annotated (labml's form)": partial(build_annotated, layers, batch, tokens),

@@ -76,7 +76,7 @@ from systems import (
 
 from hf_gmlp import errors
 from hf_gmlp.errors import InputError
-from hf_gmlp.spatial_gating import toeplitz_matrix
+from hf_gmlp.models.spatial_gating import spatial_matrix
 
 SUITES = ("rate", "text", "vision", "unit", "fft", "scaling")
 
@@ -238,7 +238,7 @@ def text_suite(bench: Bench):
     few = sizes | {"layers": 2, "batch": 2, "vocabulary": 32}
     trunks = {
         "ours": partial(build_text, "lean"),
-        "ours, plain": partial(build_text, "reference"),
+        "ours, plain": partial(build_text, "naive"),
         "lucidrains, circulant": partial(build_lucidrains, True),
         "lucidrains, dense": partial(build_lucidrains, False),
         "annotated (labml's form)": build_annotated,
@@ -251,7 +251,7 @@ def text_suite(bench: Bench):
     builders = [partial(build_ours, bench, form) for form in bench.forms]
     builders += [partial(build_masked, bench, build) for build in (dense, circulant, build_annotated)] + [bert]
     if bench.arguments.compile != "none":
-        builders.append(lambda: compiled(bench, build_ours(bench, "reference")))
+        builders.append(lambda: compiled(bench, build_ours(bench, "naive")))
         builders.append(lambda: compiled(bench, build_masked(bench, dense)))
         builders.append(lambda: compiled(bench, bert()))
     systems = build_all(bench, "text", builders)
@@ -273,14 +273,14 @@ def vision_suite(bench: Bench):
     check_agreement(
         {
             "ours": build_vision("lean", **few),
-            "ours, plain": build_vision("reference", **few),
+            "ours, plain": build_vision("naive", **few),
             "timm gmlp_s16": build_timm(**few),
         }
     )
     forms = {OURS[form]: partial(build_vision, form) for form in bench.forms}
     builders = [partial(build, **sizes) for build in (*forms.values(), build_timm, build_vit)]
     if bench.arguments.compile != "none":
-        plain = partial(build_vision, "reference", **sizes)
+        plain = partial(build_vision, "naive", **sizes)
         builders.append(lambda: compiled(bench, plain()))
         builders += [lambda build=build: compiled(bench, build(**sizes)) for build in (build_timm, build_vit)]
     systems = build_all(bench, "vision", [lambda build=build: with_labels(bench, build()) for build in builders])
@@ -306,7 +306,7 @@ def unit_suite(bench: Bench):
             plan.remove(("unit", "lean", False))
             # Each takes some seconds to compile, so not all of them are.
             if bench.arguments.compile != "none" and size in sizes[:2]:
-                plan += [("unit", "reference", True), ("block", "reference", True)]
+                plan += [("unit", "naive", True), ("block", "naive", True)]
             suite = f"unit: {kind}, {size[1]} x {size[2]}"
             builders = [partial(build_alone, bench, what, form, *size, kind, compile) for what, form, compile in plan]
             systems = build_all(bench, suite, builders)
@@ -342,8 +342,8 @@ def toeplitz_cost(bench: Bench, tokens: int):
     weight = torch.randn(2 * tokens - 1, device=bench.device, requires_grad=True)
     grad = torch.randn(tokens, tokens, device=bench.device)
     steps = {
-        "forward": lambda: toeplitz_matrix(weight.detach(), tokens),
-        "training": lambda: torch.autograd.grad(toeplitz_matrix(weight, tokens), weight, grad),
+        "forward": lambda: spatial_matrix(weight.detach(), tokens),
+        "training": lambda: torch.autograd.grad(spatial_matrix(weight, tokens), weight, grad),
     }
     times = interleaved(steps, bench.arguments.rounds, partial(seconds_of, bench))
     for kind, seconds in times.items():

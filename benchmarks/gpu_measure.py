@@ -15,8 +15,8 @@ from systems import System, all_rounds, compare, cpu_seconds, distance, saved_by
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
-from hf_gmlp import triton_gating
 from hf_gmlp.errors import InputError
+from hf_gmlp.kernels import triton as triton_kernels
 
 # Under autocast, how much farther than the plain form another may be from the truth: with all gradients as one vector,
 # and with those of one kind of parameter, which may be few numbers.
@@ -197,7 +197,7 @@ def values_of(bench: Bench, system: System, count: int, autocast: bool) -> tuple
 def kernels_launched() -> Iterator[list[str]]:
     """The names of our Triton kernels as they are launched."""
     kernel = next(
-        type(value) for value in vars(triton_gating).values() if hasattr(value, "run") and hasattr(value, "fn")
+        type(value) for value in vars(triton_kernels).values() if hasattr(value, "run") and hasattr(value, "fn")
     )
     launched, run = [], kernel.run
 

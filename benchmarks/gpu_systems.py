@@ -9,9 +9,9 @@ from torch import nn
 from torch.nn import functional as F
 
 from hf_gmlp import GMLPConfig, GMLPForMaskedLM
-from hf_gmlp.modeling_gmlp import GMLPBlock
-from hf_gmlp.spatial_gating import SpatialGatingUnit
-from hf_gmlp.triton_gating import can_use_triton, gating_backward, gating_forward
+from hf_gmlp.kernels.triton import can_use_triton, gating_backward, gating_forward
+from hf_gmlp.models.modeling_gmlp import GMLPBlock
+from hf_gmlp.models.spatial_gating import SpatialGatingUnit
 
 # The share of tokens that is masked, as in BERT.
 MASKED = 0.15
@@ -21,9 +21,9 @@ IGNORED = -100
 def our_forms(bench: Bench) -> list[str]:
     """Values of `gating_implementation` that do something of their own here."""
     if can_use_triton(bench.device):
-        return ["reference", "lean", "triton"]
+        return ["naive", "lean", "triton"]
     print("Left out: ours, triton, since it needs the package triton and an NVIDIA GPU.")
-    return ["reference", "lean"]
+    return ["naive", "lean"]
 
 
 def blocks_of(model: nn.Module) -> list[nn.Module]:
@@ -161,7 +161,7 @@ class Alone(nn.Module):
 
 
 def plain_unit(unit: SpatialGatingUnit, u: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
-    return unit(F.gelu(u), unit.norm(F.gelu(v)))
+    return F.gelu(u) * unit.proj(unit.norm(F.gelu(v)), unit.config.is_causal)
 
 
 def triton_unit(unit: SpatialGatingUnit, u: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
@@ -176,7 +176,7 @@ def arguments_of(unit: SpatialGatingUnit, parameters: tuple[torch.Tensor, ...]) 
 
 
 def form_of(unit: SpatialGatingUnit) -> dict:
-    return {"spatial_gating": "split", "toeplitz": unit.proj.toeplitz, "causal": unit.proj.causal}
+    return {"spatial_gating": "split", "toeplitz": unit.proj.toeplitz, "causal": unit.config.is_causal}
 
 
 class TritonUnit(torch.autograd.Function):
@@ -205,9 +205,9 @@ def build_alone(
         max_position_embeddings=tokens,
         toeplitz=kind != "dense",
         is_causal=kind == "causal",
-        gating_implementation="reference" if what == "unit" else form,
+        gating_implementation="naive" if what == "unit" else form,
     )
-    block = GMLPBlock(config, drop_path_rate=0.0)
+    block = GMLPBlock(config)
     block.spatial_gating_unit.proj.reset_parameters(SPATIAL_NOISE)
     width = channels if what == "unit" else channels // 3
     both = fixed(2, batch, tokens, width, device=bench.device)

@@ -28,7 +28,7 @@ MEASURED = "suite mode system layers parameters batch tokens measure value unit"
 # How far from their initial values the spatial weights are while outputs are compared and times taken.
 SPATIAL_NOISE = 0.02
 # How our forms are called in tables.
-OURS = {"reference": "ours, plain", "lean": "ours, lean", "triton": "ours, triton"}
+OURS = {"naive": "ours, plain", "lean": "ours, lean", "triton": "ours, triton"}
 
 
 @dataclass
@@ -212,15 +212,16 @@ def toeplitz_forms(
     Raises:
         InputError: If they do not.
     """
-    from hf_gmlp.lean_gating import toeplitz_product_fft
-    from hf_gmlp.spatial_gating import spatial_projection, toeplitz_matrix
+    from hf_gmlp.kernels.fft import toeplitz_product_fft
+    from hf_gmlp.models.spatial_gating import spatial_matrix
 
     weight = (fixed(2 * length - 1) * SPATIAL_NOISE).to(device).requires_grad_()
     bias, v = torch.ones(length, device=device), fixed(batch, length, channels, device=device)
     grad = torch.randn_like(v)
 
     def matrix(v: torch.Tensor) -> torch.Tensor:
-        return spatial_projection(v, toeplitz_matrix(weight, length).to(v.dtype), bias.to(v.dtype))
+        w = spatial_matrix(weight, length).to(v.dtype)
+        return torch.baddbmm(bias[:, None].to(v.dtype), w.expand(v.shape[0], -1, -1), v)
 
     def fft(v: torch.Tensor) -> torch.Tensor:
         return toeplitz_product_fft(v, weight, bias.to(v.dtype))

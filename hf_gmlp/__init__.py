@@ -1,18 +1,31 @@
 """gMLP and aMLP ("Pay Attention to MLPs") for Hugging Face Transformers.
 
 Importing this package registers its models with the Auto classes, so that `AutoModel…`, `Trainer`, `pipeline` and
-`push_to_hub` treat them as they treat any other model.
+`push_to_hub` treat them as they treat any other model, and its fast implementations of the block with the models.
 """
 
-from transformers import AutoConfig, AutoImageProcessor, AutoTokenizer, PreTrainedTokenizerFast, ViTImageProcessorPil
+from transformers import AutoConfig, AutoTokenizer, PreTrainedTokenizerFast
 from transformers.models import auto
-from transformers.utils import is_torchvision_available
+from transformers.utils import is_torchvision_available, is_vision_available
 
-from . import baselines as baselines
-from . import modeling_gmlp
+from . import cards, kernels
 from ._version import __version__
-from .configuration_gmlp import GMLPConfig, GMLPVisionConfig
-from .modeling_gmlp import (
+from .models import modeling_baselines, modeling_gmlp
+from .models.configuration_baselines import BertRelposConfig, TextMixerConfig
+from .models.configuration_gmlp import GMLPConfig, GMLPVisionConfig
+from .models.modeling_baselines import (
+    BertRelposForMaskedLM,
+    BertRelposForQuestionAnswering,
+    BertRelposForSequenceClassification,
+    BertRelposForTokenClassification,
+    BertRelposModel,
+    TextMixerForMaskedLM,
+    TextMixerForQuestionAnswering,
+    TextMixerForSequenceClassification,
+    TextMixerForTokenClassification,
+    TextMixerModel,
+)
+from .models.modeling_gmlp import (
     GMLPForCausalLM,
     GMLPForImageClassification,
     GMLPForMaskedLM,
@@ -27,20 +40,42 @@ from .modeling_gmlp import (
 )
 from .presets import list_presets, preset_path
 
-for _config in (GMLPConfig, GMLPVisionConfig):
+for _config, _code_map, _module in (
+    (GMLPConfig, GMLPConfig.code_map, modeling_gmlp),
+    (GMLPVisionConfig, GMLPVisionConfig.code_map, modeling_gmlp),
+    (BertRelposConfig, BertRelposConfig.code_map(), modeling_baselines),
+    (TextMixerConfig, TextMixerConfig.code_map(), modeling_baselines),
+):
     AutoConfig.register(_config.model_type, _config)
-    for _auto_class, _model_class in _config.code_map.items():
-        getattr(auto, _auto_class).register(_config, getattr(modeling_gmlp, _model_class))
-AutoTokenizer.register(GMLPConfig, tokenizer_class=PreTrainedTokenizerFast)
-_image_processors = {"pil": ViTImageProcessorPil}
-if is_torchvision_available():
-    from transformers import ViTImageProcessor
+    for _auto_class, _model_class in _code_map.items():
+        getattr(auto, _auto_class).register(_config, getattr(_module, _model_class))
+    if _config is not GMLPVisionConfig:
+        AutoTokenizer.register(_config, tokenizer_class=PreTrainedTokenizerFast)
+del _config, _code_map, _module, _auto_class, _model_class
 
-    _image_processors["torchvision"] = ViTImageProcessor
-AutoImageProcessor.register(GMLPVisionConfig, image_processor_classes=_image_processors)
-del _config, _auto_class, _model_class, _image_processors
+if is_vision_available():
+    # Image processors need Pillow, which `pip install "hf-gmlp[vision]"` brings.
+    from transformers import AutoImageProcessor, ViTImageProcessorPil
+
+    _image_processors = {"pil": ViTImageProcessorPil}
+    if is_torchvision_available():
+        from transformers import ViTImageProcessor
+
+        _image_processors["torchvision"] = ViTImageProcessor
+    AutoImageProcessor.register(GMLPVisionConfig, image_processor_classes=_image_processors)
+    del _image_processors
+
+kernels.register()
+# Its model card is filled in. A checkpoint's own code, without this package, uploads the library's.
+GMLPPreTrainedModel.push_to_hub = cards.push_to_hub
 
 __all__ = [
+    "BertRelposConfig",
+    "BertRelposForMaskedLM",
+    "BertRelposForQuestionAnswering",
+    "BertRelposForSequenceClassification",
+    "BertRelposForTokenClassification",
+    "BertRelposModel",
     "GMLPConfig",
     "GMLPForCausalLM",
     "GMLPForImageClassification",
@@ -54,6 +89,12 @@ __all__ = [
     "GMLPVisionConfig",
     "GMLPVisionModel",
     "GMLPVisionPreTrainedModel",
+    "TextMixerConfig",
+    "TextMixerForMaskedLM",
+    "TextMixerForQuestionAnswering",
+    "TextMixerForSequenceClassification",
+    "TextMixerForTokenClassification",
+    "TextMixerModel",
     "__version__",
     "list_presets",
     "preset_path",

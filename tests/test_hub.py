@@ -4,6 +4,7 @@ Fresh processes that cannot import hf_gmlp open what was saved here; each of the
 them does the work of many tests.
 """
 
+import importlib
 import json
 import os
 import re
@@ -21,6 +22,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from transformers import (
     AutoConfig,
     AutoModelForMaskedLM,
+    PreTrainedModel,
     PreTrainedTokenizerFast,
     Trainer,
     TrainingArguments,
@@ -29,23 +31,18 @@ from transformers import (
 
 import hf_gmlp
 from hf_gmlp import (
+    BertRelposForMaskedLM,
     GMLPConfig,
     GMLPForCausalLM,
     GMLPForMaskedLM,
     GMLPForSequenceClassification,
     GMLPVisionConfig,
-    modeling_gmlp,
+    cards,
 )
-from hf_gmlp.model_card import TrainingRecord, model_card
+from hf_gmlp.cards import TrainingRecord, model_card
 
-CODE_FILES = (
-    "configuration_gmlp.py",
-    "lean_gating.py",
-    "model_card.py",
-    "modeling_gmlp.py",
-    "spatial_gating.py",
-    "triton_gating.py",
-)
+CODE_FILES = ("configuration_gmlp.py", "heads.py", "modeling_gmlp.py", "spatial_gating.py")
+PACKAGE = Path(hf_gmlp.__file__).parent
 TEXT_MAP, VISION_MAP = GMLPConfig.code_map, GMLPVisionConfig.code_map
 CLASSES = sorted({*TEXT_MAP.values(), *VISION_MAP.values()})
 
@@ -88,12 +85,17 @@ json.dump(results, open(sys.argv[2], "w"))
 """
 
 
-def run_elsewhere(script: str, folder: Path, *arguments: str) -> str:
-    """The output of a script, run in a fresh process with an empty cache, from a folder where there is no hf_gmlp."""
+def run_elsewhere(script: str, folder: Path, *arguments: str, **variables: str) -> str:
+    """
+    The output of a script, run in a fresh process with an empty cache, from a folder where there is no hf_gmlp.
+
+    Args:
+        variables: More of the environment.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "script.py").write_text(script, encoding="utf-8")
     environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
-    environment |= {
+    environment |= variables | {
         "HF_HUB_OFFLINE": "1",
         "HF_HOME": str(folder / "hf_home"),
         "HF_MODULES_CACHE": str(folder / "modules"),
@@ -247,10 +249,10 @@ def test_saved_again_without_the_package(checkpoints, opened, tmp_path):
 
 
 def test_the_code_saved_is_that_of_the_package(checkpoints):
-    package = Path(modeling_gmlp.__file__).parent
     for folder, _, _ in checkpoints.values():
         for name in CODE_FILES:
-            assert (folder / name).read_bytes() == (package / name).read_bytes()
+            assert (folder / name).read_bytes() == (PACKAGE / "models" / name).read_bytes()
+        assert "gating_implementation" not in json.loads((folder / "config.json").read_text(encoding="utf-8"))
 
 
 def test_configs_alone(text_config, vision_config, tmp_path):
@@ -297,6 +299,98 @@ except ValueError as error:
     assert "install it" in run_elsewhere(script, tmp_path, str(checkpoints["GMLPModel"][0]))
 
 
+def test_without_the_package_blocks_are_naive(text_config, far_model, tmp_path):
+    """Whatever the model was computed by, its checkpoint neither says so nor has the code."""
+    model = far_model(GMLPForMaskedLM, text_config(attention_size=8, gating_implementation="lean"))
+    model.save_pretrained(tmp_path / "model")
+    torch.save(backbone_output(model), tmp_path / "output.pt")
+    script = """
+import sys
+sys.modules["hf_gmlp"] = None
+import torch
+from transformers import AutoModel
+
+folder = sys.argv[1]
+model = AutoModel.from_pretrained(f"{folder}/model", trust_remote_code=True).eval()
+code = sys.modules[type(model).__module__]
+assert code.GATING_IMPLEMENTATIONS == {"auto": code.naive_gating, "naive": code.naive_gating}
+mask = torch.tensor([[1] * 7 + [0] * 3])
+for name in ("auto", "naive"):
+    model.set_gating_implementation(name)
+    with torch.no_grad():
+        output = model(torch.arange(5, 15)[None], mask).last_hidden_state
+    torch.testing.assert_close(output, torch.load(f"{folder}/output.pt"))
+for ask in (
+    lambda: model.set_gating_implementation("lean"),
+    lambda: AutoModel.from_pretrained(f"{folder}/model", trust_remote_code=True, gating_implementation="lean"),
+):
+    try:
+        ask()
+    except ValueError as error:
+        print(error)
+"""
+    printed = run_elsewhere(script, tmp_path / "elsewhere", str(tmp_path)).splitlines()
+    assert len(printed) == 2 and printed[0] == printed[1]
+    assert "There is no gating implementation 'lean' here. Choose one of: 'auto', 'naive'." in printed[0]
+
+
+OWN_MODULE = """
+from hf_gmlp import GMLPConfig, GMLPForMaskedLM
+
+
+class LoudConfig(GMLPConfig):
+    model_type = "loud_gmlp"
+    volume: float = 1.0
+
+
+class LoudForMaskedLM(GMLPForMaskedLM):
+    config: LoudConfig
+
+    def forward(self, *args, **kwargs):
+        output = super().forward(*args, **kwargs)
+        output.logits = output.logits * self.config.volume
+        return output
+
+
+LoudConfig.register_for_auto_class()
+LoudForMaskedLM.register_for_auto_class("AutoModelForMaskedLM")
+"""
+
+
+def test_a_subclass_of_ones_own_travels(text_config, far_model, monkeypatch, tmp_path):
+    """With its own file and its own map, through two fresh processes, the second with what the first has saved."""
+    (tmp_path / "loud_gmlp.py").write_text(OWN_MODULE, encoding="utf-8")
+    monkeypatch.syspath_prepend(tmp_path)
+    loud_gmlp = importlib.import_module("loud_gmlp")
+    fields = {key: value for key, value in text_config().to_diff_dict().items() if key != "auto_map"}
+    model = far_model(loud_gmlp.LoudForMaskedLM, loud_gmlp.LoudConfig(**fields, volume=3.0))
+    model.save_pretrained(tmp_path / "first")
+    ids = torch.arange(5, 15)[None]
+    torch.save((ids, model(ids).logits.detach()), tmp_path / "output.pt")
+    script = """
+import sys
+import torch
+from transformers import AutoModelForMaskedLM
+
+source, target, expected = sys.argv[1:]
+model = AutoModelForMaskedLM.from_pretrained(source, trust_remote_code=True).eval()
+assert type(model).__name__ == "LoudForMaskedLM" and type(model.config).__name__ == "LoudConfig"
+ids, logits = torch.load(expected)
+torch.testing.assert_close(model(ids).logits, logits)
+model.save_pretrained(target)
+"""
+    for source, target in (("first", "second"), ("second", "third")):
+        folders = [str(tmp_path / name) for name in (source, target, "output.pt")]
+        # The file imports the package, which must be there.
+        run_elsewhere(script, tmp_path / f"with {source}", *folders, PYTHONPATH=str(PACKAGE.parent))
+        saved = json.loads((tmp_path / source / "config.json").read_text(encoding="utf-8"))
+        assert saved["auto_map"] == {
+            "AutoConfig": "loud_gmlp.LoudConfig",
+            "AutoModelForMaskedLM": "loud_gmlp.LoudForMaskedLM",
+        }
+        assert (tmp_path / target / "loud_gmlp.py").read_text(encoding="utf-8") == OWN_MODULE
+
+
 def test_the_package_is_used_where_it_is_installed(checkpoints):
     folder = checkpoints["GMLPForMaskedLM"][0]
     assert type(AutoModelForMaskedLM.from_pretrained(folder)) is GMLPForMaskedLM
@@ -328,7 +422,7 @@ def hub(monkeypatch, tmp_path):
             shutil.copytree(folder_path, fake.uploaded)
             return "https://hub.example/commit"
 
-    monkeypatch.setattr(modeling_gmlp, "HfApi", FakeApi)
+    monkeypatch.setattr(cards, "HfApi", FakeApi)
     return fake
 
 
@@ -385,31 +479,42 @@ def test_push_to_hub_takes_the_card_of_the_training_along(text_config, far_model
 
 
 def test_push_to_hub_without_the_package(checkpoints, tmp_path):
+    """A checkpoint's own code uploads itself by the library's means, with the library's card."""
     script = """
-import shutil, sys
+import sys
+from pathlib import Path
 sys.modules["hf_gmlp"] = None
 from types import SimpleNamespace
-from transformers import AutoModelForMaskedLM
+from huggingface_hub.errors import EntryNotFoundError
+from transformers import AutoModelForMaskedLM, PreTrainedModel
+from transformers.utils import hub
 
 model = AutoModelForMaskedLM.from_pretrained(sys.argv[1], trust_remote_code=True)
 
 class FakeApi:
-    def __init__(self, **kwargs): pass
-    def create_repo(self, repo_id, **kwargs): return SimpleNamespace(repo_id=repo_id)
-    def upload_folder(self, folder_path, **kwargs): shutil.copytree(folder_path, "uploaded")
+    def create_repo(self, repo_id, **kwargs):
+        return SimpleNamespace(repo_id=repo_id)
 
-sys.modules[type(model).__module__].HfApi = FakeApi
+    def create_commit(self, repo_id, operations, **kwargs):
+        Path("uploaded").mkdir()
+        for operation in operations:
+            Path("uploaded", operation.path_in_repo).write_bytes(Path(operation.path_or_fileobj).read_bytes())
+
+def no_card(*args, **kwargs):
+    raise EntryNotFoundError("There is no card yet.")
+
+hub.hf_api = FakeApi
+hub.ModelCard.load = no_card
+assert type(model).push_to_hub is PreTrainedModel.push_to_hub
 model.push_to_hub("me/mine")
 """
     run_elsewhere(script, tmp_path, str(checkpoints["GMLPForMaskedLM"][0]))
-    uploaded = tmp_path / "uploaded"
-    assert {path.name for path in uploaded.iterdir()} == {
-        "config.json",
-        "model.safetensors",
-        "README.md",
-        *CODE_FILES,
-    }
-    assert "# me/mine" in ModelCard.load(uploaded / "README.md").text
+    uploaded = {path.name for path in (tmp_path / "uploaded").iterdir()}
+    assert uploaded == {"config.json", "model.safetensors", "README.md", *CODE_FILES}
+
+
+def test_other_models_are_pushed_by_the_library():
+    assert BertRelposForMaskedLM.push_to_hub is PreTrainedModel.push_to_hub
 
 
 def word_tokenizer() -> PreTrainedTokenizerFast:

@@ -6,7 +6,7 @@ import torch
 from transformers import AutoModel, AutoTokenizer, PreTrainedTokenizerBase
 
 from ..errors import InputError
-from ..modeling_gmlp import GMLPModel
+from ..models.modeling_gmlp import GMLPModel
 from .pictures import check_picture, plt, save_picture
 
 

@@ -4,7 +4,7 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 from transformers import AutoModel, AutoModelForImageClassification, AutoModelForMaskedLM, PreTrainedConfig
 
-from ..configuration_gmlp import as_pair
+from ..models.configuration_gmlp import as_pair
 
 MASKED_FRACTION = 0.15
 """BERT's share of predicted tokens; of 512 tokens, 76 are masked."""
@@ -16,7 +16,7 @@ def paper_parameters(config: PreTrainedConfig) -> int:
     and masked-language-model transform), of an image model the whole classifier with the labels of `config`.
 
     Args:
-        config: Of a gMLP for text or images, of a model of `hf_gmlp.baselines`, or of transformers' BERT or ViT.
+        config: Of a gMLP for text or images, of a model of modeling_baselines.py, or of transformers' BERT or ViT.
     """
     with torch.device("meta"):
         if hasattr(config, "image_size"):

@@ -8,7 +8,7 @@ from matplotlib.patches import Rectangle
 from transformers import AutoModel
 
 from ..errors import InputError
-from ..modeling_gmlp import GMLPPreTrainedModel
+from ..models.modeling_gmlp import GMLPPreTrainedModel
 from .pictures import check_picture, plt, save_picture
 
 
@@ -31,7 +31,9 @@ def load_spatial_model(checkpoint: str | Path) -> GMLPPreTrainedModel:
 @torch.no_grad()
 def middle_filters(model: GMLPPreTrainedModel) -> torch.Tensor:
     """Of a text model, the row of W of the token in the middle of the sequence, for every layer: [L, n]."""
-    return torch.stack([proj.matrix()[proj.bias.shape[0] // 2].float() for proj in model.spatial_projections()]).cpu()
+    causal = model.config.is_causal
+    rows = [proj.matrix(causal=causal)[proj.length // 2].float() for proj in model.spatial_projections()]
+    return torch.stack(rows).cpu()
 
 
 @torch.no_grad()

@@ -21,8 +21,8 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 from transformers import AutoConfig, PreTrainedConfig
 
-from ..configuration_gmlp import as_pair
 from ..errors import InputError
+from ..models.configuration_gmlp import as_pair
 from ..presets import PRESETS, preset_path
 from .counts import paper_flops, paper_parameters
 from .runs import Run, find_runs

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import torch
 
-from ..modeling_gmlp import GMLPPreTrainedModel
+from ..models.modeling_gmlp import GMLPPreTrainedModel
 from .filters import spread_layers
 from .pictures import check_picture, plt, save_picture
 
@@ -70,8 +70,8 @@ def spatial_matrices(model: GMLPPreTrainedModel) -> torch.Tensor:
     """The W of every block over the tokens of a text or the patches of an image ([CLS] left out): [L, n, n]."""
     prefix = getattr(model.config, "num_prefix_tokens", 0)
     with torch.no_grad():
-        matrices = [projection.matrix()[prefix:, prefix:] for projection in model.spatial_projections()]
-    return torch.stack(matrices).float().cpu()
+        matrices = [proj.matrix(causal=model.config.is_causal) for proj in model.spatial_projections()]
+    return torch.stack(matrices)[:, prefix:, prefix:].float().cpu()
 
 
 def shift_invariant_shares(model: GMLPPreTrainedModel) -> tuple[list[float], float]:

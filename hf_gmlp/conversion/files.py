@@ -16,8 +16,8 @@ import torch
 from huggingface_hub.errors import StrictDataclassError
 from transformers import PreTrainedConfig, PreTrainedModel
 
+from ..cards import model_card
 from ..errors import InputError
-from ..model_card import model_card
 
 # Where training scripts put the weights in their checkpoints, averaged weights first: timm's order.
 WRAPPERS = ("state_dict_ema", "model_ema", "state_dict", "model")

@@ -5,7 +5,7 @@ from pathlib import Path
 import torch
 
 from ..errors import InputError
-from ..modeling_gmlp import GMLPForCausalLM, GMLPForMaskedLM
+from ..models.modeling_gmlp import GMLPForCausalLM, GMLPForMaskedLM
 from .files import (
     TEXT_FIELDS,
     TOKENIZER_NOTE,

@@ -10,10 +10,10 @@ from transformers import AutoConfig
 from transformers.image_processing_utils import BaseImageProcessor
 from transformers.utils import is_vision_available
 
-from ..configuration_gmlp import GMLPVisionConfig, as_pair
 from ..data.processor import evaluation_processor
 from ..errors import InputError
-from ..modeling_gmlp import GMLPForImageClassification
+from ..models.configuration_gmlp import GMLPVisionConfig, as_pair
+from ..models.modeling_gmlp import GMLPForImageClassification
 from .files import (
     build,
     check_new,

@@ -2,8 +2,8 @@
 
 `GMLPConfig.from_preset("amlp-base")` makes a config of one; `preset_path("amlp-base")` is a folder that
 `AutoConfig.from_pretrained` and any `--config_name` take. The models that the paper compares with are among them:
-transformers' own BERT and ViT (without dropout, as the paper trains) and those of `hf_gmlp.baselines`. The table below
-says what the paper prints of each.
+transformers' own BERT and ViT (without dropout, as the paper trains) and those of modeling_baselines.py. The table
+below says what the paper prints of each.
 """
 
 from dataclasses import dataclass

@@ -19,10 +19,10 @@ from transformers import (
 )
 from transformers.modeling_outputs import ImageClassifierOutput
 
-from ..configuration_gmlp import GMLPVisionConfig, as_pair
 from ..data.processor import evaluation_processor, processor_size
 from ..errors import InputError
 from ..metrics import load_metric
+from ..models.configuration_gmlp import GMLPVisionConfig, as_pair
 from .arguments import ImageModelArguments
 from .models import load_config, parse_overrides
 

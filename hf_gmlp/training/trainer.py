@@ -1,12 +1,13 @@
 """The Trainer of the run_*.py scripts, and the care they take of their output folder."""
 
 import dataclasses
-import inspect
 import json
 import logging
+import math
 import shlex
 import sys
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from zipfile import is_zipfile
 
@@ -17,9 +18,9 @@ from torch.utils.data import Dataset, SequentialSampler
 from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments, set_seed
 from transformers.trainer_utils import TrainOutput
 
+from ..cards import TASKS, TrainingRecord, model_card
 from ..data.stream import SequenceStream
 from ..errors import InputError
-from ..model_card import TASKS, TrainingRecord, model_card
 from .arguments import RunArguments
 
 logger = logging.getLogger(__name__)
@@ -48,8 +49,9 @@ CARD_HYPERPARAMETERS = (
 
 class GMLPTrainer(Trainer):
     """
-    transformers' Trainer, with two things put right: an evaluation loss that weights tokens and not batches, where
-    the metrics give one ("token_loss"), and our model card.
+    transformers' Trainer, with four things put right: accumulated gradients of models that ignore the number of labels
+    in the whole batch; label smoothing of causal models from outside transformers; an evaluation loss that weights
+    tokens and not batches, where the metrics give one ("token_loss"); and this project's model card.
 
     Args:
         dataset: The training data in words, for the card.
@@ -69,9 +71,12 @@ class GMLPTrainer(Trainer):
         super().__init__(*args, **kwargs)
         # Pinned memory is for the way to an accelerator; torch warns of it on a machine that has none.
         self.args.dataloader_pin_memory &= torch.accelerator.is_available()
-        # Trainer hands every model that takes **kwargs the number of labels in the whole batch, and then no longer
-        # divides by the accumulation steps. Some models of transformers, BERT among them, do nothing with it.
-        self.model_accepts_loss_kwargs &= "self.loss_function(" in inspect.getsource(type(self.model).forward)
+        self.knows_scale = False
+        if self.label_smoother is not None and getattr(self.model, "loss_type", None) == "ForCausalLM":
+            # Trainer's own call of it shifts the labels only for class names in a table of transformers.
+            self.compute_loss_func = partial(self.label_smoother, shift_labels=True)
+            # The model computes no loss.
+            self.model_accepts_loss_kwargs = False
         self.dataset, self.dataset_id, self.license = dataset, dataset_id, license
         self.hyperparameters = dict(hyperparameters or {})
         self.results: dict[str, float] = {}
@@ -88,6 +93,26 @@ class GMLPTrainer(Trainer):
                 self.train_dataset.load_state(Path(resume_from_checkpoint) / STREAM_STATE)
                 self.add_callback(RandomStateCallback(lambda: self._load_rng_state(resume_from_checkpoint)))
         return super().train(resume_from_checkpoint=resume_from_checkpoint, **kwargs)
+
+    def compute_loss(
+        self,
+        model: nn.Module,
+        inputs: Mapping[str, torch.Tensor],
+        return_outputs: bool = False,
+        num_items_in_batch: torch.Tensor | int | None = None,
+    ) -> torch.Tensor | tuple[torch.Tensor, Mapping]:
+        if self.compute_loss_func is None and num_items_in_batch is not None and not self.knows_scale:
+            # Trainer tells every model that takes **kwargs the number of labels in the whole batch, and then no longer
+            # divides by the accumulation steps. Some models of transformers, BERT among them, ignore the number. One
+            # that divides its loss by it gives 0 for infinity. In evaluation mode, nothing random is drawn for this.
+            training = model.training
+            model.eval()
+            with torch.no_grad():
+                loss = super().compute_loss(model, dict(inputs), num_items_in_batch=num_items_in_batch + math.inf)
+            model.train(training)
+            self.model_accepts_loss_kwargs = not loss.any()
+            self.knows_scale = True
+        return super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
 
     def _save_optimizer_and_scheduler(self, output_dir: str):
         # Here, and not in a callback, so that it lies in the checkpoint before trainer_state.json, which comes last.
@@ -142,7 +167,7 @@ class GMLPTrainer(Trainer):
         return metrics
 
     def create_model_card(self, **kwargs):
-        """Writes README.md into the output folder: ours for our models, transformers' own for any other."""
+        """Writes README.md into the output folder: this project's card for its models, transformers' for any other."""
         model = self.accelerator.unwrap_model(self.model)
         if type(model).__name__ not in TASKS:
             return super().create_model_card(**kwargs)

@@ -1,9 +1,8 @@
 import pytest
 from transformers import AutoConfig
 
-from hf_gmlp import GMLPConfig
+from hf_gmlp import BertRelposConfig, GMLPConfig, TextMixerConfig
 from hf_gmlp.analysis.counts import paper_flops, paper_parameters
-from hf_gmlp.baselines import BertRelposConfig, TextMixerConfig
 from hf_gmlp.presets import PRESETS, preset_path
 
 

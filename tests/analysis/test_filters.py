@@ -12,6 +12,7 @@ from hf_gmlp.analysis.filters import (
     spread_layers,
     spread_patches,
 )
+from hf_gmlp.analysis.toeplitz import spatial_matrices
 from hf_gmlp.cli import main
 from hf_gmlp.errors import InputError
 
@@ -34,6 +35,16 @@ def test_filters_are_the_middle_rows():
     model = text_model(2)
     weight = model.model.layers[1].spatial_gating_unit.proj.weight
     assert torch.equal(middle_filters(model)[1], weight[10 - 1 - 5 : 2 * 10 - 1 - 5])
+
+
+@pytest.mark.parametrize("toeplitz", [True, False])
+def test_what_a_causal_model_hides_is_not_drawn(toeplitz):
+    model = text_model(2, toeplitz)
+    both_ways = middle_filters(model)
+    model.config.is_causal = True
+    filters = middle_filters(model)
+    assert torch.equal(filters[:, :6], both_ways[:, :6]) and both_ways[:, 6:].all() and not filters[:, 6:].any()
+    assert torch.equal(spatial_matrices(model), spatial_matrices(model).tril())
 
 
 @pytest.mark.parametrize("layers", [1, 6, 14])

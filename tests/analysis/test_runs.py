@@ -10,11 +10,10 @@ from transformers import (
     ViTConfig,
 )
 
-from hf_gmlp import GMLPConfig, GMLPForMaskedLM
+from hf_gmlp import BertRelposConfig, GMLPConfig, GMLPForMaskedLM, TextMixerConfig
 from hf_gmlp.analysis import runs as runs_module
 from hf_gmlp.analysis.counts import paper_parameters
 from hf_gmlp.analysis.runs import family, find_runs, parameters, pretraining
-from hf_gmlp.baselines import BertRelposConfig, TextMixerConfig
 from hf_gmlp.errors import InputError
 from hf_gmlp.presets import preset_path
 from hf_gmlp.training import trainer

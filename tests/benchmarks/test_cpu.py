@@ -7,7 +7,7 @@ from functools import partial
 import pytest
 import torch
 
-from hf_gmlp import lean_gating
+from hf_gmlp.kernels import fft, lean
 
 
 @pytest.fixture(scope="module")
@@ -75,11 +75,11 @@ def test_parameters_of_the_peers_are_as_many(cpu):
 @pytest.mark.parametrize("suite", ["length", "text"])
 def test_nothing_is_reported_of_a_wrong_result(cpu, call, monkeypatch, tmp_path, capsys, suite):
     if suite == "length":
-        right = lean_gating.toeplitz_product_fft
-        monkeypatch.setattr(lean_gating, "toeplitz_product_fft", lambda *inputs: right(*inputs) * 1.01)
+        right = fft.toeplitz_product_fft
+        monkeypatch.setattr(fft, "toeplitz_product_fft", lambda *inputs: right(*inputs) * 1.01)
     else:
-        right = lean_gating._norm_backward
-        monkeypatch.setattr(lean_gating, "_norm_backward", lambda *inputs: tuple(1.01 * x for x in right(*inputs)))
+        right = lean._norm_backward
+        monkeypatch.setattr(lean, "_norm_backward", lambda *inputs: tuple(1.01 * x for x in right(*inputs)))
     with pytest.raises(SystemExit):
         call(cpu, *TINY, "--suites", suite, "--out", tmp_path)
     assert "No times: our" in capsys.readouterr().err

@@ -8,7 +8,8 @@ import pytest
 import torch
 from torch import nn
 
-from hf_gmlp import lean_gating, triton_gating
+from hf_gmlp.kernels import fft, lean
+from hf_gmlp.kernels import triton as triton_kernels
 
 pytest.importorskip("g_mlp_pytorch")
 pytest.importorskip("timm")
@@ -23,7 +24,7 @@ def gpu(load):
 def bench(gpu, monkeypatch):
     """A run of which only parts are wanted."""
     monkeypatch.setattr("sys.argv", ["gpu.py", "--device", "cpu", "--quick", "--compile", "none"])
-    return gpu.Bench(gpu.parse_arguments(), torch.device("cpu"), forms=["reference", "lean"], rate=1e12)
+    return gpu.Bench(gpu.parse_arguments(), torch.device("cpu"), forms=["naive", "lean"], rate=1e12)
 
 
 TINY = ("--device", "cpu", "--quick", "--layers", 1, "--batch", 2, "--tokens", 16, "--backend", "eager")
@@ -142,7 +143,7 @@ def test_operations_of_a_block_are_those_of_its_products(gpu, bench):
     counts = {}
     for layers in (2, 3):
         bench.arguments.layers = layers
-        system = build_ours(bench, "reference")
+        system = build_ours(bench, "naive")
         forward = gpu.flops_of(gpu.forward_step(bench, system, gradients=True))
         counts[layers] = forward, gpu.flops_of(gpu.training_step(bench, system))
     batch, n, d = text_sizes(bench)["batch"], text_sizes(bench)["tokens"], 512
@@ -160,7 +161,7 @@ def test_operations_of_a_head_are_those_of_the_masked_positions(gpu, bench):
     counts = []
     for tokens in (40, 80):
         bench.arguments.tokens = tokens
-        counts.append(gpu.flops_of(gpu.forward_step(bench, build_ours(bench, "reference"), gradients=True)))
+        counts.append(gpu.flops_of(gpu.forward_step(bench, build_ours(bench, "naive"), gradients=True)))
     heads = [count - 2 * 2 * n * (9 * 512 * 512 + n * 3 * 512) for count, n in zip(counts, (40, 80))]
     # 15 percent of two texts through the transform and the decoder for 64 words.
     assert heads == [2 * 2 * masked * (512 * 512 + 512 * 64) for masked in (6, 12)]
@@ -185,7 +186,7 @@ def test_operations_of_attention_are_counted(gpu, bench):
 def test_peers_do_the_same_work(gpu, bench):
     from gpu_systems import build_masked, build_ours
 
-    ours = build_ours(bench, "reference")
+    ours = build_ours(bench, "naive")
     for build in (partial(gpu.build_lucidrains, False), gpu.build_annotated):
         peer = build_masked(bench, build)
         steps = [gpu.training_step(bench, system) for system in (ours, peer)]
@@ -198,11 +199,11 @@ def test_peers_do_the_same_work(gpu, bench):
 @pytest.mark.parametrize("suite", ["text", "vision", "unit", "fft"])
 def test_nothing_is_reported_of_a_wrong_result(gpu, call, monkeypatch, tmp_path, capsys, suite):
     if suite == "fft":
-        right = lean_gating.toeplitz_product_fft
-        monkeypatch.setattr(lean_gating, "toeplitz_product_fft", lambda *inputs: right(*inputs) * 1.01)
+        right = fft.toeplitz_product_fft
+        monkeypatch.setattr(fft, "toeplitz_product_fft", lambda *inputs: right(*inputs) * 1.01)
     else:
-        right = lean_gating._norm_backward
-        monkeypatch.setattr(lean_gating, "_norm_backward", lambda *inputs: tuple(1.01 * x for x in right(*inputs)))
+        right = lean._norm_backward
+        monkeypatch.setattr(lean, "_norm_backward", lambda *inputs: tuple(1.01 * x for x in right(*inputs)))
     with pytest.raises(SystemExit):
         call(gpu, *TINY, "--compile", "none", "--suites", suite, "--out", tmp_path)
     printed = capsys.readouterr()
@@ -244,11 +245,11 @@ def test_half_precision_that_is_worse_than_the_plain_forms_is_refused(gpu):
         check_bf16("ours", (truth[0] * math.nan, truth[1]), plain, truth)
 
 
-@pytest.mark.skipif(not triton_gating.can_use_triton(torch.device("cpu")), reason="triton is not interpreted here")
+@pytest.mark.skipif(not triton_kernels.can_use_triton(torch.device("cpu")), reason="triton is not interpreted here")
 @pytest.mark.parametrize("kind", ["dense", "toeplitz", "causal"])
 def test_the_unit_by_triton_is_the_plain_one(gpu, bench, kind):
     found = []
-    for form in ("reference", "triton"):
+    for form in ("naive", "triton"):
         system = gpu.build_alone(bench, "unit", form, 2, 9, 12, kind)
         if found:
             system.model.load_state_dict(found[0][0])
@@ -273,17 +274,15 @@ def test_triton_that_no_kernel_runs_of_is_refused(gpu, bench, monkeypatch):
         def run(self):
             return 7
 
-    for name in [name for name, value in vars(triton_gating).items() if hasattr(value, "run")]:
-        monkeypatch.delattr(triton_gating, name)
-    monkeypatch.setattr(triton_gating, "kernel", Kernel(), raising=False)
+    for name in [name for name, value in vars(triton_kernels).items() if hasattr(value, "run")]:
+        monkeypatch.delattr(triton_kernels, name)
+    monkeypatch.setattr(triton_kernels, "kernel", Kernel(), raising=False)
     with kernels_launched() as launched:
         assert Kernel().run() == 7
     Kernel().run()
     assert launched == ["fn"]
 
-    systems = {
-        name: build_alone(bench, "unit", "reference", 2, 8, 12, "dense") for name in ("unit, plain", "unit, triton")
-    }
+    systems = {name: build_alone(bench, "unit", "naive", 2, 8, 12, "dense") for name in ("unit, plain", "unit, triton")}
     for name, system in systems.items():
         system.name = name
     gpu.check(bench, "unit", systems)
@@ -317,7 +316,7 @@ def test_compiled_blocks_share_their_code(gpu, bench):
 
     bench.arguments.layers, bench.arguments.backend, bench.arguments.compile = 3, backend, "blocks"
     torch._dynamo.reset()
-    system = compiled(bench, build_ours(bench, "reference"))
+    system = compiled(bench, build_ours(bench, "naive"))
     assert system.name == "ours, compiled"
     gpu.training_step(bench, system)()
     assert len(graphs) == 1

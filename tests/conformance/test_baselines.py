@@ -4,8 +4,8 @@ import unittest
 
 from transformers.testing_utils import torch_device
 
-from hf_gmlp import baselines
-from hf_gmlp.baselines import BertRelposConfig, TextMixerConfig
+import hf_gmlp as baselines
+from hf_gmlp import BertRelposConfig, TextMixerConfig
 
 from .checks import FSDPPlanMixin
 from .upstream.test_configuration_common import ConfigTester

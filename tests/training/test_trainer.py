@@ -1,26 +1,35 @@
 import json
+import logging
 import shutil
 
 import pytest
 import torch
 from datasets import Dataset
 from huggingface_hub import ModelCard
-from transformers import AutoModelForSequenceClassification, BertConfig
+from torch.nn import functional as F
+from transformers import (
+    AutoModelForMaskedLM,
+    AutoModelForSequenceClassification,
+    BertConfig,
+    ModernBertConfig,
+    Trainer,
+    TrainingArguments,
+)
 
-from hf_gmlp import GMLPConfig, GMLPForSequenceClassification
+from hf_gmlp import GMLPConfig, GMLPForCausalLM, GMLPForSequenceClassification
 from hf_gmlp.errors import InputError
 from hf_gmlp.training.arguments import RunArguments
 from hf_gmlp.training.trainer import GMLPTrainer, checkpoint_fault, checkpoint_to_resume, start_run
 
+SIZES = {"vocab_size": 20, "hidden_size": 16, "num_hidden_layers": 1, "intermediate_size": 32}
 
-def make_trainer(folder, model=None, **arguments):
+
+def make_trainer(folder, model=None, rows=None, **arguments):
     torch.manual_seed(0)
-    config = GMLPConfig(vocab_size=20, hidden_size=16, num_hidden_layers=1, intermediate_size=32,
-                        max_position_embeddings=8)  # fmt: skip
-    rows = [{"input_ids": [2, 5 + i % 2, 7, 3], "labels": i % 2} for i in range(32)]
+    rows = rows or [{"input_ids": [2, 5 + i % 2, 7, 3], "labels": i % 2} for i in range(32)]
     args = RunArguments(output_dir=str(folder), use_cpu=True, max_steps=6, learning_rate=1e-2, **arguments)
     return GMLPTrainer(
-        model=model or GMLPForSequenceClassification(config),
+        model=model or GMLPForSequenceClassification(gmlp_config()),
         args=args,
         train_dataset=Dataset.from_list(rows),
         eval_dataset=Dataset.from_list(rows),
@@ -95,24 +104,102 @@ def test_report_card_and_results(tmp_path, capsys):
     assert f"| loss | {metrics['eval_loss']:.4g} |" in card.text
 
 
-@pytest.mark.parametrize("gmlp", [True, False])
-def test_accumulated_gradients_are_those_of_one_batch(tmp_path, gmlp):
-    """Also of transformers' own BERT, which does not look at the number of labels that Trainer tells it."""
+def gmlp_config(**fields):
+    return GMLPConfig(**SIZES, max_position_embeddings=8, **fields)
+
+
+def modern_bert_config(**fields):
+    return ModernBertConfig(**SIZES, num_attention_heads=1, pad_token_id=0, **fields)
+
+
+def bert_config(**fields):
+    rates = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+    return BertConfig(**SIZES, num_attention_heads=1, **rates, **fields)
+
+
+def weights_by_batch_size(folder, make_model, rows):
+    """What plain gradient steps (Adam would hide a gradient that is four times too large) make of one model."""
     weights = []
     for size in (8, 2):
         torch.manual_seed(0)
-        if gmlp:
-            model = None
-        else:
-            sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 1, "intermediate_size": 8}
-            config = BertConfig(vocab_size=20, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0, **sizes)
-            model = AutoModelForSequenceClassification.from_config(config)
-        # Plain gradient steps: Adam would hide a gradient that is four times too large.
-        trainer = make_trainer(tmp_path / str(size), model, optim="sgd", global_batch_size=8,
-                               per_device_train_batch_size=size)  # fmt: skip
+        trainer = make_trainer(folder / str(size), make_model(), rows, optim="sgd", max_grad_norm=0.0,
+                               global_batch_size=8, per_device_train_batch_size=size)  # fmt: skip
+        start = [parameter.detach().clone() for parameter in trainer.model.parameters()]
         trainer.train()
-        weights.append(trainer.model.classifier.weight.detach())
-    torch.testing.assert_close(weights[0], weights[1], atol=1e-6, rtol=1e-5)
+        weights.append(torch.cat([(p.detach() - q).flatten() for p, q in zip(trainer.model.parameters(), start)]))
+    return weights
+
+
+# BERT ignores the number of labels that Trainer tells it, and so does ModernBERT's loss for regression.
+@pytest.mark.parametrize("config", [gmlp_config, bert_config, modern_bert_config])
+@pytest.mark.parametrize("regression", [False, True])
+def test_accumulated_gradients_are_those_of_one_batch(tmp_path, config, regression):
+    rows = [{"input_ids": [2, 5 + i % 2, 7, 3], "labels": i % 3 / 2 if regression else i % 3 // 2} for i in range(32)]
+
+    def make_model():
+        return AutoModelForSequenceClassification.from_config(config(num_labels=1 if regression else 2))
+
+    one, accumulated = weights_by_batch_size(tmp_path, make_model, rows)
+    assert one.abs().max() > 1e-4
+    torch.testing.assert_close(accumulated, one, atol=1e-6, rtol=1e-3)
+
+
+@pytest.mark.parametrize("config", [gmlp_config, modern_bert_config])
+def test_accumulated_labels_count_alike(tmp_path, config):
+    """However many of them each small batch has."""
+    rows = [
+        {"input_ids": [2, 5 + i % 9, 7, 3], "labels": [-100, 5 + i % 9, *([7, 3] if i % 3 else [-100, -100])]}
+        for i in range(32)
+    ]
+    one, accumulated = weights_by_batch_size(tmp_path, lambda: AutoModelForMaskedLM.from_config(config()), rows)
+    assert one.abs().max() > 1e-4
+    torch.testing.assert_close(accumulated, one, atol=1e-6, rtol=1e-3)
+
+
+def test_no_random_numbers_are_drawn_for_the_scale_of_the_loss(tmp_path):
+    trainer = make_trainer(tmp_path, GMLPForSequenceClassification(gmlp_config(hidden_dropout_prob=0.5)))
+    inputs = {"input_ids": torch.tensor([[2, 5, 3]] * 4), "labels": torch.tensor([0, 1, 0, 1])}
+    losses = []
+    for _ in range(2):
+        torch.manual_seed(1)
+        losses.append(trainer.compute_loss(trainer.model.train(), inputs, num_items_in_batch=torch.tensor(4)))
+    assert losses[0] == losses[1] and trainer.model.training
+
+
+@pytest.mark.parametrize("size", [4, 1])
+def test_label_smoothing_shifts_the_labels_of_causal_models(tmp_path, size):
+    torch.manual_seed(0)
+    ids = torch.randint(5, 20, (4, 8))
+    labels = ids.where(torch.arange(8) < torch.tensor([8, 3, 5, 8])[:, None], -100)
+    model = GMLPForCausalLM(gmlp_config())
+    loss = F.cross_entropy(model(ids).logits[:, :-1].flatten(0, 1), labels[:, 1:].flatten(), label_smoothing=0.1)
+    expected = torch.cat([gradient.flatten() for gradient in torch.autograd.grad(loss, list(model.parameters()))])
+    start = torch.cat([parameter.detach().flatten() for parameter in model.parameters()])
+    rows = [{"input_ids": i, "labels": one} for i, one in zip(ids.tolist(), labels.tolist())]
+    trainer = make_trainer(tmp_path, model, rows, label_smoothing_factor=0.1, optim="sgd", max_grad_norm=0.0,
+                           global_batch_size=4, per_device_train_batch_size=size)  # fmt: skip
+    trainer.args.max_steps = 1
+    trainer.train()
+    # The learning rate falls to zero in one step, which is the first.
+    step = torch.cat([parameter.detach().flatten() for parameter in model.parameters()]) - start
+    torch.testing.assert_close(step, -1e-2 * expected, atol=1e-6, rtol=1e-3)
+    torch.testing.assert_close(trainer.evaluate()["eval_loss"], trainer.compute_loss(
+        model, {"input_ids": ids, "labels": labels}).item())  # fmt: skip
+
+
+@pytest.mark.parametrize("smoothing", [0.1, 0.0])
+def test_the_plain_trainer_warns_of_label_smoothing(tmp_path, monkeypatch, caplog, smoothing):
+    # The library's loggers do not propagate, and say it once per process.
+    logger = logging.getLogger("hf_gmlp.models.heads")
+    monkeypatch.setattr(logger, "propagate", True)
+    type(logger).warning_once.cache_clear()
+    rows = [{"input_ids": [2, 5, 7, 3], "labels": [2, 5, 7, 3]}] * 4
+    args = TrainingArguments(output_dir=str(tmp_path), use_cpu=True, max_steps=1, label_smoothing_factor=smoothing,
+                             report_to=[], save_strategy="no")  # fmt: skip
+    Trainer(GMLPForCausalLM(gmlp_config()), args, train_dataset=Dataset.from_list(rows)).train()
+    messages = [record.message for record in caplog.records if record.name == "hf_gmlp.models.heads"]
+    assert len(messages) == (1 if smoothing else 0)
+    assert all("does not shift the labels" in message for message in messages)
 
 
 def test_other_models_get_the_library_s_card(tmp_path):

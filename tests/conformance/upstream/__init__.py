@@ -22,7 +22,7 @@ __path__.append(str(common_tests_folder()))
 
 import transformers  # noqa: E402
 
-from hf_gmlp.baselines import BertRelposConfig, TextMixerConfig  # noqa: E402
+from hf_gmlp import BertRelposConfig, TextMixerConfig  # noqa: E402
 
 # The image processing tests import this one by its bare name.
 from . import fetch_hub_objects_for_ci  # noqa: E402

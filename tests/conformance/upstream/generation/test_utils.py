@@ -24,11 +24,12 @@ class GenerationTesterMixin:
             yield model, ids, mask
 
     def check_same_texts(self, mask_prompts: bool, **options) -> None:
-        """The same texts with a cache, without one, and when the prompt is read in pieces."""
+        """The same texts with a cache, with a static one, without one, and when the prompt is read in pieces."""
         for model, ids, mask in self.generative_cases():
             given = {"attention_mask": mask} if mask_prompts else {}
             texts = []
-            for way in ({}, {"use_cache": False}, {"prefill_chunk_size": 3}):
+            static = {"cache_implementation": "static"}
+            for way in ({}, static, {"use_cache": False}, {"prefill_chunk_size": 3}):
                 torch.manual_seed(0)
                 texts.append(model.generate(ids, max_new_tokens=10, **given, **options, **way))
             self.assertEqual(texts[0].shape[1], ids.shape[1] + 10)
@@ -54,8 +55,6 @@ class GenerationTesterMixin:
 
     def test_left_padding_compatibility(self):
         for model, ids, mask in self.generative_cases():
-            if not model.config.mask_padding:
-                self.skipTest("Padding is left visible")
             texts = model.generate(ids, attention_mask=mask, max_new_tokens=10, do_sample=False)
             for row, shown, text in zip(ids, mask, texts):
                 alone = model.generate(row[shown == 1][None], max_new_tokens=10, do_sample=False)[0]

@@ -1,0 +1,655 @@
+"""The gMLP block's branch with less memory and less memory traffic.
+
+`naive_gating` in models/modeling_gmlp.py computes the same. For its backward pass autograd keeps 23 d_model numbers
+per token and block (at d_ffn = 6 d_model); `lean_gating` keeps x, W_in LN(x) and the gate, 10 d_model, and recomputes
+norms, GELU and product, which are cheap beside the matrix products. Without gradients it works in place.
+
+`may_stand_in` (predicate.py) says when it runs. Gradients of gradients, and gradients of a batch of vectors at once
+(`is_grads_batched`), are taken through the layers themselves.
+"""
+
+import platform
+from contextlib import AbstractContextManager, nullcontext
+from typing import NamedTuple
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+from transformers.cache_utils import Cache
+
+from ..models.modeling_gmlp import naive_gating
+from ..models.spatial_gating import spatial_matrix
+from .fft import fft_gating, takes_fft, toeplitz_offsets, toeplitz_product_fft, toeplitz_product_fft_backward
+from .predicate import (
+    autocast_dtype,
+    dispatch_modes_active,
+    is_batched,
+    is_plain_tensor,
+    may_stand_in,
+    transforms_active,
+    untouched_parameters,
+)
+from .triton import DTYPES, MAX_CHANNELS, can_use_triton, gating_backward, gating_forward
+
+# Of the largest tensors of a block in inference on a CPU: half of what glibc's allocator keeps at most.
+SLICE_BYTES = 2**24
+
+
+def onednn_linear():
+    """PyTorch's linear layer of oneDNN, which it has for compiled models, on x86; `None` where there is none."""
+    x86 = platform.machine().lower() in ("x86_64", "amd64") and torch.backends.mkldnn.is_available()
+    return getattr(torch.ops.mkldnn, "_linear_pointwise", None) if x86 else None
+
+
+ONEDNN_LINEAR = onednn_linear()
+
+
+class Branch(NamedTuple):
+    """
+    The parameters of W_out s(gelu(W_in LN(x))). All have one dtype, and none is missing.
+
+    Attributes:
+        norm_weight, norm_bias: [D], of the LayerNorm in front.
+        in_weight, in_bias: [F, D] and [F], the channel projection in.
+        spatial_norm_weight, spatial_norm_bias: [E], of the LayerNorm in front of the spatial projection; E is F / 2
+            after a split, else F.
+        spatial_weight: W as its parameter is, [n, n] or [2n - 1].
+        spatial_bias: b, [n].
+        out_weight, out_bias: [D, E] and [D], the channel projection out.
+    """
+
+    norm_weight: torch.Tensor
+    norm_bias: torch.Tensor
+    in_weight: torch.Tensor
+    in_bias: torch.Tensor
+    spatial_norm_weight: torch.Tensor
+    spatial_norm_bias: torch.Tensor
+    spatial_weight: torch.Tensor
+    spatial_bias: torch.Tensor
+    out_weight: torch.Tensor
+    out_bias: torch.Tensor
+
+    @classmethod
+    def of(cls, block: nn.Module) -> "Branch":
+        """Those of a `GMLPBlock`."""
+        unit = block.spatial_gating_unit
+        layers = (block.norm, block.proj_in, unit.norm, unit.proj, block.proj_out)
+        return cls(*(parameter for layer in layers for parameter in (layer.weight, layer.bias)))
+
+
+class Form(NamedTuple):
+    """
+    What kind of branch it is.
+
+    Attributes:
+        spatial_gating: "split", "multiplicative", "additive" or "linear", the rows of the paper's Table 3.
+        causal: Whether W[i, j] counts as 0 for j > i.
+        eps, spatial_eps: Epsilon of the two LayerNorms.
+        triton: Whether the spatial gating unit is left to kernels of its own (triton.py) where these run.
+    """
+
+    spatial_gating: str
+    causal: bool
+    eps: float
+    spatial_eps: float
+    triton: bool = False
+
+    @classmethod
+    def of(cls, block: nn.Module, triton: bool = False) -> "Form":
+        """That of a `GMLPBlock`."""
+        unit = block.spatial_gating_unit
+        return cls(unit.config.spatial_gating, unit.config.is_causal, block.norm.eps, unit.norm.eps, triton)
+
+
+def lean_gating(
+    block: nn.Module,
+    hidden_states: torch.Tensor,
+    padding_mask: torch.Tensor | None = None,
+    attention_mask: torch.Tensor | None = None,
+    first: torch.Tensor | None = None,
+    past_key_values: Cache | None = None,
+    triton: bool = False,
+    **kwargs,
+) -> torch.Tensor:
+    """
+    `naive_gating` with less memory; what it cannot do it leaves to that.
+
+    Args:
+        triton: Whether the spatial gating unit is left to Triton's kernels where they run.
+        Others: As in `naive_gating`.
+    """
+    if past_key_values is not None or first is not None:
+        return naive_gating(block, hidden_states, padding_mask, attention_mask, first, past_key_values, **kwargs)
+    if not may_stand_in(block, hidden_states, padding_mask):
+        return fft_gating(block, hidden_states, padding_mask, attention_mask, **kwargs)
+    attention_output = None
+    if block.attention is not None:
+        attention_output = block.attention(block.norm(hidden_states), attention_mask, None, **kwargs)[0]
+        if not _fits(attention_output, block, hidden_states):
+            # PyTorch stretches and promotes it. There is no dropout here.
+            z = block.activation(block.proj_in(block.norm(hidden_states)))
+            return block.proj_out(block.spatial_gating_unit(z, attention_output, padding_mask))
+    return lean_branch(block, hidden_states, padding_mask, attention_output, triton)
+
+
+def _fits(attention_output: torch.Tensor, block: nn.Module, hidden_states: torch.Tensor) -> bool:
+    """Whether a tiny attention, which may be of any class, gave a plain [batch, m, E] of the gate's dtype."""
+    dtype = autocast_dtype(hidden_states.device.type) or hidden_states.dtype
+    shape = (*hidden_states.shape[:2], *block.spatial_gating_unit.norm.weight.shape)
+    return is_plain_tensor(attention_output) and attention_output.shape == shape and attention_output.dtype == dtype
+
+
+def lean_branch(
+    block: nn.Module,
+    x: torch.Tensor,
+    padding_mask: torch.Tensor | None = None,
+    attention_output: torch.Tensor | None = None,
+    triton: bool = False,
+) -> torch.Tensor:
+    """
+    W_out s(gelu(W_in LN(x))) with exact GELU and no dropout inside, in the dtype of `torch.autocast` if that is on.
+
+    Args:
+        block: A `GMLPBlock` whose layers are as they were made.
+        x: [batch, m, D]
+        padding_mask: [batch, m], 0 for padding.
+        attention_output: [batch, m, E], the tiny attention of an aMLP, which is added to the gate.
+        triton: As in `lean_gating`.
+
+    Returns:
+        [batch, m, D]
+    """
+    parameters = Branch.of(block)
+    form = Form.of(block, triton and parameters.spatial_norm_weight.shape[0] <= MAX_CHANNELS)
+    device = x.device.type
+    dtype = autocast_dtype(device) or x.dtype
+    tensors = (x, attention_output, *parameters)
+    if torch.is_grad_enabled() and any(tensor is not None and tensor.requires_grad for tensor in tensors):
+        # For gradients of gradients the way back to the attention is kept, though not what came from it.
+        attention_edge = None if attention_output is None else _WithoutMemory.apply(attention_output)
+        return _LeanBranch.apply(block, form, dtype, padding_mask, attention_edge, *tensors)
+    with _no_autocast(device):
+        if device != "cpu":
+            return _forward(x, parameters, form, dtype, padding_mask, attention_output, keep=False)[0]
+        return _inference_on_cpu(x, parameters, form, dtype, padding_mask, attention_output)
+
+
+def _inference_on_cpu(
+    x: torch.Tensor,
+    parameters: Branch,
+    form: Form,
+    dtype: torch.dtype,
+    padding_mask: torch.Tensor | None,
+    attention_output: torch.Tensor | None,
+) -> torch.Tensor:
+    """
+    The branch of some samples at a time, so that what is computed in between stays within what the C library keeps
+    for the next block. Memory that it has given back is cleared by the system before it is had again, page by page,
+    which takes 10 to 15 percent of a block.
+    """
+    sample = x.shape[1] * parameters.spatial_norm_weight.shape[0] * dtype.itemsize
+    count = max(1, SLICE_BYTES // max(1, sample))
+    keep_freed_memory(4 * sample * min(count, len(x)))
+    if len(x) <= count:
+        return _forward(x, parameters, form, dtype, padding_mask, attention_output, keep=False)[0]
+    output = x.new_empty(x.shape, dtype=dtype)
+    for start in range(0, len(x), count):
+        part = slice(start, start + count)
+        mask = None if padding_mask is None else padding_mask[part]
+        attention = None if attention_output is None else attention_output[part]
+        output[part] = _forward(x[part], parameters, form, dtype, mask, attention, keep=False)[0]
+    return output
+
+
+def keep_freed_memory(size: int):
+    """
+    Has glibc keep what is freed from here on, up to `size` bytes and 64 MiB, for the next block. It keeps twice the
+    largest piece, 32 MiB at most, that has come and gone. This is such a piece, of which no page is touched. Elsewhere
+    it changes nothing.
+    """
+    if platform.system() == "Linux":
+        torch.empty(min(size, 2 * SLICE_BYTES - 4096), dtype=torch.uint8)
+
+
+class _WithoutMemory(torch.autograd.Function):
+    """Zeros of the same shape, one number in memory, with the gradient of the input."""
+
+    @staticmethod
+    def forward(ctx, x):
+        return x.new_zeros(()).expand(x.shape)
+
+    @staticmethod
+    def backward(ctx, grad):
+        return grad
+
+
+class _LeanBranch(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, block, form, dtype, padding_mask, attention_edge, x, attention_output, *parameters):
+        device = x.device.type
+        ctx.autocast = autocast_dtype(device) is not None
+        with _no_autocast(device):
+            output, kept, gate = _forward(
+                x, Branch(*parameters), form, dtype, padding_mask, attention_output, keep=True
+            )
+        ctx.block, ctx.form, ctx.dtype = block, form, dtype
+        ctx.save_for_backward(padding_mask, attention_edge, x, gate, *kept, *parameters)
+        return output
+
+    @staticmethod
+    def backward(ctx, grad):
+        padding_mask, attention_edge, x, gate, *rest = ctx.saved_tensors
+        count = len(Branch._fields)
+        kept, parameters = rest[:-count], Branch(*rest[-count:])
+        if torch.is_grad_enabled() or transforms_active() or is_batched(grad):
+            found = _backward_through_layers(ctx, grad, x, parameters, padding_mask, attention_edge, gate)
+            return None, None, None, None, None, *found
+        with _no_autocast(x.device.type):
+            grad_x, grad_gate, grads = _backward(
+                grad, x, parameters, ctx.form, ctx.dtype, padding_mask, kept, gate, ctx.needs_input_grad[5:]
+            )
+        grad_attention = None if attention_edge is None else grad_gate.to(attention_edge.dtype)
+        return None, None, None, None, None, grad_x, grad_attention, *grads
+
+
+def _backward_through_layers(
+    ctx,
+    grad: torch.Tensor,
+    x: torch.Tensor,
+    parameters: Branch,
+    padding_mask: torch.Tensor | None,
+    attention_edge: torch.Tensor | None,
+    gate: torch.Tensor,
+) -> list[torch.Tensor | None]:
+    """
+    The gradients of x, the attention and the parameters by autograd, through the layers of the block, such that they
+    have gradients themselves. The layers are called with the parameters of the forward pass.
+
+    Raises:
+        RuntimeError: If the layers have changed since.
+    """
+    block, unit, device = ctx.block, ctx.block.spatial_gating_unit, x.device.type
+    if untouched_parameters(block) is None or Form.of(block, ctx.form.triton) != ctx.form:
+        raise RuntimeError(
+            "The layers of a block have changed since its output was computed, so its gradients have no gradients of "
+            'their own here. Use `model.set_gating_implementation("naive")`.'
+        )
+    attention, bare_gate = None, None
+    if attention_edge is not None:
+        # What the gate has beyond the projection is the attention's output, which was not kept.
+        with torch.no_grad(), _no_autocast(device):
+            bare_gate = _forward(x, parameters, ctx.form, ctx.dtype, padding_mask, None, keep=True)[2]
+    autocast = torch.autocast(device, ctx.dtype) if ctx.autocast else _no_autocast(device)
+    with torch.enable_grad(), autocast:
+        # Views: the gradient of x must not count the way through the attention, which is not part of this function,
+        # nor that of a parameter its other uses.
+        inputs = [None if tensor is None else tensor.view_as(tensor) for tensor in (x, attention_edge, *parameters)]
+        p = Branch(*inputs[2:])
+        if attention_edge is not None:
+            attention = inputs[1] + (gate - bare_gate)
+        normalized = _call(block.norm, {"weight": p.norm_weight, "bias": p.norm_bias}, inputs[0])
+        z = block.activation(_call(block.proj_in, {"weight": p.in_weight, "bias": p.in_bias}, normalized))
+        norm = {"norm.weight": p.spatial_norm_weight, "norm.bias": p.spatial_norm_bias}
+        projection = {"proj.weight": p.spatial_weight, "proj.bias": p.spatial_bias}
+        gated = _call(unit, norm | projection, z, attention, padding_mask)
+        output = _call(block.proj_out, {"weight": p.out_weight, "bias": p.out_bias}, gated)
+    wanted = [tensor for tensor in inputs if tensor is not None and tensor.requires_grad]
+    found = iter(torch.autograd.grad(output, wanted, grad, create_graph=torch.is_grad_enabled(), allow_unused=True))
+    return [next(found) if tensor is not None and tensor.requires_grad else None for tensor in inputs]
+
+
+def _call(layer: nn.Module, parameters: dict[str, torch.Tensor], *args) -> torch.Tensor:
+    """Calls a layer with these parameters in place of its own."""
+    # Each has a view of its own, even if two are tied.
+    return torch.func.functional_call(layer, parameters, args, tie_weights=False)
+
+
+def _forward(
+    x: torch.Tensor,
+    parameters: Branch,
+    form: Form,
+    dtype: torch.dtype,
+    padding_mask: torch.Tensor | None,
+    attention_output: torch.Tensor | None,
+    keep: bool,
+) -> tuple[torch.Tensor, list[torch.Tensor], torch.Tensor | None]:
+    """The output, W_in LN(x) (one tensor, or the two halves of a split), and the gate, if they are to be kept."""
+    p = parameters
+    normalized = _norm(x, p.norm_weight, p.norm_bias, form.eps, dtype)[0]
+    triton = _uses_triton(form, x, dtype)
+    # A product for each half: halves of one product would be views with gaps, which every step below pays for.
+    in_place = not keep and not triton
+    kept = [_linear(normalized, weight, bias, gelu=in_place) for weight, bias in _in_projections(p, form, dtype)]
+    del normalized
+    gating = _gating_by_triton if triton else _gating
+    gated, gate = gating(kept, p, form, dtype, padding_mask, attention_output, keep)
+    return _linear(gated, p.out_weight.to(dtype), p.out_bias.to(dtype)), kept, gate
+
+
+def _backward(
+    grad: torch.Tensor,
+    x: torch.Tensor,
+    parameters: Branch,
+    form: Form,
+    dtype: torch.dtype,
+    padding_mask: torch.Tensor | None,
+    kept: list[torch.Tensor],
+    gate: torch.Tensor,
+    needs_input_grad: tuple[bool, ...],
+) -> tuple[torch.Tensor | None, torch.Tensor, list[torch.Tensor | None]]:
+    """Gradients of x, the gate and the parameters. All that is not kept is made again, and then written over."""
+    p = parameters
+    needs_x, needs = needs_input_grad[0], Branch(*needs_input_grad[2:])
+    grads = dict.fromkeys(Branch._fields)
+
+    # output = gated W_out^T + b_out
+    grad = grad.to(dtype)
+    if needs.out_bias:
+        grads["out_bias"] = grad.sum((0, 1))
+    backward = _gating_backward_by_triton if _uses_triton(form, x, dtype) else _gating_backward
+    gated, grad_gate, grad_kept, gating_grads = backward(
+        _linear(grad, p.out_weight.to(dtype).T), kept, gate, p, form, dtype, padding_mask, needs
+    )
+    grads |= gating_grads
+    if needs.out_weight:
+        grads["out_weight"] = grad.flatten(0, 1).T @ gated.flatten(0, 1)
+    del gated
+
+    # kept = LN(x) W_in^T + b_in
+    grad_kept = [part.flatten(0, 1) for part in grad_kept]
+    normalized, *statistics = _norm(x, p.norm_weight, p.norm_bias, form.eps, dtype)
+    if needs.in_weight:
+        rows = normalized.flatten(0, 1)
+        grads["in_weight"] = rows.new_empty(p.in_weight.shape)
+        for part, half in zip(grad_kept, grads["in_weight"].chunk(len(grad_kept))):
+            torch.mm(part.T, rows, out=half)
+    if needs.in_bias:
+        grads["in_bias"] = torch.cat([part.sum(0) for part in grad_kept])
+    grad_x = None
+    if needs_x or needs.norm_weight or needs.norm_bias:
+        weights = [weight for weight, _ in _in_projections(p, form, dtype)]
+        grad_x = _linear(grad_kept[0], weights[0].T)
+        if len(grad_kept) == 2:
+            grad_x += _linear(grad_kept[1], weights[1].T)
+        grad_x, grads["norm_weight"], grads["norm_bias"] = _norm_backward(
+            grad_x.view_as(x), x, p.norm_weight, p.norm_bias, statistics, x.dtype
+        )
+    # Autograd wants every gradient in the dtype of its parameter.
+    return (
+        grad_x,
+        grad_gate,
+        [
+            value.to(parameter.dtype) if value is not None and needed else None
+            for value, parameter, needed in zip(grads.values(), parameters, needs)
+        ],
+    )
+
+
+def _gating(
+    kept: list[torch.Tensor],
+    parameters: Branch,
+    form: Form,
+    dtype: torch.dtype,
+    padding_mask: torch.Tensor | None,
+    attention_output: torch.Tensor | None,
+    keep: bool,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """s(gelu(kept)) and the gate. Unless they are to be kept, `kept` has had its GELU and is written over."""
+    p = parameters
+    z = F.gelu(kept[-1]) if keep else kept[-1]
+    v = _spatial_input(z, p, form, dtype, padding_mask)[0]
+    if form.spatial_gating == "split":
+        # After a split, nobody needs z any more, and after the product nobody needs v.
+        gate = _spatial(v, p, form, dtype, out=z)
+        u = torch.ops.aten.gelu.out(kept[0], out=v) if keep else kept[0]
+    else:
+        gate, u = _spatial(v, p, form, dtype), z
+    if attention_output is not None:
+        gate += attention_output.to(dtype)
+    if form.spatial_gating == "linear":
+        return gate, gate
+    # The gate is kept, u is not.
+    return u.add_(gate) if form.spatial_gating == "additive" else u.mul_(gate), gate
+
+
+def _gating_backward(
+    grad: torch.Tensor,
+    kept: list[torch.Tensor],
+    gate: torch.Tensor,
+    parameters: Branch,
+    form: Form,
+    dtype: torch.dtype,
+    padding_mask: torch.Tensor | None,
+    needs: Branch,
+) -> tuple[torch.Tensor | None, torch.Tensor, list[torch.Tensor], dict[str, torch.Tensor | None]]:
+    """
+    What was gated, if that is needed, and from its gradient, which is written over, those of the gate, of `kept` and
+    of the parameters.
+    """
+    p, gated, grads = parameters, None, {}
+    z = [F.gelu(part) for part in kept]
+    u = z[0]
+    v, *statistics = _spatial_input(z[-1], p, form, dtype, padding_mask)
+
+    # gated = u * gate, u + gate or gate
+    if form.spatial_gating == "linear":
+        gated = gate
+    elif needs.out_weight:
+        gated = u + gate if form.spatial_gating == "additive" else u * gate
+    if form.spatial_gating in ("linear", "additive"):
+        grad_gate, grad_u = grad, grad
+    elif form.spatial_gating == "multiplicative":
+        # u is z itself, which the norm's gradient wants below.
+        grad_gate, grad_u = u * grad, grad.mul_(gate)
+    else:
+        grad_gate, grad_u = u.mul_(grad), grad.mul_(gate)
+    del u
+
+    # gate = W v + b
+    if needs.spatial_bias:
+        grads["spatial_bias"] = F.pad(grad_gate.sum((0, 2)), (0, p.spatial_bias.shape[0] - v.shape[1]))
+    grad_v, grads["spatial_weight"] = _spatial_backward(grad_gate, v, p, form, dtype, needs.spatial_weight)
+    del v
+    if padding_mask is not None:
+        grad_v.masked_fill_(padding_mask[:, :, None] == 0, 0.0)
+
+    # v = LN(z), or LN of the second half of z
+    grad_v, grads["spatial_norm_weight"], grads["spatial_norm_bias"] = _norm_backward(
+        grad_v, z[-1], p.spatial_norm_weight, p.spatial_norm_bias, statistics, dtype
+    )
+    if form.spatial_gating == "split":
+        grad_z = [grad_u, grad_v]
+    elif form.spatial_gating == "linear":
+        grad_z = [grad_v]
+    else:
+        grad_z = [grad_v.add_(grad_u)]
+
+    # z = gelu(kept)
+    for part_grad, part in zip(grad_z, kept):
+        torch.ops.aten.gelu_backward.grad_input(part_grad, part, grad_input=part_grad)
+    return gated, grad_gate, grad_z, grads
+
+
+def _spatial_input(
+    z: torch.Tensor, parameters: Branch, form: Form, dtype: torch.dtype, padding_mask: torch.Tensor | None
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """v, which W multiplies: LN(z), with zeros for padding; and the statistics of the norm."""
+    p = parameters
+    v, mean, deviation = _norm(z, p.spatial_norm_weight, p.spatial_norm_bias, form.spatial_eps, dtype)
+    if padding_mask is not None:
+        v.masked_fill_(padding_mask[:, :, None] == 0, 0.0)
+    return v, mean, deviation
+
+
+def _uses_triton(form: Form, x: torch.Tensor, dtype: torch.dtype) -> bool:
+    """Whether the kernels are wanted, and can do this."""
+    return form.triton and dtype in DTYPES and x.numel() > 0 and can_use_triton(x.device)
+
+
+def _gating_by_triton(
+    kept: list[torch.Tensor],
+    parameters: Branch,
+    form: Form,
+    dtype: torch.dtype,
+    padding_mask: torch.Tensor | None,
+    attention_output: torch.Tensor | None,
+    keep: bool,
+) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """As `_gating`, but for `kept`, which is as it was; the gate is there if it is to be kept."""
+    return gating_forward(
+        kept[0],
+        kept[-1],
+        *_unit(parameters, form),
+        **_flags(parameters, form),
+        padding_mask=padding_mask,
+        attention_output=attention_output,
+        needs_gate=keep,
+    )
+
+
+def _gating_backward_by_triton(
+    grad: torch.Tensor,
+    kept: list[torch.Tensor],
+    gate: torch.Tensor,
+    parameters: Branch,
+    form: Form,
+    dtype: torch.dtype,
+    padding_mask: torch.Tensor | None,
+    needs: Branch,
+) -> tuple[torch.Tensor | None, torch.Tensor, list[torch.Tensor], dict[str, torch.Tensor | None]]:
+    """As `_gating_backward`."""
+    found = gating_backward(
+        grad,
+        kept[0],
+        kept[-1],
+        gate,
+        *_unit(parameters, form),
+        **_flags(parameters, form),
+        padding_mask=padding_mask,
+        needs_weight=needs.spatial_weight,
+        needs_gated=needs.out_weight,
+    )
+    grads = {
+        "spatial_norm_weight": found.norm_weight,
+        "spatial_norm_bias": found.norm_bias,
+        "spatial_weight": found.weight,
+        "spatial_bias": found.bias,
+    }
+    grad_kept = [found.v] if found.u is None else [found.u, found.v]
+    return found.gated, found.gate, grad_kept, grads
+
+
+def _unit(parameters: Branch, form: Form) -> tuple[torch.Tensor | float, ...]:
+    """The parameters of the spatial gating unit, as its kernels are given them."""
+    p = parameters
+    return p.spatial_norm_weight, p.spatial_norm_bias, form.spatial_eps, p.spatial_weight, p.spatial_bias
+
+
+def _flags(parameters: Branch, form: Form) -> dict[str, str | bool]:
+    return {
+        "spatial_gating": form.spatial_gating,
+        "toeplitz": parameters.spatial_weight.dim() == 1,
+        "causal": form.causal,
+    }
+
+
+def _no_autocast(device: str) -> AbstractContextManager:
+    """Dtypes are chosen here one by one."""
+    return nullcontext() if autocast_dtype(device) is None else torch.autocast(device, enabled=False)
+
+
+def _norm(
+    x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, eps: float, dtype: torch.dtype
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """LayerNorm in the dtype of its weights, as autocast does it, then in `dtype`; and its mean and deviation."""
+    x = x.to(_norm_dtype(x, weight))
+    output, mean, deviation = torch.native_layer_norm(x, weight.shape, weight, bias, eps)
+    return output.to(dtype), mean, deviation
+
+
+def _norm_backward(
+    grad: torch.Tensor,
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor,
+    statistics: list[torch.Tensor],
+    dtype: torch.dtype,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Gradients of x, in `dtype`, and of weight and bias."""
+    norm_dtype = _norm_dtype(x, weight)
+    grad_x, grad_weight, grad_bias = torch.ops.aten.native_layer_norm_backward(
+        grad.to(norm_dtype), x.to(norm_dtype), weight.shape, *statistics, weight, bias, [True, True, True]
+    )
+    return grad_x.to(dtype), grad_weight, grad_bias
+
+
+def _norm_dtype(x: torch.Tensor, weight: torch.Tensor) -> torch.dtype:
+    """On CPUs, PyTorch's norm takes halves with weights in single precision, and computes in single precision."""
+    mixes = x.device.type == "cpu" and weight.dtype == torch.float32 and x.dtype in (torch.bfloat16, torch.float16)
+    return x.dtype if mixes else weight.dtype
+
+
+def _in_projections(parameters: Branch, form: Form, dtype: torch.dtype) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    """W_in and its bias, or after a split those of u and those of v."""
+    weight, bias = parameters.in_weight.to(dtype), parameters.in_bias.to(dtype)
+    if form.spatial_gating != "split":
+        return [(weight, bias)]
+    return list(zip(weight.chunk(2), bias.chunk(2)))
+
+
+def _linear(
+    x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None, gelu: bool = False
+) -> torch.Tensor:
+    """x weight^T + bias, [..., in] and [out, in] -> [..., out], and the GELU of it if asked for."""
+    if _uses_onednn(x):
+        return ONEDNN_LINEAR(x, weight, bias, "gelu" if gelu else "none", [], "none")
+    y = F.linear(x, weight, bias)
+    return torch.ops.aten.gelu_(y) if gelu else y
+
+
+def _uses_onednn(x: torch.Tensor) -> bool:
+    """Whether oneDNN's linear layer runs: on x86, where the usual one is MKL's in float32, it is 5 to 10 percent faster
+    (docs/performance.md)."""
+    return (
+        ONEDNN_LINEAR is not None
+        and x.device.type == "cpu"
+        and x.dtype == torch.float32
+        and x.numel() > 0
+        and torch.backends.mkldnn.enabled
+        # Whoever counts operators in the backward pass knows the usual one.
+        and not dispatch_modes_active()
+    )
+
+
+def _spatial(
+    v: torch.Tensor, parameters: Branch, form: Form, dtype: torch.dtype, out: torch.Tensor | None = None
+) -> torch.Tensor:
+    """W v + b, written over `out` if that is given and the way of computing it allows."""
+    length = v.shape[1]
+    weight, bias = parameters.spatial_weight, parameters.spatial_bias[:length].to(dtype)
+    if takes_fft(v, weight):
+        return toeplitz_product_fft(v, toeplitz_offsets(weight, length, form.causal), bias)
+    matrix = spatial_matrix(weight, length, causal=form.causal).to(dtype)
+    return torch.baddbmm(bias[:, None], matrix.expand(v.shape[0], -1, -1), v, out=out)
+
+
+def _spatial_backward(
+    grad: torch.Tensor, v: torch.Tensor, parameters: Branch, form: Form, dtype: torch.dtype, needs_weight: bool
+) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """Gradients of v and of W's parameter."""
+    length, weight = v.shape[1], parameters.spatial_weight
+    fft = takes_fft(v, weight)
+    # From the parameter to W or its offsets and back: autograd's, so that nothing here knows how W is held.
+    with torch.enable_grad():
+        source = weight.detach().requires_grad_()
+        values = (toeplitz_offsets if fft else spatial_matrix)(source, length, causal=form.causal)
+    if fft:
+        grad_v, grad_values = toeplitz_product_fft_backward(grad, v, values.detach(), needs_weight)
+    else:
+        matrix = values.detach().to(dtype)
+        grad_values = torch.bmm(grad, v.transpose(1, 2)).sum(0) if needs_weight else None
+        # Over v, which is not needed any more.
+        grad_v = torch.bmm(matrix.T.expand(v.shape[0], -1, -1), grad, out=v)
+    if not needs_weight:
+        return grad_v, None
+    return grad_v, torch.autograd.grad(values, source, grad_values.to(values.dtype))[0]

@@ -1,0 +1,246 @@
+"""When a fast implementation may stand in for the naive block: if nothing could tell the difference.
+
+A fast implementation reads the parameters of a block and does not call its layers. So it must not run if anybody has
+put something on one of these layers that a call would honor: a hook, an adapter, a quantizer, a subclass, a patched
+method, a parametrization. `may_stand_in` asks for everything that we know of and says no to whatever it does not know.
+
+PyTorch has no public question for some of this. Each private name stands in one function here; where it is missing, the
+answer is the careful one, and the naive block runs.
+"""
+
+import inspect
+
+import torch
+from torch import nn
+from torch.autograd import forward_ad
+from torch.nn import functional as F
+from torch.nn.modules import module as module_tables
+from transformers.activations import ACT2FN
+
+from ..models import spatial_gating
+from ..models.spatial_gating import SPATIAL_GATINGS, SpatialGatingUnit, SpatialProjection
+
+GELU = type(ACT2FN["gelu"])
+WEIGHT_AND_BIAS = frozenset({"weight", "bias"})
+# The classes that the layers gone around must have, and the parameters that they must have.
+PARAMETERS = {
+    nn.LayerNorm: WEIGHT_AND_BIAS,
+    nn.Linear: WEIGHT_AND_BIAS,
+    GELU: frozenset(),
+    nn.Dropout: frozenset(),
+    SpatialGatingUnit: frozenset(),
+    SpatialProjection: WEIGHT_AND_BIAS,
+}
+# No call comes by these, which compilers and distributed trainers replace for good.
+NOT_CALLED = {"__init__", "__setstate__"}
+# The names that a call may look up, of parameters, layers and methods. An attribute by one of them would hide it.
+NAMES = {
+    kind: names
+    | {"norm", "proj"}
+    | {name for name in dir(kind) if callable(getattr(kind, name)) or isinstance(getattr(kind, name), property)}
+    - NOT_CALLED
+    for kind, names in PARAMETERS.items()
+}
+KNOWN_GATINGS = dict(SPATIAL_GATINGS)
+
+GLOBAL_HOOKS = (
+    "_global_forward_hooks",
+    "_global_forward_pre_hooks",
+    "_global_backward_hooks",
+    "_global_backward_pre_hooks",
+)
+
+
+def may_stand_in(block: nn.Module, hidden_states: torch.Tensor, padding_mask: torch.Tensor | None = None) -> bool:
+    """
+    Whether a fast implementation of the block's branch, which goes around both norms, both channel projections, the
+    activation and its dropout, the gating unit and the spatial projection, may run in place of `naive_gating`.
+
+    Tiny attention is not asked for: it is called. Nor is the block itself, whose own call is over by then.
+
+    Args:
+        block: A `GMLPBlock`, or anything with the layers of one.
+        hidden_states: Its input, [B, m, D].
+        padding_mask: [B, m], if there is one.
+    """
+    # A compiler is to see the layers, and makes something fast of them itself.
+    if torch.compiler.is_compiling() or is_watched() or not is_plain_tensor(hidden_states):
+        return False
+    if hidden_states.dim() != 3:
+        return False
+    if padding_mask is not None and (not is_plain_tensor(padding_mask) or padding_mask.shape != hidden_states.shape[:2]):
+        return False
+    parameters = untouched_parameters(block)
+    if parameters is None or not dtypes_fit(parameters, hidden_states):
+        return False
+    dropout = block.activation_dropout
+    return not dropout.training or dropout.p == 0
+
+
+def is_watched() -> bool:
+    """Whether something sees or transforms whatever is called, or has replaced what would be called."""
+    return (
+        torch.jit.is_tracing()
+        or transforms_active()
+        or dispatch_modes_active()
+        or global_hooks_registered()
+        or functions_replaced()
+        or methods_replaced()
+    )
+
+
+def untouched_parameters(block: nn.Module) -> list[nn.Parameter] | None:
+    """
+    The parameters of the branch, if its layers are as `GMLPBlock` makes them, but for the sizes and values of
+    parameters and the rate of the dropout; `None` if they are not.
+    """
+    unit, activation, dropout = block.spatial_gating_unit, block.activation, block.activation_dropout
+    if not unit_untouched(unit):
+        return None
+    projections, norms = (block.proj_in, block.proj_out), (block.norm, unit.norm)
+    for layer, kind in ((activation, GELU), (dropout, nn.Dropout)):
+        if not is_untouched(layer, kind):
+            return None
+    if activation.__dict__.get("act") is not F.gelu:
+        return None
+    parameters = list(unit.proj._parameters.values())
+    for layer in norms:
+        if not is_untouched(layer, nn.LayerNorm):
+            return None
+        weight, bias = layer._parameters["weight"], layer._parameters["bias"]
+        # Other shapes are an error that the layer raises.
+        if not layer.normalized_shape == weight.shape == bias.shape:
+            return None
+        parameters += (weight, bias)
+    for layer in projections:
+        if not is_untouched(layer, nn.Linear):
+            return None
+        weight, bias = layer._parameters["weight"], layer._parameters["bias"]
+        # The layer would stretch a bias of one number.
+        if weight.dim() != 2 or bias.shape != weight.shape[:1]:
+            return None
+        parameters += (weight, bias)
+    return parameters
+
+
+def unit_untouched(unit: nn.Module) -> bool:
+    """Whether a gating unit and its projection, though not its norm, are as they were made. Compilers can trace it."""
+    return (
+        is_untouched(unit, SpatialGatingUnit)
+        and is_untouched(unit.proj, SpatialProjection)
+        and is_known_gating(unit.config.spatial_gating)
+    )
+
+
+def is_untouched(layer: nn.Module, kind: type) -> bool:
+    """Whether a layer is of exactly this class, with just its parameters, and calls nothing but that."""
+    if type(layer) is not kind:
+        return False
+    attributes = layer.__dict__
+    if (
+        attributes.get("_forward_hooks", True)
+        or attributes.get("_forward_pre_hooks", True)
+        or attributes.get("_backward_hooks", True)
+        or attributes.get("_backward_pre_hooks", True)
+        or attributes.get("_buffers", True)
+        or attributes.get("_compiled_call_impl")
+        or not NAMES[kind].isdisjoint(attributes)
+    ):
+        return False
+    parameters = attributes["_parameters"]
+    if parameters.keys() != PARAMETERS[kind]:
+        return False
+    for parameter in parameters.values():
+        # Exactly `nn.Parameter`: subclasses are sharded, quantized or wrapped; tensors were put there by a transform.
+        if type(parameter) is not nn.Parameter or parameter.layout != torch.strided:
+            return False
+    return True
+
+
+def is_known_gating(name: str) -> bool:
+    """Whether it is one of the four of the paper, as they were registered."""
+    return name in KNOWN_GATINGS and SPATIAL_GATINGS.get(name) is KNOWN_GATINGS[name]
+
+
+def dtypes_fit(parameters: list[nn.Parameter], hidden_states: torch.Tensor) -> bool:
+    """Whether all parameters are of one dtype and on the input's device, and the input's dtype goes with theirs."""
+    dtype, device = parameters[0].dtype, hidden_states.device
+    for parameter in parameters:
+        if parameter.dtype != dtype or parameter.device != device:
+            return False
+    if autocast_dtype(device.type) is not None:
+        # Autocast leaves double precision alone.
+        return hidden_states.dtype != torch.float64 and dtype != torch.float64
+    return hidden_states.dtype == dtype
+
+
+def autocast_dtype(device: str) -> torch.dtype | None:
+    """What `torch.autocast` takes products in on this type of device; `None` where it is off."""
+    if torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device):
+        return torch.get_autocast_dtype(device)
+    return None
+
+
+def is_plain_tensor(x: torch.Tensor) -> bool:
+    """Not a subclass, no `TorchFunctionMode` around, and laid out as usual."""
+    plain = type(x) in (torch.Tensor, nn.Parameter) and not torch.overrides.has_torch_function((x,))
+    return plain and x.layout == torch.strided and not x.is_nested
+
+
+def transforms_active() -> bool:
+    """Whether a transform of torch.func, or forward-mode differentiation, is under way."""
+    functorch_active = getattr(torch._C, "_are_functorch_transforms_active", None)
+    level = getattr(forward_ad, "_current_level", None)
+    return functorch_active is None or functorch_active() or level is None or level >= 0
+
+
+def is_batched(gradient: torch.Tensor) -> bool:
+    """Whether it is a batch of gradients that looks like one (`torch.autograd.grad` with `is_grads_batched`)."""
+    asked = getattr(getattr(torch._C, "_functorch", None), "is_legacy_batchedtensor", None)
+    return asked is None or asked(gradient)
+
+
+def dispatch_modes_active() -> bool:
+    """Whether a `TorchDispatchMode` sees every operator: counters, fake tensors, selective checkpointing."""
+    count = getattr(torch._C, "_len_torch_dispatch_stack", None)
+    return count is None or count() > 0
+
+
+def global_hooks_registered() -> bool:
+    """Whether there are hooks for all modules (torch.nn.modules.module.register_module_forward_hook and the like)."""
+    return any(getattr(module_tables, name, True) for name in GLOBAL_HOOKS)
+
+
+# As they are when this package is imported: whoever replaces one later means it to be called.
+FUNCTIONS = tuple(
+    (place, name, getattr(place, name))
+    for place, name in (
+        (F, "linear"),
+        (F, "layer_norm"),
+        (F, "dropout"),
+        (F, "gelu"),
+        (torch, "baddbmm"),
+        (spatial_gating, "spatial_matrix"),
+    )
+)
+
+
+def functions_replaced() -> bool:
+    """Whether somebody has replaced a function that the layers call."""
+    return any(getattr(place, name, None) is not value for place, name, value in FUNCTIONS)
+
+
+METHODS = {kind: {name: inspect.getattr_static(kind, name, None) for name in names} for kind, names in NAMES.items()}
+CONTENTS = {ancestor: dict(vars(ancestor)) for kind in PARAMETERS for ancestor in kind.__mro__[:-1]}
+
+
+def methods_replaced() -> bool:
+    """Whether somebody has replaced a method of a class: of a layer, or of `nn.Module` itself."""
+    if all(vars(kind) == contents for kind, contents in CONTENTS.items()):
+        return False
+    for kind, methods in METHODS.items():
+        if any(inspect.getattr_static(kind, name, None) is not value for name, value in methods.items()):
+            return True
+    # Something else has changed: `copy`, for one, leaves a note in every class that it copies. Look no more than once.
+    CONTENTS.update({kind: dict(vars(kind)) for kind in CONTENTS})
+    return False

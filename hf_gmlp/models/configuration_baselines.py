@@ -1,0 +1,208 @@
+# Copyright 2026 The hf_gmlp authors. Licensed under the Apache License, Version 2.0.
+"""Configurations of the text models that the gMLP paper compares with and that transformers lacks (section 4.1).
+
+`BertRelposConfig` is BERT with relative position biases, with or without the content term of its attention;
+`TextMixerConfig` is MLP-Mixer for masked language modeling. This file is saved with every checkpoint, so it imports
+nothing of the package around it.
+"""
+
+from typing import TYPE_CHECKING, ClassVar
+
+from huggingface_hub.dataclasses import strict
+from transformers import PreTrainedConfig
+
+if TYPE_CHECKING:
+    # Never executed, but transformers follows the relative imports that it reads: a config that is saved alone is then
+    # saved with all of the code, and opened from a checkpoint with all of it too.
+    from .modeling_baselines import BertRelposModel  # noqa: F401
+
+
+@strict
+class BaselineConfig(PreTrainedConfig):
+    r"""
+    What the baselines share, by the names that BERT has for it.
+
+    Args:
+        vocab_size (`int`): Size of the vocabulary; the paper's is 32K cased SentencePieces.
+        hidden_size (`int`): d_model, the width of a token between layers.
+        num_hidden_layers (`int`): L, the number of layers, each with one part that mixes tokens and one that does not.
+        intermediate_size (`int`): d_ffn, the width inside the feed-forward part of a layer.
+        max_position_embeddings (`int`): n, the longest sequence. Nothing here has position embeddings.
+        type_vocab_size (`int`): Segments A and B.
+        hidden_act (`str`): The activation inside both kinds of MLP and in the masked-language-model head.
+        hidden_dropout_prob (`float`): Dropout on the embeddings and on the output of every part of a layer.
+        classifier_dropout (`float`, *optional*): Dropout in front of a classifier; `hidden_dropout_prob` if `None`.
+        sparse_prediction (`bool`):
+            In training, compute masked-language-model logits at the labeled positions only; `logits` then has shape
+            [labeled positions, vocab_size].
+        initializer_range (`float`): Standard deviation of all initial weights.
+        layer_norm_eps (`float`): Epsilon of every LayerNorm.
+        pad_token_id, bos_token_id, eos_token_id (`int`): [PAD], [CLS] and [SEP] of the project's tokenizer.
+
+    Raises:
+        ValueError: (through `huggingface_hub`'s strict dataclasses, at construction) for a size below 1 or a rate that
+            is no probability.
+    """
+
+    _auto_class = "AutoConfig"
+    # The names of the model classes, up to "Model", "ForMaskedLM" and so on.
+    class_prefix: ClassVar[str] = ""
+
+    vocab_size: int = 32000
+    hidden_size: int = 768
+    num_hidden_layers: int = 12
+    intermediate_size: int = 3072
+    max_position_embeddings: int = 128
+    type_vocab_size: int = 2
+    hidden_act: str = "gelu"
+    hidden_dropout_prob: float | int = 0.0
+    classifier_dropout: float | int | None = None
+    sparse_prediction: bool = False
+    initializer_range: float = 0.02
+    layer_norm_eps: float = 1e-12
+    pad_token_id: int | None = 0
+    bos_token_id: int | None = 2
+    eos_token_id: int | list[int] | None = 3
+    tie_word_embeddings: bool = True
+
+    def __post_init__(self, **kwargs):
+        if type(self).__module__ == __name__:
+            # Written into every config.json, whichever head is saved, so that a checkpoint opens as any other head too.
+            # A subclass from elsewhere has other files, and a map of its own.
+            kwargs["auto_map"] = {"AutoConfig": f"configuration_baselines.{type(self).__name__}"} | {
+                auto_class: f"modeling_baselines.{model_class}" for auto_class, model_class in self.code_map().items()
+            }
+        super().__post_init__(**kwargs)
+
+    @classmethod
+    def code_map(cls) -> dict[str, str]:
+        """Auto class -> class of modeling_baselines.py."""
+        return {
+            "AutoModel": f"{cls.class_prefix}Model",
+            "AutoModelForPreTraining": f"{cls.class_prefix}ForMaskedLM",
+            "AutoModelForMaskedLM": f"{cls.class_prefix}ForMaskedLM",
+            "AutoModelForSequenceClassification": f"{cls.class_prefix}ForSequenceClassification",
+            "AutoModelForTokenClassification": f"{cls.class_prefix}ForTokenClassification",
+            "AutoModelForQuestionAnswering": f"{cls.class_prefix}ForQuestionAnswering",
+        }
+
+    def validate_sizes(self):
+        """Sizes and rates that all baselines have."""
+        for name in (
+            "vocab_size",
+            "hidden_size",
+            "num_hidden_layers",
+            "intermediate_size",
+            "max_position_embeddings",
+            "type_vocab_size",
+        ):
+            if getattr(self, name) < 1:
+                raise ValueError(f"`{name}` must be at least 1, got {getattr(self, name)}.")
+        for name in ("hidden_dropout_prob", "classifier_dropout"):
+            if getattr(self, name) is not None and not 0 <= getattr(self, name) <= 1:
+                raise ValueError(f"`{name}` is a probability between 0 and 1, got {getattr(self, name)}.")
+
+
+@strict
+class BertRelposConfig(BaselineConfig):
+    r"""
+    BERT without position embeddings and with T5's relative position biases, of their own in every layer and head. The
+    defaults are the paper's "BERT base + rel pos" (Table 3).
+
+    Args (others in `BaselineConfig`):
+        num_attention_heads (`int`): Heads of the attention; they must divide `hidden_size`.
+        content_attention (`bool`):
+            Whether queries and keys take part. With `False` there are none, and the attention is the softmax of the
+            position biases alone, the paper's "BERT base + rel pos - attn"; values and output projection stay.
+        relative_attention_num_buckets (`int`): Biases per head; half of them for each direction.
+        relative_attention_max_distance (`int`): From this distance on, all distances share a bias.
+        attention_probs_dropout_prob (`float`): Dropout on the attention weights.
+
+    Any length fits this model; `max_position_embeddings` is the one that it is meant for.
+
+    Example:
+
+    ```python
+    >>> from hf_gmlp import BertRelposConfig, BertRelposForMaskedLM
+
+    >>> model = BertRelposForMaskedLM(BertRelposConfig(num_hidden_layers=6, content_attention=False))
+    ```
+    """
+
+    model_type = "bert_relpos"
+    class_prefix: ClassVar[str] = "BertRelpos"
+    base_model_fsdp_plan: ClassVar[dict[str, str]] = {
+        "embeddings.word_embeddings": "free_full_weight",
+        "layers.*": "free_full_weight",
+    }
+
+    num_attention_heads: int = 12
+    content_attention: bool = True
+    relative_attention_num_buckets: int = 32
+    relative_attention_max_distance: int = 128
+    attention_probs_dropout_prob: float | int = 0.0
+
+    def validate_attention(self):
+        """Heads and buckets."""
+        if self.num_attention_heads < 1 or self.hidden_size % self.num_attention_heads:
+            raise ValueError(
+                f"`hidden_size` must be a multiple of `num_attention_heads`, got {self.hidden_size} and "
+                f"{self.num_attention_heads}."
+            )
+        if self.relative_attention_num_buckets < 4 or self.relative_attention_num_buckets % 4:
+            raise ValueError(
+                f"`relative_attention_num_buckets` must be a multiple of 4, since half of the buckets are for each "
+                f"direction and half of those for single distances, got {self.relative_attention_num_buckets}."
+            )
+        if self.relative_attention_max_distance <= self.relative_attention_num_buckets // 4:
+            raise ValueError(
+                f"`relative_attention_max_distance` must be above a quarter of `relative_attention_num_buckets`, up to "
+                f"which every distance has a bias of its own, got {self.relative_attention_max_distance} and "
+                f"{self.relative_attention_num_buckets}."
+            )
+        if not 0 <= self.attention_probs_dropout_prob <= 1:
+            raise ValueError(
+                f"`attention_probs_dropout_prob` is a probability between 0 and 1, got "
+                f"{self.attention_probs_dropout_prob}."
+            )
+
+
+@strict
+class TextMixerConfig(BaselineConfig):
+    r"""
+    MLP-Mixer (https://arxiv.org/abs/2105.01601) over tokens of text, without position encodings: the paper's MLP-Mixer
+    of Table 3. Its caption says d_ffn = 3072, which makes 140 M parameters; the 112 M of the table come out with 2304,
+    the default here.
+
+    Args (others in `BaselineConfig`):
+        spatial_intermediate_size (`int`): d_spatial, the width inside the MLP over the tokens.
+
+    Example:
+
+    ```python
+    >>> from hf_gmlp import TextMixerConfig, TextMixerForMaskedLM
+
+    >>> model = TextMixerForMaskedLM(TextMixerConfig(num_hidden_layers=6))
+    ```
+    """
+
+    model_type = "text_mixer"
+    class_prefix: ClassVar[str] = "TextMixer"
+    base_model_fsdp_plan: ClassVar[dict[str, str]] = {
+        "embeddings.word_embeddings": "free_full_weight",
+        "layers.*": "free_full_weight",
+        "norm": "keep_full_weight",
+    }
+
+    num_hidden_layers: int = 24
+    intermediate_size: int = 2304
+    spatial_intermediate_size: int = 384
+    layer_norm_eps: float = 1e-6
+
+    def validate_mixer(self):
+        """The width of the MLP over the tokens."""
+        if self.spatial_intermediate_size < 1:
+            raise ValueError(f"`spatial_intermediate_size` must be at least 1, got {self.spatial_intermediate_size}.")
+
+
+__all__ = ["BertRelposConfig", "TextMixerConfig"]

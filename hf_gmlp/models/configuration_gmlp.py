@@ -1,0 +1,374 @@
+# Copyright 2026 The hf_gmlp authors. Licensed under the Apache License, Version 2.0.
+"""Configurations of gMLP and aMLP ("Pay Attention to MLPs", Liu et al., 2021, https://arxiv.org/abs/2105.08050).
+
+`GMLPConfig` describes text models, `GMLPVisionConfig` image models. This file is saved with every checkpoint and
+imports nothing of the package around it.
+"""
+
+import dataclasses
+import json
+import math
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+from huggingface_hub.dataclasses import strict
+from transformers import PreTrainedConfig
+from transformers.activations import ACT2FN
+
+from .spatial_gating import SPATIAL_GATINGS
+
+if TYPE_CHECKING:
+    # Never executed, but transformers follows the relative imports that it reads: a config that is saved alone is then
+    # saved with all of the code, and opened from a checkpoint with all of it too.
+    from .modeling_gmlp import GMLPModel  # noqa: F401
+
+
+@strict
+class GMLPBaseConfig(PreTrainedConfig):
+    r"""
+    What text and vision models share: the gMLP block (paper, section 2 and Figures 1 and 6).
+
+    Args:
+        hidden_size (`int`): d_model, the width of a token between blocks.
+        num_hidden_layers (`int`): L, the number of blocks.
+        intermediate_size (`int`):
+            d_ffn, the width after the first channel projection and *before* the split. Must be even for
+            `spatial_gating="split"`.
+        spatial_gating (`"split"`, `"multiplicative"`, `"additive"` or `"linear"`):
+            How s(Z) uses the spatial projection f, the four rows of the paper's Table 3: Z1 * f(Z2), Z * f(Z),
+            Z + f(Z) or f(Z). "split" is the spatial gating unit of the paper. Any key of `SPATIAL_GATINGS`
+            (spatial_gating.py) will do.
+        toeplitz (`bool`):
+            Whether W[i, j] depends on j - i alone, and so has 2n - 1 weights in place of n * n (Appendix C).
+        is_causal (`bool`):
+            Whether a token sees only itself and earlier ones, in W and in tiny attention. `GMLPForCausalLM` sets it.
+            It may be changed after a model is built: the models read it in every forward pass.
+        attention_size (`int`):
+            Width of the single-head tiny attention that turns a gMLP into an aMLP (Figure 6); 0 means none.
+        hidden_act (`str`): The activation after the first channel projection.
+        hidden_dropout_prob (`float`): Dropout on the embeddings and on the output of every block.
+        activation_dropout (`float`): Dropout after the activation ("GeLU dropout" in the paper's tables).
+        attention_probs_dropout_prob (`float`): Dropout on the weights of the tiny attention.
+        drop_path_rate (`float`):
+            Stochastic depth: the probability of dropping the last block, 1 - survival probability; it grows linearly
+            from the first block to the last.
+        initializer_range (`float`): Standard deviation of the initial channel projections and embeddings.
+        spatial_initializer_range (`float`):
+            Standard deviation of the initial spatial weights W. The paper wants them near zero, and b at one, so that
+            every block starts as a plain feed-forward network.
+        layer_norm_eps (`float`): Epsilon of the LayerNorm before every block and of the final one.
+        spatial_layer_norm_eps (`float`): Epsilon of the LayerNorm in front of the spatial projection.
+        gating_implementation (`str`, *optional*, defaults to `"auto"`):
+            How a block is computed; outputs and gradients are the same. "naive" is the paper's equations, "auto" what
+            the installed package measured to be fastest where it runs. As `attn_implementation`, it is given when a
+            model is built or loaded, changed by `model.set_gating_implementation`, and never saved.
+
+    Raises:
+        huggingface_hub.errors.StrictDataclassError: At construction, for an unknown gating or activation, an odd
+            `intermediate_size` with a split, a negative attention size, or a rate outside its range.
+    """
+
+    _auto_class = "AutoConfig"
+    # Auto class -> class of modeling_gmlp.py. Written into every config.json, whichever head is saved, so that a
+    # checkpoint opens as any other head too.
+    code_map: ClassVar[dict[str, str]] = {}
+
+    hidden_size: int = 512
+    num_hidden_layers: int = 48
+    intermediate_size: int = 3072
+    spatial_gating: str = "split"
+    toeplitz: bool = False
+    is_causal: bool = False
+    attention_size: int = 0
+    hidden_act: str = "gelu"
+    hidden_dropout_prob: float | int = 0.0
+    activation_dropout: float | int = 0.0
+    attention_probs_dropout_prob: float | int = 0.0
+    drop_path_rate: float | int = 0.0
+    initializer_range: float | int = 0.02
+    spatial_initializer_range: float | int = 1e-6
+    layer_norm_eps: float | int = 1e-6
+    spatial_layer_norm_eps: float | int = 1e-5
+
+    def __post_init__(self, **kwargs):
+        if type(self).__module__ == __name__:
+            # A loaded config.json may carry a map with the name of the repository it came from, or of an older release.
+            # A subclass from elsewhere has other files, and a map of its own.
+            kwargs["auto_map"] = {"AutoConfig": f"configuration_gmlp.{type(self).__name__}"} | {
+                auto_class: f"modeling_gmlp.{model_class}" for auto_class, model_class in self.code_map.items()
+            }
+        super().__post_init__(**kwargs)
+
+    @property
+    def gating_implementation(self) -> str:
+        return getattr(self, "_gating_implementation", "auto")
+
+    @gating_implementation.setter
+    def gating_implementation(self, name: str):
+        self._gating_implementation = name
+
+    @classmethod
+    def from_dict(cls, config_dict: dict[str, Any], **kwargs):
+        # Early checkpoints have it in their config.json.
+        config_dict = {key: value for key, value in config_dict.items() if key != "gating_implementation"}
+        return super().from_dict(config_dict, **kwargs)
+
+    def to_dict(self) -> dict[str, Any]:
+        fields = super().to_dict()
+        fields.pop("_gating_implementation", None)
+        return fields
+
+    @property
+    def num_attention_heads(self) -> int:
+        """Tiny attention has a single head; a gMLP has none at all."""
+        return 1
+
+    @property
+    def spatial_size(self) -> int:
+        """Channels that the spatial projection sees: d_ffn / 2 after a split, d_ffn without one."""
+        splits = SPATIAL_GATINGS[self.spatial_gating].splits
+        return self.intermediate_size // 2 if splits else self.intermediate_size
+
+    def validate_block(self):
+        """Sizes and rates of the block."""
+        for name in ("hidden_size", "num_hidden_layers", "intermediate_size"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"`{name}` must be at least 1, got {getattr(self, name)}.")
+        if self.spatial_gating not in SPATIAL_GATINGS:
+            raise ValueError(
+                f"There is no `spatial_gating` {self.spatial_gating!r}. Choose one of: "
+                f"{', '.join(map(repr, SPATIAL_GATINGS))}."
+            )
+        if SPATIAL_GATINGS[self.spatial_gating].splits and self.intermediate_size % 2:
+            raise ValueError(
+                f'`spatial_gating="{self.spatial_gating}"` halves the channels, so `intermediate_size` must be '
+                f"even, got {self.intermediate_size}. Make it even or choose another gating."
+            )
+        if self.attention_size < 0:
+            raise ValueError(
+                f"`attention_size` is the width of the tiny attention and cannot be negative, got "
+                f"{self.attention_size}. Use 0 for a gMLP without attention, 64 or 128 for the paper's aMLPs."
+            )
+        if self.hidden_act not in ACT2FN:
+            raise ValueError(
+                f"`hidden_act` {self.hidden_act!r} is not an activation of transformers. Choose one such as 'gelu'."
+            )
+        for name in ("initializer_range", "spatial_initializer_range"):
+            if not 0 <= getattr(self, name) < math.inf:
+                raise ValueError(f"`{name}` is a standard deviation, 0 or more, got {getattr(self, name)}.")
+        for name in ("layer_norm_eps", "spatial_layer_norm_eps"):
+            if not 0 <= getattr(self, name) < math.inf:
+                raise ValueError(f"`{name}` is added to a variance and must be 0 or more, got {getattr(self, name)}.")
+        for name in ("hidden_dropout_prob", "activation_dropout", "attention_probs_dropout_prob"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise ValueError(f"`{name}` is a probability between 0 and 1, got {getattr(self, name)}.")
+        if not 0 <= self.drop_path_rate < 1:
+            raise ValueError(
+                f"`drop_path_rate` is the probability of dropping the last block, from 0 up to but not including 1, "
+                f"got {self.drop_path_rate}. The paper's survival probability p is `drop_path_rate = 1 - p`."
+            )
+
+    @classmethod
+    def from_preset(cls, name: str, **overrides):
+        """
+        The configuration of a named architecture of the paper, such as `"amlp-base"`.
+
+        Args:
+            name: A preset; `hf_gmlp.list_presets()` and the command `hf-gmlp presets` list them.
+            overrides: Fields to change, for example `num_labels=3`.
+
+        Raises:
+            ValueError: If there is no preset of that name, or if it belongs to the other of text and vision.
+        """
+        folder = Path(__file__).parent.parent / "presets"
+        known = {path.parent.name: path for path in sorted(folder.glob("*/config.json"))}
+        if not known:
+            raise ValueError("Presets come with the hf_gmlp package: install it and use the classes it exports.")
+        if name not in known:
+            raise ValueError(f"There is no preset {name!r}. Choose one of: {', '.join(known)}.")
+        fields = json.loads(known[name].read_text(encoding="utf-8"))
+        if fields["model_type"] != cls.model_type:
+            owners = {owner.model_type: f"`{owner.__name__}`" for owner in (GMLPConfig, GMLPVisionConfig)}
+            other = owners.get(fields["model_type"], f"the model type {fields['model_type']!r}")
+            raise ValueError(f"The preset {name!r} belongs to {other}, not to `{cls.__name__}`.")
+        # What the library sets from keywords without a field of that name.
+        known_fields = {field.name for field in dataclasses.fields(cls)}
+        known_fields |= {"num_labels", "gating_implementation", "attn_implementation", "name_or_path", "use_cache"}
+        unknown = [key for key in overrides if key not in known_fields]
+        if unknown:
+            raise ValueError(f"`{cls.__name__}` has no field {', '.join(map(repr, unknown))}.")
+        # Not `from_dict`, which sets overrides after the validation.
+        return cls(**(fields | overrides))
+
+
+@strict
+class GMLPConfig(GMLPBaseConfig):
+    r"""
+    Configuration of the text models (paper, section 4). The defaults are gMLP-base of the paper's Table 5.
+
+    Args (the block's own are in `GMLPBaseConfig`):
+        vocab_size (`int`): Size of the vocabulary; the paper's is 32K cased SentencePieces.
+        max_position_embeddings (`int`):
+            n, the longest sequence. Shorter ones use the leading part of W and b. There are no position embeddings:
+            the name is the one that other code looks for.
+        type_vocab_size (`int`): Segments A and B, as in BERT; 0 leaves the segment embeddings out.
+        toeplitz (`bool`): On by default, as in all of the paper's language experiments.
+        mask_padding (`bool`):
+            With an `attention_mask`, hide padding from the spatial projection and from tiny attention, so that a
+            sequence gives the same output alone, padded, or in any batch. The paper leaves padding visible (section
+            4): `False` does that. Causal models always hide it.
+        mlm_transform (`bool`):
+            BERT's dense, activation and LayerNorm in front of the masked-language-model decoder. A causal language
+            model has none, as GPT-2 has none.
+        sparse_prediction (`bool`):
+            In training, compute masked-language-model logits at the labelled positions only; `logits` then has shape
+            [labelled positions, vocab_size].
+        classifier_dropout (`float`, *optional*): Dropout in front of a classifier; `hidden_dropout_prob` if `None`.
+        pad_token_id, bos_token_id, eos_token_id (`int`): [PAD], [CLS] and [SEP] of the project's tokenizer.
+
+    Example:
+
+    ```python
+    >>> from hf_gmlp import GMLPConfig, GMLPForMaskedLM
+
+    >>> config = GMLPConfig(num_hidden_layers=6, hidden_size=128, intermediate_size=512)
+    >>> model = GMLPForMaskedLM(config)
+    ```
+    """
+
+    model_type = "gmlp"
+    # Of an evaluation by Trainer, which would gather it from all batches.
+    keys_to_ignore_at_inference: ClassVar[list[str]] = ["past_key_values"]
+    code_map: ClassVar[dict[str, str]] = {
+        "AutoModel": "GMLPModel",
+        "AutoModelForPreTraining": "GMLPForMaskedLM",
+        "AutoModelForMaskedLM": "GMLPForMaskedLM",
+        "AutoModelForCausalLM": "GMLPForCausalLM",
+        "AutoModelForSequenceClassification": "GMLPForSequenceClassification",
+        "AutoModelForTokenClassification": "GMLPForTokenClassification",
+        "AutoModelForQuestionAnswering": "GMLPForQuestionAnswering",
+        "AutoModelForMultipleChoice": "GMLPForMultipleChoice",
+    }
+    base_model_fsdp_plan: ClassVar[dict[str, str]] = {
+        "embeddings.word_embeddings": "free_full_weight",
+        "layers.*": "free_full_weight",
+        "norm": "keep_full_weight",
+    }
+
+    vocab_size: int = 32000
+    max_position_embeddings: int = 512
+    type_vocab_size: int = 2
+    toeplitz: bool = True
+    mask_padding: bool = True
+    mlm_transform: bool = True
+    sparse_prediction: bool = False
+    classifier_dropout: float | int | None = None
+    pad_token_id: int | None = 0
+    bos_token_id: int | None = 2
+    eos_token_id: int | list[int] | None = 3
+    tie_word_embeddings: bool = True
+
+    def validate_text(self):
+        """Sizes of the text model."""
+        for name in ("vocab_size", "max_position_embeddings"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"`{name}` must be at least 1, got {getattr(self, name)}.")
+        if self.type_vocab_size < 0:
+            raise ValueError(f"`type_vocab_size` cannot be negative, got {self.type_vocab_size}; 0 means no segments.")
+        if self.classifier_dropout is not None and not 0 <= self.classifier_dropout <= 1:
+            raise ValueError(f"`classifier_dropout` is a probability between 0 and 1, got {self.classifier_dropout}.")
+
+
+@strict
+class GMLPVisionConfig(GMLPBaseConfig):
+    r"""
+    Configuration of the image models (paper, section 3). The defaults are gMLP-S of the paper's Table 1.
+
+    Args (the block's own are in `GMLPBaseConfig`):
+        image_size (`int` or pair of `int`): Height and width in pixels; an `int` means a square.
+        patch_size (`int` or pair of `int`): Height and width of a patch in pixels; it must divide `image_size`.
+        num_channels (`int`): Color channels.
+        pooling (`"cls"` or `"mean"`):
+            "cls" is the protocol of ViT: a [CLS] token in front of the patches (n = 197 at 224 pixels) and a dense
+            layer with tanh before the classifier, which gives the parameter counts of the paper's Table 1. "mean"
+            averages the patches (n = 196, no dense layer), as timm's models do.
+        toeplitz (`bool`): Must be off: patches form a grid, and W[i, j] over a grid is no function of j - i.
+        is_causal (`bool`): Must be off: the patches of an image have no first and no last.
+        classifier_dropout (`float`): Dropout in front of the classifier.
+
+    Example:
+
+    ```python
+    >>> from hf_gmlp import GMLPVisionConfig, GMLPForImageClassification
+
+    >>> model = GMLPForImageClassification(GMLPVisionConfig.from_preset("gmlp-ti16-224", num_labels=10))
+    ```
+    """
+
+    model_type = "gmlp_vision"
+    code_map: ClassVar[dict[str, str]] = {
+        "AutoModel": "GMLPVisionModel",
+        "AutoModelForImageClassification": "GMLPForImageClassification",
+    }
+    base_model_fsdp_plan: ClassVar[dict[str, str]] = {
+        "embeddings": "free_full_weight",
+        "layers.*": "free_full_weight",
+        "norm": "keep_full_weight",
+    }
+
+    hidden_size: int = 256
+    num_hidden_layers: int = 30
+    intermediate_size: int = 1536
+    image_size: int | list[int] | tuple[int, int] = 224
+    patch_size: int | list[int] | tuple[int, int] = 16
+    num_channels: int = 3
+    pooling: Literal["cls", "mean"] = "cls"
+    classifier_dropout: float | int = 0.0
+
+    @property
+    def grid_size(self) -> tuple[int, int]:
+        """Rows and columns of patches."""
+        (height, width), (patch_height, patch_width) = as_pair(self.image_size), as_pair(self.patch_size)
+        return height // patch_height, width // patch_width
+
+    @property
+    def num_prefix_tokens(self) -> int:
+        """Tokens in front of the patches: the [CLS] token, or none."""
+        return 1 if self.pooling == "cls" else 0
+
+    @property
+    def max_position_embeddings(self) -> int:
+        """n, the number of tokens that the spatial projection mixes."""
+        rows, columns = self.grid_size
+        return rows * columns + self.num_prefix_tokens
+
+    def validate_vision(self):
+        """Sizes of the image model."""
+        if self.toeplitz:
+            raise ValueError(
+                "`toeplitz=True` is for text: in an image, the distance between two patches is not the difference of "
+                "their places in the sequence. Leave it off."
+            )
+        if self.is_causal:
+            raise ValueError("`is_causal=True` is for text: the patches of an image all see each other. Leave it off.")
+        if self.num_channels < 1:
+            raise ValueError(f"`num_channels` must be at least 1, got {self.num_channels}.")
+        for name in ("image_size", "patch_size"):
+            if not isinstance(getattr(self, name), int) and len(getattr(self, name)) != 2:
+                raise ValueError(f"`{name}` must be one number or (height, width), got {getattr(self, name)}.")
+        for side, pixels, patch in zip(("height", "width"), as_pair(self.image_size), as_pair(self.patch_size)):
+            if patch < 1 or pixels < 1 or pixels % patch:
+                raise ValueError(
+                    f"The image {side} must be a positive multiple of the patch {side}, got {pixels} and {patch} "
+                    f"pixels. Change `image_size` or `patch_size`."
+                )
+        if not 0 <= self.classifier_dropout <= 1:
+            raise ValueError(f"`classifier_dropout` is a probability between 0 and 1, got {self.classifier_dropout}.")
+
+
+def as_pair(size: int | list[int] | tuple[int, int]) -> tuple[int, int]:
+    """(height, width) of a size that may be given as one number."""
+    return (size, size) if isinstance(size, int) else (size[0], size[1])
+
+
+__all__ = ["GMLPConfig", "GMLPVisionConfig"]

@@ -1,0 +1,461 @@
+# Copyright 2026 The hf_gmlp authors. Licensed under the Apache License, Version 2.0.
+"""The heads of all text models of this project, and their losses, each written once.
+
+A head is a mixin in front of the PreTrainedModel class of an architecture, as transformers' own generic heads are:
+
+    class GMLPForMaskedLM(ForMaskedLM, GMLPPreTrainedModel):
+        base_model_class = GMLPModel
+
+The base model is made as `base_model_class(config, add_pooling_layer=...)` and returns `last_hidden_state` [B, m, D],
+`pooler_output` [B, D] if it has a pooler, and `past_key_values` if it has a cache. This file is saved with every
+checkpoint and needs only torch and transformers.
+
+Shapes: B batch, m tokens, D hidden_size, V vocab_size.
+"""
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+from transformers import PreTrainedConfig, PreTrainedModel
+from transformers.activations import ACT2FN
+from transformers.cache_utils import Cache
+from transformers.loss.loss_utils import fixed_cross_entropy
+from transformers.modeling_outputs import (
+    CausalLMOutputWithPast,
+    MaskedLMOutput,
+    MultipleChoiceModelOutput,
+    QuestionAnsweringModelOutput,
+    SequenceClassifierOutput,
+    TokenClassifierOutput,
+)
+from transformers.processing_utils import Unpack
+from transformers.utils import TransformersKwargs, logging
+from transformers.utils.generic import can_return_tuple
+
+logger = logging.get_logger(__name__)
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Losses. The library's own cast float64 to float32 and, for all but single labels, leave `num_items_in_batch` out, so
+# that a loss comes out N times too large when Trainer accumulates N gradients.
+
+
+def at_least_single(logits: torch.Tensor) -> torch.Tensor:
+    """Half precision in single precision; anything else as it is."""
+    return logits.to(torch.promote_types(logits.dtype, torch.float32))
+
+
+def token_loss(
+    logits: torch.Tensor,
+    labels: torch.Tensor,
+    vocab_size: int | None = None,
+    num_items_in_batch: torch.Tensor | int | None = None,
+    ignore_index: int = -100,
+    **kwargs,
+) -> torch.Tensor:
+    """
+    Cross-entropy over the tokens that have a label.
+
+    Args:
+        logits: [..., classes]
+        labels: [...], the class of each token, or `ignore_index` to leave it out.
+        vocab_size: Not read; the library's losses take it.
+        num_items_in_batch: How many labels the loss is the mean of; those of this batch by default.
+    """
+    labels = labels.to(logits.device).flatten()
+    return fixed_cross_entropy(at_least_single(logits).flatten(0, -2), labels, num_items_in_batch, ignore_index)
+
+
+def next_token_loss(
+    logits: torch.Tensor,
+    labels: torch.Tensor,
+    vocab_size: int | None = None,
+    num_items_in_batch: torch.Tensor | int | None = None,
+    ignore_index: int = -100,
+    shift_labels: torch.Tensor | None = None,
+    **kwargs,
+) -> torch.Tensor:
+    """As `token_loss`, for logits [B, m, V] of the next token. `shift_labels` are labels already shifted."""
+    if shift_labels is None:
+        shift_labels = F.pad(labels, (0, 1), value=ignore_index)[..., 1:]
+    return token_loss(logits, shift_labels, vocab_size, num_items_in_batch, ignore_index)
+
+
+def classification_loss(
+    labels: torch.Tensor,
+    pooled_logits: torch.Tensor,
+    config: PreTrainedConfig,
+    num_items_in_batch: torch.Tensor | int | None = None,
+    **kwargs,
+) -> torch.Tensor:
+    """
+    The loss of the three kinds of `config.problem_type`, found from the labels if it is `None`: mean squared error
+    ("regression"), cross-entropy ("single_label_classification") or binary cross-entropy per label
+    ("multi_label_classification").
+
+    Args:
+        labels: [B] or, with several values per sample, [B, num_labels].
+        pooled_logits: [B, num_labels]
+        num_items_in_batch: How many labels the loss is the mean of; those of this batch by default.
+
+    Raises:
+        ValueError: If `config.problem_type` is not one of the three.
+    """
+    if config.problem_type is None:
+        whole = labels.dtype in (torch.long, torch.int)
+        kind = "single_label_classification" if whole else "multi_label_classification"
+        config.problem_type = "regression" if config.num_labels == 1 else kind
+    labels, logits = labels.to(pooled_logits.device), at_least_single(pooled_logits)
+    if config.problem_type == "single_label_classification":
+        return fixed_cross_entropy(logits, labels.view(-1), num_items_in_batch)
+    distances = {"regression": F.mse_loss, "multi_label_classification": F.binary_cross_entropy_with_logits}
+    if config.problem_type not in distances:
+        raise ValueError(
+            f"`config.problem_type` must be 'regression', 'single_label_classification' or "
+            f"'multi_label_classification', got {config.problem_type!r}."
+        )
+    reduction = "mean" if num_items_in_batch is None else "sum"
+    loss = distances[config.problem_type](logits.view(labels.shape), labels.to(logits.dtype), reduction=reduction)
+    return loss if num_items_in_batch is None else loss / num_items_in_batch
+
+
+def choice_loss(
+    logits: torch.Tensor, labels: torch.Tensor, num_items_in_batch: torch.Tensor | int | None = None, **kwargs
+) -> torch.Tensor:
+    """Cross-entropy over the choices: logits [B, choices], labels [B]."""
+    return fixed_cross_entropy(at_least_single(logits), labels.view(-1).to(logits.device), num_items_in_batch)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Parts of heads
+
+
+class Pooler(nn.Module):
+    """Dense and tanh on one token: BERT's pooler and ViT's pre-logits. [B, D] -> [B, D]"""
+
+    def __init__(self, config: PreTrainedConfig):
+        super().__init__()
+        self.dense = nn.Linear(config.hidden_size, config.hidden_size)
+
+    def forward(self, hidden_states: torch.Tensor) -> torch.Tensor:
+        return torch.tanh(self.dense(hidden_states))
+
+
+class PredictionHead(nn.Module):
+    """BERT's transform before the masked-language-model decoder: dense, activation, LayerNorm. [..., D] -> [..., D]"""
+
+    def __init__(self, config: PreTrainedConfig):
+        super().__init__()
+        self.dense = nn.Linear(config.hidden_size, config.hidden_size)
+        self.activation = ACT2FN[config.hidden_act]
+        self.norm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
+
+    def forward(self, hidden_states: torch.Tensor) -> torch.Tensor:
+        return self.norm(self.activation(self.dense(hidden_states)))
+
+
+def classifier_dropout(config: PreTrainedConfig) -> nn.Dropout:
+    """The dropout in front of a classifier."""
+    rate = config.classifier_dropout
+    return nn.Dropout(config.hidden_dropout_prob if rate is None else rate)
+
+
+class Decoder:
+    """What both language models share: a decoder whose weight is that of the embeddings."""
+
+    base_model_class: type[PreTrainedModel]
+    _tied_weights_keys = {"decoder.weight": "model.embeddings.word_embeddings.weight"}
+    _fsdp_plan = {"decoder": "keep_full_weight"}
+
+    def get_output_embeddings(self) -> nn.Linear:
+        return self.decoder
+
+    def set_output_embeddings(self, new_embeddings: nn.Linear):
+        self.decoder = new_embeddings
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The heads
+
+
+class ForMaskedLM(Decoder):
+    """A masked-language-model head (paper, section 4)."""
+
+    _auto_class = "AutoModelForMaskedLM"
+
+    def __init__(self, config: PreTrainedConfig):
+        super().__init__(config)
+        self.model = self.base_model_class(config, add_pooling_layer=False)
+        self.head = PredictionHead(config) if getattr(config, "mlm_transform", True) else nn.Identity()
+        self.decoder = nn.Linear(config.hidden_size, config.vocab_size)
+        self.loss_function = token_loss
+        self.post_init()
+
+    @can_return_tuple
+    def forward(
+        self,
+        input_ids: torch.LongTensor | None = None,
+        attention_mask: torch.Tensor | None = None,
+        token_type_ids: torch.LongTensor | None = None,
+        inputs_embeds: torch.FloatTensor | None = None,
+        labels: torch.LongTensor | None = None,
+        **kwargs: Unpack[TransformersKwargs],
+    ) -> MaskedLMOutput:
+        r"""
+        Args (others as in the base model):
+            labels: [B, m], the token to predict, or -100 where there is nothing to predict.
+
+        Returns:
+            `loss`, and `logits` [B, m, V]; [labeled positions, V] in training with `config.sparse_prediction`.
+        """
+        outputs = self.model(input_ids, attention_mask, token_type_ids, inputs_embeds, **kwargs | {"return_dict": True})
+        hidden_states = outputs.last_hidden_state
+        if self.config.sparse_prediction and self.training and labels is not None:
+            labeled = labels != -100
+            hidden_states, labels = hidden_states[labeled], labels[labeled]
+        logits = self.decoder(self.head(hidden_states))
+        loss = None
+        if labels is not None:
+            loss = self.loss_function(logits, labels, vocab_size=self.config.vocab_size, **kwargs)
+        return MaskedLMOutput(
+            loss=loss, logits=logits, hidden_states=outputs.hidden_states, attentions=outputs.attentions
+        )
+
+
+class ForCausalLM(Decoder):
+    """A causal-language-model head without a transform, as GPT-2's. The base model must be causal."""
+
+    _auto_class = "AutoModelForCausalLM"
+
+    def __init__(self, config: PreTrainedConfig):
+        super().__init__(config)
+        self.model = self.base_model_class(config, add_pooling_layer=False)
+        self.decoder = nn.Linear(config.hidden_size, config.vocab_size)
+        self.loss_function = next_token_loss
+        self.post_init()
+
+    @can_return_tuple
+    def forward(
+        self,
+        input_ids: torch.LongTensor | None = None,
+        attention_mask: torch.Tensor | None = None,
+        token_type_ids: torch.LongTensor | None = None,
+        inputs_embeds: torch.FloatTensor | None = None,
+        past_key_values: Cache | None = None,
+        use_cache: bool | None = None,
+        labels: torch.LongTensor | None = None,
+        logits_to_keep: int | torch.Tensor = 0,
+        **kwargs: Unpack[TransformersKwargs],
+    ) -> CausalLMOutputWithPast:
+        r"""
+        Args (others as in the base model):
+            labels: [B, m], the tokens themselves, which are shifted here, or -100 where there is nothing to predict.
+            logits_to_keep: How many of the last tokens to compute logits for, or the places of those; all by default.
+
+        Returns:
+            `loss`, `logits` [B, m, V] and `past_key_values`.
+
+        Raises:
+            ValueError: If `config.is_causal` has been turned off.
+        """
+        if not self.config.is_causal:
+            raise ValueError(
+                f"A {type(self).__name__} predicts later tokens, so `config.is_causal` must stay on. Load the "
+                f"checkpoint as a masked language model or as an encoder to see both ways."
+            )
+        if labels is None and kwargs.get("num_items_in_batch") is not None:
+            logger.warning_once(
+                "Trainer has taken the labels out of the batch. If that is for its `label_smoothing_factor`, the loss "
+                "is wrong: Trainer does not shift the labels of a class that transformers does not contain. Pass it a "
+                "`compute_loss_func` that shifts them, or train with run_clm.py."
+            )
+        outputs = self.model(
+            input_ids,
+            attention_mask,
+            token_type_ids,
+            inputs_embeds,
+            past_key_values=past_key_values,
+            use_cache=use_cache,
+            **kwargs | {"return_dict": True},
+        )
+        kept = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep
+        logits = self.decoder(outputs.last_hidden_state[:, kept])
+        loss = None
+        if labels is not None:
+            loss = self.loss_function(logits, labels, vocab_size=self.config.vocab_size, **kwargs)
+        return CausalLMOutputWithPast(
+            loss=loss,
+            logits=logits,
+            past_key_values=outputs.past_key_values,
+            hidden_states=outputs.hidden_states,
+            attentions=outputs.attentions,
+        )
+
+
+class ForSequenceClassification:
+    """A classifier or regressor on the pooler's output, for GLUE's tasks among others."""
+
+    base_model_class: type[PreTrainedModel]
+    _auto_class = "AutoModelForSequenceClassification"
+
+    def __init__(self, config: PreTrainedConfig):
+        super().__init__(config)
+        self.num_labels = config.num_labels
+        self.model = self.base_model_class(config)
+        self.dropout = classifier_dropout(config)
+        self.classifier = nn.Linear(config.hidden_size, config.num_labels)
+        self.loss_function = classification_loss
+        self.post_init()
+
+    @can_return_tuple
+    def forward(
+        self,
+        input_ids: torch.LongTensor | None = None,
+        attention_mask: torch.Tensor | None = None,
+        token_type_ids: torch.LongTensor | None = None,
+        inputs_embeds: torch.FloatTensor | None = None,
+        labels: torch.Tensor | None = None,
+        **kwargs: Unpack[TransformersKwargs],
+    ) -> SequenceClassifierOutput:
+        r"""
+        Args (others as in the base model):
+            labels: [B] of classes or values, or [B, num_labels] of several labels or values per sample.
+
+        Returns:
+            `loss`, and `logits` [B, num_labels].
+        """
+        outputs = self.model(input_ids, attention_mask, token_type_ids, inputs_embeds, **kwargs | {"return_dict": True})
+        logits = self.classifier(self.dropout(outputs.pooler_output))
+        loss = self.loss_function(labels, logits, self.config, **kwargs) if labels is not None else None
+        return SequenceClassifierOutput(
+            loss=loss, logits=logits, hidden_states=outputs.hidden_states, attentions=outputs.attentions
+        )
+
+
+class ForTokenClassification:
+    """A classifier on every token, for named entities and the like."""
+
+    base_model_class: type[PreTrainedModel]
+    _auto_class = "AutoModelForTokenClassification"
+
+    def __init__(self, config: PreTrainedConfig):
+        super().__init__(config)
+        self.num_labels = config.num_labels
+        self.model = self.base_model_class(config, add_pooling_layer=False)
+        self.dropout = classifier_dropout(config)
+        self.classifier = nn.Linear(config.hidden_size, config.num_labels)
+        self.loss_function = token_loss
+        self.post_init()
+
+    @can_return_tuple
+    def forward(
+        self,
+        input_ids: torch.LongTensor | None = None,
+        attention_mask: torch.Tensor | None = None,
+        token_type_ids: torch.LongTensor | None = None,
+        inputs_embeds: torch.FloatTensor | None = None,
+        labels: torch.LongTensor | None = None,
+        **kwargs: Unpack[TransformersKwargs],
+    ) -> TokenClassifierOutput:
+        r"""
+        Args (others as in the base model):
+            labels: [B, m], the class of each token, or -100 to leave it out.
+
+        Returns:
+            `loss`, and `logits` [B, m, num_labels].
+        """
+        outputs = self.model(input_ids, attention_mask, token_type_ids, inputs_embeds, **kwargs | {"return_dict": True})
+        logits = self.classifier(self.dropout(outputs.last_hidden_state))
+        loss = self.loss_function(logits, labels, **kwargs) if labels is not None else None
+        return TokenClassifierOutput(
+            loss=loss, logits=logits, hidden_states=outputs.hidden_states, attentions=outputs.attentions
+        )
+
+
+class ForQuestionAnswering:
+    """Marks the first and the last token of an answer, for SQuAD."""
+
+    base_model_class: type[PreTrainedModel]
+    _auto_class = "AutoModelForQuestionAnswering"
+
+    def __init__(self, config: PreTrainedConfig):
+        super().__init__(config)
+        self.model = self.base_model_class(config, add_pooling_layer=False)
+        self.qa_outputs = nn.Linear(config.hidden_size, 2)
+        self.post_init()
+
+    @can_return_tuple
+    def forward(
+        self,
+        input_ids: torch.LongTensor | None = None,
+        attention_mask: torch.Tensor | None = None,
+        token_type_ids: torch.LongTensor | None = None,
+        inputs_embeds: torch.FloatTensor | None = None,
+        start_positions: torch.LongTensor | None = None,
+        end_positions: torch.LongTensor | None = None,
+        **kwargs: Unpack[TransformersKwargs],
+    ) -> QuestionAnsweringModelOutput:
+        r"""
+        Args (others as in the base model):
+            start_positions, end_positions: [B], the places of the answer's first and last token; positions outside
+                the sequence are left out of the loss.
+
+        Returns:
+            `loss`, and `start_logits` and `end_logits` [B, m].
+        """
+        outputs = self.model(input_ids, attention_mask, token_type_ids, inputs_embeds, **kwargs | {"return_dict": True})
+        start_logits, end_logits = self.qa_outputs(outputs.last_hidden_state).unbind(-1)
+        loss = None
+        if start_positions is not None and end_positions is not None:
+            loss = self.loss_function(start_logits, end_logits, start_positions, end_positions, **kwargs)
+        return QuestionAnsweringModelOutput(
+            loss=loss,
+            start_logits=start_logits.contiguous(),
+            end_logits=end_logits.contiguous(),
+            hidden_states=outputs.hidden_states,
+            attentions=outputs.attentions,
+        )
+
+
+class ForMultipleChoice:
+    """Scores each of several choices by the pooler's output, for SWAG and the like."""
+
+    base_model_class: type[PreTrainedModel]
+    _auto_class = "AutoModelForMultipleChoice"
+
+    def __init__(self, config: PreTrainedConfig):
+        super().__init__(config)
+        self.model = self.base_model_class(config)
+        self.dropout = classifier_dropout(config)
+        self.classifier = nn.Linear(config.hidden_size, 1)
+        # The library has no loss for choices and would take that of a causal language model.
+        self.loss_function = choice_loss
+        self.post_init()
+
+    @can_return_tuple
+    def forward(
+        self,
+        input_ids: torch.LongTensor | None = None,
+        attention_mask: torch.Tensor | None = None,
+        token_type_ids: torch.LongTensor | None = None,
+        inputs_embeds: torch.FloatTensor | None = None,
+        labels: torch.LongTensor | None = None,
+        **kwargs: Unpack[TransformersKwargs],
+    ) -> MultipleChoiceModelOutput:
+        r"""
+        Args (as in the base model, with a dimension for the choices: [B, choices, m] and [B, choices, m, D]):
+            labels: [B], the right choice.
+
+        Returns:
+            `loss`, and `logits` [B, choices].
+        """
+        num_choices = (input_ids if inputs_embeds is None else inputs_embeds).shape[1]
+        flat = [
+            tensor.flatten(0, 1) if tensor is not None else None
+            for tensor in (input_ids, attention_mask, token_type_ids, inputs_embeds)
+        ]
+        outputs = self.model(*flat, **kwargs | {"return_dict": True})
+        logits = self.classifier(self.dropout(outputs.pooler_output)).view(-1, num_choices)
+        loss = self.loss_function(logits, labels, **kwargs) if labels is not None else None
+        return MultipleChoiceModelOutput(
+            loss=loss, logits=logits, hidden_states=outputs.hidden_states, attentions=outputs.attentions
+        )

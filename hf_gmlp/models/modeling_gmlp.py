@@ -1,0 +1,893 @@
+# Copyright 2026 The hf_gmlp authors. Licensed under the Apache License, Version 2.0.
+"""gMLP and aMLP for text and images ("Pay Attention to MLPs", Liu et al., 2021, https://arxiv.org/abs/2105.08050).
+
+Read from top to bottom, this file follows the data: embeddings -> L times GMLPBlock -> final LayerNorm -> heads
+(heads.py). There are no position embeddings: the spatial projection in each block (spatial_gating.py) knows the order.
+
+Shapes: B batch, m tokens (m <= n = config.max_position_embeddings), D hidden_size, F intermediate_size, V vocab_size,
+E spatial_size, A attention_size; t tokens in all, where a causal model is given m and has the t - m before them in a
+cache. This file is saved with every checkpoint and needs only torch and transformers.
+"""
+
+import copy
+import operator
+from collections.abc import Callable
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+from transformers import GenerationConfig, GenerationMixin, PreTrainedModel
+from transformers import initialization as init
+from transformers.activations import ACT2FN
+from transformers.cache_utils import Cache, DynamicCache, DynamicLayer, StaticLayer
+from transformers.masking_utils import create_causal_mask
+from transformers.modeling_layers import GradientCheckpointingLayer
+from transformers.modeling_outputs import (
+    BaseModelOutputWithPooling,
+    BaseModelOutputWithPoolingAndCrossAttentions,
+    ImageClassifierOutput,
+)
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+from transformers.processing_utils import Unpack
+from transformers.utils import TransformersKwargs, logging
+from transformers.utils.generic import can_return_tuple, merge_with_config_defaults
+from transformers.utils.output_capturing import capture_outputs
+
+from .configuration_gmlp import GMLPBaseConfig, GMLPConfig, GMLPVisionConfig, as_pair
+from .heads import (
+    ForCausalLM,
+    ForMaskedLM,
+    ForMultipleChoice,
+    ForQuestionAnswering,
+    ForSequenceClassification,
+    ForTokenClassification,
+    Pooler,
+    classification_loss,
+)
+from .spatial_gating import SpatialGatingUnit, SpatialProjection, shift
+
+logger = logging.get_logger(__name__)
+
+
+class GMLPEmbeddings(nn.Module):
+    """Token and segment embeddings, as in BERT but with no positions and no LayerNorm (the blocks are pre-norm)."""
+
+    def __init__(self, config: GMLPConfig):
+        super().__init__()
+        self.word_embeddings = nn.Embedding(config.vocab_size, config.hidden_size, padding_idx=config.pad_token_id)
+        self.token_type_embeddings = (
+            nn.Embedding(config.type_vocab_size, config.hidden_size) if config.type_vocab_size else None
+        )
+        self.dropout = nn.Dropout(config.hidden_dropout_prob)
+
+    def forward(
+        self,
+        input_ids: torch.Tensor | None = None,  # [B, m]
+        token_type_ids: torch.Tensor | None = None,  # [B, m]
+        inputs_embeds: torch.Tensor | None = None,  # [B, m, D]
+    ) -> torch.Tensor:  # [B, m, D]
+        embeddings = self.word_embeddings(input_ids) if inputs_embeds is None else inputs_embeds
+        if self.token_type_embeddings is not None:
+            if token_type_ids is None:
+                token_type_ids = torch.zeros(embeddings.shape[:2], dtype=torch.long, device=embeddings.device)
+            embeddings = embeddings + self.token_type_embeddings(token_type_ids)
+        return self.dropout(embeddings)
+
+
+class GMLPPatchEmbeddings(nn.Module):
+    """The stem of ViT: a convolution cuts the image into patches; with "cls" pooling a [CLS] token goes in front."""
+
+    def __init__(self, config: GMLPVisionConfig):
+        super().__init__()
+        self.config = config
+        patch_size = as_pair(config.patch_size)
+        self.projection = nn.Conv2d(config.num_channels, config.hidden_size, patch_size, stride=patch_size)
+        self.cls_token = nn.Parameter(torch.empty(1, 1, config.hidden_size)) if config.pooling == "cls" else None
+        self.dropout = nn.Dropout(config.hidden_dropout_prob)
+
+    def forward(self, pixel_values: torch.Tensor) -> torch.Tensor:  # [B, C, H, W] -> [B, n, D]
+        if pixel_values.dim() != 4:
+            raise ValueError(
+                f"`pixel_values` must be a batch of images, [batch, channels, height, width], but its shape is "
+                f"{list(pixel_values.shape)}. Put a single image into a batch with `pixel_values[None]`."
+            )
+        channels, height, width = pixel_values.shape[1:]
+        if channels != self.config.num_channels:
+            raise ValueError(
+                f"The images have {channels} channels and the model takes {self.config.num_channels} "
+                f"(`config.num_channels`). Convert them first, for example to RGB with the image processor."
+            )
+        if (height, width) != as_pair(self.config.image_size):
+            expected = "x".join(str(side) for side in as_pair(self.config.image_size))
+            raise ValueError(
+                f"The images are {height}x{width} pixels and the model takes {expected} (`config.image_size`). Resize "
+                f"them with the image processor, or the model with `model.resize_image_size(({height}, {width}))`."
+            )
+        embeddings = self.projection(pixel_values.to(self.projection.weight.dtype)).flatten(2).transpose(1, 2)
+        if self.cls_token is not None:
+            embeddings = torch.cat([self.cls_token.expand(embeddings.shape[0], -1, -1), embeddings], dim=1)
+        return self.dropout(embeddings)
+
+
+def eager_attention_forward(
+    module: nn.Module,
+    query: torch.Tensor,  # [B, 1, m, A]
+    key: torch.Tensor,  # [B, 1, t, A]
+    value: torch.Tensor,  # [B, 1, t, A]
+    attention_mask: torch.Tensor | None,  # [B, 1, m, t], 0 to see and very negative to hide
+    scaling: float,
+    dropout: float = 0.0,
+    **kwargs: Unpack[TransformersKwargs],
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """The plain form of attention, which can also give its weights: ([B, m, 1, A], [B, 1, m, t])."""
+    weights = torch.matmul(query, key.transpose(2, 3)) * scaling
+    if attention_mask is not None:
+        weights = weights + attention_mask
+    # In half precision, the softmax is taken in single.
+    weights = F.softmax(weights, dim=-1, dtype=torch.promote_types(query.dtype, torch.float32)).to(query.dtype)
+    weights = F.dropout(weights, p=dropout, training=module.training)
+    return torch.matmul(weights, value).transpose(1, 2).contiguous(), weights
+
+
+class GMLPTinyAttention(nn.Module):
+    """The single-head attention that makes an aMLP (Figure 6): [B, m, D] -> [B, m, E]."""
+
+    def __init__(self, config: GMLPBaseConfig, layer_idx: int = 0):
+        super().__init__()
+        self.config = config
+        # Where a cache keeps keys and values: behind the layers of the spatial gating units.
+        self.layer_idx = config.num_hidden_layers + layer_idx
+        self.scaling = config.attention_size**-0.5
+        self.qkv_proj = nn.Linear(config.hidden_size, 3 * config.attention_size)
+        self.out_proj = nn.Linear(config.attention_size, config.spatial_size)
+
+    @property
+    def is_causal(self) -> bool:
+        """Read by attention implementations that build their own mask."""
+        return self.config.is_causal
+
+    def forward(
+        self,
+        hidden_states: torch.Tensor,  # [B, m, D]
+        attention_mask: torch.Tensor | None = None,  # what the attention implementation takes
+        past_key_values: Cache | None = None,
+        **kwargs: Unpack[TransformersKwargs],
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:  # [B, m, E]
+        size, qkv = self.config.attention_size, self.qkv_proj(hidden_states)[:, None]
+        query, key, value = qkv[..., :size], qkv[..., size : 2 * size], qkv[..., 2 * size :]  # [B, 1, m, A]
+        if past_key_values is not None:
+            key, value = past_key_values.update(key, value, self.layer_idx)  # [B, 1, t, A]
+        attention_interface: Callable = ALL_ATTENTION_FUNCTIONS.get_interface(
+            self.config._attn_implementation, eager_attention_forward
+        )
+        output, weights = attention_interface(
+            self,
+            query,
+            key,
+            value,
+            attention_mask,
+            dropout=self.config.attention_probs_dropout_prob if self.training else 0.0,
+            scaling=self.scaling,
+            **kwargs,
+        )
+        return self.out_proj(output.flatten(2)), weights
+
+
+def naive_gating(
+    block: nn.Module,
+    hidden_states: torch.Tensor,
+    padding_mask: torch.Tensor | None = None,
+    attention_mask: torch.Tensor | None = None,
+    first: torch.Tensor | None = None,
+    past_key_values: Cache | None = None,
+    **kwargs: Unpack[TransformersKwargs],
+) -> torch.Tensor:
+    """
+    The branch of a block as the paper writes it: W_out s(gelu(W_in LN(x))) (section 2, Figure 1).
+
+    Args:
+        block: The `GMLPBlock` whose layers are called.
+        hidden_states: x, [B, m, D]
+        padding_mask: [B, m], 1 for tokens and 0 for padding, which the spatial projection then does not see.
+        attention_mask: What the attention implementation takes, for the tiny attention of an aMLP.
+        first: [B], the place of each sequence's first token, if a cache holds padding in front of it.
+        past_key_values: Holds what earlier tokens left, and takes what these leave.
+
+    Returns:
+        [B, m, D]
+    """
+    x = block.norm(hidden_states)
+    z = block.activation_dropout(block.activation(block.proj_in(x)))  # [B, m, F]
+    attention_output = None
+    if block.attention is not None:
+        attention_output = block.attention(x, attention_mask, past_key_values, **kwargs)[0]  # [B, m, E]
+    return block.proj_out(block.spatial_gating_unit(z, attention_output, padding_mask, first, past_key_values))
+
+
+# How a block computes its branch, by the value of `config.gating_implementation`. All have the signature of
+# `naive_gating` and give its outputs and gradients. The installed package adds faster ones here, and its own choice of
+# "auto"; the code of a checkpoint has only this one.
+GATING_IMPLEMENTATIONS: dict[str, Callable[..., torch.Tensor]] = {"auto": naive_gating, "naive": naive_gating}
+
+
+class GMLPBlock(GradientCheckpointingLayer):
+    """
+    x + W_out s(gelu(W_in LN(x))), the block of the paper's Equation 1 and Figure 1; in an aMLP, tiny attention reads
+    LN(x) too and is added to the gate (Figure 6).
+    """
+
+    def __init__(self, config: GMLPBaseConfig, drop_path_rate: float = 0.0, layer_idx: int = 0):
+        super().__init__()
+        self.config = config
+        self.norm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
+        self.proj_in = nn.Linear(config.hidden_size, config.intermediate_size)
+        self.activation = ACT2FN[config.hidden_act]
+        self.activation_dropout = nn.Dropout(config.activation_dropout)
+        self.attention = GMLPTinyAttention(config, layer_idx) if config.attention_size else None
+        self.spatial_gating_unit = SpatialGatingUnit(config, layer_idx)
+        self.proj_out = nn.Linear(config.spatial_size, config.hidden_size)
+        self.dropout = nn.Dropout(config.hidden_dropout_prob)
+        self.drop_path_rate = drop_path_rate
+
+    def forward(
+        self,
+        hidden_states: torch.Tensor,
+        padding_mask: torch.Tensor | None = None,
+        attention_mask: torch.Tensor | None = None,
+        first: torch.Tensor | None = None,
+        past_key_values: Cache | None = None,
+        **kwargs: Unpack[TransformersKwargs],
+    ) -> torch.Tensor:  # [B, m, D]
+        """Arguments as in `naive_gating`."""
+        gating = GATING_IMPLEMENTATIONS[self.config.gating_implementation]
+        branch = gating(self, hidden_states, padding_mask, attention_mask, first, past_key_values, **kwargs)
+        return hidden_states + drop_path(self.dropout(branch), self.drop_path_rate, self.training)
+
+
+def drop_path(branch: torch.Tensor, rate: float, training: bool) -> torch.Tensor:
+    """
+    Stochastic depth (Huang et al., 2016; the paper's [32]): zeroes the branch of a sample with probability `rate` and
+    scales the survivors up by 1 / (1 - rate), so that nothing changes at inference.
+    """
+    if not training or rate == 0.0:
+        return branch
+    survival = torch.empty(branch.shape[0], 1, 1, dtype=branch.dtype, device=branch.device).bernoulli_(1.0 - rate)
+    return branch * survival / (1.0 - rate)
+
+
+class GMLPPreTrainedModel(PreTrainedModel):
+    """Initialization, resizing and the choice of an implementation, shared by all models of this file."""
+
+    config: GMLPConfig
+    base_model_prefix = "model"
+    input_modalities = ("text",)
+    supports_gradient_checkpointing = True
+    _no_split_modules = ["GMLPBlock"]
+    _supports_sdpa = True
+    _supports_flash_attn = True
+    _supports_flex_attn = True
+    _can_compile_fullgraph = True
+    _can_record_outputs = {"hidden_states": GMLPBlock, "attentions": GMLPTinyAttention}
+
+    def __init__(self, config: GMLPBaseConfig, *inputs, **kwargs):
+        super().__init__(config, *inputs, **kwargs)
+        self.set_gating_implementation(config.gating_implementation)
+
+    @torch.no_grad()
+    def _init_weights(self, module: nn.Module):
+        super()._init_weights(module)
+        if self.config.initializer_range == 0 and isinstance(module, (nn.Linear, nn.Embedding, nn.Conv2d)):
+            # The library takes 0 for its default.
+            init.zeros_(module.weight)
+        elif isinstance(module, SpatialProjection):
+            module.reset_parameters(self.config.spatial_initializer_range)
+        elif isinstance(module, GMLPPatchEmbeddings) and module.cls_token is not None:
+            init.normal_(module.cls_token, std=self.config.initializer_range)
+
+    def set_gating_implementation(self, name: str):
+        """
+        Choose how the blocks compute: outputs and gradients stay the same. Checkpoints do not keep the choice.
+
+        Args:
+            name: "naive", the paper's equations; "auto"; or another that is registered, as `import hf_gmlp` does.
+
+        Raises:
+            ValueError: If nothing is registered by that name.
+        """
+        if name not in GATING_IMPLEMENTATIONS:
+            raise ValueError(
+                f"There is no gating implementation {name!r} here. Choose one of: "
+                f"{', '.join(map(repr, GATING_IMPLEMENTATIONS))}. The package hf_gmlp registers its own when it is "
+                f"imported; a checkpoint's own code has only the naive one."
+            )
+        self.config.gating_implementation = name
+
+    def spatial_projections(self) -> list[SpatialProjection]:
+        """The W and b of every block, from the first to the last."""
+        return [module for module in self.modules() if isinstance(module, SpatialProjection)]
+
+    def get_position_embeddings(self) -> tuple[nn.Parameter, ...]:
+        """The spatial weights of every block, which is where a gMLP keeps its positions."""
+        return tuple(projection.weight for projection in self.spatial_projections())
+
+    def resize_position_embeddings(self, new_num_position_embeddings: int):
+        """
+        Change n, the longest sequence the model takes, in place. Sequences up to the old n keep their outputs; the
+        new part starts as at initialization (no mixing, bias one) and needs training. A Toeplitz model keeps what it
+        learned about every offset and applies it at the new places. Make the optimizer after this, not before.
+
+        Args:
+            new_num_position_embeddings: The new n, at least 1.
+
+        Raises:
+            ValueError: If it is not a whole number of at least 1; nothing has changed then.
+        """
+        length = whole_number(new_num_position_embeddings)
+        if type(length) is not int or length < 1:
+            raise ValueError(f"A model takes sequences of at least 1 token, got {new_num_position_embeddings!r}.")
+        self.config.max_position_embeddings = self.base_model.length = length
+        for projection in self.spatial_projections():
+            projection.resize(length)
+
+
+def build_layers(config: GMLPBaseConfig) -> nn.ModuleList:
+    """L blocks; block l is dropped with probability l / L * drop_path_rate in training (the paper's [32])."""
+    depth = config.num_hidden_layers
+    return nn.ModuleList(GMLPBlock(config, config.drop_path_rate * (i + 1) / depth, i) for i in range(depth))
+
+
+class GMLPCacheLayer(DynamicLayer):
+    """
+    transformers' growing cache layer, which copies all earlier tokens for each new one, with one change: where no
+    gradient can be asked for, it writes into a buffer of n rows, since no text is longer than n.
+
+    Rows that were handed out are never written again. A layer goes on in its buffer only behind the last row that
+    anybody has written, and only while its keys are the tensor that it handed out last: a cache that was cropped,
+    reordered, moved, branched off or filled in inference mode gets a buffer of its own.
+    """
+
+    def __init__(self, max_length: int):
+        super().__init__()
+        self.max_length = max_length
+        self.buffer: CacheBuffer | None = None
+
+    def update(
+        self, key_states: torch.Tensor, value_states: torch.Tensor, *args, **kwargs
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """[B, 1, m, width] each -> all that the layer holds, [B, 1, t, width] each."""
+        if torch.is_grad_enabled() or torch.compiler.is_compiling():
+            self.buffer = None
+            return super().update(key_states, value_states)
+        if not self.is_initialized:
+            self.lazy_initialization(key_states, value_states)
+        if self.buffer is None or not self.buffer.continues(self.keys):
+            start = self.get_seq_length()
+            length = max(self.max_length, start + key_states.shape[2])
+            self.buffer = CacheBuffer(key_states, value_states, length)
+            if start:
+                self.buffer.append(self.keys, self.values)
+        self.keys, self.values = self.buffer.append(key_states, value_states)
+        return self.keys, self.values
+
+    def offload(self):
+        super().offload()
+        self.buffer = None
+
+    def reset(self):
+        super().reset()
+        self.buffer = None
+
+
+class CacheBuffer:
+    """Room for the keys and values of `length` tokens, each [B, 1, length, width], which copies of a cache share."""
+
+    def __init__(self, keys: torch.Tensor, values: torch.Tensor, length: int):
+        self.keys, self.values = (x.new_empty(*x.shape[:2], length, x.shape[3]) for x in (keys, values))
+        self.filled = 0
+        self.handed_out: torch.Tensor | None = None
+
+    def continues(self, keys: torch.Tensor) -> bool:
+        """Whether `keys` are what was handed out last, and the rows behind them may be written."""
+        writable = torch.is_inference_mode_enabled() or not self.keys.is_inference()
+        return keys is self.handed_out and writable and self.filled < self.keys.shape[2]
+
+    def append(self, keys: torch.Tensor, values: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """All rows so far."""
+        rows = slice(self.filled, self.filled + keys.shape[2])
+        self.keys[:, :, rows], self.values[:, :, rows] = keys, values
+        self.filled = rows.stop
+        self.handed_out = self.keys[:, :, : self.filled]
+        return self.handed_out, self.values[:, :, : self.filled]
+
+
+def prepare_cache(past_key_values: Cache, config: GMLPConfig) -> Cache:
+    """
+    Gives an empty cache of transformers the layers that this model needs: one per block for v, and one per block for
+    keys and values if there is tiny attention. Growing layers become `GMLPCacheLayer`s.
+
+    Raises:
+        ValueError: If the cache has layers of another kind, as quantized and paged caches have, or if it is a static
+            one of more than n tokens.
+    """
+    layers = getattr(past_key_values, "layers", None)
+    if layers is None or any(type(layer) not in (DynamicLayer, GMLPCacheLayer, StaticLayer) for layer in layers):
+        raise ValueError(
+            f"A gMLP takes the dynamic, offloaded and static caches of transformers, and not a "
+            f"{type(past_key_values).__name__} of other layers. Leave `cache_implementation` and `past_key_values` to "
+            f"`generate`."
+        )
+    if any(layer.is_initialized for layer in layers):
+        return past_key_values
+    n, count = config.max_position_embeddings, config.num_hidden_layers * (2 if config.attention_size else 1)
+    if layers and type(layers[0]) is StaticLayer:
+        room = layers[0].max_cache_len
+        if room > n:
+            raise ValueError(
+                f"The static cache has room for {room} tokens and the model takes up to {n} "
+                f"(`config.max_position_embeddings`). Make it with `max_cache_len={n}` or less."
+            )
+        layers += [StaticLayer(max_cache_len=room) for _ in range(count - len(layers))]
+    elif not layers or type(layers[0]) is DynamicLayer:
+        past_key_values.layers = [GMLPCacheLayer(n) for _ in range(count)]
+        past_key_values.layer_class_to_replicate = None
+    return past_key_values
+
+
+def first_places(attention_mask: torch.Tensor) -> torch.Tensor:
+    """The place of each sequence's first token: [B, t] -> [B]. 0 if there is none."""
+    return (attention_mask != 0).long().argmax(-1)
+
+
+def last_places(attention_mask: torch.Tensor) -> torch.Tensor:
+    """The place of each sequence's last token: [B, t] -> [B]. 0 if there is none."""
+    places = torch.arange(attention_mask.shape[1], device=attention_mask.device)
+    return torch.where(attention_mask != 0, places, 0).amax(-1)
+
+
+def refuse_packing(kwargs: dict, places: torch.Tensor, attention_mask: torch.Tensor | None):
+    """
+    Args:
+        kwargs: Of a forward pass. What describes packed sequences is taken out.
+        places: [B, m] or [1, m], the place of each token in its sequence.
+        attention_mask: [B, m], 0 where the place does not matter.
+
+    Raises:
+        ValueError: If several sequences are packed into a row, or tokens have other places than these.
+    """
+    refusal = (
+        "A spatial projection reads a row as one sequence from its first token on, and {} would have it mix or move "
+        "sequences. Give each sequence a row of its own, with padding and an `attention_mask`."
+    )
+    for name in ("seq_idx", "cu_seq_lens_q", "cu_seq_lens_k", "cu_seqlens", "max_length_q", "max_length_k"):
+        if kwargs.pop(name, None) is not None:
+            raise ValueError(refusal.format(f"packing by `{name}`"))
+    position_ids = kwargs.pop("position_ids", None)
+    if position_ids is None:
+        return
+    differs = torch.tensor(True)
+    if position_ids.shape[-1] == places.shape[-1]:
+        differs = position_ids.to(places.device) != places
+        if attention_mask is not None:
+            differs = differs & (attention_mask != 0)
+    if bool(differs.any()):
+        raise ValueError(refusal.format("`position_ids` that do not count its tokens from 0"))
+
+
+def check_length(config: GMLPBaseConfig, length: int):
+    """
+    Raises:
+        ValueError: If n in the config is not the `length` that W has.
+    """
+    if config.max_position_embeddings != length:
+        raise ValueError(
+            f"The config says {config.max_position_embeddings} tokens (`max_position_embeddings`) and W has weights "
+            f"for {length}. Undo the change of the config and call `model.resize_position_embeddings` or "
+            f"`model.resize_image_size`, which change both."
+        )
+
+
+class GMLPModel(GMLPPreTrainedModel):
+    """
+    The text model: embeddings, blocks and a final LayerNorm, and BERT's pooler unless `add_pooling_layer=False`.
+
+    It looks both ways, as an encoder, unless `config.is_causal`. The pooler of a causal model reads the last token, the
+    only one that has seen the others.
+    """
+
+    _auto_class = "AutoModel"
+
+    def __init__(self, config: GMLPConfig, add_pooling_layer: bool = True):
+        super().__init__(config)
+        self.length = config.max_position_embeddings
+        self.embeddings = GMLPEmbeddings(config)
+        self.layers = build_layers(config)
+        self.norm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
+        self.pooler = Pooler(config) if add_pooling_layer else None
+        self.post_init()
+
+    def get_input_embeddings(self) -> nn.Embedding:
+        return self.embeddings.word_embeddings
+
+    def set_input_embeddings(self, value: nn.Embedding):
+        self.embeddings.word_embeddings = value
+
+    @merge_with_config_defaults
+    @can_return_tuple
+    def forward(
+        self,
+        input_ids: torch.LongTensor | None = None,
+        attention_mask: torch.Tensor | None = None,
+        token_type_ids: torch.LongTensor | None = None,
+        inputs_embeds: torch.FloatTensor | None = None,
+        past_key_values: Cache | None = None,
+        use_cache: bool | None = None,
+        **kwargs: Unpack[TransformersKwargs],
+    ) -> BaseModelOutputWithPoolingAndCrossAttentions:
+        r"""
+        Args:
+            input_ids: [B, m], with m <= n.
+            attention_mask: [B, m], 1 for tokens and 0 for padding, on either side: rows and columns of W are counted
+                from a sequence's first token. With `past_key_values` [B, t], for the tokens in it too.
+            token_type_ids: [B, m], the segment of each token; all 0 by default.
+            inputs_embeds: [B, m, D], in place of `input_ids`.
+            past_key_values: What a causal model remembers of tokens before these, which it is then not given again.
+            use_cache: Whether to make a cache if there is none; off by default.
+
+        Returns:
+            `last_hidden_state` [B, m, D], `pooler_output` [B, D] and `past_key_values`, if there is a cache.
+
+        Raises:
+            ValueError: If both or neither of `input_ids` and `inputs_embeds` are given, if the sequence, with what is
+                in the cache, is longer than n, if the mask is not of its shape, if the model cannot use the cache, or
+                if sequences are packed.
+        """
+        if (input_ids is None) == (inputs_embeds is None):
+            raise ValueError("Give the model either `input_ids` or `inputs_embeds`, and not both.")
+        if past_key_values is not None and not self.config.is_causal:
+            raise ValueError(
+                "`past_key_values` is for causal models (`config.is_causal`): in this one, each new token changes what "
+                "all the earlier ones are."
+            )
+        check_length(self.config, self.length)
+        if past_key_values is None and use_cache and self.config.is_causal:
+            past_key_values = DynamicCache()
+        start, room = 0, None
+        if past_key_values is not None:
+            prepare_cache(past_key_values, self.config)
+            # Of a static cache, a tensor, which its layers count up.
+            start = past_key_values.get_seq_length() + 0
+            room = past_key_values.get_max_length() if past_key_values.is_compileable else None
+        shape = (input_ids if inputs_embeds is None else inputs_embeds).shape[:2]
+        device = (input_ids if inputs_embeds is None else inputs_embeds).device
+        length = shape[1] + start if room is None else room
+        if length > self.config.max_position_embeddings:
+            raise ValueError(
+                f"The sequences have {length} tokens and the model takes up to {self.config.max_position_embeddings} "
+                f"(`config.max_position_embeddings`). Truncate them, or grow the model with "
+                f"`model.resize_position_embeddings({length})` and train it on."
+            )
+        if attention_mask is not None and room is not None and attention_mask.shape != (shape[0], room):
+            # Not of the size of the static cache, as `generate` makes it: then it must cover just the tokens so far.
+            length = int(start) + shape[1]
+        if attention_mask is not None and attention_mask.shape != (shape[0], length):
+            raise ValueError(
+                f"`attention_mask` must have one entry per token, shape {(shape[0], length)}, got "
+                f"{tuple(attention_mask.shape)}: a spatial projection has no masks between pairs of tokens."
+            )
+
+        places = torch.arange(shape[1], device=device)[None] + start
+        padding_mask = first = moved = None
+        if attention_mask is not None:
+            attention_mask = F.pad(attention_mask.to(device), (0, 0 if room is None else room - length))
+            first = first_places(attention_mask)
+            padding_mask = attention_mask.gather(1, places.expand(shape))
+        refuse_packing(kwargs, places if first is None else places - first[:, None], padding_mask)
+        if first is not None and past_key_values is None:
+            # Padding in front goes behind, for all blocks at once; the outputs come back below.
+            moved, first = first, None
+            input_ids, token_type_ids, inputs_embeds, padding_mask = (
+                None if x is None else shift(x, moved) for x in (input_ids, token_type_ids, inputs_embeds, padding_mask)
+            )
+            attention_mask = padding_mask
+
+        hidden_states = self.embeddings(input_ids, token_type_ids, inputs_embeds)
+        # No token of a causal model sees padding behind it, and padding before it has no row of W.
+        hides = self.config.mask_padding or self.config.is_causal
+        pair_mask = None
+        if self.config.attention_size:
+            # One that lets tokens see each other both ways, unless `config.is_causal`.
+            pair_mask = create_causal_mask(
+                config=self.config,
+                inputs_embeds=hidden_states,
+                attention_mask=attention_mask if hides else None,
+                past_key_values=past_key_values,
+            )
+        outputs = self.apply_layers(
+            hidden_states,
+            padding_mask if hides else None,
+            pair_mask,
+            first,
+            past_key_values=past_key_values,
+            **kwargs | {"return_dict": True},
+        )
+        hidden_states, pooled = outputs.last_hidden_state, None
+        if self.pooler is not None and not self.config.is_causal:
+            pooled = self.pooler(hidden_states[:, 0])
+        elif self.pooler is not None and padding_mask is None:
+            pooled = self.pooler(hidden_states[:, -1])
+        elif self.pooler is not None:
+            pooled = self.pooler(hidden_states[torch.arange(shape[0], device=device), last_places(padding_mask)])
+        all_states, attentions = outputs.hidden_states, outputs.attentions
+        if moved is not None:
+            hidden_states = shift(hidden_states, -moved)
+            if all_states is not None:
+                all_states = tuple(None if x is None else shift(x, -moved) for x in all_states)
+            if attentions is not None:  # [B, 1, m, m]
+                attentions = tuple(
+                    shift(shift(x[:, 0], -moved).mT, -moved).mT[:, None] if x is not None else None for x in attentions
+                )
+        return BaseModelOutputWithPoolingAndCrossAttentions(
+            last_hidden_state=hidden_states,
+            pooler_output=pooled,
+            past_key_values=past_key_values,
+            hidden_states=all_states,
+            attentions=attentions,
+        )
+
+    @capture_outputs
+    def apply_layers(
+        self,
+        hidden_states: torch.Tensor,
+        padding_mask: torch.Tensor | None,
+        attention_mask: torch.Tensor | None,
+        first: torch.Tensor | None,
+        past_key_values: Cache | None = None,
+        **kwargs: Unpack[TransformersKwargs],
+    ) -> BaseModelOutputWithPoolingAndCrossAttentions:
+        """All blocks and the final LayerNorm; arguments as in `naive_gating`."""
+        for layer in self.layers:
+            hidden_states = layer(
+                hidden_states, padding_mask, attention_mask, first, past_key_values=past_key_values, **kwargs
+            )
+        return BaseModelOutputWithPoolingAndCrossAttentions(last_hidden_state=self.norm(hidden_states))
+
+
+class GMLPForMaskedLM(ForMaskedLM, GMLPPreTrainedModel):
+    """gMLP with a masked-language-model head; the decoder's weight is the embeddings' (paper, section 4)."""
+
+    base_model_class = GMLPModel
+
+
+class GMLPForCausalLM(ForCausalLM, GMLPPreTrainedModel, GenerationMixin):
+    """
+    gMLP that predicts the next token, and generates. No token sees a later one, whatever the config says: a
+    masked language model's checkpoint opens as this too, with the weights that look ahead hidden, to be trained on.
+
+    There is no transform in front of the decoder, whose weight is the embeddings', and a text ends at n tokens.
+    """
+
+    base_model_class = GMLPModel
+
+    def __init__(self, config: GMLPConfig):
+        if not config.is_causal:
+            # A copy: the caller's may be there for a masked language model too.
+            config = copy.deepcopy(config)
+            config.is_causal = True
+        super().__init__(config)
+
+    def create_masks_for_generate(
+        self, attention_mask: torch.Tensor | None, past_key_values: Cache, **kwargs
+    ) -> torch.Tensor | None:
+        """Part of `generate` with a static cache: the mask at the size of the cache, so that its shape stays."""
+        if attention_mask is None:
+            return None
+        return F.pad(attention_mask, (0, past_key_values.get_max_length() - attention_mask.shape[1]))
+
+    def init_continuous_batching(self, *args, **kwargs):
+        """Refused. Continuous batching packs the tokens of several texts into one row."""
+        raise ValueError(
+            "A gMLP has no continuous batching and no paged cache: its spatial projections read a row as one text. Use "
+            "`generate` with a batch of padded prompts."
+        )
+
+    def _prepare_generated_length(
+        self, generation_config: GenerationConfig, input_ids_length: int, inputs_tensor: torch.Tensor, **kwargs
+    ) -> GenerationConfig:
+        """Part of `generate`: ends it at n tokens, and says so before it begins. Refuses caches that cannot work."""
+        cache = generation_config.cache_implementation or ""
+        if cache == "quantized" or ("offloaded" in cache and not torch.accelerator.is_available()):
+            need = "keys of the width of values" if cache == "quantized" else "an accelerator to offload from"
+            raise ValueError(
+                f"`cache_implementation={cache!r}` needs {need}, which is not there. Leave it out, or use 'static'."
+            )
+        generation_config = super()._prepare_generated_length(
+            generation_config, input_ids_length=input_ids_length, inputs_tensor=inputs_tensor, **kwargs
+        )
+        n, prompt = self.config.max_position_embeddings, max(input_ids_length, inputs_tensor.shape[1])
+        # In the count of `generate`, which leaves out a prompt that is given as embeddings.
+        limit = n - prompt + input_ids_length
+        wanted = max(prompt + 1, prompt - input_ids_length + generation_config.max_length)
+        grow = f"`model.resize_position_embeddings({wanted})`"
+        if prompt >= n:
+            raise ValueError(
+                f"The prompt has {prompt} tokens, and with what follows it the model takes up to {n} "
+                f"(`config.max_position_embeddings`). Shorten it, or grow the model with {grow} and train it on."
+            )
+        if generation_config.max_length > limit:
+            logger.warning(
+                f"The text will end at {n} tokens (`config.max_position_embeddings`), {n - prompt} after the prompt, "
+                f"and not {generation_config.max_length - input_ids_length} as asked for. To have more, grow the model "
+                f"with {grow} and train it on."
+            )
+            generation_config.max_length = limit
+        return generation_config
+
+
+class GMLPForSequenceClassification(ForSequenceClassification, GMLPPreTrainedModel):
+    """gMLP with a classifier or regressor on BERT's pooler, for GLUE's tasks among others."""
+
+    base_model_class = GMLPModel
+
+
+class GMLPForTokenClassification(ForTokenClassification, GMLPPreTrainedModel):
+    """gMLP with a classifier on every token, for named entities and the like."""
+
+    base_model_class = GMLPModel
+
+
+class GMLPForQuestionAnswering(ForQuestionAnswering, GMLPPreTrainedModel):
+    """gMLP that marks the first and the last token of an answer, for SQuAD."""
+
+    base_model_class = GMLPModel
+
+
+class GMLPForMultipleChoice(ForMultipleChoice, GMLPPreTrainedModel):
+    """gMLP that scores each of several choices by BERT's pooler, for SWAG and the like."""
+
+    base_model_class = GMLPModel
+
+
+def whole_number(value: object) -> object:
+    """NumPy's and others' integers as Python's, which a config takes; anything else as it is."""
+    return operator.index(value) if hasattr(value, "__index__") else value
+
+
+class GMLPVisionPreTrainedModel(GMLPPreTrainedModel):
+    """What the image models share."""
+
+    config: GMLPVisionConfig
+    main_input_name = "pixel_values"
+    input_modalities = ("image",)
+
+    def resize_position_embeddings(self, new_num_position_embeddings: int):
+        raise ValueError(
+            "The tokens of an image model are the patches of its image: change their number with "
+            "`model.resize_image_size((height, width))`."
+        )
+
+    def resize_image_size(self, image_size: int | tuple[int, int]):
+        """
+        Make the model take images of another size, in place: W is interpolated over the grid of patches, on its row
+        side and on its column side, and b over its patches. Exact when the size stays; train on when it does not.
+        Give the image processor the new size too, and make the optimizer after this, not before.
+
+        Args:
+            image_size: Pixels, one number for a square or (height, width); multiples of the patch size.
+
+        Raises:
+            ValueError: If the patches do not divide the new size.
+        """
+        old_grid, old_size = self.config.grid_size, self.config.image_size
+        if isinstance(image_size, (list, tuple)):
+            image_size = tuple(whole_number(side) for side in image_size)
+        self.config.image_size = whole_number(image_size)
+        try:
+            self.config.validate()
+        except Exception:
+            self.config.image_size = old_size
+            raise
+        self.base_model.length = self.config.max_position_embeddings
+        for projection in self.spatial_projections():
+            projection.resize_grid(old_grid, self.config.grid_size, self.config.num_prefix_tokens)
+
+
+class GMLPVisionModel(GMLPVisionPreTrainedModel):
+    """
+    The image encoder: patches, blocks and a final LayerNorm, then `config.pooling` unless `add_pooling_layer=False`.
+    """
+
+    _auto_class = "AutoModel"
+
+    def __init__(self, config: GMLPVisionConfig, add_pooling_layer: bool = True):
+        super().__init__(config)
+        self.length = config.max_position_embeddings
+        self.embeddings = GMLPPatchEmbeddings(config)
+        self.layers = build_layers(config)
+        self.norm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
+        self.add_pooling_layer = add_pooling_layer
+        self.pooler = Pooler(config) if add_pooling_layer and config.pooling == "cls" else None
+        self.post_init()
+
+    def get_input_embeddings(self) -> nn.Module:
+        return self.embeddings.projection
+
+    @merge_with_config_defaults
+    @capture_outputs
+    def forward(
+        self, pixel_values: torch.FloatTensor | None = None, **kwargs: Unpack[TransformersKwargs]
+    ) -> BaseModelOutputWithPooling:
+        r"""
+        Args:
+            pixel_values: [B, channels, height, width], of the size in the config.
+
+        Returns:
+            `last_hidden_state` [B, n, D] and `pooler_output` [B, D].
+
+        Raises:
+            ValueError: If there are no images, or they have another size or number of channels than the config says.
+        """
+        if pixel_values is None:
+            raise ValueError("Give the model `pixel_values`; the image processor makes them from images.")
+        check_length(self.config, self.length)
+        hidden_states = self.embeddings(pixel_values)
+        for layer in self.layers:
+            hidden_states = layer(hidden_states, **kwargs)
+        hidden_states = self.norm(hidden_states)
+        pooled = None
+        if self.pooler is not None:
+            pooled = self.pooler(hidden_states[:, 0])
+        elif self.add_pooling_layer:
+            pooled = hidden_states.mean(dim=1)
+        return BaseModelOutputWithPooling(last_hidden_state=hidden_states, pooler_output=pooled)
+
+
+class GMLPForImageClassification(GMLPVisionPreTrainedModel):
+    """gMLP with an image classifier, for ImageNet (paper, section 3)."""
+
+    _auto_class = "AutoModelForImageClassification"
+
+    def __init__(self, config: GMLPVisionConfig):
+        super().__init__(config)
+        self.num_labels = config.num_labels
+        self.model = GMLPVisionModel(config)
+        self.dropout = nn.Dropout(config.classifier_dropout)
+        self.classifier = nn.Linear(config.hidden_size, config.num_labels)
+        self.loss_function = classification_loss
+        self.post_init()
+
+    @can_return_tuple
+    def forward(
+        self,
+        pixel_values: torch.FloatTensor | None = None,
+        labels: torch.Tensor | None = None,
+        **kwargs: Unpack[TransformersKwargs],
+    ) -> ImageClassifierOutput:
+        r"""
+        Args:
+            pixel_values: [B, channels, height, width], of the size in the config.
+            labels: [B] of classes, or [B, num_labels] of several labels per image.
+
+        Returns:
+            `loss`, and `logits` [B, num_labels].
+        """
+        outputs = self.model(pixel_values, **kwargs | {"return_dict": True})
+        logits = self.classifier(self.dropout(outputs.pooler_output))
+        loss = self.loss_function(labels, logits, self.config, **kwargs) if labels is not None else None
+        return ImageClassifierOutput(
+            loss=loss, logits=logits, hidden_states=outputs.hidden_states, attentions=outputs.attentions
+        )
+
+
+__all__ = [
+    "GMLPForCausalLM",
+    "GMLPForImageClassification",
+    "GMLPForMaskedLM",
+    "GMLPForMultipleChoice",
+    "GMLPForQuestionAnswering",
+    "GMLPForSequenceClassification",
+    "GMLPForTokenClassification",
+    "GMLPModel",
+    "GMLPPreTrainedModel",
+    "GMLPVisionModel",
+    "GMLPVisionPreTrainedModel",
+]

@@ -1,0 +1,33 @@
+"""Checkpoints saved before the first release open with the logits that they had then."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from transformers import AutoModelForCausalLM, AutoModelForImageClassification, AutoModelForMaskedLM
+
+FIXTURES = Path(__file__).parent.parent / "fixtures"
+
+
+@pytest.mark.parametrize(
+    "name, auto_class",
+    [
+        ("amlp-masked-lm", AutoModelForMaskedLM),
+        ("gmlp-causal-lm", AutoModelForCausalLM),
+        ("gmlp-images", AutoModelForImageClassification),
+        ("bert-relpos-masked-lm", AutoModelForMaskedLM),
+    ],
+)
+@pytest.mark.parametrize("implementation", ["auto", "naive"])
+def test_an_early_checkpoint(name, auto_class, implementation):
+    options = {"gating_implementation": implementation} if name != "bert-relpos-masked-lm" else {}
+    model, info = auto_class.from_pretrained(FIXTURES / name, output_loading_info=True, **options)
+    assert not info["missing_keys"] and not info["unexpected_keys"]
+    inputs = load_file(FIXTURES / name / "expected.safetensors")
+    expected = inputs.pop("logits")
+    with torch.no_grad():
+        torch.testing.assert_close(model(**inputs).logits, expected, atol=1e-5, rtol=1e-5)
+    if options:
+        assert model.config.gating_implementation == implementation
+        assert "gating_implementation" not in model.config.to_json_string()

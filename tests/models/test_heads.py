@@ -1,0 +1,80 @@
+"""The losses of the heads against PyTorch's, by hand."""
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+from hf_gmlp import GMLPForSequenceClassification, GMLPForTokenClassification
+from hf_gmlp.models.heads import choice_loss, classification_loss, next_token_loss, token_loss
+
+
+@pytest.mark.parametrize("num_items", [None, 10, torch.tensor(7)])
+@pytest.mark.parametrize(
+    "num_labels, problem_type, labels, found, distance",
+    [
+        (1, None, torch.tensor([0.5, -1.0, 2.0]), "regression", F.mse_loss),
+        (1, None, torch.tensor([1, 0, 3]), "regression", F.mse_loss),
+        (3, None, torch.tensor([1, 0, 2]), "single_label_classification", F.cross_entropy),
+        (3, None, torch.tensor([1, -100, 2]), "single_label_classification", F.cross_entropy),
+        (3, None, torch.eye(3), "multi_label_classification", F.binary_cross_entropy_with_logits),
+        (3, "multi_label_classification", torch.eye(3).long(), None, F.binary_cross_entropy_with_logits),
+        (3, "regression", torch.ones(3, 3), None, F.mse_loss),
+    ],
+)
+def test_classification_loss(text_config, num_labels, problem_type, labels, found, distance, num_items):
+    config = text_config(num_labels=num_labels)
+    config.problem_type = problem_type
+    logits = torch.randn(3, num_labels)
+    loss = classification_loss(labels, logits, config, num_items)
+    assert config.problem_type == (found or problem_type)
+    inputs = (logits, labels)
+    if distance is not F.cross_entropy:
+        inputs = logits.view(labels.shape), labels.float()
+    expected = distance(*inputs) if num_items is None else distance(*inputs, reduction="sum") / num_items
+    torch.testing.assert_close(loss, expected)
+
+
+def test_an_unknown_problem(text_config):
+    config = text_config()
+    config.problem_type = "ranking"
+    with pytest.raises(ValueError, match="`config.problem_type` must be.*got 'ranking'"):
+        classification_loss(torch.ones(3, 3), torch.randn(3, 3), config)
+
+
+@pytest.mark.parametrize("num_items", [None, 5])
+def test_token_losses(num_items):
+    logits, labels = torch.randn(2, 6, 9), torch.randint(0, 9, (2, 6))
+    labels[0, :3] = -100
+    reduction = "mean" if num_items is None else "sum"
+    count = num_items or 1
+    expected = F.cross_entropy(logits.flatten(0, 1), labels.flatten(), reduction=reduction) / count
+    torch.testing.assert_close(token_loss(logits, labels, num_items_in_batch=num_items), expected)
+    shifted = F.cross_entropy(logits[:, :-1].flatten(0, 1), labels[:, 1:].flatten(), reduction=reduction) / count
+    torch.testing.assert_close(next_token_loss(logits, labels, num_items_in_batch=num_items), shifted)
+    given = next_token_loss(logits, labels, num_items_in_batch=num_items, shift_labels=labels)
+    torch.testing.assert_close(given, expected)
+
+
+@pytest.mark.parametrize(
+    "dtype, expected", [(torch.float64, torch.float64), (torch.float32, torch.float32), (torch.bfloat16, torch.float32)]
+)
+def test_losses_keep_double_precision(text_config, dtype, expected):
+    logits, labels = torch.randn(4, 3).to(dtype), torch.tensor([0, 1, 2, 0])
+    assert choice_loss(logits, labels).dtype == expected
+    assert token_loss(logits, labels).dtype == expected
+    assert next_token_loss(logits[None], labels[None]).dtype == expected
+    for kind, values in (("regression", torch.ones(4, 3)), ("multi_label_classification", torch.ones(4, 3))):
+        config = text_config()
+        config.problem_type = kind
+        assert classification_loss(values, logits, config).dtype == expected
+    assert classification_loss(labels, logits, text_config()).dtype == expected
+
+
+def test_a_config_that_asks_for_tuples(text_config, far_model, random_ids):
+    for model_class in (GMLPForSequenceClassification, GMLPForTokenClassification):
+        model, ids = far_model(model_class, text_config()), random_ids(2, 7)
+        expected = model(ids).logits
+        model.config.return_dict = False
+        (logits,) = model(ids)
+        assert torch.equal(logits, expected)
+        assert torch.equal(model(ids, return_dict=True).logits, expected)

@@ -1,0 +1,225 @@
+"""The Toeplitz matrix, the spatial projection and the four gatings, each against another description of the same."""
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from torch import nn
+from torch.nn import functional as F
+
+from hf_gmlp.models.spatial_gating import SpatialGatingUnit, SpatialProjection, shift, spatial_matrix
+
+from ..peers.appendix_c import create_toeplitz_matrix
+
+GATINGS = ["split", "multiplicative", "additive", "linear"]
+
+
+def make_projection(length, toeplitz=False, dtype=torch.float32):
+    projection = SpatialProjection(length, toeplitz).to(dtype)
+    nn.init.normal_(projection.weight, std=0.3)
+    nn.init.normal_(projection.bias)
+    return projection
+
+
+@pytest.mark.parametrize("n", [2, 3, 5, 8, 17])
+def test_toeplitz_matrix_is_that_of_appendix_c(n):
+    weight = torch.randn(2 * n - 1)
+    expected = create_toeplitz_matrix(weight.numpy())
+    for m in range(1, n + 1):
+        np.testing.assert_array_equal(spatial_matrix(weight, m).numpy(), expected[:m, :m])
+
+
+def test_toeplitz_matrix_of_one_token():
+    weight = torch.tensor([0.7])
+    torch.testing.assert_close(spatial_matrix(weight, 1), torch.tensor([[0.7]]))
+
+
+def test_toeplitz_matrix_has_both_triangles():
+    weight = torch.tensor([-2.0, -1.0, 0.0, 1.0, 2.0])
+    expected = [[0.0, 1.0, 2.0], [-1.0, 0.0, 1.0], [-2.0, -1.0, 0.0]]
+    assert spatial_matrix(weight, 3).tolist() == expected
+
+
+@pytest.mark.parametrize("m", [1, 3, 5])
+def test_gradients_of_spatial_matrix(m):
+    weight = torch.randn(9, dtype=torch.double, requires_grad=True)
+    assert torch.autograd.gradcheck(lambda w: spatial_matrix(w, m), weight)
+
+
+@pytest.mark.parametrize("toeplitz", [True, False])
+def test_gradients_of_a_projection(toeplitz):
+    projection = make_projection(5, toeplitz, torch.double)
+
+    def project(v, weight, bias):
+        return torch.func.functional_call(projection, {"weight": weight, "bias": bias}, (v,))
+
+    v = torch.randn(2, 4, 3, dtype=torch.double, requires_grad=True)
+    assert torch.autograd.gradcheck(project, [v, projection.weight, projection.bias])
+
+
+def test_a_projection_is_a_linear_layer_over_the_tokens():
+    projection, v = make_projection(5), torch.randn(3, 5, 4)
+    expected = F.linear(v.transpose(1, 2), projection.weight, projection.bias).transpose(1, 2)
+    torch.testing.assert_close(projection(v), expected)
+
+
+@pytest.mark.parametrize("toeplitz", [True, False])
+def test_entries_are_those_of_the_matrix(toeplitz):
+    projection = make_projection(7, toeplitz)
+    rows, columns = torch.tensor([[0, 6, 3], [2, 2, 5]]), torch.tensor([[1, 4], [0, 6]])
+    whole = projection.matrix()
+    expected = torch.stack([whole[i][:, j] for i, j in zip(rows, columns)])
+    assert torch.equal(projection.entries(rows, columns), expected)
+
+
+def test_shift():
+    x = torch.arange(10).view(2, 5)
+    assert shift(x, torch.tensor([2, 0])).tolist() == [[2, 3, 4, 0, 1], [5, 6, 7, 8, 9]]
+    places = torch.tensor([4, 3])
+    assert torch.equal(shift(shift(x, places), -places), x)
+
+
+@pytest.mark.parametrize("toeplitz", [True, False])
+def test_projection_of_a_short_sequence_uses_the_leading_part(toeplitz):
+    projection = make_projection(6, toeplitz)
+    whole, v = projection.matrix().detach(), torch.randn(2, 4, 3)
+    assert whole.shape == (6, 6)
+    expected = torch.einsum("ij,bjd->bid", whole[:4, :4], v) + projection.bias[:4, None]
+    torch.testing.assert_close(projection(v), expected)
+
+
+@pytest.mark.parametrize("with_attention", [False, True])
+@pytest.mark.parametrize("toeplitz", [True, False])
+@pytest.mark.parametrize("gating", GATINGS)
+def test_gatings_of_table_3(text_config, randomize, gating, toeplitz, with_attention):
+    config = text_config(spatial_gating=gating, toeplitz=toeplitz)
+    unit = SpatialGatingUnit(config)
+    unit.proj.reset_parameters(0.3)
+    randomize(unit)
+    z = torch.randn(2, config.max_position_embeddings, config.intermediate_size)
+    size = config.intermediate_size // 2 if gating == "split" else config.intermediate_size
+    attention = torch.randn(2, config.max_position_embeddings, size) if with_attention else None
+
+    def f(x):
+        normalized = (x - x.mean(-1, keepdim=True)) / torch.sqrt(x.var(-1, correction=0, keepdim=True) + 1e-5)
+        normalized = normalized * unit.norm.weight + unit.norm.bias
+        mixed = torch.einsum("ij,bjd->bid", unit.proj.matrix(), normalized) + unit.proj.bias[:, None]
+        return mixed if attention is None else mixed + attention
+
+    expected = {
+        "split": lambda: z[..., :size] * f(z[..., size:]),
+        "multiplicative": lambda: z * f(z),
+        "additive": lambda: z + f(z),
+        "linear": lambda: f(z),
+    }[gating]()
+    torch.testing.assert_close(unit(z, attention), expected, atol=1e-5, rtol=1e-5)
+
+
+def test_padding_is_hidden_after_the_norm(text_config, randomize):
+    # The norm's bias is not zero here: hiding padding in front of it would leak that bias into every token.
+    unit = SpatialGatingUnit(text_config())
+    unit.proj.reset_parameters(0.3)
+    randomize(unit)
+    z = torch.randn(1, 7, 32)
+    padded = torch.cat([z, 100 * torch.randn(1, 5, 32)], dim=1)
+    mask = torch.tensor([[1] * 7 + [0] * 5])
+    alone = unit(z)
+    torch.testing.assert_close(unit(padded, padding_mask=mask)[:, :7], alone)
+    assert not torch.allclose(unit(padded)[:, :7], alone, atol=0.1)
+
+
+@pytest.mark.parametrize("toeplitz", [True, False])
+def test_initial_projection_is_one(toeplitz):
+    projection = SpatialProjection(20, toeplitz)
+    projection.reset_parameters(1e-6)
+    assert 0 < projection.weight.abs().max() < 1e-5
+    assert (projection.bias == 1).all()
+    torch.testing.assert_close(projection(torch.randn(2, 20, 4)), torch.ones(2, 20, 4), atol=1e-4, rtol=0)
+
+
+def test_projection_is_no_linear_layer():
+    # Tools that gather every nn.Linear (LoRA on "all-linear", quantizers) expect to see channels.
+    assert not any(isinstance(module, nn.Linear) for module in SpatialProjection(4, False).modules())
+
+
+@pytest.mark.parametrize("new", [1, 3, 5, 9])
+@pytest.mark.parametrize("toeplitz", [True, False])
+def test_resize_keeps_the_leading_part(toeplitz, new):
+    old = 5
+    projection = make_projection(old, toeplitz, torch.bfloat16).requires_grad_(False)
+    matrix, bias, weight = projection.matrix(), projection.bias, projection.weight
+    projection.resize(new)
+    kept = min(old, new)
+    assert torch.equal(projection.matrix()[:kept, :kept], matrix[:kept, :kept])
+    assert torch.equal(projection.bias[:kept], bias[:kept])
+    assert (projection.bias[kept:] == 1).all()
+    assert projection.matrix().shape == (new, new)
+    assert projection.weight.dtype == torch.bfloat16 and not projection.weight.requires_grad
+    if toeplitz:
+        # By offset: what is known of an offset counts at the new places too, and new offsets start at zero.
+        for offset in range(-(new - 1), new):
+            expected = weight[old - 1 + offset] if abs(offset) < old else 0
+            assert (projection.matrix().diagonal(offset) == expected).all()
+    else:
+        new_part = projection.matrix().clone()
+        new_part[:kept, :kept] = 0
+        assert (new_part == 0).all()
+
+
+def pil_resize(image: np.ndarray, grid: tuple[int, int]) -> np.ndarray:
+    """Pillow's bicubic resize, which smooths when it shrinks, as an independent reference."""
+    return np.asarray(Image.fromarray(image.astype(np.float32)).resize((grid[1], grid[0]), Image.Resampling.BICUBIC))
+
+
+@pytest.mark.parametrize("prefix", [0, 1])
+@pytest.mark.parametrize("new_grid", [(8, 6), (2, 2), (4, 6), (3, 5), (2, 7)])
+def test_resize_grid_interpolates_both_sides(new_grid, prefix):
+    old_grid = (4, 3)
+    old, new = old_grid[0] * old_grid[1], new_grid[0] * new_grid[1]
+    projection = make_projection(prefix + old)
+    weight, bias = projection.weight.detach().numpy(), projection.bias.detach().numpy()
+    projection.resize_grid(old_grid, new_grid, prefix)
+
+    # Each row of W is a picture over the input patches; then each column is one over the output patches.
+    rows = np.zeros((prefix + old, prefix + new), np.float32)
+    rows[:, :prefix] = weight[:, :prefix]
+    for i in range(prefix + old):
+        rows[i, prefix:] = pil_resize(weight[i, prefix:].reshape(old_grid), new_grid).ravel() * old / new
+    expected = np.zeros((prefix + new, prefix + new), np.float32)
+    expected[:prefix] = rows[:prefix]
+    for j in range(prefix + new):
+        expected[prefix:, j] = pil_resize(rows[prefix:, j].reshape(old_grid), new_grid).ravel()
+    np.testing.assert_allclose(projection.weight.detach().numpy(), expected, atol=1e-5)
+
+    expected_bias = np.concatenate([bias[:prefix], pil_resize(bias[prefix:].reshape(old_grid), new_grid).ravel()])
+    np.testing.assert_allclose(projection.bias.detach().numpy(), expected_bias, atol=1e-5)
+
+
+def test_resize_grid_to_the_same_grid_changes_nothing():
+    projection = make_projection(13)
+    weight, bias = projection.weight, projection.bias
+    before = weight.detach().clone(), bias.detach().clone()
+    projection.resize_grid((4, 3), (4, 3), 1)
+    assert projection.weight is weight and projection.bias is bias
+    assert torch.equal(weight, before[0]) and torch.equal(bias, before[1])
+
+
+@pytest.mark.parametrize("new_grid", [(8, 8), (2, 2), (3, 5)])
+def test_a_projection_that_averages_patches_still_does_after_resize_grid(new_grid):
+    projection = SpatialProjection(17, False)
+    nn.init.constant_(projection.weight, 1 / 16)
+    nn.init.constant_(projection.bias, 0.25)
+    projection.resize_grid((4, 4), new_grid, 1)
+    new = new_grid[0] * new_grid[1]
+    # The [CLS] token's own value enters as before, and the patches as their mean.
+    v = torch.randn(2, 1 + new, 3)
+    expected = v[:, :1] / 16 + v[:, 1:].mean(1, keepdim=True) + 0.25
+    torch.testing.assert_close(projection(v), expected.expand(-1, 1 + new, -1), atol=1e-5, rtol=0)
+
+
+def test_resize_grid_keeps_dtype_and_frozen_weights():
+    projection = make_projection(10, dtype=torch.float16).requires_grad_(False)
+    projection.resize_grid((3, 3), (5, 4), 1)
+    for parameter in projection.parameters():
+        assert parameter.dtype == torch.float16 and not parameter.requires_grad and parameter.isfinite().all()
+    assert projection.weight.shape == (21, 21) and projection.weight.is_contiguous()

@@ -1,0 +1,119 @@
+"""Builds the wheel and the source archive and uses them in a new environment: `python -m tests.packaging.run`.
+
+The environment is made in a temporary folder and has the declared dependencies alone: the one that the tests run in has
+every extra, and so hides an import of something undeclared. With the CUDA libraries that torch brings on Linux it takes
+up to 6 GB of disk, and is removed at the end.
+"""
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tarfile
+import tempfile
+import time
+import zipfile
+from pathlib import Path, PurePosixPath
+
+ROOT = Path(__file__).resolve().parents[2]
+PACKAGE = "hf_gmlp"
+# The parts of the package that a wrong setting would leave out of the wheel.
+WHEEL_PARTS = (
+    "models/modeling_gmlp.py",
+    "kernels/__init__.py",
+    "presets/amlp-base/config.json",
+    "metrics/squad/squad.py",
+    "analysis/paper_tables.md",
+    "py.typed",
+)
+SDIST_FOLDERS = (PACKAGE, "benchmarks", "docs", "examples", "recipes", "tests")
+SDIST_FILES = ("LICENSE", "Makefile", "README.md", "pyproject.toml", "run_mlm.py", "run_glue.py")
+DISK_NEEDED = 10e9
+
+
+def files_under(folder: str) -> set[str]:
+    """The files of a folder of the working tree, as archives name them, without caches and hidden files."""
+    paths = (path.relative_to(ROOT) for path in (ROOT / folder).rglob("*") if path.is_file())
+    return {
+        path.as_posix() for path in paths if not any(part == "__pycache__" or part[0] == "." for part in path.parts)
+    }
+
+
+def check_wheel(path: Path):
+    """The wheel holds the whole package and nothing else."""
+    names = {name for name in zipfile.ZipFile(path).namelist() if not name.endswith("/")}
+    packed = {name for name in names if not PurePosixPath(name).parts[0].endswith(".dist-info")}
+    expected = files_under(PACKAGE) | {f"{PACKAGE}/{part}" for part in WHEEL_PARTS}
+    compare(path, packed, expected)
+    if not any(name.endswith(".dist-info/licenses/LICENSE") for name in names):
+        sys.exit(f"{path.name} lacks the LICENSE.")
+
+
+def check_sdist(path: Path):
+    """The source archive holds the package, and what is needed to test it and to train with it."""
+    with tarfile.open(path) as archive:
+        names = {str(PurePosixPath(*PurePosixPath(entry.name).parts[1:])) for entry in archive if entry.isfile()}
+    # setuptools adds files of its own at the top.
+    packed = {name for name in names if name in SDIST_FILES or name.partition("/")[0] in SDIST_FOLDERS}
+    compare(path, packed, set(SDIST_FILES).union(*map(files_under, SDIST_FOLDERS)))
+
+
+def compare(path: Path, packed: set[str], expected: set[str]):
+    """Ends with a sentence that names files of the working tree that an archive lacks, or files that do not belong."""
+    for verb, names in (("lacks", expected - packed), ("should not have", packed - expected)):
+        if names:
+            sys.exit(f"{path.name} {verb} {len(names)} files, such as {', '.join(sorted(names)[:5])}.")
+    print(f"{path.name}: {len(packed)} files, {path.stat().st_size / 1e3:.0f} kB", flush=True)
+
+
+def call(*words: str | Path, show: bool = False, **options):
+    """Runs a command and says how long it took. Prints its output if `show`, or if it fails, which ends everything."""
+    print("$", *words, flush=True)
+    start = time.monotonic()
+    done = subprocess.run(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, **options)
+    if show or done.returncode:
+        print(done.stdout, end="")
+    if done.returncode:
+        sys.exit(f"The command above failed with exit code {done.returncode}.")
+    print(f"  {time.monotonic() - start:.0f} s", flush=True)
+
+
+def use(python: Path, scratch: Path):
+    """Runs use_wheel.py with the Python of another environment, in an empty folder, with no way to the working tree."""
+    with tempfile.TemporaryDirectory(dir=scratch) as folder:
+        environment = os.environ | {"HF_HOME": str(scratch / "hf_home"), "HF_HUB_OFFLINE": "1"}
+        call(python, "-I", Path(__file__).with_name("use_wheel.py"), show=True, cwd=folder, env=environment)
+
+
+def main():
+    """Builds, looks into what was built, installs it and uses it."""
+    if shutil.disk_usage(tempfile.gettempdir()).free < DISK_NEEDED:
+        sys.exit(
+            f"{tempfile.gettempdir()} has less than the {DISK_NEEDED / 1e9:.0f} GB left that a new environment with "
+            "torch may need; name another folder: TMPDIR=... make package"
+        )
+    # Whoever ends this run early must not be left with a full disk.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("Ended early."))
+    with tempfile.TemporaryDirectory(prefix="hf-gmlp-package-") as folder:
+        scratch = Path(folder)
+        # A list of files left by an earlier build would bring back what the present settings leave out.
+        (ROOT / f"{PACKAGE}.egg-info" / "SOURCES.txt").unlink(missing_ok=True)
+        # The wheel is made from the unpacked source archive, so this shows too that the archive is complete.
+        call(sys.executable, "-m", "build", "--outdir", scratch / "dist", ROOT)
+        (wheel,), (sdist,) = (scratch / "dist").glob("*.whl"), (scratch / "dist").glob("*.tar.gz")
+        check_wheel(wheel)
+        check_sdist(sdist)
+
+        call(sys.executable, "-m", "venv", scratch / "venv")
+        python = scratch / "venv" / "bin" / "python"
+        install = (python, "-m", "pip", "install", "-qq")
+        call(*install, wheel)
+        use(python, scratch)
+        call(*install, "--no-deps", "--force-reinstall", sdist)
+        use(python, scratch)
+    print("The wheel and the source archive work with their declared dependencies alone.")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,139 @@
+"""Uses the installed package where only its declared dependencies are installed; `run.py` starts it there.
+
+It imports nothing of the tests, because it must see only what `pip install` brings.
+"""
+
+import importlib.util
+import subprocess
+import sys
+import sysconfig
+from importlib.metadata import version
+from pathlib import Path
+
+import torch
+from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, AutoModelForMaskedLM, PreTrainedModel
+from transformers.utils import logging
+
+import hf_gmlp
+
+# What the extras bring, or what tests and training take along with them.
+EXTRAS = ("PIL", "datasets", "evaluate", "matplotlib", "pytest", "scipy", "sentencepiece", "sklearn", "torchvision")
+TEXT_SIZES = {
+    "vocab_size": 40,
+    "hidden_size": 16,
+    "num_hidden_layers": 2,
+    "intermediate_size": 32,
+    "max_position_embeddings": 12,
+}
+RELPOS_SIZES = {"num_attention_heads": 4, "relative_attention_num_buckets": 8, "relative_attention_max_distance": 6}
+VISION_SIZES = {
+    "hidden_size": 16,
+    "num_hidden_layers": 2,
+    "intermediate_size": 32,
+    "image_size": 16,
+    "patch_size": 4,
+}
+
+
+def check_environment():
+    """The package comes from this environment, and no extra is here to help it."""
+    assert sys.prefix != sys.base_prefix, "not a virtual environment"
+    site_packages = Path(sysconfig.get_path("purelib")).resolve()
+    assert Path(hf_gmlp.__file__).resolve().is_relative_to(site_packages), hf_gmlp.__file__
+    assert hf_gmlp.__version__ == version("hf-gmlp")
+    importable = [name for name in EXTRAS if importlib.util.find_spec(name) is not None]
+    assert not importable, f"installed, though no declared dependency: {', '.join(importable)}"
+    print(f"hf_gmlp {hf_gmlp.__version__} of {site_packages}, without {', '.join(EXTRAS)}")
+
+
+def save_and_open(model: PreTrainedModel, folder: str, inputs: dict, auto_class: type = AutoModel):
+    """
+    A saved model gives the same output after it is opened, by its class and by the Auto class.
+
+    Args:
+        model: A model that was just made. It takes a training step first if `inputs` have labels.
+        folder: Where to save it.
+        inputs: What its `forward` takes.
+        auto_class: Opens it; `AutoModel` opens the encoder alone.
+    """
+    if "labels" in inputs:
+        model.train()
+        model(**inputs).loss.backward()
+        assert all(parameter.grad is not None for parameter in model.parameters())
+        inputs = {name: value for name, value in inputs.items() if name != "labels"}
+    model.eval().save_pretrained(folder)
+    with torch.no_grad():
+        opened = type(model).from_pretrained(folder)
+        torch.testing.assert_close(opened(**inputs)[0], model(**inputs)[0])
+        opened = auto_class.from_pretrained(folder)
+        expected = model.base_model if auto_class is AutoModel else model
+        assert type(opened) is type(expected)
+        torch.testing.assert_close(opened(**inputs)[0], expected(**inputs)[0])
+    print(f"{type(model).__name__}: built, saved and opened")
+
+
+def check_text():
+    """Models for text: a masked and a causal language model, a classifier, and a BERT to compare them with."""
+    ids = torch.randint(5, TEXT_SIZES["vocab_size"], (2, 10))
+    inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
+
+    config = hf_gmlp.GMLPConfig(**TEXT_SIZES, attention_size=8)
+    model = hf_gmlp.GMLPForMaskedLM(config)
+    save_and_open(model, "masked-lm", inputs | {"labels": ids}, AutoModelForMaskedLM)
+
+    model = hf_gmlp.GMLPForSequenceClassification(hf_gmlp.GMLPConfig(**TEXT_SIZES, num_labels=3))
+    save_and_open(model, "classifier", inputs | {"labels": torch.tensor([0, 2])})
+
+    model = hf_gmlp.BertRelposForMaskedLM(hf_gmlp.BertRelposConfig(**TEXT_SIZES, **RELPOS_SIZES))
+    save_and_open(model, "bert-relpos", inputs | {"labels": ids}, AutoModelForMaskedLM)
+
+    model = hf_gmlp.GMLPForCausalLM(hf_gmlp.GMLPConfig(**TEXT_SIZES))
+    save_and_open(model, "causal-lm", inputs | {"labels": ids}, AutoModelForCausalLM)
+    prompt = ids[:, :4]
+    options = {"min_new_tokens": 6, "max_new_tokens": 6, "do_sample": False, "pad_token_id": 0}
+    generated = model.generate(prompt, attention_mask=torch.ones_like(prompt), **options)
+    assert generated.shape == (2, 10) and torch.equal(generated[:, :4], prompt)
+    print("GMLPForCausalLM: generated")
+
+
+def check_vision():
+    """Models for images take tensors; only what makes tensors of pictures needs an extra."""
+    model = hf_gmlp.GMLPVisionModel(hf_gmlp.GMLPVisionConfig(**VISION_SIZES))
+    save_and_open(model, "vision", {"pixel_values": torch.randn(2, 3, 16, 16)})
+
+
+def check_presets():
+    """Every preset opens, and a model is made of one."""
+    for name in hf_gmlp.list_presets():
+        AutoConfig.from_pretrained(hf_gmlp.preset_path(name))
+    config = hf_gmlp.GMLPConfig.from_preset("amlp-base", num_hidden_layers=1, vocab_size=100)
+    assert AutoModel.from_config(config).config.attention_size == 64
+    print(f"presets: all {len(hf_gmlp.list_presets())} open")
+
+
+def check_command():
+    """The command `hf-gmlp` lists the presets, shows one and exports one."""
+    command = Path(sysconfig.get_path("scripts")) / "hf-gmlp"
+    for words in (["--version"], ["presets"], ["presets", "amlp-base"], ["presets", "amlp-base", "--export", "export"]):
+        done = subprocess.run([command, *words], capture_output=True, text=True)
+        assert done.returncode == 0 and done.stdout, f"hf-gmlp {' '.join(words)}: {done.stdout}{done.stderr}"
+    assert Path("export", "config.json").is_file()
+    print("hf-gmlp presets: lists, shows and exports")
+
+
+def main():
+    """Runs all checks in the current folder, which must be empty."""
+    assert not any(Path.cwd().iterdir()), f"{Path.cwd()} must be empty"
+    # Only the results are of interest, not progress bars and heads that are left out on purpose.
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    torch.manual_seed(0)
+    check_environment()
+    check_text()
+    check_vision()
+    check_presets()
+    check_command()
+
+
+if __name__ == "__main__":
+    main()
