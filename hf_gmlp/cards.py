@@ -225,7 +225,7 @@ def _architecture(model) -> str:
         ("blocks L", config.num_hidden_layers),
         ("width d_model", config.hidden_size),
         ("width inside a block d_ffn", config.intermediate_size),
-        ("spatial gating", GATINGS[config.spatial_gating]),
+        ("spatial gating", GATINGS.get(config.spatial_gating, config.spatial_gating)),
         ("spatial weights", "Toeplitz (2n - 1 per block)" if config.toeplitz else "dense (n x n per block)"),
         ("tiny attention", f"one head of width {config.attention_size}" if config.attention_size else "none"),
         ("tokens n", config.max_position_embeddings),

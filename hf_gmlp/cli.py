@@ -101,7 +101,7 @@ def main(argv: list[str] | None = None):
     )
     command.set_defaults(run=answer)
 
-    command = commands.add_parser("convert", help="make weights of other projects into checkpoints, or timm's of ours")
+    command = commands.add_parser("convert", help="convert weights of other projects, or weights for timm")
     sources = command.add_subparsers(title="conversions", metavar="CONVERSION", dest="conversion", required=True)
     timm = sources.add_parser("timm", help="a gMLP of timm -> image classifier")
     timm.add_argument("source", help="name of a model of timm, whose weights it downloads, or a file of weights")
@@ -177,7 +177,9 @@ def presets(arguments: argparse.Namespace):
         print((preset_path(arguments.name) / "config.json").read_text(encoding="utf-8").strip())
         print(f"\nfolder: {preset_path(arguments.name)}")
     else:
-        print("\nparams and FLOPs (of one forward pass) as the paper prints them; --count counts ours beside them.")
+        print(
+            "\nparams and FLOPs (of one forward pass) as the paper prints them; --count adds those of the models here."
+        )
 
 
 def quiet():
@@ -264,7 +266,7 @@ def plot_training(arguments: argparse.Namespace):
 
 
 def table(arguments: argparse.Namespace):
-    """Prints a table of the paper with ours, or writes it into a file."""
+    """Prints a table of the paper with this project's numbers, or writes it into a file."""
     if arguments.output is not None and Path(arguments.output).exists():
         raise InputError(f"{arguments.output} exists already; choose a new file.")
     if arguments.output is not None and not Path(arguments.output).resolve().parent.is_dir():
@@ -307,7 +309,7 @@ def answer(arguments: argparse.Namespace):
 
 
 def convert(arguments: argparse.Namespace):
-    """Makes a checkpoint of ours from one of another project, or weights for timm from one of ours."""
+    """Converts a checkpoint of another project, or a checkpoint into weights for timm."""
     from .conversion.labml import convert_labml
     from .conversion.lucidrains import convert_lucidrains
     from .conversion.timm import convert_timm, convert_to_timm

@@ -130,7 +130,7 @@ class QuestionAnswerer:
     @torch.inference_mode()
     def _logits(self, windows: dict[str, list], batch_size: int) -> tuple[list, list]:
         """Start and end logits of each window."""
-        # A model that sees its padding wants as much of it as in training.
+        # A model that sees its padding must be given as much of it as in training.
         padding = "longest" if getattr(self.model.config, "mask_padding", True) else "max_length"
         names = [name for name in self.tokenizer.model_input_names if name in windows]
         start_logits, end_logits = [], []

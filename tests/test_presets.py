@@ -160,6 +160,12 @@ def test_a_preset_of_another_architecture(name):
 
 def test_public_names_are_frozen():
     assert set(hf_gmlp.__all__) == {
+        "BertRelposConfig",
+        "BertRelposForMaskedLM",
+        "BertRelposForQuestionAnswering",
+        "BertRelposForSequenceClassification",
+        "BertRelposForTokenClassification",
+        "BertRelposModel",
         "GMLPConfig",
         "GMLPForCausalLM",
         "GMLPForImageClassification",
@@ -173,6 +179,12 @@ def test_public_names_are_frozen():
         "GMLPVisionConfig",
         "GMLPVisionModel",
         "GMLPVisionPreTrainedModel",
+        "TextMixerConfig",
+        "TextMixerForMaskedLM",
+        "TextMixerForQuestionAnswering",
+        "TextMixerForSequenceClassification",
+        "TextMixerForTokenClassification",
+        "TextMixerModel",
         "__version__",
         "list_presets",
         "preset_path",

@@ -87,7 +87,7 @@ def power_law(x: Iterable[float], y: Iterable[float]) -> PowerLaw:
             f"A power law is fitted to at least 3 sizes, and here are {len(set(x))}: with fewer, any line would fit."
         )
     if not (np.isfinite(x).all() and np.isfinite(y).all() and (x > 0).all() and (y > 0).all()):
-        raise InputError("A power law wants positive, finite numbers: a run that diverged does not belong here.")
+        raise InputError("A power law needs positive, finite numbers: a run that diverged does not belong here.")
     fit = linregress(np.log(x), np.log(y))
     return PowerLaw(math.exp(fit.intercept), float(fit.slope), float(fit.stderr), float(fit.rvalue**2), len(x))
 

@@ -61,8 +61,8 @@ def model_from_lucidrains(
         attention_size = shape_of(tensors, f"{first}.attn.to_qkv.weight", 2, path, KIND)[0] // 3
     if heads > 1:
         raise InputError(
-            f"{path} has {heads} heads, a spatial matrix for each of {heads} groups of channels; ours has one for all "
-            f"channels, as the paper has: it cannot be carried over."
+            f"{path} has {heads} heads, a spatial matrix for each of {heads} groups of channels; a gMLP here has one "
+            f"for all channels, as the paper has: it cannot be carried over."
         )
     model = build(
         GMLPForCausalLM if causal else GMLPForMaskedLM,

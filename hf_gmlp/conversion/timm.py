@@ -248,9 +248,7 @@ def convert_to_timm(checkpoint: str, out: str) -> list[str]:
     try:
         config = AutoConfig.from_pretrained(checkpoint)
     except (OSError, ValueError) as error:
-        raise InputError(
-            f"There is no checkpoint of ours in {checkpoint!r}, neither a folder nor on the Hub."
-        ) from error
+        raise InputError(f"There is no gMLP checkpoint in {checkpoint!r}, neither a folder nor on the Hub.") from error
     check_config(config, checkpoint)
     try:
         model, info = GMLPForImageClassification.from_pretrained(checkpoint, output_loading_info=True)

@@ -15,15 +15,18 @@ FFT_LENGTH = 1024
 
 def takes_fft(v: torch.Tensor, weight: torch.Tensor) -> bool:
     """Whether W v, [batch, m, channels], is better taken as a convolution; `weight` holds W as its parameter does."""
-    return weight.dim() == 1 and v.device.type == "cpu" and v.shape[1] >= FFT_LENGTH
+    if weight.dim() != 1 or v.device.type != "cpu":
+        return False
+    # The matrix raises the error for more than n tokens.
+    return FFT_LENGTH <= v.shape[1] <= (weight.shape[0] + 1) // 2
 
 
 def may_take_fft(block: nn.Module, hidden_states: torch.Tensor) -> bool:
     """
-    Whether `fft_gating` goes around the gating unit and its projection, for x [batch, m, D]. Compilers trace this, all
-    but `is_watched`: what they trace, nobody watches.
+    Whether `fft_gating` may go around the gating unit and its projection, for x [batch, m, D]. Compilers trace this,
+    except for `is_watched`, which they cannot trace and need not ask.
     """
-    # An exported or traced model is for all lengths; so it has no branches on them, and takes the matrix.
+    # An exported or traced model serves all lengths, so it must not branch on them: it takes the matrix.
     if is_exporting() or torch.jit.is_tracing():
         return False
     if not is_plain_tensor(hidden_states) or hidden_states.dim() != 3:
@@ -60,7 +63,7 @@ def fft_gating(
 ) -> torch.Tensor:
     """
     `naive_gating` with the FFT in place of the matrix, where that is faster and nobody has touched the gating unit or
-    its projection, the two layers that it does not call. Compiled models take it, and those with adapters.
+    its projection, the two layers that it does not call. It serves compiled models, and those with adapters.
     """
     if not may_take_fft(block, hidden_states):
         return naive_gating(block, hidden_states, padding_mask, attention_mask, **kwargs)
@@ -87,12 +90,12 @@ def fft_gating(
 
 def toeplitz_product_fft(v: torch.Tensor, offsets: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
     """
-    W v + b for a Toeplitz W, as a convolution over the tokens: O(m log m) per channel, and no W in memory. Transforms
-    are taken in single precision, or double if v is; under autocast the result has the dtype that the matrix product
-    would have.
+    Gives W v + b for a Toeplitz W, as a convolution over the tokens: O(m log m) per channel, and no W in memory.
+    Transforms are in single precision, or in double if v is; the result has the dtype that the matrix product would
+    have, under autocast too.
 
-    Rounding spreads over all tokens, in float32 by about 2e-5 of the largest output: a causal W taken this way lets
-    through, of later tokens, what rounding is.
+    Rounding spreads over all tokens, in float32 by about 2e-5 of the largest output: through a causal W taken this way,
+    later tokens reach earlier ones by that much.
 
     Args:
         v: [batch, m, channels]
@@ -115,12 +118,12 @@ def toeplitz_product_fft_backward(
     grad: torch.Tensor, v: torch.Tensor, offsets: torch.Tensor, needs_offsets: bool
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
     """
-    Gradients of v and of the offsets: the correlations of the output's gradient with the offsets and with v.
+    Gives the gradients of v and of the offsets: the correlations of the output's gradient with the offsets and v.
 
     Args:
         grad: [batch, m, channels], the gradient of the product.
-        v, offsets: What the product was of.
-        needs_offsets: Whether the second one is wanted.
+        v, offsets: The arguments of the product.
+        needs_offsets: Whether to compute the second one.
 
     Returns:
         [batch, m, channels], and [2m - 1] or `None`.
@@ -140,14 +143,14 @@ def toeplitz_product_fft_backward(
 
 
 def _spectrum(v: torch.Tensor, size: int) -> torch.Tensor:
-    """Of v over its tokens, padded with zeros: [batch, m, channels] -> [batch, channels, size / 2 + 1]."""
+    """Transforms v over its tokens, padded with zeros: [batch, m, channels] -> [batch, channels, size / 2 + 1]."""
     v = v.to(torch.promote_types(v.dtype, torch.float32))
     # Along the last axis, a transform runs over neighboring numbers.
     return torch.fft.rfft(v.transpose(1, 2).contiguous(), size)
 
 
 def _kernel_spectrum(offsets: torch.Tensor, size: int, dtype: torch.dtype) -> torch.Tensor:
-    """Of the convolution's kernel: the lags i - j from 0 to m - 1 in front, from -(m - 1) to -1 at the end."""
+    """Transforms the kernel: the lags i - j from 0 to m - 1 stand in front, from -(m - 1) to -1 at the end."""
     offsets = offsets.to(torch.promote_types(dtype, torch.float32))
     length = (offsets.shape[0] + 1) // 2
     lags = offsets.flip(0)

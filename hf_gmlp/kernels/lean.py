@@ -31,12 +31,12 @@ from .predicate import (
 )
 from .triton import DTYPES, MAX_CHANNELS, can_use_triton, gating_backward, gating_forward
 
-# Of the largest tensors of a block in inference on a CPU: half of what glibc's allocator keeps at most.
+# The size of a block's largest tensors in inference on a CPU: half of what glibc's allocator keeps at most.
 SLICE_BYTES = 2**24
 
 
 def onednn_linear():
-    """PyTorch's linear layer of oneDNN, which it has for compiled models, on x86; `None` where there is none."""
+    """The linear layer of oneDNN that PyTorch has for compiled models, on x86; `None` where there is none."""
     x86 = platform.machine().lower() in ("x86_64", "amd64") and torch.backends.mkldnn.is_available()
     return getattr(torch.ops.mkldnn, "_linear_pointwise", None) if x86 else None
 
@@ -46,7 +46,7 @@ ONEDNN_LINEAR = onednn_linear()
 
 class Branch(NamedTuple):
     """
-    The parameters of W_out s(gelu(W_in LN(x))). All have one dtype, and none is missing.
+    The parameters of W_out s(gelu(W_in LN(x))), all of one dtype.
 
     Attributes:
         norm_weight, norm_bias: [D], of the LayerNorm in front.
@@ -71,7 +71,7 @@ class Branch(NamedTuple):
 
     @classmethod
     def of(cls, block: nn.Module) -> "Branch":
-        """Those of a `GMLPBlock`."""
+        """Reads them from a `GMLPBlock`."""
         unit = block.spatial_gating_unit
         layers = (block.norm, block.proj_in, unit.norm, unit.proj, block.proj_out)
         return cls(*(parameter for layer in layers for parameter in (layer.weight, layer.bias)))
@@ -79,13 +79,13 @@ class Branch(NamedTuple):
 
 class Form(NamedTuple):
     """
-    What kind of branch it is.
+    Everything about a branch but its parameters.
 
     Attributes:
         spatial_gating: "split", "multiplicative", "additive" or "linear", the rows of the paper's Table 3.
         causal: Whether W[i, j] counts as 0 for j > i.
         eps, spatial_eps: Epsilon of the two LayerNorms.
-        triton: Whether the spatial gating unit is left to kernels of its own (triton.py) where these run.
+        triton: Whether Triton's kernels (triton.py) compute the spatial gating unit where they can.
     """
 
     spatial_gating: str
@@ -96,7 +96,7 @@ class Form(NamedTuple):
 
     @classmethod
     def of(cls, block: nn.Module, triton: bool = False) -> "Form":
-        """That of a `GMLPBlock`."""
+        """Reads it from a `GMLPBlock`."""
         unit = block.spatial_gating_unit
         return cls(unit.config.spatial_gating, unit.config.is_causal, block.norm.eps, unit.norm.eps, triton)
 
@@ -112,10 +112,10 @@ def lean_gating(
     **kwargs,
 ) -> torch.Tensor:
     """
-    `naive_gating` with less memory; what it cannot do it leaves to that.
+    `naive_gating` with less memory. It calls that for whatever it cannot do.
 
     Args:
-        triton: Whether the spatial gating unit is left to Triton's kernels where they run.
+        triton: Whether Triton's kernels compute the spatial gating unit where they can.
         Others: As in `naive_gating`.
     """
     if past_key_values is not None or first is not None:
@@ -126,14 +126,14 @@ def lean_gating(
     if block.attention is not None:
         attention_output = block.attention(block.norm(hidden_states), attention_mask, None, **kwargs)[0]
         if not _fits(attention_output, block, hidden_states):
-            # PyTorch stretches and promotes it. There is no dropout here.
+            # PyTorch broadcasts and promotes it. The dropout has nothing to do here.
             z = block.activation(block.proj_in(block.norm(hidden_states)))
             return block.proj_out(block.spatial_gating_unit(z, attention_output, padding_mask))
     return lean_branch(block, hidden_states, padding_mask, attention_output, triton)
 
 
 def _fits(attention_output: torch.Tensor, block: nn.Module, hidden_states: torch.Tensor) -> bool:
-    """Whether a tiny attention, which may be of any class, gave a plain [batch, m, E] of the gate's dtype."""
+    """Whether the tiny attention, which may be any module, gave a plain [batch, m, E] of the gate's dtype."""
     dtype = autocast_dtype(hidden_states.device.type) or hidden_states.dtype
     shape = (*hidden_states.shape[:2], *block.spatial_gating_unit.norm.weight.shape)
     return is_plain_tensor(attention_output) and attention_output.shape == shape and attention_output.dtype == dtype
@@ -147,7 +147,8 @@ def lean_branch(
     triton: bool = False,
 ) -> torch.Tensor:
     """
-    W_out s(gelu(W_in LN(x))) with exact GELU and no dropout inside, in the dtype of `torch.autocast` if that is on.
+    Computes W_out s(gelu(W_in LN(x))) with exact GELU and no dropout inside, in the dtype of `torch.autocast` if that
+    is on.
 
     Args:
         block: A `GMLPBlock` whose layers are as they were made.
@@ -165,9 +166,11 @@ def lean_branch(
     dtype = autocast_dtype(device) or x.dtype
     tensors = (x, attention_output, *parameters)
     if torch.is_grad_enabled() and any(tensor is not None and tensor.requires_grad for tensor in tensors):
-        # For gradients of gradients the way back to the attention is kept, though not what came from it.
-        attention_edge = None if attention_output is None else _WithoutMemory.apply(attention_output)
-        return _LeanBranch.apply(block, form, dtype, padding_mask, attention_edge, *tensors)
+        attention_edge = None
+        if attention_output is not None:
+            # The way back to the attention is kept for gradients of gradients, though not what came from it.
+            attention_edge, attention_output = _WithoutMemory.apply(attention_output), attention_output.detach()
+        return _LeanBranch.apply(block, form, dtype, padding_mask, attention_output, x, attention_edge, *parameters)
     with _no_autocast(device):
         if device != "cpu":
             return _forward(x, parameters, form, dtype, padding_mask, attention_output, keep=False)[0]
@@ -183,9 +186,9 @@ def _inference_on_cpu(
     attention_output: torch.Tensor | None,
 ) -> torch.Tensor:
     """
-    The branch of some samples at a time, so that what is computed in between stays within what the C library keeps
-    for the next block. Memory that it has given back is cleared by the system before it is had again, page by page,
-    which takes 10 to 15 percent of a block.
+    Computes the branch for a few samples at a time, so that what is in between fits into the memory that the C library
+    keeps for the next block. Memory that it has given back must be cleared by the system, page by page, before it comes
+    again, which takes 10 to 15 percent of a block's time.
     """
     sample = x.shape[1] * parameters.spatial_norm_weight.shape[0] * dtype.itemsize
     count = max(1, SLICE_BYTES // max(1, sample))
@@ -203,9 +206,9 @@ def _inference_on_cpu(
 
 def keep_freed_memory(size: int):
     """
-    Has glibc keep what is freed from here on, up to `size` bytes and 64 MiB, for the next block. It keeps twice the
-    largest piece, 32 MiB at most, that has come and gone. This is such a piece, of which no page is touched. Elsewhere
-    it changes nothing.
+    Makes glibc keep what is freed from here on, up to `size` bytes and 64 MiB, for the next block. glibc keeps twice
+    the size of the largest piece, up to 32 MiB, that was ever freed. This allocates and frees such a piece without
+    touching a page of it. Other systems need nothing.
     """
     if platform.system() == "Linux":
         torch.empty(min(size, 2 * SLICE_BYTES - 4096), dtype=torch.uint8)
@@ -225,7 +228,7 @@ class _WithoutMemory(torch.autograd.Function):
 
 class _LeanBranch(torch.autograd.Function):
     @staticmethod
-    def forward(ctx, block, form, dtype, padding_mask, attention_edge, x, attention_output, *parameters):
+    def forward(ctx, block, form, dtype, padding_mask, attention_output, x, attention_edge, *parameters):
         device = x.device.type
         ctx.autocast = autocast_dtype(device) is not None
         with _no_autocast(device):
@@ -262,8 +265,8 @@ def _backward_through_layers(
     gate: torch.Tensor,
 ) -> list[torch.Tensor | None]:
     """
-    The gradients of x, the attention and the parameters by autograd, through the layers of the block, such that they
-    have gradients themselves. The layers are called with the parameters of the forward pass.
+    Computes the gradients of x, the attention and the parameters by autograd, through the layers of the block, so that
+    they have gradients themselves. The layers are called with the parameters of the forward pass.
 
     Raises:
         RuntimeError: If the layers have changed since.
@@ -276,13 +279,13 @@ def _backward_through_layers(
         )
     attention, bare_gate = None, None
     if attention_edge is not None:
-        # What the gate has beyond the projection is the attention's output, which was not kept.
+        # The attention's output, which was not kept, is what the gate has beyond the projection.
         with torch.no_grad(), _no_autocast(device):
             bare_gate = _forward(x, parameters, ctx.form, ctx.dtype, padding_mask, None, keep=True)[2]
     autocast = torch.autocast(device, ctx.dtype) if ctx.autocast else _no_autocast(device)
     with torch.enable_grad(), autocast:
-        # Views: the gradient of x must not count the way through the attention, which is not part of this function,
-        # nor that of a parameter its other uses.
+        # Views, because the gradient of x must not include the way through the attention, which is not part of this
+        # function, and that of a parameter must not include its other uses.
         inputs = [None if tensor is None else tensor.view_as(tensor) for tensor in (x, attention_edge, *parameters)]
         p = Branch(*inputs[2:])
         if attention_edge is not None:
@@ -313,11 +316,12 @@ def _forward(
     attention_output: torch.Tensor | None,
     keep: bool,
 ) -> tuple[torch.Tensor, list[torch.Tensor], torch.Tensor | None]:
-    """The output, W_in LN(x) (one tensor, or the two halves of a split), and the gate, if they are to be kept."""
+    """Gives the output, W_in LN(x) (one tensor, or the two halves of a split) and the gate; these two are only right if
+    they are to be kept."""
     p = parameters
     normalized = _norm(x, p.norm_weight, p.norm_bias, form.eps, dtype)[0]
     triton = _uses_triton(form, x, dtype)
-    # A product for each half: halves of one product would be views with gaps, which every step below pays for.
+    # One product for each half: halves of one product would be views with gaps, which slow down every step below.
     in_place = not keep and not triton
     kept = [_linear(normalized, weight, bias, gelu=in_place) for weight, bias in _in_projections(p, form, dtype)]
     del normalized
@@ -337,7 +341,7 @@ def _backward(
     gate: torch.Tensor,
     needs_input_grad: tuple[bool, ...],
 ) -> tuple[torch.Tensor | None, torch.Tensor, list[torch.Tensor | None]]:
-    """Gradients of x, the gate and the parameters. All that is not kept is made again, and then written over."""
+    """Gives the gradients of x, the gate and the parameters. What was not kept is computed again and overwritten."""
     p = parameters
     needs_x, needs = needs_input_grad[0], Branch(*needs_input_grad[2:])
     grads = dict.fromkeys(Branch._fields)
@@ -374,7 +378,7 @@ def _backward(
         grad_x, grads["norm_weight"], grads["norm_bias"] = _norm_backward(
             grad_x.view_as(x), x, p.norm_weight, p.norm_bias, statistics, x.dtype
         )
-    # Autograd wants every gradient in the dtype of its parameter.
+    # Every gradient must be of the dtype of its parameter.
     return (
         grad_x,
         grad_gate,
@@ -394,12 +398,12 @@ def _gating(
     attention_output: torch.Tensor | None,
     keep: bool,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """s(gelu(kept)) and the gate. Unless they are to be kept, `kept` has had its GELU and is written over."""
+    """Gives s(gelu(kept)) and the gate. If nothing is to be kept, `kept` has had its GELU and is overwritten."""
     p = parameters
     z = F.gelu(kept[-1]) if keep else kept[-1]
     v = _spatial_input(z, p, form, dtype, padding_mask)[0]
     if form.spatial_gating == "split":
-        # After a split, nobody needs z any more, and after the product nobody needs v.
+        # After a split z is not needed any more, and after the product v is not.
         gate = _spatial(v, p, form, dtype, out=z)
         u = torch.ops.aten.gelu.out(kept[0], out=v) if keep else kept[0]
     else:
@@ -423,8 +427,8 @@ def _gating_backward(
     needs: Branch,
 ) -> tuple[torch.Tensor | None, torch.Tensor, list[torch.Tensor], dict[str, torch.Tensor | None]]:
     """
-    What was gated, if that is needed, and from its gradient, which is written over, those of the gate, of `kept` and
-    of the parameters.
+    Gives what was gated, if that is needed, and the gradients of the gate, of `kept` and of the parameters, from the
+    gradient of what was gated, which is overwritten.
     """
     p, gated, grads = parameters, None, {}
     z = [F.gelu(part) for part in kept]
@@ -439,7 +443,7 @@ def _gating_backward(
     if form.spatial_gating in ("linear", "additive"):
         grad_gate, grad_u = grad, grad
     elif form.spatial_gating == "multiplicative":
-        # u is z itself, which the norm's gradient wants below.
+        # u is z itself, which the norm's gradient needs below.
         grad_gate, grad_u = u * grad, grad.mul_(gate)
     else:
         grad_gate, grad_u = u.mul_(grad), grad.mul_(gate)
@@ -473,7 +477,7 @@ def _gating_backward(
 def _spatial_input(
     z: torch.Tensor, parameters: Branch, form: Form, dtype: torch.dtype, padding_mask: torch.Tensor | None
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """v, which W multiplies: LN(z), with zeros for padding; and the statistics of the norm."""
+    """Gives v, the LN(z) that W multiplies, with zeros for padding, and the statistics of the norm."""
     p = parameters
     v, mean, deviation = _norm(z, p.spatial_norm_weight, p.spatial_norm_bias, form.spatial_eps, dtype)
     if padding_mask is not None:
@@ -482,7 +486,7 @@ def _spatial_input(
 
 
 def _uses_triton(form: Form, x: torch.Tensor, dtype: torch.dtype) -> bool:
-    """Whether the kernels are wanted, and can do this."""
+    """Whether the kernels are asked for and can compute this."""
     return form.triton and dtype in DTYPES and x.numel() > 0 and can_use_triton(x.device)
 
 
@@ -495,7 +499,7 @@ def _gating_by_triton(
     attention_output: torch.Tensor | None,
     keep: bool,
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """As `_gating`, but for `kept`, which is as it was; the gate is there if it is to be kept."""
+    """Does what `_gating` does, but leaves `kept` as it was, and gives a gate only if it is to be kept."""
     return gating_forward(
         kept[0],
         kept[-1],
@@ -517,7 +521,7 @@ def _gating_backward_by_triton(
     padding_mask: torch.Tensor | None,
     needs: Branch,
 ) -> tuple[torch.Tensor | None, torch.Tensor, list[torch.Tensor], dict[str, torch.Tensor | None]]:
-    """As `_gating_backward`."""
+    """Does what `_gating_backward` does."""
     found = gating_backward(
         grad,
         kept[0],
@@ -540,7 +544,7 @@ def _gating_backward_by_triton(
 
 
 def _unit(parameters: Branch, form: Form) -> tuple[torch.Tensor | float, ...]:
-    """The parameters of the spatial gating unit, as its kernels are given them."""
+    """Puts the parameters of the spatial gating unit in the order of its kernels' arguments."""
     p = parameters
     return p.spatial_norm_weight, p.spatial_norm_bias, form.spatial_eps, p.spatial_weight, p.spatial_bias
 
@@ -554,14 +558,14 @@ def _flags(parameters: Branch, form: Form) -> dict[str, str | bool]:
 
 
 def _no_autocast(device: str) -> AbstractContextManager:
-    """Dtypes are chosen here one by one."""
+    """Turns autocast off: every dtype here is chosen by hand."""
     return nullcontext() if autocast_dtype(device) is None else torch.autocast(device, enabled=False)
 
 
 def _norm(
     x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, eps: float, dtype: torch.dtype
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """LayerNorm in the dtype of its weights, as autocast does it, then in `dtype`; and its mean and deviation."""
+    """LayerNorm, computed in the dtype of its weights as under autocast and given in `dtype`; mean and deviation."""
     x = x.to(_norm_dtype(x, weight))
     output, mean, deviation = torch.native_layer_norm(x, weight.shape, weight, bias, eps)
     return output.to(dtype), mean, deviation
@@ -600,7 +604,7 @@ def _in_projections(parameters: Branch, form: Form, dtype: torch.dtype) -> list[
 def _linear(
     x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None, gelu: bool = False
 ) -> torch.Tensor:
-    """x weight^T + bias, [..., in] and [out, in] -> [..., out], and the GELU of it if asked for."""
+    """Gives x weight^T + bias, [..., in] and [out, in] -> [..., out], or the GELU of that."""
     if _uses_onednn(x):
         return ONEDNN_LINEAR(x, weight, bias, "gelu" if gelu else "none", [], "none")
     y = F.linear(x, weight, bias)
@@ -608,15 +612,17 @@ def _linear(
 
 
 def _uses_onednn(x: torch.Tensor) -> bool:
-    """Whether oneDNN's linear layer runs: on x86, where the usual one is MKL's in float32, it is 5 to 10 percent faster
-    (docs/performance.md)."""
+    """
+    Whether to take oneDNN's linear layer: it is 5 to 10 percent faster on x86, where the usual one is MKL's in float32
+    (docs/performance.md).
+    """
     return (
         ONEDNN_LINEAR is not None
         and x.device.type == "cpu"
         and x.dtype == torch.float32
         and x.numel() > 0
         and torch.backends.mkldnn.enabled
-        # Whoever counts operators in the backward pass knows the usual one.
+        # Tools that count operators in the backward pass know only the usual one.
         and not dispatch_modes_active()
     )
 
@@ -624,7 +630,7 @@ def _uses_onednn(x: torch.Tensor) -> bool:
 def _spatial(
     v: torch.Tensor, parameters: Branch, form: Form, dtype: torch.dtype, out: torch.Tensor | None = None
 ) -> torch.Tensor:
-    """W v + b, written over `out` if that is given and the way of computing it allows."""
+    """Gives W v + b, and may write it into `out`."""
     length = v.shape[1]
     weight, bias = parameters.spatial_weight, parameters.spatial_bias[:length].to(dtype)
     if takes_fft(v, weight):
@@ -636,10 +642,10 @@ def _spatial(
 def _spatial_backward(
     grad: torch.Tensor, v: torch.Tensor, parameters: Branch, form: Form, dtype: torch.dtype, needs_weight: bool
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """Gradients of v and of W's parameter."""
+    """Gives the gradients of v and of W's parameter."""
     length, weight = v.shape[1], parameters.spatial_weight
     fft = takes_fft(v, weight)
-    # From the parameter to W or its offsets and back: autograd's, so that nothing here knows how W is held.
+    # Autograd goes from the parameter to W or its offsets and back, so that nothing here must know how W is held.
     with torch.enable_grad():
         source = weight.detach().requires_grad_()
         values = (toeplitz_offsets if fft else spatial_matrix)(source, length, causal=form.causal)
@@ -648,7 +654,7 @@ def _spatial_backward(
     else:
         matrix = values.detach().to(dtype)
         grad_values = torch.bmm(grad, v.transpose(1, 2)).sum(0) if needs_weight else None
-        # Over v, which is not needed any more.
+        # v is not needed any more.
         grad_v = torch.bmm(matrix.T.expand(v.shape[0], -1, -1), grad, out=v)
     if not needs_weight:
         return grad_v, None

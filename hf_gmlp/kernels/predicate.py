@@ -2,10 +2,11 @@
 
 A fast implementation reads the parameters of a block and does not call its layers. So it must not run if anybody has
 put something on one of these layers that a call would honor: a hook, an adapter, a quantizer, a subclass, a patched
-method, a parametrization. `may_stand_in` asks for everything that we know of and says no to whatever it does not know.
+method, a parametrization. `may_stand_in` checks for everything that we know of, and says no to whatever it does not
+know.
 
-PyTorch has no public question for some of this. Each private name stands in one function here; where it is missing, the
-answer is the careful one, and the naive block runs.
+PyTorch has no public way to ask for some of this. Each private name is used in one function here; where it is missing,
+that function gives the careful answer, and the naive block runs.
 """
 
 import inspect
@@ -22,7 +23,7 @@ from ..models.spatial_gating import SPATIAL_GATINGS, SpatialGatingUnit, SpatialP
 
 GELU = type(ACT2FN["gelu"])
 WEIGHT_AND_BIAS = frozenset({"weight", "bias"})
-# The classes that the layers gone around must have, and the parameters that they must have.
+# The exact classes of the layers that a fast implementation goes around, and the exact parameters of each.
 PARAMETERS = {
     nn.LayerNorm: WEIGHT_AND_BIAS,
     nn.Linear: WEIGHT_AND_BIAS,
@@ -31,9 +32,9 @@ PARAMETERS = {
     SpatialGatingUnit: frozenset(),
     SpatialProjection: WEIGHT_AND_BIAS,
 }
-# No call comes by these, which compilers and distributed trainers replace for good.
+# No call of a layer looks these up. Compilers and distributed trainers replace them and leave them so.
 NOT_CALLED = {"__init__", "__setstate__"}
-# The names that a call may look up, of parameters, layers and methods. An attribute by one of them would hide it.
+# The parameters, layers and methods that a call may look up. An attribute by such a name would hide what it stands for.
 NAMES = {
     kind: names
     | {"norm", "proj"}
@@ -56,19 +57,20 @@ def may_stand_in(block: nn.Module, hidden_states: torch.Tensor, padding_mask: to
     Whether a fast implementation of the block's branch, which goes around both norms, both channel projections, the
     activation and its dropout, the gating unit and the spatial projection, may run in place of `naive_gating`.
 
-    Tiny attention is not asked for: it is called. Nor is the block itself, whose own call is over by then.
+    Tiny attention does not matter here, because it is called. Nor does the block itself, which has been called by now.
 
     Args:
         block: A `GMLPBlock`, or anything with the layers of one.
         hidden_states: Its input, [B, m, D].
         padding_mask: [B, m], if there is one.
     """
-    # A compiler is to see the layers, and makes something fast of them itself.
+    # A compiler must see the layers, and makes something fast of them itself.
     if torch.compiler.is_compiling() or is_watched() or not is_plain_tensor(hidden_states):
         return False
-    if hidden_states.dim() != 3:
+    shape = hidden_states.shape
+    if len(shape) != 3:
         return False
-    if padding_mask is not None and (not is_plain_tensor(padding_mask) or padding_mask.shape != hidden_states.shape[:2]):
+    if padding_mask is not None and (not is_plain_tensor(padding_mask) or padding_mask.shape != shape[:2]):
         return False
     parameters = untouched_parameters(block)
     if parameters is None or not dtypes_fit(parameters, hidden_states):
@@ -211,7 +213,7 @@ def global_hooks_registered() -> bool:
     return any(getattr(module_tables, name, True) for name in GLOBAL_HOOKS)
 
 
-# As they are when this package is imported: whoever replaces one later means it to be called.
+# What layers call, as it is when this package is imported. Whoever replaces something later means it to be called.
 FUNCTIONS = tuple(
     (place, name, getattr(place, name))
     for place, name in (
@@ -241,6 +243,7 @@ def methods_replaced() -> bool:
     for kind, methods in METHODS.items():
         if any(inspect.getattr_static(kind, name, None) is not value for name, value in methods.items()):
             return True
-    # Something else has changed: `copy`, for one, leaves a note in every class that it copies. Look no more than once.
+    # Something else has changed: `copy`, for one, leaves a note in every class that it copies. It need not be looked at
+    # again.
     CONTENTS.update({kind: dict(vars(kind)) for kind in CONTENTS})
     return False

@@ -46,9 +46,9 @@ class Gradients(NamedTuple):
         u, v: [batch, m, E], before the activation. Without a split, u is `None` and v for both.
         gate: [batch, m, E], that of attention_output, too. It may be the gradient that was given.
         norm_weight, norm_bias: [E]
-        weight: As W, with zeros for what m tokens do not use; `None` if not wanted.
+        weight: In the form of W, with zeros for what m tokens do not use; `None` if not asked for.
         bias: [n]
-        gated: [batch, m, E], no gradient but what `gating_forward` gave; `None` if not wanted.
+        gated: [batch, m, E], not a gradient but what `gating_forward` gave; `None` if not asked for.
     """
 
     u: torch.Tensor | None
@@ -102,7 +102,7 @@ def gating_forward(
         u, v: [batch, m, E], before the activation, of one dtype: float32, bfloat16 or float16. Any strides, but
             contiguous channels are read without a copy. Without a split, both are the same tensor.
         norm_weight, norm_bias: [E]. These, `weight` and `bias` may be of another dtype, as under autocast.
-        eps: Of the LayerNorm.
+        eps: The epsilon of the LayerNorm.
         weight: W, [n, n] with n >= m, or [2n - 1] if Toeplitz: W[i, j] = weight[n - 1 + j - i].
         bias: b, [n].
         spatial_gating: "split", "multiplicative", "additive" or "linear".
@@ -110,7 +110,7 @@ def gating_forward(
         causal: Whether W[i, j] counts as 0 for j > i.
         padding_mask: [batch, m], 0 for padding, whose v is hidden from all tokens.
         attention_output: [batch, m, E], added to the gate.
-        needs_gate: Whether the backward pass will want the gate; if not, it is not written.
+        needs_gate: Whether the backward pass will need the gate. If not, it is not written.
 
     Returns:
         What is gated, and the gate, or `None` if it is not needed; both [batch, m, E], contiguous and in u's dtype.
@@ -162,8 +162,8 @@ def gating_backward(
     Args:
         grad: [batch, m, E], of what is gated.
         gate: As `gating_forward` gave it.
-        needs_weight: Whether the gradient of W is wanted.
-        needs_gated: Whether what was gated is wanted again, for the gradient of what comes next.
+        needs_weight: Whether to compute the gradient of W.
+        needs_gated: Whether to compute what was gated again, for the gradient of what comes next.
         Others: As in `gating_forward`.
 
     Returns:
@@ -268,7 +268,7 @@ def _weight_gradient_of(
     channel_blocks = -(-channels // blocks["BLOCK_K"])
     steps = batch * channel_blocks
     # The sum is split such that there are two programs for each multiprocessor of the largest GPUs, and eight steps or
-    # more for each. Not asked of the device: other splits give other bits.
+    # more for each. It does not depend on the device, because other splits give other bits.
     splits = max(1, min(256 // max(1, row_blocks * column_blocks), steps // 8))
     # Rows begin at multiples of 64 bytes, for wide stores.
     columns = -(-length // 16) * 16
@@ -360,7 +360,7 @@ def _row_grid(v: torch.Tensor) -> tuple[int, dict[str, int]]:
 
 
 def _precision(dtype: torch.dtype) -> str:
-    """Of the products: float32 is rounded to TF32 only where PyTorch is told so for its own."""
+    """The precision of the products: float32 is rounded to TF32 only where PyTorch is told to do so in its own."""
     if _is_interpreted() and dtype == torch.bfloat16:
         # The interpreter would multiply the bits of bfloat16 as if they were integers. In float32 it is the same.
         return "interpreted"
@@ -376,8 +376,8 @@ def _is_interpreted() -> bool:
 
 def _rows(x: torch.Tensor | None) -> torch.Tensor | None:
     """
-    The kernels want the channels side by side, and the tokens of a tile within 2^31; samples may be anywhere. A copy
-    where it is otherwise, as for the gradient of a sum.
+    Copies x if its strides do not suit the kernels, as those of the gradient of a sum: channels must be side by side,
+    and the tokens of a tile within 2^31. Samples may be anywhere.
     """
     if x is None or (x.stride(-1) == 1 and x.stride(1) < 2**23):
         return x
@@ -526,7 +526,7 @@ def _norm(
     ROWS: tl.constexpr,
     BLOCK_E: tl.constexpr,
 ):
-    """v_hat of some rows: LN(gelu(v)), zero at padding."""
+    """Computes v_hat for a few rows: LN(gelu(v)), zero at padding."""
     row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     channel = tl.arange(0, BLOCK_E)
     inside = (row < rows)[:, None] & (channel < channels)[None, :]
@@ -686,8 +686,8 @@ def _gate_backward(
     BLOCK_E: tl.constexpr,
 ):
     """
-    Of some rows: the gradients of the gate (unless it is `grad`) and, after a split, of u; the sums over the channels
-    that make the gradient of b; the statistics of the norm and v_hat; and what was gated.
+    Computes for a few rows the gradients of the gate (unless it is `grad`) and, after a split, of u; the sums over the
+    channels that make the gradient of b; the statistics of the norm and v_hat; and what was gated.
     """
     row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     channel = tl.arange(0, BLOCK_E)
@@ -840,7 +840,8 @@ def _norm_backward(
     BLOCK_E: tl.constexpr,
 ):
     """
-    The gradient of v, through norm and GELU, of every so many rows, and their part of those of the norm's parameters.
+    Computes the gradient of v, through norm and GELU, for every so many rows, and their part of the gradients of the
+    norm's parameters.
     Without a split, what v gets by being gated is added.
     """
     channel = tl.arange(0, BLOCK_E)

@@ -4,7 +4,7 @@ import unittest
 
 from transformers.testing_utils import torch_device
 
-import hf_gmlp as baselines
+import hf_gmlp
 from hf_gmlp import BertRelposConfig, TextMixerConfig
 
 from .checks import FSDPPlanMixin
@@ -34,9 +34,9 @@ class BaselineModelTester:
         self.parent = parent
         self.config_class = config_class
         self.config_fields = config_fields
-        self.base_model_class = getattr(baselines, config_class.code_map()["AutoModel"])
+        self.base_model_class = getattr(hf_gmlp, config_class.code_map()["AutoModel"])
         # The head that the tests of training and of FSDP train.
-        self.causal_lm_class = getattr(baselines, config_class.code_map()["AutoModelForMaskedLM"])
+        self.causal_lm_class = getattr(hf_gmlp, config_class.code_map()["AutoModelForMaskedLM"])
 
     def get_config(self):
         return self.config_class(
@@ -96,7 +96,7 @@ class BertRelposModelTest(BaselineTest, FSDPTesterMixin, unittest.TestCase):
         "attention_probs_dropout_prob": 0.1,
         "classifier_dropout": 0.1,
     }
-    all_model_classes = tuple(getattr(baselines, name) for name in sorted(set(BertRelposConfig.code_map().values())))
+    all_model_classes = tuple(getattr(hf_gmlp, name) for name in sorted(set(BertRelposConfig.code_map().values())))
 
 
 class BertRelposWithoutContentModelTest(BaselineTest, unittest.TestCase):
@@ -113,4 +113,4 @@ class TextMixerModelTest(BaselineTest, FSDPTesterMixin, unittest.TestCase):
     has_attentions = False
     config_class = TextMixerConfig
     config_fields = {"spatial_intermediate_size": 24, "hidden_dropout_prob": 0.1, "classifier_dropout": 0.1}
-    all_model_classes = tuple(getattr(baselines, name) for name in sorted(set(TextMixerConfig.code_map().values())))
+    all_model_classes = tuple(getattr(hf_gmlp, name) for name in sorted(set(TextMixerConfig.code_map().values())))

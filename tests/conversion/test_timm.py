@@ -240,7 +240,7 @@ def test_no_image_classifier_no_file_of_timm(tmp_path, vision_config, text_confi
     for folder, message in [
         ("headless", "no weights for classifier.bias, classifier.weight"),
         ("text", "of type 'gmlp': timm has gMLPs for images only"),
-        ("nowhere", "no checkpoint of ours in '.*nowhere'"),
+        ("nowhere", "no gMLP checkpoint in '.*nowhere'"),
         ("weightless", "weights of '.*weightless' cannot be read"),
     ]:
         with pytest.raises(InputError, match=message):

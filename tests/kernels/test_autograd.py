@@ -92,7 +92,7 @@ def test_gradients_of_gradients_when_the_layers_have_changed(make_block):
         change(block)
         # Gradients need no layers, and gradients of gradients do.
         torch.autograd.grad(output, list(block.parameters()), retain_graph=True)
-        with pytest.raises(RuntimeError, match='layers of a block have changed .* set_gating_implementation\\("naive"'):
+        with pytest.raises(RuntimeError, match='layers of a block have changed .*set_gating_implementation\\("naive"'):
             torch.autograd.grad(output, list(block.parameters()), create_graph=True)
 
 
@@ -116,9 +116,9 @@ def test_gradients_of_gradients_under_autocast(make_block, lean_calls, residual,
     with torch.autocast("cpu", torch.bfloat16):
         found, expected = second_derivatives(lean, x), second_derivatives(naive, x)
     assert lean_calls
-    for ours, theirs in zip(found, expected, strict=True):
-        assert ours.dtype == theirs.dtype
-        assert (ours - theirs).norm() <= 0.1 * theirs.norm()
+    for second, truth in zip(found, expected, strict=True):
+        assert second.dtype == truth.dtype
+        assert (second - truth).norm() <= 0.1 * truth.norm()
 
 
 def test_float64_under_autocast(pair, assert_close, output_and_gradients, lean_calls, x):
@@ -190,6 +190,7 @@ def test_forward_over_reverse(make_block, assert_close, lean_calls, x):
     assert_close(*found)
 
 
+@pytest.mark.filterwarnings("ignore:There is a performance drop")
 def test_torch_func(pair, assert_close, lean_calls, x):
     naive, lean = pair
 
@@ -261,10 +262,10 @@ def test_modes_see_every_operation(pair, assert_close, output_and_gradients, lea
         return found, seen
 
     naive, lean = pair
-    (found, ours), (expected, theirs) = seen_by_mode(lean), seen_by_mode(naive)
+    (found, seen), (expected, all_of_them) = seen_by_mode(lean), seen_by_mode(naive)
     assert not lean_calls
     assert_close(found, expected, 0.0)
-    assert len(theirs) > 5 and list(map(str, ours)) == list(map(str, theirs))
+    assert len(all_of_them) > 5 and list(map(str, seen)) == list(map(str, all_of_them))
 
 
 class Noted(torch.Tensor):
@@ -304,6 +305,18 @@ def test_saved_tensors_elsewhere(pair, assert_close, output_and_gradients, lean_
     assert lean_calls
 
 
+def test_compiled_autograd(pair, assert_close, lean_calls, x):
+    compiled_autograd = pytest.importorskip("torch._dynamo.compiled_autograd")
+    if not hasattr(compiled_autograd, "_enable"):
+        pytest.skip("this PyTorch has another name for it")
+    for block in pair:
+        with compiled_autograd._enable(lambda graph: graph):
+            block(x).pow(3).sum().backward()
+    assert lean_calls
+    assert_close(*([parameter.grad for parameter in block.parameters()] for block in reversed(pair)))
+
+
+@pytest.mark.filterwarnings("ignore:Anomaly Detection has been enabled")
 def test_anomaly_detection_and_hooks_on_tensors(pair, assert_close, output_and_gradients, lean_calls, x):
     found = []
     for block in reversed(pair):

@@ -207,6 +207,7 @@ def test_what_is_put_on_layers_is_compiled_too(make_block, short_fft, assert_clo
     assert_close([torch.compile(block, fullgraph=True, backend="eager")(x)], [naive(x)])
 
 
+@pytest.mark.filterwarnings("ignore:While compiling, we found certain side effects")
 @pytest.mark.parametrize("strict", [False, True])
 def test_exported_models_take_the_matrix(far_model, text_config, random_ids, short_fft, fft_calls, strict):
     model = far_model(GMLPForMaskedLM, text_config(toeplitz=True, num_hidden_layers=1))

@@ -1,6 +1,7 @@
 """The lean block against the naive one: outputs, gradients, and what is kept for the backward pass."""
 
 import copy
+import random
 from functools import partial
 
 import pytest
@@ -44,6 +45,37 @@ def test_causal_blocks(make_block, assert_same, gating, toeplitz):
     assert_same(naive, lean, x)
     later = torch.cat([x[:, :6], torch.randn(2, 3, 16, dtype=torch.double)], dim=1)
     assert torch.equal(lean(later)[:, :6], lean(x)[:, :6])
+
+
+@pytest.mark.parametrize("number", range(40))
+def test_blocks_of_any_kind(make_block, monkeypatch, output_and_gradients, assert_close, lean_calls, number):
+    """Random shapes, settings and masks; slices of one sample; frozen parameters; and the FFT for some."""
+    draw = random.Random(number)
+    gating, width, n = draw.choice(GATINGS), draw.choice([5, 8, 24, 65]), draw.choice([1, 2, 7, 12, 40])
+    fields = {
+        "spatial_gating": gating,
+        "hidden_size": draw.choice([5, 16, 33]),
+        "intermediate_size": width * (2 if gating == "split" else 1),
+        "max_position_embeddings": n,
+        "attention_size": draw.choice([0, 4]),
+        "toeplitz": draw.choice([False, True]),
+        "is_causal": draw.choice([False, True]),
+    }
+    monkeypatch.setattr("hf_gmlp.kernels.fft.FFT_LENGTH", draw.choice([1, 100]))
+    monkeypatch.setattr(lean_module, "SLICE_BYTES", draw.choice([2**13, 2**24]))
+    batch, length = draw.randint(1, 7), draw.randint(1, n)
+    x = torch.randn(length, batch, fields["hidden_size"], dtype=torch.double).transpose(0, 1)
+    mask = draw.choice([None, torch.rand(batch, length) < 0.7, (torch.rand(batch, length) < 0.7).long()])
+    naive, lean = make_block(**fields)
+    frozen = [name for name, _ in lean.named_parameters() if draw.random() < 0.2]
+    for block in (naive, lean):
+        for name in frozen:
+            block.get_parameter(name).requires_grad_(False)
+    expected = output_and_gradients(naive, x, mask)
+    assert_close(output_and_gradients(lean, x, mask), expected, 1e-11)
+    with torch.inference_mode():
+        assert_close([lean(x, mask)], expected[:1])
+    assert len(lean_calls) == 2
 
 
 def test_what_the_names_stand_for(text_config, lean_calls, monkeypatch):
@@ -393,7 +425,7 @@ def test_attention_of_another_class_and_dtype(make_block, assert_close, output_a
 
         def forward(self, hidden_states, attention_mask, past_key_values):
             assert past_key_values is None
-            output = hidden_states.to(self.scale.dtype).mean((0, 1)) .sum() * self.scale
+            output = hidden_states.to(self.scale.dtype).mean((0, 1)).sum() * self.scale
             return output.expand(*self.shape, -1), None
 
     x = torch.randn(4, 9, 16, dtype=torch.double)

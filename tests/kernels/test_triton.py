@@ -14,8 +14,8 @@ import torch
 from torch.nn import functional as F
 
 from hf_gmlp.kernels import triton as triton_gating
-from hf_gmlp.models.spatial_gating import toeplitz_matrix
 from hf_gmlp.kernels.triton import SPATIAL_GATINGS, can_use_triton, gating_backward, gating_forward
+from hf_gmlp.models.spatial_gating import spatial_matrix
 
 pytest.importorskip("triton", reason="triton is not installed")
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -81,7 +81,7 @@ def make_case(
     return tensors, dict(spatial_gating=gating, toeplitz=toeplitz, causal=causal)
 
 
-def ours(tensors, flags):
+def by_kernels(tensors, flags):
     """Output, gate and gradients by name, from the kernels."""
     t = dict(tensors)
     grad, attention = t.pop("grad"), t.pop("attention_output")
@@ -96,7 +96,7 @@ def ours(tensors, flags):
     return {"output": gated, "gated by": gate} | found
 
 
-def plain(tensors, flags, dtype=torch.float64):
+def by_torch(tensors, flags, dtype=torch.float64):
     """The same from torch's own operations and autograd, by default in float64; in `dtype` products, as in autocast."""
     device = tensors["v"].device
     wide = torch.float64 if dtype == torch.float64 else torch.float32
@@ -115,9 +115,7 @@ def plain(tensors, flags, dtype=torch.float64):
     v = F.layer_norm(F.gelu(t["v"]).to(wide), t["v"].shape[-1:], t["norm_weight"], t["norm_bias"], EPS).to(dtype)
     if t["padding_mask"] is not None:
         v = v.masked_fill(t["padding_mask"][:, :, None] == 0, 0.0)
-    matrix = toeplitz_matrix(t["weight"], length) if flags["toeplitz"] else t["weight"][:length, :length]
-    if flags["causal"]:
-        matrix = matrix.tril()
+    matrix = spatial_matrix(t["weight"], length, causal=flags["causal"])
     gate = torch.matmul(matrix.to(dtype), v) + t["bias"][:length, None].to(dtype)
     if t["attention_output"] is not None:
         gate = gate + t["attention_output"]
@@ -142,8 +140,8 @@ def assert_right(found, expected, tolerance=2e-6):
 @pytest.mark.parametrize("gating", SPATIAL_GATINGS)
 def test_output_and_gradients(small_blocks, gating, toeplitz, causal):
     tensors, flags = make_case(gating, toeplitz, causal, attention=toeplitz == causal)
-    found = ours(tensors, flags)
-    assert_right(found, plain(tensors, flags))
+    found = by_kernels(tensors, flags)
+    assert_right(found, by_torch(tensors, flags))
     assert (found["u"] is None) == (gating != "split")
     if gating == "linear":
         assert found["output"] is found["gated by"]
@@ -156,7 +154,7 @@ def test_sizes(small_blocks, sizes, toeplitz):
         if sizes[3] > 100 and causal != toeplitz:
             continue
         tensors, flags = make_case("split", toeplitz, causal, padded=False, sizes=sizes)
-        found, expected = ours(tensors, flags), plain(tensors, flags)
+        found, expected = by_kernels(tensors, flags), by_torch(tensors, flags)
         if sizes[3] == 1:
             # A norm over one channel gives its bias and no gradient but rounding.
             assert found.pop("v").abs().max() < 1e-3
@@ -170,8 +168,10 @@ def test_sizes(small_blocks, sizes, toeplitz):
 def test_the_tiles_of_real_runs(dtype, toeplitz):
     # More than one tile along tokens and channels.
     tensors, flags = make_case("split", toeplitz, True, sizes=(1, 130, 130, 140), dtype=dtype)
-    found = ours(tensors, flags)
-    assert_right(found, plain(tensors, flags), {torch.float32: 2e-6, torch.bfloat16: 2e-2, torch.float16: 2e-3}[dtype])
+    found = by_kernels(tensors, flags)
+    assert_right(
+        found, by_torch(tensors, flags), {torch.float32: 2e-6, torch.bfloat16: 2e-2, torch.float16: 2e-3}[dtype]
+    )
 
 
 @pytest.mark.parametrize("gating", SPATIAL_GATINGS)
@@ -180,7 +180,11 @@ def test_bfloat16_is_as_good_as_that_of_torch(small_blocks, gating, parameter_dt
     tensors, flags = make_case(
         gating, attention=True, sizes=(2, 35, 41, 20), dtype=torch.bfloat16, parameter_dtype=parameter_dtype
     )
-    found, theirs, truth = ours(tensors, flags), plain(tensors, flags, torch.bfloat16), plain(tensors, flags)
+    found, theirs, truth = (
+        by_kernels(tensors, flags),
+        by_torch(tensors, flags, torch.bfloat16),
+        by_torch(tensors, flags),
+    )
     for name, exact in truth.items():
         assert found[name].dtype == tensors.get(name, tensors["v"]).dtype
         # Gradients of parameters are returned in their dtype.
@@ -194,7 +198,7 @@ def test_gelu_is_exact():
     tensors, flags = make_case("split", padded=False, sizes=(1, 1, 1, 2000))
     tensors |= {"u": x, "weight": torch.zeros(1, 1, device=DEVICE), "bias": torch.ones(1, device=DEVICE)}
     tensors["grad"] = torch.ones_like(x)
-    found, truth = ours(tensors, flags), plain(tensors, flags)
+    found, truth = by_kernels(tensors, flags), by_torch(tensors, flags)
     torch.testing.assert_close(found["output"].double(), truth["output"], atol=5e-7, rtol=1e-6)
     torch.testing.assert_close(found["u"].double(), truth["u"], atol=5e-7, rtol=1e-6)
     # At least as good as torch's in float32.
@@ -204,7 +208,7 @@ def test_gelu_is_exact():
 @pytest.mark.parametrize("gating", ["split", "multiplicative"])
 def test_strides(small_blocks, gating):
     tensors, flags = make_case(gating, attention=True)
-    expected = ours(tensors, flags)
+    expected = by_kernels(tensors, flags)
     both = torch.cat([tensors["u"], tensors["v"]], dim=-1)
     u, v = both.chunk(2, dim=-1)
     strided = tensors | {
@@ -217,18 +221,18 @@ def test_strides(small_blocks, gating):
         "norm_weight": torch.stack([tensors["norm_weight"]] * 2, dim=1)[:, 0],
         "bias": torch.stack([tensors["bias"]] * 2, dim=1)[:, 0],
     }
-    for name, value in ours(strided, flags).items():
+    for name, value in by_kernels(strided, flags).items():
         assert value is None or torch.equal(value, expected[name]), name
     # As the gradient of a sum comes.
     strided["grad"] = torch.ones((), device=DEVICE).expand_as(v)
-    ones = ours(tensors | {"grad": torch.ones_like(v)}, flags)
-    for name, value in ours(strided, flags).items():
+    ones = by_kernels(tensors | {"grad": torch.ones_like(v)}, flags)
+    for name, value in by_kernels(strided, flags).items():
         assert value is None or torch.equal(value, ones[name]), name
 
 
 def test_the_same_twice_to_the_bit(small_blocks):
     tensors, flags = make_case("split", True, attention=True, dtype=torch.bfloat16)
-    first, second = ours(tensors, flags), ours(tensors, flags)
+    first, second = by_kernels(tensors, flags), by_kernels(tensors, flags)
     for name, value in first.items():
         assert torch.equal(value, second[name]), name
 
@@ -252,7 +256,7 @@ def surrounded(x):
 @pytest.mark.parametrize("gating", ["split", "additive"])
 def test_nothing_outside_is_read_or_written(small_blocks, monkeypatch, gating, toeplitz, causal):
     tensors, flags = make_case(gating, toeplitz, causal, attention=True)
-    expected = ours(tensors, flags)
+    expected = by_kernels(tensors, flags)
     around = {name: surrounded(value) for name, value in tensors.items()}
     if gating != "split":
         around["u"] = around["v"]
@@ -281,7 +285,7 @@ def test_nothing_outside_is_read_or_written(small_blocks, monkeypatch, gating, t
         return room[64:-64].view(shape)
 
     monkeypatch.setattr(torch.Tensor, "new_empty", poisoned)
-    found = ours(around, flags)
+    found = by_kernels(around, flags)
     monkeypatch.undo()
     assert len(rooms) >= 6
     for room in rooms:
@@ -296,7 +300,7 @@ def test_nothing_outside_is_read_or_written(small_blocks, monkeypatch, gating, t
 
 def test_what_is_not_needed_is_not_made(small_blocks):
     tensors, flags = make_case("split", dtype=torch.bfloat16)
-    expected = ours(tensors, flags)
+    expected = by_kernels(tensors, flags)
     t = tensors
     arguments = (t["norm_weight"], t["norm_bias"], EPS, t["weight"], t["bias"])
     gated, gate = gating_forward(t["u"], t["v"], *arguments, **flags, padding_mask=t["padding_mask"], needs_gate=False)
@@ -318,10 +322,10 @@ def test_what_is_not_needed_is_not_made(small_blocks):
 @pytest.mark.parametrize("dtype", [torch.bool, torch.uint8, torch.float32])
 def test_dtypes_of_masks_and_attention(small_blocks, dtype):
     tensors, flags = make_case("split", attention=True)
-    expected = ours(tensors, flags)
+    expected = by_kernels(tensors, flags)
     tensors["padding_mask"] = tensors["padding_mask"].to(dtype)
     tensors["attention_output"] = tensors["attention_output"].double().float()
-    for name, value in ours(tensors, flags).items():
+    for name, value in by_kernels(tensors, flags).items():
         assert torch.equal(value, expected[name]), name
 
 
@@ -447,7 +451,7 @@ def test_kernels_compile_without_spills(capability, shared_limit):
         cases.append((capability, single, (2, 197, 200, 4096), multiplicative, True))
     environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
     # GPUs of compute capability 8.6 and 8.9 have 99 KB of shared memory for a block, and run what is made for 8.0.
-    root = str(Path(triton_gating.__file__).parents[1])
+    root = str(Path(triton_gating.__file__).parents[2])
     done = subprocess.run(
         [sys.executable, "-c", COMPILE, repr(cases)],
         env=environment | {"PYTHONPATH": root},

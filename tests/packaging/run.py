@@ -79,11 +79,10 @@ def call(*words: str | Path, show: bool = False, **options):
     print(f"  {time.monotonic() - start:.0f} s", flush=True)
 
 
-def use(python: Path, scratch: Path):
-    """Runs use_wheel.py with the Python of another environment, in an empty folder, with no way to the working tree."""
-    with tempfile.TemporaryDirectory(dir=scratch) as folder:
-        environment = os.environ | {"HF_HOME": str(scratch / "hf_home"), "HF_HUB_OFFLINE": "1"}
-        call(python, "-I", Path(__file__).with_name("use_wheel.py"), show=True, cwd=folder, env=environment)
+def end_early(*_):
+    """Ends the run, but not before its environment is removed: whoever stops it must not be left with a full disk."""
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    sys.exit("Ended early.")
 
 
 def main():
@@ -93,8 +92,7 @@ def main():
             f"{tempfile.gettempdir()} has less than the {DISK_NEEDED / 1e9:.0f} GB left that a new environment with "
             "torch may need; name another folder: TMPDIR=... make package"
         )
-    # Whoever ends this run early must not be left with a full disk.
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit("Ended early."))
+    signal.signal(signal.SIGTERM, end_early)
     with tempfile.TemporaryDirectory(prefix="hf-gmlp-package-") as folder:
         scratch = Path(folder)
         # A list of files left by an earlier build would bring back what the present settings leave out.
@@ -109,9 +107,15 @@ def main():
         python = scratch / "venv" / "bin" / "python"
         install = (python, "-m", "pip", "install", "-qq")
         call(*install, wheel)
-        use(python, scratch)
+        # An empty folder and no PYTHONPATH: nothing may lead to the working tree.
+        (scratch / "empty").mkdir()
+        environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+        environment |= {"HF_HOME": str(scratch / "hf_home"), "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
+        use_wheel = Path(__file__).with_name("use_wheel.py")
+        call(python, "-I", use_wheel, show=True, cwd=scratch / "empty", env=environment)
+
         call(*install, "--no-deps", "--force-reinstall", sdist)
-        use(python, scratch)
+        call(python.with_name("hf-gmlp"), "--version", show=True, cwd=scratch / "empty", env=environment)
     print("The wheel and the source archive work with their declared dependencies alone.")
 
 
