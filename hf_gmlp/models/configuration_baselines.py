@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, ClassVar
 from huggingface_hub.dataclasses import strict
 from transformers import PreTrainedConfig
 
+from .heads import full_auto_map
+
 if TYPE_CHECKING:
     # Never executed, but transformers follows the relative imports that it reads: a config that is saved alone is then
     # saved with all of the code, and opened from a checkpoint with all of it too.
@@ -67,11 +69,8 @@ class BaselineConfig(PreTrainedConfig):
 
     def __post_init__(self, **kwargs):
         if type(self).__module__ == __name__:
-            # Written into every config.json, whichever head is saved, so that a checkpoint opens as any other head too.
             # A subclass from elsewhere has other files, and a map of its own.
-            kwargs["auto_map"] = {"AutoConfig": f"configuration_baselines.{type(self).__name__}"} | {
-                auto_class: f"modeling_baselines.{model_class}" for auto_class, model_class in self.code_map().items()
-            }
+            kwargs["auto_map"] = full_auto_map(type(self), self.code_map(), kwargs.get("auto_map"))
         super().__post_init__(**kwargs)
 
     @classmethod

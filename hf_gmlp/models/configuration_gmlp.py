@@ -15,6 +15,7 @@ from huggingface_hub.dataclasses import strict
 from transformers import PreTrainedConfig
 from transformers.activations import ACT2FN
 
+from .heads import full_auto_map
 from .spatial_gating import SPATIAL_GATINGS
 
 if TYPE_CHECKING:
@@ -69,6 +70,7 @@ class GMLPBaseConfig(PreTrainedConfig):
     """
 
     _auto_class = "AutoConfig"
+    _gating_implementation: ClassVar[str] = "auto"
     # Auto class -> class of modeling_gmlp.py. Written into every config.json, whichever head is saved, so that a
     # checkpoint opens as any other head too.
     code_map: ClassVar[dict[str, str]] = {}
@@ -92,16 +94,13 @@ class GMLPBaseConfig(PreTrainedConfig):
 
     def __post_init__(self, **kwargs):
         if type(self).__module__ == __name__:
-            # A loaded config.json may carry a map with the name of the repository it came from, or of an older release.
             # A subclass from elsewhere has other files, and a map of its own.
-            kwargs["auto_map"] = {"AutoConfig": f"configuration_gmlp.{type(self).__name__}"} | {
-                auto_class: f"modeling_gmlp.{model_class}" for auto_class, model_class in self.code_map.items()
-            }
+            kwargs["auto_map"] = full_auto_map(type(self), self.code_map, kwargs.get("auto_map"))
         super().__post_init__(**kwargs)
 
     @property
     def gating_implementation(self) -> str:
-        return getattr(self, "_gating_implementation", "auto")
+        return self._gating_implementation
 
     @gating_implementation.setter
     def gating_implementation(self, name: str):

@@ -1,5 +1,5 @@
 # Copyright 2026 The hf_gmlp authors. Licensed under the Apache License, Version 2.0.
-"""The heads of all text models of this project, and their losses, each written once.
+"""The heads of all text models of this project, their losses, and how a checkpoint names them, each written once.
 
 A head is a mixin in front of the PreTrainedModel class of an architecture, as transformers' own generic heads are:
 
@@ -33,6 +33,32 @@ from transformers.utils import TransformersKwargs, logging
 from transformers.utils.generic import can_return_tuple
 
 logger = logging.get_logger(__name__)
+
+
+def full_auto_map(
+    config_class: type[PreTrainedConfig], code_map: dict[str, str], given: dict[str, object] | None
+) -> dict[str, object]:
+    """
+    The `auto_map` of a checkpoint: every class of its architecture, whichever was saved, so that it opens as any other
+    head too.
+
+    Args:
+        config_class: In configuration_NAME.py, beside modeling_NAME.py.
+        code_map: Auto class -> class of modeling_NAME.py.
+        given: A loaded map. It may name a repository in front of these classes, or an older release. Other classes, such
+            as a user's subclass of a head or a tokenizer, stay.
+    """
+    file = config_class.__module__.rpartition(".")[2]
+    own = {auto_class: f"{file.replace('configuration', 'modeling')}.{name}" for auto_class, name in code_map.items()}
+    own["AutoConfig"] = f"{file}.{config_class.__name__}"
+    names = {reference.rpartition(".")[2] for reference in own.values()}
+    others = {
+        auto_class: reference
+        for auto_class, reference in (given or {}).items()
+        if auto_class != "AutoConfig" and not (isinstance(reference, str) and reference.rpartition(".")[2] in names)
+    }
+    return own | others
+
 
 # ---------------------------------------------------------------------------------------------------------------------
 # Losses. The library's own cast float64 to float32 and, for all but single labels, leave `num_items_in_batch` out, so

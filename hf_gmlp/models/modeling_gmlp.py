@@ -393,11 +393,13 @@ class CacheBuffer:
 
     def append(self, keys: torch.Tensor, values: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """All rows so far."""
-        rows = slice(self.filled, self.filled + keys.shape[2])
-        self.keys[:, :, rows], self.values[:, :, rows] = keys, values
-        self.filled = rows.stop
-        self.handed_out = self.keys[:, :, : self.filled]
-        return self.handed_out, self.values[:, :, : self.filled]
+        start, length = self.filled, keys.shape[2]
+        self.filled = start + length
+        self.keys.narrow(2, start, length).copy_(keys)
+        if values.shape[3]:
+            self.values.narrow(2, start, length).copy_(values)
+        self.handed_out = self.keys.narrow(2, 0, self.filled)
+        return self.handed_out, self.values.narrow(2, 0, self.filled)
 
 
 def prepare_cache(past_key_values: Cache, config: GMLPConfig) -> Cache:
@@ -582,8 +584,13 @@ class GMLPModel(GMLPPreTrainedModel):
             first = first_places(attention_mask)
             padding_mask = attention_mask.gather(1, places.expand(shape))
         refuse_packing(kwargs, places if first is None else places - first[:, None], padding_mask)
-        if first is not None and past_key_values is None:
-            # Padding in front goes behind, for all blocks at once; the outputs come back below.
+        records = any(
+            kwargs.get(name, getattr(self.config, name, False))
+            for name in ("output_hidden_states", "output_attentions")
+        )
+        if first is not None and past_key_values is None and not records:
+            # Padding in front goes behind, for all blocks at once; the output comes back below. What a block hands out
+            # is wanted in its place: then every gating unit moves its tokens.
             moved, first = first, None
             input_ids, token_type_ids, inputs_embeds, padding_mask = (
                 None if x is None else shift(x, moved) for x in (input_ids, token_type_ids, inputs_embeds, padding_mask)
@@ -611,27 +618,18 @@ class GMLPModel(GMLPPreTrainedModel):
             **kwargs | {"return_dict": True},
         )
         hidden_states, pooled = outputs.last_hidden_state, None
-        if self.pooler is not None and not self.config.is_causal:
-            pooled = self.pooler(hidden_states[:, 0])
-        elif self.pooler is not None and padding_mask is None:
-            pooled = self.pooler(hidden_states[:, -1])
-        elif self.pooler is not None:
-            pooled = self.pooler(hidden_states[torch.arange(shape[0], device=device), last_places(padding_mask)])
-        all_states, attentions = outputs.hidden_states, outputs.attentions
-        if moved is not None:
-            hidden_states = shift(hidden_states, -moved)
-            if all_states is not None:
-                all_states = tuple(None if x is None else shift(x, -moved) for x in all_states)
-            if attentions is not None:  # [B, 1, m, m]
-                attentions = tuple(
-                    shift(shift(x[:, 0], -moved).mT, -moved).mT[:, None] if x is not None else None for x in attentions
-                )
+        if self.pooler is not None:
+            # The first token, or the last, which is the only one of a causal model that has seen the others.
+            place = 0 if first is None else first
+            if self.config.is_causal:
+                place = -1 if padding_mask is None else last_places(padding_mask)
+            pooled = self.pooler(hidden_states[torch.arange(shape[0], device=device), place])
         return BaseModelOutputWithPoolingAndCrossAttentions(
-            last_hidden_state=hidden_states,
+            last_hidden_state=hidden_states if moved is None else shift(hidden_states, -moved),
             pooler_output=pooled,
             past_key_values=past_key_values,
-            hidden_states=all_states,
-            attentions=attentions,
+            hidden_states=outputs.hidden_states,
+            attentions=outputs.attentions,
         )
 
     @capture_outputs

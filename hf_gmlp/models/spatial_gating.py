@@ -121,20 +121,21 @@ class SpatialProjection(nn.Module):
         """
         Args:
             v: [B, t, E]
-            causal: Whether a token sees only itself and earlier ones. Only such projections take the next two.
-            start: The first of the m tokens whose output is returned; those before it came from a cache. With a static
-                cache, whose t places are not all taken, a tensor [m]: the places of these tokens.
-            first: [B], the place of each sequence's first token, behind padding whose v is zero; 0 by default. Rows and
-                columns of W, and b, are counted from it.
+            causal: Whether a token sees only itself and earlier ones.
+            start: The first of the m tokens whose output is returned; those before it came from a cache, and the
+                projection is causal. With a static cache, whose t places are not all taken, a tensor [m]: the places
+                of these tokens.
+            first: [B], the place of each sequence's first token, behind padding whose v is zero if the projection is
+                causal; 0 by default. Rows and columns of W, and b, are counted from it.
 
         Returns:
             [B, m, E]
         """
         length = v.shape[1]
-        if isinstance(start, int) and (first is None or self.toeplitz):
+        if isinstance(start, int) and (first is None or (self.toeplitz and causal)):
             weight, bias = self.matrix(length, start, causal), self.bias[start:length]
             if first is not None:
-                # Distances, which are all that a Toeplitz W knows, do not change with padding in front; b does.
+                # Distances, which are all that a Toeplitz W knows, do not change with hidden tokens in front; b does.
                 bias = self.bias[(torch.arange(start, length, device=v.device) - first[:, None]).clamp(min=0)]
         elif isinstance(start, int) and start == 0:
             # The sequences move to the front and their outputs back, which is less work than a W [B, t, t].

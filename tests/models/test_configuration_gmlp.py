@@ -178,6 +178,13 @@ def test_the_map_of_an_older_checkpoint_is_replaced():
     assert loaded.auto_map == GMLPConfig().auto_map
 
 
+def test_other_classes_in_a_map_stay():
+    """A user's subclass of a head, with this config, and a tokenizer of its own."""
+    other = {"AutoModelForMaskedLM": "other.MyMaskedLM", "AutoTokenizer": ["tokenization_other.MyTokenizer", None]}
+    earlier = {"AutoModel": "someone/else--modeling_gmlp.GMLPModel"}
+    assert GMLPConfig.from_dict({"auto_map": other | earlier}).auto_map == GMLPConfig().auto_map | other
+
+
 def test_every_model_class_is_in_a_map():
     mapped = {*GMLPConfig.code_map.values(), *GMLPVisionConfig.code_map.values()}
     public = {
