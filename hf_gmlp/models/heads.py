@@ -45,7 +45,7 @@ def full_auto_map(
     Args:
         config_class: In configuration_NAME.py, beside modeling_NAME.py.
         code_map: Auto class -> class of modeling_NAME.py.
-        given: A loaded map. It may name a repository in front of these classes, or an older release. Other classes, such
+        given: A loaded map. It may name a repository in front of these classes, or an older release. Others, such
             as a user's subclass of a head or a tokenizer, stay.
     """
     file = config_class.__module__.rpartition(".")[2]
