@@ -152,6 +152,30 @@ def choice_loss(
 
 
 # ---------------------------------------------------------------------------------------------------------------------
+# Where a sequence stands in its row, which may have padding on either side
+
+
+def first_places(attention_mask: torch.Tensor) -> torch.Tensor:
+    """The place of each sequence's first token: [B, t] -> [B]. 0 if there is none."""
+    return (attention_mask != 0).long().argmax(-1)
+
+
+def last_places(attention_mask: torch.Tensor) -> torch.Tensor:
+    """The place of each sequence's last token: [B, t] -> [B]. 0 if there is none."""
+    places = torch.arange(attention_mask.shape[1], device=attention_mask.device)
+    return torch.where(attention_mask != 0, places, 0).amax(-1)
+
+
+def shift(x: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
+    """
+    Moves each sequence of x [B, t, ...] towards its front by its own number of places [B], or towards its end by a
+    negative one. What leaves at one end comes back at the other.
+    """
+    columns = (torch.arange(x.shape[1], device=x.device) + places[:, None]) % x.shape[1]
+    return x[torch.arange(x.shape[0], device=x.device)[:, None], columns]
+
+
+# ---------------------------------------------------------------------------------------------------------------------
 # Parts of heads
 
 

@@ -29,7 +29,15 @@ from transformers.utils.generic import merge_with_config_defaults
 from transformers.utils.output_capturing import capture_outputs
 
 from .configuration_baselines import BaselineConfig, BertRelposConfig, TextMixerConfig
-from .heads import ForMaskedLM, ForQuestionAnswering, ForSequenceClassification, ForTokenClassification, Pooler
+from .heads import (
+    ForMaskedLM,
+    ForQuestionAnswering,
+    ForSequenceClassification,
+    ForTokenClassification,
+    Pooler,
+    first_places,
+    shift,
+)
 
 
 class TextEmbeddings(nn.Module):
@@ -239,11 +247,14 @@ class TextMixerLayer(GradientCheckpointingLayer):
         """The MLP over the tokens, hiding padding from all tokens: [B, m, D] -> [B, m, D]"""
         length = x.shape[1]
         if padding_mask is not None:
-            # After the LayerNorm: before it, the norm's bias would take the place of the zeros.
-            x = x * padding_mask[..., None].to(x.dtype)
+            # After the LayerNorm: before it, the norm's bias would take the place of the zeros. Padding in front goes
+            # behind, so that a sequence begins with the first row and column of both matrices.
+            first = first_places(padding_mask)
+            x = shift(x * padding_mask[..., None].to(x.dtype), first)
         # Zeros up to n: the same as the leading part of both matrices.
         x = F.pad(x.transpose(1, 2), (0, self.max_length - length))
-        return self.token_mlp(x)[..., :length].transpose(1, 2)
+        x = self.token_mlp(x)[..., :length].transpose(1, 2)
+        return x if padding_mask is None else shift(x, -first)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -262,6 +273,14 @@ class BaselinePreTrainedModel(PreTrainedModel):
     _can_compile_fullgraph = True
     # Layers of either kind are checkpointed, and nothing else is.
     _can_record_outputs = {"hidden_states": GradientCheckpointingLayer, "attentions": BertRelposAttention}
+
+    def pool(self, hidden_states: torch.Tensor, padding_mask: torch.Tensor | None) -> torch.Tensor | None:
+        """The pooler's output for the first token of each sequence: [B, m, D] -> [B, D]"""
+        if self.pooler is None:
+            return None
+        # A mask between pairs of tokens, which attention takes as well, says nothing of padding.
+        first = first_places(padding_mask) if torch.is_tensor(padding_mask) and padding_mask.dim() == 2 else 0
+        return self.pooler(hidden_states[torch.arange(len(hidden_states), device=hidden_states.device), first])
 
     def get_input_embeddings(self) -> nn.Embedding:
         return self.base_model.embeddings.word_embeddings
@@ -307,12 +326,13 @@ class BertRelposModel(BaselinePreTrainedModel):
             ValueError: If both or neither of `input_ids` and `inputs_embeds` are given.
         """
         hidden_states = self.embeddings(input_ids, token_type_ids, inputs_embeds)
+        padding_mask = attention_mask
         attention_mask = create_bidirectional_mask(
             config=self.config, inputs_embeds=hidden_states, attention_mask=attention_mask
         )
         for layer in self.layers:
             hidden_states = layer(hidden_states, attention_mask, **kwargs)
-        pooled = self.pooler(hidden_states[:, 0]) if self.pooler is not None else None
+        pooled = self.pool(hidden_states, padding_mask)
         return BaseModelOutputWithPooling(last_hidden_state=hidden_states, pooler_output=pooled)
 
 
@@ -343,7 +363,7 @@ class TextMixerModel(BaselinePreTrainedModel):
         r"""
         Args:
             input_ids: [B, m], with m <= n.
-            attention_mask: [B, m], 1 for tokens and 0 for padding, which goes on the right.
+            attention_mask: [B, m], 1 for tokens and 0 for padding, on either side.
             token_type_ids: [B, m], the segment of each token; all 0 by default.
             inputs_embeds: [B, m, D], in place of `input_ids`.
 
@@ -369,7 +389,7 @@ class TextMixerModel(BaselinePreTrainedModel):
         for layer in self.layers:
             hidden_states = layer(hidden_states, attention_mask, **kwargs)
         hidden_states = self.norm(hidden_states)
-        pooled = self.pooler(hidden_states[:, 0]) if self.pooler is not None else None
+        pooled = self.pool(hidden_states, attention_mask)
         return BaseModelOutputWithPooling(last_hidden_state=hidden_states, pooler_output=pooled)
 
 

@@ -43,8 +43,11 @@ from .heads import (
     ForTokenClassification,
     Pooler,
     classification_loss,
+    first_places,
+    last_places,
+    shift,
 )
-from .spatial_gating import SpatialGatingUnit, SpatialProjection, shift
+from .spatial_gating import SpatialGatingUnit, SpatialProjection
 
 logger = logging.get_logger(__name__)
 
@@ -435,17 +438,6 @@ def prepare_cache(past_key_values: Cache, config: GMLPConfig) -> Cache:
     return past_key_values
 
 
-def first_places(attention_mask: torch.Tensor) -> torch.Tensor:
-    """The place of each sequence's first token: [B, t] -> [B]. 0 if there is none."""
-    return (attention_mask != 0).long().argmax(-1)
-
-
-def last_places(attention_mask: torch.Tensor) -> torch.Tensor:
-    """The place of each sequence's last token: [B, t] -> [B]. 0 if there is none."""
-    places = torch.arange(attention_mask.shape[1], device=attention_mask.device)
-    return torch.where(attention_mask != 0, places, 0).amax(-1)
-
-
 def refuse_packing(kwargs: dict, places: torch.Tensor, attention_mask: torch.Tensor | None):
     """
     Args:
@@ -694,13 +686,8 @@ class GMLPForCausalLM(ForCausalLM, GMLPPreTrainedModel, GenerationMixin):
         """Part of `generate`: ends it at n tokens, and says so before it begins. Refuses caches that cannot work."""
         cache = generation_config.cache_implementation or ""
         if cache == "quantized" or ("offloaded" in cache and not torch.accelerator.is_available()):
-            need = "keys of the width of values" if cache == "quantized" else "an accelerator to offload from"
-            raise ValueError(
-                f"`cache_implementation={cache!r}` needs {need}, which is not there. Leave it out, or use 'static'."
-            )
-        generation_config = super()._prepare_generated_length(
-            generation_config, input_ids_length=input_ids_length, inputs_tensor=inputs_tensor, **kwargs
-        )
+            reason = "stores values for every key, and v has none" if cache == "quantized" else "needs an accelerator"
+            raise ValueError(f"`cache_implementation={cache!r}` {reason}. Leave it out, or use 'static'.")
         n, prompt = self.config.max_position_embeddings, max(input_ids_length, inputs_tensor.shape[1])
         # In the count of `generate`, which leaves out a prompt that is given as embeddings.
         limit = n - prompt + input_ids_length

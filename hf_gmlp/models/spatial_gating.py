@@ -19,6 +19,8 @@ from transformers import PreTrainedConfig
 from transformers import initialization as init
 from transformers.cache_utils import Cache
 
+from .heads import shift
+
 
 class SpatialGating(NamedTuple):
     """
@@ -242,12 +244,3 @@ class SpatialGatingUnit(nn.Module):
         if attention_output is not None:
             f = f + attention_output
         return gating.combine(u, f)
-
-
-def shift(x: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
-    """
-    Moves each sequence of x [B, t, ...] towards its front by its own number of places [B], or towards its end by a
-    negative one. What leaves at one end comes back at the other.
-    """
-    columns = (torch.arange(x.shape[1], device=x.device) + places[:, None]) % x.shape[1]
-    return x[torch.arange(x.shape[0], device=x.device)[:, None], columns]

@@ -369,7 +369,7 @@ def test_caches_that_cannot_work_are_refused(causal_model, random_ids):
     with pytest.raises(ValueError, match="no continuous batching"):
         model.generate_batch([[5, 6, 7]])
     if not torch.accelerator.is_available():
-        with pytest.raises(ValueError, match="an accelerator to offload from"):
+        with pytest.raises(ValueError, match="needs an accelerator"):
             model.generate(ids, max_new_tokens=3, cache_implementation="offloaded")
 
 

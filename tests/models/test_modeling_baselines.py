@@ -458,6 +458,26 @@ def test_losses_and_their_gradients(baseline_config, far_model, random_ids, kind
     torch.testing.assert_close(actual, expected, atol=1e-5, rtol=1e-4)
 
 
+@pytest.mark.parametrize("head", ("Model", *HEADS))
+@pytest.mark.parametrize("kind", KINDS)
+@torch.no_grad()
+def test_padding_on_either_side(baseline_config, far_model, random_ids, kind, head):
+    config = baseline_config(kind)
+    model = far_model(class_of(config, head), config).double()
+    rows = [random_ids(length) for length in (5, 9, 1)]
+    for side in ("left", "right"):
+        pads = [torch.zeros(9 - len(row), dtype=torch.long) for row in rows]
+        ids = torch.stack([torch.cat([pad, row] if side == "left" else [row, pad]) for pad, row in zip(pads, rows)])
+        mask = (ids != 0).long()
+        for given in (mask, mask.bool()):
+            output = model(ids, given)
+            for i, row in enumerate(rows):
+                for name, value in model(row[None]).items():
+                    per_token = output[name].shape[1] == 9
+                    found = output[name][i][mask[i] == 1] if per_token else output[name][i]
+                    torch.testing.assert_close(found, value[0], atol=1e-10, rtol=1e-10)
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_gradient_checkpointing_changes_no_gradient(baseline_config, far_model, random_ids, kind):
     config = baseline_config(kind, hidden_dropout_prob=0.2)

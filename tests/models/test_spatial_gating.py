@@ -7,7 +7,8 @@ from PIL import Image
 from torch import nn
 from torch.nn import functional as F
 
-from hf_gmlp.models.spatial_gating import SpatialGatingUnit, SpatialProjection, shift, spatial_matrix
+from hf_gmlp.models.heads import shift
+from hf_gmlp.models.spatial_gating import SpatialGatingUnit, SpatialProjection, spatial_matrix
 
 from ..peers.appendix_c import create_toeplitz_matrix
 
