@@ -280,7 +280,7 @@ class BaselinePreTrainedModel(PreTrainedModel):
             return None
         # A mask between pairs of tokens, which attention takes as well, says nothing of padding.
         first = first_places(padding_mask) if torch.is_tensor(padding_mask) and padding_mask.dim() == 2 else 0
-        return self.pooler(hidden_states[torch.arange(len(hidden_states), device=hidden_states.device), first])
+        return self.pooler(hidden_states[torch.arange(hidden_states.shape[0], device=hidden_states.device), first])
 
     def get_input_embeddings(self) -> nn.Embedding:
         return self.base_model.embeddings.word_embeddings

@@ -688,6 +688,9 @@ class GMLPForCausalLM(ForCausalLM, GMLPPreTrainedModel, GenerationMixin):
         if cache == "quantized" or ("offloaded" in cache and not torch.accelerator.is_available()):
             reason = "stores values for every key, and v has none" if cache == "quantized" else "needs an accelerator"
             raise ValueError(f"`cache_implementation={cache!r}` {reason}. Leave it out, or use 'static'.")
+        generation_config = super()._prepare_generated_length(
+            generation_config, input_ids_length=input_ids_length, inputs_tensor=inputs_tensor, **kwargs
+        )
         n, prompt = self.config.max_position_embeddings, max(input_ids_length, inputs_tensor.shape[1])
         # In the count of `generate`, which leaves out a prompt that is given as embeddings.
         limit = n - prompt + input_ids_length
