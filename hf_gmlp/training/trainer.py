@@ -105,10 +105,12 @@ class GMLPTrainer(Trainer):
             # Trainer tells every model that takes **kwargs the number of labels in the whole batch, and then no longer
             # divides by the accumulation steps. Some models of transformers, BERT among them, ignore the number. One
             # that divides its loss by it gives 0 for infinity. In evaluation mode, nothing random is drawn for this.
+            # One sample is enough, and needs less memory than a step, though all of its logits are computed.
+            sample = {k: v[:1] if isinstance(v, torch.Tensor) and v.dim() else v for k, v in inputs.items()}
             training = model.training
             model.eval()
             with torch.no_grad():
-                loss = super().compute_loss(model, dict(inputs), num_items_in_batch=num_items_in_batch + math.inf)
+                loss = super().compute_loss(model, sample, num_items_in_batch=num_items_in_batch + math.inf)
             model.train(training)
             self.model_accepts_loss_kwargs = not loss.any()
             self.knows_scale = True
