@@ -18,7 +18,7 @@ from transformers import AutoModelForSequenceClassification, DataCollatorWithPad
 
 from hf_gmlp import errors
 from hf_gmlp.data.classification import find_task, load_sentences, texts, tokenize
-from hf_gmlp.training import glue
+from hf_gmlp.training import glue, series
 from hf_gmlp.training.arguments import GlueArguments, ModelArguments, RunArguments, parse_arguments
 from hf_gmlp.training.models import check_vocabulary, load_config, load_model, load_tokenizer
 from hf_gmlp.training.trainer import GMLPTrainer, checkpoint_to_resume, start_run
@@ -31,7 +31,7 @@ def main():
     dataclasses = (ModelArguments, GlueArguments, RunArguments)
     model_args, data_args, training_args = parse_arguments(dataclasses, __doc__)
     start_run(training_args)
-    runs = glue.plan_runs(model_args, data_args, training_args)
+    runs = series.plan_runs(model_args, data_args, training_args)
     task = find_task(data_args.task_name)
     config = load_config(model_args)
     max_seq_length = data_args.sequence_length(config)
@@ -90,13 +90,13 @@ def main():
     for number, args in enumerate(runs, start=1):
         if len(runs) > 1:
             logger.info("Run %d of %d: %s", number, len(runs), args.output_dir)
-        if glue.is_finished(args):
+        if series.is_finished(args):
             logger.info("It is finished already: skipped")
             continue
         run(args, model_args, data_args, config, tokenizer, datasets, data.labels)
         release_memory()
-    if glue.is_series(data_args) and training_args.process_index == 0:
-        glue.report_series(training_args, glue.summarize(runs), main_metric)
+    if series.is_series(data_args) and training_args.process_index == 0:
+        series.report_series(training_args, series.summarize(runs), main_metric)
 
 
 def run(args, model_args, data_args, config, tokenizer, datasets, labels):

@@ -1,7 +1,8 @@
 """What is said to somebody whose input cannot work."""
 
+import errno
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 
 class InputError(ValueError):
@@ -9,9 +10,63 @@ class InputError(ValueError):
 
 
 def run(main: Callable[[], object]):
-    """Runs a command; an `InputError` ends it with its one sentence instead of a traceback, and exit code 2."""
+    """
+    Runs a command; an `InputError`, and a full disk, end it with one sentence instead of a traceback, and exit code 2.
+    """
     try:
         main()
     except InputError as error:
-        print(f"Error: {error}", file=sys.stderr)
-        raise SystemExit(2) from None
+        sentence = str(error)
+    except Exception as error:
+        if not is_disk_full(error):
+            raise
+        sentence = (
+            f"The disk is full ({error}). Make room, and give the same command again: it goes on from what is whole."
+        )
+    else:
+        return
+    print(f"Error: {sentence}", file=sys.stderr)
+    raise SystemExit(2)
+
+
+def causes(error: BaseException) -> Iterator[BaseException]:
+    """An error, the one that it was raised from, and so on."""
+    seen: list[BaseException] = []
+    one: BaseException | None = error
+    while one is not None and one not in seen:
+        seen.append(one)
+        yield one
+        one = one.__cause__ or one.__context__
+
+
+def is_disk_full(error: BaseException) -> bool:
+    """Whether an error, or one that it was raised from, says so: Python's own, or that of a library in Rust or C++."""
+    return any(
+        getattr(one, "errno", None) in (errno.ENOSPC, errno.EDQUOT) or "No space left on device" in str(one)
+        for one in causes(error)
+    )
+
+
+def hub_reason(error: BaseException) -> str:
+    """Why something could not be had from the Hub or from a folder: what to do, in half a sentence."""
+    # Takes a second, which `hf-gmlp --help` does without.
+    from huggingface_hub import errors as hub
+
+    kinds = [type(one) for one in causes(error)]
+    text = " ".join(str(one) for one in causes(error))
+
+    def among(*types: type) -> bool:
+        return any(issubclass(kind, types) for kind in kinds)
+
+    if among(hub.GatedRepoError) or "gated" in text:
+        return "it is gated: ask for access on its page, then give --token or log in by `hf auth login`"
+    if among(hub.RevisionNotFoundError):
+        return "it has no branch, tag or commit of that name"
+    if among(hub.RepositoryNotFoundError, hub.HFValidationError, hub.EntryNotFoundError) and not among(
+        hub.LocalEntryNotFoundError
+    ):
+        return "there is no folder and no repository on the Hub of that name; a private one needs --token"
+    if among(hub.OfflineModeIsEnabled, hub.LocalEntryNotFoundError, ConnectionError) or "connect" in text:
+        return "it is no folder here, and the Hub cannot be reached: go online, or name a folder"
+    first = next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
+    return first.rstrip(".")

@@ -1,14 +1,21 @@
-"""Local files as data sets, with one clear sentence for what cannot be read."""
+"""Data sets of the Hub and local files as rows, with one clear sentence for what cannot be read."""
 
-from collections.abc import Iterable
+import io
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from ..errors import InputError
+from ..errors import InputError, causes, hub_reason, is_disk_full
 
-# File ending -> builder of the `datasets` library and its options. "NA" and "null" are text like any other; in a .tsv
-# file, as GLUE hands them out, a quotation mark is only a quotation mark.
+if TYPE_CHECKING:
+    from datasets import Dataset, IterableDataset
+
+# File ending -> builder of the `datasets` library and its options; text is read by `documents`. "NA" and "null" are
+# text like any other; in a .tsv file, as GLUE hands them out, a quotation mark is only a quotation mark.
 FILE_KINDS: dict[str, tuple[str, dict]] = {
-    "txt": ("text", {}),
+    "txt": ("documents", {}),
     "json": ("json", {}),
     "jsonl": ("json", {}),
     "csv": ("csv", {"keep_default_na": False}),
@@ -16,6 +23,61 @@ FILE_KINDS: dict[str, tuple[str, dict]] = {
     "parquet": ("parquet", {}),
 }
 COMPRESSIONS = ("gz", "bz2", "xz", "zst")
+# UTF-8 bytes of text that are read, tokenized and written together.
+BATCH_BYTES = 4_000_000
+
+
+@dataclass(frozen=True)
+class Access:
+    """How data are had: `cache_dir` keeps them, `token` opens what is private, `overwrite_cache` reads them anew."""
+
+    cache_dir: str | None = None
+    token: str | None = None
+    overwrite_cache: bool = False
+
+
+def load_data(
+    *,
+    dataset_name: str | None = None,
+    dataset_config_name: str | None = None,
+    files: Mapping[str, Sequence[str]] | None = None,
+    streaming: bool = False,
+    access: Access = Access(),
+    lines: bool = False,
+    text_columns: Sequence[str] = (),
+) -> "Mapping[str, Dataset | IterableDataset]":
+    """
+    The splits of some local files or, without files, of a data set on the Hub.
+
+    Args:
+        files: Split -> paths of files of one kind.
+        lines, text_columns: As for `read_files`.
+
+    Raises:
+        InputError: If neither is named, a file cannot be read, or the data set cannot be had.
+    """
+    if files:
+        # All are looked at before the first is read.
+        for paths in files.values():
+            file_kind(paths)
+        options = {"streaming": streaming, "access": access, "lines": lines, "text_columns": text_columns}
+        return {split: read_files(paths, **options) for split, paths in files.items()}
+    if dataset_name is None:
+        raise InputError("No data are named.")
+    from datasets import DownloadMode, load_dataset
+
+    try:
+        return load_dataset(
+            dataset_name,
+            dataset_config_name,
+            streaming=streaming,
+            cache_dir=access.cache_dir,
+            token=access.token,
+            download_mode=DownloadMode.FORCE_REDOWNLOAD if access.overwrite_cache else None,
+        )
+    except Exception as error:
+        title = f"{dataset_name} {dataset_config_name or ''}".strip()
+        raise InputError(f"The data set {title} cannot be loaded: {hub_reason(error)}.") from error
 
 
 def file_kind(paths: Iterable[str | Path]) -> str:
@@ -52,41 +114,109 @@ def check_file(path: Path):
         raise InputError(f"The file {path} is empty.")
 
 
-def read_files(paths: Iterable[str | Path], *, streaming: bool = False, cache_dir: str | None = None, **options):
+def read_files(
+    paths: Iterable[str | Path],
+    *,
+    streaming: bool = False,
+    access: Access = Access(),
+    lines: bool = False,
+    text_columns: Sequence[str] = (),
+) -> "Dataset | IterableDataset":
     """
-    The rows of some files of one kind as a `datasets.Dataset`, or an `IterableDataset` when `streaming`.
+    The rows of some files of one kind. What is in the cache is found by the files' contents, not by their times.
 
     Args:
-        options: More options for the builder of that kind, such as `sample_by` for text.
+        lines: Take every line of a .txt file for a text; else texts are parted by blank lines.
+        text_columns: Columns of .csv and .tsv files that are text even where all of it looks like numbers.
 
     Raises:
         InputError: As `file_kind`, or if the files cannot be read as what they say they are.
     """
     # Takes a second, which `hf-gmlp --help` does without.
-    from datasets import load_dataset
-    from datasets.exceptions import DatasetGenerationError
+    import glob
+
+    from datasets import DownloadMode, load_dataset
+
+    from .documents import Documents
 
     paths = [str(path) for path in paths]
     kind = file_kind(paths)
-    builder, defaults = FILE_KINDS[kind]
-    try:
-        data = load_dataset(
-            builder,
-            data_files={"data": paths},
-            split="data",
-            streaming=streaming,
-            cache_dir=cache_dir,
-            **defaults,
-            **options,
-        )
+    builder, options = FILE_KINDS[kind]
+    mode = DownloadMode.FORCE_REDOWNLOAD if access.overwrite_cache else DownloadMode.REUSE_DATASET_IF_EXISTS
+    with reading(paths, kind):
+        # Two files may have one size and one time.
+        contents = content_hash(paths)
+        if kind == "txt":
+            documents = Documents(cache_dir=access.cache_dir, paths=tuple(paths), contents=contents, lines=lines)
+            if streaming:
+                data = documents.as_streaming_dataset(split="data")
+            else:
+                documents.download_and_prepare(download_mode=mode)
+                data = documents.as_dataset(split="data")
+        else:
+            if builder == "csv" and text_columns:
+                options = options | {"converters": dict.fromkeys(text_columns, str)}
+            data = load_dataset(
+                builder,
+                name=f"contents-{contents}",
+                # Names, not patterns.
+                data_files={"data": [glob.escape(path) for path in paths]},
+                split="data",
+                streaming=streaming,
+                cache_dir=access.cache_dir,
+                download_mode=mode,
+                **options,
+            )
         if streaming:
             # A stream is opened by its first row.
             next(iter(data), None)
         return data
-    except (DatasetGenerationError, OSError, ValueError) as error:
-        cause: BaseException = error
-        while cause.__cause__ is not None:
-            cause = cause.__cause__
-        # What `datasets` says of files without a single row.
-        reason = "it has no rows" if "corresponds to no data" in str(cause) else cause
-        raise InputError(f"{', '.join(paths)} cannot be read as {kind}: {reason}") from error
+
+
+@contextmanager
+def reading(paths: Iterable[str | Path], kind: str) -> Iterator[None]:
+    """Turns what goes wrong while files are read into one sentence."""
+    try:
+        yield
+    except InputError:
+        raise
+    except Exception as error:
+        if is_disk_full(error):
+            raise
+        cause = list(causes(error))[-1]
+        reason = str(cause) or type(cause).__name__
+        if isinstance(cause, EOFError):
+            reason = "it is cut off"
+        elif isinstance(cause, UnicodeDecodeError):
+            reason = "it is not UTF-8: convert it, or mend the bytes that are not"
+        elif "corresponds to no data" in reason:
+            # What `datasets` says of files without a single row.
+            reason = "it has no rows"
+        names = ", ".join(map(str, paths))
+        raise InputError(f"{names} cannot be read as {kind}: {reason.splitlines()[0].rstrip('.')}.") from error
+
+
+def open_text(path: str | Path) -> io.TextIOBase:
+    """A file of text in UTF-8, unpacked on the way if it ends in one of `COMPRESSIONS`."""
+    from fsspec.compression import compr
+    from fsspec.utils import infer_compression
+
+    packing = infer_compression(str(path))
+    if packing is not None and packing not in compr:
+        raise InputError(f"{path} is packed by {packing}, which cannot be read here: unpack it first.")
+    file = open(path, "rb")
+    return io.TextIOWrapper(file if packing is None else compr[packing](file, mode="rb"), encoding="utf-8-sig")
+
+
+def content_hash(paths: Iterable[str | Path]) -> str:
+    """A hash of all bytes of some files, in their order."""
+    import xxhash
+
+    digest = xxhash.xxh3_128()
+    for path in paths:
+        with open(path, "rb") as file:
+            while block := file.read(1 << 22):
+                digest.update(block)
+        # Where one ends and the next begins.
+        digest.update(b"%d" % Path(path).stat().st_size)
+    return digest.hexdigest()

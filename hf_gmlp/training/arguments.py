@@ -2,21 +2,114 @@
 
 import argparse
 import difflib
-import json
 import math
 import sys
 from collections.abc import Mapping, Sized
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import ClassVar
 
-import yaml
 from transformers import HfArgumentParser, PreTrainedConfig, TrainingArguments
 
 from ..data.qa import check_lengths
 from ..errors import InputError
+from .recipes import RECIPE_ENDINGS, recipe_flags
 
-RECIPE_ENDINGS = (".yaml", ".yml", ".json")
+
+@dataclass(frozen=True)
+class Range:
+    """What a flag's number may be: finite, from `least` (or `above` it) to `most` (or `below` it)."""
+
+    least: float = -math.inf
+    most: float = math.inf
+    above: float = -math.inf
+    below: float = math.inf
+
+    def __contains__(self, value: float) -> bool:
+        return math.isfinite(value) and self.least <= value <= self.most and self.above < value < self.below
+
+    def __str__(self) -> str:
+        words = {"at least": self.least, "above": self.above, "at most": self.most, "below": self.below}
+        limits = [f"{word} {limit:g}" for word, limit in words.items() if math.isfinite(limit)]
+        return "must be " + " and ".join(limits or ["finite"])
+
+
+_COUNT, _SHARE, _SEED = Range(least=1), Range(least=0, most=1), Range(least=0, most=2**32 - 1)
+_INNER_SHARE, _NOT_NEGATIVE, _POSITIVE = Range(above=0, below=1), Range(least=0), Range(above=0)
+_DECAY = Range(least=0, below=1)
+# By the names of the flags, those of transformers.TrainingArguments among them. Lists are checked number by number.
+RANGES: dict[str, Range] = {
+    # training
+    "learning_rate": _NOT_NEGATIVE,
+    "weight_decay": _NOT_NEGATIVE,
+    "adam_beta1": _DECAY,
+    "adam_beta2": _DECAY,
+    "adam_epsilon": _NOT_NEGATIVE,
+    "max_grad_norm": _NOT_NEGATIVE,
+    "label_smoothing_factor": _DECAY,
+    "neftune_noise_alpha": _NOT_NEGATIVE,
+    "warmup_steps": _NOT_NEGATIVE,
+    "num_train_epochs": _POSITIVE,
+    "max_steps": Range(least=-1),
+    "per_device_train_batch_size": _COUNT,
+    "per_device_eval_batch_size": _COUNT,
+    "global_batch_size": _COUNT,
+    "gradient_accumulation_steps": _COUNT,
+    "eval_accumulation_steps": _COUNT,
+    "torch_empty_cache_steps": _COUNT,
+    "seed": _SEED,
+    "data_seed": _SEED,
+    "dataloader_num_workers": _NOT_NEGATIVE,
+    "dataloader_prefetch_factor": _COUNT,
+    "save_total_limit": _COUNT,
+    "logging_steps": _POSITIVE,
+    "eval_steps": _POSITIVE,
+    "save_steps": _POSITIVE,
+    "eval_delay": _NOT_NEGATIVE,
+    "ddp_timeout": _COUNT,
+    # data
+    "preprocessing_num_workers": _COUNT,
+    "max_train_samples": _COUNT,
+    "max_eval_samples": _COUNT,
+    "max_predict_samples": _COUNT,
+    "max_tokenizer_samples": _COUNT,
+    "vocab_size": _COUNT,
+    "max_seq_length": Range(least=3),
+    "block_size": Range(least=2),
+    "doc_stride": _NOT_NEGATIVE,
+    "mlm_probability": _INNER_SHARE,
+    "validation_split_percentage": Range(above=0, below=100),
+    "train_val_split": _INNER_SHARE,
+    "n_best_size": _COUNT,
+    "max_answer_length": _COUNT,
+    "null_score_diff_threshold": Range(),
+    "seeds": _SEED,
+    "shuffle_seed": _SEED,
+    "sweep_batch_sizes": _COUNT,
+    "sweep_learning_rates": _NOT_NEGATIVE,
+    "image_size": _COUNT,
+    "crop_pct": Range(above=0, most=1),
+    "crop_scale": Range(above=0, most=1),
+    "horizontal_flip": _SHARE,
+    "switch_prob": _SHARE,
+    "mixup_alpha": _NOT_NEGATIVE,
+    "cutmix_alpha": _NOT_NEGATIVE,
+}
+
+
+def check_ranges(arguments: object):
+    """
+    Raises:
+        InputError: If a field of a dataclass of flags is out of its range, or the list of a field names a value twice.
+    """
+    for name in (one.name for one in fields(arguments)):
+        value = getattr(arguments, name)
+        values = value if isinstance(value, list) else [value]
+        for number in values:
+            if name in RANGES and isinstance(number, int | float) and number not in RANGES[name]:
+                raise InputError(f"--{name} {RANGES[name]}, got {number}.")
+    if getattr(arguments, "max_steps", None) == 0:
+        raise InputError("--max_steps must be at least 1, or -1 to train by --num_train_epochs, got 0.")
 
 
 @dataclass
@@ -43,6 +136,10 @@ class BaseModelArguments:
     )
     cache_dir: str | None = field(default=None, metadata={"help": "Where downloads are kept."})
     model_revision: str = field(default="main", metadata={"help": "Branch, tag or commit of the checkpoint."})
+    token: str | None = field(
+        default=None,
+        metadata={"help": "Token for private models and data on the Hub; that of `hf auth login` if none."},
+    )
     trust_remote_code: bool = field(
         default=False, metadata={"help": "Run code that comes with a checkpoint; not needed for gMLPs."}
     )
@@ -57,31 +154,50 @@ class BaseModelArguments:
                 "a checkpoint; one of the two."
             )
 
+    def hub_options(self) -> dict[str, object]:
+        """What every `from_pretrained` takes."""
+        return {"cache_dir": self.cache_dir, "token": self.token, "trust_remote_code": self.trust_remote_code}
+
 
 @dataclass
 class ModelArguments(BaseModelArguments):
-    """Which text model to start from."""
+    """Which text model to start from, and with which tokenizer."""
 
     tokenizer_name: str | None = field(
         default=None, metadata={"help": "Tokenizer, if it is not the checkpoint's: a folder or a name."}
     )
+    vocab_size: int = field(default=32000, metadata={"help": "Vocabulary of the tokenizer trained when none is given."})
+    max_tokenizer_samples: int = field(
+        default=1_000_000, metadata={"help": "Train the tokenizer on at most this many texts, the first ones."}
+    )
 
 
 @dataclass
-class ImageModelArguments(BaseModelArguments):
-    """Which image model to start from."""
+class NewClassifierArguments:
+    """Whether a checkpoint may lose its classifier."""
 
-    image_processor_name: str | None = field(
-        default=None, metadata={"help": "Image processor, if it is not the checkpoint's: a folder or a name."}
-    )
     ignore_mismatched_sizes: bool = field(
         default=False, metadata={"help": "Give a checkpoint a new classifier if it was trained for other classes."}
     )
 
 
 @dataclass
+class SentenceModelArguments(NewClassifierArguments, ModelArguments):
+    """Which sentence classifier to start from."""
+
+
+@dataclass
+class ImageModelArguments(NewClassifierArguments, BaseModelArguments):
+    """Which image model to start from."""
+
+    image_processor_name: str | None = field(
+        default=None, metadata={"help": "Image processor, if it is not the checkpoint's: a folder or a name."}
+    )
+
+
+@dataclass
 class RunArguments(TrainingArguments):
-    """transformers' own arguments, and the batch size of a recipe, which holds on any number of devices."""
+    """transformers' own arguments, and what a run needs besides: a batch size for any number of devices, a new start."""
 
     _argument_group_name: ClassVar[str] = "training (transformers.TrainingArguments)"
 
@@ -92,8 +208,14 @@ class RunArguments(TrainingArguments):
             "per device is lowered if it does not divide it."
         },
     )
+    overwrite_output_dir: bool = field(
+        default=False,
+        metadata={"help": "Start anew: remove the checkpoints and results of an earlier run from --output_dir."},
+    )
 
     def __post_init__(self):
+        # Before Trainer's own rules, which divide by some of these.
+        check_ranges(self)
         super().__post_init__()
         if self.ddp_find_unused_parameters is None:
             # Every parameter of every head takes part in its loss; looking for idle ones costs a walk of the graph.
@@ -101,7 +223,7 @@ class RunArguments(TrainingArguments):
         if self.global_batch_size is None:
             return
         devices = self.world_size * max(1, self.n_gpu)
-        if self.global_batch_size < 1 or self.global_batch_size % devices:
+        if self.global_batch_size % devices:
             raise ValueError(
                 f"--global_batch_size {self.global_batch_size} is no multiple of the {devices} devices of this run."
             )
@@ -112,8 +234,8 @@ class RunArguments(TrainingArguments):
 
 
 @dataclass
-class TextArguments:
-    """Which text to train a language model on."""
+class DataArguments:
+    """Which data to train on: what all scripts share."""
 
     _argument_group_name: ClassVar[str] = "data"
 
@@ -121,31 +243,57 @@ class TextArguments:
     dataset_config_name: str | None = field(default=None, metadata={"help": "Its configuration, such as en."})
     train_file: list[str] | None = field(
         default=None,
-        metadata={"help": "Training text: txt (documents parted by empty lines), json(l), csv or parquet files."},
+        metadata={"help": "Training data of your own: files of one kind (above), each also as gz, bz2, xz or zst."},
     )
-    validation_file: list[str] | None = field(default=None, metadata={"help": "Validation text, likewise."})
+    validation_file: list[str] | None = field(default=None, metadata={"help": "Validation data, likewise."})
+    max_train_samples: int | None = field(default=None, metadata={"help": "Maximum number of training samples."})
+    max_eval_samples: int | None = field(default=None, metadata={"help": "Maximum number of validation samples."})
+    preprocessing_num_workers: int | None = field(default=None, metadata={"help": "Processes that prepare the data."})
+    overwrite_cache: bool = field(
+        default=False, metadata={"help": "Read and prepare the data again, though they are in the cache."}
+    )
+    license: str = field(default="apache-2.0", metadata={"help": "License of the weights, for the model card."})
+
+    def files(self) -> dict[str, list[str]]:
+        """The local files and folders by split: "train", "validation" and "test", those that were named."""
+        named = {}
+        for split in ("train", "validation", "test"):
+            folder = getattr(self, f"{split}_dir", None)
+            paths = getattr(self, f"{split}_file", None) or ([folder] if folder else [])
+            named |= {split: paths} if paths else {}
+        return named
+
+    def data_name(self) -> str:
+        """The data in words, for the model card: the names of the first files, else of the data set."""
+        for paths in self.files().values():
+            return ", ".join(Path(path).name for path in paths)
+        return f"{self.dataset_name} {self.dataset_config_name or ''}".strip()
+
+    def dataset_id(self) -> str | None:
+        """The data's identifier on the Hub, if they are from there."""
+        return None if self.files() else self.dataset_name
+
+
+@dataclass
+class TextArguments(DataArguments):
+    """Which text to train a language model on."""
+
     text_column: str = field(default="text", metadata={"help": "The column with the text."})
     validation_split_percentage: int = field(
         default=5, metadata={"help": "Share of the training documents held out if there are no validation data."}
     )
     streaming: bool = field(default=False, metadata={"help": "Read the data as a stream: no download, no cache."})
-    vocab_size: int = field(default=32000, metadata={"help": "Vocabulary of the tokenizer trained when none is given."})
-    max_tokenizer_samples: int = field(
-        default=1_000_000, metadata={"help": "Train the tokenizer on so many documents, the first ones."}
-    )
-    max_train_samples: int | None = field(default=None, metadata={"help": "Train on so many sequences only."})
-    max_eval_samples: int | None = field(default=None, metadata={"help": "Evaluate on so many documents only."})
-    preprocessing_num_workers: int | None = field(default=None, metadata={"help": "Processes that tokenize."})
-    license: str = field(default="apache-2.0", metadata={"help": "License of the weights, for the model card."})
 
-    def description(self, train: object, validation: Sized, sequence_length: int) -> str:
+    def description(self, train: object, validation: Sized | None, sequence_length: int) -> str:
         """The data in words, for the model card: its name and its size in sequences, if it is no stream."""
-        name = f"{self.dataset_name} {self.dataset_config_name or ''}".strip()
-        if self.dataset_name is None:
-            name = ", ".join(Path(path).name for path in self.train_file or [])
-        size = f"{len(train):,}" if isinstance(train, Sized) else "a stream of"
+        sizes = []
         up_to = "up to " if getattr(self, "line_by_line", False) else ""
-        return f"{name}: {size} training sequences of {up_to}{sequence_length} tokens, {len(validation):,} held out."
+        if train is not None:
+            size = f"{len(train):,}" if isinstance(train, Sized) else "a stream of"
+            sizes.append(f"{size} training sequences of {up_to}{sequence_length} tokens")
+        if validation is not None:
+            sizes.append(f"{len(validation):,} held out")
+        return f"{self.data_name()}: {', '.join(sizes)}."
 
 
 @dataclass
@@ -163,12 +311,6 @@ class MLMArguments(TextArguments):
         default=False, metadata={"help": "Choose whole words, and let all of their tokens become [MASK]."}
     )
 
-    def __post_init__(self):
-        if not 0 < self.mlm_probability < 1:
-            raise ValueError(f"--mlm_probability is between 0 and 1, got {self.mlm_probability}.")
-        if self.max_seq_length is not None and self.max_seq_length < 3:
-            raise ValueError(f"--max_seq_length counts [CLS] and [SEP] and must be above 2, got {self.max_seq_length}.")
-
     def sequence_length(self, config: PreTrainedConfig) -> int:
         """
         Tokens per sequence: `max_seq_length`, or the model's n.
@@ -176,7 +318,7 @@ class MLMArguments(TextArguments):
         Raises:
             InputError: If that is more than the model's n.
         """
-        return _sequence_length("max_seq_length", self.max_seq_length, config.max_position_embeddings)
+        return _sequence_length("max_seq_length", self.max_seq_length, config)
 
 
 @dataclass
@@ -192,13 +334,6 @@ class CLMArguments(TextArguments):
         },
     )
 
-    def __post_init__(self):
-        if self.block_size is not None and self.block_size < 2:
-            raise ValueError(f"--block_size is 2 or more, a token and the next one, got {self.block_size}.")
-        for name in ("max_train_samples", "max_eval_samples"):
-            if getattr(self, name) is not None and getattr(self, name) < 1:
-                raise ValueError(f"--{name} must be at least 1, got {getattr(self, name)}.")
-
     def sequence_length(self, config: PreTrainedConfig) -> int:
         """
         Tokens per block: `block_size`, or the model's n.
@@ -206,34 +341,28 @@ class CLMArguments(TextArguments):
         Raises:
             InputError: If that is more than the model's n, or the model has none and there is no `block_size`.
         """
-        longest = getattr(config, "max_position_embeddings", None)
-        if longest is None and self.block_size is None:
-            raise InputError("The model has no longest sequence: say by --block_size how many tokens a block has.")
-        return _sequence_length("block_size", self.block_size, longest or self.block_size)
+        return _sequence_length("block_size", self.block_size, config)
 
 
-def _sequence_length(flag: str, length: int | None, longest: int) -> int:
-    if length is not None and length > longest:
+def _sequence_length(flag: str, length: int | None, config: PreTrainedConfig, default: int | None = None) -> int:
+    longest = getattr(config, "max_position_embeddings", None)
+    if length is None and longest is None and default is None:
+        raise InputError(f"The model has no longest sequence: say by --{flag} how many tokens a sequence has.")
+    if length is not None and length > (longest or math.inf):
         raise InputError(
-            f"--{flag} {length} is above the model's n = {longest}. Lower it; or give a new model a longer n by "
-            f"--config_overrides max_position_embeddings={length}."
+            f"--{flag} {length} is above the model's n = {longest}. Lower it; give a new model a longer n by "
+            f"--config_overrides max_position_embeddings={length}; or make a gMLP checkpoint longer by "
+            f"model.resize_position_embeddings({length}) and save that."
         )
-    return length or longest
+    return length or min(default or math.inf, longest or math.inf)
 
 
 @dataclass
-class GlueArguments:
+class GlueArguments(DataArguments):
     """Which sentences to classify, and how many runs to make."""
-
-    _argument_group_name: ClassVar[str] = "data"
 
     task_name: str | None = field(
         default=None, metadata={"help": "A task of GLUE: cola, mnli, mrpc, qnli, qqp, rte, sst2, stsb or wnli."}
-    )
-    dataset_name: str | None = field(default=None, metadata={"help": "Other data on the Hub, with its own splits."})
-    dataset_config_name: str | None = field(default=None, metadata={"help": "Its configuration."})
-    train_file: list[str] | None = field(
-        default=None, metadata={"help": "Training data of your own: csv, tsv, json(l) or parquet files."}
     )
     validation_file: list[str] | None = field(
         default=None, metadata={"help": "Validation data, likewise; of MNLI first the matched, then the mismatched."}
@@ -241,16 +370,34 @@ class GlueArguments:
     test_file: list[str] | None = field(
         default=None, metadata={"help": "Data to predict, likewise; of MNLI matched, mismatched, AX."}
     )
+    train_split_name: str | None = field(default=None, metadata={"help": "Split of the data set to train on."})
+    validation_split_name: str | None = field(default=None, metadata={"help": "Split to evaluate on."})
+    test_split_name: str | None = field(default=None, metadata={"help": "Split to predict."})
     text_column_names: list[str] | None = field(
         default=None,
         metadata={
-            "help": "The column of the sentence or the two of a pair, if they are not named as in a task of GLUE."
+            "help": "The column of the sentence or the two of a pair, if they are not named as in a task of GLUE; or "
+            "any number of columns, to be joined by --text_column_delimiter."
         },
     )
-    label_column_name: str = field(default="label", metadata={"help": "The column of the label."})
+    text_column_delimiter: str | None = field(
+        default=None, metadata={"help": "Join the text columns into one sentence, with this between them."}
+    )
+    label_column_name: str = field(default="label", metadata={"help": "The column of the label, or of the labels."})
     do_regression: bool | None = field(
         default=None, metadata={"help": "Labels are numbers to be predicted; by default, if they have fractions."}
     )
+    metric_name: str | None = field(
+        default=None,
+        metadata={
+            "help": "Metric to report, and to compare runs by: accuracy, f1, matthews_correlation, spearman or "
+            "pearson; by default the task's own."
+        },
+    )
+    shuffle_train_dataset: bool = field(
+        default=False, metadata={"help": "Shuffle the training rows before --max_train_samples takes the first ones."}
+    )
+    shuffle_seed: int = field(default=42, metadata={"help": "Seed of that shuffling."})
     max_seq_length: int | None = field(
         default=None,
         metadata={"help": "Tokens per sentence or pair; 128 by default, or the model's n if that is less."},
@@ -258,9 +405,7 @@ class GlueArguments:
     pad_to_max_length: bool = field(
         default=False, metadata={"help": "Pad to --max_seq_length; by default, to the longest sequence of a batch."}
     )
-    max_train_samples: int | None = field(default=None, metadata={"help": "Train on the first so many rows only."})
-    max_eval_samples: int | None = field(default=None, metadata={"help": "Evaluate on the first so many rows only."})
-    max_predict_samples: int | None = field(default=None, metadata={"help": "Predict the first so many rows only."})
+    max_predict_samples: int | None = field(default=None, metadata={"help": "Maximum number of rows to predict."})
     seeds: list[int] | None = field(
         default=None, metadata={"help": "Train once with each of these seeds, and report median and spread."}
     )
@@ -270,19 +415,17 @@ class GlueArguments:
     sweep_learning_rates: list[float] | None = field(
         default=None, metadata={"help": "Train with each of these learning rates, and report the best."}
     )
-    vocab_size: int = field(default=32000, metadata={"help": "Vocabulary of the tokenizer trained when none is given."})
-    preprocessing_num_workers: int | None = field(default=None, metadata={"help": "Processes that tokenize."})
-    license: str = field(default="apache-2.0", metadata={"help": "License of the weights, for the model card."})
 
     def __post_init__(self):
-        if self.text_column_names is not None and len(self.text_column_names) > 2:
-            raise ValueError(f"--text_column_names takes one or two columns, got {', '.join(self.text_column_names)}.")
+        names = self.text_column_names or []
+        if len(names) > 2 and self.text_column_delimiter is None:
+            raise ValueError(
+                f"--text_column_names takes one or two columns, got {', '.join(names)}; more are joined by "
+                f"--text_column_delimiter."
+            )
         # [CLS] A [SEP] B [SEP] with a token for each sentence.
         if self.max_seq_length is not None and self.max_seq_length < 5:
             raise ValueError(f"--max_seq_length counts [CLS] and [SEP] and must be above 4, got {self.max_seq_length}.")
-        for name in ("max_train_samples", "max_eval_samples", "max_predict_samples"):
-            if getattr(self, name) is not None and getattr(self, name) < 1:
-                raise ValueError(f"--{name} must be at least 1, got {getattr(self, name)}.")
         for name in ("seeds", "sweep_batch_sizes", "sweep_learning_rates"):
             values = getattr(self, name) or []
             if len(set(values)) < len(values):
@@ -295,44 +438,24 @@ class GlueArguments:
         Raises:
             InputError: If `max_seq_length` is more than the model's n.
         """
-        longest = getattr(config, "max_position_embeddings", None) or math.inf
-        if self.max_seq_length is not None and self.max_seq_length > longest:
-            raise InputError(
-                f"--max_seq_length {self.max_seq_length} is above the model's n = {longest}. Lower it; or make a gMLP "
-                f"longer by model.resize_position_embeddings({self.max_seq_length}) and save that."
-            )
-        return self.max_seq_length or min(128, longest)
+        return _sequence_length("max_seq_length", self.max_seq_length, config, default=128)
 
-    def description(self) -> str:
-        """The data in words, for the model card."""
-        if self.files():
-            names = ", ".join(Path(path).name for path in self.files())
-            return f"{names} ({self.task_name})" if self.task_name is not None else names
-        if self.dataset_name is not None:
-            return f"{self.dataset_name} {self.dataset_config_name or ''}".strip()
-        return f"GLUE {self.task_name}"
+    def data_name(self) -> str:
+        task = "" if self.task_name is None else f" ({self.task_name})" if self.files() else f"GLUE {self.task_name}"
+        known = self.files() or self.dataset_name is not None
+        return f"{super().data_name()}{task}" if known else task
 
     def dataset_id(self) -> str | None:
-        """The data's identifier on the Hub, if they are from there."""
         return None if self.files() else self.dataset_name or "nyu-mll/glue"
-
-    def files(self) -> list[str]:
-        """The training files; without them, those to evaluate or predict."""
-        return self.train_file or self.validation_file or self.test_file or []
 
 
 @dataclass
-class QAArguments:
+class QAArguments(DataArguments):
     """Which questions to answer, and how answers are found."""
 
-    _argument_group_name: ClassVar[str] = "data"
-
-    dataset_name: str | None = field(
-        default=None, metadata={"help": "Data set on the Hub, such as rajpurkar/squad or rajpurkar/squad_v2."}
-    )
-    dataset_config_name: str | None = field(default=None, metadata={"help": "Its configuration."})
     train_file: list[str] | None = field(
-        default=None, metadata={"help": "Questions to train on: JSON as SQuAD is published, flat, or JSON lines."}
+        default=None,
+        metadata={"help": "Questions to train on: JSON as SQuAD is published, flat, or JSON lines, each also as gz."},
     )
     validation_file: list[str] | None = field(default=None, metadata={"help": "Questions to evaluate on, likewise."})
     test_file: list[str] | None = field(default=None, metadata={"help": "Questions to answer, likewise."})
@@ -361,25 +484,7 @@ class QAArguments:
     )
     n_best_size: int = field(default=20, metadata={"help": "Answers kept per question in nbest_predictions.json."})
     max_answer_length: int = field(default=30, metadata={"help": "Tokens of an answer at most."})
-    max_train_samples: int | None = field(default=None, metadata={"help": "Train on the first so many questions only."})
-    max_eval_samples: int | None = field(
-        default=None, metadata={"help": "Evaluate on the first so many questions only."}
-    )
-    max_predict_samples: int | None = field(default=None, metadata={"help": "Answer the first so many questions only."})
-    vocab_size: int = field(default=32000, metadata={"help": "Vocabulary of the tokenizer trained when none is given."})
-    preprocessing_num_workers: int | None = field(default=None, metadata={"help": "Processes that tokenize."})
-    license: str = field(default="apache-2.0", metadata={"help": "License of the weights, for the model card."})
-
-    def __post_init__(self):
-        for name in (
-            "n_best_size",
-            "max_answer_length",
-            "max_train_samples",
-            "max_eval_samples",
-            "max_predict_samples",
-        ):
-            if getattr(self, name) is not None and getattr(self, name) < 1:
-                raise ValueError(f"--{name} must be at least 1, got {getattr(self, name)}.")
+    max_predict_samples: int | None = field(default=None, metadata={"help": "Maximum number of questions to answer."})
 
     def window_lengths(self, config: PreTrainedConfig) -> dict[str, int]:
         """
@@ -389,34 +494,16 @@ class QAArguments:
             InputError: If `max_seq_length` is more than the model's n, or one does not go with the other.
         """
         longest = getattr(config, "max_position_embeddings", None) or 512
-        if self.max_seq_length is not None and self.max_seq_length > longest:
-            raise InputError(
-                f"--max_seq_length {self.max_seq_length} is above the model's n = {longest}. Lower it; or make a gMLP "
-                f"longer by model.resize_position_embeddings({self.max_seq_length}) and save that."
-            )
-        max_seq_length = self.max_seq_length or longest
+        max_seq_length = _sequence_length("max_seq_length", self.max_seq_length, config, default=longest)
         doc_stride = min(128, max_seq_length // 3) if self.doc_stride is None else self.doc_stride
         check_lengths(max_seq_length, doc_stride)
         return {"max_seq_length": max_seq_length, "doc_stride": doc_stride}
 
-    def description(self) -> str:
-        """The training data in words, for the model card."""
-        if self.dataset_name is not None:
-            return f"{self.dataset_name} {self.dataset_config_name or ''}".strip()
-        return ", ".join(Path(path).name for path in self.train_file or [])
-
 
 @dataclass
-class ImageArguments:
+class ImageArguments(DataArguments):
     """Which images to train on, and how they are augmented."""
 
-    _argument_group_name: ClassVar[str] = "data"
-
-    dataset_name: str | None = field(
-        default=None,
-        metadata={"help": "Data set on the Hub, such as ILSVRC/imagenet-1k; folders or files override it."},
-    )
-    dataset_config_name: str | None = field(default=None, metadata={"help": "Its configuration."})
     train_dir: str | None = field(
         default=None, metadata={"help": "Training images: a folder, or a zip file, with a folder for every class."}
     )
@@ -424,19 +511,13 @@ class ImageArguments:
     train_file: list[str] | None = field(
         default=None, metadata={"help": "Training images in parquet files, or csv or json files with their paths."}
     )
-    validation_file: list[str] | None = field(default=None, metadata={"help": "Validation images, likewise."})
     train_val_split: float = field(
         default=0.15, metadata={"help": "Share of the training images held out if there are no validation data."}
     )
     image_column_name: str = field(default="image", metadata={"help": "The column of the image."})
     label_column_name: str = field(default="label", metadata={"help": "The column of its class."})
-    max_train_samples: int | None = field(default=None, metadata={"help": "Train on so many images only, drawn."})
-    max_eval_samples: int | None = field(default=None, metadata={"help": "Evaluate on so many images only, drawn."})
     skip_bad_images: bool = field(
         default=False, metadata={"help": "Leave out, and count, the images that cannot be used; else they end the run."}
-    )
-    preprocessing_num_workers: int | None = field(
-        default=None, metadata={"help": "Processes that check the images; --dataloader_num_workers decode them later."}
     )
     image_size: list[int] | None = field(
         default=None,
@@ -453,37 +534,23 @@ class ImageArguments:
         default_factory=lambda: [0.08, 1.0],
         metadata={"help": "Smallest and largest area of the random crop in training, as shares of the image."},
     )
-    horizontal_flip: float = field(default=0.5, metadata={"help": "How likely left and right change places."})
+    horizontal_flip: float = field(default=0.5, metadata={"help": "Probability that left and right change places."})
     auto_augment: str | None = field(
         default=None, metadata={"help": "AutoAugment's policy for imagenet, cifar10 or svhn; none by default."}
     )
     mixup_alpha: float = field(default=0.0, metadata={"help": "Mixup's alpha; 0 is none."})
     cutmix_alpha: float = field(default=0.0, metadata={"help": "CutMix's alpha; 0 is none."})
-    switch_prob: float = field(default=0.5, metadata={"help": "How likely it is CutMix, where Mixup is on too."})
-    license: str = field(default="apache-2.0", metadata={"help": "License of the weights, for the model card."})
+    switch_prob: float = field(default=0.5, metadata={"help": "Probability of CutMix, where Mixup is on too."})
 
     def __post_init__(self):
-        if not 0 < self.train_val_split < 1:
-            raise ValueError(f"--train_val_split is between 0 and 1, got {self.train_val_split}.")
-        for name in ("max_train_samples", "max_eval_samples"):
-            if getattr(self, name) is not None and getattr(self, name) < 1:
-                raise ValueError(f"--{name} must be at least 1, got {getattr(self, name)}.")
-        if self.image_size is not None and (len(self.image_size) > 2 or min(self.image_size) < 1):
+        if self.image_size is not None and len(self.image_size) > 2:
             sizes = " ".join(map(str, self.image_size))
             raise ValueError(f"--image_size is one number of pixels, or height and width, got {sizes}.")
-        if self.crop_pct is not None and not 0 < self.crop_pct <= 1:
-            raise ValueError(f"--crop_pct is above 0 and at most 1, got {self.crop_pct}.")
-        if len(self.crop_scale) != 2 or not 0 < self.crop_scale[0] <= self.crop_scale[1] <= 1:
+        if len(self.crop_scale) != 2 or self.crop_scale[0] > self.crop_scale[1]:
             scale = " ".join(map(str, self.crop_scale))
             raise ValueError(f"--crop_scale takes two shares, the smaller first, such as 0.08 1, got {scale}.")
-        for name in ("horizontal_flip", "switch_prob"):
-            if not 0 <= getattr(self, name) <= 1:
-                raise ValueError(f"--{name} is between 0 and 1, got {getattr(self, name)}.")
         if self.auto_augment not in (None, "imagenet", "cifar10", "svhn"):
             raise ValueError(f"--auto_augment is imagenet, cifar10 or svhn, got {self.auto_augment}.")
-        for name in ("mixup_alpha", "cutmix_alpha"):
-            if getattr(self, name) < 0:
-                raise ValueError(f"--{name} cannot be negative, got {getattr(self, name)}.")
 
     def size(self) -> tuple[int, int] | None:
         """Height and width that were asked for."""
@@ -496,45 +563,42 @@ class ImageArguments:
 
     def description(self, splits: Mapping[str, Sized], classes: int) -> str:
         """The data in words, for the model card: their name, and how many images there are."""
-        paths = [self.train_dir or self.validation_dir, *(self.train_file or self.validation_file or [])]
-        name = ", ".join(Path(path).name for path in paths if path)
-        name = name or f"{self.dataset_name} {self.dataset_config_name or ''}".strip()
         sizes = {"train": "{:,} training images", "validation": "{:,} held out"}
         counted = ", ".join(sizes[split].format(len(images)) for split, images in splits.items())
-        return f"{name}: {counted}; {classes} classes."
-
-    def dataset_id(self) -> str | None:
-        """The data's identifier on the Hub, if they are from there."""
-        local = self.train_dir or self.validation_dir or self.train_file or self.validation_file
-        return None if local else self.dataset_name
+        return f"{self.data_name()}: {counted}; {classes} classes."
 
 
 def parse_arguments(dataclass_types: tuple[type, ...], description: str, argv: list[str] | None = None) -> tuple:
     """
-    One instance per dataclass, from a recipe and flags.
+    One instance per dataclass, from recipes and flags.
 
     Args:
         dataclass_types: As for `HfArgumentParser`.
         description: What the script does, for the top of `--help`.
-        argv: The command line; `sys.argv[1:]` by default. If its first word is a .yaml or .json file, that is a
-            recipe: a flat mapping from flags to values, over which the flags that follow win.
+        argv: The command line; `sys.argv[1:]` by default. Its first words may be recipes, .yaml or .json files: the
+            later wins over the earlier, and the flags that follow over all of them.
+
+    Raises:
+        InputError: If a recipe cannot be read, there is no such flag, or a value is out of its range.
     """
     argv = list(sys.argv[1:] if argv is None else argv)
-    if argv and argv[0].endswith(RECIPE_ENDINGS):
-        argv = recipe_flags(argv[0]) + argv[1:]
+    count = next((i for i, word in enumerate(argv) if not word.endswith(RECIPE_ENDINGS)), len(argv))
+    argv = recipe_flags(argv[:count]) + argv[count:]
     script = Path(sys.argv[0]).name
     parser = HfArgumentParser(
         dataclass_types,
         description=description,
-        usage=f"{script} [recipe.yaml] [--flag value ...]",
+        usage=f"{script} [recipe.yaml ...] [--flag value ...]",
         allow_abbrev=False,
         formatter_class=_HelpFormatter,
     )
     try:
         *arguments, unknown = parser.parse_args_into_dataclasses(argv, return_remaining_strings=True)
-    except (ValueError, OSError) as error:
-        # What a dataclass or TrainingArguments has to say of its values.
-        raise InputError(str(error)) from error
+    except InputError:
+        raise
+    except Exception as error:
+        # What a dataclass or TrainingArguments has to say of its values, and what the libraries below it raise.
+        raise InputError(str(error) if isinstance(error, ValueError) else f"{type(error).__name__}: {error}") from error
     if unknown and unknown[0].endswith(RECIPE_ENDINGS):
         raise InputError(f"The recipe {unknown[0]} must come first, before all flags.")
     if unknown:
@@ -543,6 +607,8 @@ def parse_arguments(dataclass_types: tuple[type, ...], description: str, argv: l
         raise InputError(
             f"There is no flag {unknown[0]}" + (f"; did you mean {close[0]}?" if close else "; --help lists them all.")
         )
+    for one in arguments:
+        check_ranges(one)
     return tuple(arguments)
 
 
@@ -563,36 +629,3 @@ class _HelpFormatter(argparse.RawDescriptionHelpFormatter, argparse.ArgumentDefa
         if action.default in (None, argparse.SUPPRESS):
             return action.help or ""
         return super()._get_help_string(action) or ""
-
-
-def recipe_flags(path: str | Path) -> list[str]:
-    """The command-line flags that a recipe stands for."""
-    flags = []
-    for name, value in read_recipe(Path(path)).items():
-        values = value if isinstance(value, list) else [value]
-        if value is not None:
-            flags += [f"--{name}", *(json.dumps(v) if isinstance(v, dict) else str(v) for v in values)]
-    return flags
-
-
-def read_recipe(path: Path) -> dict[str, object]:
-    """
-    A recipe as a mapping from flags to values. Under `include` it may name other recipes, by paths relative to its
-    own, which it builds on and whose values it overrides; null takes a value away.
-
-    Raises:
-        InputError: If a file is missing or is no flat mapping.
-    """
-    if not path.is_file():
-        raise InputError(f"There is no recipe {path}.")
-    try:
-        recipe = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except yaml.YAMLError as error:
-        raise InputError(f"The recipe {path} is no YAML: {error}") from error
-    if not isinstance(recipe, dict):
-        raise InputError(f"The recipe {path} must map flags to values, one a line, such as 'learning_rate: 1e-4'.")
-    included = recipe.pop("include", [])
-    merged: dict[str, object] = {}
-    for other in [included] if isinstance(included, str) else included:
-        merged |= read_recipe(path.parent / other)
-    return merged | recipe

@@ -1,0 +1,160 @@
+"""Many runs of one script in one call: a folder for each, their comparison, and the best."""
+
+import csv
+import dataclasses
+import itertools
+import json
+import math
+import statistics
+from pathlib import Path
+
+from ..errors import InputError
+from .arguments import GlueArguments, ModelArguments, RunArguments
+from .trainer import FINISHED, SETTINGS, run_settings, total_batch_size
+
+
+def plan_runs(model_args: ModelArguments, data_args: GlueArguments, args: RunArguments) -> list[RunArguments]:
+    """
+    The arguments of every run: one for each batch size, learning rate and seed, in a folder of its own, as in
+    "batch-16-lr-1e-05/seed-1". Without lists of these there is one run, in the output folder itself.
+
+    Raises:
+        InputError: If flags do not go together, or the output folder holds runs made with other flags.
+    """
+    if model_args.config_name is not None and not args.do_train:
+        raise InputError("A new model (--config_name) knows nothing yet: give --do_train.")
+    if not is_series(data_args):
+        return [args]
+    if not (args.do_train and args.do_eval):
+        raise InputError("Runs are compared by what they reach on the validation data: give --do_train and --do_eval.")
+    if args.push_to_hub or args.resume_from_checkpoint is not None:
+        raise InputError("--push_to_hub and --resume_from_checkpoint are for a single run: choose one first.")
+    runs = []
+    for batch_size, learning_rate, seed in itertools.product(
+        data_args.sweep_batch_sizes or [None], data_args.sweep_learning_rates or [None], data_args.seeds or [None]
+    ):
+        setting = []
+        changes: dict = {}
+        if batch_size is not None:
+            setting.append(f"batch-{batch_size}")
+            changes["global_batch_size"] = batch_size
+        if learning_rate is not None:
+            setting.append(f"lr-{learning_rate:g}")
+            changes["learning_rate"] = learning_rate
+        folder = Path(args.output_dir, "-".join(setting))
+        if seed is not None:
+            folder /= f"seed-{seed}"
+            changes["seed"] = seed
+        try:
+            run = dataclasses.replace(args, output_dir=str(folder), **changes)
+        except ValueError as error:
+            raise InputError(str(error)) from error
+        check_settings(run, run_settings(model_args, data_args, run))
+        runs.append(run)
+    return runs
+
+
+def is_series(data_args: GlueArguments) -> bool:
+    """Whether several runs were asked for."""
+    return any((data_args.seeds, data_args.sweep_batch_sizes, data_args.sweep_learning_rates))
+
+
+def is_finished(run: RunArguments) -> bool:
+    """Whether a run of a series is over."""
+    return Path(run.output_dir, FINISHED).is_file()
+
+
+def check_settings(run: RunArguments, settings: dict):
+    """
+    Raises:
+        InputError: If the run's folder holds a run, finished or not, that was made with other settings.
+    """
+    path = Path(run.output_dir, SETTINGS)
+    if not path.is_file():
+        if is_finished(run):
+            raise InputError(f"{run.output_dir} holds a finished run of another command. Choose another --output_dir.")
+        return
+    earlier = json.loads(path.read_text(encoding="utf-8"))
+    for name in sorted(earlier.keys() | settings.keys()):
+        if earlier.get(name) != settings.get(name):
+            raise InputError(
+                f"{run.output_dir} holds a run with {name} {earlier.get(name)}, now it is {settings.get(name)}. Choose "
+                f"another --output_dir, or remove that folder first."
+            )
+
+
+def summarize(runs: list[RunArguments]) -> list[dict]:
+    """
+    For every setting of batch size and learning rate, the median, least, greatest and standard deviation (of a sample;
+    0 of a single run) over its seeds of every validation metric.
+
+    Returns:
+        Dictionaries with "batch_size", "learning_rate", "seeds", "folder" and "metrics".
+    """
+    settings: dict[tuple, list[RunArguments]] = {}
+    for run in runs:
+        settings.setdefault((total_batch_size(run), run.learning_rate), []).append(run)
+    rows = []
+    for (batch_size, learning_rate), members in settings.items():
+        results = [json.loads(Path(run.output_dir, FINISHED).read_text(encoding="utf-8")) for run in members]
+        keys = [key for key in results[0] if key.startswith("eval_") and not key.endswith(("_runtime", "_per_second"))]
+        folder = Path(members[0].output_dir)
+        rows.append(
+            {
+                "batch_size": batch_size,
+                "learning_rate": learning_rate,
+                "seeds": [run.seed for run in members],
+                "folder": str(folder.parent if folder.name == f"seed-{members[0].seed}" else folder),
+                "metrics": {key: spread([result[key] for result in results]) for key in keys},
+            }
+        )
+    return rows
+
+
+def spread(values: list[float]) -> dict[str, float]:
+    """Median, least, greatest and standard deviation (of a sample; 0 of a single value)."""
+    std = statistics.stdev(values) if len(values) > 1 else 0.0
+    numbers = {"median": statistics.median(values), "min": min(values), "max": max(values), "std": std}
+    return {name: round(number, 6) for name, number in numbers.items()}
+
+
+def report_series(args: RunArguments, rows: list[dict], metric: str) -> dict:
+    """
+    Prints what `summarize` gave as a table, the best setting marked, and writes it as summary.json and summary.csv into
+    the output folder.
+
+    Returns:
+        The best row: that with the best median of `metric`.
+    """
+    # TrainingArguments tells from --metric_for_best_model; all of our own are the better the greater.
+    sign = -1 if args.greater_is_better is False else 1
+
+    def quality(row: dict) -> float:
+        median = row["metrics"][metric]["median"]
+        return -math.inf if math.isnan(median) else sign * median
+
+    best = max(rows, key=quality)
+    folder = Path(args.output_dir)
+    summary = {"metric": metric, "best": best, "settings": rows}
+    (folder / "summary.json").write_text(json.dumps(summary, indent=2) + "\n", encoding="utf-8")
+    with open(folder / "summary.csv", "w", encoding="utf-8", newline="") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        names = [f"{key}_{value}" for key, values in best["metrics"].items() for value in values]
+        writer.writerow(["batch_size", "learning_rate", "runs", *names])
+        for row in rows:
+            numbers = [number for values in row["metrics"].values() for number in values.values()]
+            writer.writerow([row["batch_size"], row["learning_rate"], len(row["seeds"]), *numbers])
+
+    # The loss is in the files.
+    shown = [key for key in best["metrics"] if not key.endswith("loss") or key == metric]
+    table = [["", "batch", "learning rate", "runs", *shown]]
+    for row in rows:
+        cells = ["{median:.4f} ({min:.4f} to {max:.4f}, std {std:.4f})".format(**row["metrics"][key]) for key in shown]
+        mark = "*" if row is best else ""
+        table.append([mark, str(row["batch_size"]), f"{row['learning_rate']:g}", str(len(row["seeds"])), *cells])
+    widths = [max(map(len, column)) for column in zip(*table)]
+    print(f"\nMedian (least to greatest, standard deviation) over the runs; * is the best by {metric}")
+    for cells in table:
+        print("  ".join(cell.ljust(width) for cell, width in zip(cells, widths)).rstrip())
+    print(f"Everything is in {folder}\n")
+    return best
