@@ -7,12 +7,11 @@ which first trains a tokenizer on the corpus, as none is given; with --byte_leve
 names of transformers' own run_clm.py. A recipe, a YAML file of flags, may come first; flags after it win.
 """
 
-import itertools
-
 from transformers import AutoModelForCausalLM
 
 from hf_gmlp import errors
 from hf_gmlp.data.causal import CausalCollator, are_raw_bytes, load_bytes
+from hf_gmlp.data.files import Access
 from hf_gmlp.data.text import count_bytes, load_texts, tokenize
 from hf_gmlp.data.tokenizer import open_ended
 from hf_gmlp.training.arguments import CLMArguments, ModelArguments, RunArguments, parse_arguments
@@ -31,37 +30,35 @@ from hf_gmlp.training.trainer import GMLPTrainer, start_run
 def main():
     # Arguments.
     model_args, data_args, training_args = parse_arguments((ModelArguments, CLMArguments, RunArguments), __doc__)
-    checkpoint = start_run(training_args)
+    checkpoint = start_run(model_args, data_args, training_args)
     # The bytes of text files need no data set: they are read from the files when they are wanted.
-    raw = data_args.byte_level and are_raw_bytes(data_args.train_file)
-    if data_args.streaming and not raw and training_args.do_train and training_args.max_steps < 1:
-        raise errors.InputError("A stream has no length: say how long to train by --max_steps.")
+    raw = data_args.byte_level and are_raw_bytes(data_args.train_file or data_args.validation_file)
+    renew_cache = data_args.overwrite_cache and training_args.local_process_index == 0
+    access = Access(model_args.cache_dir, model_args.token, renew_cache)
+    parts = {"train": training_args.do_train, "validate": training_args.do_eval}
     config = load_config(model_args)
     block_size = data_args.sequence_length(config)
 
     # Data: documents, then blocks of tokens.
-    texts = None
+    texts = {}
     if not raw:
-        texts = load_texts(
-            dataset_name=data_args.dataset_name,
-            dataset_config_name=data_args.dataset_config_name,
-            train_files=data_args.train_file,
-            validation_files=data_args.validation_file,
-            text_column=data_args.text_column,
-            streaming=data_args.streaming,
-            validation_split_percentage=data_args.validation_split_percentage,
-            max_eval_samples=data_args.max_eval_samples,
-            seed=training_args.seed,
-            cache_dir=model_args.cache_dir,
-        )
-    tokenizer = load_tokenizer(
-        model_args,
-        training_args,
-        (row["text"] for row in itertools.islice(texts["train"] if texts else [], data_args.max_tokenizer_samples)),
-        vocab_size=data_args.vocab_size,
-        max_length=block_size,
-        byte_level=data_args.byte_level,
-    )
+        with training_args.main_process_first(desc="reading"):
+            texts = load_texts(
+                dataset_name=data_args.dataset_name,
+                dataset_config_name=data_args.dataset_config_name,
+                train_files=data_args.train_file,
+                validation_files=data_args.validation_file,
+                text_column=data_args.text_column,
+                streaming=data_args.streaming,
+                validation_split_percentage=data_args.validation_split_percentage,
+                max_eval_samples=data_args.max_eval_samples,
+                seed=training_args.seed,
+                access=access,
+                **parts,
+            )
+    words = (row["text"] for row in texts.get("train", ()) if row["text"])
+    byte_level = data_args.byte_level
+    tokenizer = load_tokenizer(model_args, training_args, words, max_length=block_size, byte_level=byte_level)
     tokenizer = open_ended(tokenizer)
     if model_args.model_name_or_path is not None:
         check_vocabulary(config, tokenizer, model_args.model_name_or_path)
@@ -75,6 +72,7 @@ def main():
             validation_split_percentage=data_args.validation_split_percentage,
             max_train_samples=data_args.max_train_samples,
             max_eval_samples=data_args.max_eval_samples,
+            **parts,
         )
     else:
         with training_args.main_process_first(desc="tokenizing"):
@@ -86,11 +84,14 @@ def main():
                 max_train_samples=data_args.max_train_samples,
                 num_proc=data_args.preprocessing_num_workers,
                 seed=training_args.seed,
+                access=access,
             )
-    num_bytes = eval_dataset.num_bytes if raw else count_bytes(texts["validation"]["text"])
+    num_bytes = 0
+    if eval_dataset is not None:
+        num_bytes = eval_dataset.num_bytes if raw else count_bytes(texts["validation"]["text"])
 
     # Trainer.
-    model = load_model(AutoModelForCausalLM, model_args, config, tokenizer)
+    model = load_model(AutoModelForCausalLM, model_args, config, tokenizer, train=training_args.do_train)
     check_causal(model)
     training_args.batch_eval_metrics = True
     # The collator makes all that the model takes.
@@ -98,19 +99,20 @@ def main():
     trainer = GMLPTrainer(
         model=model,
         args=training_args,
-        train_dataset=train_dataset if training_args.do_train else None,
+        train_dataset=train_dataset,
         eval_dataset=eval_dataset,
         processing_class=tokenizer,
         data_collator=CausalCollator(tokenizer),
         compute_metrics=CausalLanguageModelMetrics(num_bytes),
         preprocess_logits_for_metrics=next_token_losses,
+        metric_names=("perplexity", "accuracy", "bits_per_byte"),
         dataset=data_args.description(train_dataset, eval_dataset, block_size),
         dataset_id=data_args.dataset_name,
         license=data_args.license,
     )
 
     # Report.
-    metrics = trainer.train_and_evaluate(model_args, data_args, checkpoint)
+    metrics = trainer.train_and_evaluate(checkpoint)
     trainer.finish(metrics)
     if training_args.push_to_hub:
         trainer.push_to_hub()

@@ -18,22 +18,30 @@ from transformers import AutoModelForSequenceClassification, DataCollatorWithPad
 
 from hf_gmlp import errors
 from hf_gmlp.data.classification import find_task, load_sentences, texts, tokenize
+from hf_gmlp.data.files import Access
+from hf_gmlp.data.labels import ONE_CLASS, Labels, draw_classifier, set_labels, trained_labels
 from hf_gmlp.training import glue, series
-from hf_gmlp.training.arguments import GlueArguments, ModelArguments, RunArguments, parse_arguments
+from hf_gmlp.training.arguments import GlueArguments, RunArguments, SentenceModelArguments, parse_arguments
+from hf_gmlp.training.folder import resume_point
 from hf_gmlp.training.models import check_vocabulary, load_config, load_model, load_tokenizer
-from hf_gmlp.training.trainer import GMLPTrainer, checkpoint_to_resume, start_run
+from hf_gmlp.training.trainer import GMLPTrainer, start_run
 
 logger = logging.getLogger(__name__)
+
+HEAD = "ForSequenceClassification"
 
 
 def main():
     # Arguments.
-    dataclasses = (ModelArguments, GlueArguments, RunArguments)
+    dataclasses = (SentenceModelArguments, GlueArguments, RunArguments)
     model_args, data_args, training_args = parse_arguments(dataclasses, __doc__)
-    start_run(training_args)
+    checkpoint = start_run(model_args, data_args, training_args, series=series.is_series(data_args))
     runs = series.plan_runs(model_args, data_args, training_args)
     task = find_task(data_args.task_name)
     config = load_config(model_args)
+    access = Access(
+        model_args.cache_dir, model_args.token, data_args.overwrite_cache and training_args.local_process_index == 0
+    )
     max_seq_length = data_args.sequence_length(config)
 
     # Data: sentences and labels, then tokens.
@@ -45,10 +53,12 @@ def main():
             train_files=data_args.train_file,
             validation_files=data_args.validation_file,
             test_files=data_args.test_file,
+            split_names={split: getattr(data_args, f"{split}_split_name") for split in ("train", "validation", "test")},
             text_columns=data_args.text_column_names,
+            delimiter=data_args.text_column_delimiter,
             label_column=data_args.label_column_name,
             do_regression=data_args.do_regression,
-            known_labels=glue.trained_labels(config),
+            known=trained_labels(config, HEAD),
             train=training_args.do_train,
             validate=training_args.do_eval,
             test=training_args.do_predict,
@@ -57,16 +67,24 @@ def main():
                 "validation": data_args.max_eval_samples,
                 "test": data_args.max_predict_samples,
             },
-            cache_dir=model_args.cache_dir,
+            shuffle_seed=data_args.shuffle_seed if data_args.shuffle_train_dataset else None,
+            access=access,
         )
-    glue.set_labels(config, data.labels, train=training_args.do_train)
-    metrics = glue.metric_names(task, data.labels)
-    main_metric = glue.main_metric(training_args, metrics, data.splits)
+    new_classifier = set_labels(
+        config,
+        Labels(data.labels, data.problem_type),
+        HEAD,
+        train=training_args.do_train,
+        new_classifier=model_args.ignore_mismatched_sizes,
+    )
+    if training_args.label_smoothing_factor and data.problem_type != ONE_CLASS:
+        raise errors.InputError("--label_smoothing_factor is only for data with one class per row: leave it out.")
+    metrics = glue.metric_names(task, data.problem_type, data_args.metric_name)
+    main_metric = glue.main_metric(training_args, glue.metric_keys(metrics, data.splits), data_args.metric_name)
     tokenizer = load_tokenizer(
         model_args,
         training_args,
         texts(data.splits["train"]) if training_args.do_train else (),
-        vocab_size=data_args.vocab_size,
         max_length=max_seq_length,
     )
     if model_args.model_name_or_path is not None:
@@ -81,52 +99,64 @@ def main():
                 max_seq_length,
                 pad_to_max_length=data_args.pad_to_max_length,
                 num_proc=data_args.preprocessing_num_workers,
+                access=access,
             )
             for split, sentences in data.splits.items()
             if split != "train" or training_args.do_train
         }
 
     # One run, or one for every batch size, learning rate and seed.
-    for number, args in enumerate(runs, start=1):
-        if len(runs) > 1:
+    for number, (args, settings) in enumerate(runs, start=1):
+        if settings is not None:
             logger.info("Run %d of %d: %s", number, len(runs), args.output_dir)
-        if series.is_finished(args):
-            logger.info("It is finished already: skipped")
-            continue
-        run(args, model_args, data_args, config, tokenizer, datasets, data.labels)
+            if series.is_finished(args):
+                logger.info("It is finished already: skipped")
+                continue
+            checkpoint = resume_point(args, settings)
+        run(args, checkpoint, model_args, data_args, config, tokenizer, datasets, metrics, new_classifier)
         release_memory()
     if series.is_series(data_args) and training_args.process_index == 0:
-        series.report_series(training_args, series.summarize(runs), main_metric)
+        series.report_series(training_args, series.summarize([args for args, _ in runs]), main_metric)
 
 
-def run(args, model_args, data_args, config, tokenizer, datasets, labels):
+def run(args, checkpoint, model_args, data_args, config, tokenizer, datasets, metrics, new_classifier):
     """One run: Trainer, then report."""
-    checkpoint = checkpoint_to_resume(args) if args.do_train else None
     # The new head is drawn with the seed of the run.
     set_seed(args.seed)
     task = find_task(data_args.task_name)
+    model = load_model(
+        AutoModelForSequenceClassification,
+        model_args,
+        copy.deepcopy(config),
+        tokenizer,
+        train=args.do_train,
+        new_classifier=new_classifier,
+    )
+    if new_classifier:
+        draw_classifier(model)
     trainer = GMLPTrainer(
-        model=load_model(AutoModelForSequenceClassification, model_args, copy.deepcopy(config), tokenizer),
+        model=model,
         args=args,
         train_dataset=datasets["train"] if args.do_train else None,
         eval_dataset=glue.validation_sets(datasets),
         processing_class=tokenizer,
         data_collator=DataCollatorWithPadding(tokenizer),
-        compute_metrics=glue.classification_metrics(glue.metric_names(task, labels), labels),
-        dataset=data_args.description(),
+        compute_metrics=glue.classification_metrics(metrics, config),
+        metric_names=tuple(key.removeprefix("eval_") for key in glue.metric_keys(metrics, datasets)),
+        dataset=data_args.data_name(),
         dataset_id=data_args.dataset_id(),
         license=data_args.license,
     )
 
     # Report.
-    metrics = trainer.train_and_evaluate(model_args, data_args, checkpoint)
+    results = trainer.train_and_evaluate(checkpoint)
     for split in (split for split in datasets if split.startswith("test")):
         output = trainer.predict(datasets[split], metric_key_prefix=split)
-        metrics |= output.metrics
+        results |= output.metrics
         if trainer.is_world_process_zero():
-            name = task.tests[split] if task is not None else "predictions"
-            glue.write_predictions(Path(args.output_dir, f"{name}.tsv"), output.predictions, labels, task)
-    trainer.finish(metrics)
+            name = task.tests.get(split, "predictions") if task is not None else "predictions"
+            glue.write_predictions(Path(args.output_dir, f"{name}.tsv"), output.predictions, config, task)
+    trainer.finish(results)
     if args.push_to_hub:
         trainer.push_to_hub()
 

@@ -12,10 +12,14 @@ flags after it win.
 from accelerate.utils import broadcast_object_list
 
 from hf_gmlp import errors
+from hf_gmlp.data.files import Access
 from hf_gmlp.data.images import ImageCollator, find_faults, keep_good, load_images, mixing_transform, training_transform
+from hf_gmlp.data.labels import set_labels, trained_labels
 from hf_gmlp.training import images
 from hf_gmlp.training.arguments import ImageArguments, ImageModelArguments, RunArguments, parse_arguments
 from hf_gmlp.training.trainer import GMLPTrainer, start_run
+
+HEAD = "ForImageClassification"
 
 
 def main():
@@ -24,7 +28,7 @@ def main():
     model_args, data_args, training_args = parse_arguments(dataclasses, __doc__)
     if training_args.do_predict:
         raise errors.InputError('This script does not predict: pipeline("image-classification", model=...) does.')
-    checkpoint = start_run(training_args)
+    checkpoint = start_run(model_args, data_args, training_args)
     config = images.load_image_config(model_args, data_args.size())
     processor = images.load_processor(model_args, config, data_args.size(), data_args.crop_pct)
 
@@ -39,16 +43,20 @@ def main():
             validation_files=data_args.validation_file,
             image_column=data_args.image_column_name,
             label_column=data_args.label_column_name,
-            known_labels=images.trained_classes(config),
+            known=trained_labels(config, HEAD),
             train=training_args.do_train,
             validate=training_args.do_eval,
             train_val_split=data_args.train_val_split,
             max_samples={"train": data_args.max_train_samples, "validation": data_args.max_eval_samples},
             seed=training_args.seed,
-            cache_dir=model_args.cache_dir,
+            access=Access(
+                model_args.cache_dir,
+                model_args.token,
+                data_args.overwrite_cache and training_args.local_process_index == 0,
+            ),
         )
-    images.set_classes(
-        config, data.labels, train=training_args.do_train, new_classifier=model_args.ignore_mismatched_sizes
+    new_classifier = set_labels(
+        config, data.labels, HEAD, train=training_args.do_train, new_classifier=model_args.ignore_mismatched_sizes
     )
     skipped = {}
     for split, dataset in data.splits.items():
@@ -74,7 +82,7 @@ def main():
             horizontal_flip=data_args.horizontal_flip,
             auto_augment=data_args.auto_augment,
         ),
-        mixing_transform(len(data.labels), data_args.mixup_alpha, data_args.cutmix_alpha, data_args.switch_prob),
+        mixing_transform(config.num_labels, data_args.mixup_alpha, data_args.cutmix_alpha, data_args.switch_prob),
         training_args.seed,
     )
 
@@ -82,7 +90,9 @@ def main():
     # The collator needs columns that the model does not take.
     training_args.remove_unused_columns = False
     trainer = GMLPTrainer(
-        model=images.load_image_model(model_args, config, data_args.size()),
+        model=images.load_image_model(
+            model_args, config, data_args.size(), train=training_args.do_train, new_classifier=new_classifier
+        ),
         args=training_args,
         train_dataset=train_dataset,
         eval_dataset=eval_dataset,
@@ -90,8 +100,9 @@ def main():
         data_collator=collator,
         compute_loss_func=images.classification_loss(training_args.label_smoothing_factor),
         compute_metrics=images.accuracy_metrics(),
+        metric_names=("accuracy", "top5_accuracy") if config.num_labels >= 5 else ("accuracy",),
         preprocess_logits_for_metrics=images.ranked_classes,
-        dataset=data_args.description(data.splits, len(data.labels)),
+        dataset=data_args.description(data.splits, config.num_labels),
         dataset_id=data_args.dataset_id(),
         license=data_args.license,
         hyperparameters=data_args.augmentation(),
@@ -99,7 +110,7 @@ def main():
 
     # Report.
     metrics = skipped if data_args.skip_bad_images else {}
-    metrics |= trainer.train_and_evaluate(model_args, data_args, checkpoint)
+    metrics |= trainer.train_and_evaluate(checkpoint)
     # Trainer takes every pixel for a token.
     metrics.pop("total_flos", None)
     trainer.finish(metrics)

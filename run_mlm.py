@@ -7,12 +7,11 @@ which first trains a tokenizer on the corpus, as none is given. Flags have the n
 A recipe, a YAML file of flags, may come first; flags after it win.
 """
 
-import itertools
-
 from transformers import AutoModelForMaskedLM
 
 from hf_gmlp import errors
-from hf_gmlp.data.masking import MaskingCollator, mask_once
+from hf_gmlp.data.files import Access
+from hf_gmlp.data.masking import MaskedOnce, MaskingCollator
 from hf_gmlp.data.text import load_texts, tokenize
 from hf_gmlp.training.arguments import MLMArguments, ModelArguments, RunArguments, parse_arguments
 from hf_gmlp.training.metrics import MaskedLanguageModelMetrics, token_losses
@@ -23,35 +22,34 @@ from hf_gmlp.training.trainer import GMLPTrainer, start_run
 def main():
     # Arguments.
     model_args, data_args, training_args = parse_arguments((ModelArguments, MLMArguments, RunArguments), __doc__)
-    checkpoint = start_run(training_args)
-    if data_args.streaming and training_args.do_train and training_args.max_steps < 1:
-        raise errors.InputError("A stream has no length: say how long to train by --max_steps.")
+    checkpoint = start_run(model_args, data_args, training_args)
+    renew_cache = data_args.overwrite_cache and training_args.local_process_index == 0
+    access = Access(model_args.cache_dir, model_args.token, renew_cache)
     config = load_config(model_args)
     max_seq_length = data_args.sequence_length(config)
 
     # Data: documents, then sequences of tokens.
-    texts = load_texts(
-        dataset_name=data_args.dataset_name,
-        dataset_config_name=data_args.dataset_config_name,
-        train_files=data_args.train_file,
-        validation_files=data_args.validation_file,
-        text_column=data_args.text_column,
-        line_by_line=data_args.line_by_line,
-        streaming=data_args.streaming,
-        validation_split_percentage=data_args.validation_split_percentage,
-        max_eval_samples=data_args.max_eval_samples,
-        seed=training_args.seed,
-        cache_dir=model_args.cache_dir,
-    )
-    tokenizer = load_tokenizer(
-        model_args,
-        training_args,
-        (row["text"] for row in itertools.islice(texts["train"], data_args.max_tokenizer_samples)),
-        vocab_size=data_args.vocab_size,
-        max_length=max_seq_length,
-    )
+    with training_args.main_process_first(desc="reading"):
+        texts = load_texts(
+            dataset_name=data_args.dataset_name,
+            dataset_config_name=data_args.dataset_config_name,
+            train_files=data_args.train_file,
+            validation_files=data_args.validation_file,
+            text_column=data_args.text_column,
+            line_by_line=data_args.line_by_line,
+            streaming=data_args.streaming,
+            validation_split_percentage=data_args.validation_split_percentage,
+            max_eval_samples=data_args.max_eval_samples,
+            seed=training_args.seed,
+            access=access,
+            train=training_args.do_train,
+            validate=training_args.do_eval,
+        )
+    words = (row["text"] for row in texts.get("train", ()) if row["text"])
+    tokenizer = load_tokenizer(model_args, training_args, words, max_length=max_seq_length)
     if model_args.model_name_or_path is not None:
         check_vocabulary(config, tokenizer, model_args.model_name_or_path)
+    collator = MaskingCollator(tokenizer, data_args.mlm_probability, data_args.whole_word_mask, training_args.seed)
     with training_args.main_process_first(desc="tokenizing"):
         train_dataset, eval_dataset = tokenize(
             texts,
@@ -62,29 +60,33 @@ def main():
             max_train_samples=data_args.max_train_samples,
             num_proc=data_args.preprocessing_num_workers,
             seed=training_args.seed,
+            access=access,
         )
-    collator = MaskingCollator(tokenizer, data_args.mlm_probability, data_args.whole_word_mask, training_args.seed)
+    # The text need not stay in memory while its tokens are trained on.
+    del texts, words
+    masked = None if eval_dataset is None else MaskedOnce(eval_dataset, collator)
 
     # Trainer.
     training_args.batch_eval_metrics = True
     # The collator needs columns that the model does not take.
     training_args.remove_unused_columns = False
     trainer = GMLPTrainer(
-        model=load_model(AutoModelForMaskedLM, model_args, config, tokenizer),
+        model=load_model(AutoModelForMaskedLM, model_args, config, tokenizer, train=training_args.do_train),
         args=training_args,
-        train_dataset=train_dataset if training_args.do_train else None,
-        eval_dataset=mask_once(eval_dataset, collator),
+        train_dataset=train_dataset,
+        eval_dataset=masked,
         processing_class=tokenizer,
         data_collator=collator,
         compute_metrics=MaskedLanguageModelMetrics(),
         preprocess_logits_for_metrics=token_losses,
+        metric_names=("perplexity", "accuracy"),
         dataset=data_args.description(train_dataset, eval_dataset, max_seq_length),
         dataset_id=data_args.dataset_name,
         license=data_args.license,
     )
 
     # Report.
-    metrics = trainer.train_and_evaluate(model_args, data_args, checkpoint)
+    metrics = trainer.train_and_evaluate(checkpoint)
     trainer.finish(metrics)
     if training_args.push_to_hub:
         trainer.push_to_hub()

@@ -13,6 +13,7 @@ import logging
 from transformers import AutoModelForQuestionAnswering, DataCollatorWithPadding
 
 from hf_gmlp import errors
+from hf_gmlp.data.files import Access
 from hf_gmlp.data.qa import DECODING_COLUMNS, check_tokenizer, load_questions, window_dataset
 from hf_gmlp.training.arguments import ModelArguments, QAArguments, RunArguments, parse_arguments
 from hf_gmlp.training.models import load_config, load_model, load_tokenizer
@@ -25,16 +26,19 @@ logger = logging.getLogger(__name__)
 def main():
     # Arguments.
     model_args, data_args, training_args = parse_arguments((ModelArguments, QAArguments, RunArguments), __doc__)
-    checkpoint = start_run(training_args)
+    checkpoint = start_run(model_args, data_args, training_args)
     config = load_config(model_args)
     lengths = data_args.window_lengths(config)
+    access = Access(
+        model_args.cache_dir, model_args.token, data_args.overwrite_cache and training_args.local_process_index == 0
+    )
     wanted = {"train": training_args.do_train, "validation": training_args.do_eval, "test": training_args.do_predict}
 
     # Data: questions, then windows of tokens.
     questions = load_questions(
         dataset_name=data_args.dataset_name,
         dataset_config_name=data_args.dataset_config_name,
-        files={"train": data_args.train_file, "validation": data_args.validation_file, "test": data_args.test_file},
+        files=data_args.files(),
         splits=[split for split in wanted if wanted[split]],
         version_2_with_negative=data_args.version_2_with_negative,
         max_samples={
@@ -42,19 +46,21 @@ def main():
             "validation": data_args.max_eval_samples,
             "test": data_args.max_predict_samples,
         },
-        cache_dir=model_args.cache_dir,
+        access=access,
     )
     tokenizer = load_tokenizer(
         model_args,
         training_args,
         (text for row in questions.get("train", ()) for text in (row["context"], row["question"])),
-        vocab_size=data_args.vocab_size,
         max_length=lengths["max_seq_length"],
     )
     check_tokenizer(tokenizer)
+    if getattr(config, "type_vocab_size", None) == 1:
+        # RoBERTa and its kin know no second segment.
+        tokenizer.model_input_names = [name for name in tokenizer.model_input_names if name != "token_type_ids"]
     # Whoever opens the model later finds here how long its windows are.
     tokenizer.model_max_length = lengths["max_seq_length"]
-    model = load_model(AutoModelForQuestionAnswering, model_args, config, tokenizer)
+    model = load_model(AutoModelForQuestionAnswering, model_args, config, tokenizer, train=training_args.do_train)
     windows = {
         split: window_dataset(
             questions[split],
@@ -94,13 +100,14 @@ def main():
             tokenizer, padding="max_length" if padded else "longest", max_length=lengths["max_seq_length"]
         ),
         compute_metrics=answers.get("validation"),
-        dataset=data_args.description(),
-        dataset_id=data_args.dataset_name,
+        metric_names=answers["validation"].names() if "validation" in answers else None,
+        dataset=data_args.data_name(),
+        dataset_id=data_args.dataset_id(),
         license=data_args.license,
     )
 
     # Report.
-    metrics = trainer.train_and_evaluate(model_args, data_args, checkpoint)
+    metrics = trainer.train_and_evaluate(checkpoint)
     if training_args.do_eval:
         answers["validation"].write(training_args, "eval")
     if training_args.do_predict:

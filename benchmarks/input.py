@@ -8,6 +8,11 @@ One worker process is measured as one thread, by its CPU time: tokenizing and pa
 augmenting pictures of ImageNet's size (500 x 375 pixels, JPEG). A worker's rate and the rate of a training step in the
 same run tell the number of workers (`--dataloader_num_workers`) with which the step never waits.
 
+    python benchmarks/input.py --memory corpus.txt
+
+Instead: peak memory and CPU time of two steps of a tiny model on a large text, by run_mlm.py and by the pipeline of
+transformers' example of that name, each in a process of its own with an empty cache.
+
 The results are added to benchmarks/results/input-DATE.csv.
 """
 
@@ -15,9 +20,13 @@ import argparse
 import csv
 import datetime
 import io
+import itertools
 import math
 import os
 import statistics
+import subprocess
+import sys
+import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -27,8 +36,16 @@ os.environ["TOKENIZERS_PARALLELISM"] = "false"
 
 import numpy as np
 import torch
+from datasets import load_dataset
 from PIL import Image
 from systems import RESULTS, machine_name
+from transformers import (
+    AutoTokenizer,
+    DataCollatorForLanguageModeling,
+    PreTrainedTokenizerBase,
+    Trainer,
+    TrainingArguments,
+)
 
 from hf_gmlp import GMLPConfig, GMLPForImageClassification, GMLPForMaskedLM, GMLPVisionConfig, errors
 from hf_gmlp.data.images import ImageCollator, mixing_transform, training_transform
@@ -37,7 +54,9 @@ from hf_gmlp.data.processor import evaluation_processor
 from hf_gmlp.data.text import pack
 from hf_gmlp.data.tokenizer import train_tokenizer
 
-COLUMNS = "date machine torch what samples_per_second training_samples_per_second workers".split()
+COLUMNS = "date machine torch what samples_per_second training_samples_per_second workers peak_mib cpu_seconds".split()
+SCRIPT = Path(__file__).resolve().parent.parent / "run_mlm.py"
+TINY = {"num_hidden_layers": 1, "hidden_size": 16, "intermediate_size": 32, "max_position_embeddings": 128}
 
 
 def main():
@@ -49,11 +68,17 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--quick", action="store_true", help="fewer samples, in less than a minute")
     parser.add_argument("--images_per_second", type=float, help="of a training step elsewhere, in place of ours")
     parser.add_argument("--sequences_per_second", type=float, help="of a training step elsewhere, in place of ours")
+    parser.add_argument("--memory", type=Path, metavar="TEXT", help="a .txt file to measure memory on, of 100 MB or so")
+    parser.add_argument("--peer", nargs=3, metavar=("TEXT", "VALIDATION", "FOLDER"), help=argparse.SUPPRESS)
     parser.add_argument("--out", type=Path, default=RESULTS, help="folder of the results")
     return parser.parse_args()
 
 
 def measure(arguments: argparse.Namespace):
+    if arguments.peer:
+        return train_peer(*arguments.peer)
+    if arguments.memory:
+        return write(arguments.out, memory(arguments.memory))
     torch.set_num_threads(1)
     torch.manual_seed(0)
     count, rounds = (16, 2) if arguments.quick else (64, 5)
@@ -102,9 +127,72 @@ def text_rates(count: int, rounds: int) -> dict[str, float]:
     with_offsets = [{key: column[i % sequences] for key, column in packed.items()} for i in range(count)]
     return {
         "tokenize and pack": rate_of(lambda: pack(documents, tokenizer, 512), sequences, rounds),
+        "tokenize and group (peer)": rate_of(lambda: group(encode(documents, tokenizer), 512), sequences, rounds),
         "mask": rate_of(lambda: collator(rows), count, rounds),
         "mask whole words": rate_of(lambda: whole_words(with_offsets), count, rounds),
     }
+
+
+def encode(texts: list[str], tokenizer: PreTrainedTokenizerBase) -> dict[str, list[list[int]]]:
+    """A batch of texts as the example of transformers tokenizes it."""
+    return dict(tokenizer(texts, return_special_tokens_mask=True, verbose=False))
+
+
+def group(batch: dict[str, list[list[int]]], length: int) -> dict[str, list[list[int]]]:
+    """Its sequences: all columns end to end, in parts of one length, without what is left."""
+    columns = {name: list(itertools.chain.from_iterable(rows)) for name, rows in batch.items()}
+    stop = len(columns["input_ids"]) // length * length
+    return {name: [ids[i : i + length] for i in range(0, stop, length)] for name, ids in columns.items()}
+
+
+def train_peer(text: str, validation: str, folder: str):
+    """Two steps and an evaluation as by the example of transformers."""
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    data = load_dataset("text", data_files={"train": text, "validation": validation}, cache_dir=f"{folder}/peer")
+    data = data.map(lambda rows: encode(rows["text"], tokenizer), batched=True, remove_columns=["text"])
+    data = data.map(lambda rows: group(rows, TINY["max_position_embeddings"]), batched=True)
+    trainer = Trainer(
+        GMLPForMaskedLM(GMLPConfig(vocab_size=len(tokenizer), **TINY)),
+        TrainingArguments(f"{folder}/peer-out", max_steps=2, use_cpu=True, report_to="none"),
+        DataCollatorForLanguageModeling(tokenizer),
+        data["train"],
+        data["validation"],
+    )
+    trainer.train()
+    trainer.evaluate()
+
+
+def memory(text: Path) -> list[dict]:
+    """Peak memory and CPU time of run_mlm.py and of its peer on a text, the end of which validates."""
+    with tempfile.TemporaryDirectory() as folder:
+        with open(text, "rb") as file:
+            train_tokenizer(
+                file.read(4_000_000).decode("utf-8", "ignore").splitlines(), vocab_size=8000
+            ).save_pretrained(folder)
+            file.seek(-100_000, os.SEEK_END)
+            validation = Path(folder, "validation.txt")
+            validation.write_bytes(file.read().split(b"\n", 1)[1])
+        sizes = ",".join(f"{key}={value}" for key, value in TINY.items())
+        flags = (
+            f"--config_name gmlp-base --config_overrides {sizes} --tokenizer_name {folder} --do_train --do_eval".split()
+        )
+        flags += f"--max_steps 2 --use_cpu --report_to none --output_dir {folder}/out --cache_dir {folder}/ours".split()
+        commands = {
+            "run_mlm.py": [SCRIPT, "--train_file", text, "--validation_file", validation, *flags],
+            "run_mlm.py of transformers (peer)": [__file__, "--peer", text, validation, folder],
+        }
+        rows = []
+        print(f"{'what':<52}{'peak MiB':>12}{'CPU s':>12}")
+        for what, command in commands.items():
+            process = subprocess.Popen([sys.executable, *map(str, command)], stdout=subprocess.DEVNULL)
+            _, status, used = os.wait4(process.pid, 0)
+            if status:
+                raise SystemExit(f"{what} failed.")
+            rows.append({"what": what, "peak_mib": used.ru_maxrss / 1024, "cpu_seconds": used.ru_utime + used.ru_stime})
+            print(f"{what:<52}{rows[-1]['peak_mib']:>12.0f}{rows[-1]['cpu_seconds']:>12.1f}")
+    ratios = {key: rows[0][key] / rows[1][key] for key in ("peak_mib", "cpu_seconds")}
+    print(f"{'ratio':<52}{ratios['peak_mib']:>12.2f}{ratios['cpu_seconds']:>12.2f}")
+    return rows
 
 
 def image_rates(count: int, rounds: int) -> dict[str, float]:

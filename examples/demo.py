@@ -86,19 +86,18 @@ def unigram_perplexity(tokenizer, train_file: Path, validation_file: Path, max_s
     """
     from datasets import disable_progress_bars
 
-    from hf_gmlp.data.masking import MaskingCollator, mask_once
+    from hf_gmlp.data.masking import MaskedOnce, MaskingCollator
     from hf_gmlp.data.text import load_texts, tokenize
 
     disable_progress_bars()
     texts = load_texts(train_files=[str(train_file)], validation_files=[str(validation_file)])
     train, validation = tokenize(texts, tokenizer, max_seq_length)
-    frequency = Counter(token for ids in train["input_ids"] for token in ids)
+    frequency = Counter(token for ids in train["input_ids"] for token in ids.tolist())
     total = sum(frequency.values()) + len(tokenizer)
     # The masks of recipes/demo.yaml, by its seed.
-    masked = mask_once(validation, MaskingCollator(tokenizer, seed=0))
-    losses = [
-        -math.log((frequency[label] + 1) / total) for labels in masked["labels"] for label in labels if label != -100
-    ]
+    masked = MaskedOnce(validation, MaskingCollator(tokenizer, seed=0))
+    labels = [label for row in masked for label in row["labels"].tolist() if label != -100]
+    losses = [-math.log((frequency[label] + 1) / total) for label in labels]
     return math.exp(sum(losses) / len(losses))
 
 

@@ -112,7 +112,7 @@ def replicate(arguments: argparse.Namespace):
     import torch
     import transformers
 
-    from hf_gmlp.training.arguments import read_recipe
+    from hf_gmlp.training.recipes import read_recipe
 
     transformers.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()

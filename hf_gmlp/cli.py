@@ -289,6 +289,8 @@ def answer(arguments: argparse.Namespace):
             context = Path(arguments.context_file).read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as error:
             raise InputError(f"{arguments.context_file} cannot be read as text: {error}") from error
+    if arguments.top_k < 1:
+        raise InputError(f"--top_k must be at least 1, got {arguments.top_k}.")
     if not context.strip():
         raise InputError("The text is empty: there is nothing to find an answer in.")
     from .qa import QuestionAnswerer

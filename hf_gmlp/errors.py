@@ -11,22 +11,32 @@ class InputError(ValueError):
 
 def run(main: Callable[[], object]):
     """
-    Runs a command; an `InputError`, and a full disk, end it with one sentence instead of a traceback, and exit code 2.
+    Runs a command. What cannot work ends it with one sentence instead of a traceback: an `InputError` with exit code 2,
+    a full disk or memory and a path that cannot be used likewise, Ctrl-C with 130.
     """
+    code = 2
     try:
         main()
     except InputError as error:
         sentence = str(error)
+    except KeyboardInterrupt:
+        code, sentence = 130, "Interrupted. The same command goes on from the last checkpoint."
     except Exception as error:
-        if not is_disk_full(error):
+        if is_disk_full(error):
+            sentence = f"The disk is full ({error}). Make room; the same command then goes on from the last checkpoint."
+        elif is_memory_full(error):
+            reason = str(error).partition("\n")[0]
+            sentence = (
+                f"The memory is full ({reason}). Lower --per_device_train_batch_size or --per_device_eval_batch_size."
+            )
+        elif isinstance(error, OSError) and error.filename is not None:
+            sentence = f"{error.filename} cannot be used ({error.strerror}): check the path, and who may write there."
+        else:
             raise
-        sentence = (
-            f"The disk is full ({error}). Make room, and give the same command again: it goes on from what is whole."
-        )
     else:
         return
     print(f"Error: {sentence}", file=sys.stderr)
-    raise SystemExit(2)
+    raise SystemExit(code)
 
 
 def causes(error: BaseException) -> Iterator[BaseException]:
@@ -41,8 +51,18 @@ def causes(error: BaseException) -> Iterator[BaseException]:
 
 def is_disk_full(error: BaseException) -> bool:
     """Whether an error, or one that it was raised from, says so: Python's own, or that of a library in Rust or C++."""
+    # The last two are what torch.save says of a write that failed.
+    texts = ("No space left on device", "unexpected pos", "PytorchStreamWriter failed writing")
     return any(
-        getattr(one, "errno", None) in (errno.ENOSPC, errno.EDQUOT) or "No space left on device" in str(one)
+        getattr(one, "errno", None) in (errno.ENOSPC, errno.EDQUOT) or any(text in str(one) for text in texts)
+        for one in causes(error)
+    )
+
+
+def is_memory_full(error: BaseException) -> bool:
+    """Whether an error, or one that it was raised from, says that a device or the machine has no memory left."""
+    return any(
+        isinstance(one, MemoryError) or type(one).__name__ == "OutOfMemoryError" or "can't allocate memory" in str(one)
         for one in causes(error)
     )
 

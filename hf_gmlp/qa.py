@@ -9,10 +9,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import torch
-from transformers import AutoModelForQuestionAnswering, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import AutoModelForQuestionAnswering, PreTrainedModel, PreTrainedTokenizerBase
 
 from .data.qa import DECODING_COLUMNS, make_windows
 from .errors import InputError
+from .loading import open_model, open_tokenizer
 from .training.qa import Decoded, decode
 
 
@@ -45,9 +46,9 @@ class QuestionAnswerer:
         if tokenizer is None and isinstance(model, PreTrainedModel):
             raise InputError("A model alone does not bring its tokenizer: name that too.")
         if not isinstance(tokenizer, PreTrainedTokenizerBase):
-            tokenizer = _load_tokenizer(str(tokenizer or model), trust_remote_code)
+            tokenizer = open_tokenizer(tokenizer or model, trust_remote_code=trust_remote_code)
         if not isinstance(model, PreTrainedModel):
-            model = _load_model(str(model), trust_remote_code)
+            model, _ = open_model(AutoModelForQuestionAnswering, model, trust_remote_code=trust_remote_code)
         if len(tokenizer) > model.config.vocab_size:
             raise InputError(
                 f"The tokenizer has {len(tokenizer)} tokens and the model embeddings for {model.config.vocab_size}: "
@@ -158,25 +159,3 @@ def _ranked(decoded: Decoded, null_score_diff_threshold: float) -> list[dict]:
     if decoded.nbest[0] in none:
         return spans[:1] + none + spans[1:]
     return decoded.nbest
-
-
-def _load_tokenizer(name: str, trust_remote_code: bool) -> PreTrainedTokenizerBase:
-    try:
-        return AutoTokenizer.from_pretrained(name, trust_remote_code=trust_remote_code)
-    except (OSError, ValueError) as error:
-        raise InputError(f"There is no tokenizer in {name}: name the folder or model that has it.") from error
-
-
-def _load_model(name: str, trust_remote_code: bool) -> PreTrainedModel:
-    try:
-        model, info = AutoModelForQuestionAnswering.from_pretrained(
-            name, trust_remote_code=trust_remote_code, output_loading_info=True
-        )
-    except (OSError, ValueError) as error:
-        raise InputError(f"There is no question answering model to open in {name}: {error}") from error
-    if info["missing_keys"]:
-        raise InputError(
-            f"{name} has no weights for question answering ({', '.join(sorted(info['missing_keys']))}): fine-tune it "
-            f"by run_qa.py first."
-        )
-    return model

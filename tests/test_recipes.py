@@ -1,12 +1,30 @@
-"""Files that only large machines run: at least they are what accelerate takes."""
+"""Files that only large machines run: they are what accelerate takes, and what a smoke recipe makes small."""
 
+import json
+import sys
 from pathlib import Path
+from pydoc_data.topics import topics
 
 import pytest
 from accelerate.commands.config.config_args import load_config_from_file
 
+import run_clm
+import run_mlm
 from hf_gmlp import GMLPVisionConfig
-from hf_gmlp.training.arguments import read_recipe
+from hf_gmlp.training.arguments import (
+    CLMArguments,
+    GlueArguments,
+    ImageArguments,
+    ImageModelArguments,
+    MLMArguments,
+    ModelArguments,
+    QAArguments,
+    RunArguments,
+    SentenceModelArguments,
+    parse_arguments,
+)
+from hf_gmlp.training.models import load_config
+from hf_gmlp.training.recipes import command_line, read_recipe
 
 RECIPES = Path(__file__).parent.parent / "recipes"
 
@@ -19,13 +37,71 @@ def test_accelerate_takes_its_config_files(path):
     assert config.num_processes == (1 if path.stem == "one_gpu" else 8)
 
 
-def test_every_recipe_of_a_table_has_its_smoke_twin():
-    rows = {path for path in RECIPES.glob("table*/*.yaml") if not path.stem.endswith(".smoke")}
-    assert len(rows) == 4 + 8 + 8 + 7  # the rows of Tables 2, 3, 4 and 6 that the paper trains
-    for path in rows:
-        assert path.with_name(f"{path.stem}.smoke.yaml").is_file()
-    for path in RECIPES.glob("finetune*.yaml"):
-        assert (RECIPES / "smoke" / path.name).is_file()
+def script_of(path):
+    """What a recipe is for, by its name: the dataclasses of a script, and the smoke recipe that may stand behind it."""
+    name = path.stem if path.parent == RECIPES else path.parent.name
+    if "squad" in name:
+        return (ModelArguments, QAArguments), "smoke-finetune"
+    if name in ("table2", "imagenet", "small-images", "finetune-images", "finetune-288"):
+        return (ImageModelArguments, ImageArguments), "smoke-images"
+    if "finetune" in path.stem:
+        return (SentenceModelArguments, GlueArguments), "smoke-finetune"
+    return (ModelArguments, CLMArguments if name.startswith("clm") else MLMArguments), "smoke"
+
+
+def small(path, smoke, folder):
+    """The flags of a recipe with its smoke recipe behind it, and a model where it leaves that to a flag."""
+    argv = [str(path), str(RECIPES / f"{smoke}.yaml"), "--use_cpu", "--output_dir", str(folder)]
+    if "--config_name" in command_line(argv):
+        return argv
+    return [*argv, "--config_name", "gmlp-ti16-224" if smoke == "smoke-images" else "gmlp-18l"]
+
+
+def path_id(path):
+    return str(path.relative_to(RECIPES))
+
+
+ALL = sorted(path for path in RECIPES.rglob("*.yaml") if path.parent.name != "accelerate" and "smoke" not in path.stem)
+
+
+def test_every_row_of_the_tables_has_its_recipe():
+    # Those of Tables 2, 3, 4 and 6 that the paper trains.
+    assert [len(list(RECIPES.glob(f"table{number}/*"))) for number in (2, 3, 4, 6)] == [4, 8, 8, 7]
+
+
+@pytest.mark.parametrize("path", ALL, ids=path_id)
+def test_a_smoke_recipe_makes_any_recipe_small(path, tmp_path):
+    types, smoke = script_of(path)
+    model, data, training = parse_arguments((*types, RunArguments), "", small(path, smoke, tmp_path))
+    assert data.dataset_name is None or smoke == "smoke-images"
+    assert not training.bf16 and training.train_batch_size * training.gradient_accumulation_steps <= 16
+    if smoke == "smoke-images":
+        assert (training.max_steps, data.max_train_samples, data.size()) == (4, 64, (32, 32))
+        return
+    config, recipe = load_config(model), read_recipe(path)
+    assert (config.num_hidden_layers, config.max_position_embeddings) == ((2, 32) if smoke == "smoke" else (2, 64))
+    # What makes the recipe what it is remains.
+    kept = {key: one for key, one in (recipe.get("config_overrides") or {}).items() if "size" not in key}
+    for name in kept.keys() - {"num_hidden_layers", "max_position_embeddings"}:
+        assert getattr(config, name) == kept[name]
+    if smoke == "smoke":
+        assert training.max_steps == 10 and data.sequence_length(config) == 32
+    elif isinstance(data, QAArguments):
+        assert data.window_lengths(config) == {"max_seq_length": 64, "doc_stride": 21} and data.max_train_samples == 320
+    else:
+        assert data.sequence_length(config) == 64 and data.seeds is None and data.max_train_samples == 320
+
+
+@pytest.mark.parametrize("path", [path for path in ALL if script_of(path)[1] == "smoke"], ids=path_id)
+def test_recipes_of_language_models_run_small(path, tmp_path, monkeypatch):
+    text = tmp_path / "text.txt"
+    text.write_text("\n\n".join(text for _, text in sorted(topics.items())[:20]), encoding="utf-8")
+    flags = ["--train_file", str(text), "--disable_tqdm", "true", "--report_to", "none", "--cache_dir", str(tmp_path)]
+    monkeypatch.setattr(sys, "argv", ["run", *small(path, "smoke", tmp_path / "out"), *flags])
+    (run_clm if script_of(path)[0][1] is CLMArguments else run_mlm).main()
+    results = json.loads((tmp_path / "out" / "all_results.json").read_text())
+    # Fewer than there are tokens.
+    assert results["eval_perplexity"] < 590
 
 
 @pytest.mark.parametrize(
@@ -47,7 +123,7 @@ def test_image_recipes_say_what_table_7_says(row, survival, config):
     }  # fmt: skip
     assert {key: recipe[key] for key in table} == table
     if config is None:
-        assert recipe["config_name"] == "timm/mixer_b16_224" and recipe["config_overrides"] == "drop_path_rate=0.05"
+        assert recipe["config_name"] == "timm/mixer_b16_224" and recipe["config_overrides"] == {"drop_path_rate": 0.05}
         return
     assert recipe["config_name"] == row and "config_overrides" not in recipe
     preset = GMLPVisionConfig.from_preset(row)

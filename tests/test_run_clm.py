@@ -19,9 +19,10 @@ from transformers import AutoModelForCausalLM, AutoModelForMaskedLM, AutoTokeniz
 import run_clm
 from hf_gmlp.data.tokenizer import byte_tokenizer
 from hf_gmlp.errors import InputError
-from hf_gmlp.training.arguments import CLMArguments, ModelArguments, RunArguments, parse_arguments, read_recipe
+from hf_gmlp.training.arguments import CLMArguments, ModelArguments, RunArguments, parse_arguments
+from hf_gmlp.training.folder import checkpoint_fault
 from hf_gmlp.training.models import load_config
-from hf_gmlp.training.trainer import checkpoint_fault
+from hf_gmlp.training.recipes import read_recipe
 
 ROOT = Path(__file__).parent.parent
 RECIPES = ROOT / "recipes"
@@ -127,8 +128,9 @@ def test_result_generates_text(of_bytes):
 
 def test_evaluation_depends_on_no_batch_size_and_goes_on_from_the_checkpoint(of_bytes, folder):
     out, results = of_bytes
-    again = run("--model_name_or_path", out, "--byte_level", "--train_file", folder / "text.txt", "--validation_file",
-                folder / "held_out.txt", "--do_eval", "--use_cpu", "--per_device_eval_batch_size", 3,
+    # Nothing is trained, so that no training text is named.
+    again = run("--model_name_or_path", out, "--byte_level", "--validation_file", folder / "held_out.txt",
+                "--do_eval", "--use_cpu", "--per_device_eval_batch_size", 3,
                 "--output_dir", folder / f"{out.name}-again")  # fmt: skip
     for name in ("eval_loss", "eval_bits_per_byte", "eval_accuracy", "eval_predicted_bytes"):
         assert again[name] == pytest.approx(results[name], rel=1e-5)
@@ -225,7 +227,7 @@ def test_bad_input_gets_one_sentence(tmp_path, folder, models, training):
         ([*models["gpt2"], "--train_file", tmp_path / "one.txt"], "single document.*give a --validation_file"),
         ([*models["gpt2"], "--train_file", tmp_path / "short"], "short is of no known kind"),
         ([*models["gpt2"], *text, "--block_size", 65], "--block_size 65 is above the model's n = 64"),
-        ([*models["gpt2"], *text, "--block_size", 1], "--block_size is 2 or more"),
+        ([*models["gpt2"], *text, "--block_size", 1], "--block_size must be at least 2"),
         ([*models["gpt2"], *text, "--streaming", "--max_steps", -1], "say how long to train by --max_steps"),
         ([*models["gpt2"]], "Name the data"),
         (["--config_name", folder / "bert", *text, "--byte_level"], "sees later tokens"),
@@ -267,7 +269,7 @@ def test_raw_file_without_an_ending_and_bytes_that_are_no_utf8(tmp_path, models,
 def test_every_recipe_is_flags_that_there_are():
     rows = sorted(RECIPES.glob("clm-*.yaml"))
     assert [path.name for path in rows] == ["clm-enwik8.yaml", "clm-small.yaml"]
-    for path in [*rows, *(RECIPES / "smoke" / row.name for row in rows)]:
+    for path in rows:
         flags = [str(path), "--use_cpu", "true", "--bf16", "false", "--output_dir", "out"]
         model, data, training = parse_arguments((ModelArguments, CLMArguments, RunArguments), "", flags)
         config = load_config(model)
@@ -283,13 +285,6 @@ def test_every_recipe_is_flags_that_there_are():
     )
     sizes = (config.num_hidden_layers, config.hidden_size, config.intermediate_size, config.max_position_embeddings)
     assert sizes == (8, 512, 2048, 768)
-
-
-@pytest.mark.parametrize("recipe", ["clm-enwik8.yaml", "clm-small.yaml"])
-def test_smoke_twins_of_the_recipes_run(tmp_path, folder, recipe):
-    results = run(RECIPES / "smoke" / recipe, "--train_file", folder / "text.txt", "--use_cpu", "--output_dir",
-                  tmp_path / "out")  # fmt: skip
-    assert results["eval_bits_per_byte"] < 8.5
 
 
 def test_help_starts_with_what_it_does():

@@ -112,8 +112,9 @@ def run(folder):
 
 @pytest.fixture(scope="module")
 def sweep(folder, run):
-    flags = (ROOT / "recipes/smoke/finetune-sst2.yaml", "--train_file", "train.jsonl", "--validation_file",
-             "validation.jsonl", "--output_dir", "sweep")  # fmt: skip
+    flags = (ROOT / "recipes/finetune-sst2.yaml", ROOT / "recipes/smoke-finetune.yaml", "--train_file", "train.jsonl",
+             "--validation_file", "validation.jsonl", "--seeds", 1, 2, "--sweep_batch_sizes", 16, 32,
+             "--sweep_learning_rates", 5e-3, 1e-2, "--num_train_epochs", 4, "--output_dir", "sweep")  # fmt: skip
     run(*flags)
     return folder / "sweep", flags
 
@@ -154,13 +155,14 @@ def test_models_of_a_sweep_open_with_their_labels(sweep):
 
 def test_finished_runs_of_a_sweep_are_skipped(sweep, run, capsys):
     output, flags = sweep
-    files = [path for path in output.rglob("*") if path.is_file() and not path.name.startswith("summary")]
+    # What is written of the runs, not of the series.
+    files = [path for path in output.glob("*/**/*") if path.is_file()]
     before = {path: path.stat().st_mtime_ns for path in files}
     (output / "summary.json").unlink()
     run(*flags)
     assert {path: path.stat().st_mtime_ns for path in files} == before
     assert (output / "summary.json").is_file() and "* is the best by eval_accuracy" in capsys.readouterr().out
-    with pytest.raises(InputError, match="holds a run with num_train_epochs 4.0, now it is 1.0"):
+    with pytest.raises(InputError, match="holds a run of another command: num_train_epochs was 4.0 and is 1.0"):
         run(*flags, "--num_train_epochs", 1)
 
 
@@ -189,11 +191,10 @@ def test_an_interrupted_run_of_a_series_goes_on(folder, run, monkeypatch):
     assert summaries[0]["metrics"] == summaries[1]["metrics"] and summaries[0]["metrics"]["eval_loss"]["std"] > 0
 
 
-def test_mnli_twin_matched_and_mismatched(folder, run):
-    run(ROOT / "recipes/smoke/finetune-mnli.yaml", "--train_file", "mnli.jsonl", "--validation_file", "matched.jsonl",
-        "mismatched.jsonl", "--test_file", "matched.jsonl", "mismatched.jsonl", "--do_predict", "--seeds", 1,
-        "--sweep_batch_sizes", 16, "--sweep_learning_rates", 5e-3, "--output_dir", "mnli")  # fmt: skip
-    # One of the runs of the twin.
+def test_mnli_matched_and_mismatched(folder, run):
+    run(ROOT / "recipes/finetune-mnli.yaml", ROOT / "recipes/smoke-finetune.yaml", "--train_file", "mnli.jsonl",
+        "--validation_file", "matched.jsonl", "mismatched.jsonl", "--test_file", "matched.jsonl", "mismatched.jsonl",
+        "--do_predict", "--seeds", 1, "--output_dir", "mnli")  # fmt: skip
     summary = json.loads((folder / "mnli" / "summary.json").read_text())
     assert summary["metric"] == "eval_matched_accuracy"
     best = Path(summary["best"]["folder"], "seed-1")
@@ -267,6 +268,54 @@ def test_labels_of_one_s_own_there_and_back(folder, run):
             "again", *columns)  # fmt: skip
 
 
+def test_a_classifier_of_other_classes(folder, run):
+    for name, adjectives in (("moods", ("glad", "sad")), ("sizes", ("large", "small"))):
+        rows = [{"sentence": row["sentence"], "label": adjectives[row["label"]]} for row in opinions(40, 8)]
+        write(folder / f"{name}.jsonl", rows)
+    train = ("--do_train", "--do_eval", "--max_steps", 2, "--save_strategy", "no")
+    data = ("--train_file", "moods.jsonl", "--validation_file", "moods.jsonl")
+    run("--model_name_or_path", "gmlp", *data, *train, "--output_dir", "moods")
+    data = ("--train_file", "sizes.jsonl", "--validation_file", "sizes.jsonl")
+    other = ("--model_name_or_path", "moods", *data, *train, "--output_dir", "sizes")
+    with pytest.raises(InputError, match=r"tell 2 classes \(glad, sad\), and the data have 2 classes \(large, small\)"):
+        run(*other)
+    # Nothing is learned here: the head is not that of the moods.
+    run(*other, "--ignore_mismatched_sizes", "--learning_rate", 0)
+    heads = [AutoModelForSequenceClassification.from_pretrained(folder / name) for name in ("moods", "sizes")]
+    assert heads[1].config.id2label == {0: "large", 1: "small"}
+    assert not torch.equal(heads[0].classifier.weight, heads[1].classifier.weight)
+    encoders = [model.model.state_dict() for model in heads]
+    assert all(torch.equal(weight, encoders[1][name]) for name, weight in encoders[0].items())
+    # Some of the classes are enough for an evaluation.
+    write(folder / "glad.jsonl", [{"sentence": "the film is good", "label": "glad"}] * 3)
+    run("--model_name_or_path", "moods", "--validation_file", "glad.jsonl", "--do_eval", "--output_dir", "glad")
+
+
+def test_several_labels_per_row(folder, run):
+    rows = []
+    for number in range(160):
+        title, text = ("yes", "perhaps")[number % 2], ("film", "song")[number // 2 % 2]
+        rows.append({"title": title, "text": text, "tags": (["asked"] * (number % 2)) + (["music"] * (text == "song"))})
+    write(folder / "tags.jsonl", rows)
+    columns = ("--text_column_names", "title", "text", "--text_column_delimiter", " ", "--label_column_name", "tags")
+    results = run("--model_name_or_path", "gmlp", "--train_file", "tags.jsonl", "--validation_file", "tags.jsonl",
+                  "--test_file", "tags.jsonl", "--do_train", "--do_eval", "--do_predict", "--num_train_epochs", 4,
+                  "--learning_rate", 5e-3, "--metric_name", "accuracy", "--shuffle_train_dataset",
+                  "--output_dir", "tagged", *columns)  # fmt: skip
+    assert results["eval_f1"] > 0.8 and results["eval_accuracy"] > 0.5
+    lines = [line.split("\t")[1] for line in (folder / "tagged" / "predictions.tsv").read_text().splitlines()[1:]]
+    expected = [", ".join(sorted(row["tags"])) for row in rows]
+    right = sum(line == tags for line, tags in zip(lines, expected)) / len(rows)
+    assert right == pytest.approx(results["test_accuracy"], abs=1e-6)
+    config = AutoModelForSequenceClassification.from_pretrained(folder / "tagged").config
+    assert config.problem_type == "multi_label_classification" and config.id2label == {0: "asked", 1: "music"}
+    again = run("--model_name_or_path", "tagged", "--validation_file", "tags.jsonl", "--do_eval", "--output_dir",
+                "tagged-again", *columns)  # fmt: skip
+    assert again["eval_f1"] == results["eval_f1"]
+    with pytest.raises(InputError, match=r"any of 2 classes \(asked, music\), and the data have 2 classes"):
+        run("--model_name_or_path", "tagged", "--train_file", "train.jsonl", "--do_train", "--output_dir", "never")
+
+
 def test_regression_with_a_bert(folder, run):
     columns = ("sentence1", "sentence2", "label")
     rows = [(f"the {noun} is good", f"the {NOUNS[i // 2]} is good", i / 8) for i, noun in enumerate(NOUNS)]
@@ -291,17 +340,21 @@ def test_one_sentence_for_what_cannot_work_and_nothing_written(folder, run):
         (("--config_overrides", "num_hidden_layers=3"), "does not fit the weights"),
         (("--validation_file", "matched.jsonl"), "validation data have no column 'sentence'"),
         (("--metric_for_best_model", "bleu"), "must be one of eval_accuracy, eval_f1, eval_loss"),
+        (("--metric_name", "pearson"), "--metric_name must be one of accuracy, f1, matthews_correlation here, got p"),
+        (("--metric_name", "f1", "--metric_for_best_model", "loss"), "--metric_name f1 and --metric_for_best_model"),
+        (("--do_regression", "true", "--label_smoothing_factor", 0.1), "only for data with one class per row"),
+        (("--train_split_name", "train"), "--train_split_name is for a data set of the Hub"),
         (("--do_predict",), "no test data: give --test_file"),
         (("--do_train", "false"), "is no trained classifier"),
     ]:
         with pytest.raises(InputError, match=message):
             run("--model_name_or_path", "gmlp", *data, "--output_dir", "never", *flags)
-    with pytest.raises(InputError, match=r"trained to tell 3 label\(s\)"):
+    with pytest.raises(InputError, match="trained to tell 3 classes .*--ignore_mismatched_sizes"):
         three = GMLPForMaskedLM.from_pretrained(folder / "gmlp").config
         three.architectures, three.num_labels = ["GMLPForSequenceClassification"], 3
         three.save_pretrained(folder / "three")
         run("--model_name_or_path", "three", *data, "--output_dir", "never")
-    assert not (folder / "never").exists()
+    assert not (folder / "never" / "model.safetensors").exists()
 
 
 def test_help_starts_with_what_it_does(capsys, monkeypatch):
@@ -319,7 +372,7 @@ def test_as_a_command(tmp_path):
     process = subprocess.run(
         [*command, "--output_dir", tmp_path / "out"], capture_output=True, text=True, env=environment
     )
-    assert process.returncode == 2 and not (tmp_path / "out").exists()
+    assert process.returncode == 2 and not (tmp_path / "out" / "model.safetensors").exists()
     assert process.stderr.startswith("Error: GLUE has no task 'sst3'") and "Traceback" not in process.stderr
 
 
@@ -340,4 +393,5 @@ def test_recipes_are_table_9():
         "seeds": [1, 2, 3, 4, 5],
     }
     assert expected.items() <= recipe.items()
-    assert "hidden_dropout_prob=0.1,attention_probs_dropout_prob=0.1,activation_dropout=0" in recipe["config_overrides"]
+    dropout = {"hidden_dropout_prob": 0.1, "attention_probs_dropout_prob": 0.1, "activation_dropout": 0}
+    assert recipe["config_overrides"] == dropout | {"mask_padding": False}

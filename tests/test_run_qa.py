@@ -1,6 +1,8 @@
 """run_qa.py as a user calls it; mostly within this process, since a new one takes seconds to import everything."""
 
+import gzip
 import json
+import math
 import os
 import shutil
 import subprocess
@@ -8,16 +10,18 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 from huggingface_hub import ModelCard
-from tokenizers import Tokenizer, models
-from transformers import AutoModelForQuestionAnswering, PreTrainedTokenizerFast
+from tokenizers import Tokenizer, models, processors
+from transformers import AutoModelForQuestionAnswering, AutoTokenizer, PreTrainedTokenizerFast
 
 import run_qa
-from hf_gmlp import GMLPConfig
+from hf_gmlp import GMLPConfig, GMLPForMaskedLM
 from hf_gmlp.errors import InputError
 from hf_gmlp.metrics.squad.squad import squad_scores, squad_v2_scores
 from hf_gmlp.qa import QuestionAnswerer
 from hf_gmlp.training.arguments import ModelArguments, QAArguments, RunArguments, parse_arguments
+from hf_gmlp.training.recipes import parse_overrides
 
 from .data.test_qa import flat, squad, write
 
@@ -58,16 +62,16 @@ def read_answers(path):
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory, data):
-    """The smoke twin of SQuAD v1.1, in a process of its own as a user runs it, and what it printed."""
+    """SQuAD v1.1 made small, in a process of its own as a user runs it, and what it printed."""
     folder = tmp_path_factory.mktemp("run") / "out"
-    process = launch(ROOT / "run_qa.py", RECIPES / "smoke" / "finetune-squad-v1.yaml", "--use_cpu",
-                     "--train_file", data["v1_train"], "--validation_file", data["v1_validation"],
+    process = launch(ROOT / "run_qa.py", RECIPES / "finetune-squad-v1.yaml", RECIPES / "smoke-finetune.yaml",
+                     "--use_cpu", "--train_file", data["v1_train"], "--validation_file", data["v1_validation"],
                      "--output_dir", folder)  # fmt: skip
     assert process.returncode == 0, process.stderr
     return folder, process.stdout
 
 
-def test_smoke_twin_learns_reports_and_leaves_a_model_that_answers(finished, data):
+def test_smoke_recipe_learns_reports_and_leaves_a_model_that_answers(finished, data):
     folder, output = finished
     results = json.loads((folder / "all_results.json").read_text())
     # Far above what a guess among the words gives.
@@ -79,13 +83,11 @@ def test_smoke_twin_learns_reports_and_leaves_a_model_that_answers(finished, dat
     assert results["eval_exact_match"] == pytest.approx(scores["exact_match"], abs=1e-5)
     assert set(json.loads((folder / "eval_nbest_predictions.json").read_text())) == set(predictions)
     assert not (folder / "eval_null_odds.json").exists()
-    assert json.loads((folder / "settings.json").read_text())["doc_stride"] == 16
 
     # The model that is left gives the same answers by itself, though it sees its padding: there is as much of it.
     answerer = QuestionAnswerer(folder)
     assert answerer.max_seq_length == 64 and answerer.model.config.mask_padding is False
     rows = flat(json.loads(Path(data["v1_validation"]).read_text()))
-    answerer.doc_stride = 16
     answers = answerer([row["question"] for row in rows], [row["context"] for row in rows])
     assert [one["answer"] for one in answers] == [predictions[row["id"]] for row in rows]
 
@@ -98,10 +100,11 @@ def test_card_says_what_was_done(finished):
     assert "v1_train.json" in card.text and f"| f1 | {results['eval_f1']:.4g} |" in card.text
 
 
-def test_smoke_twin_with_unanswerable_questions(tmp_path, data, monkeypatch):
+def test_smoke_recipe_with_unanswerable_questions(tmp_path, data, monkeypatch):
     out = tmp_path / "out"
-    results = run(monkeypatch, RECIPES / "smoke" / "finetune-squad-v2.yaml", "--train_file", data["v2_train"],
-                  "--validation_file", data["v2_validation"], "--output_dir", out)  # fmt: skip
+    results = run(monkeypatch, RECIPES / "finetune-squad-v2.yaml", RECIPES / "smoke-finetune.yaml",
+                  "--train_file", data["v2_train"], "--validation_file", data["v2_validation"],
+                  "--output_dir", out)  # fmt: skip
     predictions = json.loads((out / "eval_predictions.json").read_text())
     odds = json.loads((out / "eval_null_odds.json").read_text())
     scores = squad_v2_scores(predictions, read_answers(data["v2_validation"]))
@@ -113,7 +116,7 @@ def test_smoke_twin_with_unanswerable_questions(tmp_path, data, monkeypatch):
 
     # The best threshold, set, gives the best score.
     again = run(monkeypatch, "--model_name_or_path", out, "--validation_file", data["v2_validation"], "--do_eval",
-                "--version_2_with_negative", "--doc_stride", 16, "--output_dir", tmp_path / "again",
+                "--version_2_with_negative", "--output_dir", tmp_path / "again",
                 "--null_score_diff_threshold", results["eval_best_f1_thresh"])  # fmt: skip
     # The results are rounded.
     assert again["eval_f1"] == pytest.approx(results["eval_best_f1"], abs=100 / 60 + 1e-6)
@@ -123,15 +126,7 @@ def test_smoke_twin_with_unanswerable_questions(tmp_path, data, monkeypatch):
 def test_evaluation_is_the_same_in_other_batches_and_in_two_processes(finished, data, tmp_path, monkeypatch):
     folder, _ = finished
     expected = json.loads((folder / "all_results.json").read_text())
-    flags = [
-        "--model_name_or_path",
-        folder,
-        "--validation_file",
-        data["v1_validation"],
-        "--do_eval",
-        "--doc_stride",
-        16,
-    ]
+    flags = ["--model_name_or_path", folder, "--validation_file", data["v1_validation"], "--do_eval"]
     alone = run(monkeypatch, *flags, "--per_device_eval_batch_size", 7, "--output_dir", tmp_path / "alone")
     # 7 windows a batch and two processes: the last batch is filled up with windows that must not count twice.
     process = launch("-m", "torch.distributed.run", "--standalone", "--nproc_per_node", 2, ROOT / "run_qa.py", *flags,
@@ -150,7 +145,7 @@ def test_prediction_with_and_without_known_answers(finished, data, tmp_path, mon
     folder, _ = finished
     rows = flat(json.loads(Path(data["v1_validation"]).read_text()))
     hidden = write(tmp_path / "hidden.json", [{k: row[k] for k in ("id", "question", "context")} for row in rows])
-    flags = ["--model_name_or_path", folder, "--do_predict", "--doc_stride", 16]
+    flags = ["--model_name_or_path", folder, "--do_predict"]
     with_answers = run(monkeypatch, *flags, "--test_file", data["v1_validation"], "--output_dir", tmp_path / "known")
     without = run(monkeypatch, *flags, "--test_file", hidden, "--output_dir", tmp_path / "hidden")
     expected = json.loads((folder / "all_results.json").read_text())
@@ -193,13 +188,33 @@ def evaluations_of(folder):
     return [entry for entry in history if "eval_f1" in entry]
 
 
+def test_a_model_of_one_segment_and_a_packed_file(finished, data, tmp_path, monkeypatch):
+    packed = tmp_path / "train.json.gz"
+    packed.write_bytes(gzip.compress(Path(data["v1_train"]).read_bytes()))
+    sizes = "num_hidden_layers=1,hidden_size=16,intermediate_size=32,max_position_embeddings=48,type_vocab_size=1"
+    run(monkeypatch, "--config_name", "gmlp-18l", "--config_overrides", sizes, "--tokenizer_name", finished[0],
+        "--train_file", packed, "--do_train", "--max_steps", 2, "--save_strategy", "no",
+        "--output_dir", tmp_path / "out")  # fmt: skip
+    assert QuestionAnswerer(tmp_path / "out")("Who?", "It was Anna.")["answer"]
+
+
 def test_bad_input_is_refused_before_any_work(finished, data, tmp_path, monkeypatch):
     folder, _ = finished
     tiny = ["--config_name", "gmlp-18l", "--train_file", data["v1_train"], "--do_train"]
-    slow, foreign = tmp_path / "slow", tmp_path / "foreign"
+    slow, foreign, unpadded = tmp_path / "slow", tmp_path / "foreign", tmp_path / "unpadded"
+    masked, broken = tmp_path / "masked", tmp_path / "broken"
+    model, tokenizer = AutoModelForQuestionAnswering.from_pretrained(folder), AutoTokenizer.from_pretrained(folder)
+    GMLPForMaskedLM(model.config).save_pretrained(masked)
+    torch.nn.init.constant_(model.qa_outputs.bias, math.nan)
+    model.save_pretrained(broken)
+    for path in (masked, broken):
+        tokenizer.save_pretrained(path)
+    tokenizer.pad_token = None
+    tokenizer.save_pretrained(unpadded)
     GMLPConfig().save_pretrained(slow)
     vocabulary = {f"w{index}": index for index in range(2000)} | {"[UNK]": 2000, "[CLS]": 2001, "[PAD]": 2002}
     backend = Tokenizer(models.WordLevel(vocabulary, unk_token="[UNK]"))
+    backend.post_processor = processors.BertProcessing(("[UNK]", 2000), ("[CLS]", 2001))
     PreTrainedTokenizerFast(
         tokenizer_object=backend, unk_token="[UNK]", cls_token="[CLS]", pad_token="[PAD]"
     ).save_pretrained(foreign)
@@ -209,6 +224,28 @@ def test_bad_input_is_refused_before_any_work(finished, data, tmp_path, monkeypa
         ([*tiny, "--doc_stride", 65], "--doc_stride 65 .* at most half of --max_seq_length, 64"),
         ([*tiny, "--max_seq_length", 12], "at least 16, got 12"),
         ([*tiny, "--n_best_size", 0], "--n_best_size must be at least 1"),
+        (
+            [
+                *tiny,
+                "--vocab_size",
+                380,
+                "--validation_file",
+                data["v1_validation"],
+                "--do_eval",
+                "--metric_for_best_model",
+                "accuracy",
+            ],
+            "--metric_for_best_model must be one of loss, exact_match, f1, got accuracy",
+        ),
+        (
+            ["--model_name_or_path", masked, "--validation_file", data["v1_validation"], "--do_eval"],
+            "was not trained as a GMLPForQuestionAnswering: qa_outputs",
+        ),
+        (
+            ["--model_name_or_path", broken, "--validation_file", data["v1_validation"], "--do_eval"],
+            "weights that are not finite numbers",
+        ),
+        (["--config_name", "gmlp-18l", "--tokenizer_name", unpadded, *tiny[2:]], "The tokenizer has no padding token"),
         ([*tiny[:-1]], "Say what to do"),
         ([*tiny, "--do_eval"], "no validation data: --validation_file"),
         (["--config_name", "gmlp-18l", "--do_train"], "Name the data"),
@@ -220,7 +257,8 @@ def test_bad_input_is_refused_before_any_work(finished, data, tmp_path, monkeypa
         with pytest.raises(InputError, match=message) as caught:
             run(monkeypatch, *flags, "--output_dir", tmp_path / "out")
         assert "\n" not in str(caught.value)
-        assert not (tmp_path / "out").exists(), flags
+        # A lock, and where it takes a tokenizer to know, that.
+        assert not list((tmp_path / "out").glob("*.safetensors")), flags
     before = (folder / "model.safetensors").stat().st_mtime_ns
     with pytest.raises(InputError, match="holds a finished run"):
         run(monkeypatch, *tiny, "--output_dir", folder)
@@ -240,11 +278,8 @@ def test_recipes_are_the_hyper_parameters_of_table_9(version, name, tmp_path):
     assert (training.lr_scheduler_type, training.optim, training.weight_decay) == ("linear", "adamw_torch", 0.01)
     assert (training.adam_beta1, training.adam_beta2, training.adam_epsilon) == (0.9, 0.999, 1e-6)
     assert training.max_grad_norm == 0 and training.do_train and training.do_eval
-    for override in ("hidden_dropout_prob=0.1", "attention_probs_dropout_prob=0.1", "mask_padding=false"):
-        assert override in model.config_overrides
-    smoke = RECIPES / "smoke" / f"finetune-squad-v{version}.yaml"
-    model, data, training = parse_arguments(types, "", [str(smoke), *flags])
-    assert data.dataset_name is None and data.version_2_with_negative == (version == 2) and training.max_steps < 200
+    overrides = {"hidden_dropout_prob": 0.1, "attention_probs_dropout_prob": 0.1, "activation_dropout": 0}
+    assert parse_overrides(model.config_overrides) == overrides | {"mask_padding": False}
 
 
 def test_help_starts_with_what_it_does(monkeypatch, capsys):

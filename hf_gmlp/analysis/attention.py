@@ -3,9 +3,10 @@
 from pathlib import Path
 
 import torch
-from transformers import AutoModel, AutoTokenizer, PreTrainedTokenizerBase
+from transformers import AutoModel, PreTrainedTokenizerBase
 
 from ..errors import InputError
+from ..loading import open_model, open_tokenizer
 from ..models.modeling_gmlp import GMLPModel
 from .pictures import check_picture, plt, save_picture
 
@@ -17,22 +18,15 @@ def load_attentive_model(checkpoint: str | Path) -> tuple[GMLPModel, PreTrainedT
     Raises:
         InputError: If there is no checkpoint or no tokenizer, or the model is no aMLP for text.
     """
-    try:
-        # The eager form gives its weights away.
-        model = AutoModel.from_pretrained(checkpoint, attn_implementation="eager").eval()
-    except (OSError, ValueError) as error:
-        raise InputError(f"There is no model to open in {checkpoint}: {error}") from error
+    # The eager form gives its weights away.
+    model, _ = open_model(AutoModel, checkpoint, new_head=True, attn_implementation="eager")
     if not isinstance(model, GMLPModel):
         raise InputError(f"{checkpoint} is a {type(model).__name__}; attention is drawn of an aMLP for text.")
     if not model.config.attention_size:
         raise InputError(
             f"{checkpoint} is a gMLP without attention: there is nothing to draw. Choose an aMLP (attention_size > 0)."
         )
-    try:
-        tokenizer = AutoTokenizer.from_pretrained(checkpoint)
-    except (OSError, ValueError) as error:
-        raise InputError(f"There is no tokenizer in {checkpoint}, to split the sentences by: {error}") from error
-    return model, tokenizer
+    return model.eval(), open_tokenizer(checkpoint)
 
 
 @torch.no_grad()

@@ -8,6 +8,7 @@ from matplotlib.patches import Rectangle
 from transformers import AutoModel
 
 from ..errors import InputError
+from ..loading import open_model
 from ..models.modeling_gmlp import GMLPPreTrainedModel
 from .pictures import check_picture, plt, save_picture
 
@@ -19,10 +20,7 @@ def load_spatial_model(checkpoint: str | Path) -> GMLPPreTrainedModel:
     Raises:
         InputError: If there is no checkpoint, or it is of another architecture.
     """
-    try:
-        model = AutoModel.from_pretrained(checkpoint)
-    except (OSError, ValueError) as error:
-        raise InputError(f"There is no model to open in {checkpoint}: {error}") from error
+    model, _ = open_model(AutoModel, checkpoint, new_head=True)
     if not isinstance(model, GMLPPreTrainedModel):
         raise InputError(f"{checkpoint} is a {type(model).__name__}, which has no spatial weights to draw.")
     return model

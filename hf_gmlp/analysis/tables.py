@@ -407,7 +407,6 @@ def fill_recipes(filled: Table, recipes: Path):
     """Fills in Tables 7 to 9 from the recipes of each column; a column without recipes stays empty."""
     for column in filled.columns:
         paths = [path for pattern in RECIPES[column] for path in sorted(recipes.glob(pattern))]
-        paths = [path for path in paths if not path.stem.endswith(".smoke")]
         if not paths:
             filled.notes.append(f"No recipe for {column} ({', '.join(RECIPES[column])}) in {recipes}.")
             continue
@@ -459,13 +458,13 @@ def hyperparameters(path: str | Path) -> dict[str, object]:
         InputError: If the recipe cannot be read.
     """
     # It takes seconds to import.
-    from ..training.arguments import RunArguments, read_recipe
-    from ..training.models import parse_overrides
+    from ..training.arguments import RunArguments
+    from ..training.recipes import read_recipe
 
     flags = {one.name: one.default for one in dataclasses.fields(RunArguments)} | read_recipe(Path(path))
     name = str(flags.get("config_name"))
     model = preset_config(name).to_dict() if name in PRESETS else {}
-    model |= parse_overrides(flags.get("config_overrides") or "")
+    model |= flags.get("config_overrides") or {}
     epochs, steps = flags["num_train_epochs"], flags["max_steps"]
     batch = flags.get("sweep_batch_sizes") or flags["global_batch_size"]
     survival = round(1 - model["drop_path_rate"], 9) if "drop_path_rate" in model else None

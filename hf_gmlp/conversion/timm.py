@@ -12,6 +12,7 @@ from transformers.utils import is_vision_available
 
 from ..data.processor import evaluation_processor
 from ..errors import InputError
+from ..loading import open_model, reason
 from ..models.configuration_gmlp import GMLPVisionConfig, as_pair
 from ..models.modeling_gmlp import GMLPForImageClassification
 from .files import (
@@ -247,16 +248,10 @@ def convert_to_timm(checkpoint: str, out: str) -> list[str]:
     check_new(out)
     try:
         config = AutoConfig.from_pretrained(checkpoint)
-    except (OSError, ValueError) as error:
-        raise InputError(f"There is no gMLP checkpoint in {checkpoint!r}, neither a folder nor on the Hub.") from error
+    except Exception as error:
+        raise InputError(f"{checkpoint} cannot be opened: {reason(checkpoint, 'config.json', error)}.") from error
     check_config(config, checkpoint)
-    try:
-        model, info = GMLPForImageClassification.from_pretrained(checkpoint, output_loading_info=True)
-    except (OSError, safetensors.SafetensorError) as error:
-        raise InputError(f"The weights of {checkpoint!r} cannot be read: {str(error).splitlines()[0]}") from error
-    if info["missing_keys"]:
-        missing = ", ".join(sorted(info["missing_keys"])[:4])
-        raise InputError(f"{checkpoint} has no weights for {missing}: it is no image classifier.")
+    model, _ = open_model(GMLPForImageClassification, checkpoint)
     state = timm_state_dict(model)
     try:
         Path(out).parent.mkdir(parents=True, exist_ok=True)

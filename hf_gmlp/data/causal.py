@@ -11,7 +11,7 @@ from transformers import PreTrainedTokenizerBase
 from ..errors import InputError
 from .files import COMPRESSIONS, FILE_KINDS, check_file
 from .masking import pad_rows
-from .text import check_share, end_of_text
+from .text import end_of_text
 from .tokenizer import FIRST_BYTE
 
 
@@ -27,8 +27,9 @@ class CausalCollator:
         self.pad_token_id = end_of_text(tokenizer) if pad is None else pad
 
     def __call__(self, examples: list[dict]) -> dict[str, torch.Tensor]:
-        blocks = [np.asarray(example["input_ids"]).tolist() for example in examples]
-        return pad_rows([{"input_ids": ids, "labels": [-100, *ids[1:]]} for ids in blocks], self.pad_token_id)
+        blocks = [example["input_ids"] for example in examples]
+        rows = [{"input_ids": ids, "labels": np.concatenate([[-100], ids[1:]])} for ids in blocks]
+        return pad_rows(rows, self.pad_token_id)
 
 
 class ByteBlocks(torch.utils.data.Dataset):
@@ -96,7 +97,7 @@ def are_raw_bytes(paths: list[str] | None) -> bool:
 
 
 def load_bytes(
-    train_files: list[str],
+    train_files: list[str] | None,
     validation_files: list[str] | None,
     tokenizer: PreTrainedTokenizerBase,
     block_size: int,
@@ -104,20 +105,29 @@ def load_bytes(
     validation_split_percentage: int = 5,
     max_train_samples: int | None = None,
     max_eval_samples: int | None = None,
-) -> tuple[ByteBlocks, ByteBlocks]:
+    train: bool = True,
+    validate: bool = True,
+) -> tuple[ByteBlocks | None, ByteBlocks | None]:
     """
     Training and validation blocks of the raw bytes of files. Without validation files, the last
     `validation_split_percentage` of the bytes of every training file are held out.
 
+    Args:
+        train, validate: Which parts are asked for; the other is None.
+
     Raises:
         InputError: If a file is missing, empty, packed, or a table of documents, or a part does not fill one block.
     """
-    if validation_files and not are_raw_bytes(validation_files):
+    if train and not train_files:
+        raise InputError("There are no training data: give --train_file.")
+    given = [*(train_files or []), *(validation_files or [])]
+    tables = [path for path in given if not are_raw_bytes([path])]
+    if tables:
         raise InputError(
-            f"The training text is read byte by byte and {', '.join(validation_files)} as documents: give plain text "
-            f"files for both, or documents for both."
+            f"Other files of this run are read byte by byte, and {', '.join(tables)} would be read as documents: give "
+            f"plain text files for both, or documents for both."
         )
-    for path in map(Path, [*train_files, *(validation_files or [])]):
+    for path in map(Path, given):
         check_file(path)
         if path.suffix.lower().lstrip(".") in COMPRESSIONS:
             raise InputError(f"{path} is packed, and its bytes are not the text's: unpack it first.")
@@ -126,18 +136,18 @@ def load_bytes(
         sizes = [Path(path).stat().st_size for path in paths]
         return [(str(path), round(size * begin), round(size * end)) for path, size in zip(paths, sizes)]
 
-    if validation_files:
-        train, validation = span(train_files), span(validation_files)
-    else:
-        check_share(validation_split_percentage / 100)
-        border = 1 - validation_split_percentage / 100
-        train, validation = span(train_files, end=border), span(train_files, begin=border)
+    border = 1.0 if validation_files else 1 - validation_split_percentage / 100
     token = end_of_text(tokenizer)
-    blocks = ByteBlocks(train, token, block_size, max_samples=max_train_samples)
-    held_out = ByteBlocks(validation, token, block_size, keep_remainder=True, max_samples=max_eval_samples)
-    if len(blocks) == 0 or len(held_out) == 0:
-        part = "training" if len(blocks) == 0 else "validation"
-        raise InputError(
-            f"The {part} text does not fill one block of {block_size} tokens: give more text, or lower --block_size."
-        )
+    blocks = held_out = None
+    if train:
+        blocks = ByteBlocks(span(train_files, end=border), token, block_size, max_samples=max_train_samples)
+    if validate:
+        spans = span(validation_files) if validation_files else span(train_files, begin=border)
+        held_out = ByteBlocks(spans, token, block_size, keep_remainder=True, max_samples=max_eval_samples)
+    for part, made in (("training", blocks), ("validation", held_out)):
+        if made is not None and len(made) == 0:
+            raise InputError(
+                f"The {part} text does not fill one block of {block_size} tokens: give more text, or lower "
+                f"--block_size."
+            )
     return blocks, held_out

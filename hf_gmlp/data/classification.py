@@ -1,13 +1,25 @@
 """Sentences and pairs of them, with a label each: from GLUE, the Hub or files, to token ids ready for a collator."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from datasets import ClassLabel, Dataset, load_dataset
+from datasets import Dataset, Value
 from transformers import PreTrainedTokenizerBase
 
 from ..errors import InputError
-from .files import file_kind, read_files
+from .files import Access, load_data
+from .labels import (
+    ONE_CLASS,
+    REGRESSION,
+    Labels,
+    data_of,
+    find_labels,
+    in_known_order,
+    label_ids,
+    label_name,
+    placeholder_numbers,
+    read_labels,
+)
 
 GLUE = "nyu-mll/glue"
 
@@ -50,9 +62,6 @@ TASKS = {
     "stsb": Task(_PAIR, None, ("spearman", "pearson"), {"test": "STS-B"}),
     "wnli": Task(_PAIR, ("not_entailment", "entailment"), ("accuracy",), {"test": "WNLI"}),
 }
-CLASSIFICATION_METRICS = ("accuracy", "f1")
-REGRESSION_METRICS = ("spearman", "pearson")
-
 # Columns looked for where neither a task nor a flag names them; pairs first.
 _KNOWN_COLUMNS = sorted({task.columns for task in TASKS.values()} | {("text",)}, key=lambda names: (-len(names), names))
 
@@ -63,9 +72,11 @@ class Sentences:
 
     splits: dict[str, Dataset]
     """ "train", "validation" and "test" (of MNLI: "validation_matched" and so on), each with the columns "sentence1",
-    "sentence2" if there are pairs, and "labels": class ids or numbers. An unlabeled test split has no "labels"."""
+    "sentence2" if there are pairs, and "labels" as `label_ids` makes them. An unlabeled test split has no "labels"."""
     labels: list[str] | None
     """The names of the class ids; None where the labels are numbers to be predicted."""
+    problem_type: str
+    """As in a config."""
 
 
 def find_task(name: str | None) -> Task | None:
@@ -88,30 +99,35 @@ def load_sentences(
     train_files: list[str] | None = None,
     validation_files: list[str] | None = None,
     test_files: list[str] | None = None,
+    split_names: Mapping[str, str | None] | None = None,
     text_columns: list[str] | None = None,
+    delimiter: str | None = None,
     label_column: str = "label",
     do_regression: bool | None = None,
-    known_labels: list[str] | None = None,
+    known: Labels | None = None,
     train: bool = True,
     validate: bool = True,
     test: bool = False,
-    max_samples: dict[str, int | None] | None = None,
-    cache_dir: str | None = None,
+    max_samples: Mapping[str, int | None] | None = None,
+    shuffle_seed: int | None = None,
+    access: Access = Access(),
 ) -> Sentences:
     """
     The data of a GLUE task, of a data set on the Hub, or of files.
 
-    Labels may be names, whole numbers or booleans (classes), or fractions (regression). The order of the classes is
-    that of the task, else that of the data set's own names, else sorted: numbers by value, names by the alphabet. A
-    checkpoint that has the same classes keeps its order.
+    Labels are what `find_labels` says of the training data. The order of the classes is that of the task, else that of
+    the data set's own names, else sorted; a checkpoint that has the same classes keeps its order.
 
     Args:
+        split_names: Split of a data set on the Hub to be taken for "train", "validation" and "test", where it has
+            another name.
         text_columns: One column, or two of a pair; by default the task's, else those that GLUE's tasks use, or "text".
+        delimiter: Join the columns, of which there may then be any number, to one sentence, with this between them.
         do_regression: Whether labels are numbers to be predicted; by default, without a task, if they have fractions.
-        known_labels: The classes of the checkpoint, in its order, or none if it is a regressor; what counts where there
-            are no training data.
+        known: What the checkpoint was trained to tell; what counts where there are no training data.
         train, validate, test: What is needed. Training files are read in any case, for their labels.
         max_samples: At most so many rows of "train", "validation" and "test", the first ones.
+        shuffle_seed: Seed to shuffle the training rows with beforehand.
 
     Raises:
         InputError: If no data or two kinds of it are named, something needed is missing, a file cannot be read or is
@@ -124,46 +140,65 @@ def load_sentences(
             "Name the data: --task_name for a task of GLUE, --dataset_name for other data of the Hub, or files by "
             "--train_file, --validation_file and --test_file."
         )
+    named = {kind: name for kind, name in (split_names or {}).items() if name is not None}
+    if named and any(files.values()):
+        raise InputError(f"--{next(iter(named))}_split_name is for a data set of the Hub, and files are given.")
     needed = {"train": train, "validation": validate, "test": test}
     # Training data tell the labels, also where nothing is trained.
     wanted = [kind for kind in needed if needed[kind] or (kind == "train" and files["train"])]
     if any(files.values()):
-        splits = _read_files({kind: files[kind] for kind in wanted}, task, cache_dir)
+        texts = text_columns or {column for columns in _KNOWN_COLUMNS for column in columns}
+        splits = load_data(files=_files({kind: files[kind] for kind in wanted}, task), access=access,
+                           text_columns=sorted({*texts, label_column}))  # fmt: skip
     elif dataset_name is not None:
-        splits = _read_hub(dataset_name, dataset_config_name, task, wanted, cache_dir)
+        splits = _read_hub(dataset_name, dataset_config_name, task, wanted, named, access)
     else:
-        splits = _read_hub(GLUE, task_name.lower(), task, wanted, cache_dir)
+        splits = _read_hub(GLUE, task_name.lower(), task, wanted, named, access)
 
     columns = _text_columns(splits, task, text_columns)
+    if label_column in columns or len(set(columns)) < len(columns):
+        raise InputError(f"The columns {', '.join((*columns, label_column))} of texts and labels must be different.")
     for split, dataset in splits.items():
         _check_rows(dataset, split, columns, label_column)
     values = {
-        split: label_values(dataset, label_column)
+        split: read_labels(dataset, label_column, split)
         for split, dataset in splits.items()
         if label_column in dataset.column_names
     }
     if task is not None:
-        labels = list(task.labels) if task.labels is not None else None
+        if do_regression not in (None, task.labels is None):
+            raise InputError(f"--do_regression {str(do_regression).lower()} does not fit --task_name {task_name}.")
+        labels = Labels(list(task.labels), ONE_CLASS) if task.labels is not None else Labels(None, REGRESSION)
+    elif "train" in splits:
+        labels = find_labels(splits["train"].features[label_column], values["train"], "train", do_regression)
+    elif do_regression or (known is not None and (known.names is not None or do_regression is None)):
+        labels = Labels(None, REGRESSION) if do_regression else known
     else:
-        labels = _find_labels(splits, values, label_column, do_regression, known_labels)
-    numbers = {str(number): name for number, name in enumerate(task.labels)} if task is not None and labels else {}
-    if labels is not None and known_labels is not None and sorted(labels) == sorted(known_labels):
-        labels = known_labels
+        raise InputError(
+            "Nothing tells which labels there are: give --task_name, a --train_file, or a checkpoint that was trained "
+            "as a classifier."
+        )
+    numbers = {str(number): name for number, name in enumerate((task and task.labels) or ())}
+    numbers = numbers or placeholder_numbers(labels.names)
+    labels = in_known_order(labels, known, train)
 
     # After the labels were collected from all rows.
-    limits = max_samples or {}
     for split, dataset in splits.items():
-        limit = limits.get(split.partition("_")[0])
-        rows = len(dataset) if limit is None else min(limit, len(dataset))
+        sentences = dataset.select_columns(list(columns))
         names = [f"sentence{number}" for number in range(1, len(columns) + 1)]
-        sentences = dataset.select_columns(list(columns)).select(range(rows))
-        sentences = sentences.rename_columns({old: new for old, new in zip(columns, names) if old != new})
+        if delimiter is not None:
+            joined = [delimiter.join(map(str, row)) for row in zip(*(dataset[column] for column in columns))]
+            sentences = Dataset.from_dict({"sentence1": joined})
+        else:
+            sentences = sentences.rename_columns({old: new for old, new in zip(columns, names) if old != new})
         if split in values and not (split.startswith("test") and _unlabeled(values[split], labels)):
             # A new column: one that is mapped in place may turn back into strings.
-            ids = label_ids(values[split], labels, numbers, split)
-            sentences = sentences.add_column("labels", ids[:rows])
-        splits[split] = sentences
-    return Sentences(splits, labels)
+            sentences = sentences.add_column("labels", label_ids(values[split], labels, split, numbers))
+        if split == "train" and shuffle_seed is not None:
+            sentences = sentences.shuffle(seed=shuffle_seed)
+        limit = (max_samples or {}).get(split.partition("_")[0])
+        splits[split] = sentences if limit is None else sentences.select(range(min(limit, len(sentences))))
+    return Sentences(splits, *labels)
 
 
 def tokenize(
@@ -173,6 +208,7 @@ def tokenize(
     *,
     pad_to_max_length: bool = False,
     num_proc: int | None = None,
+    access: Access = Access(),
 ) -> Dataset:
     """
     BERT's input: [CLS] A [SEP], or [CLS] A [SEP] B [SEP] with the segments 0 and 1. The longer sentence of a pair is
@@ -199,7 +235,14 @@ def tokenize(
             )
         )
 
-    return dataset.map(tokenize_batch, batched=True, remove_columns=columns, num_proc=num_proc, desc="Tokenizing")
+    return dataset.map(
+        tokenize_batch,
+        batched=True,
+        remove_columns=columns,
+        num_proc=num_proc,
+        load_from_cache_file=not access.overwrite_cache,
+        desc="Tokenizing",
+    )
 
 
 def texts(dataset: Dataset) -> Iterable[str]:
@@ -216,7 +259,7 @@ def _split_names(task: Task | None) -> dict[str, tuple[str, ...]]:
     }
 
 
-def _read_files(files: dict[str, list[str] | None], task: Task | None, cache_dir: str | None) -> dict[str, Dataset]:
+def _files(files: dict[str, list[str] | None], task: Task | None) -> dict[str, list[str]]:
     names = _split_names(task)
     splits = {}
     for kind, paths in files.items():
@@ -229,28 +272,34 @@ def _read_files(files: dict[str, list[str] | None], task: Task | None, cache_dir
             known = ", ".join(data_of(name) for name in names[kind])
             raise InputError(f"--{kind}_file has {len(paths)} files; at most these can be told apart: {known}.")
         splits |= {name: [path] for name, path in zip(names[kind], paths)}
-    # All are looked at before the first is read.
-    for paths in splits.values():
-        file_kind(paths)
-    return {split: read_files(paths, cache_dir=cache_dir) for split, paths in splits.items()}
+    return splits
 
 
 def _read_hub(
-    name: str, config_name: str | None, task: Task | None, wanted: list[str], cache_dir: str | None
+    name: str,
+    config_name: str | None,
+    task: Task | None,
+    wanted: list[str],
+    named: Mapping[str, str],
+    access: Access,
 ) -> dict[str, Dataset]:
     title = f"{name} {config_name or ''}".strip()
-    try:
-        loaded = load_dataset(name, config_name, cache_dir=cache_dir)
-        if task is TASKS["mnli"] and name == GLUE and "test" in wanted:
-            loaded["test_ax"] = load_dataset(GLUE, "ax", split="test", cache_dir=cache_dir)
-    except (OSError, ValueError) as error:
-        raise InputError(f"{title} cannot be loaded from the Hub: {error}") from error
+    loaded = dict(load_data(dataset_name=name, dataset_config_name=config_name, access=access))
+    if task is TASKS["mnli"] and name == GLUE and "test" in wanted and "test" not in named:
+        loaded["test_ax"] = load_data(dataset_name=GLUE, dataset_config_name="ax", access=access)["test"]
     splits = {}
     for kind in wanted:
-        found = [split for split in _split_names(task)[kind] if split in loaded]
-        if not found:
-            raise InputError(f"{title} has no {kind} split but {', '.join(loaded)}; save what you need as files.")
-        splits |= {split: loaded[split] for split in found}
+        known = _split_names(task)[kind]
+        if kind in named:
+            found = {named[kind] if named[kind] in known else kind: named[kind]}
+        else:
+            found = {split: split for split in known if split in loaded}
+        if not found or not set(found.values()) <= loaded.keys():
+            raise InputError(
+                f"{title} has no split {named.get(kind, kind)} but {', '.join(loaded)}: name one by "
+                f"--{kind}_split_name, or save what you need as files."
+            )
+        splits |= {split: loaded[place] for split, place in found.items()}
     return splits
 
 
@@ -280,103 +329,15 @@ def _check_rows(dataset: Dataset, split: str, columns: tuple[str, ...], label_co
     if len(dataset) == 0:
         raise InputError(f"The {data_of(split)} have no rows.")
     for column in columns:
+        feature = dataset.features[column]
+        if not isinstance(feature, Value) or feature.dtype.endswith("binary"):
+            raise InputError(f"The column {column!r} of the {data_of(split)} must hold text, and holds {feature}.")
         if dataset.data.column(column).null_count:
             row = next(number for number, text in enumerate(dataset[column], start=1) if text is None)
             raise InputError(f"Row {row} of the {data_of(split)} has nothing in the column {column!r}.")
 
 
-def label_values(dataset: Dataset, column: str) -> list:
-    """The labels as they are given, by name where the column knows the names; None where one is missing."""
-    feature = dataset.features[column]
-    values = dataset[column][:]
-    if isinstance(feature, ClassLabel):
-        return [None if value is None or value < 0 else feature.names[value] for value in values]
-    if values and isinstance(values[0], list | dict):
-        raise InputError(f"The column {column!r} must have one label per row, got {values[0]!r}.")
-    # NaN is the one value that differs from itself.
-    return [None if value == "" or value != value else value for value in values]
-
-
-def _find_labels(
-    splits: dict[str, Dataset],
-    values: dict[str, list],
-    label_column: str,
-    do_regression: bool | None,
-    known_labels: list[str] | None,
-) -> list[str] | None:
-    """The names of the classes where no task tells them; None for regression."""
-    if "train" not in splits and (do_regression or known_labels is not None):
-        return None if do_regression else known_labels or None
-    if "train" not in splits:
-        raise InputError(
-            "Nothing tells which labels there are: give --task_name, a --train_file, or a checkpoint that was trained "
-            "as a classifier."
-        )
-    feature = splits["train"].features[label_column]
-    given = {value for value in values["train"] if value is not None}
-    if do_regression or (do_regression is None and any(isinstance(value, float) for value in given)):
-        return None
-    labels = class_names(feature, given)
-    if len(labels) < 2 and not isinstance(feature, ClassLabel):
-        raise InputError(
-            f"The training data have only the label {labels[0]!r} in {label_column!r}; there must be two or more."
-            if labels
-            else f"The training data have no labels in the column {label_column!r}."
-        )
-    return labels
-
-
-def class_names(feature: object, values: Iterable) -> list[str]:
-    """
-    The classes of a column of labels: as its feature names them, else the values that there are, sorted: numbers by
-    value, names by the alphabet.
-    """
-    if isinstance(feature, ClassLabel):
-        return list(feature.names)
-    given = {value for value in values if value is not None}
-    if all(isinstance(value, int | float) for value in given):
-        return [label_name(value) for value in sorted(given)]
-    return sorted({label_name(value) for value in given})
-
-
-def label_name(value) -> str:
-    """1, 1.0 and "1" are one label."""
-    return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)
-
-
-def _unlabeled(values: list, labels: list[str] | None) -> bool:
+def _unlabeled(values: list, labels: Labels) -> bool:
     """Whether test data come without labels: with none at all or, as GLUE's, with -1 throughout."""
-    return all(value is None or (value == -1 and "-1" not in (labels or ())) for value in values)
-
-
-def label_ids(values: list, labels: list[str] | None, numbers: dict[str, str], split: str) -> list[int] | list[float]:
-    """
-    Class ids (or numbers, where `labels` is None).
-
-    Args:
-        numbers: Names of the labels that a task knows by number.
-    """
-    ids = {} if labels is None else {name: number for number, name in enumerate(labels)}
-    ids |= {number: ids[name] for number, name in numbers.items()}
-    result = []
-    for row, value in enumerate(values, start=1):
-        if value is None:
-            raise InputError(f"Row {row} of the {data_of(split)} has no label.")
-        if labels is None:
-            try:
-                result.append(float(value))
-            except ValueError as error:
-                raise InputError(f"Row {row} of the {data_of(split)} has the label {value!r}, no number.") from error
-        elif label_name(value) in ids:
-            result.append(ids[label_name(value)])
-        else:
-            known = ", ".join(labels[:10]) + (", ..." if len(labels) > 10 else "")
-            raise InputError(f"Row {row} of the {data_of(split)} has the label {value!r}, which is none of {known}.")
-    return result
-
-
-def data_of(split: str) -> str:
-    """ "validation_matched" as "validation data (matched)"."""
-    kind, _, part = split.partition("_")
-    kind = {"train": "training"}.get(kind, kind)
-    return f"{kind} data" + (f" ({part})" if part else "")
+    known = "-1" in (labels.names or ())
+    return all(value is None or (not known and label_name(value) == "-1") for value in values)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import datasets
 import pyarrow as pa
 
-from .files import BATCH_BYTES, open_text
+from .files import BATCH_BYTES, in_batches, open_text
 
 
 @dataclass
@@ -35,19 +35,9 @@ class Documents(datasets.ArrowBasedBuilder):
 
     def _generate_tables(self, paths: list[str]) -> Iterator[tuple]:
         for number, path in enumerate(paths):
-            batch: list[str] = []
-            size = count = 0
-            for text in read_lines(path) if self.config.lines else read_documents(path):
-                batch.append(text)
-                size += len(text)
-                if size >= BATCH_BYTES:
-                    yield (number, count), self._table(batch)
-                    batch, size, count = [], 0, count + 1
-            if batch:
-                yield (number, count), self._table(batch)
-
-    def _table(self, texts: list[str]) -> pa.Table:
-        return pa.table({"text": pa.array(texts, type=pa.large_string())})
+            texts = read_lines(path) if self.config.lines else read_documents(path)
+            for count, batch in enumerate(in_batches(texts, BATCH_BYTES)):
+                yield (number, count), pa.table({"text": pa.array(batch, type=pa.large_string())})
 
 
 def read_lines(path: str) -> Iterator[str]:

@@ -1,11 +1,12 @@
 """Data sets of the Hub and local files as rows, with one clear sentence for what cannot be read."""
 
 import io
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from ..errors import InputError, causes, hub_reason, is_disk_full
 
@@ -18,13 +19,17 @@ FILE_KINDS: dict[str, tuple[str, dict]] = {
     "txt": ("documents", {}),
     "json": ("json", {}),
     "jsonl": ("json", {}),
-    "csv": ("csv", {"keep_default_na": False}),
-    "tsv": ("csv", {"keep_default_na": False, "sep": "\t", "quoting": 3}),
+    "csv": ("csv", {"keep_default_na": False, "index_col": False}),
+    "tsv": ("csv", {"keep_default_na": False, "index_col": False, "sep": "\t", "quoting": 3}),
     "parquet": ("parquet", {}),
 }
 COMPRESSIONS = ("gz", "bz2", "xz", "zst")
-# UTF-8 bytes of text that are read, tokenized and written together.
+# Bytes of text that are read, tokenized and written together.
 BATCH_BYTES = 4_000_000
+# Characters that are tokenized together: what a tokenizer gives takes up to 80 times the memory of its text.
+GROUP_SIZE = 250_000
+
+Item = TypeVar("Item")
 
 
 @dataclass(frozen=True)
@@ -177,7 +182,10 @@ def read_files(
 def reading(paths: Iterable[str | Path], kind: str) -> Iterator[None]:
     """Turns what goes wrong while files are read into one sentence."""
     try:
-        yield
+        with warnings.catch_warnings():
+            # What pandas says of rows with more cells than the header, which it would cut off.
+            warnings.filterwarnings("error", "Length of header or names does not match")
+            yield
     except InputError:
         raise
     except Exception as error:
@@ -189,6 +197,8 @@ def reading(paths: Iterable[str | Path], kind: str) -> Iterator[None]:
             reason = "it is cut off"
         elif isinstance(cause, UnicodeDecodeError):
             reason = "it is not UTF-8: convert it, or mend the bytes that are not"
+        elif isinstance(cause, Warning):
+            reason = "its rows have more cells than its header names"
         elif "corresponds to no data" in reason:
             # What `datasets` says of files without a single row.
             reason = "it has no rows"
@@ -206,6 +216,22 @@ def open_text(path: str | Path) -> io.TextIOBase:
         raise InputError(f"{path} is packed by {packing}, which cannot be read here: unpack it first.")
     file = open(path, "rb")
     return io.TextIOWrapper(file if packing is None else compr[packing](file, mode="rb"), encoding="utf-8-sig")
+
+
+def in_batches(
+    texts: Iterable[Item], size: int, *, count: int | None = None, size_of: Callable[[Item], int] = len
+) -> Iterator[list[Item]]:
+    """Lists of texts that have `size` characters together, or a little more, and are `count` at most."""
+    batch: list[Item] = []
+    total = 0
+    for text in texts:
+        batch.append(text)
+        total += size_of(text)
+        if total >= size or len(batch) == count:
+            yield batch
+            batch, total = [], 0
+    if batch:
+        yield batch
 
 
 def content_hash(paths: Iterable[str | Path]) -> str:

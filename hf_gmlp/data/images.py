@@ -6,13 +6,12 @@ one of the batch's images: neither depends on the number of worker processes or 
 off and resumed.
 """
 
-import hashlib
 import io
 import logging
 import os
+import shutil
 import tempfile
 import zipfile
-from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -23,22 +22,22 @@ import numpy as np
 import PIL.Image
 import PIL.ImageOps
 import torch
-from datasets import ClassLabel, Dataset, load_dataset
+from datasets import ClassLabel, Dataset
 from torchvision.transforms import v2
 from transformers import BaseImageProcessor
 
 from ..errors import InputError
-from .classification import class_names, data_of, label_ids, label_name, label_values
-from .files import read_files
+from .files import Access, content_hash, load_data, reading
+from .labels import ONE_CLASS, Labels, data_of, find_labels, in_known_order, label_ids, read_labels
 
 logger = logging.getLogger(__name__)
 
-IMAGE_ENDINGS = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".pgm")
-# What PIL raises for a file that is no image, or only the beginning of one.
-DECODING_ERRORS = (OSError, ValueError, SyntaxError, EOFError, PIL.Image.DecompressionBombError)
+IMAGE_ENDINGS = (".jpg", ".jpeg", ".jfif", ".png", ".webp", ".avif", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".pgm")
 # Pixels of more than eight bits: converting them to RGB would cut off all that is above 255.
 DEEP_MODES = ("I", "F", "I;16", "I;16B", "I;16L", "I;16N")
 SPLIT_FOLDERS = {"train", "val", "valid", "validation", "test"}
+# A zip file that unpacks to so many times its size, and above so many bytes, is made to fill the disk.
+BOMB_RATIO, BOMB_SIZE = 100, 1 << 30
 
 
 @dataclass
@@ -48,8 +47,8 @@ class Images:
     splits: dict[str, Dataset]
     """ "train" and "validation", with the columns "image", not decoded (a dictionary of "bytes" and "path"), and
     "labels", class ids."""
-    labels: list[str]
-    """The names of the class ids."""
+    labels: Labels
+    """One class per image."""
 
 
 def load_images(
@@ -62,13 +61,13 @@ def load_images(
     validation_files: list[str] | None = None,
     image_column: str = "image",
     label_column: str = "label",
-    known_labels: list[str] | None = None,
+    known: Labels | None = None,
     train: bool = True,
     validate: bool = True,
     train_val_split: float = 0.15,
     max_samples: dict[str, int | None] | None = None,
     seed: int = 0,
-    cache_dir: str | None = None,
+    access: Access = Access(),
 ) -> Images:
     """
     The images of a data set on the Hub, of folders (or zip files) with a folder for every class, or of files (parquet
@@ -80,7 +79,7 @@ def load_images(
     Args:
         dataset_name: Taken if neither folders nor files are named, so that a recipe may name it.
         train_dir, validation_dir: A folder of class folders, plain or as a zip file.
-        known_labels: The classes of the checkpoint, in its order.
+        known: The classes of the checkpoint, in its order.
         train, validate: What is needed.
         train_val_split: Share of the training images that is held out if there are no validation data.
         max_samples: At most so many images of "train" and "validation", drawn with the seed.
@@ -97,47 +96,63 @@ def load_images(
             "Name the images, in one way: --dataset_name for a data set on the Hub, --train_dir and --validation_dir "
             "for folders of class folders, or --train_file and --validation_file for parquet files."
         )
-    wanted = [split for split, needed in (("train", train), ("validation", validate)) if needed]
     if not any(kinds):
-        found = _read_hub(dataset_name, dataset_config_name, cache_dir)
+        loaded = load_data(dataset_name=dataset_name, dataset_config_name=dataset_config_name, access=access)
+        held_out = next((split for split in ("validation", "valid", "val", "test") if split in loaded), None)
+        places = {"train": "train", "validation": held_out}
+        found = {split: loaded[place] for split, place in places.items() if place in loaded}
     elif any(folders.values()):
-        found = {split: read_folder(folder, cache_dir) for split, folder in folders.items() if folder is not None}
+        found = {split: read_folder(folder, access) for split, folder in folders.items() if folder is not None}
         image_column, label_column = "image", "label"
     else:
-        found = {split: read_files(paths, cache_dir=cache_dir) for split, paths in files.items() if paths}
-    if "train" not in found and ("train" in wanted or "validation" not in found):
+        given = {split: paths for split, paths in files.items() if paths}
+        found = dict(load_data(files=given, access=access, text_columns=(image_column, label_column)))
+    source = "train" if "train" in found else "validation"
+    if source not in found or (train and source == "validation"):
         raise InputError("There are no training images: give --train_dir, --train_file or a --dataset_name with them.")
+    values = {}
     for split, dataset in found.items():
         _check_columns(dataset, split, image_column, label_column)
-    if "validation" in wanted and "validation" not in found:
-        held_out = found["train"].train_test_split(train_val_split, seed=seed)
-        found = {"train": held_out["train"], "validation": held_out["test"]}
-
-    values = {split: label_values(dataset, label_column) for split, dataset in found.items()}
-    source = "train" if "train" in found else "validation"
-    labels = class_names(found[source].features[label_column], values[source])
-    if known_labels is not None and (
-        set(labels) == set(known_labels) or ("train" not in wanted and set(labels) <= set(known_labels))
-    ):
-        labels = known_labels
-    _compare_classes(labels, values)
-    limits = max_samples or {}
-    splits = {}
-    for split in wanted:
-        ids = label_ids(values[split], labels, {}, split)
-        dataset = found[split].select_columns([image_column])
-        if image_column != "image":
-            dataset = dataset.rename_column(image_column, "image")
+        values[split] = read_labels(dataset, label_column, split)
+    labels = find_labels(found[source].features[label_column], values[source], source, False)
+    if labels.problem_type != ONE_CLASS:
+        raise InputError(f"The column {label_column!r} of the {data_of(source)} must have one class per image.")
+    labels = in_known_order(labels, known, train)
+    for split, dataset in found.items():
+        ids = label_ids(values[split], labels, split)
+        dataset = dataset.select_columns([image_column]).rename_columns({image_column: "image"})
+        try:
+            dataset = dataset.cast_column("image", datasets.Image(decode=False))
+        except (TypeError, ValueError, NotImplementedError) as error:
+            raise InputError(
+                f"The column {image_column!r} of the {data_of(split)} must hold images or paths."
+            ) from error
         # A new column: one that is mapped in place may turn back into strings.
-        dataset = dataset.add_column("labels", ids).cast_column("image", datasets.Image(decode=False))
-        if limits.get(split) is not None and limits[split] < len(dataset):
-            # Drawn, since folders come class by class.
-            dataset = dataset.shuffle(seed=seed).select(range(limits[split]))
-        splits[split] = dataset
+        found[split] = dataset.add_column("labels", ids)
+        missing = (
+            [name for number, name in enumerate(labels.names) if number not in set(ids)] if split != source else []
+        )
+        if missing:
+            logger.warning("The %s have no images of %s.", data_of(split), _listed(missing[:5], len(missing)))
+    if validate and "validation" not in found:
+        try:
+            held_out = found["train"].train_test_split(train_val_split, seed=seed)
+        except ValueError as error:
+            raise InputError(
+                f"{len(found['train'])} training images are too few to hold out {train_val_split:g} of them: give "
+                f"validation images, or another --train_val_split."
+            ) from error
+        found = {"train": held_out["train"], "validation": held_out["test"]}
+    splits = {}
+    for split in (split for split, needed in (("train", train), ("validation", validate)) if needed):
+        dataset, limit = found[split], (max_samples or {}).get(split)
+        # Drawn, since folders come class by class.
+        few = limit is not None and limit < len(dataset)
+        splits[split] = dataset.shuffle(seed=seed).select(range(limit)) if few else dataset
     return Images(splits, labels)
 
 
-def read_folder(path: str | Path, cache_dir: str | None = None) -> Dataset:
+def read_folder(path: str | Path, access: Access = Access()) -> Dataset:
     """
     The images of a folder of class folders, plain or as a zip file, which is unpacked into the cache once.
 
@@ -145,17 +160,18 @@ def read_folder(path: str | Path, cache_dir: str | None = None) -> Dataset:
         Columns "image", not decoded, and "label", the alphabet's order.
 
     Raises:
-        InputError: If there is no such folder, it has no class folders, or one of these has no images.
+        InputError: If there is no such folder, it cannot be unpacked or read, it has no class folders, one of these has
+            no images, or two differ only in case.
     """
     path = Path(path)
     if path.is_file() and not zipfile.is_zipfile(path):
         raise InputError(f"{path} is neither a folder nor a whole zip file of class folders.")
     if not path.exists():
         raise InputError(f"There is no folder {path}.")
-    root = path if path.is_dir() else _unpack(path, cache_dir)
+    root = path if path.is_dir() else _unpack(path, access)
     folders = _class_folders(root)
     # A zip file often has one folder around everything.
-    while len(folders) == 1 and _class_folders(folders[0]) and not _images_in(folders[0], recursive=False):
+    while len(folders) == 1 and _class_folders(folders[0]) and not any(map(_is_image, folders[0].iterdir())):
         root = folders[0]
         folders = _class_folders(root)
     if not folders:
@@ -166,7 +182,13 @@ def read_folder(path: str | Path, cache_dir: str | None = None) -> Dataset:
             f"{path} has the folders {' and '.join(names)}, which look like splits and not like classes: give "
             f"--train_dir {path / names[0]} and so on."
         )
-    images = {folder.name: _images_in(folder) for folder in folders}
+    alike: dict[str, str] = {}
+    for name in names:
+        other = alike.setdefault(name.strip().casefold(), name)
+        if other != name:
+            raise InputError(f"{path} has the class folders {other} and {name}, which differ only in case: join them.")
+    with reading([path], "a folder of images"):
+        images = {folder.name: _images_in(folder) for folder in folders}
     empty = [str(root / name) for name, files in images.items() if not files]
     if empty:
         raise InputError(f"The class folder {_listed(empty)} has no images: add some, or remove it.")
@@ -190,7 +212,7 @@ def find_faults(
         smallest: Height and width in pixels that an image must have at least: those of a patch.
 
     Returns:
-        For every image what `image_fault` says of it: "fault" and "mode".
+        For every image what `image_fault` says of it: "fault", "mode" and "exif".
     """
     found = dataset.select_columns(["image"]).map(
         lambda row: image_fault(row["image"], smallest),
@@ -200,13 +222,13 @@ def find_faults(
         load_from_cache_file=False,
         desc=f"Checking {split} images",
     )
-    return {"fault": found["fault"][:], "mode": found["mode"][:]}
+    return {name: found[name][:] for name in ("fault", "mode", "exif")}
 
 
 def keep_good(dataset: Dataset, split: str, found: dict[str, list[str]], *, skip: bool = False) -> Dataset:
     """
-    The images that can be used. Those that are not in RGB are converted when they are read; that they are there is
-    said.
+    The images that can be used. Those that are not in RGB are converted when they are read, and those whose EXIF is
+    damaged are not turned; that they are there is said.
 
     Args:
         dataset: As for `find_faults`.
@@ -228,40 +250,48 @@ def keep_good(dataset: Dataset, split: str, found: dict[str, list[str]], *, skip
         )
     if bad:
         logger.info("Skipped %d of the %d images of the %s: %s", len(bad), len(dataset), data, named)
-    other = [row for row in good if modes[row] != "RGB"]
-    if other:
-        named = _listed([f"{image_name(dataset, row)} ({modes[row]})" for row in other[:5]], len(other))
-        logger.info("%d images of the %s are not RGB and are converted: %s", len(other), data, named)
+    for rows, words, remark in (
+        ([row for row in good if modes[row] != "RGB"], modes, "not RGB and are converted"),
+        ([row for row in good if found["exif"][row]], found["exif"], "not turned upright, as their EXIF is damaged"),
+    ):
+        if rows:
+            named = _listed([f"{image_name(dataset, row)} ({words[row]})" for row in rows[:5]], len(rows))
+            logger.info("%d images of the %s are %s: %s", len(rows), data, remark, named)
     return dataset.select(good) if bad else dataset
 
 
 def image_fault(image: dict, smallest: tuple[int, int]) -> dict[str, str]:
     """
-    What is wrong with an image ("fault", empty if nothing is), and its "mode" in PIL's words ("RGB", "L", "CMYK", ...).
+    What is wrong with an image ("fault", empty if nothing is), its "mode" in PIL's words ("RGB", "L", "CMYK", ...), and
+    what is wrong with its "exif".
 
     Args:
         image: "bytes", or the "path" to read them from.
         smallest: Height and width in pixels that it must have at least.
     """
-    mode = ""
+    mode = fault = exif = ""
     try:
         with PIL.Image.open(_source(image)) as picture:
             mode, (width, height) = picture.mode, picture.size
             # A JPEG is read to its end, but most of the arithmetic is left out.
             picture.draft("RGB", (1, 1))
             picture.load()
-    except DECODING_ERRORS as error:
-        unknown = isinstance(error, PIL.UnidentifiedImageError)
-        reason = "no image" if unknown else f"cut off or damaged: {error or type(error).__name__}"
-        return {"fault": reason, "mode": mode}
-    if height < smallest[0] or width < smallest[1]:
-        return {
-            "fault": f"{width}x{height} pixels, less than a patch of {smallest[1]}x{smallest[0]}",
-            "mode": mode,
-        }
-    if mode in DEEP_MODES:
-        return {"fault": f"pixels of more than 8 bits, mode {mode}", "mode": mode}
-    return {"fault": "", "mode": mode}
+            exif = "" if _upright(picture) is not None else "damaged"
+            if mode not in DEEP_MODES:
+                # Not every mode can be.
+                PIL.Image.new(mode, (1, 1)).convert("RGB")
+    except PIL.UnidentifiedImageError:
+        fault = "no image"
+    except FileNotFoundError:
+        fault = "no such file"
+    except Exception as error:
+        # There is hardly an error that damaged files do not raise somewhere in PIL.
+        fault = f"cut off or damaged: {error or type(error).__name__}"
+    if not fault and (height < smallest[0] or width < smallest[1]):
+        fault = f"{width}x{height} pixels, less than a patch of {smallest[1]}x{smallest[0]}"
+    if not fault and mode in DEEP_MODES:
+        fault = f"pixels of more than 8 bits, mode {mode}"
+    return {"fault": fault, "mode": mode, "exif": exif}
 
 
 def decode(image: dict) -> PIL.Image.Image:
@@ -272,7 +302,15 @@ def decode(image: dict) -> PIL.Image.Image:
         image: "bytes", or the "path" to read them from.
     """
     with PIL.Image.open(_source(image)) as picture:
-        return PIL.ImageOps.exif_transpose(picture).convert("RGB")
+        return (_upright(picture) or picture).convert("RGB")
+
+
+def _upright(picture: PIL.Image.Image) -> PIL.Image.Image | None:
+    """As the camera was held; None if its EXIF is damaged."""
+    try:
+        return PIL.ImageOps.exif_transpose(picture)
+    except Exception:
+        return None
 
 
 def image_name(dataset: Dataset, row: int) -> str:
@@ -395,36 +433,42 @@ def _seeded(*numbers: int) -> Iterator[None]:
 
 
 def _source(image: dict) -> str | io.BytesIO:
-    return io.BytesIO(image["bytes"]) if image["bytes"] is not None else image["path"]
+    return io.BytesIO(image["bytes"]) if image["bytes"] is not None else image["path"] or ""
 
 
-def _read_hub(name: str, config_name: str | None, cache_dir: str | None) -> dict[str, Dataset]:
-    try:
-        loaded = load_dataset(name, config_name, cache_dir=cache_dir)
-    except (OSError, ValueError) as error:
-        title = f"{name} {config_name or ''}".strip()
-        raise InputError(f"{title} cannot be loaded from the Hub: {error}") from error
-    validation = next((split for split in ("validation", "valid", "val", "test") if split in loaded), None)
-    named = {"train": "train", "validation": validation}
-    return {split: loaded[found] for split, found in named.items() if found in loaded}
-
-
-def _unpack(path: Path, cache_dir: str | None) -> Path:
-    """The folder with the contents of a zip file; unpacked anew if the file has changed."""
-    stat = path.stat()
-    key = hashlib.sha256(f"{path.resolve()} {stat.st_size} {stat.st_mtime_ns}".encode()).hexdigest()[:16]
-    folder = Path(cache_dir or datasets.config.HF_DATASETS_CACHE) / "unpacked" / f"{path.stem}-{key}"
-    if not folder.is_dir():
-        folder.parent.mkdir(parents=True, exist_ok=True)
+def _unpack(path: Path, access: Access) -> Path:
+    """The folder with the contents of a zip file, found by what is in it, not by its time."""
+    with reading([path], "a zip file"):
+        root = Path(access.cache_dir or datasets.config.HF_DATASETS_CACHE) / "unpacked"
+        folder = root / f"{path.stem}-{content_hash([path])}"
+        if folder.is_dir() and not access.overwrite_cache:
+            return folder
+        root.mkdir(parents=True, exist_ok=True)
         # Under its name only when it is whole.
-        with tempfile.TemporaryDirectory(dir=folder.parent) as partial:
-            try:
-                with zipfile.ZipFile(path) as archive:
-                    archive.extractall(Path(partial, "contents"))
-            except (zipfile.BadZipFile, OSError, EOFError) as error:
-                raise InputError(f"{path} cannot be unpacked: {error}") from error
+        with zipfile.ZipFile(path) as archive, tempfile.TemporaryDirectory(dir=root) as partial:
+            _check_archive(path, archive, shutil.disk_usage(root).free)
+            archive.extractall(Path(partial, "contents"))
+            shutil.rmtree(folder, ignore_errors=True)
             os.rename(Path(partial, "contents"), folder)
-    return folder
+        return folder
+
+
+def _check_archive(path: Path, archive: zipfile.ZipFile, free: int):
+    files = archive.infolist()
+    size = sum(file.file_size for file in files)
+    outside = [file.filename for file in files if file.filename.startswith("/") or ".." in Path(file.filename).parts]
+    if not files:
+        raise InputError(f"The zip file {path} is empty.")
+    if any(file.flag_bits & 1 for file in files):
+        raise InputError(f"The zip file {path} needs a password: unpack it, and give the folder.")
+    if outside:
+        raise InputError(
+            f"The zip file {path} holds {outside[0]}, which would lie outside of its folder: pack it anew."
+        )
+    if size > max(BOMB_SIZE, BOMB_RATIO * path.stat().st_size):
+        raise InputError(f"The zip file {path} would become {size:,} bytes, too many for images: look what is in it.")
+    if size > free:
+        raise InputError(f"The zip file {path} needs {size:,} bytes and the disk has {free:,}: make room.")
 
 
 def _class_folders(root: Path) -> list[Path]:
@@ -433,14 +477,24 @@ def _class_folders(root: Path) -> list[Path]:
     return sorted(entry for entry in root.iterdir() if entry.is_dir() and not entry.name.startswith(hidden))
 
 
-def _images_in(folder: Path, recursive: bool = True) -> list[Path]:
-    entries = folder.rglob("*") if recursive else folder.iterdir()
-    return sorted(
-        entry for entry in entries if entry.suffix.lower() in IMAGE_ENDINGS and not entry.name.startswith(".")
-    )
+def _is_image(path: Path) -> bool:
+    return path.suffix.lower() in IMAGE_ENDINGS and not path.name.startswith(".")
+
+
+def _images_in(folder: Path) -> list[Path]:
+    def stop(error: OSError):
+        raise error
+
+    images = []
+    for place, folders, files in os.walk(folder, onerror=stop):
+        folders[:] = [name for name in folders if not name.startswith(".")]
+        images += [path for path in (Path(place, name) for name in files) if _is_image(path)]
+    return sorted(images)
 
 
 def _check_columns(dataset: Dataset, split: str, image_column: str, label_column: str):
+    if image_column == label_column:
+        raise InputError(f"--image_column_name and --label_column_name both name {image_column!r}: name two columns.")
     for flag, column in (("image", image_column), ("label", label_column)):
         if column not in dataset.column_names:
             raise InputError(
@@ -452,22 +506,6 @@ def _check_columns(dataset: Dataset, split: str, image_column: str, label_column
     if dataset.data.column(image_column).null_count:
         row = next(number for number, image in enumerate(dataset.data.column(image_column), 1) if not image.is_valid)
         raise InputError(f"Row {row} of the {data_of(split)} has no image.")
-
-
-def _compare_classes(labels: list[str], values: dict[str, list]):
-    """Classes of the validation data that nothing is trained for are an error; those it lacks are only worth a word."""
-    if "validation" not in values:
-        return
-    given = Counter(label_name(value) for value in values["validation"] if value is not None)
-    unknown = [name for name in given if name not in labels]
-    if unknown:
-        raise InputError(
-            f"The validation data have {sum(given[name] for name in unknown)} images of classes that the training data "
-            f"do not have: {_listed(unknown[:5], len(unknown))}. Both must have the same class names."
-        )
-    missing = [name for name in labels if name not in given]
-    if missing:
-        logger.warning("The validation data have no images of %s.", _listed(missing[:5], len(missing)))
 
 
 def _listed(names: list[str], count: int | None = None) -> str:

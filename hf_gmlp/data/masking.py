@@ -11,24 +11,32 @@ import torch
 from datasets import Dataset
 from transformers import DataCollatorForLanguageModeling, PreTrainedTokenizerBase
 
+from ..errors import InputError
+from .text import check_special_tokens
+
+Row = dict[str, np.ndarray]
+
 
 class MaskingCollator:
     """
     Masks and pads a batch: 15 % of the tokens are to be predicted, of which 80 % become [MASK], 10 % a random token
-    and 10 % stay. With whole-word masking, whole words are chosen, and all of their tokens become [MASK].
+    and 10 % stay. With whole-word masking, whole words are chosen, and all of their tokens become [MASK]. Special
+    tokens are left alone, but for [UNK], which stands for a word.
 
     Args:
-        tokenizer: Has [MASK] and [PAD].
+        tokenizer: Has [CLS], [SEP], [MASK] and [PAD].
         mlm_probability: The share of tokens to be predicted.
         whole_word_mask: Needs examples with a column "offset_mapping".
         seed: Where the masks are drawn from.
 
-    Examples have the columns "input_ids" and "special_tokens_mask"; those with "labels", which `mask_once` masked, are
-    only padded.
+    Examples have "input_ids"; those with "labels", which are from `MaskedOnce`, are only padded.
 
     Returns:
         "input_ids" and "labels" [batch, m], -100 where there is nothing to predict, and, if the sequences differ in
         length, "attention_mask".
+
+    Raises:
+        InputError: If the tokenizer lacks a special token.
     """
 
     def __init__(
@@ -38,7 +46,9 @@ class MaskingCollator:
         whole_word_mask: bool = False,
         seed: int = 0,
     ):
-        self.tokenizer = tokenizer
+        check_special_tokens(tokenizer, "cls", "sep", "mask", "pad")
+        self.pad_token_id = tokenizer.pad_token_id
+        self.special = [token for token in tokenizer.all_special_ids if token != tokenizer.unk_token_id]
         self.seed = seed
         self.masking = DataCollatorForLanguageModeling(
             tokenizer,
@@ -56,54 +66,70 @@ class MaskingCollator:
         """Other masks from here on."""
         self._epoch.fill_(epoch)
 
-    def mask(self, example: dict, epoch: int | None) -> dict[str, list[int]]:
-        """One example's "input_ids" and "labels"; an epoch of None is the evaluation's."""
-        ids = np.array([example["input_ids"]])
+    def mask(self, example: dict, epoch: int | None) -> Row:
+        """One example's "input_ids" and "labels" [m]; an epoch of None is the evaluation's."""
+        # The masks are drawn from these bytes: of 64 bits a token, in whatever type the tokens come.
+        ids = np.array([example["input_ids"]], dtype=np.int64)
         draw = [self.seed, zlib.crc32(ids.tobytes())] + ([] if epoch is None else [epoch])
         self.masking.generator = np.random.default_rng(draw)
         inputs, labels = self.masking.numpy_mask_tokens(
             ids,
-            special_tokens_mask=np.array([example["special_tokens_mask"]]),
+            special_tokens_mask=np.isin(ids, self.special),
             offset_mapping=np.array([example["offset_mapping"]]) if self.masking.whole_word_mask else None,
         )
-        return {"input_ids": inputs[0].tolist(), "labels": labels[0].tolist()}
+        return {"input_ids": inputs[0], "labels": labels[0]}
 
     def __call__(self, examples: list[dict]) -> dict[str, torch.Tensor]:
         epoch = int(self._epoch)
         # An example of an endless stream says itself which reading of the data it comes from.
         rows = [row if "labels" in row else self.mask(row, row.get("epoch", epoch)) for row in examples]
-        return pad_rows(rows, self.tokenizer.pad_token_id)
+        return pad_rows(rows, self.pad_token_id)
 
 
-def pad_rows(rows: list[dict[str, list[int]]], pad_token_id: int) -> dict[str, torch.Tensor]:
+class MaskedOnce(torch.utils.data.Dataset):
+    """
+    Sequences with masks that are always the same, drawn when they are asked for, so that an evaluation gives the same
+    number at every step, with any batch size and on any number of devices.
+
+    Args:
+        dataset: Rows with "input_ids".
+
+    Each row is "input_ids" and "labels" [m], -100 where there is nothing to predict.
+
+    Raises:
+        InputError: If there is nothing to predict at all.
+    """
+
+    def __init__(self, dataset: Dataset, collator: MaskingCollator):
+        self.dataset, self.collator = dataset, collator
+        # The first row answers this, but for texts of very few words.
+        if not any((self[index]["labels"] != -100).any() for index in range(len(self))):
+            raise InputError(
+                "The masks leave nothing of the validation text to predict: give more text, or raise --mlm_probability."
+            )
+
+    def __len__(self) -> int:
+        return len(self.dataset)
+
+    def __getitem__(self, index: int) -> Row:
+        return self.collator.mask(self.dataset[index], epoch=None)
+
+
+def pad_rows(rows: list[Row], pad_token_id: int) -> dict[str, torch.Tensor]:
     """
     A batch of rows with "input_ids" and "labels", padded on the right to the longest.
 
     Returns:
         "input_ids" and "labels" [batch, m], -100 at the padding, and, if the rows differ in length, "attention_mask".
     """
-    lengths = [len(row["input_ids"]) for row in rows]
-    longest = max(lengths)
-    padding = {"input_ids": pad_token_id, "labels": -100}
-    batch = {
-        key: torch.tensor([row[key] + [value] * (longest - len(row[key])) for row in rows])
-        for key, value in padding.items()
-    }
-    if min(lengths) < longest:
-        batch["attention_mask"] = (torch.arange(longest) < torch.tensor(lengths)[:, None]).long()
+    lengths = torch.tensor([len(row["input_ids"]) for row in rows])
+    longest = int(lengths.max())
+    batch = {}
+    for key, value in {"input_ids": pad_token_id, "labels": -100}.items():
+        padded = np.full((len(rows), longest), value, dtype=np.int64)
+        for place, row in zip(padded, rows):
+            place[: len(row[key])] = row[key]
+        batch[key] = torch.from_numpy(padded)
+    if lengths.min() < longest:
+        batch["attention_mask"] = (torch.arange(longest) < lengths[:, None]).long()
     return batch
-
-
-def mask_once(dataset: Dataset, collator: MaskingCollator) -> Dataset:
-    """
-    Masks every sequence once and for all, so that an evaluation gives the same number at every step, with any batch
-    size and on any number of devices.
-
-    Args:
-        dataset: Columns "input_ids" and "special_tokens_mask".
-
-    Returns:
-        Columns "input_ids" and "labels", -100 where there is nothing to predict.
-    """
-    masked = [collator.mask(example, epoch=None) for example in dataset]
-    return Dataset.from_list(masked)

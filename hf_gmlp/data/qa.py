@@ -3,15 +3,18 @@
 `datasets` is imported where data are loaded: `hf_gmlp.qa` needs the windows without it.
 """
 
+import itertools
 import json
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from transformers import PreTrainedTokenizerBase
 
 from ..errors import InputError
+from .files import Access, check_file, load_data, open_text, reading
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -26,17 +29,18 @@ def load_questions(
     *,
     dataset_name: str | None = None,
     dataset_config_name: str | None = None,
-    files: Mapping[str, Sequence[str] | None] | None = None,
+    files: Mapping[str, Sequence[str]] | None = None,
     splits: Sequence[str] = ("train", "validation"),
     version_2_with_negative: bool = False,
     max_samples: Mapping[str, int | None] | None = None,
-    cache_dir: str | None = None,
+    access: Access | None = None,
 ) -> dict[str, "Dataset"]:
     """
     Questions, checked, one a row: "id", "question", "context" and "answers" {"text": [...], "answer_start": [...]},
     both lists empty if there is no answer. A "test" split in which no question has an answer has no such column.
 
     Args:
+        dataset_name: Taken if there are no files, so that a recipe may name it.
         files: Split -> JSON files, in the nested form that SQuAD is published in, in the flat one (rows under "data"),
             or as JSON lines.
         splits: Which of "train", "validation" and "test" are needed.
@@ -44,43 +48,48 @@ def load_questions(
         max_samples: Split -> at most so many questions are kept.
 
     Raises:
-        InputError: If no data or two kinds of it are named, a split or a file is missing, a file is no such JSON, a
-            field is missing, two questions have one id, an answer is not where it is said to be, or a question has no
-            answer though that is not allowed.
+        InputError: If no data are named, a split or a file is missing, a file is no such JSON, a field is missing, two
+            questions have one id, an answer is not where it is said to be, or a question has no answer though that is
+            not allowed.
     """
-    from datasets import Dataset, Features, Value, load_dataset
+    from datasets import Dataset, Features, Value
 
-    files = {split: list(paths) for split, paths in (files or {}).items() if paths}
-    if (dataset_name is None) == (not files):
-        raise InputError("Name the data: either --dataset_name, or --train_file, --validation_file, --test_file.")
-    if not splits:
-        raise InputError("Say what to do: --do_train, --do_eval, --do_predict, or several of them.")
-    loaded: Mapping = files
-    if dataset_name is not None:
-        try:
-            loaded = load_dataset(dataset_name, dataset_config_name, cache_dir=cache_dir)
-        except Exception as error:
-            raise InputError(f"The data set {dataset_name} could not be opened: {error}") from error
+    if not files and dataset_name is None:
+        raise InputError("Name the data: --dataset_name, or --train_file, --validation_file, --test_file.")
+    loaded = files or load_data(
+        dataset_name=dataset_name, dataset_config_name=dataset_config_name, access=access or Access()
+    )
+    for split in splits:
+        if split not in loaded and files:
+            raise InputError(f"There are no {split} data: --{split}_file.")
+        if split not in loaded:
+            raise InputError(f"The data set {dataset_name} has the splits {', '.join(loaded)} and no {split!r}.")
     questions = {}
     for split in splits:
-        if split not in loaded:
-            have = f"The data set {dataset_name} has the splits {', '.join(loaded)} and no {split!r}"
-            raise InputError(f"{have}." if dataset_name is not None else f"There are no {split} data: --{split}_file.")
         limit = (max_samples or {}).get(split)
-        if dataset_name is not None:
-            rows = loaded[split] if limit is None else loaded[split].select(range(min(limit, len(loaded[split]))))
-            checked = _checked(dataset_name, rows, split, version_2_with_negative)
+        if files:
+            sources = [(str(path), _read_rows(Path(path))) for path in files[split]]
         else:
-            checked = []
-            for path in map(Path, files[split]):
-                checked += _checked(str(path), _read_rows(path), split, version_2_with_negative)
-            checked = checked[:limit]
-        _check_ids([row["id"] for row in checked], dataset_name or ", ".join(files[split]))
+            sources = [(dataset_name, itertools.islice(loaded[split], limit))]
+        rows = [row for source in sources for row in _checked(*source, split)][:limit]
+        names = ", ".join(name for name, _ in sources)
+        if twice := [key for key, count in Counter(row["id"] for row in rows).items() if count > 1]:
+            raise InputError(
+                f"Two questions in {names} have the id {twice[0]}: predictions are kept by id, make them unique."
+            )
+        without = [row["id"] for row in rows if not row["answers"]["text"]]
+        answered = split != "test" or len(without) < len(rows)
+        if without and answered and not version_2_with_negative:
+            raise InputError(
+                f"There is no answer to question {without[0]} in {names}: such questions need "
+                f"--version_2_with_negative."
+            )
         features = {name: Value("string") for name in ("id", "question", "context")}
-        if split != "test" or any(row["answers"]["text"] for row in checked):
+        if answered:
             features["answers"] = {"text": [Value("string")], "answer_start": [Value("int32")]}
-        columns = {name: [row[name] for row in checked] for name in features}
-        questions[split] = Dataset.from_dict(columns, features=Features(features))
+        with reading([names], "questions"):
+            columns = {name: [row[name] for row in rows] for name in features}
+            questions[split] = Dataset.from_dict(columns, features=Features(features))
     return questions
 
 
@@ -151,18 +160,17 @@ def window_dataset(
     questions: "Dataset",
     tokenizer: PreTrainedTokenizerBase,
     *,
-    max_seq_length: int,
-    doc_stride: int,
     training: bool = False,
     num_proc: int | None = None,
+    **lengths: int,
 ) -> "Dataset":
     """
     The windows of what `load_questions` gave, labeled with the first answer of each question if there is one.
 
     Args:
         training: Leave out the columns that only decoding needs.
+        lengths: "max_seq_length" and "doc_stride", as for `make_windows`.
     """
-
     from datasets import Features, Value
 
     # Small integers: a training set of windows is kept in memory, once in every process.
@@ -175,14 +183,7 @@ def window_dataset(
 
     def map_batch(batch: dict, indices: list[int]) -> dict:
         answers = [_first_answer(answer) for answer in batch["answers"]] if "answers" in batch else None
-        windows = make_windows(
-            batch["question"],
-            batch["context"],
-            tokenizer,
-            max_seq_length=max_seq_length,
-            doc_stride=doc_stride,
-            answers=answers,
-        )
+        windows = make_windows(batch["question"], batch["context"], tokenizer, answers=answers, **lengths)
         windows["question_index"] = [indices[index] for index in windows["question_index"]]
         return {name: windows[name] for name in features}
 
@@ -200,16 +201,21 @@ def window_dataset(
 def check_tokenizer(tokenizer: PreTrainedTokenizerBase):
     """
     Raises:
-        InputError: If the tokenizer does not say which characters its tokens stand for, has no [CLS], or pads on the
-            left.
+        InputError: If the tokenizer does not say which characters its tokens stand for, puts no [CLS] into a sequence,
+            or cannot pad on the right.
     """
     if not tokenizer.is_fast:
         raise InputError(
             f"The tokenizer {type(tokenizer).__name__} is a slow one, which does not say which characters a token "
             f"stands for: take a fast one (tokenizer.json)."
         )
-    if tokenizer.cls_token_id is None:
-        raise InputError("The tokenizer has no [CLS], the place of the answer to questions that have none.")
+    if tokenizer.cls_token_id is None or tokenizer.cls_token_id not in tokenizer("", "")["input_ids"]:
+        raise InputError(
+            "The tokenizer has no [CLS], or puts none into a sequence: take one that does, since that is the place of "
+            "the answer to questions that have none."
+        )
+    if tokenizer.pad_token_id is None:
+        raise InputError("The tokenizer has no padding token: set pad_token, save it, and name it by --tokenizer_name.")
     if tokenizer.padding_side != "right":
         raise InputError("The tokenizer pads on the left: take one that pads on the right, or set padding_side.")
 
@@ -242,10 +248,8 @@ def shorten_questions(questions: Sequence[str], tokenizer: PreTrainedTokenizerBa
             ids = tokenizer(questions[index], **options)["input_ids"]
     if cut:
         logger.warning(
-            "%d question(s) were cut to %d tokens, to leave room for the context; the first now reads: %s",
-            len(cut),
-            longest,
-            questions[cut[0]],
+            f"{len(cut)} question(s) were cut to {longest} tokens, to leave room for the context; the first now reads: "
+            f"{questions[cut[0]]}"
         )
     return questions
 
@@ -272,48 +276,50 @@ def _first_answer(answers: dict[str, list]) -> tuple[int, int] | None:
 
 def _read_rows(path: Path) -> Iterator[dict]:
     """The questions of a file in any of the three forms, with the fields as they are there."""
-    if not path.is_file():
-        raise InputError(f"There is no file {path}.")
-    try:
-        text = path.read_text(encoding="utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise InputError(f"{path} is no text in UTF-8: give JSON or JSON lines.") from error
-    if not text.strip():
-        raise InputError(f"The file {path} is empty.")
-    try:
-        content = json.loads(text)
-    except json.JSONDecodeError as whole:
-        try:
-            content = [json.loads(line) for line in text.splitlines() if line.strip()]
-        except json.JSONDecodeError:
-            raise InputError(f"{path} is neither JSON nor JSON lines: {whole}.") from whole
+    check_file(path)
+    with reading([path], "JSON or JSON lines"), open_text(path) as file:
+        content = _parse(file.read())
     if isinstance(content, dict):
         # A single line of JSON lines is an object too.
         content = content["data"] if "data" in content else [content]
     if not isinstance(content, list) or not all(isinstance(row, dict) for row in content):
         raise InputError(f'{path} has no list of questions: neither rows nor articles, alone or under "data".')
-    if not content:
-        raise InputError(f"There is no question in {path}.")
     if not any("paragraphs" in row for row in content):
         yield from content
         return
-    try:
+    with reading([path], 'articles, each with "paragraphs", each with a "context" and its "qas"'):
         for article in content:
             for paragraph in article["paragraphs"]:
                 for question in paragraph["qas"]:
                     yield {**question, "context": paragraph["context"]}
-    except (KeyError, TypeError) as error:
-        raise InputError(
-            f'{path} has articles, but not each has "paragraphs", each with a "context" and its "qas": {error}.'
-        ) from error
 
 
-def _checked(where: str, rows, split: str, version_2_with_negative: bool) -> list[dict]:
+def _parse(text: str) -> object:
+    """What a text in JSON says, or the list of what its lines say."""
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError as error:
+        rows, begin, fault = [], 0, error
+    # Other ends of lines than this one may stand within a text.
+    for line in text.split("\n"):
+        try:
+            rows += [json.loads(line)] if line.strip() else []
+        except json.JSONDecodeError as error:
+            # The first line tells which of the two it is.
+            fault = json.JSONDecodeError(error.msg, text, begin + error.pos) if rows else fault
+            break
+        begin += len(line) + 1
+    else:
+        return rows
+    raise fault
+
+
+def _checked(where: str, rows: Iterable[dict], split: str) -> list[dict]:
     """Rows with the four fields alone, checked."""
     checked, moved = [], []
     for number, row in enumerate(rows, start=1):
         for field in ("id", "question", "context"):
-            if not isinstance(row.get(field), str if field != "id" else str | int):
+            if type(row.get(field)) not in ((str, int) if field == "id" else (str,)):
                 named = f"question {row['id']}" if field != "id" else f"question number {number}"
                 raise InputError(
                     f"In {where}, {named} has no field {field!r} with text, but {', '.join(row) or 'none at all'}."
@@ -321,87 +327,61 @@ def _checked(where: str, rows, split: str, version_2_with_negative: bool) -> lis
         name = f"question {row['id']} in {where}"
         if not row["context"].strip():
             raise InputError(f"The context of {name} is empty.")
-        texts, starts = _answers(row, name, split)
-        if not texts and split != "test":
-            _check_allowed(name, version_2_with_negative)
-        for index, (text, start) in enumerate(zip(texts, starts)):
-            starts[index] = _find_answer(row["context"], text, start, name)
-            if starts[index] != start:
+        answers = _answers(row, name, split)
+        for index, (text, start) in enumerate(zip(*answers.values())):
+            place = answers["answer_start"][index] = _find_answer(row["context"], text, start, name)
+            if place != start:
                 moved.append(row["id"])
         checked.append(
-            {
-                "id": str(row["id"]),
-                "question": row["question"],
-                "context": row["context"],
-                "answers": {"text": texts, "answer_start": starts},
-            }
+            {"id": str(row["id"]), "question": row["question"], "context": row["context"], "answers": answers}
         )
     if not checked:
         raise InputError(f"There is no question in {where}.")
-    if split == "test" and any(row["answers"]["text"] for row in checked):
-        for row in checked:
-            if not row["answers"]["text"]:
-                _check_allowed(f"question {row['id']} in {where}", version_2_with_negative)
     if moved:
         logger.warning(
-            "In %s, the answer_start of %d answer(s) was that of white space before the answer, and was moved to the "
-            "answer; the first in question %s.",
-            where,
-            len(moved),
-            moved[0],
+            f"In {where}, the answer_start of {len(moved)} answer(s) was that of white space before the answer, and "
+            f"was moved to the answer; the first in question {moved[0]}."
         )
     return checked
 
 
-def _check_allowed(name: str, version_2_with_negative: bool):
-    if not version_2_with_negative:
-        raise InputError(f"There is no answer to {name}: such questions need --version_2_with_negative.")
-
-
-def _answers(row: dict, name: str, split: str) -> tuple[list[str], list[int]]:
+def _answers(row: dict, name: str, split: str) -> dict[str, list]:
     """Texts and places of a row's answers, given as a dictionary of lists or as a list of dictionaries."""
-    answers = row.get("answers")
-    impossible = row.get("is_impossible")
+    answers, impossible = row.get("answers"), row.get("is_impossible")
+    if impossible not in (None, True, False) or type(impossible) is int:
+        raise InputError(f"'is_impossible' of {name} must be true or false, got {impossible!r}.")
     if answers is None and not impossible and split != "test":
         raise InputError(f"The field 'answers' is missing in {name}.")
     try:
-        if isinstance(answers, dict):
-            texts, starts = list(answers["text"]), list(answers["answer_start"])
-        else:
-            texts = [answer["text"] for answer in answers or []]
-            starts = [answer["answer_start"] for answer in answers or []]
+        if not isinstance(answers, dict):
+            answers = {key: [answer[key] for answer in answers or []] for key in ("text", "answer_start")}
+        texts, starts = answers["text"], answers["answer_start"]
     except (KeyError, TypeError) as error:
         raise InputError(f"The answers of {name} have no 'text' or no 'answer_start'.") from error
-    if len(texts) != len(starts) or not all(isinstance(text, str) for text in texts):
-        raise InputError(f"The answers of {name} are not as many texts as places.")
+    lists = isinstance(texts, list) and isinstance(starts, list)
+    if not lists or len(texts) != len(starts) or not all(isinstance(text, str) for text in texts):
+        raise InputError(f"The answers of {name} must be two lists, of as many texts as places.")
     if impossible and texts:
         raise InputError(f"There are answers to {name}, though 'is_impossible' is true.")
     if impossible is False and not texts and split != "test":
         raise InputError(f"There is no answer to {name}, though 'is_impossible' is false.")
-    return texts, starts
+    return {"text": list(texts), "answer_start": list(starts)}
 
 
 def _find_answer(context: str, text: str, start: int, name: str) -> int:
     """The place of an answer: where it is said to be, or behind the white space there."""
     if not text.strip():
         raise InputError(f"An answer to {name} is empty; a question without an answer has an empty list of answers.")
-    if isinstance(start, int) and start >= 0:
+    # Neither a truth value nor 5.0.
+    if type(start) is not int:
+        raise InputError(f"The 'answer_start' of an answer to {name} must be a whole number, got {start!r}.")
+    if start >= 0:
         behind = start + len(context[start:]) - len(context[start:].lstrip())
         for place in (start, behind):
             if context.startswith(text, place):
                 return place
-    found = context[start : start + len(text)] if isinstance(start, int) and start >= 0 else ""
+    found = context[start : start + len(text)] if start >= 0 else ""
     raise InputError(
         f"An answer to {name}, {text!r}, is not at character {start} of its context, where {found!r} stands: put "
         f"'answer_start' right, or leave the question out."
     )
-
-
-def _check_ids(ids: list[str], where: str):
-    seen = set()
-    for key in ids:
-        if key in seen:
-            raise InputError(
-                f"Two questions in {where} have the id {key}: predictions are kept by id, make them unique."
-            )
-        seen.add(key)

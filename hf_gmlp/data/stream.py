@@ -11,6 +11,7 @@ import torch
 from datasets import IterableDataset
 
 from ..errors import InputError
+from .files import BATCH_BYTES, in_batches, reading
 
 Row = dict[str, np.ndarray]
 
@@ -24,24 +25,24 @@ class SequenceStream(torch.utils.data.IterableDataset):
     reading the corpus again from its start.
 
     Args:
-        documents: A column "text".
-        make_sequences: From a list of documents to columns of sequences, as `hf_gmlp.data.text.pack` does.
+        documents: A column "text", strings or None.
+        make_sequences: From documents to columns of sequences, as `hf_gmlp.data.text.pack` does.
         max_samples: Read so many sequences per epoch only.
         buffer_size: Sequences among which the next one is drawn.
-        documents_per_batch: Documents that are tokenized together.
+        documents_per_batch: Documents that are tokenized together, if they are no more than `BATCH_BYTES`.
         seed: Of the drawing.
 
     Yields:
         The columns of `make_sequences`, and "epoch".
 
     Raises:
-        InputError: While reading, if the corpus does not give a single sequence.
+        InputError: While reading, if the corpus cannot be read, or does not give a single sequence.
     """
 
     def __init__(
         self,
         documents: IterableDataset,
-        make_sequences: Callable[[list[str]], dict[str, list]],
+        make_sequences: Callable[[list[str | None]], dict[str, list]],
         *,
         max_samples: int | None = None,
         buffer_size: int = 10_000,
@@ -77,9 +78,9 @@ class SequenceStream(torch.utils.data.IterableDataset):
             corpus = copy.deepcopy(self.documents)
             if documents is not None:
                 corpus.load_state_dict(documents)
-            source = iter(corpus)
-            more = True
-            while more:
+            for texts in in_batches(
+                _texts(corpus), BATCH_BYTES, count=self.documents_per_batch, size_of=lambda text: len(text or "")
+            ):
                 self._remember(
                     {
                         "documents": documents,
@@ -90,7 +91,7 @@ class SequenceStream(torch.utils.data.IterableDataset):
                         "read": read,
                     }
                 )
-                rows, more = self._next_rows(source, read)
+                rows = self._next_rows(texts, read)
                 documents = corpus.state_dict()
                 read += len(rows)
                 for row in rows:
@@ -101,6 +102,8 @@ class SequenceStream(torch.utils.data.IterableDataset):
                     row, buffer[place] = buffer[place], row
                     yielded += 1
                     yield row | {"epoch": epoch}
+                if read == self.max_samples:
+                    break
             if read == 0:
                 raise InputError("The streamed training text does not give a single sequence: it is empty or blank.")
             # The buffer is emptied before the corpus begins anew, so that an epoch is an epoch.
@@ -111,19 +114,15 @@ class SequenceStream(torch.utils.data.IterableDataset):
                 yield buffer.pop() | {"epoch": epoch}
             documents, read, epoch = None, 0, epoch + 1
 
-    def _next_rows(self, source: Iterator[dict], read: int) -> tuple[list[Row], bool]:
-        """The sequences of the next documents, and whether there may be more."""
-        texts = [document["text"] for document in itertools.islice(source, self.documents_per_batch)]
+    def _next_rows(self, texts: list[str | None], read: int) -> list[Row]:
+        """The sequences of some documents, as far as `max_samples` goes."""
         columns = self.make_sequences(texts)
-        names = list(columns)
+        # Copies: a row that waits in the buffer must not keep the whole batch in memory.
         rows = [
-            {name: np.array(values, dtype=np.int32) for name, values in zip(names, row)}
+            {name: np.array(values, dtype=np.int32) for name, values in zip(columns, row)}
             for row in zip(*columns.values())
         ]
-        if self.max_samples is not None:
-            rows = rows[: self.max_samples - read]
-        full = self.max_samples is not None and read + len(rows) >= self.max_samples
-        return rows, len(texts) == self.documents_per_batch and not full
+        return rows if self.max_samples is None else rows[: self.max_samples - read]
 
     def _remember(self, snapshot: dict):
         self.snapshots.append(snapshot)
@@ -143,9 +142,28 @@ class SequenceStream(torch.utils.data.IterableDataset):
         torch.save(snapshot | {"buffer": buffer, "skip": yielded - snapshot["yielded"]}, path)
 
     def load_state(self, path: str | Path):
-        """Makes the next iteration go on where `save_state` was told."""
-        state = torch.load(path, weights_only=True)
-        columns = {name: torch.split(column["values"], column["lengths"]) for name, column in state["buffer"].items()}
-        rows = [{name: values.numpy() for name, values in zip(columns, row)} for row in zip(*columns.values())]
-        self.skip = state.pop("skip")
-        self.start = state | {"buffer": rows}
+        """
+        Makes the next iteration go on where `save_state` was told.
+
+        Raises:
+            InputError: If the file is not what `save_state` wrote.
+        """
+        try:
+            state = torch.load(path, weights_only=True)
+            lists = {name: torch.split(column["values"], column["lengths"]) for name, column in state["buffer"].items()}
+            rows = [{name: values.numpy() for name, values in zip(lists, row)} for row in zip(*lists.values())]
+            skip = state.pop("skip")
+            if state.keys() != self.start.keys():
+                raise ValueError("it is of another version")
+        except Exception as error:
+            raise InputError(
+                f"{path} is damaged, and the stream cannot go on from it: remove its folder to go on from the "
+                f"checkpoint before."
+            ) from error
+        self.start, self.skip = state | {"buffer": rows}, skip
+
+
+def _texts(corpus: IterableDataset) -> Iterator[str | None]:
+    with reading(["The streamed training text"], "text"):
+        for row in corpus:
+            yield row["text"]

@@ -1,14 +1,28 @@
 """Text for language modeling: from the Hub or from files, to sequences of token ids ready for a collator."""
 
-from collections.abc import Iterable
+import itertools
+import math
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 
-from datasets import Dataset, DatasetDict, IterableDataset, IterableDatasetDict, load_dataset
+import numpy as np
+import pyarrow as pa
+from datasets import Dataset, Features, IterableDataset, Value
 from transformers import PreTrainedTokenizerBase
 
 from ..errors import InputError
-from .files import file_kind, read_files
+from .files import BATCH_BYTES, GROUP_SIZE, Access, in_batches, load_data, reading
 from .stream import SequenceStream
+
+# One column: offsets of 64 bits, since a file without a blank line is one text.
+TEXT_FEATURES = Features({"text": Value("large_string")})
+# Where a long text may be cut for the tokenizer: behind the end of a line, or in front of a word's space.
+_CUT = re.compile(r"(?<=\S\n)(?=\S)|(?<=\S)(?= \S)")
+# Characters on either side of a cut that show whether the tokens are those of the whole.
+_SURROUNDINGS = 200
+
+Sequences = dict[str, list[np.ndarray]]
 
 
 def load_texts(
@@ -23,91 +37,110 @@ def load_texts(
     validation_split_percentage: int = 5,
     max_eval_samples: int | None = None,
     seed: int = 42,
-    cache_dir: str | None = None,
-) -> DatasetDict | IterableDatasetDict:
+    access: Access = Access(),
+    train: bool = True,
+    validate: bool = True,
+) -> dict[str, Dataset | IterableDataset]:
     """
     Training and validation documents, as a column "text".
 
-    In a .txt file, documents are parted by empty lines; with `line_by_line`, every line is one. Without validation
+    In a .txt file, documents are parted by blank lines; with `line_by_line`, every line is one. Without validation
     data, `validation_split_percentage` of the training documents are held out, drawn with `seed`; of a stream, the
-    first `max_eval_samples`.
+    first `max_eval_samples`. They are held out even if only one of the parts is asked for.
+
+    Args:
+        train, validate: Which parts are asked for. Files that neither needs are not read.
 
     Returns:
-        "train" and "validation"; a stream's "validation" is small and held in memory.
+        "train" and "validation", those asked for; a stream's "validation" is small and held in memory.
 
     Raises:
-        InputError: If no data or two kinds of it are named, a file is missing, empty or of an unknown kind, or there
-            is no text column.
+        InputError: If no data or two kinds of it are named, they cannot be read, there is no column of text, or they
+            do not suffice for both parts.
     """
-    if (dataset_name is None) == (not train_files and not validation_files):
+    files = {"train": train_files, "validation": validation_files}
+    files = {split: paths for split, paths in files.items() if paths}
+    if (dataset_name is None) == (not files):
         raise InputError("Name the data: either --dataset_name, or --train_file and perhaps --validation_file.")
-    if dataset_name is not None:
-        try:
-            loaded = load_dataset(dataset_name, dataset_config_name, streaming=streaming, cache_dir=cache_dir)
-        except (OSError, ValueError) as error:
-            raise InputError(f"The data set {dataset_name} cannot be loaded from the Hub: {error}") from error
-    else:
-        files = {"train": train_files, "validation": validation_files}
-        files = {split: paths for split, paths in files.items() if paths}
-        kinds = {split: file_kind(paths) for split, paths in files.items()}
-        sample_by = {"sample_by": "line" if line_by_line else "paragraph"}
-        loaded = {
-            split: read_files(
-                paths, streaming=streaming, cache_dir=cache_dir, **(sample_by if kinds[split] == "txt" else {})
-            )
-            for split, paths in files.items()
-        }
+    options = {"streaming": streaming, "access": access}
+    given: Mapping = files or load_data(dataset_name=dataset_name, dataset_config_name=dataset_config_name, **options)
+    held_apart = "validation" in given
+    if "train" not in given and (train or not held_apart):
+        raise InputError("There are no training data: give --train_file, or a data set with a split 'train'.")
+    needed = {"train": train or not held_apart, "validation": validate and held_apart}
+    if files:
+        named = {split: files[split] for split in needed if needed[split]}
+        given = load_data(files=named, lines=line_by_line, text_columns=[text_column], **options)
+    splits = {
+        split: text_rows(given[split], text_column, f"the {split} data", access) for split in needed if needed[split]
+    }
 
-    splits = {}
-    for split in ("train", "validation"):
-        if split not in loaded:
-            continue
-        # A stream may not know its columns before its first row.
-        columns = loaded[split].column_names or list(next(iter(loaded[split]), {}))
-        if text_column not in columns:
+    if streaming and (validate or not held_apart):
+        count = max_eval_samples or 1000
+        with reading(["The stream"], "text"):
+            rows = list(itertools.islice(splits["validation" if held_apart else "train"], count + (not held_apart)))
+        if not held_apart and len(rows) <= count:
             raise InputError(
-                f"The {split} data has no column {text_column!r} but {', '.join(columns) or 'nothing at all'}. Name "
-                f"the one with the text by --text_column."
+                f"The stream has no text behind the first {count}, which are held out: lower --max_eval_samples, give "
+                f"more text, or give a --validation_file."
             )
-        splits[split] = loaded[split].select_columns([text_column])
-        if text_column != "text":
-            splits[split] = splits[split].rename_column(text_column, "text")
-
-    if "train" not in splits:
-        raise InputError("There are no training data: give --train_file.")
-    if "validation" not in splits and streaming:
-        held_out = max_eval_samples or 1000
-        splits["validation"] = splits["train"].take(held_out)
-        splits["train"] = splits["train"].skip(held_out)
-    elif "validation" not in splits:
-        if len(splits["train"]) < 2:
+        splits["validation"] = Dataset.from_list(rows[:count], features=TEXT_FEATURES)
+        if not held_apart:
+            splits["train"] = splits["train"].skip(count)
+    elif not held_apart:
+        number = len(splits["train"])
+        if number < 2:
             raise InputError("A single document cannot be split in two: give a --validation_file.")
-        share = validation_split_percentage / 100
-        check_share(share)
-        parts = splits["train"].train_test_split(test_size=share, seed=seed)
+        if math.ceil(number * validation_split_percentage / 100) >= number:
+            raise InputError(
+                f"{validation_split_percentage} % of {number} documents leave none to train on: lower "
+                f"--validation_split_percentage, or give a --validation_file."
+            )
+        parts = splits["train"].train_test_split(test_size=validation_split_percentage / 100, seed=seed)
         splits = {"train": parts["train"], "validation": parts["test"]}
-    if streaming:
-        rows = list(splits["validation"].take(max_eval_samples or 1000))
-        splits["validation"] = Dataset.from_list(rows)
-    elif max_eval_samples is not None:
-        splits["validation"] = splits["validation"].select(range(min(max_eval_samples, len(splits["validation"]))))
-    return IterableDatasetDict(splits) if streaming else DatasetDict(splits)
+    if validate and not streaming and max_eval_samples is not None:
+        splits["validation"] = splits["validation"].take(min(max_eval_samples, len(splits["validation"])))
+    return {split: splits[split] for split, asked in (("train", train), ("validation", validate)) if asked}
 
 
-def check_share(share: float):
+def text_rows(
+    data: Dataset | IterableDataset, text_column: str, where: str, access: Access = Access()
+) -> Dataset | IterableDataset:
     """
+    A data set's column of text as its only one, "text": numbers as they are written, None where there is nothing.
+
+    Args:
+        where: The data in words, for a sentence on what is wrong with them.
+
     Raises:
-        InputError: If a share to hold out is none of the training data or all of them.
+        InputError: If there is no such column, or (of a stream while it is read) it has something else than text.
     """
-    if not 0 < share < 1:
+    # A stream may not know its columns before its first row.
+    columns = data.column_names or list(next(iter(data), {}))
+    if text_column not in columns:
         raise InputError(
-            f"--validation_split_percentage is above 0 and below 100, got {share * 100:g}; to train on all of the "
-            f"data, give a --validation_file."
+            f"There is no column {text_column!r} in {where} but {', '.join(columns) or 'nothing at all'}: name the one "
+            f"with the text by --text_column."
         )
+    data = data.select_columns([text_column])
+    data = data if text_column == "text" else data.rename_column(text_column, "text")
+    if getattr((data.features or {}).get("text"), "dtype", None) in ("string", "large_string", "string_view"):
+        return data
+    function = partial(_as_text, name=f"The column {text_column!r} of {where}")
+    options = {} if isinstance(data, IterableDataset) else {"load_from_cache_file": not access.overwrite_cache}
+    return data.map(function, features=TEXT_FEATURES, **options)
+
+
+def _as_text(row: dict, name: str) -> dict[str, str | None]:
+    value = row["text"]
+    if isinstance(value, list | dict | bytes):
+        raise InputError(f"{name} has a {type(value).__name__} in it and must be text: name another by --text_column.")
+    # What is not equal to itself is what pandas writes for a missing number.
+    return {"text": None if value is None or value != value else str(value)}
 
 
 def tokenize(
-    texts: DatasetDict | IterableDatasetDict,
+    texts: Mapping[str, Dataset | IterableDataset],
     tokenizer: PreTrainedTokenizerBase,
     max_seq_length: int,
     *,
@@ -117,10 +150,11 @@ def tokenize(
     max_train_samples: int | None = None,
     num_proc: int | None = None,
     seed: int = 0,
-) -> tuple[Dataset | SequenceStream, Dataset]:
+    access: Access = Access(),
+) -> tuple[Dataset | SequenceStream | None, Dataset | None]:
     """
-    What `load_texts` gave as training and validation sequences, packed or line by line. No validation token is left
-    out; of the training sequences the first `max_train_samples` are kept.
+    What `load_texts` gave as training and validation sequences, packed or line by line; None for a part that it did not
+    give. No validation token is left out; of the training sequences the first `max_train_samples` are kept.
 
     Args:
         causal: Pack for a causal language model (`pack_causal`), which has no lines and no offsets.
@@ -128,93 +162,99 @@ def tokenize(
         seed: Of the order of a stream.
 
     Returns:
-        Columns "input_ids" and, unless `causal`, "special_tokens_mask"; the training sequences of a stream are a
-        `SequenceStream`.
+        Arrays "input_ids" and perhaps "offset_mapping"; the training sequences of a stream are a `SequenceStream`.
 
     Raises:
-        InputError: If no sequence comes out.
+        InputError: If no sequence comes out, or the tokenizer lacks what these sequences need.
     """
+    if offsets and not tokenizer.is_fast:
+        raise InputError("The tokenizer does not know where its tokens stand: leave out --whole_word_mask.")
     make = pack_causal if causal else partial(tokenize_lines if line_by_line else pack, offsets=offsets)
 
-    def sequences(documents: Dataset, keep_remainder: bool) -> Dataset:
-        return documents.map(
-            lambda batch: make(batch["text"], tokenizer, max_seq_length, keep_remainder=keep_remainder),
+    def sequences(documents: Dataset, part: str) -> Dataset:
+        function = partial(make, tokenizer=tokenizer, max_seq_length=max_seq_length, keep_remainder=part != "training")
+        # A thousand texts, or fewer long ones.
+        batch_size = BATCH_BYTES * documents.data.num_rows // max(documents.data.nbytes, 1)
+        made = documents.with_format("arrow").map(
+            partial(_table, make=function),
             batched=True,
+            batch_size=max(1, min(1000, batch_size)),
             remove_columns=["text"],
             num_proc=num_proc,
+            load_from_cache_file=not access.overwrite_cache,
             desc="Tokenizing",
         )
+        if len(made) == 0 and (line_by_line or part != "training" or not any(map(_has_text, documents["text"]))):
+            raise InputError(f"The {part} text is blank: give a file, or name a --text_column, with words in it.")
+        if len(made) == 0:
+            remedy = "or lower --block_size" if causal else "lower --max_seq_length, or use --line_by_line"
+            raise InputError(
+                f"The {part} text does not fill one sequence of {max_seq_length} tokens: give more text, {remedy}."
+            )
+        return made.with_format("numpy")
 
-    validation = sequences(texts["validation"], keep_remainder=True)
-    if isinstance(texts["train"], IterableDataset):
-        train = SequenceStream(
-            texts["train"],
-            lambda documents: make(documents, tokenizer, max_seq_length),
-            max_samples=max_train_samples,
-            seed=seed,
-        )
-    else:
-        train = sequences(texts["train"], keep_remainder=False)
+    train = texts.get("train")
+    validation = sequences(texts["validation"], "validation") if "validation" in texts else None
+    if isinstance(train, IterableDataset):
+        function = partial(make, tokenizer=tokenizer, max_seq_length=max_seq_length)
+        train = SequenceStream(train, function, max_samples=max_train_samples, seed=seed)
+    elif train is not None:
+        train = sequences(train, "training")
         if max_train_samples is not None:
             train = train.take(min(max_train_samples, len(train)))
-        _check_not_empty("training", train, max_seq_length, causal)
-    _check_not_empty("validation", validation, max_seq_length, causal)
     return train, validation
 
 
-def _check_not_empty(name: str, sequences: Dataset, max_seq_length: int, causal: bool):
-    if len(sequences) == 0:
-        remedy = "or lower --block_size" if causal else "lower --max_seq_length, or use --line_by_line"
-        raise InputError(
-            f"The {name} text does not fill one sequence of {max_seq_length} tokens: give more text, {remedy}."
-        )
+def _table(documents: pa.Table, make: Callable[[Iterable[str | None]], Sequences]) -> pa.Table:
+    """Sequences as a table: lists of numbers, or of pairs of them."""
+    columns = {}
+    for name, rows in make(text.as_py() for text in documents["text"]).items():
+        borders = np.cumsum([0, *map(len, rows)], dtype=np.int32)
+        pairs = name == "offset_mapping"
+        values = pa.array(np.concatenate([np.empty((0, 2) if pairs else 0, np.int32), *rows]).reshape(-1))
+        values = pa.FixedSizeListArray.from_arrays(values, 2) if pairs else values
+        columns[name] = pa.ListArray.from_arrays(pa.array(borders), values)
+    return pa.table(columns)
 
 
 def pack(
-    documents: list[str | None],
+    documents: Iterable[str | None],
     tokenizer: PreTrainedTokenizerBase,
     max_seq_length: int,
     *,
     offsets: bool = False,
     keep_remainder: bool = False,
-) -> dict[str, list]:
+) -> Sequences:
     """
     Documents laid end to end, [SEP] between them, and cut into sequences [CLS] ... [SEP] of exactly `max_seq_length`
     tokens: no padding, no truncation. What is left at the end, less than one sequence, is dropped, or, with
     `keep_remainder`, kept as a shorter one.
 
     Returns:
-        "input_ids", "special_tokens_mask" (1 where nothing may be masked) and perhaps "offset_mapping", a list each.
+        "input_ids" [m] and perhaps "offset_mapping" [m, 2] of each sequence.
     """
-    encoded = _encode(documents, tokenizer, offsets=offsets, add_special_tokens=False)
-    ids: list[int] = []
-    spans: list[tuple[int, int]] = []
-    for i, document in enumerate(encoded["input_ids"]):
-        # Between documents, not after the last: each sequence ends in a [SEP] of its own.
-        ids += ([tokenizer.sep_token_id] if ids else []) + document
-        if offsets:
-            spans += ([(0, 0)] if spans else []) + encoded["offset_mapping"][i]
+    between = np.array([tokenizer.sep_token_id], dtype=np.int32)
+    # Between documents, not after the last: each sequence ends in a [SEP] of its own.
+    ids, spans = _lay_end_to_end(documents, tokenizer, between, offsets=offsets)
+    ids, spans = ids[1:], spans[1:]
     body = max_seq_length - 2
     starts = range(0, len(ids) if keep_remainder else len(ids) // body * body, body)
-    packed = {
-        "input_ids": [[tokenizer.cls_token_id, *ids[start : start + body], tokenizer.sep_token_id] for start in starts],
-    }
+    first, nowhere = np.array([tokenizer.cls_token_id], dtype=np.int32), np.zeros((1, 2), dtype=np.int32)
+    packed = {"input_ids": [np.concatenate([first, ids[start : start + body], between]) for start in starts]}
     if offsets:
-        packed["offset_mapping"] = [[(0, 0), *spans[start : start + body], (0, 0)] for start in starts]
-    special = set(tokenizer.all_special_ids) - {tokenizer.unk_token_id}
-    packed["special_tokens_mask"] = [[int(token in special) for token in row] for row in packed["input_ids"]]
+        packed["offset_mapping"] = [np.concatenate([nowhere, spans[start : start + body], nowhere]) for start in starts]
     return packed
 
 
 def pack_causal(
-    documents: list[str | None],
+    documents: Iterable[str | None],
     tokenizer: PreTrainedTokenizerBase,
-    block_size: int,
+    max_seq_length: int,
     *,
     keep_remainder: bool = False,
-) -> dict[str, list]:
+) -> Sequences:
     """
-    Documents laid end to end, the end-of-text token in front of each, and cut into blocks of exactly `block_size`
+    Documents laid end to end, the end-of-text token in front of each, and cut into blocks of exactly `max_seq_length`
     tokens. What is left at the end is dropped, or, with `keep_remainder`, kept as a shorter block.
 
     Every token of every document is predicted once and no more: the first of a document from the end-of-text token,
@@ -223,14 +263,105 @@ def pack_causal(
     anywhere, as a prompt does.
 
     Returns:
-        "input_ids".
+        "input_ids" [m] of each block.
     """
-    ids: list[int] = []
-    for document in _encode(documents, tokenizer, offsets=False, add_special_tokens=False)["input_ids"]:
-        ids += [end_of_text(tokenizer), *document]
-    predictions, step = len(ids) - 1, block_size - 1
+    ids, _ = _lay_end_to_end(documents, tokenizer, np.array([end_of_text(tokenizer)], dtype=np.int32))
+    predictions, step = len(ids) - 1, max_seq_length - 1
     starts = range(0, predictions if keep_remainder else predictions // step * step, step)
-    return {"input_ids": [ids[start : start + block_size] for start in starts]}
+    return {"input_ids": [ids[start : start + max_seq_length] for start in starts]}
+
+
+def tokenize_lines(
+    texts: Iterable[str | None],
+    tokenizer: PreTrainedTokenizerBase,
+    max_seq_length: int,
+    *,
+    offsets: bool = False,
+    keep_remainder: bool = False,
+) -> Sequences:
+    """Each text that is not blank as one sequence [CLS] ... [SEP], truncated; columns as those of `pack`."""
+    lines: Sequences = {name: [] for name in ["input_ids", *(["offset_mapping"] if offsets else [])]}
+    for group in in_batches(filter(_has_text, texts), GROUP_SIZE):
+        for ids, spans in _encode(group, tokenizer, offsets=offsets, truncation=True, max_length=max_seq_length):
+            lines["input_ids"].append(ids)
+            if offsets:
+                lines["offset_mapping"].append(spans)
+    return lines
+
+
+def _lay_end_to_end(
+    documents: Iterable[str | None], tokenizer: PreTrainedTokenizerBase, border: np.ndarray, *, offsets: bool = False
+) -> tuple[np.ndarray, np.ndarray]:
+    """The tokens of all documents, `border` in front of each, and, with `offsets`, where in its document each is."""
+    nowhere = np.zeros((1, 2), dtype=np.int32)
+    ids, spans = [np.empty(0, dtype=np.int32)], [nowhere[:0]]
+    pieces = ((place, piece) for text in filter(_has_text, documents) for place, piece in cut(text, tokenizer))
+    for group in in_batches(pieces, GROUP_SIZE, size_of=lambda item: len(item[1])):
+        encoded = _encode([piece for _, piece in group], tokenizer, offsets=offsets, add_special_tokens=False)
+        for (place, _), (piece_ids, piece_spans) in zip(group, encoded):
+            ids += [border, piece_ids] if place == 0 else [piece_ids]
+            spans += [nowhere, piece_spans] if place == 0 else [piece_spans + place]
+    return np.concatenate(ids), np.concatenate(spans) if offsets else nowhere
+
+
+def cut(text: str, tokenizer: PreTrainedTokenizerBase) -> Iterator[tuple[int, str]]:
+    """
+    A text longer than `GROUP_SIZE` in pieces of about a quarter of that, whose tokens are together those of the whole,
+    each with its place in the text. Where the tokenizer has another way with the beginning of a text than with its
+    middle, it is not cut.
+    """
+    start = 0
+    while len(text) - start > GROUP_SIZE:
+        places = (match.start() for match in _CUT.finditer(text, start + GROUP_SIZE // 4))
+        # A tokenizer that joins what stands on both sides of one place may not do so of another.
+        end = next((place for place in itertools.islice(places, 16) if _is_border(text, place, tokenizer)), None)
+        if end is None:
+            break
+        yield start, text[start:end]
+        start = end
+    yield start, text[start:]
+
+
+def _is_border(text: str, place: int, tokenizer: PreTrainedTokenizerBase) -> bool:
+    """Whether the tokens around a place of a text are the same if it is cut there."""
+    left, right = text[max(0, place - _SURROUNDINGS) : place], text[place : place + _SURROUNDINGS]
+    before, after, whole = tokenizer([left, right, left + right], add_special_tokens=False, verbose=False)["input_ids"]
+    return before + after == whole
+
+
+def _encode(
+    texts: list[str], tokenizer: PreTrainedTokenizerBase, *, offsets: bool, **options
+) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Of each text the tokens [m] and, with `offsets`, from which to which character each goes [m, 2]; else none."""
+    # A tokenizer warns of documents longer than a sequence unless told not to.
+    encoded = tokenizer(
+        texts,
+        return_offsets_mapping=offsets,
+        return_attention_mask=False,
+        return_token_type_ids=False,
+        verbose=False,
+        **options,
+    )
+    for i, ids in enumerate(encoded["input_ids"]):
+        spans = encoded["offset_mapping"][i] if offsets else []
+        yield np.array(ids, dtype=np.int32), np.array(spans, dtype=np.int32).reshape(-1, 2)
+
+
+def _has_text(text: str | None) -> bool:
+    return bool(text) and not text.isspace()
+
+
+def check_special_tokens(tokenizer: PreTrainedTokenizerBase, *names: str):
+    """
+    Raises:
+        InputError: If the tokenizer lacks a special token, one of "cls", "sep", "mask" and "pad".
+    """
+    missing = [f"[{name.upper()}]" for name in names if getattr(tokenizer, f"{name}_token_id") is None]
+    if missing:
+        raise InputError(
+            f"The tokenizer has no {' and no '.join(missing)}, which masked language modeling needs: take another by "
+            f"--tokenizer_name, or leave that out to have one trained."
+        )
 
 
 def end_of_text(tokenizer: PreTrainedTokenizerBase) -> int:
@@ -248,30 +379,4 @@ def end_of_text(tokenizer: PreTrainedTokenizerBase) -> int:
 
 def count_bytes(documents: Iterable[str | None]) -> int:
     """The UTF-8 bytes of what `pack_causal` packs: of the documents that are not blank."""
-    return sum(len(text.encode("utf-8")) for text in documents if text and not text.isspace())
-
-
-def tokenize_lines(
-    texts: list[str | None],
-    tokenizer: PreTrainedTokenizerBase,
-    max_seq_length: int,
-    *,
-    offsets: bool = False,
-    keep_remainder: bool = False,
-) -> dict[str, list]:
-    """Each text that is not blank as one sequence [CLS] ... [SEP], truncated; columns as those of `pack`."""
-    return _encode(
-        texts, tokenizer, offsets=offsets, truncation=True, max_length=max_seq_length, return_special_tokens_mask=True
-    )
-
-
-def _encode(
-    texts: list[str | None], tokenizer: PreTrainedTokenizerBase, *, offsets: bool, **options
-) -> dict[str, list]:
-    """What the tokenizer says of the texts that are not blank."""
-    texts = [text for text in texts if text and not text.isspace()]
-    columns = ["input_ids", *(["offset_mapping"] if offsets else [])]
-    columns += ["special_tokens_mask"] if "return_special_tokens_mask" in options else []
-    # A tokenizer takes no empty list; and it warns of documents longer than a sequence unless told not to.
-    encoded = tokenizer(texts, return_offsets_mapping=offsets, verbose=False, **options) if texts else {}
-    return {column: list(encoded.get(column, [])) for column in columns}
+    return sum(len(text.encode("utf-8")) for text in documents if _has_text(text))

@@ -19,6 +19,7 @@ are the same, but for exact ties.
 import argparse
 import io
 import itertools
+import os
 import re
 import sys
 from collections.abc import Iterable, Iterator
@@ -28,7 +29,7 @@ from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_token
 from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 from ..errors import InputError
-from .files import file_kind, read_files
+from .files import COMPRESSIONS, FILE_KINDS, GROUP_SIZE, file_kind, load_data, read_files, reading
 
 # The position in this list is the id; GMLPConfig's defaults name the same ids.
 SPECIAL_TOKENS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
@@ -57,14 +58,7 @@ _NUM_THREADS = 16
 
 
 def train_tokenizer(
-    texts: Iterable[str],
-    *,
-    vocab_size: int = 32000,
-    model_type: str = "unigram",
-    byte_fallback: bool = True,
-    character_coverage: float = 0.9995,
-    max_length: int = 512,
-    input_sentence_size: int = 10_000_000,
+    texts: Iterable[str], *, model_type: str = "unigram", max_length: int = 512, **options
 ) -> PreTrainedTokenizerFast:
     """Train a tokenizer and return it ready for use: `save_pretrained` writes it, `AutoTokenizer` loads it.
 
@@ -72,33 +66,11 @@ def train_tokenizer(
     texts in the same order give the same tokenizer. See the module's text for what encoding keeps.
 
     Args:
-        texts: Texts of any length, read once: a list, a generator, a streamed column. A text is cut at line ends and
-            control characters and then at a space before every 1,000 characters, so that no part of it is left out.
-        vocab_size: Number of tokens, special and byte tokens included.
-        model_type: "unigram" or "bpe".
-        byte_fallback: Whether a character outside the vocabulary becomes bytes (256 of the tokens) or [UNK].
-        character_coverage: Share of the corpus' characters that get a token of their own, from 0.98 to 1.
-            Printable ASCII always does.
         max_length: The tokenizer's `model_max_length`: where `truncation=True` cuts, special tokens included.
-        input_sentence_size: Lines to train on, above 100; 0 for all. Of a longer corpus a random sample of that many is
-            kept (sentencepiece fixes the seed), and the corpus is still read to its end. Ten million lines of web text
-            take some gigabytes of memory.
-
-    Raises:
-        InputError: If an option is out of range, there is no text, or `vocab_size` does not fit the corpus (the
-            message then names the size that would).
-        TypeError: If `texts` is a single string or yields something else than strings.
-        ImportError: If sentencepiece is not installed.
+        texts, model_type, options: Arguments of `train_sentencepiece`, which also says what is raised.
     """
-    _check_max_length(max_length)
-    model = train_sentencepiece(
-        texts,
-        vocab_size=vocab_size,
-        model_type=model_type,
-        byte_fallback=byte_fallback,
-        character_coverage=character_coverage,
-        input_sentence_size=input_sentence_size,
-    )
+    check_options(max_length=max_length)
+    model = train_sentencepiece(texts, model_type=model_type, **options)
     return convert_sentencepiece(model, model_type=model_type, max_length=max_length)
 
 
@@ -111,25 +83,30 @@ def train_sentencepiece(
     character_coverage: float = 0.9995,
     input_sentence_size: int = 10_000_000,
 ) -> bytes:
-    """Train the SentencePiece model under `train_tokenizer`, with the same arguments and errors.
+    """Train the SentencePiece model under `train_tokenizer`.
+
+    Args:
+        texts: Texts of any length, read once: a list, a generator, a streamed column. A text is cut at line ends and
+            control characters and then at a space before every 1,000 characters, so that no part of it is left out.
+        vocab_size: Number of tokens, special and byte tokens included.
+        model_type: "unigram" or "bpe".
+        byte_fallback: Whether a character outside the vocabulary becomes bytes (256 of the tokens) or [UNK].
+        character_coverage: Share of the corpus' characters that get a token of their own, from 0.98 to 1.
+            Printable ASCII always does.
+        input_sentence_size: Lines to train on, above 100; 0 for all. Of a longer corpus a random sample of that many is
+            kept (sentencepiece fixes the seed), and the corpus is still read to its end. Ten million lines of web text
+            take some gigabytes of memory.
 
     Returns:
         The serialized model: what `sentencepiece.SentencePieceProcessor(model_proto=...)` opens.
+
+    Raises:
+        InputError: If an option is out of range, there is no text, `vocab_size` does not fit the corpus (the message
+            then names the size that would), or sentencepiece is not installed.
+        TypeError: If `texts` is a single string or yields something else than strings.
     """
     spm = _import_sentencepiece()
-    _check_model_type(model_type)
-    if not 0.98 <= character_coverage <= 1:
-        raise InputError(f"character_coverage is {character_coverage}: sentencepiece takes 0.98 to 1.")
-    if input_sentence_size != 0 and input_sentence_size <= 100:
-        raise InputError(f"input_sentence_size is {input_sentence_size}: use 0 (all lines) or more than 100.")
-    smallest = len(SPECIAL_TOKENS) + len(LINE_TOKENS) + 256 * byte_fallback + len(PRINTABLE_ASCII) + 1
-    if vocab_size < smallest:
-        bytes_kept = "256 bytes, " if byte_fallback else ""
-        raise InputError(
-            f"vocab_size is {vocab_size}, too small: {len(SPECIAL_TOKENS)} special tokens, {len(LINE_TOKENS)} line "
-            f"tokens, {bytes_kept}printable ASCII and the space already take {smallest}."
-        )
-
+    check_options(vocab_size, model_type, byte_fallback, character_coverage, input_sentence_size)
     sentences = _training_sentences(texts)
     first = next(sentences, None)
     if first is None:
@@ -177,20 +154,17 @@ def train_sentencepiece(
 def convert_sentencepiece(
     model: bytes, *, model_type: str = "unigram", max_length: int = 512
 ) -> PreTrainedTokenizerFast:
-    """Turn a model of `train_sentencepiece` into a fast tokenizer that gives the same ids.
+    """Turn a serialized model of `train_sentencepiece` into a fast tokenizer that gives the same ids.
 
     Args:
-        model: The serialized model.
-        model_type: The type it was trained as, "unigram" or "bpe".
-        max_length: The tokenizer's `model_max_length`.
+        model_type, max_length: As for `train_tokenizer`.
 
     Raises:
-        InputError: If the model was trained with other special tokens, or an option is out of range.
-        ImportError: If sentencepiece is not installed.
+        InputError: If the model was trained with other special tokens, an option is out of range, or sentencepiece is
+            not installed.
     """
     spm = _import_sentencepiece()
-    _check_model_type(model_type)
-    _check_max_length(max_length)
+    check_options(model_type=model_type, max_length=max_length)
     processor = spm.SentencePieceProcessor(model_proto=model)
     ids = range(processor.get_piece_size())
     pieces = [processor.id_to_piece(i).replace("▁", " ") for i in ids]
@@ -259,9 +233,6 @@ def byte_tokenizer(max_length: int = 512) -> PreTrainedTokenizerFast:
     A tokenizer with a token for every byte of UTF-8, id `FIRST_BYTE` + byte, and no training: for language models that
     are measured in bits per byte. Decoding gives back exactly the text that was encoded. [PAD] is 0, and [SEP], which
     stands between documents, 1; written out in a text they are letters like any other.
-
-    Args:
-        max_length: The tokenizer's `model_max_length`.
     """
     # The characters by which `tokenizers` writes bytes: the byte's own where it can be printed, else one further up.
     printed = [byte for byte in range(256) if chr(byte).isprintable() and chr(byte) != " "]
@@ -305,57 +276,53 @@ def open_ended(tokenizer: PreTrainedTokenizerBase) -> PreTrainedTokenizerBase:
     )
 
 
-def read_texts(paths: Iterable[str | Path], *, text_column: str = "text") -> Iterator[str]:
-    """Read the texts of local files one after another, without loading a file whole.
-
-    Args:
-        paths: .txt (one text a line), .json, .jsonl, .csv, .tsv or .parquet files,
-            each also compressed as .gz, .bz2, .xz or .zst.
-        text_column: The column that holds the text, in all but plain text files. Empty rows are passed over.
-
-    Yields:
-        One text a row, or a line of a plain text file without its line end.
-
-    Raises:
-        InputError: At once if a file is missing, empty, a folder or of an unknown type; while reading if it cannot be
-            read as that type or lacks the column.
-    """
-    if isinstance(paths, str | Path):
-        paths = [paths]
-    paths = [Path(path) for path in paths]
-    if not paths:
-        raise InputError("No file was given to read texts from.")
-    kinds = [file_kind([path]) for path in paths]
-    return itertools.chain.from_iterable(map(_read_file, paths, kinds, itertools.repeat(text_column)))
-
-
-def read_dataset_texts(
-    name: str,
-    config_name: str | None = None,
+def read_texts(
+    paths: str | Path | Iterable[str | Path] = (),
     *,
+    dataset_name: str | None = None,
+    dataset_config_name: str | None = None,
     split: str = "train",
     streaming: bool = True,
     text_column: str = "text",
 ) -> Iterator[str]:
-    """Read the texts of a data set on the Hugging Face hub, or of a local folder that `load_dataset` opens.
+    """Read the texts of local files one after another, without loading a file whole, or those of a data set.
 
     Args:
-        name: Name of the data set, as in "allenai/c4".
-        config_name: Its configuration, as in "en" or "realnewslike".
-        split: The split to read.
-        streaming: Whether to read over the network as texts are asked for, or to download the data set first.
-        text_column: The column that holds the text. Empty rows are passed over.
+        paths: Files of the kinds of `hf_gmlp.data.files`, also of several. Every line of a .txt file is a text.
+        dataset_name, dataset_config_name, split: A data set on the Hub, or a folder that `load_dataset` opens.
+        streaming: Whether to read it over the network as texts are asked for, or to download it first.
+        text_column: The column that holds the text, in all but plain text files.
+
+    Yields:
+        The texts that are not blank.
 
     Raises:
-        InputError: If the data set cannot be opened; while reading if the column is missing or holds no text.
+        InputError: At once if nothing or both are named, a file is missing, empty, a folder or of an unknown kind, or
+            the data set cannot be had; while reading if something cannot be read, or there is no such column of text.
     """
-    from datasets import load_dataset
+    # Takes seconds, which `hf-gmlp --help` does without.
+    from .text import text_rows
 
-    try:
-        rows = load_dataset(name, config_name, split=split, streaming=streaming)
-    except Exception as error:
-        raise InputError(f"The data set {name} could not be opened: {error}") from error
-    return _column_texts(rows, text_column, f"The data set {name}")
+    paths = [paths] if isinstance(paths, str | Path) else list(paths)
+    if (dataset_name is None) == (not paths):
+        raise InputError("Give either files or --dataset_name: the text to train on comes from one of them.")
+    sources, loaded = [(path, file_kind([path])) for path in paths], {}
+    if dataset_name is not None:
+        loaded = load_data(dataset_name=dataset_name, dataset_config_name=dataset_config_name, streaming=streaming)
+        if split not in loaded:
+            raise InputError(f"{dataset_name} has no split {split!r}: give --split, one of {', '.join(loaded)}.")
+
+    def read() -> Iterator[str]:
+        # Each file is opened when the one before is through.
+        for name, kind in sources or [(dataset_name, "text")]:
+            data = loaded or {split: read_files([name], streaming=True, lines=True, text_columns=[text_column])}
+            column = "text" if kind == "txt" else text_column
+            with reading([name], kind):
+                for row in text_rows(data[split], column, str(name)):
+                    if row["text"] and not row["text"].isspace():
+                        yield row["text"]
+
+    return read()
 
 
 def characters_per_token(tokenizer: PreTrainedTokenizerFast, texts: Iterable[str]) -> float:
@@ -375,95 +342,65 @@ def characters_per_token(tokenizer: PreTrainedTokenizerFast, texts: Iterable[str
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of `hf-gmlp train-tokenizer` to a parser."""
     source = parser.add_argument_group("text to train on (files, or a data set)")
-    source.add_argument(
-        "files",
-        nargs="*",
-        metavar="FILES",
-        help="txt, json, jsonl, csv, tsv or parquet, also as gz, bz2, xz, zst",
-    )
+    kinds = f"{', '.join(FILE_KINDS)}, each also as {', '.join(COMPRESSIONS)}"
+    source.add_argument("files", nargs="*", metavar="FILES", help=kinds)
     source.add_argument("--dataset_name", metavar="NAME", help="a data set on the hub, as allenai/c4")
     source.add_argument("--dataset_config_name", metavar="NAME", help="its configuration, as en")
-    source.add_argument("--split", default="train", help="its split (default: train)")
-    source.add_argument(
-        "--streaming", action="store_true", help="read the data set over the network, without downloading it first"
-    )
+    source.add_argument("--split", default="train", help="its split (default: %(default)s)")
+    source.add_argument("--streaming", action="store_true", help="read it over the network, without downloading it")
     source.add_argument("--text_column", default="text", metavar="NAME", help="column of the text (default: text)")
     source.add_argument("--max_samples", type=int, metavar="N", help="stop after N texts (default: read all)")
 
     options = parser.add_argument_group("tokenizer")
-    options.add_argument("--vocab_size", type=int, default=32000, metavar="N", help="tokens (default: 32000)")
-    options.add_argument("--model_type", choices=MODEL_TYPES, default="unigram", help="default: unigram")
-    options.add_argument(
-        "--no_byte_fallback", action="store_true", help="make unknown characters [UNK] instead of bytes"
-    )
-    options.add_argument(
-        "--character_coverage",
-        type=float,
-        default=0.9995,
-        metavar="P",
-        help="share of characters with a token of their own (default: 0.9995)",
-    )
-    options.add_argument(
-        "--max_length", type=int, default=512, metavar="N", help="tokens where truncation cuts (default: 512)"
-    )
-    options.add_argument(
-        "--input_sentence_size",
-        type=int,
-        default=10_000_000,
-        metavar="N",
-        help="train on a random sample of N lines if there are more; 0: on all (default: 10000000)",
-    )
+    options.add_argument("--model_type", choices=MODEL_TYPES, default="unigram", help="default: %(default)s")
+    options.add_argument("--no_byte_fallback", action="store_true", help="unknown characters are [UNK], not bytes")
+    for name, default, text in (
+        ("vocab_size", 32000, "tokens"),
+        ("character_coverage", 0.9995, "share of characters with a token of their own"),
+        ("max_length", 512, "tokens where truncation cuts"),
+        ("input_sentence_size", 10_000_000, "train on a random sample of N lines if there are more; 0: on all"),
+    ):
+        text = f"{text} (default: %(default)s)"
+        options.add_argument(f"--{name}", type=type(default), default=default, metavar="N", help=text)
     parser.add_argument("--output_dir", required=True, metavar="FOLDER", help="where to save the tokenizer")
 
 
 def main(args: argparse.Namespace) -> None:
     """Run `hf-gmlp train-tokenizer`: read, train, save, report.
 
-    Args:
-        args: The options of `add_arguments`.
-
     Raises:
-        InputError: If an option or the text does not fit, or the output folder already holds a tokenizer.
+        InputError: If an option or the text does not fit, or the output folder cannot be written or already holds a
+            tokenizer.
     """
-    output_dir = Path(args.output_dir)
-    if bool(args.files) == bool(args.dataset_name):
-        raise InputError("Give either FILES or --dataset_name: the text to train on comes from one of them.")
+    names = ("vocab_size", "model_type", "character_coverage", "input_sentence_size", "max_length")
+    options = {name: getattr(args, name) for name in names} | {"byte_fallback": not args.no_byte_fallback}
+    check_options(**options)
     if args.max_samples is not None and args.max_samples < 1:
-        raise InputError(f"--max_samples is {args.max_samples}: it has to be 1 or more.")
-    if output_dir.is_file():
-        raise InputError(f"--output_dir {output_dir} is a file: name a folder.")
+        raise InputError(f"--max_samples must be at least 1, got {args.max_samples}.")
+    output_dir = Path(args.output_dir)
+    folder = next(path for path in (output_dir.absolute(), *output_dir.absolute().parents) if path.exists())
+    if not folder.is_dir() or not os.access(folder, os.W_OK | os.X_OK):
+        raise InputError(f"--output_dir {output_dir} cannot be written, because {folder} is a file or not yours.")
     if any((output_dir / name).exists() for name in ("tokenizer.json", "tokenizer_config.json")):
         raise InputError(f"{output_dir} already holds a tokenizer: choose another --output_dir, or delete it first.")
 
-    if args.dataset_name:
-        texts = read_dataset_texts(
-            args.dataset_name,
-            args.dataset_config_name,
-            split=args.split,
-            streaming=args.streaming,
-            text_column=args.text_column,
-        )
-    else:
-        texts = read_texts(args.files, text_column=args.text_column)
-    counted = _CountedTexts(itertools.islice(texts, args.max_samples))
-    tokenizer = train_tokenizer(
-        counted,
-        vocab_size=args.vocab_size,
-        model_type=args.model_type,
-        byte_fallback=not args.no_byte_fallback,
-        character_coverage=args.character_coverage,
-        max_length=args.max_length,
-        input_sentence_size=args.input_sentence_size,
+    texts = read_texts(
+        args.files,
+        dataset_name=args.dataset_name,
+        dataset_config_name=args.dataset_config_name,
+        split=args.split,
+        streaming=args.streaming,
+        text_column=args.text_column,
     )
+    counted = _CountedTexts(itertools.islice(texts, args.max_samples))
+    tokenizer = train_tokenizer(counted, **options)
     tokenizer.save_pretrained(output_dir)
 
     fallback = "unknown characters become [UNK]" if args.no_byte_fallback else "byte fallback"
+    share = characters_per_token(tokenizer, counted.sample)
     print(f"vocabulary:           {len(tokenizer):,} tokens ({args.model_type}, {fallback})")
     print(f"documents read:       {counted.number:,} (rows, or lines of plain text)")
-    print(
-        f"characters per token: {characters_per_token(tokenizer, counted.sample):.2f} "
-        f"on the first {len(counted.sample):,} documents"
-    )
+    print(f"characters per token: {share:.2f} on the first {len(counted.sample):,} documents")
     print(f"saved in:             {output_dir}")
     print(f'load it with:         AutoTokenizer.from_pretrained("{output_dir}")')
 
@@ -471,30 +408,47 @@ def main(args: argparse.Namespace) -> None:
 class _CountedTexts:
     """Passes texts on, counts them on the way, and keeps the first ones as a sample."""
 
-    def __init__(self, texts: Iterable[str], sample_size: int = 1000):
-        self.texts = texts
-        self.sample_size = sample_size
-        self.sample: list[str] = []
-        self.number = 0
+    def __init__(self, texts: Iterable[str]):
+        self.texts, self.sample, self.number, self.sampled = texts, [], 0, 0
 
     def __iter__(self) -> Iterator[str]:
         for text in self.texts:
             self.number += 1
-            if len(self.sample) < self.sample_size:
+            if len(self.sample) < 1000 and self.sampled < GROUP_SIZE:
                 self.sample.append(text)
+                self.sampled += len(text)
             if self.number % 100_000 == 0:
                 print(f"{self.number:,} documents read", file=sys.stderr)
             yield text
 
 
-def _check_model_type(model_type: str) -> None:
+def check_options(
+    vocab_size: int = 32000,
+    model_type: str = "unigram",
+    byte_fallback: bool = True,
+    character_coverage: float = 1.0,
+    input_sentence_size: int = 0,
+    max_length: int = 512,
+):
+    """
+    Raises:
+        InputError: If an option of `train_tokenizer` is out of its range.
+    """
     if model_type not in MODEL_TYPES:
-        raise InputError(f"model_type is {model_type!r}: use one of {', '.join(MODEL_TYPES)}.")
-
-
-def _check_max_length(max_length: int) -> None:
+        raise InputError(f"model_type must be {' or '.join(MODEL_TYPES)}, got {model_type!r}.")
     if max_length < 4:
-        raise InputError(f"max_length is {max_length}: a pair of texts takes three special tokens, so use 4 or more.")
+        raise InputError(f"max_length must be at least 4, since a pair takes three special tokens, got {max_length}.")
+    if not 0.98 <= character_coverage <= 1:
+        raise InputError(f"character_coverage must be at least 0.98 and at most 1, got {character_coverage}.")
+    if input_sentence_size != 0 and input_sentence_size <= 100:
+        raise InputError(f"input_sentence_size must be 0 (all lines) or above 100, got {input_sentence_size}.")
+    smallest = len(SPECIAL_TOKENS) + len(LINE_TOKENS) + 256 * byte_fallback + len(PRINTABLE_ASCII) + 1
+    if vocab_size < smallest:
+        bytes_kept = "256 bytes, " if byte_fallback else ""
+        raise InputError(
+            f"vocab_size must be at least {smallest}, got {vocab_size}: {len(SPECIAL_TOKENS)} special tokens, "
+            f"{len(LINE_TOKENS)} line tokens, {bytes_kept}printable ASCII and the space are always there."
+        )
 
 
 def _training_sentences(texts: Iterable[str]) -> Iterator[str]:
@@ -547,29 +501,10 @@ def _merges(pieces: list[str]) -> list[tuple[str, str]]:
     ]
 
 
-def _read_file(path: Path, kind: str, text_column: str) -> Iterator[str]:
-    # Files one after another: each is opened when the one before is through.
-    rows = read_files([path], streaming=True)
-    yield from _column_texts(rows, "text" if kind == "txt" else text_column, str(path))
-
-
-def _column_texts(rows: Iterable[dict], text_column: str, where: str) -> Iterator[str]:
-    for row in rows:
-        if text_column not in row:
-            raise InputError(f"{where} has no column {text_column!r}; name one of its columns: {', '.join(row)}.")
-        text = row[text_column]
-        if text is None:
-            continue
-        if not isinstance(text, str):
-            raise InputError(f"Column {text_column!r} of {where} holds {type(text).__name__} values, not text.")
-        if text and not text.isspace():
-            yield text
-
-
 def _import_sentencepiece():
     # Only training needs it: a trained tokenizer has to load where it is not installed.
     try:
         import sentencepiece
     except ImportError as error:
-        raise ImportError("Training a tokenizer needs sentencepiece: pip install 'hf-gmlp[train]'.") from error
+        raise InputError("Training a tokenizer needs sentencepiece: pip install 'hf-gmlp[train]'.") from error
     return sentencepiece

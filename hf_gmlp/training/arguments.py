@@ -13,7 +13,7 @@ from transformers import HfArgumentParser, PreTrainedConfig, TrainingArguments
 
 from ..data.qa import check_lengths
 from ..errors import InputError
-from .recipes import RECIPE_ENDINGS, recipe_flags
+from .recipes import RECIPE_ENDINGS, command_line
 
 
 @dataclass(frozen=True)
@@ -30,9 +30,12 @@ class Range:
 
     def __str__(self) -> str:
         words = {"at least": self.least, "above": self.above, "at most": self.most, "below": self.below}
-        limits = [f"{word} {limit:g}" for word, limit in words.items() if math.isfinite(limit)]
+        limits = [f"{word} {limit:.10g}" for word, limit in words.items() if math.isfinite(limit)]
         return "must be " + " and ".join(limits or ["finite"])
 
+
+# Models of transformers whose positions begin behind the padding token's id.
+COUNT_FROM_PADDING = ("roberta", "xlm-roberta", "xlm-roberta-xl", "roberta-prelayernorm", "camembert", "mpnet", "esm")
 
 _COUNT, _SHARE, _SEED = Range(least=1), Range(least=0, most=1), Range(least=0, most=2**32 - 1)
 _INNER_SHARE, _NOT_NEGATIVE, _POSITIVE = Range(above=0, below=1), Range(least=0), Range(above=0)
@@ -112,40 +115,32 @@ def check_ranges(arguments: object):
         raise InputError("--max_steps must be at least 1, or -1 to train by --num_train_epochs, got 0.")
 
 
+def flag(help: str, default: object = None) -> object:
+    """A field of a dataclass of flags, with what `--help` says of it."""
+    if isinstance(default, list):
+        return field(default_factory=lambda: list(default), metadata={"help": help})
+    return field(default=default, metadata={"help": help})
+
+
 @dataclass
 class BaseModelArguments:
     """Which model to start from."""
 
     _argument_group_name: ClassVar[str] = "model"
 
-    model_name_or_path: str | None = field(
-        default=None, metadata={"help": "Checkpoint to go on from: a folder or a name on the Hub."}
+    model_name_or_path: str | None = flag("Checkpoint to go on from: a folder or a name on the Hub.")
+    config_name: str | None = flag(
+        "Train from scratch with this config: a preset (hf-gmlp presets lists them), a folder or a name."
     )
-    config_name: str | None = field(
-        default=None,
-        metadata={
-            "help": "Train from scratch with this config: a preset (hf-gmlp presets lists them), a folder or a name."
-        },
+    config_overrides: str | None = flag(
+        "Changes to the config, such as num_hidden_layers=6,attention_size=64; of a checkpoint only what leaves "
+        "the shapes of its weights as they are, such as hidden_dropout_prob=0.1."
     )
-    config_overrides: str | None = field(
-        default=None,
-        metadata={
-            "help": "Changes to the config, such as num_hidden_layers=6,attention_size=64; of a checkpoint only what "
-            "leaves the shapes of its weights as they are, such as hidden_dropout_prob=0.1."
-        },
-    )
-    cache_dir: str | None = field(default=None, metadata={"help": "Where downloads are kept."})
-    model_revision: str = field(default="main", metadata={"help": "Branch, tag or commit of the checkpoint."})
-    token: str | None = field(
-        default=None,
-        metadata={"help": "Token for private models and data on the Hub; that of `hf auth login` if none."},
-    )
-    trust_remote_code: bool = field(
-        default=False, metadata={"help": "Run code that comes with a checkpoint; not needed for gMLPs."}
-    )
-    attn_implementation: str | None = field(
-        default=None, metadata={"help": "Implementation of (tiny) attention: sdpa or eager."}
-    )
+    cache_dir: str | None = flag("Where downloads are kept.")
+    model_revision: str = flag("Branch, tag or commit of the checkpoint.", "main")
+    token: str | None = flag("Token for private models and data on the Hub; that of `hf auth login` if none.")
+    trust_remote_code: bool = flag("Run code that comes with a checkpoint; not needed for gMLPs.", False)
+    attn_implementation: str | None = flag("Implementation of (tiny) attention: sdpa or eager.")
 
     def __post_init__(self):
         if (self.model_name_or_path is None) == (self.config_name is None):
@@ -163,21 +158,18 @@ class BaseModelArguments:
 class ModelArguments(BaseModelArguments):
     """Which text model to start from, and with which tokenizer."""
 
-    tokenizer_name: str | None = field(
-        default=None, metadata={"help": "Tokenizer, if it is not the checkpoint's: a folder or a name."}
-    )
-    vocab_size: int = field(default=32000, metadata={"help": "Vocabulary of the tokenizer trained when none is given."})
-    max_tokenizer_samples: int = field(
-        default=1_000_000, metadata={"help": "Train the tokenizer on at most this many texts, the first ones."}
-    )
+    tokenizer_name: str | None = flag("Tokenizer, if it is not the checkpoint's: a folder or a name.")
+    vocab_size: int = flag("Vocabulary of the tokenizer trained when none is given.", 32000)
+    max_tokenizer_samples: int = flag("Train the tokenizer on at most this many texts, the first ones.", 1_000_000)
 
 
 @dataclass
 class NewClassifierArguments:
     """Whether a checkpoint may lose its classifier."""
 
-    ignore_mismatched_sizes: bool = field(
-        default=False, metadata={"help": "Give a checkpoint a new classifier if it was trained for other classes."}
+    ignore_mismatched_sizes: bool = flag(
+        "Give a checkpoint a new classifier if it was trained for other classes.",
+        False,
     )
 
 
@@ -190,27 +182,22 @@ class SentenceModelArguments(NewClassifierArguments, ModelArguments):
 class ImageModelArguments(NewClassifierArguments, BaseModelArguments):
     """Which image model to start from."""
 
-    image_processor_name: str | None = field(
-        default=None, metadata={"help": "Image processor, if it is not the checkpoint's: a folder or a name."}
-    )
+    image_processor_name: str | None = flag("Image processor, if it is not the checkpoint's: a folder or a name.")
 
 
 @dataclass
 class RunArguments(TrainingArguments):
-    """transformers' own arguments, and what a run needs besides: a batch size for any number of devices, a new start."""
+    """transformers' own arguments, and a batch size for any number of devices, and a way to start anew."""
 
     _argument_group_name: ClassVar[str] = "training (transformers.TrainingArguments)"
 
-    global_batch_size: int | None = field(
-        default=None,
-        metadata={
-            "help": "Samples per optimizer step over all devices; gradient accumulation follows from it, and the batch "
-            "per device is lowered if it does not divide it."
-        },
+    global_batch_size: int | None = flag(
+        "Samples per optimizer step over all devices; gradient accumulation follows from it, and the batch per "
+        "device is lowered if it does not divide it."
     )
-    overwrite_output_dir: bool = field(
-        default=False,
-        metadata={"help": "Start anew: remove the checkpoints and results of an earlier run from --output_dir."},
+    overwrite_output_dir: bool = flag(
+        "Start anew: remove the checkpoints and results of an earlier run from --output_dir.",
+        False,
     )
 
     def __post_init__(self):
@@ -239,20 +226,17 @@ class DataArguments:
 
     _argument_group_name: ClassVar[str] = "data"
 
-    dataset_name: str | None = field(default=None, metadata={"help": "Data set on the Hub, such as allenai/c4."})
-    dataset_config_name: str | None = field(default=None, metadata={"help": "Its configuration, such as en."})
-    train_file: list[str] | None = field(
-        default=None,
-        metadata={"help": "Training data of your own: files of one kind (above), each also as gz, bz2, xz or zst."},
+    dataset_name: str | None = flag("Data set on the Hub, such as allenai/c4.")
+    dataset_config_name: str | None = flag("Its configuration, such as en.")
+    train_file: list[str] | None = flag(
+        "Training data of your own: files of one kind (above), each also as gz, bz2, xz or zst."
     )
-    validation_file: list[str] | None = field(default=None, metadata={"help": "Validation data, likewise."})
-    max_train_samples: int | None = field(default=None, metadata={"help": "Maximum number of training samples."})
-    max_eval_samples: int | None = field(default=None, metadata={"help": "Maximum number of validation samples."})
-    preprocessing_num_workers: int | None = field(default=None, metadata={"help": "Processes that prepare the data."})
-    overwrite_cache: bool = field(
-        default=False, metadata={"help": "Read and prepare the data again, though they are in the cache."}
-    )
-    license: str = field(default="apache-2.0", metadata={"help": "License of the weights, for the model card."})
+    validation_file: list[str] | None = flag("Validation data, likewise.")
+    max_train_samples: int | None = flag("Maximum number of training samples.")
+    max_eval_samples: int | None = flag("Maximum number of validation samples.")
+    preprocessing_num_workers: int | None = flag("Processes that prepare the data.")
+    overwrite_cache: bool = flag("Read and prepare the data again, though they are in the cache.", False)
+    license: str = flag("License of the weights, for the model card.", "apache-2.0")
 
     def files(self) -> dict[str, list[str]]:
         """The local files and folders by split: "train", "validation" and "test", those that were named."""
@@ -278,11 +262,12 @@ class DataArguments:
 class TextArguments(DataArguments):
     """Which text to train a language model on."""
 
-    text_column: str = field(default="text", metadata={"help": "The column with the text."})
-    validation_split_percentage: int = field(
-        default=5, metadata={"help": "Share of the training documents held out if there are no validation data."}
+    text_column: str = flag("The column with the text.", "text")
+    validation_split_percentage: int = flag(
+        "Share of the training documents held out if there are no validation data.",
+        5,
     )
-    streaming: bool = field(default=False, metadata={"help": "Read the data as a stream: no download, no cache."})
+    streaming: bool = flag("Read the data as a stream: no download, no cache.", False)
 
     def description(self, train: object, validation: Sized | None, sequence_length: int) -> str:
         """The data in words, for the model card: its name and its size in sequences, if it is no stream."""
@@ -300,16 +285,10 @@ class TextArguments(DataArguments):
 class MLMArguments(TextArguments):
     """Which text to train on, and how it is masked."""
 
-    max_seq_length: int | None = field(
-        default=None, metadata={"help": "Tokens per sequence; the model's n by default."}
-    )
-    line_by_line: bool = field(
-        default=False, metadata={"help": "One sequence per line, truncated; packed without padding by default."}
-    )
-    mlm_probability: float = field(default=0.15, metadata={"help": "Share of the tokens that are to be predicted."})
-    whole_word_mask: bool = field(
-        default=False, metadata={"help": "Choose whole words, and let all of their tokens become [MASK]."}
-    )
+    max_seq_length: int | None = flag("Tokens per sequence; the model's n by default.")
+    line_by_line: bool = flag("One sequence per line, truncated; packed without padding by default.", False)
+    mlm_probability: float = flag("Share of the tokens that are to be predicted.", 0.15)
+    whole_word_mask: bool = flag("Choose whole words, and let all of their tokens become [MASK].", False)
 
     def sequence_length(self, config: PreTrainedConfig) -> int:
         """
@@ -325,13 +304,11 @@ class MLMArguments(TextArguments):
 class CLMArguments(TextArguments):
     """Which text to train a causal language model on, and in which blocks."""
 
-    block_size: int | None = field(default=None, metadata={"help": "Tokens per block; the model's n by default."})
-    byte_level: bool = field(
-        default=False,
-        metadata={
-            "help": "A token for every byte, and no tokenizer to train. A text file is then read as it is, with every "
-            "byte of it, and is one document; without validation files its last part is held out."
-        },
+    block_size: int | None = flag("Tokens per block; the model's n by default.")
+    byte_level: bool = flag(
+        "A token for every byte, and no tokenizer to train. A text file is then read as it is, with every byte of "
+        "it, and is one document; without validation files its last part is held out.",
+        False,
     )
 
     def sequence_length(self, config: PreTrainedConfig) -> int:
@@ -346,6 +323,8 @@ class CLMArguments(TextArguments):
 
 def _sequence_length(flag: str, length: int | None, config: PreTrainedConfig, default: int | None = None) -> int:
     longest = getattr(config, "max_position_embeddings", None)
+    if longest is not None and config.model_type in COUNT_FROM_PADDING:
+        longest -= config.pad_token_id + 1
     if length is None and longest is None and default is None:
         raise InputError(f"The model has no longest sequence: say by --{flag} how many tokens a sequence has.")
     if length is not None and length > (longest or math.inf):
@@ -361,60 +340,36 @@ def _sequence_length(flag: str, length: int | None, config: PreTrainedConfig, de
 class GlueArguments(DataArguments):
     """Which sentences to classify, and how many runs to make."""
 
-    task_name: str | None = field(
-        default=None, metadata={"help": "A task of GLUE: cola, mnli, mrpc, qnli, qqp, rte, sst2, stsb or wnli."}
+    task_name: str | None = flag("A task of GLUE: cola, mnli, mrpc, qnli, qqp, rte, sst2, stsb or wnli.")
+    validation_file: list[str] | None = flag(
+        "Validation data, likewise; of MNLI first the matched, then the mismatched."
     )
-    validation_file: list[str] | None = field(
-        default=None, metadata={"help": "Validation data, likewise; of MNLI first the matched, then the mismatched."}
+    test_file: list[str] | None = flag("Data to predict, likewise; of MNLI matched, mismatched, AX.")
+    train_split_name: str | None = flag("Split of the data set to train on.")
+    validation_split_name: str | None = flag("Split to evaluate on.")
+    test_split_name: str | None = flag("Split to predict.")
+    text_column_names: list[str] | None = flag(
+        "The column of the sentence or the two of a pair, if they are not named as in a task of GLUE; or any "
+        "number of columns, to be joined by --text_column_delimiter."
     )
-    test_file: list[str] | None = field(
-        default=None, metadata={"help": "Data to predict, likewise; of MNLI matched, mismatched, AX."}
+    text_column_delimiter: str | None = flag("Join the text columns into one sentence, with this between them.")
+    label_column_name: str = flag("The column of the label, or of the labels.", "label")
+    do_regression: bool | None = flag("Labels are numbers to be predicted; by default, if they have fractions.")
+    metric_name: str | None = flag(
+        "Metric to report, and to compare runs by: accuracy, f1, matthews_correlation, spearman or pearson; by "
+        "default the task's own."
     )
-    train_split_name: str | None = field(default=None, metadata={"help": "Split of the data set to train on."})
-    validation_split_name: str | None = field(default=None, metadata={"help": "Split to evaluate on."})
-    test_split_name: str | None = field(default=None, metadata={"help": "Split to predict."})
-    text_column_names: list[str] | None = field(
-        default=None,
-        metadata={
-            "help": "The column of the sentence or the two of a pair, if they are not named as in a task of GLUE; or "
-            "any number of columns, to be joined by --text_column_delimiter."
-        },
+    shuffle_train_dataset: bool = flag(
+        "Shuffle the training rows before --max_train_samples takes the first ones.",
+        False,
     )
-    text_column_delimiter: str | None = field(
-        default=None, metadata={"help": "Join the text columns into one sentence, with this between them."}
-    )
-    label_column_name: str = field(default="label", metadata={"help": "The column of the label, or of the labels."})
-    do_regression: bool | None = field(
-        default=None, metadata={"help": "Labels are numbers to be predicted; by default, if they have fractions."}
-    )
-    metric_name: str | None = field(
-        default=None,
-        metadata={
-            "help": "Metric to report, and to compare runs by: accuracy, f1, matthews_correlation, spearman or "
-            "pearson; by default the task's own."
-        },
-    )
-    shuffle_train_dataset: bool = field(
-        default=False, metadata={"help": "Shuffle the training rows before --max_train_samples takes the first ones."}
-    )
-    shuffle_seed: int = field(default=42, metadata={"help": "Seed of that shuffling."})
-    max_seq_length: int | None = field(
-        default=None,
-        metadata={"help": "Tokens per sentence or pair; 128 by default, or the model's n if that is less."},
-    )
-    pad_to_max_length: bool = field(
-        default=False, metadata={"help": "Pad to --max_seq_length; by default, to the longest sequence of a batch."}
-    )
-    max_predict_samples: int | None = field(default=None, metadata={"help": "Maximum number of rows to predict."})
-    seeds: list[int] | None = field(
-        default=None, metadata={"help": "Train once with each of these seeds, and report median and spread."}
-    )
-    sweep_batch_sizes: list[int] | None = field(
-        default=None, metadata={"help": "Train with each of these global batch sizes, and report the best."}
-    )
-    sweep_learning_rates: list[float] | None = field(
-        default=None, metadata={"help": "Train with each of these learning rates, and report the best."}
-    )
+    shuffle_seed: int = flag("Seed of that shuffling.", 42)
+    max_seq_length: int | None = flag("Tokens per sentence or pair; 128 by default, or the model's n if that is less.")
+    pad_to_max_length: bool = flag("Pad to --max_seq_length; by default, to the longest sequence of a batch.", False)
+    max_predict_samples: int | None = flag("Maximum number of rows to predict.")
+    seeds: list[int] | None = flag("Train once with each of these seeds, and report median and spread.")
+    sweep_batch_sizes: list[int] | None = flag("Train with each of these global batch sizes, and report the best.")
+    sweep_learning_rates: list[float] | None = flag("Train with each of these learning rates, and report the best.")
 
     def __post_init__(self):
         names = self.text_column_names or []
@@ -426,6 +381,8 @@ class GlueArguments(DataArguments):
         # [CLS] A [SEP] B [SEP] with a token for each sentence.
         if self.max_seq_length is not None and self.max_seq_length < 5:
             raise ValueError(f"--max_seq_length counts [CLS] and [SEP] and must be above 4, got {self.max_seq_length}.")
+        if self.shuffle_seed != GlueArguments.shuffle_seed and not self.shuffle_train_dataset:
+            raise ValueError("--shuffle_seed is the seed of --shuffle_train_dataset: give that too.")
         for name in ("seeds", "sweep_batch_sizes", "sweep_learning_rates"):
             values = getattr(self, name) or []
             if len(set(values)) < len(values):
@@ -453,38 +410,26 @@ class GlueArguments(DataArguments):
 class QAArguments(DataArguments):
     """Which questions to answer, and how answers are found."""
 
-    train_file: list[str] | None = field(
-        default=None,
-        metadata={"help": "Questions to train on: JSON as SQuAD is published, flat, or JSON lines, each also as gz."},
+    train_file: list[str] | None = flag(
+        "Questions to train on: JSON as SQuAD is published, flat, or JSON lines, each also as gz."
     )
-    validation_file: list[str] | None = field(default=None, metadata={"help": "Questions to evaluate on, likewise."})
-    test_file: list[str] | None = field(default=None, metadata={"help": "Questions to answer, likewise."})
-    version_2_with_negative: bool = field(
-        default=False, metadata={"help": "Some questions have no answer, as in SQuAD v2.0."}
+    validation_file: list[str] | None = flag("Questions to evaluate on, likewise.")
+    test_file: list[str] | None = flag("Questions to answer, likewise.")
+    version_2_with_negative: bool = flag("Some questions have no answer, as in SQuAD v2.0.", False)
+    null_score_diff_threshold: float = flag("Say that there is no answer if that scores higher by more than this.", 0.0)
+    max_seq_length: int | None = flag("Tokens of question and context together; the model's n by default.")
+    doc_stride: int | None = flag(
+        "Tokens of overlap between the windows of a longer context; 128 by default, or a third of max_seq_length "
+        "if that is less."
     )
-    null_score_diff_threshold: float = field(
-        default=0.0, metadata={"help": "Say that there is no answer if that scores higher by more than this."}
+    pad_to_max_length: bool = flag(
+        "Pad to --max_seq_length; by default to the longest sequence of a batch, unless the model sees its "
+        "padding (mask_padding=false).",
+        False,
     )
-    max_seq_length: int | None = field(
-        default=None, metadata={"help": "Tokens of question and context together; the model's n by default."}
-    )
-    doc_stride: int | None = field(
-        default=None,
-        metadata={
-            "help": "Tokens of overlap between the windows of a longer context; 128 by default, or a third of "
-            "max_seq_length if that is less."
-        },
-    )
-    pad_to_max_length: bool = field(
-        default=False,
-        metadata={
-            "help": "Pad to --max_seq_length; by default to the longest sequence of a batch, unless the model sees "
-            "its padding (mask_padding=false)."
-        },
-    )
-    n_best_size: int = field(default=20, metadata={"help": "Answers kept per question in nbest_predictions.json."})
-    max_answer_length: int = field(default=30, metadata={"help": "Tokens of an answer at most."})
-    max_predict_samples: int | None = field(default=None, metadata={"help": "Maximum number of questions to answer."})
+    n_best_size: int = flag("Answers kept per question in nbest_predictions.json.", 20)
+    max_answer_length: int = flag("Tokens of an answer at most.", 30)
+    max_predict_samples: int | None = flag("Maximum number of questions to answer.")
 
     def window_lengths(self, config: PreTrainedConfig) -> dict[str, int]:
         """
@@ -504,43 +449,29 @@ class QAArguments(DataArguments):
 class ImageArguments(DataArguments):
     """Which images to train on, and how they are augmented."""
 
-    train_dir: str | None = field(
-        default=None, metadata={"help": "Training images: a folder, or a zip file, with a folder for every class."}
+    train_dir: str | None = flag("Training images: a folder, or a zip file, with a folder for every class.")
+    validation_dir: str | None = flag("Validation images, likewise.")
+    train_file: list[str] | None = flag("Training images in parquet files, or csv or json files with their paths.")
+    train_val_split: float = flag("Share of the training images held out if there are no validation data.", 0.15)
+    image_column_name: str = flag("The column of the image.", "image")
+    label_column_name: str = flag("The column of its class.", "label")
+    skip_bad_images: bool = flag("Leave out, and count, the images that cannot be used; else they end the run.", False)
+    image_size: list[int] | None = flag(
+        "Pixels, as one number or height and width; by default the model's. A gMLP checkpoint of another size is "
+        "resized."
     )
-    validation_dir: str | None = field(default=None, metadata={"help": "Validation images, likewise."})
-    train_file: list[str] | None = field(
-        default=None, metadata={"help": "Training images in parquet files, or csv or json files with their paths."}
+    crop_pct: float | None = flag(
+        "Share of the shorter side that evaluation keeps; 0.875 if no image processor says more."
     )
-    train_val_split: float = field(
-        default=0.15, metadata={"help": "Share of the training images held out if there are no validation data."}
+    crop_scale: list[float] = flag(
+        "Smallest and largest area of the random crop in training, as shares of the image.",
+        [0.08, 1.0],
     )
-    image_column_name: str = field(default="image", metadata={"help": "The column of the image."})
-    label_column_name: str = field(default="label", metadata={"help": "The column of its class."})
-    skip_bad_images: bool = field(
-        default=False, metadata={"help": "Leave out, and count, the images that cannot be used; else they end the run."}
-    )
-    image_size: list[int] | None = field(
-        default=None,
-        metadata={
-            "help": "Pixels, as one number or height and width; by default the model's. A gMLP checkpoint of another "
-            "size is resized."
-        },
-    )
-    crop_pct: float | None = field(
-        default=None,
-        metadata={"help": "Share of the shorter side that evaluation keeps; 0.875 if no image processor says more."},
-    )
-    crop_scale: list[float] = field(
-        default_factory=lambda: [0.08, 1.0],
-        metadata={"help": "Smallest and largest area of the random crop in training, as shares of the image."},
-    )
-    horizontal_flip: float = field(default=0.5, metadata={"help": "Probability that left and right change places."})
-    auto_augment: str | None = field(
-        default=None, metadata={"help": "AutoAugment's policy for imagenet, cifar10 or svhn; none by default."}
-    )
-    mixup_alpha: float = field(default=0.0, metadata={"help": "Mixup's alpha; 0 is none."})
-    cutmix_alpha: float = field(default=0.0, metadata={"help": "CutMix's alpha; 0 is none."})
-    switch_prob: float = field(default=0.5, metadata={"help": "Probability of CutMix, where Mixup is on too."})
+    horizontal_flip: float = flag("Probability that left and right change places.", 0.5)
+    auto_augment: str | None = flag("AutoAugment's policy for imagenet, cifar10 or svhn; none by default.")
+    mixup_alpha: float = flag("Mixup's alpha; 0 is none.", 0.0)
+    cutmix_alpha: float = flag("CutMix's alpha; 0 is none.", 0.0)
+    switch_prob: float = flag("Probability of CutMix, where Mixup is on too.", 0.5)
 
     def __post_init__(self):
         if self.image_size is not None and len(self.image_size) > 2:
@@ -581,9 +512,7 @@ def parse_arguments(dataclass_types: tuple[type, ...], description: str, argv: l
     Raises:
         InputError: If a recipe cannot be read, there is no such flag, or a value is out of its range.
     """
-    argv = list(sys.argv[1:] if argv is None else argv)
-    count = next((i for i, word in enumerate(argv) if not word.endswith(RECIPE_ENDINGS)), len(argv))
-    argv = recipe_flags(argv[:count]) + argv[count:]
+    argv = command_line(list(sys.argv[1:] if argv is None else argv))
     script = Path(sys.argv[0]).name
     parser = HfArgumentParser(
         dataclass_types,
@@ -602,10 +531,10 @@ def parse_arguments(dataclass_types: tuple[type, ...], description: str, argv: l
     if unknown and unknown[0].endswith(RECIPE_ENDINGS):
         raise InputError(f"The recipe {unknown[0]} must come first, before all flags.")
     if unknown:
-        known = [flag for action in parser._actions for flag in action.option_strings]
-        close = difflib.get_close_matches(unknown[0], known, n=1)
+        flag, known = unknown[0].partition("=")[0], [one for action in parser._actions for one in action.option_strings]
+        close = difflib.get_close_matches(flag, known, n=1)
         raise InputError(
-            f"There is no flag {unknown[0]}" + (f"; did you mean {close[0]}?" if close else "; --help lists them all.")
+            f"There is no flag {flag}" + (f"; did you mean {close[0]}?" if close else "; --help lists them all.")
         )
     for one in arguments:
         check_ranges(one)

@@ -1,6 +1,5 @@
 """What run_image_classification.py needs beyond the other scripts: timm's models, classes, processor, loss, metrics."""
 
-import copy
 import logging
 from collections.abc import Callable
 
@@ -19,12 +18,14 @@ from transformers import (
 )
 from transformers.modeling_outputs import ImageClassifierOutput
 
+from ..data.labels import draw_classifier
 from ..data.processor import evaluation_processor, processor_size
-from ..errors import InputError
+from ..errors import InputError, hub_reason
 from ..metrics import load_metric
 from ..models.configuration_gmlp import GMLPVisionConfig, as_pair
 from .arguments import ImageModelArguments
-from .models import load_config, parse_overrides
+from .models import load_config, new_model, open_checkpoint
+from .recipes import parse_overrides
 
 logger = logging.getLogger(__name__)
 
@@ -131,12 +132,14 @@ def load_processor(
         try:
             processor = AutoImageProcessor.from_pretrained(
                 name,
-                cache_dir=arguments.cache_dir,
                 revision=arguments.model_revision if arguments.image_processor_name is None else "main",
-                trust_remote_code=arguments.trust_remote_code,
+                **arguments.hub_options(),
             )
-        except (OSError, ValueError) as error:
-            raise InputError(f"There is no image processor in {name!r}: name one by --image_processor_name.") from error
+        except Exception as error:
+            raise InputError(
+                f"The image processor of {name} cannot be opened: {hub_reason(error)}. Name one by "
+                f"--image_processor_name."
+            ) from error
     made = size or image_size(config, processor)
     if processor is not None and crop_pct is None and processor_size(processor) == made:
         return processor
@@ -150,52 +153,13 @@ def load_processor(
     return evaluation_processor(made, **{name: value for name, value in fields.items() if value})
 
 
-def trained_classes(config: PreTrainedConfig) -> list[str] | None:
-    """The classes of a checkpoint that was trained as an image classifier, in its order; None of any other."""
-    if not any(name.endswith("ForImageClassification") for name in config.architectures or ()):
-        return None
-    return [config.id2label[number] for number in range(config.num_labels)]
-
-
-def set_classes(config: PreTrainedConfig, labels: list[str], *, train: bool, new_classifier: bool):
-    """
-    Writes the classes into a config.
-
-    Args:
-        train: Whether there will be a training.
-        new_classifier: Whether a classifier of another number of classes may be replaced.
-
-    Raises:
-        InputError: If the checkpoint tells another number of classes and may not get a new classifier; or if it has
-            none and nothing is trained.
-    """
-    known = trained_classes(config)
-    if known is None and not train:
-        raise InputError(
-            f"{config.name_or_path or 'A new model'} is no trained image classifier: train it first, with --do_train."
-        )
-    if known is not None and len(known) != len(labels) and not (train and new_classifier):
-        advice = "give it a new classifier by --ignore_mismatched_sizes" if train else "evaluate it on its own classes"
-        raise InputError(
-            f"The checkpoint {config.name_or_path} was trained to tell {len(known)} classes ({', '.join(known[:5])}"
-            f"{', ...' if len(known) > 5 else ''}), and the data have {len(labels)} ({', '.join(labels[:5])}"
-            f"{', ...' if len(labels) > 5 else ''}): {advice}."
-        )
-    if known is not None and len(known) == len(labels) and known != labels:
-        logger.warning(
-            "The %d classes of the checkpoint have other names than those of the data; they are taken to be the same "
-            "in the same order: %s is %s, and so on.",
-            len(known),
-            known[0],
-            labels[0],
-        )
-    config.id2label = dict(enumerate(labels))
-    config.label2id = {name: number for number, name in enumerate(labels)}
-    config.problem_type = "single_label_classification"
-
-
 def load_image_model(
-    arguments: ImageModelArguments, config: PreTrainedConfig, size: tuple[int, int] | None
+    arguments: ImageModelArguments,
+    config: PreTrainedConfig,
+    size: tuple[int, int] | None,
+    *,
+    train: bool,
+    new_classifier: bool = False,
 ) -> PreTrainedModel:
     """
     The checkpoint as an image classifier, or a new one.
@@ -203,31 +167,21 @@ def load_image_model(
     Args:
         config: With the classes of the data.
         size: Height and width in pixels; a gMLP checkpoint of another size is resized.
+        train: As for `open_checkpoint`.
+        new_classifier: Give a checkpoint a new classifier.
 
     Raises:
-        InputError: If the weights do not fit the config.
+        InputError: As `open_checkpoint`, or if no model can be made of the config.
     """
     if arguments.model_name_or_path is None:
-        model = AutoModelForImageClassification.from_config(config, trust_remote_code=arguments.trust_remote_code)
+        model = new_model(AutoModelForImageClassification, arguments, config)
         if isinstance(config, TimmWrapperConfig):
             _initialize_as_timm(model)
         return model
-    model, report = AutoModelForImageClassification.from_pretrained(
-        arguments.model_name_or_path,
-        config=copy.deepcopy(config),
-        cache_dir=arguments.cache_dir,
-        revision=arguments.model_revision,
-        trust_remote_code=arguments.trust_remote_code,
-        ignore_mismatched_sizes=arguments.ignore_mismatched_sizes,
-        output_loading_info=True,
-    )
-    mismatched = [key for key, *_ in report["mismatched_keys"]]
-    shapes = {key: weight.shape for key, weight in model.state_dict().items()}
-    wrong = [key for key in mismatched if shapes[key][0] != config.num_labels]
-    if wrong:
-        raise InputError(f"The weights of {arguments.model_name_or_path} do not fit: {', '.join(sorted(wrong)[:5])}.")
-    if mismatched:
-        logger.warning("The classifier is new, for %d classes", config.num_labels)
+    options = {"train": train, "new_classifier": new_classifier}
+    model, _ = open_checkpoint(AutoModelForImageClassification, arguments, config, **options)
+    if new_classifier:
+        draw_classifier(model)
     if size is None or size == image_size(config) or not hasattr(config, "image_size"):
         return model
     model.resize_image_size(size)

@@ -5,6 +5,8 @@ import math
 import torch
 from transformers import EvalPrediction
 
+from ..errors import InputError
+
 
 def token_losses(logits: torch.Tensor | tuple, labels: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """
@@ -38,6 +40,9 @@ class MaskedLanguageModelMetrics:
     """
     Loss (nats per predicted token), perplexity and accuracy over all predicted tokens of an evaluation, whatever its
     batches: `Trainer` calls it once a batch, with `batch_eval_metrics=True`.
+
+    Raises:
+        InputError: If no token was predicted.
     """
 
     def __init__(self):
@@ -55,7 +60,9 @@ class MaskedLanguageModelMetrics:
         self.tokens += int(predicted.sum())
         if not compute_result:
             return None
-        loss, accuracy, tokens = self.loss / max(self.tokens, 1), self.right / max(self.tokens, 1), self.tokens
+        if self.tokens == 0:
+            raise InputError("The evaluation had no token to predict, and has no result: give more validation text.")
+        loss, accuracy, tokens = self.loss / self.tokens, self.right / self.tokens, self.tokens
         self._reset()
         # exp overflows past 709 nats, where the number means nothing any more.
         return {

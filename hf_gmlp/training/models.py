@@ -1,18 +1,17 @@
 """Config, tokenizer and model of a run: of a checkpoint, or new."""
 
 import copy
+import itertools
 import logging
 from collections.abc import Iterable
 from pathlib import Path
 
 import torch
-import yaml
 from huggingface_hub.errors import StrictDataclassError
 from transformers import (
     AutoConfig,
     AutoModel,
     AutoModelForCausalLM,
-    AutoTokenizer,
     PreTrainedConfig,
     PreTrainedModel,
     PreTrainedTokenizerBase,
@@ -22,8 +21,11 @@ from transformers import (
 from ..data.text import end_of_text
 from ..data.tokenizer import byte_tokenizer, train_tokenizer
 from ..errors import InputError
+from ..loading import open_model, open_tokenizer, reason
 from ..presets import PRESETS, preset_path
 from .arguments import BaseModelArguments, ModelArguments
+from .folder import whole_files
+from .recipes import parse_overrides
 
 logger = logging.getLogger(__name__)
 
@@ -45,31 +47,27 @@ def load_config(arguments: BaseModelArguments, **fields) -> PreTrainedConfig:
     try:
         config = AutoConfig.from_pretrained(
             name,
-            cache_dir=arguments.cache_dir,
+            **arguments.hub_options(),
             revision=arguments.model_revision,
-            trust_remote_code=arguments.trust_remote_code,
             attn_implementation=arguments.attn_implementation,
             **fields,
         )
-    except OSError as error:
-        if arguments.model_name_or_path is not None:
-            raise InputError(f"There is no checkpoint {name!r}, neither a folder nor on the Hub.") from error
-        raise InputError(
-            f"{name!r} is no preset (hf-gmlp presets lists them), and there is no config in a folder or on the Hub of "
-            f"that name."
-        ) from error
-    except ValueError as error:
-        raise InputError(f"{name!r} has no config of a model that is known here: {error}") from error
+    except StrictDataclassError as error:
+        raise InputError(f"The config of {name} is not valid: {error.__cause__ or error}") from error
+    except Exception as error:
+        flag = "config_name" if arguments.model_name_or_path is None else "model_name_or_path"
+        also = "; hf-gmlp presets lists the presets" if flag == "config_name" else ""
+        raise InputError(f"--{flag} {name}: {reason(name, 'config.json', error)}{also}.") from error
     if arguments.model_name_or_path is None:
         # A new model comes from nowhere: not from the preset's folder.
         config.name_or_path = ""
     original = copy.deepcopy(config)
     for key, value in parse_overrides(arguments.config_overrides or "").items():
-        if not hasattr(config, key):
+        if not hasattr(config, key) or key.startswith("_") or key == "model_type" or callable(getattr(config, key)):
             raise InputError(f"--config_overrides names {key!r}, which a {type(config).__name__} does not have.")
         try:
             setattr(config, key, value)
-        except StrictDataclassError as error:
+        except (StrictDataclassError, TypeError, ValueError, AttributeError) as error:
             raise InputError(f"--config_overrides {key}={value}: {error.__cause__ or error}") from error
     try:
         config.validate()
@@ -92,44 +90,26 @@ def weight_shapes(config: PreTrainedConfig, arguments: BaseModelArguments) -> di
     return {key: weight.shape for key, weight in model.state_dict().items()}
 
 
-def parse_overrides(text: str) -> dict:
-    """ "`"a=1,b=true,c=relu"` as a dictionary, each value as YAML reads it."""
-    overrides = {}
-    for item in filter(None, (item.strip() for item in text.split(","))):
-        key, equals, value = item.partition("=")
-        if not equals:
-            raise InputError(f"--config_overrides takes key=value pairs parted by commas, got {item!r}.")
-        overrides[key.strip()] = yaml.safe_load(value)
-    return overrides
-
-
 def load_tokenizer(
     arguments: ModelArguments,
     training_args: TrainingArguments,
     texts: Iterable[str],
     *,
-    vocab_size: int,
     max_length: int,
     byte_level: bool = False,
 ) -> PreTrainedTokenizerBase:
     """
-    The tokenizer named by the arguments, else the checkpoint's. If none is given, one is trained on `texts` into the
-    output folder, or taken from there when a run goes on; or it is the one of bytes, if `byte_level`.
+    The tokenizer named by the arguments, else the checkpoint's. If none is given, one is trained on the first of the
+    `texts` into the output folder, or taken from there when a run goes on; or it is the one of bytes, if `byte_level`.
 
     Raises:
         InputError: If there is no such tokenizer, the texts do not suffice for one, or it is not the one of bytes where
             that is asked for.
     """
     name = arguments.tokenizer_name or arguments.model_name_or_path
-    options = {"cache_dir": arguments.cache_dir, "trust_remote_code": arguments.trust_remote_code}
     if name is not None:
-        try:
-            tokenizer = AutoTokenizer.from_pretrained(name, **options)
-        except (OSError, ValueError) as error:
-            raise InputError(
-                f"There is no tokenizer in {name!r}: name one by --tokenizer_name, or make one by "
-                f"`hf-gmlp train-tokenizer`."
-            ) from error
+        revision = "main" if arguments.tokenizer_name is not None else arguments.model_revision
+        tokenizer = open_tokenizer(name, revision=revision, **arguments.hub_options())
         if byte_level and tokenizer.get_vocab() != byte_tokenizer().get_vocab():
             raise InputError(
                 f"The tokenizer of {name} is not the one of --byte_level: leave that out, or take a model that was "
@@ -138,48 +118,99 @@ def load_tokenizer(
         return tokenizer
     if byte_level:
         return byte_tokenizer(max_length)
-    folder = Path(training_args.output_dir)
+    folder, vocab_size = Path(training_args.output_dir), arguments.vocab_size
     # Other processes wait, and then find it trained.
     with training_args.main_process_first(local=False, desc="tokenizer training"):
-        if not (folder / "tokenizer.json").is_file():
-            logger.info("No tokenizer given: training one of %d tokens on the training text", vocab_size)
+        if all((folder / file).is_file() for file in ("tokenizer.json", "tokenizer_config.json")):
             try:
-                tokenizer = train_tokenizer(texts, vocab_size=vocab_size, max_length=max_length)
-            except ValueError as error:
-                raise InputError(str(error)) from error
-            tokenizer.save_pretrained(folder)
-        return AutoTokenizer.from_pretrained(folder)
+                return open_tokenizer(str(folder))
+            except InputError as error:
+                logger.warning("%s", error)
+        if training_args.process_index == 0:
+            logger.info("No tokenizer given: training one of %d tokens on the training text", vocab_size)
+            texts = itertools.islice(texts, arguments.max_tokenizer_samples)
+            tokenizer = train_tokenizer(texts, vocab_size=vocab_size, max_length=max_length)
+            with whole_files(folder) as partial:
+                tokenizer.save_pretrained(partial)
+        return open_tokenizer(str(folder))
 
 
 def load_model(
-    auto_class: type, arguments: ModelArguments, config: PreTrainedConfig, tokenizer: PreTrainedTokenizerBase
+    auto_class: type,
+    arguments: ModelArguments,
+    config: PreTrainedConfig,
+    tokenizer: PreTrainedTokenizerBase,
+    *,
+    train: bool,
+    new_classifier: bool = False,
 ) -> PreTrainedModel:
     """
     The checkpoint as `auto_class`, or a new model whose vocabulary and special tokens are the tokenizer's.
 
+    Args:
+        train, new_classifier: As for `open_checkpoint`.
+
     Raises:
         InputError: If there is no such model of the config's type, a checkpoint's vocabulary is too small for the
-            tokenizer, or its padding token is another.
+            tokenizer, its padding token is another, or as `open_checkpoint`.
     """
     if type(config) not in auto_class._model_mapping and not arguments.trust_remote_code:
         task = auto_class.__name__.removeprefix("AutoModelFor")
         raise InputError(f"There is no {task} of the model type {config.model_type!r}: take another model.")
-    if arguments.model_name_or_path is None:
-        config.vocab_size = len(tokenizer)
-        config.pad_token_id = tokenizer.pad_token_id
-        config.bos_token_id = tokenizer.cls_token_id
-        config.eos_token_id = tokenizer.sep_token_id
-        if auto_class is AutoModelForCausalLM:
-            # One token between documents, from which a text begins and by which it ends.
-            config.bos_token_id = config.eos_token_id = end_of_text(tokenizer)
+    if arguments.model_name_or_path is not None:
+        check_vocabulary(config, tokenizer, arguments.model_name_or_path)
+        return open_checkpoint(auto_class, arguments, config, train=train, new_classifier=new_classifier)[0]
+    config.vocab_size = len(tokenizer)
+    config.pad_token_id = tokenizer.pad_token_id
+    config.bos_token_id = tokenizer.cls_token_id
+    config.eos_token_id = tokenizer.sep_token_id
+    if auto_class is AutoModelForCausalLM:
+        # One token between documents, from which a text begins and by which it ends.
+        config.bos_token_id = config.eos_token_id = end_of_text(tokenizer)
+    return new_model(auto_class, arguments, config)
+
+
+def new_model(auto_class: type, arguments: BaseModelArguments, config: PreTrainedConfig) -> PreTrainedModel:
+    """
+    Raises:
+        InputError: If no model can be made of the config.
+    """
+    try:
         return auto_class.from_config(config, trust_remote_code=arguments.trust_remote_code)
-    check_vocabulary(config, tokenizer, arguments.model_name_or_path)
-    return auto_class.from_pretrained(
+    except (ValueError, TypeError, ImportError, RuntimeError, AssertionError) as error:
+        raise InputError(f"No {config.model_type} can be made of this config: {error}") from error
+
+
+def open_checkpoint(
+    auto_class: type,
+    arguments: BaseModelArguments,
+    config: PreTrainedConfig,
+    *,
+    train: bool,
+    new_classifier: bool = False,
+) -> tuple[PreTrainedModel, list[str]]:
+    """
+    The checkpoint as `auto_class`, by `open_model`; its weights are in float32 if it will be trained.
+
+    Args:
+        train: Whether the model will be trained: only then may it have a new head.
+        new_classifier: Whether the head may be new because it has another size.
+
+    Returns:
+        The model, and the names of the weights that are new because the checkpoint's have another shape.
+
+    Raises:
+        InputError: As `open_model`.
+    """
+    return open_model(
+        auto_class,
         arguments.model_name_or_path,
-        config=config,
-        cache_dir=arguments.cache_dir,
+        new_head=train,
+        new_size=config.num_labels if new_classifier else None,
+        config=copy.deepcopy(config),
+        **arguments.hub_options(),
         revision=arguments.model_revision,
-        trust_remote_code=arguments.trust_remote_code,
+        dtype=torch.float32 if train else "auto",
     )
 
 

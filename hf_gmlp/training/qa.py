@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from ..data.qa import DECODING_COLUMNS
+from ..errors import InputError
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -115,6 +116,9 @@ def decode(
         start_logits: For each window [m], as long as the window or, where it is padded, longer.
         end_logits: Likewise.
         version_2_with_negative: Whether there may be no answer.
+
+    Raises:
+        InputError: If a logit is not a finite number.
     """
     spans: list[dict[tuple[int, int], Span]] = [{} for _ in contexts]
     nulls: list[Span | None] = [None] * len(contexts)
@@ -129,6 +133,11 @@ def decode(
             if place not in spans[question] or span.score > spans[question][place].score:
                 spans[question][place] = span
         null = Span(0, 0, float(start[window["cls_index"]]), float(end[window["cls_index"]]))
+        if not np.isfinite([*start[tokens], *end[tokens], null.score]).all():
+            raise InputError(
+                "The model's logits are not finite numbers, since its training diverged or its weights are damaged: "
+                "train it with a lower learning rate, or take an earlier checkpoint."
+            )
         if nulls[question] is None or null.score < nulls[question].score:
             nulls[question] = null
 
@@ -137,110 +146,86 @@ def decode(
         ranked = sorted(candidates.values(), key=lambda span: -span.score) or [NOTHING]
         best, ranked, null_odds = ranked[0], ranked[:n_best_size], None
         if version_2_with_negative:
-            null = null or NOTHING
             null_odds = null.score - best.score
             ranked = sorted([*ranked, null], key=lambda span: -span.score)[:n_best_size]
             # Its score is wanted, however low.
             ranked = ranked if null in ranked else [*ranked, null]
         weights = np.exp(np.array([span.score for span in ranked]) - max(span.score for span in ranked))
         nbest = [
-            {
-                "text": context[span.start : span.end],
-                "start": span.start,
-                "end": span.end,
-                "probability": float(weight),
-                "start_logit": span.start_logit,
-                "end_logit": span.end_logit,
-            }
+            {"text": context[span.start : span.end], "probability": float(weight), **span._asdict()}
             for span, weight in zip(ranked, weights / weights.sum())
         ]
         decoded.append(Decoded(context[best.start : best.end], nbest, null_odds))
     return decoded
 
 
-def score(
-    questions: "Dataset",
-    decoded: Sequence[Decoded],
-    *,
-    version_2_with_negative: bool = False,
-    null_score_diff_threshold: float = 0.0,
-) -> dict[str, float]:
-    """
-    Exact match and F1 by SQuAD's official rules; of v2, also by question kind, and with the threshold that would have
-    been best.
-
-    The best thresholds are searched with the best span of every question. The official script searches among the
-    answers in predictions.json, where a threshold has already taken answers away that it cannot bring back.
-    """
-    # It needs `evaluate`.
-    from ..metrics.squad.squad import squad_scores, squad_v2_scores
-
-    ids = questions["id"]
-    references = {key: answers["text"] for key, answers in zip(ids, questions["answers"])}
-    texts = {key: one.text for key, one in zip(ids, decoded)}
-    if not version_2_with_negative:
-        return squad_scores(texts, references)
-    null_odds = {key: one.null_odds for key, one in zip(ids, decoded)}
-    return squad_v2_scores(texts, references, null_odds, no_answer_threshold=null_score_diff_threshold)
-
-
-def write_predictions(
-    folder: str | Path,
-    prefix: str,
-    ids: Iterable[str],
-    decoded: Sequence[Decoded],
-    null_score_diff_threshold: float = 0.0,
-):
-    """
-    Writes {prefix}_predictions.json (question id -> answer, what the official scripts read),
-    {prefix}_nbest_predictions.json and, where there may be no answer, {prefix}_null_odds.json.
-    """
-    ids = list(ids)
-    contents = {
-        "predictions": {key: one.answer(null_score_diff_threshold) for key, one in zip(ids, decoded)},
-        "nbest_predictions": {key: one.nbest for key, one in zip(ids, decoded)},
-        "null_odds": {key: one.null_odds for key, one in zip(ids, decoded) if one.null_odds is not None},
-    }
-    Path(folder).mkdir(parents=True, exist_ok=True)
-    for name, content in contents.items():
-        if content:
-            text = json.dumps(content, indent=2, ensure_ascii=False) + "\n"
-            (Path(folder) / f"{prefix}_{name}.json").write_text(text, encoding="utf-8")
-
-
 class AnswerMetrics:
     """
     Decodes and scores an evaluation; `Trainer` calls it as `compute_metrics`. `decoded` keeps the last answers.
 
+    Scores are exact match and F1 by SQuAD's official rules; of v2, also by question kind, and with the threshold that
+    would have been best. That is searched with the best span of every question. The official script searches among the
+    answers in predictions.json, where a threshold has already taken answers away that it cannot bring back.
+
     Args:
         questions: What `load_questions` gave.
         windows: What `window_dataset` made of them, in the order in which it is evaluated.
-        options: As for `decode`, and `null_score_diff_threshold`.
+        version_2_with_negative, options: As for `decode`.
     """
 
-    def __init__(self, questions: "Dataset", windows: "Dataset", *, null_score_diff_threshold: float = 0.0, **options):
+    def __init__(
+        self,
+        questions: "Dataset",
+        windows: "Dataset",
+        *,
+        version_2_with_negative: bool = False,
+        null_score_diff_threshold: float = 0.0,
+        **options,
+    ):
         self.questions, self.windows = questions, windows.select_columns(list(DECODING_COLUMNS))
         self.start_positions = windows["start_positions"][:] if "start_positions" in windows.column_names else None
-        self.null_score_diff_threshold, self.options = null_score_diff_threshold, options
+        self.negative, self.threshold, self.options = version_2_with_negative, null_score_diff_threshold, options
         self.decoded: list[Decoded] = []
 
     def __call__(self, prediction: "EvalPrediction | PredictionOutput") -> dict[str, float]:
         if prediction.label_ids is not None and not np.array_equal(prediction.label_ids[0], self.start_positions):
             raise ValueError("The windows were not evaluated in their order, so no logits can be matched to a context.")
-        start_logits, end_logits = prediction.predictions[:2]
-        self.decoded = decode(self.questions["context"], self.windows, start_logits, end_logits, **self.options)
-        if "answers" not in self.questions.column_names:
-            return {}
-        return score(
-            self.questions,
-            self.decoded,
-            version_2_with_negative=self.options.get("version_2_with_negative", False),
-            null_score_diff_threshold=self.null_score_diff_threshold,
-        )
+        options = self.options | {"version_2_with_negative": self.negative}
+        self.decoded = decode(self.questions["context"], self.windows, *prediction.predictions[:2], **options)
+        return self._scores(self.decoded) if "answers" in self.questions.column_names else {}
+
+    def names(self) -> list[str]:
+        """The metrics that an evaluation will give."""
+        return list(self._scores([Decoded("", [], 0.0)] * len(self.questions)))
+
+    def _scores(self, decoded: Sequence[Decoded]) -> dict[str, float]:
+        # It needs `evaluate`.
+        from ..metrics.squad.squad import squad_scores, squad_v2_scores
+
+        ids = self.questions["id"]
+        references = {key: answers["text"] for key, answers in zip(ids, self.questions["answers"])}
+        texts = {key: one.text for key, one in zip(ids, decoded)}
+        if not self.negative:
+            return squad_scores(texts, references)
+        null_odds = {key: one.null_odds for key, one in zip(ids, decoded)}
+        return squad_v2_scores(texts, references, null_odds, no_answer_threshold=self.threshold)
 
     def write(self, args: "TrainingArguments", prefix: str):
-        """Writes the last answers into the output folder, as `write_predictions` does, in one process alone."""
-        if args.should_save:
-            write_predictions(
-                args.output_dir, prefix, self.questions["id"], self.decoded, self.null_score_diff_threshold
-            )
+        """
+        Writes the last answers into the output folder, in one process alone: {prefix}_predictions.json (question id ->
+        answer, what the official scripts read), {prefix}_nbest_predictions.json and, where there may be no answer,
+        {prefix}_null_odds.json.
+        """
+        from .folder import write_text
+
+        answers = dict(zip(self.questions["id"], self.decoded)) if args.should_save else {}
+        contents = {
+            "predictions": {key: one.answer(self.threshold) for key, one in answers.items()},
+            "nbest_predictions": {key: one.nbest for key, one in answers.items()},
+            "null_odds": {key: one.null_odds for key, one in answers.items() if self.negative},
+        }
+        for name, content in contents.items():
+            if content:
+                Path(args.output_dir).mkdir(parents=True, exist_ok=True)
+                text = json.dumps(content, indent=2, ensure_ascii=False) + "\n"
+                write_text(Path(args.output_dir, f"{prefix}_{name}.json"), text)

@@ -2,6 +2,7 @@
 
 import csv
 import dataclasses
+import io
 import itertools
 import json
 import math
@@ -10,48 +11,56 @@ from pathlib import Path
 
 from ..errors import InputError
 from .arguments import GlueArguments, ModelArguments, RunArguments
-from .trainer import FINISHED, SETTINGS, run_settings, total_batch_size
+from .folder import FINISHED, PLACES, check_same, read_settings, run_settings, total_batch_size, write_text
 
 
-def plan_runs(model_args: ModelArguments, data_args: GlueArguments, args: RunArguments) -> list[RunArguments]:
+def plan_runs(
+    model_args: ModelArguments, data_args: GlueArguments, args: RunArguments
+) -> list[tuple[RunArguments, dict | None]]:
     """
-    The arguments of every run: one for each batch size, learning rate and seed, in a folder of its own, as in
-    "batch-16-lr-1e-05/seed-1". Without lists of these there is one run, in the output folder itself.
+    The arguments and settings of every run: one for each batch size, learning rate and seed, in a folder of its own, as
+    in "batch-16-lr-1e-05/seed-1". Without lists of these there is one run, in the output folder, and no settings.
 
     Raises:
         InputError: If flags do not go together, or the output folder holds runs made with other flags.
     """
-    if model_args.config_name is not None and not args.do_train:
-        raise InputError("A new model (--config_name) knows nothing yet: give --do_train.")
     if not is_series(data_args):
-        return [args]
+        return [(args, None)]
     if not (args.do_train and args.do_eval):
         raise InputError("Runs are compared by what they reach on the validation data: give --do_train and --do_eval.")
     if args.push_to_hub or args.resume_from_checkpoint is not None:
         raise InputError("--push_to_hub and --resume_from_checkpoint are for a single run: choose one first.")
-    runs = []
+    shared = run_settings(model_args, data_args, args)
+    runs: dict[Path, tuple[RunArguments, dict]] = {}
     for batch_size, learning_rate, seed in itertools.product(
         data_args.sweep_batch_sizes or [None], data_args.sweep_learning_rates or [None], data_args.seeds or [None]
     ):
-        setting = []
-        changes: dict = {}
-        if batch_size is not None:
-            setting.append(f"batch-{batch_size}")
-            changes["global_batch_size"] = batch_size
-        if learning_rate is not None:
-            setting.append(f"lr-{learning_rate:g}")
-            changes["learning_rate"] = learning_rate
-        folder = Path(args.output_dir, "-".join(setting))
-        if seed is not None:
-            folder /= f"seed-{seed}"
-            changes["seed"] = seed
+        given = {"global_batch_size": batch_size, "learning_rate": learning_rate, "seed": seed}
+        given = {name: value for name, value in given.items() if value is not None}
+        setting = [f"batch-{batch_size}"] if batch_size is not None else []
+        setting += [f"lr-{learning_rate:g}"] if learning_rate is not None else []
+        folder = Path(args.output_dir, "-".join(setting), *([f"seed-{seed}"] if seed is not None else []))
+        if folder in runs:
+            raise InputError(f"Two of the runs would be in {folder}: give learning rates of at most six digits.")
         try:
-            run = dataclasses.replace(args, output_dir=str(folder), **changes)
+            run = dataclasses.replace(args, output_dir=str(folder), **given)
         except ValueError as error:
             raise InputError(str(error)) from error
-        check_settings(run, run_settings(model_args, data_args, run))
-        runs.append(run)
-    return runs
+        settings = shared | given | {"global_batch_size": total_batch_size(run)}
+        if not args.overwrite_output_dir:
+            _check_earlier(folder, settings)
+        runs[folder] = run, settings
+    return list(runs.values())
+
+
+def _check_earlier(folder: Path, settings: dict):
+    """Whether a finished run, which will not be made again, is the run that is asked for."""
+    if not (folder / FINISHED).is_file():
+        return
+    earlier = read_settings(folder)
+    if earlier is None:
+        raise InputError(f"{folder} holds a finished run of another command. Choose another --output_dir.")
+    check_same(folder, earlier, settings, free=PLACES)
 
 
 def is_series(data_args: GlueArguments) -> bool:
@@ -60,27 +69,8 @@ def is_series(data_args: GlueArguments) -> bool:
 
 
 def is_finished(run: RunArguments) -> bool:
-    """Whether a run of a series is over."""
-    return Path(run.output_dir, FINISHED).is_file()
-
-
-def check_settings(run: RunArguments, settings: dict):
-    """
-    Raises:
-        InputError: If the run's folder holds a run, finished or not, that was made with other settings.
-    """
-    path = Path(run.output_dir, SETTINGS)
-    if not path.is_file():
-        if is_finished(run):
-            raise InputError(f"{run.output_dir} holds a finished run of another command. Choose another --output_dir.")
-        return
-    earlier = json.loads(path.read_text(encoding="utf-8"))
-    for name in sorted(earlier.keys() | settings.keys()):
-        if earlier.get(name) != settings.get(name):
-            raise InputError(
-                f"{run.output_dir} holds a run with {name} {earlier.get(name)}, now it is {settings.get(name)}. Choose "
-                f"another --output_dir, or remove that folder first."
-            )
+    """Whether a run of a series is over, and not to be made anew."""
+    return Path(run.output_dir, FINISHED).is_file() and not run.overwrite_output_dir
 
 
 def summarize(runs: list[RunArguments]) -> list[dict]:
@@ -136,14 +126,15 @@ def report_series(args: RunArguments, rows: list[dict], metric: str) -> dict:
     best = max(rows, key=quality)
     folder = Path(args.output_dir)
     summary = {"metric": metric, "best": best, "settings": rows}
-    (folder / "summary.json").write_text(json.dumps(summary, indent=2) + "\n", encoding="utf-8")
-    with open(folder / "summary.csv", "w", encoding="utf-8", newline="") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        names = [f"{key}_{value}" for key, values in best["metrics"].items() for value in values]
-        writer.writerow(["batch_size", "learning_rate", "runs", *names])
-        for row in rows:
-            numbers = [number for values in row["metrics"].values() for number in values.values()]
-            writer.writerow([row["batch_size"], row["learning_rate"], len(row["seeds"]), *numbers])
+    write_text(folder / "summary.json", json.dumps(summary, indent=2) + "\n")
+    lines = io.StringIO()
+    writer = csv.writer(lines, lineterminator="\n")
+    names = [f"{key}_{value}" for key, values in best["metrics"].items() for value in values]
+    writer.writerow(["batch_size", "learning_rate", "runs", *names])
+    for row in rows:
+        numbers = [number for values in row["metrics"].values() for number in values.values()]
+        writer.writerow([row["batch_size"], row["learning_rate"], len(row["seeds"]), *numbers])
+    write_text(folder / "summary.csv", lines.getvalue())
 
     # The loss is in the files.
     shown = [key for key in best["metrics"] if not key.endswith("loss") or key == metric]

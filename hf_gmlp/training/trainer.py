@@ -1,36 +1,47 @@
-"""The Trainer of the run_*.py scripts, and the care they take of their output folder."""
+"""The Trainer of the run_*.py scripts, and how each of them begins."""
 
-import dataclasses
 import json
 import logging
 import math
 import shlex
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from pathlib import Path
-from zipfile import is_zipfile
 
+import numpy as np
 import torch
-from safetensors import SafetensorError, safe_open
+import xxhash
 from torch import nn
-from torch.utils.data import Dataset, SequentialSampler
+from torch.utils.data import DataLoader, Dataset, SequentialSampler
 from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments, set_seed
-from transformers.trainer_utils import TrainOutput
+from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, TrainOutput, rotate_checkpoints
 
 from ..cards import TASKS, TrainingRecord, model_card
 from ..data.stream import SequenceStream
-from ..errors import InputError
-from .arguments import RunArguments
+from ..errors import InputError, hub_reason
+from .arguments import BaseModelArguments, DataArguments, RunArguments
+from .folder import (
+    FINISHED,
+    check_same,
+    open_series,
+    read_manifest,
+    read_settings,
+    resume_point,
+    run_settings,
+    whole_files,
+    write_manifest,
+    write_text,
+)
 
 logger = logging.getLogger(__name__)
 
-# Written last, when a run is over.
-FINISHED = "all_results.json"
-# What a run was made with, so that tables know whose result it is, and another command does not take it for its own.
-SETTINGS = "settings.json"
 # Where a streamed run was in its data; part of a checkpoint.
 STREAM_STATE = "stream_state.pt"
+
+# What collators and metrics of the scripts rely on.
+SET_BY_SCRIPTS = {"label_names": None, "prediction_loss_only": False, "eval_do_concat_batches": True}
+SET_BY_SCRIPTS |= {"include_for_metrics": [], "batch_eval_metrics": False, "remove_unused_columns": True}
 
 CARD_HYPERPARAMETERS = (
     "learning_rate",
@@ -49,26 +60,40 @@ CARD_HYPERPARAMETERS = (
 
 class GMLPTrainer(Trainer):
     """
-    transformers' Trainer, with four things put right: accumulated gradients of models that ignore the number of labels
+    transformers' Trainer, with six things put right: accumulated gradients of models that ignore the number of labels
     in the whole batch; label smoothing of causal models from outside transformers; an evaluation loss that weights
-    tokens and not batches, where the metrics give one ("token_loss"); and this project's model card.
+    tokens and not batches, where the metrics give one ("token_loss"); evaluation of all rows whatever
+    `dataloader_drop_last` leaves out of the training; checkpoints that say what they consist of; and this project's
+    model card.
 
     Args:
+        metric_names: What `compute_metrics` gives, without "eval_"; `metric_for_best_model` must be one of them.
         dataset: The training data in words, for the card.
         license: The license of the weights, for the card.
         hyperparameters: What the card says beyond Trainer's own, such as the augmentation.
+
+    Raises:
+        InputError: If the arguments do not go together.
     """
 
     def __init__(
         self,
         *args,
+        metric_names: Iterable[str] | None = None,
         dataset: str,
         license: str,
         dataset_id: str | None = None,
         hyperparameters: Mapping[str, object] | None = None,
         **kwargs,
     ):
-        super().__init__(*args, **kwargs)
+        try:
+            super().__init__(*args, **kwargs)
+        except (ValueError, RuntimeError, ImportError, OSError) as error:
+            # Flags that do not go together, trackers that are not installed, a Hub that cannot be pushed to.
+            raise InputError(f"The training cannot begin: {hub_reason(error)}.") from error
+        best = (self.args.metric_for_best_model or "loss").removeprefix("eval_")
+        if metric_names is not None and best not in (names := ["loss", *metric_names]):
+            raise InputError(f"--metric_for_best_model must be one of {', '.join(names)}, got {best}.")
         # Pinned memory is for the way to an accelerator; torch warns of it on a machine that has none.
         self.args.dataloader_pin_memory &= torch.accelerator.is_available()
         self.knows_scale = False
@@ -84,6 +109,10 @@ class GMLPTrainer(Trainer):
             self.add_callback(EpochCallback(self.data_collator))
 
     def train(self, resume_from_checkpoint: str | None = None, **kwargs) -> TrainOutput:
+        self.settings = (read_settings(Path(self.args.output_dir)) or {}) | self._training_rows()
+        if resume_from_checkpoint is not None:
+            checkpoint = Path(resume_from_checkpoint)
+            check_same(checkpoint.parent, read_manifest(checkpoint)["settings"], self.settings)
         if isinstance(self.train_dataset, SequenceStream):
             # The stream finds its place itself, at once; Trainer would read all that went before.
             self.args.ignore_data_skip = True
@@ -92,7 +121,35 @@ class GMLPTrainer(Trainer):
             if resume_from_checkpoint is not None:
                 self.train_dataset.load_state(Path(resume_from_checkpoint) / STREAM_STATE)
                 self.add_callback(RandomStateCallback(lambda: self._load_rng_state(resume_from_checkpoint)))
-        return super().train(resume_from_checkpoint=resume_from_checkpoint, **kwargs)
+        try:
+            return super().train(resume_from_checkpoint=resume_from_checkpoint, **kwargs)
+        except ImportError as error:
+            # Of an optimizer or a kernel, before the first step.
+            raise InputError(f"The training cannot begin: {error}") from error
+
+    def _training_rows(self) -> dict[str, dict]:
+        """How many training rows there are, and a hash of some, by which other data under the same name are known."""
+        rows = self.train_dataset
+        if isinstance(rows, torch.utils.data.IterableDataset):
+            return {}
+        batch = self.args.train_batch_size * self.args.world_size
+        if self.args.dataloader_drop_last and len(rows) < batch:
+            raise InputError(
+                f"There are {len(rows)} training samples, not one batch of {batch}, and --dataloader_drop_last leaves "
+                f"out what does not fill one: lower --per_device_train_batch_size."
+            )
+        digest = xxhash.xxh3_128()
+        for index in range(0, len(rows), max(1, len(rows) // 64)):
+            digest.update(json.dumps(rows[index], default=_plain, sort_keys=True).encode())
+        return {"training_rows": {"number": len(rows), "contents": digest.hexdigest()}}
+
+    def _get_dataloader(self, *args, is_training: bool = False, **kwargs) -> DataLoader:
+        drop_last = self.args.dataloader_drop_last
+        self.args.dataloader_drop_last = drop_last and is_training
+        try:
+            return super()._get_dataloader(*args, is_training=is_training, **kwargs)
+        finally:
+            self.args.dataloader_drop_last = drop_last
 
     def compute_loss(
         self,
@@ -117,11 +174,25 @@ class GMLPTrainer(Trainer):
         return super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
 
     def _save_optimizer_and_scheduler(self, output_dir: str):
-        # Here, and not in a callback, so that it lies in the checkpoint before trainer_state.json, which comes last.
+        # Here, and not in a callback, so that it lies in the checkpoint before the manifest.
         super()._save_optimizer_and_scheduler(output_dir)
         if isinstance(self.train_dataset, SequenceStream) and self.is_world_process_zero():
             yielded = self.state.global_step * self.get_total_train_batch_size(self.args)
             self.train_dataset.save_state(Path(output_dir) / STREAM_STATE, yielded)
+
+    def _save_checkpoint(self, model: nn.Module, trial: object):
+        # The manifest is written when all else is, and only then does an older checkpoint go.
+        limit, self.args.save_total_limit = self.args.save_total_limit, None
+        try:
+            super()._save_checkpoint(model, trial)
+        finally:
+            self.args.save_total_limit = limit
+        self.accelerator.wait_for_everyone()
+        if self.args.should_save:
+            folder = Path(self.args.output_dir)
+            checkpoint = folder / f"{PREFIX_CHECKPOINT_DIR}-{self.state.global_step}"
+            write_manifest(checkpoint, self.settings, resumable=not self.args.save_only_model)
+            rotate_checkpoints(str(folder), limit, self.state.best_model_checkpoint, use_mtime=True)
 
     def get_decay_parameter_names(self, model: nn.Module) -> list[str]:
         # Trainer spares biases and LayerNorms; the norms of convolutional networks are norms too.
@@ -147,26 +218,36 @@ class GMLPTrainer(Trainer):
         self.results.update(metrics)
         return metrics
 
-    def train_and_evaluate(self, model_args: object, data_args: object, checkpoint: str | None) -> dict[str, float]:
+    def train_and_evaluate(self, checkpoint: str | None) -> dict[str, float]:
         """
-        Trains and saves if `do_train`, and evaluates if `do_eval`, noting first what the run is made with.
+        Trains and saves if `do_train`, and evaluates if `do_eval`.
 
         Args:
-            model_args, data_args: The dataclasses of the script's flags, as for `run_settings`.
-            checkpoint: What the training goes on from, if anything.
+            checkpoint: What the training goes on from, if anything; from `start_run`.
 
         Returns:
             The metrics of both.
         """
         metrics: dict[str, float] = {}
         if self.args.do_train:
-            write_settings(model_args, data_args, self.args)
             metrics |= self.train(resume_from_checkpoint=checkpoint).metrics
-            self.save_model()
-            self.save_state()
+            with whole_files(self.args.output_dir, self.is_world_process_zero()) as folder:
+                self.accelerator.wait_for_everyone()
+                self.save_model(str(folder), _internal_call=True)
+                self.accelerator.wait_for_everyone()
+                if self.is_world_process_zero():
+                    self.state.save_to_json(str(folder / "trainer_state.json"))
         if self.args.do_eval:
             metrics |= self.evaluate()
         return metrics
+
+    def push_to_hub(self, *args, **kwargs):
+        try:
+            return super().push_to_hub(*args, **kwargs)
+        except OSError as error:
+            raise InputError(
+                f"The model in {self.args.output_dir} is whole, but could not be pushed: {hub_reason(error)}."
+            ) from error
 
     def create_model_card(self, **kwargs):
         """Writes README.md into the output folder: this project's card for its models, transformers' for any other."""
@@ -177,7 +258,7 @@ class GMLPTrainer(Trainer):
             return
         name = self.hub_model_id or str(self.args.output_dir)
         card = model_card(model, name, training=self.training_record(), tags=kwargs.get("tags"), license=self.license)
-        card.save(Path(self.args.output_dir) / "README.md")
+        write_text(Path(self.args.output_dir) / "README.md", str(card))
 
     def training_record(self) -> TrainingRecord:
         """What the card says of the training."""
@@ -205,16 +286,22 @@ class GMLPTrainer(Trainer):
 
     def finish(self, metrics: Mapping[str, float]):
         """Writes the card and all_results.json, and prints the results as a table. The run is over after this."""
-        self.create_model_card()
+        if self.args.do_train:
+            self.create_model_card()
         if not self.is_world_process_zero():
             return
         results = {key: round(value, 6) if isinstance(value, float) else value for key, value in metrics.items()}
-        (Path(self.args.output_dir) / FINISHED).write_text(json.dumps(results, indent=2) + "\n", encoding="utf-8")
+        write_text(Path(self.args.output_dir) / FINISHED, json.dumps(results, indent=2) + "\n")
         width = max(map(len, results))
         print("\nResults")
         for key, value in results.items():
             print(f"  {key:<{width}}  {value:.4f}" if isinstance(value, float) else f"  {key:<{width}}  {value}")
         print(f"Everything is in {self.args.output_dir}\n")
+
+
+def _plain(value: object) -> object:
+    """What is in a row besides numbers and text, as JSON takes it."""
+    return value.hex() if isinstance(value, bytes) else np.asarray(value).tolist()
 
 
 class EpochCallback(TrainerCallback):
@@ -243,23 +330,50 @@ class RandomStateCallback(TrainerCallback):
             self.restore = None
 
 
-def start_run(args: RunArguments) -> str | None:
+def start_run(
+    model_args: BaseModelArguments, data_args: DataArguments, args: RunArguments, *, series: bool = False
+) -> str | None:
     """
     What every script does first: looks after the output folder, sets up logging and seeds, says how the batch is made.
+
+    Args:
+        series: The output folder holds several runs, each of which looks after its own.
 
     Returns:
         The checkpoint that the run goes on from, if an earlier one with this output folder was cut off.
 
     Raises:
-        InputError: If there is nothing to do, or the folder holds a finished run.
+        InputError: If there is nothing to do, or the folder is not for this run (see `resume_point`).
     """
     logging.basicConfig(format="%(message)s", level=logging.INFO if args.should_log else logging.WARNING)
     # Every request to the Hub, at the level of information.
     logging.getLogger("httpx").setLevel(logging.WARNING)
     if not (args.do_train or args.do_eval or args.do_predict):
         raise InputError("Say what to do: --do_train, --do_eval, or, where a script predicts, --do_predict.")
-    check_unfinished(Path(args.output_dir))
-    checkpoint = checkpoint_to_resume(args) if args.do_train else None
+    if model_args.config_name is not None and not args.do_train:
+        raise InputError("A new model (--config_name) knows nothing yet: give --do_train, or --model_name_or_path.")
+    if args.do_predict and not hasattr(data_args, "max_predict_samples"):
+        raise InputError("This script does not predict: leave --do_predict out, and give the model to a pipeline.")
+    for name, default in SET_BY_SCRIPTS.items():
+        if getattr(args, name) != default:
+            raise InputError(f"--{name} is set by this script: leave it out.")
+    if getattr(data_args, "streaming", False) and args.do_train and args.max_steps < 1:
+        raise InputError("A stream has no length: say how long to train by --max_steps.")
+    if model_args.cache_dir is not None:
+        try:
+            Path(model_args.cache_dir).mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise InputError(f"--cache_dir {model_args.cache_dir} cannot be used ({error.strerror}).") from error
+    folder = Path(args.output_dir).resolve()
+    for name in ("model_name_or_path", "config_name", "tokenizer_name", "image_processor_name"):
+        given = Path(getattr(model_args, name, None) or "")
+        if args.overwrite_output_dir and given.name and given.exists() and given.resolve().is_relative_to(folder):
+            raise InputError(f"--overwrite_output_dir would remove --{name} {given}: choose another --output_dir.")
+    settings, checkpoint = run_settings(model_args, data_args, args), None
+    if series:
+        open_series(args, settings)
+    else:
+        checkpoint = resume_point(args, settings)
     if args.global_batch_size is not None and args.do_train:
         devices = args.world_size * max(1, args.n_gpu)
         logger.info(
@@ -271,89 +385,3 @@ def start_run(args: RunArguments) -> str | None:
         )
     set_seed(args.seed)
     return checkpoint
-
-
-def total_batch_size(args: RunArguments) -> int:
-    """Samples per optimizer step over all devices."""
-    devices = args.world_size * max(1, args.n_gpu)
-    return devices * args.per_device_train_batch_size * args.gradient_accumulation_steps
-
-
-def run_settings(model_args: object, data_args: object, args: RunArguments) -> dict:
-    """
-    All that decides the result of a run, by the names of the flags.
-
-    Args:
-        model_args: The dataclass of the script's flags about the model.
-        data_args: That of its flags about the data.
-    """
-    elsewhere = {"cache_dir", "seeds", "sweep_batch_sizes", "sweep_learning_rates", "preprocessing_num_workers"}
-    fields = dataclasses.asdict(model_args) | dataclasses.asdict(data_args)
-    settings = {name: value for name, value in fields.items() if name not in elsewhere | {"license"}}
-    training = (*CARD_HYPERPARAMETERS, "num_train_epochs", "max_steps", "bf16", "fp16", "do_predict")
-    settings |= {name: getattr(args, name) for name in training}
-    settings["global_batch_size"] = total_batch_size(args)
-    # As it is read back.
-    return json.loads(json.dumps(settings, default=str))
-
-
-def write_settings(model_args: object, data_args: object, args: RunArguments):
-    """Notes in the folder of a run what it is made with; arguments as for `run_settings`."""
-    if args.process_index == 0:
-        Path(args.output_dir).mkdir(parents=True, exist_ok=True)
-        settings = json.dumps(run_settings(model_args, data_args, args), indent=2)
-        Path(args.output_dir, SETTINGS).write_text(settings + "\n", encoding="utf-8")
-
-
-def check_unfinished(folder: Path):
-    """
-    Raises:
-        InputError: If the folder holds a finished run.
-    """
-    if (folder / FINISHED).is_file():
-        raise InputError(f"{folder} holds a finished run. Choose another --output_dir, or remove that folder first.")
-
-
-def checkpoint_to_resume(args: TrainingArguments) -> str | None:
-    """
-    The last complete checkpoint in the output folder, that a cut-off run goes on from; None for a fresh start.
-
-    Raises:
-        InputError: If `resume_from_checkpoint` names no complete checkpoint.
-    """
-    folder = Path(args.output_dir)
-    if args.resume_from_checkpoint not in (None, "true", "True"):
-        fault = checkpoint_fault(Path(args.resume_from_checkpoint))
-        if fault is not None:
-            raise InputError(f"{args.resume_from_checkpoint} is no complete checkpoint: {fault}.")
-        return args.resume_from_checkpoint
-    found = [path for path in folder.glob("checkpoint-*") if path.name.removeprefix("checkpoint-").isdigit()]
-    for checkpoint in sorted(found, key=lambda path: int(path.name.removeprefix("checkpoint-")), reverse=True):
-        fault = checkpoint_fault(checkpoint)
-        if fault is None:
-            logger.info("Going on from %s", checkpoint)
-            return str(checkpoint)
-        logger.warning("Skipping %s, which is half-written: %s", checkpoint, fault)
-    return None
-
-
-def checkpoint_fault(checkpoint: Path) -> str | None:
-    """What shows that a checkpoint was not written to its end; None if it was."""
-    try:
-        # Trainer writes this file last.
-        json.loads((checkpoint / "trainer_state.json").read_text(encoding="utf-8"))
-    except OSError:
-        return "trainer_state.json is missing"
-    except ValueError:
-        return "trainer_state.json is cut off"
-    for path in sorted(checkpoint.iterdir()):
-        # torch.save makes zip files, whose table of contents is at the end.
-        if path.suffix in (".pt", ".pth", ".bin") and path.name != "training_args.bin" and not is_zipfile(path):
-            return f"{path.name} is cut off"
-        if path.suffix == ".safetensors":
-            try:
-                with safe_open(path, framework="pt"):
-                    pass
-            except SafetensorError:
-                return f"{path.name} is cut off"
-    return None

@@ -116,5 +116,5 @@ def test_bad_input(checkpoint, tmp_path, vision_config, text_config, far_model, 
     with pytest.raises(InputError, match="aMLP for text"):
         load_attentive_model(tmp_path / "images")
     far_model(GMLPForSequenceClassification, text_config(attention_size=8)).save_pretrained(tmp_path / "bare")
-    with pytest.raises(InputError, match="no tokenizer in"):
+    with pytest.raises(InputError, match="no tokenizer to open in"):
         load_attentive_model(tmp_path / "bare")

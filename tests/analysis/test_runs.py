@@ -16,7 +16,7 @@ from hf_gmlp.analysis.counts import paper_parameters
 from hf_gmlp.analysis.runs import family, find_runs, parameters, pretraining
 from hf_gmlp.errors import InputError
 from hf_gmlp.presets import preset_path
-from hf_gmlp.training import trainer
+from hf_gmlp.training import folder
 
 
 @pytest.fixture
@@ -129,7 +129,7 @@ def test_bert_saved_by_transformers_is_found(tmp_path):
 
 
 def test_names_of_files_are_those_of_the_scripts():
-    assert trainer.FINISHED == runs_module.FINISHED and trainer.SETTINGS == runs_module.SETTINGS
+    assert folder.FINISHED == runs_module.FINISHED and folder.SETTINGS == runs_module.SETTINGS
 
 
 def test_bad_input(tmp_path, write_run):

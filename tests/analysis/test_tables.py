@@ -16,7 +16,7 @@ from hf_gmlp.cli import main
 from hf_gmlp.errors import InputError
 from hf_gmlp.presets import PRESETS, preset_path
 from hf_gmlp.training.arguments import GlueArguments, MLMArguments, ModelArguments, RunArguments, parse_arguments
-from hf_gmlp.training.trainer import write_settings
+from hf_gmlp.training.folder import run_settings
 
 # The lines of the tables in the text of the paper (arXiv:2105.08050), without what PDF makes of formulas. Tables 7 to 9
 # print once what neighboring columns share.
@@ -288,9 +288,8 @@ def test_a_recipe_that_differs_shows(tmp_path):
     recipe = "config_name: gmlp-base\nlearning_rate: 2.0e-4\nwarmup_steps: 10000\nadam_beta2: 0.98\n"
     (tmp_path / "table6" / "a.yaml").write_text(recipe + "optim: adafactor\n")
     (tmp_path / "table6" / "b.yaml").write_text(
-        recipe + "config_overrides: hidden_dropout_prob=0.1\nmax_steps: 1000000\n"
+        recipe + "config_overrides: {hidden_dropout_prob: 0.1}\nmax_steps: 1000000\n"
     )
-    (tmp_path / "table6" / "b.smoke.yaml").write_text("warmup_steps: 1\n")
     shown = {row.name: row.cells["Full Results (Table 5)"] for row in build_table(8, recipes=tmp_path).rows}
     expected = {
         "Peak learning rate": ("!=", "0.0002"),
@@ -328,11 +327,12 @@ def preset(name: str, **changes):
 
 def mlm_run(folder, name, perplexity, seed=0, config=None, **settings):
     """With the settings that run_mlm.py itself would note."""
-    flags = {"config_name": name, "train_file": "corpus.txt", "do_train": True, "seed": seed, **settings}
+    flags = {"config_name": name, "train_file": __file__, "do_train": True, "seed": seed, **settings}
     words = [word for key, value in flags.items() for word in (f"--{key}", str(value))]
     types = (ModelArguments, MLMArguments, RunArguments)
     finished_run(folder, config or preset(name), "GMLPForMaskedLM", {"eval_perplexity": perplexity}, steps=7)
-    write_settings(*parse_arguments(types, "", [*words, "--use_cpu", "--output_dir", str(folder)]))
+    arguments = parse_arguments(types, "", [*words, "--use_cpu", "--output_dir", str(folder)])
+    (folder / "settings.json").write_text(json.dumps(run_settings(*arguments)))
 
 
 def found(number, folder, *names):
@@ -356,7 +356,7 @@ def test_seeds_give_a_median_with_its_spread(tmp_path):
     text = " ".join(table(3, [tmp_path]).split())
     assert "4.40 [1]" in text and "of which 5 belong to a row" in text
     assert (
-        "[1] Perplexity of gmlp-36l: median of 5 runs (4.20 to 4.50); trained on corpus.txt; 7 steps of 8 samples; "
+        "[1] Perplexity of gmlp-36l: median of 5 runs (4.20 to 4.50); trained on test_tables.py; 7 steps of 8 samples; "
         f"seed-0, seed-1, seed-2, seed-3, seed-4 in {tmp_path}." in text
     )
 
@@ -434,7 +434,8 @@ def test_the_settings_of_a_single_run_name_its_task(tmp_path):
         str(tmp_path / "a"),
     ]
     finished_run(tmp_path / "a", preset("gmlp-18l"), "GMLPForSequenceClassification", {"eval_accuracy": 0.5})
-    write_settings(*parse_arguments((ModelArguments, GlueArguments, RunArguments), "", flags))
+    settings = run_settings(*parse_arguments((ModelArguments, GlueArguments, RunArguments), "", flags))
+    (tmp_path / "a" / "settings.json").write_text(json.dumps(settings))
     assert build_table(4, [tmp_path]).rows[1].cells["SST-2"].here == "50.0"
 
 

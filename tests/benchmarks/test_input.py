@@ -17,7 +17,7 @@ def test_workers_follow_from_the_rates(benchmark, call, tmp_path):
     (table,) = tmp_path.glob("input-*.csv")
     with table.open(newline="", encoding="utf-8") as file:
         rows = list(csv.DictReader(file))
-    assert len(rows) == 6
+    assert len(rows) == 7
     for row in rows:
         rate, step, workers = (
             float(row[key]) for key in ("samples_per_second", "training_samples_per_second", "workers")

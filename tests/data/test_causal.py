@@ -17,7 +17,7 @@ def test_blocks_are_those_of_the_packed_document(tmp_path, block_size):
     for keep_remainder in (False, True):
         expected = pack_causal([text], byte_tokenizer(), block_size, keep_remainder=keep_remainder)["input_ids"]
         blocks = ByteBlocks(span, 1, block_size, keep_remainder=keep_remainder)
-        assert [blocks[i]["input_ids"].tolist() for i in range(len(blocks))] == expected
+        assert [blocks[i]["input_ids"].tolist() for i in range(len(blocks))] == [ids.tolist() for ids in expected]
         assert blocks.num_bytes == 56
         with pytest.raises(IndexError):
             blocks[len(blocks)]
@@ -42,6 +42,14 @@ def test_files_are_documents_and_their_ends_are_held_out(tmp_path):
     assert [i for i, token in enumerate(firsts) if token == 1] == [0, 9, 27, 28]
     train, held_out = load_bytes(files, files[1:], byte_tokenizer(), 16, max_train_samples=4, max_eval_samples=5)
     assert (len(train), len(held_out), held_out.num_bytes) == (4, 5, 75)
+    # Each part alone is what it is beside the other.
+    train, nothing = load_bytes(files, None, byte_tokenizer(), 11, validation_split_percentage=10, validate=False)
+    assert nothing is None and read(train) == data[:90] + data[100:280]
+    nothing, held_out = load_bytes(files, None, byte_tokenizer(), 11, validation_split_percentage=10, train=False)
+    assert nothing is None and read(held_out) == data[90:100] + data[280:]
+    assert read(load_bytes(None, files[1:], byte_tokenizer(), 11, train=False)[1]) == data[100:]
+    with pytest.raises(InputError, match="There are no training data"):
+        load_bytes(None, files, byte_tokenizer(), 11)
 
 
 def test_what_is_read_as_bytes():
@@ -62,13 +70,12 @@ def test_bad_files_are_named(tmp_path):
         ("text.xz", None, "is packed"),
         ("few", "text", "training text does not fill one block of 10"),
         ("text", "data.csv", "documents for both"),
+        ("text", "empty", "is empty"),
     ]
     for train, validation, message in cases:
         files = [str(tmp_path / validation)] if validation else None
         with pytest.raises(InputError, match=message):
             load_bytes([str(tmp_path / train)], files, byte_tokenizer(), 10)
-    with pytest.raises(InputError, match="above 0 and below 100, got 0"):
-        load_bytes([str(tmp_path / "text")], None, byte_tokenizer(), 10, validation_split_percentage=0)
 
 
 def test_batches_are_padded_on_the_right_and_their_labels_are_the_tokens():

@@ -7,6 +7,8 @@ from transformers import PreTrainedTokenizerFast
 
 from hf_gmlp.data import classification
 from hf_gmlp.data.classification import TASKS, find_task, load_sentences, texts, tokenize
+from hf_gmlp.data.files import Access
+from hf_gmlp.data.labels import CLASSES, ONE_CLASS, REGRESSION, Labels
 from hf_gmlp.errors import InputError
 
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
@@ -15,7 +17,7 @@ SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 @pytest.fixture
 def load(tmp_path):
     """load_sentences with a cache of its own."""
-    return lambda **options: load_sentences(**options, cache_dir=str(tmp_path / "cache"))
+    return lambda **options: load_sentences(**options, access=Access(str(tmp_path / "cache")))
 
 
 @pytest.fixture
@@ -121,18 +123,18 @@ def test_a_checkpoint_keeps_its_order(load, write):
     files = {"validation_files": [write("v.jsonl", rows(["b", "c", "a"]))]}
     train = {"train_files": [write("t.jsonl", rows(["a", "b", "c"]))]}
     for options in (files, files | train):
-        data = load(**options, train=False, known_labels=["c", "a", "b"])
+        data = load(**options, train=False, known=Labels(["c", "a", "b"], ONE_CLASS))
         assert data.labels == ["c", "a", "b"] and data.splits["validation"]["labels"][:] == [2, 0, 1]
     # Other classes make a new head.
-    assert load(**files, **train, known_labels=["x", "y", "z"]).labels == ["a", "b", "c"]
+    assert load(**files, **train, known=Labels(["x", "y", "z"], ONE_CLASS)).labels == ["a", "b", "c"]
     # A task's numbers mean what the task says, in whatever order the checkpoint has the classes.
     pairs = write("p.jsonl", rows([0, 1], ("sentence1", "sentence2")))
     order = ["not_entailment", "entailment"]
-    data = load(task_name="rte", validation_files=[pairs], train=False, known_labels=order)
+    data = load(task_name="rte", validation_files=[pairs], train=False, known=Labels(order, ONE_CLASS))
     assert data.labels == order and data.splits["validation"]["labels"][:] == [1, 0]
     # A regressor has no classes.
     scores = {"validation_files": [write("s.jsonl", rows([1, 2]))]}
-    data = load(**scores, train=False, known_labels=[])
+    data = load(**scores, train=False, known=Labels(None, REGRESSION))
     assert data.labels is None and data.splits["validation"]["labels"][:] == [1.0, 2.0]
 
 
@@ -159,11 +161,13 @@ def glue_on_the_hub(name):
 
 @pytest.mark.parametrize("name", TASKS)
 def test_every_task_as_it_is_on_the_hub(load, monkeypatch, name):
-    def load_dataset(path, config_name, split=None, cache_dir=None):
-        assert path == "nyu-mll/glue"
-        return glue_on_the_hub(name)["test_matched"] if config_name == "ax" else glue_on_the_hub(config_name)
+    def load_data(dataset_name, dataset_config_name, access):
+        assert dataset_name == "nyu-mll/glue"
+        if dataset_config_name == "ax":
+            return {"test": glue_on_the_hub(name)["test_matched"]}
+        return glue_on_the_hub(dataset_config_name)
 
-    monkeypatch.setattr(classification, "load_dataset", load_dataset)
+    monkeypatch.setattr(classification, "load_data", load_data)
     task = find_task(name)
     data = load(task_name=name, test=True)
     assert list(data.splits) == ["train", *task.validations, *task.tests]
@@ -177,11 +181,20 @@ def test_every_task_as_it_is_on_the_hub(load, monkeypatch, name):
 def test_data_sets_of_the_hub(load, monkeypatch):
     features = Features({"text": Value("string"), "label": ClassLabel(names=["z", "a"])})
     made = DatasetDict({"train": Dataset.from_dict({"text": ["x", "y"], "label": [0, 1]}, features=features)})
-    monkeypatch.setattr(classification, "load_dataset", lambda *args, **options: made)
+    monkeypatch.setattr(classification, "load_data", lambda **options: made)
     # The order of the data set itself.
     assert load(dataset_name="some/data", validate=False).labels == ["z", "a"]
-    with pytest.raises(InputError, match="some/data has no validation split but train"):
+    with pytest.raises(InputError, match="has no split validation but train: name one by --validation_split_name"):
         load(dataset_name="some/data")
+    made["dev"] = made["train"]
+    data = load(dataset_name="some/data", split_names={"train": None, "validation": "dev"})
+    assert list(data.splits) == ["train", "validation"]
+    with pytest.raises(InputError, match="has no split held-out but train, dev"):
+        load(dataset_name="some/data", split_names={"validation": "held-out"})
+    # A part of MNLI is known by its own name.
+    monkeypatch.setattr(classification, "load_data", lambda **options: glue_on_the_hub("mnli"))
+    data = load(task_name="mnli", split_names={"validation": "validation_mismatched"})
+    assert list(data.splits) == ["train", "validation_mismatched"]
 
 
 @pytest.fixture(scope="module")
@@ -242,12 +255,25 @@ def test_bad_data_get_one_sentence(load, write, tmp_path):
         ({"train_files": [good], "label_column": "gold"}, "training data have no column 'gold' but sentence, label"),
         ({"train_files": [good], "text_columns": ["body"]}, "training data have no column 'body'"),
         ({"train_files": [write("c.jsonl", [{"body": "x", "label": 1}])]}, "Which columns hold the sentences"),
-        ({"train_files": [write("o.jsonl", rows(["a", "a"]))]}, "only the label 'a'"),
-        ({"train_files": [write("l.jsonl", rows([[1], [2]]))]}, "one label per row"),
+        (
+            {"train_files": [write("o.jsonl", rows(["a", "b"]))], "task_name": "sst2", "do_regression": True},
+            "--do_regression true does not fit --task_name sst2",
+        ),
+        ({"train_files": [write("l.jsonl", rows([{"a": 1}, {"a": 2}]))]}, "label {'a': 1}, neither a name nor"),
+        ({"train_files": [good], "split_names": {"test": "x"}}, "--test_split_name is for a data set of the Hub"),
+        ({"train_files": [good], "text_columns": ["label"]}, "columns label, label of texts and labels must be diff"),
+        ({"train_files": [good], "text_columns": ["sentence"] * 2}, "sentence, sentence, label of .* be different"),
+        (
+            {"train_files": [write("k.jsonl", [{"sentence": ["x", "y"], "label": 0}, {"sentence": [], "label": 1}])]},
+            "The column 'sentence' of the training data must hold text, and holds List",
+        ),
         ({"train_files": [write("n.jsonl", rows(["a", None, "b"]))]}, "Row 2 of the training data has no label"),
         ({"train_files": [write("m.csv", rows(["a", "", "b"]))]}, "Row 2 of the training data has no label"),
         ({"train_files": [textless]}, "Row 3 of the training data has nothing in the column 'sentence'"),
-        ({"train_files": [write("r.jsonl", rows(["a", "b"]))], "do_regression": True}, "label 'a', no number"),
+        (
+            {"train_files": [write("r.jsonl", rows(["a", "b"]))], "do_regression": True},
+            "label 'a', which is not a n",
+        ),
     ]
     for options, message in cases:
         with pytest.raises(InputError, match=message):
@@ -275,6 +301,55 @@ def test_unlabeled_test_data(load, write):
     signs = write("signs.jsonl", rows([-1, 1]))
     data = load(train_files=[signs], test_files=[write("s.jsonl", rows([-1, -1]))], validate=False, test=True)
     assert data.splits["test"]["labels"][:] == [0, 0]
+
+
+def test_sentences_of_digits_stay_as_they_are_written(load, tmp_path):
+    path = tmp_path / "codes.csv"
+    path.write_text("text,label\n007,001\n1.0,002\nNA,001\n,002\n")
+    data = load(train_files=[str(path)], validate=False)
+    assert data.splits["train"]["sentence1"][:] == ["007", "1.0", "NA", ""] and data.labels == ["001", "002"]
+
+
+def test_several_labels_per_row(load, write):
+    train = write("t.jsonl", rows([["b", "a"], [], ["c"]]))
+    test = write("s.jsonl", rows([["c", "a"]]))
+    data = load(train_files=[train], test_files=[test], validate=False, test=True)
+    assert data.labels == ["a", "b", "c"] and data.problem_type == CLASSES
+    assert data.splits["train"]["labels"][:] == [[1, 1, 0], [0, 0, 0], [0, 0, 1]]
+    assert data.splits["test"]["labels"][:] == [[1, 0, 1]]
+    known = Labels(["c", "b", "a", "d"], CLASSES)
+    data = load(validation_files=[test], train=False, known=known)
+    assert data.labels == known.names and data.splits["validation"]["labels"][:] == [[1, 0, 1, 0]]
+
+
+def test_any_number_of_columns_joined(load, write):
+    train = write("t.jsonl", rows([0, 1], ("title", "body", "place")))
+    data = load(train_files=[train], validate=False, text_columns=["place", "title", "body"], delimiter=" | ")
+    assert data.splits["train"]["sentence1"][0] == "place 0 | title 0 | body 0"
+    assert data.splits["train"].column_names == ["sentence1", "labels"]
+
+
+def test_training_rows_are_shuffled_before_the_first_are_taken(load, write):
+    train = write("t.jsonl", rows([i % 2 for i in range(20)]))
+    options = {"train_files": [train], "validation_files": [train], "max_samples": {"train": 8}}
+    data, other = (load(**options, shuffle_seed=seed) for seed in (1, 2))
+    drawn = data.splits["train"]["sentence1"][:]
+    assert len(drawn) == 8 and drawn != [f"sentence {i}" for i in range(8)]
+    assert drawn != other.splits["train"]["sentence1"][:]
+    # Each with its own label; and the validation data stay in order.
+    assert data.splits["train"]["labels"][:] == [int(text.split()[1]) % 2 for text in drawn]
+    assert data.splits["validation"]["sentence1"][:] == [f"sentence {i}" for i in range(20)]
+
+
+def test_a_checkpoint_is_evaluated_on_some_of_its_classes(load, write):
+    known = Labels(["c", "a", "b"], ONE_CLASS)
+    some = write("t.jsonl", rows(["b", "b"]))
+    data = load(train_files=[some], validation_files=[some], train=False, known=known)
+    assert data.labels == known.names and data.splits["validation"]["labels"][:] == [2, 2]
+    # Names that nobody gave are known by their numbers.
+    made = Labels(["LABEL_0", "LABEL_1"], ONE_CLASS)
+    data = load(validation_files=[write("n.jsonl", rows([1, 0]))], train=False, known=made)
+    assert data.splits["validation"]["labels"][:] == [1, 0]
 
 
 def test_without_training_data_something_must_tell_the_labels(load, write):

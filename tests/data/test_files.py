@@ -1,6 +1,9 @@
+import gzip
+import os
+
 import pytest
 
-from hf_gmlp.data.files import file_kind, read_files
+from hf_gmlp.data.files import Access, content_hash, file_kind, in_batches, load_data, read_files
 from hf_gmlp.errors import InputError
 
 
@@ -8,7 +11,7 @@ from hf_gmlp.errors import InputError
 def test_words_that_pandas_takes_for_missing_stay_words(tmp_path, streaming):
     (tmp_path / "a.csv").write_text('text\nNA\n"null, None"\n')
     (tmp_path / "a.tsv").write_text('text\tlabel\nsay "no\tNA\n')
-    options = {"streaming": streaming, "cache_dir": str(tmp_path / "cache")}
+    options = {"streaming": streaming, "access": Access(cache_dir=str(tmp_path / "cache"))}
     assert list(read_files([tmp_path / "a.csv"], **options)) == [{"text": "NA"}, {"text": "null, None"}]
     assert list(read_files([tmp_path / "a.tsv"], **options)) == [{"text": 'say "no', "label": "NA"}]
 
@@ -27,3 +30,47 @@ def test_kinds(tmp_path):
     ]:
         with pytest.raises(InputError, match=message):
             file_kind(paths)
+
+
+@pytest.mark.parametrize("streaming", [False, True])
+def test_bad_files_get_one_sentence(tmp_path, streaming):
+    packed = gzip.compress(b"some text\n" * 1000)
+    for name, content, message in [
+        ("a.json", b'[{"text": "a"', "a.json cannot be read as json: "),
+        ("b.txt", b"caf\xe9\n", "b.txt cannot be read as txt: it is not UTF-8"),
+        ("c.txt.gz", packed[: len(packed) // 2], "c.txt.gz cannot be read as txt: it is cut off"),
+        ("d.txt.gz", b"plain", "d.txt.gz cannot be read as txt: "),
+        ("e.parquet", b"PAR1", "e.parquet cannot be read as parquet: "),
+        ("f.csv", b"text\na,b\nc,d\n", "f.csv cannot be read as csv: its rows have more cells than its header names"),
+    ]:
+        (tmp_path / name).write_bytes(content)
+        with pytest.raises(InputError, match=message) as error:
+            read_files([tmp_path / name], streaming=streaming, access=Access(cache_dir=str(tmp_path / "cache")))
+        assert "\n" not in str(error.value)
+
+
+def test_the_cache_knows_files_by_what_is_in_them(tmp_path):
+    path, access = tmp_path / "a.jsonl", Access(cache_dir=str(tmp_path / "cache"))
+    times = None
+    for word in ("one", "two"):
+        path.write_text(f'{{"text": "{word}"}}\n')
+        os.utime(path, times)
+        times = (path.stat().st_atime, path.stat().st_mtime)
+        assert load_data(files={"train": [path]}, access=access)["train"]["text"][:] == [word]
+    (tmp_path / "b.jsonl").write_bytes(path.read_bytes())
+    assert content_hash([path]) == content_hash([tmp_path / "b.jsonl"]) != content_hash([path, path])
+
+
+def test_no_data_and_no_such_data_set(tmp_path):
+    with pytest.raises(InputError, match="No data are named"):
+        load_data()
+    with pytest.raises(InputError, match="The data set .*none en cannot be loaded: "):
+        load_data(dataset_name=str(tmp_path / "none"), dataset_config_name="en")
+
+
+def test_batches_have_a_size_and_a_number():
+    texts = ["aaa", "b", "", "cc", "ddddd", "e"]
+    assert list(in_batches(texts, 4)) == [["aaa", "b"], ["", "cc", "ddddd"], ["e"]]
+    assert list(in_batches(texts, 100, count=4)) == [texts[:4], texts[4:]]
+    assert list(in_batches([(1, "ab"), (2, "c")], 2, size_of=lambda item: len(item[1]))) == [[(1, "ab")], [(2, "c")]]
+    assert list(in_batches([], 4)) == []

@@ -1,8 +1,10 @@
 """Folders, files and bad images; what augmentation and mixing do and what they depend on."""
 
+import io
 import logging
 import shutil
 import zipfile
+from pathlib import Path
 
 import numpy as np
 import PIL.Image
@@ -14,6 +16,8 @@ from torchvision.transforms import v2
 from torchvision.transforms.functional import rotate, to_pil_image
 from transformers import ViTImageProcessor
 
+from hf_gmlp.data import images
+from hf_gmlp.data.files import Access
 from hf_gmlp.data.images import (
     ImageCollator,
     decode,
@@ -25,6 +29,7 @@ from hf_gmlp.data.images import (
     read_folder,
     training_transform,
 )
+from hf_gmlp.data.labels import ONE_CLASS, Labels
 from hf_gmlp.errors import InputError
 
 CLASSES = ("apple", "boat", "cloud")
@@ -63,7 +68,7 @@ def loaded(**options):
 
 def test_folder_zip_and_parquet_are_the_same_data(folder, tmp_path):
     plain = loaded(train_dir=str(folder))
-    assert plain.labels == list(CLASSES)
+    assert plain.labels == Labels(list(CLASSES), ONE_CLASS)
     assert plain.splits["train"]["labels"][:] == [0] * 4 + [1] * 4 + [2] * 4
     assert [name.rsplit("/", 2)[-2:] for name in (plain.splits["train"][5]["image"]["path"],)] == [["boat", "1.jpg"]]
 
@@ -74,9 +79,9 @@ def test_folder_zip_and_parquet_are_the_same_data(folder, tmp_path):
     features = Features({"image": Image(), "label": Value("string")})
     Dataset.from_dict(rows, features=features).to_parquet(tmp_path / "photos.parquet")
     for other in (
-        loaded(train_dir=str(zipped(folder)), cache_dir=str(tmp_path / "cache")),
-        loaded(train_dir=str(zipped(folder, "all/photos/")), cache_dir=str(tmp_path / "cache")),
-        loaded(train_files=[str(tmp_path / "photos.parquet")], cache_dir=str(tmp_path / "cache")),
+        loaded(train_dir=str(zipped(folder)), access=Access(str(tmp_path / "cache"))),
+        loaded(train_dir=str(zipped(folder, "all/photos/")), access=Access(str(tmp_path / "cache"))),
+        loaded(train_files=[str(tmp_path / "photos.parquet")], access=Access(str(tmp_path / "cache"))),
     ):
         assert other.labels == plain.labels
         assert other.splits["train"]["labels"][:] == plain.splits["train"]["labels"][:]
@@ -88,7 +93,7 @@ def test_a_file_with_paths_of_images(folder, tmp_path):
     lines = [f"{file},{file.parent.name}" for file in sorted(folder.rglob("*.jpg"))]
     (tmp_path / "photos.csv").write_text("\n".join(["photo,kind", *lines]) + "\n")
     data = loaded(train_files=[str(tmp_path / "photos.csv")], image_column="photo", label_column="kind",
-                  cache_dir=str(tmp_path / "cache"))  # fmt: skip
+                  access=Access(str(tmp_path / "cache")))  # fmt: skip
     for a, b in zip(pixels(data.splits["train"]), pixels(loaded(train_dir=str(folder)).splits["train"])):
         np.testing.assert_array_equal(a, b)
 
@@ -98,14 +103,14 @@ def test_a_data_set_of_the_hub_by_its_local_copy(folder, tmp_path):
     (tmp_path / "hub").mkdir()
     for split in ("train", "test"):
         Dataset.from_list(rows).cast_column("img", Image()).to_parquet(tmp_path / "hub" / f"{split}.parquet")
-    data = load_images(dataset_name=str(tmp_path / "hub"), image_column="img", cache_dir=str(tmp_path / "cache"))
+    data = load_images(dataset_name=str(tmp_path / "hub"), image_column="img", access=Access(str(tmp_path / "cache")))
     assert {split: len(dataset) for split, dataset in data.splits.items()} == {"train": 12, "validation": 12}
     with pytest.raises(InputError, match="no column 'image' but img, label: name the one of the images by --image_col"):
-        load_images(dataset_name=str(tmp_path / "hub"), cache_dir=str(tmp_path / "cache"))
+        load_images(dataset_name=str(tmp_path / "hub"), access=Access(str(tmp_path / "cache")))
 
 
 def test_a_changed_zip_file_is_unpacked_anew(folder, tmp_path):
-    options = {"train_dir": str(zipped(folder)), "cache_dir": str(tmp_path / "cache")}
+    options = {"train_dir": str(zipped(folder)), "access": Access(str(tmp_path / "cache"))}
     assert len(loaded(**options).splits["train"]) == 12
     (folder / "apple" / "3.jpg").unlink()
     zipped(folder)
@@ -128,15 +133,15 @@ def test_a_limited_number_is_drawn_from_all_classes(folder):
 
 
 def test_a_checkpoint_with_the_same_classes_keeps_its_order(folder):
-    known = ["cloud", "apple", "boat"]
-    data = loaded(train_dir=str(folder), known_labels=known)
+    known = Labels(["cloud", "apple", "boat"], ONE_CLASS)
+    data = loaded(train_dir=str(folder), known=known)
     assert data.labels == known and data.splits["train"]["labels"][:] == [1] * 4 + [2] * 4 + [0] * 4
     # Evaluated on some of its classes, it still has all of them.
     shutil.rmtree(folder / "cloud")
-    data = load_images(validation_dir=str(folder), known_labels=known, train=False)
+    data = load_images(validation_dir=str(folder), known=known, train=False)
     assert data.labels == known and data.splits["validation"]["labels"][:] == [1] * 4 + [2] * 4
     # Trained on them, it becomes another classifier.
-    assert loaded(train_dir=str(folder), known_labels=known).labels == ["apple", "boat"]
+    assert loaded(train_dir=str(folder), known=known).labels.names == ["apple", "boat"]
 
 
 def test_what_is_wrong_with_the_folders_is_said(folder, tmp_path, caplog):
@@ -160,7 +165,9 @@ def test_what_is_wrong_with_the_folders_is_said(folder, tmp_path, caplog):
 
     shutil.copytree(folder, tmp_path / "other")
     (tmp_path / "other" / "apple").rename(tmp_path / "other" / "apples")
-    with pytest.raises(InputError, match="4 images of classes that the training data do not have: apples"):
+    with pytest.raises(
+        InputError, match="Row 1 of the validation data has the label 'apples', which is none of apple, boat, cloud"
+    ):
         load_images(train_dir=str(folder), validation_dir=str(tmp_path / "other"))
     shutil.rmtree(tmp_path / "other" / "apples")
     with caplog.at_level(logging.WARNING):
@@ -171,6 +178,119 @@ def test_what_is_wrong_with_the_folders_is_said(folder, tmp_path, caplog):
     (folder / "dog" / "notes.txt").write_text("no image")
     with pytest.raises(InputError, match="The class folder .*dog has no images: add some, or remove it"):
         read_folder(folder)
+
+
+def test_zip_files_that_are_not_unpacked(folder, tmp_path, monkeypatch):
+    access = Access(str(tmp_path / "cache"))
+
+    def refused(message, path=tmp_path / "made.zip"):
+        with pytest.raises(InputError, match=message):
+            read_folder(path, access)
+        assert not list((tmp_path / "cache").rglob("*.jpg")) and not list((tmp_path / "cache").rglob("contents"))
+
+    def make(files, flag=0):
+        with zipfile.ZipFile(tmp_path / "made.zip", "w", zipfile.ZIP_DEFLATED) as archive:
+            for name, content in files.items():
+                archive.writestr(name, content)
+            for entry in archive.filelist:
+                entry.flag_bits |= flag
+
+    make({})
+    refused("made.zip is empty")
+    make({"a/0.jpg": b"x"}, flag=1)
+    refused("made.zip needs a password")
+    for name in ("../0.jpg", "a/../../0.jpg", "/tmp/0.jpg"):
+        make({"a/0.jpg": b"x", name: b"x"})
+        refused("made.zip holds .*0.jpg, which would lie outside")
+    make({"a/0.jpg": bytes(100_000)})
+    with monkeypatch.context() as patch:
+        patch.setattr(images, "BOMB_SIZE", 1000)
+        refused("made.zip would become 100,000 bytes")
+    with monkeypatch.context() as patch:
+        patch.setattr(images.shutil, "disk_usage", lambda path: shutil._ntuple_diskusage(0, 0, 99_999))
+        refused("made.zip needs 100,000 bytes and the disk has 99,999")
+    whole = zipped(folder).read_bytes()
+    damaged = whole[:300] + bytes(200) + whole[500:]
+    (tmp_path / "made.zip").write_bytes(damaged)
+    refused("made.zip cannot be read as a zip file: ")
+
+
+def test_unpacked_files_are_known_by_their_contents(folder, tmp_path):
+    access, other = Access(str(tmp_path / "cache")), Access(str(tmp_path / "cache"), overwrite_cache=True)
+    path = zipped(folder)
+    unpacked = Path(read_folder(path, access)[0]["image"]["path"])
+    # The same under another date and place.
+    copy = shutil.copy(path, tmp_path / "cache" / path.name)
+    unpacked.unlink()
+    assert len(read_folder(copy, access)) == 11
+    assert len(read_folder(path, other)) == 12
+
+
+def test_folders_that_cannot_be_told_apart_or_read(folder, tmp_path):
+    (folder / "Apple").mkdir()
+    with pytest.raises(InputError, match="has the class folders Apple and apple, which differ only in case"):
+        read_folder(folder)
+    (folder / "Apple").rmdir()
+    # What no list of files should hold.
+    (folder / "boat" / ".hidden").mkdir()
+    shutil.copy(folder / "boat" / "0.jpg", folder / "boat" / ".hidden" / "0.jpg")
+    (folder / "boat" / "folder.jpg").mkdir()
+    assert len(read_folder(folder)) == 12
+    for name in ("8.jfif", "9.JPG"):
+        shutil.copy(folder / "boat" / "0.jpg", folder / "boat" / name)
+    (folder / "boat" / "7.jpg").symlink_to(tmp_path / "nowhere.jpg")
+    dataset = loaded(train_dir=str(folder)).splits["train"]
+    assert len(dataset) == 15
+    with pytest.raises(InputError, match=r"1 of the 15 images .*boat/7\.jpg \(no such file\)"):
+        keep_good(dataset, "train", find_faults(dataset, "train", (1, 1)))
+
+
+def test_files_with_paths_that_cannot_be_used(folder, tmp_path):
+    def read(lines, **options):
+        (tmp_path / "photos.csv").write_text("\n".join(["image,label", *lines]) + "\n")
+        return loaded(train_files=[str(tmp_path / "photos.csv")], access=Access(str(tmp_path / "cache")), **options)
+
+    good = [f"{file},00{number}" for number, file in enumerate(sorted(folder.rglob("*.jpg"))[::4])]
+    assert read(good).labels.names == ["000", "001", "002"]
+    dataset = read([*good, "none.jpg,000", ",001"]).splits["train"]
+    with pytest.raises(InputError, match=r"2 of the 5 images .*none\.jpg \(no such file\), row 5 \(no such file\)"):
+        keep_good(dataset, "train", find_faults(dataset, "train", (1, 1)))
+    assert read(["a.jpg,0.5", "b.jpg,1"]).labels.names == ["0.5", "1"]
+    with pytest.raises(InputError, match="Row 4 of the training data has no label"):
+        read([*good, "x.jpg,"])
+    with pytest.raises(InputError, match="mix numbers and names"):
+        read([*good, "x.jpg,boat"])
+    with pytest.raises(InputError, match=r"The column 'number' .* must hold images or paths"):
+        Dataset.from_dict({"number": [1, 2], "label": ["a", "b"]}).to_parquet(tmp_path / "numbers.parquet")
+        loaded(train_files=[str(tmp_path / "numbers.parquet")], image_column="number",
+               access=Access(str(tmp_path / "cache")))  # fmt: skip
+    with pytest.raises(InputError, match="must have one class per image"):
+        Dataset.from_dict({"image": ["a", "b"], "label": [["a"], ["b"]]}).to_parquet(tmp_path / "lists.parquet")
+        loaded(train_files=[str(tmp_path / "lists.parquet")], access=Access(str(tmp_path / "cache")))
+    with pytest.raises(InputError, match="both name 'image'"):
+        read(good, label_column="image")
+    (tmp_path / "one" / "apple").mkdir(parents=True)
+    shutil.copy(folder / "apple" / "0.jpg", tmp_path / "one" / "apple")
+    with pytest.raises(InputError, match="1 training images are too few to hold out 0.15 of them"):
+        load_images(train_dir=str(tmp_path / "one"))
+
+
+def test_whatever_is_wrong_with_an_image_is_said():
+    def saved(image, kind):
+        file = io.BytesIO()
+        image.save(file, kind)
+        return {"bytes": file.getvalue(), "path": None}
+
+    assert image_fault({"bytes": None, "path": None}, (1, 1))["fault"] == "no such file"
+    whole = saved(picture(), "AVIF")
+    assert image_fault(whole, (1, 1))["fault"] == ""
+    # What is not said to be bad can be decoded.
+    for kind in ("PNG", "GIF", "TIFF", "BMP", "WEBP", "AVIF", "PPM"):
+        whole = saved(picture(), kind)["bytes"]
+        for place in range(0, len(whole), max(1, len(whole) // 60)):
+            damaged = whole[:place] + bytes([whole[place] ^ 0xFF]) + whole[place + 1 :]
+            if not image_fault({"bytes": damaged, "path": None}, (1, 1))["fault"]:
+                decode({"bytes": damaged, "path": None})
 
 
 def test_bad_images_are_named_or_skipped_and_counted(folder, caplog):
@@ -212,7 +332,7 @@ def test_where_nothing_is_good_skipping_is_no_help(tmp_path):
 def test_every_cut_of_a_jpeg_is_found(tmp_path):
     picture(size=(200, 150)).save(tmp_path / "whole.jpg", quality=90)
     whole = (tmp_path / "whole.jpg").read_bytes()
-    assert image_fault({"bytes": whole, "path": None}, (1, 1)) == {"fault": "", "mode": "RGB"}
+    assert image_fault({"bytes": whole, "path": None}, (1, 1)) == {"fault": "", "mode": "RGB", "exif": ""}
     for share in (0.05, 0.3, 0.6, 0.9):
         assert image_fault({"bytes": whole[: int(share * len(whole))], "path": None}, (1, 1))["fault"]
 
@@ -223,6 +343,17 @@ def test_pictures_are_turned_upright(tmp_path):
     picture().save(tmp_path / "turned.png", exif=exif)
     upright = np.asarray(rotate(picture(), -90, expand=True))
     np.testing.assert_array_equal(np.asarray(decode({"bytes": None, "path": str(tmp_path / "turned.png")})), upright)
+
+
+def test_a_damaged_exif_block_leaves_the_picture_unturned(folder, caplog):
+    (folder / "apple" / "0.jpg").unlink()
+    picture().save(folder / "apple" / "0.png", exif=b"Exif\x00\x00MM\x00*")
+    dataset = loaded(train_dir=str(folder)).splits["train"]
+    found = find_faults(dataset, "train", (1, 1))
+    with caplog.at_level(logging.INFO):
+        assert len(keep_good(dataset, "train", found)) == 12
+    assert "1 images of the training data are not turned upright, as their EXIF is damaged" in caplog.text
+    assert decode(dataset[0]["image"]).size == picture().size
 
 
 def test_training_transform_is_crop_flip_and_normalization():
@@ -317,5 +448,5 @@ def test_classes_that_are_numbers_are_sorted_by_value(folder, tmp_path):
     files = sorted(folder.rglob("*.jpg"))
     rows = {"image": [str(file) for file in files], "label": [float(10 - i % 3) for i in range(len(files))]}
     Dataset.from_dict(rows).to_parquet(tmp_path / "photos.parquet")
-    data = loaded(train_files=[str(tmp_path / "photos.parquet")], cache_dir=str(tmp_path / "cache"))
-    assert data.labels == ["8", "9", "10"] and data.splits["train"]["labels"][:4] == [2, 1, 0, 2]
+    data = loaded(train_files=[str(tmp_path / "photos.parquet")], access=Access(str(tmp_path / "cache")))
+    assert data.labels.names == ["8", "9", "10"] and data.splits["train"]["labels"][:4] == [2, 1, 0, 2]

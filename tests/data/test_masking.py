@@ -3,8 +3,10 @@ import pytest
 import torch
 from datasets import Dataset
 
-from hf_gmlp.data.masking import MaskingCollator, mask_once
+from hf_gmlp.data.masking import MaskedOnce, MaskingCollator
 from hf_gmlp.data.text import pack
+from hf_gmlp.data.tokenizer import byte_tokenizer
+from hf_gmlp.errors import InputError
 
 from .test_text import documents, tokenizer  # noqa: F401
 
@@ -13,19 +15,62 @@ from .test_text import documents, tokenizer  # noqa: F401
 def sequences():
     random = np.random.default_rng(0)
     rows = [[2, *random.integers(5, 205, length).tolist(), 3] for length in (30, 60, 100) for _ in range(20)]
-    return Dataset.from_dict({"input_ids": rows, "special_tokens_mask": [[1, *[0] * (len(r) - 2), 1] for r in rows]})
+    return Dataset.from_dict({"input_ids": rows})
 
 
 def test_masks_of_the_evaluation_are_fixed(sequences, tokenizer):  # noqa: F811
-    first = mask_once(sequences, MaskingCollator(tokenizer, seed=3))
+    first = MaskedOnce(sequences, MaskingCollator(tokenizer, seed=3))
     collator = MaskingCollator(tokenizer, seed=3)
     collator.set_epoch(7)
     torch.rand(7), np.random.rand(7)  # nothing else that draws random numbers may matter
     # Nor the order or the company: a sequence has its masks.
-    again = mask_once(sequences.select(range(59, -1, -1)), collator)
-    assert list(first["labels"]) == list(again["labels"])[::-1]
-    assert list(first["input_ids"]) == list(again["input_ids"])[::-1]
-    assert list(mask_once(sequences, MaskingCollator(tokenizer, seed=4))["labels"]) != list(first["labels"])
+    again = MaskedOnce(sequences.select(range(59, -1, -1)), collator)
+    other = MaskedOnce(sequences, MaskingCollator(tokenizer, seed=4))
+    assert len(first) == len(again) == 60
+    for i in range(60):
+        for key in ("input_ids", "labels"):
+            assert (first[i][key] == again[59 - i][key]).all()
+    assert any((first[i]["labels"] != other[i]["labels"]).any() for i in range(60))
+
+
+def test_masks_are_those_of_earlier_versions(sequences, tokenizer):  # noqa: F811
+    masked = MaskedOnce(sequences, MaskingCollator(tokenizer, seed=3))[40]
+    # Also of tokens in another type.
+    row = {"input_ids": np.array(sequences[40]["input_ids"], dtype=np.int32)}
+    assert (MaskedOnce([row], MaskingCollator(tokenizer, seed=3))[0]["labels"] == masked["labels"]).all()
+    assert np.flatnonzero(masked["labels"] != -100).tolist() == [
+        2,
+        8,
+        9,
+        10,
+        16,
+        27,
+        35,
+        39,
+        48,
+        53,
+        62,
+        77,
+        83,
+        86,
+        88,
+        92,
+        100,
+    ]
+
+
+def test_unknown_words_are_masked_and_special_tokens_are_not(tokenizer):  # noqa: F811
+    row = {"input_ids": [2, *[1, 3, 0, 4, 9] * 100, 3]}
+    labels = MaskingCollator(tokenizer).mask(row, None)["labels"]
+    assert set(labels.tolist()) == {-100, 1, 9}
+
+
+def test_what_cannot_be_masked_is_refused(tokenizer):  # noqa: F811
+    with pytest.raises(InputError, match=r"has no \[CLS\] and no \[SEP\] and no \[MASK\], which masked"):
+        MaskingCollator(byte_tokenizer())
+    for rows in ([], [{"input_ids": [2, 7, 3]}, {"input_ids": [2, 3]}]):
+        with pytest.raises(InputError, match="leave nothing of the validation text to predict"):
+            MaskedOnce(rows, MaskingCollator(tokenizer, mlm_probability=1e-9))
 
 
 def test_shares_are_those_of_bert(sequences, tokenizer):  # noqa: F811
@@ -35,8 +80,8 @@ def test_shares_are_those_of_bert(sequences, tokenizer):  # noqa: F811
         collator.set_epoch(epoch)
         for row in sequences:
             masked = collator.mask(row, epoch)
-            labels += masked["labels"]
-            inputs += masked["input_ids"]
+            labels += masked["labels"].tolist()
+            inputs += masked["input_ids"].tolist()
             originals += row["input_ids"]
     labels, inputs, originals = map(np.array, (labels, inputs, originals))
     chosen, text = labels != -100, ~np.isin(originals, [2, 3])
@@ -77,7 +122,7 @@ def test_worker_processes_see_the_epoch(sequences, tokenizer):  # noqa: F811
 
 def test_padding(sequences, tokenizer):  # noqa: F811
     collator = MaskingCollator(tokenizer)
-    fixed = mask_once(sequences, collator)
+    fixed = MaskedOnce(sequences, collator)
     for rows in ([fixed[0], fixed[59]], [sequences[0], sequences[59]]):
         batch = collator(rows)
         assert batch["labels"].shape == batch["input_ids"].shape == batch["attention_mask"].shape == (2, 102)
@@ -97,8 +142,7 @@ def test_whole_words_are_masked_whole(tokenizer):  # noqa: F811
             position += 1
         position += 1
     starts = [i for i, (start, _) in enumerate(spans) if i == 0 or spans[i - 1][1] != start]
-    row = {"input_ids": [2, *ids, 3], "special_tokens_mask": [1, *[0] * len(ids), 1],
-           "offset_mapping": [(0, 0), *spans, (0, 0)]}  # fmt: skip
+    row = {"input_ids": [2, *ids, 3], "offset_mapping": [(0, 0), *spans, (0, 0)]}
     collator = MaskingCollator(tokenizer, whole_word_mask=True)
     shares = []
     for epoch in range(40):
@@ -114,4 +158,4 @@ def test_whole_words_are_masked_whole(tokenizer):  # noqa: F811
 def test_pack_gives_the_offsets_that_whole_words_need(tokenizer):  # noqa: F811
     packed = pack(documents([3, 4]), tokenizer, 6, offsets=True, keep_remainder=True)
     assert [len(row) for row in packed["offset_mapping"]] == [len(row) for row in packed["input_ids"]]
-    assert packed["offset_mapping"][0] == [(0, 0), (0, 2), (3, 5), (6, 8), (0, 0), (0, 0)]
+    assert packed["offset_mapping"][0].tolist() == [[0, 0], [0, 2], [3, 5], [6, 8], [0, 0], [0, 0]]

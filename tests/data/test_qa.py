@@ -1,3 +1,5 @@
+import bz2
+import gzip
 import json
 import random
 
@@ -6,6 +8,7 @@ from datasets import Dataset
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
 from transformers import CanineTokenizer, PreTrainedTokenizerFast
 
+from hf_gmlp.data.files import Access
 from hf_gmlp.data.qa import (
     DECODING_COLUMNS,
     check_tokenizer,
@@ -138,13 +141,32 @@ def test_data_set_by_name(tmp_path):
     name = str(tmp_path / "squad")
     Dataset.from_list(rows).to_parquet(tmp_path / "squad" / "train.parquet")
     loaded = load_questions(
-        dataset_name=name, splits=["train"], max_samples={"train": 5}, cache_dir=str(tmp_path / "cache")
+        dataset_name=name, splits=["train"], max_samples={"train": 5}, access=Access(str(tmp_path / "cache"))
     )
     assert loaded["train"]["id"][:] == [row["id"] for row in rows[:5]]
     with pytest.raises(InputError, match="has the splits train and no 'validation'"):
-        load_questions(dataset_name=name, splits=["validation"], cache_dir=str(tmp_path / "cache"))
-    with pytest.raises(InputError, match="nowhere could not be opened"):
+        load_questions(dataset_name=name, splits=["validation"], access=Access(str(tmp_path / "cache")))
+    with pytest.raises(InputError, match="nowhere cannot be loaded"):
         load_questions(dataset_name=str(tmp_path / "nowhere"), splits=["train"])
+    # Files come first, so that a recipe may name a data set.
+    files = {"train": [write(tmp_path / "rows.json", rows[:2])]}
+    assert len(load_questions(dataset_name=name, files=files, splits=["train"])["train"]) == 2
+
+
+def test_packed_files_byte_order_marks_and_ends_of_lines(tmp_path):
+    row = {
+        "id": "a",
+        "question": "Q?",
+        "context": "One\u2028two\x85 three",
+        "answers": {"text": ["two"], "answer_start": [4]},
+    }
+    lines = "\ufeff" + "\r\n".join(json.dumps(row | {"id": key}, ensure_ascii=False) for key in "ab")
+    for name, packed in (("x.jsonl", bytes), ("x.jsonl.gz", gzip.compress), ("x.jsonl.bz2", bz2.compress)):
+        (tmp_path / name).write_bytes(packed(lines.encode()))
+        assert load(tmp_path / name).to_list() == [row, row | {"id": "b"}]
+    (tmp_path / "cut.json.gz").write_bytes(gzip.compress(lines.encode())[:-9])
+    with pytest.raises(InputError, match="cut.json.gz cannot be read as JSON or JSON lines: it is cut off"):
+        load(tmp_path / "cut.json.gz")
 
 
 def changed(row, **fields):
@@ -157,19 +179,44 @@ def test_bad_files_are_named(tmp_path):
     off_by_one = {"text": answers["text"], "answer_start": [answers["answer_start"][0] + 1]}
     cases = [
         ("", "x.json is empty"),
-        ("{", "neither JSON nor JSON lines"),
-        (b"\xff\xfe\xff", "no text in UTF-8"),
+        (" \n", "There is no question in .*x.json"),
+        ("{", "cannot be read as JSON or JSON lines: Expecting property name"),
+        (json.dumps(row)[:-9], "cannot be read as JSON or JSON lines: Unterminated string"),
+        (f"{json.dumps(row)}\n{json.dumps(row)[:-9]}", "Unterminated string starting at: line 2 column"),
+        ("[" * 200_000, "cannot be read as JSON or JSON lines: .*recursion"),
+        (b"\xff\xfe\xff", "it is not UTF-8"),
+        (json.dumps([row]).encode("utf-16"), "it is not UTF-8"),
         ("17", "no list of questions"),
+        (["a", "b"], "no list of questions"),
+        ([None], "no list of questions"),
+        ({"data": None}, "no list of questions"),
+        ([row | {"question": "\ud800"}], "x.json cannot be read as questions: .*surrogates"),
         ({"data": []}, "There is no question in .*x.json"),
         ({"data": {"a": 1}}, "no list of questions"),
-        ({"data": [{"paragraphs": [{"qas": []}]}, {"title": "t"}]}, "not each has .paragraphs."),
+        (
+            {"data": [{"paragraphs": [{"qas": []}]}, {"title": "t"}]},
+            "as articles, each with .paragraphs.*: .paragraphs.",
+        ),
+        ({"data": [{"paragraphs": ["a"]}]}, "as articles"),
         ([changed(row, id=None)], "question number 1 has no field 'id'"),
         ([changed(row, question=None)], "question 0-0-name has no field 'question' with text, but id, title, context"),
+        ([changed(row, id=True)], "question number 1 has no field 'id'"),
+        ([changed(row, id=float("nan"))], "question number 1 has no field 'id'"),
+        ([changed(row, question=3)], "question 0-0-name has no field 'question'"),
         ([changed(row, context=["a"])], "question 0-0-name has no field 'context'"),
         ([changed(row, context="  ")], "context of question 0-0-name in .*x.json is empty"),
         ([changed(row, answers=None)], "field 'answers' is missing in question 0-0-name"),
         ([changed(row, answers={"text": ["a"]})], "answers of question 0-0-name .* no 'answer_start'"),
-        ([changed(row, answers={"text": ["a"], "answer_start": []})], "not as many texts as places"),
+        ([changed(row, answers={"text": ["a"], "answer_start": []})], "as many texts as places"),
+        ([changed(row, answers={"text": "a", "answer_start": [5]})], "must be two lists"),
+        ([changed(row, answers={"text": [5], "answer_start": [5]})], "must be two lists"),
+        ([changed(row, answers="a")], "no 'text' or no 'answer_start'"),
+        *(
+            ([changed(row, answers=answers | {"answer_start": [start]})], f"must be a whole number, got {start!r}")
+            for start in ("5", 5.0, True, float("nan"), float("inf"))
+        ),
+        ([changed(row, answers=answers | {"answer_start": [None]})], "must be a whole number, got None"),
+        ([changed(row, is_impossible="false")], "'is_impossible' of question 0-0-name .* must be true or false"),
         ([changed(row, answers={"text": [" "], "answer_start": [3]})], "answer to question 0-0-name .* is empty"),
         ([changed(row, answers=off_by_one)], f"question 0-0-name .*, '{answers['text'][0]}', is not at character"),
         ([changed(row, answers={"text": ["The"], "answer_start": [-len(context)]})], "is not at character -"),
@@ -184,15 +231,14 @@ def test_bad_files_are_named(tmp_path):
         with pytest.raises(InputError, match=message) as caught:
             load(path)
         assert "\n" not in str(caught.value)
+    with pytest.raises(InputError, match="Two questions in .* have the id 0-0-name"):
+        load_questions(files={"train": [write(path, [row])] * 2}, splits=["train"])
     with pytest.raises(InputError, match=r"no file .*none\.json"):
         load(tmp_path / "none.json")
     with pytest.raises(InputError, match="no train data: --train_file"):
         load_questions(files={"validation": [str(path)]}, splits=["train"])
-    for options in ({}, {"dataset_name": "squad", "files": {"train": ["x"]}}):
-        with pytest.raises(InputError, match="either --dataset_name"):
-            load_questions(**options)
-    with pytest.raises(InputError, match="Say what to do"):
-        load_questions(files={"train": ["x"]}, splits=[])
+    with pytest.raises(InputError, match="Name the data: --dataset_name"):
+        load_questions()
 
 
 def test_answer_behind_white_space_is_moved_and_said(tmp_path, caplog):
@@ -212,6 +258,10 @@ def test_test_split_may_have_answers_or_none(tmp_path):
     assert "answers" in load(known, "test", version_2_with_negative=True).column_names
     with pytest.raises(InputError, match="There is no answer to question .*--version_2_with_negative"):
         load(known, "test")
+    with pytest.raises(InputError, match="There is no answer to question .*--version_2_with_negative"):
+        # One file has answers to all of its questions, the other to none.
+        answered = write(tmp_path / "answered.json", flat(squad(1, seed=7)))
+        load_questions(files={"test": [answered, str(tmp_path / "hidden.json")]}, splits=["test"])
 
 
 def test_windows_cover_the_context_and_overlap(any_tokenizer):
@@ -329,9 +379,12 @@ def test_bad_lengths_and_tokenizers(tokenizer):
             make_windows(["Q?"], ["a"], tokenizer, max_seq_length=length, doc_stride=stride)
     with pytest.raises(InputError, match="CanineTokenizer is a slow one"):
         check_tokenizer(CanineTokenizer())
-    backend = Tokenizer(models.WordLevel({"[UNK]": 0}, unk_token="[UNK]"))
-    with pytest.raises(InputError, match="no \\[CLS\\]"):
-        check_tokenizer(PreTrainedTokenizerFast(tokenizer_object=backend, unk_token="[UNK]"))
-    left = PreTrainedTokenizerFast(tokenizer_object=backend, unk_token="[UNK]", cls_token="[UNK]", padding_side="left")
-    with pytest.raises(InputError, match="pads on the left"):
-        check_tokenizer(left)
+    backend = Tokenizer(models.WordLevel({"[UNK]": 0, "[CLS]": 1, "[SEP]": 2}, unk_token="[UNK]"))
+    for special in ({}, {"cls_token": "[CLS]"}):
+        with pytest.raises(InputError, match="no \\[CLS\\], or puts none into a sequence"):
+            check_tokenizer(PreTrainedTokenizerFast(tokenizer_object=backend, unk_token="[UNK]", **special))
+    backend.post_processor = processors.BertProcessing(("[SEP]", 2), ("[CLS]", 1))
+    for options, message in (({}, "no padding token"),
+                             ({"pad_token": "[UNK]", "padding_side": "left"}, "pads on the left")):  # fmt: skip
+        with pytest.raises(InputError, match=message):
+            check_tokenizer(PreTrainedTokenizerFast(tokenizer_object=backend, cls_token="[CLS]", **options))

@@ -3,8 +3,10 @@ import json
 
 import numpy as np
 import pytest
+import torch
 from datasets import load_dataset
 
+from hf_gmlp.data import stream as stream_module
 from hf_gmlp.data.stream import SequenceStream
 from hf_gmlp.errors import InputError
 
@@ -21,8 +23,7 @@ def corpus(tmp_path, documents=57, files=2):
 
 def make_sequences(texts):
     """Two sequences a document, of one and of two numbers."""
-    rows = [row for text in texts for row in ([int(text)], [int(text), int(text)])]
-    return {"input_ids": rows, "special_tokens_mask": [[0] * len(row) for row in rows]}
+    return {"input_ids": [row for text in texts for row in ([int(text)], [int(text), int(text)])]}
 
 
 def stream(documents, **options):
@@ -101,6 +102,49 @@ def test_columns_with_pairs_survive_a_save(tmp_path):
     second.load_state(tmp_path / "state.pt")
     for one, two in zip(itertools.islice(iterator, 50), second):
         assert all(np.array_equal(one[key], two[key]) for key in ("input_ids", "offset_mapping", "epoch"))
+
+
+def test_long_documents_are_tokenized_by_their_size(tmp_path, monkeypatch):
+    monkeypatch.setattr(stream_module, "BATCH_BYTES", 20)
+    batches = []
+
+    def sequences(texts):
+        batches.append(len(texts))
+        return {"input_ids": [[len(text)] for text in texts]}
+
+    (tmp_path / "0.jsonl").write_text(
+        "".join(json.dumps({"text": "x" * size}) + "\n" for size in (1, 1, 1, 30, 9, 9, 9))
+    )
+    documents = load_dataset("json", data_files=[str(tmp_path / "0.jsonl")], split="train", streaming=True)
+    reading = SequenceStream(documents, sequences, documents_per_batch=2, buffer_size=1)
+    assert sorted(row["input_ids"].item() for row in itertools.islice(reading, 7)) == [1, 1, 1, 9, 9, 9, 30]
+    assert batches[:4] == [2, 2, 2, 1]
+
+
+def test_rows_in_the_buffer_do_not_keep_their_batch(tmp_path):
+    def views(texts):
+        whole = np.arange(100, dtype=np.int32)
+        return {"input_ids": [whole[:2], whole[2:5]]}
+
+    for row in itertools.islice(SequenceStream(corpus(tmp_path), views, buffer_size=5), 3):
+        assert row["input_ids"].base is None and row["input_ids"].dtype == np.int32
+
+
+def test_a_damaged_state_and_a_damaged_text_are_named(tmp_path):
+    reading = stream(corpus(tmp_path))
+    list(itertools.islice(reading, 20))
+    reading.save_state(tmp_path / "state.pt", 20)
+    whole = (tmp_path / "state.pt").read_bytes()
+    torch.save({"buffer": {}, "skip": 0}, tmp_path / "other.pt")
+    for content in (b"", b"x", whole[: len(whole) // 2], (tmp_path / "other.pt").read_bytes()):
+        (tmp_path / "state.pt").write_bytes(content)
+        with pytest.raises(InputError, match="state.pt is damaged, and the stream cannot go on from it"):
+            stream(corpus(tmp_path)).load_state(tmp_path / "state.pt")
+    documents = corpus(tmp_path)
+    with open(tmp_path / "1.jsonl", "a") as file:
+        file.write('{"text": \n')
+    with pytest.raises(InputError, match="^The streamed training text cannot be read as text: "):
+        list(itertools.islice(stream(documents), 200))
 
 
 def test_an_empty_corpus_does_not_turn_forever(tmp_path):

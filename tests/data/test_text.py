@@ -1,12 +1,16 @@
 import itertools
 import json
 
+import numpy as np
 import pytest
-from datasets import Dataset, DatasetDict
-from tokenizers import Tokenizer, models, pre_tokenizers, processors
+from datasets import Dataset
+from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
 from transformers import PreTrainedTokenizerFast
 
-from hf_gmlp.data.text import count_bytes, load_texts, pack, pack_causal, tokenize, tokenize_lines
+from hf_gmlp.data import text as text_module
+from hf_gmlp.data.files import BATCH_BYTES, Access
+from hf_gmlp.data.text import count_bytes, cut, load_texts, pack, pack_causal, tokenize, tokenize_lines
+from hf_gmlp.data.tokenizer import train_tokenizer
 from hf_gmlp.errors import InputError
 
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
@@ -30,6 +34,11 @@ def documents(sizes):
     return [" ".join(next(words) for _ in range(size)) for size in sizes]
 
 
+def lists(rows):
+    assert all(row.dtype == np.int32 for row in rows)
+    return [row.tolist() for row in rows]
+
+
 def test_pack_lays_documents_end_to_end_and_loses_nothing_but_the_end(tokenizer):
     texts = documents([3, 1, 9, 4])
     packed = pack(texts, tokenizer, 7)
@@ -39,9 +48,7 @@ def test_pack_lays_documents_end_to_end_and_loses_nothing_but_the_end(tokenizer)
     expected = expected[:-1]
     assert [len(ids) for ids in packed["input_ids"]] == [7] * 4
     assert all(ids[0] == 2 and ids[-1] == 3 for ids in packed["input_ids"])
-    assert [token for ids in packed["input_ids"] for token in ids[1:-1]] == expected[: 4 * 5]
-    for ids, mask in zip(packed["input_ids"], packed["special_tokens_mask"]):
-        assert mask == [int(token in (2, 3)) for token in ids]
+    assert [token for ids in lists(packed["input_ids"]) for token in ids[1:-1]] == expected[: 4 * 5]
 
     kept = pack(texts, tokenizer, 8, keep_remainder=True)
     assert [token for ids in kept["input_ids"] for token in ids[1:-1]] == expected
@@ -49,13 +56,14 @@ def test_pack_lays_documents_end_to_end_and_loses_nothing_but_the_end(tokenizer)
 
 
 def test_blank_documents_leave_no_trace(tokenizer):
-    assert pack(["", "w1 w2", " \n ", "w3", None], tokenizer, 6)["input_ids"] == [[2, 6, 7, 3, 8, 3]]
-    assert pack(["", " "], tokenizer, 6) == {"input_ids": [], "special_tokens_mask": []}
+    assert lists(pack(["", "w1 w2", " \n ", "w3", None], tokenizer, 6)["input_ids"]) == [[2, 6, 7, 3, 8, 3]]
+    assert pack(["", " "], tokenizer, 6, offsets=True) == {"input_ids": [], "offset_mapping": []}
 
 
 def test_lines_are_truncated_not_joined(tokenizer):
-    lines = tokenize_lines(["w0 w1 w2 w3", "", "w4"], tokenizer, 5)
-    assert lines == {"input_ids": [[2, 5, 6, 7, 3], [2, 9, 3]], "special_tokens_mask": [[1, 0, 0, 0, 1], [1, 0, 1]]}
+    lines = tokenize_lines(["w0 w1 w2 w3", "", "w4", None], tokenizer, 5, offsets=True)
+    assert lists(lines["input_ids"]) == [[2, 5, 6, 7, 3], [2, 9, 3]]
+    assert lists(lines["offset_mapping"])[1] == [[0, 0], [0, 2], [0, 0]]
 
 
 def test_causal_blocks_predict_every_token_once(tokenizer):
@@ -63,12 +71,12 @@ def test_causal_blocks_predict_every_token_once(tokenizer):
     stream = [id_ for text in texts[1:-1] for id_ in (3, *tokenizer.convert_tokens_to_ids(text.split()))]
     # 20 predictions: with blocks of 6, four full ones.
     for block_size, kept_lengths in ((6, [6] * 4 + [1]), (7, [7, 7, 7, 3]), (21, [21]), (50, [21])):
-        kept = pack_causal(texts, tokenizer, block_size, keep_remainder=True)["input_ids"]
+        kept = lists(pack_causal(texts, tokenizer, block_size, keep_remainder=True)["input_ids"])
         kept_lengths = [length for length in kept_lengths if length > 1]
         assert [len(ids) for ids in kept] == kept_lengths
         assert kept[0][0] == stream[0] and [id_ for ids in kept for id_ in ids[1:]] == stream[1:]
         assert all(before[-1] == after[0] for before, after in itertools.pairwise(kept))
-        full = pack_causal(texts, tokenizer, block_size)["input_ids"]
+        full = lists(pack_causal(texts, tokenizer, block_size)["input_ids"])
         assert full == [ids for ids in kept if len(ids) == block_size]
     assert pack_causal(["", None], tokenizer, 6) == {"input_ids": []}
     assert count_bytes(["", None, " \n", "Ä b", "c"]) == 5
@@ -76,27 +84,72 @@ def test_causal_blocks_predict_every_token_once(tokenizer):
 
 def test_causal_stream_gives_the_same_blocks(tokenizer):
     data = {split: Dataset.from_dict({"text": documents([3, 1, 9, 4, 20])}) for split in ("train", "validation")}
-    train, validation = tokenize(DatasetDict(data), tokenizer, 7, causal=True)
+    train, validation = tokenize(data, tokenizer, 7, causal=True)
     assert train.column_names == validation.column_names == ["input_ids"]
     stream, _ = tokenize(data | {"train": data["train"].to_iterable_dataset()}, tokenizer, 7, causal=True)
     rows = sorted(row["input_ids"].tolist() for row in itertools.islice(stream, len(train)))
-    assert rows == sorted(train["input_ids"])
+    assert rows == sorted(row["input_ids"].tolist() for row in train)
     with pytest.raises(InputError, match="one sequence of 90 tokens: give more text, or lower --block_size"):
-        tokenize(DatasetDict(data), tokenizer, 90, causal=True)
+        tokenize(data, tokenizer, 90, causal=True)
 
 
 @pytest.mark.parametrize("line_by_line", [False, True])
 def test_a_stream_gives_the_same_sequences(tokenizer, line_by_line):
-    data = DatasetDict(
-        {split: Dataset.from_dict({"text": documents([3, 1, 9, 4, 20])}) for split in ("train", "validation")}
-    )
+    data = {split: Dataset.from_dict({"text": documents([3, 1, 9, 4, 20])}) for split in ("train", "validation")}
     train, validation = tokenize(data, tokenizer, 7, line_by_line=line_by_line, max_train_samples=4)
     assert len(train) == 4 and sum(map(len, validation["input_ids"])) >= sum(map(len, train["input_ids"]))
     streamed = {"train": data["train"].to_iterable_dataset(), "validation": data["validation"]}
     stream, validation_again = tokenize(streamed, tokenizer, 7, line_by_line=line_by_line, max_train_samples=4)
     rows = sorted(row["input_ids"].tolist() for row in itertools.islice(stream, 4))
-    assert rows == sorted(train["input_ids"])
-    assert list(validation_again["input_ids"]) == list(validation["input_ids"])
+    assert rows == sorted(row["input_ids"].tolist() for row in train)
+    assert [row["input_ids"].tolist() for row in validation_again] == [row["input_ids"].tolist() for row in validation]
+
+
+def test_a_part_that_is_not_asked_for_is_none(tokenizer):
+    data = Dataset.from_dict({"text": documents([3, 9])})
+    train, validation = tokenize({"train": data}, tokenizer, 7)
+    assert (len(train), validation) == (2, None)
+    train, validation = tokenize({"validation": data}, tokenizer, 7, offsets=True)
+    assert train is None and validation[2]["offset_mapping"].shape == (5, 2)
+
+
+def test_batches_are_a_thousand_texts_or_fewer_long_ones(tokenizer, monkeypatch):
+    sizes = []
+
+    def packed(documents, *args, **options):
+        documents = list(documents)
+        sizes.append(len(documents))
+        return pack(documents, *args, **options)
+
+    monkeypatch.setattr(text_module, "pack", packed)
+    for text, number in (("w1 w2 w3", 2500), ("w1 w2 " * (BATCH_BYTES // 20), 7)):
+        tokenize({"validation": Dataset.from_dict({"text": [text] * number})}, tokenizer, 500)
+    assert sizes == [1000, 1000, 500, 3, 3, 1]
+
+
+@pytest.mark.parametrize("trained", [False, True])
+def test_long_texts_are_cut_where_the_tokens_are_those_of_the_whole(monkeypatch, tokenizer, trained):
+    text = "\n".join("word by word,  line\t by\n\n  line  " * 3 + str(i) for i in range(150))
+    tokenizer = train_tokenizer([text], vocab_size=370) if trained else tokenizer
+    monkeypatch.setattr(text_module, "GROUP_SIZE", 2000)
+    pieces = list(cut(text, tokenizer))
+    assert len(pieces) > 15 and all(text[place : place + len(piece)] == piece for place, piece in pieces)
+    whole = tokenizer(text, add_special_tokens=False, return_offsets_mapping=True, verbose=False)
+    packed = pack([text], tokenizer, len(whole["input_ids"]) + 2, offsets=True)
+    assert packed["input_ids"][0][1:-1].tolist() == whole["input_ids"]
+    assert list(map(tuple, packed["offset_mapping"][0][1:-1].tolist())) == whole["offset_mapping"]
+    assert list(cut("x" * 5000, tokenizer)) == [(0, "x" * 5000)]
+
+
+def test_a_tokenizer_that_begins_texts_otherwise_gets_them_whole(monkeypatch):
+    backend = Tokenizer(models.WordLevel({"▁a": 0, "a": 1, "▁": 2}, unk_token="a"))
+    backend.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
+    monkeypatch.setattr(text_module, "GROUP_SIZE", 200)
+    assert len(list(cut("a a " * 500, PreTrainedTokenizerFast(tokenizer_object=backend)))) == 1
+
+
+def cache(tmp_path):
+    return Access(cache_dir=str(tmp_path / "cache"))
 
 
 def write(path, texts):
@@ -118,9 +171,7 @@ def test_files_of_every_kind(tmp_path, ending, streaming):
     texts = ["first line\nsecond line", "another document"]
     train = write(tmp_path / f"train.{ending}", texts)
     validation = write(tmp_path / f"validation.{ending}", ["held out"])
-    loaded = load_texts(
-        train_files=[train], validation_files=[validation], streaming=streaming, cache_dir=str(tmp_path / "cache")
-    )
+    loaded = load_texts(train_files=[train], validation_files=[validation], streaming=streaming, access=cache(tmp_path))
     assert [row["text"] for row in loaded["train"]] == texts
     assert [row["text"] for row in loaded["validation"]] == ["held out"]
     assert set(next(iter(loaded["train"]))) == {"text"}
@@ -131,8 +182,8 @@ def test_held_out_documents_are_no_training_documents(tmp_path):
     path = write(tmp_path / "train.jsonl", texts)
 
     def load(**options):
-        loaded = load_texts(train_files=[path], cache_dir=str(tmp_path / "cache"), **options)
-        return [[row["text"] for row in loaded[split]] for split in ("train", "validation")]
+        loaded = load_texts(train_files=[path], access=cache(tmp_path), **options)
+        return [[row["text"] for row in rows] for rows in loaded.values()]
 
     train, validation = load(validation_split_percentage=25, seed=1)
     assert len(validation) == 10 and sorted(train + validation) == sorted(texts)
@@ -140,14 +191,68 @@ def test_held_out_documents_are_no_training_documents(tmp_path):
     assert load(validation_split_percentage=25, seed=2)[1] != validation
     train, validation = load(streaming=True, max_eval_samples=7)
     assert len(validation) == 7 and train + validation == texts[7:] + texts[:7]
+    # Whichever part is asked for, it is the same.
+    for options in ({"seed": 1}, {"streaming": True, "max_eval_samples": 7}):
+        both = load(**options)
+        assert [load(validate=False, **options), load(train=False, **options)] == [both[:1], both[1:]]
+
+
+def test_what_is_not_needed_is_not_read(tmp_path):
+    here, gone = write(tmp_path / "here.jsonl", ["a", "b"]), str(tmp_path / "gone.jsonl")
+    options = {"access": cache(tmp_path)}
+    loaded = load_texts(train_files=[gone], validation_files=[here], train=False, **options)
+    assert list(loaded) == ["validation"] and len(loaded["validation"]) == 2
+    assert list(load_texts(validation_files=[here], train=False, **options)) == ["validation"]
+    assert list(load_texts(train_files=[here], validation_files=[gone], validate=False, **options)) == ["train"]
+    with pytest.raises(InputError, match="There are no training data"):
+        load_texts(validation_files=[here], **options)
+
+
+@pytest.mark.parametrize("streaming", [False, True])
+def test_numbers_are_text_and_nulls_are_none(tmp_path, streaming):
+    rows = {
+        "a.csv": "text\n007\n1.50\n",
+        "a.jsonl": '{"text": 7}\n{"text": null}\n',
+        "b.jsonl": '{"text": 3}\n{"text": "b"}\n',
+    }
+    for name, content in rows.items():
+        (tmp_path / name).write_text(content)
+    for name, expected in (("a.csv", ["007", "1.50"]), ("a.jsonl", ["7", None]), ("b.jsonl", ["3", "b"])):
+        path = str(tmp_path / name)
+        loaded = load_texts(train_files=[path], validation_files=[path], streaming=streaming, access=cache(tmp_path))
+        assert [[row["text"] for row in rows] for rows in loaded.values()] == [expected, expected]
+
+
+@pytest.mark.parametrize("streaming", [False, True])
+def test_what_is_no_text_is_refused(tmp_path, tokenizer, streaming):
+    for content, message in (
+        ('{"text": ["a"]}\n', "The column 'text' of the .* data has a list in it and must be text"),
+        ('{"text": "a"}\n{"text": {"b": 1}}\n', "data has a dict in it"),
+        ('{"text": null}\n{"text": null}\n', "text is blank|not give a single sequence"),
+        ('{"text": " "}\n{"text": ""}\n', "text is blank|not give a single sequence"),
+    ):
+        path = tmp_path / "data.jsonl"
+        path.write_text(content)
+        with pytest.raises(InputError, match=message):
+            texts = load_texts(train_files=[str(path)], validation_files=[str(path)], streaming=streaming,
+                               access=cache(tmp_path), validate=not streaming)  # fmt: skip
+            train, _ = tokenize(texts, tokenizer, 8)
+            next(iter(train))
+    if streaming:
+        with pytest.raises(InputError, match="no text behind the first 1000, .* lower --max_eval_samples"):
+            load_texts(train_files=[str(path)], streaming=True, access=cache(tmp_path))
+
+
+def test_whole_words_need_a_tokenizer_that_knows_where_they_are(tokenizer, monkeypatch):
+    monkeypatch.setattr(type(tokenizer), "is_fast", False)
+    with pytest.raises(InputError, match="leave out --whole_word_mask"):
+        tokenize({}, tokenizer, 8, offsets=True)
 
 
 def test_line_by_line_reads_lines(tmp_path):
     path = write(tmp_path / "train.txt", ["one\ntwo", "three"])
-    loaded = load_texts(
-        train_files=[path], validation_files=[path], line_by_line=True, cache_dir=str(tmp_path / "cache")
-    )
-    assert [row["text"] for row in loaded["train"]] == ["one", "two", "", "three"]
+    loaded = load_texts(train_files=[path], validation_files=[path], line_by_line=True, access=cache(tmp_path))
+    assert [row["text"] for row in loaded["train"]] == ["one", "two", "three"]
 
 
 def test_bad_data_is_named(tmp_path, tokenizer):
@@ -164,13 +269,12 @@ def test_bad_data_is_named(tmp_path, tokenizer):
         ({"train_files": [good, write(tmp_path / "v.txt", ["a"])]}, "of one kind"),
         ({"train_files": [str(tmp_path / "broken.json")]}, "broken.json cannot be read as json"),
         ({"train_files": [str(tmp_path / "broken.json")], "streaming": True}, "cannot be read as json"),
-        ({"train_files": [good], "text_column": "body"}, "no column 'body' but text, other"),
+        ({"train_files": [good], "text_column": "body"}, "no column 'body' in the train data but text, other"),
+        ({"train_files": [good], "validation_split_percentage": 99}, "99 % of 2 documents leave none to train on"),
     ]
     for options, message in cases:
         with pytest.raises(InputError, match=message):
-            load_texts(**options, cache_dir=str(tmp_path / "cache"))
+            load_texts(**options, access=cache(tmp_path))
     texts = {"train": Dataset.from_dict({"text": ["w1"]}), "validation": Dataset.from_dict({"text": ["w1"]})}
-    with pytest.raises(InputError, match="percentage is above 0 and below 100, got 100"):
-        load_texts(train_files=[good], validation_split_percentage=100, cache_dir=str(tmp_path / "cache"))
     with pytest.raises(InputError, match="does not fill one sequence of 8"):
         tokenize(texts, tokenizer, 8)

@@ -28,7 +28,6 @@ from hf_gmlp.data.tokenizer import (
     characters_per_token,
     convert_sentencepiece,
     open_ended,
-    read_dataset_texts,
     read_texts,
     train_sentencepiece,
     train_tokenizer,
@@ -379,12 +378,12 @@ def test_too_large_a_vocabulary_names_the_size_that_works(model_type):
     [
         ([], {}, "There is no text to train a tokenizer on"),
         (["", " \n\t "], {}, "There is no text to train a tokenizer on"),
-        (["a b"], {"vocab_size": 260}, "vocab_size is 260, too small: .* 256 bytes, .* 359"),
-        (["a b"], {"vocab_size": 50, "byte_fallback": False}, "vocab_size is 50, too small: .* 103"),
+        (["a b"], {"vocab_size": 260}, "vocab_size must be at least 359, got 260: .* 256 bytes, "),
+        (["a b"], {"vocab_size": 50, "byte_fallback": False}, "vocab_size must be at least 103, got 50: "),
         (["".join(map(chr, range(0x4E00, 0x5000)))], {"vocab_size": 400}, "its characters alone need 870"),
-        (["a b"], {"model_type": "wordpiece"}, "'wordpiece': use one of unigram, bpe"),
-        (["a b"], {"character_coverage": 0.5}, "character_coverage is 0.5"),
-        (["a b"], {"input_sentence_size": 10}, "input_sentence_size is 10"),
+        (["a b"], {"model_type": "wordpiece"}, "model_type must be unigram or bpe, got 'wordpiece'"),
+        (["a b"], {"character_coverage": 0.5}, "character_coverage must be at least 0.98 and at most 1, got 0.5"),
+        (["a b"], {"input_sentence_size": 10}, "input_sentence_size must be 0 .* or above 100, got 10"),
     ],
 )
 def test_options_that_do_not_fit(texts, options, message):
@@ -395,7 +394,7 @@ def test_options_that_do_not_fit(texts, options, message):
 
 def test_max_length_is_checked_before_training(monkeypatch):
     monkeypatch.setattr(tokenizer_module, "train_sentencepiece", lambda *args, **kwargs: pytest.fail("trained"))
-    with pytest.raises(InputError, match="max_length is 2"):
+    with pytest.raises(InputError, match="max_length must be at least 4, .* got 2"):
         train_tokenizer(["a b"], max_length=2)
 
 
@@ -462,44 +461,47 @@ def test_read_texts_refuses_at_once(tmp_path):
     ]:
         with pytest.raises(InputError, match=message):
             read_texts([good, path])
-    with pytest.raises(InputError, match="No file was given"):
-        read_texts([])
+    for options in ({}, {"dataset_name": "corpus", "paths": [good]}):
+        with pytest.raises(InputError, match="Give either files or --dataset_name"):
+            read_texts(**options)
 
 
 def test_read_texts_names_the_bad_file(tmp_path):
     files = {
         "other.jsonl": b'{"body": "x", "id": 1}\n',
-        "number.csv": b"text,id\n1,2\n",
+        "list.jsonl": b'{"text": ["a"]}\n',
         "broken.json": b'{"text": "a"}\n{"text": \n',
         "latin.txt": b"caf\xe9\n",
     }
     messages = {
-        "other.jsonl": "other.jsonl has no column 'text'; name one of its columns: body, id",
-        "number.csv": "Column 'text' of .*number.csv holds int values",
-        "broken.json": "broken.json cannot be read as json",
-        "latin.txt": "latin.txt cannot be read as txt: .*0xe9",
+        "other.jsonl": "There is no column 'text' in .*other.jsonl but body, id: name the one",
+        "list.jsonl": "The column 'text' of .*list.jsonl has a list in it and must be text",
+        "broken.json": "broken.json cannot be read as ",
+        "latin.txt": "latin.txt cannot be read as txt: it is not UTF-8",
     }
     for name, content in files.items():
         (tmp_path / name).write_bytes(content)
         with pytest.raises(InputError, match=messages[name]):
             list(read_texts([tmp_path / name]))
     assert list(read_texts(tmp_path / "other.jsonl", text_column="body")) == ["x"]
+    (tmp_path / "number.csv").write_text("text,id\n007,2\n")
+    assert list(read_texts(tmp_path / "number.csv")) == ["007"]
 
 
 @pytest.mark.parametrize("streaming", [True, False])
-def test_read_dataset_texts(tmp_path, streaming, monkeypatch):
+def test_read_texts_of_a_data_set(tmp_path, streaming, monkeypatch):
     monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path / "cache")
     folder = tmp_path / "corpus"
     folder.mkdir()
     (folder / "train.jsonl").write_text('{"body": "one"}\n{"body": null}\n{"body": "two"}\n')
     (folder / "validation.jsonl").write_text('{"body": "three"}\n')
-    read = {"streaming": streaming, "text_column": "body"}
-    assert list(read_dataset_texts(str(folder), **read)) == ["one", "two"]
-    assert list(read_dataset_texts(str(folder), split="validation", **read)) == ["three"]
-    with pytest.raises(InputError, match="corpus has no column 'text'; name one of its columns: body"):
-        list(read_dataset_texts(str(folder), streaming=streaming))
-    with pytest.raises(InputError, match=r"corpus could not be opened: .*nosplit"):
-        read_dataset_texts(str(folder), split="nosplit", streaming=streaming)
+    options = {"dataset_name": str(folder), "streaming": streaming}
+    assert list(read_texts(text_column="body", **options)) == ["one", "two"]
+    assert list(read_texts(text_column="body", split="validation", **options)) == ["three"]
+    with pytest.raises(InputError, match="no column 'text' in .*corpus but body: name the one"):
+        list(read_texts(**options))
+    with pytest.raises(InputError, match="corpus has no split 'nosplit': give --split, one of train, validation"):
+        read_texts(split="nosplit", **options)
 
 
 # Command
@@ -545,19 +547,25 @@ def test_command_reads_a_data_set(tmp_path, capsys):
 
 
 def test_command_overwrites_nothing_and_reads_nothing_in_vain(tmp_path, monkeypatch):
-    monkeypatch.setattr(tokenizer_module, "read_texts", lambda *args, **kwargs: pytest.fail("read"))
+    monkeypatch.setattr(tokenizer_module, "file_kind", lambda *args, **kwargs: pytest.fail("read"))
     (tmp_path / "tokenizer.json").write_text("precious")
     with pytest.raises(InputError, match="already holds a tokenizer"):
         tokenizer_module.main(parse("corpus.txt", "--output_dir", tmp_path))
     assert (tmp_path / "tokenizer.json").read_text() == "precious"
     for arguments, message in [
-        ([], "Give either FILES or --dataset_name"),
-        (["corpus.txt", "--dataset_name", "x"], "Give either FILES or --dataset_name"),
-        (["corpus.txt", "--max_samples", "0"], "--max_samples is 0"),
+        ([], "Give either files or --dataset_name"),
+        (["corpus.txt", "--dataset_name", "x"], "Give either files or --dataset_name"),
+        (["corpus.txt", "--max_samples", "0"], "--max_samples must be at least 1, got 0"),
+        (["corpus.txt", "--vocab_size", "9"], "vocab_size must be at least 359, got 9"),
+        (["corpus.txt", "--max_length", "3"], "max_length must be at least 4"),
+        (["corpus.txt", "--character_coverage", "nan"], "character_coverage must be at least 0.98 and at most 1"),
     ]:
         with pytest.raises(InputError, match=message):
             tokenizer_module.main(parse(*arguments, "--output_dir", tmp_path / "new"))
     assert not (tmp_path / "new").exists()
+    for folder in (tmp_path / "tokenizer.json", tmp_path / "tokenizer.json" / "below"):
+        with pytest.raises(InputError, match="cannot be written, because .*tokenizer.json is a file"):
+            tokenizer_module.main(parse("corpus.txt", "--output_dir", folder))
 
 
 def test_characters_per_token(tokenizer):

@@ -4,6 +4,7 @@ import pytest
 import torch
 from transformers import EvalPrediction, GPT2Config, GPT2LMHeadModel
 
+from hf_gmlp.errors import InputError
 from hf_gmlp.training.metrics import (
     CausalLanguageModelMetrics,
     MaskedLanguageModelMetrics,
@@ -32,6 +33,14 @@ def test_same_numbers_in_any_batches():
         assert result["perplexity"] == pytest.approx(math.exp(expected), rel=1e-6)
         assert result["accuracy"] == pytest.approx(accuracy, rel=1e-6)
         assert result["predicted_tokens"] == int(predicted.sum())
+
+
+def test_nothing_predicted_is_no_result():
+    nothing = EvalPrediction((torch.zeros(2, 3), torch.zeros(2, 3)), torch.full((2, 3), -100))
+    for metrics in (MaskedLanguageModelMetrics(), CausalLanguageModelMetrics(5)):
+        assert metrics(nothing, compute_result=False) is None
+        with pytest.raises(InputError, match="had no token to predict"):
+            metrics(nothing, compute_result=True)
 
 
 def test_next_token_losses_are_those_that_gpt2_sums_up():

@@ -1,10 +1,20 @@
 import pytest
-from transformers import AutoModelForCausalLM, AutoModelForMaskedLM, AutoTokenizer, BertConfig, GPT2Config
+import torch
+from safetensors.torch import load_file, save_file
+from transformers import (
+    AutoModelForCausalLM,
+    AutoModelForMaskedLM,
+    AutoModelForSequenceClassification,
+    AutoTokenizer,
+    BertConfig,
+    BertForSequenceClassification,
+    GPT2Config,
+)
 
-from hf_gmlp import GMLPConfig, GMLPForMaskedLM
+from hf_gmlp import GMLPConfig, GMLPForMaskedLM, GMLPForSequenceClassification
 from hf_gmlp.data.tokenizer import byte_tokenizer
 from hf_gmlp.errors import InputError
-from hf_gmlp.training.arguments import ModelArguments
+from hf_gmlp.training.arguments import ModelArguments, RunArguments
 from hf_gmlp.training.models import (
     check_causal,
     check_pretraining,
@@ -12,6 +22,7 @@ from hf_gmlp.training.models import (
     load_config,
     load_model,
     load_tokenizer,
+    open_checkpoint,
     parse_overrides,
 )
 
@@ -37,6 +48,9 @@ def test_presets_folders_and_overrides(tmp_path):
         ("num_hidden_layers=two", "num_hidden_layers=two"),
         ("spatial_gating=none", "split"),
         ("intermediate_size=33", "must be even"),
+        ("save_pretrained=1", "which a GMLPConfig does not have"),
+        ("_name_or_path=x", "which a GMLPConfig does not have"),
+        ("model_type=bert", "which a GMLPConfig does not have"),
     ],
 )
 def test_bad_overrides(overrides, message):
@@ -45,18 +59,22 @@ def test_bad_overrides(overrides, message):
 
 
 def test_unknown_config(tmp_path):
-    with pytest.raises(InputError, match="'gmlp-bas' is no preset"):
+    with pytest.raises(InputError, match="--config_name gmlp-bas: .*; hf-gmlp presets lists the presets"):
         load_config(ModelArguments(config_name="gmlp-bas"))
-    (tmp_path / "config.json").write_text('{"model_type": "gmlpp"}')
-    with pytest.raises(InputError, match="has no config of a model that is known here"):
+    with pytest.raises(InputError, match=f"--model_name_or_path {tmp_path}: the folder has no config.json"):
         load_config(ModelArguments(model_name_or_path=str(tmp_path)))
+    for text in ('{"model_type": "gmlpp"}', "", "{", "[]", '{"model_type": "gmlp", "hidden_size": "wide"}'):
+        (tmp_path / "config.json").write_text(text)
+        with pytest.raises(InputError, match=f"{tmp_path}") as caught:
+            load_config(ModelArguments(model_name_or_path=str(tmp_path)))
+        assert "\n" not in str(caught.value)
 
 
 def test_new_model_takes_the_tokenizer_s_vocabulary(tokenizer):  # noqa: F811
     arguments = ModelArguments(
         config_name="gmlp-base", config_overrides="num_hidden_layers=1,hidden_size=8,intermediate_size=16"
     )
-    model = load_model(AutoModelForMaskedLM, arguments, load_config(arguments), tokenizer)
+    model = load_model(AutoModelForMaskedLM, arguments, load_config(arguments), tokenizer, train=True)
     assert isinstance(model, GMLPForMaskedLM) and model.config.vocab_size == len(tokenizer) == 205
     assert (model.config.pad_token_id, model.config.bos_token_id, model.config.eos_token_id) == (0, 2, 3)
 
@@ -88,12 +106,12 @@ def test_overrides_of_a_checkpoint_leave_its_weights_alone(tmp_path, make):
 
 def test_causal_model_begins_and_ends_with_one_token():
     arguments = ModelArguments(config_name="gmlp-base", config_overrides="num_hidden_layers=1,hidden_size=8")
-    model = load_model(AutoModelForCausalLM, arguments, load_config(arguments), byte_tokenizer())
+    model = load_model(AutoModelForCausalLM, arguments, load_config(arguments), byte_tokenizer(), train=True)
     config = model.config
     assert (config.vocab_size, config.pad_token_id, config.bos_token_id, config.eos_token_id) == (258, 0, 1, 1)
     arguments = ModelArguments(config_name="gmlp-ti16-224")
     with pytest.raises(InputError, match="no CausalLM of the model type 'gmlp_vision'"):
-        load_model(AutoModelForCausalLM, arguments, load_config(arguments), byte_tokenizer())
+        load_model(AutoModelForCausalLM, arguments, load_config(arguments), byte_tokenizer(), train=True)
 
 
 def test_model_that_sees_later_tokens_is_found(randomize):
@@ -123,7 +141,7 @@ def test_what_a_checkpoint_was_trained_for(caplog):
 
 
 def test_byte_level_wants_the_byte_tokenizer(tmp_path, tokenizer):  # noqa: F811
-    options = {"vocab_size": 0, "max_length": 9, "byte_level": True}
+    options = {"max_length": 9, "byte_level": True}
     arguments = ModelArguments(config_name="gmlp-base")
     made = load_tokenizer(arguments, None, [], **options)
     assert made.get_vocab() == byte_tokenizer().get_vocab() and made.model_max_length == 9
@@ -137,3 +155,119 @@ def test_byte_level_wants_the_byte_tokenizer(tmp_path, tokenizer):  # noqa: F811
     arguments.tokenizer_name = str(tmp_path / "words")
     with pytest.raises(InputError, match="words is not the one of --byte_level"):
         load_tokenizer(arguments, None, [], **options)
+
+
+SIZES = {"hidden_size": 12, "num_hidden_layers": 2, "intermediate_size": 16, "vocab_size": 50}
+
+
+@pytest.fixture
+def checkpoint(tmp_path):
+    GMLPForSequenceClassification(GMLPConfig(num_labels=3, **SIZES)).save_pretrained(tmp_path)
+    return tmp_path
+
+
+def open_as(auto_class, folder, *, train=False, fields=None, **options):
+    arguments = ModelArguments(model_name_or_path=str(folder))
+    return open_checkpoint(auto_class, arguments, load_config(arguments, **fields or {}), train=train, **options)
+
+
+def test_whole_checkpoints_open(checkpoint, tmp_path):
+    model, new = open_as(AutoModelForSequenceClassification, checkpoint)
+    assert isinstance(model, GMLPForSequenceClassification) and not new
+    # A new head, which is trained; BERT's pooler is none of its numbered layers.
+    open_as(AutoModelForMaskedLM, checkpoint, train=True)
+    bert = BertConfig(**SIZES, num_attention_heads=2)
+    AutoModelForMaskedLM.from_config(bert).save_pretrained(tmp_path / "bert")
+    model, _ = open_as(AutoModelForSequenceClassification, tmp_path / "bert", train=True)
+    assert isinstance(model, BertForSequenceClassification)
+    model.half().save_pretrained(tmp_path / "half")
+    assert open_as(AutoModelForSequenceClassification, tmp_path / "half", train=True)[0].dtype == torch.float32
+
+
+def test_random_heads_are_not_evaluated(checkpoint):
+    with pytest.raises(InputError, match="was not trained as a GMLPForMaskedLM: .* would be random. Train it for that"):
+        open_as(AutoModelForMaskedLM, checkpoint)
+
+
+def test_classifiers_of_another_size(checkpoint):
+    for train in (False, True):
+        with pytest.raises(InputError, match="do not fit its config: classifier.*have another shape"):
+            open_as(AutoModelForSequenceClassification, checkpoint, train=train, fields={"num_labels": 5})
+    model, new = open_as(AutoModelForSequenceClassification, checkpoint, train=True, fields={"num_labels": 5},
+                         new_classifier=True)  # fmt: skip
+    assert model.config.num_labels == 5 and all(name.startswith("classifier") for name in new) and new
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        ("fewer layers", "lacks .* weights that a GMLPForSequenceClassification of its config has"),
+        ("more layers", "has .* weights that a GMLPForSequenceClassification of its config does not have"),
+        ("another model", "lacks .* weights .* it is another model"),
+        ("nan", "has weights that are not finite numbers, such as model"),
+        ("cut", "no model to open in .*: the file is cut off or damaged"),
+        ("empty", "no model to open in .*: model.safetensors is empty"),
+        ("pointer", "no model to open in .*: model.safetensors is a pointer of Git LFS"),
+        ("text", "no model to open in .*: the file is cut off or damaged"),
+        ("missing", "no model to open in .*: .*no file named"),
+    ],
+)
+@pytest.mark.parametrize("train", [False, True])
+def test_damaged_checkpoints_are_refused(checkpoint, tmp_path, damage, message, train):
+    path = checkpoint / "model.safetensors"
+    weights = load_file(path)
+    if damage == "fewer layers":
+        save_file({key: weight for key, weight in weights.items() if ".1." not in key}, path)
+    elif damage == "more layers":
+        GMLPConfig(num_labels=3, architectures=["GMLPForSequenceClassification"], **SIZES | {"num_hidden_layers": 1}
+                   ).save_pretrained(checkpoint)  # fmt: skip
+    elif damage == "another model":
+        BertForSequenceClassification(BertConfig(**SIZES, num_attention_heads=2)).save_pretrained(tmp_path / "bert")
+        (tmp_path / "bert" / "model.safetensors").replace(path)
+    elif damage == "nan":
+        key = next(key for key in weights if ".1." in key)
+        weights[key][0] = float("nan")
+        save_file(weights, path)
+    elif damage == "missing":
+        path.unlink()
+    else:
+        texts = {"empty": b"", "text": b"hello", "pointer": b"version https://git-lfs.github.com/spec/v1\n"}
+        path.write_bytes(texts.get(damage, path.read_bytes()[:-50]))
+    with pytest.raises(InputError, match=message) as caught:
+        open_as(AutoModelForSequenceClassification, checkpoint, train=train)
+    assert "\n" not in str(caught.value)
+
+
+def test_damaged_tokenizers_are_refused(tmp_path, tokenizer):  # noqa: F811
+    tokenizer.save_pretrained(tmp_path)
+    arguments = ModelArguments(config_name="gmlp-base", tokenizer_name=str(tmp_path))
+    load_tokenizer(arguments, None, [], max_length=9)
+    for text in ("", "{", '{"version": "1.0"}'):
+        (tmp_path / "tokenizer.json").write_text(text)
+        with pytest.raises(InputError, match=f"There is no tokenizer to open in {tmp_path}: ") as caught:
+            load_tokenizer(arguments, None, [], max_length=9)
+        assert "\n" not in str(caught.value)
+
+
+def test_no_model_can_be_made(tokenizer):  # noqa: F811
+    arguments = ModelArguments(config_name="amlp-base", attn_implementation="flash_attention_9")
+    with pytest.raises(InputError, match="flash_attention_9"):
+        load_model(AutoModelForMaskedLM, arguments, load_config(arguments), tokenizer, train=True)
+
+
+def test_trained_tokenizer_is_taken_from_the_folder_if_it_is_whole(tmp_path, caplog):
+    arguments = ModelArguments(config_name="gmlp-base", vocab_size=366, max_tokenizer_samples=50)
+    args = RunArguments(output_dir=str(tmp_path), use_cpu=True)
+    words = ["lorem", "ipsum", "dolor", "sit", "amet", "consectetur"]
+
+    def texts():
+        return (" ".join(words[i % 6] for i in range(n)) for n in range(1, 60))
+
+    made = load_tokenizer(arguments, args, texts(), max_length=9)
+    assert load_tokenizer(arguments, args, (), max_length=9).get_vocab() == made.get_vocab()
+    content = (tmp_path / "tokenizer.json").read_bytes()
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        (tmp_path / name).write_bytes((tmp_path / name).read_bytes()[:-9])
+        assert load_tokenizer(arguments, args, texts(), max_length=9).get_vocab() == made.get_vocab()
+        assert (tmp_path / "tokenizer.json").read_bytes() == content
+    assert caplog.text.count("no tokenizer to open") == 2

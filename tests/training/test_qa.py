@@ -6,8 +6,9 @@ import pytest
 from transformers import EvalPrediction, TrainingArguments
 
 from hf_gmlp.data.qa import make_windows, window_dataset
+from hf_gmlp.errors import InputError
 from hf_gmlp.metrics.squad.squad import squad_scores, squad_v2_scores
-from hf_gmlp.training.qa import AnswerMetrics, Decoded, best_spans, decode, score, write_predictions
+from hf_gmlp.training.qa import AnswerMetrics, Decoded, best_spans, decode
 
 from ..data.test_qa import flat, load, squad, tokenizer, write  # noqa: F401
 
@@ -101,10 +102,11 @@ def test_right_logits_give_right_answers(questions, windows):
     end = start.copy()
     for row, window in enumerate(windows):
         start[row, window["start_positions"]] = end[row, window["end_positions"]] = 10
-    decoded = decode(questions["context"], windows, start, end, version_2_with_negative=True)
-    for one, answers in zip(decoded, questions["answers"]):
+    metrics = AnswerMetrics(questions, windows, version_2_with_negative=True)
+    scores = metrics(EvalPrediction(predictions=(start, end), label_ids=None))
+    assert metrics.names() == list(scores)
+    for one, answers in zip(metrics.decoded, questions["answers"]):
         assert one.answer() == (answers["text"][0] if answers["text"] else "")
-    scores = score(questions, decoded, version_2_with_negative=True)
     assert scores["exact"] == scores["f1"] == scores["HasAns_f1"] == scores["NoAns_f1"] == scores["best_f1"] == 100
 
 
@@ -141,8 +143,9 @@ def test_scores_are_those_of_the_written_predictions(questions, windows, tmp_pat
     for name in ("exact", "f1", "HasAns_exact", "HasAns_f1", "NoAns_exact", "NoAns_f1", "total"):
         assert scores[name] == pytest.approx(official[name])
     # The best threshold is one that, set, gives the best score.
-    again = score(questions, metrics.decoded, version_2_with_negative=True,
-                  null_score_diff_threshold=scores["best_f1_thresh"])  # fmt: skip
+    again = AnswerMetrics(
+        questions, windows, null_score_diff_threshold=scores["best_f1_thresh"], version_2_with_negative=True
+    )(EvalPrediction(predictions=(start, end), label_ids=labels))
     assert again["f1"] == pytest.approx(scores["best_f1"]) and scores["best_f1"] >= scores["f1"]
     entry = files["eval_nbest_predictions.json"][questions[0]["id"]][0]
     assert set(entry) == {"text", "start", "end", "probability", "start_logit", "end_logit"}
@@ -156,10 +159,18 @@ def test_scores_of_version_1(tmp_path, tokenizer):  # noqa: F811
     metrics = AnswerMetrics(questions, windows)
     labels = np.array(windows["start_positions"]), np.array(windows["end_positions"])
     scores = metrics(EvalPrediction(predictions=(start, end), label_ids=labels))
-    write_predictions(tmp_path, "eval", questions["id"], metrics.decoded)
+    assert metrics.names() == ["exact_match", "f1"]
+    metrics.write(TrainingArguments(tmp_path, use_cpu=True), "eval")
     predictions = json.loads((tmp_path / "eval_predictions.json").read_text())
     assert not (tmp_path / "eval_null_odds.json").exists()
     assert scores == squad_scores(predictions, {row["id"]: row["answers"]["text"] for row in flat(content)})
+
+
+def test_logits_that_are_no_numbers_are_refused(questions, windows):
+    start, end = random_logits(windows)
+    end[3, 0] = np.nan
+    with pytest.raises(InputError, match="not finite numbers"):
+        decode(questions["context"], windows, start, end)
 
 
 def test_windows_out_of_order_are_refused(questions, windows):

@@ -19,12 +19,12 @@ from transformers import (
 from hf_gmlp import GMLPConfig, GMLPForCausalLM, GMLPForSequenceClassification
 from hf_gmlp.errors import InputError
 from hf_gmlp.training.arguments import RunArguments
-from hf_gmlp.training.trainer import GMLPTrainer, checkpoint_fault, checkpoint_to_resume, start_run
+from hf_gmlp.training.trainer import GMLPTrainer
 
 SIZES = {"vocab_size": 20, "hidden_size": 16, "num_hidden_layers": 1, "intermediate_size": 32}
 
 
-def make_trainer(folder, model=None, rows=None, **arguments):
+def make_trainer(folder, model=None, rows=None, metric_names=None, **arguments):
     torch.manual_seed(0)
     rows = rows or [{"input_ids": [2, 5 + i % 2, 7, 3], "labels": i % 2} for i in range(32)]
     args = RunArguments(output_dir=str(folder), use_cpu=True, max_steps=6, learning_rate=1e-2, **arguments)
@@ -33,6 +33,7 @@ def make_trainer(folder, model=None, rows=None, **arguments):
         args=args,
         train_dataset=Dataset.from_list(rows),
         eval_dataset=Dataset.from_list(rows),
+        metric_names=metric_names,
         dataset="two words",
         license="mit",
     )
@@ -46,38 +47,48 @@ def run(tmp_path_factory):
     return folder
 
 
-def test_complete_and_half_written_checkpoints(run, tmp_path):
-    for name in ("trainer_state.json", "optimizer.pt", "scheduler.pt", "rng_state.pth", "model.safetensors"):
-        copy = tmp_path / name / "checkpoint-6"
-        shutil.copytree(run / "checkpoint-6", copy)
-        assert checkpoint_fault(copy) is None
-        content = (copy / name).read_bytes()
-        (copy / name).write_bytes(content[:-10])
-        assert checkpoint_fault(copy) == f"{name} is cut off"
-        args = RunArguments(output_dir=str(tmp_path / name), use_cpu=True)
-        assert checkpoint_to_resume(args) is None
-        shutil.copytree(run / "checkpoint-4", tmp_path / name / "checkpoint-4")
-        assert checkpoint_to_resume(args) == str(tmp_path / name / "checkpoint-4")
-    (copy / "trainer_state.json").unlink()
-    assert checkpoint_fault(copy) == "trainer_state.json is missing"
+def test_evaluation_and_predictions_have_all_rows(tmp_path):
+    trainer = make_trainer(tmp_path, dataloader_drop_last=True, per_device_train_batch_size=5,
+                           per_device_eval_batch_size=5)  # fmt: skip
+    assert len(trainer.get_train_dataloader()) == 6
+    assert len(trainer.predict(trainer.eval_dataset).predictions) == 32
+    trainer.args.per_device_train_batch_size = 33
+    with pytest.raises(InputError, match="32 training samples, not one batch of 33, and --dataloader_drop_last"):
+        trainer.train()
 
 
-def test_output_folder_is_looked_after(run, tmp_path):
-    def resume(folder, **options):
-        return checkpoint_to_resume(RunArguments(output_dir=str(folder), use_cpu=True, **options))
+def test_checkpoint_says_what_it_consists_of(run):
+    manifest = json.loads((run / "checkpoint-6" / "manifest.json").read_text())
+    assert manifest["resumable"] and manifest["settings"]["training_rows"]["number"] == 32
+    names = {path.name for path in (run / "checkpoint-6").iterdir()}
+    assert names == {"manifest.json", *manifest["files"]}
+    assert {"optimizer.pt", "scheduler.pt", "rng_state.pth", "model.safetensors", "trainer_state.json"} <= names
 
-    assert resume(tmp_path / "new") is None
-    assert resume(run) == str(run / "checkpoint-6")
-    assert resume(run, resume_from_checkpoint=str(run / "checkpoint-2")) == str(run / "checkpoint-2")
-    with pytest.raises(InputError, match="no complete checkpoint: trainer_state.json is missing"):
-        resume(run, resume_from_checkpoint=str(tmp_path))
-    (tmp_path / "all_results.json").write_text("{}")
-    # A finished run is not written over by an evaluation either.
-    for what in ("do_train", "do_eval", "do_predict"):
-        with pytest.raises(InputError, match="holds a finished run"):
-            start_run(RunArguments(output_dir=str(tmp_path), use_cpu=True, **{what: True}))
-    with pytest.raises(InputError, match="Say what to do"):
-        start_run(RunArguments(output_dir=str(tmp_path), use_cpu=True))
+
+def test_older_checkpoints_go_only_when_a_newer_one_is_whole(tmp_path, monkeypatch):
+    trainer = make_trainer(tmp_path, save_steps=2, save_total_limit=1)
+    monkeypatch.setattr("hf_gmlp.training.trainer.write_manifest", lambda *args, **kwargs: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        trainer.train()
+    monkeypatch.undo()
+    make_trainer(tmp_path / "b", save_steps=2, save_total_limit=1).train()
+    assert [path.name for path in (tmp_path / "b").glob("checkpoint-*")] == ["checkpoint-6"]
+    assert make_trainer(tmp_path / "b").args.save_total_limit is None
+
+
+def test_a_run_does_not_go_on_with_other_rows(run, tmp_path):
+    shutil.copytree(run, tmp_path / "copy")
+    rows = [{"input_ids": [2, 6, 7, 3], "labels": 0}] * 32
+    with pytest.raises(InputError, match="the training rows are not what they were"):
+        make_trainer(tmp_path / "copy", rows=rows).train(str(tmp_path / "copy" / "checkpoint-4"))
+
+
+def test_arguments_that_do_not_go_together(tmp_path):
+    with pytest.raises(InputError, match="metric_for_best_model must be one of loss, accuracy, got f1"):
+        make_trainer(tmp_path, metric_names=["accuracy"], metric_for_best_model="f1")
+    make_trainer(tmp_path, metric_names=["accuracy"], metric_for_best_model="eval_accuracy")
+    with pytest.raises(InputError, match="nobody is not supported"):
+        make_trainer(tmp_path, report_to=["nobody"])
 
 
 @pytest.mark.parametrize(
@@ -91,7 +102,7 @@ def test_global_batch_size_gives_the_accumulation(tmp_path, whole, given, expect
 
 
 def test_report_card_and_results(tmp_path, capsys):
-    trainer = make_trainer(tmp_path, global_batch_size=8, per_device_train_batch_size=4)
+    trainer = make_trainer(tmp_path, global_batch_size=8, per_device_train_batch_size=4, do_train=True)
     metrics = trainer.train().metrics
     metrics |= trainer.evaluate()
     trainer.finish(metrics)

@@ -1,0 +1,119 @@
+"""Opens models and tokenizers: whole, with weights that are their own and are numbers, or with one sentence."""
+
+import re
+from collections.abc import Iterable
+from pathlib import Path
+from pickle import UnpicklingError
+
+from safetensors import SafetensorError
+from transformers import AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+
+from .errors import InputError, causes, hub_reason
+
+
+def open_model(
+    auto_class: type, name: str | Path, *, new_head: bool = False, new_size: int | None = None, **options
+) -> tuple[PreTrainedModel, list[str]]:
+    """
+    A checkpoint as `auto_class`.
+
+    Args:
+        name: A folder, or a name on the Hub.
+        new_head: Whether what is not part of the encoder may be missing, and is then random.
+        new_size: What of the head is missing may also be there in another shape, if the model's begins with this size.
+        options: As for `from_pretrained`.
+
+    Returns:
+        The model, and the names of the weights that are new because the checkpoint's have another shape.
+
+    Raises:
+        InputError: If the weights cannot be read, do not fit the config, lack something, or are not finite.
+    """
+    try:
+        # Other shapes are worded below.
+        options |= {"ignore_mismatched_sizes": True, "output_loading_info": True}
+        model, report = auto_class.from_pretrained(name, **options)
+    except Exception as error:
+        raise InputError(f"There is no model to open in {name}: {_weights_reason(name, error)}.") from error
+    weights, title = model.state_dict(), type(model).__name__
+    encoder = f"{model.base_model_prefix}." if hasattr(model, model.base_model_prefix) else ""
+
+    def in_layers(keys: Iterable[str]) -> list[str]:
+        # Heads and poolers have no numbered layers.
+        return sorted(key for key in keys if key.startswith(encoder) and re.search(r"\.\d+\.", key))
+
+    mismatched = sorted(key for key, *_ in report["mismatched_keys"])
+    missing = in_layers(set(report["missing_keys"]) - set(mismatched))
+    if missing:
+        raise InputError(
+            f"{name} lacks {len(missing)} weights that a {title} of its config has, such as {missing[0]}: it is "
+            f"another model, or its config.json belongs to another."
+        )
+    unknown = in_layers(report["unexpected_keys"])
+    if unknown:
+        raise InputError(
+            f"{name} has {len(unknown)} weights that a {title} of its config does not have, such as {unknown[0]}: its "
+            f"config.json belongs to another model."
+        )
+    wrong = [key for key in mismatched if new_size is None or weights[key].shape[0] != new_size]
+    if wrong:
+        advice = "; --ignore_mismatched_sizes gives a classifier a new head" if new_head and new_size is None else ""
+        raise InputError(
+            f"The weights of {name} do not fit its config: {_listed(wrong)} have another shape. Take the config.json "
+            f"that belongs to them{advice}."
+        )
+    new = sorted({*report["missing_keys"], *mismatched})
+    if new and not new_head:
+        raise InputError(
+            f"{name} was not trained as a {title}: {_listed(new)} would be random. Train it for that first."
+        )
+    bad = [key for key, weight in model.named_parameters() if not weight.isfinite().all()]
+    if bad:
+        raise InputError(
+            f"{name} has weights that are not finite numbers, such as {bad[0]}: its training diverged, or the file is "
+            f"damaged. Take an earlier checkpoint."
+        )
+    return model, mismatched
+
+
+def open_tokenizer(name: str | Path, **options) -> PreTrainedTokenizerBase:
+    """
+    The tokenizer in a folder or on the Hub.
+
+    Raises:
+        InputError: If there is none, or it is damaged.
+    """
+    try:
+        return AutoTokenizer.from_pretrained(name, **options)
+    except Exception as error:
+        raise InputError(
+            f"There is no tokenizer to open in {name}: {reason(name, 'tokenizer_config.json', error)}. Name another, "
+            f"or make one by `hf-gmlp train-tokenizer`."
+        ) from error
+
+
+def reason(name: str | Path, file: str, error: Exception) -> str:
+    """Why something that has a `file` cannot be opened by its name, in half a sentence."""
+    path = Path(name)
+    if path.is_dir() and not (path / file).exists():
+        return f"the folder has no {file}"
+    if path.is_file() and path.suffix != ".json":
+        return "it is a file: name the folder that it is in"
+    return hub_reason(error)
+
+
+def _weights_reason(name: str | Path, error: Exception) -> str:
+    for path in sorted([*Path(name).glob("*.safetensors"), *Path(name).glob("*.bin")]):
+        with open(path, "rb") as file:
+            start = file.read(24)
+        if not start:
+            return f"{path.name} is empty"
+        if start.startswith(b"version https://git-lfs"):
+            return f"{path.name} is a pointer of Git LFS, not the file itself: fetch it by `git lfs pull`"
+    if any(isinstance(one, SafetensorError | UnpicklingError | EOFError) for one in causes(error)):
+        return f"the file is cut off or damaged ({hub_reason(error)})"
+    return reason(name, "config.json", error)
+
+
+def _listed(names: list[str]) -> str:
+    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")

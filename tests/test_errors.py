@@ -1,0 +1,66 @@
+import errno
+
+import pytest
+import torch
+from huggingface_hub import errors as hub
+
+from hf_gmlp import errors
+
+
+def fail(error):
+    def main():
+        raise error
+
+    return main
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "sentence"),
+    [
+        (errors.InputError("No."), 2, "Error: No.\n"),
+        (KeyboardInterrupt(), 130, "Error: Interrupted. The same command goes on"),
+        (OSError(errno.ENOSPC, "No space left on device"), 2, "Error: The disk is full ("),
+        (PermissionError(errno.EACCES, "Permission denied", "/etc/x"), 2, "Error: /etc/x cannot be used (Permission"),
+        (RuntimeError("[enforce fail at inline_container.cc:671] . unexpected pos 6976 vs 6868"), 2, "Error: The disk"),
+        (torch.OutOfMemoryError("CUDA out of memory.\nTried"), 2, "Error: The memory is full (CUDA out of memory.)."),
+        (RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried"), 2, "Error: The memory is full ("),
+    ],
+)
+def test_commands_end_in_a_sentence(capsys, error, code, sentence):
+    with pytest.raises(SystemExit) as caught:
+        errors.run(fail(error))
+    assert caught.value.code == code
+    text = capsys.readouterr().err
+    assert text.startswith(sentence) and text.count("\n") == 1
+
+
+def test_faults_of_the_program_keep_their_traceback():
+    with pytest.raises(ZeroDivisionError):
+        errors.run(fail(ZeroDivisionError()))
+    assert errors.run(lambda: None) is None
+
+
+def test_what_an_error_was_raised_from():
+    try:
+        try:
+            raise OSError(errno.ENOSPC, "full")
+        except OSError as cause:
+            raise RuntimeError("cannot write") from cause
+    except RuntimeError as error:
+        assert errors.is_disk_full(error) and len(list(errors.causes(error))) == 2
+    assert not errors.is_disk_full(ValueError("other"))
+
+
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [
+        (OSError("You are trying to access a gated repo.\nMore."), "it is gated"),
+        (hub.LocalEntryNotFoundError("x"), "the Hub cannot be reached"),
+        (hub.OfflineModeIsEnabled("x"), "the Hub cannot be reached"),
+        (ConnectionError("x"), "the Hub cannot be reached"),
+        (hub.HFValidationError("x"), "there is no folder and no repository"),
+        (ValueError("It is damaged.\nIn detail."), "It is damaged"),
+    ],
+)
+def test_why_the_hub_did_not_give_something(error, reason):
+    assert reason in errors.hub_reason(error) and "\n" not in errors.hub_reason(error)

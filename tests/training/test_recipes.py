@@ -1,0 +1,146 @@
+import json
+
+import pytest
+
+from hf_gmlp.errors import InputError
+from hf_gmlp.training.recipes import command_line, merge, parse_overrides, read_recipe
+
+
+def write(path, text):
+    path.write_bytes(text if isinstance(text, bytes) else text.encode())
+    return str(path)
+
+
+def test_recipes_are_flags_and_later_ones_win(tmp_path):
+    one = write(
+        tmp_path / "one.yaml", "do_train: true\ntrain_file: [a.txt, b.txt]\nlr: 1.0e-4\ncache-dir: null\nseed: 1\n"
+    )
+    two = write(tmp_path / "two.yml", "seed: 2\nrun_name: -x\nlr_scheduler_kwargs: {num_cycles: 1}\n")
+    assert command_line([one, two, "--seed", "3", "x.yaml"]) == [
+        *("--do_train", "True", "--train_file", "a.txt", "b.txt", "--lr", "0.0001", "--seed", "2", "--run_name=-x"),
+        *("--lr_scheduler_kwargs", '{"num_cycles": 1}', "--seed", "3", "x.yaml"),
+    ]
+    assert command_line(["--seed", "3"]) == ["--seed", "3"] and command_line([]) == []
+    assert command_line([write(tmp_path / "a.json", '{"seed": 4}')]) == ["--seed", "4"]
+
+
+def test_overrides_are_merged_key_by_key(tmp_path):
+    base = write(tmp_path / "base.yaml", "config_overrides:\n  a: 1e-6\n  b: no\n  c: [1, 2]\n")
+    row = write(tmp_path / "row.yaml", "include: base.yaml\nconfig_overrides: {b: null, d: x, e: null}\n")
+    none = write(tmp_path / "none.yaml", "include: base.yaml\nconfig_overrides: null\n")
+
+    def overrides(*argv):
+        flags = command_line([str(word) for word in argv])
+        assert flags[:1] == ["--config_overrides"] or not flags
+        return json.loads(flags[1]) if flags else None
+
+    assert overrides(base) == {"a": 1e-6, "b": False, "c": [1, 2]}
+    # null takes away what was there, and is a value where nothing was.
+    assert overrides(row) == {"a": 1e-6, "c": [1, 2], "d": "x", "e": None}
+    assert overrides(row, base)["b"] is False and overrides(none) is None
+    assert overrides(row, "--config_overrides", "a=2,d=null") == {"a": 2, "c": [1, 2], "e": None}
+    assert overrides(none, row, "--config-overrides=f=1", "--config_overrides", '{"f": {"g": 2}}')["f"] == {"g": 2}
+    assert command_line([none, "--config_overrides", "a=1"]) == ["--config_overrides", "a=1"]
+    assert command_line(["--config_overrides"]) == ["--config_overrides"]
+    # Older recipes have them as text.
+    assert overrides(base, write(tmp_path / "text.yaml", "config_overrides: a=2")) == {"a": 2, "b": False, "c": [1, 2]}
+    assert merge({"x": {"y": 1}}, {"x": 3}) == {"x": 3}
+
+
+def test_recipes_include_each_other(tmp_path):
+    (tmp_path / "sub").mkdir()
+    write(tmp_path / "base.yaml", "max_steps: 7\ncache_dir: here\nlearning_rate: 1.0e-4\n")
+    write(tmp_path / "small.yaml", "\ufeffmax_steps: 3\ncache_dir: null\n")
+    row = tmp_path / "sub" / "row.yaml"
+    write(row, "include: [../base.yaml, ../small.yaml]\nlearning_rate: 5e-4\n")
+    assert read_recipe(row) == {"max_steps": 3, "cache_dir": None, "learning_rate": 5e-4}
+
+
+@pytest.mark.parametrize(
+    ("text", "overrides"),
+    [
+        ("", {}),
+        ("a=1, b=true,c=relu,", {"a": 1, "b": True, "c": "relu"}),
+        ("image_size=[224,192],name='a,b',other=\"x,]y\"", {"image_size": [224, 192], "name": "a,b", "other": "x,]y"}),
+        ("a=1e-6,b=1E5,c=-2.5,d=.5,e=1.", {"a": 1e-6, "b": 1e5, "c": -2.5, "d": 0.5, "e": 1.0}),
+        ("a=~,b=no,c=0x10,d=010,e=12:30", {"a": None, "b": False, "c": 16, "d": "010", "e": "12:30"}),
+        ("a={x: 1, y: [2]},b=c=d", {"a": {"x": 1, "y": [2]}, "b": "c=d"}),
+        ('{"a": 1e-6, "b": [1], "c": "\\ud83d\\ude00", "d": null}', {"a": 1e-6, "b": [1], "c": "😀", "d": None}),
+    ],
+)
+def test_overrides_of_a_command_line(text, overrides):
+    assert parse_overrides(text) == overrides
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("a", "must be key=value pairs parted by commas, not 'a'"),
+        ("=1", "must be key=value pairs"),
+        ("a=", "must be key=value pairs"),
+        ("a=1,a=2", "a is named twice"),
+        ("a=[1,2", "a ] is missing"),
+        ("a='x,b=2", "a ' is missing"),
+        ("a=1]", "a ] closes nothing"),
+        ("a=.inf", "Out of range"),
+        ("a={0: x}", "the key 0 is not text"),
+        ("a=!!python/name:os.system", "an alias .* or a tag"),
+        ('{"a": 1, "a": 2}', "a is named twice"),
+        ('{"a": NaN}', "Out of range"),
+        ('{"a": 1', "delimiter"),
+        ("a=" + "[" * 3000 + "]" * 3000, "recursion"),
+    ],
+)
+def test_overrides_that_cannot_be_read(text, words):
+    with pytest.raises(InputError, match=f"^--config_overrides cannot be read: .*{words}") as caught:
+        parse_overrides(text)
+    assert "\n" not in str(caught.value) and len(str(caught.value)) < 400
+
+
+LAUGHS = "a: &a [x, x]\nb: &b [*a, *a]\nc: &c [*b, *b]\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("", "x.yaml is empty"),
+        ("# nothing\n", "x.yaml .*must map flags to values"),
+        ("- a\n- b\n", "x.yaml .*must map flags to values"),
+        ("a: 'x", "x.yaml .*unexpected end of stream, in line 1"),
+        ("a: 1\nb:\n\tc: 2\n", "x.yaml .*character '.t' .*, in line 3"),
+        ("a: 1\n---\nb: 2\n", "x.yaml .*another document"),
+        ("a: 1".encode("utf-16"), "x.yaml .*it is not UTF-8"),
+        ("a: \0", "x.yaml .*unacceptable character #x0000"),
+        ("a: !!python/object/apply:os.system ['true']", "x.yaml .*a tag"),
+        (LAUGHS, "x.yaml .*an alias .*, in line 2"),
+        ("1: 2", "x.yaml .*the key 1 is not text"),
+        ("a: 1\na: 2", "x.yaml .*a is named twice: leave one out, in line 2"),
+        ("a_b: 1\na-b: 2", "x.yaml .*a_b is named twice"),
+        ("a: [[1]]", "x.yaml .*a must be a finite value, a list of such, or one mapping"),
+        ("a: {b: {c: 1}}", "x.yaml .*a must be"),
+        ("a: []", "x.yaml .*a must be"),
+        ("a: [1, null]", "x.yaml .*a must be"),
+        ("a: .nan", "x.yaml .*a must be"),
+        ("a: {b: .inf}", "x.yaml .*a must be"),
+        ("a: " + "[" * 3000, "x.yaml .*recursion"),
+        ("a: " + "9" * 5000, "x.yaml .*4300 digits"),
+        ("config_overrides: a", "--config_overrides cannot be read"),
+        ("include: [1]", "x.yaml .*include must be the name of a file, or a list of names"),
+        ("include: none.yaml", "x.yaml includes .*none.yaml, which is not a file"),
+        ("include: x.yaml", "x.yaml includes .*x.yaml, which includes it too"),
+        ("include: [other.yaml]", "other.yaml includes .*x.yaml, which includes it too"),
+    ],
+)
+def test_recipes_that_cannot_be_read(tmp_path, text, words):
+    write(tmp_path / "other.yaml", "include: x.yaml\n")
+    with pytest.raises(InputError, match=words) as caught:
+        command_line([write(tmp_path / "x.yaml", text)])
+    assert "\n" not in str(caught.value)
+
+
+def test_recipes_that_are_not_there(tmp_path):
+    with pytest.raises(InputError, match=r"no file .*none\.yaml"):
+        command_line([str(tmp_path / "none.yaml")])
+    (tmp_path / "folder.yaml").mkdir()
+    with pytest.raises(InputError, match=r"folder\.yaml is a folder"):
+        command_line([str(tmp_path / "folder.yaml")])
