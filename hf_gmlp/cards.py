@@ -237,6 +237,7 @@ def _architecture(model) -> str:
             ("direction", "causal: no token sees a later one" if config.is_causal else "both ways"),
             ("vocabulary", config.vocab_size),
             ("padding", "hidden" if config.mask_padding else "visible"),
+            ("pooling", config.pooling),
         ]
     if type(model).__name__.endswith("Classification"):
         labels = [str(label) for label in config.id2label.values()]

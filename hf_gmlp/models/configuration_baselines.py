@@ -6,7 +6,7 @@
 nothing of the package around it.
 """
 
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from huggingface_hub.dataclasses import strict
 from transformers import PreTrainedConfig
@@ -33,6 +33,9 @@ class BaselineConfig(PreTrainedConfig):
         type_vocab_size (`int`): Segments A and B.
         hidden_act (`str`): The activation inside both kinds of MLP and in the masked-language-model head.
         hidden_dropout_prob (`float`): Dropout on the embeddings and on the output of every part of a layer.
+        pooling (`"cls"`, `"mean"` or `"max"`):
+            What the pooler reads, for classifiers: the first token, or the mean or the
+            largest value of every channel over all tokens but padding.
         classifier_dropout (`float`, *optional*): Dropout in front of a classifier; `hidden_dropout_prob` if `None`.
         sparse_prediction (`bool`):
             In training, compute masked-language-model logits at the labeled positions only; `logits` then has shape
@@ -59,6 +62,7 @@ class BaselineConfig(PreTrainedConfig):
     hidden_act: str = "gelu"
     hidden_dropout_prob: float | int = 0.0
     classifier_dropout: float | int | None = None
+    pooling: Literal["cls", "mean", "max"] = "cls"
     sparse_prediction: bool = False
     initializer_range: float = 0.02
     layer_norm_eps: float = 1e-12

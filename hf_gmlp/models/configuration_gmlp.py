@@ -222,6 +222,9 @@ class GMLPConfig(GMLPBaseConfig):
         sparse_prediction (`bool`):
             In training, compute masked-language-model logits at the labelled positions only; `logits` then has shape
             [labelled positions, vocab_size].
+        pooling (`"cls"`, `"mean"` or `"max"`):
+            What the pooler reads, for classifiers: the first token (of a causal model the last), or the mean or the
+            largest value of every channel over all tokens but padding.
         classifier_dropout (`float`, *optional*): Dropout in front of a classifier; `hidden_dropout_prob` if `None`.
         pad_token_id, bos_token_id, eos_token_id (`int`): [PAD], [CLS] and [SEP] of the project's tokenizer.
 
@@ -261,6 +264,7 @@ class GMLPConfig(GMLPBaseConfig):
     mask_padding: bool = True
     mlm_transform: bool = True
     sparse_prediction: bool = False
+    pooling: Literal["cls", "mean", "max"] = "cls"
     classifier_dropout: float | int | None = None
     pad_token_id: int | None = 0
     bos_token_id: int | None = 2

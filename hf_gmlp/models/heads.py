@@ -179,8 +179,31 @@ def shift(x: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
 # Parts of heads
 
 
+def pool_tokens(
+    hidden_states: torch.Tensor, padding_mask: torch.Tensor | None, pooling: str, is_causal: bool = False
+) -> torch.Tensor:
+    """
+    One vector for each sequence: [B, m, D] -> [B, D]
+
+    Args:
+        padding_mask: [B, m], 0 for padding, on either side; None if there is none.
+        pooling: "cls" for the first token, or the last if `is_causal`, which is the only one that has seen the others;
+            "mean" or "max" over all tokens but padding.
+    """
+    if pooling == "cls":
+        last, places = hidden_states.shape[1] - 1, last_places if is_causal else first_places
+        place = (last if is_causal else 0) if padding_mask is None else places(padding_mask)
+        return hidden_states[torch.arange(hidden_states.shape[0], device=hidden_states.device), place]
+    if padding_mask is None:
+        return hidden_states.mean(1) if pooling == "mean" else hidden_states.amax(1)
+    padding = (padding_mask == 0)[..., None]
+    if pooling == "mean":
+        return hidden_states.masked_fill(padding, 0).sum(1) / (~padding).sum(1).clamp(min=1)
+    return hidden_states.masked_fill(padding, torch.finfo(hidden_states.dtype).min).amax(1)
+
+
 class Pooler(nn.Module):
-    """Dense and tanh on one token: BERT's pooler and ViT's pre-logits. [B, D] -> [B, D]"""
+    """Dense and tanh on one vector: BERT's pooler and ViT's pre-logits. [B, D] -> [B, D]"""
 
     def __init__(self, config: PreTrainedConfig):
         super().__init__()

@@ -36,6 +36,7 @@ from .heads import (
     ForTokenClassification,
     Pooler,
     first_places,
+    pool_tokens,
     shift,
 )
 
@@ -275,12 +276,13 @@ class BaselinePreTrainedModel(PreTrainedModel):
     _can_record_outputs = {"hidden_states": GradientCheckpointingLayer, "attentions": BertRelposAttention}
 
     def pool(self, hidden_states: torch.Tensor, padding_mask: torch.Tensor | None) -> torch.Tensor | None:
-        """The pooler's output for the first token of each sequence: [B, m, D] -> [B, D]"""
+        """The pooler's output, by `config.pooling`: [B, m, D] -> [B, D]"""
         if self.pooler is None:
             return None
-        # A mask between pairs of tokens, which attention takes as well, says nothing of padding.
-        first = first_places(padding_mask) if torch.is_tensor(padding_mask) and padding_mask.dim() == 2 else 0
-        return self.pooler(hidden_states[torch.arange(hidden_states.shape[0], device=hidden_states.device), first])
+        if not torch.is_tensor(padding_mask) or padding_mask.dim() != 2:
+            # A mask between pairs of tokens, which attention takes as well, says nothing of padding.
+            padding_mask = None
+        return self.pooler(pool_tokens(hidden_states, padding_mask, self.config.pooling))
 
     def get_input_embeddings(self) -> nn.Embedding:
         return self.base_model.embeddings.word_embeddings

@@ -44,7 +44,7 @@ from .heads import (
     Pooler,
     classification_loss,
     first_places,
-    last_places,
+    pool_tokens,
     shift,
 )
 from .spatial_gating import SpatialGatingUnit, SpatialProjection
@@ -484,8 +484,7 @@ class GMLPModel(GMLPPreTrainedModel):
     """
     The text model: embeddings, blocks and a final LayerNorm, and BERT's pooler unless `add_pooling_layer=False`.
 
-    It looks both ways, as an encoder, unless `config.is_causal`. The pooler of a causal model reads the last token, the
-    only one that has seen the others.
+    It looks both ways, as an encoder, unless `config.is_causal`. The pooler reads what `config.pooling` says.
     """
 
     _auto_class = "AutoModel"
@@ -611,11 +610,7 @@ class GMLPModel(GMLPPreTrainedModel):
         )
         hidden_states, pooled = outputs.last_hidden_state, None
         if self.pooler is not None:
-            # The first token, or the last, which is the only one of a causal model that has seen the others.
-            place = 0 if first is None else first
-            if self.config.is_causal:
-                place = -1 if padding_mask is None else last_places(padding_mask)
-            pooled = self.pooler(hidden_states[torch.arange(shape[0], device=device), place])
+            pooled = self.pooler(pool_tokens(hidden_states, padding_mask, self.config.pooling, self.config.is_causal))
         return BaseModelOutputWithPoolingAndCrossAttentions(
             last_hidden_state=hidden_states if moved is None else shift(hidden_states, -moved),
             pooler_output=pooled,

@@ -1,11 +1,19 @@
 """The losses of the heads against PyTorch's, by hand."""
 
+import json
+
 import pytest
 import torch
+from huggingface_hub.errors import StrictDataclassError
 from torch.nn import functional as F
 
-from hf_gmlp import GMLPForSequenceClassification, GMLPForTokenClassification
-from hf_gmlp.models.heads import choice_loss, classification_loss, next_token_loss, token_loss
+from hf_gmlp import (
+    BertRelposForSequenceClassification,
+    GMLPForSequenceClassification,
+    GMLPForTokenClassification,
+    TextMixerForSequenceClassification,
+)
+from hf_gmlp.models.heads import choice_loss, classification_loss, next_token_loss, pool_tokens, token_loss
 
 
 @pytest.mark.parametrize("num_items", [None, 10, torch.tensor(7)])
@@ -78,3 +86,56 @@ def test_a_config_that_asks_for_tuples(text_config, far_model, random_ids):
         (logits,) = model(ids)
         assert torch.equal(logits, expected)
         assert torch.equal(model(ids, return_dict=True).logits, expected)
+
+
+@pytest.mark.parametrize("pooling", ["cls", "mean", "max"])
+@pytest.mark.parametrize("side", ["right", "left"])
+@pytest.mark.parametrize("is_causal", [False, True])
+def test_pooling_row_by_row(pooling, side, is_causal):
+    x, lengths = torch.randn(4, 7, 5), (7, 3, 1, 6)
+    mask = torch.arange(7) < torch.tensor(lengths)[:, None]
+    mask = mask if side == "right" else mask.flip(1)
+    rows = []
+    for row, places in zip(x, mask):
+        tokens = row[places]
+        rows.append({"cls": tokens[-1 if is_causal else 0], "mean": tokens.mean(0), "max": tokens.amax(0)}[pooling])
+    torch.testing.assert_close(pool_tokens(x, mask.long(), pooling, is_causal), torch.stack(rows))
+    full = torch.ones(4, 7)
+    torch.testing.assert_close(pool_tokens(x, None, pooling, is_causal), pool_tokens(x, full, pooling, is_causal))
+    # A row of padding alone gives numbers.
+    assert pool_tokens(x, torch.zeros(4, 7), pooling, is_causal).isfinite().all()
+
+
+@pytest.mark.parametrize("pooling", ["cls", "mean", "max"])
+@pytest.mark.parametrize("side", ["right", "left"])
+@pytest.mark.parametrize("kind", ["gmlp", "amlp", "causal", "relpos", "mixer"])
+def test_pooling_does_not_see_padding(text_config, baseline_config, far_model, random_ids, kind, pooling, side):
+    fields = {"amlp": {"attention_size": 8}, "causal": {"is_causal": True}}.get(kind, {})
+    if kind in ("relpos", "mixer"):
+        model_class = BertRelposForSequenceClassification if kind == "relpos" else TextMixerForSequenceClassification
+        config = baseline_config(kind, pooling=pooling, num_labels=3)
+    else:
+        model_class, config = GMLPForSequenceClassification, text_config(pooling=pooling, num_labels=3, **fields)
+    model, ids = far_model(model_class, config), random_ids(1, 5)
+    alone, padding = model(ids).logits, torch.zeros(1, 3, dtype=torch.long)
+    padded = torch.cat([ids, padding] if side == "right" else [padding, ids], 1)
+    mask = (padded != 0).long()
+    torch.testing.assert_close(model(padded, mask).logits, alone, atol=1e-4, rtol=1e-4)
+    torch.testing.assert_close(model(padded, mask, output_hidden_states=True).logits, alone, atol=1e-4, rtol=1e-4)
+
+
+def test_checkpoints_of_before_pool_the_first_token(text_config, far_model, random_ids, tmp_path):
+    model, ids = far_model(GMLPForSequenceClassification, text_config()), random_ids(2, 6)
+    hidden_states = model.model(ids).last_hidden_state
+    torch.testing.assert_close(model.model(ids).pooler_output, model.model.pooler(hidden_states[:, 0]))
+    model.save_pretrained(tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    config.pop("pooling", None)
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    loaded = GMLPForSequenceClassification.from_pretrained(tmp_path)
+    assert loaded.config.pooling == "cls"
+    torch.testing.assert_close(loaded(ids).logits, model(ids).logits)
+    changed = GMLPForSequenceClassification.from_pretrained(tmp_path, pooling="mean")
+    torch.testing.assert_close(changed.model(ids).pooler_output, model.model.pooler(hidden_states.mean(1)))
+    with pytest.raises(StrictDataclassError, match="pooling"):
+        text_config(pooling="first")
