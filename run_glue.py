@@ -70,23 +70,16 @@ def main():
             shuffle_seed=data_args.shuffle_seed if data_args.shuffle_train_dataset else None,
             access=access,
         )
+    labels = Labels(data.labels, data.problem_type)
     new_classifier = set_labels(
-        config,
-        Labels(data.labels, data.problem_type),
-        HEAD,
-        train=training_args.do_train,
-        new_classifier=model_args.ignore_mismatched_sizes,
+        config, labels, HEAD, train=training_args.do_train, new_classifier=model_args.ignore_mismatched_sizes
     )
     if training_args.label_smoothing_factor and data.problem_type != ONE_CLASS:
         raise errors.InputError("--label_smoothing_factor is only for data with one class per row: leave it out.")
     metrics = glue.metric_names(task, data.problem_type, data_args.metric_name)
     main_metric = glue.main_metric(training_args, glue.metric_keys(metrics, data.splits), data_args.metric_name)
-    tokenizer = load_tokenizer(
-        model_args,
-        training_args,
-        texts(data.splits["train"]) if training_args.do_train else (),
-        max_length=max_seq_length,
-    )
+    sentences = texts(data.splits["train"]) if training_args.do_train else ()
+    tokenizer = load_tokenizer(model_args, training_args, sentences, max_length=max_seq_length)
     if model_args.model_name_or_path is not None:
         check_vocabulary(config, tokenizer, model_args.model_name_or_path)
     if not getattr(config, "mask_padding", True) and not data_args.pad_to_max_length:

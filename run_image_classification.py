@@ -14,7 +14,7 @@ from accelerate.utils import broadcast_object_list
 from hf_gmlp import errors
 from hf_gmlp.data.files import Access
 from hf_gmlp.data.images import ImageCollator, find_faults, keep_good, load_images, mixing_transform, training_transform
-from hf_gmlp.data.labels import set_labels, trained_labels
+from hf_gmlp.data.labels import Labels, set_labels, trained_labels
 from hf_gmlp.training import images
 from hf_gmlp.training.arguments import ImageArguments, ImageModelArguments, RunArguments, parse_arguments
 from hf_gmlp.training.trainer import GMLPTrainer, start_run
@@ -55,17 +55,17 @@ def main():
                 data_args.overwrite_cache and training_args.local_process_index == 0,
             ),
         )
+    labels = Labels(data.labels, data.problem_type)
     new_classifier = set_labels(
-        config, data.labels, HEAD, train=training_args.do_train, new_classifier=model_args.ignore_mismatched_sizes
+        config, labels, HEAD, train=training_args.do_train, new_classifier=model_args.ignore_mismatched_sizes
     )
     skipped = {}
     for split, dataset in data.splits.items():
         # One process looks at all images, and tells the others.
         found = [None]
         if training_args.process_index == 0:
-            found = [
-                find_faults(dataset, split, images.patch_size(config), num_proc=data_args.preprocessing_num_workers)
-            ]
+            smallest, workers = images.patch_size(config), data_args.preprocessing_num_workers
+            found[0] = find_faults(dataset, split, smallest, num_proc=workers)
         broadcast_object_list(found)
         data.splits[split] = keep_good(dataset, split, found[0], skip=data_args.skip_bad_images)
         skipped[f"skipped_{split}_images"] = len(dataset) - len(data.splits[split])

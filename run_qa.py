@@ -29,10 +29,9 @@ def main():
     checkpoint = start_run(model_args, data_args, training_args)
     config = load_config(model_args)
     lengths = data_args.window_lengths(config)
-    access = Access(
-        model_args.cache_dir, model_args.token, data_args.overwrite_cache and training_args.local_process_index == 0
-    )
+    overwrite_cache = data_args.overwrite_cache and training_args.local_process_index == 0
     wanted = {"train": training_args.do_train, "validation": training_args.do_eval, "test": training_args.do_predict}
+    limits = (data_args.max_train_samples, data_args.max_eval_samples, data_args.max_predict_samples)
 
     # Data: questions, then windows of tokens.
     questions = load_questions(
@@ -41,12 +40,8 @@ def main():
         files=data_args.files(),
         splits=[split for split in wanted if wanted[split]],
         version_2_with_negative=data_args.version_2_with_negative,
-        max_samples={
-            "train": data_args.max_train_samples,
-            "validation": data_args.max_eval_samples,
-            "test": data_args.max_predict_samples,
-        },
-        access=access,
+        max_samples=dict(zip(wanted, limits)),
+        access=Access(model_args.cache_dir, model_args.token, overwrite_cache),
     )
     tokenizer = load_tokenizer(
         model_args,
@@ -61,18 +56,10 @@ def main():
     # Whoever opens the model later finds here how long its windows are.
     tokenizer.model_max_length = lengths["max_seq_length"]
     model = load_model(AutoModelForQuestionAnswering, model_args, config, tokenizer, train=training_args.do_train)
-    windows = {
-        split: window_dataset(
-            questions[split],
-            tokenizer,
-            **lengths,
-            training=split == "train",
-            num_proc=data_args.preprocessing_num_workers,
-        )
-        for split in questions
-    }
-    for split in questions:
-        logger.info("%s: %d questions in %d windows", split, len(questions[split]), len(windows[split]))
+    options, windows = lengths | {"num_proc": data_args.preprocessing_num_workers}, {}
+    for split, rows in questions.items():
+        windows[split] = window_dataset(rows, tokenizer, training=split == "train", **options)
+        logger.info("%s: %d questions in %d windows", split, len(rows), len(windows[split]))
 
     # Trainer.
     answers = {

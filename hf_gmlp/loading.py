@@ -1,7 +1,6 @@
 """Opens models and tokenizers: whole, with weights that are their own and are numbers, or with one sentence."""
 
 import re
-from collections.abc import Iterable
 from pathlib import Path
 from pickle import UnpicklingError
 
@@ -37,41 +36,28 @@ def open_model(
         raise InputError(f"There is no model to open in {name}: {_weights_reason(name, error)}.") from error
     weights, title = model.state_dict(), type(model).__name__
     encoder = f"{model.base_model_prefix}." if hasattr(model, model.base_model_prefix) else ""
-
-    def in_layers(keys: Iterable[str]) -> list[str]:
-        # Heads and poolers have no numbered layers.
-        return sorted(key for key in keys if key.startswith(encoder) and re.search(r"\.\d+\.", key))
-
     mismatched = sorted(key for key, *_ in report["mismatched_keys"])
-    missing = in_layers(set(report["missing_keys"]) - set(mismatched))
-    if missing:
-        raise InputError(
-            f"{name} lacks {len(missing)} weights that a {title} of its config has, such as {missing[0]}: it is "
-            f"another model, or its config.json belongs to another."
-        )
-    unknown = in_layers(report["unexpected_keys"])
-    if unknown:
-        raise InputError(
-            f"{name} has {len(unknown)} weights that a {title} of its config does not have, such as {unknown[0]}: its "
-            f"config.json belongs to another model."
-        )
+    missing = set(report["missing_keys"]) - set(mismatched)
+    for keys, has, has_not in ((missing, "lacks", "has"), (report["unexpected_keys"], "has", "does not have")):
+        # Heads and poolers have no numbered layers.
+        keys = sorted(key for key in keys if key.startswith(encoder) and re.search(r"\.\d+\.", key))
+        if keys:
+            raise InputError(
+                f"{name} {has} {len(keys)} weights that a {title} of its config {has_not}, such as {keys[0]}: it is "
+                f"another model, or its config.json belongs to another."
+            )
     wrong = [key for key in mismatched if new_size is None or weights[key].shape[0] != new_size]
     if wrong:
         advice = "; --ignore_mismatched_sizes gives a classifier a new head" if new_head and new_size is None else ""
-        raise InputError(
-            f"The weights of {name} do not fit its config: {_listed(wrong)} have another shape. Take the config.json "
-            f"that belongs to them{advice}."
-        )
+        fault = f"{_listed(wrong)} have another shape. Take the config.json that belongs to them"
+        raise InputError(f"The weights of {name} do not fit its config: {fault}{advice}.")
     new = sorted({*report["missing_keys"], *mismatched})
     if new and not new_head:
-        raise InputError(
-            f"{name} was not trained as a {title}: {_listed(new)} would be random. Train it for that first."
-        )
+        raise InputError(f"{name} was not trained as a {title}: {_listed(new)} would be random. Train it for that.")
     bad = [key for key, weight in model.named_parameters() if not weight.isfinite().all()]
     if bad:
         raise InputError(
-            f"{name} has weights that are not finite numbers, such as {bad[0]}: its training diverged, or the file is "
-            f"damaged. Take an earlier checkpoint."
+            f"{name} has weights that are not finite numbers, such as {bad[0]}: take an earlier checkpoint."
         )
     return model, mismatched
 
@@ -86,10 +72,9 @@ def open_tokenizer(name: str | Path, **options) -> PreTrainedTokenizerBase:
     try:
         return AutoTokenizer.from_pretrained(name, **options)
     except Exception as error:
-        raise InputError(
-            f"There is no tokenizer to open in {name}: {reason(name, 'tokenizer_config.json', error)}. Name another, "
-            f"or make one by `hf-gmlp train-tokenizer`."
-        ) from error
+        why = reason(name, "tokenizer_config.json", error)
+        advice = "Name another, or make one by `hf-gmlp train-tokenizer`."
+        raise InputError(f"There is no tokenizer to open in {name}: {why}. {advice}") from error
 
 
 def reason(name: str | Path, file: str, error: Exception) -> str:

@@ -50,10 +50,8 @@ class QuestionAnswerer:
         if not isinstance(model, PreTrainedModel):
             model, _ = open_model(AutoModelForQuestionAnswering, model, trust_remote_code=trust_remote_code)
         if len(tokenizer) > model.config.vocab_size:
-            raise InputError(
-                f"The tokenizer has {len(tokenizer)} tokens and the model embeddings for {model.config.vocab_size}: "
-                f"take the tokenizer that belongs to the model."
-            )
+            sizes = f"{len(tokenizer)} tokens and the model embeddings for {model.config.vocab_size}"
+            raise InputError(f"The tokenizer has {sizes}: take the tokenizer that belongs to the model.")
         longest = getattr(model.config, "max_position_embeddings", None) or 512
         if max_seq_length is not None and max_seq_length > longest:
             raise InputError(f"max_seq_length {max_seq_length} is above the model's n = {longest}: lower it.")
@@ -90,8 +88,7 @@ class QuestionAnswerer:
             either, if several questions were asked.
 
         Raises:
-            InputError: If there are other than one context or one for each question, one is empty, or an option is out
-                of range.
+            InputError: If there are not as many contexts as questions, one is empty, or an option is out of range.
         """
         questions = [question] if isinstance(question, str) else list(question)
         contexts = [context] * len(questions) if isinstance(context, str) else list(context)
@@ -104,9 +101,8 @@ class QuestionAnswerer:
                 raise InputError(f"{name} must be at least 1, got {value}.")
         if not questions:
             return []
-        windows = make_windows(
-            questions, contexts, self.tokenizer, max_seq_length=self.max_seq_length, doc_stride=self.doc_stride
-        )
+        lengths = {"max_seq_length": self.max_seq_length, "doc_stride": self.doc_stride}
+        windows = make_windows(questions, contexts, self.tokenizer, **lengths)
         start_logits, end_logits = self._logits(windows, batch_size)
         rows = [dict(zip(DECODING_COLUMNS, row)) for row in zip(*(windows[name] for name in DECODING_COLUMNS))]
         decoded = decode(
@@ -118,13 +114,9 @@ class QuestionAnswerer:
             max_answer_length=max_answer_length,
             version_2_with_negative=handle_impossible_answer,
         )
-        answers = [
-            [
-                {"answer": entry["text"], "score": entry["probability"], "start": entry["start"], "end": entry["end"]}
-                for entry in _ranked(one, null_score_diff_threshold)[:top_k]
-            ]
-            for one in decoded
-        ]
+        keys = {"answer": "text", "score": "probability", "start": "start", "end": "end"}
+        ranks = (_ranked(one, null_score_diff_threshold)[:top_k] for one in decoded)
+        answers = [[{key: entry[old] for key, old in keys.items()} for entry in ranked] for ranked in ranks]
         results = [ranked[0] for ranked in answers] if top_k == 1 else answers
         return results[0] if isinstance(question, str) else results
 
@@ -150,12 +142,6 @@ class QuestionAnswerer:
 
 def _ranked(decoded: Decoded, null_score_diff_threshold: float) -> list[dict]:
     """The n-best list, with no answer in front if and only if the threshold puts it there."""
-    if decoded.null_odds is None:
-        return decoded.nbest
-    none = [entry for entry in decoded.nbest if not entry["text"]]
-    spans = [entry for entry in decoded.nbest if entry["text"]]
-    if not spans or decoded.answer(null_score_diff_threshold) == "":
-        return none + spans
-    if decoded.nbest[0] in none:
-        return spans[:1] + none + spans[1:]
-    return decoded.nbest
+    answer = decoded.answer(null_score_diff_threshold)
+    first = next((entry for entry in decoded.nbest if entry["text"] == answer), decoded.nbest[0])
+    return [first, *(entry for entry in decoded.nbest if entry is not first)]

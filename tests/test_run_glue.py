@@ -341,14 +341,18 @@ def test_one_sentence_for_what_cannot_work_and_nothing_written(folder, run):
         (("--validation_file", "matched.jsonl"), "validation data have no column 'sentence'"),
         (("--metric_for_best_model", "bleu"), "must be one of eval_accuracy, eval_f1, eval_loss"),
         (("--metric_name", "pearson"), "--metric_name must be one of accuracy, f1, matthews_correlation here, got p"),
-        (("--metric_name", "f1", "--metric_for_best_model", "loss"), "--metric_name f1 and --metric_for_best_model"),
+        (
+            ("--metric_name", "f1", "--metric_for_best_model", "loss"),
+            "must be one of eval_f1 where --metric_name is f1",
+        ),
         (("--do_regression", "true", "--label_smoothing_factor", 0.1), "only for data with one class per row"),
         (("--train_split_name", "train"), "--train_split_name is for a data set of the Hub"),
         (("--do_predict",), "no test data: give --test_file"),
-        (("--do_train", "false"), "is no trained classifier"),
     ]:
         with pytest.raises(InputError, match=message):
             run("--model_name_or_path", "gmlp", *data, "--output_dir", "never", *flags)
+    with pytest.raises(InputError, match="is no trained classifier"):
+        run("--model_name_or_path", "gmlp", *data, "--do_train", "false", "--output_dir", "untrained")
     with pytest.raises(InputError, match="trained to tell 3 classes .*--ignore_mismatched_sizes"):
         three = GMLPForMaskedLM.from_pretrained(folder / "gmlp").config
         three.architectures, three.num_labels = ["GMLPForSequenceClassification"], 3

@@ -221,7 +221,7 @@ def test_bad_input_is_refused_before_any_work(finished, data, tmp_path, monkeypa
     (slow / "tokenizer_config.json").write_text('{"tokenizer_class": "CanineTokenizer"}')
     cases = [
         ([*tiny, "--max_seq_length", 129], "--max_seq_length 129 is above the model's n = 128"),
-        ([*tiny, "--doc_stride", 65], "--doc_stride 65 .* at most half of --max_seq_length, 64"),
+        ([*tiny, "--doc_stride", 65], "--doc_stride 65, .* at most half of --max_seq_length, 64"),
         ([*tiny, "--max_seq_length", 12], "at least 16, got 12"),
         ([*tiny, "--n_best_size", 0], "--n_best_size must be at least 1"),
         (
@@ -253,12 +253,13 @@ def test_bad_input_is_refused_before_any_work(finished, data, tmp_path, monkeypa
         (["--model_name_or_path", folder, "--tokenizer_name", foreign, *tiny[2:]], "embeddings for 400"),
         (["--config_name", "gmlp-18l", "--tokenizer_name", slow, *tiny[2:]], "CanineTokenizer is a slow one"),
     ]
-    for flags, message in cases:
+    for number, (flags, message) in enumerate(cases):
+        out = tmp_path / f"out-{number}"
         with pytest.raises(InputError, match=message) as caught:
-            run(monkeypatch, *flags, "--output_dir", tmp_path / "out")
+            run(monkeypatch, *flags, "--output_dir", out)
         assert "\n" not in str(caught.value)
         # A lock, and where it takes a tokenizer to know, that.
-        assert not list((tmp_path / "out").glob("*.safetensors")), flags
+        assert not list(out.glob("*.safetensors")), flags
     before = (folder / "model.safetensors").stat().st_mtime_ns
     with pytest.raises(InputError, match="holds a finished run"):
         run(monkeypatch, *tiny, "--output_dir", folder)

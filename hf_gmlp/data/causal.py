@@ -1,7 +1,6 @@
 """Blocks for causal language modeling: from the raw bytes of files, and into batches."""
 
 import bisect
-import itertools
 from pathlib import Path
 
 import numpy as np
@@ -55,37 +54,37 @@ class ByteBlocks(torch.utils.data.Dataset):
         keep_remainder: bool = False,
         max_samples: int | None = None,
     ):
-        self.files, self.end_of_text, self.block_size = files, end_of_text, block_size
-        # A block predicts all of its tokens but the first, as many as a file has bytes.
+        self.end_of_text, self.block_size = end_of_text, block_size
+        # A block predicts all of its tokens but the first.
         step = block_size - 1
-        sizes = [stop - start for _, start, stop in files]
-        blocks = [-(-size // step) if keep_remainder else size // step for size in sizes]
-        self.ends = list(itertools.accumulate(blocks))
-        self.length = self.ends[-1] if max_samples is None else min(max_samples, self.ends[-1])
+        self.files, self.ends, self.length = [], [], 0
+        for path, start, stop in files:
+            size = stop - start if keep_remainder else (stop - start) // step * step
+            if max_samples is not None:
+                size = min(size, (max_samples - self.length) * step)
+            self.length += -(-size // step)
+            self.files.append((path, start, start + size))
+            self.ends.append(self.length)
 
     def __len__(self) -> int:
         return self.length
 
     def __getitem__(self, index: int) -> dict[str, np.ndarray]:
-        if not 0 <= index < self.length:
-            raise IndexError(f"There are {self.length} blocks, and none of number {index}.")
+        index = range(self.length)[index]
         number = bisect.bisect_right(self.ends, index)
         path, start, stop = self.files[number]
         block = index - (self.ends[number - 1] if number else 0)
-        # One byte behind the step is where the first byte stands, since the end-of-text token is in front of it.
-        first = start + block * (self.block_size - 1) - 1
-        last = min(first + self.block_size, stop)
+        # A block begins with the token before those that it predicts: the end-of-text token at the start of a file.
+        first = start + block * (self.block_size - 1)
         with open(path, "rb") as file:
-            file.seek(max(first, start))
-            data = np.frombuffer(file.read(last - max(first, start)), dtype=np.uint8)
-        ids = data.astype(np.int64) + FIRST_BYTE
+            file.seek(first - (block > 0))
+            data = file.read(min(first + self.block_size - 1, stop) - file.tell())
+        ids = np.frombuffer(data, dtype=np.uint8).astype(np.int64) + FIRST_BYTE
         return {"input_ids": ids if block else np.concatenate([[self.end_of_text], ids])}
 
     @property
     def num_bytes(self) -> int:
         """The bytes that the blocks predict."""
-        if self.length < self.ends[-1]:
-            return sum(len(self[index]["input_ids"]) - 1 for index in range(self.length))
         return sum(stop - start for _, start, stop in self.files)
 
 
@@ -120,34 +119,28 @@ def load_bytes(
     """
     if train and not train_files:
         raise InputError("There are no training data: give --train_file.")
-    given = [*(train_files or []), *(validation_files or [])]
-    tables = [path for path in given if not are_raw_bytes([path])]
-    if tables:
-        raise InputError(
-            f"Other files of this run are read byte by byte, and {', '.join(tables)} would be read as documents: give "
-            f"plain text files for both, or documents for both."
-        )
-    for path in map(Path, given):
+    sizes = {}
+    for path in map(Path, [*(train_files or []), *(validation_files or [])]):
+        if not are_raw_bytes([path]):
+            raise InputError(f"{path} has documents, and other files are read as bytes: give documents for both.")
         check_file(path)
         if path.suffix.lower().lstrip(".") in COMPRESSIONS:
             raise InputError(f"{path} is packed, and its bytes are not the text's: unpack it first.")
+        sizes[str(path)] = path.stat().st_size
 
-    def span(paths: list[str], begin: float = 0.0, end: float = 1.0) -> list[tuple[str, int, int]]:
-        sizes = [Path(path).stat().st_size for path in paths]
-        return [(str(path), round(size * begin), round(size * end)) for path, size in zip(paths, sizes)]
+    def blocks(part: str, paths: list[str], begin: float, end: float, **options) -> ByteBlocks:
+        spans = [(path, round(sizes[path] * begin), round(sizes[path] * end)) for path in map(str, map(Path, paths))]
+        made = ByteBlocks(spans, end_of_text(tokenizer), block_size, **options)
+        if len(made) == 0:
+            remedy = "give more text, or lower --block_size"
+            raise InputError(f"The {part} text does not fill one block of {block_size} tokens: {remedy}.")
+        return made
 
     border = 1.0 if validation_files else 1 - validation_split_percentage / 100
-    token = end_of_text(tokenizer)
-    blocks = held_out = None
+    training = held_out = None
     if train:
-        blocks = ByteBlocks(span(train_files, end=border), token, block_size, max_samples=max_train_samples)
+        training = blocks("training", train_files, 0.0, border, max_samples=max_train_samples)
     if validate:
-        spans = span(validation_files) if validation_files else span(train_files, begin=border)
-        held_out = ByteBlocks(spans, token, block_size, keep_remainder=True, max_samples=max_eval_samples)
-    for part, made in (("training", blocks), ("validation", held_out)):
-        if made is not None and len(made) == 0:
-            raise InputError(
-                f"The {part} text does not fill one block of {block_size} tokens: give more text, or lower "
-                f"--block_size."
-            )
-    return blocks, held_out
+        paths, begin = (validation_files, 0.0) if validation_files else (train_files, border)
+        held_out = blocks("validation", paths, begin, 1.0, keep_remainder=True, max_samples=max_eval_samples)
+    return training, held_out

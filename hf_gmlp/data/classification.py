@@ -8,18 +8,7 @@ from transformers import PreTrainedTokenizerBase
 
 from ..errors import InputError
 from .files import Access, load_data
-from .labels import (
-    ONE_CLASS,
-    REGRESSION,
-    Labels,
-    data_of,
-    find_labels,
-    in_known_order,
-    label_ids,
-    label_name,
-    placeholder_numbers,
-    read_labels,
-)
+from .labels import ONE_CLASS, REGRESSION, LabeledData, Labels, data_of, number_labels
 
 GLUE = "nyu-mll/glue"
 
@@ -66,19 +55,6 @@ TASKS = {
 _KNOWN_COLUMNS = sorted({task.columns for task in TASKS.values()} | {("text",)}, key=lambda names: (-len(names), names))
 
 
-@dataclass
-class Sentences:
-    """What `load_sentences` gives."""
-
-    splits: dict[str, Dataset]
-    """ "train", "validation" and "test" (of MNLI: "validation_matched" and so on), each with the columns "sentence1",
-    "sentence2" if there are pairs, and "labels" as `label_ids` makes them. An unlabeled test split has no "labels"."""
-    labels: list[str] | None
-    """The names of the class ids; None where the labels are numbers to be predicted."""
-    problem_type: str
-    """As in a config."""
-
-
 def find_task(name: str | None) -> Task | None:
     """
     The GLUE task of that name; None for None.
@@ -86,9 +62,9 @@ def find_task(name: str | None) -> Task | None:
     Raises:
         InputError: If there is no such task.
     """
-    if name is not None and name.lower() not in TASKS:
-        raise InputError(f"GLUE has no task {name!r}; --task_name is one of {', '.join(TASKS)}.")
-    return TASKS[name.lower()] if name is not None else None
+    if name is None or name.lower() in TASKS:
+        return TASKS.get((name or "").lower())
+    raise InputError(f"GLUE has no task {name!r}; --task_name is one of {', '.join(TASKS)}.")
 
 
 def load_sentences(
@@ -111,16 +87,16 @@ def load_sentences(
     max_samples: Mapping[str, int | None] | None = None,
     shuffle_seed: int | None = None,
     access: Access = Access(),
-) -> Sentences:
+) -> LabeledData:
     """
-    The data of a GLUE task, of a data set on the Hub, or of files.
+    The data of a GLUE task, of a data set on the Hub, or of files: columns "sentence1", "sentence2" if there are pairs,
+    and "labels".
 
-    Labels are what `find_labels` says of the training data. The order of the classes is that of the task, else that of
-    the data set's own names, else sorted; a checkpoint that has the same classes keeps its order.
+    Labels are what the task or else `find_labels` says of the training data; a checkpoint that has the same classes
+    keeps its order.
 
     Args:
-        split_names: Split of a data set on the Hub to be taken for "train", "validation" and "test", where it has
-            another name.
+        split_names: Names of the "train", "validation" and "test" splits of a data set on the Hub, where it has others.
         text_columns: One column, or two of a pair; by default the task's, else those that GLUE's tasks use, or "text".
         delimiter: Join the columns, of which there may then be any number, to one sentence, with this between them.
         do_regression: Whether labels are numbers to be predicted; by default, without a task, if they have fractions.
@@ -141,64 +117,64 @@ def load_sentences(
             "--train_file, --validation_file and --test_file."
         )
     named = {kind: name for kind, name in (split_names or {}).items() if name is not None}
-    if named and any(files.values()):
-        raise InputError(f"--{next(iter(named))}_split_name is for a data set of the Hub, and files are given.")
-    needed = {"train": train, "validation": validate, "test": test}
     # Training data tell the labels, also where nothing is trained.
-    wanted = [kind for kind in needed if needed[kind] or (kind == "train" and files["train"])]
+    needed = {"train": train or train_files, "validation": validate, "test": test}
+    wanted = [kind for kind in needed if needed[kind]]
     if any(files.values()):
+        if named:
+            raise InputError(f"--{next(iter(named))}_split_name is for a data set of the Hub, and files are given.")
         texts = text_columns or {column for columns in _KNOWN_COLUMNS for column in columns}
-        splits = load_data(files=_files({kind: files[kind] for kind in wanted}, task), access=access,
-                           text_columns=sorted({*texts, label_column}))  # fmt: skip
+        files = _files({kind: files[kind] for kind in wanted}, task)
+        splits = load_data(files=files, access=access, text_columns=sorted({*texts, label_column}))
     elif dataset_name is not None:
         splits = _read_hub(dataset_name, dataset_config_name, task, wanted, named, access)
     else:
         splits = _read_hub(GLUE, task_name.lower(), task, wanted, named, access)
 
-    columns = _text_columns(splits, task, text_columns)
-    if label_column in columns or len(set(columns)) < len(columns):
-        raise InputError(f"The columns {', '.join((*columns, label_column))} of texts and labels must be different.")
-    for split, dataset in splits.items():
-        _check_rows(dataset, split, columns, label_column)
-    values = {
-        split: read_labels(dataset, label_column, split)
-        for split, dataset in splits.items()
-        if label_column in dataset.column_names
-    }
+    labels = None
     if task is not None:
+        labels = Labels(task.labels and list(task.labels), ONE_CLASS if task.labels else REGRESSION)
         if do_regression not in (None, task.labels is None):
             raise InputError(f"--do_regression {str(do_regression).lower()} does not fit --task_name {task_name}.")
-        labels = Labels(list(task.labels), ONE_CLASS) if task.labels is not None else Labels(None, REGRESSION)
-    elif "train" in splits:
-        labels = find_labels(splits["train"].features[label_column], values["train"], "train", do_regression)
-    elif do_regression or (known is not None and (known.names is not None or do_regression is None)):
+    elif "train" not in splits:
         labels = Labels(None, REGRESSION) if do_regression else known
-    else:
-        raise InputError(
-            "Nothing tells which labels there are: give --task_name, a --train_file, or a checkpoint that was trained "
-            "as a classifier."
-        )
-    numbers = {str(number): name for number, name in enumerate((task and task.labels) or ())}
-    numbers = numbers or placeholder_numbers(labels.names)
-    labels = in_known_order(labels, known, train)
-
+        if labels is None or (labels.names is None and do_regression is False):
+            raise InputError(
+                "Nothing tells which labels there are: give --task_name, a --train_file, or a checkpoint that was "
+                "trained as a classifier."
+            )
+    columns = _text_columns(splits, task, text_columns)
+    labels, ids = number_labels(
+        splits,
+        columns,
+        label_column,
+        "text_column_names",
+        labels,
+        known=known,
+        train=train,
+        do_regression=do_regression,
+        numbered=task and task.labels,
+    )
     # After the labels were collected from all rows.
     for split, dataset in splits.items():
-        sentences = dataset.select_columns(list(columns))
-        names = [f"sentence{number}" for number in range(1, len(columns) + 1)]
+        for column in columns:
+            feature = dataset.features[column]
+            if not isinstance(feature, Value) or feature.dtype.endswith("binary"):
+                raise InputError(f"The column {column!r} of the {data_of(split)} must hold text, and holds {feature}.")
         if delimiter is not None:
             joined = [delimiter.join(map(str, row)) for row in zip(*(dataset[column] for column in columns))]
             sentences = Dataset.from_dict({"sentence1": joined})
         else:
-            sentences = sentences.rename_columns({old: new for old, new in zip(columns, names) if old != new})
-        if split in values and not (split.startswith("test") and _unlabeled(values[split], labels)):
+            names = {column: f"sentence{number}" for number, column in enumerate(columns, start=1)}
+            sentences = dataset.select_columns(list(columns)).rename_columns(names)
+        if split in ids:
             # A new column: one that is mapped in place may turn back into strings.
-            sentences = sentences.add_column("labels", label_ids(values[split], labels, split, numbers))
+            sentences = sentences.add_column("labels", ids[split])
         if split == "train" and shuffle_seed is not None:
             sentences = sentences.shuffle(seed=shuffle_seed)
         limit = (max_samples or {}).get(split.partition("_")[0])
-        splits[split] = sentences if limit is None else sentences.select(range(min(limit, len(sentences))))
-    return Sentences(splits, *labels)
+        splits[split] = sentences if limit is None else sentences.take(min(limit, len(sentences)))
+    return LabeledData(splits, *labels)
 
 
 def tokenize(
@@ -211,29 +187,19 @@ def tokenize(
     access: Access = Access(),
 ) -> Dataset:
     """
-    BERT's input: [CLS] A [SEP], or [CLS] A [SEP] B [SEP] with the segments 0 and 1. The longer sentence of a pair is
-    cut first.
+    BERT's input for a split of `load_sentences`: [CLS] A [SEP], or [CLS] A [SEP] B [SEP] with the segments 0 and 1. The
+    longer sentence of a pair is cut first. "labels" stay.
 
     Args:
-        dataset: A split of `Sentences`.
         pad_to_max_length: Pad here, all sequences to the same length; by default the collator does it for each batch.
-
-    Returns:
-        What the tokenizer gives ("input_ids", "token_type_ids", "attention_mask"), and "labels" if they were there.
     """
     columns = [column for column in ("sentence1", "sentence2") if column in dataset.column_names]
 
     def tokenize_batch(batch: dict) -> dict:
         # A column of numbers is text too.
         sentences = [[str(text) for text in batch[column]] for column in columns]
-        return dict(
-            tokenizer(
-                *sentences,
-                truncation="longest_first",
-                max_length=max_seq_length,
-                padding="max_length" if pad_to_max_length else False,
-            )
-        )
+        padding = "max_length" if pad_to_max_length else False
+        return dict(tokenizer(*sentences, truncation="longest_first", max_length=max_seq_length, padding=padding))
 
     return dataset.map(
         tokenize_batch,
@@ -251,37 +217,27 @@ def texts(dataset: Dataset) -> Iterable[str]:
         yield from (str(row[column]) for column in ("sentence1", "sentence2") if column in row)
 
 
-def _split_names(task: Task | None) -> dict[str, tuple[str, ...]]:
-    return {
-        "train": ("train",),
-        "validation": task.validations if task is not None else ("validation",),
-        "test": tuple(task.tests) if task is not None else ("test",),
-    }
+def _split_names(task: Task | None, kind: str) -> tuple[str, ...]:
+    if task is None or kind == "train":
+        return (kind,)
+    return task.validations if kind == "validation" else tuple(task.tests)
 
 
 def _files(files: dict[str, list[str] | None], task: Task | None) -> dict[str, list[str]]:
-    names = _split_names(task)
     splits = {}
     for kind, paths in files.items():
+        names = _split_names(task, kind)
         if not paths:
             raise InputError(f"There are no {data_of(kind)}: give --{kind}_file.")
-        if len(names[kind]) == 1:
-            splits[kind] = paths
-            continue
-        if len(paths) > len(names[kind]):
-            known = ", ".join(data_of(name) for name in names[kind])
+        if len(paths) > len(names) > 1:
+            known = ", ".join(data_of(name) for name in names)
             raise InputError(f"--{kind}_file has {len(paths)} files; at most these can be told apart: {known}.")
-        splits |= {name: [path] for name, path in zip(names[kind], paths)}
+        splits |= {kind: paths} if names == (kind,) else {name: [path] for name, path in zip(names, paths)}
     return splits
 
 
 def _read_hub(
-    name: str,
-    config_name: str | None,
-    task: Task | None,
-    wanted: list[str],
-    named: Mapping[str, str],
-    access: Access,
+    name: str, config_name: str | None, task: Task | None, wanted: list[str], named: Mapping[str, str], access: Access
 ) -> dict[str, Dataset]:
     title = f"{name} {config_name or ''}".strip()
     loaded = dict(load_data(dataset_name=name, dataset_config_name=config_name, access=access))
@@ -289,26 +245,21 @@ def _read_hub(
         loaded["test_ax"] = load_data(dataset_name=GLUE, dataset_config_name="ax", access=access)["test"]
     splits = {}
     for kind in wanted:
-        known = _split_names(task)[kind]
-        if kind in named:
-            found = {named[kind] if named[kind] in known else kind: named[kind]}
-        else:
-            found = {split: split for split in known if split in loaded}
-        if not found or not set(found.values()) <= loaded.keys():
+        known = _split_names(task, kind)
+        found = [split for split in ([named[kind]] if kind in named else known) if split in loaded]
+        if not found:
             raise InputError(
                 f"{title} has no split {named.get(kind, kind)} but {', '.join(loaded)}: name one by "
                 f"--{kind}_split_name, or save what you need as files."
             )
-        splits |= {split: loaded[place] for split, place in found.items()}
+        splits |= {split if split in known else kind: loaded[split] for split in found}
     return splits
 
 
 def _text_columns(splits: dict[str, Dataset], task: Task | None, named: list[str] | None) -> tuple[str, ...]:
+    if named or task is not None:
+        return tuple(named or task.columns)
     split, dataset = next(iter(splits.items()))
-    if named:
-        return tuple(named)
-    if task is not None:
-        return task.columns
     for columns in _KNOWN_COLUMNS:
         if set(columns) <= set(dataset.column_names):
             return columns
@@ -316,28 +267,3 @@ def _text_columns(splits: dict[str, Dataset], task: Task | None, named: list[str
         f"Which columns hold the sentences? The {data_of(split)} have {', '.join(dataset.column_names)}: name one, or "
         f"the two of a pair, by --text_column_names."
     )
-
-
-def _check_rows(dataset: Dataset, split: str, columns: tuple[str, ...], label_column: str):
-    required = list(columns) if split.startswith("test") else [*columns, label_column]
-    for column in required:
-        if column not in dataset.column_names:
-            raise InputError(
-                f"The {data_of(split)} have no column {column!r} but {', '.join(dataset.column_names)}. Name yours by "
-                f"--text_column_names and --label_column_name."
-            )
-    if len(dataset) == 0:
-        raise InputError(f"The {data_of(split)} have no rows.")
-    for column in columns:
-        feature = dataset.features[column]
-        if not isinstance(feature, Value) or feature.dtype.endswith("binary"):
-            raise InputError(f"The column {column!r} of the {data_of(split)} must hold text, and holds {feature}.")
-        if dataset.data.column(column).null_count:
-            row = next(number for number, text in enumerate(dataset[column], start=1) if text is None)
-            raise InputError(f"Row {row} of the {data_of(split)} has nothing in the column {column!r}.")
-
-
-def _unlabeled(values: list, labels: Labels) -> bool:
-    """Whether test data come without labels: with none at all or, as GLUE's, with -1 throughout."""
-    known = "-1" in (labels.names or ())
-    return all(value is None or (not known and label_name(value) == "-1") for value in values)

@@ -1,5 +1,6 @@
 """Text files as rows: a builder of `datasets`, whose own keeps the white space of "blank" lines for text."""
 
+import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -7,6 +8,9 @@ import datasets
 import pyarrow as pa
 
 from .files import BATCH_BYTES, in_batches, open_text
+
+# Offsets of 64 bits: a file without a blank line is one text.
+TEXT_FEATURES = datasets.Features({"text": datasets.Value("large_string")})
 
 
 @dataclass
@@ -27,36 +31,20 @@ class Documents(datasets.ArrowBasedBuilder):
     BUILDER_CONFIG_CLASS = DocumentsConfig
 
     def _info(self) -> datasets.DatasetInfo:
-        # Offsets of 64 bits: a file without a blank line is one text.
-        return datasets.DatasetInfo(features=datasets.Features({"text": datasets.Value("large_string")}))
+        return datasets.DatasetInfo(features=TEXT_FEATURES)
 
     def _split_generators(self, dl_manager: object) -> list[datasets.SplitGenerator]:
         return [datasets.SplitGenerator(name="data", gen_kwargs={"paths": list(self.config.paths)})]
 
     def _generate_tables(self, paths: list[str]) -> Iterator[tuple]:
         for number, path in enumerate(paths):
-            texts = read_lines(path) if self.config.lines else read_documents(path)
-            for count, batch in enumerate(in_batches(texts, BATCH_BYTES)):
+            for count, batch in enumerate(in_batches(read_documents(path, self.config.lines), BATCH_BYTES)):
                 yield (number, count), pa.table({"text": pa.array(batch, type=pa.large_string())})
 
 
-def read_lines(path: str) -> Iterator[str]:
-    """The lines of a text file that are not blank, without their line ends."""
+def read_documents(path: str, lines: bool) -> Iterator[str]:
+    """The documents of a text file, or its lines that are not blank, without the line ends behind them."""
     with open_text(path) as file:
-        for line in file:
-            if not line.isspace():
-                yield line.rstrip("\n")
-
-
-def read_documents(path: str) -> Iterator[str]:
-    """The documents of a text file, which blank lines part."""
-    with open_text(path) as file:
-        lines: list[str] = []
-        for line in file:
-            if not line.isspace():
-                lines.append(line)
-            elif lines:
-                yield "".join(lines).rstrip("\n")
-                lines = []
-        if lines:
-            yield "".join(lines).rstrip("\n")
+        for blank, group in itertools.groupby(file, str.isspace):
+            if not blank:
+                yield from (text.rstrip("\n") for text in (group if lines else ["".join(group)]))

@@ -140,7 +140,7 @@ def read_files(
     # Takes a second, which `hf-gmlp --help` does without.
     import glob
 
-    from datasets import DownloadMode, load_dataset
+    from datasets import DownloadMode, load_dataset_builder
 
     from .documents import Documents
 
@@ -152,30 +152,22 @@ def read_files(
         # Two files may have one size and one time.
         contents = content_hash(paths)
         if kind == "txt":
-            documents = Documents(cache_dir=access.cache_dir, paths=tuple(paths), contents=contents, lines=lines)
-            if streaming:
-                data = documents.as_streaming_dataset(split="data")
-            else:
-                documents.download_and_prepare(download_mode=mode)
-                data = documents.as_dataset(split="data")
+            rows = Documents(cache_dir=access.cache_dir, paths=tuple(paths), contents=contents, lines=lines)
         else:
             if builder == "csv" and text_columns:
                 options = options | {"converters": dict.fromkeys(text_columns, str)}
-            data = load_dataset(
-                builder,
-                name=f"contents-{contents}",
-                # Names, not patterns.
-                data_files={"data": [glob.escape(path) for path in paths]},
-                split="data",
-                streaming=streaming,
-                cache_dir=access.cache_dir,
-                download_mode=mode,
-                **options,
+            # Names, not patterns.
+            named = {"data": [glob.escape(path) for path in paths]}
+            rows = load_dataset_builder(
+                builder, f"contents-{contents}", data_files=named, cache_dir=access.cache_dir, **options
             )
         if streaming:
+            data = rows.as_streaming_dataset(split="data")
             # A stream is opened by its first row.
             next(iter(data), None)
-        return data
+            return data
+        rows.download_and_prepare(download_mode=mode)
+        return rows.as_dataset(split="data")
 
 
 @contextmanager
@@ -191,7 +183,7 @@ def reading(paths: Iterable[str | Path], kind: str) -> Iterator[None]:
     except Exception as error:
         if is_disk_full(error):
             raise
-        cause = list(causes(error))[-1]
+        *_, cause = causes(error)
         reason = str(cause) or type(cause).__name__
         if isinstance(cause, EOFError):
             reason = "it is cut off"

@@ -4,7 +4,7 @@ import copy
 import logging
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 import torch
@@ -20,6 +20,8 @@ REGRESSION, ONE_CLASS, CLASSES = "regression", "single_label_classification", "m
 
 # Text that says that there is no label; "None" and "NA" may be names.
 _MISSING = ("", "nan", "null")
+# Above this, a model's numbers are infinite.
+_LARGEST = torch.finfo(torch.float32).max
 _NUMBER = re.compile(r"\s*[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?\s*")
 _WHOLE = re.compile(r"\s*\+?(-?\d+)(?:\.0*)?\s*")
 
@@ -33,35 +35,107 @@ class Labels(NamedTuple):
     """`REGRESSION`, `ONE_CLASS` or `CLASSES`."""
 
 
-def read_labels(dataset: Dataset, column: str, split: str) -> list:
+class LabeledData(NamedTuple):
+    """What `load_sentences` and `load_images` give."""
+
+    splits: dict[str, Dataset]
+    """ "train", "validation" and "test" (of MNLI "validation_matched" and so on), each with a column "labels" as
+    `label_ids` makes it; an unlabeled test split has none."""
+    labels: list[str] | None
+    problem_type: str
+    """These two as in `Labels`."""
+
+
+def number_labels(
+    splits: dict[str, Dataset],
+    columns: Sequence[str],
+    label_column: str,
+    flag: str,
+    labels: Labels | None = None,
+    *,
+    known: Labels | None,
+    train: bool,
+    do_regression: bool | None = None,
+    numbered: Sequence[str] | None = None,
+) -> tuple[Labels, dict[str, list]]:
     """
-    The labels as they are given, by name where the column knows the names: None where one is missing, a list where a
-    row may have several.
+    What is told, and the `label_ids` of every split but test data without labels.
+
+    Args:
+        columns: What every row must have besides a label, named by the `flag`.
+        labels: What is told; by default what `find_labels` says of the first split.
+        known: What the checkpoint tells: its order is kept if it has the same classes, or more and nothing is trained.
 
     Raises:
-        InputError: If one is infinite, or is neither a name, a number, a boolean nor a list of these.
+        InputError: If a column or a value is missing, there are no rows, or as `find_labels` and `label_ids`.
+    """
+    values = {}
+    for split, dataset in splits.items():
+        _check_columns(dataset, split, columns, label_column, flag)
+        if label_column in dataset.column_names:
+            values[split] = read_labels(dataset, label_column, split)
+    if labels is None:
+        first = next(iter(splits))
+        labels = find_labels(splits[first].features[label_column], values[first], first, do_regression)
+    if known is not None and known.problem_type == labels.problem_type != REGRESSION:
+        given, told = set(labels.names), set(known.names)
+        labels = known if given == told or (not train and given < told) else labels
+    # As GLUE has it in test data.
+    none = (None,) if "-1" in (labels.names or ()) else (None, "-1")
+    return labels, {
+        split: label_ids(names, labels, split, numbered)
+        for split, names in values.items()
+        if not (split.startswith("test") and all(name in none for name in names))
+    }
+
+
+def _check_columns(dataset: Dataset, split: str, columns: Sequence[str], label_column: str, flag: str):
+    data, required = data_of(split), [*columns, label_column]
+    if len(set(required)) < len(required):
+        raise InputError(f"The columns {', '.join(required)} of the {data} must be different.")
+    for column in columns if split.startswith("test") else required:
+        if column not in dataset.column_names:
+            raise InputError(
+                f"The {data} have no column {column!r} but {', '.join(dataset.column_names)}: name yours by --{flag} "
+                f"and --label_column_name."
+            )
+    if len(dataset) == 0:
+        raise InputError(f"The {data} have no rows.")
+    for column in columns:
+        empty = dataset.data.column(column).is_null().index(True).as_py()
+        if empty >= 0:
+            raise InputError(f"Row {empty + 1} of the {data} has nothing in the column {column!r}.")
+
+
+def read_labels(dataset: Dataset, column: str, split: str) -> list:
+    """
+    The name of every row's label, None where it is missing, or a list of names where a row may have several. 1, 1.0,
+    "1" and "1.0" are one name; "007" is another than "7".
+
+    Raises:
+        InputError: If one is infinite, or is neither a name, a number nor a boolean.
     """
     feature = getattr(dataset.features[column], "feature", dataset.features[column])
 
-    def label(value: object, row: int) -> object:
+    def name(value: object, row: int) -> str | None:
         if isinstance(feature, ClassLabel) and isinstance(value, int):
             return feature.names[value] if 0 <= value < len(feature.names) else None
-        if (isinstance(value, float) and math.isinf(value)) or not isinstance(value, int | float | str | None):
+        if isinstance(value, str):
+            whole = _WHOLE.fullmatch(value)
+            return whole[1] if whole else None if value.strip().lower() in _MISSING else value
+        # NaN is the one value that differs from itself.
+        if value is None or value != value:
+            return None
+        if not isinstance(value, int | float) or math.isinf(value):
             raise InputError(
                 f"Row {row} of the {data_of(split)} has the label {value!r}, neither a name nor a finite number."
             )
-        # NaN is the one value that differs from itself.
-        missing = value != value or (isinstance(value, str) and value.strip().lower() in _MISSING)
-        return None if missing else value
+        return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)
 
-    values = [
-        [label(one, row) for one in value] if isinstance(value, list) else label(value, row)
+    return [
+        [name(one, row) for one in value] if isinstance(value, list) else name(value, row)
         for row, value in enumerate(dataset[column], start=1)
     ]
-    for row, value in enumerate(values, start=1):
-        if isinstance(value, list) and None in value:
-            raise InputError(f"Row {row} of the {data_of(split)} has an empty label in its list: take it out.")
-    return values
 
 
 def find_labels(feature: object, values: list, split: str, do_regression: bool | None = None) -> Labels:
@@ -70,84 +144,67 @@ def find_labels(feature: object, values: list, split: str, do_regression: bool |
     as the column's feature names them or sorted: numbers by value, names by the alphabet.
 
     Raises:
-        InputError: If there are no labels, numbers and names are mixed, names are hardly to be told apart, or lists
-            hold fractions or are to be numbers.
+        InputError: If there are none, numbers and names are mixed, names are hardly to be told apart, or lists hold
+            fractions.
     """
+    data = data_of(split)
     several = any(isinstance(value, list) for value in values)
     problem_type = CLASSES if several else ONE_CLASS
-    if several and do_regression:
-        raise InputError(f"The {data_of(split)} have lists of labels, and --do_regression takes one number per row.")
     feature = getattr(feature, "feature", feature)
     if isinstance(feature, ClassLabel) and not do_regression:
-        if not all(name.strip() for name in feature.names):
-            raise InputError(f"The {data_of(split)} have a class without a name: name it.")
         return Labels(list(feature.names), problem_type)
+    # Where each name comes first.
     rows: dict[str, int] = {}
-    kinds: dict[str, tuple[int, object]] = {}
-    fraction = False
     for row, value in enumerate(values, start=1):
-        for one in value if isinstance(value, list) else [] if value is None else [value]:
-            kind = "boolean" if isinstance(one, bool) else "number" if is_number(one) else "name"
-            kinds.setdefault(kind, (row, one))
-            rows.setdefault(label_name(one), row)
-            fraction |= kind == "number" and not float(one).is_integer()
+        for name in value if isinstance(value, list) else [value]:
+            rows.setdefault(name, row)
+    rows.pop(None, None)
     if not rows:
-        raise InputError(f"The {data_of(split)} have no labels.")
-    if do_regression or (do_regression is None and fraction and kinds.keys() == {"number"} and not several):
+        raise InputError(f"The {data} have no labels.")
+    numbers = [name for name in rows if _NUMBER.fullmatch(name)]
+    words = [name for name in rows if not _NUMBER.fullmatch(name)]
+    fraction = any(not float(number).is_integer() for number in numbers)
+    if do_regression or (do_regression is None and fraction and not words and not several):
         return Labels(None, REGRESSION)
-    if len(kinds) > 1:
-        (row, value), (other_row, other) = list(kinds.values())[:2]
+    if numbers and words:
         raise InputError(
-            f"The labels of the {data_of(split)} mix {' and '.join(f'{kind}s' for kind in kinds)}, such as {value!r} "
-            f"in row {row} and {other!r} in row {other_row}: write all of them in one way."
+            f"The labels of the {data} mix names and numbers, such as {words[0]!r} in row {rows[words[0]]} and "
+            f"{numbers[0]!r} in row {rows[numbers[0]]}: write all of them in one way."
         )
     if several and fraction:
-        raise InputError(f"The lists of labels of the {data_of(split)} must hold names or whole numbers.")
-    alike: dict[str, str] = {}
-    for name, row in rows.items():
-        other = alike.setdefault(name.strip().casefold(), name)
+        raise InputError(f"The lists of labels of the {data} must hold names or whole numbers.")
+    if alike := alike_names(rows):
+        raise InputError(
+            f"Rows {rows[alike[0]]} and {rows[alike[1]]} of the {data} have the labels {alike[0]!r} and {alike[1]!r}, "
+            f"which differ only in case or in white space: write them alike."
+        )
+    return Labels(sorted(rows, key=float if numbers else None), problem_type)
+
+
+def alike_names(names: Iterable[str]) -> tuple[str, str] | None:
+    """The first two names that differ only in case, or in white space at their ends."""
+    seen: dict[str, str] = {}
+    for name in names:
+        other = seen.setdefault(name.strip().casefold(), name)
         if other != name:
-            raise InputError(
-                f"Rows {rows[other]} and {row} of the {data_of(split)} have the labels {other!r} and {name!r}, which "
-                f"differ only in case or in white space: write them alike."
-            )
-    return Labels(sorted(rows, key=float if "number" in kinds else None), problem_type)
+            return other, name
+    return None
 
 
-def is_number(value: object) -> bool:
-    """Whether a label is a number, or text that is written like one."""
-    return isinstance(value, int | float) or _NUMBER.fullmatch(value) is not None
-
-
-def in_known_order(labels: Labels, known: Labels | None, train: bool) -> Labels:
-    """The classes in the checkpoint's order, if it has the same, or if it has more and nothing is trained."""
-    if known is None or None in (labels.names, known.names) or labels.problem_type != known.problem_type:
-        return labels
-    given, told = set(labels.names), set(known.names)
-    return known if given == told or (not train and given <= told) else labels
-
-
-def label_name(value: object) -> str:
-    """1, 1.0, "1" and "1.0" are one label; "007" is another than "7"."""
-    if isinstance(value, str):
-        whole = _WHOLE.fullmatch(value)
-        return whole[1] if whole else value
-    return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)
-
-
-def label_ids(values: list, labels: Labels, split: str, numbers: Mapping[str, str] | None = None) -> list:
+def label_ids(values: list, labels: Labels, split: str, numbered: Sequence[str] | None = None) -> list:
     """
     Of every row the class id; of `REGRESSION` the number; of `CLASSES` 1.0 for every class that it has, else 0.0.
 
     Args:
-        numbers: Names of labels that are known by number too.
+        numbered: Names that are known by their number too; by default those that nobody gave, "LABEL_0" and so on.
 
     Raises:
-        InputError: If a row has no label, one that is not known or no number, several for one, or one twice.
+        InputError: If a row has no label, one that is not known or no number, or several for one.
     """
     names = labels.names or []
     ids = {name: number for number, name in enumerate(names)}
-    ids = {number: ids[name] for number, name in (numbers or {}).items()} | ids
+    numbered = numbered or (names if _are_placeholders(names) else [])
+    ids = {str(number): ids[name] for number, name in enumerate(numbered)} | ids
     several = labels.problem_type == CLASSES
     result: list = []
     for row, value in enumerate(values, start=1):
@@ -157,26 +214,17 @@ def label_ids(values: list, labels: Labels, split: str, numbers: Mapping[str, st
         if isinstance(value, list) != several:
             raise InputError(f"{where} the label {value!r}, which must {'' if several else 'not '}be a list.")
         if labels.names is None:
-            if not is_number(value):
-                raise InputError(f"{where} the label {value!r}, which is not a number.")
+            if not _NUMBER.fullmatch(value) or abs(float(value)) > _LARGEST:
+                raise InputError(f"{where} the label {value!r}, which is not a number of 32 bits.")
             result.append(float(value))
             continue
-        found = [label_name(one) for one in (value if several else [value])]
-        unknown = [name for name in found if name not in ids]
-        if unknown:
-            known = ", ".join(names[:10]) + (", ..." if len(names) > 10 else "")
-            raise InputError(f"{where} the label {unknown[0]!r}, which is none of {known}.")
-        chosen = [ids[name] for name in found]
-        if len(set(chosen)) < len(chosen):
-            raise InputError(f"{where} a label twice: {value}; list the labels that it has, each once.")
+        given = value if several else [value]
+        for name in given:
+            if name not in ids:
+                raise InputError(f"{where} the label {name!r}, which is none of {_listed(names, 10)}.")
+        chosen = [ids[name] for name in given]
         result.append([float(number in chosen) for number in range(len(names))] if several else chosen[0])
     return result
-
-
-def placeholder_numbers(names: list[str] | None) -> dict[str, str]:
-    """The ids that stand for names of transformers' own, "LABEL_0" and so on; none if there are other names."""
-    made = {str(number): f"LABEL_{number}" for number in range(len(names or ()))}
-    return made if list(made.values()) == names else {}
 
 
 def trained_labels(config: PreTrainedConfig, head: str) -> Labels | None:
@@ -199,28 +247,24 @@ def set_labels(config: PreTrainedConfig, labels: Labels, head: str, *, train: bo
 
     Args:
         head: As for `trained_labels`.
-        train: Whether there will be a training.
-        new_classifier: Whether a checkpoint that was trained to tell something else gets a new classifier.
+        new_classifier: Whether a checkpoint that was trained to tell something else may get a new classifier.
 
     Returns:
-        Whether it gets one: by `draw_classifier`.
+        Whether it must get one, by `draw_classifier`.
 
     Raises:
-        InputError: If the checkpoint was trained to tell something else, and does not get a new classifier; if it is no
-            classifier and nothing is trained; or if there is one class to be learned.
+        InputError: If it must and may not, is no classifier and is not trained, or would learn a single class.
     """
-    known = trained_labels(config, head)
+    known, title = trained_labels(config, head), config.name_or_path
     names = ["value"] if labels.names is None else labels.names
     if known is None and not train:
-        raise InputError(
-            f"{config.name_or_path or 'A new model'} is no trained classifier: train it first, with --do_train."
-        )
+        raise InputError(f"{title or 'A new model'} is no trained classifier: train it first, with --do_train.")
     if train and labels.problem_type == ONE_CLASS and len(names) < 2:
         raise InputError(f"The training data have only the label {names[0]!r}; there must be two or more.")
     fits = known is not None and known.problem_type == labels.problem_type and config.num_labels == len(names)
     # Two lists of the thousand classes of ImageNet differ in a few words.
     equal = fits and sum(a == b for a, b in zip(known.names or names, names)) >= 0.99 * len(names)
-    new = known is not None and not equal and not (fits and placeholder_numbers(known.names))
+    new = known is not None and not equal and not (fits and _are_placeholders(known.names))
     if new and not (train and new_classifier):
         advice = "give it a new classifier by --ignore_mismatched_sizes" if train else "evaluate it on its own classes"
         if fits:
@@ -228,25 +272,32 @@ def set_labels(config: PreTrainedConfig, labels: Labels, head: str, *, train: bo
         if known.names is None:
             advice += ", or give --do_regression if the labels are numbers to be predicted"
         raise InputError(
-            f"The checkpoint {config.name_or_path} was trained to tell {_words(known)}, and the data have "
-            f"{_words(labels)}: {advice}."
+            f"The checkpoint {title} was trained to tell {_words(known)}, and the data have {_words(labels)}: {advice}."
         )
     if new:
         logger.info("The classifier is new, for %s", _words(labels))
     elif fits and known != labels:
-        logger.info("The classes of %s take the names of the data: %s", config.name_or_path, ", ".join(names[:10]))
+        logger.info("The classes of %s take the names of the data: %s", title, _listed(names, 10))
     config.id2label = dict(enumerate(names))
     config.label2id = {name: number for number, name in enumerate(names)}
     config.problem_type = labels.problem_type
     return new
 
 
+def _are_placeholders(names: list[str]) -> bool:
+    """Whether they are transformers' own, which nobody gave."""
+    return names == [f"LABEL_{number}" for number in range(len(names))]
+
+
 def _words(labels: Labels) -> str:
     if labels.names is None:
         return "numbers"
     several = "any of " if labels.problem_type == CLASSES else ""
-    more = ", ..." if len(labels.names) > 5 else ""
-    return f"{several}{len(labels.names)} classes ({', '.join(labels.names[:5])}{more})"
+    return f"{several}{len(labels.names)} classes ({_listed(labels.names, 5)})"
+
+
+def _listed(names: list[str], most: int) -> str:
+    return ", ".join(names[:most]) + (", ..." if len(names) > most else "")
 
 
 @torch.no_grad()

@@ -12,7 +12,6 @@ from datasets import Dataset
 from transformers import DataCollatorForLanguageModeling, PreTrainedTokenizerBase
 
 from ..errors import InputError
-from .text import check_special_tokens
 
 Row = dict[str, np.ndarray]
 
@@ -24,7 +23,6 @@ class MaskingCollator:
     tokens are left alone, but for [UNK], which stands for a word.
 
     Args:
-        tokenizer: Has [CLS], [SEP], [MASK] and [PAD].
         mlm_probability: The share of tokens to be predicted.
         whole_word_mask: Needs examples with a column "offset_mapping".
         seed: Where the masks are drawn from.
@@ -32,8 +30,7 @@ class MaskingCollator:
     Examples have "input_ids"; those with "labels", which are from `MaskedOnce`, are only padded.
 
     Returns:
-        "input_ids" and "labels" [batch, m], -100 where there is nothing to predict, and, if the sequences differ in
-        length, "attention_mask".
+        As `pad_rows`; the labels are also -100 where there is nothing to predict.
 
     Raises:
         InputError: If the tokenizer lacks a special token.
@@ -46,7 +43,13 @@ class MaskingCollator:
         whole_word_mask: bool = False,
         seed: int = 0,
     ):
-        check_special_tokens(tokenizer, "cls", "sep", "mask", "pad")
+        needed = ("cls", "sep", "mask", "pad")
+        missing = [f"[{name.upper()}]" for name in needed if getattr(tokenizer, f"{name}_token_id") is None]
+        if missing:
+            raise InputError(
+                f"The tokenizer has no {' and no '.join(missing)}, which masked language modeling needs: take another "
+                f"by --tokenizer_name, or leave that out to have one trained."
+            )
         self.pad_token_id = tokenizer.pad_token_id
         self.special = [token for token in tokenizer.all_special_ids if token != tokenizer.unk_token_id]
         self.seed = seed
@@ -67,7 +70,7 @@ class MaskingCollator:
         self._epoch.fill_(epoch)
 
     def mask(self, example: dict, epoch: int | None) -> Row:
-        """One example's "input_ids" and "labels" [m]; an epoch of None is the evaluation's."""
+        """An example's "input_ids" and "labels" [m], -100 where nothing is to be predicted; None: the evaluation's."""
         # The masks are drawn from these bytes: of 64 bits a token, in whatever type the tokens come.
         ids = np.array([example["input_ids"]], dtype=np.int64)
         draw = [self.seed, zlib.crc32(ids.tobytes())] + ([] if epoch is None else [epoch])
@@ -89,12 +92,8 @@ class MaskingCollator:
 class MaskedOnce(torch.utils.data.Dataset):
     """
     Sequences with masks that are always the same, drawn when they are asked for, so that an evaluation gives the same
-    number at every step, with any batch size and on any number of devices.
-
-    Args:
-        dataset: Rows with "input_ids".
-
-    Each row is "input_ids" and "labels" [m], -100 where there is nothing to predict.
+    number at every step, with any batch size and on any number of devices. Each row is as `MaskingCollator.mask` gives
+    it.
 
     Raises:
         InputError: If there is nothing to predict at all.
@@ -123,13 +122,9 @@ def pad_rows(rows: list[Row], pad_token_id: int) -> dict[str, torch.Tensor]:
         "input_ids" and "labels" [batch, m], -100 at the padding, and, if the rows differ in length, "attention_mask".
     """
     lengths = torch.tensor([len(row["input_ids"]) for row in rows])
-    longest = int(lengths.max())
+    mask = torch.arange(int(lengths.max())) < lengths[:, None]  # [batch, m]
     batch = {}
     for key, value in {"input_ids": pad_token_id, "labels": -100}.items():
-        padded = np.full((len(rows), longest), value, dtype=np.int64)
-        for place, row in zip(padded, rows):
-            place[: len(row[key])] = row[key]
-        batch[key] = torch.from_numpy(padded)
-    if lengths.min() < longest:
-        batch["attention_mask"] = (torch.arange(longest) < lengths[:, None]).long()
-    return batch
+        batch[key] = torch.full(mask.shape, value)
+        batch[key][mask] = torch.from_numpy(np.concatenate([row[key] for row in rows]).astype(np.int64))
+    return batch if mask.all() else batch | {"attention_mask": mask.long()}

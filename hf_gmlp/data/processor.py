@@ -37,12 +37,7 @@ def evaluation_processor(
         from transformers import ConvNextImageProcessor, ViTImageProcessor
 
         convnext, vit = ConvNextImageProcessor, ViTImageProcessor
-    fields = {
-        "image_mean": list(mean),
-        "image_std": list(std),
-        "resample": resample,
-        "do_convert_rgb": len(mean) == 3,
-    }
+    fields = {"image_mean": list(mean), "image_std": list(std), "resample": resample, "do_convert_rgb": len(mean) == 3}
     height, width = size
     if height == width < LARGEST_CROP:
         return convnext(size={"shortest_edge": height}, crop_pct=crop_pct, **fields)

@@ -6,8 +6,9 @@
 import itertools
 import json
 import logging
+import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -41,29 +42,24 @@ def load_questions(
 
     Args:
         dataset_name: Taken if there are no files, so that a recipe may name it.
-        files: Split -> JSON files, in the nested form that SQuAD is published in, in the flat one (rows under "data"),
-            or as JSON lines.
+        files: Split -> JSON files, nested as SQuAD is published, flat (rows, also under "data"), or JSON lines.
         splits: Which of "train", "validation" and "test" are needed.
         version_2_with_negative: Whether questions without an answer are allowed.
         max_samples: Split -> at most so many questions are kept.
 
     Raises:
-        InputError: If no data are named, a split or a file is missing, a file is no such JSON, a field is missing, two
-            questions have one id, an answer is not where it is said to be, or a question has no answer though that is
-            not allowed.
+        InputError: If data are missing or are no such JSON, two questions have one id, an answer is not where it is
+            said to be, or a question has no answer though that is not allowed.
     """
     from datasets import Dataset, Features, Value
 
     if not files and dataset_name is None:
         raise InputError("Name the data: --dataset_name, or --train_file, --validation_file, --test_file.")
-    loaded = files or load_data(
-        dataset_name=dataset_name, dataset_config_name=dataset_config_name, access=access or Access()
-    )
-    for split in splits:
-        if split not in loaded and files:
-            raise InputError(f"There are no {split} data: --{split}_file.")
-        if split not in loaded:
-            raise InputError(f"The data set {dataset_name} has the splits {', '.join(loaded)} and no {split!r}.")
+    names = {"dataset_name": dataset_name, "dataset_config_name": dataset_config_name}
+    loaded = files or load_data(**names, access=access or Access())
+    if missing := [split for split in splits if split not in loaded]:
+        where = f"--{missing[0]}_file" if files else f"{dataset_name} has {', '.join(loaded)}"
+        raise InputError(f"There are no {missing[0]} data: {where}.")
     questions = {}
     for split in splits:
         limit = (max_samples or {}).get(split)
@@ -73,17 +69,13 @@ def load_questions(
             sources = [(dataset_name, itertools.islice(loaded[split], limit))]
         rows = [row for source in sources for row in _checked(*source, split)][:limit]
         names = ", ".join(name for name, _ in sources)
-        if twice := [key for key, count in Counter(row["id"] for row in rows).items() if count > 1]:
-            raise InputError(
-                f"Two questions in {names} have the id {twice[0]}: predictions are kept by id, make them unique."
-            )
+        ((key, count),) = Counter(row["id"] for row in rows).most_common(1)
+        if count > 1:
+            raise InputError(f"Two questions in {names} have the id {key}, by which predictions are kept.")
         without = [row["id"] for row in rows if not row["answers"]["text"]]
         answered = split != "test" or len(without) < len(rows)
         if without and answered and not version_2_with_negative:
-            raise InputError(
-                f"There is no answer to question {without[0]} in {names}: such questions need "
-                f"--version_2_with_negative."
-            )
+            raise InputError(f"There is no answer to question {without[0]} in {names}: give --version_2_with_negative.")
         features = {name: Value("string") for name in ("id", "question", "context")}
         if answered:
             features["answers"] = {"text": [Value("string")], "answer_start": [Value("int32")]}
@@ -111,11 +103,10 @@ def make_windows(
             last; None if there is none.
 
     Returns:
-        Columns, one entry a window: what the tokenizer gives ("input_ids" etc.); "question_index", which of the
-        questions it is; "cls_index", the place of [CLS]; "context_start", the place of the first token of context;
-        "offsets", the characters [start, end) of each of those tokens, empty for white space. With `answers` also
-        "start_positions" and "end_positions": the first and last token of the answer, or [CLS] if it is not wholly
-        in the window.
+        Columns, one entry a window: what the tokenizer gives ("input_ids" etc.); "question_index", which question it
+        is; "cls_index" and "context_start", the places of [CLS] and of the first token of context; "offsets", the
+        characters [start, end) of each token of context, empty for white space; and with `answers` "start_positions"
+        and "end_positions", the first and last token of the answer, or [CLS] if it is not wholly in the window.
 
     Raises:
         InputError: If the tokenizer cannot do this, or `doc_stride` is more than half of `max_seq_length`.
@@ -138,8 +129,7 @@ def make_windows(
     sources, all_offsets = encoded.pop("overflow_to_sample_mapping"), encoded.pop("offset_mapping")
     windows: dict[str, list] = {name: list(encoded[name]) for name in encoded}
     windows |= {"question_index": list(sources), "cls_index": [], "context_start": [], "offsets": []}
-    if answers is not None:
-        windows |= {"start_positions": [], "end_positions": []}
+    windows |= {} if answers is None else {"start_positions": [], "end_positions": []}
     for index, (source, offsets) in enumerate(zip(sources, all_offsets)):
         context_tokens = [place for place, part in enumerate(encoded.sequence_ids(index)) if part == 1]
         first = context_tokens[0] if context_tokens else 0
@@ -150,9 +140,8 @@ def make_windows(
         windows["offsets"].append(offsets)
         if answers is not None:
             span = _answer_tokens(offsets, answers[source])
-            start, end = (cls_index, cls_index) if span is None else (first + span[0], first + span[1])
-            windows["start_positions"].append(start)
-            windows["end_positions"].append(end)
+            windows["start_positions"].append(cls_index if span is None else first + span[0])
+            windows["end_positions"].append(cls_index if span is None else first + span[1])
     return windows
 
 
@@ -173,7 +162,7 @@ def window_dataset(
     """
     from datasets import Features, Value
 
-    # Small integers: a training set of windows is kept in memory, once in every process.
+    # Small integers: a training set of windows is kept in the memory of every process.
     features: dict = {name: [Value("int32" if name == "input_ids" else "int8")] for name in tokenizer.model_input_names}
     if not training:
         features |= {name: Value("int32") for name in ("question_index", "cls_index", "context_start")}
@@ -205,15 +194,10 @@ def check_tokenizer(tokenizer: PreTrainedTokenizerBase):
             or cannot pad on the right.
     """
     if not tokenizer.is_fast:
-        raise InputError(
-            f"The tokenizer {type(tokenizer).__name__} is a slow one, which does not say which characters a token "
-            f"stands for: take a fast one (tokenizer.json)."
-        )
+        kind = type(tokenizer).__name__
+        raise InputError(f"{kind} is a slow one, which does not say where its tokens stand: take a fast tokenizer.")
     if tokenizer.cls_token_id is None or tokenizer.cls_token_id not in tokenizer("", "")["input_ids"]:
-        raise InputError(
-            "The tokenizer has no [CLS], or puts none into a sequence: take one that does, since that is the place of "
-            "the answer to questions that have none."
-        )
+        raise InputError("The tokenizer has no [CLS], or puts none into a sequence: it is the place of no answer.")
     if tokenizer.pad_token_id is None:
         raise InputError("The tokenizer has no padding token: set pad_token, save it, and name it by --tokenizer_name.")
     if tokenizer.padding_side != "right":
@@ -228,40 +212,33 @@ def check_lengths(max_seq_length: int, doc_stride: int):
     if max_seq_length < 16:
         raise InputError(f"--max_seq_length counts question and context and must be at least 16, got {max_seq_length}.")
     if not 0 <= doc_stride <= max_seq_length // 2:
-        raise InputError(
-            f"--doc_stride {doc_stride} is the overlap of two windows: at least 0, and at most half of "
-            f"--max_seq_length, {max_seq_length // 2}."
-        )
+        limit = f"at least 0 and at most half of --max_seq_length, {max_seq_length // 2}"
+        raise InputError(f"--doc_stride {doc_stride}, the overlap of two windows, must be {limit}.")
 
 
 def shorten_questions(questions: Sequence[str], tokenizer: PreTrainedTokenizerBase, longest: int) -> list[str]:
     """The questions without white space at their ends, cut where they have more than `longest` tokens."""
     questions = [question.strip() for question in questions]
     options = {"add_special_tokens": False, "split_special_tokens": True, "verbose": False}
-    cut = []
-    for index, ids in enumerate(tokenizer(questions, **options)["input_ids"]):
-        if len(ids) > longest:
-            cut.append(index)
-        while len(ids) > longest:
+    tokens = tokenizer(questions, **options)["input_ids"]
+    cut = [index for index, ids in enumerate(tokens) if len(ids) > longest]
+    for index in cut:
+        while len(ids := tokenizer(questions[index], **options)["input_ids"]) > longest:
             # Never more than the share of characters that fits, so it ends; cut inside a word, it may take two rounds.
             questions[index] = questions[index][: len(questions[index]) * longest // len(ids)]
-            ids = tokenizer(questions[index], **options)["input_ids"]
     if cut:
         logger.warning(
-            f"{len(cut)} question(s) were cut to {longest} tokens, to leave room for the context; the first now reads: "
-            f"{questions[cut[0]]}"
+            f"{len(cut)} question(s) were cut to {longest} tokens, for the context's sake; first: {questions[cut[0]]}"
         )
     return questions
 
 
 def _answer_tokens(offsets: list[list[int]], answer: tuple[int, int] | None) -> tuple[int, int] | None:
     """The first and last of some tokens of context that the answer touches; None if it is not wholly in them."""
-    text = [(start, end) for start, end in offsets if start < end]
-    if answer is None or not text or answer[0] < text[0][0] or answer[1] > text[-1][1]:
+    text = [place for place, (start, end) in enumerate(offsets) if start < end]
+    if answer is None or not text or answer[0] < offsets[text[0]][0] or answer[1] > offsets[text[-1]][1]:
         return None
-    touched = [
-        place for place, (start, end) in enumerate(offsets) if start < end and start < answer[1] and end > answer[0]
-    ]
+    touched = [place for place in text if offsets[place][0] < answer[1] and offsets[place][1] > answer[0]]
     return (touched[0], touched[-1]) if touched else None
 
 
@@ -274,114 +251,89 @@ def _first_answer(answers: dict[str, list]) -> tuple[int, int] | None:
     return start, start + len(text.strip())
 
 
-def _read_rows(path: Path) -> Iterator[dict]:
+def _read_rows(path: Path) -> list[dict]:
     """The questions of a file in any of the three forms, with the fields as they are there."""
     check_file(path)
     with reading([path], "JSON or JSON lines"), open_text(path) as file:
-        content = _parse(file.read())
+        values = _parse(file.read())
+    content = values[0] if len(values) == 1 else values
     if isinstance(content, dict):
         # A single line of JSON lines is an object too.
         content = content["data"] if "data" in content else [content]
     if not isinstance(content, list) or not all(isinstance(row, dict) for row in content):
         raise InputError(f'{path} has no list of questions: neither rows nor articles, alone or under "data".')
     if not any("paragraphs" in row for row in content):
-        yield from content
-        return
+        return content
     with reading([path], 'articles, each with "paragraphs", each with a "context" and its "qas"'):
-        for article in content:
-            for paragraph in article["paragraphs"]:
-                for question in paragraph["qas"]:
-                    yield {**question, "context": paragraph["context"]}
+        paragraphs = [paragraph for article in content for paragraph in article["paragraphs"]]
+        return [row | {"context": paragraph["context"]} for paragraph in paragraphs for row in paragraph["qas"]]
 
 
-def _parse(text: str) -> object:
-    """What a text in JSON says, or the list of what its lines say."""
-    try:
-        return json.loads(text)
-    except json.JSONDecodeError as error:
-        rows, begin, fault = [], 0, error
-    # Other ends of lines than this one may stand within a text.
-    for line in text.split("\n"):
-        try:
-            rows += [json.loads(line)] if line.strip() else []
-        except json.JSONDecodeError as error:
-            # The first line tells which of the two it is.
-            fault = json.JSONDecodeError(error.msg, text, begin + error.pos) if rows else fault
-            break
-        begin += len(line) + 1
-    else:
-        return rows
-    raise fault
+def _parse(text: str) -> list:
+    """The values in JSON that stand one after another in a text: one, or one a line."""
+    decoder, space, values = json.JSONDecoder(), re.compile(r"\s*"), []
+    place = space.match(text).end()
+    while place < len(text):
+        value, place = decoder.raw_decode(text, place)
+        values.append(value)
+        place = space.match(text, place).end()
+    return values
 
 
 def _checked(where: str, rows: Iterable[dict], split: str) -> list[dict]:
     """Rows with the four fields alone, checked."""
     checked, moved = [], []
     for number, row in enumerate(rows, start=1):
-        for field in ("id", "question", "context"):
-            if type(row.get(field)) not in ((str, int) if field == "id" else (str,)):
-                named = f"question {row['id']}" if field != "id" else f"question number {number}"
-                raise InputError(
-                    f"In {where}, {named} has no field {field!r} with text, but {', '.join(row) or 'none at all'}."
-                )
-        name = f"question {row['id']} in {where}"
+        # A truth value is an int, and is no id.
+        name = f"question {row['id'] if type(row.get('id')) in (str, int) else f'number {number}'} in {where}"
+        for field, kinds in {"id": (str, int), "question": (str,), "context": (str,)}.items():
+            if type(row.get(field)) not in kinds:
+                raise InputError(f"The {name} has no field {field!r} with text, but {', '.join(row) or 'none at all'}.")
         if not row["context"].strip():
             raise InputError(f"The context of {name} is empty.")
-        answers = _answers(row, name, split)
-        for index, (text, start) in enumerate(zip(*answers.values())):
-            place = answers["answer_start"][index] = _find_answer(row["context"], text, start, name)
-            if place != start:
-                moved.append(row["id"])
-        checked.append(
-            {"id": str(row["id"]), "question": row["question"], "context": row["context"], "answers": answers}
-        )
+        given = _answers(row, name, split)
+        places = [_find_answer(row["context"], text, start, name) for text, start in given]
+        moved += [row["id"] for (_, start), place in zip(given, places) if place != start]
+        answers = {"text": [text for text, _ in given], "answer_start": places}
+        fields = {"id": str(row["id"]), "question": row["question"], "context": row["context"]}
+        checked.append(fields | {"answers": answers})
     if not checked:
         raise InputError(f"There is no question in {where}.")
     if moved:
         logger.warning(
-            f"In {where}, the answer_start of {len(moved)} answer(s) was that of white space before the answer, and "
-            f"was moved to the answer; the first in question {moved[0]}."
+            f"In {where}, {len(moved)} answer(s) stood behind white space at answer_start, which was moved there; the "
+            f"first in question {moved[0]}."
         )
     return checked
 
 
-def _answers(row: dict, name: str, split: str) -> dict[str, list]:
+def _answers(row: dict, name: str, split: str) -> list[tuple[str, int]]:
     """Texts and places of a row's answers, given as a dictionary of lists or as a list of dictionaries."""
-    answers, impossible = row.get("answers"), row.get("is_impossible")
-    if impossible not in (None, True, False) or type(impossible) is int:
-        raise InputError(f"'is_impossible' of {name} must be true or false, got {impossible!r}.")
-    if answers is None and not impossible and split != "test":
-        raise InputError(f"The field 'answers' is missing in {name}.")
-    try:
-        if not isinstance(answers, dict):
-            answers = {key: [answer[key] for answer in answers or []] for key in ("text", "answer_start")}
-        texts, starts = answers["text"], answers["answer_start"]
-    except (KeyError, TypeError) as error:
-        raise InputError(f"The answers of {name} have no 'text' or no 'answer_start'.") from error
-    lists = isinstance(texts, list) and isinstance(starts, list)
-    if not lists or len(texts) != len(starts) or not all(isinstance(text, str) for text in texts):
-        raise InputError(f"The answers of {name} must be two lists, of as many texts as places.")
-    if impossible and texts:
-        raise InputError(f"There are answers to {name}, though 'is_impossible' is true.")
-    if impossible is False and not texts and split != "test":
-        raise InputError(f"There is no answer to {name}, though 'is_impossible' is false.")
-    return {"text": list(texts), "answer_start": list(starts)}
+    impossible = row.get("is_impossible")
+    match row.get("answers"):
+        case None if impossible or split == "test":
+            answers = []
+        case {"text": [*texts], "answer_start": [*starts]} if len(texts) == len(starts):
+            answers = list(zip(texts, starts))
+        case [*entries] if all(isinstance(one, dict) and {"text", "answer_start"} <= one.keys() for one in entries):
+            answers = [(one["text"], one["answer_start"]) for one in entries]
+        case _:
+            raise InputError(f"The 'answers' of {name} must be as many 'text's as 'answer_start's, or an empty list.")
+    if impossible is not None and impossible is not (not answers) and (answers or split != "test"):
+        raise InputError(f"'is_impossible' of {name} is {impossible!r}, but it has {len(answers)} answers.")
+    return answers
 
 
 def _find_answer(context: str, text: str, start: int, name: str) -> int:
     """The place of an answer: where it is said to be, or behind the white space there."""
-    if not text.strip():
-        raise InputError(f"An answer to {name} is empty; a question without an answer has an empty list of answers.")
     # Neither a truth value nor 5.0.
-    if type(start) is not int:
-        raise InputError(f"The 'answer_start' of an answer to {name} must be a whole number, got {start!r}.")
-    if start >= 0:
-        behind = start + len(context[start:]) - len(context[start:].lstrip())
-        for place in (start, behind):
-            if context.startswith(text, place):
-                return place
-    found = context[start : start + len(text)] if start >= 0 else ""
+    if not isinstance(text, str) or not text.strip() or type(start) is not int:
+        raise InputError(f"An answer to {name} must be text at a whole number, got {text!r} at {start!r}.")
+    rest = context[max(start, 0) :]
+    for place in (start, len(context) - len(rest.lstrip())):
+        if start >= 0 and context.startswith(text, place):
+            return place
     raise InputError(
-        f"An answer to {name}, {text!r}, is not at character {start} of its context, where {found!r} stands: put "
-        f"'answer_start' right, or leave the question out."
+        f"An answer to {name}, {text!r}, is not at character {start} of its context, where {rest[: len(text)]!r} "
+        f"stands: put 'answer_start' right, or leave the question out."
     )

@@ -53,14 +53,8 @@ class SequenceStream(torch.utils.data.IterableDataset):
         self.buffer_size, self.documents_per_batch = buffer_size, documents_per_batch
         # A DataLoader reads ahead of the training, by less than this many sequences.
         self.read_ahead = max(buffer_size, 20_000)
-        self.start = {
-            "documents": None,
-            "buffer": [],
-            "random": np.random.default_rng(seed).bit_generator.state,
-            "yielded": 0,
-            "epoch": 0,
-            "read": 0,
-        }
+        random = np.random.default_rng(seed).bit_generator.state
+        self.start = {"documents": None, "buffer": [], "random": random, "yielded": 0, "epoch": 0, "read": 0}
         self.skip = 0
         self.snapshots: deque[dict] = deque([self.start])
 
@@ -68,51 +62,39 @@ class SequenceStream(torch.utils.data.IterableDataset):
         yield from itertools.islice(self._read(), self.skip, None)
 
     def _read(self) -> Iterator[dict]:
-        documents, buffer = self.start["documents"], list(self.start["buffer"])
-        yielded, epoch, read = self.start["yielded"], self.start["epoch"], self.start["read"]
-        random = np.random.default_rng()
-        random.bit_generator.state = self.start["random"]
+        now, buffer, random = dict(self.start), list(self.start["buffer"]), np.random.default_rng()
+        random.bit_generator.state = now["random"]
         self.snapshots.clear()
         while True:
             # A copy: a data set that was told where to start would start there in every epoch.
             corpus = copy.deepcopy(self.documents)
-            if documents is not None:
-                corpus.load_state_dict(documents)
-            for texts in in_batches(
-                _texts(corpus), BATCH_BYTES, count=self.documents_per_batch, size_of=lambda text: len(text or "")
-            ):
-                self._remember(
-                    {
-                        "documents": documents,
-                        "buffer": list(buffer),
-                        "random": random.bit_generator.state,
-                        "yielded": yielded,
-                        "epoch": epoch,
-                        "read": read,
-                    }
-                )
-                rows = self._next_rows(texts, read)
-                documents = corpus.state_dict()
-                read += len(rows)
+            if now["documents"] is not None:
+                corpus.load_state_dict(now["documents"])
+            batch = {"count": self.documents_per_batch, "size_of": lambda text: len(text or "")}
+            for texts in in_batches(_texts(corpus), BATCH_BYTES, **batch):
+                self._remember(now | {"buffer": list(buffer), "random": random.bit_generator.state})
+                rows = self._next_rows(texts, now["read"])
+                now["documents"] = corpus.state_dict()
+                now["read"] += len(rows)
                 for row in rows:
                     if len(buffer) < self.buffer_size:
                         buffer.append(row)
                         continue
                     place = random.integers(len(buffer))
                     row, buffer[place] = buffer[place], row
-                    yielded += 1
-                    yield row | {"epoch": epoch}
-                if read == self.max_samples:
+                    now["yielded"] += 1
+                    yield row | {"epoch": now["epoch"]}
+                if now["read"] == self.max_samples:
                     break
-            if read == 0:
+            if now["read"] == 0:
                 raise InputError("The streamed training text does not give a single sequence: it is empty or blank.")
             # The buffer is emptied before the corpus begins anew, so that an epoch is an epoch.
             while buffer:
                 place = random.integers(len(buffer))
                 buffer[place], buffer[-1] = buffer[-1], buffer[place]
-                yielded += 1
-                yield buffer.pop() | {"epoch": epoch}
-            documents, read, epoch = None, 0, epoch + 1
+                now["yielded"] += 1
+                yield buffer.pop() | {"epoch": now["epoch"]}
+            now |= {"documents": None, "read": 0, "epoch": now["epoch"] + 1}
 
     def _next_rows(self, texts: list[str | None], read: int) -> list[Row]:
         """The sequences of some documents, as far as `max_samples` goes."""
@@ -132,13 +114,10 @@ class SequenceStream(torch.utils.data.IterableDataset):
     def save_state(self, path: str | Path, yielded: int):
         """Writes what `load_state` needs to go on after the first `yielded` sequences."""
         snapshot = max((s for s in self.snapshots if s["yielded"] <= yielded), key=lambda s: s["yielded"])
-        buffer = {
-            name: {
-                "values": torch.from_numpy(np.concatenate([row[name] for row in snapshot["buffer"]])),
-                "lengths": [len(row[name]) for row in snapshot["buffer"]],
-            }
-            for name in (snapshot["buffer"][0] if snapshot["buffer"] else {})
-        }
+        buffer = {}
+        for name in snapshot["buffer"][0] if snapshot["buffer"] else ():
+            rows = [row[name] for row in snapshot["buffer"]]
+            buffer[name] = {"values": torch.from_numpy(np.concatenate(rows)), "lengths": [len(row) for row in rows]}
         torch.save(snapshot | {"buffer": buffer, "skip": yielded - snapshot["yielded"]}, path)
 
     def load_state(self, path: str | Path):

@@ -8,19 +8,20 @@ from functools import partial
 
 import numpy as np
 import pyarrow as pa
-from datasets import Dataset, Features, IterableDataset, Value
+from datasets import Dataset, IterableDataset
 from transformers import PreTrainedTokenizerBase
 
 from ..errors import InputError
+from .documents import TEXT_FEATURES
 from .files import BATCH_BYTES, GROUP_SIZE, Access, in_batches, load_data, reading
 from .stream import SequenceStream
 
-# One column: offsets of 64 bits, since a file without a blank line is one text.
-TEXT_FEATURES = Features({"text": Value("large_string")})
 # Where a long text may be cut for the tokenizer: behind the end of a line, or in front of a word's space.
 _CUT = re.compile(r"(?<=\S\n)(?=\S)|(?<=\S)(?= \S)")
 # Characters on either side of a cut that show whether the tokens are those of the whole.
 _SURROUNDINGS = 200
+
+_NOWHERE = np.zeros((1, 2), dtype=np.int32)
 
 Sequences = dict[str, list[np.ndarray]]
 
@@ -58,8 +59,7 @@ def load_texts(
         InputError: If no data or two kinds of it are named, they cannot be read, there is no column of text, or they
             do not suffice for both parts.
     """
-    files = {"train": train_files, "validation": validation_files}
-    files = {split: paths for split, paths in files.items() if paths}
+    files = {split: paths for split, paths in (("train", train_files), ("validation", validation_files)) if paths}
     if (dataset_name is None) == (not files):
         raise InputError("Name the data: either --dataset_name, or --train_file and perhaps --validation_file.")
     options = {"streaming": streaming, "access": access}
@@ -67,37 +67,33 @@ def load_texts(
     held_apart = "validation" in given
     if "train" not in given and (train or not held_apart):
         raise InputError("There are no training data: give --train_file, or a data set with a split 'train'.")
-    needed = {"train": train or not held_apart, "validation": validate and held_apart}
+    needed = ["train"] if train or not held_apart else []
+    needed += ["validation"] if validate and held_apart else []
     if files:
-        named = {split: files[split] for split in needed if needed[split]}
+        named = {split: files[split] for split in needed}
         given = load_data(files=named, lines=line_by_line, text_columns=[text_column], **options)
-    splits = {
-        split: text_rows(given[split], text_column, f"the {split} data", access) for split in needed if needed[split]
-    }
+    splits = {split: text_rows(given[split], text_column, f"the {split} data", access) for split in needed}
 
     if streaming and (validate or not held_apart):
         count = max_eval_samples or 1000
         with reading(["The stream"], "text"):
-            rows = list(itertools.islice(splits["validation" if held_apart else "train"], count + (not held_apart)))
-        if not held_apart and len(rows) <= count:
-            raise InputError(
-                f"The stream has no text behind the first {count}, which are held out: lower --max_eval_samples, give "
-                f"more text, or give a --validation_file."
-            )
-        splits["validation"] = Dataset.from_list(rows[:count], features=TEXT_FEATURES)
+            rows = list(itertools.islice(splits[needed[-1]], count if held_apart else count + 1))
         if not held_apart:
+            if len(rows) <= count:
+                raise InputError(
+                    f"The stream has no text behind the first {count}, which are held out: lower --max_eval_samples, "
+                    f"give more text, or give a --validation_file."
+                )
             splits["train"] = splits["train"].skip(count)
+        splits["validation"] = Dataset.from_list(rows[:count], features=TEXT_FEATURES)
     elif not held_apart:
-        number = len(splits["train"])
-        if number < 2:
-            raise InputError("A single document cannot be split in two: give a --validation_file.")
-        if math.ceil(number * validation_split_percentage / 100) >= number:
+        number, share = len(splits["train"]), validation_split_percentage / 100
+        if math.ceil(number * share) >= number:
             raise InputError(
-                f"{validation_split_percentage} % of {number} documents leave none to train on: lower "
+                f"{validation_split_percentage} % of {number} document(s) leave none to train on: lower "
                 f"--validation_split_percentage, or give a --validation_file."
             )
-        parts = splits["train"].train_test_split(test_size=validation_split_percentage / 100, seed=seed)
-        splits = {"train": parts["train"], "validation": parts["test"]}
+        splits["train"], splits["validation"] = splits["train"].train_test_split(share, seed=seed).values()
     if validate and not streaming and max_eval_samples is not None:
         splits["validation"] = splits["validation"].take(min(max_eval_samples, len(splits["validation"])))
     return {split: splits[split] for split, asked in (("train", train), ("validation", validate)) if asked}
@@ -123,7 +119,8 @@ def text_rows(
             f"with the text by --text_column."
         )
     data = data.select_columns([text_column])
-    data = data if text_column == "text" else data.rename_column(text_column, "text")
+    if text_column != "text":
+        data = data.rename_column(text_column, "text")
     if getattr((data.features or {}).get("text"), "dtype", None) in ("string", "large_string", "string_view"):
         return data
     function = partial(_as_text, name=f"The column {text_column!r} of {where}")
@@ -170,13 +167,13 @@ def tokenize(
     if offsets and not tokenizer.is_fast:
         raise InputError("The tokenizer does not know where its tokens stand: leave out --whole_word_mask.")
     make = pack_causal if causal else partial(tokenize_lines if line_by_line else pack, offsets=offsets)
+    make = partial(make, tokenizer=tokenizer, max_seq_length=max_seq_length)
 
     def sequences(documents: Dataset, part: str) -> Dataset:
-        function = partial(make, tokenizer=tokenizer, max_seq_length=max_seq_length, keep_remainder=part != "training")
         # A thousand texts, or fewer long ones.
         batch_size = BATCH_BYTES * documents.data.num_rows // max(documents.data.nbytes, 1)
         made = documents.with_format("arrow").map(
-            partial(_table, make=function),
+            partial(_table, make=partial(make, keep_remainder=part != "training")),
             batched=True,
             batch_size=max(1, min(1000, batch_size)),
             remove_columns=["text"],
@@ -184,7 +181,7 @@ def tokenize(
             load_from_cache_file=not access.overwrite_cache,
             desc="Tokenizing",
         )
-        if len(made) == 0 and (line_by_line or part != "training" or not any(map(_has_text, documents["text"]))):
+        if len(made) == 0 and (line_by_line or part != "training" or not any(map(has_text, documents["text"]))):
             raise InputError(f"The {part} text is blank: give a file, or name a --text_column, with words in it.")
         if len(made) == 0:
             remedy = "or lower --block_size" if causal else "lower --max_seq_length, or use --line_by_line"
@@ -196,8 +193,7 @@ def tokenize(
     train = texts.get("train")
     validation = sequences(texts["validation"], "validation") if "validation" in texts else None
     if isinstance(train, IterableDataset):
-        function = partial(make, tokenizer=tokenizer, max_seq_length=max_seq_length)
-        train = SequenceStream(train, function, max_samples=max_train_samples, seed=seed)
+        train = SequenceStream(train, make, max_samples=max_train_samples, seed=seed)
     elif train is not None:
         train = sequences(train, "training")
         if max_train_samples is not None:
@@ -233,16 +229,15 @@ def pack(
     Returns:
         "input_ids" [m] and perhaps "offset_mapping" [m, 2] of each sequence.
     """
-    between = np.array([tokenizer.sep_token_id], dtype=np.int32)
+    first, last = np.array([[tokenizer.cls_token_id], [tokenizer.sep_token_id]], dtype=np.int32)
     # Between documents, not after the last: each sequence ends in a [SEP] of its own.
-    ids, spans = _lay_end_to_end(documents, tokenizer, between, offsets=offsets)
-    ids, spans = ids[1:], spans[1:]
+    ids, spans = (column[1:] for column in _lay_end_to_end(documents, tokenizer, last, offsets=offsets))
     body = max_seq_length - 2
     starts = range(0, len(ids) if keep_remainder else len(ids) // body * body, body)
-    first, nowhere = np.array([tokenizer.cls_token_id], dtype=np.int32), np.zeros((1, 2), dtype=np.int32)
-    packed = {"input_ids": [np.concatenate([first, ids[start : start + body], between]) for start in starts]}
+    packed = {"input_ids": [np.concatenate([first, ids[start : start + body], last]) for start in starts]}
     if offsets:
-        packed["offset_mapping"] = [np.concatenate([nowhere, spans[start : start + body], nowhere]) for start in starts]
+        bodies = (spans[start : start + body] for start in starts)
+        packed["offset_mapping"] = [np.concatenate([_NOWHERE, body, _NOWHERE]) for body in bodies]
     return packed
 
 
@@ -281,7 +276,7 @@ def tokenize_lines(
 ) -> Sequences:
     """Each text that is not blank as one sequence [CLS] ... [SEP], truncated; columns as those of `pack`."""
     lines: Sequences = {name: [] for name in ["input_ids", *(["offset_mapping"] if offsets else [])]}
-    for group in in_batches(filter(_has_text, texts), GROUP_SIZE):
+    for group in in_batches(filter(has_text, texts), GROUP_SIZE):
         for ids, spans in _encode(group, tokenizer, offsets=offsets, truncation=True, max_length=max_seq_length):
             lines["input_ids"].append(ids)
             if offsets:
@@ -293,15 +288,14 @@ def _lay_end_to_end(
     documents: Iterable[str | None], tokenizer: PreTrainedTokenizerBase, border: np.ndarray, *, offsets: bool = False
 ) -> tuple[np.ndarray, np.ndarray]:
     """The tokens of all documents, `border` in front of each, and, with `offsets`, where in its document each is."""
-    nowhere = np.zeros((1, 2), dtype=np.int32)
-    ids, spans = [np.empty(0, dtype=np.int32)], [nowhere[:0]]
-    pieces = ((place, piece) for text in filter(_has_text, documents) for place, piece in cut(text, tokenizer))
+    ids, spans = [border[:0]], [_NOWHERE[:0]]
+    pieces = (piece for text in filter(has_text, documents) for piece in cut(text, tokenizer))
     for group in in_batches(pieces, GROUP_SIZE, size_of=lambda item: len(item[1])):
         encoded = _encode([piece for _, piece in group], tokenizer, offsets=offsets, add_special_tokens=False)
         for (place, _), (piece_ids, piece_spans) in zip(group, encoded):
             ids += [border, piece_ids] if place == 0 else [piece_ids]
-            spans += [nowhere, piece_spans] if place == 0 else [piece_spans + place]
-    return np.concatenate(ids), np.concatenate(spans) if offsets else nowhere
+            spans += [_NOWHERE, piece_spans] if place == 0 else [piece_spans + place]
+    return np.concatenate(ids), np.concatenate(spans)
 
 
 def cut(text: str, tokenizer: PreTrainedTokenizerBase) -> Iterator[tuple[int, str]]:
@@ -347,21 +341,9 @@ def _encode(
         yield np.array(ids, dtype=np.int32), np.array(spans, dtype=np.int32).reshape(-1, 2)
 
 
-def _has_text(text: str | None) -> bool:
+def has_text(text: str | None) -> bool:
+    """Whether there is more to a text than white space."""
     return bool(text) and not text.isspace()
-
-
-def check_special_tokens(tokenizer: PreTrainedTokenizerBase, *names: str):
-    """
-    Raises:
-        InputError: If the tokenizer lacks a special token, one of "cls", "sep", "mask" and "pad".
-    """
-    missing = [f"[{name.upper()}]" for name in names if getattr(tokenizer, f"{name}_token_id") is None]
-    if missing:
-        raise InputError(
-            f"The tokenizer has no {' and no '.join(missing)}, which masked language modeling needs: take another by "
-            f"--tokenizer_name, or leave that out to have one trained."
-        )
 
 
 def end_of_text(tokenizer: PreTrainedTokenizerBase) -> int:
@@ -379,4 +361,4 @@ def end_of_text(tokenizer: PreTrainedTokenizerBase) -> int:
 
 def count_bytes(documents: Iterable[str | None]) -> int:
     """The UTF-8 bytes of what `pack_causal` packs: of the documents that are not blank."""
-    return sum(len(text.encode("utf-8")) for text in documents if _has_text(text))
+    return sum(len(text.encode("utf-8")) for text in documents if has_text(text))

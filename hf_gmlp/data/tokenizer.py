@@ -3,17 +3,12 @@
 `sentencepiece` does the training; the result is rebuilt from stock parts of `tokenizers`, so that a plain
 `AutoTokenizer.from_pretrained(folder)` loads it, without sentencepiece and without this package.
 
-What is kept. With byte fallback (the default) decoding gives back exactly the text that was encoded, for every valid
-Unicode text: nothing is normalized, no space is added or dropped, and a character that the vocabulary lacks becomes its
-UTF-8 bytes. The only strings that are not text are the five special tokens: written out in a text they are read as the
-tokens (`split_special_tokens=True` switches that off), and [MASK] takes the white space on its left with it. With
-`byte_fallback=False` each run of unknown characters becomes one [UNK] and cannot be restored.
+With byte fallback (the default) decoding gives back exactly the text that was encoded: nothing is normalized, no space
+is added or dropped, and a character that the vocabulary lacks becomes its UTF-8 bytes. docs/tokenizer.md says more.
 
 Spaces belong to the word that follows: the tokens of "The fox" are "The" and " fox". The marker is a real space, not
-SentencePiece's "▁", for two reasons: `tokenizers` leaves white space out of the offsets, so that an offset pair is
-exactly the word (whole-word masking in transformers finds words by the gaps between offsets); and "▁" itself survives,
-which SentencePiece turns into a space. There the ids differ from those of the SentencePiece model; anywhere else they
-are the same, but for exact ties.
+SentencePiece's "▁": `tokenizers` leaves white space out of the offsets, so that an offset pair is exactly the word, by
+which transformers finds whole words to mask; and "▁" itself survives, which SentencePiece turns into a space.
 """
 
 import argparse
@@ -27,6 +22,7 @@ from pathlib import Path
 
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, processors
 from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
+from transformers.convert_slow_tokenizer import bytes_to_unicode
 
 from ..errors import InputError
 from .files import COMPRESSIONS, FILE_KINDS, GROUP_SIZE, file_kind, load_data, read_files, reading
@@ -41,6 +37,14 @@ MODEL_TYPES = ("unigram", "bpe")
 # Of the byte tokenizer: two tokens, and behind them the bytes in their order.
 BYTE_SPECIAL_TOKENS = ["[PAD]", "[SEP]"]
 FIRST_BYTE = len(BYTE_SPECIAL_TOKENS)
+
+# Options of `train_tokenizer` that are numbers, and what `hf-gmlp train-tokenizer --help` says of them.
+NUMBERS = {
+    "vocab_size": (32000, "tokens"),
+    "character_coverage": (0.9995, "share of characters with a token of their own"),
+    "max_length": (512, "tokens where truncation cuts"),
+    "input_sentence_size": (10_000_000, "train on a random sample of N lines if there are more; 0: on all"),
+}
 
 # A word is what SentencePiece cannot cross: it starts at every space, and the line tokens stand alone.
 WORD_PATTERN = r"[\n\t\r]| ?[^ \n\t\r]+| "
@@ -107,16 +111,21 @@ def train_sentencepiece(
     """
     spm = _import_sentencepiece()
     check_options(vocab_size, model_type, byte_fallback, character_coverage, input_sentence_size)
-    sentences = _training_sentences(texts)
-    first = next(sentences, None)
-    if first is None:
-        raise InputError("There is no text to train a tokenizer on: every text was empty, or there were none.")
     # sentencepiece turns an exception of its input into a RuntimeError without the original: keep that here.
-    failure: list[BaseException] = []
+    failures: list[BaseException] = []
+
+    def sentences() -> Iterator[str]:
+        try:
+            yield from _training_sentences(texts)
+        except (Exception, KeyboardInterrupt) as error:
+            failures.append(error)
+            raise
+
+    pad, unk, cls, sep, mask = SPECIAL_TOKENS
     model = io.BytesIO()
     try:
         spm.SentencePieceTrainer.train(
-            sentence_iterator=_keep_failure(itertools.chain([first], sentences), failure),
+            sentence_iterator=sentences(),
             model_writer=model,
             vocab_size=vocab_size,
             model_type=model_type,
@@ -127,11 +136,11 @@ def train_sentencepiece(
             unk_id=1,
             bos_id=2,
             eos_id=3,
-            pad_piece=SPECIAL_TOKENS[0],
-            unk_piece=SPECIAL_TOKENS[1],
-            bos_piece=SPECIAL_TOKENS[2],
-            eos_piece=SPECIAL_TOKENS[3],
-            control_symbols=SPECIAL_TOKENS[4:],
+            pad_piece=pad,
+            unk_piece=unk,
+            bos_piece=cls,
+            eos_piece=sep,
+            control_symbols=[mask],
             user_defined_symbols=LINE_TOKENS,
             # The three that make encoding lossless: text is taken as it is, and a space is never added or dropped.
             normalization_rule_name="identity",
@@ -145,8 +154,8 @@ def train_sentencepiece(
             minloglevel=2,
         )
     except (RuntimeError, ValueError) as error:
-        if failure:
-            raise failure[0] from None
+        if failures:
+            raise failures[0] from None
         raise InputError(_explain(str(error), vocab_size)) from error
     return model.getvalue()
 
@@ -169,11 +178,9 @@ def convert_sentencepiece(
     ids = range(processor.get_piece_size())
     pieces = [processor.id_to_piece(i).replace("▁", " ") for i in ids]
     if pieces[: len(SPECIAL_TOKENS)] != SPECIAL_TOKENS:
-        raise InputError(
-            f"The SentencePiece model starts with {pieces[: len(SPECIAL_TOKENS)]}, not with {SPECIAL_TOKENS}: only "
-            "models of train_sentencepiece can be converted."
-        )
-    byte_fallback = any(processor.is_byte(i) for i in ids)
+        raise InputError("The model has other special tokens: only models of train_sentencepiece can be converted.")
+    pad, unk, cls, sep, mask = SPECIAL_TOKENS
+    byte_fallback = any(map(processor.is_byte, ids))
 
     if model_type == "unigram":
         vocab = [(pieces[i], processor.get_score(i)) for i in ids]
@@ -181,15 +188,8 @@ def convert_sentencepiece(
     else:
         is_name = [processor.is_control(i) or processor.is_unknown(i) or processor.is_byte(i) for i in ids]
         merges = _merges([pieces[i] for i in ids if not is_name[i]])
-        tokenizer = Tokenizer(
-            models.BPE(
-                {piece: i for i, piece in enumerate(pieces)},
-                merges,
-                unk_token=SPECIAL_TOKENS[1],
-                fuse_unk=True,
-                byte_fallback=byte_fallback,
-            )
-        )
+        vocab = {piece: i for i, piece in enumerate(pieces)}
+        tokenizer = Tokenizer(models.BPE(vocab, merges, unk_token=unk, fuse_unk=True, byte_fallback=byte_fallback))
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
         [
             pre_tokenizers.Split(Regex(WORD_PATTERN), behavior="isolated"),
@@ -197,7 +197,6 @@ def convert_sentencepiece(
         ]
     )
     tokenizer.decoder = decoders.Sequence([decoders.ByteFallback(), decoders.Fuse()])
-    pad, unk, cls, sep, mask = SPECIAL_TOKENS
     tokenizer.post_processor = processors.Sequence(
         [
             # Only its second job is wanted: to leave white space out of the offsets. It changes no token.
@@ -234,11 +233,8 @@ def byte_tokenizer(max_length: int = 512) -> PreTrainedTokenizerFast:
     are measured in bits per byte. Decoding gives back exactly the text that was encoded. [PAD] is 0, and [SEP], which
     stands between documents, 1; written out in a text they are letters like any other.
     """
-    # The characters by which `tokenizers` writes bytes: the byte's own where it can be printed, else one further up.
-    printed = [byte for byte in range(256) if chr(byte).isprintable() and chr(byte) != " "]
-    others = [byte for byte in range(256) if byte not in printed]
-    letters = {byte: chr(byte) for byte in printed} | {byte: chr(256 + i) for i, byte in enumerate(others)}
-    vocabulary = BYTE_SPECIAL_TOKENS + [letters[byte] for byte in range(256)]
+    # The characters by which `tokenizers` writes bytes.
+    vocabulary = BYTE_SPECIAL_TOKENS + [letter for _, letter in sorted(bytes_to_unicode().items())]
     tokenizer = Tokenizer(models.BPE({token: i for i, token in enumerate(vocabulary)}, []))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     tokenizer.decoder = decoders.ByteLevel()
@@ -301,25 +297,24 @@ def read_texts(
             the data set cannot be had; while reading if something cannot be read, or there is no such column of text.
     """
     # Takes seconds, which `hf-gmlp --help` does without.
-    from .text import text_rows
+    from .text import has_text, text_rows
 
     paths = [paths] if isinstance(paths, str | Path) else list(paths)
     if (dataset_name is None) == (not paths):
         raise InputError("Give either files or --dataset_name: the text to train on comes from one of them.")
-    sources, loaded = [(path, file_kind([path])) for path in paths], {}
+    sources = [(str(path), file_kind([path])) for path in paths] or [(dataset_name, "text")]
     if dataset_name is not None:
         loaded = load_data(dataset_name=dataset_name, dataset_config_name=dataset_config_name, streaming=streaming)
         if split not in loaded:
             raise InputError(f"{dataset_name} has no split {split!r}: give --split, one of {', '.join(loaded)}.")
 
     def read() -> Iterator[str]:
-        # Each file is opened when the one before is through.
-        for name, kind in sources or [(dataset_name, "text")]:
-            data = loaded or {split: read_files([name], streaming=True, lines=True, text_columns=[text_column])}
-            column = "text" if kind == "txt" else text_column
+        for name, kind in sources:
+            options = {"streaming": True, "lines": True, "text_columns": [text_column]}
+            data = loaded[split] if dataset_name is not None else read_files([name], **options)
             with reading([name], kind):
-                for row in text_rows(data[split], column, str(name)):
-                    if row["text"] and not row["text"].isspace():
+                for row in text_rows(data, "text" if kind == "txt" else text_column, name):
+                    if has_text(row["text"]):
                         yield row["text"]
 
     return read()
@@ -353,13 +348,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
     options = parser.add_argument_group("tokenizer")
     options.add_argument("--model_type", choices=MODEL_TYPES, default="unigram", help="default: %(default)s")
-    options.add_argument("--no_byte_fallback", action="store_true", help="unknown characters are [UNK], not bytes")
-    for name, default, text in (
-        ("vocab_size", 32000, "tokens"),
-        ("character_coverage", 0.9995, "share of characters with a token of their own"),
-        ("max_length", 512, "tokens where truncation cuts"),
-        ("input_sentence_size", 10_000_000, "train on a random sample of N lines if there are more; 0: on all"),
-    ):
+    options.add_argument(
+        "--no_byte_fallback",
+        dest="byte_fallback",
+        action="store_false",
+        help="unknown characters are [UNK], not bytes",
+    )
+    for name, (default, text) in NUMBERS.items():
         text = f"{text} (default: %(default)s)"
         options.add_argument(f"--{name}", type=type(default), default=default, metavar="N", help=text)
     parser.add_argument("--output_dir", required=True, metavar="FOLDER", help="where to save the tokenizer")
@@ -372,8 +367,7 @@ def main(args: argparse.Namespace) -> None:
         InputError: If an option or the text does not fit, or the output folder cannot be written or already holds a
             tokenizer.
     """
-    names = ("vocab_size", "model_type", "character_coverage", "input_sentence_size", "max_length")
-    options = {name: getattr(args, name) for name in names} | {"byte_fallback": not args.no_byte_fallback}
+    options = {name: getattr(args, name) for name in ("model_type", "byte_fallback", *NUMBERS)}
     check_options(**options)
     if args.max_samples is not None and args.max_samples < 1:
         raise InputError(f"--max_samples must be at least 1, got {args.max_samples}.")
@@ -384,42 +378,28 @@ def main(args: argparse.Namespace) -> None:
     if any((output_dir / name).exists() for name in ("tokenizer.json", "tokenizer_config.json")):
         raise InputError(f"{output_dir} already holds a tokenizer: choose another --output_dir, or delete it first.")
 
-    texts = read_texts(
-        args.files,
-        dataset_name=args.dataset_name,
-        dataset_config_name=args.dataset_config_name,
-        split=args.split,
-        streaming=args.streaming,
-        text_column=args.text_column,
-    )
-    counted = _CountedTexts(itertools.islice(texts, args.max_samples))
-    tokenizer = train_tokenizer(counted, **options)
-    tokenizer.save_pretrained(output_dir)
+    source = ("dataset_name", "dataset_config_name", "split", "streaming", "text_column")
+    texts = read_texts(args.files, **{name: getattr(args, name) for name in source})
+    number, sample = 0, []
 
-    fallback = "unknown characters become [UNK]" if args.no_byte_fallback else "byte fallback"
-    share = characters_per_token(tokenizer, counted.sample)
+    def counted() -> Iterator[str]:
+        """The texts, counted, and the first of them kept."""
+        nonlocal number
+        for number, text in enumerate(itertools.islice(texts, args.max_samples), start=1):
+            if number <= 1000 and sum(map(len, sample)) < GROUP_SIZE:
+                sample.append(text)
+            if number % 100_000 == 0:
+                print(f"{number:,} documents read", file=sys.stderr)
+            yield text
+
+    tokenizer = train_tokenizer(counted(), **options)
+    tokenizer.save_pretrained(output_dir)
+    fallback = "byte fallback" if args.byte_fallback else "unknown characters become [UNK]"
     print(f"vocabulary:           {len(tokenizer):,} tokens ({args.model_type}, {fallback})")
-    print(f"documents read:       {counted.number:,} (rows, or lines of plain text)")
-    print(f"characters per token: {share:.2f} on the first {len(counted.sample):,} documents")
+    print(f"documents read:       {number:,} (rows, or lines of plain text)")
+    print(f"characters per token: {characters_per_token(tokenizer, sample):.2f} on the first {len(sample):,} documents")
     print(f"saved in:             {output_dir}")
     print(f'load it with:         AutoTokenizer.from_pretrained("{output_dir}")')
-
-
-class _CountedTexts:
-    """Passes texts on, counts them on the way, and keeps the first ones as a sample."""
-
-    def __init__(self, texts: Iterable[str]):
-        self.texts, self.sample, self.number, self.sampled = texts, [], 0, 0
-
-    def __iter__(self) -> Iterator[str]:
-        for text in self.texts:
-            self.number += 1
-            if len(self.sample) < 1000 and self.sampled < GROUP_SIZE:
-                self.sample.append(text)
-                self.sampled += len(text)
-            if self.number % 100_000 == 0:
-                print(f"{self.number:,} documents read", file=sys.stderr)
-            yield text
 
 
 def check_options(
@@ -444,11 +424,8 @@ def check_options(
         raise InputError(f"input_sentence_size must be 0 (all lines) or above 100, got {input_sentence_size}.")
     smallest = len(SPECIAL_TOKENS) + len(LINE_TOKENS) + 256 * byte_fallback + len(PRINTABLE_ASCII) + 1
     if vocab_size < smallest:
-        bytes_kept = "256 bytes, " if byte_fallback else ""
-        raise InputError(
-            f"vocab_size must be at least {smallest}, got {vocab_size}: {len(SPECIAL_TOKENS)} special tokens, "
-            f"{len(LINE_TOKENS)} line tokens, {bytes_kept}printable ASCII and the space are always there."
-        )
+        always = f"special tokens, line ends, {'256 bytes, ' * byte_fallback}printable ASCII and the space"
+        raise InputError(f"vocab_size must be at least {smallest}, got {vocab_size}: {always} are always there.")
 
 
 def _training_sentences(texts: Iterable[str]) -> Iterator[str]:
@@ -463,26 +440,16 @@ def _training_sentences(texts: Iterable[str]) -> Iterator[str]:
                 yield from _SENTENCE.findall(line)
 
 
-def _keep_failure(sentences: Iterable[str], failure: list[BaseException]) -> Iterator[str]:
-    try:
-        yield from sentences
-    except (Exception, KeyboardInterrupt) as error:
-        failure.append(error)
-        raise
-
-
 def _explain(message: str, vocab_size: int) -> str:
-    """Put sentencepiece's message on an ill-fitting vocabulary size in plain words; leave any other as it is."""
+    """Put sentencepiece's message on a text that does not suffice in plain words; leave any other as it is."""
+    if "sentences_.empty()" in message:
+        return "There is no text to train a tokenizer on: every text was empty, or there were none."
     if match := re.search(r"Vocabulary size too high \(\d+\).*<= (\d+)", message):
-        return (
-            f"vocab_size is {vocab_size}, too large for this text: the largest size that works on it is {match[1]}; "
-            "use that or less, or more text."
-        )
+        size = f"the largest size that works on it is {match[1]}"
+        return f"vocab_size is {vocab_size}, too large for this text: {size}; use that or less, or more text."
     if match := re.search(r"Vocabulary size is smaller than required_chars\. \d+ vs (\d+)", message):
-        return (
-            f"vocab_size is {vocab_size}, too small for this text: its characters alone need {match[1]}; use more, or "
-            "lower character_coverage."
-        )
+        size = f"its characters alone need {match[1]}"
+        return f"vocab_size is {vocab_size}, too small for this text: {size}; use more, or lower character_coverage."
     return f"sentencepiece could not train on this text: {message}"
 
 

@@ -34,82 +34,43 @@ class Range:
         return "must be " + " and ".join(limits or ["finite"])
 
 
-# Models of transformers whose positions begin behind the padding token's id.
-COUNT_FROM_PADDING = ("roberta", "xlm-roberta", "xlm-roberta-xl", "roberta-prelayernorm", "camembert", "mpnet", "esm")
-
-_COUNT, _SHARE, _SEED = Range(least=1), Range(least=0, most=1), Range(least=0, most=2**32 - 1)
-_INNER_SHARE, _NOT_NEGATIVE, _POSITIVE = Range(above=0, below=1), Range(least=0), Range(above=0)
-_DECAY = Range(least=0, below=1)
 # By the names of the flags, those of transformers.TrainingArguments among them. Lists are checked number by number.
 RANGES: dict[str, Range] = {
-    # training
-    "learning_rate": _NOT_NEGATIVE,
-    "weight_decay": _NOT_NEGATIVE,
-    "adam_beta1": _DECAY,
-    "adam_beta2": _DECAY,
-    "adam_epsilon": _NOT_NEGATIVE,
-    "max_grad_norm": _NOT_NEGATIVE,
-    "label_smoothing_factor": _DECAY,
-    "neftune_noise_alpha": _NOT_NEGATIVE,
-    "warmup_steps": _NOT_NEGATIVE,
-    "num_train_epochs": _POSITIVE,
-    "max_steps": Range(least=-1),
-    "per_device_train_batch_size": _COUNT,
-    "per_device_eval_batch_size": _COUNT,
-    "global_batch_size": _COUNT,
-    "gradient_accumulation_steps": _COUNT,
-    "eval_accumulation_steps": _COUNT,
-    "torch_empty_cache_steps": _COUNT,
-    "seed": _SEED,
-    "data_seed": _SEED,
-    "dataloader_num_workers": _NOT_NEGATIVE,
-    "dataloader_prefetch_factor": _COUNT,
-    "save_total_limit": _COUNT,
-    "logging_steps": _POSITIVE,
-    "eval_steps": _POSITIVE,
-    "save_steps": _POSITIVE,
-    "eval_delay": _NOT_NEGATIVE,
-    "ddp_timeout": _COUNT,
-    # data
-    "preprocessing_num_workers": _COUNT,
-    "max_train_samples": _COUNT,
-    "max_eval_samples": _COUNT,
-    "max_predict_samples": _COUNT,
-    "max_tokenizer_samples": _COUNT,
-    "vocab_size": _COUNT,
-    "max_seq_length": Range(least=3),
-    "block_size": Range(least=2),
-    "doc_stride": _NOT_NEGATIVE,
-    "mlm_probability": _INNER_SHARE,
-    "validation_split_percentage": Range(above=0, below=100),
-    "train_val_split": _INNER_SHARE,
-    "n_best_size": _COUNT,
-    "max_answer_length": _COUNT,
-    "null_score_diff_threshold": Range(),
-    "seeds": _SEED,
-    "shuffle_seed": _SEED,
-    "sweep_batch_sizes": _COUNT,
-    "sweep_learning_rates": _NOT_NEGATIVE,
-    "image_size": _COUNT,
-    "crop_pct": Range(above=0, most=1),
-    "crop_scale": Range(above=0, most=1),
-    "horizontal_flip": _SHARE,
-    "switch_prob": _SHARE,
-    "mixup_alpha": _NOT_NEGATIVE,
-    "cutmix_alpha": _NOT_NEGATIVE,
+    name: allowed
+    for allowed, names in {
+        Range(): "null_score_diff_threshold",
+        Range(least=-1): "max_steps",
+        Range(
+            least=0
+        ): "learning_rate weight_decay adam_epsilon max_grad_norm neftune_noise_alpha warmup_steps eval_delay "
+        "dataloader_num_workers doc_stride sweep_learning_rates mixup_alpha cutmix_alpha",
+        Range(above=0): "spatial_lr_multiplier num_train_epochs logging_steps eval_steps save_steps",
+        Range(least=1): "per_device_train_batch_size per_device_eval_batch_size global_batch_size sweep_batch_sizes "
+        "gradient_accumulation_steps eval_accumulation_steps torch_empty_cache_steps dataloader_prefetch_factor "
+        "save_total_limit ddp_timeout preprocessing_num_workers max_train_samples max_eval_samples max_predict_samples "
+        "max_tokenizer_samples vocab_size n_best_size max_answer_length image_size",
+        Range(least=2): "block_size",
+        Range(least=3): "max_seq_length",
+        Range(least=0, most=2**32 - 1): "seed data_seed seeds shuffle_seed",
+        Range(least=0, most=1): "horizontal_flip switch_prob",
+        Range(least=0, below=1): "adam_beta1 adam_beta2 label_smoothing_factor",
+        Range(above=0, most=1): "crop_pct crop_scale",
+        Range(above=0, below=1): "mlm_probability train_val_split",
+        Range(above=0, below=100): "validation_split_percentage",
+    }.items()
+    for name in names.split()
 }
 
 
 def check_ranges(arguments: object):
     """
     Raises:
-        InputError: If a field of a dataclass of flags is out of its range, or the list of a field names a value twice.
+        InputError: If a field of a dataclass of flags is out of its range.
     """
-    for name in (one.name for one in fields(arguments)):
+    for name in RANGES.keys() & {one.name for one in fields(arguments)}:
         value = getattr(arguments, name)
-        values = value if isinstance(value, list) else [value]
-        for number in values:
-            if name in RANGES and isinstance(number, int | float) and number not in RANGES[name]:
+        for number in value if isinstance(value, list) else [value]:
+            if isinstance(number, int | float) and number not in RANGES[name]:
                 raise InputError(f"--{name} {RANGES[name]}, got {number}.")
     if getattr(arguments, "max_steps", None) == 0:
         raise InputError("--max_steps must be at least 1, or -1 to train by --num_train_epochs, got 0.")
@@ -194,6 +155,12 @@ class RunArguments(TrainingArguments):
     global_batch_size: int | None = flag(
         "Samples per optimizer step over all devices; gradient accumulation follows from it, and the batch per "
         "device is lowered if it does not divide it."
+    )
+    spatial_lr_multiplier: float = flag(
+        "Learning rate of the positional weights (W of a gMLP, the relative position biases of bert_relpos) over that "
+        "of all others. Adam moves a weight by about the learning rate a step, which in a short training is too little "
+        "for them; the paper's recipes have 1.",
+        1.0,
     )
     overwrite_output_dir: bool = flag(
         "Start anew: remove the checkpoints and results of an earlier run from --output_dir.",
@@ -321,6 +288,10 @@ class CLMArguments(TextArguments):
         return _sequence_length("block_size", self.block_size, config)
 
 
+# Models of transformers whose positions begin behind the padding token's id.
+COUNT_FROM_PADDING = ("roberta", "xlm-roberta", "xlm-roberta-xl", "roberta-prelayernorm", "camembert", "mpnet", "esm")
+
+
 def _sequence_length(flag: str, length: int | None, config: PreTrainedConfig, default: int | None = None) -> int:
     longest = getattr(config, "max_position_embeddings", None)
     if longest is not None and config.model_type in COUNT_FROM_PADDING:
@@ -354,7 +325,7 @@ class GlueArguments(DataArguments):
     )
     text_column_delimiter: str | None = flag("Join the text columns into one sentence, with this between them.")
     label_column_name: str = flag("The column of the label, or of the labels.", "label")
-    do_regression: bool | None = flag("Labels are numbers to be predicted; by default, if they have fractions.")
+    do_regression: bool = flag("Labels are numbers to be predicted; by default, if they have fractions.")
     metric_name: str | None = flag(
         "Metric to report, and to compare runs by: accuracy, f1, matthews_correlation, spearman or pearson; by "
         "default the task's own."

@@ -1,6 +1,7 @@
 """The output folder of a run: who may write to it, what a run goes on from, and files that are whole or not there."""
 
 import dataclasses
+import errno
 import json
 import logging
 import os
@@ -9,6 +10,7 @@ from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import xxhash
 from transformers import TrainingArguments
 
 from ..data.files import content_hash
@@ -53,10 +55,14 @@ PLACES = {"train_file", "validation_file", "test_file", "train_dir", "validation
 FREE = PLACES | {"do_predict", "max_predict_samples", "test_split_name", "test"}
 # What the runs of a series do not share.
 SWEPT = ("global_batch_size", "learning_rate", "seed")
+# Flags that may name a folder, and what of it counts: not what a run wrote about itself.
+NAMES = ("model_name_or_path", "config_name", "tokenizer_name", "image_processor_name")
+GIVEN = (".json", ".txt", ".model", ".safetensors", ".bin")
+NOT_GIVEN = ("trainer_state.json", "training_args.bin", MANIFEST, SETTINGS, FINISHED)
 # Above this, files are known by name and size: reading them takes minutes.
 LARGEST_HASHED = 8 << 30
 
-_locks: dict[Path, object] = {}
+_locks: dict[str, object] = {}
 
 
 def claim(folder: Path):
@@ -72,7 +78,7 @@ def claim(folder: Path):
         raise InputError(f"--output_dir {folder} is {kind}: name a folder.")
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        key = folder.resolve()
+        key = os.path.realpath(folder)
         if key not in _locks:
             _locks[key] = _lock(folder / LOCK)
     except BlockingIOError as error:
@@ -86,15 +92,15 @@ def claim(folder: Path):
 
 
 def _lock(path: Path) -> object:
-    # Opened for appending, so that a folder of another run is not touched.
     file = open(path, "a")
-    if fcntl is not None:
-        try:
-            # Not flock, which processes that this one has forked would hold on to.
-            fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except PermissionError as error:
-            # What some systems say for "taken".
-            raise BlockingIOError(*error.args) from error
+    try:
+        # Not flock, which processes that this one has forked would hold on to.
+        fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except (OSError, AttributeError) as error:
+        if getattr(error, "errno", None) in (errno.EAGAIN, errno.EACCES):
+            raise BlockingIOError from error
+        # Windows, and some network file systems.
+        logger.warning("%s cannot be locked: see to it that no other run writes there", path.parent)
     return file
 
 
@@ -149,11 +155,12 @@ def run_settings(model_args: BaseModelArguments, data_args: DataArguments, args:
     }
     settings["global_batch_size"] = total_batch_size(args)
     settings["data"] = {split: fingerprint(paths) for split, paths in data_args.files().items()}
-    names = ("model_name_or_path", "config_name", "tokenizer_name", "image_processor_name")
-    folders = {name: Path(getattr(model_args, name, None) or "") for name in names}
+    if data_args.dataset_name is not None and not settings["data"] and Path(data_args.dataset_name).exists():
+        settings["data"]["dataset_name"] = fingerprint([data_args.dataset_name])
+    named = {name: Path(getattr(model_args, name, None) or "") for name in NAMES}
     settings["given"] = {
-        name: content_hash(sorted(path for path in folder.glob("*.json") if path.name != "trainer_state.json"))
-        for name, folder in folders.items()
+        name: fingerprint(sorted(p for p in folder.iterdir() if p.suffix in GIVEN and p.name not in NOT_GIVEN))
+        for name, folder in named.items()
         if folder.name and folder.is_dir()
     }
     # As it is read back.
@@ -167,13 +174,16 @@ def fingerprint(paths: Iterable[str | Path]) -> str:
     Raises:
         InputError: If a file is missing or cannot be read.
     """
-    files = []
+    files, names = [], []
     try:
         for path in map(Path, paths):
-            files += sorted(one for one in path.rglob("*") if one.is_file()) if path.is_dir() else [path]
+            found = sorted(one for one in path.rglob("*") if one.is_file()) if path.is_dir() else [path]
+            files += found
+            # The name of a file does not count, but that of a class does.
+            names += [str(one.relative_to(path)) for one in found]
         size = sum(path.stat().st_size for path in files)
         if size <= LARGEST_HASHED:
-            return content_hash(files)
+            return f"{content_hash(files)} {xxhash.xxh3_64_hexdigest(json.dumps(names).encode())}"
         return f"{len(files)} files of {size} bytes, last changed {max(path.stat().st_mtime_ns for path in files)}"
     except FileNotFoundError as error:
         raise InputError(f"There is no file {error.filename}.") from error
@@ -192,8 +202,12 @@ def changes(earlier: dict, now: dict, free: Collection[str] = FREE) -> list[str]
             parts = [part for part in sorted({*before, *after} - free) if before.get(part) != after.get(part)]
             if not parts:
                 continue
-            title = {"data": "the {} data are", "given": "what is in --{} is", "training_rows": "the training rows are"}
-            found.append(" and ".join({title[name].format(part): None for part in parts}) + " not what they were")
+            title = {
+                "data": "the {} data have",
+                "given": "what is in --{} has",
+                "training_rows": "the training rows have",
+            }
+            found += list({f"{title[name].format(part)} changed": None for part in parts})
         elif before != after:
             found.append(f"{name} was {_short(before)} and is {_short(after)}")
     return found
@@ -250,6 +264,11 @@ def resume_point(args: RunArguments, settings: dict) -> str | None:
             if args.overwrite_output_dir:
                 clear(folder)
         check_unfinished(folder)
+        if not args.do_train and (folder / SETTINGS).is_file():
+            if any(folder.glob("checkpoint-*")):
+                raise InputError(f"{folder} holds a run that was cut off: finish it, or choose another --output_dir.")
+            # Of a training that never began: the results to come are not its own.
+            (folder / SETTINGS).unlink()
         if args.do_train:
             checkpoint = checkpoint_to_resume(args)
         if checkpoint is not None:

@@ -2,7 +2,6 @@
 
 import csv
 import io
-import itertools
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
@@ -44,28 +43,23 @@ def classification_metrics(
     names: Iterable[str], config: PreTrainedConfig
 ) -> Callable[[EvalPrediction], dict[str, float]]:
     """
-    `compute_metrics` for Trainer.
-
-    Args:
-        names: Modules of hf_gmlp/metrics.
-        config: The model's, with its labels. Of two classes F1 is that of the second, of more it is the mean over all.
-            Where a row may have several labels, F1 is that of all decisions, and accuracy the share of right rows.
+    `compute_metrics` for Trainer, of some modules of hf_gmlp/metrics. Of two classes F1 is that of the second, of more
+    it is the mean over all. Where a row may have several, F1 is that of all decisions, and accuracy the share of right
+    rows.
     """
     metrics = {name: load_metric(name) for name in names}
     several = config.problem_type == CLASSES
-    options = {"f1": {"average": "binary" if several or config.num_labels == 2 else "macro"}}
+    average = {"average": "binary" if several or config.num_labels == 2 else "macro"}
 
     def compute(prediction: EvalPrediction) -> dict[str, float]:
         values, truth = predicted(prediction.predictions, config.problem_type), prediction.label_ids
         results = {}
         for name, metric in metrics.items():
-            pair = (values, truth)
-            if several:
-                right = (values == truth).all(axis=1).astype(int)
-                pair = (
-                    (right, np.ones_like(right)) if name == "accuracy" else (values.ravel(), truth.ravel().astype(int))
-                )
-            results |= metric.compute(predictions=pair[0], references=pair[1], **options.get(name, {}))
+            if several and name == "accuracy":
+                results[name] = float((values == truth).all(axis=1).mean())
+                continue
+            options = average if name == "f1" else {}
+            results |= metric.compute(predictions=values.ravel(), references=truth.ravel(), **options)
         return results
 
     return compute
@@ -118,38 +112,26 @@ def validation_sets(datasets: Mapping[str, Dataset]) -> Dataset | dict[str, Data
 
 
 def metric_keys(names: Iterable[str], splits: Iterable[str]) -> list[str]:
-    """
-    What an evaluation reports, and runs may be compared by: each metric of each validation split, and the loss.
-
-    Args:
-        splits: Names as "validation" or "validation_matched".
-    """
+    """What an evaluation reports, and runs may be compared by: each metric of each validation split, and the loss."""
     prefixes = [split.replace("validation", "eval", 1) for split in splits if split.startswith("validation")]
-    return [f"{prefix}_{name}" for prefix, name in itertools.product(prefixes, (*names, "loss"))]
+    return [f"{prefix}_{name}" for prefix in prefixes for name in (*names, "loss")]
 
 
 def main_metric(args: RunArguments, keys: list[str], chosen: str | None = None) -> str | None:
     """
-    The metric that runs are compared by: --metric_for_best_model, or the first; None without validation data.
-
-    Args:
-        keys: Of `metric_keys`.
-        chosen: --metric_name.
+    The metric of `metric_keys` that runs are compared by: --metric_for_best_model, or the first; None without any.
 
     Raises:
-        InputError: If --metric_for_best_model is none of the metrics, or another one than was chosen.
+        InputError: If --metric_for_best_model is none of them, or another one than was `chosen` by --metric_name.
     """
     if not keys or args.metric_for_best_model is None:
         return keys[0] if keys else None
     wanted = f"eval_{args.metric_for_best_model.removeprefix('eval_')}"
-    if wanted not in keys:
+    possible = [key for key in keys if chosen is None or key.endswith(f"_{chosen}")]
+    if wanted not in possible:
+        why = f" where --metric_name is {chosen}" if chosen else ""
         raise InputError(
-            f"--metric_for_best_model (of --load_best_model_at_end: {args.metric_for_best_model}) must be one of "
-            f"{', '.join(keys)}."
-        )
-    if chosen is not None and not wanted.endswith(f"_{chosen}"):
-        raise InputError(
-            f"--metric_name {chosen} and --metric_for_best_model {args.metric_for_best_model} (which "
-            f"--load_best_model_at_end makes the loss) must be the same: give both."
+            f"--metric_for_best_model {args.metric_for_best_model} (which --load_best_model_at_end makes the loss) "
+            f"must be one of {', '.join(possible)}{why}."
         )
     return wanted

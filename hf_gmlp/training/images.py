@@ -3,7 +3,6 @@
 import logging
 from collections.abc import Callable
 
-import numpy as np
 import torch
 from huggingface_hub.errors import StrictDataclassError
 from torch.nn import functional as F
@@ -20,7 +19,8 @@ from transformers.modeling_outputs import ImageClassifierOutput
 
 from ..data.labels import draw_classifier
 from ..data.processor import evaluation_processor, processor_size
-from ..errors import InputError, hub_reason
+from ..errors import InputError
+from ..loading import reason
 from ..metrics import load_metric
 from ..models.configuration_gmlp import GMLPVisionConfig, as_pair
 from .arguments import ImageModelArguments
@@ -34,30 +34,21 @@ TIMM = "timm/"
 
 def load_image_config(arguments: ImageModelArguments, size: tuple[int, int] | None) -> PreTrainedConfig:
     """
-    The config that the arguments ask for, as `load_config`; new models of timm go by the name "timm/...", such as
-    "timm/resmlp_12_224", and then the overrides are arguments of `timm.create_model`.
-
-    Args:
-        size: Height and width in pixels of the images; the config's own if None.
+    The config that the arguments ask for, for images of a `size` [height, width] in pixels if there is one. New models
+    of timm go by names such as "timm/resmlp_12_224", and the overrides are then arguments of `timm.create_model`.
 
     Raises:
-        InputError: As `load_config`; or if timm has no such model or the size does not fit; or if a checkpoint other
-            than a gMLP's would have to be resized.
+        InputError: As `load_config`; or if timm has no such model, the size does not fit, or a checkpoint other than a
+            gMLP's would have to be resized.
     """
     if arguments.model_name_or_path is None and arguments.config_name.startswith(TIMM):
         return _timm_config(arguments, size)
     if arguments.model_name_or_path is None and size is not None:
         return load_config(arguments, image_size=size[0] if size[0] == size[1] else list(size))
     config = load_config(arguments)
-    if size is not None:
-        _check_resizing(config, size)
-    return config
-
-
-def _check_resizing(config: PreTrainedConfig, size: tuple[int, int]):
-    """Whether a checkpoint can take images of another size, before the images are read."""
-    if not hasattr(config, "image_size") or size == image_size(config):
-        return
+    if size is None or not hasattr(config, "image_size") or size == image_size(config):
+        return config
+    # Whether a checkpoint can take images of another size is known before they are read.
     if not isinstance(config, GMLPVisionConfig):
         raise InputError(
             f"--image_size {size[0]} {size[1]}: {config.name_or_path} is a {config.model_type} for images of "
@@ -67,6 +58,7 @@ def _check_resizing(config: PreTrainedConfig, size: tuple[int, int]):
         type(config)(**(config.to_dict() | {"image_size": list(size)}))
     except StrictDataclassError as error:
         raise InputError(f"--image_size {size[0]} {size[1]}: {error.__cause__ or error}") from error
+    return config
 
 
 def _timm_config(arguments: ImageModelArguments, size: tuple[int, int] | None) -> TimmWrapperConfig:
@@ -74,7 +66,7 @@ def _timm_config(arguments: ImageModelArguments, size: tuple[int, int] | None) -
         import timm
     except ImportError as error:
         raise InputError(f"{arguments.config_name} needs timm: pip install timm.") from error
-    name = arguments.config_name.removeprefix(TIMM)
+    name = arguments.config_name.removeprefix(TIMM).partition(".")[0]
     if not timm.is_model(name):
         raise InputError(f"timm {timm.__version__} has no model {name!r}; timm.list_models() lists what it has.")
     given = parse_overrides(arguments.config_overrides or "")
@@ -83,28 +75,26 @@ def _timm_config(arguments: ImageModelArguments, size: tuple[int, int] | None) -
     for model_args in tries:
         try:
             with torch.device("meta"):
-                timm.create_model(name.partition(".")[0], **model_args)
-        except TypeError as error:
-            fault = error
-        except (ValueError, AssertionError, RuntimeError) as error:
-            raise InputError(f"timm's {name} cannot be made with {model_args}: {error}") from error
-        else:
-            return TimmWrapperConfig(architecture=name.partition(".")[0], model_args=model_args or None)
-    raise InputError(f"timm's {name} does not take {arguments.config_overrides}: {fault}")
+                timm.create_model(name, **model_args)
+            break
+        except (TypeError, ValueError, AssertionError, RuntimeError) as error:
+            if not isinstance(error, TypeError) or model_args is given:
+                raise InputError(f"timm's {name} cannot be made with {model_args}: {error}") from error
+    return TimmWrapperConfig(architecture=name, model_args=model_args or None)
 
 
 def image_size(config: PreTrainedConfig, processor: BaseImageProcessor | None = None) -> tuple[int, int]:
     """Height and width in pixels that a model takes: what its config says, else its processor, else timm, else 224."""
     size = getattr(config, "image_size", None)
-    if size is None and isinstance(config, TimmWrapperConfig):
-        import timm
-
+    if isinstance(config, TimmWrapperConfig):
         size = (config.model_args or {}).get("img_size")
-        if size is None and processor is None:
-            size = timm.get_pretrained_cfg(config.architecture).input_size[1:]
     if size is None and processor is not None:
         size = processor_size(processor)
-    return as_pair(224 if size is None else size)
+    elif size is None and isinstance(config, TimmWrapperConfig):
+        import timm
+
+        size = timm.get_pretrained_cfg(config.architecture).input_size[1:]
+    return as_pair(size or 224)
 
 
 def patch_size(config: PreTrainedConfig) -> tuple[int, int]:
@@ -116,13 +106,8 @@ def load_processor(
     arguments: ImageModelArguments, config: PreTrainedConfig, size: tuple[int, int] | None, crop_pct: float | None
 ) -> BaseImageProcessor:
     """
-    The image processor of the checkpoint, or the one that was named; for a new model, another size or another
-    `crop_pct` a new one, by `evaluation_processor`, with mean, standard deviation and `crop_pct` of what was loaded,
-    else 0.5 and 0.875.
-
-    Args:
-        size: Height and width in pixels that were asked for.
-        crop_pct: Share of the shorter side that is kept.
+    The image processor of the checkpoint, or the one that was named; for a new model, or if another size in pixels or
+    `crop_pct` is asked for, an `evaluation_processor` with mean, standard deviation and `crop_pct` of what was loaded.
 
     Raises:
         InputError: If there is no processor where one was named.
@@ -132,13 +117,13 @@ def load_processor(
         try:
             processor = AutoImageProcessor.from_pretrained(
                 name,
-                revision=arguments.model_revision if arguments.image_processor_name is None else "main",
+                revision="main" if arguments.image_processor_name else arguments.model_revision,
                 **arguments.hub_options(),
             )
         except Exception as error:
+            why = reason(name, "preprocessor_config.json", error)
             raise InputError(
-                f"The image processor of {name} cannot be opened: {hub_reason(error)}. Name one by "
-                f"--image_processor_name."
+                f"The image processor of {name} cannot be opened: {why}. Name one by --image_processor_name."
             ) from error
     made = size or image_size(config, processor)
     if processor is not None and crop_pct is None and processor_size(processor) == made:
@@ -162,13 +147,8 @@ def load_image_model(
     new_classifier: bool = False,
 ) -> PreTrainedModel:
     """
-    The checkpoint as an image classifier, or a new one.
-
-    Args:
-        config: With the classes of the data.
-        size: Height and width in pixels; a gMLP checkpoint of another size is resized.
-        train: As for `open_checkpoint`.
-        new_classifier: Give a checkpoint a new classifier.
+    The checkpoint as an image classifier of the config's classes, or a new one. A gMLP checkpoint is resized to the
+    `size` in pixels, and gets a new classifier if that is asked for.
 
     Raises:
         InputError: As `open_checkpoint`, or if no model can be made of the config.
@@ -176,27 +156,21 @@ def load_image_model(
     if arguments.model_name_or_path is None:
         model = new_model(AutoModelForImageClassification, arguments, config)
         if isinstance(config, TimmWrapperConfig):
-            _initialize_as_timm(model)
+            # transformers' wrapper draws all linear layers anew, as if only the classifier could be new, and so undoes
+            # what a timm model starts from: the spatial weights of its gMLP near zero and their biases at one, say.
+            import timm
+
+            fresh = timm.create_model(config.architecture, num_classes=config.num_labels, **(config.model_args or {}))
+            model.timm_model.load_state_dict(fresh.state_dict())
         return model
     options = {"train": train, "new_classifier": new_classifier}
     model, _ = open_checkpoint(AutoModelForImageClassification, arguments, config, **options)
     if new_classifier:
         draw_classifier(model)
-    if size is None or size == image_size(config) or not hasattr(config, "image_size"):
-        return model
-    model.resize_image_size(size)
-    logger.info("Resized to %d x %d pixels: %d tokens", *size, model.config.max_position_embeddings)
+    if size is not None and hasattr(config, "image_size") and size != image_size(config):
+        model.resize_image_size(size)
+        logger.info("Resized to %d x %d pixels: %d tokens", *size, model.config.max_position_embeddings)
     return model
-
-
-def _initialize_as_timm(model: PreTrainedModel):
-    # transformers' wrapper draws all linear layers anew, as if only the classifier could be new, and so undoes what a
-    # timm model starts from: the spatial weights of its gMLP near zero and their biases at one, for example.
-    import timm
-
-    config = model.config
-    fresh = timm.create_model(config.architecture, num_classes=config.num_labels, **(config.model_args or {}))
-    model.timm_model.load_state_dict(fresh.state_dict())
 
 
 def classification_loss(label_smoothing: float = 0.0) -> Callable[..., torch.Tensor]:
@@ -206,9 +180,7 @@ def classification_loss(label_smoothing: float = 0.0) -> Callable[..., torch.Ten
     """
 
     def compute(
-        outputs: ImageClassifierOutput,
-        labels: torch.Tensor,
-        num_items_in_batch: torch.Tensor | int | None = None,
+        outputs: ImageClassifierOutput, labels: torch.Tensor, num_items_in_batch: torch.Tensor | int | None = None
     ) -> torch.Tensor:
         logits = outputs["logits"].float()
         smoothing = label_smoothing if torch.is_grad_enabled() else 0.0
@@ -239,9 +211,7 @@ def accuracy_metrics() -> Callable[[EvalPrediction], dict[str, float]]:
         ranked, labels = prediction.predictions, prediction.label_ids
         results = metric.compute(predictions=ranked[:, 0], references=labels)
         if ranked.shape[1] == 5:
-            among = (ranked == labels[:, None]).any(axis=1)
-            best = np.where(among, labels, ranked[:, 0])
-            results["top5_accuracy"] = metric.compute(predictions=best, references=labels)["accuracy"]
+            results["top5_accuracy"] = float((ranked == labels[:, None]).any(axis=1).mean())
         return results
 
     return compute

@@ -46,11 +46,7 @@ class MaskedLanguageModelMetrics:
     """
 
     def __init__(self):
-        self._reset()
-
-    def _reset(self):
-        self.loss = self.right = 0.0
-        self.tokens = 0
+        self.loss = self.right = self.tokens = 0
 
     def __call__(self, prediction: EvalPrediction, compute_result: bool) -> dict[str, float] | None:
         losses, right = prediction.predictions
@@ -63,7 +59,7 @@ class MaskedLanguageModelMetrics:
         if self.tokens == 0:
             raise InputError("The evaluation had no token to predict, and has no result: give more validation text.")
         loss, accuracy, tokens = self.loss / self.tokens, self.right / self.tokens, self.tokens
-        self._reset()
+        self.loss = self.right = self.tokens = 0
         # exp overflows past 709 nats, where the number means nothing any more.
         return {
             "token_loss": loss,

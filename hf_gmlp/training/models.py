@@ -41,8 +41,9 @@ def load_config(arguments: BaseModelArguments, **fields) -> PreTrainedConfig:
     Raises:
         InputError: If there is no such config, or an override does not fit it or the checkpoint's weights.
     """
-    name = arguments.model_name_or_path or arguments.config_name
-    if arguments.model_name_or_path is None and name in PRESETS:
+    new, overrides = arguments.model_name_or_path is None, arguments.config_overrides or ""
+    name = arguments.config_name if new else arguments.model_name_or_path
+    if new and name in PRESETS:
         name = str(preset_path(name))
     try:
         config = AutoConfig.from_pretrained(
@@ -55,31 +56,28 @@ def load_config(arguments: BaseModelArguments, **fields) -> PreTrainedConfig:
     except StrictDataclassError as error:
         raise InputError(f"The config of {name} is not valid: {error.__cause__ or error}") from error
     except Exception as error:
-        flag = "config_name" if arguments.model_name_or_path is None else "model_name_or_path"
-        also = "; hf-gmlp presets lists the presets" if flag == "config_name" else ""
+        flag, also = ("config_name", "; hf-gmlp presets lists the presets") if new else ("model_name_or_path", "")
         raise InputError(f"--{flag} {name}: {reason(name, 'config.json', error)}{also}.") from error
-    if arguments.model_name_or_path is None:
+    if new:
         # A new model comes from nowhere: not from the preset's folder.
         config.name_or_path = ""
     original = copy.deepcopy(config)
-    for key, value in parse_overrides(arguments.config_overrides or "").items():
-        if not hasattr(config, key) or key.startswith("_") or key == "model_type" or callable(getattr(config, key)):
-            raise InputError(f"--config_overrides names {key!r}, which a {type(config).__name__} does not have.")
-        try:
-            setattr(config, key, value)
-        except (StrictDataclassError, TypeError, ValueError, AttributeError) as error:
-            raise InputError(f"--config_overrides {key}={value}: {error.__cause__ or error}") from error
     try:
+        for key, value in parse_overrides(overrides).items():
+            if not hasattr(config, key) or key.startswith("_") or key == "model_type" or callable(getattr(config, key)):
+                raise InputError(f"--config_overrides names {key!r}, which a {type(config).__name__} does not have.")
+            setattr(config, key, value)
         config.validate()
-    except StrictDataclassError as error:
-        changes = arguments.config_overrides or ",".join(f"{key}={value}" for key, value in fields.items())
+    except InputError:
+        raise
+    except (StrictDataclassError, TypeError, ValueError, AttributeError) as error:
+        changes = overrides or ",".join(f"{key}={value}" for key, value in fields.items())
         raise InputError(f"--config_overrides {changes}: {error.__cause__ or error}") from error
-    if arguments.config_overrides and arguments.model_name_or_path is not None:
-        if weight_shapes(config, arguments) != weight_shapes(original, arguments):
-            raise InputError(
-                f"--config_overrides {arguments.config_overrides} does not fit the weights of {name}: of a checkpoint, "
-                f"only what leaves their shapes as they are can be changed, such as hidden_dropout_prob."
-            )
+    if overrides and not new and weight_shapes(config, arguments) != weight_shapes(original, arguments):
+        raise InputError(
+            f"--config_overrides {overrides} does not fit the weights of {name}: of a checkpoint, change only what "
+            f"leaves their shapes as they are, such as hidden_dropout_prob."
+        )
     return config
 
 
@@ -103,18 +101,14 @@ def load_tokenizer(
     `texts` into the output folder, or taken from there when a run goes on; or it is the one of bytes, if `byte_level`.
 
     Raises:
-        InputError: If there is no such tokenizer, the texts do not suffice for one, or it is not the one of bytes where
-            that is asked for.
+        InputError: If there is no such tokenizer, the texts do not suffice for one, or it is not that of `byte_level`.
     """
     name = arguments.tokenizer_name or arguments.model_name_or_path
     if name is not None:
         revision = "main" if arguments.tokenizer_name is not None else arguments.model_revision
         tokenizer = open_tokenizer(name, revision=revision, **arguments.hub_options())
         if byte_level and tokenizer.get_vocab() != byte_tokenizer().get_vocab():
-            raise InputError(
-                f"The tokenizer of {name} is not the one of --byte_level: leave that out, or take a model that was "
-                f"trained with it."
-            )
+            raise InputError(f"The tokenizer of {name} is not the one of --byte_level: leave that out.")
         return tokenizer
     if byte_level:
         return byte_tokenizer(max_length)
@@ -151,8 +145,7 @@ def load_model(
         train, new_classifier: As for `open_checkpoint`.
 
     Raises:
-        InputError: If there is no such model of the config's type, a checkpoint's vocabulary is too small for the
-            tokenizer, its padding token is another, or as `open_checkpoint`.
+        InputError: If there is no such model of the config's type, or as `check_vocabulary` and `open_checkpoint`.
     """
     if type(config) not in auto_class._model_mapping and not arguments.trust_remote_code:
         task = auto_class.__name__.removeprefix("AutoModelFor")
@@ -160,10 +153,8 @@ def load_model(
     if arguments.model_name_or_path is not None:
         check_vocabulary(config, tokenizer, arguments.model_name_or_path)
         return open_checkpoint(auto_class, arguments, config, train=train, new_classifier=new_classifier)[0]
-    config.vocab_size = len(tokenizer)
-    config.pad_token_id = tokenizer.pad_token_id
-    config.bos_token_id = tokenizer.cls_token_id
-    config.eos_token_id = tokenizer.sep_token_id
+    config.vocab_size, config.pad_token_id = len(tokenizer), tokenizer.pad_token_id
+    config.bos_token_id, config.eos_token_id = tokenizer.cls_token_id, tokenizer.sep_token_id
     if auto_class is AutoModelForCausalLM:
         # One token between documents, from which a text begins and by which it ends.
         config.bos_token_id = config.eos_token_id = end_of_text(tokenizer)
@@ -190,17 +181,11 @@ def open_checkpoint(
     new_classifier: bool = False,
 ) -> tuple[PreTrainedModel, list[str]]:
     """
-    The checkpoint as `auto_class`, by `open_model`; its weights are in float32 if it will be trained.
+    What `open_model` gives of the checkpoint as `auto_class`, with its errors.
 
     Args:
-        train: Whether the model will be trained: only then may it have a new head.
+        train: Whether the model will be trained: only then may it have a new head, and its weights are in float32.
         new_classifier: Whether the head may be new because it has another size.
-
-    Returns:
-        The model, and the names of the weights that are new because the checkpoint's have another shape.
-
-    Raises:
-        InputError: As `open_model`.
     """
     return open_model(
         auto_class,
@@ -220,15 +205,12 @@ def check_vocabulary(config: PreTrainedConfig, tokenizer: PreTrainedTokenizerBas
         InputError: If the tokenizer has more tokens than the checkpoint `name` has embeddings, or pads with another.
     """
     if len(tokenizer) > config.vocab_size:
-        raise InputError(
-            f"The tokenizer has {len(tokenizer)} tokens and the model {name} has embeddings for {config.vocab_size}: "
-            f"take the tokenizer that belongs to the model."
-        )
-    if None not in (config.pad_token_id, tokenizer.pad_token_id) and config.pad_token_id != tokenizer.pad_token_id:
-        raise InputError(
-            f"The tokenizer pads with token {tokenizer.pad_token_id} and the model {name} with {config.pad_token_id}: "
-            f"take the tokenizer that belongs to the model."
-        )
+        fault = f"has {len(tokenizer)} tokens and the model {name} has embeddings for {config.vocab_size}"
+    elif None not in (config.pad_token_id, tokenizer.pad_token_id) and config.pad_token_id != tokenizer.pad_token_id:
+        fault = f"pads with token {tokenizer.pad_token_id} and the model {name} with {config.pad_token_id}"
+    else:
+        return
+    raise InputError(f"The tokenizer {fault}: take the tokenizer that belongs to the model.")
 
 
 def check_pretraining(config: PreTrainedConfig, name: str, do_train: bool):
@@ -262,6 +244,6 @@ def check_causal(model: PreTrainedModel):
     model.train(training)
     if (before - after).abs().max() > 1e-6 * before.abs().max():
         raise InputError(
-            f"A {type(model).__name__} of this config sees later tokens and cannot predict them: take a causal model, "
-            f"such as a gMLP or GPT-2; a BERT is one by --config_overrides is_decoder=true."
+            f"A {type(model).__name__} of this config sees later tokens: take a causal model, such as a gMLP or GPT-2; "
+            f"a BERT is one by --config_overrides is_decoder=true."
         )

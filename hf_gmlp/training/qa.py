@@ -33,10 +33,6 @@ class Span(NamedTuple):
         return self.start_logit + self.end_logit
 
 
-# For a context that has nothing but white space.
-NOTHING = Span(0, 0, 0.0, 0.0)
-
-
 @dataclass
 class Decoded:
     """The answers to one question."""
@@ -67,8 +63,7 @@ def best_spans(
     one of the best starts and end at one of the best ends.
 
     Args:
-        start_logits: [c], of the tokens of context alone.
-        end_logits: [c]
+        start_logits, end_logits: [c], of the tokens of context alone.
         offsets: The characters [start, end) of each; a span neither starts nor ends with a token that has none.
         max_answer_length: In tokens.
     """
@@ -82,16 +77,15 @@ def best_spans(
     # [c, width]: row i, column k is the span of tokens i to i + k.
     scores = starts[:, None] + np.lib.stride_tricks.sliding_window_view(ends, width)
     flat = scores.ravel()
-    least = np.partition(flat, flat.size - n_best_size)[flat.size - n_best_size] if n_best_size < flat.size else -np.inf
-    chosen = np.flatnonzero(flat >= least)
+    # To sort all of them takes ten times as long.
+    least = np.partition(flat, -n_best_size)[-n_best_size] if n_best_size < flat.size else -np.inf
+    chosen = np.flatnonzero((flat >= least) & np.isfinite(flat))
     # Of equal scores the first and shortest span comes first.
-    chosen = chosen[np.argsort(-flat[chosen], kind="stable")][:n_best_size]
-    spans = []
-    for index in chosen[np.isfinite(flat[chosen])].tolist():
-        first, extra = divmod(index, width)
-        last = first + extra
-        spans.append(Span(offsets[first][0], offsets[last][1], float(starts[first]), float(ends[last])))
-    return spans
+    firsts, extra = np.divmod(chosen[np.argsort(-flat[chosen], kind="stable")][:n_best_size], width)
+    return [
+        Span(offsets[first][0], offsets[last][1], float(starts[first]), float(ends[last]))
+        for first, last in zip(firsts, firsts + extra)
+    ]
 
 
 def decode(
@@ -113,39 +107,34 @@ def decode(
     Args:
         contexts: One for each question.
         windows: Rows of `make_windows`, "question_index" pointing into `contexts`.
-        start_logits: For each window [m], as long as the window or, where it is padded, longer.
-        end_logits: Likewise.
+        start_logits, end_logits: For each window [m], as long as the window or, where it is padded, longer.
         version_2_with_negative: Whether there may be no answer.
 
     Raises:
         InputError: If a logit is not a finite number.
     """
-    spans: list[dict[tuple[int, int], Span]] = [{} for _ in contexts]
-    nulls: list[Span | None] = [None] * len(contexts)
+    spans: list[list[Span]] = [[] for _ in contexts]
+    nulls: list[list[Span]] = [[] for _ in contexts]
     for window, start, end in zip(windows, start_logits, end_logits, strict=True):
         question, first, offsets = window["question_index"], window["context_start"], window["offsets"]
         tokens = slice(first, first + len(offsets))
-        for span in best_spans(
-            start[tokens], end[tokens], offsets, n_best_size=n_best_size, max_answer_length=max_answer_length
-        ):
-            # The same words in two windows are one answer.
-            place = span.start, span.end
-            if place not in spans[question] or span.score > spans[question][place].score:
-                spans[question][place] = span
         null = Span(0, 0, float(start[window["cls_index"]]), float(end[window["cls_index"]]))
         if not np.isfinite([*start[tokens], *end[tokens], null.score]).all():
-            raise InputError(
-                "The model's logits are not finite numbers, since its training diverged or its weights are damaged: "
-                "train it with a lower learning rate, or take an earlier checkpoint."
-            )
-        if nulls[question] is None or null.score < nulls[question].score:
-            nulls[question] = null
+            raise InputError("The model's logits are not finite numbers: lower the learning rate of its training.")
+        nulls[question].append(null)
+        spans[question] += best_spans(
+            start[tokens], end[tokens], offsets, n_best_size=n_best_size, max_answer_length=max_answer_length
+        )
 
     decoded = []
-    for context, candidates, null in zip(contexts, spans, nulls):
-        ranked = sorted(candidates.values(), key=lambda span: -span.score) or [NOTHING]
+    for context, candidates, none in zip(contexts, spans, nulls):
+        candidates.sort(key=lambda span: -span.score)
+        # The same words in two windows are one answer; a context of white space has none.
+        places = {(span.start, span.end): span for span in reversed(candidates)}
+        ranked = [span for span in candidates if places[span.start, span.end] is span] or [Span(0, 0, 0.0, 0.0)]
         best, ranked, null_odds = ranked[0], ranked[:n_best_size], None
         if version_2_with_negative:
+            null = min(none, key=lambda span: span.score)
             null_odds = null.score - best.score
             ranked = sorted([*ranked, null], key=lambda span: -span.score)[:n_best_size]
             # Its score is wanted, however low.
@@ -164,8 +153,8 @@ class AnswerMetrics:
     Decodes and scores an evaluation; `Trainer` calls it as `compute_metrics`. `decoded` keeps the last answers.
 
     Scores are exact match and F1 by SQuAD's official rules; of v2, also by question kind, and with the threshold that
-    would have been best. That is searched with the best span of every question. The official script searches among the
-    answers in predictions.json, where a threshold has already taken answers away that it cannot bring back.
+    would have been best. The official script searches that among the answers in predictions.json, from which a
+    threshold has already taken some away; here it is searched with the best span of every question.
 
     Args:
         questions: What `load_questions` gave.
@@ -213,19 +202,19 @@ class AnswerMetrics:
     def write(self, args: "TrainingArguments", prefix: str):
         """
         Writes the last answers into the output folder, in one process alone: {prefix}_predictions.json (question id ->
-        answer, what the official scripts read), {prefix}_nbest_predictions.json and, where there may be no answer,
-        {prefix}_null_odds.json.
+        answer, as the official scripts read), _nbest_predictions.json and, if there may be no answer, _null_odds.json.
         """
         from .folder import write_text
 
-        answers = dict(zip(self.questions["id"], self.decoded)) if args.should_save else {}
+        if not args.should_save:
+            return
         contents = {
-            "predictions": {key: one.answer(self.threshold) for key, one in answers.items()},
-            "nbest_predictions": {key: one.nbest for key, one in answers.items()},
-            "null_odds": {key: one.null_odds for key, one in answers.items() if self.negative},
+            "predictions": [one.answer(self.threshold) for one in self.decoded],
+            "nbest_predictions": [one.nbest for one in self.decoded],
         }
+        if self.negative:
+            contents["null_odds"] = [one.null_odds for one in self.decoded]
+        Path(args.output_dir).mkdir(parents=True, exist_ok=True)
         for name, content in contents.items():
-            if content:
-                Path(args.output_dir).mkdir(parents=True, exist_ok=True)
-                text = json.dumps(content, indent=2, ensure_ascii=False) + "\n"
-                write_text(Path(args.output_dir, f"{prefix}_{name}.json"), text)
+            text = json.dumps(dict(zip(self.questions["id"], content)), indent=2, ensure_ascii=False) + "\n"
+            write_text(Path(args.output_dir, f"{prefix}_{name}.json"), text)

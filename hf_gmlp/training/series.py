@@ -1,8 +1,6 @@
 """Many runs of one script in one call: a folder for each, their comparison, and the best."""
 
-import csv
 import dataclasses
-import io
 import itertools
 import json
 import math
@@ -31,15 +29,17 @@ def plan_runs(
     if args.push_to_hub or args.resume_from_checkpoint is not None:
         raise InputError("--push_to_hub and --resume_from_checkpoint are for a single run: choose one first.")
     shared = run_settings(model_args, data_args, args)
+    lists = {
+        "global_batch_size": data_args.sweep_batch_sizes,
+        "learning_rate": data_args.sweep_learning_rates,
+        "seed": data_args.seeds,
+    }
+    lists = {name: values for name, values in lists.items() if values}
     runs: dict[Path, tuple[RunArguments, dict]] = {}
-    for batch_size, learning_rate, seed in itertools.product(
-        data_args.sweep_batch_sizes or [None], data_args.sweep_learning_rates or [None], data_args.seeds or [None]
-    ):
-        given = {"global_batch_size": batch_size, "learning_rate": learning_rate, "seed": seed}
-        given = {name: value for name, value in given.items() if value is not None}
-        setting = [f"batch-{batch_size}"] if batch_size is not None else []
-        setting += [f"lr-{learning_rate:g}"] if learning_rate is not None else []
-        folder = Path(args.output_dir, "-".join(setting), *([f"seed-{seed}"] if seed is not None else []))
+    for given in (dict(zip(lists, values)) for values in itertools.product(*lists.values())):
+        names = {"global_batch_size": "batch-{}", "learning_rate": "lr-{:g}", "seed": "seed-{}"}
+        *setting, seed = (names[name].format(given[name]) if name in given else "" for name in names)
+        folder = Path(args.output_dir, "-".join(filter(None, setting)), seed)
         if folder in runs:
             raise InputError(f"Two of the runs would be in {folder}: give learning rates of at most six digits.")
         try:
@@ -47,20 +47,14 @@ def plan_runs(
         except ValueError as error:
             raise InputError(str(error)) from error
         settings = shared | given | {"global_batch_size": total_batch_size(run)}
-        if not args.overwrite_output_dir:
-            _check_earlier(folder, settings)
+        # A finished run will not be made again: it must be the one that is asked for.
+        if is_finished(run):
+            earlier = read_settings(folder)
+            if earlier is None:
+                raise InputError(f"{folder} holds a finished run of another command. Choose another --output_dir.")
+            check_same(folder, earlier, settings, free=PLACES)
         runs[folder] = run, settings
     return list(runs.values())
-
-
-def _check_earlier(folder: Path, settings: dict):
-    """Whether a finished run, which will not be made again, is the run that is asked for."""
-    if not (folder / FINISHED).is_file():
-        return
-    earlier = read_settings(folder)
-    if earlier is None:
-        raise InputError(f"{folder} holds a finished run of another command. Choose another --output_dir.")
-    check_same(folder, earlier, settings, free=PLACES)
 
 
 def is_series(data_args: GlueArguments) -> bool:
@@ -127,25 +121,18 @@ def report_series(args: RunArguments, rows: list[dict], metric: str) -> dict:
     folder = Path(args.output_dir)
     summary = {"metric": metric, "best": best, "settings": rows}
     write_text(folder / "summary.json", json.dumps(summary, indent=2) + "\n")
-    lines = io.StringIO()
-    writer = csv.writer(lines, lineterminator="\n")
-    names = [f"{key}_{value}" for key, values in best["metrics"].items() for value in values]
-    writer.writerow(["batch_size", "learning_rate", "runs", *names])
-    for row in rows:
-        numbers = [number for values in row["metrics"].values() for number in values.values()]
-        writer.writerow([row["batch_size"], row["learning_rate"], len(row["seeds"]), *numbers])
-    write_text(folder / "summary.csv", lines.getvalue())
-
-    # The loss is in the files.
-    shown = [key for key in best["metrics"] if not key.endswith("loss") or key == metric]
-    table = [["", "batch", "learning rate", "runs", *shown]]
-    for row in rows:
-        cells = ["{median:.4f} ({min:.4f} to {max:.4f}, std {std:.4f})".format(**row["metrics"][key]) for key in shown]
-        mark = "*" if row is best else ""
-        table.append([mark, str(row["batch_size"]), f"{row['learning_rate']:g}", str(len(row["seeds"])), *cells])
-    widths = [max(map(len, column)) for column in zip(*table)]
+    names = [f"{key}_{name}" for key, numbers in best["metrics"].items() for name in numbers]
+    table = [["batch_size", "learning_rate", "runs", *names]]
     print(f"\nMedian (least to greatest, standard deviation) over the runs; * is the best by {metric}")
-    for cells in table:
-        print("  ".join(cell.ljust(width) for cell, width in zip(cells, widths)).rstrip())
+    for row in rows:
+        table.append([row["batch_size"], row["learning_rate"], len(row["seeds"])])
+        print("{} batch {}, learning rate {:g}, {} runs".format("*" if row is best else " ", *table[-1]), end="")
+        for key, numbers in row["metrics"].items():
+            table[-1] += numbers.values()
+            # The loss is in the files.
+            if not key.endswith("loss") or key == metric:
+                print(f", {key}", "{median:.4f} ({min:.4f} to {max:.4f}, std {std:.4f})".format(**numbers), end="")
+        print()
+    write_text(folder / "summary.csv", "".join(",".join(map(str, cells)) + "\n" for cells in table))
     print(f"Everything is in {folder}\n")
     return best

@@ -3,6 +3,7 @@
 import json
 import logging
 import math
+import os
 import shlex
 import sys
 from collections.abc import Callable, Iterable, Mapping
@@ -23,6 +24,7 @@ from ..errors import InputError, hub_reason
 from .arguments import BaseModelArguments, DataArguments, RunArguments
 from .folder import (
     FINISHED,
+    NAMES,
     check_same,
     open_series,
     read_manifest,
@@ -53,6 +55,7 @@ CARD_HYPERPARAMETERS = (
     "adam_epsilon",
     "weight_decay",
     "max_grad_norm",
+    "spatial_lr_multiplier",
     "label_smoothing_factor",
     "seed",
 )
@@ -194,6 +197,24 @@ class GMLPTrainer(Trainer):
             write_manifest(checkpoint, self.settings, resumable=not self.args.save_only_model)
             rotate_checkpoints(str(folder), limit, self.state.best_model_checkpoint, use_mtime=True)
 
+    def create_optimizer(self, model: nn.Module | None = None) -> torch.optim.Optimizer:
+        fresh, multiplier = self.optimizer is None, self.args.spatial_lr_multiplier
+        optimizer = super().create_optimizer(model)
+        if not fresh or multiplier == 1:
+            return optimizer
+        positional = {id(weight) for weight in positional_weights(self.model if model is None else model)}
+        if not positional:
+            raise InputError(
+                f"--spatial_lr_multiplier: a {type(self.model).__name__} has neither spatial weights nor relative "
+                f"position biases; leave it out."
+            )
+        for group in list(optimizer.param_groups):
+            moved = [weight for weight in group["params"] if id(weight) in positional]
+            if moved:
+                group["params"] = [weight for weight in group["params"] if id(weight) not in positional]
+                optimizer.add_param_group({**group, "params": moved, "lr": multiplier * group["lr"]})
+        return optimizer
+
     def get_decay_parameter_names(self, model: nn.Module) -> list[str]:
         # Trainer spares biases and LayerNorms; the norms of convolutional networks are norms too.
         norms = (nn.modules.batchnorm._NormBase, nn.GroupNorm, nn.RMSNorm)
@@ -304,6 +325,14 @@ def _plain(value: object) -> object:
     return value.hex() if isinstance(value, bytes) else np.asarray(value).tolist()
 
 
+def positional_weights(model: nn.Module) -> list[nn.Parameter]:
+    """What knows of places and nothing else: W of every gMLP block, and tables of relative position biases."""
+    # By name, since a checkpoint may bring these classes with it.
+    named = [(type(module).__name__, module) for module in model.modules()]
+    weights = [module.weight for name, module in named if name == "SpatialProjection"]
+    return weights + [module.biases.weight for name, module in named if name == "RelativePositionBias"]
+
+
 class EpochCallback(TrainerCallback):
     """Tells a collator that draws other masks in every epoch which epoch it is."""
 
@@ -364,8 +393,8 @@ def start_run(
             Path(model_args.cache_dir).mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise InputError(f"--cache_dir {model_args.cache_dir} cannot be used ({error.strerror}).") from error
-    folder = Path(args.output_dir).resolve()
-    for name in ("model_name_or_path", "config_name", "tokenizer_name", "image_processor_name"):
+    folder = os.path.realpath(args.output_dir)
+    for name in NAMES:
         given = Path(getattr(model_args, name, None) or "")
         if args.overwrite_output_dir and given.name and given.exists() and given.resolve().is_relative_to(folder):
             raise InputError(f"--overwrite_output_dir would remove --{name} {given}: choose another --output_dir.")

@@ -13,12 +13,14 @@ def test_blocks_are_those_of_the_packed_document(tmp_path, block_size):
     text = "Ä paragraph.\n\n\n  And another one, with 漢字 in it...\n"
     assert len(text.encode()) == 56
     (tmp_path / "text").write_text(text, encoding="utf-8")
-    span = [(str(tmp_path / "text"), 0, 56)]
+    span, step = [(str(tmp_path / "text"), 0, 56)], block_size - 1
     for keep_remainder in (False, True):
         expected = pack_causal([text], byte_tokenizer(), block_size, keep_remainder=keep_remainder)["input_ids"]
         blocks = ByteBlocks(span, 1, block_size, keep_remainder=keep_remainder)
         assert [blocks[i]["input_ids"].tolist() for i in range(len(blocks))] == [ids.tolist() for ids in expected]
-        assert blocks.num_bytes == 56
+        assert (
+            blocks.num_bytes == sum(len(ids) - 1 for ids in expected) == (56 if keep_remainder else 56 // step * step)
+        )
         with pytest.raises(IndexError):
             blocks[len(blocks)]
     assert ByteBlocks(span, 1, block_size, keep_remainder=True, max_samples=1).num_bytes == min(block_size - 1, 56)

@@ -261,7 +261,7 @@ def test_bad_data_get_one_sentence(load, write, tmp_path):
         ),
         ({"train_files": [write("l.jsonl", rows([{"a": 1}, {"a": 2}]))]}, "label {'a': 1}, neither a name nor"),
         ({"train_files": [good], "split_names": {"test": "x"}}, "--test_split_name is for a data set of the Hub"),
-        ({"train_files": [good], "text_columns": ["label"]}, "columns label, label of texts and labels must be diff"),
+        ({"train_files": [good], "text_columns": ["label"]}, "columns label, label of the training data must be diff"),
         ({"train_files": [good], "text_columns": ["sentence"] * 2}, "sentence, sentence, label of .* be different"),
         (
             {"train_files": [write("k.jsonl", [{"sentence": ["x", "y"], "label": 0}, {"sentence": [], "label": 1}])]},

@@ -1,5 +1,7 @@
+import errno
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -117,11 +119,21 @@ def test_changed_data_are_refused(command, text):
     stat = text.stat()
     text.write_text("One.\n\nTen.\n")
     os.utime(text, ns=(stat.st_atime_ns, stat.st_mtime_ns))
-    with pytest.raises(InputError, match="the train data are not what they were"):
+    with pytest.raises(InputError, match="the train data have changed"):
         start_run(*command())
     text.unlink()
     with pytest.raises(InputError, match="There is no file .*text.txt"):
         start_run(*command())
+
+
+def test_changed_data_set_in_a_folder_is_refused(command, tmp_path):
+    (tmp_path / "set").mkdir()
+    (tmp_path / "set" / "train.jsonl").write_text("{}")
+    flags = {"train_file": None, "dataset_name": str(tmp_path / "set")}
+    cut_off(command(**flags))
+    (tmp_path / "set" / "train.jsonl").write_text("{ }")
+    with pytest.raises(InputError, match="the dataset_name data have changed"):
+        start_run(*command(**flags))
 
 
 def test_changed_config_in_a_folder_is_refused(command, tmp_path):
@@ -130,7 +142,7 @@ def test_changed_config_in_a_folder_is_refused(command, tmp_path):
     config.write_text("{}")
     cut_off(command(config_name=str(config.parent)))
     config.write_text('{"a": 1}')
-    with pytest.raises(InputError, match="what is in --config_name is not what they were"):
+    with pytest.raises(InputError, match="what is in --config_name has changed"):
         start_run(*command(config_name=str(config.parent)))
 
 
@@ -187,6 +199,16 @@ def test_finished_run_is_not_written_over(command, tmp_path):
         start_run(*command(do_train=False, do_eval=True))
 
 
+def test_evaluation_does_not_finish_a_run(command):
+    cut_off(command())
+    evaluation = command(config_name=None, model_name_or_path="m", do_train=False, do_eval=True)
+    with pytest.raises(InputError, match="holds a run that was cut off: finish it"):
+        start_run(*evaluation)
+    # A training that never began is in nobody's way.
+    shutil.rmtree(Path(evaluation[2].output_dir) / "checkpoint-4")
+    assert start_run(*evaluation) is None and not (Path(evaluation[2].output_dir) / "settings.json").exists()
+
+
 @pytest.mark.parametrize("name", ["model.safetensors", "optimizer.pt", "shards/0.bin", "manifest.json"])
 def test_damaged_checkpoint_is_skipped(tmp_path, name, caplog):
     for damage in ("cut", "changed", "removed"):
@@ -215,14 +237,19 @@ def test_checkpoint_of_weights_alone_is_skipped(tmp_path, caplog):
     assert "save_only_model" in caplog.text and "starting from the beginning" in caplog.text
 
 
-@pytest.mark.parametrize("kind", ["file", "below a file", "dangling link", "read-only"])
+@pytest.mark.parametrize("kind", ["file", "below a file", "dangling link", "circle", "read-only"])
 def test_folder_that_cannot_be_written_to(tmp_path, kind):
     (tmp_path / "file").write_text("")
     (tmp_path / "link").symlink_to(tmp_path / "none" / "where")
-    paths = {"file": tmp_path / "file", "below a file": tmp_path / "file" / "out", "dangling link": tmp_path / "link",
-             "read-only": Path("/proc/out")}  # fmt: skip
-    with pytest.raises(InputError, match=f"--output_dir {paths[kind]} (is a|cannot be written to)"):
-        claim(paths[kind])
+    (tmp_path / "circle").symlink_to(tmp_path / "circle")
+    paths = {
+        "below a file": tmp_path / "file" / "out",
+        "dangling link": tmp_path / "link",
+        "read-only": Path("/proc/out"),
+    }
+    path = paths.get(kind, tmp_path / kind)
+    with pytest.raises(InputError, match=f"--output_dir {path} (is a|cannot be written to)"):
+        claim(path)
 
 
 def test_two_runs_do_not_share_a_folder(tmp_path):
@@ -264,8 +291,23 @@ def test_fingerprints(tmp_path):
     # Where one file ends counts.
     assert fingerprint([tmp_path / "a", tmp_path / "b"]) != fingerprint([tmp_path / "c", tmp_path / "d"])
     before = fingerprint([tmp_path])
+    # The name of a class counts, but not that of a file.
+    (tmp_path / "d").rename(tmp_path / "e")
+    assert fingerprint([tmp_path]) != before
+    (tmp_path / "e").rename(tmp_path / "d")
+    assert fingerprint([tmp_path]) == before
     (tmp_path / "a").write_text("13")
     assert fingerprint([tmp_path]) != before
+    assert fingerprint([tmp_path / "a"]) == fingerprint([(tmp_path / "a").rename(tmp_path / "z")])
+
+
+def test_where_nothing_can_be_locked_a_warning_is_given(tmp_path, monkeypatch, caplog):
+    def fail(*args):
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr("fcntl.lockf", fail)
+    claim(tmp_path / "out")
+    assert "cannot be locked" in caplog.text
 
 
 def test_secrets_are_not_written_down(command):

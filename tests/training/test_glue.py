@@ -102,7 +102,10 @@ def test_the_metric_that_decides(tmp_path):
     assert glue.main_metric(args, both) == glue.main_metric(args, both, "accuracy") == "eval_accuracy"
     with pytest.raises(InputError, match="must be one of eval_matched_accuracy, eval_matched_loss, eval_mismatched"):
         glue.main_metric(args, mnli)
-    with pytest.raises(InputError, match="--metric_name f1 and --metric_for_best_model accuracy .* must be the same"):
+    with pytest.raises(
+        InputError,
+        match="--metric_for_best_model accuracy .* must be one of eval_f1 where --metric_name is f1",
+    ):
         glue.main_metric(args, both, "f1")
     *_, args = parse(tmp_path, "--metric_for_best_model", "mismatched_accuracy")
     assert glue.main_metric(args, mnli, "accuracy") == "eval_mismatched_accuracy"

@@ -63,7 +63,8 @@ def test_recipes_include_each_other(tmp_path):
         ("a=1, b=true,c=relu,", {"a": 1, "b": True, "c": "relu"}),
         ("image_size=[224,192],name='a,b',other=\"x,]y\"", {"image_size": [224, 192], "name": "a,b", "other": "x,]y"}),
         ("a=1e-6,b=1E5,c=-2.5,d=.5,e=1.", {"a": 1e-6, "b": 1e5, "c": -2.5, "d": 0.5, "e": 1.0}),
-        ("a=~,b=no,c=0x10,d=010,e=12:30", {"a": None, "b": False, "c": 16, "d": "010", "e": "12:30"}),
+        ("a=~,b=no,c=0x10,d=-.5", {"a": None, "b": False, "c": 16, "d": -0.5}),
+        ("name=it's,b=don't,c=\"d,e='f\"", {"name": "it's", "b": "don't", "c": "d,e='f"}),
         ("a={x: 1, y: [2]},b=c=d", {"a": {"x": 1, "y": [2]}, "b": "c=d"}),
         ('{"a": 1e-6, "b": [1], "c": "\\ud83d\\ude00", "d": null}', {"a": 1e-6, "b": [1], "c": "😀", "d": None}),
     ],
@@ -75,26 +76,32 @@ def test_overrides_of_a_command_line(text, overrides):
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("a", "must be key=value pairs parted by commas, not 'a'"),
-        ("=1", "must be key=value pairs"),
-        ("a=", "must be key=value pairs"),
-        ("a=1,a=2", "a is named twice"),
-        ("a=[1,2", "a ] is missing"),
-        ("a='x,b=2", "a ' is missing"),
-        ("a=1]", "a ] closes nothing"),
+        ("a", "the key 'a' must .* have a value"),
+        ("=1", "the key '=1' must .* have a value"),
+        ("a=", "the key 'a' must .* have a value"),
+        ("a=,b=1", "the key 'a' must .* have a value"),
+        ("a=1,a=2", "the key 'a' must .* stand once"),
+        ("a=[1,2", "expected ',' or ']'"),
+        ("a='x,b=2", "unexpected end"),
+        ("a=1]", "expected ',' or '}', but got ']'"),
+        ("a=1}, {b=2", "but found ','"),
         ("a=.inf", "Out of range"),
-        ("a={0: x}", "the key 0 is not text"),
-        ("a=!!python/name:os.system", "an alias .* or a tag"),
-        ('{"a": 1, "a": 2}', "a is named twice"),
+        ("a=2026-01-01", "date is not JSON"),
+        ("a={0: x}", "the key 0 must be text"),
+        ("a=!!python/name:os.system x", "could not determine a constructor for the tag"),
+        ("a=&x [*x]", "Circular"),
+        ('{"a": 1, "a": 2}', "the key 'a' must .* stand once"),
         ('{"a": NaN}', "Out of range"),
-        ('{"a": 1', "delimiter"),
+        ('{"a": 1', "expected ',' or '}'"),
         ("a=" + "[" * 3000 + "]" * 3000, "recursion"),
     ],
 )
 def test_overrides_that_cannot_be_read(text, words):
-    with pytest.raises(InputError, match=f"^--config_overrides cannot be read: .*{words}") as caught:
+    with pytest.raises(
+        InputError, match=f"^--config_overrides .* cannot be read as key=value pairs.*{words}"
+    ) as caught:
         parse_overrides(text)
-    assert "\n" not in str(caught.value) and len(str(caught.value)) < 400
+    assert "\n" not in str(caught.value) and len(str(caught.value)) < 500
 
 
 LAUGHS = "a: &a [x, x]\nb: &b [*a, *a]\nc: &c [*b, *b]\n"
@@ -111,11 +118,11 @@ LAUGHS = "a: &a [x, x]\nb: &b [*a, *a]\nc: &c [*b, *b]\n"
         ("a: 1\n---\nb: 2\n", "x.yaml .*another document"),
         ("a: 1".encode("utf-16"), "x.yaml .*it is not UTF-8"),
         ("a: \0", "x.yaml .*unacceptable character #x0000"),
-        ("a: !!python/object/apply:os.system ['true']", "x.yaml .*a tag"),
-        (LAUGHS, "x.yaml .*an alias .*, in line 2"),
-        ("1: 2", "x.yaml .*the key 1 is not text"),
-        ("a: 1\na: 2", "x.yaml .*a is named twice: leave one out, in line 2"),
-        ("a_b: 1\na-b: 2", "x.yaml .*a_b is named twice"),
+        ("a: !!python/object/apply:os.system ['true']", "x.yaml .*could not determine a constructor for the tag"),
+        (LAUGHS, "x.yaml .*b must be a finite value, a list of such"),
+        ("1: 2", "x.yaml .*the key 1 must be text"),
+        ("a: 1\na: 2", "x.yaml .*the key 'a' must .* stand once .*, in line 2"),
+        ("a_b: 1\na-b: 2", "x.yaml .*a flag is named twice, with - and with _"),
         ("a: [[1]]", "x.yaml .*a must be a finite value, a list of such, or one mapping"),
         ("a: {b: {c: 1}}", "x.yaml .*a must be"),
         ("a: []", "x.yaml .*a must be"),
@@ -124,9 +131,9 @@ LAUGHS = "a: &a [x, x]\nb: &b [*a, *a]\nc: &c [*b, *b]\n"
         ("a: {b: .inf}", "x.yaml .*a must be"),
         ("a: " + "[" * 3000, "x.yaml .*recursion"),
         ("a: " + "9" * 5000, "x.yaml .*4300 digits"),
-        ("config_overrides: a", "--config_overrides cannot be read"),
-        ("include: [1]", "x.yaml .*include must be the name of a file, or a list of names"),
-        ("include: none.yaml", "x.yaml includes .*none.yaml, which is not a file"),
+        ("config_overrides: a", "--config_overrides a cannot be read"),
+        ("include: [1]", r"no file .*/1\."),
+        ("include: none.yaml", "no file .*none.yaml"),
         ("include: x.yaml", "x.yaml includes .*x.yaml, which includes it too"),
         ("include: [other.yaml]", "other.yaml includes .*x.yaml, which includes it too"),
     ],

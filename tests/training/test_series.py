@@ -113,7 +113,8 @@ def test_summary(tmp_path, capsys):
     assert lines[0].startswith("batch_size,learning_rate,runs,eval_accuracy_median,eval_accuracy_min")
     assert lines[1].startswith("8,1e-05,4,0.7,0.5,0.9,") and len(lines) == 3
     table = capsys.readouterr().out.splitlines()
-    assert [line.split()[0] for line in table if "e-05" in line] == ["*", "8"]
+    assert [line.split()[0] for line in table if "e-05" in line] == ["*", "batch"]
+    assert table[-4].startswith("* batch 8, learning rate 1e-05, 4 runs, eval_accuracy 0.7000 (0.5000 to 0.9000, std ")
     # The less the better, if that is asked for.
     _, _, args = parse(tmp_path, "--metric_for_best_model", "loss")
     assert series.report_series(args, rows, "eval_loss")["learning_rate"] == 1e-5

@@ -1,3 +1,4 @@
+import filecmp
 import json
 import logging
 import shutil
@@ -16,7 +17,7 @@ from transformers import (
     TrainingArguments,
 )
 
-from hf_gmlp import GMLPConfig, GMLPForCausalLM, GMLPForSequenceClassification
+from hf_gmlp import BertRelposConfig, GMLPConfig, GMLPForCausalLM, GMLPForSequenceClassification
 from hf_gmlp.errors import InputError
 from hf_gmlp.training.arguments import RunArguments
 from hf_gmlp.training.trainer import GMLPTrainer
@@ -79,7 +80,7 @@ def test_older_checkpoints_go_only_when_a_newer_one_is_whole(tmp_path, monkeypat
 def test_a_run_does_not_go_on_with_other_rows(run, tmp_path):
     shutil.copytree(run, tmp_path / "copy")
     rows = [{"input_ids": [2, 6, 7, 3], "labels": 0}] * 32
-    with pytest.raises(InputError, match="the training rows are not what they were"):
+    with pytest.raises(InputError, match="the training rows have changed"):
         make_trainer(tmp_path / "copy", rows=rows).train(str(tmp_path / "copy" / "checkpoint-4"))
 
 
@@ -219,3 +220,45 @@ def test_other_models_get_the_library_s_card(tmp_path):
     trainer.train()
     trainer.create_model_card()
     assert "generated automatically" in (tmp_path / "README.md").read_text()
+
+
+@pytest.mark.parametrize("make", ["gmlp", "relpos"])
+def test_learning_rate_of_positions(tmp_path, make):
+    """A step of plain gradient descent is that many times longer for W, and of the same length for all else."""
+    if make == "gmlp":
+        config = gmlp_config(spatial_initializer_range=0.1)
+    else:
+        config = BertRelposConfig(**SIZES, num_attention_heads=2, max_position_embeddings=8)
+    steps = []
+    for multiplier in (1.0, 5.0):
+        torch.manual_seed(0)
+        model = AutoModelForSequenceClassification.from_config(config)
+        start = {name: weight.detach().clone() for name, weight in model.named_parameters()}
+        trainer = make_trainer(tmp_path / str(multiplier), model, optim="sgd", max_grad_norm=0.0, weight_decay=0.01,
+                               spatial_lr_multiplier=multiplier, lr_scheduler_type="constant")  # fmt: skip
+        trainer.args.max_steps = 1
+        trainer.train()
+        steps.append({name: weight.detach() - start[name] for name, weight in model.named_parameters()})
+        rates = {group["lr"] for group in trainer.optimizer.param_groups}
+        assert rates == {1e-2, multiplier * 1e-2}
+    positional = [name for name in steps[0] if name.endswith(("gating_unit.proj.weight", "bias.biases.weight"))]
+    assert positional and all(steps[0][name].abs().max() > 0 for name in positional)
+    for name, step in steps[0].items():
+        torch.testing.assert_close(steps[1][name], (5 if name in positional else 1) * step, atol=1e-7, rtol=1e-4)
+
+
+def test_learning_rate_of_positions_needs_positions(tmp_path):
+    model = AutoModelForSequenceClassification.from_config(bert_config())
+    with pytest.raises(InputError, match="a BertForSequenceClassification has neither spatial weights nor relative"):
+        make_trainer(tmp_path, model, spatial_lr_multiplier=5.0).train()
+
+
+def test_learning_rate_of_positions_is_resumed(tmp_path):
+    options = {"spatial_lr_multiplier": 5.0, "save_steps": 3}
+    make_trainer(tmp_path / "a", **options).train()
+    shutil.copytree(tmp_path / "a", tmp_path / "b")
+    trainer = make_trainer(tmp_path / "b", **options)
+    trainer.train(str(tmp_path / "b" / "checkpoint-3"))
+    for name in ("a", "b"):
+        assert (tmp_path / name / "checkpoint-6" / "model.safetensors").is_file()
+    assert filecmp.cmp(*(tmp_path / name / "checkpoint-6" / "model.safetensors" for name in "ab"), shallow=False)
