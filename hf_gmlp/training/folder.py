@@ -60,7 +60,7 @@ NAMES = ("model_name_or_path", "config_name", "tokenizer_name", "image_processor
 GIVEN = (".json", ".txt", ".model", ".safetensors", ".bin")
 NOT_GIVEN = ("trainer_state.json", "training_args.bin", MANIFEST, SETTINGS, FINISHED)
 # Above this, files are known by name and size: reading them takes minutes.
-LARGEST_HASHED = 8 << 30
+LARGEST_HASHED = 32 << 30
 
 _locks: dict[str, object] = {}
 
@@ -169,7 +169,7 @@ def run_settings(model_args: BaseModelArguments, data_args: DataArguments, args:
 
 def fingerprint(paths: Iterable[str | Path]) -> str:
     """
-    What tells the data in files and folders from others: a hash of their contents or, above 8 GiB, their size and time.
+    What tells the data in files and folders from others: a hash of their contents or, above 32 GiB, of their sizes.
 
     Raises:
         InputError: If a file is missing or cannot be read.
@@ -181,10 +181,10 @@ def fingerprint(paths: Iterable[str | Path]) -> str:
             files += found
             # The name of a file does not count, but that of a class does.
             names += [str(one.relative_to(path)) for one in found]
-        size = sum(path.stat().st_size for path in files)
-        if size <= LARGEST_HASHED:
-            return f"{content_hash(files)} {xxhash.xxh3_64_hexdigest(json.dumps(names).encode())}"
-        return f"{len(files)} files of {size} bytes, last changed {max(path.stat().st_mtime_ns for path in files)}"
+        sizes = [path.stat().st_size for path in files]
+        # Not their times, which a copy of them does not have.
+        known = f"{len(files)} files, {xxhash.xxh3_64_hexdigest(json.dumps([names, sizes]).encode())}"
+        return f"{known}, {content_hash(files)}" if sum(sizes) <= LARGEST_HASHED else known
     except FileNotFoundError as error:
         raise InputError(f"There is no file {error.filename}.") from error
     except OSError as error:

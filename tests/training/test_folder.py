@@ -285,7 +285,7 @@ def test_files_are_whole_or_not_there(tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a.json", "b", "shards"]
 
 
-def test_fingerprints(tmp_path):
+def test_fingerprints(tmp_path, monkeypatch):
     for name, text in (("a", "12"), ("b", "3"), ("c", "1"), ("d", "23")):
         (tmp_path / name).write_text(text)
     # Where one file ends counts.
@@ -299,6 +299,13 @@ def test_fingerprints(tmp_path):
     (tmp_path / "a").write_text("13")
     assert fingerprint([tmp_path]) != before
     assert fingerprint([tmp_path / "a"]) == fingerprint([(tmp_path / "a").rename(tmp_path / "z")])
+    # Of more than can be read, the sizes count.
+    monkeypatch.setattr("hf_gmlp.training.folder.LARGEST_HASHED", 1)
+    before = fingerprint([tmp_path])
+    (tmp_path / "z").write_text("99")
+    assert fingerprint([tmp_path]) == before
+    (tmp_path / "z").write_text("999")
+    assert fingerprint([tmp_path]) != before
 
 
 def test_where_nothing_can_be_locked_a_warning_is_given(tmp_path, monkeypatch, caplog):
