@@ -5,8 +5,8 @@
     python run_glue.py recipes/finetune-sst2.yaml --model_name_or_path my-gmlp --output_dir sweep
 
 The second trains with every batch size, learning rate and seed of the paper, one after the other, and reports medians.
-Data of your own come by --train_file and --validation_file. Flags have the names of transformers' own run_glue.py. A
-recipe, a YAML file of flags, may come first; flags after it win.
+Data of your own come by --train_file and --validation_file. Flags have the names of transformers' own run_glue.py.
+Recipes, YAML files of flags, may come first; what stands later wins.
 """
 
 import copy

@@ -5,8 +5,8 @@
     python run_image_classification.py recipes/table2/gmlp-s16-224.yaml --output_dir out
 
 where `photos` is a folder, or a zip file, with a folder for every class. Models of timm go by --config_name timm/NAME.
-Flags have the names of transformers' own run_image_classification.py. A recipe, a YAML file of flags, may come first;
-flags after it win.
+Flags have the names of transformers' own run_image_classification.py. Recipes, YAML files of flags, may come first;
+what stands later wins.
 """
 
 from accelerate.utils import broadcast_object_list

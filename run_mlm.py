@@ -4,7 +4,7 @@
     python run_mlm.py --config_name gmlp-base --train_file corpus.txt --do_train --do_eval --output_dir out
 
 which first trains a tokenizer on the corpus, as none is given. Flags have the names of transformers' own run_mlm.py.
-A recipe, a YAML file of flags, may come first; flags after it win.
+Recipes, YAML files of flags, may come first; what stands later wins.
 """
 
 from transformers import AutoModelForMaskedLM

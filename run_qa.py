@@ -4,8 +4,8 @@
     python run_qa.py --model_name_or_path my-amlp --dataset_name rajpurkar/squad --do_train --do_eval --output_dir out
 
 Questions without an answer (SQuAD v2.0) need --version_2_with_negative. Files of your own go by --train_file,
---validation_file and --test_file. Flags have the names of transformers' own run_qa.py. A recipe, a YAML file of flags,
-may come first; flags after it win.
+--validation_file and --test_file. Flags have the names of transformers' own run_qa.py. Recipes, YAML files of flags,
+may come first; what stands later wins.
 """
 
 import logging

@@ -1,6 +1,7 @@
 """What is said to somebody whose input cannot work."""
 
 import errno
+import re
 import sys
 from collections.abc import Callable, Iterator
 
@@ -78,15 +79,16 @@ def hub_reason(error: BaseException) -> str:
     def among(*types: type) -> bool:
         return any(issubclass(kind, types) for kind in kinds)
 
-    if among(hub.GatedRepoError) or "gated" in text:
+    if among(hub.GatedRepoError) or re.search("gated (repo|dataset)", text):
         return "it is gated: ask for access on its page, then give --token or log in by `hf auth login`"
     if among(hub.RevisionNotFoundError):
         return "it has no branch, tag or commit of that name"
-    if among(hub.RepositoryNotFoundError, hub.HFValidationError, hub.EntryNotFoundError) and not among(
-        hub.LocalEntryNotFoundError
-    ):
+    if among(hub.RepositoryNotFoundError, hub.HFValidationError):
         return "there is no folder and no repository on the Hub of that name; a private one needs --token"
-    if among(hub.OfflineModeIsEnabled, hub.LocalEntryNotFoundError, ConnectionError) or "connect" in text:
+    offline = among(hub.OfflineModeIsEnabled, hub.LocalEntryNotFoundError, ConnectionError)
+    if offline or re.search("n[o']t (connect|reach)", text):
         return "it is no folder here, and the Hub cannot be reached: go online, or name a folder"
+    if among(hub.EntryNotFoundError):
+        return "the repository on the Hub lacks a file that is needed"
     first = next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
     return first.rstrip(".")

@@ -58,8 +58,11 @@ def test_what_an_error_was_raised_from():
         (hub.LocalEntryNotFoundError("x"), "the Hub cannot be reached"),
         (hub.OfflineModeIsEnabled("x"), "the Hub cannot be reached"),
         (ConnectionError("x"), "the Hub cannot be reached"),
+        (hub.EntryNotFoundError("x"), "the repository on the Hub lacks a file"),
         (hub.HFValidationError("x"), "there is no folder and no repository"),
+        (OSError("We couldn't connect to 'https://huggingface.co' to load the files."), "the Hub cannot be reached"),
         (ValueError("It is damaged.\nIn detail."), "It is damaged"),
+        (OSError("connected-gated-mlp has no file."), "connected-gated-mlp has no file"),
     ],
 )
 def test_why_the_hub_did_not_give_something(error, reason):

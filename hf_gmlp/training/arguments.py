@@ -196,7 +196,7 @@ class DataArguments:
     dataset_name: str | None = flag("Data set on the Hub, such as allenai/c4.")
     dataset_config_name: str | None = flag("Its configuration, such as en.")
     train_file: list[str] | None = flag(
-        "Training data of your own: files of one kind (above), each also as gz, bz2, xz or zst."
+        "Training data of your own: txt, json(l), csv, tsv or parquet files of one kind, also packed as gz, bz2, xz."
     )
     validation_file: list[str] | None = flag("Validation data, likewise.")
     max_train_samples: int | None = flag("Maximum number of training samples.")
