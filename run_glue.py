@@ -84,6 +84,10 @@ def main():
         check_vocabulary(config, tokenizer, model_args.model_name_or_path)
     if not getattr(config, "mask_padding", True) and not data_args.pad_to_max_length:
         logger.warning("This model sees padding: without --pad_to_max_length its answers depend on the batch.")
+    if tokenizer.padding_side == "left" and not config.model_type.startswith(("gmlp", "bert_relpos", "text_mixer")):
+        logger.warning(
+            "The tokenizer pads on the left: where a model counts places from there, answers depend on the batch."
+        )
     with training_args.main_process_first(desc="tokenizing"):
         datasets = {
             split: tokenize(

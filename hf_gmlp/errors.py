@@ -32,6 +32,9 @@ def run(main: Callable[[], object]):
             )
         elif isinstance(error, OSError) and error.filename is not None:
             sentence = f"{error.filename} cannot be used ({error.strerror}): check the path, and who may write there."
+        elif isinstance(error, OSError) and "DataLoader worker" in str(error):
+            # A worker process hands on its traceback as text.
+            sentence = f"A file cannot be read any more ({str(error).strip().splitlines()[-1]})."
         else:
             raise
     else:

@@ -34,6 +34,12 @@ def test_commands_end_in_a_sentence(capsys, error, code, sentence):
     assert text.startswith(sentence) and text.count("\n") == 1
 
 
+def test_a_file_that_a_worker_process_misses(capsys):
+    with pytest.raises(SystemExit):
+        errors.run(fail(FileNotFoundError("Caught in DataLoader worker process 0.\n  File x\nNo such file: 'a.png'\n")))
+    assert capsys.readouterr().err == "Error: A file cannot be read any more (No such file: 'a.png').\n"
+
+
 def test_faults_of_the_program_keep_their_traceback():
     with pytest.raises(ZeroDivisionError):
         errors.run(fail(ZeroDivisionError()))

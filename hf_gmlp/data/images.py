@@ -164,13 +164,14 @@ def read_folder(path: str | Path, access: Access = Access()) -> Dataset:
         logger.warning(
             "%d files of %s do not end as images do and are left out: %s", len(others), path, _listed(others)
         )
-    return Dataset.from_dict(
-        {
-            "image": [str(path) for paths in images for path in paths],
-            "label": [number for number, paths in enumerate(images) for _ in paths],
-        },
-        features=datasets.Features({"image": datasets.Image(decode=False), "label": ClassLabel(names=names)}),
-    )
+    with reading([path], "a folder of images"):
+        return Dataset.from_dict(
+            {
+                "image": [str(path) for paths in images for path in paths],
+                "label": [number for number, paths in enumerate(images) for _ in paths],
+            },
+            features=datasets.Features({"image": datasets.Image(decode=False), "label": ClassLabel(names=names)}),
+        )
 
 
 def find_faults(
@@ -422,7 +423,9 @@ def _files_in(folder: Path) -> list[Path]:
     paths = []
     for place, folders, files in os.walk(folder, onerror=stop):
         folders[:] = [name for name in folders if not name.startswith(".")]
-        paths += [Path(place, name) for name in files if not name.startswith(".")]
+        found = [Path(place, name) for name in files if not name.startswith(".")]
+        # Not pipes, which would be waited for; a broken link is named later.
+        paths += [path for path in found if path.is_file() or path.is_symlink()]
     return sorted(paths)
 
 

@@ -45,7 +45,9 @@ RANGES: dict[str, Range] = {
         ): "learning_rate weight_decay adam_epsilon max_grad_norm neftune_noise_alpha warmup_steps eval_delay "
         "dataloader_num_workers doc_stride sweep_learning_rates mixup_alpha cutmix_alpha",
         Range(above=0): "spatial_lr_multiplier num_train_epochs logging_steps eval_steps save_steps",
-        Range(least=1): "per_device_train_batch_size per_device_eval_batch_size global_batch_size sweep_batch_sizes "
+        Range(
+            least=1, most=2**31 - 1
+        ): "per_device_train_batch_size per_device_eval_batch_size global_batch_size sweep_batch_sizes "
         "gradient_accumulation_steps eval_accumulation_steps torch_empty_cache_steps dataloader_prefetch_factor "
         "save_total_limit ddp_timeout preprocessing_num_workers max_train_samples max_eval_samples max_predict_samples "
         "max_tokenizer_samples vocab_size n_best_size max_answer_length image_size",
@@ -483,7 +485,12 @@ def parse_arguments(dataclass_types: tuple[type, ...], description: str, argv: l
     Raises:
         InputError: If a recipe cannot be read, there is no such flag, or a value is out of its range.
     """
-    argv = command_line(list(sys.argv[1:] if argv is None else argv))
+    argv = list(sys.argv[1:] if argv is None else argv)
+    for word in argv:
+        # The model card quotes the command, and the libraries take no other paths.
+        if not word.isascii() and "\\udc" in ascii(word):
+            raise InputError(f"{word!a} is not UTF-8: rename the file or the folder.")
+    argv = command_line(argv)
     script = Path(sys.argv[0]).name
     parser = HfArgumentParser(
         dataclass_types,

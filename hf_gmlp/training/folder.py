@@ -13,6 +13,7 @@ from pathlib import Path
 import xxhash
 from transformers import TrainingArguments
 
+from ..data.classification import TASKS
 from ..data.files import content_hash
 from ..errors import InputError
 from .arguments import BaseModelArguments, DataArguments, RunArguments
@@ -34,6 +35,12 @@ MANIFEST = "manifest.json"
 LOCK, SAVING = "_run.lock", "_saving"
 # What a run leaves in its folder, besides checkpoints.
 LEFT = ("config.json", "model*", "tokenizer*", "special_tokens_map.json", "preprocessor_config.json", "README.md")
+# And what it found.
+RESULTS = ("predictions.tsv", *(f"{name}.tsv" for task in TASKS.values() for name in task.tests.values()))
+RESULTS += tuple(
+    f"{a}_{b}.json" for a in ("eval", "predict") for b in ("predictions", "nbest_predictions", "null_odds")
+)
+RESULTS += ("summary.json", "summary.csv", FINISHED)
 
 # Flags that change what is seen of a run, where it is, or how fast it goes, but not its weights.
 ELSEWHERE = {
@@ -178,6 +185,9 @@ def fingerprint(paths: Iterable[str | Path]) -> str:
     try:
         for path in map(Path, paths):
             found = sorted(one for one in path.rglob("*") if one.is_file()) if path.is_dir() else [path]
+            if path.exists() and not path.is_dir() and not path.is_file():
+                # A pipe may be waited for, and a device read, for ever.
+                raise InputError(f"{path} is a pipe or a device: save what comes from it as a file.")
             files += found
             # The name of a file does not count, but that of a class does.
             names += [str(one.relative_to(path)) for one in found]
@@ -327,7 +337,7 @@ def clear(folder: Path):
         if path.name.removeprefix("checkpoint-").isdigit():
             shutil.rmtree(path)
     _remove_left(folder)
-    for name in (SETTINGS, FINISHED, "trainer_state.json"):
+    for name in (SETTINGS, "trainer_state.json", *RESULTS):
         (folder / name).unlink(missing_ok=True)
 
 
@@ -357,13 +367,15 @@ def checkpoint_to_resume(args: TrainingArguments) -> str | None:
     """
     folder = Path(args.output_dir)
     if args.resume_from_checkpoint not in (None, "true", "True"):
-        fault = checkpoint_fault(Path(args.resume_from_checkpoint))
+        fault = checkpoint_fault(Path(args.resume_from_checkpoint)) or _best_fault(
+            Path(args.resume_from_checkpoint), args
+        )
         if fault is not None:
             raise InputError(f"{args.resume_from_checkpoint} is no whole checkpoint of these scripts: {fault}.")
         return args.resume_from_checkpoint
     found = [path for path in folder.glob("checkpoint-*") if path.name.removeprefix("checkpoint-").isdigit()]
     for checkpoint in sorted(found, key=lambda path: int(path.name.removeprefix("checkpoint-")), reverse=True):
-        fault = checkpoint_fault(checkpoint)
+        fault = checkpoint_fault(checkpoint) or _best_fault(checkpoint, args)
         if fault is None:
             logger.info("Going on from %s", checkpoint)
             return str(checkpoint)
@@ -415,3 +427,16 @@ def checkpoint_fault(checkpoint: Path) -> str | None:
         if path.stat().st_size != expected["size"] or content_hash([path]) != expected["xxh3_128"]:
             return f"{name} is damaged"
     return None
+
+
+def _best_fault(checkpoint: Path, args: TrainingArguments) -> str | None:
+    """Why the best checkpoint until then, which the run may end with, is lost; None if it is not or not wanted."""
+    if not args.load_best_model_at_end:
+        return None
+    state = json.loads((checkpoint / "trainer_state.json").read_text(encoding="utf-8"))
+    best = Path(state["best_model_checkpoint"] or checkpoint)
+    if best.name == checkpoint.name:
+        return None
+    best = best if best.is_dir() else Path(args.output_dir, best.name)
+    fault = checkpoint_fault(best)
+    return None if fault is None else f"of {best}, the best so far, {fault}"

@@ -2,6 +2,7 @@
 
 import csv
 import io
+import logging
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
@@ -15,6 +16,8 @@ from ..errors import InputError
 from ..metrics import load_metric
 from .arguments import RunArguments
 from .folder import write_text
+
+logger = logging.getLogger(__name__)
 
 # Modules of hf_gmlp/metrics by the kind of labels; the first two by default.
 METRICS = {
@@ -83,6 +86,9 @@ def write_predictions(path: str | Path, logits: np.ndarray | tuple, config: PreT
     Writes "index<tab>prediction" for every sample: for a task of GLUE what its leaderboard takes (the name of the label
     or its number, or a number from 0 to 5), else the name of the label, the names of several, or a number.
     """
+    if not np.isfinite(logits[0] if isinstance(logits, tuple) else logits).all():
+        logger.warning("The model's logits are not finite numbers: %s is not written", path)
+        return
     values, names = predicted(logits, config.problem_type), config.id2label
     if config.problem_type == REGRESSION:
         # Digits enough for a float32, so that no two become equal. The leaderboard's one regression, STS-B, is about

@@ -80,8 +80,8 @@ def summarize(runs: list[RunArguments]) -> list[dict]:
         settings.setdefault((total_batch_size(run), run.learning_rate), []).append(run)
     rows = []
     for (batch_size, learning_rate), members in settings.items():
-        results = [json.loads(Path(run.output_dir, FINISHED).read_text(encoding="utf-8")) for run in members]
-        keys = [key for key in results[0] if key.startswith("eval_") and not key.endswith(("_runtime", "_per_second"))]
+        results = [_read_results(Path(run.output_dir, FINISHED)) for run in members]
+        keys = [key for key in results[0] if not key.endswith(("_runtime", "_per_second"))]
         folder = Path(members[0].output_dir)
         rows.append(
             {
@@ -95,8 +95,22 @@ def summarize(runs: list[RunArguments]) -> list[dict]:
     return rows
 
 
+def _read_results(path: Path) -> dict[str, float]:
+    """What the evaluation of a finished run gave."""
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+        results = {key: float(value) for key, value in content.items() if key.startswith("eval_")}
+        if not results:
+            raise ValueError("There is no evaluation in it.")
+        return results
+    except (ValueError, AttributeError, TypeError) as error:
+        raise InputError(f"{path} is damaged: remove it, and the same command makes that run anew.") from error
+
+
 def spread(values: list[float]) -> dict[str, float]:
-    """Median, least, greatest and standard deviation (of a sample; 0 of a single value)."""
+    """Median, least, greatest and standard deviation (of a sample; 0 of a single value); NaN if one of them is."""
+    if any(map(math.isnan, values)):
+        return dict.fromkeys(("median", "min", "max", "std"), math.nan)
     std = statistics.stdev(values) if len(values) > 1 else 0.0
     numbers = {"median": statistics.median(values), "min": min(values), "max": max(values), "std": std}
     return {name: round(number, 6) for name, number in numbers.items()}
@@ -114,8 +128,9 @@ def report_series(args: RunArguments, rows: list[dict], metric: str) -> dict:
     sign = -1 if args.greater_is_better is False else 1
 
     def quality(row: dict) -> float:
-        median = row["metrics"][metric]["median"]
-        return -math.inf if math.isnan(median) else sign * median
+        # A run that diverged may still guess the larger class.
+        medians = {key: numbers["median"] for key, numbers in row["metrics"].items()}
+        return -math.inf if any(map(math.isnan, medians.values())) else sign * medians[metric]
 
     best = max(rows, key=quality)
     folder = Path(args.output_dir)

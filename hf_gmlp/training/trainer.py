@@ -99,7 +99,7 @@ class GMLPTrainer(Trainer):
             raise InputError(f"--metric_for_best_model must be one of {', '.join(names)}, got {best}.")
         # Pinned memory is for the way to an accelerator; torch warns of it on a machine that has none.
         self.args.dataloader_pin_memory &= torch.accelerator.is_available()
-        self.knows_scale = False
+        self.knows_scale = self.begun = False
         if self.label_smoother is not None and getattr(self.model, "loss_type", None) == "ForCausalLM":
             # Trainer's own call of it shifts the labels only for class names in a table of transformers.
             self.compute_loss_func = partial(self.label_smoother, shift_labels=True)
@@ -126,8 +126,12 @@ class GMLPTrainer(Trainer):
                 self.add_callback(RandomStateCallback(lambda: self._load_rng_state(resume_from_checkpoint)))
         try:
             return super().train(resume_from_checkpoint=resume_from_checkpoint, **kwargs)
-        except ImportError as error:
-            # Of an optimizer or a kernel, before the first step.
+        except InputError:
+            raise
+        except (ImportError, TypeError, ValueError) as error:
+            if self.begun:
+                raise
+            # Of an optimizer, a schedule or a kernel, before the first step.
             raise InputError(f"The training cannot begin: {error}") from error
 
     def _training_rows(self) -> dict[str, dict]:
@@ -174,7 +178,9 @@ class GMLPTrainer(Trainer):
             model.train(training)
             self.model_accepts_loss_kwargs = not loss.any()
             self.knows_scale = True
-        return super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
+        result = super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
+        self.begun = True
+        return result
 
     def _save_optimizer_and_scheduler(self, output_dir: str):
         # Here, and not in a callback, so that it lies in the checkpoint before the manifest.
@@ -252,6 +258,11 @@ class GMLPTrainer(Trainer):
         metrics: dict[str, float] = {}
         if self.args.do_train:
             metrics |= self.train(resume_from_checkpoint=checkpoint).metrics
+            # The shares of this process, where they are shared out. Trainer leaves losses of NaN out of the mean.
+            weights = (getattr(weight, "_local_tensor", weight) for weight in self.model.parameters())
+            if not all(weight.isfinite().all() for weight in weights):
+                logger.warning("The training diverged: no result means anything. Lower --learning_rate.")
+                metrics["train_loss"] = math.nan
             with whole_files(self.args.output_dir, self.is_world_process_zero()) as folder:
                 self.accelerator.wait_for_everyone()
                 self.save_model(str(folder), _internal_call=True)

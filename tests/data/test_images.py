@@ -2,6 +2,7 @@
 
 import io
 import logging
+import os
 import re
 import shutil
 import zipfile
@@ -250,7 +251,13 @@ def test_folders_that_cannot_be_told_apart_or_read(folder, tmp_path):
     (folder / "boat" / ".hidden").mkdir()
     shutil.copy(folder / "boat" / "0.jpg", folder / "boat" / ".hidden" / "0.jpg")
     (folder / "boat" / "folder.jpg").mkdir()
+    os.mkfifo(folder / "boat" / "pipe.jpg")
     assert len(read_folder(folder)) == 12
+    strange = folder / "boat" / "\udcff.jpg"
+    shutil.copy(folder / "boat" / "0.jpg", strange)
+    with pytest.raises(InputError, match="cannot be read as a folder of images: .*utf-8"):
+        read_folder(folder)
+    strange.unlink()
     for name in ("8.jfif", "9.JPG"):
         shutil.copy(folder / "boat" / "0.jpg", folder / "boat" / name)
     (folder / "boat" / "7.jpg").symlink_to(tmp_path / "nowhere.jpg")

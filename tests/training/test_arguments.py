@@ -79,6 +79,8 @@ def test_bad_arguments_get_one_sentence(tmp_path):
         parse("--config_name", "gmlp-base", "--model_name_or_path", "x", "--output_dir", str(tmp_path))
     with pytest.raises(InputError, match="--mlm_probability must be above 0 and below 1, got 15"):
         parse("--config_name", "gmlp-base", "--mlm_probability", "15", "--output_dir", str(tmp_path))
+    with pytest.raises(InputError, match="udcff' is not UTF-8: rename"):
+        parse("--config_name", "gmlp-base", "--output_dir", "a\udcff")
     (tmp_path / "typo.yaml").write_text("config_name: gmlp-base\nlerning_rate: 1\n")
     with pytest.raises(InputError, match="no flag --lerning_rate; did you mean --learning_rate"):
         parse(str(tmp_path / "typo.yaml"))

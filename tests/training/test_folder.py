@@ -231,6 +231,36 @@ def test_damaged_checkpoint_is_skipped(tmp_path, name, caplog):
                                               resume_from_checkpoint=str(folder / "checkpoint-12")))  # fmt: skip
 
 
+def test_checkpoint_without_its_best_is_skipped(tmp_path, caplog):
+    best = tmp_path / "checkpoint-8"
+    for step in (4, 8, 12):
+        checkpoint = make_checkpoint(tmp_path, {}, step)
+        write_text(
+            checkpoint / "trainer_state.json", json.dumps({"best_model_checkpoint": str(best) if step > 4 else None})
+        )
+        write_manifest(checkpoint, {}, resumable=True)
+    flags = {"output_dir": str(tmp_path), "use_cpu": True}
+    args = RunArguments(**flags, load_best_model_at_end=True, eval_strategy="steps", eval_steps=500)
+    assert checkpoint_to_resume(args) == str(tmp_path / "checkpoint-12")
+    (best / "model.safetensors").unlink()
+    assert checkpoint_to_resume(args) == str(tmp_path / "checkpoint-4")
+    assert f"of {best}, the best so far, model.safetensors is missing" in caplog.text
+    assert checkpoint_to_resume(RunArguments(**flags)) == str(tmp_path / "checkpoint-12")
+
+
+def test_a_pipe_is_not_waited_for(tmp_path):
+    os.mkfifo(tmp_path / "pipe.txt")
+    with pytest.raises(InputError, match=r"pipe\.txt is a pipe or a device"):
+        fingerprint([tmp_path / "pipe.txt"])
+
+
+def test_predictions_of_an_earlier_run_are_cleared(tmp_path):
+    for name in ("settings.json", "predictions.tsv", "MNLI-m.tsv", "eval_predictions.json", "summary.csv", "my.tsv"):
+        (tmp_path / name).write_text("{}")
+    clear(tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["my.tsv"]
+
+
 def test_checkpoint_of_weights_alone_is_skipped(tmp_path, caplog):
     make_checkpoint(tmp_path, {}, 4, resumable=False)
     assert checkpoint_to_resume(RunArguments(output_dir=str(tmp_path), use_cpu=True)) is None

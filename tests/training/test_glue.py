@@ -90,6 +90,11 @@ def test_what_the_leaderboard_takes(tmp_path):
     assert read(path)[1:] == [["0", "a, c"], ["1", ""]]
 
 
+def test_no_predictions_of_a_model_that_diverged(tmp_path, caplog):
+    glue.write_predictions(tmp_path / "p.tsv", np.array([[0.0, np.nan]]), told("ab"))
+    assert not (tmp_path / "p.tsv").exists() and "not finite" in caplog.text
+
+
 def test_the_metric_that_decides(tmp_path):
     mnli = glue.metric_keys(("accuracy",), ["train", "validation_matched", "validation_mismatched"])
     both = glue.metric_keys(("f1", "accuracy"), ["validation"])

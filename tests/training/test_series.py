@@ -1,6 +1,7 @@
 """Many runs in one call: their folders, what they may not be, and their comparison."""
 
 import json
+import math
 import statistics
 
 import numpy as np
@@ -49,7 +50,7 @@ def test_flags_that_do_not_go_together(tmp_path):
         (("--seeds", 1, "--do_eval", "false"), "give --do_train and --do_eval"),
         (("--seeds", 1, "--push_to_hub"), "for a single run"),
         (("--seeds", 1, 1), "names a value twice: 1, 1"),
-        (("--sweep_batch_sizes", 0), "--sweep_batch_sizes must be at least 1, got 0"),
+        (("--sweep_batch_sizes", 0), "--sweep_batch_sizes must be at least 1 and"),
         (("--max_seq_length", 4), "must be above 4"),
         (("--max_eval_samples", 0), "--max_eval_samples must be at least 1"),
         (("--text_column_names", "a", "b", "c"), "one or two columns, got a, b, c; more are joined by"),
@@ -123,8 +124,14 @@ def test_summary(tmp_path, capsys):
     # A run that diverged is never the best.
     rows[1]["metrics"]["eval_loss"]["median"] = float("nan")
     assert series.report_series(args, rows, "eval_loss")["learning_rate"] == 1e-5
+    assert series.report_series(arguments[2], rows[::-1], "eval_accuracy")["learning_rate"] == 1e-5
+    for text in ("[]", "{", "{}"):
+        (folder / "all_results.json").write_text(text)
+        with pytest.raises(InputError, match="is damaged: remove it"):
+            series.summarize(runs)
 
 
 def test_spread_of_one_run():
     assert series.spread([0.5]) == {"median": 0.5, "min": 0.5, "max": 0.5, "std": 0.0}
+    assert all(map(math.isnan, series.spread([float("nan"), 1.0]).values()))
     assert series.spread([1.0, 2.0])["std"] == pytest.approx(statistics.stdev([1.0, 2.0]), abs=1e-6)

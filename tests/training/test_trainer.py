@@ -1,6 +1,7 @@
 import filecmp
 import json
 import logging
+import math
 import shutil
 
 import pytest
@@ -100,6 +101,26 @@ def test_global_batch_size_gives_the_accumulation(tmp_path, whole, given, expect
         output_dir=str(tmp_path), use_cpu=True, global_batch_size=whole, per_device_train_batch_size=given
     )
     assert (args.per_device_train_batch_size, args.gradient_accumulation_steps) == expected
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        {"lr_scheduler_type": "cosine_with_min_lr"},
+        {"lr_scheduler_kwargs": {"foo": 1}},
+        {"optim_args": "foo"},
+        {"activation_checkpointing": True, "activation_checkpointing_kwargs": {"foo": 1}},
+    ],
+)
+def test_what_cannot_begin_gets_one_sentence(tmp_path, flags):
+    with pytest.raises(InputError, match="The training cannot begin: "):
+        make_trainer(tmp_path, **flags).train()
+
+
+def test_a_run_that_diverged_says_so(tmp_path, caplog):
+    trainer = make_trainer(tmp_path, max_grad_norm=0, do_train=True)
+    trainer.args.learning_rate = 1e30
+    assert math.isnan(trainer.train_and_evaluate(None)["train_loss"]) and "diverged" in caplog.text
 
 
 def test_report_card_and_results(tmp_path, capsys):
