@@ -179,7 +179,7 @@ def memory(text: Path) -> list[dict]:
         flags += f"--max_steps 2 --use_cpu --report_to none --output_dir {folder}/out --cache_dir {folder}/ours".split()
         commands = {
             "run_mlm.py": [SCRIPT, "--train_file", text, "--validation_file", validation, *flags],
-            "run_mlm.py of transformers (peer)": [__file__, "--peer", text, validation, folder],
+            "the steps of run_mlm.py of transformers (peer)": [__file__, "--peer", text, validation, folder],
         }
         rows = []
         print(f"{'what':<52}{'peak MiB':>12}{'CPU s':>12}")
