@@ -11,10 +11,9 @@ from transformers import AutoModelForCausalLM
 
 from hf_gmlp import errors
 from hf_gmlp.data.causal import CausalCollator, are_raw_bytes, load_bytes
-from hf_gmlp.data.files import Access
 from hf_gmlp.data.text import count_bytes, load_texts, tokenize
 from hf_gmlp.data.tokenizer import open_ended
-from hf_gmlp.training.arguments import CLMArguments, ModelArguments, RunArguments, parse_arguments
+from hf_gmlp.training.arguments import CLMArguments, ModelArguments, RunArguments, data_access, parse_arguments
 from hf_gmlp.training.metrics import CausalLanguageModelMetrics, next_token_losses
 from hf_gmlp.training.models import (
     check_causal,
@@ -33,8 +32,7 @@ def main():
     checkpoint = start_run(model_args, data_args, training_args)
     # The bytes of text files need no data set: they are read from the files when they are wanted.
     raw = data_args.byte_level and are_raw_bytes(data_args.train_file or data_args.validation_file)
-    renew_cache = data_args.overwrite_cache and training_args.local_process_index == 0
-    access = Access(model_args.cache_dir, model_args.token, renew_cache)
+    access = data_access(model_args, data_args, training_args)
     parts = {"train": training_args.do_train, "validate": training_args.do_eval}
     config = load_config(model_args)
     block_size = data_args.sequence_length(config)
@@ -44,14 +42,7 @@ def main():
     if not raw:
         with training_args.main_process_first(desc="reading"):
             texts = load_texts(
-                dataset_name=data_args.dataset_name,
-                dataset_config_name=data_args.dataset_config_name,
-                train_files=data_args.train_file,
-                validation_files=data_args.validation_file,
-                text_column=data_args.text_column,
-                streaming=data_args.streaming,
-                validation_split_percentage=data_args.validation_split_percentage,
-                max_eval_samples=data_args.max_eval_samples,
+                **data_args.texts(),
                 seed=training_args.seed,
                 access=access,
                 **parts,

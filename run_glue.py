@@ -18,10 +18,9 @@ from transformers import AutoModelForSequenceClassification, DataCollatorWithPad
 
 from hf_gmlp import errors
 from hf_gmlp.data.classification import find_task, load_sentences, texts, tokenize
-from hf_gmlp.data.files import Access
 from hf_gmlp.data.labels import ONE_CLASS, Labels, draw_classifier, set_labels, trained_labels
 from hf_gmlp.training import glue, series
-from hf_gmlp.training.arguments import GlueArguments, RunArguments, SentenceModelArguments, parse_arguments
+from hf_gmlp.training.arguments import GlueArguments, RunArguments, SentenceModelArguments, data_access, parse_arguments
 from hf_gmlp.training.folder import resume_point
 from hf_gmlp.training.models import check_vocabulary, load_config, load_model, load_tokenizer
 from hf_gmlp.training.trainer import GMLPTrainer, start_run
@@ -39,9 +38,7 @@ def main():
     runs = series.plan_runs(model_args, data_args, training_args)
     task = find_task(data_args.task_name)
     config = load_config(model_args)
-    access = Access(
-        model_args.cache_dir, model_args.token, data_args.overwrite_cache and training_args.local_process_index == 0
-    )
+    access = data_access(model_args, data_args, training_args)
     max_seq_length = data_args.sequence_length(config)
 
     # Data: sentences and labels, then tokens.

@@ -12,11 +12,10 @@ what stands later wins.
 from accelerate.utils import broadcast_object_list
 
 from hf_gmlp import errors
-from hf_gmlp.data.files import Access
 from hf_gmlp.data.images import ImageCollator, find_faults, keep_good, load_images, mixing_transform, training_transform
 from hf_gmlp.data.labels import Labels, set_labels, trained_labels
 from hf_gmlp.training import images
-from hf_gmlp.training.arguments import ImageArguments, ImageModelArguments, RunArguments, parse_arguments
+from hf_gmlp.training.arguments import ImageArguments, ImageModelArguments, RunArguments, data_access, parse_arguments
 from hf_gmlp.training.trainer import GMLPTrainer, start_run
 
 HEAD = "ForImageClassification"
@@ -26,8 +25,6 @@ def main():
     # Arguments.
     dataclasses = (ImageModelArguments, ImageArguments, RunArguments)
     model_args, data_args, training_args = parse_arguments(dataclasses, __doc__)
-    if training_args.do_predict:
-        raise errors.InputError('This script does not predict: pipeline("image-classification", model=...) does.')
     checkpoint = start_run(model_args, data_args, training_args)
     config = images.load_image_config(model_args, data_args.size())
     processor = images.load_processor(model_args, config, data_args.size(), data_args.crop_pct)
@@ -49,11 +46,7 @@ def main():
             train_val_split=data_args.train_val_split,
             max_samples={"train": data_args.max_train_samples, "validation": data_args.max_eval_samples},
             seed=training_args.seed,
-            access=Access(
-                model_args.cache_dir,
-                model_args.token,
-                data_args.overwrite_cache and training_args.local_process_index == 0,
-            ),
+            access=data_access(model_args, data_args, training_args),
         )
     labels = Labels(data.labels, data.problem_type)
     new_classifier = set_labels(

@@ -10,10 +10,9 @@ Recipes, YAML files of flags, may come first; what stands later wins.
 from transformers import AutoModelForMaskedLM
 
 from hf_gmlp import errors
-from hf_gmlp.data.files import Access
 from hf_gmlp.data.masking import MaskedOnce, MaskingCollator
 from hf_gmlp.data.text import load_texts, tokenize
-from hf_gmlp.training.arguments import MLMArguments, ModelArguments, RunArguments, parse_arguments
+from hf_gmlp.training.arguments import MLMArguments, ModelArguments, RunArguments, data_access, parse_arguments
 from hf_gmlp.training.metrics import MaskedLanguageModelMetrics, token_losses
 from hf_gmlp.training.models import check_vocabulary, load_config, load_model, load_tokenizer
 from hf_gmlp.training.trainer import GMLPTrainer, start_run
@@ -23,23 +22,15 @@ def main():
     # Arguments.
     model_args, data_args, training_args = parse_arguments((ModelArguments, MLMArguments, RunArguments), __doc__)
     checkpoint = start_run(model_args, data_args, training_args)
-    renew_cache = data_args.overwrite_cache and training_args.local_process_index == 0
-    access = Access(model_args.cache_dir, model_args.token, renew_cache)
+    access = data_access(model_args, data_args, training_args)
     config = load_config(model_args)
     max_seq_length = data_args.sequence_length(config)
 
     # Data: documents, then sequences of tokens.
     with training_args.main_process_first(desc="reading"):
         texts = load_texts(
-            dataset_name=data_args.dataset_name,
-            dataset_config_name=data_args.dataset_config_name,
-            train_files=data_args.train_file,
-            validation_files=data_args.validation_file,
-            text_column=data_args.text_column,
+            **data_args.texts(),
             line_by_line=data_args.line_by_line,
-            streaming=data_args.streaming,
-            validation_split_percentage=data_args.validation_split_percentage,
-            max_eval_samples=data_args.max_eval_samples,
             seed=training_args.seed,
             access=access,
             train=training_args.do_train,

@@ -13,9 +13,8 @@ import logging
 from transformers import AutoModelForQuestionAnswering, DataCollatorWithPadding
 
 from hf_gmlp import errors
-from hf_gmlp.data.files import Access
 from hf_gmlp.data.qa import DECODING_COLUMNS, check_tokenizer, load_questions, window_dataset
-from hf_gmlp.training.arguments import ModelArguments, QAArguments, RunArguments, parse_arguments
+from hf_gmlp.training.arguments import ModelArguments, QAArguments, RunArguments, data_access, parse_arguments
 from hf_gmlp.training.models import load_config, load_model, load_tokenizer
 from hf_gmlp.training.qa import AnswerMetrics
 from hf_gmlp.training.trainer import GMLPTrainer, start_run
@@ -29,7 +28,6 @@ def main():
     checkpoint = start_run(model_args, data_args, training_args)
     config = load_config(model_args)
     lengths = data_args.window_lengths(config)
-    overwrite_cache = data_args.overwrite_cache and training_args.local_process_index == 0
     wanted = {"train": training_args.do_train, "validation": training_args.do_eval, "test": training_args.do_predict}
     limits = (data_args.max_train_samples, data_args.max_eval_samples, data_args.max_predict_samples)
 
@@ -41,7 +39,7 @@ def main():
         splits=[split for split in wanted if wanted[split]],
         version_2_with_negative=data_args.version_2_with_negative,
         max_samples=dict(zip(wanted, limits)),
-        access=Access(model_args.cache_dir, model_args.token, overwrite_cache),
+        access=data_access(model_args, data_args, training_args),
     )
     tokenizer = load_tokenizer(
         model_args,

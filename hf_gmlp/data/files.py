@@ -149,8 +149,8 @@ def read_files(
     builder, options = FILE_KINDS[kind]
     mode = DownloadMode.FORCE_REDOWNLOAD if access.overwrite_cache else DownloadMode.REUSE_DATASET_IF_EXISTS
     with reading(paths, kind):
-        # Two files may have one size and one time.
-        contents = content_hash(paths)
+        # Two files may have one size and one time. Of a stream nothing is kept.
+        contents = "" if streaming else content_hash(paths)
         if kind == "txt":
             rows = Documents(cache_dir=access.cache_dir, paths=tuple(paths), contents=contents, lines=lines)
         else:

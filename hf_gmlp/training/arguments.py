@@ -11,6 +11,7 @@ from typing import ClassVar
 
 from transformers import HfArgumentParser, PreTrainedConfig, TrainingArguments
 
+from ..data.files import Access
 from ..data.qa import check_lengths
 from ..errors import InputError
 from .recipes import RECIPE_ENDINGS, command_line
@@ -227,6 +228,11 @@ class DataArguments:
         return None if self.files() else self.dataset_name
 
 
+def data_access(model_args: BaseModelArguments, data_args: DataArguments, args: RunArguments) -> Access:
+    """How the data of a run are had; only one process of a machine reads anew what the others then find."""
+    return Access(model_args.cache_dir, model_args.token, data_args.overwrite_cache and args.local_process_index == 0)
+
+
 @dataclass
 class TextArguments(DataArguments):
     """Which text to train a language model on."""
@@ -237,6 +243,12 @@ class TextArguments(DataArguments):
         5,
     )
     streaming: bool = flag("Read the data as a stream: no download, no cache.", False)
+
+    def texts(self) -> dict[str, object]:
+        """Where the text is, by the names of `load_texts`."""
+        names = ("dataset_name", "dataset_config_name", "text_column", "streaming", "validation_split_percentage")
+        files = {"train_files": self.train_file, "validation_files": self.validation_file}
+        return {name: getattr(self, name) for name in (*names, "max_eval_samples")} | files
 
     def description(self, train: object, validation: Sized | None, sequence_length: int) -> str:
         """The data in words, for the model card: its name and its size in sequences, if it is no stream."""

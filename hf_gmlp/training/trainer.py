@@ -390,10 +390,10 @@ def start_run(
     logging.getLogger("httpx").setLevel(logging.WARNING)
     if not (args.do_train or args.do_eval or args.do_predict):
         raise InputError("Say what to do: --do_train, --do_eval, or, where a script predicts, --do_predict.")
-    if model_args.config_name is not None and not args.do_train:
-        raise InputError("A new model (--config_name) knows nothing yet: give --do_train, or --model_name_or_path.")
     if args.do_predict and not hasattr(data_args, "max_predict_samples"):
         raise InputError("This script does not predict: leave --do_predict out, and give the model to a pipeline.")
+    if model_args.config_name is not None and not args.do_train:
+        raise InputError("A new model (--config_name) knows nothing yet: give --do_train, or --model_name_or_path.")
     for name, default in SET_BY_SCRIPTS.items():
         if getattr(args, name) != default:
             raise InputError(f"--{name} is set by this script: leave it out.")
