@@ -25,7 +25,7 @@ demo: $(INSTALLED) ## train a small gMLP on the reference of Python, in minutes,
 	$(BIN)/python examples/demo.py
 
 replicate: $(INSTALLED) ## run the paper's comparisons in small; ARGS="--help" says how
-	$(BIN)/python examples/replicate.py $(ARGS)
+	$(BIN)/python paper/replicate.py $(ARGS)
 
 test: $(INSTALLED) ## run the tests
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile

@@ -21,8 +21,13 @@ def token_losses(logits: torch.Tensor | tuple, labels: torch.Tensor) -> tuple[to
         Two tensors [batch, m], 0 where there is nothing to predict.
     """
     logits = logits[0] if isinstance(logits, tuple) else logits
-    losses = torch.nn.functional.cross_entropy(logits.transpose(1, 2).float(), labels, reduction="none")
-    right = (logits.argmax(-1) == labels).float()
+    losses = torch.zeros(labels.shape, device=logits.device)
+    right = torch.zeros_like(losses)
+    # A masked language model predicts one token in seven.
+    predicted = labels != -100
+    logits, labels = logits[predicted].float(), labels[predicted]
+    losses[predicted] = torch.nn.functional.cross_entropy(logits, labels, reduction="none")
+    right[predicted] = (logits.argmax(-1) == labels).float()
     return losses, right
 
 

@@ -211,8 +211,7 @@ class GMLPTrainer(Trainer):
         positional = {id(weight) for weight in positional_weights(self.model if model is None else model)}
         if not positional:
             raise InputError(
-                f"--spatial_lr_multiplier: a {type(self.model).__name__} has neither spatial weights nor relative "
-                f"position biases; leave it out."
+                f"--spatial_lr_multiplier: a {type(self.model).__name__} has no positional weights; leave it out."
             )
         for group in list(optimizer.param_groups):
             moved = [weight for weight in group["params"] if id(weight) in positional]
@@ -337,11 +336,23 @@ def _plain(value: object) -> object:
 
 
 def positional_weights(model: nn.Module) -> list[nn.Parameter]:
-    """What knows of places and nothing else: W of every gMLP block, and tables of relative position biases."""
-    # By name, since a checkpoint may bring these classes with it.
-    named = [(type(module).__name__, module) for module in model.modules()]
-    weights = [module.weight for name, module in named if name == "SpatialProjection"]
-    return weights + [module.biases.weight for name, module in named if name == "RelativePositionBias"]
+    """
+    What knows of places and nothing else: W of every gMLP block, tables of relative position biases, embeddings of
+    positions, and both matrices of a Mixer's MLP over the tokens.
+    """
+    weights = []
+    for module in model.modules():
+        # By name, since a checkpoint may bring these classes with it.
+        match type(module).__name__:
+            case "SpatialProjection":
+                weights.append(module.weight)
+            case "RelativePositionBias":
+                weights.append(module.biases.weight)
+            case "TextMixerLayer":
+                weights += [module.token_mlp.proj_in.weight, module.token_mlp.proj_out.weight]
+        if isinstance(embedding := getattr(module, "position_embeddings", None), nn.Embedding):
+            weights.append(embedding.weight)
+    return weights
 
 
 class EpochCallback(TrainerCallback):

@@ -1,0 +1,196 @@
+"""What the replication trains on: text in three parts, and classifications of one or two sentences in three parts."""
+
+import ast
+import hashlib
+import json
+import random
+import re
+import sys
+import sysconfig
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from hf_gmlp.errors import InputError
+
+PARTS = ("train", "development", "evaluation")
+# Characters of the held-out parts: what is evaluated takes time too, a hundred times over.
+HELD_OUT = {"development": 300_000, "evaluation": 1_000_000}
+# Words, in sequences of n: a text with fewer says nothing.
+LEAST_SEQUENCES = {"train": 200, "development": 5, "evaluation": 20}
+PAIR_WORDS = 8
+
+
+def prepare_text(train_files: list[str], validation_files: list[str], length: int, folder: Path) -> dict[str, Path]:
+    """
+    Writes the three parts of the text as JSON lines. Every hundredth document of the training files is for
+    development; with no validation files, every twentieth is for evaluation. With no files at all, the text is what
+    Python says of itself.
+
+    Args:
+        length: n, by which the text is found too short.
+
+    Raises:
+        InputError: If the files cannot be read, or the text is too short.
+    """
+    found = read_documents(train_files) if train_files else list(standard_library())
+    # Documents of one kind stand together in the files.
+    random.Random(0).shuffle(found)
+    documents = {"evaluation": read_documents(validation_files)} if validation_files else {"evaluation": found[::20]}
+    if validation_files:
+        random.Random(0).shuffle(documents["evaluation"])
+    else:
+        found = [document for number, document in enumerate(found) if number % 20]
+    documents["development"] = found[::100] if len(found) >= 1000 else found[::20]
+    held = {id(document) for document in documents["development"]}
+    documents["train"] = [document for document in found if id(document) not in held]
+    paths = {}
+    for part in PARTS:
+        kept, left = [], HELD_OUT.get(part, sys.maxsize)
+        for document in documents[part]:
+            if left > 0:
+                kept.append({"text": document[:left]})
+            left -= len(document)
+        words = sum(len(row["text"].split()) for row in kept)
+        if words < LEAST_SEQUENCES[part] * length:
+            raise InputError(
+                f"The text for {part} has {words:,} words, and at least {LEAST_SEQUENCES[part] * length:,} are needed: "
+                f"give more text, or --size tiny."
+            )
+        paths[part] = write_once(folder / f"{part}.jsonl", kept)
+    return paths
+
+
+def read_documents(files: list[str]) -> list[str]:
+    """The documents of some files, each of any kind that run_mlm.py reads; the lines of files of few documents."""
+    from hf_gmlp.data.text import load_texts
+
+    found = []
+    for path in files:
+        texts = load_texts(train_files=[path], validation_files=[path], validate=False)["train"]["text"]
+        texts = [text for text in texts if text and not text.isspace()]
+        if len(texts) < 20:
+            texts = [line for text in texts for line in text.splitlines() if line.strip()]
+        found += texts
+    return found
+
+
+def standard_library() -> Iterator[str]:
+    """Documents: the topics of Python's reference, then the descriptions in every module of its standard library."""
+    from demo import split_topics
+
+    for documents in split_topics():
+        yield from documents
+    library = Path(sysconfig.get_path("stdlib"))
+    left_out = {"site-packages", "dist-packages", "test", "tests", "idlelib", "lib2to3"}
+    kinds = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+    for path in sorted(library.rglob("*.py")):
+        if left_out & set(path.relative_to(library).parts):
+            continue
+        try:
+            tree = ast.parse(path.read_text(encoding="utf-8"))
+        except (OSError, SyntaxError, ValueError):
+            # Some modules are there to be wrong.
+            continue
+        described = (ast.get_docstring(node) for node in ast.walk(tree) if isinstance(node, kinds))
+        lines = (line.strip() for words in described if words for line in words.splitlines())
+        document = "\n".join(line for line in lines if line)
+        if document:
+            yield document
+
+
+def prepare_task(task: str, files: list[str], folder: Path) -> dict[str, Path]:
+    """
+    Writes the three parts of a classification as JSON lines of "sentence" (or "sentence1" and "sentence2") and "label":
+    every tenth row of the training file is for development, the validation file for evaluation.
+
+    Raises:
+        InputError: If the files cannot be read, or have another number of sentences than the task.
+    """
+    from hf_gmlp.data.classification import load_sentences
+
+    columns = ["sentence1", "sentence2"] if task == "pair" else ["sentence1"]
+    data = load_sentences(train_files=[files[0]], validation_files=[files[1]], train=True, validate=True)
+    for rows, path in zip(data.splits.values(), files):
+        found = [name for name in rows.column_names if name.startswith("sentence")]
+        if len(found) != len(columns):
+            raise InputError(f"{path} has {len(found)} sentence(s) a row, and --{task} takes {len(columns)}.")
+    if data.labels is None or len(data.labels) < 2:
+        raise InputError(f"{files[0]} does not have two labels to tell apart: --{task} takes a classification.")
+    names = columns if task == "pair" else ["sentence"]
+    train, validation = (
+        [{name: row[column] for name, column in zip(names, columns)} | {"label": row["labels"]} for row in rows]
+        for rows in data.splits.values()
+    )
+    parts = {"train": [row for number, row in enumerate(train) if number % 10], "development": train[::10]}
+    parts["evaluation"] = validation
+    return {part: write_once(folder / task / f"{part}.jsonl", rows) for part, rows in parts.items()}
+
+
+def prepare_pairs(text: dict[str, Path], count: int, folder: Path) -> dict[str, Path]:
+    """
+    The task of the repeated word (after section 4.3: what attention is for): does B repeat the word that A changed? A
+    and B are eight words each from two places of the text; in A one word is changed for another, and in B one word
+    for the same (label 1) or for a third (label 0). What was changed into what does not matter, nor where: only
+    whether the two sentences share it. Both sentences of every label are drawn alike, so that no word and no place
+    tells the label by itself.
+
+    Args:
+        count: Rows to train on; a tenth of them for development and as many for evaluation.
+    """
+    documents = {part: [row["text"].split() for row in read_rows(path)] for part, path in text.items()}
+    frequency = Counter(word for words in documents["train"] for word in words if re.fullmatch("[a-z]{4,10}", word))
+    # Neither words that stand everywhere nor words that the tokenizer has hardly seen.
+    changed = [
+        word for word, _ in frequency.most_common(2000)[len(frequency) // 50 if len(frequency) < 2000 else 200 :]
+    ]
+    sizes = {"train": count, "development": count // 10, "evaluation": count // 10}
+    return {
+        part: write_once(
+            folder / "repeated" / f"{part}.jsonl", list(pairs(documents[part], changed, size, random.Random(seed)))
+        )
+        for seed, (part, size) in enumerate(sizes.items())
+    }
+
+
+def pairs(documents: list[list[str]], changed: list[str], count: int, draw: random.Random) -> Iterator[dict]:
+    """Rows of the task of the repeated word."""
+    # By length, so that every place of the text is as likely as any other.
+    lengths = [max(0, len(words) - PAIR_WORDS) for words in documents]
+    first = draw.choices(documents, lengths, k=count)
+    second = draw.choices(documents, lengths, k=count)
+    for number, sources in enumerate(zip(first, second)):
+        label = number % 2
+        word, other = draw.sample(changed, 2)
+        row = {}
+        for name, words, new in zip(("sentence1", "sentence2"), sources, (word, word if label else other)):
+            start = draw.randrange(len(words) - PAIR_WORDS)
+            window = words[start : start + PAIR_WORDS]
+            window[draw.randrange(PAIR_WORDS)] = new
+            row[name] = " ".join(window)
+        yield row | {"label": label}
+
+
+def read_rows(path: Path) -> list[dict]:
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+
+
+def write_once(path: Path, rows: Iterable[dict]) -> Path:
+    """
+    Raises:
+        InputError: If the file is there with something else in it: what was trained on it would not be known any more.
+    """
+    text = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
+    if path.is_file():
+        if path.read_text(encoding="utf-8") != text:
+            raise InputError(f"{path} is of other files: choose another --output_dir.")
+        return path
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_suffix(".partial")
+    partial.write_text(text, encoding="utf-8")
+    partial.replace(path)
+    return path
+
+
+def fingerprint(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()[:16]
