@@ -198,6 +198,17 @@ class Study:
                 return unfinished
         return []
 
+    def finished(self) -> list[Run]:
+        """The finished runs of all stages, as far as these are known."""
+        found = []
+        for stage in (self.selections, self.pretrainings, self.finetuning_selections, self.finetunings, self.dense):
+            runs = stage()
+            found += [run for run in runs if run.is_finished]
+            if stage != self.dense and not all(run.is_finished for run in runs):
+                # What comes after is chosen by these.
+                break
+        return found
+
     def tokenizer_command(self) -> list[str]:
         command = ["-m", "hf_gmlp.cli", "train-tokenizer", str(self.text["train"])]
         command += ["--vocab_size", str(self.size.vocab_size), "--max_length", str(self.size.length)]
@@ -229,7 +240,7 @@ class Study:
         runs = self._seeds(names, protocol.SEEDS)
         if not all(run.is_finished for run in runs):
             return runs
-        wide = protocol.too_wide(protocol.pretraining_findings(self.losses(), self.unigram))
+        wide = protocol.too_wide(protocol.pretraining_findings(self.losses(), self.yardsticks["unigram"]))
         return runs + self._seeds([name for name in names if name in {*FINETUNED, *wide}], protocol.MORE_SEEDS)
 
     def _seeds(self, names: list[str], seeds: tuple[int, ...]) -> list[Run]:
@@ -252,11 +263,18 @@ class Study:
         return found
 
     @cached_property
-    def unigram(self) -> float:
-        """Loss on the evaluation text, in nats per masked token, of predicting each token by its frequency."""
-        from yardsticks import unigram_loss
+    def yardsticks(self) -> dict[str, float]:
+        """Losses on the evaluation text, in nats per masked token, of predicting by frequency and by neighbors."""
+        from yardsticks import token_losses
 
-        return unigram_loss(self.output / "tokenizer", self.text["train"], self.text["evaluation"], self.size.length)
+        return token_losses(self.output / "tokenizer", self.text["train"], self.text["evaluation"], self.size.length)
+
+    def counts(self, name: str) -> tuple[int, int]:
+        """Parameters and FLOPs, as the paper counts them."""
+        from hf_gmlp.analysis.counts import paper_flops, paper_parameters
+
+        config = SYSTEMS[name].config(self.size, self.size.vocab_size)
+        return paper_parameters(config), paper_flops(config)
 
     def dense(self) -> list[Run]:
         """W without the Toeplitz prior and its twin, in large batches, for two lengths of training."""
@@ -330,6 +348,7 @@ class Study:
             "config_overrides": f"pooling={pooling}",
             "train_file": self.tasks[task]["train"],
             "validation_file": held_out,
+            "do_predict": True,
             "test_file": held_out,
             "max_seq_length": self.size.length,
             "learning_rate": rate,

@@ -160,7 +160,7 @@ class RunArguments(TrainingArguments):
         "device is lowered if it does not divide it."
     )
     spatial_lr_multiplier: float = flag(
-        "Learning rate of the positional weights (W of a gMLP, the relative position biases of bert_relpos) over that "
+        "Learning rate of positional weights (W of a gMLP; relative position biases, position embeddings) over that "
         "of all others. Adam moves a weight by about the learning rate a step, which in a short training is too little "
         "for them; the paper's recipes have 1.",
         1.0,

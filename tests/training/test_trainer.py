@@ -18,7 +18,7 @@ from transformers import (
     TrainingArguments,
 )
 
-from hf_gmlp import BertRelposConfig, GMLPConfig, GMLPForCausalLM, GMLPForSequenceClassification
+from hf_gmlp import BertRelposConfig, GMLPConfig, GMLPForCausalLM, GMLPForSequenceClassification, TextMixerConfig
 from hf_gmlp.errors import InputError
 from hf_gmlp.training.arguments import RunArguments
 from hf_gmlp.training.trainer import GMLPTrainer
@@ -243,13 +243,25 @@ def test_other_models_get_the_library_s_card(tmp_path):
     assert "generated automatically" in (tmp_path / "README.md").read_text()
 
 
-@pytest.mark.parametrize("make", ["gmlp", "relpos"])
-def test_learning_rate_of_positions(tmp_path, make):
+POSITIONAL = {
+    "gmlp": (lambda: gmlp_config(spatial_initializer_range=0.1), "gating_unit.proj.weight"),
+    "relpos": (
+        lambda: BertRelposConfig(**SIZES, num_attention_heads=2, max_position_embeddings=8),
+        "bias.biases.weight",
+    ),
+    "bert": (bert_config, "position_embeddings.weight"),
+    "mixer": (
+        lambda: TextMixerConfig(**SIZES, max_position_embeddings=8),
+        ("token_mlp.proj_in.weight", "token_mlp.proj_out.weight"),
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", POSITIONAL)
+def test_learning_rate_of_positions(tmp_path, kind):
     """A step of plain gradient descent is that many times longer for W, and of the same length for all else."""
-    if make == "gmlp":
-        config = gmlp_config(spatial_initializer_range=0.1)
-    else:
-        config = BertRelposConfig(**SIZES, num_attention_heads=2, max_position_embeddings=8)
+    make, ending = POSITIONAL[kind]
+    config = make()
     steps = []
     for multiplier in (1.0, 5.0):
         torch.manual_seed(0)
@@ -262,15 +274,18 @@ def test_learning_rate_of_positions(tmp_path, make):
         steps.append({name: weight.detach() - start[name] for name, weight in model.named_parameters()})
         rates = {group["lr"] for group in trainer.optimizer.param_groups}
         assert rates == {1e-2, multiplier * 1e-2}
-    positional = [name for name in steps[0] if name.endswith(("gating_unit.proj.weight", "bias.biases.weight"))]
+    positional = [name for name in steps[0] if name.endswith(ending)]
     assert positional and all(steps[0][name].abs().max() > 0 for name in positional)
     for name, step in steps[0].items():
         torch.testing.assert_close(steps[1][name], (5 if name in positional else 1) * step, atol=1e-7, rtol=1e-4)
 
 
 def test_learning_rate_of_positions_needs_positions(tmp_path):
-    model = AutoModelForSequenceClassification.from_config(bert_config())
-    with pytest.raises(InputError, match="a BertForSequenceClassification has neither spatial weights nor relative"):
+    rotary = ModernBertConfig(**SIZES, num_attention_heads=1, pad_token_id=0, cls_token_id=2, sep_token_id=3)
+    model = AutoModelForSequenceClassification.from_config(rotary)
+    with pytest.raises(
+        InputError, match="a ModernBertForSequenceClassification has no positional weights; leave it out"
+    ):
         make_trainer(tmp_path, model, spatial_lr_multiplier=5.0).train()
 
 

@@ -1,0 +1,39 @@
+"""The machine and the versions that a measured number needs beside it."""
+
+import datetime
+import os
+import platform
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+import torch
+
+
+def circumstances(*packages: str) -> dict[str, str]:
+    """
+    Date, machine and versions.
+
+    Args:
+        packages: Whose versions are given besides Python's and torch's; those that are not installed are left out.
+    """
+    found = {
+        "date": datetime.date.today().isoformat(),
+        "machine": f"{processor_name()}, {os.cpu_count()} cores, {platform.system()}",
+        "python": platform.python_version(),
+    }
+    if torch.cuda.is_available():
+        found["gpu"] = torch.cuda.get_device_name()
+    for package in ("torch", *packages):
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:
+            continue
+    return found
+
+
+def processor_name() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+        return next(line.split(":", 1)[1].strip() for line in lines if line.startswith("model name"))
+    except (OSError, StopIteration):
+        return platform.processor() or platform.machine()

@@ -1,0 +1,454 @@
+"""The report of a replication: tables, verdicts and pictures out of its finished runs.
+
+    python paper/report.py docs/replication/results.json docs/replication
+
+writes it again from the numbers of a finished replication, which stand in results.json beside report.md.
+"""
+
+import json
+import math
+import statistics
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+sys.path[:0] = [str(Path(__file__).resolve().parent.parent), str(Path(__file__).resolve().parent)]
+
+import numpy as np  # noqa: E402
+import protocol  # noqa: E402
+from protocol import FINETUNED, POOLINGS, SIZES, SYSTEMS, TABLE3, TASKS  # noqa: E402
+
+from hf_gmlp.analysis.curves import log_history  # noqa: E402
+from hf_gmlp.analysis.pictures import plt, save_picture  # noqa: E402
+
+COLORS = {"bert": "C7", "bert-relpos": "C1", "bert-noattn": "C5", "mixer": "C2", "gmlp": "C0", "amlp": "C3"}
+SHORT = {"gmlp": "gMLP", "bert-noattn": "BERT without\nattention", "gmlp-dense": "gMLP, dense W"}
+
+
+# ------------------------------------------------------------------------------------------------------------- numbers
+
+
+def collect(study) -> dict:
+    """
+    Every number of the finished runs of a `replicate.Study`, as JSON takes it: for each run its key, its stage, what it
+    scored and its losses on the way; of classifiers also which validation rows were right, as "0110...".
+    """
+    from yardsticks import repeated_word_rule, sentence_yardstick
+
+    from hf_gmlp.analysis.machine import circumstances
+
+    rows = []
+    labels = {task: [row["label"] for row in read_rows(parts["evaluation"])] for task, parts in study.tasks.items()}
+    for run in study.finished():
+        row = {"stage": run.stage, **run.key, "minutes": run.results.get("train_runtime", 0.0) / 60}
+        if "eval_loss" in run.results and run.stage in ("selection", "pretraining", "dense"):
+            row["loss"] = run.results["eval_loss"]
+            if run.stage != "selection":
+                row["curve"] = [
+                    [entry["step"], round(entry["loss"], 4)] for entry in log_history(run.folder) if "loss" in entry
+                ]
+            if run.key["model"] == "gmlp-dense":
+                row["toeplitz_share"] = toeplitz_share(run.folder)
+        else:
+            row["accuracy"] = run.results["eval_accuracy"]
+        if run.stage == "finetuning":
+            lines = (run.folder / "predictions.tsv").read_text(encoding="utf-8").splitlines()[1:]
+            right = [
+                line.split("\t")[1] == str(label) for line, label in zip(lines, labels[run.key["task"]], strict=True)
+            ]
+            row["right"] = "".join(map(str, map(int, right)))
+        rows.append(row)
+    tasks = {
+        task: {
+            "rows": {part: len(read_rows(path)) for part, path in parts.items()},
+            "majority": max(labels[task].count(label) for label in set(labels[task])) / len(labels[task]),
+            "tf-idf": sentence_yardstick(parts["train"], parts["evaluation"]),
+        }
+        for task, parts in study.tasks.items()
+    }
+    if "repeated" in tasks:
+        tasks["repeated"]["shared word"] = repeated_word_rule(study.tasks["repeated"]["evaluation"])
+    return {
+        "circumstances": circumstances("transformers", "datasets", "hf_gmlp"),
+        "size": study.size_name,
+        "models": study.models,
+        **study.yardsticks,
+        "text": {part: path.stat().st_size for part, path in study.text.items()},
+        "tasks": tasks,
+        "counts": {name: study.counts(name) for name in study.models},
+        "runs": rows,
+    }
+
+
+def read_rows(path: Path) -> list[dict]:
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+
+
+def toeplitz_share(folder: Path) -> float:
+    """The share of the squared weights of W less its mean that a Toeplitz matrix has; the mean over the blocks."""
+    from hf_gmlp.analysis.filters import load_spatial_model
+    from hf_gmlp.analysis.toeplitz import shift_invariant_share, spatial_matrices
+
+    matrices = spatial_matrices(load_spatial_model(folder))
+    return statistics.fmean(shift_invariant_share(matrix - matrix.mean()) for matrix in matrices)
+
+
+def slope(curve: Sequence[Sequence[float]]) -> float:
+    """Nats that the training loss falls in a thousand steps, by a line through the last tenth of its steps."""
+    last = [(step, loss) for step, loss in curve if step > 0.9 * curve[-1][0]]
+    if len(last) < 2:
+        return math.nan
+    return -1000 * float(np.polyfit(*zip(*last), 1)[0])
+
+
+class Results:
+    """What `collect` found, by stage, model and seed."""
+
+    def __init__(self, results: dict):
+        self.all = results
+        self.models = results["models"]
+        self.unigram = results["unigram"]
+        self.size = SIZES[results["size"]]
+
+    def runs(self, stage: str, **key) -> list[dict]:
+        """Those of a stage with this key, in the order of their seeds."""
+        found = [
+            run
+            for run in self.all["runs"]
+            if run["stage"] == stage and all(run[name] == value for name, value in key.items())
+        ]
+        return sorted(found, key=lambda run: run["seed"])
+
+    def losses(self) -> dict[str, list[float]]:
+        found = {name: [run["loss"] for run in self.runs("pretraining", model=name)] for name in self.models}
+        return {name: losses for name, losses in found.items() if losses}
+
+    def selection(self, name: str) -> dict[tuple[float, float], float]:
+        return {(run["learning_rate"], run["multiplier"]): run["loss"] for run in self.runs("selection", model=name)}
+
+    def dense(self, name: str) -> dict[int, list[dict]]:
+        found = {steps: self.runs("dense", model=name, steps=steps) for steps in self.size.dense_steps}
+        return {steps: runs for steps, runs in found.items() if runs}
+
+    def right(self) -> dict[str, dict[str, dict[str, np.ndarray]]]:
+        """For tasks, models and poolings: [seeds, samples]."""
+        found: dict = {}
+        for task in self.all["tasks"]:
+            for name in FINETUNED:
+                for pooling in POOLINGS:
+                    runs = self.runs("finetuning", task=task, model=name, pooling=pooling)
+                    if runs:
+                        rights = np.array([[int(one) for one in run["right"]] for run in runs])
+                        found.setdefault(task, {}).setdefault(name, {})[pooling] = rights
+        return found
+
+    def chosen_poolings(self) -> dict[str, dict[str, str]]:
+        """The pooling with the best development accuracy; the mean where both have the same."""
+        chosen: dict = {}
+        for run in sorted(
+            self.runs("finetuning-selection"), key=lambda run: (run["accuracy"], run["pooling"] == "mean")
+        ):
+            chosen.setdefault(run["task"], {})[run["model"]] = run["pooling"]
+        return chosen
+
+    def findings(self) -> list[protocol.Finding]:
+        found = protocol.pretraining_findings(self.losses(), self.unigram)
+        dense, twin = self.dense("gmlp-dense"), self.dense("gmlp")
+        if dense.keys() == twin.keys() == {*self.size.dense_steps}:
+            losses = [{steps: [run["loss"] for run in runs] for steps, runs in one.items()} for one in (dense, twin)]
+            shares = {steps: [run["toeplitz_share"] for run in runs] for steps, runs in dense.items()}
+            found += protocol.toeplitz_findings(shares, *losses, self.unigram)
+        majority = {task: facts["majority"] for task, facts in self.all["tasks"].items()}
+        return found + protocol.finetuning_findings(self.right(), self.chosen_poolings(), majority)
+
+
+# -------------------------------------------------------------------------------------------------------------- report
+
+
+def write(results: dict, folder: Path):
+    """Writes results.json, report.md and the pictures that need nothing but numbers."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "results.json").write_text(dumped(results), encoding="utf-8")
+    found = Results(results)
+    pictures = draw(found, folder)
+    facts = results["circumstances"]
+    minutes = sum(run["minutes"] for run in results["runs"])
+    versions = ", ".join(f"{name} {facts[name]}" for name in ("torch", "transformers", "datasets") if name in facts)
+    parts = [
+        "# The paper's comparisons in small: results",
+        f"Written by `make replicate` ({facts['date']}; size {results['size']}; {len(results['runs'])} runs, "
+        f"{minutes / 60:.1f} hours of training). {facts['machine']}; Python {facts['python']}, {versions}. "
+        f"What was run, and when a claim is held: [the protocol](../replication.md).",
+        "## Settings",
+        "Perplexity on the development text after the steps to choose by, seed 0: that of the setting chosen for each "
+        "model, and the best with one learning rate for all weights (x1).",
+        markdown_table(setting_rows(found)),
+        "## Table 3",
+        f"Perplexity of the masked tokens of the evaluation text: mean ± standard deviation over the seeds. By the "
+        f"frequency of each token it is {math.exp(results['unigram']):.1f}, by its two neighbors "
+        f"{math.exp(results['neighbors']):.1f}. The slope is what the training loss still falls over the last tenth of "
+        f"the training, in nats per 1,000 steps. FLOPs are those of one sequence forward.",
+        markdown_table(perplexity_rows(found)),
+    ]
+    if found.dense("gmlp-dense"):
+        parts += [
+            "## W without the Toeplitz prior",
+            f"Batches of {found.size.dense_batch_size}. The share is that of the squared weights of W less its mean "
+            f"that its nearest Toeplitz matrix has; noise has {2 / found.size.length:.3f}.",
+            markdown_table(dense_rows(found)),
+        ]
+    if found.right():
+        parts += [
+            "## Fine-tuning",
+            "Accuracy on the evaluation rows in percent: mean ± standard deviation over the seeds; in bold with the "
+            "pooling that the development rows chose.",
+            markdown_table(finetuning_rows(found)),
+        ]
+    if findings := found.findings():
+        parts += [
+            "## Claims",
+            "Differences are in nats of held-out loss (of accuracies, in shares), with their 95 % interval.",
+            markdown_table(
+                [["claim", "paper", "here", "verdict"], *([f.claim, f.paper, f.measured, f.verdict] for f in findings)]
+            ),
+        ]
+    parts += ["## Pictures", *(f"{words}:\n\n![{words}]({name})" for name, words in pictures.items())]
+    (folder / "report.md").write_text("\n\n".join(parts) + "\n", encoding="utf-8")
+
+
+def dumped(results: dict) -> str:
+    """JSON with a run on each line, which version control compares by."""
+    runs = ",\n".join("  " + json.dumps(run) for run in results["runs"])
+    rest = json.dumps({name: value for name, value in results.items() if name != "runs"}, indent=1)
+    return rest[:-2] + ',\n "runs": [\n' + runs + "\n ]\n}\n"
+
+
+def setting_rows(found: Results) -> list[list[str]]:
+    rows = [["model", "learning rate", "multiplier", "perplexity", "best with x1"]]
+    for name in found.models:
+        losses = found.selection(name)
+        if len(losses) < len(found.size.learning_rates) * len(protocol.MULTIPLIERS):
+            continue
+        rate, multiplier = protocol.choose(losses)
+        plain = protocol.choose({setting: loss for setting, loss in losses.items() if setting[1] == 1})
+        cells = [f"{rate:g}", f"x{multiplier:g}", perplexity([losses[rate, multiplier]])]
+        rows.append([SYSTEMS[name].title, *cells, f"{perplexity([losses[plain]])} at {plain[0]:g}"])
+    return rows
+
+
+def perplexity_rows(found: Results) -> list[list[str]]:
+    rows = [["model", "perplexity, paper", "perplexity, here", "seeds", "slope", "params, paper", "params", "FLOPs"]]
+    for name in found.losses():
+        system, runs = SYSTEMS[name], found.runs("pretraining", model=name)
+        parameters, flops = found.all["counts"][name]
+        rows.append(
+            [
+                system.title if system in TABLE3 else f"*{system.title}*",
+                system.perplexity or "",
+                perplexity([run["loss"] for run in runs]),
+                len(runs),
+                f"{statistics.fmean(slope(run['curve']) for run in runs):.3f}",
+                f"{system.parameters} M" if system.parameters else "",
+                f"{parameters / 1e6:.3f} M",
+                f"{flops / 1e9:.3g} B",
+            ]
+        )
+    return rows
+
+
+def dense_rows(found: Results) -> list[list[str]]:
+    rows = [["steps", "perplexity with the prior", "without", "nats between", "Toeplitz share", "seeds"]]
+    twins = found.dense("gmlp")
+    for steps, runs in found.dense("gmlp-dense").items():
+        losses, others = [run["loss"] for run in runs], [run["loss"] for run in twins.get(steps, [])]
+        gap = spread([a - b for a, b in zip(losses, others)], 3) if others else ""
+        shares = spread([run["toeplitz_share"] for run in runs], 3)
+        rows.append([f"{steps:,}", perplexity(others) if others else "", perplexity(losses), gap, shares, len(runs)])
+    return rows
+
+
+def finetuning_rows(found: Results) -> list[list[str]]:
+    rows = [["task", "commonest label", "tf-idf", "pooling", *(SYSTEMS[name].title for name in FINETUNED)]]
+    chosen = found.chosen_poolings()
+    for task, models in found.right().items():
+        facts = found.all["tasks"][task]
+        for pooling in POOLINGS:
+            cells = []
+            for name in FINETUNED:
+                right = models.get(name, {}).get(pooling)
+                text = "" if right is None else spread([100 * float(one) for one in right.mean(axis=1)], 1)
+                cells.append(f"**{text}**" if text and chosen[task][name] == pooling else text)
+            first = [TASKS[task], f"{100 * facts['majority']:.1f}", f"{100 * facts['tf-idf']:.1f}"]
+            rows.append([*(first if pooling == POOLINGS[0] else ["", "", ""]), pooling, *cells])
+    return rows
+
+
+def perplexity(losses: Sequence[float]) -> str:
+    return spread([math.exp(loss) for loss in losses], 1)
+
+
+def spread(values: Sequence[float], digits: int = 2) -> str:
+    """Mean and standard deviation (of a sample) as text; the value itself of a single one."""
+    mean = f"{statistics.fmean(values):.{digits}f}"
+    return f"{mean} ± {statistics.stdev(values):.{digits}f}" if len(values) > 1 else mean
+
+
+def markdown_table(rows: Sequence[Sequence[object]]) -> str:
+    """Rows, the first of them the header, as a table in Markdown."""
+    lines = ["| " + " | ".join(map(str, row)) + " |" for row in rows]
+    lines.insert(1, "| " + " | ".join(["---"] * len(rows[0])) + " |")
+    return "\n".join(lines)
+
+
+# ------------------------------------------------------------------------------------------------------------ pictures
+
+
+def draw(found: Results, folder: Path) -> dict[str, str]:
+    """Draws what needs nothing but numbers. Returns the files, each with what it shows."""
+    drawn = {}
+    if found.losses():
+        draw_training(found, folder / "training.png")
+        draw_perplexities(found, folder / "perplexity.png")
+        drawn["training.png"] = "Training losses, seed 1"
+        drawn["perplexity.png"] = "Held-out perplexity, a dot for each seed"
+    if found.right():
+        draw_accuracies(found, folder / "finetuning.png")
+        drawn["finetuning.png"] = "Accuracy after fine-tuning, a dot for each seed"
+    for name, words in MODEL_PICTURES.items():
+        if (folder / name).is_file():
+            drawn[name] = words
+    return drawn
+
+
+def draw_training(found: Results, path: Path):
+    """Losses of BERTs and Mixer, and of gMLPs, in two panels of one scale, with the unigram's level."""
+    groups = {
+        "BERT and Mixer": ["bert", "bert-relpos", "bert-noattn", "mixer"],
+        "gMLP and aMLP": ["gmlp-linear", "gmlp-additive", "gmlp-multiplicative", "gmlp", "amlp"],
+    }
+    figure, axes = plt.subplots(1, 2, figsize=(10, 4.2), sharey=True, layout="constrained")
+    for axis, (title, names) in zip(axes, groups.items()):
+        for number, name in enumerate(name for name in names if found.runs("pretraining", model=name)):
+            curve = found.runs("pretraining", model=name)[0]["curve"]
+            axis.plot(*zip(*curve), linewidth=1.3, color=f"C{number}", label=SYSTEMS[name].title)
+        axis.axhline(found.unigram, color="0.4", linestyle="--", linewidth=1)
+        axis.annotate("by frequency", (1, found.unigram), xycoords=("axes fraction", "data"), xytext=(-4, 4),
+                      textcoords="offset points", ha="right", fontsize=8, color="0.3")  # fmt: skip
+        axis.set(title=title, xlabel="optimizer step")
+        axis.grid(color="0.92")
+        axis.legend(fontsize=8)
+    axes[0].set_ylabel("training loss (nats per masked token)")
+    save_picture(figure, path)
+
+
+def draw_perplexities(found: Results, path: Path):
+    """A row for each model: a dot for each seed, the paper's order beside it."""
+    losses = found.losses()
+    names = sorted(losses, key=lambda name: statistics.fmean(losses[name]), reverse=True)
+    figure, axis = plt.subplots(figsize=(8, 0.42 * len(names) + 1.4), layout="constrained")
+    for place, name in enumerate(names):
+        values = [math.exp(loss) for loss in losses[name]]
+        axis.plot(values, [place] * len(values), "o", color="C0", markersize=6, alpha=0.7)
+    labels = [
+        SYSTEMS[name].title + (f"  ({SYSTEMS[name].perplexity})" if SYSTEMS[name].perplexity else "") for name in names
+    ]
+    axis.set_yticks(range(len(names)), labels)
+    axis.set_xscale("log")
+    levels = {"by two neighbors": found.all["neighbors"], "by frequency": found.unigram}
+    for words, level in levels.items():
+        axis.axvline(math.exp(level), color="0.4", linestyle="--", linewidth=1)
+        axis.annotate(
+            words, (math.exp(level), 1.01), xycoords=("data", "axes fraction"), ha="center", fontsize=8, color="0.3"
+        )
+    values = [math.exp(level) for level in levels.values()] + [
+        math.exp(loss) for one in losses.values() for loss in one
+    ]
+    plain_ticks(axis, min(values), max(values))
+    axis.set_xlabel("held-out perplexity (log scale); in brackets the paper's")
+    axis.grid(axis="x", color="0.92")
+    save_picture(figure, path)
+
+
+def plain_ticks(axis, least: float, most: float):
+    """Ticks of a logarithmic axis as numbers that one can read."""
+    steps = [factor * 10**power for power in range(6) for factor in (1, 1.5, 2, 3, 5, 7)]
+    shown = [step for step in steps if 0.9 * least <= step <= 1.1 * most]
+    axis.set_xticks(shown, [f"{step:g}" for step in shown])
+    axis.minorticks_off()
+
+
+def draw_accuracies(found: Results, path: Path):
+    """A panel for each task, all on one scale: dots of the seeds, and the level of the commonest label."""
+    right = found.right()
+    figure, axes = plt.subplots(
+        1, len(right), figsize=(3.6 * len(right) + 0.8, 4.2), sharey=True, squeeze=False, layout="constrained"
+    )
+    marks = {"cls": ("s", "C7", "[CLS]"), "mean": ("o", "C0", "mean")}
+    for axis, (task, models) in zip(axes[0], right.items()):
+        for place, name in enumerate(models):
+            for shift, (pooling, rights) in zip((-0.12, 0.12), models[name].items()):
+                marker, color, words = marks[pooling]
+                values = 100 * rights.mean(axis=1)
+                axis.plot(
+                    [place + shift] * len(values),
+                    values,
+                    marker,
+                    color=color,
+                    alpha=0.7,
+                    label=words if place == 0 else None,
+                )
+        facts = found.all["tasks"][task]
+        for words, level in {"commonest label": facts["majority"], "tf-idf": facts["tf-idf"]}.items():
+            axis.axhline(
+                100 * level,
+                color="0.4",
+                linestyle="--" if words == "commonest label" else ":",
+                linewidth=1,
+                label=words,
+            )
+        axis.set_xticks(
+            range(len(models)),
+            [{"bert-relpos": "BERT +\nrel pos", "gmlp": "gMLP", "amlp": "aMLP"}[name] for name in models],
+        )
+        axis.set_xlim(-0.5, len(models) - 0.5)
+        axis.set_title(f"{TASKS[task].capitalize()} ({facts['rows']['evaluation']:,} rows)", fontsize=10)
+        axis.grid(axis="y", color="0.92")
+    axes[0, 0].set_ylabel("accuracy (%)")
+    axes[0, -1].legend(fontsize=8)
+    save_picture(figure, path)
+
+
+MODEL_PICTURES = {
+    "filters.png": "Spatial filters of the gMLP (Figure 4), seed 1",
+    "matrices.png": "Spatial matrices of the gMLP without the Toeplitz prior (Figure 9), the longer training, seed 1",
+    "attention.png": "Tiny attention of the aMLP over a pair of the repeated word (Figure 10), seed 1",
+}
+
+
+def draw_models(study, folder: Path):
+    """Draws, by `hf-gmlp plot`, what needs the weights of finished runs."""
+    from hf_gmlp import cli
+
+    runs = {}
+    for run in study.finished():
+        model, seed = run.key["model"], run.key["seed"]
+        if run.stage == "pretraining" and (model, seed) == ("gmlp", 1):
+            runs["filters.png"] = ["filters", str(run.folder)]
+        if (
+            run.stage == "dense"
+            and (model, seed) == ("gmlp-dense", 1)
+            and run.key["steps"] == max(study.size.dense_steps)
+        ):
+            runs["matrices.png"] = ["matrices", str(run.folder)]
+        if run.stage == "finetuning" and (run.key["task"], model, seed) == ("repeated", "amlp", 1):
+            # One of those that repeat the word.
+            row = read_rows(study.tasks["repeated"]["evaluation"])[1]
+            runs["attention.png"] = ["attention", str(run.folder), "--sentences", row["sentence1"], row["sentence2"]]
+    for name, words in runs.items():
+        cli.main(["plot", words[0], "--output", str(folder / name), *words[1:]])
+
+
+if __name__ == "__main__":
+    if len(sys.argv) != 3:
+        sys.exit(__doc__)
+    write(json.loads(Path(sys.argv[1]).read_text(encoding="utf-8")), Path(sys.argv[2]))

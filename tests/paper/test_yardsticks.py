@@ -1,0 +1,92 @@
+import json
+import math
+import random
+from collections import Counter
+
+import pytest
+import yardsticks
+
+from hf_gmlp.data.masking import MaskedOnce, MaskingCollator
+from hf_gmlp.data.text import load_texts, tokenize
+from hf_gmlp.data.tokenizer import train_tokenizer
+
+from .test_corpus import WORDS
+
+PHRASES = ["the cat sat", "a dog ran", "one bird flew"]
+
+
+def witten_bell(train, context, byte, order):
+    """As the formula has it, one byte at a time."""
+    if order == 0:
+        return 1 / 256
+    lower = witten_bell(train, context, byte, order - 1)
+    history = context[len(context) - order + 1 :]
+    if len(context) < order - 1:
+        return lower
+    followers = [train[i + order - 1] for i in range(len(train) - order + 1) if train[i : i + order - 1] == history]
+    if not followers:
+        return lower
+    new = len(set(followers))
+    return (followers.count(byte) + new * lower) / (len(followers) + new)
+
+
+@pytest.mark.parametrize("order", [1, 2, 3, 5])
+def test_bits_per_byte_of_an_n_gram_model(order):
+    train, validation = b"the cat sat on the mat; the cat ate the rat", b"a cat on the mat \xc3\xa9"
+    bits = [-math.log2(witten_bell(train, validation[:i], validation[i], order)) for i in range(len(validation))]
+    assert yardsticks.bits_per_byte(train, validation, order) == pytest.approx(sum(bits) / len(bits))
+
+
+def test_losses_by_frequency_and_by_neighbors(tmp_path):
+    draw, files = random.Random(0), {}
+    for split, count in (("train", 300), ("validation", 40)):
+        files[split] = tmp_path / f"{split}.jsonl"
+        texts = [" ".join(draw.choices(PHRASES, k=12)) for _ in range(count)]
+        files[split].write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
+    words = [phrase for phrase in PHRASES for _ in range(50)] + WORDS
+    tokenizer = train_tokenizer(words, vocab_size=400, max_length=32)
+    tokenizer.save_pretrained(tmp_path / "tokenizer")
+    losses = yardsticks.token_losses(tmp_path / "tokenizer", files["train"], files["validation"], 32)
+
+    texts = load_texts(train_files=[str(files["train"])], validation_files=[str(files["validation"])])
+    train, validation = tokenize(texts, tokenizer, 32)
+    frequency = Counter(token for ids in train["input_ids"] for token in ids.tolist()[1:])
+    total = sum(frequency.values()) + len(tokenizer)
+    labels = [token for row in MaskedOnce(validation, MaskingCollator(tokenizer, seed=0)) for token in row["labels"]]
+    labels = [int(token) for token in labels if token != -100]
+    expected = [-math.log((frequency[token] + 1) / total) for token in labels]
+    assert losses["unigram"] == pytest.approx(sum(expected) / len(expected))
+    # Three words that stand together always: neighbors tell most.
+    assert losses["neighbors"] < 0.7 * losses["unigram"]
+
+
+def test_sentences_and_the_rule_of_the_repeated_word(tmp_path):
+    rows = [
+        {"sentence": f"{'good' if number % 2 else 'bad'} film {number}", "label": number % 2} for number in range(60)
+    ]
+    for name, part in (("train", rows[:40]), ("validation", rows[40:])):
+        (tmp_path / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in part))
+    assert yardsticks.sentence_yardstick(tmp_path / "train.jsonl", tmp_path / "validation.jsonl") == 1.0
+    pairs = [
+        {"sentence1": "there was light in it", "sentence2": "a light is on", "label": 1},
+        {"sentence1": "there was light in it", "sentence2": "a lamp is on", "label": 0},
+        {"sentence1": "there was light in it", "sentence2": "there is none", "label": 0},
+        {"sentence1": "it is so", "sentence2": "so it is", "label": 1},
+    ]
+    (tmp_path / "pairs.jsonl").write_text("".join(json.dumps(row) + "\n" for row in pairs))
+    assert yardsticks.repeated_word_rule(tmp_path / "pairs.jsonl") == 0.5
+
+
+def test_a_convolutional_network_tells_light_from_dark(tmp_path):
+    from PIL import Image
+
+    draw = random.Random(0)
+    for split, count in (("train", 64), ("validation", 16)):
+        for name, least in (("dark", 0), ("light", 128)):
+            folder = tmp_path / split / name
+            folder.mkdir(parents=True)
+            for number in range(count):
+                color = tuple(draw.randrange(least, least + 127) for _ in range(3))
+                Image.new("RGB", (32, 32), color).save(folder / f"{number}.png")
+    accuracy, seconds = yardsticks.image_yardstick(str(tmp_path / "train"), str(tmp_path / "validation"), 4, 0, size=8)
+    assert accuracy > 0.9 and seconds > 0
