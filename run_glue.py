@@ -13,7 +13,6 @@ import copy
 import logging
 from pathlib import Path
 
-from accelerate.utils import release_memory
 from transformers import AutoModelForSequenceClassification, DataCollatorWithPadding, set_seed
 
 from hf_gmlp import errors
@@ -21,7 +20,6 @@ from hf_gmlp.data.classification import find_task, load_sentences, texts, tokeni
 from hf_gmlp.data.labels import ONE_CLASS, Labels, draw_classifier, set_labels, trained_labels
 from hf_gmlp.training import glue, series
 from hf_gmlp.training.arguments import GlueArguments, RunArguments, SentenceModelArguments, data_access, parse_arguments
-from hf_gmlp.training.folder import resume_point
 from hf_gmlp.training.models import check_vocabulary, load_config, load_model, load_tokenizer
 from hf_gmlp.training.trainer import GMLPTrainer, start_run
 
@@ -74,7 +72,7 @@ def main():
     if training_args.label_smoothing_factor and data.problem_type != ONE_CLASS:
         raise errors.InputError("--label_smoothing_factor is only for data with one class per row: leave it out.")
     metrics = glue.metric_names(task, data.problem_type, data_args.metric_name)
-    main_metric = glue.main_metric(training_args, glue.metric_keys(metrics, data.splits), data_args.metric_name)
+    main_metric = series.main_metric(training_args, glue.metric_keys(metrics, data.splits), data_args.metric_name)
     sentences = texts(data.splits["train"]) if training_args.do_train else ()
     tokenizer = load_tokenizer(model_args, training_args, sentences, max_length=max_seq_length)
     if model_args.model_name_or_path is not None:
@@ -100,15 +98,8 @@ def main():
         }
 
     # One run, or one for every batch size, learning rate and seed.
-    for number, (args, settings) in enumerate(runs, start=1):
-        if settings is not None:
-            logger.info("Run %d of %d: %s", number, len(runs), args.output_dir)
-            if series.is_finished(args):
-                logger.info("It is finished already: skipped")
-                continue
-            checkpoint = resume_point(args, settings)
-        run(args, checkpoint, model_args, data_args, config, tokenizer, datasets, metrics, new_classifier)
-        release_memory()
+    for args, start in series.unfinished(runs, checkpoint):
+        run(args, start, model_args, data_args, config, tokenizer, datasets, metrics, new_classifier)
     if series.is_series(data_args) and training_args.process_index == 0:
         series.report_series(training_args, series.summarize([args for args, _ in runs]), main_metric)
 

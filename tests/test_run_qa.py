@@ -198,6 +198,36 @@ def test_a_model_of_one_segment_and_a_packed_file(finished, data, tmp_path, monk
     assert QuestionAnswerer(tmp_path / "out")("Who?", "It was Anna.")["answer"]
 
 
+def test_several_seeds_report_medians_and_finished_ones_are_kept(finished, data, tmp_path, monkeypatch, capsys):
+    start, _ = finished
+    flags = [
+        "--model_name_or_path",
+        start,
+        "--train_file",
+        data["v1_train"],
+        "--validation_file",
+        data["v1_validation"],
+    ]
+    flags += ["--do_train", "--do_eval", "--max_steps", 2, "--seeds", 1, 2, 3, "--output_dir", tmp_path]
+    monkeypatch.setattr(sys, "argv", ["run_qa.py", *map(str, flags), "--use_cpu", "--save_strategy", "no"])
+    run_qa.main()
+    results = [json.loads((tmp_path / f"seed-{seed}" / "all_results.json").read_text()) for seed in (1, 2, 3)]
+    scores = sorted(one["eval_f1"] for one in results)
+    best = json.loads((tmp_path / "summary.json").read_text())["best"]
+    assert best["metrics"]["eval_f1"]["median"] == pytest.approx(scores[1], abs=1e-5)
+    assert json.loads((tmp_path / "summary.json").read_text())["metric"] == "eval_f1"
+    # Each has answers and a model of its own, and none is made twice.
+    weights = [(tmp_path / f"seed-{seed}" / "model.safetensors") for seed in (1, 2, 3)]
+    assert len({path.read_bytes() for path in weights}) == 3
+    assert all((path.parent / "eval_predictions.json").is_file() for path in weights)
+    (tmp_path / "seed-2" / "all_results.json").unlink()
+    before = [path.stat().st_mtime_ns for path in weights]
+    run_qa.main()
+    after = [path.stat().st_mtime_ns for path in weights]
+    assert [a == b for a, b in zip(before, after)] == [True, False, True]
+    assert json.loads((tmp_path / "seed-2" / "all_results.json").read_text())["eval_f1"] == results[1]["eval_f1"]
+
+
 def test_bad_input_is_refused_before_any_work(finished, data, tmp_path, monkeypatch):
     folder, _ = finished
     tiny = ["--config_name", "gmlp-18l", "--train_file", data["v1_train"], "--do_train"]
@@ -281,6 +311,7 @@ def test_recipes_are_the_hyper_parameters_of_table_9(version, name, tmp_path):
     assert training.max_grad_norm == 0 and training.do_train and training.do_eval
     overrides = {"hidden_dropout_prob": 0.1, "attention_probs_dropout_prob": 0.1, "activation_dropout": 0}
     assert parse_overrides(model.config_overrides) == overrides | {"mask_padding": False}
+    assert data.seeds == [1, 2, 3, 4, 5]
 
 
 def test_help_starts_with_what_it_does(monkeypatch, capsys):

@@ -117,6 +117,9 @@ class BertRelposConfig(BaselineConfig):
         content_attention (`bool`):
             Whether queries and keys take part. With `False` there are none, and the attention is the softmax of the
             position biases alone, the paper's "BERT base + rel pos - attn"; values and output projection stay.
+        pre_norm (`bool`):
+            Whether the LayerNorms stand before attention and MLP, and one behind the last layer, in place of BERT's
+            LayerNorm after every sum. Deep models are easier to train so; not in the paper.
         relative_attention_num_buckets (`int`): Biases per head; half of them for each direction.
         relative_attention_max_distance (`int`): From this distance on, all distances share a bias.
         attention_probs_dropout_prob (`float`): Dropout on the attention weights.
@@ -141,6 +144,7 @@ class BertRelposConfig(BaselineConfig):
 
     num_attention_heads: int = 12
     content_attention: bool = True
+    pre_norm: bool = False
     relative_attention_num_buckets: int = 32
     relative_attention_max_distance: int = 128
     attention_probs_dropout_prob: float | int = 0.0

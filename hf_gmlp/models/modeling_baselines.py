@@ -198,10 +198,14 @@ class BertRelposAttention(nn.Module):
 
 
 class BertRelposLayer(GradientCheckpointingLayer):
-    """BERT's layer, attention and then the MLP, each with the LayerNorm after the sum: [B, m, D] -> [B, m, D]"""
+    """
+    BERT's layer, attention and then the MLP, each with the LayerNorm after the sum or, with `pre_norm`, before
+    itself: [B, m, D] -> [B, m, D]
+    """
 
     def __init__(self, config: BertRelposConfig):
         super().__init__()
+        self.pre_norm = config.pre_norm
         self.attention = BertRelposAttention(config)
         self.attention_norm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
         self.mlp = FeedForward(config.hidden_size, config.intermediate_size, config)
@@ -214,6 +218,10 @@ class BertRelposLayer(GradientCheckpointingLayer):
         attention_mask: torch.Tensor | None = None,  # what the attention implementation wants
         **kwargs: Unpack[TransformersKwargs],
     ) -> torch.Tensor:
+        if self.pre_norm:
+            attention_output = self.attention(self.attention_norm(hidden_states), attention_mask, **kwargs)[0]
+            hidden_states = hidden_states + self.dropout(attention_output)
+            return hidden_states + self.dropout(self.mlp(self.mlp_norm(hidden_states)))
         attention_output = self.attention(hidden_states, attention_mask, **kwargs)[0]
         hidden_states = self.attention_norm(hidden_states + self.dropout(attention_output))
         return self.mlp_norm(hidden_states + self.dropout(self.mlp(hidden_states)))
@@ -301,6 +309,7 @@ class BertRelposModel(BaselinePreTrainedModel):
         super().__init__(config)
         self.embeddings = TextEmbeddings(config, normalize=True)
         self.layers = nn.ModuleList(BertRelposLayer(config) for _ in range(config.num_hidden_layers))
+        self.norm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps) if config.pre_norm else nn.Identity()
         self.pooler = Pooler(config) if add_pooling_layer else None
         self.post_init()
 
@@ -334,6 +343,7 @@ class BertRelposModel(BaselinePreTrainedModel):
         )
         for layer in self.layers:
             hidden_states = layer(hidden_states, attention_mask, **kwargs)
+        hidden_states = self.norm(hidden_states)
         pooled = self.pool(hidden_states, padding_mask)
         return BaseModelOutputWithPooling(last_hidden_state=hidden_states, pooler_output=pooled)
 

@@ -322,7 +322,22 @@ def _sequence_length(flag: str, length: int | None, config: PreTrainedConfig, de
 
 
 @dataclass
-class GlueArguments(DataArguments):
+class SeriesArguments(DataArguments):
+    """Data that one call may train on several times."""
+
+    seeds: list[int] | None = flag("Train once with each of these seeds, and report median and spread.")
+    sweep_batch_sizes: list[int] | None = flag("Train with each of these global batch sizes, and report the best.")
+    sweep_learning_rates: list[float] | None = flag("Train with each of these learning rates, and report the best.")
+
+    def __post_init__(self):
+        for name in ("seeds", "sweep_batch_sizes", "sweep_learning_rates"):
+            values = getattr(self, name) or []
+            if len(set(values)) < len(values):
+                raise ValueError(f"--{name} names a value twice: {', '.join(map(str, values))}.")
+
+
+@dataclass
+class GlueArguments(SeriesArguments):
     """Which sentences to classify, and how many runs to make."""
 
     task_name: str | None = flag("A task of GLUE: cola, mnli, mrpc, qnli, qqp, rte, sst2, stsb or wnli.")
@@ -352,11 +367,9 @@ class GlueArguments(DataArguments):
     max_seq_length: int | None = flag("Tokens per sentence or pair; 128 by default, or the model's n if that is less.")
     pad_to_max_length: bool = flag("Pad to --max_seq_length; by default, to the longest sequence of a batch.", False)
     max_predict_samples: int | None = flag("Maximum number of rows to predict.")
-    seeds: list[int] | None = flag("Train once with each of these seeds, and report median and spread.")
-    sweep_batch_sizes: list[int] | None = flag("Train with each of these global batch sizes, and report the best.")
-    sweep_learning_rates: list[float] | None = flag("Train with each of these learning rates, and report the best.")
 
     def __post_init__(self):
+        super().__post_init__()
         names = self.text_column_names or []
         if len(names) > 2 and self.text_column_delimiter is None:
             raise ValueError(
@@ -368,10 +381,6 @@ class GlueArguments(DataArguments):
             raise ValueError(f"--max_seq_length counts [CLS] and [SEP] and must be above 4, got {self.max_seq_length}.")
         if self.shuffle_seed != GlueArguments.shuffle_seed and not self.shuffle_train_dataset:
             raise ValueError("--shuffle_seed is the seed of --shuffle_train_dataset: give that too.")
-        for name in ("seeds", "sweep_batch_sizes", "sweep_learning_rates"):
-            values = getattr(self, name) or []
-            if len(set(values)) < len(values):
-                raise ValueError(f"--{name} names a value twice: {', '.join(map(str, values))}.")
 
     def sequence_length(self, config: PreTrainedConfig) -> int:
         """
@@ -392,7 +401,7 @@ class GlueArguments(DataArguments):
 
 
 @dataclass
-class QAArguments(DataArguments):
+class QAArguments(SeriesArguments):
     """Which questions to answer, and how answers are found."""
 
     train_file: list[str] | None = flag(

@@ -14,7 +14,6 @@ from ..data.classification import Task
 from ..data.labels import CLASSES, ONE_CLASS, REGRESSION
 from ..errors import InputError
 from ..metrics import load_metric
-from .arguments import RunArguments
 from .folder import write_text
 
 logger = logging.getLogger(__name__)
@@ -121,23 +120,3 @@ def metric_keys(names: Iterable[str], splits: Iterable[str]) -> list[str]:
     """What an evaluation reports, and runs may be compared by: each metric of each validation split, and the loss."""
     prefixes = [split.replace("validation", "eval", 1) for split in splits if split.startswith("validation")]
     return [f"{prefix}_{name}" for prefix in prefixes for name in (*names, "loss")]
-
-
-def main_metric(args: RunArguments, keys: list[str], chosen: str | None = None) -> str | None:
-    """
-    The metric of `metric_keys` that runs are compared by: --metric_for_best_model, or the first; None without any.
-
-    Raises:
-        InputError: If --metric_for_best_model is none of them, or another one than was `chosen` by --metric_name.
-    """
-    if not keys or args.metric_for_best_model is None:
-        return keys[0] if keys else None
-    wanted = f"eval_{args.metric_for_best_model.removeprefix('eval_')}"
-    possible = [key for key in keys if chosen is None or key.endswith(f"_{chosen}")]
-    if wanted not in possible:
-        why = f" where --metric_name is {chosen}" if chosen else ""
-        raise InputError(
-            f"--metric_for_best_model {args.metric_for_best_model} (which --load_best_model_at_end makes the loss) "
-            f"must be one of {', '.join(possible)}{why}."
-        )
-    return wanted

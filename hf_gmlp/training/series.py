@@ -3,17 +3,32 @@
 import dataclasses
 import itertools
 import json
+import logging
 import math
 import statistics
+from collections.abc import Iterator
 from pathlib import Path
 
+from accelerate.utils import release_memory
+
 from ..errors import InputError
-from .arguments import GlueArguments, ModelArguments, RunArguments
-from .folder import FINISHED, PLACES, check_same, read_settings, run_settings, total_batch_size, write_text
+from .arguments import ModelArguments, RunArguments, SeriesArguments
+from .folder import (
+    FINISHED,
+    PLACES,
+    check_same,
+    read_settings,
+    resume_point,
+    run_settings,
+    total_batch_size,
+    write_text,
+)
+
+logger = logging.getLogger(__name__)
 
 
 def plan_runs(
-    model_args: ModelArguments, data_args: GlueArguments, args: RunArguments
+    model_args: ModelArguments, data_args: SeriesArguments, args: RunArguments
 ) -> list[tuple[RunArguments, dict | None]]:
     """
     The arguments and settings of every run: one for each batch size, learning rate and seed, in a folder of its own, as
@@ -57,9 +72,29 @@ def plan_runs(
     return list(runs.values())
 
 
-def is_series(data_args: GlueArguments) -> bool:
+def is_series(data_args: SeriesArguments) -> bool:
     """Whether several runs were asked for."""
     return any((data_args.seeds, data_args.sweep_batch_sizes, data_args.sweep_learning_rates))
+
+
+def unfinished(
+    runs: list[tuple[RunArguments, dict | None]], checkpoint: str | None
+) -> Iterator[tuple[RunArguments, str | None]]:
+    """
+    The arguments of every run of `plan_runs` that is to be made, and the checkpoint that it goes on from.
+
+    Args:
+        checkpoint: That of a single run.
+    """
+    for number, (args, settings) in enumerate(runs, start=1):
+        if settings is not None:
+            logger.info("Run %d of %d: %s", number, len(runs), args.output_dir)
+            if is_finished(args):
+                logger.info("It is finished already: skipped")
+                continue
+            checkpoint = resume_point(args, settings)
+        yield args, checkpoint
+        release_memory()
 
 
 def is_finished(run: RunArguments) -> bool:
@@ -114,6 +149,26 @@ def spread(values: list[float]) -> dict[str, float]:
     std = statistics.stdev(values) if len(values) > 1 else 0.0
     numbers = {"median": statistics.median(values), "min": min(values), "max": max(values), "std": std}
     return {name: round(number, 6) for name, number in numbers.items()}
+
+
+def main_metric(args: RunArguments, keys: list[str], chosen: str | None = None) -> str | None:
+    """
+    The metric of `metric_keys` that runs are compared by: --metric_for_best_model, or the first; None without any.
+
+    Raises:
+        InputError: If --metric_for_best_model is none of them, or another one than was `chosen` by --metric_name.
+    """
+    if not keys or args.metric_for_best_model is None:
+        return keys[0] if keys else None
+    wanted = f"eval_{args.metric_for_best_model.removeprefix('eval_')}"
+    possible = [key for key in keys if chosen is None or key.endswith(f"_{chosen}")]
+    if wanted not in possible:
+        why = f" where --metric_name is {chosen}" if chosen else ""
+        raise InputError(
+            f"--metric_for_best_model {args.metric_for_best_model} (which --load_best_model_at_end makes the loss) "
+            f"must be one of {', '.join(possible)}{why}."
+        )
+    return wanted
 
 
 def report_series(args: RunArguments, rows: list[dict], metric: str) -> dict:

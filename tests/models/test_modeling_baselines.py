@@ -12,6 +12,8 @@ from transformers import (
     BertForSequenceClassification,
     BertForTokenClassification,
     BertModel,
+    RobertaPreLayerNormConfig,
+    RobertaPreLayerNormModel,
     T5Config,
     Trainer,
     TrainingArguments,
@@ -157,6 +159,36 @@ def test_without_any_positions_it_is_bert(baseline_config, far_model, random_ids
     expected, actual = theirs(**inputs), ours(**inputs)
     assert set(actual) == set(expected)
     for key in actual:
+        torch.testing.assert_close(actual[key], expected[key], atol=1e-5, rtol=1e-5)
+
+
+@torch.no_grad()
+def test_with_norms_in_front_it_is_roberta_with_norms_in_front(baseline_config, far_model, random_ids):
+    config = baseline_config("relpos", num_hidden_layers=3, pre_norm=True)
+    ours = far_model(BertRelposModel, config)
+    fields = {key: value for key, value in config.to_diff_dict().items() if key not in ("auto_map", "model_type")}
+    theirs = RobertaPreLayerNormModel(RobertaPreLayerNormConfig(**fields)).eval()
+    pairs = [(theirs.embeddings.word_embeddings.weight, ours.embeddings.word_embeddings.weight)]
+    pairs += [(theirs.embeddings.token_type_embeddings.weight, ours.embeddings.token_type_embeddings.weight)]
+    pairs += both(theirs.embeddings.LayerNorm, ours.embeddings.norm) + both(theirs.LayerNorm, ours.norm)
+    pairs += both(theirs.pooler.dense, ours.pooler.dense)
+    for their_layer, layer in zip(theirs.encoder.layer, ours.layers, strict=True):
+        pairs += both(their_layer.attention.LayerNorm, layer.attention_norm)
+        for their_name, name in (("query", "q_proj"), ("key", "k_proj"), ("value", "v_proj")):
+            pairs += both(getattr(their_layer.attention.self, their_name), getattr(layer.attention, name))
+        pairs += both(their_layer.attention.output.dense, layer.attention.out_proj)
+        pairs += both(their_layer.intermediate.LayerNorm, layer.mlp_norm)
+        pairs += both(their_layer.intermediate.dense, layer.mlp.proj_in) + both(
+            their_layer.output.dense, layer.mlp.proj_out
+        )
+    copy_parameters(pairs)
+    theirs.embeddings.position_embeddings.weight.zero_()
+    for layer in ours.layers:
+        layer.attention.position_bias.biases.weight.zero_()
+    ids, mask = random_ids(3, 9), torch.ones(3, 9, dtype=torch.long)
+    mask[0, 5:] = 0
+    expected, actual = (model(input_ids=ids, attention_mask=mask) for model in (theirs, ours))
+    for key in ("last_hidden_state", "pooler_output"):
         torch.testing.assert_close(actual[key], expected[key], atol=1e-5, rtol=1e-5)
 
 

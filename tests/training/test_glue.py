@@ -9,7 +9,7 @@ from hf_gmlp import GMLPConfig
 from hf_gmlp.data.classification import TASKS
 from hf_gmlp.data.labels import CLASSES, ONE_CLASS, REGRESSION, Labels, set_labels
 from hf_gmlp.errors import InputError
-from hf_gmlp.training import glue
+from hf_gmlp.training import glue, series
 from hf_gmlp.training.arguments import GlueArguments, RunArguments, SentenceModelArguments, parse_arguments
 
 TYPES = (SentenceModelArguments, GlueArguments, RunArguments)
@@ -100,20 +100,20 @@ def test_the_metric_that_decides(tmp_path):
     both = glue.metric_keys(("f1", "accuracy"), ["validation"])
     assert both == ["eval_f1", "eval_accuracy", "eval_loss"]
     *_, args = parse(tmp_path)
-    assert glue.main_metric(args, mnli) == "eval_matched_accuracy"
-    assert glue.main_metric(args, both, "f1") == "eval_f1"
-    assert glue.main_metric(args, glue.metric_keys(("f1", "accuracy"), ["train"])) is None
+    assert series.main_metric(args, mnli) == "eval_matched_accuracy"
+    assert series.main_metric(args, both, "f1") == "eval_f1"
+    assert series.main_metric(args, glue.metric_keys(("f1", "accuracy"), ["train"])) is None
     *_, args = parse(tmp_path, "--metric_for_best_model", "accuracy")
-    assert glue.main_metric(args, both) == glue.main_metric(args, both, "accuracy") == "eval_accuracy"
+    assert series.main_metric(args, both) == series.main_metric(args, both, "accuracy") == "eval_accuracy"
     with pytest.raises(InputError, match="must be one of eval_matched_accuracy, eval_matched_loss, eval_mismatched"):
-        glue.main_metric(args, mnli)
+        series.main_metric(args, mnli)
     with pytest.raises(
         InputError,
         match="--metric_for_best_model accuracy .* must be one of eval_f1 where --metric_name is f1",
     ):
-        glue.main_metric(args, both, "f1")
+        series.main_metric(args, both, "f1")
     *_, args = parse(tmp_path, "--metric_for_best_model", "mismatched_accuracy")
-    assert glue.main_metric(args, mnli, "accuracy") == "eval_mismatched_accuracy"
+    assert series.main_metric(args, mnli, "accuracy") == "eval_mismatched_accuracy"
 
 
 def test_several_validation_sets_are_evaluated_apart():
