@@ -3,9 +3,10 @@
     python paper/yardsticks.py tokens TOKENIZER TRAIN VALIDATION --max_seq_length 128   # masked language models
     python paper/yardsticks.py bytes TRAIN VALIDATION                                   # causal language models
     python paper/yardsticks.py sentences TRAIN VALIDATION                               # sentences and pairs
+    python paper/yardsticks.py questions VALIDATION                                     # SQuAD
     python paper/yardsticks.py images TRAIN VALIDATION --epochs 20 --seeds 1 2 3        # pictures
 
-Files are those that run_mlm.py, run_clm.py, run_glue.py and run_image_classification.py take.
+Files are those that the training scripts take.
 """
 
 import argparse
@@ -154,6 +155,36 @@ def repeated_word_rule(file: str | Path) -> float:
     return statistics.fmean(bool(a & b) == row["label"] for (a, b), row in zip(words, rows))
 
 
+# ----------------------------------------------------------------------------------------------------------- questions
+
+
+def question_yardstick(validation_file: str | Path) -> dict[str, float]:
+    """
+    Exact match and F1 in percent, by SQuAD's rules, of answering with the sentence of the context that is most like the
+    question by tf-idf of words, and of saying that there is no answer to all.
+    """
+    from sklearn.feature_extraction.text import TfidfVectorizer
+
+    from hf_gmlp.data.qa import load_questions
+    from hf_gmlp.metrics.squad.squad import squad_v2_scores
+
+    rows = load_questions(
+        files={"validation": [str(validation_file)]}, splits=["validation"], version_2_with_negative=True
+    )["validation"]
+    model = TfidfVectorizer().fit(rows["context"])
+    sentences = {}
+    for row in rows:
+        parts = [part for part in re.split(r"(?<=[.!?])\s+", row["context"]) if part.strip()]
+        likeness = (model.transform(parts) @ model.transform([row["question"]]).T).toarray()
+        sentences[row["id"]] = parts[int(likeness.argmax())]
+    references = {row["id"]: row["answers"]["text"] for row in rows}
+    scores = {}
+    for name, answers in (("sentence", sentences), ("no answer", dict.fromkeys(sentences, ""))):
+        found = squad_v2_scores(answers, references, dict.fromkeys(sentences, 0.0))
+        scores |= {f"{name}, exact match": found["exact"], f"{name}, F1": found["f1"]}
+    return scores
+
+
 # -------------------------------------------------------------------------------------------------------------- images
 
 
@@ -224,12 +255,13 @@ def pixels(rows, size: int):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     kinds = parser.add_subparsers(dest="kind", required=True)
-    for kind in ("tokens", "bytes", "sentences", "images"):
+    for kind in ("tokens", "bytes", "sentences", "questions", "images"):
         one = kinds.add_parser(kind)
         if kind == "tokens":
             one.add_argument("tokenizer")
             one.add_argument("--max_seq_length", type=int, default=128)
-        one.add_argument("train")
+        if kind != "questions":
+            one.add_argument("train")
         one.add_argument("validation")
         if kind == "images":
             one.add_argument("--epochs", type=int, default=20)
@@ -239,8 +271,11 @@ def main():
 
 
 def measure(arguments: argparse.Namespace):
-    files = arguments.train, arguments.validation
-    if arguments.kind == "tokens":
+    files = [path for path in (getattr(arguments, "train", None), arguments.validation) if path]
+    if arguments.kind == "questions":
+        for name, score in question_yardstick(*files).items():
+            print(f"{name}: {score:.1f}")
+    elif arguments.kind == "tokens":
         for name, loss in token_losses(arguments.tokenizer, *files, arguments.max_seq_length).items():
             print(f"{name:<10} loss {loss:.4f}, perplexity {math.exp(loss):.1f}")
     elif arguments.kind == "bytes":

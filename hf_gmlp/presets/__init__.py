@@ -38,7 +38,7 @@ _DEEP_AND_THIN_NOTE = (
 )
 _D_FFN_NOTE = (
     "The caption of Table 3 says d_ffn = 3072 for all gMLPs, but without a split that makes 130 M parameters; the "
-    "92 M of the table come out with d_ffn = 2048, which this preset has."
+    "92 M of the table come out with d_ffn = 2048, which this preset has, or with 24 layers of 3072."
 )
 _ENWIK8_NOTE = (
     "Not in the paper, which has no causal models. These are the sizes that lucidrains/g-mlp-pytorch trains on enwik8 "
@@ -49,7 +49,7 @@ _LABML_NOTE = (
     "gMLP (labml_nn/transformers/gmlp/experiment.py), which reads Tiny Shakespeare by characters and adds fixed "
     "position encodings; here there are bytes, [PAD] and [SEP], and no encodings."
 )
-_MADDS_NOTE = "Table 2 prints multiply-adds, which are doubled here; its 86 M are cut off, not rounded."
+_MADDS_NOTE = "Table 2 prints multiply-adds, which are doubled here; its 86 M are without the classifier of 1,000 classes."
 _DEIT_TI_NOTE = "Table 2 prints multiply-adds, which are doubled here, and 5 M parameters, where there are 5.7."
 _VIT_L_NOTE = (
     "Table 2 prints multiply-adds, which are doubled here, and 307 M parameters, as the ViT paper does; with 1,000 "
