@@ -53,6 +53,7 @@ def main(argv: list[str] | None = None):
     plot = plots.add_parser("capacity", help="image accuracy against parameters (paper, Figure 2)")
     plot.add_argument("--runs", nargs="+", metavar="DIR", help="folders with runs of run_image_classification.py")
     plot.set_defaults(run=plot_capacity, output="capacity.png")
+    unigram = "perplexity of predicting every token by its frequency alone, drawn as a level"
     for name, title in (
         ("scaling", "perplexity and accuracies against parameters, with power laws (paper, Figures 5 and 8)"),
         ("transfer", "accuracies against the perplexity of pretraining (paper, Figure 7)"),
@@ -65,9 +66,12 @@ def main(argv: list[str] | None = None):
             help="folders with finished runs of run_mlm.py and run_glue.py (default: the paper's Table 4 alone)",
         )
         plot.add_argument("--paper", action="store_true", help="draw the points of the paper's Table 4 too, hollow")
+        if name == "scaling":
+            plot.add_argument("--unigram", type=perplexity, metavar="X", help=unigram)
         plot.set_defaults(run=plot_scaling if name == "scaling" else plot_transfer, output=f"{name}.png")
     plot = plots.add_parser("training", help="loss curves of one or several runs")
     plot.add_argument("runs", nargs="+", metavar="RUN", help="output folder of a training script")
+    plot.add_argument("--unigram", type=perplexity, metavar="X", help=unigram)
     plot.set_defaults(run=plot_training, output="training.png")
     for plot in plots.choices.values():
         output = plot.get_default("output")
@@ -190,6 +194,13 @@ def quiet():
     logging.disable_progress_bar()
 
 
+def perplexity(word: str) -> float:
+    """A number from the command line that can be a perplexity."""
+    if not 1 < float(word) < float("inf"):
+        raise argparse.ArgumentTypeError(f"{word} is no perplexity: it is a number above 1")
+    return float(word)
+
+
 def plot_filters(arguments: argparse.Namespace):
     """Draws the spatial filters of a checkpoint."""
     from .analysis.filters import load_spatial_model, plot_filters
@@ -243,7 +254,8 @@ def plot_scaling(arguments: argparse.Namespace):
     from .analysis.scaling import plot_scaling
 
     runs = find_runs(arguments.runs) if arguments.runs else None
-    for name, fit in plot_scaling(arguments.output, runs, paper=arguments.paper).items():
+    fits = plot_scaling(arguments.output, runs, paper=arguments.paper, unigram=arguments.unigram)
+    for name, fit in fits.items():
         print(f"{name}: perplexity ~ parameters^({fit.exponent:.3f} ± {fit.error:.3f}), from {fit.points} sizes")
     print(f"The scaling of perplexity and accuracies is in {arguments.output}.")
 
@@ -261,7 +273,7 @@ def plot_training(arguments: argparse.Namespace):
     """Draws the loss curves of some runs."""
     from .analysis.curves import plot_training
 
-    plot_training(arguments.runs, arguments.output)
+    plot_training(arguments.runs, arguments.output, unigram=arguments.unigram)
     print(f"The loss curves are in {arguments.output}.")
 
 

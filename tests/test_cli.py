@@ -60,6 +60,8 @@ def test_filters_are_drawn(tmp_path, capsys):
         (["presets", "gmlp-huge"], "no preset 'gmlp-huge'"),
         (["presets", "--export", "somewhere"], "which preset"),
         (["plot", "filters", "/nowhere/at/all"], "no model to open"),
+        (["plot", "scaling", "--unigram", "1"], "1 is no perplexity"),
+        (["plot", "training", "out", "--unigram", "nan"], "nan is no perplexity"),
     ],
 )
 def test_bad_input_is_one_sentence(words, message, capsys):

@@ -1,5 +1,6 @@
 """What the tiny attention of an aMLP looks at in a pair of sentences (paper, Appendix D and Figure 10)."""
 
+import math
 from pathlib import Path
 
 import torch
@@ -9,6 +10,9 @@ from ..errors import InputError
 from ..loading import open_model, open_tokenizer
 from ..models.modeling_gmlp import GMLPModel
 from .pictures import check_picture, plt, save_picture
+
+# As many find room on a picture of 7 inches in letters that can be read.
+MOST_NAMES = 48
 
 
 def load_attentive_model(checkpoint: str | Path) -> tuple[GMLPModel, PreTrainedTokenizerBase]:
@@ -79,7 +83,8 @@ def plot_attention(
 ):
     """
     The paper's Figure 10: `largest_attention` as a picture, with the tokens on both axes and lines between the
-    sentences.
+    sentences. It is 7 inches wide; of more than 48 tokens only every second, third, ... is named, so that names can be
+    read on a page.
 
     Args:
         model, tokenizer, first, second: As for `largest_attention`.
@@ -91,22 +96,31 @@ def plot_attention(
     check_picture(path)
     tokens, segments, weights = largest_attention(model, tokenizer, first, second)
     m = len(tokens)
-    size = max(4.5, 0.19 * m + 1.6)
-    figure, axis = plt.subplots(figsize=(size + 0.9, size + 0.4), layout="constrained")
+    step = math.ceil(m / MOST_NAMES)
+    # Without what SentencePiece begins words with; a dollar sign in a token starts no formula.
+    names = [token.replace("\u2581", "").strip() or "(space)" for token in tokens[::step]]
+    figure, axis = plt.subplots(figsize=(7, 7.6), layout="constrained")
     image = axis.imshow(weights, cmap="Blues", vmin=0, vmax=weights.max().item(), interpolation="nearest")
-    # A dollar sign in a token starts no formula.
-    axis.set_xticks(range(m), tokens, rotation=90, fontsize=8, parse_math=False)
-    axis.set_yticks(range(m), tokens, fontsize=8, parse_math=False)
+    fontsize = 8 if len(names) <= 40 else 7
+    axis.set_xticks(range(0, m, step), names, rotation=90, fontsize=fontsize, parse_math=False)
+    axis.set_yticks(range(0, m, step), names, fontsize=fontsize, parse_math=False)
     for i in range(1, m):
         if segments[i] != segments[i - 1]:
             axis.axhline(i - 0.5, color="black", linewidth=0.8)
             axis.axvline(i - 0.5, color="black", linewidth=0.8)
-    axis.set_xlabel("token that is looked at", fontsize=9)
-    axis.set_ylabel("token that looks", fontsize=9)
+    some = f" (1 in {step} named)" if step > 1 else ""
+    axis.set_xlabel(f"token that is looked at{some}", fontsize=9)
+    axis.set_ylabel(f"token that looks{some}", fontsize=9)
     half, depth = max(1, model.config.num_hidden_layers // 2), model.config.num_hidden_layers
     blocks = f"blocks 1 to {half} of {depth}" if half > 1 else f"block 1 of {depth}"
-    axis.set_title(f"Tiny attention (width {model.config.attention_size}): largest weight over {blocks}", fontsize=9)
-    bar = figure.colorbar(image, ax=axis, fraction=0.046, pad=0.02)
-    bar.set_label("attention weight (color scale up to the largest shown)", fontsize=8)
+    title = f"What tokens look at: tiny attention of width {model.config.attention_size}, largest weight over {blocks}"
+    axis.set_title(title, fontsize=9)
+    bar = figure.colorbar(image, ax=axis, orientation="horizontal", fraction=0.035, pad=0.02, aspect=40)
+    label = "attention weight (of every token that looks, they add up to 1 in a block)"
+    if not model.config.is_causal:
+        looked_at = m if model.config.mask_padding else model.config.max_position_embeddings
+        bar.ax.axvline(1 / looked_at, color="black", linewidth=1.2)
+        label += f"; black: all {looked_at} tokens alike"
+    bar.set_label(label, fontsize=8)
     bar.ax.tick_params(labelsize=7)
     save_picture(figure, path)

@@ -93,21 +93,22 @@ def plot_filters(model: GMLPPreTrainedModel, path: str | Path, *, max_layers: in
 
 
 def _token_figure(model: GMLPPreTrainedModel, layers: list[int]) -> plt.Figure:
-    """Curves of W over the sequence, one per layer."""
+    """Curves of W over the sequence, one per layer, in one scale."""
     filters = middle_filters(model)
     n = filters.shape[1]
     columns = min(len(layers), 6 if len(layers) > 12 else 3 if len(layers) > 4 else 2)
     rows = math.ceil(len(layers) / columns)
-    width = 2.2 if columns == 6 else 3.2
+    height = 1.25 if columns == 6 else 1.7
     figure, axes = plt.subplots(
-        rows, columns, figsize=(width * columns, 1.7 * rows + 0.9), squeeze=False, sharex=True, layout="constrained"
+        rows, columns, figsize=(7.2, height * rows + 0.9), squeeze=False, sharex=True, sharey=True, layout="constrained"
     )
+    axes[0, 0].set_xticks([-(n // 4), 0, n // 4])
     offsets = torch.arange(n) - n // 2
     for axis, layer in zip(axes.flat, layers):
         axis.axhline(0, color="0.8", linewidth=0.8)
         axis.axvline(0, color="0.8", linewidth=0.8)
         axis.plot(offsets, filters[layer], color="tab:blue", linewidth=1.0)
-        axis.set_title(f"block {layer + 1}", fontsize=9)
+        axis.set_title(f"block {layer + 1}", fontsize=8)
         axis.tick_params(labelsize=7)
     for axis in axes.flat[len(layers) :]:
         axis.axis("off")
@@ -116,9 +117,9 @@ def _token_figure(model: GMLPPreTrainedModel, layers: list[int]) -> plt.Figure:
         lowest = max(i for i in range(column, len(layers), columns))
         axes.flat[lowest].tick_params(labelbottom=True)
     some = f" ({len(layers)} of {len(filters)} blocks)" if len(layers) < len(filters) else ""
-    figure.suptitle(f"Spatial filters{some}: weights of W for the gate of the middle token (n = {n})", fontsize=10)
-    figure.supxlabel("position of the other token, relative to the middle one", fontsize=9)
-    figure.supylabel("weight", fontsize=9)
+    figure.suptitle(f"Spatial filters{some}: how much each token counts for the gate of the middle one", fontsize=10)
+    figure.supxlabel(f"position of a token, relative to the middle of {n} tokens", fontsize=9)
+    figure.supylabel("weight in W", fontsize=9)
     return figure
 
 
@@ -131,7 +132,7 @@ def _patch_figure(model: GMLPPreTrainedModel, layers: list[int]) -> plt.Figure:
     figure, axes = plt.subplots(
         len(layers),
         len(patches),
-        figsize=(max(6.0, 1.1 * len(patches) + 1.9), height * len(layers) + 1.2),
+        figsize=(7.2, height * len(layers) + 1.2),
         squeeze=False,
         layout="constrained",
     )
@@ -147,11 +148,11 @@ def _patch_figure(model: GMLPPreTrainedModel, layers: list[int]) -> plt.Figure:
         bar.ax.set_yticklabels([f"{-limit:.2g}", "0", f"{limit:.2g}"], fontsize=7)
     for axis, (patch_row, patch_column) in zip(axes[0], patches):
         axis.set_title(f"row {patch_row + 1}, column {patch_column + 1}", fontsize=8)
-    cls = ", [CLS] left out" if model.config.num_prefix_tokens else ""
+    cls = " ([CLS] left out)" if model.config.num_prefix_tokens else ""
     some = f" ({len(layers)} of {len(filters)} blocks)" if len(layers) < len(filters) else ""
     figure.suptitle(
-        f"Spatial filters{some}: rows of W over {grid[0]} x {grid[1]} patches{cls},\n"
-        "for the gate of the boxed patch; one scale per block",
-        fontsize=10,
+        f"Spatial filters{some}: how much each of {grid[0]} × {grid[1]} patches{cls} counts for the gate of the\n"
+        "boxed one, as weights in W; red is positive, blue negative, each block has the scale at its right",
+        fontsize=9,
     )
     return figure

@@ -13,7 +13,7 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullLoca
 from scipy.stats import linregress
 
 from ..errors import InputError
-from .pictures import check_picture, plt, save_picture
+from .pictures import check_picture, draw_level, in_words, legend_below, plt, save_picture
 from .runs import Run, pretraining
 from .tables import paper_table
 
@@ -26,27 +26,42 @@ KINDS = {
 MARKERS = {"ConvNets": "s", "Transformers": "^", "MLP-like": "o"}
 CAPACITY_COLORS = {"gMLP": "C0", "DeiT": "C1", "ViT": "C4", "Mixer": "C5", "ResMLP": "C2"}
 
-TASK_TITLES = {"mnli": "MNLI-m", "sst2": "SST-2", "rte": "RTE", "mrpc": "MRPC", "qnli": "QNLI", "qqp": "QQP"}
+TASK_TITLES = {"mnli": "MNLI (matched)", "sst2": "SST-2", "rte": "RTE", "mrpc": "MRPC", "qnli": "QNLI", "qqp": "QQP"}
 
-# The fine-tunings in Table 4, by its columns.
+# The fine-tunings in Table 4, by its columns, and their numbers of classes.
 PAPER_TASKS = {"mnli": "MNLI-m", "sst2": "SST-2"}
+PAPER_CLASSES = {"mnli": 3, "sst2": 2}
+
+# An exponent from fewer sizes is no finding.
+SIZES_OF_A_LAW = 4
 
 # The same family has the same color in every figure.
 COLORS = {"gMLP": "C0", "Transformer": "C1", "BERT + rel pos": "C1", "aMLP": "C3", "BERT": "C4", "MLP-Mixer": "C5"}
-LABELS_ON_THE_LEFT = ("DeiT-Ti", "DeiT-S", "ResNet-152", "Mixer-B/16", "Mixer-B/16 (paper)")
+LABELS_ON_THE_LEFT = (
+    "DeiT-Ti", "DeiT-S", "ResNet-152", "Mixer-B/16", "Mixer-B/16 (as gMLP)",
+    "EfficientNet-B0", "EfficientNet-B3 @300",
+)  # fmt: skip
 OTHER_COLORS = ("C2", "C6", "C8", "C9", "C7", "black")
 
 
 @dataclass(frozen=True)
 class Point:
-    """A place in a figure, with the values of all seeds that belong to it."""
+    """
+    A place in a figure.
+
+    Attributes:
+        x: Parameters in millions, or a perplexity.
+        values: Of all runs that belong to it, as the seeds of one size.
+        size: Parameters in millions.
+    """
 
     x: float
     values: tuple[float, ...]
+    size: float
 
     @property
     def y(self) -> float:
-        """The median over seeds."""
+        """The median over runs."""
         return statistics.median(self.values)
 
 
@@ -79,12 +94,13 @@ def power_law(x: Iterable[float], y: Iterable[float]) -> PowerLaw:
         x, y: Positive numbers, pairwise, as parameters and perplexities.
 
     Raises:
-        InputError: If there are fewer than three different x, or a number is not positive and finite.
+        InputError: If there are fewer than four different x, or a number is not positive and finite.
     """
     x, y = np.asarray(list(x), dtype=float), np.asarray(list(y), dtype=float)
-    if len(set(x)) < 3:
+    if len(set(x)) < SIZES_OF_A_LAW:
         raise InputError(
-            f"A power law is fitted to at least 3 sizes, and here are {len(set(x))}: with fewer, any line would fit."
+            f"A power law is fitted to at least {SIZES_OF_A_LAW} sizes, and here are {len(set(x))}: with fewer, almost "
+            f"any line would fit."
         )
     if not (np.isfinite(x).all() and np.isfinite(y).all() and (x > 0).all() and (y > 0).all()):
         raise InputError("A power law needs positive, finite numbers: a run that diverged does not belong here.")
@@ -94,7 +110,7 @@ def power_law(x: Iterable[float], y: Iterable[float]) -> PowerLaw:
 
 def perplexity_points(runs: Iterable[Run]) -> dict[str, list[Point]]:
     """
-    Held-out perplexity against parameters in millions, by family; seeds of one size are one point.
+    Held-out perplexity against parameters in millions, by family; the runs of one size are one point.
 
     Raises:
         InputError: If the runs cannot be compared: other lengths of training, vocabularies, or held-out texts.
@@ -104,7 +120,7 @@ def perplexity_points(runs: Iterable[Run]) -> dict[str, list[Point]]:
     found: dict[tuple[str, float], list[float]] = {}
     for run in runs:
         found.setdefault((run.family, run.parameters / 1e6), []).append(run.results["eval_perplexity"])
-    return _by_family((name, x, values) for (name, x), values in found.items())
+    return _by_family((name, size, size, values) for (name, size), values in found.items())
 
 
 def accuracy_points(runs: Iterable[Run], task: str) -> dict[str, list[Point]]:
@@ -119,13 +135,13 @@ def accuracy_points(runs: Iterable[Run], task: str) -> dict[str, list[Point]]:
     found: dict[tuple[str, float], list[Run]] = {}
     for run in _finetunings(runs, task):
         found.setdefault((run.family, run.parameters / 1e6), []).append(run)
-    return _by_family((name, x, _best_setting(members)) for (name, x), members in found.items())
+    return _by_family((name, size, size, _best_setting(members)) for (name, size), members in found.items())
 
 
 def transfer_points(runs: Iterable[Run], task: str) -> dict[str, list[Point]]:
     """
     Accuracy in percent against the perplexity of the checkpoint that the fine-tuning began with, by family; the best
-    setting as in `accuracy_points`.
+    setting as in `accuracy_points`. Every checkpoint is a point of its own, also where several are of one size.
 
     Args:
         runs: Pretrainings and fine-tunings.
@@ -138,7 +154,8 @@ def transfer_points(runs: Iterable[Run], task: str) -> dict[str, list[Point]]:
         if base is not None and "eval_perplexity" in base.results:
             found.setdefault(base.folder, (base, []))[1].append(run)
     return _by_family(
-        (base.family, base.results["eval_perplexity"], _best_setting(members)) for base, members in found.values()
+        (base.family, base.results["eval_perplexity"], base.parameters / 1e6, _best_setting(members))
+        for base, members in found.values()
     )
 
 
@@ -151,7 +168,8 @@ def finetuning_tasks(runs: Iterable[Run]) -> list[str]:
 
 def image_points(runs: Iterable[Run]) -> dict[str, list[Point]]:
     """
-    Accuracy in percent against parameters in millions of image classifiers, by family; seeds of one size are one point.
+    Accuracy in percent against parameters in millions of image classifiers, by family; the runs of one size are one
+    point.
 
     Raises:
         InputError: If the runs are about different numbers of classes, or of different numbers of epochs.
@@ -172,7 +190,7 @@ def image_points(runs: Iterable[Run]) -> dict[str, list[Point]]:
     found: dict[tuple[str, float], list[float]] = {}
     for run in runs:
         found.setdefault((run.family, run.parameters / 1e6), []).append(100 * run.accuracy)
-    return _by_family((name, x, values) for (name, x), values in found.items())
+    return _by_family((name, size, size, values) for (name, size), values in found.items())
 
 
 def image_points_of_paper() -> list[tuple[str, float, float]]:
@@ -183,7 +201,7 @@ def image_points_of_paper() -> list[tuple[str, float, float]]:
     points = []
     for row in paper_table(2).rows:
         cells = {column: cell.paper for column, cell in row.cells.items()}
-        label = row.name.split(" ")[0] + (" (paper)" if "our setup" in row.name else "")
+        label = row.name.split(" ")[0] + (" (as gMLP)" if "our setup" in row.name else "")
         if cells["Input Resolution"] != "224":
             label += f" @{cells['Input Resolution']}"
         points.append((label, float(cells["Params (M)"]), float(cells["ImageNet Top-1 (%)"])))
@@ -192,8 +210,8 @@ def image_points_of_paper() -> list[tuple[str, float, float]]:
 
 def plot_capacity(path: str | Path, runs: list[Run] | None = None):
     """
-    The paper's Figure 2: accuracy against parameters, ImageNet as in its Table 2; beside it, in a panel of its own,
-    the image classifiers among `runs`.
+    The paper's Figure 2: accuracy against parameters, ImageNet as in its Table 2; below it, in a panel of its own,
+    the image classifiers among `runs`, with the level of chance.
 
     Raises:
         InputError: If there are runs and no image classifier among them, they cannot be compared, or the picture cannot
@@ -204,7 +222,7 @@ def plot_capacity(path: str | Path, runs: list[Run] | None = None):
     if runs and not ours:
         raise InputError("There is no finished image classifier with an accuracy among these runs.")
     figure, axes = plt.subplots(
-        1, 1 + bool(ours), figsize=(14.4 if ours else 7.6, 5.0), squeeze=False, layout="constrained"
+        1 + bool(ours), 1, figsize=(7.2, 10.0 if ours else 5.0), squeeze=False, layout="constrained"
     )
     axis = axes[0, 0]
     printed = image_points_of_paper()
@@ -214,7 +232,7 @@ def plot_capacity(path: str | Path, runs: list[Run] | None = None):
             color = CAPACITY_COLORS.get(name, "0.45")
             points = [point for point in printed if point[0].split("-")[0] == name]
             # Mixer-B is there twice; the line is that of its own authors.
-            line = sorted((x, y) for label, x, y in points if "paper" not in label)
+            line = sorted((x, y) for label, x, y in points if "(" not in label)
             axis.plot(*zip(*line), color=color, linewidth=2.2 if name == "gMLP" else 1.0)
             for label, x, y in points:
                 axis.plot(x, y, marker, color=color, markersize=6, fillstyle="none")
@@ -226,98 +244,80 @@ def plot_capacity(path: str | Path, runs: list[Run] | None = None):
                     xytext=(-5 if left else 4, -9 if below else 4),
                     ha="right" if left else "left",
                     textcoords="offset points",
-                    fontsize=6.5,
+                    fontsize=7,
                     color=color,
                 )
     axis.legend(fontsize=8, loc="upper left")
-    axis.set_title("ImageNet-1K, as the paper prints it (Table 2; 224 pixels but for @)", fontsize=9)
-    axis.set_ylabel("top-1 accuracy (%)")
+    axis.set_title("ImageNet, Table 2 of the paper: images of 224 pixels, or as many as stand after @", fontsize=9)
+    axis.set_ylabel("ImageNet top-1 accuracy (%; chance: 0.1)")
     parameters = [x for _, x, _ in printed]
-    _log_axis(axis, "x", [0.7 * min(parameters), 1.7 * max(parameters)], "parameters (M)")
+    _log_axis(axis, "x", [0.7 * min(parameters), 1.7 * max(parameters)], "parameters (millions, log scale)")
     axis.grid(color="0.92")
     if ours:
-        axis = axes[0, 1]
-        _draw(axis, ours, join=True)
+        axis = axes[1, 0]
         classes = next(run.config.num_labels for run in runs if run.task == "image")
-        axis.set_title(f"Images of {classes} classes, {_said(runs, 'image')}", fontsize=9, parse_math=False)
-        axis.set_ylabel("accuracy on the validation images (%)")
-        _log_axis(axis, "x", _all_x(ours), "parameters (M)")
-        axis.grid(color="0.92")
+        _draw_accuracies([axis], {"image": ours}, runs)
+        axis.set_title(f"Validation images of {classes} classes, {_said(runs, 'image')}", fontsize=9, parse_math=False)
+        _log_axis(axis, "x", _all_x(ours), "parameters (millions, log scale)")
         axis.legend(fontsize=8)
-    figure.suptitle("Accuracy against capacity", fontsize=11)
+    figure.suptitle("Accuracy of image classifiers against their size", fontsize=11)
     save_picture(figure, path)
 
 
-def plot_scaling(path: str | Path, runs: list[Run] | None = None, *, paper: bool = False) -> dict[str, PowerLaw]:
+def plot_scaling(
+    path: str | Path, runs: list[Run] | None = None, *, paper: bool = False, unigram: float | None = None
+) -> dict[str, PowerLaw]:
     """
     The paper's Figures 5 and 8: perplexity against parameters, with a power law fitted to every family of at least
-    three sizes, and fine-tuned accuracies against parameters. Figure 8 is Figure 5 with the aMLPs among the runs.
+    four sizes, and fine-tuned accuracies against parameters with the level of chance. Figure 8 is Figure 5 with the
+    aMLPs among the runs.
 
     Args:
         path: The picture to write, its kind by its ending.
         runs: Pretrainings and fine-tunings; without any, the figure is that of the paper's Table 4.
         paper: Whether the points of Table 4 are drawn as well, hollow.
+        unigram: A perplexity to draw as a level: that of predicting every token by its frequency.
 
     Returns:
         The fits, by family; the paper's as "Transformer (paper)".
 
     Raises:
-        InputError: If no family has three sizes, the runs cannot be compared, or the picture cannot be written.
+        InputError: If the runs have neither perplexities nor accuracies, they cannot be compared, or the picture cannot
+            be written.
     """
     check_picture(path)
-    printed = paper_points("Params (M)", "Perplexity") if paper or not runs else {}
-    perplexities = perplexity_points(runs or []) | printed
-    fits = {}
-    for name, points in perplexities.items():
-        if len(points) >= 3:
-            fits[name] = power_law([point.x for point in points], [point.y for point in points])
-    if runs and not fits.keys() - printed.keys():
-        sizes = [f"{name} {len(points)}" for name, points in perplexities.items() if name not in printed]
-        raise InputError(
-            f"A power law is fitted to at least 3 sizes of a family, and the runs have fewer "
-            f"({', '.join(sizes) or 'none'}): pretrain more sizes, or leave --runs out for the paper's own numbers."
-        )
+    ours = perplexity_points(runs or [])
     tasks = finetuning_tasks(runs) if runs else list(PAPER_TASKS)
+    if runs and not ours and not tasks:
+        raise InputError(
+            "These runs have no point to draw: neither a perplexity of pretraining nor an accuracy of fine-tuning. "
+            "Leave --runs out for the paper's own numbers."
+        )
+    printed = paper_points("Params (M)", "Perplexity") if paper or not runs else {}
+    perplexities = ours | printed
     accuracies = {task: accuracy_points(runs or [], task) for task in tasks}
     for task in PAPER_TASKS.keys() & accuracies.keys() if printed else ():
         accuracies[task] |= paper_points("Params (M)", PAPER_TASKS[task])
-    figure, axes = _panels(1 + len(tasks))
-    axis = axes[0]
-    labels = {
-        name: f"{name}: N^({fits[name].exponent:.3f} ± {fits[name].error:.3f}), {fits[name].points} sizes"
-        if name in fits
-        else f"{name}: {len(points)} size{'s' if len(points) > 1 else ''}, no fit"
-        for name, points in perplexities.items()
-    }
-    _draw(axis, perplexities, labels=labels)
-    values = [value for points in perplexities.values() for point in points for value in point.values]
-    for name, fit in fits.items():
-        x = np.array([perplexities[name][0].x, perplexities[name][-1].x])
-        y = fit.factor * x**fit.exponent
-        style = "--" if name in printed else "-"
-        # A straight line, since both axes are logarithmic.
-        axis.plot(x, y, style, color=_color(name, perplexities), linewidth=1.0)
-        values += [*y]
-    axis.set_ylabel("held-out perplexity (log scale)")
-    _log_axis(axis, "y", values, None)
-    axis.legend(fontsize=7.5, title="perplexity as a power of N, the parameters", title_fontsize=7.5)
-    axis.set_title("Pretraining", fontsize=9)
-    for axis, task in zip(axes[1:], tasks):
-        _draw(axis, accuracies[task], join=True)
-        axis.set_ylabel(f"accuracy on {TASK_TITLES.get(task, task)} (%)")
-        axis.set_title(f"Fine-tuning: {TASK_TITLES.get(task, task)}", fontsize=9)
-        axis.legend(fontsize=8)
-    for axis, series in zip(axes, [perplexities, *accuracies.values()]):
-        _log_axis(axis, "x", _all_x(series), "parameters (M, log scale)")
-        axis.grid(color="0.92")
-    figure.suptitle(_title("Scaling", runs, printed), fontsize=10, parse_math=False)
+    figure, axes = _panels(bool(perplexities) + len(tasks))
+    fits = _draw_perplexities(axes[0], perplexities, unigram) if perplexities else {}
+    _draw_accuracies(axes[len(axes) - len(tasks) :], accuracies, runs)
+    for axis, series in zip(axes, [perplexities, *accuracies.values()] if perplexities else accuracies.values()):
+        _log_axis(axis, "x", _all_x(series), "parameters (millions, log scale)")
+    notes = {}
+    for name, points in perplexities.items():
+        sizes = f"{len(points)} size{'s' if len(points) > 1 else ''} of pretraining, too few for a law"
+        notes[in_words(name)] = f": {fits.get(name, sizes)}"
+    law = "lines in the first panel: perplexity = factor × parameters ^ exponent" if fits else ""
+    legend_below(figure, notes, "\n".join(filter(None, [law, _bars([perplexities, *accuracies.values()])])))
+    figure.suptitle(_title("Quality against size", runs, printed), fontsize=10, parse_math=False)
     save_picture(figure, path)
     return fits
 
 
 def plot_transfer(path: str | Path, runs: list[Run] | None = None, *, paper: bool = False):
     """
-    The paper's Figure 7: accuracy after fine-tuning against perplexity after pretraining.
+    The paper's Figure 7: accuracy after fine-tuning, with the level of chance, against perplexity after pretraining.
+    The points of a family are joined if no two are of one size.
 
     Args:
         path: The picture to write, its kind by its ending.
@@ -342,13 +342,10 @@ def plot_transfer(path: str | Path, runs: list[Run] | None = None, *, paper: boo
     for task in printed:
         series[task] |= paper_points("Perplexity", PAPER_TASKS[task])
     figure, axes = _panels(len(series))
-    for axis, (task, points) in zip(axes, series.items()):
-        _draw(axis, points, join=True)
+    _draw_accuracies(axes, series, runs)
+    for axis, points in zip(axes, series.values()):
         _log_axis(axis, "x", _all_x(points), "perplexity after pretraining (log scale, less is better)")
-        axis.set_ylabel(f"accuracy on {TASK_TITLES.get(task, task)} (%)")
-        axis.set_title(TASK_TITLES.get(task, task), fontsize=9)
-        axis.grid(color="0.92")
-        axis.legend(fontsize=8)
+    legend_below(figure, title=_bars(series.values()))
     figure.suptitle(_title("Transfer from pretraining to fine-tuning", runs, printed), fontsize=10, parse_math=False)
     save_picture(figure, path)
 
@@ -397,10 +394,16 @@ def _best_setting(runs: list[Run]) -> list[float]:
     return max(settings.values(), key=statistics.median)
 
 
-def _by_family(found: Iterable[tuple[str, float, list[float]]]) -> dict[str, list[Point]]:
+def _bars(panels: Iterable[dict[str, list[Point]]]) -> str:
+    """What a legend says of bars, if there are any."""
+    several = any(len(point.values) > 1 for series in panels for points in series.values() for point in points)
+    return "bars: from the least to the greatest of several runs, with their median" if several else ""
+
+
+def _by_family(found: Iterable[tuple[str, float, float, list[float]]]) -> dict[str, list[Point]]:
     series: dict[str, list[Point]] = {}
-    for name, x, values in found:
-        series.setdefault(name, []).append(Point(x, tuple(values)))
+    for name, x, size, values in found:
+        series.setdefault(name, []).append(Point(x, tuple(values), size))
     order = [name for name in COLORS if name in series] + sorted(series.keys() - COLORS.keys())
     return {name: sorted(series[name], key=lambda point: point.x) for name in order}
 
@@ -409,17 +412,16 @@ def paper_points(x: str, y: str) -> dict[str, list[Point]]:
     """Two columns of Table 4 as points, by family, as "gMLP (paper)"."""
     series: dict[str, list[Point]] = {}
     for row in paper_table(4).rows:
-        place, value = (float(row.cells[column].paper) for column in (x, y))
-        series.setdefault(f"{row.name} (paper)", []).append(Point(place, (value,)))
+        place, value, size = (float(row.cells[column].paper) for column in (x, y, "Params (M)"))
+        series.setdefault(f"{row.name} (paper)", []).append(Point(place, (value,), size))
     return {name: sorted(points, key=lambda point: point.x) for name, points in series.items()}
 
 
 def _panels(count: int) -> tuple[Figure, list[Axes]]:
-    columns = min(count, 3)
+    columns = count if count < 4 else 2
     rows = math.ceil(count / columns)
-    figure, axes = plt.subplots(
-        rows, columns, figsize=(max(6.4, 4.7 * columns), 4.2 * rows + 0.5), squeeze=False, layout="constrained"
-    )
+    width = {1: 6.4, 2: 8.4, 3: 10.5}[columns]
+    figure, axes = plt.subplots(rows, columns, figsize=(width, 3.8 * rows + 0.4), squeeze=False, layout="constrained")
     for axis in axes.flat[count:]:
         axis.axis("off")
     return figure, list(axes.flat[:count])
@@ -431,27 +433,79 @@ def _color(name: str, series: dict[str, list[Point]]) -> str:
     return COLORS.get(name) or OTHER_COLORS[others.index(name) % len(OTHER_COLORS)]
 
 
-def _draw(axis: Axes, series: dict[str, list[Point]], labels: dict[str, str] | None = None, join: bool = False):
-    """Points of every family: medians, with bars from the least to the greatest where there are several seeds."""
+def _draw(axis: Axes, series: dict[str, list[Point]], join: bool = False):
+    """
+    Points of every family: medians, with bars from the least to the greatest where several runs are one point; joined,
+    if wanted, where no two are of one size, so that no line leads from seed to seed.
+    """
     for name, points in series.items():
         hollow = name.endswith(" (paper)")
-        seeds = max(len(point.values) for point in points)
-        label = (labels or {}).get(name, name) + (f"; median and range of {seeds} seeds" if seeds > 1 else "")
         y = np.array([point.y for point in points])
         spread = [y - [min(point.values) for point in points], [max(point.values) for point in points] - y]
+        sizes = {point.size for point in points}
         axis.errorbar(
             [point.x for point in points],
             y,
-            yerr=spread if seeds > 1 else None,
+            yerr=spread if any(len(point.values) > 1 for point in points) else None,
             marker="o",
             markersize=6,
             markerfacecolor="none" if hollow else None,
-            linestyle=("--" if hollow else "-") if join else "none",
+            linestyle=("--" if hollow else "-") if join and len(sizes) == len(points) else "none",
             linewidth=1.0,
             capsize=3,
             color=_color(name, series),
-            label=label,
+            label=in_words(name),
         )
+
+
+def _draw_perplexities(axis: Axes, series: dict[str, list[Point]], unigram: float | None) -> dict[str, PowerLaw]:
+    """Perplexity against parameters with the laws of the families that have sizes enough, which are returned."""
+    fits = {
+        name: power_law([point.x for point in points], [point.y for point in points])
+        for name, points in series.items()
+        if len(points) >= SIZES_OF_A_LAW
+    }
+    _draw(axis, series)
+    values = [value for points in series.values() for point in points for value in point.values]
+    for name, fit in fits.items():
+        x = np.array([series[name][0].x, series[name][-1].x])
+        y = fit.factor * x**fit.exponent
+        # A straight line, since both axes are logarithmic.
+        axis.plot(x, y, "--" if name.endswith(" (paper)") else "-", color=_color(name, series), linewidth=1.0)
+        values += [*y]
+    if unigram is not None:
+        draw_level(axis, unigram, f"every token by its frequency alone: {unigram:.4g}")
+        values.append(unigram)
+    axis.set_ylabel("held-out perplexity (log scale, less is better)")
+    _log_axis(axis, "y", values, None)
+    axis.set_title("After pretraining", fontsize=9)
+    axis.grid(color="0.92")
+    return fits
+
+
+def _draw_accuracies(axes: list[Axes], panels: dict[str, dict[str, list[Point]]], runs: list[Run] | None):
+    """
+    A panel of accuracies for each task, one scale for all. Chance, which is one over the number of classes, is a line
+    where it is near enough to the points not to flatten them, else a number.
+    """
+    values = [
+        value for series in panels.values() for points in series.values() for one in points for value in one.values
+    ]
+    lowest = min(values, default=0.0)
+    for axis, (task, series) in zip(axes, panels.items()):
+        chance = 100 / min(
+            (run.config.num_labels for run in runs or [] if run.task == task), default=PAPER_CLASSES.get(task)
+        )
+        _draw(axis, series, join=True)
+        if near := chance > lowest - 15:
+            draw_level(axis, chance)
+            values.append(chance)
+        axis.set_title(f"After fine-tuning on {TASK_TITLES.get(task, task.replace('_', ' '))}", fontsize=9)
+        axis.set_ylabel(f"accuracy (%; {'dotted: chance' if near else 'chance'}, {chance:.3g})")
+        axis.grid(color="0.92")
+    for axis in axes:
+        margin = 0.05 * (max(values) - min(values)) or 1.0
+        axis.set_ylim(min(values) - margin, max(values) + margin)
 
 
 def _all_x(series: dict[str, list[Point]]) -> list[float]:

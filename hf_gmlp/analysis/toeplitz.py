@@ -109,41 +109,37 @@ def plot_matrices(model: GMLPPreTrainedModel, path: str | Path, *, max_layers: i
     shares, chance = shift_invariant_shares(model)
     depth, n = matrices.shape[:2]
     layers = spread_layers(depth, max_layers)
-    columns = min(len(layers), 6 if len(layers) > 12 else 4 if len(layers) > 4 else 2)
+    columns = min(len(layers), 6 if len(layers) > 12 else 3 if len(layers) > 4 else 2)
     rows = math.ceil(len(layers) / columns)
-    size = 1.9 if columns == 6 else 2.6
     figure, axes = plt.subplots(
-        rows,
-        columns,
-        figsize=(max(7.0, size * columns + 0.4), (size + 0.1) * rows + 1.4),
-        squeeze=False,
-        layout="constrained",
+        rows, columns, figsize=(7.2, (6.7 / columns + 0.5) * rows + 1.0), squeeze=False, layout="constrained"
     )
     images = model.config.model_type == "gmlp_vision"
+    kind = "convolution" if images else "Toeplitz"
     for axis in axes.flat[len(layers) :]:
         axis.axis("off")
     for i, (axis, layer) in enumerate(zip(axes.flat, layers)):
         # Zero is white, and a few great weights, as on the main diagonal, do not take the color from all others.
         limit = matrices[layer].abs().flatten().sort().values[int(0.995 * (n * n - 1))].item() or 1.0
         axis.imshow(matrices[layer], cmap="RdBu_r", vmin=-limit, vmax=limit, interpolation="nearest")
-        constant = "" if model.config.toeplitz else f"mean alone {constant_share(matrices[layer]):.3f}, "
-        axis.set_title(f"block {layer + 1}: {shares[layer]:.3f}\n{constant}colors to ±{limit:.2g}", fontsize=7.5)
+        found = f"\n{kind} {shares[layer]:.3f}\nconstant {constant_share(matrices[layer]):.3f}"
+        axis.set_title(f"block {layer + 1} (±{limit:.2g}){'' if model.config.toeplitz else found}", fontsize=7.5)
         # Tokens are counted from 1.
         ticks = sorted({0, n // 2, n - 1})
         axis.set_xticks(ticks, [tick + 1 for tick in ticks], fontsize=7)
         axis.set_yticks(ticks if i % columns == 0 else [], [tick + 1 for tick in ticks] if i % columns == 0 else [])
         axis.tick_params(labelsize=7)
-    grid = "{} x {}".format(*model.config.grid_size) if images else ""
-    kind = f"convolution over {grid} patches" if images else "Toeplitz matrix"
+    nearest = "convolution over {} × {} patches".format(*model.config.grid_size) if images else "Toeplitz matrix"
     some = f" ({len(layers)} of {depth} blocks)" if len(layers) < depth else ""
     if model.config.toeplitz:
-        meaning = "A model with the Toeplitz prior: the share of W that is Toeplitz is 1 by construction"
+        meaning = "The model has the Toeplitz prior: its matrices are Toeplitz by construction"
     else:
         meaning = (
-            f"The number: share of the sum of squared weights that the nearest {kind} has\n"
-            f"(random weights: {chance:.3f} on average); mean alone: that of the nearest constant matrix"
+            f"{kind}: share of the sum of squared weights that the nearest {nearest} has\n"
+            f"(random weights: {chance:.3f} on average); constant: share of the nearest constant matrix"
         )
-    figure.suptitle(f"Spatial matrices W{some}, n = {n}\n{meaning}", fontsize=9)
+    colors = "red is positive, blue negative; the colors end at the number in brackets"
+    figure.suptitle(f"Spatial matrices W of {n} × {n} weights{some}: {colors}\n{meaning}", fontsize=8.5)
     figure.supxlabel("token that is read" if not images else "patch that is read, row by row", fontsize=9)
     figure.supylabel("token that is gated" if not images else "patch that is gated", fontsize=9)
     save_picture(figure, path)

@@ -1,3 +1,5 @@
+import itertools
+
 import numpy as np
 import pytest
 import torch
@@ -7,6 +9,7 @@ from transformers import PreTrainedTokenizerFast
 
 from hf_gmlp import GMLPForImageClassification, GMLPForSequenceClassification
 from hf_gmlp.analysis.attention import largest_attention, load_attentive_model, plot_attention
+from hf_gmlp.analysis.pictures import plt
 from hf_gmlp.cli import main
 from hf_gmlp.errors import InputError
 
@@ -86,6 +89,27 @@ def test_picture(checkpoint, tmp_path, fields, capsys):
         colors = {color for _, color in picture.convert("RGB").getcolors(maxcolors=1 << 24)}
     # The darkest of the scale, which the largest weight has.
     assert (8, 48, 107) in colors
+
+
+@pytest.mark.parametrize(("words", "named"), [(36, 38), (46, 48), (47, 25), (90, 46)])
+def test_names_can_be_read_on_a_page(checkpoint, monkeypatch, words, named):
+    model, splitter = load_attentive_model(checkpoint(max_position_embeddings=100))
+    splitter.add_tokens(["\u2581woman"])
+    model.resize_token_embeddings(len(splitter))
+    figures = []
+    monkeypatch.setattr("hf_gmlp.analysis.attention.save_picture", lambda figure, path: figures.append(figure))
+    plot_attention(model, splitter, "\u2581woman " * words, None, "a.png")
+    names = figures[0].axes[0].get_xticklabels()
+    assert len(names) == named and {name.get_text() for name in names[1:-1]} == {"woman"}
+    # In points, on 16 cm of page.
+    assert min(name.get_fontsize() for name in names) * 16 / 2.54 / figures[0].get_figwidth() > 6
+    figures[0].canvas.draw()
+    boxes = [name.get_window_extent() for name in names]
+    assert all(left.x1 <= right.x0 for left, right in itertools.pairwise(boxes))
+    # The line on the scale of colors is where all tokens would be looked at alike.
+    (line,) = figures[0].axes[1].lines
+    assert line.get_xdata()[0] == pytest.approx(1 / (words + 2))
+    plt.close(figures[0])
 
 
 def test_one_sentence(checkpoint, tmp_path):

@@ -12,6 +12,7 @@ from hf_gmlp.analysis.filters import (
     spread_layers,
     spread_patches,
 )
+from hf_gmlp.analysis.pictures import plt
 from hf_gmlp.analysis.toeplitz import spatial_matrices
 from hf_gmlp.cli import main
 from hf_gmlp.errors import InputError
@@ -55,6 +56,17 @@ def test_picture(tmp_path, layers):
         colors = picture.convert("RGB").getcolors(maxcolors=1 << 24)
     # matplotlib's blue: the curves are there.
     assert any(color == (31, 119, 180) for _, color in colors)
+
+
+def test_blocks_are_drawn_in_one_scale(monkeypatch):
+    model = text_model(3)
+    with torch.no_grad():
+        model.model.layers[1].spatial_gating_unit.proj.weight *= 20
+    figures = []
+    monkeypatch.setattr("hf_gmlp.analysis.filters.save_picture", lambda figure, path: figures.append(figure))
+    plot_filters(model, "f.png")
+    assert len({axis.get_ylim() for axis in figures[0].axes[:3]}) == 1
+    plt.close(figures[0])
 
 
 @pytest.mark.parametrize("pooling", ["cls", "mean"])

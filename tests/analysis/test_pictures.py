@@ -1,7 +1,7 @@
 import pytest
 from PIL import Image
 
-from hf_gmlp.analysis.pictures import check_picture, plt, save_picture
+from hf_gmlp.analysis.pictures import check_picture, in_words, legend_below, plt, save_picture
 from hf_gmlp.errors import InputError
 
 
@@ -24,3 +24,20 @@ def test_places_where_no_picture_can_be(tmp_path):
     (tmp_path / "folder.png").mkdir()
     with pytest.raises(InputError, match="cannot be written"):
         save_picture(plt.figure(), tmp_path / "folder.png")
+
+
+def test_words_of_families():
+    assert in_words("BERT + rel pos - attn") == "BERT with relative positions, without attention"
+    assert in_words("aMLP, dense W") == "aMLP, without Toeplitz prior" and in_words("xlm_roberta") == "xlm roberta"
+
+
+def test_legend_lies_below_the_panels_and_names_each_once():
+    figure, axes = plt.subplots(1, 2, layout="constrained")
+    for axis in axes:
+        axis.plot([0, 1], label="gMLP")
+    height = figure.get_figheight()
+    legend_below(figure, {"gMLP": ": 1 size"})
+    figure.canvas.draw()
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["gMLP: 1 size"]
+    assert figure.legends[0].get_window_extent().y1 < axes[0].get_tightbbox().y0 and figure.get_figheight() > height
+    plt.close(figure)

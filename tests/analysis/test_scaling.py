@@ -6,6 +6,7 @@ from PIL import Image
 from scipy.optimize import curve_fit
 
 from hf_gmlp import GMLPConfig, GMLPVisionConfig
+from hf_gmlp.analysis.pictures import plt
 from hf_gmlp.analysis.runs import find_runs
 from hf_gmlp.analysis.scaling import (
     accuracy_points,
@@ -43,13 +44,13 @@ def write_run(tmp_path):
 
 @pytest.fixture
 def pretrained(write_run):
-    """Two seeds of gMLPs of three depths, whose median perplexity is 50 * millions of parameters ** -0.5; one aMLP."""
+    """Two seeds of gMLPs of four depths, whose median perplexity is 50 * millions of parameters ** -0.5; one aMLP."""
 
     def write(name, perplexity, **fields):
         results = {"eval_perplexity": perplexity, "eval_predicted_tokens": 1000}
         return write_run(name, "GMLPForMaskedLM", results, vocab_size=60, max_position_embeddings=16, **fields)
 
-    for layers in (1, 2, 4):
+    for layers in (1, 2, 4, 8):
         folder = write(f"mlm/gmlp-{layers}", 1.0, num_hidden_layers=layers)
         median = 50 * (find_runs([folder])[0].parameters / 1e6) ** -0.5
         (folder / "all_results.json").write_text(json.dumps({"eval_perplexity": median - 1}))
@@ -93,11 +94,11 @@ def test_power_law_is_recovered():
 @pytest.mark.parametrize(
     ("x", "y", "message"),
     [
-        ([1, 2], [3, 2], "at least 3 sizes, and here are 2"),
-        ([1, 2, 2, 1], [3, 2, 2, 3], "at least 3 sizes, and here are 2"),
-        ([1, 2, 3], [3, 2, float("inf")], "positive, finite numbers"),
-        ([1, 2, 0], [3, 2, 1], "positive, finite numbers"),
-        ([1, 2, 3], [3, float("nan"), 1], "positive, finite numbers"),
+        ([1, 2, 3], [3, 2, 1], "at least 4 sizes, and here are 3"),
+        ([1, 2, 3, 3, 1], [3, 2, 2, 3, 4], "at least 4 sizes, and here are 3"),
+        ([1, 2, 3, 4], [3, 2, float("inf"), 1], "positive, finite numbers"),
+        ([1, 2, 0, 4], [3, 2, 1, 1], "positive, finite numbers"),
+        ([1, 2, 3, 4], [3, float("nan"), 1, 1], "positive, finite numbers"),
     ],
 )
 def test_no_power_law(x, y, message):
@@ -113,12 +114,12 @@ def test_numbers_of_the_paper():
     assert (points["Transformer (paper)"][0].x, points["Transformer (paper)"][0].y) == (3.47, 86.3)
     images = {label: (x, y) for label, x, y in image_points_of_paper()}
     assert len(images) == 20 and images["gMLP-B"] == (73, 81.6) and images["ViT-L/16 @384"] == (307, 76.5)
-    assert images["Mixer-B/16"] == (59, 76.4) and images["Mixer-B/16 (paper)"] == (59, 77.3)
+    assert images["Mixer-B/16"] == (59, 76.4) and images["Mixer-B/16 (as gMLP)"] == (59, 77.3)
 
 
 def test_perplexities_of_runs(tmp_path, pretrained):
     points = perplexity_points(find_runs([tmp_path]))
-    assert list(points) == ["gMLP", "aMLP"] and [len(p.values) for p in points["gMLP"]] == [2, 2, 2]
+    assert list(points) == ["gMLP", "aMLP"] and [len(p.values) for p in points["gMLP"]] == [2, 2, 2, 2]
     assert [p.x for p in points["gMLP"]] == sorted(p.x for p in points["gMLP"])
     fits = plot_scaling(tmp_path / "s.png", find_runs([tmp_path]))
     assert list(fits) == ["gMLP"]
@@ -152,12 +153,10 @@ def test_accuracies_of_the_best_setting(tmp_path, pretrained, finetuned):
     assert (255, 127, 14) not in colors(tmp_path / "t.png")
     plot_transfer(tmp_path / "p.png", runs, paper=True)
     assert (255, 127, 14) in colors(tmp_path / "p.png")
-    with Image.open(tmp_path / "t.png") as picture:
-        two = picture.size[0]
     plot_scaling(tmp_path / "s.png", runs, paper=True)
-    with Image.open(tmp_path / "s.png") as picture:
-        # Perplexity, SST-2 and RTE.
-        assert picture.size[0] == pytest.approx(1.5 * two, rel=0.01)
+    with Image.open(tmp_path / "t.png") as two, Image.open(tmp_path / "s.png") as three:
+        # Perplexity, SST-2 and RTE stand in one row.
+        assert three.size[0] > 1.2 * two.size[0] and three.size[1] < 1.2 * two.size[1]
 
 
 def test_without_runs_the_figures_are_the_papers(tmp_path, capsys):
@@ -185,7 +184,7 @@ def test_image_runs_beside_the_paper(tmp_path, write_run, pretrained):
     plot_capacity(tmp_path / "alone.png")
     plot_capacity(tmp_path / "both.png", runs)
     with Image.open(tmp_path / "alone.png") as alone, Image.open(tmp_path / "both.png") as both:
-        assert both.size[0] > 1.5 * alone.size[0]
+        assert both.size[1] > 1.5 * alone.size[1] and both.size[0] == alone.size[0]
     write_run("images/other", "GMLPForImageClassification", {"eval_accuracy": 0.1}, num_labels=5, **sizes)
     with pytest.raises(InputError, match="5 and 10 classes"):
         plot_capacity(tmp_path / "both.png", find_runs([tmp_path / "runs"]))
@@ -196,18 +195,85 @@ def test_image_runs_beside_the_paper(tmp_path, write_run, pretrained):
         plot_capacity(tmp_path / "both.png", find_runs([tmp_path / "runs/lengths"]))
 
 
+@pytest.fixture
+def drawn(monkeypatch):
+    """drawn(plot, ...) draws, and gives the figure in place of writing it, without the places of no panel."""
+
+    def draw(plot, *args, **kwargs):
+        figures = []
+        with monkeypatch.context() as patch:
+            patch.setattr("hf_gmlp.analysis.scaling.save_picture", lambda figure, path: figures.append(figure))
+            plot("picture.png", *args, **kwargs)
+        plt.close(figures[0])
+        for axis in figures[0].axes:
+            if not axis.axison:
+                axis.remove()
+        return figures[0]
+
+    return draw
+
+
+def lines(axis):
+    """The points of every line that joins some, levels left out."""
+    joined = [line for line in axis.lines if line.get_linestyle() != "None" and len(line.get_xdata()) > 1]
+    return [line for line in joined if line.get_linestyle() != ":"]
+
+
+def legend(figure):
+    return "\n".join(text.get_text() for text in figure.legends[0].get_texts())
+
+
+def test_fewer_than_four_sizes_are_points_without_a_law(tmp_path, pretrained, finetuned, drawn):
+    three = find_runs([tmp_path / f"runs/mlm/gmlp-{layers}" for layers in (1, 2, 4)])
+    for paper in (False, True):
+        figure = drawn(plot_scaling, three, paper=paper)
+        assert "gMLP: 3 sizes of pretraining, too few for a law" in legend(figure)
+        assert len(lines(figure.axes[0])) == (2 if paper else 0)
+    assert plot_scaling(tmp_path / "s.png", three) == {}
+    # One with seeds alone, whose law would lead from seed to seed; and fine-tunings without their pretrainings.
+    assert plot_scaling(tmp_path / "s.png", find_runs([tmp_path / "runs/mlm/amlp"])) == {}
+    figure = drawn(plot_scaling, find_runs([finetuned("tuned", "elsewhere", 0.6)]))
+    assert [axis.get_title() for axis in figure.axes] == ["After fine-tuning on SST-2"]
+
+
+def test_lines_join_sizes_and_never_seeds(tmp_path, pretrained, finetuned, drawn):
+    for layers in (1, 2):
+        finetuned(f"tuned/{layers}", f"gmlp-{layers}", 0.7 + layers / 100, num_hidden_layers=layers)
+    (line,) = lines(drawn(plot_transfer, find_runs([tmp_path / "runs"])).axes[0])
+    assert len(line.get_xdata()) == 2
+    # Another seed of one of the sizes, with a perplexity of its own.
+    finetuned("tuned/again", "gmlp-2-again", 0.71, num_hidden_layers=2)
+    axis = drawn(plot_transfer, find_runs([tmp_path / "runs"])).axes[0]
+    assert not lines(axis) and sum(len(line.get_xdata()) for line in axis.lines if line.get_marker() == "o") == 3
+    # Against parameters, the two are one point.
+    (line,) = lines(drawn(plot_scaling, find_runs([tmp_path / "runs"])).axes[1])
+    assert len(line.get_xdata()) == 2
+
+
+def test_levels_and_one_scale_of_accuracies(tmp_path, pretrained, finetuned, drawn):
+    finetuned("sst2", "gmlp-2", 0.9, num_hidden_layers=2)
+    finetuned("many", "gmlp-2", 0.6, task="my_task", num_hidden_layers=2, num_labels=8)
+    figure = drawn(plot_scaling, find_runs([tmp_path / "runs"]), unigram=700.0)
+    levels = [[line.get_ydata()[0] for line in axis.lines if line.get_linestyle() == ":"] for axis in figure.axes]
+    # The chance of one in eight, far below all points, would flatten them.
+    assert levels == [[700], [50], []]
+    assert "every token by its frequency alone: 700" in legend(figure)
+    _, sst2, many = figure.axes
+    assert sst2.get_ylim() == many.get_ylim() and 45 < many.get_ylim()[0] < 50 and many.get_ylim()[1] > 90
+    assert many.get_title() == "After fine-tuning on my task" and "(%; chance, 12.5)" in many.get_ylabel()
+    # The paper's tasks have three classes and two.
+    for plot in (plot_scaling, plot_transfer):
+        assert ["33.3" in axis.get_ylabel() for axis in drawn(plot).axes[-2:]] == [True, False]
+        assert "chance, 50)" in drawn(plot).axes[-1].get_ylabel()
+
+
 def test_what_cannot_be_compared(tmp_path, pretrained, finetuned, write_run):
     runs = tmp_path / "runs"
     with pytest.raises(InputError, match="no finished image classifier"):
         plot_capacity(tmp_path / "c.png", find_runs([runs]))
     with pytest.raises(InputError, match="No fine-tuning was found"):
         plot_transfer(tmp_path / "t.png", find_runs([runs]))
-    with pytest.raises(InputError, match=r"at least 3 sizes .* fewer \(gMLP 2\)"):
-        plot_scaling(tmp_path / "s.png", find_runs([runs / "mlm/gmlp-1", runs / "mlm/gmlp-4"]))
-    # The paper's sizes do not make up for ours.
-    with pytest.raises(InputError, match=r"fewer \(gMLP 2\)"):
-        plot_scaling(tmp_path / "s.png", find_runs([runs / "mlm/gmlp-1", runs / "mlm/gmlp-4"]), paper=True)
-    longer = pretrained("mlm/longer", 20.0, num_hidden_layers=8, steps=100)
+    longer = pretrained("mlm/longer", 20.0, num_hidden_layers=16, steps=100)
     with pytest.raises(InputError, match="50 and 100 steps"):
         plot_scaling(tmp_path / "s.png", find_runs([runs]))
     (longer / "trainer_state.json").write_text('{"global_step": 50}')
@@ -221,7 +287,7 @@ def test_what_cannot_be_compared(tmp_path, pretrained, finetuned, write_run):
     (longer / "all_results.json").write_text('{"eval_perplexity": NaN}')
     with pytest.raises(InputError, match="longer diverged"):
         plot_scaling(tmp_path / "s.png", find_runs([runs]))
-    finetuned("tuned", "elsewhere", 0.5)
-    with pytest.raises(InputError, match=r"fewer \(none\)"):
-        plot_scaling(tmp_path / "s.png", find_runs([runs / "tuned"]))
+    finetuned("tuned", "elsewhere", float("nan"), task=None)
+    with pytest.raises(InputError, match="no point to draw"):
+        plot_scaling(tmp_path / "s.png", find_runs([runs / "tuned"]), paper=True)
     assert not (tmp_path / "s.png").exists()
