@@ -97,9 +97,7 @@ def main():
         compute_metrics=CausalLanguageModelMetrics(num_bytes),
         preprocess_logits_for_metrics=next_token_losses,
         metric_names=("perplexity", "accuracy", "bits_per_byte"),
-        dataset=data_args.description(train_dataset, eval_dataset, block_size),
-        dataset_id=data_args.dataset_name,
-        license=data_args.license,
+        **data_args.card_facts(model_args, data_args.description(train_dataset, eval_dataset, block_size)),
     )
 
     # Report.

@@ -128,9 +128,8 @@ def run(args, checkpoint, model_args, data_args, config, tokenizer, datasets, me
         data_collator=DataCollatorWithPadding(tokenizer),
         compute_metrics=glue.classification_metrics(metrics, config),
         metric_names=tuple(key.removeprefix("eval_") for key in glue.metric_keys(metrics, datasets)),
-        dataset=data_args.data_name(),
-        dataset_id=data_args.dataset_id(),
-        license=data_args.license,
+        in_series=series.is_series(data_args),
+        **data_args.card_facts(model_args),
     )
 
     # Report.

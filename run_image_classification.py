@@ -95,9 +95,7 @@ def main():
         compute_metrics=images.accuracy_metrics(),
         metric_names=("accuracy", "top5_accuracy") if config.num_labels >= 5 else ("accuracy",),
         preprocess_logits_for_metrics=images.ranked_classes,
-        dataset=data_args.description(data.splits, config.num_labels),
-        dataset_id=data_args.dataset_id(),
-        license=data_args.license,
+        **data_args.card_facts(model_args, data_args.description(data.splits, config.num_labels)),
         hyperparameters=data_args.augmentation(),
     )
 

@@ -71,9 +71,7 @@ def main():
         compute_metrics=MaskedLanguageModelMetrics(),
         preprocess_logits_for_metrics=token_losses,
         metric_names=("perplexity", "accuracy"),
-        dataset=data_args.description(train_dataset, eval_dataset, max_seq_length),
-        dataset_id=data_args.dataset_name,
-        license=data_args.license,
+        **data_args.card_facts(model_args, data_args.description(train_dataset, eval_dataset, max_seq_length)),
     )
 
     # Report.

@@ -107,9 +107,8 @@ def run(args, checkpoint, model_args, data_args, config, tokenizer, inputs, answ
         data_collator=collator,
         compute_metrics=answers.get("validation"),
         metric_names=answers["validation"].names() if "validation" in answers else None,
-        dataset=data_args.data_name(),
-        dataset_id=data_args.dataset_id(),
-        license=data_args.license,
+        in_series=series.is_series(data_args),
+        **data_args.card_facts(model_args),
     )
 
     # Report.

@@ -68,6 +68,7 @@ if is_vision_available():
 kernels.register()
 # Its model card is filled in. A checkpoint's own code, without this package, uploads the library's.
 GMLPPreTrainedModel.push_to_hub = cards.push_to_hub
+GMLPPreTrainedModel.save_pretrained = cards.save_pretrained
 
 __all__ = [
     "BertRelposConfig",

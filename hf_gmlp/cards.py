@@ -2,19 +2,41 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
+import logging
+import math
+import re
+import sys
 import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import yaml
 from huggingface_hub import EvalResult, HfApi, ModelCard, ModelCardData
+from huggingface_hub.errors import EntryNotFoundError, LocalEntryNotFoundError
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedModel
+    from transformers import PreTrainedModel, Trainer
+
+logger = logging.getLogger(__name__)
 
 PAPER = "https://arxiv.org/abs/2105.08050"
-DEFAULT_LICENSE = "apache-2.0"
+# What `push_to_hub` takes and `save_pretrained` does not.
+PUSH_ARGUMENTS = (
+    *("repo_id", "commit_message", "commit_description", "private"),
+    *("revision", "create_pr", "tags", "license"),
+)
+HYPERPARAMETERS = (
+    *("learning_rate", "lr_scheduler_type", "warmup_steps", "optim", "adam_beta1", "adam_beta2", "adam_epsilon"),
+    *("weight_decay", "max_grad_norm", "spatial_lr_multiplier", "label_smoothing_factor", "seed"),
+)
+# Fields of a config that a card speaks of: a model that differs in one of them is not the one that the card is about.
+SAME_FIELDS = (
+    *("model_type", "max_position_embeddings", "image_size", "patch_size", "id2label", "pooling"),
+    *("spatial_gating", "toeplitz", "attention_size", "is_causal", "mask_padding", "vocab_size"),
+)
 
 # Model class -> (the Hub's pipeline tag, task in words, Auto class, a call that shows it).
 TASKS = {
@@ -48,6 +70,8 @@ TASKS = {
         "image",
     ),
 }
+# Tasks whose page on the Hub has an example to try.
+WIDGETS = ("fill-mask", "text-generation", "text-classification", "token-classification")
 GATINGS = {
     "split": "split, Z1 * f(Z2): the spatial gating unit",
     "multiplicative": "multiplicative, Z * f(Z)",
@@ -69,6 +93,19 @@ class TrainingRecord:
     """The command line that trained the model."""
     dataset_id: str | None = None
     """The data's identifier on the Hub, if it is there."""
+    base_model: str | None = None
+    """The identifier on the Hub of the checkpoint that the training began with, if it is there."""
+    language: str | None = None
+    """The language of the data, such as "en"."""
+
+    def __post_init__(self):
+        # What Trainer adds is no result, and a loss that is not a number is none either.
+        timings = ("runtime", "per_second", "epoch", "preparation_time", "step")
+        self.metrics = {
+            name.removeprefix("eval_"): float(value)
+            for name, value in self.metrics.items()
+            if isinstance(value, (int, float)) and math.isfinite(value) and not name.endswith(timings)
+        }
 
 
 def model_card(
@@ -78,42 +115,76 @@ def model_card(
     training: TrainingRecord | None = None,
     tags: list[str] | None = None,
     license: str | None = None,
+    source: str | None = None,
 ) -> ModelCard:
     """
-    The card of a model about to be saved or pushed.
+    The card of a model about to be saved or pushed. It says nothing that is not known.
 
     Args:
         model: A gMLP, with any head.
         name: Where it will be found: a repository such as "me/my-gmlp", or a folder.
-        training: What it was trained on. Without it, the card in the folder that the model was loaded from is taken
-            over if there is one; if not, the card says that the training was not recorded.
+        training: What it was trained on. Without it, the card in the folder that the model was loaded from goes along,
+            if the weights are still those; if not, the card says that the training was not recorded.
         tags: More tags for the Hub.
-        license: The identifier of the weights' license; that of the card taken over, or Apache 2.0, by default.
+        license: The identifier of the weights' license, such as "mit"; by default, the card names none.
+        source: Where weights that were not trained here come from, in Markdown.
     """
-    earlier = Path(model.config.name_or_path or "") / "README.md"
-    if training is None and model.config.name_or_path and earlier.is_file():
-        card = ModelCard.load(earlier)
-        if card.data.model_name:
-            # Where this file wrote the name, and nowhere else: a folder may be called "out".
-            old = card.data.model_name
-            card.text = card.text.replace(f"# {old}\n", f"# {name}\n").replace(f'"{old}"', f'"{name}"')
-            card.data.model_name = name
-        card.data.tags = list(dict.fromkeys([*(card.data.tags or []), *(tags or [])]))
-        if license is not None:
-            card.text = card.text.replace(f"The weights: {card.data.license}.", f"The weights: {license}.")
-            card.data.license = license
-        return card
-    data = _card_data(model, name, training, tags, license or DEFAULT_LICENSE)
+    data = _card_data(model, name, training, tags, license)
+    stated = f"The weights: {_cell(license)}." if license else "The license of the weights is not stated."
     sections = [
         _introduction(model, name),
         _architecture(model),
+        *([f"## Source\n\n{source}"] if source else []),
         _loading(model, name),
         _training(training),
         _limits(model),
-        f"## License\n\nThe weights: {data.license}. The code that travels with them: Apache 2.0.",
+        f"## License\n\n{stated} The code that travels with them: Apache 2.0.",
         _CITATION,
     ]
-    return ModelCard(f"---\n{data.to_yaml()}\n---\n\n" + "\n\n".join(sections) + "\n")
+    card = ModelCard(f"---\n{data.to_yaml()}\n---\n\n{_signed(_joined(sections))}")
+    earlier = None if training is not None else _card_of_origin(model)
+    if earlier is None:
+        return card
+    if _is_own(earlier):
+        # Where its weights come from is true of this model; all else may be said anew.
+        kept = ("## Source", "## Training", "## Results")
+        told = [section for section in _split(earlier.text) if section.startswith(kept)]
+        sections = [section for section in _split(card.text) if not section.startswith("## Training")]
+        place = next(i for i, section in enumerate(sections) if section.startswith("## Limits"))
+        if license is None and earlier.data.license:
+            license = earlier.data.license
+            sections = [
+                section.replace("The license of the weights is not stated.", f"The weights: {_cell(license)}.")
+                for section in sections
+            ]
+        card.text = _signed(_joined([*sections[:place], *told, *sections[place:]]))
+        card.data.datasets, card.data.eval_results = earlier.data.datasets, earlier.data.eval_results
+        card.data.license = license
+    return filled_in(earlier, card)
+
+
+def filled_in(earlier: ModelCard, card: ModelCard) -> ModelCard:
+    """
+    A card that is there already, with what it lacks. What a person wrote stays: a text that is not, to the letter, one
+    that this file wrote, and every field of the metadata. A text of this file's own gives way to the new one, and so do
+    the fields that this file writes.
+
+    Args:
+        earlier: As it was loaded.
+        card: What would be written if there were none.
+    """
+    own = _is_own(earlier)
+    fields = earlier.data.to_dict() | (card.data.to_dict() if own else {})
+    fields = card.data.to_dict() | fields
+    if earlier.data.license and not (own and card.data.license):
+        fields["license"] = earlier.data.license
+    fields["tags"] = list(dict.fromkeys([*(earlier.data.tags or []), *(card.data.tags or [])]))
+    if own and not card.data.eval_results:
+        # Those of another training.
+        fields.pop("model-index", None)
+    data = ModelCardData(**fields, ignore_metadata_errors=True)
+    merged = ModelCard(f"---\n{data.to_yaml()}\n---\n\n{card.text.strip() if own else earlier.text.strip()}\n")
+    return merged
 
 
 def push_to_hub(
@@ -131,8 +202,8 @@ def push_to_hub(
     license: str | None = None,
 ) -> str:
     """
-    Upload weights, config, code and a model card that is filled in. If the model was loaded from a folder with a
-    card in it (the training scripts write one), that card goes along; otherwise one is made from the config.
+    Upload weights, config, code and a model card. A card that is in the repository already is filled in
+    (`filled_in`); if there is none, `model_card` writes one.
 
     Args are those of `PreTrainedModel.push_to_hub`, and `license`, the identifier of the weights' license.
 
@@ -146,7 +217,7 @@ def push_to_hub(
     with tempfile.TemporaryDirectory() as folder:
         model.save_pretrained(folder, max_shard_size=max_shard_size)
         card = model_card(model, repo_id, tags=[*(model.model_tags or []), *(tags or [])], license=license)
-        card.save(f"{folder}/README.md")
+        write_card(card, Path(folder), _repository_card(api, repo_id, revision))
         return api.upload_folder(
             repo_id=repo_id,
             folder_path=folder,
@@ -155,6 +226,162 @@ def push_to_hub(
             revision=revision,
             create_pr=create_pr,
         )
+
+
+def save_pretrained(
+    model: PreTrainedModel,
+    save_directory: str | Path,
+    is_main_process: bool = True,
+    state_dict: dict | None = None,
+    push_to_hub: bool = False,
+    **kwargs,
+):
+    """
+    `PreTrainedModel.save_pretrained`; with `push_to_hub`, the model goes to the Hub as by `push_to_hub`, whose
+    arguments it takes too.
+    """
+    from transformers import PreTrainedModel
+
+    upload = {name: kwargs.pop(name) for name in PUSH_ARGUMENTS if push_to_hub and name in kwargs}
+    PreTrainedModel.save_pretrained(model, save_directory, is_main_process, state_dict, **kwargs)
+    if push_to_hub and is_main_process:
+        shared = {name: kwargs[name] for name in ("token", "max_shard_size") if name in kwargs}
+        model.push_to_hub(upload.pop("repo_id", None) or Path(save_directory).resolve().name, **shared, **upload)
+    trainer = sys.modules.get("transformers.trainer")
+    if trainer is not None and trainer.Trainer.create_model_card is not create_model_card:
+        # A Trainer saves its model before it writes a card.
+        create_model_card.of_other_models = trainer.Trainer.create_model_card
+        trainer.Trainer.create_model_card = create_model_card
+
+
+def create_model_card(trainer: Trainer, *args, **kwargs):
+    """`Trainer.create_model_card`, which for a gMLP writes the card of this file, with what the trainer knows."""
+    model = trainer.accelerator.unwrap_model(trainer.model)
+    if not any(parent.__name__ in TASKS for parent in type(model).__mro__):
+        create_model_card.of_other_models(trainer, *args, **kwargs)
+    elif trainer.is_world_process_zero():
+        folder = Path(trainer.args.output_dir)
+        datasets = kwargs.get("dataset_tags") or []
+        record = TrainingRecord(
+            dataset=str(kwargs.get("dataset") or ""),
+            hyperparameters=hyperparameters(trainer),
+            metrics=next((entry for entry in reversed(trainer.state.log_history) if "eval_loss" in entry), {}),
+            dataset_id=datasets if isinstance(datasets, str) else next(iter(datasets), None),
+            base_model=kwargs.get("finetuned_from"),
+            language=kwargs.get("language"),
+        )
+        tags = kwargs.get("tags")
+        name = trainer.hub_model_id or folder.resolve().name
+        tags = [tags] if isinstance(tags, str) else tags
+        card = model_card(model, name, training=record, tags=tags, license=kwargs.get("license"))
+        write_card(card, folder, folder / "README.md" if (folder / "README.md").is_file() else None)
+
+
+def hyperparameters(trainer: Trainer) -> dict[str, object]:
+    """What a card says of how a Trainer trained."""
+    args, state = trainer.args, trainer.state
+    values = {key: getattr(args, key, None) for key in HYPERPARAMETERS}
+    return {
+        "steps": state.global_step,
+        "epochs": round(state.epoch or 0.0, 2),
+        "global batch size": trainer.get_total_train_batch_size(args),
+        "precision": "bf16" if args.bf16 else "fp16" if args.fp16 else "fp32",
+    } | {key: getattr(value, "value", value) for key, value in values.items() if value is not None}
+
+
+def write_card(card: ModelCard, folder: Path, earlier: Path | None):
+    """Writes README.md into a folder, with what an earlier card says; one that cannot be read is left as it is."""
+    if earlier is not None:
+        try:
+            card = filled_in(ModelCard.load(earlier, ignore_metadata_errors=True), card)
+        except (ValueError, TypeError, AttributeError, yaml.YAMLError) as error:
+            logger.warning("The card that is there cannot be read, and stays as it is: %s", error)
+            return
+    partial = folder / "README.md.partial"
+    partial.write_text(str(card), encoding="utf-8")
+    partial.replace(folder / "README.md")
+
+
+def _repository_card(api: HfApi, repo_id: str, revision: str | None) -> Path | None:
+    """The card that a repository has, if it has one."""
+    try:
+        return Path(api.hf_hub_download(repo_id, "README.md", revision=revision))
+    except LocalEntryNotFoundError:
+        # The Hub did not answer: it may have one.
+        raise
+    except EntryNotFoundError:
+        return None
+
+
+def _card_of_origin(model: PreTrainedModel) -> ModelCard | None:
+    """The card in the folder that a model was loaded from, if it is still the same model."""
+    folder = Path(model.config.name_or_path or "")
+    if not model.config.name_or_path or not (folder / "README.md").is_file() or not _has_weights_of(model, folder):
+        return None
+    try:
+        return ModelCard.load(folder / "README.md", ignore_metadata_errors=True)
+    except (ValueError, TypeError, AttributeError, yaml.YAMLError):
+        return None
+
+
+def _has_weights_of(model: PreTrainedModel, folder: Path) -> bool:
+    """Whether the weights of a model are, all of them, those in a folder, and its sizes, too."""
+    import torch
+    from safetensors import safe_open
+
+    try:
+        config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return False
+    if config.get("architectures") != [type(model).__name__]:
+        return False
+    own = json.loads(model.config.to_json_string(use_diff=False))
+    if any(own.get(key) != value for key, value in config.items() if key in SAME_FIELDS):
+        return False
+    weights, found = model.state_dict(), set()
+    for path in folder.glob("*.safetensors"):
+        with safe_open(path, framework="pt") as file:
+            for key in file.keys():
+                weight = weights.get(key)
+                if weight is None or weight.is_meta:
+                    return False
+                saved = file.get_tensor(key)
+                if saved.shape != weight.shape or not torch.equal(saved.to(weight.dtype), weight.detach().cpu()):
+                    return False
+                found.add(key)
+    # Tied weights are in the file once.
+    tied = set(getattr(model, "all_tied_weights_keys", None) or {})
+    return bool(found) and not {key for key in weights if key not in found} - tied
+
+
+def _is_own(card: ModelCard) -> bool:
+    """Whether the text of a card is one that this file wrote, unchanged."""
+    body, _, line = card.text.strip().rpartition("\n")
+    return line == _signature(body.strip())
+
+
+def _signed(text: str) -> str:
+    return f"{text.strip()}\n\n{_signature(text.strip())}\n"
+
+
+def _signature(text: str) -> str:
+    return f"<!-- hf_gmlp {hashlib.sha256(text.encode()).hexdigest()[:16]} -->"
+
+
+def _joined(sections: list[str]) -> str:
+    return "\n\n".join(section.strip() for section in sections)
+
+
+def _split(text: str) -> list[str]:
+    """The sections of a text of this file, without its signature."""
+    body = text.strip().rpartition("\n")[0]
+    return re.split(r"\n(?=## )", body)
+
+
+def _cell(value: object) -> str:
+    """A name within Markdown, as text: it starts no cell, no line, no tag and no emphasis."""
+    text = " ".join(str(value).split())
+    return re.sub(r"([\\`*\[<|])", r"\\\1", text)
 
 
 def preset_name(config) -> str | None:
@@ -185,20 +412,26 @@ def _card_data(model, name, training, tags, license) -> ModelCardData:
                 task_type=pipeline_tag,
                 task_name=task,
                 dataset_type=training.dataset_id or "local",
-                dataset_name=training.dataset,
+                dataset_name=training.dataset or "not named",
                 metric_type=metric,
                 metric_value=round(value, 6),
             )
             for metric, value in training.metrics.items()
         ]
+    language = training.language if training is not None else None
+    # The example is English.
+    example = _example(pipeline_tag).partition('", ')[0].strip('"') if language == "en" else ""
     return ModelCardData(
+        language=language,
         license=license,
+        base_model=training.base_model if training is not None else None,
         library_name="transformers",
         pipeline_tag=pipeline_tag,
         tags=list(dict.fromkeys([_family(model.config).lower(), "arxiv:2105.08050", *(tags or [])])),
         datasets=[training.dataset_id] if training is not None and training.dataset_id else None,
         model_name=name,
         eval_results=results,
+        **({"widget": [{"text": example}]} if example and pipeline_tag in WIDGETS else {}),
     )
 
 
@@ -211,7 +444,7 @@ def _introduction(model, name: str) -> str:
         if model.config.attention_size
         else "blocks in which a static projection over the tokens gates the channels, without self-attention"
     )
-    return f"# {name}\n\nThis {task} is an {family}".replace("an gMLP", "a gMLP") + (
+    return f"# {_cell(name)}\n\nThis {task} is an {family}".replace("an gMLP", "a gMLP") + (
         f", the architecture of [Pay Attention to MLPs]({PAPER}): {attention}."
     )
 
@@ -240,7 +473,7 @@ def _architecture(model) -> str:
             ("pooling", config.pooling),
         ]
     if type(model).__name__.endswith("Classification"):
-        labels = [str(label) for label in config.id2label.values()]
+        labels = [_cell(label) for label in config.id2label.values()]
         rows.append(("labels", ", ".join(labels[:10]) + (f" and {len(labels) - 10} more" if len(labels) > 10 else "")))
     table = "\n".join(f"| {key} | {value} |" for key, value in rows)
     return f"## Architecture\n\n| | |\n| --- | --- |\n{table}"
@@ -248,20 +481,18 @@ def _architecture(model) -> str:
 
 def _loading(model, name: str) -> str:
     pipeline_tag, _, auto_class, kind = _task(model)
-    processor = "AutoImageProcessor" if model.config.model_type == "gmlp_vision" else "AutoTokenizer"
-    variable = "processor" if processor == "AutoImageProcessor" else "tokenizer"
+    image = model.config.model_type == "gmlp_vision"
+    processor, variable = ("AutoImageProcessor", "processor") if image else ("AutoTokenizer", "tokenizer")
+    quoted = json.dumps(name, ensure_ascii=False)
     code = [
         f"from transformers import {auto_class}, {processor}",
         "",
-        f'model = {auto_class}.from_pretrained("{name}", trust_remote_code=True)',
-        f'{variable} = {processor}.from_pretrained("{name}")',
+        f"model = {auto_class}.from_pretrained({quoted}, trust_remote_code=True)",
+        # A folder without a tokenizer class is asked for its model's, whose code it brings.
+        f"{variable} = {processor}.from_pretrained({quoted}" + ("" if image else ", trust_remote_code=True") + ")",
     ]
     if kind:
-        example = {
-            "fill-mask": '"The capital of France is [MASK]."',
-            "text-generation": '"Once upon a time", max_new_tokens=5',
-            "image-classification": '"picture.jpg"',
-        }.get(pipeline_tag, '"A sentence to try."')
+        example = _example(pipeline_tag)
         argument = "image_processor" if kind == "image" else "tokenizer"
         code[0] += ", pipeline"
         code += [
@@ -277,17 +508,28 @@ def _loading(model, name: str) -> str:
     )
 
 
+def _example(pipeline_tag: str) -> str:
+    """The arguments of a call that shows a pipeline."""
+    return {
+        "fill-mask": '"The capital of France is [MASK]."',
+        "text-generation": '"Once upon a time", max_new_tokens=5',
+        "image-classification": '"picture.jpg"',
+    }.get(pipeline_tag, '"A sentence to try."')
+
+
 def _training(training: TrainingRecord | None) -> str:
     if training is None:
         return "## Training\n\nData, hyper-parameters and results were not recorded with this checkpoint."
-    parts = [f"## Training\n\n**Data.** {training.dataset}"]
+    parts = [f"## Training\n\n**Data.** {_cell(training.dataset) if training.dataset else 'Not recorded.'}"]
     if training.command:
-        parts.append(f"**Command.**\n\n```bash\n{training.command}\n```")
+        # A flag may hold a fence of its own.
+        fence = "`" * max(3, 1 + max(map(len, re.findall("`+", training.command)), default=0))
+        parts.append(f"**Command.**\n\n{fence}bash\n{training.command}\n{fence}")
     if training.hyperparameters:
-        rows = "\n".join(f"| {key} | {value} |" for key, value in training.hyperparameters.items())
+        rows = "\n".join(f"| {key} | {_cell(value)} |" for key, value in training.hyperparameters.items())
         parts.append(f"**Hyper-parameters.**\n\n| | |\n| --- | --- |\n{rows}")
     if training.metrics:
-        rows = "\n".join(f"| {key} | {value:.4g} |" for key, value in training.metrics.items())
+        rows = "\n".join(f"| {_cell(key)} | {value:.4g} |" for key, value in training.metrics.items())
         parts.append(f"## Results on held-out data\n\n| | |\n| --- | --- |\n{rows}")
     return "\n\n".join(parts)
 

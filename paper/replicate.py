@@ -13,6 +13,7 @@ folder.
 
 import argparse
 import json
+import math
 import os
 import shlex
 import signal
@@ -165,11 +166,18 @@ class Run:
     command: list[str]
 
     @property
+    def diverged(self) -> Path:
+        """A file that says that the training diverged, and is not to be made again."""
+        return self.folder / "diverged"
+
+    @property
     def is_finished(self) -> bool:
-        return (self.folder / "all_results.json").is_file()
+        return (self.folder / "all_results.json").is_file() or self.diverged.is_file()
 
     @cached_property
     def results(self) -> dict[str, float]:
+        if self.diverged.is_file():
+            return {"eval_loss": math.inf, "eval_perplexity": math.inf, "eval_accuracy": 0.0}
         return json.loads((self.folder / "all_results.json").read_text(encoding="utf-8"))
 
     def __str__(self) -> str:
@@ -415,7 +423,12 @@ def run_all(runs: list[Run], jobs: int, deadline: float | None) -> bool:
         if stopping.is_set() or (deadline is not None and time.monotonic() > deadline):
             return
         started = time.monotonic()
-        call(run.command, run.folder.with_name(f"{run.folder.name}.log"))
+        try:
+            call(run.command, run.folder.with_name(f"{run.folder.name}.log"))
+        except InputError as error:
+            if "The training diverged" not in str(error):
+                raise
+            run.diverged.touch()
         if stopping.is_set():
             return
         with lock:

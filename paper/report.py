@@ -44,14 +44,15 @@ def collect(study) -> dict:
         if "eval_loss" in run.results and run.stage in ("selection", "pretraining", "dense"):
             row["loss"] = run.results["eval_loss"]
             if run.stage != "selection":
-                row["curve"] = [
-                    [entry["step"], round(entry["loss"], 4)] for entry in log_history(run.folder) if "loss" in entry
-                ]
+                history = [] if run.diverged.is_file() else log_history(run.folder)
+                row["curve"] = [[entry["step"], round(entry["loss"], 4)] for entry in history if "loss" in entry]
             if run.key["model"] == "gmlp-dense":
-                row["toeplitz_share"] = toeplitz_share(run.folder)
+                row["toeplitz_share"] = math.nan if run.diverged.is_file() else toeplitz_share(run.folder)
         else:
             row["accuracy"] = run.results["eval_accuracy"]
-        if run.stage == "finetuning":
+        if run.stage == "finetuning" and run.diverged.is_file():
+            row["right"] = "0" * len(labels[run.key["task"]])
+        elif run.stage == "finetuning":
             lines = (run.folder / "predictions.tsv").read_text(encoding="utf-8").splitlines()[1:]
             right = [
                 line.split("\t")[1] == str(label) for line, label in zip(lines, labels[run.key["task"]], strict=True)

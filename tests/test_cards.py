@@ -1,10 +1,13 @@
 """The model card: whole for every head, true to the model, and carried on from a trained checkpoint."""
 
+import ast
 import re
 
 import pytest
 import torch
 from huggingface_hub import ModelCard
+from markdown_it import MarkdownIt
+from transformers import BertConfig, BertForMaskedLM, Trainer, TrainingArguments
 
 import hf_gmlp
 from hf_gmlp import (
@@ -16,7 +19,7 @@ from hf_gmlp import (
     GMLPVisionConfig,
     GMLPVisionModel,
 )
-from hf_gmlp.cards import TASKS, TrainingRecord, model_card, preset_name
+from hf_gmlp.cards import TASKS, TrainingRecord, filled_in, model_card, preset_name, write_card
 
 RECORD = TrainingRecord(
     dataset="Two thousand lines about cats; 10 % held out",
@@ -61,7 +64,8 @@ def test_cards_are_whole(text_config, vision_config, class_name, attention_size)
     card = ModelCard(str(model_card(model, "me/my-model")))
     assert card.data.library_name == "transformers"
     assert card.data.pipeline_tag == PIPELINE_TAGS[class_name]
-    assert card.data.license == "apache-2.0"
+    # Nobody said.
+    assert card.data.license is None and "The license of the weights is not stated." in card.text
     family = "amlp" if attention_size else "gmlp"
     assert card.data.tags == [family, "arxiv:2105.08050"]
     for heading in ("# me/my-model", "## Architecture", "## How to load", "## Training", "## Limits", "## Citation"):
@@ -71,7 +75,7 @@ def test_cards_are_whole(text_config, vision_config, class_name, attention_size)
     assert f"| parameters | {millions:.2f} M |" in card.text
     assert "were not recorded" in card.text
     # Nothing left to fill in.
-    assert not re.search(r"\[More Information|<!--|{{|TODO|\bNone\b|your-|, ,", str(card))
+    assert not re.search(r"\[More Information|<!-- (?!hf_gmlp)|{{|TODO|\bNone\b|your-|, ,", str(card))
     (code,) = re.findall(r"```python\n(.*?)```", card.text, flags=re.DOTALL)
     compile(code, "card", "exec")
     assert f'{TASKS[class_name][2]}.from_pretrained("me/my-model", trust_remote_code=True)' in code
@@ -133,6 +137,18 @@ def test_the_card_of_a_trained_checkpoint_goes_along(text_config, tmp_path, fold
     assert card.data.tags == ["gmlp", "arxiv:2105.08050", "cats", "new"]
     assert card.data.eval_results == first.data.eval_results
     assert card.text.strip() == model_card(model, "me/hub-name", training=RECORD).text.strip()
+    # A model that has become another one since has no results.
+    with torch.no_grad():
+        loaded.classifier.bias += 1
+    assert "were not recorded" in (other := model_card(loaded, "me/hub-name")).text and other.data.eval_results is None
+    other = GMLPForSequenceClassification.from_pretrained(folder)
+    other.resize_position_embeddings(2 * other.config.max_position_embeddings)
+    other = model_card(other, "x")
+    assert (
+        RECORD.dataset not in other.text and f"| tokens n | {2 * model.config.max_position_embeddings} |" in other.text
+    )
+    other = model_card(GMLPForMaskedLM.from_pretrained(folder), "x")
+    assert other.data.pipeline_tag == "fill-mask" and RECORD.dataset not in other.text
     # A new training makes a new card.
     again = TrainingRecord(dataset="Dogs")
     assert "Dogs" in model_card(loaded, "me/hub-name", training=again).text
@@ -145,7 +161,108 @@ def test_another_license_for_a_card_taken_over(text_config, tmp_path):
     model_card(model, "first", training=RECORD).save(tmp_path / "README.md")
     card = model_card(GMLPModel.from_pretrained(tmp_path), "second", license="mit")
     assert card.data.license == "mit"
-    assert "The weights: mit." in card.text and "The weights: apache-2.0." not in card.text
+    assert "The weights: mit." in card.text and "is not stated" not in card.text
+    # And that of the card, where nobody says another.
+    card.save(tmp_path / "README.md")
+    card = model_card(GMLPModel.from_pretrained(tmp_path), "third")
+    assert card.data.license == "mit" and "The weights: mit." in card.text and RECORD.dataset in card.text
+
+
+PERSON = """---
+license: cc-by-4.0
+tags: [mine]
+thumbnail: cat.png
+---
+
+# My model
+
+I wrote this myself.
+"""
+
+
+def test_what_a_person_wrote_stays(text_config, tmp_path):
+    (tmp_path / "README.md").write_text(PERSON)
+    earlier = ModelCard.load(tmp_path / "README.md")
+    card = filled_in(earlier, model_card(GMLPForMaskedLM(text_config()), "me/x", training=RECORD, license="mit"))
+    card = ModelCard(str(card))
+    assert card.text.strip() == "# My model\n\nI wrote this myself."
+    assert (card.data.license, card.data.thumbnail, card.data.library_name) == ("cc-by-4.0", "cat.png", "transformers")
+    assert card.data.tags == ["mine", "gmlp", "arxiv:2105.08050"] and card.data.pipeline_tag == "fill-mask"
+    # So does a card of this project's once somebody has changed it.
+    card = model_card(GMLPForMaskedLM(text_config()), "me/x", training=RECORD)
+    card.text = card.text.replace("## Limits", "## What I think of it\n\nNot much.\n\n## Limits")
+    card.save(tmp_path / "README.md")
+    again = filled_in(ModelCard.load(tmp_path / "README.md"), model_card(GMLPForMaskedLM(text_config()), "me/x"))
+    assert "Not much." in again.text and RECORD.dataset in again.text
+
+
+def test_a_card_of_this_project_gives_way_to_the_next(text_config, tmp_path):
+    model_card(GMLPForMaskedLM(text_config()), "me/x", training=RECORD, license="mit").save(tmp_path / "README.md")
+    text = (tmp_path / "README.md").read_text().replace("license: mit", "license: gpl-3.0\nthumbnail: cat.png")
+    (tmp_path / "README.md").write_text(text)
+    card = filled_in(
+        ModelCard.load(tmp_path / "README.md"),
+        model_card(GMLPForMaskedLM(text_config()), "me/x", training=TrainingRecord(dataset="Dogs")),
+    )
+    assert "Dogs" in card.text and RECORD.dataset not in card.text and card.data.eval_results is None
+    # Somebody chose these.
+    assert (card.data.license, card.data.thumbnail) == ("gpl-3.0", "cat.png")
+
+
+def test_a_card_that_cannot_be_read_is_left_alone(text_config, tmp_path, caplog):
+    (tmp_path / "README.md").write_text("---\nlicense: [unclosed\n---\n# Mine")
+    write_card(model_card(GMLPForMaskedLM(text_config()), "me/x"), tmp_path, tmp_path / "README.md")
+    assert (tmp_path / "README.md").read_text().endswith("# Mine") and "stays as it is" in caplog.text
+
+
+def test_odd_names_break_nothing(text_config):
+    labels = {0: "a|b", 1: "line\nbreak", 2: "<script>", 3: "*bold* `code` [link](x)"}
+    model = GMLPForSequenceClassification(text_config(num_labels=4, id2label=labels))
+    name = 'me/"quoted" | <b>\\ :x'
+    odd = TrainingRecord(
+        "``` # no | heading\n# one", {"a": "x|y"}, {"loss": float("nan"), "f1": "high", "ok|": 1}, "a ```b"
+    )
+    card = model_card(model, name, training=odd, tags=["a: b"])
+    card = ModelCard(str(card))
+    assert card.data.model_name == name and "a: b" in card.data.tags
+    (code,) = re.findall(r"```python\n(.*?)```", card.text, flags=re.DOTALL)
+    loads = [node.args[0].value for node in ast.walk(ast.parse(code)) if getattr(node, "func", None) and node.args
+             and getattr(node.func, "attr", "") == "from_pretrained"]  # fmt: skip
+    assert loads == [name, name]
+    html = MarkdownIt("commonmark").enable("table").render(card.text)
+    assert "<script>" not in html and "<b>" not in html and "nan" not in html.lower().replace("finance", "")
+    assert "<td>a|b, line break, &lt;script&gt;, *bold* `code` [link](x)</td>" in html
+    assert html.count("<h1>") == 1 and html.count("<h2>") == 7
+
+
+def test_what_the_training_began_with_and_its_language(text_config):
+    record = TrainingRecord(dataset="Cats", base_model="me/base", language="en")
+    card = ModelCard(str(model_card(GMLPForMaskedLM(text_config()), "me/x", training=record)))
+    assert (card.data.base_model, card.data.language) == ("me/base", "en")
+    assert card.data.to_dict()["widget"] == [{"text": "The capital of France is [MASK]."}]
+
+
+def test_a_trainer_of_the_library_writes_the_same_card(text_config, tmp_path):
+    rows = [{"input_ids": [2, 5, 6, 3], "labels": [5, 5, 6, 3]}] * 4
+    args = TrainingArguments(str(tmp_path / "out"), max_steps=1, use_cpu=True, report_to="none", learning_rate=1e-3)
+    model = GMLPForMaskedLM(text_config())
+    trainer = Trainer(model, args, train_dataset=rows, eval_dataset=rows)
+    trainer.train()
+    loss = trainer.evaluate()["eval_loss"]
+    trainer.save_model()
+    trainer.create_model_card(dataset="Cats", license="mit", tags="cats")
+    card = ModelCard.load(tmp_path / "out" / "README.md")
+    assert f"| loss | {loss:.4g} |" in card.text and "| learning\\_rate" not in card.text
+    assert card.data.license == "mit" and "cats" in card.data.tags and "| learning_rate | 0.001 |" in card.text
+    # Other models have the library's.
+    other = BertForMaskedLM(
+        BertConfig(vocab_size=40, hidden_size=8, num_hidden_layers=1, num_attention_heads=1, intermediate_size=8)
+    )
+    args = TrainingArguments(str(tmp_path / "bert"), max_steps=1, use_cpu=True, report_to="none")
+    trainer = Trainer(other, args, train_dataset=rows)
+    trainer.train()
+    trainer.create_model_card()
+    assert "generated automatically" in (tmp_path / "bert" / "README.md").read_text()
 
 
 def test_a_model_class_of_ones_own_has_a_card(text_config):

@@ -17,6 +17,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 from huggingface_hub import ModelCard
+from huggingface_hub.errors import EntryNotFoundError
 from PIL import Image
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from transformers import (
@@ -404,7 +405,7 @@ def test_the_package_is_used_where_it_is_installed(checkpoints):
 @pytest.fixture
 def hub(monkeypatch, tmp_path):
     """Stands for the Hub: keeps what was asked of it and a copy of what was uploaded."""
-    fake = SimpleNamespace(calls={}, uploaded=tmp_path / "uploaded")
+    fake = SimpleNamespace(calls={}, uploaded=tmp_path / "uploaded", card=None)
 
     class FakeApi:
         def __init__(self, **kwargs):
@@ -416,6 +417,11 @@ def hub(monkeypatch, tmp_path):
 
         def create_branch(self, repo_id, **kwargs):
             fake.calls["create_branch"] = {"repo_id": repo_id} | kwargs
+
+        def hf_hub_download(self, repo_id, filename, **kwargs):
+            if fake.card is None:
+                raise EntryNotFoundError(f"There is no {filename} in {repo_id}.")
+            return fake.card
 
         def upload_folder(self, folder_path, **kwargs):
             fake.calls["upload_folder"] = kwargs
@@ -436,7 +442,7 @@ def test_push_to_hub_uploads_a_whole_model(text_config, vision_config, far_model
     card = ModelCard.load(hub.uploaded / "README.md")
     assert card.data.model_name == "me/mine" and "# me/mine" in card.text
     assert "cats" in card.data.tags and card.data.license == "mit"
-    assert not re.search(r"\[More Information|<!--|{{|TODO", str(card))
+    assert not re.search(r"\[More Information|<!-- (?!hf_gmlp)|{{|TODO", str(card))
     reopened = type(model).from_pretrained(hub.uploaded)
     torch.testing.assert_close(backbone_output(reopened), backbone_output(model))
 
@@ -476,6 +482,33 @@ def test_push_to_hub_takes_the_card_of_the_training_along(text_config, far_model
     assert "Two thousand lines about cats" in card.text and "# me/mine" in card.text
     assert str(folder) not in str(card)
     assert card.data.eval_results[0].metric_value == 0.75 and "cats" in card.data.tags
+
+
+def test_push_to_hub_keeps_the_card_that_a_person_wrote(text_config, far_model, hub, tmp_path):
+    hub.card = tmp_path / "README.md"
+    hub.card.write_text("---\nlicense: cc-by-4.0\n---\n\nMy own words.\n")
+    model = far_model(GMLPForMaskedLM, text_config())
+    model.push_to_hub("mine", license="mit")
+    card = ModelCard.load(hub.uploaded / "README.md")
+    assert card.text.strip() == "My own words." and card.data.license == "cc-by-4.0"
+    assert card.data.pipeline_tag == "fill-mask"
+    # One that cannot be read is not overwritten.
+    shutil.rmtree(hub.uploaded)
+    hub.card.write_text("---\nlicense: [\n---\n\nMy own words.\n")
+    model.push_to_hub("mine")
+    assert not (hub.uploaded / "README.md").exists() and (hub.uploaded / "config.json").exists()
+
+
+def test_saving_with_a_push_is_the_same_push(text_config, far_model, hub, tmp_path):
+    model = far_model(GMLPForMaskedLM, text_config())
+    model.save_pretrained(tmp_path / "mine", push_to_hub=True, license="mit", commit_message="Why", token="secret")
+    assert (tmp_path / "mine" / "model.safetensors").is_file()
+    assert hub.calls["init"] == {"token": "secret"} and hub.calls["upload_folder"]["commit_message"] == "Why"
+    assert hub.calls["create_repo"]["repo_id"] == "mine"
+    saved = ModelCard.load(hub.uploaded / "README.md")
+    shutil.rmtree(hub.uploaded)
+    model.push_to_hub("mine", license="mit")
+    assert str(saved) == str(ModelCard.load(hub.uploaded / "README.md"))
 
 
 def test_push_to_hub_without_the_package(checkpoints, tmp_path):

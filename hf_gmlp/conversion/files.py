@@ -207,10 +207,9 @@ def write_checkpoint(
         What there is to say about the result, in sentences.
     """
     out = Path(out)
-    card = model_card(model, out.name, license=license or "unknown")
     said = "\n".join(f"- {note}" for note in notes)
-    section = f"## Source\n\nThe weights were converted from {source}; they were not trained by hf_gmlp.\n\n{said}"
-    card.text = card.text.replace("## How to load", f"{section.strip()}\n\n## How to load", 1)
+    origin = f"The weights were converted from {source}; they were not trained by hf_gmlp.\n\n{said}".strip()
+    card = model_card(model, out.name, license=license or "unknown", source=origin)
     try:
         model.save_pretrained(out)
         card.save(out / "README.md")

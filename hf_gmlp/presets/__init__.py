@@ -49,7 +49,9 @@ _LABML_NOTE = (
     "gMLP (labml_nn/transformers/gmlp/experiment.py), which reads Tiny Shakespeare by characters and adds fixed "
     "position encodings; here there are bytes, [PAD] and [SEP], and no encodings."
 )
-_MADDS_NOTE = "Table 2 prints multiply-adds, which are doubled here; its 86 M are without the classifier of 1,000 classes."
+_MADDS_NOTE = (
+    "Table 2 prints multiply-adds, which are doubled here; its 86 M are without the classifier of 1,000 classes."
+)
 _DEIT_TI_NOTE = "Table 2 prints multiply-adds, which are doubled here, and 5 M parameters, where there are 5.7."
 _VIT_L_NOTE = (
     "Table 2 prints multiply-adds, which are doubled here, and 307 M parameters, as the ViT paper does; with 1,000 "

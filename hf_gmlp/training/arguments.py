@@ -206,7 +206,18 @@ class DataArguments:
     max_eval_samples: int | None = flag("Maximum number of validation samples.")
     preprocessing_num_workers: int | None = flag("Processes that prepare the data.")
     overwrite_cache: bool = flag("Read and prepare the data again, though they are in the cache.", False)
-    license: str = flag("License of the weights, for the model card.", "apache-2.0")
+    license: str | None = flag("License of the weights, such as apache-2.0, for the model card.")
+    language: str | None = flag("Language of the data, such as en, likewise.")
+
+    def card_facts(self, model_args: BaseModelArguments, description: str | None = None) -> dict[str, str | None]:
+        """What the model card says of data and weights, by the names of `GMLPTrainer`'s arguments."""
+        return {
+            "dataset": description or self.data_name(),
+            "dataset_id": self.dataset_id(),
+            "base_model": model_args.model_name_or_path,
+            "license": self.license,
+            "language": self.language,
+        }
 
     def files(self) -> dict[str, list[str]]:
         """The local files and folders by split: "train", "validation" and "test", those that were named."""

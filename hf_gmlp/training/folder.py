@@ -45,7 +45,15 @@ RESULTS += ("summary.json", "summary.csv", FINISHED)
 # Flags that change what is seen of a run, where it is, or how fast it goes, but not its weights.
 ELSEWHERE = {
     *("output_dir", "overwrite_output_dir", "resume_from_checkpoint", "do_train", "do_eval", "cache_dir", "token"),
-    *("trust_remote_code", "overwrite_cache", "preprocessing_num_workers", "license", "disable_tqdm", "report_to"),
+    *(
+        "trust_remote_code",
+        "overwrite_cache",
+        "preprocessing_num_workers",
+        "license",
+        "language",
+        "disable_tqdm",
+        "report_to",
+    ),
     *("seeds", "sweep_batch_sizes", "sweep_learning_rates", "run_name", "project", "debug", "local_rank", "use_cpu"),
     *("per_device_train_batch_size", "gradient_accumulation_steps", "auto_find_batch_size", "include_for_metrics"),
     *("prediction_loss_only", "batch_eval_metrics", "bf16_full_eval", "fp16_full_eval", "per_device_eval_batch_size"),

@@ -18,7 +18,7 @@ from torch.utils.data import DataLoader, Dataset, SequentialSampler
 from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments, set_seed
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, TrainOutput, rotate_checkpoints
 
-from ..cards import TASKS, TrainingRecord, model_card
+from ..cards import TASKS, TrainingRecord, hyperparameters, model_card, write_card
 from ..data.stream import SequenceStream
 from ..errors import InputError, hub_reason
 from .arguments import BaseModelArguments, DataArguments, RunArguments
@@ -45,21 +45,6 @@ STREAM_STATE = "stream_state.pt"
 SET_BY_SCRIPTS = {"label_names": None, "prediction_loss_only": False, "eval_do_concat_batches": True}
 SET_BY_SCRIPTS |= {"include_for_metrics": [], "batch_eval_metrics": False, "remove_unused_columns": True}
 
-CARD_HYPERPARAMETERS = (
-    "learning_rate",
-    "lr_scheduler_type",
-    "warmup_steps",
-    "optim",
-    "adam_beta1",
-    "adam_beta2",
-    "adam_epsilon",
-    "weight_decay",
-    "max_grad_norm",
-    "spatial_lr_multiplier",
-    "label_smoothing_factor",
-    "seed",
-)
-
 
 class GMLPTrainer(Trainer):
     """
@@ -72,7 +57,10 @@ class GMLPTrainer(Trainer):
     Args:
         metric_names: What `compute_metrics` gives, without "eval_"; `metric_for_best_model` must be one of them.
         dataset: The training data in words, for the card.
-        license: The license of the weights, for the card.
+        license: The license of the weights, for the card; None says that it is not stated.
+        language: That of the data, for the card.
+        in_series: Whether the run is one of several, among which one that diverges is a result too.
+        base_model: The checkpoint that the training begins with; the card names it if it is one of the Hub.
         hyperparameters: What the card says beyond Trainer's own, such as the augmentation.
 
     Raises:
@@ -84,8 +72,11 @@ class GMLPTrainer(Trainer):
         *args,
         metric_names: Iterable[str] | None = None,
         dataset: str,
-        license: str,
+        license: str | None = None,
+        language: str | None = None,
         dataset_id: str | None = None,
+        base_model: str | None = None,
+        in_series: bool = False,
         hyperparameters: Mapping[str, object] | None = None,
         **kwargs,
     ):
@@ -105,7 +96,9 @@ class GMLPTrainer(Trainer):
             self.compute_loss_func = partial(self.label_smoother, shift_labels=True)
             # The model computes no loss.
             self.model_accepts_loss_kwargs = False
-        self.dataset, self.dataset_id, self.license = dataset, dataset_id, license
+        self.dataset, self.dataset_id, self.license, self.language = dataset, dataset_id, license, language
+        self.in_series = in_series
+        self.base_model = None if base_model is None or Path(base_model).exists() else base_model
         self.hyperparameters = dict(hyperparameters or {})
         self.results: dict[str, float] = {}
         if hasattr(self.data_collator, "set_epoch"):
@@ -260,8 +253,8 @@ class GMLPTrainer(Trainer):
             # The shares of this process, where they are shared out. Trainer leaves losses of NaN out of the mean.
             weights = (getattr(weight, "_local_tensor", weight) for weight in self.model.parameters())
             if not all(weight.isfinite().all() for weight in weights):
-                logger.warning("The training diverged: no result means anything. Lower --learning_rate.")
                 metrics["train_loss"] = math.nan
+            self.check_finite(metrics)
             with whole_files(self.args.output_dir, self.is_world_process_zero()) as folder:
                 self.accelerator.wait_for_everyone()
                 self.save_model(str(folder), _internal_call=True)
@@ -271,6 +264,18 @@ class GMLPTrainer(Trainer):
         if self.args.do_eval:
             metrics |= self.evaluate()
         return metrics
+
+    def check_finite(self, metrics: Mapping[str, float]):
+        """
+        Raises:
+            InputError: If a loss is not a number. Among the runs of a series, it is a result, and only said.
+        """
+        if all(math.isfinite(value) for name, value in metrics.items() if name.endswith("loss")):
+            return
+        words = "The training diverged: its losses or weights are not numbers. Lower --learning_rate"
+        if not self.in_series:
+            raise InputError(f"{words}, and give --overwrite_output_dir; no model was saved at its end.")
+        logger.warning("%s.", words)
 
     def push_to_hub(self, *args, **kwargs):
         try:
@@ -287,36 +292,23 @@ class GMLPTrainer(Trainer):
             return super().create_model_card(**kwargs)
         if not self.is_world_process_zero():
             return
-        name = self.hub_model_id or str(self.args.output_dir)
-        card = model_card(model, name, training=self.training_record(), tags=kwargs.get("tags"), license=self.license)
-        write_text(Path(self.args.output_dir) / "README.md", str(card))
-
-    def training_record(self) -> TrainingRecord:
-        """What the card says of the training."""
-        hyperparameters = {key: getattr(self.args, key) for key in CARD_HYPERPARAMETERS}
-        hyperparameters = {key: getattr(value, "value", value) for key, value in hyperparameters.items()}
-        hyperparameters = {
-            "steps": self.state.global_step,
-            "epochs": round(self.state.epoch or 0.0, 2),
-            "global batch size": self.get_total_train_batch_size(self.args),
-            "precision": "bf16" if self.args.bf16 else "fp16" if self.args.fp16 else "fp32",
-        } | (hyperparameters | self.hyperparameters)
-        timings = ("runtime", "per_second", "epoch", "preparation_time")
-        metrics = {
-            key.removeprefix("eval_"): value
-            for key, value in self.results.items()
-            if isinstance(value, int | float) and not key.endswith(timings)
-        }
-        return TrainingRecord(
+        folder = Path(self.args.output_dir)
+        record = TrainingRecord(
             dataset=self.dataset,
-            hyperparameters=hyperparameters,
-            metrics=metrics,
-            command=shlex.join(["python", Path(sys.argv[0]).name, *sys.argv[1:]]),
+            hyperparameters=hyperparameters(self) | self.hyperparameters,
+            metrics=self.results,
+            command=shown_command(sys.argv),
             dataset_id=self.dataset_id,
+            base_model=self.base_model,
+            language=self.language,
         )
+        name = self.hub_model_id or (folder.name if folder.is_absolute() else str(folder))
+        card = model_card(model, name, training=record, tags=kwargs.get("tags"), license=self.license)
+        write_card(card, folder, folder / "README.md" if (folder / "README.md").is_file() else None)
 
     def finish(self, metrics: Mapping[str, float]):
         """Writes the card and all_results.json, and prints the results as a table. The run is over after this."""
+        self.check_finite(metrics)
         if self.args.do_train:
             self.create_model_card()
         if not self.is_world_process_zero():
@@ -328,6 +320,16 @@ class GMLPTrainer(Trainer):
         for key, value in results.items():
             print(f"  {key:<{width}}  {value:.4f}" if isinstance(value, float) else f"  {key:<{width}}  {value}")
         print(f"Everything is in {self.args.output_dir}\n")
+
+
+def shown_command(argv: list[str]) -> str:
+    """A command as one types it; of paths from the root of this machine, only the last name."""
+
+    def shown(word: str) -> str:
+        flag, equals, value = word.partition("=") if word.startswith("--") else ("", "", word)
+        return f"{flag}{equals}{Path(value).name}" if Path(value).is_absolute() else word
+
+    return shlex.join(["python", Path(argv[0]).name, *map(shown, argv[1:])])
 
 
 def _plain(value: object) -> object:

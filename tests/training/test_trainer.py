@@ -120,7 +120,15 @@ def test_what_cannot_begin_gets_one_sentence(tmp_path, flags):
 def test_a_run_that_diverged_says_so(tmp_path, caplog):
     trainer = make_trainer(tmp_path, max_grad_norm=0, do_train=True)
     trainer.args.learning_rate = 1e30
+    trainer.in_series = True
     assert math.isnan(trainer.train_and_evaluate(None)["train_loss"]) and "diverged" in caplog.text
+    # A single run is not finished by it.
+    trainer.in_series = False
+    with pytest.raises(InputError, match=r"The training diverged.* Lower --learning_rate, and give --overwrite"):
+        trainer.train_and_evaluate(None)
+    with pytest.raises(InputError, match="diverged"):
+        trainer.finish({"eval_loss": math.nan})
+    assert not (tmp_path / "all_results.json").exists() and not (tmp_path / "README.md").exists()
 
 
 def test_report_card_and_results(tmp_path, capsys):
