@@ -27,7 +27,7 @@ WHEEL_PARTS = (
     "analysis/paper_tables.md",
     "py.typed",
 )
-SDIST_FOLDERS = (PACKAGE, "benchmarks", "docs", "examples", "recipes", "tests")
+SDIST_FOLDERS = (PACKAGE, "benchmarks", "docs", "examples", "paper", "recipes", "tests")
 SDIST_FILES = ("LICENSE", "Makefile", "README.md", "pyproject.toml", "run_mlm.py", "run_glue.py")
 DISK_NEEDED = 10e9
 
