@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 PAPER = "https://arxiv.org/abs/2105.08050"
+UNSTATED = "The license of the weights is not stated."
+# Fields of the metadata that are about one training.
+OF_TRAINING = ("datasets", "base_model", "eval_results")
 # What `push_to_hub` takes and `save_pretrained` does not.
 PUSH_ARGUMENTS = (
     *("repo_id", "commit_message", "commit_description", "private"),
@@ -130,7 +133,6 @@ def model_card(
         source: Where weights that were not trained here come from, in Markdown.
     """
     data = _card_data(model, name, training, tags, license)
-    stated = f"The weights: {_cell(license)}." if license else "The license of the weights is not stated."
     sections = [
         _introduction(model, name),
         _architecture(model),
@@ -138,7 +140,7 @@ def model_card(
         _loading(model, name),
         _training(training),
         _limits(model),
-        f"## License\n\n{stated} The code that travels with them: Apache 2.0.",
+        f"## License\n\n{_stated(license)} The code that travels with them: Apache 2.0.",
         _CITATION,
     ]
     card = ModelCard(f"---\n{data.to_yaml()}\n---\n\n{_signed(_joined(sections))}")
@@ -151,15 +153,9 @@ def model_card(
         told = [section for section in _split(earlier.text) if section.startswith(kept)]
         sections = [section for section in _split(card.text) if not section.startswith("## Training")]
         place = next(i for i, section in enumerate(sections) if section.startswith("## Limits"))
-        if license is None and earlier.data.license:
-            license = earlier.data.license
-            sections = [
-                section.replace("The license of the weights is not stated.", f"The weights: {_cell(license)}.")
-                for section in sections
-            ]
         card.text = _signed(_joined([*sections[:place], *told, *sections[place:]]))
-        card.data.datasets, card.data.eval_results = earlier.data.datasets, earlier.data.eval_results
-        card.data.license = license
+        for name in OF_TRAINING:
+            setattr(card.data, name, getattr(earlier.data, name))
     return filled_in(earlier, card)
 
 
@@ -173,18 +169,21 @@ def filled_in(earlier: ModelCard, card: ModelCard) -> ModelCard:
         earlier: As it was loaded.
         card: What would be written if there were none.
     """
-    own = _is_own(earlier)
-    fields = earlier.data.to_dict() | (card.data.to_dict() if own else {})
-    fields = card.data.to_dict() | fields
-    if earlier.data.license and not (own and card.data.license):
-        fields["license"] = earlier.data.license
+    there, new = earlier.data.to_dict(), card.data.to_dict()
+    text = earlier.text
+    if _is_own(earlier):
+        # What another training was about is not true of this one.
+        there = {key: value for key, value in there.items() if key not in ("datasets", "base_model", "model-index")}
+        fields = there | new
+        text = card.text
+        if "license" in there and "license" not in new:
+            sections = [section.replace(UNSTATED, _stated(there["license"])) for section in _split(card.text)]
+            text = _signed(_joined(sections))
+    else:
+        fields = new | there
     fields["tags"] = list(dict.fromkeys([*(earlier.data.tags or []), *(card.data.tags or [])]))
-    if own and not card.data.eval_results:
-        # Those of another training.
-        fields.pop("model-index", None)
     data = ModelCardData(**fields, ignore_metadata_errors=True)
-    merged = ModelCard(f"---\n{data.to_yaml()}\n---\n\n{card.text.strip() if own else earlier.text.strip()}\n")
-    return merged
+    return ModelCard(f"---\n{data.to_yaml()}\n---\n\n{text.strip()}\n")
 
 
 def push_to_hub(
@@ -366,6 +365,10 @@ def _signed(text: str) -> str:
 
 def _signature(text: str) -> str:
     return f"<!-- hf_gmlp {hashlib.sha256(text.encode()).hexdigest()[:16]} -->"
+
+
+def _stated(license: object) -> str:
+    return f"The weights: {_cell(license)}." if license else UNSTATED
 
 
 def _joined(sections: list[str]) -> str:

@@ -184,13 +184,16 @@ def write(results: dict, folder: Path):
         "Perplexity on the development text after the steps to choose by, seed 0: that of the setting chosen for each "
         "model, and the best with one learning rate for all weights (x1).",
         markdown_table(setting_rows(found)),
-        "## Table 3",
-        f"Perplexity of the masked tokens of the evaluation text: mean ± standard deviation over the seeds. By the "
-        f"frequency of each token it is {math.exp(results['unigram']):.1f}, by its two neighbors "
-        f"{math.exp(results['neighbors']):.1f}. The slope is what the training loss still falls over the last tenth of "
-        f"the training, in nats per 1,000 steps. FLOPs are those of one sequence forward.",
-        markdown_table(perplexity_rows(found)),
     ]
+    if found.losses():
+        parts += [
+            "## Table 3",
+            f"Perplexity of the masked tokens of the evaluation text: mean ± standard deviation over the seeds. By the "
+            f"frequency of each token it is {math.exp(results['unigram']):.1f}, by its two neighbors "
+            f"{math.exp(results['neighbors']):.1f}. The slope is what the training loss still falls over the last tenth "
+            f"of the training, in nats per 1,000 steps. FLOPs are those of one sequence forward.",
+            markdown_table(perplexity_rows(found)),
+        ]
     if found.dense("gmlp-dense"):
         parts += [
             "## W without the Toeplitz prior",
@@ -213,7 +216,10 @@ def write(results: dict, folder: Path):
                 [["claim", "paper", "here", "verdict"], *([f.claim, f.paper, f.measured, f.verdict] for f in findings)]
             ),
         ]
-    parts += ["## Pictures", *(f"{words}:\n\n![{words}]({name})" for name, words in pictures.items())]
+    parts += [
+        *(["## Pictures"] if pictures else []),
+        *(f"{words}:\n\n![{words}]({name})" for name, words in pictures.items()),
+    ]
     (folder / "report.md").write_text("\n\n".join(parts) + "\n", encoding="utf-8")
 
 

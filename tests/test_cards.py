@@ -205,8 +205,13 @@ def test_a_card_of_this_project_gives_way_to_the_next(text_config, tmp_path):
         model_card(GMLPForMaskedLM(text_config()), "me/x", training=TrainingRecord(dataset="Dogs")),
     )
     assert "Dogs" in card.text and RECORD.dataset not in card.text and card.data.eval_results is None
+    assert card.data.datasets is None
     # Somebody chose these.
-    assert (card.data.license, card.data.thumbnail) == ("gpl-3.0", "cat.png")
+    assert (card.data.license, card.data.thumbnail) == ("gpl-3.0", "cat.png") and "The weights: gpl-3.0." in card.text
+    # It is still a card that this project wrote.
+    card.save(tmp_path / "README.md")
+    third = filled_in(ModelCard.load(tmp_path / "README.md"), model_card(GMLPForMaskedLM(text_config()), "me/x"))
+    assert "Dogs" not in third.text and "The weights: gpl-3.0." in third.text
 
 
 def test_a_card_that_cannot_be_read_is_left_alone(text_config, tmp_path, caplog):

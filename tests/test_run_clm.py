@@ -271,7 +271,7 @@ def test_raw_file_without_an_ending_and_bytes_that_are_no_utf8(tmp_path, models,
 
 def test_every_recipe_is_flags_that_there_are():
     rows = sorted(RECIPES.glob("clm-*.yaml"))
-    assert [path.name for path in rows] == ["clm-enwik8.yaml", "clm-small.yaml"]
+    assert [path.name for path in rows] == ["clm-enwik8.yaml", "clm-labml.yaml", "clm-small.yaml"]
     for path in rows:
         flags = [str(path), "--use_cpu", "true", "--bf16", "false", "--output_dir", "out"]
         model, data, training = parse_arguments((ModelArguments, CLMArguments, RunArguments), "", flags)
