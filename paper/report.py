@@ -190,8 +190,8 @@ def write(results: dict, folder: Path):
             "## Table 3",
             f"Perplexity of the masked tokens of the evaluation text: mean ± standard deviation over the seeds. By the "
             f"frequency of each token it is {math.exp(results['unigram']):.1f}, by its two neighbors "
-            f"{math.exp(results['neighbors']):.1f}. The slope is what the training loss still falls over the last tenth "
-            f"of the training, in nats per 1,000 steps. FLOPs are those of one sequence forward.",
+            f"{math.exp(results['neighbors']):.1f}. The slope is what the training loss still falls over its last "
+            f"tenth, in nats per 1,000 steps. FLOPs are those of one sequence forward.",
             markdown_table(perplexity_rows(found)),
         ]
     if found.dense("gmlp-dense"):
