@@ -8,11 +8,11 @@ from pathlib import Path
 
 import torch
 from g_mlp_pytorch import gMLP
-from systems import processor_name
 from torch import nn
 from transformers import GPT2Config, GPT2LMHeadModel
 
 from hf_gmlp import GMLPConfig, GMLPForCausalLM
+from hf_gmlp.analysis.machine import processor_name
 from hf_gmlp.data.tokenizer import BYTE_SPECIAL_TOKENS
 from hf_gmlp.errors import InputError
 

@@ -41,7 +41,6 @@ from systems import (
     draw_bars,
     draw_lengths,
     interleaved,
-    machine_name,
     objective,
     saved_bytes,
     toeplitz_forms,
@@ -49,6 +48,7 @@ from systems import (
 )
 
 from hf_gmlp import errors
+from hf_gmlp.analysis.machine import machine_name
 from hf_gmlp.errors import InputError
 from hf_gmlp.kernels.lean import ONEDNN_LINEAR
 

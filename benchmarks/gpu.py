@@ -69,12 +69,12 @@ from systems import (
     draw_lengths,
     interleaved,
     name_sizes,
-    processor_name,
     toeplitz_forms,
     write,
 )
 
 from hf_gmlp import errors
+from hf_gmlp.analysis.machine import processor_name
 from hf_gmlp.errors import InputError
 from hf_gmlp.models.spatial_gating import spatial_matrix
 

@@ -38,7 +38,7 @@ import numpy as np
 import torch
 from datasets import load_dataset
 from PIL import Image
-from systems import RESULTS, machine_name
+from systems import RESULTS
 from transformers import (
     AutoTokenizer,
     DataCollatorForLanguageModeling,
@@ -48,6 +48,7 @@ from transformers import (
 )
 
 from hf_gmlp import GMLPConfig, GMLPForImageClassification, GMLPForMaskedLM, GMLPVisionConfig, errors
+from hf_gmlp.analysis.machine import machine_name
 from hf_gmlp.data.images import ImageCollator, mixing_transform, training_transform
 from hf_gmlp.data.masking import MaskingCollator
 from hf_gmlp.data.processor import evaluation_processor

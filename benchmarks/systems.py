@@ -2,7 +2,6 @@
 
 import csv
 import os
-import platform
 import statistics
 import sys
 import time
@@ -394,18 +393,6 @@ def saved_bytes(build: Callable[[int], System], precision: Callable[[], Abstract
 
 
 # --------------------------------------------------------------------------------------------------------------- output
-
-
-def processor_name() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-        return next(line.split(":", 1)[1].strip() for line in lines if line.startswith("model name"))
-    except (OSError, StopIteration):
-        return platform.processor() or platform.machine()
-
-
-def machine_name() -> str:
-    return f"{processor_name()}, {os.cpu_count()} cores, {platform.system()}"
 
 
 def write(path: Path, rows: list[dict], common: dict):

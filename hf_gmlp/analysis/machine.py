@@ -18,7 +18,7 @@ def circumstances(*packages: str) -> dict[str, str]:
     """
     found = {
         "date": datetime.date.today().isoformat(),
-        "machine": f"{processor_name()}, {os.cpu_count()} cores, {platform.system()}",
+        "machine": machine_name(),
         "python": platform.python_version(),
     }
     if torch.cuda.is_available():
@@ -29,6 +29,10 @@ def circumstances(*packages: str) -> dict[str, str]:
         except PackageNotFoundError:
             continue
     return found
+
+
+def machine_name() -> str:
+    return f"{processor_name()}, {os.cpu_count()} cores, {platform.system()}"
 
 
 def processor_name() -> str:

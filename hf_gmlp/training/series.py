@@ -153,7 +153,7 @@ def spread(values: list[float]) -> dict[str, float]:
 
 def main_metric(args: RunArguments, keys: list[str], chosen: str | None = None) -> str | None:
     """
-    The metric of `metric_keys` that runs are compared by: --metric_for_best_model, or the first; None without any.
+    The metric among `keys` that runs are compared by: --metric_for_best_model, or the first; None without any.
 
     Raises:
         InputError: If --metric_for_best_model is none of them, or another one than was `chosen` by --metric_name.
