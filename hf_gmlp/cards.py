@@ -326,11 +326,12 @@ def _card_of_origin(model: PreTrainedModel) -> ModelCard | None:
 def _has_weights_of(model: PreTrainedModel, folder: Path) -> bool:
     """Whether the weights of a model are, all of them, those in a folder, and its sizes, too."""
     import torch
-    from safetensors import safe_open
+    from safetensors import SafetensorError, safe_open
 
     try:
         config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+        files = [safe_open(path, framework="pt") for path in sorted(folder.glob("*.safetensors"))]
+    except (OSError, ValueError, SafetensorError):
         return False
     if config.get("architectures") != [type(model).__name__]:
         return False
@@ -338,16 +339,15 @@ def _has_weights_of(model: PreTrainedModel, folder: Path) -> bool:
     if any(own.get(key) != value for key, value in config.items() if key in SAME_FIELDS):
         return False
     weights, found = model.state_dict(), set()
-    for path in folder.glob("*.safetensors"):
-        with safe_open(path, framework="pt") as file:
-            for key in file.keys():
-                weight = weights.get(key)
-                if weight is None or weight.is_meta:
-                    return False
-                saved = file.get_tensor(key)
-                if saved.shape != weight.shape or not torch.equal(saved.to(weight.dtype), weight.detach().cpu()):
-                    return False
-                found.add(key)
+    for file in files:
+        for key in file.keys():
+            weight = weights.get(key)
+            if weight is None or weight.is_meta:
+                return False
+            saved = file.get_tensor(key)
+            if saved.shape != weight.shape or not torch.equal(saved.to(weight.dtype), weight.detach().cpu()):
+                return False
+            found.add(key)
     # Tied weights are in the file once.
     tied = set(getattr(model, "all_tied_weights_keys", None) or {})
     return bool(found) and not {key for key in weights if key not in found} - tied

@@ -147,8 +147,12 @@ def test_the_card_of_a_trained_checkpoint_goes_along(text_config, tmp_path, fold
     assert (
         RECORD.dataset not in other.text and f"| tokens n | {2 * model.config.max_position_embeddings} |" in other.text
     )
+    unchanged = GMLPForSequenceClassification.from_pretrained(folder)
     other = model_card(GMLPForMaskedLM.from_pretrained(folder), "x")
     assert other.data.pipeline_tag == "fill-mask" and RECORD.dataset not in other.text
+    (folder / "model.safetensors").unlink()
+    (folder / "model.safetensors").write_bytes(b"not weights any more")
+    assert RECORD.dataset not in model_card(unchanged, "x").text
     # A new training makes a new card.
     again = TrainingRecord(dataset="Dogs")
     assert "Dogs" in model_card(loaded, "me/hub-name", training=again).text
