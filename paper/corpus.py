@@ -1,7 +1,6 @@
 """What the replication trains on: text in three parts, and classifications of one or two sentences in three parts."""
 
 import ast
-import hashlib
 import json
 import random
 import re
@@ -190,7 +189,3 @@ def write_once(path: Path, rows: Iterable[dict]) -> Path:
     partial.write_text(text, encoding="utf-8")
     partial.replace(path)
     return path
-
-
-def fingerprint(path: Path) -> str:
-    return hashlib.sha256(path.read_bytes()).hexdigest()[:16]

@@ -22,7 +22,7 @@ import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
@@ -193,7 +193,6 @@ class Study:
     text: dict[str, Path]
     tasks: dict[str, dict[str, Path]]
     models: list[str]
-    more_seeds: set[str] = field(default_factory=set)
 
     @property
     def size(self) -> protocol.Size:

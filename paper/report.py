@@ -21,10 +21,6 @@ from protocol import FINETUNED, POOLINGS, SIZES, SYSTEMS, TABLE3, TASKS  # noqa:
 from hf_gmlp.analysis.curves import log_history  # noqa: E402
 from hf_gmlp.analysis.pictures import plt, save_picture  # noqa: E402
 
-COLORS = {"bert": "C7", "bert-relpos": "C1", "bert-noattn": "C5", "mixer": "C2", "gmlp": "C0", "amlp": "C3"}
-SHORT = {"gmlp": "gMLP", "bert-noattn": "BERT without\nattention", "gmlp-dense": "gMLP, dense W"}
-
-
 # ------------------------------------------------------------------------------------------------------------- numbers
 
 
