@@ -4,6 +4,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+from ..models.heads import Documents
 from ..models.modeling_gmlp import naive_gating
 from ..models.spatial_gating import SPATIAL_GATINGS
 from .predicate import autocast_dtype, dtypes_fit, is_plain_tensor, is_watched, unit_untouched
@@ -59,12 +60,15 @@ def fft_gating(
     hidden_states: torch.Tensor,
     padding_mask: torch.Tensor | None = None,
     attention_mask: torch.Tensor | None = None,
+    documents: Documents | None = None,
     **kwargs,
 ) -> torch.Tensor:
     """
     `naive_gating` with the FFT in place of the matrix, where that is faster and nobody has touched the gating unit or
     its projection, the two layers that it does not call. It serves compiled models, and those with adapters.
     """
+    if documents is not None:
+        return naive_gating(block, hidden_states, padding_mask, attention_mask, documents=documents, **kwargs)
     if not may_take_fft(block, hidden_states):
         return naive_gating(block, hidden_states, padding_mask, attention_mask, **kwargs)
     unit = block.spatial_gating_unit

@@ -17,6 +17,7 @@ from torch import nn
 from torch.nn import functional as F
 from transformers.cache_utils import Cache
 
+from ..models.heads import Documents
 from ..models.modeling_gmlp import naive_gating
 from ..models.spatial_gating import spatial_matrix
 from .fft import fft_gating, takes_fft, toeplitz_offsets, toeplitz_product_fft, toeplitz_product_fft_backward
@@ -86,6 +87,7 @@ class Form(NamedTuple):
         causal: Whether W[i, j] counts as 0 for j > i.
         eps, spatial_eps: Epsilon of the two LayerNorms.
         triton: Whether Triton's kernels (triton.py) compute the spatial gating unit where they can.
+        documents: Where documents stand that share the one row of the batch.
     """
 
     spatial_gating: str
@@ -93,12 +95,13 @@ class Form(NamedTuple):
     eps: float
     spatial_eps: float
     triton: bool = False
+    documents: Documents | None = None
 
     @classmethod
-    def of(cls, block: nn.Module, triton: bool = False) -> "Form":
+    def of(cls, block: nn.Module, triton: bool = False, documents: Documents | None = None) -> "Form":
         """Reads it from a `GMLPBlock`."""
         unit = block.spatial_gating_unit
-        return cls(unit.config.spatial_gating, unit.config.is_causal, block.norm.eps, unit.norm.eps, triton)
+        return cls(unit.config.spatial_gating, unit.config.is_causal, block.norm.eps, unit.norm.eps, triton, documents)
 
 
 def lean_gating(
@@ -109,6 +112,7 @@ def lean_gating(
     first: torch.Tensor | None = None,
     past_key_values: Cache | None = None,
     triton: bool = False,
+    documents: Documents | None = None,
     **kwargs,
 ) -> torch.Tensor:
     """
@@ -118,18 +122,21 @@ def lean_gating(
         triton: Whether Triton's kernels compute the spatial gating unit where they can.
         Others: As in `naive_gating`.
     """
+    packed = {} if documents is None else {"documents": documents}
     if past_key_values is not None or first is not None:
-        return naive_gating(block, hidden_states, padding_mask, attention_mask, first, past_key_values, **kwargs)
+        return naive_gating(
+            block, hidden_states, padding_mask, attention_mask, first, past_key_values, **packed, **kwargs
+        )
     if not may_stand_in(block, hidden_states, padding_mask):
-        return fft_gating(block, hidden_states, padding_mask, attention_mask, **kwargs)
+        return fft_gating(block, hidden_states, padding_mask, attention_mask, **packed, **kwargs)
     attention_output = None
     if block.attention is not None:
-        attention_output = block.attention(block.norm(hidden_states), attention_mask, None, **kwargs)[0]
+        attention_output = block.attention(block.norm(hidden_states), attention_mask, None, **packed, **kwargs)[0]
         if not _fits(attention_output, block, hidden_states):
             # PyTorch broadcasts and promotes it. The dropout has nothing to do here.
             z = block.activation(block.proj_in(block.norm(hidden_states)))
-            return block.proj_out(block.spatial_gating_unit(z, attention_output, padding_mask))
-    return lean_branch(block, hidden_states, padding_mask, attention_output, triton)
+            return block.proj_out(block.spatial_gating_unit(z, attention_output, padding_mask, **packed))
+    return lean_branch(block, hidden_states, padding_mask, attention_output, triton, documents)
 
 
 def _fits(attention_output: torch.Tensor, block: nn.Module, hidden_states: torch.Tensor) -> bool:
@@ -145,6 +152,7 @@ def lean_branch(
     padding_mask: torch.Tensor | None = None,
     attention_output: torch.Tensor | None = None,
     triton: bool = False,
+    documents: Documents | None = None,
 ) -> torch.Tensor:
     """
     Computes W_out s(gelu(W_in LN(x))) with exact GELU and no dropout inside, in the dtype of `torch.autocast` if that
@@ -155,13 +163,15 @@ def lean_branch(
         x: [batch, m, D]
         padding_mask: [batch, m], 0 for padding.
         attention_output: [batch, m, E], the tiny attention of an aMLP, which is added to the gate.
-        triton: As in `lean_gating`.
+        triton, documents: As in `lean_gating`.
 
     Returns:
         [batch, m, D]
     """
     parameters = Branch.of(block)
-    form = Form.of(block, triton and parameters.spatial_norm_weight.shape[0] <= MAX_CHANNELS)
+    # The kernels know rows of one sequence only.
+    triton = triton and documents is None and parameters.spatial_norm_weight.shape[0] <= MAX_CHANNELS
+    form = Form.of(block, triton, documents)
     device = x.device.type
     dtype = autocast_dtype(device) or x.dtype
     tensors = (x, attention_output, *parameters)
@@ -272,7 +282,8 @@ def _backward_through_layers(
         RuntimeError: If the layers have changed since.
     """
     block, unit, device = ctx.block, ctx.block.spatial_gating_unit, x.device.type
-    if untouched_parameters(block) is None or Form.of(block, ctx.form.triton) != ctx.form:
+    documents = ctx.form.documents
+    if untouched_parameters(block) is None or Form.of(block, ctx.form.triton) != ctx.form._replace(documents=None):
         raise RuntimeError(
             "The layers of a block have changed since its output was computed, so its gradients have no gradients of "
             'their own here. Use `model.set_gating_implementation("naive")`.'
@@ -294,7 +305,7 @@ def _backward_through_layers(
         z = block.activation(_call(block.proj_in, {"weight": p.in_weight, "bias": p.in_bias}, normalized))
         norm = {"norm.weight": p.spatial_norm_weight, "norm.bias": p.spatial_norm_bias}
         projection = {"proj.weight": p.spatial_weight, "proj.bias": p.spatial_bias}
-        gated = _call(unit, norm | projection, z, attention, padding_mask)
+        gated = _call(unit, norm | projection, z, attention, padding_mask, None, None, documents)
         output = _call(block.proj_out, {"weight": p.out_weight, "bias": p.out_bias}, gated)
     wanted = [tensor for tensor in inputs if tensor is not None and tensor.requires_grad]
     found = iter(torch.autograd.grad(output, wanted, grad, create_graph=torch.is_grad_enabled(), allow_unused=True))
@@ -450,9 +461,10 @@ def _gating_backward(
     del u
 
     # gate = W v + b
+    grad_rows = grad_gate if form.documents is None else form.documents.split(grad_gate)
     if needs.spatial_bias:
-        grads["spatial_bias"] = F.pad(grad_gate.sum((0, 2)), (0, p.spatial_bias.shape[0] - v.shape[1]))
-    grad_v, grads["spatial_weight"] = _spatial_backward(grad_gate, v, p, form, dtype, needs.spatial_weight)
+        grads["spatial_bias"] = F.pad(grad_rows.sum((0, 2)), (0, p.spatial_bias.shape[0] - grad_rows.shape[1]))
+    grad_v, grads["spatial_weight"] = _spatial_backward(grad_rows, v, p, form, dtype, needs.spatial_weight)
     del v
     if padding_mask is not None:
         grad_v.masked_fill_(padding_mask[:, :, None] == 0, 0.0)
@@ -631,6 +643,9 @@ def _spatial(
     v: torch.Tensor, parameters: Branch, form: Form, dtype: torch.dtype, out: torch.Tensor | None = None
 ) -> torch.Tensor:
     """Gives W v + b, and may write it into `out`."""
+    if form.documents is not None:
+        rows = form.documents.split(v)
+        return form.documents.join(_spatial(rows, parameters, form._replace(documents=None), dtype))
     length = v.shape[1]
     weight, bias = parameters.spatial_weight, parameters.spatial_bias[:length].to(dtype)
     if takes_fft(v, weight):
@@ -642,7 +657,11 @@ def _spatial(
 def _spatial_backward(
     grad: torch.Tensor, v: torch.Tensor, parameters: Branch, form: Form, dtype: torch.dtype, needs_weight: bool
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """Gives the gradients of v and of W's parameter."""
+    """Gives the gradients of v and of W's parameter. With packed documents, `grad` alone has a row for each."""
+    if form.documents is not None:
+        rows, bare = form.documents.split(v), form._replace(documents=None)
+        grad_v, grad_weight = _spatial_backward(grad, rows, parameters, bare, dtype, needs_weight)
+        return form.documents.join(grad_v), grad_weight
     length, weight = v.shape[1], parameters.spatial_weight
     fft = takes_fft(v, weight)
     # Autograd goes from the parameter to W or its offsets and back, so that nothing here must know how W is held.

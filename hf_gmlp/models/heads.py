@@ -13,6 +13,9 @@ checkpoint and needs only torch and transformers.
 Shapes: B batch, m tokens, D hidden_size, V vocab_size.
 """
 
+from dataclasses import dataclass
+from typing import NamedTuple
+
 import torch
 from torch import nn
 from torch.nn import functional as F
@@ -21,6 +24,7 @@ from transformers.activations import ACT2FN
 from transformers.cache_utils import Cache
 from transformers.loss.loss_utils import fixed_cross_entropy
 from transformers.modeling_outputs import (
+    BaseModelOutputWithPoolingAndCrossAttentions,
     CausalLMOutputWithPast,
     MaskedLMOutput,
     MultipleChoiceModelOutput,
@@ -152,7 +156,7 @@ def choice_loss(
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Where a sequence stands in its row, which may have padding on either side
+# Where a sequence stands in its row, which may have padding on either side or hold several sequences
 
 
 def first_places(attention_mask: torch.Tensor) -> torch.Tensor:
@@ -173,6 +177,104 @@ def shift(x: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
     """
     columns = (torch.arange(x.shape[1], device=x.device) + places[:, None]) % x.shape[1]
     return x[torch.arange(x.shape[0], device=x.device)[:, None], columns]
+
+
+class Documents(NamedTuple):
+    """
+    Where k documents stand that are packed into rows [B, m], with N tokens in all and at most l in one.
+
+    Attributes:
+        tokens: [N], their tokens' places in the flattened rows. Padding between documents is left out.
+        places: [k, l], the place of each token among the N; 0 behind the end of a document.
+        real: [k, l], whether there is a token.
+        rows: [N], the place of each token in the flattened [k, l].
+    """
+
+    tokens: torch.Tensor
+    places: torch.Tensor
+    real: torch.Tensor
+    rows: torch.Tensor
+
+    def gather(self, x: torch.Tensor) -> torch.Tensor:
+        """All tokens in one row: [B, m, ...] -> [1, N, ...]"""
+        return x.flatten(0, 1)[self.tokens][None]
+
+    def scatter(self, x: torch.Tensor, shape: tuple[int, int]) -> torch.Tensor:
+        """Back from `gather`, with zeros for padding: [1, N, ...] -> [B, m, ...]"""
+        return x.new_zeros(shape[0] * shape[1], *x.shape[2:]).index_copy(0, self.tokens, x[0]).unflatten(0, shape)
+
+    def split(self, x: torch.Tensor) -> torch.Tensor:
+        """A row for each document, with zeros behind its end: [1, N, ...] -> [k, l, ...]"""
+        padding = ~self.real.view(*self.real.shape, *[1] * (x.dim() - 2))
+        return x[0][self.places].masked_fill(padding, 0)
+
+    def join(self, x: torch.Tensor) -> torch.Tensor:
+        """Back from `split`, and its transpose: [k, l, ...] -> [1, N, ...]"""
+        return x.flatten(0, 1)[self.rows][None]
+
+
+def packed_documents(
+    kwargs: dict, shape: tuple[int, int], attention_mask: torch.Tensor | None, device: torch.device
+) -> Documents | None:
+    """
+    Finds the documents that are packed into the rows of a batch, as transformers, TRL and flash attention tell of them:
+    by `position_ids` that restart, `seq_idx` or `cu_seq_lens_q`.
+
+    Args:
+        kwargs: Of a forward pass. What tells of packing is taken out.
+        shape: B and m.
+        attention_mask: [B, m], 0 for padding. A document reaches from its first token that is not padding to its last.
+
+    Returns:
+        `None` if no row holds more than one document.
+
+    Raises:
+        ValueError: If what is given is not of the batch's shape or contradicts itself, or if the places of a document
+            are not counted from 0.
+    """
+    column, keys = torch.arange(shape[1], device=device), []  # keys: [B, m] each, which differ between neighbors
+    given = {name: kwargs.pop(name, None) for name in ("position_ids", "seq_idx")}
+    for name, value in given.items():
+        if value is None:
+            continue
+        if value.shape not in (shape, (1, shape[1]), shape[1:]):
+            raise ValueError(f"`{name}` must have the shape of the tokens, {tuple(shape)}, got {tuple(value.shape)}.")
+        given[name] = value = value.to(device).expand(shape)
+        keys.append(value if name == "seq_idx" else column - value)
+    for name in ("cu_seq_lens_q", "cu_seq_lens_k", "cu_seqlens", "max_length_q", "max_length_k"):
+        bounds = kwargs.pop(name, None)
+        if bounds is None or name.startswith("max"):
+            continue
+        bounds = bounds.to(device).flatten()
+        if shape[0] != 1 or bounds[0] != 0 or bounds[-1] != shape[1] or (bounds.diff() < 0).any():
+            raise ValueError(
+                f"`{name}` must go up from 0 to the number of tokens in a batch of one row, got {bounds.tolist()} for "
+                f"a batch of {tuple(shape)}."
+            )
+        keys.append(torch.bucketize(column, bounds, right=True)[None])
+    if not keys:
+        return None
+    shown = torch.arange(shape[0] * shape[1], device=device)
+    if attention_mask is not None:
+        shown = shown[attention_mask.to(device).flatten() != 0]
+    new_row = (shown // shape[1]).diff() != 0
+    begins = [F.pad((key.flatten()[shown].diff() != 0) | new_row, (1, 0), value=len(shown) > 0) for key in keys]
+    if any(not torch.equal(begin, begins[0]) for begin in begins):
+        raise ValueError("`position_ids`, `seq_idx` and `cu_seq_lens` must agree about where documents begin.")
+    begin = begins[0].nonzero()[:, 0]
+    if given["position_ids"] is not None and given["position_ids"].flatten()[shown][begin].any():
+        raise ValueError(
+            "`position_ids` must count the tokens of each document from 0, and padding in front of it not at all: a "
+            "model of this kind counts a document's tokens from its first one. Leave them out unless rows are packed."
+        )
+    if len(begin) == new_row.sum() + 1 or not len(shown):
+        return None
+    first, last = shown[begin], shown[F.pad(begin[1:], (0, 1), value=len(shown)) - 1]
+    lengths = last - first + 1
+    place = torch.arange(int(lengths.max()), device=device)
+    real = place < lengths[:, None]
+    places = (lengths.cumsum(0) - lengths)[:, None] + place
+    return Documents((first[:, None] + place)[real], places.where(real, 0), real, real.flatten().nonzero()[:, 0])
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -200,6 +302,18 @@ def pool_tokens(
     if pooling == "mean":
         return hidden_states.masked_fill(padding, 0).sum(1) / (~padding).sum(1).clamp(min=1)
     return hidden_states.masked_fill(padding, torch.finfo(hidden_states.dtype).min).amax(1)
+
+
+@dataclass
+class TextModelOutput(BaseModelOutputWithPoolingAndCrossAttentions):
+    """
+    What a text model gives.
+
+    Attributes:
+        documents: Where the documents stand, if several are packed into a row; `pooler_output` is then [k, D].
+    """
+
+    documents: Documents | None = None
 
 
 class Pooler(nn.Module):
@@ -354,6 +468,10 @@ class ForCausalLM(Decoder):
         logits = self.decoder(outputs.last_hidden_state[:, kept])
         loss = None
         if labels is not None:
+            if outputs.documents is not None:
+                # No document says what the next one begins with.
+                begins = outputs.documents.tokens[outputs.documents.places[:, 0]]
+                labels = labels.flatten().index_fill(0, begins.to(labels.device), -100).view_as(labels)
             loss = self.loss_function(logits, labels, vocab_size=self.config.vocab_size, **kwargs)
         return CausalLMOutputWithPast(
             loss=loss,
@@ -394,7 +512,7 @@ class ForSequenceClassification:
             labels: [B] of classes or values, or [B, num_labels] of several labels or values per sample.
 
         Returns:
-            `loss`, and `logits` [B, num_labels].
+            `loss`, and `logits` [B, num_labels]. With packed documents, B is their number.
         """
         outputs = self.model(input_ids, attention_mask, token_type_ids, inputs_embeds, **kwargs | {"return_dict": True})
         logits = self.classifier(self.dropout(outputs.pooler_output))
@@ -473,10 +591,16 @@ class ForQuestionAnswering:
                 the sequence are left out of the loss.
 
         Returns:
-            `loss`, and `start_logits` and `end_logits` [B, m].
+            `loss`, and `start_logits` and `end_logits` [B, m]. With packed documents, B is their number, m the length
+            of the longest, and positions are counted from the first token of a document.
         """
         outputs = self.model(input_ids, attention_mask, token_type_ids, inputs_embeds, **kwargs | {"return_dict": True})
-        start_logits, end_logits = self.qa_outputs(outputs.last_hidden_state).unbind(-1)
+        logits = self.qa_outputs(outputs.last_hidden_state)
+        if outputs.documents is not None:
+            documents = outputs.documents
+            logits = documents.split(documents.gather(logits))
+            logits = logits.masked_fill(~documents.real[..., None], torch.finfo(logits.dtype).min)
+        start_logits, end_logits = logits.unbind(-1)
         loss = None
         if start_positions is not None and end_positions is not None:
             loss = self.loss_function(start_logits, end_logits, start_positions, end_positions, **kwargs)
@@ -527,6 +651,8 @@ class ForMultipleChoice:
             for tensor in (input_ids, attention_mask, token_type_ids, inputs_embeds)
         ]
         outputs = self.model(*flat, **kwargs | {"return_dict": True})
+        if outputs.documents is not None:
+            raise ValueError("Give each choice a row of its own: packed documents do not tell which question is whose.")
         logits = self.classifier(self.dropout(outputs.pooler_output)).view(-1, num_choices)
         loss = self.loss_function(logits, labels, **kwargs) if labels is not None else None
         return MultipleChoiceModelOutput(

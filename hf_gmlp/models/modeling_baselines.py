@@ -21,7 +21,6 @@ from transformers import PreTrainedModel
 from transformers.activations import ACT2FN
 from transformers.masking_utils import create_bidirectional_mask
 from transformers.modeling_layers import GradientCheckpointingLayer
-from transformers.modeling_outputs import BaseModelOutputWithPooling
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 from transformers.processing_utils import Unpack
 from transformers.utils import TransformersKwargs
@@ -35,7 +34,9 @@ from .heads import (
     ForSequenceClassification,
     ForTokenClassification,
     Pooler,
+    TextModelOutput,
     first_places,
+    packed_documents,
     pool_tokens,
     shift,
 )
@@ -292,6 +293,18 @@ class BaselinePreTrainedModel(PreTrainedModel):
             padding_mask = None
         return self.pooler(pool_tokens(hidden_states, padding_mask, self.config.pooling))
 
+    def refuse_packing(self, kwargs: dict, hidden_states: torch.Tensor, attention_mask: torch.Tensor | None):
+        """
+        Takes what tells of packed documents out of `kwargs`.
+
+        Raises:
+            ValueError: If a row has several documents.
+        """
+        if not torch.is_tensor(attention_mask) or attention_mask.shape != hidden_states.shape[:2]:
+            attention_mask = None
+        if packed_documents(kwargs, hidden_states.shape[:2], attention_mask, hidden_states.device) is not None:
+            raise ValueError("This model reads a row as one document. Give each document a row of its own.")
+
     def get_input_embeddings(self) -> nn.Embedding:
         return self.base_model.embeddings.word_embeddings
 
@@ -322,7 +335,7 @@ class BertRelposModel(BaselinePreTrainedModel):
         token_type_ids: torch.LongTensor | None = None,
         inputs_embeds: torch.FloatTensor | None = None,
         **kwargs: Unpack[TransformersKwargs],
-    ) -> BaseModelOutputWithPooling:
+    ) -> TextModelOutput:
         r"""
         Args:
             input_ids: [B, m]
@@ -337,6 +350,7 @@ class BertRelposModel(BaselinePreTrainedModel):
             ValueError: If both or neither of `input_ids` and `inputs_embeds` are given.
         """
         hidden_states = self.embeddings(input_ids, token_type_ids, inputs_embeds)
+        self.refuse_packing(kwargs, hidden_states, attention_mask)
         padding_mask = attention_mask
         attention_mask = create_bidirectional_mask(
             config=self.config, inputs_embeds=hidden_states, attention_mask=attention_mask
@@ -345,7 +359,7 @@ class BertRelposModel(BaselinePreTrainedModel):
             hidden_states = layer(hidden_states, attention_mask, **kwargs)
         hidden_states = self.norm(hidden_states)
         pooled = self.pool(hidden_states, padding_mask)
-        return BaseModelOutputWithPooling(last_hidden_state=hidden_states, pooler_output=pooled)
+        return TextModelOutput(last_hidden_state=hidden_states, pooler_output=pooled)
 
 
 class TextMixerModel(BaselinePreTrainedModel):
@@ -371,7 +385,7 @@ class TextMixerModel(BaselinePreTrainedModel):
         token_type_ids: torch.LongTensor | None = None,
         inputs_embeds: torch.FloatTensor | None = None,
         **kwargs: Unpack[TransformersKwargs],
-    ) -> BaseModelOutputWithPooling:
+    ) -> TextModelOutput:
         r"""
         Args:
             input_ids: [B, m], with m <= n.
@@ -398,11 +412,12 @@ class TextMixerModel(BaselinePreTrainedModel):
                 f"`attention_mask` must have one entry per token, shape {(batch_size, length)}, got "
                 f"{tuple(attention_mask.shape)}: an MLP over the tokens has no masks between pairs of them."
             )
+        self.refuse_packing(kwargs, hidden_states, attention_mask)
         for layer in self.layers:
             hidden_states = layer(hidden_states, attention_mask, **kwargs)
         hidden_states = self.norm(hidden_states)
         pooled = self.pool(hidden_states, attention_mask)
-        return BaseModelOutputWithPooling(last_hidden_state=hidden_states, pooler_output=pooled)
+        return TextModelOutput(last_hidden_state=hidden_states, pooler_output=pooled)
 
 
 # ---------------------------------------------------------------------------------------------------------------------

@@ -35,6 +35,7 @@ from transformers.utils.output_capturing import capture_outputs
 
 from .configuration_gmlp import GMLPBaseConfig, GMLPConfig, GMLPVisionConfig, as_pair
 from .heads import (
+    Documents,
     ForCausalLM,
     ForMaskedLM,
     ForMultipleChoice,
@@ -42,8 +43,10 @@ from .heads import (
     ForSequenceClassification,
     ForTokenClassification,
     Pooler,
+    TextModelOutput,
     classification_loss,
     first_places,
+    packed_documents,
     pool_tokens,
     shift,
 )
@@ -154,9 +157,11 @@ class GMLPTinyAttention(nn.Module):
         hidden_states: torch.Tensor,  # [B, m, D]
         attention_mask: torch.Tensor | None = None,  # what the attention implementation takes
         past_key_values: Cache | None = None,
+        documents: Documents | None = None,
         **kwargs: Unpack[TransformersKwargs],
     ) -> tuple[torch.Tensor, torch.Tensor | None]:  # [B, m, E]
-        size, qkv = self.config.attention_size, self.qkv_proj(hidden_states)[:, None]
+        size, qkv = self.config.attention_size, self.qkv_proj(hidden_states)
+        qkv = (qkv if documents is None else documents.split(qkv))[:, None]
         query, key, value = qkv[..., :size], qkv[..., size : 2 * size], qkv[..., 2 * size :]  # [B, 1, m, A]
         if past_key_values is not None:
             key, value = past_key_values.update(key, value, self.layer_idx)  # [B, 1, t, A]
@@ -173,7 +178,8 @@ class GMLPTinyAttention(nn.Module):
             scaling=self.scaling,
             **kwargs,
         )
-        return self.out_proj(output.flatten(2)), weights
+        output = output.flatten(2)
+        return self.out_proj(output if documents is None else documents.join(output)), weights
 
 
 def naive_gating(
@@ -183,6 +189,7 @@ def naive_gating(
     attention_mask: torch.Tensor | None = None,
     first: torch.Tensor | None = None,
     past_key_values: Cache | None = None,
+    documents: Documents | None = None,
     **kwargs: Unpack[TransformersKwargs],
 ) -> torch.Tensor:
     """
@@ -195,16 +202,19 @@ def naive_gating(
         attention_mask: What the attention implementation takes, for the tiny attention of an aMLP.
         first: [B], the place of each sequence's first token, if a cache holds padding in front of it.
         past_key_values: Holds what earlier tokens left, and takes what these leave.
+        documents: Where documents stand that share the one row of this batch: W and tiny attention see each alone.
 
     Returns:
         [B, m, D]
     """
+    packed = {} if documents is None else {"documents": documents}
     x = block.norm(hidden_states)
     z = block.activation_dropout(block.activation(block.proj_in(x)))  # [B, m, F]
     attention_output = None
     if block.attention is not None:
-        attention_output = block.attention(x, attention_mask, past_key_values, **kwargs)[0]  # [B, m, E]
-    return block.proj_out(block.spatial_gating_unit(z, attention_output, padding_mask, first, past_key_values))
+        attention_output = block.attention(x, attention_mask, past_key_values, **packed, **kwargs)[0]  # [B, m, E]
+    gated = block.spatial_gating_unit(z, attention_output, padding_mask, first, past_key_values, **packed)  # [B, m, E]
+    return block.proj_out(gated)
 
 
 # How a block computes its branch, by the value of `config.gating_implementation`. All have the signature of
@@ -239,22 +249,29 @@ class GMLPBlock(GradientCheckpointingLayer):
         attention_mask: torch.Tensor | None = None,
         first: torch.Tensor | None = None,
         past_key_values: Cache | None = None,
+        documents: Documents | None = None,
         **kwargs: Unpack[TransformersKwargs],
     ) -> torch.Tensor:  # [B, m, D]
         """Arguments as in `naive_gating`."""
         gating = GATING_IMPLEMENTATIONS[self.config.gating_implementation]
+        if documents is not None:
+            kwargs["documents"] = documents
         branch = gating(self, hidden_states, padding_mask, attention_mask, first, past_key_values, **kwargs)
-        return hidden_states + drop_path(self.dropout(branch), self.drop_path_rate, self.training)
+        return hidden_states + drop_path(self.dropout(branch), self.drop_path_rate, self.training, documents)
 
 
-def drop_path(branch: torch.Tensor, rate: float, training: bool) -> torch.Tensor:
+def drop_path(branch: torch.Tensor, rate: float, training: bool, documents: Documents | None = None) -> torch.Tensor:
     """
-    Stochastic depth (Huang et al., 2016; the paper's [32]): zeroes the branch of a sample with probability `rate` and
-    scales the survivors up by 1 / (1 - rate), so that nothing changes at inference.
+    Stochastic depth (Huang et al., 2016; the paper's [32]): zeroes the branch of a sample, or of one of the documents
+    packed into it, with probability `rate` and scales the survivors up by 1 / (1 - rate), so that nothing changes at
+    inference.
     """
     if not training or rate == 0.0:
         return branch
-    survival = torch.empty(branch.shape[0], 1, 1, dtype=branch.dtype, device=branch.device).bernoulli_(1.0 - rate)
+    count = len(branch if documents is None else documents.real)
+    survival = torch.empty(count, 1, 1, dtype=branch.dtype, device=branch.device).bernoulli_(1.0 - rate)
+    if documents is not None:
+        survival = documents.join(survival.expand(*documents.real.shape, 1))
     return branch * survival / (1.0 - rate)
 
 
@@ -438,33 +455,37 @@ def prepare_cache(past_key_values: Cache, config: GMLPConfig) -> Cache:
     return past_key_values
 
 
-def refuse_packing(kwargs: dict, places: torch.Tensor, attention_mask: torch.Tensor | None):
+def check_places(
+    kwargs: dict, count: int, start: int | torch.Tensor, first: torch.Tensor | None, padding_mask: torch.Tensor | None
+):
     """
     Args:
-        kwargs: Of a forward pass. What describes packed sequences is taken out.
-        places: [B, m] or [1, m], the place of each token in its sequence.
-        attention_mask: [B, m], 0 where the place does not matter.
+        kwargs: Of a forward pass with a cache. What tells of packing is taken out.
+        count: Tokens given, m.
+        start: Tokens in the cache.
+        first: [B], the place of each sequence's first token.
+        padding_mask: [B, m], 0 where the place does not matter.
 
     Raises:
-        ValueError: If several sequences are packed into a row, or tokens have other places than these.
+        ValueError: If documents are packed, or tokens are to have other places than those behind the cache.
     """
-    refusal = (
-        "A spatial projection reads a row as one sequence from its first token on, and {} would have it mix or move "
-        "sequences. Give each sequence a row of its own, with padding and an `attention_mask`."
-    )
-    for name in ("seq_idx", "cu_seq_lens_q", "cu_seq_lens_k", "cu_seqlens", "max_length_q", "max_length_k"):
-        if kwargs.pop(name, None) is not None:
-            raise ValueError(refusal.format(f"packing by `{name}`"))
+    names = ("seq_idx", "cu_seq_lens_q", "cu_seq_lens_k", "cu_seqlens")
+    wrong = any([kwargs.pop(name, None) is not None for name in names])
+    for name in ("max_length_q", "max_length_k"):
+        kwargs.pop(name, None)
     position_ids = kwargs.pop("position_ids", None)
-    if position_ids is None:
-        return
-    differs = torch.tensor(True)
-    if position_ids.shape[-1] == places.shape[-1]:
-        differs = position_ids.to(places.device) != places
-        if attention_mask is not None:
-            differs = differs & (attention_mask != 0)
-    if bool(differs.any()):
-        raise ValueError(refusal.format("`position_ids` that do not count its tokens from 0"))
+    if position_ids is not None and not wrong:
+        places = torch.arange(count, device=position_ids.device)[None] + start
+        if first is not None:
+            places = places - first[:, None].to(position_ids.device)
+        wrong = position_ids.shape[-1] != count or bool(
+            ((position_ids != places) & (True if padding_mask is None else padding_mask.to(places.device) != 0)).any()
+        )
+    if wrong:
+        raise ValueError(
+            "With a cache, each row is one text, whose tokens are counted from 0: give no other `position_ids`, and "
+            "pack no documents into a row. Without one (`use_cache=False`), documents may be packed."
+        )
 
 
 def check_length(config: GMLPBaseConfig, length: int):
@@ -515,24 +536,28 @@ class GMLPModel(GMLPPreTrainedModel):
         past_key_values: Cache | None = None,
         use_cache: bool | None = None,
         **kwargs: Unpack[TransformersKwargs],
-    ) -> BaseModelOutputWithPoolingAndCrossAttentions:
+    ) -> TextModelOutput:
         r"""
         Args:
-            input_ids: [B, m], with m <= n.
+            input_ids: [B, m], with m <= n, or with packed documents of at most n tokens.
             attention_mask: [B, m], 1 for tokens and 0 for padding, on either side: rows and columns of W are counted
                 from a sequence's first token. With `past_key_values` [B, t], for the tokens in it too.
             token_type_ids: [B, m], the segment of each token; all 0 by default.
             inputs_embeds: [B, m, D], in place of `input_ids`.
             past_key_values: What a causal model remembers of tokens before these, which it is then not given again.
             use_cache: Whether to make a cache if there is none; off by default.
+            position_ids, seq_idx, cu_seq_lens_q (in `kwargs`): Where documents begin that are packed into rows, as in
+                `packed_documents`. Each then gives what it gives in a row of its own.
 
         Returns:
-            `last_hidden_state` [B, m, D], `pooler_output` [B, D] and `past_key_values`, if there is a cache.
+            `last_hidden_state` [B, m, D], `pooler_output` [B, D] and `past_key_values`, if there is a cache. With k
+            packed documents of at most l tokens `pooler_output` is [k, D], each of `attentions` is [k, 1, l, l], and
+            `documents` says where they stand.
 
         Raises:
             ValueError: If both or neither of `input_ids` and `inputs_embeds` are given, if the sequence, with what is
-                in the cache, is longer than n, if the mask is not of its shape, if the model cannot use the cache, or
-                if sequences are packed.
+                in the cache, is longer than n, if the mask is not of its shape, if the model cannot use the cache, if
+                documents are packed and there is a cache, or if `position_ids` do not count from 0.
         """
         if (input_ids is None) == (inputs_embeds is None):
             raise ValueError("Give the model either `input_ids` or `inputs_embeds`, and not both.")
@@ -552,13 +577,7 @@ class GMLPModel(GMLPPreTrainedModel):
             room = past_key_values.get_max_length() if past_key_values.is_compileable else None
         shape = (input_ids if inputs_embeds is None else inputs_embeds).shape[:2]
         device = (input_ids if inputs_embeds is None else inputs_embeds).device
-        length = shape[1] + start if room is None else room
-        if length > self.config.max_position_embeddings:
-            raise ValueError(
-                f"The sequences have {length} tokens and the model takes up to {self.config.max_position_embeddings} "
-                f"(`config.max_position_embeddings`). Truncate them, or grow the model with "
-                f"`model.resize_position_embeddings({length})` and train it on."
-            )
+        longest = length = shape[1] + start if room is None else room
         if attention_mask is not None and room is not None and attention_mask.shape != (shape[0], room):
             # Not of the size of the static cache, as `generate` makes it: then it must cover just the tokens so far.
             length = int(start) + shape[1]
@@ -568,13 +587,33 @@ class GMLPModel(GMLPPreTrainedModel):
                 f"{tuple(attention_mask.shape)}: a spatial projection has no masks between pairs of tokens."
             )
 
-        places = torch.arange(shape[1], device=device)[None] + start
+        documents = None
+        if past_key_values is None:
+            documents = packed_documents(kwargs, shape, attention_mask, device)
+            longest = length if documents is None else documents.real.shape[1]
+        if longest > self.config.max_position_embeddings:
+            raise ValueError(
+                f"The sequences have {longest} tokens and the model takes up to {self.config.max_position_embeddings} "
+                f"(`config.max_position_embeddings`). Truncate them, or grow the model with "
+                f"`model.resize_position_embeddings({longest})` and train it on."
+            )
+
         padding_mask = first = moved = None
-        if attention_mask is not None:
+        if documents is not None:
+            # One row of all tokens. The channel projections need no padding, and W sees a row for each document.
+            if attention_mask is not None:
+                padding_mask = documents.gather(attention_mask.to(device))
+            input_ids, token_type_ids, inputs_embeds = (
+                None if x is None else documents.gather(x) for x in (input_ids, token_type_ids, inputs_embeds)
+            )
+            attention_mask = documents.real if padding_mask is None else documents.split(padding_mask)
+        elif attention_mask is not None:
+            places = torch.arange(shape[1], device=device)[None] + start
             attention_mask = F.pad(attention_mask.to(device), (0, 0 if room is None else room - length))
             first = first_places(attention_mask)
             padding_mask = attention_mask.gather(1, places.expand(shape))
-        refuse_packing(kwargs, places if first is None else places - first[:, None], padding_mask)
+        if past_key_values is not None:
+            check_places(kwargs, shape[1], start, first, padding_mask)
         records = any(
             kwargs.get(name, getattr(self.config, name, False))
             for name in ("output_hidden_states", "output_attentions")
@@ -596,8 +635,8 @@ class GMLPModel(GMLPPreTrainedModel):
             # One that lets tokens see each other both ways, unless `config.is_causal`.
             pair_mask = create_causal_mask(
                 config=self.config,
-                inputs_embeds=hidden_states,
-                attention_mask=attention_mask if hides else None,
+                inputs_embeds=hidden_states if documents is None else documents.split(hidden_states),
+                attention_mask=attention_mask if hides else None if documents is None else documents.real,
                 past_key_values=past_key_values,
             )
         outputs = self.apply_layers(
@@ -606,17 +645,28 @@ class GMLPModel(GMLPPreTrainedModel):
             pair_mask,
             first,
             past_key_values=past_key_values,
+            documents=documents,
             **kwargs | {"return_dict": True},
         )
         hidden_states, pooled = outputs.last_hidden_state, None
         if self.pooler is not None:
-            pooled = self.pooler(pool_tokens(hidden_states, padding_mask, self.config.pooling, self.config.is_causal))
-        return BaseModelOutputWithPoolingAndCrossAttentions(
-            last_hidden_state=hidden_states if moved is None else shift(hidden_states, -moved),
+            tokens, mask = hidden_states, padding_mask
+            if documents is not None:
+                tokens, mask = documents.split(tokens), attention_mask
+            pooled = self.pooler(pool_tokens(tokens, mask, self.config.pooling, self.config.is_causal))
+        all_hidden_states = outputs.hidden_states
+        if moved is not None:
+            hidden_states = shift(hidden_states, -moved)
+        if documents is not None:
+            hidden_states = documents.scatter(hidden_states, shape)
+            all_hidden_states = all_hidden_states and tuple(documents.scatter(x, shape) for x in all_hidden_states)
+        return TextModelOutput(
+            last_hidden_state=hidden_states,
             pooler_output=pooled,
             past_key_values=past_key_values,
-            hidden_states=outputs.hidden_states,
+            hidden_states=all_hidden_states,
             attentions=outputs.attentions,
+            documents=documents,
         )
 
     @capture_outputs
@@ -627,12 +677,19 @@ class GMLPModel(GMLPPreTrainedModel):
         attention_mask: torch.Tensor | None,
         first: torch.Tensor | None,
         past_key_values: Cache | None = None,
+        documents: Documents | None = None,
         **kwargs: Unpack[TransformersKwargs],
     ) -> BaseModelOutputWithPoolingAndCrossAttentions:
         """All blocks and the final LayerNorm; arguments as in `naive_gating`."""
         for layer in self.layers:
             hidden_states = layer(
-                hidden_states, padding_mask, attention_mask, first, past_key_values=past_key_values, **kwargs
+                hidden_states,
+                padding_mask,
+                attention_mask,
+                first,
+                past_key_values=past_key_values,
+                documents=documents,
+                **kwargs,
             )
         return BaseModelOutputWithPoolingAndCrossAttentions(last_hidden_state=self.norm(hidden_states))
 

@@ -19,7 +19,7 @@ from transformers import PreTrainedConfig
 from transformers import initialization as init
 from transformers.cache_utils import Cache
 
-from .heads import shift
+from .heads import Documents, shift
 
 
 class SpatialGating(NamedTuple):
@@ -212,6 +212,7 @@ class SpatialGatingUnit(nn.Module):
         padding_mask: torch.Tensor | None = None,
         first: torch.Tensor | None = None,
         past_key_values: Cache | None = None,
+        documents: Documents | None = None,
     ) -> torch.Tensor:
         """
         Args:
@@ -220,6 +221,7 @@ class SpatialGatingUnit(nn.Module):
             padding_mask: [B, m], 1 for tokens and 0 for padding, which is then hidden from all tokens.
             first: [B], as in `SpatialProjection`.
             past_key_values: Holds v of earlier tokens, and takes that of these.
+            documents: Where documents stand that share the one row of this batch.
 
         Returns:
             s(Z), [B, m, E], where E is d_ffn / 2 after a split and d_ffn without one.
@@ -240,7 +242,10 @@ class SpatialGatingUnit(nn.Module):
             start = past_key_values.get_seq_length(self.layer_idx) - u.shape[1]
             if not isinstance(start, int):
                 start = start + torch.arange(u.shape[1], device=u.device)
-        f = self.proj(v, self.config.is_causal, start, first)
+        if documents is None:
+            f = self.proj(v, self.config.is_causal, start, first)
+        else:
+            f = documents.join(self.proj(documents.split(v), self.config.is_causal))
         if attention_output is not None:
             f = f + attention_output
         return gating.combine(u, f)

@@ -17,7 +17,6 @@ from torch.utils.flop_counter import FlopCounterMode
 from transformers import (
     AutoModel,
     AutoModelForCausalLM,
-    DataCollatorWithFlattening,
     DynamicCache,
     PreTrainedTokenizerFast,
     StaticCache,
@@ -556,30 +555,6 @@ def test_zeros_in_the_middle_of_a_mask(causal_model, random_ids, toeplitz, atten
     torch.compiler.reset()
     compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
     torch.testing.assert_close(compiled(ids, mask).logits, logits)
-
-
-@pytest.mark.parametrize(
-    "packing",
-    [
-        {"position_ids": torch.tensor([[0, 1, 2, 0, 1, 2, 3]])},
-        {"position_ids": torch.arange(7)[None], "seq_idx": torch.tensor([[0, 0, 0, 1, 1, 1, 1]])},
-        {"cu_seq_lens_q": torch.tensor([0, 3, 7]), "cu_seq_lens_k": torch.tensor([0, 3, 7])},
-        {"position_ids": torch.arange(3, 10)[None]},
-    ],
-)
-@pytest.mark.parametrize("is_causal", [False, True])
-def test_packed_sequences_are_refused(text_config, random_ids, is_causal, packing):
-    for model_class in (GMLPModel, GMLPForMaskedLM, GMLPForTokenClassification, GMLPForCausalLM):
-        model = model_class(text_config(is_causal=is_causal))
-        with pytest.raises(ValueError, match="would have it mix or move sequences.*a row of its own"):
-            model(random_ids(1, 7), **packing)
-
-
-def test_what_packs_documents_is_refused(causal_model, random_ids):
-    documents = [{"input_ids": random_ids(length).tolist()} for length in (3, 4)]
-    batch = DataCollatorWithFlattening(return_tensors="pt")(documents)
-    with pytest.raises(ValueError, match="a row of its own"):
-        causal_model()(**batch)
 
 
 @torch.no_grad()
