@@ -17,6 +17,7 @@ from hf_gmlp.training.arguments import CLMArguments, ModelArguments, RunArgument
 from hf_gmlp.training.metrics import CausalLanguageModelMetrics, next_token_losses
 from hf_gmlp.training.models import (
     check_causal,
+    check_packing,
     check_pretraining,
     check_vocabulary,
     load_config,
@@ -84,6 +85,8 @@ def main():
     # Trainer.
     model = load_model(AutoModelForCausalLM, model_args, config, tokenizer, train=training_args.do_train)
     check_causal(model)
+    if data_args.separate_documents:
+        check_packing(model, "--separate_documents")
     training_args.batch_eval_metrics = True
     # The collator makes all that the model takes.
     training_args.remove_unused_columns = False
@@ -93,7 +96,7 @@ def main():
         train_dataset=train_dataset,
         eval_dataset=eval_dataset,
         processing_class=tokenizer,
-        data_collator=CausalCollator(tokenizer),
+        data_collator=CausalCollator(tokenizer, data_args.separate_documents),
         compute_metrics=CausalLanguageModelMetrics(num_bytes),
         preprocess_logits_for_metrics=next_token_losses,
         metric_names=("perplexity", "accuracy", "bits_per_byte"),

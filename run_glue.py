@@ -18,9 +18,10 @@ from transformers import AutoModelForSequenceClassification, DataCollatorWithPad
 from hf_gmlp import errors
 from hf_gmlp.data.classification import find_task, load_sentences, texts, tokenize
 from hf_gmlp.data.labels import ONE_CLASS, Labels, draw_classifier, set_labels, trained_labels
+from hf_gmlp.data.packing import PackingCollator
 from hf_gmlp.training import glue, series
 from hf_gmlp.training.arguments import GlueArguments, RunArguments, SentenceModelArguments, data_access, parse_arguments
-from hf_gmlp.training.models import check_vocabulary, load_config, load_model, load_tokenizer
+from hf_gmlp.training.models import check_packing, check_vocabulary, load_config, load_model, load_tokenizer
 from hf_gmlp.training.trainer import GMLPTrainer, start_run
 
 logger = logging.getLogger(__name__)
@@ -117,6 +118,8 @@ def run(args, checkpoint, model_args, data_args, config, tokenizer, datasets, me
         train=args.do_train,
         new_classifier=new_classifier,
     )
+    if data_args.packing:
+        check_packing(model, "--packing")
     if new_classifier:
         draw_classifier(model)
     trainer = GMLPTrainer(
@@ -126,6 +129,7 @@ def run(args, checkpoint, model_args, data_args, config, tokenizer, datasets, me
         eval_dataset=glue.validation_sets(datasets),
         processing_class=tokenizer,
         data_collator=DataCollatorWithPadding(tokenizer),
+        train_collator=PackingCollator(tokenizer) if data_args.packing else None,
         compute_metrics=glue.classification_metrics(metrics, config),
         metric_names=tuple(key.removeprefix("eval_") for key in glue.metric_keys(metrics, datasets)),
         in_series=series.is_series(data_args),

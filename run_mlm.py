@@ -14,7 +14,7 @@ from hf_gmlp.data.masking import MaskedOnce, MaskingCollator
 from hf_gmlp.data.text import load_texts, tokenize
 from hf_gmlp.training.arguments import MLMArguments, ModelArguments, RunArguments, data_access, parse_arguments
 from hf_gmlp.training.metrics import MaskedLanguageModelMetrics, token_losses
-from hf_gmlp.training.models import check_vocabulary, load_config, load_model, load_tokenizer
+from hf_gmlp.training.models import check_packing, check_vocabulary, load_config, load_model, load_tokenizer
 from hf_gmlp.training.trainer import GMLPTrainer, start_run
 
 
@@ -40,7 +40,13 @@ def main():
     tokenizer = load_tokenizer(model_args, training_args, words, max_length=max_seq_length)
     if model_args.model_name_or_path is not None:
         check_vocabulary(config, tokenizer, model_args.model_name_or_path)
-    collator = MaskingCollator(tokenizer, data_args.mlm_probability, data_args.whole_word_mask, training_args.seed)
+    collator = MaskingCollator(
+        tokenizer,
+        data_args.mlm_probability,
+        data_args.whole_word_mask,
+        training_args.seed,
+        data_args.separate_documents,
+    )
     with training_args.main_process_first(desc="tokenizing"):
         train_dataset, eval_dataset = tokenize(
             texts,
@@ -61,8 +67,11 @@ def main():
     training_args.batch_eval_metrics = True
     # The collator needs columns that the model does not take.
     training_args.remove_unused_columns = False
+    model = load_model(AutoModelForMaskedLM, model_args, config, tokenizer, train=training_args.do_train)
+    if data_args.separate_documents:
+        check_packing(model, "--separate_documents")
     trainer = GMLPTrainer(
-        model=load_model(AutoModelForMaskedLM, model_args, config, tokenizer, train=training_args.do_train),
+        model=model,
         args=training_args,
         train_dataset=train_dataset,
         eval_dataset=masked,

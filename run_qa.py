@@ -15,10 +15,11 @@ import logging
 from transformers import AutoModelForQuestionAnswering, DataCollatorWithPadding, set_seed
 
 from hf_gmlp import errors
+from hf_gmlp.data.packing import PackingCollator
 from hf_gmlp.data.qa import DECODING_COLUMNS, check_tokenizer, load_questions, window_dataset
 from hf_gmlp.training import series
 from hf_gmlp.training.arguments import ModelArguments, QAArguments, RunArguments, data_access, parse_arguments
-from hf_gmlp.training.models import load_config, load_model, load_tokenizer
+from hf_gmlp.training.models import check_packing, load_config, load_model, load_tokenizer
 from hf_gmlp.training.qa import AnswerMetrics
 from hf_gmlp.training.trainer import GMLPTrainer, start_run
 
@@ -98,13 +99,17 @@ def run(args, checkpoint, model_args, data_args, config, tokenizer, inputs, answ
     # The new head is drawn with the seed of the run.
     set_seed(args.seed)
     config = copy.deepcopy(config)
+    model = load_model(AutoModelForQuestionAnswering, model_args, config, tokenizer, train=args.do_train)
+    if data_args.packing:
+        check_packing(model, "--packing")
     trainer = GMLPTrainer(
-        model=load_model(AutoModelForQuestionAnswering, model_args, config, tokenizer, train=args.do_train),
+        model=model,
         args=args,
         train_dataset=inputs.get("train"),
         eval_dataset=inputs.get("validation"),
         processing_class=tokenizer,
         data_collator=collator,
+        train_collator=PackingCollator(tokenizer) if data_args.packing else None,
         compute_metrics=answers.get("validation"),
         metric_names=answers["validation"].names() if "validation" in answers else None,
         in_series=series.is_series(data_args),

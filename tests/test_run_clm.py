@@ -1,6 +1,7 @@
 """run_clm.py as a user calls it: in this process where one run is enough, else in processes of its own."""
 
 import io
+import itertools
 import json
 import math
 import os
@@ -150,6 +151,34 @@ def test_bits_per_byte_of_a_trained_tokenizer_count_the_bytes_of_the_text(folder
     assert results["eval_bits_per_byte"] == pytest.approx(nats / math.log(2) / len(text.encode()), rel=1e-5)
     generate = pipeline("text-generation", model=str(out), tokenizer=str(out))
     assert generate("The if", max_new_tokens=5)[0]["generated_text"].startswith("The if")
+
+
+def test_documents_apart(folder, models, training):
+    """The loss is that of the pieces between end-of-text tokens, each by itself, its end predicted too."""
+    rows = [{"text": text} for text in ("one two", "a b c d e f", "Äh", "and so on and so forth to the end of the row")]
+    path = folder / "short.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows * 9), encoding="utf-8")
+    files = ["--train_file", path, "--validation_file", path, "--byte_level", "--separate_documents"]
+    results = run(*models["amlp"], *training, *files, "--output_dir", folder / "apart")
+    model, tokenizer = (
+        auto.from_pretrained(folder / "apart") for auto in (AutoModelForCausalLM, AutoTokenizer)
+    )  # fmt: skip
+    end = tokenizer.eos_token_id
+    tokens = [
+        token for row in rows * 9 for token in (end, *tokenizer(row["text"], add_special_tokens=False)["input_ids"])
+    ]
+    total = 0.0
+    for start in range(0, len(tokens) - 1, 63):
+        block = tokens[start : start + 64]
+        borders = [0, *(place for place, token in enumerate(block) if token == end and place), len(block)]
+        for begin, stop in itertools.pairwise(borders):
+            with torch.no_grad():
+                scores = model(input_ids=torch.tensor([block[begin:stop]])).logits[0].double().log_softmax(-1)
+            following = block[begin + 1 : stop + 1]
+            total -= sum(scores[place, token].item() for place, token in enumerate(following))
+    assert results["eval_loss"] == pytest.approx(total / (len(tokens) - 1), abs=1e-4)
+    with pytest.raises(InputError, match=r"--separate_documents is for gMLPs and aMLPs: in a GPT2LMHeadModel"):
+        run(*models["gpt2"], *training, *files, "--output_dir", folder / "mixed")
 
 
 def test_card_says_what_was_done(folder, models, training):

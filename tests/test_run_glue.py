@@ -28,7 +28,7 @@ from transformers import (
 )
 
 import run_glue
-from hf_gmlp import GMLPConfig, GMLPForMaskedLM
+from hf_gmlp import GMLPConfig, GMLPForMaskedLM, GMLPModel
 from hf_gmlp.data.tokenizer import train_tokenizer
 from hf_gmlp.errors import InputError
 from hf_gmlp.training.trainer import GMLPTrainer
@@ -237,6 +237,38 @@ def test_same_weights_as_transformers_own_trainer(folder, run):
     ours = AutoModelForSequenceClassification.from_pretrained(folder / "ours").state_dict()
     for name, weight in model.state_dict().items():
         torch.testing.assert_close(ours[name], weight, rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("pooling", ["cls", "mean"])
+def test_packing_trains_the_same_weights_without_padding(folder, run, monkeypatch, pooling):
+    shapes = []
+    forward = GMLPModel.forward
+    monkeypatch.setattr(GMLPModel, "forward", lambda self, ids, *args, **kwargs: (
+        shapes.append(tuple(ids.shape)) or forward(self, ids, *args, **kwargs)
+    ))  # fmt: skip
+    flags = ("--model_name_or_path", "gmlp", "--config_overrides", f"pooling={pooling}", "--train_file", "train.jsonl",
+             "--validation_file", "validation.jsonl", "--do_train", "--do_eval", "--max_train_samples", 80,
+             "--learning_rate", 3e-3, "--num_train_epochs", 1, "--gradient_accumulation_steps", 2)  # fmt: skip
+    padded = run(*flags, "--output_dir", f"padded-{pooling}")
+    assert any(shape[0] > 1 for shape in shapes)
+    shapes.clear()
+    packed = run(*flags, "--packing", "--output_dir", f"packed-{pooling}")
+    assert sum(shape[0] == 1 for shape in shapes) == 10
+    assert packed["eval_accuracy"] == padded["eval_accuracy"]
+    weights = [
+        AutoModelForSequenceClassification.from_pretrained(folder / f"{name}-{pooling}").state_dict()
+        for name in ("padded", "packed")
+    ]
+    for name, weight in weights[0].items():
+        torch.testing.assert_close(weights[1][name], weight, rtol=0, atol=1e-5)
+
+
+def test_packing_of_what_would_mix_is_refused(run):
+    flags = ("--train_file", "train.jsonl", "--do_train", "--packing", "--output_dir", "mixed")
+    with pytest.raises(InputError, match=r"--packing is for gMLPs and aMLPs: in a BertForSequenceClassification"):
+        run("--model_name_or_path", "bert", *flags)
+    with pytest.raises(InputError, match="--packing leaves no padding"):
+        run("--model_name_or_path", "gmlp", *flags, "--pad_to_max_length")
 
 
 def test_labels_of_one_s_own_there_and_back(folder, run):

@@ -110,6 +110,18 @@ def test_finished_run_is_not_written_over(finished, flags):
     assert "Traceback" not in process.stderr and (folder / "model.safetensors").stat().st_mtime_ns == before
 
 
+def test_documents_apart(finished, tmp_path, flags):
+    """A document does not see its neighbors, so that the result is another one, and streams do the same."""
+    results = []
+    for more in ([], ["--streaming"]):
+        process = run_mlm(*flags, "--separate_documents", *more, "--output_dir", tmp_path / f"out{len(more)}")
+        assert process.returncode == 0, process.stderr
+        results.append(json.loads((tmp_path / f"out{len(more)}" / "all_results.json").read_text()))
+    before = json.loads((finished[0] / "all_results.json").read_text())
+    assert results[0]["eval_predicted_tokens"] == before["eval_predicted_tokens"]
+    assert results[0]["eval_perplexity"] != before["eval_perplexity"]
+
+
 def test_streaming_and_lines(tmp_path, flags):
     process = run_mlm(*flags, "--max_steps", 2, "--streaming", "--line_by_line", "--max_eval_samples", 20,
                       "--output_dir", tmp_path / "out")  # fmt: skip

@@ -228,6 +228,29 @@ def test_several_seeds_report_medians_and_finished_ones_are_kept(finished, data,
     assert json.loads((tmp_path / "seed-2" / "all_results.json").read_text())["eval_f1"] == results[1]["eval_f1"]
 
 
+def test_packing_trains_the_same_weights(data, tmp_path, monkeypatch):
+    """As windows one by one, of which the batch is the sum: in a padded batch, padding takes part in the softmax."""
+    flags = (RECIPES / "finetune-squad-v1.yaml", RECIPES / "smoke-finetune.yaml", "--train_file", data["v1_train"],
+             "--validation_file", data["v1_validation"], "--max_steps", 4)  # fmt: skip
+    with pytest.raises(InputError, match="--packing trains without padding, which this model sees"):
+        run(monkeypatch, *flags, "--output_dir", tmp_path / "refused", "--packing")
+    overrides = "mask_padding=true,hidden_dropout_prob=0,attention_probs_dropout_prob=0"
+    flags = (*flags, "--config_overrides", overrides)
+    results = [
+        run(monkeypatch, *flags, "--output_dir", tmp_path / name, *packing)
+        for name, packing in (
+            ("single", ("--per_device_train_batch_size", 1, "--pad_to_max_length", "false")),
+            ("packed", ("--packing",)),
+        )
+    ]
+    assert results[0]["eval_f1"] == results[1]["eval_f1"]
+    models = [AutoModelForQuestionAnswering.from_pretrained(tmp_path / name) for name in ("single", "packed")]
+    for name, weight in models[0].state_dict().items():
+        # A softmax over places does not change with a bias, whose gradient is rounding alone.
+        if name != "qa_outputs.bias":
+            torch.testing.assert_close(models[1].state_dict()[name], weight, rtol=0, atol=1e-5)
+
+
 def test_bad_input_is_refused_before_any_work(finished, data, tmp_path, monkeypatch):
     folder, _ = finished
     tiny = ["--config_name", "gmlp-18l", "--train_file", data["v1_train"], "--do_train"]

@@ -10,6 +10,7 @@ from transformers import PreTrainedTokenizerBase
 from ..errors import InputError
 from .files import COMPRESSIONS, FILE_KINDS, check_file
 from .masking import pad_rows
+from .packing import restarting_positions
 from .text import end_of_text
 from .tokenizer import FIRST_BYTE
 
@@ -18,9 +19,14 @@ class CausalCollator:
     """
     Blocks as a batch whose labels are its tokens: a causal language model moves them by one itself. Nothing predicts
     the first, so that it is no label; shorter blocks are padded on the right.
+
+    Args:
+        separate_documents: Also give "position_ids" that restart at each end-of-text token, and "shift_labels", with
+            which the last token of a document still predicts that it ends.
     """
 
-    def __init__(self, tokenizer: PreTrainedTokenizerBase):
+    def __init__(self, tokenizer: PreTrainedTokenizerBase, separate_documents: bool = False):
+        self.border = end_of_text(tokenizer) if separate_documents else None
         pad = tokenizer.pad_token_id
         # GPT-2's tokenizer has no padding token. Any will do: it is hidden by the mask, and no label.
         self.pad_token_id = end_of_text(tokenizer) if pad is None else pad
@@ -28,7 +34,13 @@ class CausalCollator:
     def __call__(self, examples: list[dict]) -> dict[str, torch.Tensor]:
         blocks = [example["input_ids"] for example in examples]
         rows = [{"input_ids": ids, "labels": np.concatenate([[-100], ids[1:]])} for ids in blocks]
-        return pad_rows(rows, self.pad_token_id)
+        if self.border is not None:
+            for row in rows:
+                row["position_ids"] = restarting_positions(row["input_ids"] == self.border)
+        batch = pad_rows(rows, self.pad_token_id)
+        if self.border is not None:
+            batch["shift_labels"] = torch.nn.functional.pad(batch["labels"][:, 1:], (0, 1), value=-100)
+        return batch
 
 
 class ByteBlocks(torch.utils.data.Dataset):

@@ -12,6 +12,7 @@ from datasets import Dataset
 from transformers import DataCollatorForLanguageModeling, PreTrainedTokenizerBase
 
 from ..errors import InputError
+from .packing import restarting_positions
 
 Row = dict[str, np.ndarray]
 
@@ -26,6 +27,7 @@ class MaskingCollator:
         mlm_probability: The share of tokens to be predicted.
         whole_word_mask: Needs examples with a column "offset_mapping".
         seed: Where the masks are drawn from.
+        separate_documents: Also give "position_ids" that restart behind each [SEP].
 
     Examples have "input_ids"; those with "labels", which are from `MaskedOnce`, are only padded.
 
@@ -42,6 +44,7 @@ class MaskingCollator:
         mlm_probability: float = 0.15,
         whole_word_mask: bool = False,
         seed: int = 0,
+        separate_documents: bool = False,
     ):
         needed = ("cls", "sep", "mask", "pad")
         missing = [f"[{name.upper()}]" for name in needed if getattr(tokenizer, f"{name}_token_id") is None]
@@ -53,6 +56,7 @@ class MaskingCollator:
         self.pad_token_id = tokenizer.pad_token_id
         self.special = [token for token in tokenizer.all_special_ids if token != tokenizer.unk_token_id]
         self.seed = seed
+        self.sep_token_id = tokenizer.sep_token_id if separate_documents else None
         self.masking = DataCollatorForLanguageModeling(
             tokenizer,
             mlm_probability=mlm_probability,
@@ -80,7 +84,10 @@ class MaskingCollator:
             special_tokens_mask=np.isin(ids, self.special),
             offset_mapping=np.array([example["offset_mapping"]]) if self.masking.whole_word_mask else None,
         )
-        return {"input_ids": inputs[0], "labels": labels[0]}
+        row = {"input_ids": inputs[0], "labels": labels[0]}
+        if self.sep_token_id is not None:
+            row["position_ids"] = restarting_positions(np.roll(ids[0] == self.sep_token_id, 1))
+        return row
 
     def __call__(self, examples: list[dict]) -> dict[str, torch.Tensor]:
         epoch = int(self._epoch)
@@ -116,15 +123,17 @@ class MaskedOnce(torch.utils.data.Dataset):
 
 def pad_rows(rows: list[Row], pad_token_id: int) -> dict[str, torch.Tensor]:
     """
-    A batch of rows with "input_ids" and "labels", padded on the right to the longest.
+    A batch of rows with "input_ids", "labels" and perhaps "position_ids", padded on the right to the longest.
 
     Returns:
-        "input_ids" and "labels" [batch, m], -100 at the padding, and, if the rows differ in length, "attention_mask".
+        These, [batch, m], labels of -100 at the padding, and, if the rows differ in length, "attention_mask".
     """
     lengths = torch.tensor([len(row["input_ids"]) for row in rows])
     mask = torch.arange(int(lengths.max())) < lengths[:, None]  # [batch, m]
     batch = {}
-    for key, value in {"input_ids": pad_token_id, "labels": -100}.items():
+    for key, value in {"input_ids": pad_token_id, "labels": -100, "position_ids": 0}.items():
+        if key not in rows[0]:
+            continue
         batch[key] = torch.full(mask.shape, value)
         batch[key][mask] = torch.from_numpy(np.concatenate([row[key] for row in rows]).astype(np.int64))
     return batch if mask.all() else batch | {"attention_mask": mask.long()}

@@ -287,6 +287,8 @@ class GMLPPreTrainedModel(PreTrainedModel):
     _supports_flash_attn = True
     _supports_flex_attn = True
     _can_compile_fullgraph = True
+    # Read by the training scripts: whether documents that share a row do not see each other.
+    packs_documents = True
     _can_record_outputs = {"hidden_states": GMLPBlock, "attentions": GMLPTinyAttention}
 
     def __init__(self, config: GMLPBaseConfig, *inputs, **kwargs):

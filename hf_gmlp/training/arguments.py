@@ -249,6 +249,9 @@ class TextArguments(DataArguments):
     """Which text to train a language model on."""
 
     text_column: str = flag("The column with the text.", "text")
+    separate_documents: bool = flag(
+        "Documents that share a sequence do not see each other (gMLP and aMLP only).", False
+    )
     validation_split_percentage: int = flag(
         "Share of the training documents held out if there are no validation data.",
         5,
@@ -336,6 +339,10 @@ def _sequence_length(flag: str, length: int | None, config: PreTrainedConfig, de
 class SeriesArguments(DataArguments):
     """Data that one call may train on several times."""
 
+    packing: bool = flag(
+        "Train without padding: the samples of a batch share one row and do not see each other (gMLP and aMLP only).",
+        False,
+    )
     seeds: list[int] | None = flag("Train once with each of these seeds, and report median and spread.")
     sweep_batch_sizes: list[int] | None = flag("Train with each of these global batch sizes, and report the best.")
     sweep_learning_rates: list[float] | None = flag("Train with each of these learning rates, and report the best.")
@@ -381,6 +388,8 @@ class GlueArguments(SeriesArguments):
 
     def __post_init__(self):
         super().__post_init__()
+        if self.packing and self.pad_to_max_length:
+            raise ValueError("--packing leaves no padding: give it or --pad_to_max_length, and not both.")
         names = self.text_column_names or []
         if len(names) > 2 and self.text_column_delimiter is None:
             raise ValueError(

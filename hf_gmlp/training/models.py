@@ -230,6 +230,20 @@ def check_pretraining(config: PreTrainedConfig, name: str, do_train: bool):
 
 
 @torch.no_grad()
+def check_packing(model: PreTrainedModel, flag: str):
+    """
+    Raises:
+        InputError: If documents that share a row would mix in this model, or if it would be trained without the padding
+            that it sees otherwise.
+    """
+    if not getattr(model, "packs_documents", False):
+        raise InputError(f"{flag} is for gMLPs and aMLPs: in a {type(model).__name__}, what shares a row would mix.")
+    if flag == "--packing" and not model.config.mask_padding:
+        raise InputError(
+            "--packing trains without padding, which this model sees: add --config_overrides mask_padding=true."
+        )
+
+
 def check_causal(model: PreTrainedModel):
     """
     Raises:

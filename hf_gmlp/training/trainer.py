@@ -61,6 +61,7 @@ class GMLPTrainer(Trainer):
         language: That of the data, for the card.
         in_series: Whether the run is one of several, among which one that diverges is a result too.
         base_model: The checkpoint that the training begins with; the card names it if it is one of the Hub.
+        train_collator: What makes the batches of the training, if it is not `data_collator`.
         hyperparameters: What the card says beyond Trainer's own, such as the augmentation.
 
     Raises:
@@ -77,6 +78,7 @@ class GMLPTrainer(Trainer):
         dataset_id: str | None = None,
         base_model: str | None = None,
         in_series: bool = False,
+        train_collator: Callable | None = None,
         hyperparameters: Mapping[str, object] | None = None,
         **kwargs,
     ):
@@ -97,7 +99,9 @@ class GMLPTrainer(Trainer):
             # The model computes no loss.
             self.model_accepts_loss_kwargs = False
         self.dataset, self.dataset_id, self.license, self.language = dataset, dataset_id, license, language
-        self.in_series = in_series
+        self.in_series, self.train_collator = in_series, train_collator
+        if train_collator is not None and self.args.n_gpu > 1:
+            raise InputError("A packed batch is one row, which cannot be shared out: use `accelerate launch`.")
         self.base_model = None if base_model is None or Path(base_model).exists() else base_model
         self.hyperparameters = dict(hyperparameters or {})
         self.results: dict[str, float] = {}
@@ -144,12 +148,14 @@ class GMLPTrainer(Trainer):
         return {"training_rows": {"number": len(rows), "contents": digest.hexdigest()}}
 
     def _get_dataloader(self, *args, is_training: bool = False, **kwargs) -> DataLoader:
-        drop_last = self.args.dataloader_drop_last
+        drop_last, collator = self.args.dataloader_drop_last, self.data_collator
         self.args.dataloader_drop_last = drop_last and is_training
+        if is_training and self.train_collator is not None:
+            self.data_collator = self.train_collator
         try:
             return super()._get_dataloader(*args, is_training=is_training, **kwargs)
         finally:
-            self.args.dataloader_drop_last = drop_last
+            self.args.dataloader_drop_last, self.data_collator = drop_last, collator
 
     def compute_loss(
         self,
@@ -158,6 +164,8 @@ class GMLPTrainer(Trainer):
         return_outputs: bool = False,
         num_items_in_batch: torch.Tensor | int | None = None,
     ) -> torch.Tensor | tuple[torch.Tensor, Mapping]:
+        # Models that take packed documents divide by it, and a packed batch cannot be cut down to a sample.
+        self.knows_scale |= self.train_collator is not None
         if self.compute_loss_func is None and num_items_in_batch is not None and not self.knows_scale:
             # Trainer tells every model that takes **kwargs the number of labels in the whole batch, and then no longer
             # divides by the accumulation steps. Some models of transformers, BERT among them, ignore the number. One
