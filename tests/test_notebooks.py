@@ -1,0 +1,50 @@
+"""The notebooks of docs/ run from the first cell to the last, and what they claim comes out."""
+
+import re
+from pathlib import Path
+
+import nbformat
+import pytest
+from nbclient import NotebookClient
+
+FOLDER = Path(__file__).parent.parent / "docs/notebooks"
+
+
+def run(name, folder):
+    notebook = nbformat.read(FOLDER / f"{name}.ipynb", as_version=4)
+    NotebookClient(notebook, timeout=900, resources={"metadata": {"path": str(folder)}}).execute()
+    outputs = [output for cell in notebook.cells if cell.cell_type == "code" for output in cell.outputs]
+    return notebook, "".join(output.text for output in outputs if output.output_type == "stream")
+
+
+def number(pattern, text):
+    return float(re.search(pattern, text)[1])
+
+
+@pytest.mark.slow
+def test_text(tmp_path):
+    _, text = run("text", tmp_path)
+    assert number(r"accuracy ([\d.]+);", text) > number(r"alone gives ([\d.]+)", text)
+    assert number(r"\) ([\d.e-]+)\n", text) < 1e-5
+
+
+@pytest.mark.slow
+def test_images(tmp_path):
+    _, text = run("images", tmp_path)
+    assert number(r"accuracy ([\d.]+) on 397", text) > 0.9
+
+
+@pytest.mark.slow
+def test_generation(tmp_path):
+    _, text = run("generation", tmp_path)
+    assert number(r"([\d.]+) bits per byte on", text) < number(r"([\d.]+) bits per byte by", text)
+    assert number(r"\) ([\d.e-]+)\n", text) < 1e-4
+
+
+def test_notebooks_are_saved_with_their_outputs():
+    for path in FOLDER.glob("*.ipynb"):
+        cells = [cell for cell in nbformat.read(path, as_version=4).cells if cell.cell_type == "code"]
+        assert all(cell.execution_count for cell in cells), path
+        assert not any(output.output_type == "error" for cell in cells for output in cell.outputs), path
+        # Nothing of the machine that ran it.
+        assert not re.search(r"/home/|/root/|/tmp/|/work/", path.read_text(encoding="utf-8")), path
