@@ -19,6 +19,8 @@ from PIL import Image
 from transformers import pipeline
 
 IDS = torch.arange(5, 15)[None]
+# Their code is in transformers, and so is what writes their cards, which name no task.
+BASELINES = ("me/bert", "me/vit")
 REMOTE = {"trust_remote_code": True}
 PIXELS = torch.linspace(-1, 1, 3 * 16 * 16).view(1, 3, 16, 16)
 
@@ -42,11 +44,10 @@ def logits(auto_class, name, **options):
 def ask(task, name, question, **options):
     """By the name of a task, and by what the repository says of it."""
     pipe = pipeline(task, model=name, **REMOTE, **options)
-    assert type(pipe.model).__module__.startswith("transformers_modules.")
-    answers = pipe(question)
-    if os.environ.get("HF_HUB_OFFLINE") != "1":
+    if name not in BASELINES:
+        assert type(pipe.model).__module__.startswith("transformers_modules.")
         assert pipeline(model=name, **REMOTE, **options).task == task
-    return answers
+    return pipe(question)
 
 
 def main_branch(job):
@@ -189,8 +190,7 @@ def vit(job):
 
 def checkpoint(job):
     """What a script pushed on its way, from the folder within the repository."""
-    options = {"subfolder": "last-checkpoint", "code_revision": "main"}
-    return type(open_as("AutoModelForCausalLM", "me/clm", **options)).__name__
+    return type(open_as("AutoModelForCausalLM", "me/clm", subfolder="last-checkpoint")).__name__
 
 
 def pushed_again(job):

@@ -3,9 +3,9 @@
 Writes what came of each job, or its traceback, to a file.
 """
 
-import contextlib
 import io
 import json
+import logging
 import sys
 import traceback
 from pathlib import Path
@@ -33,6 +33,7 @@ WORDS = "the a capital of france is paris rome nice dull film sentence to try on
 SIZES = {"vocab_size": 40, "hidden_size": 16, "num_hidden_layers": 2, "intermediate_size": 32}
 IDS = torch.arange(5, 15)[None]
 api = HfApi()
+SAID = io.StringIO()
 
 
 def text_model(model_class=GMLPForMaskedLM, seed=1, **fields):
@@ -112,21 +113,75 @@ def training_rows():
     return [{"input_ids": [2, 5 + i, 6, 3], "labels": i % 2} for i in range(8)]
 
 
-def trainer(folder, model=None, name="me/trained", **fields):
-    """A Trainer of the library, which pushes every checkpoint."""
-    model = model or text_model(GMLPForSequenceClassification, id2label={0: "dull", 1: "nice"})
+def train(folder, model, name, **fields):
+    """With a Trainer of the library, which pushes every checkpoint."""
     args = TrainingArguments(str(folder / name), max_steps=2, save_steps=1, eval_steps=1, eval_strategy="steps",
                              learning_rate=0.01, use_cpu=True, report_to="none", disable_tqdm=True, push_to_hub=True,
-                             hub_model_id=name, hub_strategy="every_save", hub_always_push=True, **fields)  # fmt: skip
+                             hub_model_id=name, hub_always_push=True, **fields)  # fmt: skip
     rows = training_rows()
     trainer = Trainer(model, args, train_dataset=rows, eval_dataset=rows, processing_class=word_tokenizer())
     trainer.train()
     trainer.push_to_hub(dataset="Two words", license="mit", language="en", tags="cats")
-    first = ModelCard.load(name)
-    first.text += "\n## What I think of it\n\nNot much.\n"
-    first.push_to_hub(name)
+    return trainer
+
+
+def trainer(folder):
+    trainer = train(folder, text_model(GMLPForSequenceClassification, id2label={0: "dull", 1: "nice"}), "me/trained")
+    card = ModelCard.load("me/trained")
+    card.text += "\n## What I think of it\n\nNot much.\n"
+    card.push_to_hub("me/trained")
     trainer.push_to_hub(dataset="Three words", license="apache-2.0")
     return {"logits": logits(trainer.model.eval())}
+
+
+def broken(folder):
+    """Cards whose metadata nobody can read: in the repository, and in the output folder."""
+    text_model().push_to_hub("me/broken")
+    train(folder, text_model(GMLPForSequenceClassification), "me/broken-trained")
+    here = folder / "me/broken-here"
+    here.mkdir(parents=True)
+    (here / "README.md").write_bytes(Path(api.hf_hub_download("me/broken", "README.md")).read_bytes())
+    train(folder, text_model(GMLPForSequenceClassification), "me/broken-here", hub_strategy="end")
+    return {"said": SAID.getvalue(), "kept": (here / "_README.md").read_text()}
+
+
+def housekeeping(folder):
+    """What people ask of a Hub besides."""
+    name = api.create_repo("house").repo_id
+    add = [CommitOperationAdd(path, b"1" * size) for path, size in (("a/b/model.bin", 4), ("a/c.txt", 2), ("d.txt", 1))]
+    first = api.create_commit(name, add, commit_message="Three files").oid
+    api.create_branch(name, branch="side")
+    api.create_tag(name, tag="v1", revision="side")
+    api.delete_file("d.txt", name, create_pr=True)
+    api.delete_folder("a", name, revision="side")
+    refs = api.list_repo_refs(name, include_pull_requests=True)
+    found = {
+        "user": api.whoami()["name"],
+        "exists": [api.repo_exists(name), api.repo_exists("me/no"), api.file_exists(name, "d.txt", revision="side/no")],
+        "branches": [ref.name for ref in refs.branches],
+        "tags": [ref.name for ref in refs.tags],
+        "pulls": [ref.ref for ref in refs.pull_requests],
+        "files": sorted(api.list_repo_files(name)),
+        "folder": [one.path for one in api.list_repo_tree(name, "a")],
+        "paths": [
+            [one.path, one.size, one.lfs is not None] for one in api.get_paths_info(name, ["d.txt", "a/b/model.bin"])
+        ],
+    }
+    try:
+        api.create_commit(name, [CommitOperationAdd("e.txt", b"")], commit_message="Late", parent_commit=first[::-1])
+    except HfHubHTTPError as error:
+        found["commits"] = "wrong" if error.response.status_code == 412 else str(error)
+    api.delete_branch(name, branch="side")
+    api.delete_tag(name, tag="v1")
+    refs = api.list_repo_refs(name)
+    found["left"] = [[ref.name for ref in refs.branches], [ref.name for ref in refs.tags]]
+    api.delete_repo(name)
+    assert not api.repo_exists(name)
+    try:
+        HfApi(token=False).create_repo("me/nothing")
+    except HfHubHTTPError as error:
+        found["no token"] = error.response.status_code == 401
+    return found
 
 
 def adapters(folder):
@@ -138,7 +193,7 @@ def adapters(folder):
     expected = logits(adapted)
     adapted.merge_and_unload().push_to_hub("me/merged")
     classifier = get_peft_model(text_model(GMLPForSequenceClassification, num_labels=2), config)
-    trainer(folder, classifier, "me/trained-adapter", load_best_model_at_end=True)
+    train(folder, classifier, "me/trained-adapter", load_best_model_at_end=True)
     return {"logits": expected}
 
 
@@ -181,16 +236,15 @@ def refused(folder):
     return words
 
 
-JOBS = (text, elsewhere, saved, images, trainer, adapters, baselines, tokenizer_first, refused)
+JOBS = (text, elsewhere, saved, images, trainer, adapters, baselines, tokenizer_first, refused, broken, housekeeping)
 
 
 def main(folder: Path, target: Path):
+    logging.getLogger("hf_gmlp").addHandler(logging.StreamHandler(SAID))
     results = {}
     for job in JOBS:
-        warnings = io.StringIO()
         try:
-            with contextlib.redirect_stderr(warnings):
-                results[job.__name__] = job(folder)
+            results[job.__name__] = job(folder)
         except Exception:
             results[job.__name__] = {"error": traceback.format_exc()}
     target.write_text(json.dumps(results), encoding="utf-8")

@@ -261,13 +261,11 @@ class Handler(BaseHTTPRequestHandler):
                 self.route_model(f"{owner}/{name}", rest)
             case ("POST", owner, name, "info", "lfs", "objects", "batch"):
                 self.repository(f"{owner}/{name.removesuffix('.git')}", write=True, propose=True)
-                known = self.hub.large
-                self.answer({"transfer": "basic", "objects": [
-                    {"oid": one["oid"], "size": one["size"]}
-                    | ({} if one["oid"] in known else {"actions": {"upload": {
-                        "href": f"{self.hub.storage}/{one['oid']}"}}})
-                    for one in json.loads(self.body)["objects"]
-                ]})  # fmt: skip
+                objects = [{"oid": one["oid"], "size": one["size"]} for one in json.loads(self.body)["objects"]]
+                for one in objects:
+                    if one["oid"] not in self.hub.large:
+                        one["actions"] = {"upload": {"href": f"{self.hub.storage}/{one['oid']}"}}
+                self.answer({"transfer": "basic", "objects": objects})
             case ("PUT", "storage", oid):
                 self.check_no_token()
                 if hashlib.sha256(self.body).hexdigest() != oid:
@@ -409,7 +407,7 @@ class Handler(BaseHTTPRequestHandler):
                         raise Refusal(404, "A file with this name doesn't exist", "EntryNotFound")
                 case "deletedFolder":
                     files = {path: file for path, file in files.items() if not path.startswith(f"{value['path']}/")}
-        if "README.md" in files:
+        if any(line["value"].get("path") == "README.md" for line in lines[1:]) and "README.md" in files:
             try:
                 card_metadata(files["README.md"].data.decode())
             except ValueError as error:
