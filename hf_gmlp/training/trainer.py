@@ -91,12 +91,13 @@ class GMLPTrainer(Trainer):
         except (ValueError, RuntimeError, ImportError, OSError) as error:
             # Flags that do not go together, trackers that are not installed, a Hub that cannot be pushed to.
             raise InputError(f"The training cannot begin: {hub_reason(error)}.") from error
-        if self.args.push_to_hub and self.is_world_process_zero():
+        if self.args.push_to_hub and (license or language) and self.is_world_process_zero():
             data = ModelCardData(license=license, language=language)
             try:
                 ModelCard(f"---\n{data.to_yaml()}\n---\n").validate()
-            except ValueError as error:
-                raise InputError(f"The Hub refuses --license {license}, --language {language}: {error}") from error
+            except (ValueError, OSError) as error:
+                given = f"--license {license}, --language {language}"
+                raise InputError(f"The Hub does not take {given}: {hub_reason(error)}.") from error
         best = (self.args.metric_for_best_model or "loss").removeprefix("eval_")
         if metric_names is not None and best not in (names := ["loss", *metric_names]):
             raise InputError(f"--metric_for_best_model must be one of {', '.join(names)}, got {best}.")

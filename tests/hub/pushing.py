@@ -192,6 +192,9 @@ def adapters(folder):
     adapted.push_to_hub("me/adapter")
     expected = logits(adapted)
     adapted.merge_and_unload().push_to_hub("me/merged")
+    text_model().save_pretrained(folder / "base")
+    base = AutoModelForMaskedLM.from_pretrained(folder / "base")
+    get_peft_model(base, config).push_to_hub("me/adapter-of-a-folder")
     classifier = get_peft_model(text_model(GMLPForSequenceClassification, num_labels=2), config)
     train(folder, classifier, "me/trained-adapter", load_best_model_at_end=True)
     return {"logits": expected}

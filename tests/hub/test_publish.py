@@ -28,16 +28,17 @@ HERE = Path(__file__).parent
 CODE = {"configuration_gmlp.py", "heads.py", "modeling_gmlp.py", "spatial_gating.py"}
 MODEL = CODE | {"README.md", "config.json", "model.safetensors"}
 BROKEN = b"---\nlicense: [mit\n---\n\nMy own words.\n"
+PERSON = b"---\nlicense: cc-by-4.0\n---\n\nMy own words.\n"
 TOKENIZER = {"tokenizer.json", "tokenizer_config.json"}
 
 
 @pytest.fixture(scope="module")
 def hub():
     with Hub() as hub:
-        for name in ("me/broken", "me/broken-trained"):
-            # A card that the Hub took before it looked at metadata.
-            hub.repositories[name] = broken = Repository(name, private=False)
-            broken.commit("refs/heads/main", {"README.md": File(BROKEN, large=False)}, broken.find("main"), "A card")
+        # Cards that are there already; two of them since before the Hub looked at metadata.
+        for name, card in {"me/broken": BROKEN, "me/broken-trained": BROKEN, "me/tuned": PERSON}.items():
+            hub.repositories[name] = one = Repository(name, private=False)
+            one.commit("refs/heads/main", {"README.md": File(card, large=False)}, one.find("main"), "A card")
         yield hub
         # Large files lie elsewhere, and nobody's token goes there.
         assert hub.leaks == []
@@ -171,7 +172,8 @@ def test_a_trainer_of_the_library(hub, pushed):
 def test_adapters(hub, pushed):
     of(pushed, "adapters")
     adapter = {"README.md", "adapter_config.json", "adapter_model.safetensors"}
-    assert hub.repositories["me/adapter"].files().keys() == adapter
+    for name in ("me/adapter", "me/adapter-of-a-folder"):
+        assert hub.repositories[name].files().keys() == adapter
     assert hub.repositories["me/merged"].files().keys() == MODEL
     assert hub.repositories["me/trained-adapter"].files().keys() == adapter | TOKENIZER | {"training_args.bin"}
 
@@ -213,7 +215,7 @@ def test_everyday_questions(pushed):
 )
 def test_what_the_hub_refuses_is_said(hub, pushed, what, words):
     assert words in (of(pushed, "refused")[what] or "")
-    # Who may not push may propose.
+    # But who may not push may propose.
     assert "refs/pr/1" in hub.repositories["me/text"].refs
 
 
@@ -267,7 +269,7 @@ def test_who_may_not_is_told_so(opened):
 
 
 def test_cards_are_valid_and_their_code_runs(opened):
-    assert of(opened, "cards") == 9
+    assert of(opened, "cards") == 11
     assert of(opened, "snippet") == "GMLPForMaskedLM"
 
 
@@ -311,6 +313,7 @@ def ran(hub, tmp_path_factory):
         "qa": f"run_qa.py {tiny} --train_file qa.json --validation_file qa.json --hub_private_repo true",
         "images": f"run_image_classification.py --config_name gmlp-ti16-224 {image} --hub_strategy every_save",
         "vit": f"run_image_classification.py --config_name deit-ti16-224 {image},num_attention_heads=2",
+        "tuned": f"run_glue.py --model_name_or_path me/mlm {opinion}",
         "refused": f"run_glue.py {tiny} {opinion} --license please",
     }
     jobs = {
@@ -331,7 +334,7 @@ def opened_from_scripts(hub, ran, tmp_path_factory):
     return open_by_name(hub, folder, folder / "home", functions, repositories=repositories)
 
 
-SCRIPTS = ("mlm", "clm", "glue", "bert", "qa", "images", "vit")
+SCRIPTS = ("mlm", "clm", "glue", "bert", "qa", "images", "vit", "tuned")
 
 
 @pytest.mark.slow
@@ -351,11 +354,19 @@ def test_a_script_pushes_what_it_leaves(hub, ran, name):
     # The token was on the command line of two.
     assert not [path for path, data in repository.files().items() if b"hf_mine" in data]
     card = card_of(hub, f"me/{name}")
-    if name not in ("bert", "vit"):
+    if name not in ("bert", "vit", "tuned"):
         assert f"# me/{name}" in card.text and "## Results on held-out data" in card.text
         assert f"--hub_model_id me/{name}" in card.text and str(folder) not in str(card)
     if name == "mlm":
         assert (card.data.license, card.data.language) == ("mit", "en")
+
+
+@pytest.mark.slow
+def test_a_script_begins_with_a_model_of_the_hub_and_keeps_the_card_there(hub, ran):
+    assert ran[0]["tuned"] is None, ran[0]["tuned"]
+    card = card_of(hub, "me/tuned")
+    assert card.text.strip() == "My own words." and card.data.license == "cc-by-4.0"
+    assert (card.data.base_model, card.data.pipeline_tag) == ("me/mlm", "text-classification")
 
 
 @pytest.mark.slow
@@ -381,7 +392,7 @@ def test_a_checkpoint_that_was_pushed_can_be_gone_on_from(hub, ran, tmp_path, na
 @pytest.mark.slow
 def test_a_license_that_the_hub_refuses_is_refused_before_the_training(ran):
     results, folder = ran
-    assert "The Hub refuses --license please" in results["refused"] and "must be one of" in results["refused"]
+    assert "The Hub does not take --license please" in results["refused"] and "must be one of" in results["refused"]
     assert not list((folder / "out-refused").glob("model*"))
 
 
