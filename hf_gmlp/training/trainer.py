@@ -46,8 +46,6 @@ STREAM_STATE = "stream_state.pt"
 # What collators and metrics of the scripts rely on.
 SET_BY_SCRIPTS = {"label_names": None, "prediction_loss_only": False, "eval_do_concat_batches": True}
 SET_BY_SCRIPTS |= {"include_for_metrics": [], "batch_eval_metrics": False, "remove_unused_columns": True}
-
-
 # Flags whose values are nobody's business.
 TOKENS = ("__token", "__hub_token")
 
@@ -299,7 +297,7 @@ class GMLPTrainer(Trainer):
         try:
             return super().push_to_hub(*args, **kwargs)
         except (OSError, ValueError, RuntimeError) as error:
-            # Not of the Hub is what the Hub says of a card, in several lines.
+            # What the Hub says of a card comes as a ValueError of several lines.
             reason = hub_reason(error) if isinstance(error, OSError) else " ".join(str(error).split()).rstrip(".")
             raise InputError(
                 f"The model in {self.args.output_dir} is whole, but could not be pushed: {reason}."

@@ -167,6 +167,7 @@ def housekeeping(folder):
             [one.path, one.size, one.lfs is not None] for one in api.get_paths_info(name, ["d.txt", "a/b/model.bin"])
         ],
     }
+    assert api.list_repo_files(name, revision="side") == ["d.txt"]
     try:
         api.create_commit(name, [CommitOperationAdd("e.txt", b"")], commit_message="Late", parent_commit=first[::-1])
     except HfHubHTTPError as error:

@@ -5,6 +5,7 @@ whose metadata is wrong, a large file that was never uploaded. Large files are s
 """
 
 import base64
+import contextlib
 import hashlib
 import json
 import re
@@ -319,7 +320,10 @@ class Handler(BaseHTTPRequestHandler):
         match (self.command, *rest):
             case ("GET",) | ("GET", "revision", _):
                 sha, files = self.revision(repository, rest[1] if rest else "main")
-                card = card_metadata(files["README.md"].data.decode()) if "README.md" in files else {}
+                text = files["README.md"].data.decode() if "README.md" in files else ""
+                card = {}
+                with contextlib.suppress(ValueError):
+                    card = card_metadata(text)
                 known = {key: card[key] for key in ("pipeline_tag", "library_name", "tags") if key in card}
                 siblings = [{"rfilename": path} for path in sorted(files)]
                 self.answer({"_id": name, "id": name, "modelId": name, "sha": sha, "private": repository.private,
@@ -327,14 +331,14 @@ class Handler(BaseHTTPRequestHandler):
                              "likes": 0, "createdAt": DATE, "lastModified": DATE, "cardData": card, "tags": [],
                              "siblings": siblings} | known)  # fmt: skip
             case ("POST", "preupload", revision):
-                files = self.revision(repository, revision)[1]
-                modes = [
-                    {"path": one["path"], "uploadMode": "lfs" if one["path"].endswith(LARGE) else "regular",
-                     "shouldIgnore": False}
-                    | ({"oid": (file.sha256 if file.large else file.oid)} if (file := files.get(one["path"])) else {})
-                    for one in json.loads(self.body)["files"]
-                ]  # fmt: skip
-                self.answer({"files": modes})
+                files, answers = self.revision(repository, revision)[1], []
+                for path in (one["path"] for one in json.loads(self.body)["files"]):
+                    mode = "lfs" if path.endswith(LARGE) else "regular"
+                    known = (
+                        {"oid": files[path].sha256 if files[path].large else files[path].oid} if path in files else {}
+                    )
+                    answers.append({"path": path, "uploadMode": mode, "shouldIgnore": False} | known)
+                self.answer({"files": answers})
             case ("POST", "commit", revision):
                 self.commit(repository, revision)
             case ("POST", "branch", branch):
@@ -350,11 +354,11 @@ class Handler(BaseHTTPRequestHandler):
                 self.answer({})
             case ("GET", "refs"):
                 kinds = {"branches": "refs/heads/", "tags": "refs/tags/", "pullRequests": "refs/pr/"}
-                refs = sorted(repository.refs.items())
-                self.answer({"converts": []} | {
-                    kind: [{"name": ref.removeprefix(prefix), "ref": ref, "targetCommit": sha}
-                           for ref, sha in refs if ref.startswith(prefix)] for kind, prefix in kinds.items()
-                })  # fmt: skip
+                answer = {"converts": [], **{kind: [] for kind in kinds}}
+                for ref, sha in sorted(repository.refs.items()):
+                    kind, prefix = next((kind, prefix) for kind, prefix in kinds.items() if ref.startswith(prefix))
+                    answer[kind].append({"name": ref.removeprefix(prefix), "ref": ref, "targetCommit": sha})
+                self.answer(answer)
             case ("GET", "tree", revision, *path):
                 self.answer(self.listing(self.revision(repository, revision)[1], "/".join(path)))
             case ("POST", "paths-info", revision):
@@ -406,22 +410,20 @@ class Handler(BaseHTTPRequestHandler):
                     if files.pop(value["path"], None) is None:
                         raise Refusal(404, "A file with this name doesn't exist", "EntryNotFound")
                 case "deletedFolder":
-                    files = {path: file for path, file in files.items() if not path.startswith(f"{value['path']}/")}
+                    folder = f"{value['path'].rstrip('/')}/"
+                    files = {path: file for path, file in files.items() if not path.startswith(folder)}
         if any(line["value"].get("path") == "README.md" for line in lines[1:]) and "README.md" in files:
             try:
                 card_metadata(files["README.md"].data.decode())
             except ValueError as error:
                 raise Refusal(400, f"Invalid metadata in README.md: {error}") from error
         ref = revision if revision.startswith("refs/") else f"refs/heads/{revision}"
-        pull = {}
+        page, answer = f"{self.hub.url}/{repository.name}", {"success": True, "hookOutput": ""}
         if self.query.get("create_pr") == "1":
             number = 1 + sum(ref.startswith("refs/pr/") for ref in repository.refs)
-            ref, pull = (
-                f"refs/pr/{number}",
-                {"pullRequestUrl": f"{self.hub.url}/{repository.name}/discussions/{number}"},
-            )
+            ref = f"refs/pr/{number}"
+            answer["pullRequestUrl"] = f"{page}/discussions/{number}"
         elif ref not in repository.refs:
             raise Refusal(400, f"{revision} is no branch: a commit cannot be changed")
         sha = repository.commit(ref, files, parent, header["summary"])
-        self.answer({"success": True, "commitOid": sha, "commitUrl": f"{self.hub.url}/{repository.name}/commit/{sha}",
-                     "hookOutput": ""} | pull)  # fmt: skip
+        self.answer(answer | {"commitOid": sha, "commitUrl": f"{page}/commit/{sha}"})
