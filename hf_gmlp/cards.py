@@ -162,8 +162,8 @@ def model_card(
 def filled_in(earlier: ModelCard, card: ModelCard) -> ModelCard:
     """
     A card that is there already, with what it lacks. What a person wrote stays: a text that is not, to the letter, one
-    that this file wrote, and every field of the metadata. A text of this file's own gives way to the new one, and so do
-    the fields that this file writes.
+    that this file or transformers wrote, and every field of the metadata. A text that nobody wrote gives way to the new
+    one, and so do the fields that this file writes.
 
     Args:
         earlier: As it was loaded.
@@ -171,7 +171,7 @@ def filled_in(earlier: ModelCard, card: ModelCard) -> ModelCard:
     """
     there, new = earlier.data.to_dict(), card.data.to_dict()
     text = earlier.text
-    if _is_own(earlier):
+    if _is_own(earlier) or _is_blank(earlier):
         # What another training was about is not true of this one.
         there = {key: value for key, value in there.items() if key not in ("datasets", "base_model", "model-index")}
         fields = there | new
@@ -211,12 +211,12 @@ def push_to_hub(
     """
     api = HfApi(token=token)
     repo_id = api.create_repo(repo_id, private=private, exist_ok=True).repo_id
-    if revision is not None and not create_pr:
+    if revision is not None and not create_pr and not revision.startswith("refs/"):
         api.create_branch(repo_id, branch=revision, exist_ok=True)
     with tempfile.TemporaryDirectory() as folder:
         model.save_pretrained(folder, max_shard_size=max_shard_size)
         card = model_card(model, repo_id, tags=[*(model.model_tags or []), *(tags or [])], license=license)
-        write_card(card, Path(folder), _repository_card(api, repo_id, revision))
+        write_card(card, Path(folder), _repository_card(api, repo_id, None if create_pr else revision))
         return api.upload_folder(
             repo_id=repo_id,
             folder_path=folder,
@@ -273,7 +273,7 @@ def create_model_card(trainer: Trainer, *args, **kwargs):
         name = trainer.hub_model_id or folder.resolve().name
         tags = [tags] if isinstance(tags, str) else tags
         card = model_card(model, name, training=record, tags=tags, license=kwargs.get("license"))
-        write_card(card, folder, folder / "README.md" if (folder / "README.md").is_file() else None)
+        write_trainer_card(trainer, card)
 
 
 def hyperparameters(trainer: Trainer) -> dict[str, object]:
@@ -288,17 +288,43 @@ def hyperparameters(trainer: Trainer) -> dict[str, object]:
     } | {key: getattr(value, "value", value) for key, value in values.items() if value is not None}
 
 
-def write_card(card: ModelCard, folder: Path, earlier: Path | None):
-    """Writes README.md into a folder, with what an earlier card says; one that cannot be read is left as it is."""
-    if earlier is not None:
+def write_trainer_card(trainer: Trainer, card: ModelCard, *, pushing: bool = True):
+    """
+    Writes README.md into a Trainer's output folder, with what the card there says.
+
+    Args:
+        pushing: If the folder is for the Hub: with what the card in the repository says, too. Where one of the two
+            cannot be read, none is uploaded.
+    """
+    folder = Path(trainer.args.output_dir)
+    readme = folder / "README.md"
+    earlier = [readme if readme.is_file() else None]
+    if pushing := pushing and trainer.hub_model_id is not None:
+        api = HfApi(token=trainer.args.hub_token)
+        earlier.append(_repository_card(api, trainer.hub_model_id, trainer.args.hub_revision))
+    if not write_card(card, folder, *earlier) and pushing and readme.is_file():
+        # A Trainer uploads all but what begins so.
+        readme.replace(folder / "_README.md")
+
+
+def write_card(card: ModelCard, folder: Path, *earlier: Path | None) -> bool:
+    """
+    Writes README.md into a folder, with what earlier cards say, the last one above all. If one of them cannot be read,
+    nothing is written.
+
+    Returns:
+        Whether it was written.
+    """
+    for path in filter(None, earlier):
         try:
-            card = filled_in(ModelCard.load(earlier, ignore_metadata_errors=True), card)
+            card = filled_in(ModelCard.load(path, ignore_metadata_errors=True), card)
         except (ValueError, TypeError, AttributeError, yaml.YAMLError) as error:
             logger.warning("The card that is there cannot be read, and stays as it is: %s", error)
-            return
+            return False
     partial = folder / "README.md.partial"
     partial.write_text(str(card), encoding="utf-8")
     partial.replace(folder / "README.md")
+    return True
 
 
 def _repository_card(api: HfApi, repo_id: str, revision: str | None) -> Path | None:
@@ -357,6 +383,16 @@ def _is_own(card: ModelCard) -> bool:
     """Whether the text of a card is one that this file wrote, unchanged."""
     body, _, line = card.text.strip().rpartition("\n")
     return line == _signature(body.strip())
+
+
+def _is_blank(card: ModelCard) -> bool:
+    """Whether the text of a card is the form that transformers uploads with a tokenizer or a processor, unchanged."""
+    line = "This is the model card of a 🤗 transformers model that has been pushed on the Hub. "
+    if line not in card.text:
+        return False
+    description = f"{line}This model card has been automatically generated."
+    form = ModelCard.from_template(ModelCardData(), model_description=description)
+    return card.text.strip() == form.text.strip()
 
 
 def _signed(text: str) -> str:

@@ -6,8 +6,10 @@ import re
 import pytest
 import torch
 from huggingface_hub import ModelCard
+from huggingface_hub.errors import EntryNotFoundError
 from markdown_it import MarkdownIt
 from transformers import BertConfig, BertForMaskedLM, Trainer, TrainingArguments
+from transformers.utils.hub import create_and_tag_model_card
 
 import hf_gmlp
 from hf_gmlp import (
@@ -216,6 +218,26 @@ def test_a_card_of_this_project_gives_way_to_the_next(text_config, tmp_path):
     card.save(tmp_path / "README.md")
     third = filled_in(ModelCard.load(tmp_path / "README.md"), model_card(GMLPForMaskedLM(text_config()), "me/x"))
     assert "Dogs" not in third.text and "The weights: gpl-3.0." in third.text
+
+
+def test_the_form_of_the_library_gives_way(text_config):
+    form = transformers_form()
+    card = filled_in(form, model_card(GMLPForMaskedLM(text_config()), "me/x"))
+    assert "# me/x" in card.text and "More Information Needed" not in card.text
+    # But not once somebody has written into it.
+    form.text = form.text.replace("[More Information Needed]", "Me", 1)
+    assert "Me\n" in filled_in(form, model_card(GMLPForMaskedLM(text_config()), "me/x")).text
+
+
+def transformers_form():
+    """The card that a tokenizer is pushed with where there is none."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ModelCard, "load", lambda *args, **kwargs: throw(EntryNotFoundError("There is no card.")))
+        return create_and_tag_model_card("me/x")
+
+
+def throw(error):
+    raise error
 
 
 def test_a_card_that_cannot_be_read_is_left_alone(text_config, tmp_path, caplog):

@@ -189,6 +189,10 @@ class RunArguments(TrainingArguments):
         self.per_device_train_batch_size = next(size for size in range(largest, 0, -1) if share % size == 0)
         self.gradient_accumulation_steps = share // self.per_device_train_batch_size
 
+    def __getstate__(self) -> dict[str, object]:
+        # training_args.bin is pushed with the weights.
+        return self.__dict__ | {"hub_token": None}
+
 
 @dataclass
 class DataArguments:
@@ -236,7 +240,8 @@ class DataArguments:
 
     def dataset_id(self) -> str | None:
         """The data's identifier on the Hub, if they are from there."""
-        return None if self.files() else self.dataset_name
+        local = self.files() or Path(self.dataset_name or "").exists()
+        return None if local else self.dataset_name
 
 
 def data_access(model_args: BaseModelArguments, data_args: DataArguments, args: RunArguments) -> Access:
@@ -417,7 +422,8 @@ class GlueArguments(SeriesArguments):
         return f"{super().data_name()}{task}" if known else task
 
     def dataset_id(self) -> str | None:
-        return None if self.files() else self.dataset_name or "nyu-mll/glue"
+        named = self.files() or self.dataset_name is not None
+        return super().dataset_id() if named else "nyu-mll/glue"
 
 
 @dataclass

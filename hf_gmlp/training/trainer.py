@@ -5,6 +5,7 @@ import logging
 import math
 import os
 import shlex
+import shutil
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
@@ -13,12 +14,13 @@ from pathlib import Path
 import numpy as np
 import torch
 import xxhash
+from huggingface_hub import ModelCard, ModelCardData
 from torch import nn
 from torch.utils.data import DataLoader, Dataset, SequentialSampler
 from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments, set_seed
-from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, TrainOutput, rotate_checkpoints
+from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, HubStrategy, TrainOutput, rotate_checkpoints
 
-from ..cards import TASKS, TrainingRecord, hyperparameters, model_card, write_card
+from ..cards import TASKS, TrainingRecord, hyperparameters, model_card, write_trainer_card
 from ..data.stream import SequenceStream
 from ..errors import InputError, hub_reason
 from .arguments import BaseModelArguments, DataArguments, RunArguments
@@ -44,6 +46,8 @@ STREAM_STATE = "stream_state.pt"
 # What collators and metrics of the scripts rely on.
 SET_BY_SCRIPTS = {"label_names": None, "prediction_loss_only": False, "eval_do_concat_batches": True}
 SET_BY_SCRIPTS |= {"include_for_metrics": [], "batch_eval_metrics": False, "remove_unused_columns": True}
+# Flags whose values are nobody's business.
+TOKENS = ("__token", "__hub_token")
 
 
 class GMLPTrainer(Trainer):
@@ -87,6 +91,13 @@ class GMLPTrainer(Trainer):
         except (ValueError, RuntimeError, ImportError, OSError) as error:
             # Flags that do not go together, trackers that are not installed, a Hub that cannot be pushed to.
             raise InputError(f"The training cannot begin: {hub_reason(error)}.") from error
+        if self.args.push_to_hub and (license or language) and self.is_world_process_zero():
+            data = ModelCardData(license=license, language=language)
+            try:
+                ModelCard(f"---\n{data.to_yaml()}\n---\n").validate()
+            except (ValueError, OSError) as error:
+                given = f"--license {license}, --language {language}"
+                raise InputError(f"The Hub does not take {given}: {hub_reason(error)}.") from error
         best = (self.args.metric_for_best_model or "loss").removeprefix("eval_")
         if metric_names is not None and best not in (names := ["loss", *metric_names]):
             raise InputError(f"--metric_for_best_model must be one of {', '.join(names)}, got {best}.")
@@ -202,6 +213,11 @@ class GMLPTrainer(Trainer):
             folder = Path(self.args.output_dir)
             checkpoint = folder / f"{PREFIX_CHECKPOINT_DIR}-{self.state.global_step}"
             write_manifest(checkpoint, self.settings, resumable=not self.args.save_only_model)
+            if self.args.push_to_hub and self.args.hub_strategy != HubStrategy.END:
+                # Trainer uploads config and weights, and forgets the code that the config names.
+                for code in checkpoint.glob("*.py"):
+                    shutil.copy(code, folder)
+                super()._push_from_checkpoint(str(checkpoint))
             rotate_checkpoints(str(folder), limit, self.state.best_model_checkpoint, use_mtime=True)
 
     def create_optimizer(self, model: nn.Module | None = None) -> torch.optim.Optimizer:
@@ -288,13 +304,30 @@ class GMLPTrainer(Trainer):
     def push_to_hub(self, *args, **kwargs):
         try:
             return super().push_to_hub(*args, **kwargs)
-        except OSError as error:
+        except (OSError, ValueError, RuntimeError) as error:
+            # What the Hub says of a card comes as a ValueError of several lines.
+            reason = hub_reason(error) if isinstance(error, OSError) else " ".join(str(error).split()).rstrip(".")
             raise InputError(
-                f"The model in {self.args.output_dir} is whole, but could not be pushed: {hub_reason(error)}."
+                f"The model in {self.args.output_dir} is whole, but could not be pushed: {reason}."
             ) from error
 
-    def create_model_card(self, **kwargs):
-        """Writes README.md into the output folder: this project's card for its models, transformers' for any other."""
+    def _push_from_checkpoint(self, checkpoint_folder: str):
+        # Comes when the checkpoint has its manifest.
+        pass
+
+    def _finish_current_push(self):
+        super()._finish_current_push()
+        jobs = getattr(getattr(self, "push_in_progress", None), "jobs", ())
+        for error in filter(None, (job.exception() for job in jobs)):
+            logger.warning("A checkpoint could not be pushed: %s", hub_reason(error))
+
+    def create_model_card(self, pushing: bool = True, **kwargs):
+        """
+        Writes README.md into the output folder: this project's card for its models, transformers' for any other.
+
+        Args:
+            pushing: Whether the folder is about to be pushed, if at all.
+        """
         model = self.accelerator.unwrap_model(self.model)
         if type(model).__name__ not in TASKS:
             return super().create_model_card(**kwargs)
@@ -312,13 +345,14 @@ class GMLPTrainer(Trainer):
         )
         name = self.hub_model_id or (folder.name if folder.is_absolute() else str(folder))
         card = model_card(model, name, training=record, tags=kwargs.get("tags"), license=self.license)
-        write_card(card, folder, folder / "README.md" if (folder / "README.md").is_file() else None)
+        write_trainer_card(self, card, pushing=pushing)
 
     def finish(self, metrics: Mapping[str, float]):
         """Writes the card and all_results.json, and prints the results as a table. The run is over after this."""
         self.check_finite(metrics)
         if self.args.do_train:
-            self.create_model_card()
+            # Whether the Hub answers or not.
+            self.create_model_card(pushing=False)
         if not self.is_world_process_zero():
             return
         results = {key: round(value, 6) if isinstance(value, float) else value for key, value in metrics.items()}
@@ -331,13 +365,20 @@ class GMLPTrainer(Trainer):
 
 
 def shown_command(argv: list[str]) -> str:
-    """A command as one types it; of paths from the root of this machine, only the last name."""
+    """A command as one types it, without tokens; of paths from the root of this machine, only the last name."""
+    words, secret = [], False
+    for word in argv[1:]:
+        flag, equals, _ = word.replace("-", "_").partition("=")
+        named = flag in TOKENS
+        if not secret and not named:
+            words.append(word)
+        secret = named and not equals
 
     def shown(word: str) -> str:
         flag, equals, value = word.partition("=") if word.startswith("--") else ("", "", word)
         return f"{flag}{equals}{Path(value).name}" if Path(value).is_absolute() else word
 
-    return shlex.join(["python", Path(argv[0]).name, *map(shown, argv[1:])])
+    return shlex.join(["python", Path(argv[0]).name, *map(shown, words)])
 
 
 def _plain(value: object) -> object:

@@ -144,6 +144,13 @@ def test_what_the_libraries_refuse_is_no_traceback(tmp_path, flags):
         parse("--config_name", "gmlp-base", "--output_dir", str(tmp_path), *flags)
 
 
+def test_data_of_this_machine_have_no_name_on_the_hub(tmp_path):
+    assert MLMArguments(dataset_name="allenai/c4").dataset_id() == "allenai/c4"
+    assert MLMArguments(dataset_name=str(tmp_path)).dataset_id() is None
+    assert GlueArguments(dataset_name=str(tmp_path)).dataset_id() is None
+    assert GlueArguments(task_name="sst2").dataset_id() == "nyu-mll/glue"
+
+
 def test_sequence_length_is_checked_against_the_model():
     config = GMLPConfig(max_position_embeddings=64)
     assert MLMArguments().sequence_length(config) == 64

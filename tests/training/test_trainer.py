@@ -2,7 +2,10 @@ import filecmp
 import json
 import logging
 import math
+import pickle
 import shutil
+from concurrent.futures import Future
+from pathlib import Path
 
 import pytest
 import torch
@@ -17,11 +20,13 @@ from transformers import (
     Trainer,
     TrainingArguments,
 )
+from transformers.utils.hub import PushInProgress
 
 from hf_gmlp import BertRelposConfig, GMLPConfig, GMLPForCausalLM, GMLPForSequenceClassification, TextMixerConfig
 from hf_gmlp.errors import InputError
 from hf_gmlp.training.arguments import RunArguments
-from hf_gmlp.training.trainer import GMLPTrainer
+from hf_gmlp.training.folder import checkpoint_fault
+from hf_gmlp.training.trainer import GMLPTrainer, shown_command
 
 SIZES = {"vocab_size": 20, "hidden_size": 16, "num_hidden_layers": 1, "intermediate_size": 32}
 
@@ -76,6 +81,41 @@ def test_older_checkpoints_go_only_when_a_newer_one_is_whole(tmp_path, monkeypat
     make_trainer(tmp_path / "b", save_steps=2, save_total_limit=1).train()
     assert [path.name for path in (tmp_path / "b").glob("checkpoint-*")] == ["checkpoint-6"]
     assert make_trainer(tmp_path / "b").args.save_total_limit is None
+
+
+def test_a_checkpoint_is_pushed_when_it_is_whole(tmp_path, monkeypatch):
+    seen = []
+
+    def push(trainer, folder):
+        # The folder of the run goes to the Hub, and the checkpoint.
+        seen.append((checkpoint_fault(Path(folder)), len(list(tmp_path.glob("*.py")))))
+
+    monkeypatch.setattr(Trainer, "_push_from_checkpoint", push)
+    trainer = make_trainer(tmp_path, save_steps=3)
+    trainer.args.push_to_hub, trainer.args.hub_strategy = True, "every_save"
+    trainer.train()
+    assert seen == [(None, 4)] * 2
+
+
+def test_a_checkpoint_that_could_not_be_pushed_is_named(tmp_path, caplog):
+    lost, pushed = Future(), Future()
+    lost.set_exception(OSError("The Hub is tired"))
+    pushed.set_result("a commit")
+    trainer = make_trainer(tmp_path)
+    trainer.push_in_progress = PushInProgress([lost, pushed])
+    trainer._finish_current_push()
+    assert "could not be pushed: The Hub is tired" in caplog.text
+
+
+def test_a_command_is_shown_without_tokens():
+    command = "run_mlm.py --token hf_1 --train_file /home/me/a.txt --hub-token=hf_2 --hub_token hf_3 --do_train"
+    assert shown_command(command.split()) == "python run_mlm.py --train_file a.txt --do_train"
+
+
+def test_what_is_pushed_with_the_weights_has_no_token(tmp_path):
+    args = RunArguments(str(tmp_path), use_cpu=True, hub_token="hf_1")
+    assert args.hub_token == "hf_1" and b"hf_1" not in pickle.dumps(args)
+    assert pickle.loads(pickle.dumps(args)).output_dir == str(tmp_path)
 
 
 def test_a_run_does_not_go_on_with_other_rows(run, tmp_path):

@@ -1,0 +1,258 @@
+"""Run by test_publish.py in a process of its own, at whose HF_ENDPOINT a Hub answers: every way to push a model.
+
+Writes what came of each job, or its traceback, to a file.
+"""
+
+import io
+import json
+import logging
+import sys
+import traceback
+from pathlib import Path
+
+import torch
+from huggingface_hub import CommitOperationAdd, HfApi, ModelCard
+from huggingface_hub.errors import HfHubHTTPError
+from peft import LoraConfig, get_peft_model
+from tokenizers import Tokenizer, models, pre_tokenizers, processors
+from transformers import AutoModelForMaskedLM, PreTrainedTokenizerFast, Trainer, TrainingArguments, ViTImageProcessorPil
+
+from hf_gmlp import (
+    BertRelposConfig,
+    BertRelposForMaskedLM,
+    GMLPConfig,
+    GMLPForCausalLM,
+    GMLPForImageClassification,
+    GMLPForMaskedLM,
+    GMLPForSequenceClassification,
+    GMLPVisionConfig,
+)
+from hf_gmlp.cards import model_card
+
+WORDS = "the a capital of france is paris rome nice dull film sentence to try once upon time .".split()
+SIZES = {"vocab_size": 40, "hidden_size": 16, "num_hidden_layers": 2, "intermediate_size": 32}
+IDS = torch.arange(5, 15)[None]
+api = HfApi()
+SAID = io.StringIO()
+
+
+def text_model(model_class=GMLPForMaskedLM, seed=1, **fields):
+    """With weights far from their initial ones."""
+    return far(model_class(GMLPConfig(**SIZES, attention_size=8, max_position_embeddings=12, **fields)), seed)
+
+
+def far(model, seed=1):
+    torch.manual_seed(seed)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(0.3 * torch.randn_like(parameter))
+    return model.eval()
+
+
+@torch.no_grad()
+def logits(model):
+    return model(IDS).logits.tolist()
+
+
+def word_tokenizer():
+    special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+    tokenizer = Tokenizer(models.WordLevel({w: i for i, w in enumerate(special + WORDS)}, unk_token="[UNK]"))
+    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    tokenizer.post_processor = processors.BertProcessing(("[SEP]", 3), ("[CLS]", 2))
+    names = ("pad_token", "unk_token", "cls_token", "sep_token", "mask_token")
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, model_max_length=12, **dict(zip(names, special)))
+
+
+def text(folder):
+    """A model and its tokenizer; then a person's edit, and other weights."""
+    first, second = text_model(), text_model(seed=2)
+    first.push_to_hub("me/text", tags=["cats"], license="mit")
+    word_tokenizer().push_to_hub("me/text")
+    pinned = api.model_info("me/text").sha
+    written = Path(api.hf_hub_download("me/text", "README.md")).read_text(encoding="utf-8")
+    api.create_tag("me/text", tag="v1")
+    edited = written.replace("license: mit", "license: cc-by-4.0\nthumbnail: cat.png")
+    api.upload_file(path_or_fileobj=edited.encode(), path_in_repo="README.md", repo_id="me/text")
+    second.push_to_hub("me/text", commit_message="Second", commit_description="Longer trained")
+    # Code that differs from that of the first commit.
+    code = Path(api.hf_hub_download("me/text", "modeling_gmlp.py")).read_bytes() + b'\n\nMARK = "second"\n'
+    api.create_commit("me/text", [CommitOperationAdd("modeling_gmlp.py", code)], commit_message="Other code")
+    return {"first": logits(first), "second": logits(second), "pinned": pinned, "card": written}
+
+
+def elsewhere(folder):
+    """A branch, a pull request, one more commit to it."""
+    branch, proposed, mended = text_model(seed=3), text_model(seed=4), text_model(seed=5)
+    branch.push_to_hub("me/branches", revision="side/way")
+    proposal = proposed.push_to_hub("me/branches", create_pr=True)
+    mended.push_to_hub("me/branches", create_pr=True)
+    mended.push_to_hub("me/branches", revision="refs/pr/2", commit_message="Once more", tags=["mended"])
+    return {"branch": logits(branch), "proposed": logits(proposed), "revision": proposal.pr_revision}
+
+
+def saved(folder):
+    """save_pretrained(push_to_hub=True)."""
+    model = text_model(GMLPForCausalLM)
+    options = {"push_to_hub": True, "repo_id": "me/saved", "private": True, "license": "mit"}
+    model.save_pretrained(folder / "saved", max_shard_size="10KB", **options)
+    word_tokenizer().save_pretrained(folder / "saved-tokenizer", push_to_hub=True, repo_id="me/saved")
+    return {"logits": logits(model), "card": str(model_card(model, "me/saved", license="mit"))}
+
+
+def images(folder):
+    sizes = {key: value for key, value in SIZES.items() if key != "vocab_size"}
+    config = GMLPVisionConfig(**sizes, image_size=16, patch_size=4, id2label={0: "cat", 1: "dog"})
+    model = far(GMLPForImageClassification(config))
+    ViTImageProcessorPil(size={"height": 16, "width": 16}).push_to_hub("me/pictures")
+    model.push_to_hub("me/pictures")
+    with torch.no_grad():
+        return {"logits": model(torch.linspace(-1, 1, 3 * 16 * 16).view(1, 3, 16, 16)).logits.tolist()}
+
+
+def training_rows():
+    return [{"input_ids": [2, 5 + i, 6, 3], "labels": i % 2} for i in range(8)]
+
+
+def train(folder, model, name, **fields):
+    """With a Trainer of the library, which pushes every checkpoint."""
+    args = TrainingArguments(str(folder / name), max_steps=2, save_steps=1, eval_steps=1, eval_strategy="steps",
+                             learning_rate=0.01, use_cpu=True, report_to="none", disable_tqdm=True, push_to_hub=True,
+                             hub_model_id=name, hub_always_push=True, **fields)  # fmt: skip
+    rows = training_rows()
+    trainer = Trainer(model, args, train_dataset=rows, eval_dataset=rows, processing_class=word_tokenizer())
+    trainer.train()
+    trainer.push_to_hub(dataset="Two words", license="mit", language="en", tags="cats")
+    return trainer
+
+
+def trainer(folder):
+    trainer = train(folder, text_model(GMLPForSequenceClassification, id2label={0: "dull", 1: "nice"}), "me/trained")
+    card = ModelCard.load("me/trained")
+    card.text += "\n## What I think of it\n\nNot much.\n"
+    card.push_to_hub("me/trained")
+    trainer.push_to_hub(dataset="Three words", license="apache-2.0")
+    return {"logits": logits(trainer.model.eval())}
+
+
+def broken(folder):
+    """Cards whose metadata nobody can read: in the repository, and in the output folder."""
+    text_model().push_to_hub("me/broken")
+    train(folder, text_model(GMLPForSequenceClassification), "me/broken-trained")
+    here = folder / "me/broken-here"
+    here.mkdir(parents=True)
+    (here / "README.md").write_bytes(Path(api.hf_hub_download("me/broken", "README.md")).read_bytes())
+    train(folder, text_model(GMLPForSequenceClassification), "me/broken-here", hub_strategy="end")
+    return {"said": SAID.getvalue(), "kept": (here / "_README.md").read_text()}
+
+
+def housekeeping(folder):
+    """What people ask of a Hub besides."""
+    name = api.create_repo("house").repo_id
+    add = [CommitOperationAdd(path, b"1" * size) for path, size in (("a/b/model.bin", 4), ("a/c.txt", 2), ("d.txt", 1))]
+    first = api.create_commit(name, add, commit_message="Three files").oid
+    api.create_branch(name, branch="side")
+    api.create_tag(name, tag="v1", revision="side")
+    api.delete_file("d.txt", name, create_pr=True)
+    api.delete_folder("a", name, revision="side")
+    refs = api.list_repo_refs(name, include_pull_requests=True)
+    found = {
+        "user": api.whoami()["name"],
+        "exists": [api.repo_exists(name), api.repo_exists("me/no"), api.file_exists(name, "d.txt", revision="side/no")],
+        "branches": [ref.name for ref in refs.branches],
+        "tags": [ref.name for ref in refs.tags],
+        "pulls": [ref.ref for ref in refs.pull_requests],
+        "files": sorted(api.list_repo_files(name)),
+        "folder": [one.path for one in api.list_repo_tree(name, "a")],
+        "paths": [
+            [one.path, one.size, one.lfs is not None] for one in api.get_paths_info(name, ["d.txt", "a/b/model.bin"])
+        ],
+    }
+    assert api.list_repo_files(name, revision="side") == ["d.txt"]
+    try:
+        api.create_commit(name, [CommitOperationAdd("e.txt", b"")], commit_message="Late", parent_commit=first[::-1])
+    except HfHubHTTPError as error:
+        found["commits"] = "wrong" if error.response.status_code == 412 else str(error)
+    api.delete_branch(name, branch="side")
+    api.delete_tag(name, tag="v1")
+    refs = api.list_repo_refs(name)
+    found["left"] = [[ref.name for ref in refs.branches], [ref.name for ref in refs.tags]]
+    api.delete_repo(name)
+    assert not api.repo_exists(name)
+    try:
+        HfApi(token=False).create_repo("me/nothing")
+    except HfHubHTTPError as error:
+        found["no token"] = error.response.status_code == 401
+    return found
+
+
+def adapters(folder):
+    """LoRA on a model of the Hub: the adapter, the merged model, and a Trainer that trains one."""
+    config = LoraConfig(r=2, target_modules=["proj_in"], init_lora_weights=False)
+    torch.manual_seed(1)
+    adapted = get_peft_model(AutoModelForMaskedLM.from_pretrained("me/text", revision="v1"), config).eval()
+    adapted.push_to_hub("me/adapter")
+    expected = logits(adapted)
+    adapted.merge_and_unload().push_to_hub("me/merged")
+    text_model().save_pretrained(folder / "base")
+    base = AutoModelForMaskedLM.from_pretrained(folder / "base")
+    get_peft_model(base, config).push_to_hub("me/adapter-of-a-folder")
+    classifier = get_peft_model(text_model(GMLPForSequenceClassification, num_labels=2), config)
+    train(folder, classifier, "me/trained-adapter", load_best_model_at_end=True)
+    return {"logits": expected}
+
+
+def baselines(folder):
+    model = far(BertRelposForMaskedLM(BertRelposConfig(**SIZES, num_attention_heads=2, max_position_embeddings=12)))
+    model.push_to_hub("me/relpos")
+    word_tokenizer().push_to_hub("me/relpos")
+    return {"logits": logits(model)}
+
+
+def tokenizer_first(folder):
+    word_tokenizer().push_to_hub("me/tokenizer-first")
+    text_model().push_to_hub("me/tokenizer-first")
+    return {}
+
+
+def refused(folder):
+    """What the Hub refuses, in its words."""
+    model, words = text_model(), {}
+    for name, push in {
+        "license": lambda: model.push_to_hub("me/licensed", license="do what you like"),
+        "nobody": lambda: model.push_to_hub("me/nobody", token="hf_unknown"),
+        "owner": lambda: model.push_to_hub("somebody/text"),
+        "stranger": lambda: model.push_to_hub("me/text", token="hf_other"),
+        "missing": lambda: AutoModelForMaskedLM.from_pretrained("me/missing"),
+        "revision": lambda: AutoModelForMaskedLM.from_pretrained("me/text", revision="v9"),
+        "hidden": lambda: AutoModelForMaskedLM.from_pretrained("me/saved", token="hf_other"),
+        "branch and pull request": lambda: model.push_to_hub("me/text", revision="side", create_pr=True),
+        "broken": lambda: api.upload_file(
+            path_or_fileobj=b"---\nlicense: [mit\n---\n", path_in_repo="README.md", repo_id="me/text"
+        ),
+    }.items():
+        try:
+            push()
+            words[name] = None
+        except (HfHubHTTPError, OSError, ValueError) as error:
+            words[name] = f"{type(error).__name__}: {error}"
+    # But a stranger may propose.
+    model.push_to_hub("me/text", token="hf_other", create_pr=True)
+    return words
+
+
+JOBS = (text, elsewhere, saved, images, trainer, adapters, baselines, tokenizer_first, refused, broken, housekeeping)
+
+
+def main(folder: Path, target: Path):
+    logging.getLogger("hf_gmlp").addHandler(logging.StreamHandler(SAID))
+    results = {}
+    for job in JOBS:
+        try:
+            results[job.__name__] = job(folder)
+        except Exception:
+            results[job.__name__] = {"error": traceback.format_exc()}
+    target.write_text(json.dumps(results), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), Path(sys.argv[2]))

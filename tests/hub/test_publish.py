@@ -1,0 +1,427 @@
+"""Models on their way through a Hub: pushed by every road, and opened by name where this package is not installed.
+
+The Hub (server.py) is one of this process. What talks to it does so in processes of its own, which find it by
+HF_ENDPOINT; each of them takes seconds to start, so that one does the work of many tests.
+"""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from pydoc_data.topics import topics
+
+import pytest
+import torch
+from huggingface_hub import ModelCard
+from PIL import Image
+from transformers import BertConfig, pipeline
+
+from hf_gmlp.training.folder import checkpoint_fault
+
+from ..data.test_qa import squad
+from ..test_run_glue import opinions, write
+from ..test_run_image_classification import write_photos
+from .server import File, Hub, Repository
+
+HERE = Path(__file__).parent
+CODE = {"configuration_gmlp.py", "heads.py", "modeling_gmlp.py", "spatial_gating.py"}
+MODEL = CODE | {"README.md", "config.json", "model.safetensors"}
+BROKEN = b"---\nlicense: [mit\n---\n\nMy own words.\n"
+PERSON = b"---\nlicense: cc-by-4.0\n---\n\nMy own words.\n"
+TOKENIZER = {"tokenizer.json", "tokenizer_config.json"}
+
+
+@pytest.fixture(scope="module")
+def hub():
+    with Hub() as hub:
+        # Cards that are there already; two of them since before the Hub looked at metadata.
+        for name, card in {"me/broken": BROKEN, "me/broken-trained": BROKEN, "me/tuned": PERSON}.items():
+            hub.repositories[name] = one = Repository(name, private=False)
+            one.commit("refs/heads/main", {"README.md": File(card, large=False)}, one.find("main"), "A card")
+        yield hub
+        # Large files lie elsewhere, and nobody's token goes there.
+        assert hub.leaks == []
+
+
+def talk(script: str, folder: Path, *arguments: object, **environment: str) -> dict:
+    """What a script of this folder wrote, run in a process of its own."""
+    folder.mkdir(parents=True, exist_ok=True)
+    target = folder / "results.json"
+    kept = {key: value for key, value in os.environ.items() if not key.startswith("HF_")}
+    done = subprocess.run(
+        [sys.executable, HERE / script, *map(str, arguments), target],
+        cwd=folder,
+        env=kept | {"OMP_NUM_THREADS": "1"} | environment,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=500,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return json.loads(target.read_text(encoding="utf-8"))
+
+
+@pytest.fixture(scope="module")
+def pushed(hub, tmp_path_factory):
+    """What came of pushing.py: {job: result}"""
+    folder = tmp_path_factory.mktemp("pushing")
+    package = {"PYTHONPATH": str(HERE.parents[1])}
+    return talk("pushing.py", folder, folder, **hub.environment(folder / "home"), **package)
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory):
+    """Where fresh processes keep what they fetched."""
+    return tmp_path_factory.mktemp("home")
+
+
+def open_by_name(hub, folder: Path, home: Path, functions: str, **job) -> dict:
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "job.json").write_text(json.dumps(job | {"functions": functions.split()}))
+    return talk("opening.py", folder, folder / "job.json", **hub.environment(home))
+
+
+@pytest.fixture(scope="module")
+def opened(hub, pushed, home, tmp_path_factory):
+    """What came of opening.py: {function: result}"""
+    functions = """main_branch pinned tag code_revision branch pull_request private private_without_token without_trust
+                   heads images trained baseline merged adapter snippet cards pushed_again"""
+    repositories = [name for name, one in hub.repositories.items() if one.files().get("README.md", BROKEN) != BROKEN]
+    pinned = pushed["text"].get("pinned")
+    folder = tmp_path_factory.mktemp("opening")
+    return open_by_name(hub, folder, home, functions, pinned=pinned, repositories=repositories)
+
+
+def of(results: dict, name: str):
+    """The result of a job, if it went well."""
+    result = results[name]
+    assert not (isinstance(result, dict) and "error" in result), result["error"]
+    return result
+
+
+def same(found: list, expected: list):
+    torch.testing.assert_close(torch.tensor(found), torch.tensor(expected))
+
+
+def card_of(hub, name: str, revision: str = "main") -> ModelCard:
+    return ModelCard(hub.repositories[name].files(revision)["README.md"].decode())
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Pushed
+
+
+def test_model_and_tokenizer_are_pushed_whole(hub, pushed):
+    result = of(pushed, "text")
+    assert hub.repositories["me/text"].files(result["pinned"]).keys() == MODEL | TOKENIZER
+    card = ModelCard(result["card"])
+    assert "cats" in card.data.tags and card.data.license == "mit" and "The weights: mit." in card.text
+    titles = ["Upload model", "Upload tokenizer", "Upload README.md with huggingface_hub", "Second", "Other code"]
+    assert hub.repositories["me/text"].titles()[1:] == titles
+
+
+def test_a_second_push_keeps_what_a_person_wrote(hub, pushed):
+    of(pushed, "text")
+    card = card_of(hub, "me/text")
+    assert (card.data.license, card.data.thumbnail) == ("cc-by-4.0", "cat.png")
+    assert "The weights: cc-by-4.0." in card.text and "cats" in card.data.tags
+
+
+def test_branches_and_pull_requests(hub, pushed):
+    assert of(pushed, "elsewhere")["revision"] == "refs/pr/1"
+    repository = hub.repositories["me/branches"]
+    assert set(repository.refs) == {"refs/heads/main", "refs/heads/side/way", "refs/pr/1", "refs/pr/2"}
+    assert repository.files() == {} and repository.files("side/way").keys() == MODEL
+    # One more commit to the second of them; its card is filled in.
+    assert repository.titles("refs/pr/2") == ["initial commit", "Upload model", "Once more"]
+    assert "mended" in card_of(hub, "me/branches", "refs/pr/2").data.tags
+
+
+def test_saving_with_a_push(hub, pushed):
+    repository, result = hub.repositories["me/saved"], of(pushed, "saved")
+    assert repository.private
+    shards = {f"model-0000{i}-of-00002.safetensors" for i in (1, 2)} | {"model.safetensors.index.json"}
+    expected = (MODEL | TOKENIZER | shards | {"generation_config.json"}) - {"model.safetensors"}
+    assert repository.files().keys() == expected
+    # The tokenizer's push has read the card and written it again.
+    assert str(card_of(hub, "me/saved")) == str(ModelCard(result["card"]))
+
+
+@pytest.mark.parametrize("name, job", [("me/tokenizer-first", "tokenizer_first"), ("me/pictures", "images")])
+def test_the_form_that_comes_with_a_tokenizer_gives_way_to_the_card(hub, pushed, name, job):
+    of(pushed, job)
+    card = card_of(hub, name)
+    assert f"# {name}" in card.text and "More Information Needed" not in card.text
+
+
+def test_a_trainer_of_the_library(hub, pushed):
+    of(pushed, "trainer")
+    repository = hub.repositories["me/trained"]
+    steps = [f"Training in progress, step {step}" for step in (1, 2)]
+    # Another push of the same weights changes nothing: the card is a person's by then.
+    assert repository.titles()[1:] == [*steps, "End of training", "Upload README.md with huggingface_hub"]
+    assert repository.files().keys() == MODEL | TOKENIZER | {"training_args.bin"}
+    card = card_of(hub, "me/trained")
+    assert (card.data.language, card.data.license) == ("en", "mit") and "cats" in card.data.tags
+    assert card.data.to_dict()["widget"] == [{"text": "A sentence to try."}] and "Two words" in card.text
+    # Written there between the two pushes.
+    assert "Not much." in card.text
+
+
+def test_adapters(hub, pushed):
+    of(pushed, "adapters")
+    adapter = {"README.md", "adapter_config.json", "adapter_model.safetensors"}
+    for name in ("me/adapter", "me/adapter-of-a-folder"):
+        assert hub.repositories[name].files().keys() == adapter
+    assert hub.repositories["me/merged"].files().keys() == MODEL
+    assert hub.repositories["me/trained-adapter"].files().keys() == adapter | TOKENIZER | {"training_args.bin"}
+
+
+def test_a_card_that_cannot_be_read_stops_no_push(hub, pushed):
+    assert "cannot be read, and stays as it is" in of(pushed, "broken")["said"]
+    training = {"training_args.bin"} | TOKENIZER
+    for name, files in {"me/broken": MODEL, "me/broken-trained": MODEL | training}.items():
+        assert hub.repositories[name].files().keys() == files
+        assert hub.repositories[name].files()["README.md"] == BROKEN
+    # The other one lay in the output folder.
+    assert hub.repositories["me/broken-here"].files().keys() == (MODEL | training) - {"README.md"}
+    assert pushed["broken"]["kept"] == BROKEN.decode()
+
+
+def test_everyday_questions(pushed):
+    result = of(pushed, "housekeeping")
+    assert result["user"] == "me" and result["exists"] == [True, False, False]
+    assert result["branches"] == ["main", "side"] and result["tags"] == ["v1"] and result["pulls"] == ["refs/pr/1"]
+    assert result["left"] == [["main"], []]
+    assert result["files"] == ["a/b/model.bin", "a/c.txt", "d.txt"] and result["folder"] == ["a/b", "a/c.txt"]
+    assert result["paths"] == [["d.txt", 1, False], ["a/b/model.bin", 4, True]]
+    assert result["commits"] == "wrong" and result["no token"] is True
+
+
+@pytest.mark.parametrize(
+    "what, words",
+    [
+        ("license", '"license" must be one of'),
+        ("nobody", "Invalid credentials"),
+        ("owner", "403 Forbidden"),
+        ("stranger", "no write access to me/text"),
+        ("missing", "not a valid model identifier"),
+        ("revision", "v9 is not a valid git identifier"),
+        ("hidden", "not a valid model identifier"),
+        ("branch and pull request", "Cannot use `create_pr=True` with `revision='side'`"),
+        ("broken", "Invalid metadata in README.md"),
+    ],
+)
+def test_what_the_hub_refuses_is_said(hub, pushed, what, words):
+    assert words in (of(pushed, "refused")[what] or "")
+    # But who may not push may propose.
+    assert "refs/pr/1" in hub.repositories["me/text"].refs
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Opened by name, without the package
+
+
+@pytest.mark.parametrize(
+    "function, job, key",
+    [
+        ("main_branch", "text", "second"),
+        ("pinned", "text", "first"),
+        ("tag", "text", "first"),
+        ("branch", "elsewhere", "branch"),
+        ("pull_request", "elsewhere", "proposed"),
+        ("private", "saved", "logits"),
+        ("trained", "trainer", "logits"),
+        ("baseline", "baselines", "logits"),
+        ("adapter", "adapters", "logits"),
+        ("merged", "adapters", "logits"),
+        ("pushed_again", "text", "first"),
+    ],
+)
+def test_outputs_are_those_of_the_model_that_was_pushed(pushed, opened, function, job, key):
+    same(of(opened, function), of(pushed, job)[key])
+
+
+def test_the_code_of_another_commit(pushed, opened):
+    result, expected = of(opened, "code_revision"), of(pushed, "text")
+    assert {name: mark for name, (mark, _) in result.items()} == {"main": "second", "pinned code": None, "pinned": None}
+    for name, key in (("main", "second"), ("pinned code", "second"), ("pinned", "first")):
+        same(result[name][1], expected[key])
+
+
+def test_an_image_model_and_its_processor(pushed, opened):
+    result = of(opened, "images")
+    same(result["logits"], of(pushed, "images")["logits"])
+    assert result["size"] == [1, 3, 16, 16]
+
+
+def test_a_checkpoint_opens_as_every_class(opened):
+    assert set(of(opened, "heads").values()) == {
+        "GMLPModel", "GMLPForCausalLM", "GMLPForSequenceClassification", "GMLPForTokenClassification",
+        "GMLPForQuestionAnswering", "GMLPForMultipleChoice",
+    }  # fmt: skip
+
+
+def test_who_may_not_is_told_so(opened):
+    assert "not a valid model identifier" in of(opened, "private_without_token")
+    assert "trust_remote_code=True" in of(opened, "without_trust")
+
+
+def test_cards_are_valid_and_their_code_runs(opened):
+    assert of(opened, "cards") == 11
+    assert of(opened, "snippet") == "GMLPForMaskedLM"
+
+
+def test_offline_after_one_download(hub, pushed, opened, home, tmp_path):
+    """With nobody there."""
+    functions = "main_branch pinned tag branch pull_request private images adapter"
+    (tmp_path / "job.json").write_text(json.dumps({"functions": functions.split(), "pinned": pushed["text"]["pinned"]}))
+    nobody = {"HF_HUB_OFFLINE": "1", "HF_ENDPOINT": "http://127.0.0.1:9"}
+    results = talk("opening.py", tmp_path, tmp_path / "job.json", **(hub.environment(home, token=None) | nobody))
+    for function in functions.split():
+        assert of(results, function) == of(opened, function)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The scripts
+
+
+@pytest.fixture(scope="module")
+def ran(hub, tmp_path_factory):
+    """The scripts with --push_to_hub: {name: last words or None}, and the folder that they wrote to."""
+    folder = tmp_path_factory.mktemp("running")
+    (folder / "text.txt").write_text("\n\n".join(text for _, text in sorted(topics.items())[:12]), encoding="utf-8")
+    write(folder / "train.jsonl", opinions(48, 0))
+    write(folder / "validation.jsonl", opinions(16, 1))
+    (folder / "qa.json").write_text(json.dumps(squad(40)))
+    write_photos(folder / "photos", 4, 0)
+    sizes = {"vocab_size": 400, "hidden_size": 32, "num_hidden_layers": 2, "intermediate_size": 64}
+    BertConfig(**sizes, num_attention_heads=2, max_position_embeddings=32).save_pretrained(folder / "bert-config")
+    common = "--do_train --do_eval --max_steps 2 --save_steps 1 --per_device_train_batch_size 4 --push_to_hub"
+    tiny = "--config_name gmlp-18l --config_overrides num_hidden_layers=2,hidden_size=32,intermediate_size=64,"
+    tiny += "attention_size=16,max_position_embeddings=64 --vocab_size 400"
+    text = "--train_file text.txt --max_train_samples 40 --max_eval_samples 10"
+    opinion = "--train_file train.jsonl --validation_file validation.jsonl"
+    image = "--train_dir photos --validation_dir photos --image_size 32 --config_overrides patch_size=8,"
+    image += "num_hidden_layers=2,hidden_size=32,intermediate_size=64"
+    runs = {
+        "mlm": f"run_mlm.py {tiny} {text} --hub_strategy every_save --hub_always_push --license mit --language en",
+        "clm": f"run_clm.py {tiny} {text} --hub_strategy checkpoint --hub_always_push --save_total_limit 2",
+        "glue": f"run_glue.py {tiny} {opinion} --hub_token hf_mine --hub_strategy all_checkpoints --hub_always_push",
+        "bert": f"run_glue.py --config_name bert-config --vocab_size 400 {opinion} --hub_token=hf_mine",
+        "qa": f"run_qa.py {tiny} --train_file qa.json --validation_file qa.json --hub_private_repo true",
+        "images": f"run_image_classification.py --config_name gmlp-ti16-224 {image} --hub_strategy every_save",
+        "vit": f"run_image_classification.py --config_name deit-ti16-224 {image},num_attention_heads=2",
+        "tuned": f"run_glue.py --model_name_or_path me/mlm {opinion}",
+        "refused": f"run_glue.py {tiny} {opinion} --license please",
+    }
+    jobs = {
+        name: [*flags.split(), *common.split(), "--hub_model_id", f"me/{name}", "--output_dir", f"out-{name}"]
+        for name, flags in runs.items()
+    }
+    (folder / "runs.json").write_text(json.dumps(jobs))
+    environment = hub.environment(folder / "home") | {"PYTHONPATH": str(HERE.parents[1])}
+    return talk("running.py", folder, folder / "runs.json", **environment), folder
+
+
+@pytest.fixture(scope="module")
+def opened_from_scripts(hub, ran, tmp_path_factory):
+    functions = """fill_mask text_generation text_classification image_classification question_answering bert vit
+                   checkpoint cards"""
+    repositories = [f"me/{name}" for name in SCRIPTS]
+    folder = tmp_path_factory.mktemp("opening-scripts")
+    return open_by_name(hub, folder, folder / "home", functions, repositories=repositories)
+
+
+SCRIPTS = ("mlm", "clm", "glue", "bert", "qa", "images", "vit", "tuned")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_a_script_pushes_what_it_leaves(hub, ran, name):
+    results, folder = ran
+    assert results[name] is None, results[name]
+    repository = hub.repositories[f"me/{name}"]
+    local = {
+        path.name: path.read_bytes()
+        for path in (folder / f"out-{name}").iterdir()
+        if path.is_file() and not path.name.startswith("_")
+    }
+    files = {path: data for path, data in repository.files().items() if "/" not in path}
+    assert files == local
+    assert repository.private == (name == "qa")
+    # The token was on the command line of two.
+    assert not [path for path, data in repository.files().items() if b"hf_mine" in data]
+    card = card_of(hub, f"me/{name}")
+    if name not in ("bert", "vit", "tuned"):
+        assert f"# me/{name}" in card.text and "## Results on held-out data" in card.text
+        assert f"--hub_model_id me/{name}" in card.text and str(folder) not in str(card)
+    if name == "mlm":
+        assert (card.data.license, card.data.language) == ("mit", "en")
+
+
+@pytest.mark.slow
+def test_a_script_begins_with_a_model_of_the_hub_and_keeps_the_card_there(hub, ran):
+    assert ran[0]["tuned"] is None, ran[0]["tuned"]
+    card = card_of(hub, "me/tuned")
+    assert card.text.strip() == "My own words." and card.data.license == "cc-by-4.0"
+    assert (card.data.base_model, card.data.pipeline_tag) == ("me/mlm", "text-classification")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["mlm", "glue", "clm", "images"])
+def test_what_is_pushed_on_the_way_is_a_whole_model(hub, ran, name):
+    repository = hub.repositories[f"me/{name}"]
+    sha = next(sha for sha, commit in repository.commits.items() if commit.title == "Training in progress, step 1")
+    assert repository.files(sha).keys() >= MODEL - {"README.md"}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "name, checkpoint", [("clm", "last-checkpoint"), ("glue", "checkpoint-1"), ("glue", "checkpoint-2")]
+)
+def test_a_checkpoint_that_was_pushed_can_be_gone_on_from(hub, ran, tmp_path, name, checkpoint):
+    files = hub.repositories[f"me/{name}"].files()
+    for path, data in files.items():
+        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / path).write_bytes(data)
+    assert checkpoint_fault(tmp_path / checkpoint) is None
+
+
+@pytest.mark.slow
+def test_a_license_that_the_hub_refuses_is_refused_before_the_training(ran):
+    results, folder = ran
+    assert "The Hub does not take --license please" in results["refused"] and "must be one of" in results["refused"]
+    assert not list((folder / "out-refused").glob("model*"))
+
+
+@pytest.mark.slow
+def test_pipelines_by_name(ran, opened_from_scripts):
+    """They say what the models in the folders of the scripts say."""
+    folder, opened = ran[1], opened_from_scripts
+
+    def here(task, name, question, **options):
+        path = str(folder / f"out-{name}")
+        return pipeline(task, model=path, **options)(question)
+
+    answers = here("fill-mask", "mlm", "The [MASK] statement is used for functions.")
+    assert of(opened, "fill_mask") == pytest.approx([answer["score"] for answer in answers], rel=1e-4)
+    answer = here("text-generation", "clm", "The statement", max_new_tokens=5, do_sample=False)
+    assert of(opened, "text_generation") == answer[0]["generated_text"]
+    for function, name in (("text_classification", "glue"), ("bert", "bert")):
+        expected = here("text-classification", name, "the film is lovely", top_k=None)
+        found = {answer["label"]: answer["score"] for answer in of(opened, function)[0]}
+        assert found == pytest.approx({answer["label"]: answer["score"] for answer in expected[0]}, rel=1e-4)
+    answers = here("image-classification", "images", Image.new("RGB", (40, 30), (200, 50, 40)))
+    found = {answer["label"]: answer["score"] for answer in of(opened, "image_classification")}
+    assert found == pytest.approx({answer["label"]: answer["score"] for answer in answers}, rel=1e-4)
+    assert of(opened, "vit") == 3
+
+
+@pytest.mark.slow
+def test_models_of_scripts_open_without_the_package(opened_from_scripts):
+    starts, ends = (torch.tensor(logits) for logits in of(opened_from_scripts, "question_answering"))
+    assert starts.shape == ends.shape and starts.isfinite().all() and ends.isfinite().all()
+    assert of(opened_from_scripts, "checkpoint") == "GMLPForCausalLM"
+    assert of(opened_from_scripts, "cards") == len(SCRIPTS)
