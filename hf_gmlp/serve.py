@@ -12,6 +12,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import torch
@@ -81,10 +82,8 @@ def serve(checkpoint: str, host: str = "127.0.0.1", port: int = 8000):
             words += f"\nOpenAI's clients: base_url {address}/v1, model {checkpoint}, any api_key."
             words += f"\nIn a terminal: transformers chat {checkpoint} {address}"
         print(words, flush=True)
-        try:
+        with suppress(KeyboardInterrupt):
             uvicorn.Server(uvicorn.Config(app, log_level="warning")).run(sockets=[listener])
-        except KeyboardInterrupt:
-            print("Ended.")
 
 
 def make_app(checkpoint: str) -> FastAPI:
