@@ -329,4 +329,4 @@ def _rows(found: list[dict], label: str) -> list[dict]:
 
 def _on_device(auto_class: type, checkpoint: str) -> PreTrainedModel:
     model, _ = open_model(auto_class, checkpoint)
-    return model.eval().to(torch.accelerator.current_accelerator(check_available=True) or "cpu")
+    return model.eval().to(torch.accelerator.current_accelerator() if torch.accelerator.is_available() else "cpu")
