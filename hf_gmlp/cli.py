@@ -105,6 +105,12 @@ def main(argv: list[str] | None = None):
     )
     command.set_defaults(run=answer)
 
+    command = commands.add_parser("serve", help="try a model in the browser; a causal one also by OpenAI's clients")
+    command.add_argument("checkpoint", help="folder or name of a masked or causal language model or image classifier")
+    command.add_argument("--host", default="127.0.0.1", help="address to listen at (default: %(default)s)")
+    command.add_argument("--port", type=int, default=8000, help="0 takes a free one (default: %(default)s)")
+    command.set_defaults(run=serve)
+
     command = commands.add_parser("convert", help="convert weights of other projects, or weights for timm")
     sources = command.add_subparsers(title="conversions", metavar="CONVERSION", dest="conversion", required=True)
     timm = sources.add_parser("timm", help="a gMLP of timm -> image classifier")
@@ -320,6 +326,18 @@ def answer(arguments: argparse.Namespace):
         for one in ranked[: arguments.top_k]:
             found = f"{one['answer']}  (characters {one['start']}-{one['end']})" if one["answer"] else "(no answer)"
             print(f"  {one['score']:.4f}  {found}")
+
+
+def serve(arguments: argparse.Namespace):
+    """Serves a model until Ctrl-C."""
+    from transformers.utils.import_utils import is_serve_available
+
+    if not is_serve_available():
+        raise InputError('Serving takes fastapi, uvicorn and openai: pip install "hf-gmlp[serve]".')
+    from .serve import serve
+
+    quiet()
+    serve(arguments.checkpoint, arguments.host, arguments.port)
 
 
 def convert(arguments: argparse.Namespace):

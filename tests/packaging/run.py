@@ -25,6 +25,7 @@ WHEEL_PARTS = (
     "presets/amlp-base/config.json",
     "metrics/squad/squad.py",
     "analysis/paper_tables.md",
+    "serve.html",
     "py.typed",
 )
 SDIST_FOLDERS = (PACKAGE, "benchmarks", "docs", "examples", "paper", "recipes", "tests")

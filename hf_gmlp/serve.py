@@ -1,0 +1,332 @@
+"""
+`hf-gmlp serve`: a trained model on this machine, as a page in the browser to try it in, and, if it writes, as an API
+for OpenAI's clients.
+
+The API is the server of `transformers serve`, which by itself opens only classes that the library contains. Here it is
+handed a model that is open already.
+"""
+
+import json
+import socket
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+import torch
+import uvicorn
+from fastapi import FastAPI, HTTPException, Request
+from fastapi.concurrency import run_in_threadpool
+from fastapi.responses import FileResponse, JSONResponse, Response
+from jinja2 import TemplateError
+from transformers import (
+    AutoConfig,
+    AutoImageProcessor,
+    AutoModelForCausalLM,
+    AutoModelForImageClassification,
+    AutoModelForMaskedLM,
+    GenerationConfig,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+    pipeline,
+)
+from transformers.cli.serving.chat_completion import ChatCompletionHandler
+from transformers.cli.serving.completion import CompletionHandler
+from transformers.cli.serving.model_manager import ModelManager
+from transformers.cli.serving.response import ResponseHandler
+from transformers.cli.serving.server import build_server
+from transformers.cli.serving.utils import GenerateManager, GenerationState
+
+from .analysis.filters import plot_filters
+from .data.images import decode, image_fault
+from .data.tokenizer import open_ended
+from .errors import InputError
+from .loading import open_model, open_tokenizer, reason
+from .models.modeling_gmlp import GMLPPreTrainedModel
+
+# What may be uploaded: the picture of any camera, or a long book.
+MEGABYTES = 20
+# A model of plain text goes on after what the last message says; what each side says next begins a new line.
+PLAIN_CHAT = """\
+{%- if tools %}{{ raise_exception('This model has no chat template, so it cannot be given tools.') }}{% endif -%}
+{%- for message in messages -%}
+{%- if not loop.first and message.role != 'assistant' %}{{ '\\n' }}{% endif -%}
+{{- message.content -}}
+{%- endfor -%}"""
+
+
+def serve(checkpoint: str, host: str = "127.0.0.1", port: int = 8000):
+    """
+    Serves a model until Ctrl-C.
+
+    Args:
+        checkpoint: Folder or name of a masked or causal language model or an image classifier.
+        host: The address to listen at.
+        port: 0 takes any that is free; the one taken is printed.
+
+    Raises:
+        InputError: If the model cannot be opened, cannot be served, or the port cannot be had.
+    """
+    try:
+        # Before the model is opened, which may take long.
+        listener = socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
+    except (OSError, OverflowError) as error:
+        raise InputError(f"Nothing can be served at {host}, port {port} ({error}): choose another --port.") from error
+    with listener:
+        app = make_app(checkpoint)
+        address = f"http://{f'[{host}]' if ':' in host else host}:{listener.getsockname()[1]}"
+        words = f"{checkpoint} is at {address}: open it in a browser. Ctrl-C ends it."
+        if app.state.about["kind"] == "causal":
+            words += f"\nOpenAI's clients: base_url {address}/v1, model {checkpoint}, any api_key."
+            words += f"\nIn a terminal: transformers chat {checkpoint} {address}"
+        print(words, flush=True)
+        with suppress(KeyboardInterrupt):
+            uvicorn.Server(uvicorn.Config(app, log_level="warning")).run(sockets=[listener])
+
+
+def make_app(checkpoint: str) -> FastAPI:
+    """
+    The page of a model, and its API, as an application to be run.
+
+    Raises:
+        InputError: If the model cannot be opened or served.
+    """
+    try:
+        config = AutoConfig.from_pretrained(checkpoint)
+    except Exception as error:
+        reads = reason(checkpoint, "config.json", error)
+        raise InputError(f"There is no model to open in {checkpoint}: {reads}.") from error
+    name = (config.architectures or ["model without a head"])[0]
+    kinds = {"ForMaskedLM": masked, "ForCausalLM": causal, "LMHeadModel": causal, "ForImageClassification": image}
+    kind = next((kinds[ending] for ending in kinds if name.endswith(ending)), None)
+    if kind is None:
+        raise InputError(
+            f"{checkpoint} is a {name}. Only masked and causal language models and image classifiers can be served."
+        )
+    return kind(checkpoint)
+
+
+def masked(checkpoint: str) -> FastAPI:
+    """A masked language model: fills the masks of a text."""
+    model, tokenizer = _on_device(AutoModelForMaskedLM, checkpoint), open_tokenizer(checkpoint)
+    if tokenizer.mask_token is None:
+        raise InputError(f"The tokenizer in {checkpoint} has no mask token, so there is nothing to fill in.")
+    filler = pipeline("fill-mask", model=model, tokenizer=tokenizer)
+    n = model.config.max_position_embeddings
+
+    def answer(body: bytes) -> list[list[dict]]:
+        try:
+            text = json.loads(body)["text"]
+        except (ValueError, TypeError, KeyError):
+            text = None
+        if not isinstance(text, str):
+            raise HTTPException(400, 'Send JSON: {"text": "..."}.')
+        ids = tokenizer(text, verbose=False)["input_ids"]
+        if tokenizer.mask_token_id not in ids:
+            raise HTTPException(400, f"The text has no {tokenizer.mask_token}: put it where the model is to guess.")
+        if len(ids) > n:
+            raise HTTPException(400, f"The text has {len(ids)} tokens, and the model takes up to {n}: shorten it.")
+        found = filler(text, top_k=min(5, model.config.vocab_size))
+        return [_rows(one, "token_str") for one in (found if isinstance(found[0], list) else [found])]
+
+    return _add_page(FastAPI(), checkpoint, model, answer, kind="masked", n=n, mask=tokenizer.mask_token)
+
+
+def image(checkpoint: str) -> FastAPI:
+    """An image classifier: the classes of a picture."""
+    model = _on_device(AutoModelForImageClassification, checkpoint)
+    try:
+        processor = AutoImageProcessor.from_pretrained(checkpoint)
+    except Exception as error:
+        reads = reason(checkpoint, "preprocessor_config.json", error)
+        raise InputError(f"There is no image processor to open in {checkpoint}: {reads}.") from error
+    classifier = pipeline("image-classification", model=model, image_processor=processor)
+
+    def answer(body: bytes) -> list[list[dict]]:
+        picture = {"bytes": body, "path": None}
+        if fault := image_fault(picture, (1, 1))["fault"]:
+            raise HTTPException(400, f"This cannot be read as a picture: {fault}.")
+        return [_rows(classifier(decode(picture), top_k=5), "label")]
+
+    return _add_page(FastAPI(), checkpoint, model, answer, kind="image", classes=model.config.num_labels)
+
+
+def causal(checkpoint: str) -> FastAPI:
+    """A causal language model: the server of transformers, and the page."""
+    model, tokenizer = _on_device(AutoModelForCausalLM, checkpoint), open_ended(open_tokenizer(checkpoint))
+    if model.generation_config.do_sample is None:
+        # As OpenAI's clients expect; a temperature of 0 is greedy search.
+        model.generation_config.do_sample = True
+    if tokenizer.chat_template is None:
+        begins = tokenizer("a")["input_ids"][0] == tokenizer.bos_token_id
+        tokenizer.chat_template = ("{{ bos_token }}" if begins else "") + PLAIN_CHAT
+        print(f"{checkpoint} has no chat template: in a chat, it goes on after the last message as after any text.")
+    models, state = OpenModel(checkpoint, model, tokenizer), OneGeneration()
+    app = build_server(
+        models,
+        ChatHandler(models, state),
+        completion_handler=TextHandler(models, state),
+        response_handler=ResponseHandler(models, state),
+        transcription_handler=None,
+        systemone_handler=None,
+        generation_state=state,
+    )
+    # Those two are for other kinds of models.
+    others = ("/v1/audio/transcriptions", "/v1/systemone")
+    app.router.routes[:] = [route for route in app.routes if route.path not in others]
+
+    def refuse(request: Request, error: Exception) -> JSONResponse:
+        words = f"The request lacks {error}." if isinstance(error, KeyError) else str(error)
+        return JSONResponse({"detail": words}, status_code=400)
+
+    for kind in (ValueError, TypeError, KeyError, TemplateError):
+        app.add_exception_handler(kind, refuse)
+    return _add_page(app, checkpoint, model, None, kind="causal", n=model.config.max_position_embeddings)
+
+
+class Complete:
+    """A handler of transformers that refuses what it would otherwise pass over with a line in the log."""
+
+    def _validate_request(self, body: dict):
+        super()._validate_request(body)
+        left_out = [name for name in ("n", "best_of") if body.get(name, 1) not in (None, 1)]
+        left_out += [name for name in ("echo", "logprobs", "top_logprobs", "presence_penalty") if body.get(name)]
+        if left_out:
+            raise HTTPException(400, f"This server cannot do what {' and '.join(left_out)} asked for: leave it out.")
+
+
+class ChatHandler(Complete, ChatCompletionHandler):
+    """Chats."""
+
+
+class TextHandler(Complete, CompletionHandler):
+    """Texts that go on after a prompt."""
+
+
+class OpenModel(ModelManager):
+    """transformers' keeper of models, with a single model, which is open and stays."""
+
+    def __init__(self, name: str, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase):
+        super().__init__()
+        self.force_model, self.model, self.tokenizer, self.created = name, model, tokenizer, int(time.time())
+
+    def process_model_name(self, model_id: str) -> str:
+        return model_id
+
+    def load_model_and_processor(self, model_id: str, progress_callback: Callable | None = None, **_):
+        if model_id != self.force_model:
+            raise ValueError(f"There is no model {model_id!r} here; the model of this server is {self.force_model!r}.")
+        if progress_callback is not None:
+            progress_callback({"status": "ready", "model": model_id, "cached": True})
+        return self.model, self.tokenizer
+
+    def get_gen_models(self, cache_dir: str | None = None) -> list[dict]:
+        return [{"id": self.force_model, "object": "model", "created": self.created, "owned_by": ""}]
+
+
+class OneGeneration(GenerationState):
+    """transformers' state of generation, one request after another: a gMLP has no paged cache for batches of them."""
+
+    def __init__(self):
+        super().__init__()
+        self.manager = FittingGeneration()
+
+    def get_manager(self, model_id: str, use_cb: bool = False) -> GenerateManager:
+        return self.manager
+
+
+class FittingGeneration(GenerateManager):
+    """transformers' generation, for requests that the model can fulfill: others are refused before an answer begins."""
+
+    def generate_streaming(self, model, processor, inputs, gen_config, **options):
+        fit(gen_config, inputs["input_ids"].shape[-1], model.config.max_position_embeddings)
+        return super().generate_streaming(model, processor, inputs, gen_config, **options)
+
+    async def generate_non_streaming(self, model, processor, inputs, gen_config, **options):
+        fit(gen_config, inputs["input_ids"].shape[-1], model.config.max_position_embeddings)
+        return await super().generate_non_streaming(model, processor, inputs, gen_config, **options)
+
+
+def fit(config: GenerationConfig, prompt: int, n: int):
+    """
+    Ends a generation at n tokens, prompt included, so that the answer says "length" where it was cut.
+
+    Raises:
+        HTTPException: If the prompt leaves no room, or a setting is out of its range.
+    """
+    room, new = n - prompt, config.max_new_tokens
+    takes = f"The prompt has {prompt} tokens, and with what follows it the model takes up to {n}: shorten it."
+    for fits, fault in (
+        (prompt > 0, "The prompt is empty: the model goes on after a text."),
+        (room > 0, takes),
+        (new is None or new > 0, "max_tokens must be at least 1."),
+        (config.temperature is None or config.temperature >= 0, "temperature must be at least 0."),
+        (config.top_p is None or 0 <= config.top_p <= 1, "top_p must be between 0 and 1."),
+        (config.repetition_penalty is None or config.repetition_penalty > 0, "frequency_penalty must be above -1."),
+    ):
+        if not fits:
+            raise HTTPException(400, fault)
+    if new is not None or config.max_length is None:
+        config.max_new_tokens = min(new or room, room)
+
+
+def _add_page(
+    app: FastAPI, checkpoint: str, model: PreTrainedModel, answer: Callable[[bytes], list] | None, **about
+) -> FastAPI:
+    """Adds the page of a model, its picture of filters and, if there is `answer`, what that says of a POST."""
+    app.state.about = {"model": checkpoint, "class": type(model).__name__, "megabytes": MEGABYTES, **about}
+    filters = _filters(model)
+    app.state.about["filters"] = filters is not None
+    busy = threading.Lock()
+
+    def one_at_a_time(body: bytes) -> list:
+        with busy:
+            return answer(body)
+
+    @app.get("/")
+    def page() -> FileResponse:
+        return FileResponse(Path(__file__).with_name("serve.html"))
+
+    @app.get("/about")
+    def about_model() -> dict:
+        return app.state.about
+
+    @app.get("/filters.png")
+    def filters_picture() -> Response:
+        if filters is None:
+            raise HTTPException(404, f"A {type(model).__name__} has no spatial filters.")
+        return Response(filters, media_type="image/png")
+
+    if answer is not None:
+
+        @app.post("/predict")
+        async def predict(request: Request) -> dict:
+            body = bytearray()
+            async for chunk in request.stream():
+                body += chunk
+                if len(body) > MEGABYTES * 2**20:
+                    raise HTTPException(413, f"This is larger than {MEGABYTES} MB: send something smaller.")
+            return {"answers": await run_in_threadpool(one_at_a_time, bytes(body))}
+
+    return app
+
+
+def _filters(model: PreTrainedModel) -> bytes | None:
+    """A picture of the spatial filters, drawn before there are threads, which matplotlib's figures do not share."""
+    if not isinstance(model, GMLPPreTrainedModel):
+        return None
+    with tempfile.TemporaryDirectory() as folder:
+        plot_filters(model, Path(folder, "filters.png"))
+        return Path(folder, "filters.png").read_bytes()
+
+
+def _rows(found: list[dict], label: str) -> list[dict]:
+    """The answers of a pipeline as the page shows them."""
+    return [{"answer": one[label], "probability": one["score"]} for one in found]
+
+
+def _on_device(auto_class: type, checkpoint: str) -> PreTrainedModel:
+    model, _ = open_model(auto_class, checkpoint)
+    return model.eval().to(torch.accelerator.current_accelerator() if torch.accelerator.is_available() else "cpu")
