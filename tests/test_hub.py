@@ -54,6 +54,10 @@ import json, sys
 sys.modules["hf_gmlp"] = None  # as where it is not installed: importing it fails
 
 import torch, transformers
+from transformers.models.auto import auto_factory
+
+# AutoBackbone asks the Hub whether the name is one of its repositories.
+auto_factory.hf_api = lambda: type("Hub", (), {"repo_exists": lambda self, name: True})()
 
 def open_as(auto_class, folder, save_to):
     auto_class = getattr(transformers, auto_class)
@@ -67,7 +71,10 @@ def open_as(auto_class, folder, save_to):
     else:
         inputs = {"pixel_values": torch.linspace(-1, 1, 3 * 16 * 16).view(1, 3, 16, 16)}
     with torch.no_grad():
-        output = model.base_model(**inputs).last_hidden_state
+        output = model.base_model(**inputs)
+    # The patches of an image without its [CLS] token are what all its classes give.
+    maps = output.get("feature_maps")
+    output = output.last_hidden_state[:, -16:] if maps is None else maps[-1].flatten(2).transpose(1, 2)
     if save_to:
         model.save_pretrained(save_to)
     module = type(model).__module__
@@ -128,7 +135,9 @@ def backbone_output(model: torch.nn.Module) -> torch.Tensor:
     else:
         inputs = {"pixel_values": torch.linspace(-1, 1, 3 * 16 * 16).view(1, 3, 16, 16)}
     with torch.no_grad():
-        return model.eval().base_model(**inputs).last_hidden_state
+        output = model.eval().base_model(**inputs)
+    maps = output.get("feature_maps")
+    return output.last_hidden_state[:, -16:] if maps is None else maps[-1].flatten(2).transpose(1, 2)
 
 
 def code_map_of(class_name: str) -> dict[str, str]:

@@ -292,6 +292,17 @@ class BaselinePreTrainedModel(PreTrainedModel):
             padding_mask = None
         return self.pooler(pool_tokens(hidden_states, padding_mask, self.config.pooling))
 
+    def refuse_cache(self, kwargs: dict):
+        """
+        Raises:
+            ValueError: If a forward pass is given a cache, as by prefix tuning.
+        """
+        if kwargs.get("past_key_values") is not None:
+            raise ValueError(
+                f"A {type(self).__name__} has no `past_key_values`. In place of prefix tuning, use prompt tuning or "
+                f"LoRA."
+            )
+
     def get_input_embeddings(self) -> nn.Embedding:
         return self.base_model.embeddings.word_embeddings
 
@@ -334,8 +345,9 @@ class BertRelposModel(BaselinePreTrainedModel):
             `last_hidden_state` [B, m, D] and `pooler_output` [B, D].
 
         Raises:
-            ValueError: If both or neither of `input_ids` and `inputs_embeds` are given.
+            ValueError: If both or neither of `input_ids` and `inputs_embeds` are given, or a cache is.
         """
+        self.refuse_cache(kwargs)
         hidden_states = self.embeddings(input_ids, token_type_ids, inputs_embeds)
         padding_mask = attention_mask
         attention_mask = create_bidirectional_mask(
@@ -384,8 +396,9 @@ class TextMixerModel(BaselinePreTrainedModel):
 
         Raises:
             ValueError: If both or neither of `input_ids` and `inputs_embeds` are given, if the sequence is longer
-                than n, or if the mask is not [B, m].
+                than n, if the mask is not [B, m], or if a cache is given.
         """
+        self.refuse_cache(kwargs)
         hidden_states = self.embeddings(input_ids, token_type_ids, inputs_embeds)
         batch_size, length = hidden_states.shape[:2]
         if length > self.config.max_position_embeddings:
