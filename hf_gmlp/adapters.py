@@ -46,7 +46,9 @@ def register_targets():
     @functools.wraps(initialize)
     def with_pooler(self, model, peft_config, *args, **kwargs):
         if getattr(getattr(model, "config", None), "model_type", None) in DEFAULT_TARGETS:
-            peft_config.modules_to_save = list({"pooler": None} | dict.fromkeys(peft_config.modules_to_save or ()))
+            peft_config.modules_to_save = list(
+                {"pooler.dense": None} | dict.fromkeys(peft_config.modules_to_save or ())
+            )
         initialize(self, model, peft_config, *args, **kwargs)
 
     PeftModelForSequenceClassification.__init__ = with_pooler

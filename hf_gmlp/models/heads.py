@@ -222,7 +222,7 @@ class ClassifierOnPooler:
             logger.warning_once(
                 "The classifier is trained and the pooler that it reads is frozen. A checkpoint without a pooler, such "
                 "as a masked language model's, was given a random one, and an adapter is saved without it: train and "
-                'save it too, with PEFT by `modules_to_save=["pooler", "classifier"]`.'
+                'save it too, with PEFT by `modules_to_save=["pooler.dense", "classifier"]`.'
             )
         return super().train(mode)
 

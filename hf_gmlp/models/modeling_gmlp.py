@@ -546,7 +546,7 @@ class GMLPModel(GMLPPreTrainedModel):
         if past_key_values is not None and not self.config.is_causal:
             raise ValueError(
                 "`past_key_values` is for causal models (`config.is_causal`): in this one, each new token changes what "
-                "all the earlier ones are."
+                "all the earlier ones are. In place of prefix tuning, use prompt tuning or LoRA."
             )
         check_length(self.config, self.length)
         if past_key_values is None and use_cache and self.config.is_causal:

@@ -27,12 +27,15 @@ def test_feature_maps_are_hidden_states(vision_config, far_model, tmp_path, monk
     config = vision_config(pooling=pooling, attention_size=4, image_size=(16, 24))
     classifier = far_model(GMLPForImageClassification, config)
     (classifier if head else classifier.model).save_pretrained(tmp_path)
+    classifier.set_attn_implementation("eager")
     # It asks the Hub whether there is such a repository.
     monkeypatch.setattr(auto_factory, "hf_api", lambda: SimpleNamespace(repo_exists=lambda name: True))
     pixels = torch.randn(2, 3, 16, 24)
     with torch.no_grad():
         encoded = classifier.model(pixels, output_hidden_states=True, output_attentions=True)
-        raw = AutoBackbone.from_pretrained(tmp_path, out_indices=[0, 1, 2], apply_layernorm=False)
+        raw = AutoBackbone.from_pretrained(
+            tmp_path, out_indices=[0, 1, 2], apply_layernorm=False, attn_implementation="eager"
+        )
         assert type(raw) is GMLPVisionBackbone and raw.channels == [16, 16, 16]
         outputs = raw(pixels, output_hidden_states=True, output_attentions=True)
         for stage in (0, 1):
@@ -113,7 +116,7 @@ def test_segments_with_upernet(vision_config, tmp_path):
     pixels, labels = torch.randn(2, 3, 16, 16), torch.randint(0, 4, (2, 16, 16))
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
     losses = []
-    for _ in range(5):
+    for _ in range(20):
         outputs = model(pixels, labels=labels)
         losses.append(outputs.loss.item())
         optimizer.zero_grad()
