@@ -45,10 +45,10 @@ def register_targets():
 
     @functools.wraps(initialize)
     def with_pooler(self, model, peft_config, *args, **kwargs):
-        if getattr(getattr(model, "config", None), "model_type", None) in DEFAULT_TARGETS:
-            peft_config.modules_to_save = list(
-                {"pooler.dense": None} | dict.fromkeys(peft_config.modules_to_save or ())
-            )
+        known = getattr(getattr(model, "config", None), "model_type", None) in DEFAULT_TARGETS
+        if known and hasattr(peft_config, "modules_to_save"):
+            given = peft_config.modules_to_save or []
+            peft_config.modules_to_save = [*given, *({"pooler.dense"} - set(given))]
         initialize(self, model, peft_config, *args, **kwargs)
 
     PeftModelForSequenceClassification.__init__ = with_pooler
