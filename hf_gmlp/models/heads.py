@@ -217,8 +217,10 @@ class ClassifierOnPooler:
     """What heads with a classifier on the pooler's output share."""
 
     def train(self, mode: bool = True):
-        pooler = self.model.pooler.dense.weight if mode else None
-        if mode and not pooler.requires_grad and any(weight.requires_grad for weight in self.classifier.parameters()):
+        # Adapters hand out the weight that they wrap; a pooler may have been replaced.
+        pooler = getattr(getattr(self.model.pooler, "dense", None), "weight", None) if mode else None
+        frozen = pooler is not None and not pooler.requires_grad
+        if frozen and any(weight.requires_grad for weight in self.classifier.parameters()):
             logger.warning_once(
                 "The classifier is trained and the pooler that it reads is frozen. A checkpoint without a pooler, such "
                 "as a masked language model's, was given a random one, and an adapter is saved without it: train and "
