@@ -188,17 +188,22 @@ def assert_same():
     return lambda a, b: torch.testing.assert_close(a, b, atol=2e-5, rtol=1e-4)
 
 
-@pytest.mark.parametrize("name", ["image", "bert_relpos", "text_mixer"])
-def test_lora_of_the_other_model_types(far_model, batch, assert_same, tmp_path, name):
-    if name == "image":
+OTHERS = {f"image, {name}": config for name, config in METHODS.items()}
+OTHERS |= dict.fromkeys(BASELINES, METHODS["LoRA"])
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_adapters_of_the_other_model_types(far_model, batch, assert_same, tmp_path, name):
+    config = copy.deepcopy(OTHERS[name])
+    if name.startswith("image"):
         far_model(GMLPForImageClassification, GMLPVisionConfig(**VISION_SIZES)).save_pretrained(tmp_path / "base")
         inputs, opens = {"pixel_values": torch.randn(4, 3, 16, 16)}, GMLPForImageClassification.from_pretrained
-        config = peft.LoraConfig(modules_to_save=["classifier"])
+        config.modules_to_save = ["classifier"]
     else:
         masked = far_model(type(AutoModelForMaskedLM.from_config(BASELINES[name])), BASELINES[name])
         masked.save_pretrained(tmp_path / "base")
         inputs, opens = batch, AutoModelForSequenceClassification.from_pretrained
-        config = peft.LoraConfig(task_type="SEQ_CLS")
+        config.task_type = "SEQ_CLS"
     model = peft.get_peft_model(opens(tmp_path / "base", num_labels=3), config)
     first, last = train(model, inputs | {"labels": torch.tensor([0, 1, 2, 0])})
     assert last < 0.9 * first
