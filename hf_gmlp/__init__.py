@@ -8,7 +8,7 @@ from transformers import AutoConfig, AutoTokenizer, PreTrainedTokenizerFast
 from transformers.models import auto
 from transformers.utils import is_torchvision_available, is_vision_available
 
-from . import cards, kernels
+from . import adapters, cards, kernels
 from ._version import __version__
 from .models import modeling_baselines, modeling_gmlp
 from .models.configuration_baselines import BertRelposConfig, TextMixerConfig
@@ -26,6 +26,7 @@ from .models.modeling_baselines import (
     TextMixerModel,
 )
 from .models.modeling_gmlp import (
+    GMLPBlock,
     GMLPForCausalLM,
     GMLPForImageClassification,
     GMLPForMaskedLM,
@@ -35,9 +36,11 @@ from .models.modeling_gmlp import (
     GMLPForTokenClassification,
     GMLPModel,
     GMLPPreTrainedModel,
+    GMLPVisionBackbone,
     GMLPVisionModel,
     GMLPVisionPreTrainedModel,
 )
+from .models.spatial_gating import SpatialGatingUnit, SpatialProjection
 from .presets import list_presets, preset_path
 
 for _config, _code_map, _module in (
@@ -66,6 +69,7 @@ if is_vision_available():
     del _image_processors
 
 kernels.register()
+adapters.register()
 # Its model card is filled in. A checkpoint's own code, without this package, uploads the library's.
 GMLPPreTrainedModel.push_to_hub = cards.push_to_hub
 GMLPPreTrainedModel.save_pretrained = cards.save_pretrained
@@ -77,6 +81,7 @@ __all__ = [
     "BertRelposForSequenceClassification",
     "BertRelposForTokenClassification",
     "BertRelposModel",
+    "GMLPBlock",
     "GMLPConfig",
     "GMLPForCausalLM",
     "GMLPForImageClassification",
@@ -87,9 +92,12 @@ __all__ = [
     "GMLPForTokenClassification",
     "GMLPModel",
     "GMLPPreTrainedModel",
+    "GMLPVisionBackbone",
     "GMLPVisionConfig",
     "GMLPVisionModel",
     "GMLPVisionPreTrainedModel",
+    "SpatialGatingUnit",
+    "SpatialProjection",
     "TextMixerConfig",
     "TextMixerForMaskedLM",
     "TextMixerForQuestionAnswering",

@@ -66,6 +66,7 @@ TASKS = {
     ),
     "GMLPForMultipleChoice": ("multiple-choice", "multiple choice model", "AutoModelForMultipleChoice", ""),
     "GMLPVisionModel": ("image-feature-extraction", "image encoder", "AutoModel", ""),
+    "GMLPVisionBackbone": ("image-feature-extraction", "image backbone", "AutoBackbone", ""),
     "GMLPForImageClassification": (
         "image-classification",
         "image classifier",
@@ -209,6 +210,13 @@ def push_to_hub(
     Returns:
         What `huggingface_hub` says of the commit.
     """
+    if has_adapter(model):
+        # Only the adapter is uploaded, of which this card would say that it is a model.
+        from transformers import PreTrainedModel
+
+        options = {"commit_message": commit_message, "commit_description": commit_description, "private": private}
+        options |= {"token": token, "revision": revision, "create_pr": create_pr, "tags": tags}
+        return PreTrainedModel.push_to_hub(model, repo_id, max_shard_size=max_shard_size, **options)
     api = HfApi(token=token)
     repo_id = api.create_repo(repo_id, private=private, exist_ok=True).repo_id
     if revision is not None and not create_pr and not revision.startswith("refs/"):
@@ -256,7 +264,7 @@ def save_pretrained(
 def create_model_card(trainer: Trainer, *args, **kwargs):
     """`Trainer.create_model_card`, which for a gMLP writes the card of this file, with what the trainer knows."""
     model = trainer.accelerator.unwrap_model(trainer.model)
-    if not any(parent.__name__ in TASKS for parent in type(model).__mro__):
+    if has_adapter(model) or not any(parent.__name__ in TASKS for parent in type(model).__mro__):
         create_model_card.of_other_models(trainer, *args, **kwargs)
     elif trainer.is_world_process_zero():
         folder = Path(trainer.args.output_dir)
@@ -274,6 +282,11 @@ def create_model_card(trainer: Trainer, *args, **kwargs):
         tags = [tags] if isinstance(tags, str) else tags
         card = model_card(model, name, training=record, tags=tags, license=kwargs.get("license"))
         write_trainer_card(trainer, card)
+
+
+def has_adapter(model: PreTrainedModel) -> bool:
+    """Whether `model.add_adapter` or `model.load_adapter` was called: then only adapters are saved."""
+    return getattr(model, "_hf_peft_config_loaded", False)
 
 
 def hyperparameters(trainer: Trainer) -> dict[str, object]:

@@ -48,6 +48,7 @@ PIPELINE_TAGS = {
     "GMLPForQuestionAnswering": "question-answering",
     "GMLPForMultipleChoice": "multiple-choice",
     "GMLPVisionModel": "image-feature-extraction",
+    "GMLPVisionBackbone": "image-feature-extraction",
     "GMLPForImageClassification": "image-classification",
 }
 

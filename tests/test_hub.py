@@ -47,6 +47,13 @@ PACKAGE = Path(hf_gmlp.__file__).parent
 TEXT_MAP, VISION_MAP = GMLPConfig.code_map, GMLPVisionConfig.code_map
 CLASSES = sorted({*TEXT_MAP.values(), *VISION_MAP.values()})
 
+# AutoBackbone asks the Hub whether the name is one of its repositories.
+HUB_KNOWS_FOLDERS = """
+from transformers.models.auto import auto_factory
+
+auto_factory.hf_api = lambda: type("Hub", (), {"repo_exists": lambda self, name: True})()
+"""
+
 # Reads a list of jobs and writes what came of them. A job opens a folder as every class of `auto_classes`, says what
 # the backbone makes of fixed inputs, and saves the model again.
 OPEN = """
@@ -67,7 +74,10 @@ def open_as(auto_class, folder, save_to):
     else:
         inputs = {"pixel_values": torch.linspace(-1, 1, 3 * 16 * 16).view(1, 3, 16, 16)}
     with torch.no_grad():
-        output = model.base_model(**inputs).last_hidden_state
+        output = model.base_model(**inputs)
+    # The patches of an image without its [CLS] token are what all its classes give.
+    maps = output.get("feature_maps")
+    output = output.last_hidden_state[:, -16:] if maps is None else maps[-1].flatten(2).transpose(1, 2)
     if save_to:
         model.save_pretrained(save_to)
     module = type(model).__module__
@@ -117,7 +127,7 @@ def run_elsewhere(script: str, folder: Path, *arguments: str, **variables: str) 
 def open_elsewhere(jobs: list[dict], folder: Path) -> list[dict]:
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "jobs.json").write_text(json.dumps(jobs), encoding="utf-8")
-    run_elsewhere(OPEN, folder, "jobs.json", "results.json")
+    run_elsewhere(HUB_KNOWS_FOLDERS + OPEN, folder, "jobs.json", "results.json")
     return json.loads((folder / "results.json").read_text(encoding="utf-8"))
 
 
@@ -128,7 +138,9 @@ def backbone_output(model: torch.nn.Module) -> torch.Tensor:
     else:
         inputs = {"pixel_values": torch.linspace(-1, 1, 3 * 16 * 16).view(1, 3, 16, 16)}
     with torch.no_grad():
-        return model.eval().base_model(**inputs).last_hidden_state
+        output = model.eval().base_model(**inputs)
+    maps = output.get("feature_maps")
+    return output.last_hidden_state[:, -16:] if maps is None else maps[-1].flatten(2).transpose(1, 2)
 
 
 def code_map_of(class_name: str) -> dict[str, str]:
@@ -596,7 +608,7 @@ for class_name, code in json.load(open("codes.json")).items():
     printed[class_name] = [type(namespace["model"]).__name__, output.getvalue()]
 json.dump(printed, open("printed.json", "w"))
 """
-    run_elsewhere(script, root)
+    run_elsewhere(HUB_KNOWS_FOLDERS + script, root)
     return json.loads((root / "printed.json").read_text(encoding="utf-8"))
 
 
@@ -610,6 +622,7 @@ json.dump(printed, open("printed.json", "w"))
         ("GMLPForImageClassification", "LABEL_"),
         ("GMLPModel", ""),
         ("GMLPVisionModel", ""),
+        ("GMLPVisionBackbone", ""),
         ("GMLPForQuestionAnswering", ""),
         ("GMLPForMultipleChoice", ""),
     ],

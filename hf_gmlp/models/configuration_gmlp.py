@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 from huggingface_hub.dataclasses import strict
 from transformers import PreTrainedConfig
 from transformers.activations import ACT2FN
+from transformers.backbone_utils import BackboneConfigMixin
 
 from .heads import full_auto_map
 from .spatial_gating import SPATIAL_GATINGS
@@ -74,6 +75,12 @@ class GMLPBaseConfig(PreTrainedConfig):
     # Auto class -> class of modeling_gmlp.py. Written into every config.json, whichever head is saved, so that a
     # checkpoint opens as any other head too.
     code_map: ClassVar[dict[str, str]] = {}
+    # Tensor parallelism holds and multiplies a share of the channel projections on each device. The gating unit between
+    # them needs all channels, since it halves and normalizes them.
+    base_model_tp_plan: ClassVar[dict[str, str]] = {
+        "layers.*.proj_in": "colwise_gather_output",
+        "layers.*.proj_out": "rowwise_split_input",
+    }
 
     hidden_size: int = 512
     num_hidden_layers: int = 48
@@ -115,12 +122,24 @@ class GMLPBaseConfig(PreTrainedConfig):
     def to_dict(self) -> dict[str, Any]:
         fields = super().to_dict()
         fields.pop("_gating_implementation", None)
+        # PEFT's prompt tuning looks for it here.
+        return fields | {"num_attention_heads": self.num_attention_heads}
+
+    def to_diff_dict(self) -> dict[str, Any]:
+        """What config.json holds."""
+        fields = super().to_diff_dict()
+        fields.pop("num_attention_heads")
         return fields
 
     @property
     def num_attention_heads(self) -> int:
         """Tiny attention has a single head; a gMLP has none at all."""
         return 1
+
+    @num_attention_heads.setter
+    def num_attention_heads(self, number: int):
+        if number != 1:
+            raise ValueError(f"`num_attention_heads` must be 1, the single head of a tiny attention, got {number}.")
 
     @property
     def spatial_size(self) -> int:
@@ -192,6 +211,7 @@ class GMLPBaseConfig(PreTrainedConfig):
             raise ValueError(f"The preset {name!r} belongs to {other}, not to `{cls.__name__}`.")
         # What the library sets from keywords without a field of that name.
         known_fields = {field.name for field in dataclasses.fields(cls)}
+        known_fields |= {name for name in ("out_features", "out_indices") if hasattr(cls, name)}
         known_fields |= {"num_labels", "gating_implementation", "attn_implementation", "name_or_path", "use_cache"}
         unknown = [key for key in overrides if key not in known_fields]
         if unknown:
@@ -251,6 +271,9 @@ class GMLPConfig(GMLPBaseConfig):
         "AutoModelForQuestionAnswering": "GMLPForQuestionAnswering",
         "AutoModelForMultipleChoice": "GMLPForMultipleChoice",
     }
+    base_model_tp_plan: ClassVar[dict[str, str]] = GMLPBaseConfig.base_model_tp_plan | {
+        "embeddings.word_embeddings": "embedding_rowwise",
+    }
     base_model_fsdp_plan: ClassVar[dict[str, str]] = {
         "embeddings.word_embeddings": "free_full_weight",
         "layers.*": "free_full_weight",
@@ -283,7 +306,7 @@ class GMLPConfig(GMLPBaseConfig):
 
 
 @strict
-class GMLPVisionConfig(GMLPBaseConfig):
+class GMLPVisionConfig(BackboneConfigMixin, GMLPBaseConfig):
     r"""
     Configuration of the image models (paper, section 3). The defaults are gMLP-S of the paper's Table 1.
 
@@ -298,6 +321,10 @@ class GMLPVisionConfig(GMLPBaseConfig):
         toeplitz (`bool`): Must be off: patches form a grid, and W[i, j] over a grid is no function of j - i.
         is_causal (`bool`): Must be off: the patches of an image have no first and no last.
         classifier_dropout (`float`): Dropout in front of the classifier.
+        out_features (`list[str]`), out_indices (`list[int]`):
+            What `GMLPVisionBackbone` returns, by either name: "stem" or 0 is the input of the first block, "stage3" or
+            3 the output of the third block. By default the last.
+        apply_layernorm (`bool`): Whether the backbone's feature maps go through the final LayerNorm.
 
     Example:
 
@@ -312,6 +339,7 @@ class GMLPVisionConfig(GMLPBaseConfig):
     code_map: ClassVar[dict[str, str]] = {
         "AutoModel": "GMLPVisionModel",
         "AutoModelForImageClassification": "GMLPForImageClassification",
+        "AutoBackbone": "GMLPVisionBackbone",
     }
     base_model_fsdp_plan: ClassVar[dict[str, str]] = {
         "embeddings": "free_full_weight",
@@ -327,6 +355,35 @@ class GMLPVisionConfig(GMLPBaseConfig):
     num_channels: int = 3
     pooling: Literal["cls", "mean"] = "cls"
     classifier_dropout: float | int = 0.0
+    apply_layernorm: bool = True
+    _out_features: list[str] | None = None
+    _out_indices: list[int] | None = None
+
+    def __post_init__(self, **kwargs):
+        out_features, out_indices = kwargs.pop("out_features", None), kwargs.pop("out_indices", None)
+        if out_features is not None or out_indices is not None:
+            self.set_output_features_output_indices(out_features, out_indices)
+        super().__post_init__(**kwargs)
+
+    @property
+    def stage_names(self) -> list[str]:
+        """What a backbone may return: the input of the first block, and the output of every block."""
+        return ["stem", *(f"stage{number}" for number in range(1, self.num_hidden_layers + 1))]
+
+    # Unless they are set, they follow a change of the depth, and are not saved.
+    @BackboneConfigMixin.out_features.getter
+    def out_features(self) -> list[str]:
+        return self._out_features or self.stage_names[-1:]
+
+    @BackboneConfigMixin.out_indices.getter
+    def out_indices(self) -> list[int]:
+        return self._out_indices or [self.num_hidden_layers]
+
+    def to_dict(self) -> dict[str, Any]:
+        fields = super().to_dict()
+        if self._out_features is None:
+            del fields["out_features"], fields["out_indices"]
+        return fields
 
     @property
     def grid_size(self) -> tuple[int, int]:

@@ -327,6 +327,22 @@ class Pooler(nn.Module):
         return torch.tanh(self.dense(hidden_states))
 
 
+class ClassifierOnPooler:
+    """What heads with a classifier on the pooler's output share."""
+
+    def train(self, mode: bool = True):
+        # Adapters hand out the weight that they wrap; a pooler may have been replaced.
+        pooler = getattr(getattr(self.model.pooler, "dense", None), "weight", None) if mode else None
+        frozen = pooler is not None and not pooler.requires_grad
+        if frozen and any(weight.requires_grad for weight in self.classifier.parameters()):
+            logger.warning_once(
+                "The classifier is trained and the pooler that it reads is frozen. A checkpoint without a pooler, such "
+                "as a masked language model's, was given a random one, and an adapter is saved without it: train and "
+                'save it too, with PEFT by `modules_to_save=["pooler.dense", "classifier"]`.'
+            )
+        return super().train(mode)
+
+
 class PredictionHead(nn.Module):
     """BERT's transform before the masked-language-model decoder: dense, activation, LayerNorm. [..., D] -> [..., D]"""
 
@@ -482,7 +498,7 @@ class ForCausalLM(Decoder):
         )
 
 
-class ForSequenceClassification:
+class ForSequenceClassification(ClassifierOnPooler):
     """A classifier or regressor on the pooler's output, for GLUE's tasks among others."""
 
     base_model_class: type[PreTrainedModel]
@@ -556,6 +572,11 @@ class ForTokenClassification:
         """
         outputs = self.model(input_ids, attention_mask, token_type_ids, inputs_embeds, **kwargs | {"return_dict": True})
         logits = self.classifier(self.dropout(outputs.last_hidden_state))
+        if labels is not None and labels.shape != logits.shape[:2]:
+            raise ValueError(
+                f"`labels` must have one entry per token, shape {tuple(logits.shape[:2])}, got {tuple(labels.shape)}. "
+                f"Virtual tokens of prompt tuning stand in front of the others: pad the labels with -100 there."
+            )
         loss = self.loss_function(logits, labels, **kwargs) if labels is not None else None
         return TokenClassifierOutput(
             loss=loss, logits=logits, hidden_states=outputs.hidden_states, attentions=outputs.attentions
@@ -613,7 +634,7 @@ class ForQuestionAnswering:
         )
 
 
-class ForMultipleChoice:
+class ForMultipleChoice(ClassifierOnPooler):
     """Scores each of several choices by the pooler's output, for SWAG and the like."""
 
     base_model_class: type[PreTrainedModel]

@@ -293,13 +293,18 @@ class BaselinePreTrainedModel(PreTrainedModel):
             padding_mask = None
         return self.pooler(pool_tokens(hidden_states, padding_mask, self.config.pooling))
 
-    def refuse_packing(self, kwargs: dict, hidden_states: torch.Tensor, attention_mask: torch.Tensor | None):
+    def check_inputs(self, kwargs: dict, hidden_states: torch.Tensor, attention_mask: torch.Tensor | None):
         """
         Takes what tells of packed documents out of `kwargs`.
 
         Raises:
-            ValueError: If a row has several documents.
+            ValueError: If a row has several documents, or a cache is given, as by prefix tuning.
         """
+        if kwargs.get("past_key_values") is not None:
+            raise ValueError(
+                f"A {type(self).__name__} has no `past_key_values`. In place of prefix tuning, use prompt tuning or "
+                f"LoRA."
+            )
         if not torch.is_tensor(attention_mask) or attention_mask.shape != hidden_states.shape[:2]:
             attention_mask = None
         if packed_documents(kwargs, hidden_states.shape[:2], attention_mask, hidden_states.device) is not None:
@@ -347,10 +352,10 @@ class BertRelposModel(BaselinePreTrainedModel):
             `last_hidden_state` [B, m, D] and `pooler_output` [B, D].
 
         Raises:
-            ValueError: If both or neither of `input_ids` and `inputs_embeds` are given.
+            ValueError: If both or neither of `input_ids` and `inputs_embeds` are given, or a cache is.
         """
         hidden_states = self.embeddings(input_ids, token_type_ids, inputs_embeds)
-        self.refuse_packing(kwargs, hidden_states, attention_mask)
+        self.check_inputs(kwargs, hidden_states, attention_mask)
         padding_mask = attention_mask
         attention_mask = create_bidirectional_mask(
             config=self.config, inputs_embeds=hidden_states, attention_mask=attention_mask
@@ -398,7 +403,7 @@ class TextMixerModel(BaselinePreTrainedModel):
 
         Raises:
             ValueError: If both or neither of `input_ids` and `inputs_embeds` are given, if the sequence is longer
-                than n, or if the mask is not [B, m].
+                than n, if the mask is not [B, m], or if a cache is given.
         """
         hidden_states = self.embeddings(input_ids, token_type_ids, inputs_embeds)
         batch_size, length = hidden_states.shape[:2]
@@ -412,7 +417,7 @@ class TextMixerModel(BaselinePreTrainedModel):
                 f"`attention_mask` must have one entry per token, shape {(batch_size, length)}, got "
                 f"{tuple(attention_mask.shape)}: an MLP over the tokens has no masks between pairs of them."
             )
-        self.refuse_packing(kwargs, hidden_states, attention_mask)
+        self.check_inputs(kwargs, hidden_states, attention_mask)
         for layer in self.layers:
             hidden_states = layer(hidden_states, attention_mask, **kwargs)
         hidden_states = self.norm(hidden_states)

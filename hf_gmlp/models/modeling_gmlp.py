@@ -19,10 +19,12 @@ from torch.nn import functional as F
 from transformers import GenerationConfig, GenerationMixin, PreTrainedModel
 from transformers import initialization as init
 from transformers.activations import ACT2FN
+from transformers.backbone_utils import BackboneMixin
 from transformers.cache_utils import Cache, DynamicCache, DynamicLayer, StaticLayer
 from transformers.masking_utils import create_causal_mask
 from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.modeling_outputs import (
+    BackboneOutput,
     BaseModelOutputWithPooling,
     BaseModelOutputWithPoolingAndCrossAttentions,
     ImageClassifierOutput,
@@ -430,8 +432,8 @@ def prepare_cache(past_key_values: Cache, config: GMLPConfig) -> Cache:
     keys and values if there is tiny attention. Growing layers become `GMLPCacheLayer`s.
 
     Raises:
-        ValueError: If the cache has layers of another kind, as quantized and paged caches have, or if it is a static
-            one of more than n tokens.
+        ValueError: If the cache has layers of another kind, as quantized and paged caches have, if it was filled by
+            another model, or if it is a static one of more than n tokens.
     """
     layers = getattr(past_key_values, "layers", None)
     if layers is None or any(type(layer) not in (DynamicLayer, GMLPCacheLayer, StaticLayer) for layer in layers):
@@ -440,9 +442,14 @@ def prepare_cache(past_key_values: Cache, config: GMLPConfig) -> Cache:
             f"{type(past_key_values).__name__} of other layers. Leave `cache_implementation` and `past_key_values` to "
             f"`generate`."
         )
-    if any(layer.is_initialized for layer in layers):
-        return past_key_values
     n, count = config.max_position_embeddings, config.num_hidden_layers * (2 if config.attention_size else 1)
+    if any(layer.is_initialized for layer in layers):
+        if len(layers) < count or layers[0].keys.shape[-1] != config.spatial_size or layers[0].values.shape[-1]:
+            raise ValueError(
+                "This cache was filled by another kind of model, or by prefix tuning, and holds keys and values where "
+                "a gMLP keeps v. In place of prefix tuning, use prompt tuning or LoRA."
+            )
+        return past_key_values
     if layers and type(layers[0]) is StaticLayer:
         room = layers[0].max_cache_len
         if room > n:
@@ -566,7 +573,7 @@ class GMLPModel(GMLPPreTrainedModel):
         if past_key_values is not None and not self.config.is_causal:
             raise ValueError(
                 "`past_key_values` is for causal models (`config.is_causal`): in this one, each new token changes what "
-                "all the earlier ones are."
+                "all the earlier ones are. In place of prefix tuning, use prompt tuning or LoRA."
             )
         check_length(self.config, self.length)
         if past_key_values is None and use_cache and self.config.is_causal:
@@ -700,6 +707,7 @@ class GMLPForMaskedLM(ForMaskedLM, GMLPPreTrainedModel):
     """gMLP with a masked-language-model head; the decoder's weight is the embeddings' (paper, section 4)."""
 
     base_model_class = GMLPModel
+    _tp_plan = {"decoder": "colwise_gather_output"}
 
 
 class GMLPForCausalLM(ForCausalLM, GMLPPreTrainedModel, GenerationMixin):
@@ -711,6 +719,7 @@ class GMLPForCausalLM(ForCausalLM, GMLPPreTrainedModel, GenerationMixin):
     """
 
     base_model_class = GMLPModel
+    _tp_plan = {"decoder": "colwise_gather_output"}
 
     def __init__(self, config: GMLPConfig):
         if not config.is_causal:
@@ -920,6 +929,44 @@ class GMLPForImageClassification(GMLPVisionPreTrainedModel):
         )
 
 
+class GMLPVisionBackbone(BackboneMixin, GMLPVisionModel):
+    """The image encoder as a pyramid of feature maps, for heads that segment, detect or estimate depth."""
+
+    _auto_class = "AutoBackbone"
+
+    def __init__(self, config: GMLPVisionConfig):
+        super().__init__(config, add_pooling_layer=False)
+        self.num_features = [config.hidden_size] * len(self.stage_names)
+        if config._out_features is None:
+            # The last stage, of which a backbone reads the name here.
+            config.out_features = None
+
+    @merge_with_config_defaults
+    @capture_outputs(tie_last_hidden_states=False)
+    def forward(self, pixel_values: torch.FloatTensor, **kwargs: Unpack[TransformersKwargs]) -> BackboneOutput:
+        r"""
+        Args:
+            pixel_values: [B, channels, height, width], of the size in the config.
+
+        Returns:
+            `feature_maps`, [B, D, rows, columns] of patches without the [CLS] token, for every one of
+            `config.out_features`.
+
+        Raises:
+            ValueError: If the images have another size or number of channels than the config says.
+        """
+        check_length(self.config, self.length)
+        feature_maps, hidden_states = (), self.embeddings(pixel_values)
+        for stage, layer in zip(self.stage_names, [None, *self.layers]):
+            if layer is not None:
+                hidden_states = layer(hidden_states, **kwargs)
+            if stage in self.out_features:
+                patches = self.norm(hidden_states) if self.config.apply_layernorm else hidden_states
+                patches = patches[:, self.config.num_prefix_tokens :].unflatten(1, self.config.grid_size)
+                feature_maps += (patches.permute(0, 3, 1, 2).contiguous(),)
+        return BackboneOutput(feature_maps=feature_maps)
+
+
 __all__ = [
     "GMLPForCausalLM",
     "GMLPForImageClassification",
@@ -930,6 +977,7 @@ __all__ = [
     "GMLPForTokenClassification",
     "GMLPModel",
     "GMLPPreTrainedModel",
+    "GMLPVisionBackbone",
     "GMLPVisionModel",
     "GMLPVisionPreTrainedModel",
 ]

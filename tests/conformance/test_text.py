@@ -22,6 +22,7 @@ from .upstream.test_configuration_common import ConfigTester
 from .upstream.test_fsdp_mixin import FSDPTesterMixin
 from .upstream.test_modeling_common import ModelTesterMixin, ids_tensor, random_attention_mask
 from .upstream.test_pipeline_mixin import PipelineTesterMixin
+from .upstream.test_tensor_parallel_mixin import TensorParallelTesterMixin
 from .upstream.test_training_mixin import TrainingTesterMixin
 
 
@@ -145,7 +146,7 @@ class AMLPModelTest(TextModelTest, FSDPTesterMixin, unittest.TestCase):
     }
 
 
-class AMLPCausalModelTest(TextModelTest, FSDPTesterMixin, unittest.TestCase):
+class AMLPCausalModelTest(TextModelTest, FSDPTesterMixin, TensorParallelTesterMixin, unittest.TestCase):
     """No token sees a later one, in W and in tiny attention, whichever head is on top."""
 
     has_attentions = True

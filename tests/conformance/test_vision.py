@@ -6,9 +6,10 @@ import torch
 from torch import nn
 from transformers.testing_utils import torch_device
 
-from hf_gmlp import GMLPForImageClassification, GMLPVisionConfig, GMLPVisionModel
+from hf_gmlp import GMLPForImageClassification, GMLPVisionBackbone, GMLPVisionConfig, GMLPVisionModel
 
 from .checks import FSDPPlanMixin
+from .upstream.test_backbone_common import BackboneTesterMixin
 from .upstream.test_configuration_common import ConfigTester
 from .upstream.test_modeling_common import ModelTesterMixin, floats_tensor
 from .upstream.test_pipeline_mixin import PipelineTesterMixin
@@ -54,7 +55,7 @@ class GMLPVisionModelTester:
 
 
 class GMLPVisionModelTest(ModelTesterMixin, FSDPPlanMixin, unittest.TestCase):
-    all_model_classes = (GMLPVisionModel, GMLPForImageClassification)
+    all_model_classes = (GMLPVisionModel, GMLPForImageClassification, GMLPVisionBackbone)
     # The paper's vision models: a [CLS] token, no attention.
     config_fields = {"pooling": "cls"}
     has_attentions = False
@@ -93,6 +94,15 @@ class AMLPVisionModelTest(GMLPVisionModelTest):
 
     config_fields = {"pooling": "mean", "attention_size": 8}
     has_attentions = True
+
+
+class GMLPVisionBackboneTest(BackboneTesterMixin, unittest.TestCase):
+    all_model_classes = (GMLPVisionBackbone,)
+    config_class = GMLPVisionConfig
+    config_fields = {"attention_size": 8}
+
+    def setUp(self):
+        self.model_tester = GMLPVisionModelTester(self, **self.config_fields)
 
 
 class GMLPVisionPipelineTest(PipelineTesterMixin, unittest.TestCase):

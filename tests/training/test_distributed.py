@@ -6,10 +6,12 @@ from pathlib import Path
 import torch
 from safetensors.torch import load_file
 
-from hf_gmlp import GMLPConfig, GMLPForMaskedLM
+from hf_gmlp import GMLPConfig, GMLPForImageClassification, GMLPForMaskedLM
 
 SCRIPT = Path(__file__).parent / "fsdp_training.py"
 ROOT = SCRIPT.parents[2]
+LAUNCHER = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
+ENVIRONMENT = os.environ | {"PYTHONPATH": str(ROOT), "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
 
 
 def test_fsdp_on_two_processes_trains_the_same_model_as_one(tmp_path):
@@ -17,11 +19,9 @@ def test_fsdp_on_two_processes_trains_the_same_model_as_one(tmp_path):
     config = GMLPConfig(vocab_size=30, hidden_size=16, num_hidden_layers=2, intermediate_size=32,
                         max_position_embeddings=8, attention_size=4, spatial_initializer_range=0.2)  # fmt: skip
     GMLPForMaskedLM(config).save_pretrained(tmp_path / "start")
-    launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
-    for name, prefix in (("one", []), ("two", launcher)):
+    for name, prefix in (("one", []), ("two", LAUNCHER)):
         command = [sys.executable, *prefix, SCRIPT, tmp_path / "start", tmp_path / name]
-        environment = os.environ | {"PYTHONPATH": str(ROOT), "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
-        done = subprocess.run(list(map(str, command)), env=environment, capture_output=True, text=True)
+        done = subprocess.run(list(map(str, command)), env=ENVIRONMENT, capture_output=True, text=True)
         assert done.returncode == 0, done.stderr
     start, one, two = (load_file(tmp_path / name / "model.safetensors") for name in ("start", "one", "two"))
     # transformers saves a sharded model with its tied weights written out.
@@ -30,3 +30,14 @@ def test_fsdp_on_two_processes_trains_the_same_model_as_one(tmp_path):
     for name in one:
         assert not torch.equal(one[name], start[name])
         torch.testing.assert_close(two[name], one[name], atol=1e-5, rtol=1e-4)
+
+
+def test_tensor_parallelism_on_two_processes_is_the_model_on_one(far_model, text_config, vision_config, tmp_path):
+    """What the plans in the configs share out comes together to the same logits, gradients and checkpoint."""
+    # 41 words do not come out even.
+    text = text_config(attention_size=4, vocab_size=41, hidden_dropout_prob=0.0)
+    far_model(GMLPForMaskedLM, text).save_pretrained(tmp_path / "text")
+    far_model(GMLPForImageClassification, vision_config()).save_pretrained(tmp_path / "image")
+    command = [sys.executable, *LAUNCHER, SCRIPT.with_name("tp_training.py"), tmp_path / "text", tmp_path / "image"]
+    done = subprocess.run(list(map(str, command)), env=ENVIRONMENT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr

@@ -29,7 +29,7 @@ from . import fetch_hub_objects_for_ci  # noqa: E402
 
 sys.modules.setdefault("fetch_hub_objects_for_ci", fetch_hub_objects_for_ci)
 
-from . import test_fsdp_mixin, test_modeling_common, test_pipeline_mixin  # noqa: E402
+from . import test_fsdp_mixin, test_modeling_common, test_pipeline_mixin, test_tensor_parallel_mixin  # noqa: E402
 from .pipelines import PIPELINE_TESTS  # noqa: E402
 
 # The common tests know which inputs and labels a class takes, and which tests concern it, by its name in these tables.
@@ -43,6 +43,7 @@ NAMES_IN_TABLES = {
     "MODEL_FOR_TOKEN_CLASSIFICATION_MAPPING_NAMES": {"gmlp": "GMLPForTokenClassification"},
     "MODEL_FOR_QUESTION_ANSWERING_MAPPING_NAMES": {"gmlp": "GMLPForQuestionAnswering"},
     "MODEL_FOR_MULTIPLE_CHOICE_MAPPING_NAMES": {"gmlp": "GMLPForMultipleChoice"},
+    "MODEL_FOR_BACKBONE_MAPPING_NAMES": {"gmlp_vision": "GMLPVisionBackbone"},
     "MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING_NAMES": {"gmlp_vision": "GMLPForImageClassification"},
 }
 TABLES_OF_AUTO_CLASSES = {
@@ -80,6 +81,7 @@ class AutoLanguageModel:
 # types only, unless this list is None, as the file itself says.
 test_fsdp_mixin.AutoModelForCausalLM = AutoLanguageModel
 test_fsdp_mixin.FSDP_DISTRIBUTED_TEST_MODEL_TYPES = None
+test_tensor_parallel_mixin.TP_DISTRIBUTED_TEST_MODEL_TYPES = None
 
 for task, test_class in PIPELINE_TESTS.items():
     test_pipeline_mixin.pipeline_test_mapping[task] = {"test": f"{test_class.__module__}.{test_class.__name__}"}

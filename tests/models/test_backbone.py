@@ -1,0 +1,133 @@
+"""GMLPVisionBackbone: its feature maps beside our encoder's hidden states and timm's, and in a head of transformers."""
+
+from types import SimpleNamespace
+
+import pytest
+import timm
+import torch
+from transformers import AutoBackbone, AutoConfig, UperNetConfig, UperNetForSemanticSegmentation
+from transformers.models.auto import auto_factory
+
+from hf_gmlp import GMLPForImageClassification, GMLPVisionBackbone, GMLPVisionConfig
+from hf_gmlp.conversion.timm import model_from_timm
+
+from ..conversion.test_timm import far
+
+
+def maps(hidden_states, config):
+    """[B, prefix + patches, D] -> [B, D, rows, columns]"""
+    rows, columns = config.grid_size
+    batch, _, width = hidden_states.shape
+    return hidden_states[:, -rows * columns :].reshape(batch, rows, columns, width).permute(0, 3, 1, 2)
+
+
+@pytest.mark.parametrize("pooling", ["cls", "mean"])
+@pytest.mark.parametrize("head", [False, True])
+def test_feature_maps_are_hidden_states(vision_config, far_model, tmp_path, monkeypatch, pooling, head):
+    config = vision_config(pooling=pooling, attention_size=4, image_size=(16, 24))
+    classifier = far_model(GMLPForImageClassification, config)
+    (classifier if head else classifier.model).save_pretrained(tmp_path)
+    classifier.set_attn_implementation("eager")
+    # It asks the Hub whether there is such a repository.
+    monkeypatch.setattr(auto_factory, "hf_api", lambda: SimpleNamespace(repo_exists=lambda name: True))
+    pixels = torch.randn(2, 3, 16, 24)
+    with torch.no_grad():
+        encoded = classifier.model(pixels, output_hidden_states=True, output_attentions=True)
+        raw = AutoBackbone.from_pretrained(
+            tmp_path, out_indices=[0, 1, 2], apply_layernorm=False, attn_implementation="eager"
+        )
+        assert type(raw) is GMLPVisionBackbone and raw.channels == [16, 16, 16]
+        outputs = raw(pixels, output_hidden_states=True, output_attentions=True)
+        for stage in (0, 1):
+            assert outputs.feature_maps[stage].shape == (2, 16, 4, 6)
+            assert torch.equal(outputs.feature_maps[stage], maps(encoded.hidden_states[stage], config))
+            assert torch.equal(outputs.hidden_states[stage], encoded.hidden_states[stage])
+        assert torch.equal(outputs.feature_maps[2], maps(outputs.hidden_states[2], config))
+        assert torch.equal(outputs.attentions[1], encoded.attentions[1])
+        last = GMLPVisionBackbone.from_pretrained(tmp_path, attn_implementation="eager")
+        assert last.out_features == ["stage2"]
+        (feature_map,) = last(pixels).feature_maps
+        assert torch.equal(feature_map, maps(encoded.last_hidden_state, config))
+        assert torch.equal(last(pixels, return_dict=False)[0][0], feature_map)
+        raw.save_pretrained(tmp_path / "again")
+        again = GMLPVisionBackbone.from_pretrained(tmp_path / "again", attn_implementation="eager")
+        assert again.out_indices == [0, 1, 2] and again.config.apply_layernorm is False
+        assert all(map(torch.equal, again(pixels).feature_maps, outputs.feature_maps))
+
+
+@pytest.mark.parametrize("norm", [False, True])
+def test_features_of_timm(norm):
+    theirs = far(timm.create_model("gmlp_ti16_224", num_classes=10))
+    ours = model_from_timm(theirs.state_dict())
+    stages = [3, 10, 30]
+    ours.config.out_indices, ours.config.apply_layernorm = stages, norm
+    backbone = GMLPVisionBackbone(ours.config).eval()
+    backbone.load_state_dict(ours.model.state_dict())
+    pixels, indices = torch.randn(1, 3, 224, 224), [stage - 1 for stage in stages]
+    with torch.no_grad():
+        found = backbone(pixels).feature_maps
+        expected = theirs.forward_intermediates(pixels, indices=indices, norm=norm, intermediates_only=True)
+        for feature_map, intermediate in zip(found, expected, strict=True):
+            assert intermediate.std() > 0.1
+            torch.testing.assert_close(feature_map, intermediate, atol=1e-5, rtol=1e-4)
+        if not norm:
+            only = timm.create_model("gmlp_ti16_224", features_only=True, out_indices=indices).eval()
+            only.model.load_state_dict(theirs.state_dict(), strict=False)
+            for feature_map, feature in zip(found, only(pixels), strict=True):
+                torch.testing.assert_close(feature_map, feature, atol=1e-5, rtol=1e-4)
+
+
+def test_stages_in_the_config(tmp_path):
+    """They follow the depth and are not saved, unless somebody chose them."""
+    config = GMLPVisionConfig(num_hidden_layers=4)
+    config.num_hidden_layers = 2
+    assert config.out_features == ["stage2"] and config.out_indices == [2]
+    config.save_pretrained(tmp_path)
+    text = (tmp_path / "config.json").read_text(encoding="utf-8")
+    assert "out_features" not in text and "stage" not in text
+    assert AutoConfig.from_pretrained(tmp_path).out_features == ["stage2"]
+    config.out_indices = [0, -1]
+    config.save_pretrained(tmp_path)
+    assert AutoConfig.from_pretrained(tmp_path).out_features == ["stem", "stage2"]
+    assert GMLPVisionConfig.from_preset("gmlp-s16-224", out_indices=[7, 30]).out_features == ["stage7", "stage30"]
+    with pytest.raises(ValueError, match="out_features must be a subset of stage_names"):
+        GMLPVisionConfig(num_hidden_layers=2, out_features=["stage3"])
+
+
+def test_images_of_another_size(vision_config, far_model):
+    backbone = far_model(GMLPVisionBackbone, vision_config())
+    with pytest.raises(ValueError, match="are 24x24 pixels and the model takes 16x16"):
+        backbone(torch.randn(1, 3, 24, 24))
+    backbone.resize_image_size(24)
+    assert backbone(torch.randn(1, 3, 24, 24)).feature_maps[0].shape == (1, 16, 6, 6)
+
+
+def test_segments_with_upernet(vision_config, tmp_path):
+    config = UperNetConfig(
+        backbone_config=vision_config(out_indices=[0, 1, 2]),
+        hidden_size=16,
+        num_labels=4,
+        pool_scales=[1, 2],
+        auxiliary_in_channels=16,
+        auxiliary_channels=8,
+    )
+    model = UperNetForSemanticSegmentation(config)
+    assert type(model.backbone) is GMLPVisionBackbone
+    pixels, labels = torch.randn(2, 3, 16, 16), torch.randint(0, 4, (2, 4, 4))
+    # A class for each patch.
+    labels = labels.repeat_interleave(4, 1).repeat_interleave(4, 2)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    losses = []
+    for _ in range(20):
+        outputs = model(pixels, labels=labels)
+        losses.append(outputs.loss.item())
+        optimizer.zero_grad()
+        outputs.loss.backward()
+        optimizer.step()
+    assert outputs.logits.shape == (2, 4, 16, 16) and losses[-1] < 0.8 * losses[0]
+    assert model.backbone.layers[0].spatial_gating_unit.proj.weight.grad.abs().sum() > 0
+    model.save_pretrained(tmp_path)
+    again = UperNetForSemanticSegmentation.from_pretrained(tmp_path)
+    assert again.config.backbone_config.out_indices == [0, 1, 2]
+    with torch.no_grad():
+        torch.testing.assert_close(again(pixels).logits, model.eval()(pixels).logits)

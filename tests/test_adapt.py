@@ -1,0 +1,525 @@
+"""Adapters of PEFT, prompt tuning and quantized weights: each lowers a loss, and comes back from disk as it was."""
+
+import copy
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import peft
+import pytest
+import torch
+from peft.utils import constants
+from torch.nn import functional as F
+from transformers import (
+    AutoModelForMaskedLM,
+    AutoModelForSequenceClassification,
+    BitsAndBytesConfig,
+    PreTrainedModel,
+    TorchAoConfig,
+    Trainer,
+    TrainingArguments,
+)
+
+import hf_gmlp
+from hf_gmlp import (
+    BertRelposConfig,
+    BertRelposModel,
+    GMLPForCausalLM,
+    GMLPForImageClassification,
+    GMLPForMaskedLM,
+    GMLPForQuestionAnswering,
+    GMLPForSequenceClassification,
+    GMLPForTokenClassification,
+    GMLPModel,
+    GMLPVisionConfig,
+    TextMixerConfig,
+    TextMixerModel,
+    adapters,
+    cards,
+)
+
+from .conftest import TEXT_SIZES, VISION_SIZES
+
+DOCS = Path(__file__).parents[1] / "docs" / "adapt.md"
+# What PEFT looks up where nobody names layers.
+TABLES = [name for name in vars(constants) if re.fullmatch("TRANSFORMERS_MODELS_TO_.*_MODULES_MAPPING", name)]
+BASELINES = {
+    "bert_relpos": BertRelposConfig(**TEXT_SIZES, num_attention_heads=4),
+    "text_mixer": TextMixerConfig(**TEXT_SIZES, spatial_intermediate_size=10),
+}
+METHODS = {
+    "LoRA": peft.LoraConfig(),
+    "LoRA on all-linear": peft.LoraConfig(target_modules="all-linear"),
+    "DoRA": peft.LoraConfig(use_dora=True),
+    "AdaLoRA": peft.AdaLoraConfig(total_step=10),
+    "IA3": peft.IA3Config(),
+    "VeRA": peft.VeraConfig(r=8),
+    "LoHa": peft.LoHaConfig(),
+    "LoKr": peft.LoKrConfig(),
+    "OFT": peft.OFTConfig(oft_block_size=8),
+    "BOFT": peft.BOFTConfig(),
+    "HRA": peft.HRAConfig(),
+    "FourierFT": peft.FourierFTConfig(n_frequency=50),
+    "LN tuning": peft.LNTuningConfig(),
+}
+HEADS = {
+    "SEQ_CLS": GMLPForSequenceClassification,
+    "TOKEN_CLS": GMLPForTokenClassification,
+    "QUESTION_ANS": GMLPForQuestionAnswering,
+    "CAUSAL_LM": GMLPForCausalLM,
+    "FEATURE_EXTRACTION": GMLPModel,
+}
+VIRTUAL = 3
+
+
+@pytest.fixture
+def masked_lm(text_config, far_model, tmp_path):
+    """masked_lm(**fields) saves a masked language model, without pooler and classifier, and gives its folder."""
+
+    def save(**fields):
+        far_model(GMLPForMaskedLM, text_config(**fields)).save_pretrained(tmp_path / "base")
+        return tmp_path / "base"
+
+    return save
+
+
+@pytest.fixture
+def batch(random_ids):
+    """Texts of several lengths, with padding on both sides, and segments."""
+    ids, mask = random_ids(4, 8), torch.ones(4, 8, dtype=torch.long)
+    mask[1, 5:] = mask[2, :3] = 0
+    return {"input_ids": ids, "attention_mask": mask, "token_type_ids": (torch.arange(8) > 3).long().expand(4, -1)}
+
+
+def train(model, inputs, steps=6, learning_rate=3e-2):
+    """The loss before and after some steps; a model without one is trained towards zero."""
+
+    def loss():
+        outputs = model(**inputs)
+        return outputs.last_hidden_state.square().mean() if outputs.get("loss") is None else outputs.loss
+
+    model.train()
+    optimizer = torch.optim.AdamW([x for x in model.parameters() if x.requires_grad], lr=learning_rate)
+    losses = []
+    for _ in range(steps):
+        losses.append(loss())
+        optimizer.zero_grad()
+        losses[-1].backward()
+        optimizer.step()
+    return losses[0].item(), losses[-1].item()
+
+
+@torch.no_grad()
+def output(model, inputs):
+    return model.eval()(**inputs)[0]
+
+
+@pytest.mark.parametrize("first", ["hf_gmlp", "peft"])
+def test_targets_are_known_whichever_is_imported_first(first):
+    second = "hf_gmlp" if first == "peft" else "peft"
+    script = f"""
+import importlib.util, sys
+import {first}
+assert "{second}" not in sys.modules
+# As transformers does, to see what is installed.
+assert importlib.util.find_spec("peft") is not None
+import {second}
+import peft
+assert peft.tuners.lora.LoraModel.target_module_mapping["gmlp"] == ["proj_in", "proj_out", "qkv_proj"]
+assert peft.tuners.lora.LoraModel.target_module_mapping["bert"] == ["query", "value"]
+"""
+    environment = os.environ | {"PYTHONPATH": str(DOCS.parents[1])}
+    done = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+def test_without_peft(monkeypatch):
+    """Where it cannot be imported, there is nothing to fill."""
+    monkeypatch.setitem(sys.modules, "peft", None)
+    monkeypatch.setattr(sys, "meta_path", list(sys.meta_path))
+    adapters.register()
+
+
+@pytest.mark.parametrize("table", TABLES)
+def test_every_table_names_layers(table, text_config):
+    models = [
+        GMLPForSequenceClassification(text_config(attention_size=4)),
+        GMLPForImageClassification(GMLPVisionConfig(**VISION_SIZES, attention_size=4)),
+        BertRelposModel(BASELINES["bert_relpos"]),
+        TextMixerModel(BASELINES["text_mixer"]),
+    ]
+    kind = torch.nn.LayerNorm if "LNTUNING" in table else torch.nn.Linear
+    for model in models:
+        targets = getattr(constants, table)[model.config.model_type]
+        for target in targets:
+            found = [layer for name, layer in model.named_modules() if name.endswith(f".{target}")]
+            assert found and all(isinstance(layer, kind) for layer in found), (model.config.model_type, target)
+            # Changing what a text says is left to the blocks.
+            assert not any(name.endswith(f"pooler.{target}") for name, _ in model.named_modules())
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_adapters_of_a_new_classifier(masked_lm, batch, assert_same, tmp_path, method):
+    """The base has neither pooler nor classifier: the random ones of the next process must not be seen."""
+    folder, config = masked_lm(attention_size=4), copy.deepcopy(METHODS[method])
+    config.task_type = "SEQ_CLS"
+    model = peft.get_peft_model(AutoModelForSequenceClassification.from_pretrained(folder, num_labels=3), config)
+    first, last = train(model, batch | {"labels": torch.tensor([0, 1, 2, 0])})
+    assert last < 0.95 * first
+    trained = output(model, batch)
+    model.save_pretrained(tmp_path / "adapter")
+    torch.manual_seed(5)
+    again = peft.AutoPeftModelForSequenceClassification.from_pretrained(tmp_path / "adapter", num_labels=3)
+    assert_same(output(again, batch), trained)
+    merged = again.merge_and_unload()
+    assert type(merged) is GMLPForSequenceClassification
+    assert_same(output(merged, batch), trained)
+    if method == "LN tuning":
+        # PEFT merges what it adapted and leaves what it saved whole wrapped.
+        return
+    merged.save_pretrained(tmp_path / "merged")
+    assert_same(output(GMLPForSequenceClassification.from_pretrained(tmp_path / "merged"), batch), trained)
+
+
+@pytest.fixture
+def assert_same():
+    return lambda a, b: torch.testing.assert_close(a, b, atol=2e-5, rtol=1e-4)
+
+
+OTHERS = {f"image, {name}": config for name, config in METHODS.items()}
+OTHERS |= dict.fromkeys(BASELINES, METHODS["LoRA"])
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_adapters_of_the_other_model_types(far_model, batch, assert_same, tmp_path, name):
+    config = copy.deepcopy(OTHERS[name])
+    if name.startswith("image"):
+        far_model(GMLPForImageClassification, GMLPVisionConfig(**VISION_SIZES)).save_pretrained(tmp_path / "base")
+        inputs, opens = {"pixel_values": torch.randn(4, 3, 16, 16)}, GMLPForImageClassification.from_pretrained
+        config.modules_to_save = ["classifier"]
+    else:
+        masked = far_model(type(AutoModelForMaskedLM.from_config(BASELINES[name])), BASELINES[name])
+        masked.save_pretrained(tmp_path / "base")
+        inputs, opens = batch, AutoModelForSequenceClassification.from_pretrained
+        config.task_type = "SEQ_CLS"
+    model = peft.get_peft_model(opens(tmp_path / "base", num_labels=3), config)
+    first, last = train(model, inputs | {"labels": torch.tensor([0, 1, 2, 0])})
+    assert last < 0.9 * first
+    model.save_pretrained(tmp_path / "adapter")
+    again = peft.PeftModel.from_pretrained(opens(tmp_path / "base", num_labels=3), tmp_path / "adapter")
+    assert_same(output(again, inputs), output(model, inputs))
+
+
+def test_a_causal_model_generates_with_lora(masked_lm, batch, tmp_path):
+    model = GMLPForCausalLM.from_pretrained(masked_lm())
+    model = peft.get_peft_model(model, peft.LoraConfig(task_type="CAUSAL_LM"))
+    first, last = train(model, batch | {"labels": batch["input_ids"]})
+    assert last < 0.9 * first
+    prompt = {"input_ids": batch["input_ids"][:1, :4], "do_sample": False, "max_new_tokens": 4, "eos_token_id": None}
+    words = model.eval().generate(**prompt)
+    torch.testing.assert_close(model.merge_and_unload().generate(**prompt), words)
+
+
+def test_transformers_own_adapters(masked_lm, batch, assert_same, tmp_path):
+    folder = masked_lm()
+    model = AutoModelForSequenceClassification.from_pretrained(folder, num_labels=3)
+    model.add_adapter(peft.LoraConfig(modules_to_save=["pooler.dense", "classifier"]))
+    first, last = train(model, batch | {"labels": torch.tensor([0, 1, 2, 0])})
+    assert last < 0.9 * first
+    trained = output(model, batch)
+    model.save_pretrained(tmp_path / "adapter")
+    assert {path.name for path in (tmp_path / "adapter").glob("adapter*")} == {
+        "adapter_config.json",
+        "adapter_model.safetensors",
+    }
+    again = AutoModelForSequenceClassification.from_pretrained(folder, num_labels=3)
+    again.load_adapter(str(tmp_path / "adapter"))
+    assert_same(output(again, batch), trained)
+
+
+def test_a_frozen_pooler_is_spoken_of(masked_lm, caplog):
+    from transformers.utils import logging
+
+    logging.get_logger().warning_once.cache_clear()
+    model = AutoModelForSequenceClassification.from_pretrained(masked_lm())
+    model.train()
+    model.add_adapter(peft.LoraConfig(modules_to_save=["pooler.dense", "classifier"]))
+    model.train()
+    assert "pooler that it reads is frozen" not in caplog.text
+    model = AutoModelForSequenceClassification.from_pretrained(masked_lm())
+    model.add_adapter(peft.LoraConfig(modules_to_save=["classifier"]))
+    model.train()
+    assert "pooler that it reads is frozen" in caplog.text
+
+
+@pytest.mark.parametrize("toeplitz", [False, True])
+def test_spatial_weights(masked_lm, batch, assert_same, tmp_path, toeplitz):
+    """A dense W has low-rank changes; a Toeplitz W has fewer weights than such a change would, and is saved whole."""
+    low_rank = {"target_modules": [], "target_parameters": ["spatial_gating_unit.proj.weight"]}
+    whole = {"target_modules": ["proj_in"], "modules_to_save": ["spatial_gating_unit.proj"]}
+    folder = masked_lm(toeplitz=toeplitz)
+    if toeplitz:
+        with pytest.raises(ValueError, match="1 dimensional Parameter, but only 2d and 3d are supported"):
+            peft.get_peft_model(GMLPForMaskedLM.from_pretrained(folder), peft.LoraConfig(**low_rank))
+    for number, fields in enumerate([whole] if toeplitz else [whole, low_rank]):
+        model = peft.get_peft_model(GMLPForMaskedLM.from_pretrained(folder), peft.LoraConfig(**fields))
+        before = output(model, batch)
+        first, last = train(model, batch | {"labels": batch["input_ids"]})
+        assert last < 0.95 * first
+        trained = output(model, batch)
+        assert not torch.allclose(trained, before, atol=0.1)
+        model.save_pretrained(tmp_path / f"adapter{number}")
+        again = peft.PeftModel.from_pretrained(GMLPForMaskedLM.from_pretrained(folder), tmp_path / f"adapter{number}")
+        assert_same(output(again, batch), trained)
+        merged = again.merge_and_unload()
+        assert_same(output(merged, batch), trained)
+        assert not torch.equal(
+            merged.spatial_projections()[0].weight,
+            GMLPForMaskedLM.from_pretrained(folder).spatial_projections()[0].weight,
+        )
+    with pytest.raises(ValueError, match="Target module SpatialProjection.* is not supported"):
+        peft.get_peft_model(GMLPForMaskedLM.from_pretrained(folder), peft.LoraConfig(target_modules=["proj"]))
+
+
+def labels_of(task, ids):
+    places = torch.arange(len(ids)) + VIRTUAL
+    return {
+        "SEQ_CLS": {"labels": torch.tensor([0, 1, 2, 0])},
+        "TOKEN_CLS": {"labels": F.pad(ids % 3, (VIRTUAL, 0), value=-100)},
+        "QUESTION_ANS": {"start_positions": places, "end_positions": places + 1},
+        "CAUSAL_LM": {"labels": ids},
+        "FEATURE_EXTRACTION": {},
+    }[task]
+
+
+@pytest.mark.parametrize("config_class", [peft.PromptTuningConfig, peft.PromptEncoderConfig])
+@pytest.mark.parametrize("task", HEADS)
+def test_prompt_tuning(masked_lm, batch, assert_same, tmp_path, task, config_class):
+    folder = masked_lm(attention_size=4)
+    model = HEADS[task].from_pretrained(folder)
+    before = {name: weight.clone() for name, weight in model.named_parameters()}
+    config = config_class(task_type=task, num_virtual_tokens=VIRTUAL)
+    if task == "SEQ_CLS":
+        model = HEADS[task].from_pretrained(folder, num_labels=3)
+    tuned = peft.get_peft_model(model, config)
+    first, last = train(tuned, batch | labels_of(task, batch["input_ids"]))
+    assert last < first
+    trained = output(tuned, batch)
+    tuned.save_pretrained(tmp_path / "prompt")
+    torch.manual_seed(5)
+    fields = {"num_labels": 3} if task == "SEQ_CLS" else {}
+    again = peft.PeftModel.from_pretrained(HEADS[task].from_pretrained(folder, **fields), tmp_path / "prompt")
+    assert_same(output(again, batch), trained)
+    torch.testing.assert_close(again.base_model.get_input_embeddings().weight, before[embeddings_name(before)])
+    with pytest.raises(ValueError, match="have 13 tokens and the model takes up to 12"):
+        tuned(input_ids=torch.ones(1, 10, dtype=torch.long))
+
+
+def embeddings_name(weights):
+    return next(name for name in weights if name.endswith("word_embeddings.weight"))
+
+
+def test_a_tuned_prompt_goes_before_generated_text(masked_lm, batch, random_ids):
+    """With a cache, each token is what the whole text without one says."""
+    model = GMLPForCausalLM.from_pretrained(masked_lm(attention_size=4))
+    tuned = peft.get_peft_model(
+        model, peft.PromptTuningConfig(task_type="CAUSAL_LM", num_virtual_tokens=VIRTUAL)
+    ).eval()
+    text = random_ids(1, 5)
+    with torch.no_grad():
+        tuned.prompt_encoder.default.embedding.weight.normal_()
+        words = tuned.generate(input_ids=text, max_new_tokens=4, do_sample=False, eos_token_id=None)
+        for _ in range(4):
+            text = torch.cat([text, tuned(input_ids=text).logits[:, -1:].argmax(-1)], dim=1)
+    torch.testing.assert_close(words, text)
+
+
+def test_labels_without_virtual_tokens(masked_lm, batch):
+    model = GMLPForTokenClassification.from_pretrained(masked_lm())
+    tuned = peft.get_peft_model(model, peft.PromptTuningConfig(task_type="TOKEN_CLS", num_virtual_tokens=VIRTUAL))
+    with pytest.raises(ValueError, match=r"shape \(4, 11\), got \(4, 8\)\. Virtual tokens .* pad the labels with -100"):
+        tuned(**batch, labels=batch["input_ids"] % 3)
+
+
+@pytest.mark.parametrize("task", HEADS)
+@pytest.mark.parametrize("is_causal", [False, True])
+def test_prefix_tuning_is_refused(text_config, batch, task, is_causal):
+    # Keys of the width of v, which nothing would refuse by itself.
+    model = HEADS[task](text_config(is_causal=is_causal, intermediate_size=2 * TEXT_SIZES["hidden_size"]))
+    tuned = peft.get_peft_model(model, peft.PrefixTuningConfig(task_type=task, num_virtual_tokens=VIRTUAL))
+    with pytest.raises(ValueError, match="In place of prefix tuning, use prompt tuning or LoRA"):
+        tuned(**batch)
+
+
+@pytest.mark.parametrize("name", BASELINES)
+def test_prefix_tuning_of_the_baselines_is_refused(batch, name):
+    model = {"bert_relpos": BertRelposModel, "text_mixer": TextMixerModel}[name](BASELINES[name])
+    config = peft.PrefixTuningConfig(
+        task_type="FEATURE_EXTRACTION", num_virtual_tokens=VIRTUAL, num_attention_heads=4, num_layers=2
+    )
+    with pytest.raises(ValueError, match="has no `past_key_values`. In place of prefix tuning"):
+        peft.get_peft_model(model, config)(input_ids=batch["input_ids"])
+
+
+def test_heads_in_the_config(text_config, tmp_path):
+    """What prompt tuning looks for; config.json stays as it was."""
+    config = text_config(attention_size=4)
+    assert config.to_dict()["num_attention_heads"] == 1
+    config.save_pretrained(tmp_path)
+    assert "num_attention_heads" not in (tmp_path / "config.json").read_text(encoding="utf-8")
+    assert type(config).from_dict(config.to_dict()).to_dict() == config.to_dict()
+    with pytest.raises(ValueError, match="`num_attention_heads` must be 1"):
+        config.num_attention_heads = 2
+
+
+def test_cards_of_adapters(masked_lm, text_config, tmp_path, monkeypatch):
+    """PEFT and transformers write the cards of adapters, which are no models."""
+    folder = masked_lm()
+    pushed = []
+    monkeypatch.setattr(PreTrainedModel, "push_to_hub", lambda model, *args, **options: pushed.append((args, options)))
+    model = AutoModelForSequenceClassification.from_pretrained(folder)
+    model.add_adapter(peft.LoraConfig(modules_to_save=["pooler.dense", "classifier"]))
+    model.push_to_hub("me/adapter", private=True)
+    (args, options) = pushed[0]
+    assert args == ("me/adapter",) and options["private"] is True
+
+    wrapped = peft.get_peft_model(GMLPForMaskedLM.from_pretrained(folder), peft.LoraConfig())
+    samples = [{"input_ids": torch.arange(5, 11), "labels": torch.arange(5, 11)}] * 4
+    arguments = TrainingArguments(
+        output_dir=str(tmp_path / "run"), max_steps=1, report_to=[], use_cpu=True, disable_tqdm=True
+    )
+    trainer = Trainer(model=wrapped, args=arguments, train_dataset=samples)
+    trainer.train()
+    # Has the Trainer of this process take the cards of this package.
+    GMLPForMaskedLM(text_config()).save_pretrained(tmp_path / "other")
+    assert Trainer.create_model_card is cards.create_model_card
+    trainer.save_model()
+    trainer.create_model_card()
+    card = (tmp_path / "run" / "README.md").read_text(encoding="utf-8")
+    assert "library_name: peft" in card and "## Architecture" not in card
+
+    merged = wrapped.merge_and_unload()
+    assert not cards.has_adapter(merged)
+    assert "were not recorded" in str(cards.model_card(merged, "me/merged"))
+
+
+@torch.no_grad()
+def dequantized(model, folder):
+    """The same model with the weights that its quantized layers stand for, computed plainly."""
+    import bitsandbytes
+
+    plain = GMLPForSequenceClassification.from_pretrained(folder, num_labels=3, gating_implementation="naive")
+    plain.load_state_dict(
+        {
+            name: weight
+            for name, weight in model.state_dict().items()
+            if name in plain.state_dict() and weight.dtype != torch.uint8
+        },
+        strict=False,
+    )
+    quantized = 0
+    for name, layer in model.named_modules():
+        if isinstance(layer, bitsandbytes.nn.Linear4bit):
+            weight = bitsandbytes.functional.dequantize_4bit(layer.weight, layer.weight.quant_state)
+            plain.get_submodule(name).weight.copy_(weight)
+            quantized += 1
+    assert quantized == 2 * (2 + 2)
+    return plain
+
+
+def test_qlora(masked_lm, batch, tmp_path):
+    """bitsandbytes in 4 bits: the channel projections are quantized, W is not; the adapter trains and comes back."""
+    pytest.importorskip("bitsandbytes")
+    folder = masked_lm(attention_size=64, hidden_size=64, intermediate_size=128)
+    quantization = BitsAndBytesConfig(
+        load_in_4bit=True, bnb_4bit_quant_type="nf4", llm_int8_skip_modules=["pooler.dense", "classifier"]
+    )
+
+    def load():
+        return AutoModelForSequenceClassification.from_pretrained(
+            folder, num_labels=3, quantization_config=quantization, dtype=torch.float32, device_map="cpu"
+        )
+
+    base = load()
+    # On a CPU, bitsandbytes computes in half precision as soon as a layer is not in training.
+    with torch.no_grad():
+        logits = base.train()(**batch).logits
+    torch.testing.assert_close(logits, output(dequantized(base, folder), batch), atol=1e-5, rtol=1e-4)
+    assert base.spatial_projections()[0].weight.dtype == torch.float32
+    model = peft.get_peft_model(peft.prepare_model_for_kbit_training(base), peft.LoraConfig(task_type="SEQ_CLS"))
+    first, last = train(model, batch | {"labels": torch.tensor([0, 1, 2, 0])}, learning_rate=1e-2)
+    assert last < 0.8 * first
+    model.save_pretrained(tmp_path / "adapter")
+    torch.manual_seed(5)
+    again = peft.PeftModel.from_pretrained(load(), tmp_path / "adapter")
+    torch.testing.assert_close(output(again, batch), output(model, batch))
+
+
+def test_int8_of_torchao(masked_lm, batch, tmp_path):
+    torchao = pytest.importorskip("torchao.quantization")
+    folder = masked_lm(attention_size=4)
+    quantization = TorchAoConfig(torchao.Int8WeightOnlyConfig(), modules_to_not_convert=["pooler.dense", "classifier"])
+
+    def load():
+        return AutoModelForSequenceClassification.from_pretrained(
+            folder, num_labels=3, quantization_config=quantization, dtype=torch.float32
+        )
+
+    plain, base = AutoModelForSequenceClassification.from_pretrained(folder, num_labels=3), load()
+    weights = base.model.layers[0].proj_in.weight, plain.model.layers[0].proj_in.weight
+    assert type(weights[0]) is not type(weights[1])
+    difference = (weights[0].dequantize() - weights[1]).abs().max() / weights[1].abs().max()
+    assert 0 < difference < 1 / 127
+    model = peft.get_peft_model(base, peft.LoraConfig(task_type="SEQ_CLS"))
+    first, last = train(model, batch | {"labels": torch.tensor([0, 1, 2, 0])})
+    assert last < 0.8 * first
+    model.save_pretrained(tmp_path / "adapter")
+    torch.manual_seed(5)
+    again = peft.PeftModel.from_pretrained(load(), tmp_path / "adapter")
+    torch.testing.assert_close(output(again, batch), output(model, batch))
+
+
+def test_layers_alone(text_config):
+    """x -> block(x) from public names, trained as any layer; W starts at zero and b at one."""
+    block = hf_gmlp.GMLPBlock(text_config())
+    x = torch.randn(2, 9, TEXT_SIZES["hidden_size"])
+    feed_forward = block.activation(block.proj_in(block.norm(x)))[..., : TEXT_SIZES["intermediate_size"] // 2]
+    torch.testing.assert_close(block(x), x + block.proj_out(feed_forward))
+    block(x).square().sum().backward()
+    assert block.spatial_gating_unit.proj.weight.grad.abs().sum() > 0
+    attentive = hf_gmlp.GMLPBlock(text_config(attention_size=4))
+    assert attentive(x).shape == x.shape
+    unit = hf_gmlp.SpatialGatingUnit(text_config())
+    z = torch.randn(2, 9, TEXT_SIZES["intermediate_size"])
+    torch.testing.assert_close(unit(z), z[..., : TEXT_SIZES["intermediate_size"] // 2])
+    projection = hf_gmlp.SpatialProjection(9, toeplitz=False)
+    with torch.no_grad():
+        projection.weight.normal_()
+        projection.bias.normal_()
+    expected = torch.einsum("ij,bje->bie", projection.weight, x) + projection.bias[:, None]
+    torch.testing.assert_close(projection(x), expected)
+
+
+def examples():
+    """The runnable examples of docs/adapt.md, by the heading over each."""
+    text = DOCS.read_text(encoding="utf-8")
+    return {
+        section.partition("\n")[0]: re.search(r"```python\n(.*?)```", section, re.DOTALL).group(1)
+        for section in text.split("\n## ")[1:]
+        if "```python" in section
+    }
+
+
+@pytest.mark.parametrize("title", examples())
+def test_examples_of_the_docs(masked_lm, far_model, tmp_path, monkeypatch, title):
+    code = examples()[title]
+    if "BitsAndBytesConfig" in code:
+        pytest.importorskip("bitsandbytes")
+    monkeypatch.chdir(tmp_path)
+    masked_lm(hidden_size=64, intermediate_size=128, num_labels=2).rename("my-gmlp")
+    image = far_model(GMLPForImageClassification, GMLPVisionConfig(**VISION_SIZES | {"num_hidden_layers": 8}))
+    image.save_pretrained("my-vision-gmlp")
+    dataset = [{"input_ids": torch.arange(5, 11), "labels": i % 2} for i in range(8)]
+    exec(compile(code, title, "exec"), {"__name__": "example", "dataset": dataset})

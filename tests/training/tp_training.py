@@ -1,0 +1,53 @@
+"""Compares a checkpoint whose weights are shared out between two processes with one that is whole.
+
+Run by test_distributed.py: torchrun --nproc_per_node 2 tp_training.py TEXT_CHECKPOINT IMAGE_CHECKPOINT.
+"""
+
+import sys
+
+import torch
+from torch.distributed.tensor import DTensor
+from transformers import AutoModelForImageClassification, AutoModelForMaskedLM
+from transformers.distributed import DistributedConfig
+
+import hf_gmlp  # noqa: F401
+
+
+def whole(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+
+
+def compare(auto_class: type, folder: str, inputs: dict[str, torch.Tensor], shared: set[str]):
+    """Logits and gradients, in training and without gradients, and what is saved."""
+    model = auto_class.from_pretrained(folder, distributed_config=DistributedConfig(tp_plan="auto"))
+    expected = auto_class.from_pretrained(folder)
+    assert {name.split(".")[-2] for name, x in model.named_parameters() if isinstance(x, DTensor)} == shared
+    assert model.base_model.layers[0].proj_in.weight.to_local().shape[0] == model.config.intermediate_size // 2
+    for implementation in ("auto", "naive"):
+        model.set_gating_implementation(implementation)
+        for one in (model, expected):
+            one.zero_grad()
+            one(**inputs).loss.backward()
+        for (name, own), parameter in zip(model.named_parameters(), expected.parameters(), strict=True):
+            scale = parameter.grad.abs().max().item()
+            assert scale > 0
+            torch.testing.assert_close(whole(own.grad), parameter.grad, atol=1e-5 * scale, rtol=1e-4, msg=name)
+        with torch.no_grad():
+            torch.testing.assert_close(model(**inputs).logits, expected(**inputs).logits, atol=1e-5, rtol=1e-5)
+    model.save_pretrained(f"{folder}/saved")
+    torch.distributed.barrier()
+    for own, parameter in zip(auto_class.from_pretrained(f"{folder}/saved").parameters(), expected.parameters()):
+        assert torch.equal(own, parameter)
+
+
+if __name__ == "__main__":
+    generator = torch.Generator().manual_seed(0)
+    ids = torch.randint(5, 30, (3, 8), generator=generator)
+    mask = torch.ones_like(ids)
+    mask[0, 6:] = mask[1, :2] = 0
+    shared = {"proj_in", "proj_out", "word_embeddings", "decoder"}
+    # The decoder's weight is the embeddings'; its bias is its own.
+    compare(AutoModelForMaskedLM, sys.argv[1], {"input_ids": ids, "attention_mask": mask, "labels": ids}, shared)
+    pixels = torch.randn(3, 3, 16, 16, generator=generator)
+    images = {"pixel_values": pixels, "labels": torch.tensor([0, 1, 2])}
+    compare(AutoModelForImageClassification, sys.argv[2], images, {"proj_in", "proj_out"})
