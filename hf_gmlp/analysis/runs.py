@@ -167,7 +167,7 @@ def _settings(folder: Path) -> dict:
         card = (folder / "README.md").read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError):
         return {}
-    command = next((line for line in card.splitlines() if line.startswith("python run_")), "")
+    command = next((line for line in card.splitlines() if line.startswith(("python run_", "hf-gmlp run "))), "")
     try:
         words = shlex.split(command)
     except ValueError:

@@ -329,7 +329,11 @@ def shown_command(argv: list[str]) -> str:
         flag, equals, value = word.partition("=") if word.startswith("--") else ("", "", word)
         return f"{flag}{equals}{Path(value).name}" if Path(value).is_absolute() else word
 
-    return shlex.join(["python", Path(argv[0]).name, *map(shown, argv[1:])])
+    # cli.py starts the scripts by the name "hf-gmlp run".
+    path = Path(argv[0])
+    script = ["-m", f"hf_gmlp.scripts.{path.stem}"] if path.parent.name == "scripts" else [path.name]
+    program = argv[0].split() if argv[0].startswith("hf-gmlp ") else ["python", *script]
+    return shlex.join([*program, *map(shown, argv[1:])])
 
 
 def _plain(value: object) -> object:
