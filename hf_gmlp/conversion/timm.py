@@ -9,7 +9,6 @@ import torch
 from transformers import AutoConfig
 from transformers.image_processing_utils import BaseImageProcessor
 
-from ..data.processor import evaluation_processor
 from ..errors import InputError, need, not_installed
 from ..loading import open_model, reason
 from ..models.configuration_gmlp import GMLPVisionConfig, as_pair
@@ -136,6 +135,9 @@ def image_processor(config: GMLPVisionConfig, preparation: dict) -> BaseImagePro
     Args:
         preparation: `mean`, `std`, `crop_pct` and `interpolation`, by timm's names.
     """
+    # It imports Pillow, which weights for timm do not need.
+    from ..data.processor import evaluation_processor
+
     mean, std = preparation["mean"], preparation["std"]
     if len(mean) != config.num_channels:
         mean, std = mean[:1] * config.num_channels, std[:1] * config.num_channels

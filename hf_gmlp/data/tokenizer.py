@@ -373,6 +373,7 @@ def main(args: argparse.Namespace) -> None:
         InputError: If an option or the text does not fit, or the output folder cannot be written or already holds a
             tokenizer.
     """
+    need("datasets", "sentencepiece")
     options = {name: getattr(args, name) for name in ("model_type", "byte_fallback", *NUMBERS)}
     check_options(**options)
     if args.max_samples is not None and args.max_samples < 1:

@@ -21,7 +21,7 @@ from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, TrainOutput, rotat
 from ..cards import TASKS, TrainingRecord, hyperparameters, model_card, write_card
 from ..data.stream import SequenceStream
 from ..errors import InputError, hub_reason
-from .arguments import BaseModelArguments, DataArguments, RunArguments
+from .arguments import BaseModelArguments, DataArguments, RunArguments, program
 from .folder import (
     FINISHED,
     NAMES,
@@ -329,11 +329,7 @@ def shown_command(argv: list[str]) -> str:
         flag, equals, value = word.partition("=") if word.startswith("--") else ("", "", word)
         return f"{flag}{equals}{Path(value).name}" if Path(value).is_absolute() else word
 
-    # cli.py starts the scripts by the name "hf-gmlp run".
-    path = Path(argv[0])
-    script = ["-m", f"hf_gmlp.scripts.{path.stem}"] if path.parent.name == "scripts" else [path.name]
-    program = argv[0].split() if argv[0].startswith("hf-gmlp ") else ["python", *script]
-    return shlex.join([*program, *map(shown, argv[1:])])
+    return " ".join([program(argv[0]), *map(shlex.quote, map(shown, argv[1:]))])
 
 
 def _plain(value: object) -> object:
