@@ -1,5 +1,6 @@
 """The Trainer of the run_*.py scripts, and how each of them begins."""
 
+import inspect
 import json
 import logging
 import math
@@ -92,6 +93,8 @@ class GMLPTrainer(Trainer):
         self.args.dataloader_pin_memory &= torch.accelerator.is_available()
         self.knows_scale = self.begun = False
         if self.label_smoother is not None and getattr(self.model, "loss_type", None) == "ForCausalLM":
+            if "num_items_in_batch" not in inspect.signature(type(self.label_smoother).__call__).parameters:
+                raise InputError("--label_smoothing_factor of a causal model needs a newer transformers: 5.23 has it.")
             # Trainer's own call of it shifts the labels only for class names in a table of transformers.
             self.compute_loss_func = partial(self.label_smoother, shift_labels=True)
             # The model computes no loss.
