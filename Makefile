@@ -5,7 +5,7 @@ BIN := .venv/bin
 INSTALLED := .venv/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo replicate test conformance package lint format clean
+.PHONY: help install demo replicate test conformance package compat lint format clean
 
 help: ## list the targets
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -34,7 +34,10 @@ conformance: $(INSTALLED) ## run transformers' own common tests on our models (f
 	$(BIN)/python -m tests.conformance.run
 
 package: $(INSTALLED) ## build the wheel, and use it where only torch and transformers are installed
-	$(BIN)/python -m tests.packaging.run
+	$(BIN)/python -m tests.packaging.run $(DIST)
+
+compat: $(INSTALLED) ## run tests with the oldest and newest torch and transformers, each in an environment of its own
+	$(BIN)/python -m tests.packaging.compat $(ARGS)
 
 lint: $(INSTALLED) ## check style and format
 	$(BIN)/ruff check .

@@ -1,112 +1,14 @@
 #!/usr/bin/env python
-"""Train or fine-tune a gMLP (or any AutoModelForImageClassification) on images. For example
-
-    python run_image_classification.py --config_name gmlp-ti16-224 --train_dir photos --do_train --output_dir out
-    python run_image_classification.py recipes/table2/gmlp-s16-224.yaml --output_dir out
-
-where `photos` is a folder, or a zip file, with a folder for every class. Models of timm go by --config_name timm/NAME.
-Flags have the names of transformers' own run_image_classification.py. Recipes, YAML files of flags, may come first;
-what stands later wins.
-"""
-
-from accelerate.utils import broadcast_object_list
+"""`hf-gmlp run image_classification`, for a checkout: the script is hf_gmlp/scripts/image_classification.py."""
 
 from hf_gmlp import errors
-from hf_gmlp.data.images import ImageCollator, find_faults, keep_good, load_images, mixing_transform, training_transform
-from hf_gmlp.data.labels import Labels, set_labels, trained_labels
-from hf_gmlp.training import images
-from hf_gmlp.training.arguments import ImageArguments, ImageModelArguments, RunArguments, data_access, parse_arguments
-from hf_gmlp.training.trainer import GMLPTrainer, start_run
-
-HEAD = "ForImageClassification"
 
 
 def main():
-    # Arguments.
-    dataclasses = (ImageModelArguments, ImageArguments, RunArguments)
-    model_args, data_args, training_args = parse_arguments(dataclasses, __doc__)
-    checkpoint = start_run(model_args, data_args, training_args)
-    config = images.load_image_config(model_args, data_args.size())
-    processor = images.load_processor(model_args, config, data_args.size(), data_args.crop_pct)
+    # Within `errors.run`, which says what to install where something is missing.
+    from hf_gmlp.scripts.image_classification import main
 
-    # Data: images that can be read, and their classes.
-    with training_args.main_process_first(desc="reading"):
-        data = load_images(
-            dataset_name=data_args.dataset_name,
-            dataset_config_name=data_args.dataset_config_name,
-            train_dir=data_args.train_dir,
-            validation_dir=data_args.validation_dir,
-            train_files=data_args.train_file,
-            validation_files=data_args.validation_file,
-            image_column=data_args.image_column_name,
-            label_column=data_args.label_column_name,
-            known=trained_labels(config, HEAD),
-            train=training_args.do_train,
-            validate=training_args.do_eval,
-            train_val_split=data_args.train_val_split,
-            max_samples={"train": data_args.max_train_samples, "validation": data_args.max_eval_samples},
-            seed=training_args.seed,
-            access=data_access(model_args, data_args, training_args),
-        )
-    labels = Labels(data.labels, data.problem_type)
-    new_classifier = set_labels(
-        config, labels, HEAD, train=training_args.do_train, new_classifier=model_args.ignore_mismatched_sizes
-    )
-    skipped = {}
-    for split, dataset in data.splits.items():
-        # One process looks at all images, and tells the others.
-        found = [None]
-        if training_args.process_index == 0:
-            smallest, workers = images.patch_size(config), data_args.preprocessing_num_workers
-            found[0] = find_faults(dataset, split, smallest, num_proc=workers)
-        broadcast_object_list(found)
-        data.splits[split] = keep_good(dataset, split, found[0], skip=data_args.skip_bad_images)
-        skipped[f"skipped_{split}_images"] = len(dataset) - len(data.splits[split])
-    train_dataset, eval_dataset = data.splits.get("train"), data.splits.get("validation")
-    if train_dataset is not None:
-        train_dataset = train_dataset.add_column("index", range(len(train_dataset)))
-    collator = ImageCollator(
-        processor,
-        training_transform(
-            data_args.size() or images.image_size(config, processor),
-            processor.image_mean,
-            processor.image_std,
-            crop_scale=tuple(data_args.crop_scale),
-            horizontal_flip=data_args.horizontal_flip,
-            auto_augment=data_args.auto_augment,
-        ),
-        mixing_transform(config.num_labels, data_args.mixup_alpha, data_args.cutmix_alpha, data_args.switch_prob),
-        training_args.seed,
-    )
-
-    # Trainer.
-    # The collator needs columns that the model does not take.
-    training_args.remove_unused_columns = False
-    trainer = GMLPTrainer(
-        model=images.load_image_model(
-            model_args, config, data_args.size(), train=training_args.do_train, new_classifier=new_classifier
-        ),
-        args=training_args,
-        train_dataset=train_dataset,
-        eval_dataset=eval_dataset,
-        processing_class=processor,
-        data_collator=collator,
-        compute_loss_func=images.classification_loss(training_args.label_smoothing_factor),
-        compute_metrics=images.accuracy_metrics(),
-        metric_names=("accuracy", "top5_accuracy") if config.num_labels >= 5 else ("accuracy",),
-        preprocess_logits_for_metrics=images.ranked_classes,
-        **data_args.card_facts(model_args, data_args.description(data.splits, config.num_labels)),
-        hyperparameters=data_args.augmentation(),
-    )
-
-    # Report.
-    metrics = skipped if data_args.skip_bad_images else {}
-    metrics |= trainer.train_and_evaluate(checkpoint)
-    # Trainer takes every pixel for a token.
-    metrics.pop("total_flos", None)
-    trainer.finish(metrics)
-    if training_args.push_to_hub:
-        trainer.push_to_hub()
+    main()
 
 
 if __name__ == "__main__":

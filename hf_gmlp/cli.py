@@ -1,6 +1,9 @@
-"""The command `hf-gmlp`: what is not training."""
+"""The command `hf-gmlp`."""
 
 import argparse
+import importlib
+import sys
+import textwrap
 from pathlib import Path
 
 from . import errors
@@ -12,11 +15,19 @@ def main(argv: list[str] | None = None):
     """Runs `hf-gmlp` with the given words, or with those of the command line."""
     parser = argparse.ArgumentParser(
         prog="hf-gmlp",
-        description="gMLP and aMLP for Hugging Face Transformers: what is not training.",
-        epilog="To train, use the run_*.py scripts.",
+        description="gMLP and aMLP for Hugging Face Transformers.",
     )
     parser.add_argument("--version", action="version", version=f"hf-gmlp {__version__}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+
+    command = commands.add_parser("run", help="train, fine-tune or evaluate: run SCRIPT --help")
+    scripts = ("mlm", "clm", "glue", "qa", "image_classification")
+    command.add_argument("script", choices=scripts, help="the module of hf_gmlp.scripts to run")
+    command.add_argument("words", nargs=argparse.REMAINDER, metavar="...", help="recipes, then flags, of the script")
+    command.set_defaults(run=run)
+
+    command = commands.add_parser("recipes", help="list the YAML files of flags that `hf-gmlp run` takes")
+    command.set_defaults(run=recipes)
 
     command = commands.add_parser("presets", help="list the architectures of the paper, or show one")
     command.add_argument("name", nargs="?", help="a preset to show in full")
@@ -83,7 +94,9 @@ def main(argv: list[str] | None = None):
         "--runs", nargs="+", default=[], metavar="DIR", help="fill in the results of the finished runs in these folders"
     )
     command.add_argument(
-        "--recipes", metavar="DIR", help="recipes to hold Tables 7 to 9 against (default: those of the repository)"
+        "--recipes",
+        metavar="DIR",
+        help="recipes to hold Tables 7 to 9 against (default: the project's)",
     )
     command.add_argument("--format", choices=("markdown", "csv"), default="markdown", help="default: %(default)s")
     command.add_argument("--output", metavar="FILE", help="a new file to write instead of printing")
@@ -132,6 +145,25 @@ def main(argv: list[str] | None = None):
 
     arguments = parser.parse_args(argv)
     errors.run(lambda: arguments.run(arguments))
+
+
+def run(arguments: argparse.Namespace):
+    """Runs a training script."""
+    # Its help, and the model card, show it.
+    sys.argv = [f"hf-gmlp run {arguments.script}", *arguments.words]
+    importlib.import_module(f".scripts.{arguments.script}", __package__).main()
+
+
+def recipes(arguments: argparse.Namespace):
+    """Lists the recipes, each with the first line of what it says of itself."""
+    from .training.recipes import RECIPES
+
+    lines = []
+    for path in sorted(RECIPES.rglob("*.yaml"), key=lambda path: (len(path.parts), path)):
+        about = path.read_text(encoding="utf-8").partition("\n")[0].lstrip("# ")
+        name = f"recipes/{path.relative_to(RECIPES).as_posix()}"
+        lines.append(f"{name:<45} {textwrap.shorten(about, 74, placeholder=' ...')}")
+    print(*lines, f"\nfolder: {RECIPES}", sep="\n")
 
 
 def presets(arguments: argparse.Namespace):
@@ -342,19 +374,12 @@ def serve(arguments: argparse.Namespace):
 
 def convert(arguments: argparse.Namespace):
     """Converts a checkpoint of another project, or a checkpoint into weights for timm."""
-    from .conversion.labml import convert_labml
-    from .conversion.lucidrains import convert_lucidrains
-    from .conversion.timm import convert_timm, convert_to_timm
-
-    functions = {
-        "timm": convert_timm,
-        "lucidrains": convert_lucidrains,
-        "labml": convert_labml,
-        "to-timm": convert_to_timm,
-    }
     options = vars(arguments).copy()
     del options["run"]
-    print(*functions[options.pop("conversion")](**options), sep="\n")
+    name = options.pop("conversion").replace("-", "_")
+    # Of each project only what its own conversion needs.
+    module = importlib.import_module(f".conversion.{name.removeprefix('to_')}", __package__)
+    print(*getattr(module, f"convert_{name}")(**options), sep="\n")
 
 
 if __name__ == "__main__":

@@ -4,6 +4,15 @@ import errno
 import re
 import sys
 from collections.abc import Callable, Iterator
+from importlib.util import find_spec
+
+# What `pip install hf-gmlp` leaves out, by the name that it is installed by.
+OPTIONAL = {
+    "hf-gmlp[train]": ("accelerate", "datasets", "evaluate", "scipy", "sentencepiece", "sklearn"),
+    "hf-gmlp[plots]": ("matplotlib",),
+    "hf-gmlp[vision]": ("PIL", "torchvision"),
+    "timm": ("timm",),
+}
 
 
 class InputError(ValueError):
@@ -13,7 +22,7 @@ class InputError(ValueError):
 def run(main: Callable[[], object]):
     """
     Runs a command. What cannot work ends it with one sentence instead of a traceback: an `InputError` with exit code 2,
-    a full disk or memory and a path that cannot be used likewise, Ctrl-C with 130.
+    a full disk or memory, a path that cannot be used and a missing extra likewise, Ctrl-C with 130.
     """
     code = 2
     try:
@@ -30,6 +39,10 @@ def run(main: Callable[[], object]):
             sentence = (
                 f"The memory is full ({reason}). Lower --per_device_train_batch_size or --per_device_eval_batch_size."
             )
+        elif isinstance(error, ImportError) and (module := (error.name or "").partition(".")[0]) in sum(
+            OPTIONAL.values(), ()
+        ):
+            sentence = not_installed(module)
         elif isinstance(error, OSError) and error.filename is not None:
             sentence = f"{error.filename} cannot be used ({error.strerror}): check the path, and who may write there."
         elif isinstance(error, OSError) and "DataLoader worker" in str(error):
@@ -41,6 +54,22 @@ def run(main: Callable[[], object]):
         return
     print(f"Error: {sentence}", file=sys.stderr)
     raise SystemExit(code)
+
+
+def not_installed(module: str) -> str:
+    """What to do about a missing module of `OPTIONAL`."""
+    package = next(package for package, modules in OPTIONAL.items() if module in modules)
+    return f'{module} is not installed: pip install "{package}".'
+
+
+def need(*modules: str):
+    """
+    Raises:
+        InputError: If one of these modules, all in `OPTIONAL`, is not installed.
+    """
+    for module in modules:
+        if find_spec(module) is None:
+            raise InputError(not_installed(module))
 
 
 def causes(error: BaseException) -> Iterator[BaseException]:

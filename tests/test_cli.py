@@ -1,3 +1,7 @@
+import sys
+from pathlib import Path
+from pydoc_data.topics import topics
+
 import pytest
 import torch
 from transformers import AutoConfig
@@ -69,3 +73,26 @@ def test_bad_input_is_one_sentence(words, message, capsys):
         main(words)
     error = capsys.readouterr().err
     assert stop.value.code == 2 and message in error and "Traceback" not in error
+
+
+def test_scripts_run_by_name(tmp_path, monkeypatch, capsys):
+    """From any folder, with the project's recipes; the card of the model shows the command."""
+    monkeypatch.chdir(tmp_path)
+    Path("text.txt").write_text("\n\n".join(text for _, text in sorted(topics.items())[:20]))
+    monkeypatch.setattr(sys, "argv", sys.argv)
+    flags = ["--train_file", "text.txt", "--output_dir", "out", "--use_cpu", "--report_to", "none", "--max_steps", "1"]
+    main(["run", "mlm", "recipes/table6/amlp-base.yaml", "recipes/smoke.yaml", *flags])
+    card = Path("out", "README.md").read_text()
+    assert "\nhf-gmlp run mlm recipes/table6/amlp-base.yaml recipes/smoke.yaml --train_file" in card
+    assert AutoConfig.from_pretrained("out").attention_size == 64
+    with pytest.raises(SystemExit):
+        main(["run", "mlm", "recipes/table6/amlp-bass.yaml", *flags])
+    assert "There is no file recipes/table6/amlp-bass.yaml" in capsys.readouterr().err
+
+
+def test_recipes_are_listed(capsys):
+    main(["recipes"])
+    listing, _, folder = capsys.readouterr().out.rpartition("\nfolder: ")
+    files = {f"recipes/{path.relative_to(folder.strip())}" for path in Path(folder.strip()).rglob("*.yaml")}
+    assert {line.split()[0] for line in listing.strip().splitlines()} == files and len(files) > 50
+    assert "Table 6: aMLP-base" in listing

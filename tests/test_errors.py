@@ -1,4 +1,6 @@
 import errno
+import importlib
+import sys
 
 import pytest
 import torch
@@ -73,3 +75,21 @@ def test_what_an_error_was_raised_from():
 )
 def test_why_the_hub_did_not_give_something(error, reason):
     assert reason in errors.hub_reason(error) and "\n" not in errors.hub_reason(error)
+
+
+@pytest.mark.parametrize(
+    ("module", "package"),
+    [("datasets", '"hf-gmlp[train]"'), ("matplotlib", '"hf-gmlp[plots]"'), ("PIL", '"hf-gmlp[vision]"')],
+)
+def test_a_missing_extra_is_named(capsys, monkeypatch, module, package):
+    monkeypatch.setitem(sys.modules, module, None)
+    with pytest.raises(SystemExit):
+        errors.run(lambda: importlib.import_module(module))
+    assert capsys.readouterr().err == f"Error: {module} is not installed: pip install {package}.\n"
+    with pytest.raises(errors.InputError, match=f"{module} is not installed"):
+        errors.need("torch", module)
+
+
+def test_other_missing_modules_keep_their_traceback():
+    with pytest.raises(ImportError):
+        errors.run(lambda: importlib.import_module("hf_gmlp.nothing"))

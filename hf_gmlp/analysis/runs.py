@@ -167,7 +167,8 @@ def _settings(folder: Path) -> dict:
         card = (folder / "README.md").read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError):
         return {}
-    command = next((line for line in card.splitlines() if line.startswith("python run_")), "")
+    programs = ("python run_", "python -m hf_gmlp.scripts.", "hf-gmlp run ")
+    command = next((line for line in card.splitlines() if line.startswith(programs)), "")
     try:
         words = shlex.split(command)
     except ValueError:

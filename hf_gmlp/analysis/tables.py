@@ -24,6 +24,8 @@ from transformers import AutoConfig, PreTrainedConfig
 from ..errors import InputError
 from ..models.configuration_gmlp import as_pair
 from ..presets import PRESETS, preset_path
+from ..training.recipes import RECIPES as RECIPE_FOLDER
+from ..training.recipes import read_recipe
 from .counts import paper_flops, paper_parameters
 from .runs import Run, find_runs
 
@@ -147,7 +149,7 @@ def table(
     Args:
         number: 1 to 10.
         runs: Folders in and below which finished runs lie, whose results are filled in.
-        recipes: The folder of recipes that Tables 7 to 9 are held against; the repository's by default.
+        recipes: The folder of recipes that Tables 7 to 9 are held against; the project's by default.
         format: "markdown", where ours is a line under each row, or "csv", where it is columns beside the paper's.
 
     Raises:
@@ -166,7 +168,7 @@ def build_table(number: int, runs: Sequence[str | Path] = (), recipes: str | Pat
     if recipes is not None and not Path(recipes).is_dir():
         raise InputError(f"There is no folder {recipes} to read recipes from.")
     if number in (7, 8, 9):
-        fill_recipes(filled, Path(recipes) if recipes is not None else Path(__file__).parents[2] / "recipes")
+        fill_recipes(filled, Path(recipes or RECIPE_FOLDER))
     else:
         fill_counts(filled)
     if found:
@@ -459,7 +461,6 @@ def hyperparameters(path: str | Path) -> dict[str, object]:
     """
     # It takes seconds to import.
     from ..training.arguments import RunArguments
-    from ..training.recipes import read_recipe
 
     flags = {one.name: one.default for one in dataclasses.fields(RunArguments)} | read_recipe(Path(path))
     name = str(flags.get("config_name"))

@@ -8,10 +8,8 @@ import safetensors.torch
 import torch
 from transformers import AutoConfig
 from transformers.image_processing_utils import BaseImageProcessor
-from transformers.utils import is_vision_available
 
-from ..data.processor import evaluation_processor
-from ..errors import InputError
+from ..errors import InputError, need, not_installed
 from ..loading import open_model, reason
 from ..models.configuration_gmlp import GMLPVisionConfig, as_pair
 from ..models.modeling_gmlp import GMLPForImageClassification
@@ -137,6 +135,9 @@ def image_processor(config: GMLPVisionConfig, preparation: dict) -> BaseImagePro
     Args:
         preparation: `mean`, `std`, `crop_pct` and `interpolation`, by timm's names.
     """
+    # It imports Pillow, which weights for timm do not need.
+    from ..data.processor import evaluation_processor
+
     mean, std = preparation["mean"], preparation["std"]
     if len(mean) != config.num_channels:
         mean, std = mean[:1] * config.num_channels, std[:1] * config.num_channels
@@ -171,7 +172,7 @@ def pretrained(name: str) -> tuple[dict[str, torch.Tensor], dict, str | None]:
     try:
         import timm
     except ImportError as error:
-        raise InputError(f"There is no file {name}, and names of models need timm: pip install timm.") from error
+        raise InputError(f"There is no file {name}, and for names of models {not_installed('timm')}") from error
     name = name.removeprefix("timm/")
     if name.split(".")[0] not in NAMED:
         raise InputError(f"{name!r} is neither a file nor a gMLP of timm, which are: {', '.join(NAMED)}.")
@@ -206,8 +207,7 @@ def convert_timm(
         InputError: If the source cannot be had, read or converted, or `out` is not new.
     """
     check_new(out)
-    if not is_vision_available():
-        raise InputError("The image processor needs Pillow: pip install 'hf-gmlp[vision]'.")
+    need("PIL")
     if Path(source).exists() or Path(source).suffix in (".safetensors", ".pth", ".pt", ".bin"):
         tensors, preparation, source_license = read_tensors(source), PREPARATION, None
     else:

@@ -24,7 +24,7 @@ from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_token
 from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 from transformers.convert_slow_tokenizer import bytes_to_unicode
 
-from ..errors import InputError
+from ..errors import InputError, need
 from .files import COMPRESSIONS, FILE_KINDS, GROUP_SIZE, file_kind, load_data, read_files, reading
 
 # The position in this list is the id; GMLPConfig's defaults name the same ids.
@@ -109,7 +109,10 @@ def train_sentencepiece(
             then names the size that would), or sentencepiece is not installed.
         TypeError: If `texts` is a single string or yields something else than strings.
     """
-    spm = _import_sentencepiece()
+    # Only training needs it: a trained tokenizer has to load where it is not installed.
+    need("sentencepiece")
+    import sentencepiece as spm
+
     check_options(vocab_size, model_type, byte_fallback, character_coverage, input_sentence_size)
     # sentencepiece turns an exception of its input into a RuntimeError without the original: keep that here.
     failures: list[BaseException] = []
@@ -172,7 +175,10 @@ def convert_sentencepiece(
         InputError: If the model was trained with other special tokens, an option is out of range, or sentencepiece is
             not installed.
     """
-    spm = _import_sentencepiece()
+    # Only training needs it: a trained tokenizer has to load where it is not installed.
+    need("sentencepiece")
+    import sentencepiece as spm
+
     check_options(model_type=model_type, max_length=max_length)
     processor = spm.SentencePieceProcessor(model_proto=model)
     ids = range(processor.get_piece_size())
@@ -367,6 +373,7 @@ def main(args: argparse.Namespace) -> None:
         InputError: If an option or the text does not fit, or the output folder cannot be written or already holds a
             tokenizer.
     """
+    need("datasets", "sentencepiece")
     options = {name: getattr(args, name) for name in ("model_type", "byte_fallback", *NUMBERS)}
     check_options(**options)
     if args.max_samples is not None and args.max_samples < 1:
@@ -466,12 +473,3 @@ def _merges(pieces: list[str]) -> list[tuple[str, str]]:
         for cut in range(1, len(piece))
         if piece[:cut] in known and piece[cut:] in known
     ]
-
-
-def _import_sentencepiece():
-    # Only training needs it: a trained tokenizer has to load where it is not installed.
-    try:
-        import sentencepiece
-    except ImportError as error:
-        raise InputError("Training a tokenizer needs sentencepiece: pip install 'hf-gmlp[train]'.") from error
-    return sentencepiece

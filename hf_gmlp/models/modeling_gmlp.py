@@ -398,8 +398,10 @@ class GMLPCacheLayer(DynamicLayer):
         self.buffer = None
 
     def reset(self):
+        # Some versions of transformers leave rows of zeros, which would be read as tokens.
+        self.keys = self.values = self.buffer = None
+        self.is_initialized = False
         super().reset()
-        self.buffer = None
 
 
 class CacheBuffer:

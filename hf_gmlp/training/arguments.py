@@ -3,6 +3,7 @@
 import argparse
 import difflib
 import math
+import shlex
 import sys
 from collections.abc import Mapping, Sized
 from dataclasses import dataclass, field, fields
@@ -519,6 +520,14 @@ class ImageArguments(DataArguments):
         return f"{self.data_name()}: {counted}; {classes} classes."
 
 
+def program(name: str) -> str:
+    """The command that starts a script, by its `sys.argv[0]`: a file, or what `hf-gmlp run` puts there."""
+    path = Path(name)
+    if path.parent.name == "scripts":
+        return f"python -m hf_gmlp.scripts.{path.stem}"
+    return name if name.startswith("hf-gmlp ") else shlex.join(["python", path.name])
+
+
 def parse_arguments(dataclass_types: tuple[type, ...], description: str, argv: list[str] | None = None) -> tuple:
     """
     One instance per dataclass, from recipes and flags.
@@ -538,11 +547,10 @@ def parse_arguments(dataclass_types: tuple[type, ...], description: str, argv: l
         if not word.isascii() and "\\udc" in ascii(word):
             raise InputError(f"{word!a} is not UTF-8: rename the file or the folder.")
     argv = command_line(argv)
-    script = Path(sys.argv[0]).name
     parser = HfArgumentParser(
         dataclass_types,
         description=description,
-        usage=f"{script} [recipe.yaml ...] [--flag value ...]",
+        usage=f"{program(sys.argv[0])} [recipe.yaml ...] [--flag value ...]",
         allow_abbrev=False,
         formatter_class=_HelpFormatter,
     )

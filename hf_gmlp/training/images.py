@@ -19,7 +19,7 @@ from transformers.modeling_outputs import ImageClassifierOutput
 
 from ..data.labels import draw_classifier
 from ..data.processor import evaluation_processor, processor_size
-from ..errors import InputError
+from ..errors import InputError, need
 from ..loading import reason
 from ..metrics import load_metric
 from ..models.configuration_gmlp import GMLPVisionConfig, as_pair
@@ -62,10 +62,9 @@ def load_image_config(arguments: ImageModelArguments, size: tuple[int, int] | No
 
 
 def _timm_config(arguments: ImageModelArguments, size: tuple[int, int] | None) -> TimmWrapperConfig:
-    try:
-        import timm
-    except ImportError as error:
-        raise InputError(f"{arguments.config_name} needs timm: pip install timm.") from error
+    need("timm")
+    import timm
+
     name = arguments.config_name.removeprefix(TIMM).partition(".")[0]
     if not timm.is_model(name):
         raise InputError(f"timm {timm.__version__} has no model {name!r}; timm.list_models() lists what it has.")

@@ -12,6 +12,9 @@ from ..data.files import check_file, reading
 from ..errors import InputError
 
 RECIPE_ENDINGS = (".yaml", ".yml", ".json")
+# Those of the project: in an installed package, and in a checkout.
+_FOLDERS = (Path(__file__).parents[1] / "recipes", Path(__file__).parents[2] / "recipes")
+RECIPES = next((folder for folder in _FOLDERS if folder.is_dir()), _FOLDERS[0])
 
 # A quoted text, within which nothing is a key, or the key of a `key=value` pair.
 _KEY = re.compile(r"""(?<![^\s=:,\[{])("(?:\\.|[^"\\])*"|'[^']*')|(^|,)\s*([^\s=,'"{}\[\]]+)\s*=""")
@@ -44,7 +47,7 @@ def command_line(argv: list[str]) -> list[str]:
         InputError: If a recipe or the text of `--config_overrides` cannot be read.
     """
     paths = list(itertools.takewhile(lambda word: word.lower().endswith(RECIPE_ENDINGS), argv))
-    recipe = merge(*(read_recipe(Path(path)) for path in paths))
+    recipe = merge(*(read_recipe(find_recipe(path)) for path in paths))
     flags, texts, words = [], [], iter(argv[len(paths) :])
     for word in words:
         flag, equals, text = word.partition("=")
@@ -64,6 +67,13 @@ def command_line(argv: list[str]) -> list[str]:
         elif values:
             given += [f"--{name}", *values]
     return given + flags
+
+
+def find_recipe(name: str) -> Path:
+    """The file of a recipe. What "recipes/..." does not name from here, it names among those of the project."""
+    path = Path(name)
+    shipped = RECIPES.joinpath(*path.parts[1:])
+    return shipped if path.parts[0] == "recipes" and not path.exists() and shipped.is_file() else path
 
 
 def merge(*recipes: dict[str, object]) -> dict[str, object]:

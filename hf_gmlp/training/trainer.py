@@ -1,5 +1,6 @@
 """The Trainer of the run_*.py scripts, and how each of them begins."""
 
+import inspect
 import json
 import logging
 import math
@@ -23,7 +24,7 @@ from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, HubStrategy, Train
 from ..cards import TASKS, TrainingRecord, hyperparameters, model_card, write_trainer_card
 from ..data.stream import SequenceStream
 from ..errors import InputError, hub_reason
-from .arguments import BaseModelArguments, DataArguments, RunArguments
+from .arguments import BaseModelArguments, DataArguments, RunArguments, program
 from .folder import (
     FINISHED,
     NAMES,
@@ -105,6 +106,8 @@ class GMLPTrainer(Trainer):
         self.args.dataloader_pin_memory &= torch.accelerator.is_available()
         self.knows_scale = self.begun = False
         if self.label_smoother is not None and getattr(self.model, "loss_type", None) == "ForCausalLM":
+            if "num_items_in_batch" not in inspect.signature(type(self.label_smoother).__call__).parameters:
+                raise InputError("--label_smoothing_factor of a causal model needs a newer transformers: 5.23 has it.")
             # Trainer's own call of it shifts the labels only for class names in a table of transformers.
             self.compute_loss_func = partial(self.label_smoother, shift_labels=True)
             # The model computes no loss.
@@ -378,7 +381,7 @@ def shown_command(argv: list[str]) -> str:
         flag, equals, value = word.partition("=") if word.startswith("--") else ("", "", word)
         return f"{flag}{equals}{Path(value).name}" if Path(value).is_absolute() else word
 
-    return shlex.join(["python", Path(argv[0]).name, *map(shown, words)])
+    return " ".join([program(argv[0]), *map(shlex.quote, map(shown, words))])
 
 
 def _plain(value: object) -> object:

@@ -64,8 +64,9 @@ def test_runs_are_found_with_what_they_noted(tmp_path, write_run):
     assert find_runs([root / "sst2"])[0].name == "sst2"
 
 
-def test_a_card_tells_the_flags_where_there_are_no_settings(write_run, tmp_path):
-    command = "python run_glue.py --model_name_or_path 'my base' --task_name rte --do_train --output_dir out"
+@pytest.mark.parametrize("program", ["python run_glue.py", "python -m hf_gmlp.scripts.glue", "hf-gmlp run glue"])
+def test_a_card_tells_the_flags_where_there_are_no_settings(write_run, tmp_path, program):
+    command = f"{program} --model_name_or_path 'my base' --task_name rte --do_train --output_dir out"
     write_run("rte", "GMLPForSequenceClassification", {"eval_accuracy": 0.5}, card=f"# Out\n\n{command}\n")
     run = find_runs([tmp_path])[0]
     assert run.task == "rte" and run.settings["model_name_or_path"] == "my base"

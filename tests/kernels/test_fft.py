@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from packaging import version
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -155,6 +156,9 @@ def test_whoever_watches_sees_the_matrix(make_block, short_fft, hooked, fft_call
     assert_close([found], [expected])
 
 
+@pytest.mark.skipif(
+    version.parse(torch.__version__) < version.parse("2.15"), reason="torch 2.8 compiles the matrix for any length"
+)
 @pytest.mark.parametrize("dynamic", [None, True])
 def test_compiled_models_of_long_sequences_take_it(far_model, text_config, random_ids, monkeypatch, dynamic):
     monkeypatch.setattr(fft, "FFT_LENGTH", 9)

@@ -27,7 +27,7 @@ from transformers import (
     TrainingArguments,
     pipeline,
 )
-from transformers.cache_utils import Cache, Fp8QuantizedLayer
+from transformers.cache_utils import Cache, DynamicSlidingWindowLayer
 
 from hf_gmlp import (
     GMLPForCausalLM,
@@ -361,7 +361,7 @@ def test_a_static_cache_with_more_rows_than_w(causal_model, random_ids):
 def test_caches_that_cannot_work_are_refused(causal_model, random_ids):
     model, ids = causal_model(attention_size=8), random_ids(1, 5)
     with pytest.raises(ValueError, match="not a Cache of other layers"):
-        model(ids, past_key_values=Cache(layers=[Fp8QuantizedLayer()]))
+        model(ids, past_key_values=Cache(layers=[DynamicSlidingWindowLayer(sliding_window=8)]))
     for implementation, sentence in (("quantized", "Leave it out"), ("paged", "no continuous batching")):
         with pytest.raises(ValueError, match=sentence):
             model.generate(ids, max_new_tokens=3, cache_implementation=implementation)

@@ -93,7 +93,7 @@ def test_attention_is_that_of_t5(baseline_config, randomize, attention):
     theirs.q.weight *= 0.5  # 4 ** -0.5
     copy_parameters([(theirs.relative_attention_bias.weight, ours.position_bias.biases.weight)])
     x = torch.randn(3, 11, 16)
-    expected, _, weights = theirs(x)
+    expected, _, weights = theirs(x, output_attentions=True)
     output, our_weights = ours(x)
     torch.testing.assert_close(output, expected, atol=1e-5, rtol=1e-5)
     if attention == "eager":

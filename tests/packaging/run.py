@@ -1,4 +1,6 @@
-"""Builds the wheel and the source archive and uses them in a new environment: `python -m tests.packaging.run`.
+"""Builds the wheel and the source archive and uses them in a new environment: `python -m tests.packaging.run [FOLDER]`.
+
+FOLDER is where the two stay; without it they are removed.
 
 The environment is made in a temporary folder and has the declared dependencies alone: the one that the tests run in has
 every extra, and so hides an import of something undeclared. With the CUDA libraries that torch brings on Linux it takes
@@ -6,6 +8,7 @@ up to 6 GB of disk, and is removed at the end.
 """
 
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -27,9 +30,16 @@ WHEEL_PARTS = (
     "analysis/paper_tables.md",
     "serve.html",
     "py.typed",
+    "scripts/mlm.py",
+    "recipes/table6/amlp-base.yaml",
 )
 SDIST_FOLDERS = (PACKAGE, "benchmarks", "docs", "examples", "paper", "recipes", "tests")
-SDIST_FILES = ("LICENSE", "Makefile", "README.md", "pyproject.toml", "run_mlm.py", "run_glue.py")
+SDIST_FILES = (
+    *("CHANGELOG.md", "CITATION.cff", "CONTRIBUTING.md", "LICENSE", "Makefile", "README.md", "pyproject.toml"),
+    *(f"run_{name}.py" for name in ("mlm", "clm", "glue", "qa", "image_classification")),
+)
+# Quick tests that need conftest.py, fixtures, recipes, a script and the paper's folder.
+SDIST_TESTS = ("tests/models/test_fixtures.py", "tests/training/test_recipes.py", "tests/paper/test_protocol.py")
 DISK_NEEDED = 10e9
 
 
@@ -43,21 +53,37 @@ def files_under(folder: str) -> set[str]:
 
 def check_wheel(path: Path):
     """The wheel holds the whole package and nothing else."""
-    names = {name for name in zipfile.ZipFile(path).namelist() if not name.endswith("/")}
+    archive = zipfile.ZipFile(path)
+    names = {name for name in archive.namelist() if not name.endswith("/")}
     packed = {name for name in names if not PurePosixPath(name).parts[0].endswith(".dist-info")}
-    expected = files_under(PACKAGE) | {f"{PACKAGE}/{part}" for part in WHEEL_PARTS}
-    compare(path, packed, expected)
+    recipes = {f"{PACKAGE}/{name}" for name in files_under("recipes")}
+    compare(path, packed, files_under(PACKAGE) | recipes | {f"{PACKAGE}/{part}" for part in WHEEL_PARTS})
     if not any(name.endswith(".dist-info/licenses/LICENSE") for name in names):
         sys.exit(f"{path.name} lacks the LICENSE.")
+    (metadata,) = (archive.read(name).decode() for name in names if name.endswith(".dist-info/METADATA"))
+    dead = re.findall(r"\]\((?!https?://|#)[^)]*\)", metadata.partition("\n\n")[2])
+    if dead:
+        sys.exit(f"The description in {path.name} has links that lead nowhere on a package index: {', '.join(dead)}.")
 
 
 def check_sdist(path: Path):
     """The source archive holds the package, and what is needed to test it and to train with it."""
     with tarfile.open(path) as archive:
         names = {str(PurePosixPath(*PurePosixPath(entry.name).parts[1:])) for entry in archive if entry.isfile()}
-    # setuptools adds files of its own at the top.
+    # The build adds files of its own at the top.
     packed = {name for name in names if name in SDIST_FILES or name.partition("/")[0] in SDIST_FOLDERS}
     compare(path, packed, set(SDIST_FILES).union(*map(files_under, SDIST_FOLDERS)))
+
+
+def test_sdist(path: Path, scratch: Path):
+    """The unpacked source archive finds all of its tests and runs some of them, with its own copy of the package."""
+    with tarfile.open(path) as archive:
+        archive.extractall(scratch / "sdist", filter="data")
+    (folder,) = (scratch / "sdist").iterdir()
+    options = {"cwd": folder, "env": os.environ | {"PYTHONPATH": str(folder), "OMP_NUM_THREADS": "1"}}
+    words = (sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider")
+    call(*words, "--collect-only", **options)
+    call(*words, *SDIST_TESTS, **options)
 
 
 def compare(path: Path, packed: set[str], expected: set[str]):
@@ -96,13 +122,14 @@ def main():
     signal.signal(signal.SIGTERM, end_early)
     with tempfile.TemporaryDirectory(prefix="hf-gmlp-package-") as folder:
         scratch = Path(folder)
-        # A list of files left by an earlier build would bring back what the present settings leave out.
-        (ROOT / f"{PACKAGE}.egg-info" / "SOURCES.txt").unlink(missing_ok=True)
         # The wheel is made from the unpacked source archive, so this shows too that the archive is complete.
-        call(sys.executable, "-m", "build", "--outdir", scratch / "dist", ROOT)
-        (wheel,), (sdist,) = (scratch / "dist").glob("*.whl"), (scratch / "dist").glob("*.tar.gz")
+        dist = Path(sys.argv[1]).resolve() if sys.argv[1:] else scratch / "dist"
+        call(sys.executable, "-m", "build", "--outdir", dist, ROOT)
+        (wheel,), (sdist,) = dist.glob("*.whl"), dist.glob("*.tar.gz")
+        call(sys.executable, "-m", "twine", "check", "--strict", wheel, sdist)
         check_wheel(wheel)
         check_sdist(sdist)
+        test_sdist(sdist, scratch)
 
         call(sys.executable, "-m", "venv", scratch / "venv")
         python = scratch / "venv" / "bin" / "python"

@@ -17,7 +17,8 @@ from transformers.utils import logging
 import hf_gmlp
 
 # What the extras bring, or what tests and training take along with them.
-EXTRAS = ("PIL", "datasets", "evaluate", "matplotlib", "pytest", "scipy", "sentencepiece", "sklearn", "torchvision")
+EXTRAS = ("accelerate", "datasets", "evaluate", "matplotlib", "PIL", "pytest", "scipy", "sentencepiece", "sklearn")
+EXTRAS += ("timm", "torchvision")
 TEXT_SIZES = {
     "vocab_size": 40,
     "hidden_size": 16,
@@ -119,6 +120,37 @@ def check_command():
         assert done.returncode == 0 and done.stdout, f"hf-gmlp {' '.join(words)}: {done.stdout}{done.stderr}"
     assert Path("export", "config.json").is_file()
     print("hf-gmlp presets: lists and exports")
+    done = subprocess.run([command, "table", "7"], capture_output=True, text=True)
+    assert done.returncode == 0 and "No recipe" not in done.stdout and "!=" not in done.stdout, done.stderr
+    done = subprocess.run([command, "recipes"], capture_output=True, text=True)
+    assert "recipes/table6/amlp-base.yaml" in done.stdout, done.stderr
+    from hf_gmlp.training.recipes import command_line
+
+    assert command_line(["recipes/table6/amlp-base.yaml"])[-2:] == ["--config_name", "amlp-base"]
+    print("recipes: found beside the package")
+
+
+def check_missing_extras():
+    """What needs an extra says which, in one sentence."""
+    torch.save({"weight": torch.ones(2)}, "weights.pth")
+    command = Path(sysconfig.get_path("scripts")) / "hf-gmlp"
+    for words, sentence in (
+        (["plot", "filters", "masked-lm"], 'matplotlib is not installed: pip install "hf-gmlp[plots]".'),
+        (["train-tokenizer", "weights.pth", "--output_dir", "out"], 'pip install "hf-gmlp[train]".'),
+        (["run", "mlm", "--help"], 'accelerate is not installed: pip install "hf-gmlp[train]".'),
+        (["run", "image_classification"], 'accelerate is not installed: pip install "hf-gmlp[train]".'),
+        (["convert", "timm", "weights.pth", "out"], 'PIL is not installed: pip install "hf-gmlp[vision]".'),
+        # Nothing is missing for this one, which comes as far as the weights.
+        (["convert", "lucidrains", "weights.pth", "out"], "is no checkpoint of"),
+        (["convert", "to-timm", "vision", "out.pth"], "pooling='mean'"),
+    ):
+        done = subprocess.run([command, *words], capture_output=True, text=True)
+        assert done.returncode == 2 and done.stderr.startswith("Error: ") and sentence in done.stderr, done.stderr
+        assert done.stderr.count("\n") == 1, done.stderr
+    for module in ("mlm", "image_classification"):
+        done = subprocess.run([sys.executable, "-m", f"hf_gmlp.scripts.{module}"], capture_output=True, text=True)
+        assert done.stderr == 'Error: accelerate is not installed: pip install "hf-gmlp[train]".\n', done.stderr
+    print("missing extras: named in a sentence")
 
 
 def main():
@@ -133,6 +165,7 @@ def main():
     check_vision()
     check_presets()
     check_command()
+    check_missing_extras()
 
 
 if __name__ == "__main__":

@@ -1,0 +1,93 @@
+"""Pretrain a gMLP or aMLP (or any AutoModelForMaskedLM) by masked language modeling. For example
+
+    hf-gmlp run mlm --config_name gmlp-base --train_file corpus.txt --do_train --do_eval --output_dir out
+
+which first trains a tokenizer on the corpus, as none is given. Flags have the names of transformers' own run_mlm.py.
+Recipes, YAML files of flags, may come first; what stands later wins.
+"""
+
+from transformers import AutoModelForMaskedLM
+
+from .. import errors
+from ..data.masking import MaskedOnce, MaskingCollator
+from ..data.text import load_texts, tokenize
+from ..training.arguments import MLMArguments, ModelArguments, RunArguments, data_access, parse_arguments
+from ..training.metrics import MaskedLanguageModelMetrics, token_losses
+from ..training.models import check_packing, check_vocabulary, load_config, load_model, load_tokenizer
+from ..training.trainer import GMLPTrainer, start_run
+
+
+def main():
+    # Arguments.
+    model_args, data_args, training_args = parse_arguments((ModelArguments, MLMArguments, RunArguments), __doc__)
+    checkpoint = start_run(model_args, data_args, training_args)
+    access = data_access(model_args, data_args, training_args)
+    config = load_config(model_args)
+    max_seq_length = data_args.sequence_length(config)
+
+    # Data: documents, then sequences of tokens.
+    with training_args.main_process_first(desc="reading"):
+        texts = load_texts(
+            **data_args.texts(),
+            line_by_line=data_args.line_by_line,
+            seed=training_args.seed,
+            access=access,
+            train=training_args.do_train,
+            validate=training_args.do_eval,
+        )
+    words = (row["text"] for row in texts.get("train", ()) if row["text"])
+    tokenizer = load_tokenizer(model_args, training_args, words, max_length=max_seq_length)
+    if model_args.model_name_or_path is not None:
+        check_vocabulary(config, tokenizer, model_args.model_name_or_path)
+    collator = MaskingCollator(
+        tokenizer,
+        data_args.mlm_probability,
+        data_args.whole_word_mask,
+        training_args.seed,
+        data_args.separate_documents,
+    )
+    with training_args.main_process_first(desc="tokenizing"):
+        train_dataset, eval_dataset = tokenize(
+            texts,
+            tokenizer,
+            max_seq_length,
+            line_by_line=data_args.line_by_line,
+            offsets=data_args.whole_word_mask,
+            max_train_samples=data_args.max_train_samples,
+            num_proc=data_args.preprocessing_num_workers,
+            seed=training_args.seed,
+            access=access,
+        )
+    # The text need not stay in memory while its tokens are trained on.
+    del texts, words
+    masked = None if eval_dataset is None else MaskedOnce(eval_dataset, collator)
+
+    # Trainer.
+    training_args.batch_eval_metrics = True
+    # The collator needs columns that the model does not take.
+    training_args.remove_unused_columns = False
+    model = load_model(AutoModelForMaskedLM, model_args, config, tokenizer, train=training_args.do_train)
+    if data_args.separate_documents:
+        check_packing(model, "--separate_documents")
+    trainer = GMLPTrainer(
+        model=model,
+        args=training_args,
+        train_dataset=train_dataset,
+        eval_dataset=masked,
+        processing_class=tokenizer,
+        data_collator=collator,
+        compute_metrics=MaskedLanguageModelMetrics(),
+        preprocess_logits_for_metrics=token_losses,
+        metric_names=("perplexity", "accuracy"),
+        **data_args.card_facts(model_args, data_args.description(train_dataset, eval_dataset, max_seq_length)),
+    )
+
+    # Report.
+    metrics = trainer.train_and_evaluate(checkpoint)
+    trainer.finish(metrics)
+    if training_args.push_to_hub:
+        trainer.push_to_hub()
+
+
+if __name__ == "__main__":
+    errors.run(main)

@@ -1,0 +1,40 @@
+"""What a release says of itself in several places is the same in all of them."""
+
+import re
+import tomllib
+from pathlib import Path
+
+import yaml
+
+from hf_gmlp import __version__, errors
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def test_the_version_is_the_same_everywhere():
+    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
+    changes = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+    versions = re.findall(r"^## \[(\d\S*)\] - (\S+)$", changes, flags=re.MULTILINE)
+    assert versions[0] == (__version__, str(citation["date-released"])) and citation["version"] == __version__
+    # Each is a link.
+    assert re.findall(r"^\[(\d\S*)\]: https://", changes, flags=re.MULTILINE) == [name for name, _ in versions]
+
+
+def test_the_citation_names_the_paper():
+    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
+    assert {"cff-version", "message", "title", "authors"} <= citation.keys() and citation["type"] == "software"
+    assert "arxiv.org/abs/2105.08050" in citation["references"][0]["url"]
+
+
+def test_missing_modules_name_extras_that_bring_them():
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["optional-dependencies"]
+    packages = {"PIL": "pillow", "sklearn": "scikit-learn"}
+
+    def brought(extra: str) -> set[str]:
+        names = {re.match(r"[\w-]+(\[\w+\])?", requirement)[0] for requirement in extras[extra]}
+        return names.union(*(brought(name[8:-1]) for name in names if name.startswith("hf-gmlp[")))
+
+    for package, modules in errors.OPTIONAL.items():
+        if extra := package.removeprefix("hf-gmlp").strip("[]"):
+            names = brought(extra) if extra in extras else {package}
+            assert {packages.get(module, module) for module in modules} <= names
