@@ -5,7 +5,7 @@ BIN := .venv/bin
 INSTALLED := .venv/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo replicate test conformance package compat lint format clean
+.PHONY: help install demo replicate test conformance package compat docs lint format clean
 
 help: ## list the targets
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -18,7 +18,7 @@ $(INSTALLED): pyproject.toml
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --upgrade pip
 	@echo "Installing torch, transformers and the rest into .venv; this takes a minute or two."
-	$(BIN)/python -m pip install --quiet --editable ".[dev]"
+	$(BIN)/python -m pip install --quiet --editable ".[dev,docs,serve]"
 	@touch $(INSTALLED)
 
 demo: $(INSTALLED) ## train a small gMLP on the reference of Python, in minutes, and see what it learned
@@ -38,6 +38,9 @@ package: $(INSTALLED) ## build the wheel, and use it where only torch and transf
 
 compat: $(INSTALLED) ## run tests with the oldest and newest torch and transformers, each in an environment of its own
 	$(BIN)/python -m tests.packaging.compat $(ARGS)
+
+docs: $(INSTALLED) ## build the documentation site into build/site, and check its links
+	$(BIN)/mkdocs build --quiet --strict
 
 lint: $(INSTALLED) ## check style and format
 	$(BIN)/ruff check .

@@ -30,7 +30,7 @@ def run(main: Callable[[], object]):
     except InputError as error:
         sentence = str(error)
     except KeyboardInterrupt:
-        code, sentence = 130, "Interrupted. The same command goes on from the last checkpoint."
+        code, sentence = 130, "Interrupted. A training goes on from its last checkpoint when the same command is given."
     except Exception as error:
         if is_disk_full(error):
             sentence = f"The disk is full ({error}). Make room; the same command then goes on from the last checkpoint."

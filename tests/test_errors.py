@@ -20,7 +20,7 @@ def fail(error):
     ("error", "code", "sentence"),
     [
         (errors.InputError("No."), 2, "Error: No.\n"),
-        (KeyboardInterrupt(), 130, "Error: Interrupted. The same command goes on"),
+        (KeyboardInterrupt(), 130, "Error: Interrupted. A training goes on"),
         (OSError(errno.ENOSPC, "No space left on device"), 2, "Error: The disk is full ("),
         (PermissionError(errno.EACCES, "Permission denied", "/etc/x"), 2, "Error: /etc/x cannot be used (Permission"),
         (RuntimeError("[enforce fail at inline_container.cc:671] . unexpected pos 6976 vs 6868"), 2, "Error: The disk"),
