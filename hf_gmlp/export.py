@@ -4,21 +4,21 @@ Nothing is written before the exported program has given what the model gives, f
 without padding.
 """
 
+import contextlib
 import logging
+import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import torch
+import transformers
 from torch import nn
 from torch.export import Dim
-from transformers import AutoConfig, AutoImageProcessor, GenerationConfig, PreTrainedModel
-from transformers import AutoModel as Features
+from transformers import AutoConfig, AutoImageProcessor, AutoModel, GenerationConfig, PreTrainedModel
 from transformers.cache_utils import DynamicCache
 from transformers.exporters.auto import EXPORT_BACKENDS, get_exporter_class, get_runner_class
-
-import transformers
 
 from .errors import InputError, hub_reason
 from .loading import open_model, open_tokenizer, reason
@@ -54,7 +54,13 @@ Inputs = dict[str, Any]
 
 
 def export(
-    checkpoint: str, out: str | Path, to: str, *, task: str | None = None, int8: bool = False, push_to_hub: str = ""
+    checkpoint: str,
+    out: str | Path,
+    to: str,
+    *,
+    task: str | None = None,
+    int8: bool = False,
+    push_to_hub: str | None = None,
 ) -> list[str]:
     """
     Exports a checkpoint.
@@ -76,12 +82,16 @@ def export(
     out, file = Path(out), FORMATS[to][0]
     beside = out.is_dir() and out.resolve() == Path(checkpoint).resolve()
     folder = Path(file).parts[0]
+    if task is not None and task not in TASKS:
+        raise InputError(f"There is no task {task!r}. Choose one of: {', '.join(TASKS)}.")
     if int8 and to != "onnx":
         raise InputError("--int8 is for --to onnx: leave it out.")
     if (out / folder).exists() or (out.exists() and not beside):
         taken = out / folder if beside else out
         raise InputError(f"{taken} exists already: choose a new folder, the checkpoint's own, or remove {taken}.")
     model, name = open_for(checkpoint, task)
+    if name == "text-generation" and to in ("executorch", "aoti"):
+        raise InputError(f"A cache that begins empty is wrong in {to}: export causal models to onnx or openvino.")
     module = CausalStep(model) if name == "text-generation" else model
     lines = []
     out.parent.mkdir(parents=True, exist_ok=True)
@@ -92,8 +102,8 @@ def export(
         difference, agreement = compare(module, run)
         if not difference <= TOLERANCE:
             raise InputError(
-                f"The {to} program of {checkpoint} is wrong: it differs from the model by {difference:.1e} of the largest "
-                f"output, more than {TOLERANCE:.0e}. Nothing was written."
+                f"The {to} program of {checkpoint} is wrong: it differs from the model by {difference:.1e} of the "
+                f"largest output, more than {TOLERANCE:.0e}. Nothing was written."
             )
         lines.append(f"{name} as {to}: largest difference from the model {difference:.1e} of the largest output")
         if int8:
@@ -155,18 +165,18 @@ def open_for(checkpoint: str, task: str | None) -> tuple[PreTrainedModel, str]:
         ) from error
     if task is None:
         architecture = (config.architectures or [""])[0]
-        task = next((one for one, auto in TASKS.items() if auto[4:].partition("Model")[2] and auto[9:] in architecture), "")
-        task = task or "feature-extraction"
+        heads = {auto_class.removeprefix("AutoModel"): name for name, auto_class in TASKS.items()}
+        task = next((name for head, name in heads.items() if head and head in architecture), "feature-extraction")
     auto_class = getattr(transformers, TASKS[task])
     # No pooler, which a language model's checkpoint does not have.
-    options = {"add_pooling_layer": False} if auto_class is Features else {}
+    options = {"add_pooling_layer": False} if auto_class is AutoModel else {}
     # In the paper's form, without dropout, named outputs and single precision.
     config.return_dict = True
     model, _ = open_model(auto_class, checkpoint, config=config, dtype=torch.float32, **options)
     if hasattr(model, "set_gating_implementation"):
         model.set_gating_implementation("naive")
     if task == "text-generation" and not isinstance(model, GMLPForCausalLM):
-        raise InputError(f"Of causal models, only gMLP and aMLP are exported here, and {checkpoint} is another: use optimum.")
+        raise InputError(f"Only causal gMLPs and aMLPs are exported, and {checkpoint} is another model.")
     return model.eval().requires_grad_(False), task
 
 
@@ -280,11 +290,14 @@ def trace(module: nn.Module, to: str, path: Path) -> Callable[..., Any]:
         config = EXPORT_BACKENDS[backend].config(dynamic=True, dynamic_shapes=shapes)
         if to == "openvino":
             config.stateful = False
-        program, metadata = exporter.export_program(module, inputs, config)
+        # The exporter of torch prints its progress.
+        with contextlib.redirect_stdout(sys.stderr):
+            program, metadata = exporter.export_program(module, inputs, config)
         if to == "aoti":
             torch._inductor.aoti_compile_and_package(program, package_path=str(path))
             return torch._inductor.aoti_load_package(str(path))
         if to == "onnx":
+            name_sizes(program.graph)
             save_onnx(program, path)
             return OnnxRun(path)
         exporter.save_program(program, path)
@@ -296,6 +309,23 @@ def trace(module: nn.Module, to: str, path: Path) -> Callable[..., Any]:
     except Exception as error:
         first = next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
         raise InputError(f"A {type(module).__name__} cannot be exported to {to}: {first.rstrip('.')}.") from error
+
+
+def name_sizes(graph: Any):
+    """Gives the sizes that may change the names by which transformers.js makes an empty cache."""
+    import onnx_ir
+
+    axes = {2: ["batch_size", "sequence_length"], 3: ["batch_size", "num_choices", "sequence_length"]}
+    axes[4] = ["batch_size", "", "past_sequence_length", ""]
+    names: dict[str, str] = {}
+    for value in graph.inputs:
+        for size, name in zip(value.shape, axes[len(value.shape)]):
+            # Of a mask over a cache and what comes, a sum.
+            names.setdefault(str(size), "total_sequence_length" if "+" in str(size) else name)
+    for value in [*graph.inputs, *(value for node in graph for value in node.outputs)]:
+        if value.shape is not None:
+            sizes = [size if isinstance(size, int) else names.get(str(size), str(size)) for size in value.shape]
+            value.shape = onnx_ir.Shape([None if size == "None" else size for size in sizes])
 
 
 def save_onnx(program: Any, path: Path):
@@ -396,7 +426,7 @@ def compare(module: nn.Module, run: Callable[..., Any]) -> tuple[float, float]:
 
 
 def steps(module: nn.Module, inputs: Inputs):
-    """The calls of one case, and what the model gives: of a causal model a prompt, a few tokens and then single ones."""
+    """The calls of one case, and what the model gives. A causal model is given a prompt, more tokens, single tokens."""
     if not isinstance(module, CausalStep):
         yield inputs, flatten(module(**inputs))
         return
