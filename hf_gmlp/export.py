@@ -91,7 +91,7 @@ def export(
         raise InputError(f"{taken} exists already: choose a new folder, the checkpoint's own, or remove {taken}.")
     model, name = open_for(checkpoint, task)
     if name == "text-generation" and to in ("executorch", "aoti"):
-        raise InputError(f"A cache that begins empty is wrong in {to}: export causal models to onnx or openvino.")
+        raise InputError(f"A cache that grows does not work in {to}: export causal models to onnx or openvino.")
     module = CausalStep(model) if name == "text-generation" else model
     lines = []
     out.parent.mkdir(parents=True, exist_ok=True)
@@ -177,6 +177,11 @@ def open_for(checkpoint: str, task: str | None) -> tuple[PreTrainedModel, str]:
         model.set_gating_implementation("naive")
     if task == "text-generation" and not isinstance(model, GMLPForCausalLM):
         raise InputError(f"Only causal gMLPs and aMLPs are exported, and {checkpoint} is another model.")
+    size = "image_size" if is_image(model) else "max_position_embeddings"
+    if not hasattr(model.config, size):
+        raise InputError(
+            f"The config of {checkpoint} has no `{size}`, so its inputs are not known: it is not exported."
+        )
     return model.eval().requires_grad_(False), task
 
 
@@ -234,6 +239,11 @@ def is_image(module: nn.Module) -> bool:
     return getattr(module, "main_input_name", "") == "pixel_values"
 
 
+def tokens(module: nn.Module) -> int:
+    """n of a model for text, which its inputs have; 1 of one for images."""
+    return 1 if is_image(module) else module.config.max_position_embeddings
+
+
 def make_inputs(module: nn.Module, batch: int, length: int, padding: str = "", past: int = 0) -> Inputs:
     """Random input. With padding "left" or "right", half of the sequences have some."""
     config = module.config
@@ -256,7 +266,7 @@ def make_inputs(module: nn.Module, batch: int, length: int, padding: str = "", p
 
 def dynamic_shapes(module: nn.Module, inputs: Inputs, to: str) -> Inputs:
     """Which sizes may change: batch, choices and length."""
-    n = module.config.max_position_embeddings
+    n = tokens(module)
     # ExecuTorch plans its memory for the largest.
     largest = {"max": EXECUTORCH_BATCH} if to == "executorch" else {}
     if to == "openvino" or isinstance(module, CausalStep):
@@ -278,9 +288,10 @@ def dynamic_shapes(module: nn.Module, inputs: Inputs, to: str) -> Inputs:
 
 def trace(module: nn.Module, to: str, path: Path) -> Callable[..., Any]:
     """Writes the program of a model, and returns it, as read back from its file."""
-    n = 4 if is_image(module) else module.config.max_position_embeddings
-    if n < 4:
-        raise InputError(f"The model takes {n} tokens, too few to trace it with: export one of at least 4.")
+    if tokens(module) < 4 and not is_image(module):
+        raise InputError(
+            f"The model takes {tokens(module)} tokens, too few to trace it with: export one of at least 4."
+        )
     causal = isinstance(module, CausalStep)
     inputs = make_inputs(module, 2, 2 if causal else 3, "right", past=2 if causal else 0)
     backend = "dynamo" if to == "aoti" else to
@@ -400,7 +411,7 @@ def compare(module: nn.Module, run: Callable[..., Any]) -> tuple[float, float]:
     generator_state = torch.get_rng_state()
     torch.manual_seed(0)
     worst, equal, count = 0.0, 0, 0
-    n = 1 if is_image(module) else module.config.max_position_embeddings
+    n = tokens(module)
     cases = [(1, n, ""), (4, n, ""), (3, 1, ""), (2, n // 2 + 1, "right"), (4, n // 3 + 1, "left"), (8, n, "right")]
     for batch, length, padding in cases:
         for inputs, expected in steps(module, make_inputs(module, batch, length, padding)):
