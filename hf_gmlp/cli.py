@@ -350,7 +350,10 @@ def convert(arguments: argparse.Namespace):
 
 def export(arguments: argparse.Namespace):
     """Exports a checkpoint for another runtime."""
-    from .export import export
+    try:
+        from .export import export
+    except ImportError as error:
+        raise InputError(f"Exports need transformers 5.23 or newer, whose exporters do them ({error}).") from error
 
     quiet()
     options = vars(arguments).copy()

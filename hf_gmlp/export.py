@@ -12,6 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 import transformers
 from torch import nn
@@ -380,10 +381,20 @@ def quantize(path: Path) -> Callable[..., Any]:
     from transformers.exporters import OnnxRuntimeDynamicConfig, OnnxRuntimeQuantizer
 
     program = onnx_ir.load(path)
-    # W is a parameter whose rows are moved and sliced: as an activation it stays in single precision.
+    graph = program.graph
+    for node in list(graph):
+        weight = node.inputs[0] if node.op_type == "Transpose" else None
+        if weight is not None and weight.const_value is not None:
+            # The decoder's, which is the embeddings' too: turned at every call, it would not be computed in 8 bits.
+            array = np.ascontiguousarray(weight.const_value.numpy().T)
+            turned = onnx_ir.val(f"{weight.name}_turned", const_value=onnx_ir.tensor(array))
+            graph.register_initializer(turned)
+            onnx_ir.convenience.replace_all_uses_with(node.outputs[0], turned)
+            graph.remove(node, safe=True)
+    # W is a parameter whose columns are chosen as rows of embeddings are: it stays in single precision.
     spatial = [
         node.name
-        for node in program.graph
+        for node in graph
         if any(value is not None and "spatial_gating_unit.proj." in (value.name or "") for value in node.inputs)
     ]
     # Seven bits, since processors without VNNI overflow at eight; and no convolution, which is slower in integers.

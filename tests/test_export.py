@@ -106,17 +106,27 @@ def test_an_image_classifier_beside_its_weights_in_eight_bits(saved, tmp_path):
 
 
 @pytest.mark.slow
-def test_eight_bits_leave_the_spatial_weights_alone(saved, tmp_path):
+@pytest.mark.parametrize("head", ["ForMaskedLM", "ForImageClassification"])
+def test_eight_bits_are_for_linear_layers_and_embeddings(saved, tmp_path, monkeypatch, head):
     import onnx
 
-    _, folder = saved("ForMaskedLM")
+    # A decoder and a W that are too large to be folded into other constants.
+    _, folder = saved(head, **({"vocab_size": 2000} if head == "ForMaskedLM" else {"image_size": 64}))
+    # As if the model were too large for one file.
+    monkeypatch.setattr(exporting, "ONE_FILE", 0)
     export(str(folder), tmp_path / "out", "onnx", int8=True)
+    assert {"onnx/model.onnx_data", "onnx/model_quantized.onnx_data"} <= files(tmp_path / "out")
     graph = onnx.load(tmp_path / "out" / "onnx" / "model_quantized.onnx").graph
     kinds = {one.name: one.data_type for one in graph.initializer}
-    spatial = [name for name in kinds if "spatial_gating_unit.proj.weight" in name]
-    assert len(spatial) == 2 and all(kinds[name] == onnx.TensorProto.FLOAT for name in spatial)
-    # Two linear layers in each of two blocks, two of the head, and the embeddings of words and segments.
-    assert sum(kind in (onnx.TensorProto.INT8, onnx.TensorProto.UINT8) for kind in kinds.values()) >= 8
+    if head == "ForImageClassification":
+        spatial = {f"model.layers.{block}.spatial_gating_unit.proj.weight" for block in range(2)}
+        assert {kinds[name] for name in spatial} == {onnx.TensorProto.FLOAT}
+    quantized = [name for node in graph.node if node.op_type == "MatMulInteger" for name in node.input if name in kinds]
+    # Weights and their zero points: two layers in each of two blocks, and two more behind them.
+    assert len(quantized) == 2 * (2 * 2 + 2)
+    assert all(kinds[name] == onnx.TensorProto.INT8 for name in quantized)
+    # What is left in single precision is W times v.
+    assert sum(node.op_type == "MatMul" for node in graph.node) == 2
 
 
 @pytest.mark.slow
@@ -129,7 +139,9 @@ def test_a_causal_model_generates_from_its_cache(saved, tmp_path, fields):
     prompt = torch.randint(5, 40, (2, 3))
     expected = model.generate(prompt, max_new_tokens=8, min_new_tokens=8, do_sample=False)
     # As transformers.js generates: a cache without rows, then what came out of it.
-    shapes = {one.name: [2, 1, 0, one.shape[3]] for one in program.get_inputs() if one.name.startswith("past")}
+    past = [one for one in program.get_inputs() if one.name.startswith("past")]
+    assert all(one.shape[:3] == ["batch_size", 1, "past_sequence_length"] for one in past)
+    shapes = {one.name: [2, 1, 0, one.shape[3]] for one in past}
     assert set(shapes) == {
         f"past_key_values.{block}.{part}" for block in range(2) for part in (("key", "value") if fields else ("key",))
     }
