@@ -108,7 +108,7 @@ def export(
             )
         lines.append(f"{name} as {to}: largest difference from the model {difference:.1e} of the largest output")
         if int8:
-            run = quantize(stage / file)
+            run = quantize(stage / file, run.metadata)
             difference, agreement = compare(module, run)
             if difference != difference:
                 raise InputError(f"{checkpoint} gives no numbers in 8 bits: export it without --int8.")
@@ -311,8 +311,8 @@ def trace(module: nn.Module, to: str, path: Path) -> Callable[..., Any]:
         if to == "onnx":
             name_sizes(program.graph)
             save_onnx(program, path)
-            return OnnxRun(path)
-        exporter.save_program(program, path)
+        else:
+            exporter.save_program(program, path)
         # On some processors OpenVINO computes in half precision otherwise.
         options = {"config": {"INFERENCE_PRECISION_HINT": "f32"}} if to == "openvino" else {}
         return get_runner_class(backend).from_program(exporter.load_program(path), metadata, **options)
@@ -348,23 +348,6 @@ def save_onnx(program: Any, path: Path):
     onnx_ir.save(program, path, external_data=f"{path.name}_data" if size > ONE_FILE else None)
 
 
-class OnnxRun:
-    """An ONNX file as a function from named tensors to nested outputs."""
-
-    def __init__(self, path: Path):
-        import onnxruntime
-
-        options = onnxruntime.SessionOptions()
-        options.log_severity_level = 3
-        self.session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
-
-    def __call__(self, **inputs) -> dict[str, torch.Tensor]:
-        names = [one.name for one in self.session.get_outputs()]
-        leaves = flatten(inputs)
-        feed = {one.name: leaves[one.name].numpy() for one in self.session.get_inputs()}
-        return {name: torch.from_numpy(value) for name, value in zip(names, self.session.run(names, feed))}
-
-
 def flatten(tree: Any, prefix: str = "") -> dict[str, torch.Tensor]:
     """The tensors of nested dictionaries by their path, as the exporters name them."""
     if isinstance(tree, torch.Tensor):
@@ -375,7 +358,7 @@ def flatten(tree: Any, prefix: str = "") -> dict[str, torch.Tensor]:
     return found
 
 
-def quantize(path: Path) -> Callable[..., Any]:
+def quantize(path: Path, metadata: Any) -> Callable[..., Any]:
     """Writes model_quantized.onnx beside an ONNX file: linear layers and embeddings in 8 bits, all else as it was."""
     import onnx_ir
     from transformers.exporters import OnnxRuntimeDynamicConfig, OnnxRuntimeQuantizer
@@ -403,7 +386,7 @@ def quantize(path: Path) -> Callable[..., Any]:
     )
     quantized = path.with_name("model_quantized.onnx")
     save_onnx(OnnxRuntimeQuantizer(config).quantize(program, {}, "onnx"), quantized)
-    return OnnxRun(quantized)
+    return get_runner_class("onnx").from_program(get_exporter_class("onnx").load_program(quantized), metadata)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
