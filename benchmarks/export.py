@@ -6,8 +6,8 @@
         --sentences sst2/validation.jsonl --length 32
 
 Models are folders of run_glue.py or run_image_classification.py. A program is timed only if its predictions on the data
-are those of its model, or in 8 bits nearly so. Times are of one thread of the CPU, medians of all turns, since the clock
-on the wall says little where other work runs.
+are those of its model, or in 8 bits nearly so. Times are of one thread of the CPU, medians of all turns: the clock on
+the wall says little where other work runs.
 """
 
 import argparse
