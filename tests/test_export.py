@@ -190,11 +190,12 @@ def test_a_program_that_gives_something_else_is_not_written(saved, tmp_path, mon
     with pytest.raises(InputError, match="differs from the model by .* of the largest output"):
         export(str(folder), tmp_path / "out", "onnx")
     assert set(os.listdir(tmp_path)) == shown
-    # A number that is none is no small difference.
-    monkeypatch.setattr(
-        exporting, "trace", lambda module, to, path: lambda **inputs: {"logits": model(**inputs).logits * torch.nan}
-    )
-    with pytest.raises(InputError, match="differs from the model"):
+
+    def no_number(module, to, path):
+        return lambda **inputs: {"logits": model(**inputs).logits * (torch.nan if len(inputs["input_ids"]) == 1 else 1)}
+
+    monkeypatch.setattr(exporting, "trace", no_number)
+    with pytest.raises(InputError, match="differs from the model by nan"):
         export(str(folder), tmp_path / "out", "onnx")
 
 
@@ -218,6 +219,9 @@ def test_what_cannot_be_exported_is_refused(saved, tmp_path, monkeypatch):
     monkeypatch.setattr(exporting, "get_exporter_class", missing)
     with pytest.raises(InputError, match="pip install executorch"):
         export(str(folder), tmp_path / "out", "executorch")
+    saved("ForCausalLM")
+    with pytest.raises(InputError, match="export causal models to onnx or openvino"):
+        export(str(folder), tmp_path / "out", "aoti")
     assert not (tmp_path / "out").exists()
 
 
