@@ -18,7 +18,7 @@ $(INSTALLED): pyproject.toml
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --upgrade pip
 	@echo "Installing torch, transformers and the rest into .venv; this takes a minute or two."
-	$(BIN)/python -m pip install --quiet --editable ".[dev,docs,serve]"
+	$(BIN)/python -m pip install --quiet --editable ".[dev,docs,export,serve]"
 	@touch $(INSTALLED)
 
 demo: $(INSTALLED) ## train a small gMLP on the reference of Python, in minutes, and see what it learned

@@ -143,6 +143,15 @@ def main(argv: list[str] | None = None):
     back.add_argument("out", help="file to write, .safetensors or .pth")
     command.set_defaults(run=convert)
 
+    command = commands.add_parser("export", help="export a model to ONNX, OpenVINO, ExecuTorch or AOTInductor")
+    command.add_argument("checkpoint", help="folder or name of the model")
+    command.add_argument("out", help="a new folder, or the folder of the checkpoint, which gets a sub-folder")
+    command.add_argument("--to", required=True, choices=("onnx", "openvino", "executorch", "aoti"))
+    command.add_argument("--task", help="fill-mask, feature-extraction, ... (default: what the model was saved as)")
+    command.add_argument("--int8", action="store_true", help="with --to onnx: write a model with weights of 8 bits too")
+    command.add_argument("--push_to_hub", metavar="NAME", help="upload the export to this repository")
+    command.set_defaults(run=export)
+
     arguments = parser.parse_args(argv)
     errors.run(lambda: arguments.run(arguments))
 
@@ -380,6 +389,19 @@ def convert(arguments: argparse.Namespace):
     # Of each project only what its own conversion needs.
     module = importlib.import_module(f".conversion.{name.removeprefix('to_')}", __package__)
     print(*getattr(module, f"convert_{name}")(**options), sep="\n")
+
+
+def export(arguments: argparse.Namespace):
+    """Exports a checkpoint for another runtime."""
+    try:
+        from .export import export
+    except ImportError as error:
+        raise InputError(f"Exports need transformers 5.23 or newer, whose exporters do them ({error}).") from error
+
+    quiet()
+    options = vars(arguments).copy()
+    del options["run"]
+    print(*export(**options), sep="\n")
 
 
 if __name__ == "__main__":

@@ -175,7 +175,9 @@ def shift(x: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
     Moves each sequence of x [B, t, ...] towards its front by its own number of places [B], or towards its end by a
     negative one. What leaves at one end comes back at the other.
     """
-    columns = (torch.arange(x.shape[1], device=x.device) + places[:, None]) % x.shape[1]
+    columns, length = torch.arange(x.shape[1], device=x.device) + places[:, None], x.shape[1]
+    # Not `%`, which the ONNX exporter does not take for a symbolic length.
+    columns = torch.where(columns < 0, columns + length, torch.where(columns < length, columns, columns - length))
     return x[torch.arange(x.shape[0], device=x.device)[:, None], columns]
 
 

@@ -263,7 +263,8 @@ class TextMixerLayer(GradientCheckpointingLayer):
             x = shift(x * padding_mask[..., None].to(x.dtype), first)
         # Zeros up to n: the same as the leading part of both matrices.
         x = F.pad(x.transpose(1, 2), (0, self.max_length - length))
-        x = self.token_mlp(x)[..., :length].transpose(1, 2)
+        # Moved before the cut: `torch.export` refuses the length n where the last dimension is sliced.
+        x = self.token_mlp(x).transpose(1, 2)[:, :length]
         return x if padding_mask is None else shift(x, -first)
 
 

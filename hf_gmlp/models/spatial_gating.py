@@ -68,9 +68,8 @@ def spatial_matrix(weight: torch.Tensor, length: int, start: int = 0, causal: bo
         matrix = weight.unfold(0, n, 1)[n - length : n - start, :length]
         matrix = matrix if last_row_only else matrix.flip(0)
     else:
-        n = weight.shape[0]
-        # Negative padding crops. A slice would do, but `torch.export` then refuses the length n itself.
-        matrix = weight[start:length, :length] if last_row_only else F.pad(weight, (0, length - n, -start, length - n))
+        # `torch.export` refuses the length n where columns are sliced, and ExecuTorch negative padding.
+        matrix = weight[start:length].index_select(1, torch.arange(length, device=weight.device))
     return matrix.tril(start) if causal and not last_row_only else matrix
 
 

@@ -1,0 +1,462 @@
+"""Exports a checkpoint to ONNX, OpenVINO, ExecuTorch or AOTInductor, through the exporters of transformers.
+
+Nothing is written before the exported program has given what the model gives, for several batches and lengths, with and
+without padding.
+"""
+
+import contextlib
+import logging
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import transformers
+from torch import nn
+from torch.export import Dim
+from transformers import AutoConfig, AutoImageProcessor, AutoModel, GenerationConfig, PreTrainedModel
+from transformers.cache_utils import DynamicCache
+from transformers.exporters.auto import EXPORT_BACKENDS, get_exporter_class, get_runner_class
+
+from .errors import InputError, hub_reason
+from .loading import open_model, open_tokenizer, reason
+from .models.modeling_gmlp import GMLPForCausalLM, prepare_cache
+
+logger = logging.getLogger(__name__)
+
+# Folder and file beside the checkpoint, and what the program is called with pip.
+FORMATS = {
+    "onnx": ("onnx/model.onnx", "onnx onnxscript onnxruntime"),
+    "openvino": ("openvino/openvino_model.xml", "openvino"),
+    "executorch": ("executorch/model.pte", "executorch"),
+    "aoti": ("aoti/model.pt2", "torch"),
+}
+TASKS = {
+    "feature-extraction": "AutoModel",
+    "fill-mask": "AutoModelForMaskedLM",
+    "text-generation": "AutoModelForCausalLM",
+    "text-classification": "AutoModelForSequenceClassification",
+    "token-classification": "AutoModelForTokenClassification",
+    "question-answering": "AutoModelForQuestionAnswering",
+    "multiple-choice": "AutoModelForMultipleChoice",
+    "image-classification": "AutoModelForImageClassification",
+}
+# The largest difference from the model, relative to its largest output.
+TOLERANCE = 1e-4
+# ExecuTorch plans its memory for the largest batch.
+EXECUTORCH_BATCH = 8
+# One file holds at most 2 GiB of protobuf.
+ONE_FILE = int(1.9 * 2**30)
+
+Inputs = dict[str, Any]
+
+
+def export(
+    checkpoint: str,
+    out: str | Path,
+    to: str,
+    *,
+    task: str | None = None,
+    int8: bool = False,
+    push_to_hub: str | None = None,
+) -> list[str]:
+    """
+    Exports a checkpoint.
+
+    Args:
+        checkpoint: A folder, or a name on the Hub.
+        out: A new folder, or the folder of the checkpoint itself, which then gets a sub-folder.
+        to: A key of `FORMATS`.
+        task: A key of `TASKS`; by default what the checkpoint was saved as.
+        int8: Whether to write an ONNX model with weights of 8 bits too.
+        push_to_hub: A repository on the Hub to upload to.
+
+    Returns:
+        Lines that say what was written and how far it is from the model.
+
+    Raises:
+        InputError: If it cannot be exported, or gives something else than the model. Nothing is written then.
+    """
+    out, file = Path(out), FORMATS[to][0]
+    beside = out.is_dir() and out.resolve() == Path(checkpoint).resolve()
+    folder = Path(file).parts[0]
+    if task is not None and task not in TASKS:
+        raise InputError(f"There is no task {task!r}. Choose one of: {', '.join(TASKS)}.")
+    if int8 and to != "onnx":
+        raise InputError("--int8 is for --to onnx: leave it out.")
+    if (out / folder).exists() or (out.exists() and not beside):
+        taken = out / folder if beside else out
+        raise InputError(f"{taken} exists already: choose a new folder, the checkpoint's own, or remove {taken}.")
+    model, name = open_for(checkpoint, task)
+    if name == "text-generation" and to in ("executorch", "aoti"):
+        raise InputError(f"A cache that grows does not work in {to}: export causal models to onnx or openvino.")
+    module = CausalStep(model) if name == "text-generation" else model
+    lines = []
+    out.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=".export-", dir=out.parent) as temporary:
+        stage = Path(temporary) / "export"
+        (stage / folder).mkdir(parents=True)
+        run = trace(module, to, stage / file)
+        difference, agreement = compare(module, run)
+        if not difference <= TOLERANCE:
+            raise InputError(
+                f"The {to} program of {checkpoint} is wrong: it differs from the model by {difference:.1e} of the "
+                f"largest output, more than {TOLERANCE:.0e}. Nothing was written."
+            )
+        lines.append(f"{name} as {to}: largest difference from the model {difference:.1e} of the largest output")
+        if int8:
+            run = quantize(stage / file, run.metadata)
+            difference, agreement = compare(module, run)
+            if difference != difference:
+                raise InputError(f"{checkpoint} gives no numbers in 8 bits: export it without --int8.")
+            lines.append(
+                f"{name} as onnx in 8 bits, on random input: {agreement:.1%} of predictions are the model's, largest "
+                f"difference {difference:.1e}"
+            )
+        if beside:
+            (stage / folder).rename(out / folder)
+        else:
+            save_beside(checkpoint, model, stage)
+            stage.rename(out)
+    lines.append(f"It is in {out / folder}.")
+    if push_to_hub:
+        lines.append(f"Uploaded to {push(out, folder, push_to_hub)}")
+    return lines
+
+
+def push(out: Path, folder: str, repository: str) -> str:
+    """
+    Uploads an export: its sub-folder, and the files beside it if the repository has no model yet.
+
+    Returns:
+        Where it is.
+    """
+    from huggingface_hub import HfApi
+
+    api = HfApi()
+    try:
+        repository = api.create_repo(repository, exist_ok=True).repo_id
+        whole = not api.file_exists(repository, "config.json")
+        return api.upload_folder(
+            repo_id=repository,
+            folder_path=out,
+            allow_patterns=None if whole else [f"{folder}/*"],
+            commit_message=f"Export to {folder}",
+        )
+    except Exception as error:
+        raise InputError(
+            f"The export is in {out} and could not be uploaded to {repository}: {hub_reason(error)}."
+        ) from error
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The model
+
+
+def open_for(checkpoint: str, task: str | None) -> tuple[PreTrainedModel, str]:
+    """The model of a task, ready to be traced, and the name of the task."""
+    try:
+        config = AutoConfig.from_pretrained(checkpoint)
+    except Exception as error:
+        raise InputError(
+            f"There is no model to open in {checkpoint}: {reason(checkpoint, 'config.json', error)}."
+        ) from error
+    if task is None:
+        architecture = (config.architectures or [""])[0]
+        heads = {auto_class.removeprefix("AutoModel"): name for name, auto_class in TASKS.items()}
+        task = next((name for head, name in heads.items() if head and head in architecture), "feature-extraction")
+    auto_class = getattr(transformers, TASKS[task])
+    # No pooler, which a language model's checkpoint does not have.
+    options = {"add_pooling_layer": False} if auto_class is AutoModel else {}
+    # In the paper's form, without dropout, named outputs and single precision.
+    config.return_dict = True
+    model, _ = open_model(auto_class, checkpoint, config=config, dtype=torch.float32, **options)
+    if hasattr(model, "set_gating_implementation"):
+        model.set_gating_implementation("naive")
+    if task == "text-generation" and not isinstance(model, GMLPForCausalLM):
+        raise InputError(f"Only causal gMLPs and aMLPs are exported, and {checkpoint} is another model.")
+    size = "image_size" if is_image(model) else "max_position_embeddings"
+    if not hasattr(model.config, size):
+        raise InputError(
+            f"The config of {checkpoint} has no `{size}`, so its inputs are not known: it is not exported."
+        )
+    return model.eval().requires_grad_(False), task
+
+
+class CausalStep(nn.Module):
+    """
+    A causal model as a function of tokens and cache. The cache is {block: {"key": v}}, and in an aMLP, {"key": v,
+    "value": keys and values of tiny attention side by side}, all [B, 1, t, width].
+    """
+
+    def __init__(self, model: GMLPForCausalLM):
+        super().__init__()
+        self.model, self.config = model, model.config
+
+    def widths(self) -> dict[str, int]:
+        """Of what one block keeps."""
+        widths = {"key": self.config.spatial_size}
+        return widths | ({"value": 2 * self.config.attention_size} if self.config.attention_size else {})
+
+    def empty(self, batch: int, length: int = 0) -> dict[str, dict[str, torch.Tensor]]:
+        """A cache of zeros."""
+        blocks = range(self.config.num_hidden_layers)
+        return {
+            str(block): {name: torch.zeros(batch, 1, length, width) for name, width in self.widths().items()}
+            for block in blocks
+        }
+
+    def forward(self, input_ids: torch.Tensor, attention_mask: torch.Tensor, past_key_values: dict) -> dict:
+        cache, depth = prepare_cache(DynamicCache(), self.config), self.config.num_hidden_layers
+        for block, kept in enumerate(past_key_values.values()):
+            fill(cache.layers[block], kept["key"], kept["key"][..., :0])
+            if "value" in kept:
+                size = self.config.attention_size
+                fill(cache.layers[depth + block], kept["value"][..., :size], kept["value"][..., size:])
+        output = self.model(input_ids, attention_mask, past_key_values=cache, use_cache=True)
+        present = {}
+        for block in range(depth):
+            present[str(block)] = {"key": cache.layers[block].keys}
+            if self.config.attention_size:
+                layer = cache.layers[depth + block]
+                present[str(block)]["value"] = torch.cat([layer.keys, layer.values], -1)
+        return {"logits": output.logits, "present": present}
+
+
+def fill(layer: Any, keys: torch.Tensor, values: torch.Tensor):
+    """Puts what earlier tokens left into a layer of a cache."""
+    layer.lazy_initialization(keys, values)
+    layer.keys, layer.values = keys, values
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Inputs
+
+
+def is_image(module: nn.Module) -> bool:
+    return getattr(module, "main_input_name", "") == "pixel_values"
+
+
+def tokens(module: nn.Module) -> int:
+    """n of a model for text, which its inputs have; 1 of one for images."""
+    return 1 if is_image(module) else module.config.max_position_embeddings
+
+
+def make_inputs(module: nn.Module, batch: int, length: int, padding: str = "", past: int = 0) -> Inputs:
+    """Random input. With padding "left" or "right", half of the sequences have some."""
+    config = module.config
+    if is_image(module):
+        size = config.image_size
+        height, width = (size, size) if isinstance(size, int) else size
+        return {"pixel_values": torch.randn(batch, config.num_channels, height, width)}
+    shape = (batch, 3, length) if "MultipleChoice" in type(module).__name__ else (batch, length)
+    mask = torch.ones(*shape[:-1], past + length, dtype=torch.long)
+    hidden = (past + length) // 3
+    if padding and hidden:
+        mask[::2, ..., slice(hidden) if padding == "left" else slice(-hidden, None)] = 0
+    inputs = {"input_ids": torch.randint(config.vocab_size, shape), "attention_mask": mask}
+    if isinstance(module, CausalStep):
+        return inputs | {"past_key_values": module.empty(batch, past)}
+    if getattr(config, "type_vocab_size", 0):
+        inputs["token_type_ids"] = torch.randint(config.type_vocab_size, shape)
+    return inputs
+
+
+def dynamic_shapes(module: nn.Module, inputs: Inputs, to: str) -> Inputs:
+    """Which sizes may change: batch, choices and length."""
+    n = tokens(module)
+    # ExecuTorch plans its memory for the largest.
+    largest = {"max": EXECUTORCH_BATCH} if to == "executorch" else {}
+    if to == "openvino" or isinstance(module, CausalStep):
+        # Sizes of cache and mask depend on each other; and the slices of OpenVINO's exporter would except n.
+        batch, length = Dim.AUTO(min=1, max=largest.get("max", 2**15)), Dim.AUTO(min=1, max=n)
+        past = Dim.AUTO(min=0, max=n)
+    else:
+        batch, length, past = Dim("batch", **largest), Dim("length", max=n), None
+    if is_image(module):
+        return {"pixel_values": {0: batch}}
+    choices = Dim.AUTO(min=1, max=64) if to == "openvino" else Dim("choices", **largest)
+    sizes = {2: {0: batch, 1: length}, 3: {0: batch, 1: choices, 2: length}, 4: {0: batch, 2: past}}
+    return torch.utils._pytree.tree_map(lambda x: sizes[x.dim()], inputs)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The program
+
+
+def trace(module: nn.Module, to: str, path: Path) -> Callable[..., Any]:
+    """Writes the program of a model, and returns it, as read back from its file."""
+    if tokens(module) < 4 and not is_image(module):
+        raise InputError(
+            f"The model takes {tokens(module)} tokens, too few to trace it with: export one of at least 4."
+        )
+    causal = isinstance(module, CausalStep)
+    inputs = make_inputs(module, 2, 2 if causal else 3, "right", past=2 if causal else 0)
+    backend = "dynamo" if to == "aoti" else to
+    shapes = dynamic_shapes(module, inputs, to)
+    try:
+        exporter = get_exporter_class(backend)()
+        config = EXPORT_BACKENDS[backend].config(dynamic=True, dynamic_shapes=shapes)
+        if to == "openvino":
+            config.stateful = False
+        # The exporter of torch prints its progress.
+        with contextlib.redirect_stdout(sys.stderr):
+            program, metadata = exporter.export_program(module, inputs, config)
+        if to == "aoti":
+            torch._inductor.aoti_compile_and_package(program, package_path=str(path))
+            return torch._inductor.aoti_load_package(str(path))
+        if to == "onnx":
+            name_sizes(program.graph)
+            save_onnx(program, path)
+        else:
+            exporter.save_program(program, path)
+        # On some processors OpenVINO computes in half precision otherwise.
+        options = {"config": {"INFERENCE_PRECISION_HINT": "f32"}} if to == "openvino" else {}
+        return get_runner_class(backend).from_program(exporter.load_program(path), metadata, **options)
+    except ImportError as error:
+        raise InputError(f"--to {to} needs packages that are missing: pip install {FORMATS[to][1]}.") from error
+    except Exception as error:
+        first = next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
+        raise InputError(f"A {type(module).__name__} cannot be exported to {to}: {first.rstrip('.')}.") from error
+
+
+def name_sizes(graph: Any):
+    """Gives the sizes that may change the names by which transformers.js makes an empty cache."""
+    import onnx_ir
+
+    axes = {2: ["batch_size", "sequence_length"], 3: ["batch_size", "num_choices", "sequence_length"]}
+    axes[4] = ["batch_size", "", "past_sequence_length", ""]
+    names: dict[str, str] = {}
+    for value in graph.inputs:
+        for size, name in zip(value.shape, axes[len(value.shape)]):
+            # Of a mask over a cache and what comes, a sum.
+            names.setdefault(str(size), "total_sequence_length" if "+" in str(size) else name)
+    for value in [*graph.inputs, *(value for node in graph for value in node.outputs)]:
+        if value.shape is not None:
+            sizes = [size if isinstance(size, int) else names.get(str(size), str(size)) for size in value.shape]
+            value.shape = onnx_ir.Shape([None if size == "None" else size for size in sizes])
+
+
+def save_onnx(program: Any, path: Path):
+    """One file, which is what a browser loads, or where that cannot be, weights in a second file."""
+    import onnx_ir
+
+    size = sum(one.const_value.nbytes for one in program.graph.initializers.values() if one.const_value is not None)
+    onnx_ir.save(program, path, external_data=f"{path.name}_data" if size > ONE_FILE else None)
+
+
+def flatten(tree: Any, prefix: str = "") -> dict[str, torch.Tensor]:
+    """The tensors of nested dictionaries by their path, as the exporters name them."""
+    if isinstance(tree, torch.Tensor):
+        return {prefix: tree}
+    found = {}
+    for key, value in (tree or {}).items():
+        found |= flatten(value, f"{prefix}.{key}" if prefix else str(key))
+    return found
+
+
+def quantize(path: Path, metadata: Any) -> Callable[..., Any]:
+    """Writes model_quantized.onnx beside an ONNX file: linear layers and embeddings in 8 bits, all else as it was."""
+    import onnx_ir
+    from transformers.exporters import OnnxRuntimeDynamicConfig, OnnxRuntimeQuantizer
+
+    program = onnx_ir.load(path)
+    graph = program.graph
+    for node in list(graph):
+        weight = node.inputs[0] if node.op_type == "Transpose" else None
+        if weight is not None and weight.const_value is not None:
+            # The decoder's, which is the embeddings' too: turned at every call, it would not be computed in 8 bits.
+            array = np.ascontiguousarray(weight.const_value.numpy().T)
+            turned = onnx_ir.val(f"{weight.name}_turned", const_value=onnx_ir.tensor(array))
+            graph.register_initializer(turned)
+            onnx_ir.convenience.replace_all_uses_with(node.outputs[0], turned)
+            graph.remove(node, safe=True)
+    # W is a parameter whose columns are chosen as rows of embeddings are: it stays in single precision.
+    spatial = [
+        node.name
+        for node in graph
+        if any(value is not None and "spatial_gating_unit.proj." in (value.name or "") for value in node.inputs)
+    ]
+    # Seven bits, since processors without VNNI overflow at eight; and no convolution, which is slower in integers.
+    config = OnnxRuntimeDynamicConfig(
+        op_types_to_quantize=["MatMul", "Gemm", "Gather"], per_channel=True, reduce_range=True, nodes_to_exclude=spatial
+    )
+    quantized = path.with_name("model_quantized.onnx")
+    save_onnx(OnnxRuntimeQuantizer(config).quantize(program, {}, "onnx"), quantized)
+    return get_runner_class("onnx").from_program(get_exporter_class("onnx").load_program(quantized), metadata)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Comparison
+
+
+@torch.no_grad()
+def compare(module: nn.Module, run: Callable[..., Any]) -> tuple[float, float]:
+    """
+    Runs a program and its model on the same input.
+
+    Returns:
+        The largest difference of an output, relative to the largest of that output, and the share of equal predictions
+        (of the largest values).
+    """
+    generator_state = torch.get_rng_state()
+    torch.manual_seed(0)
+    differences, equal, count = [], 0, 0
+    n = tokens(module)
+    cases = [(1, n, ""), (4, n, ""), (3, 1, ""), (2, n // 2 + 1, "right"), (4, n // 3 + 1, "left"), (8, n, "right")]
+    for batch, length, padding in cases:
+        for inputs, expected in steps(module, make_inputs(module, batch, length, padding)):
+            found = flatten(run(**inputs))
+            for name, value in expected.items():
+                other = found[name]
+                if other.shape != value.shape:
+                    raise InputError(f"The program gives {name} in shape {list(other.shape)}, not {list(value.shape)}.")
+                if value.dim() == 4:
+                    value, other = value[:, 0], other[:, 0]
+                if "attention_mask" in inputs and value.dim() >= 2 and name != "pooler_output":
+                    # What stands in the place of padding is of no use.
+                    real = inputs["attention_mask"][..., -value.shape[1] :] != 0
+                    if value.shape[: real.dim()] == real.shape:
+                        value, other = value[real], other[real]
+                differences.append((value - other).abs().max() / value.abs().max().clamp(min=1e-6))
+                if "logits" in name and value.shape[-1] > 1:
+                    equal += int((value.argmax(-1) == other.argmax(-1)).sum())
+                    count += value.argmax(-1).numel()
+    torch.set_rng_state(generator_state)
+    # The largest, or NaN if one is.
+    return float(torch.stack(differences).max()), equal / max(1, count)
+
+
+def steps(module: nn.Module, inputs: Inputs):
+    """The calls of one case, and what the model gives. A causal model is given a prompt, more tokens, single tokens."""
+    if not isinstance(module, CausalStep):
+        yield inputs, flatten(module(**inputs))
+        return
+    ids, mask = inputs["input_ids"], inputs["attention_mask"]
+    length, cache = ids.shape[1], inputs["past_key_values"]
+    ends = sorted({max(1, length // 2), max(1, length - 2), max(1, length - 1), length})
+    for start, end in zip([0, *ends], ends):
+        step = {"input_ids": ids[:, start:end], "attention_mask": mask[:, :end], "past_key_values": cache}
+        output = module(**step)
+        yield step, flatten(output)
+        cache = output["present"]
+
+
+def save_beside(checkpoint: str, model: PreTrainedModel, folder: Path):
+    """Config with its code, tokenizer or image processor, and generation config."""
+    model.config.save_pretrained(folder)
+    if is_image(model):
+        try:
+            AutoImageProcessor.from_pretrained(checkpoint).save_pretrained(folder)
+        except OSError:
+            logger.warning("%s has no image processor, so the export has none either.", checkpoint)
+    else:
+        try:
+            open_tokenizer(checkpoint).save_pretrained(folder)
+        except InputError:
+            logger.warning("%s has no tokenizer, so the export has none either.", checkpoint)
+    if isinstance(model, GMLPForCausalLM):
+        (model.generation_config or GenerationConfig()).save_pretrained(folder)
