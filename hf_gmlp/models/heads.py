@@ -187,32 +187,30 @@ class Documents(NamedTuple):
 
     Attributes:
         tokens: [N], their tokens' places in the flattened rows. Padding between documents is left out.
-        places: [k, l], the place of each token among the N; 0 behind the end of a document.
         real: [k, l], whether there is a token.
         rows: [N], the place of each token in the flattened [k, l].
     """
 
     tokens: torch.Tensor
-    places: torch.Tensor
     real: torch.Tensor
     rows: torch.Tensor
 
     def gather(self, x: torch.Tensor) -> torch.Tensor:
         """All tokens in one row: [B, m, ...] -> [1, N, ...]"""
-        return x.flatten(0, 1)[self.tokens][None]
+        return x.flatten(0, 1).index_select(0, self.tokens)[None]
 
     def scatter(self, x: torch.Tensor, shape: tuple[int, int]) -> torch.Tensor:
         """Back from `gather`, with zeros for padding: [1, N, ...] -> [B, m, ...]"""
-        return x.new_zeros(shape[0] * shape[1], *x.shape[2:]).index_copy(0, self.tokens, x[0]).unflatten(0, shape)
+        return x.new_zeros(shape[0] * shape[1], *x.shape[2:]).index_copy_(0, self.tokens, x[0]).unflatten(0, shape)
 
     def split(self, x: torch.Tensor) -> torch.Tensor:
         """A row for each document, with zeros behind its end: [1, N, ...] -> [k, l, ...]"""
-        padding = ~self.real.view(*self.real.shape, *[1] * (x.dim() - 2))
-        return x[0][self.places].masked_fill(padding, 0)
+        shape = self.real.shape
+        return x.new_zeros(shape.numel(), *x.shape[2:]).index_copy_(0, self.rows, x[0]).unflatten(0, shape)
 
     def join(self, x: torch.Tensor) -> torch.Tensor:
         """Back from `split`, and its transpose: [k, l, ...] -> [1, N, ...]"""
-        return x.flatten(0, 1)[self.rows][None]
+        return x.flatten(0, 1).index_select(0, self.rows)[None]
 
 
 def packed_documents(
@@ -275,8 +273,7 @@ def packed_documents(
     lengths = last - first + 1
     place = torch.arange(int(lengths.max()), device=device)
     real = place < lengths[:, None]
-    places = (lengths.cumsum(0) - lengths)[:, None] + place
-    return Documents((first[:, None] + place)[real], places.where(real, 0), real, real.flatten().nonzero()[:, 0])
+    return Documents((first[:, None] + place)[real], real, real.flatten().nonzero()[:, 0])
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -488,7 +485,8 @@ class ForCausalLM(Decoder):
         if labels is not None:
             if outputs.documents is not None:
                 # No document says what the next one begins with.
-                begins = outputs.documents.tokens[outputs.documents.places[:, 0]]
+                documents = outputs.documents
+                begins = documents.tokens[documents.rows % documents.real.shape[1] == 0]
                 labels = labels.flatten().index_fill(0, begins.to(labels.device), -100).view_as(labels)
             loss = self.loss_function(logits, labels, vocab_size=self.config.vocab_size, **kwargs)
         return CausalLMOutputWithPast(

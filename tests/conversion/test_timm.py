@@ -181,7 +181,7 @@ def test_without_timm(tmp_path, monkeypatch):
         monkeypatch.setitem(sys.modules, module, None)
     said = convert_timm(str(tmp_path / "weights.pth"), str(tmp_path / "out"))
     assert any("LABEL_0" in line for line in said)
-    with pytest.raises(InputError, match="pip install timm"):
+    with pytest.raises(InputError, match='timm is not installed: pip install "timm"'):
         convert_timm("gmlp_s16_224", str(tmp_path / "other"))
 
 
