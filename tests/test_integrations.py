@@ -3,12 +3,15 @@
 Libraries that are not installed are skipped; `make integrations` has them all.
 """
 
+import copy
 import json
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import accelerate
+import evaluate
 import numpy as np
 import pytest
 import torch
@@ -24,6 +27,7 @@ from transformers import (
     pipeline,
 )
 
+import hf_gmlp
 from hf_gmlp import (
     GMLPForCausalLM,
     GMLPForMaskedLM,
@@ -37,6 +41,7 @@ from .conftest import TEXT_SIZES
 
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 WORDS = [f"w{i}" for i in range(TEXT_SIZES["vocab_size"] - len(SPECIAL))]
+ACCURACY = Path(hf_gmlp.__file__).parent / "metrics" / "accuracy"
 N = TEXT_SIZES["max_position_embeddings"]
 CLOSE = {"rtol": 1e-4, "atol": 1e-5}
 ATTENTION = pytest.mark.parametrize("attention_size", [0, 8], ids=["gmlp", "amlp"])
@@ -51,9 +56,7 @@ def word_tokenizer(ends: bool, **options) -> PreTrainedTokenizerFast:
         tokenizer.post_processor = processors.BertProcessing(("[SEP]", 3), ("[CLS]", 2))
     names = dict(zip(("pad_token", "unk_token", "cls_token", "sep_token", "mask_token"), SPECIAL))
     names |= {"bos_token": "[CLS]", "eos_token": "[SEP]"}
-    names["model_input_names"] = (
-        ["input_ids", "token_type_ids", "attention_mask"] if ends else ["input_ids", "attention_mask"]
-    )
+    names["model_input_names"] = ["input_ids", "attention_mask"] + ["token_type_ids"] * ends
     return PreTrainedTokenizerFast(tokenizer_object=tokenizer, model_max_length=N, **names | options)
 
 
@@ -75,6 +78,11 @@ def saved(far_model, text_config, tmp_path):
         return str(tmp_path / "saved"), model, tokenizer
 
     return save
+
+
+def alone(model, tokenizer, texts):
+    """The logits, or last hidden states, of each text in a row of its own."""
+    return [model(**tokenizer(text, return_tensors="pt"))[0][0] for text in texts]
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -126,7 +134,7 @@ print("found", json.dumps(model.encode(sys.argv[2:]).tolist()))
 
 
 def test_sentence_embeddings_are_trained_and_saved(sentences, texts, tmp_path):
-    """The loss of pairs among negatives by hand, lower after a few steps; the model comes back with and without us."""
+    """The loss of pairs by hand, lower after a few steps; the model opens with the package and with its own code."""
     library, model, tokenizer = sentences(attention_size=8)
     from sentence_transformers import SentenceTransformer, SentenceTransformerTrainer
     from sentence_transformers import SentenceTransformerTrainingArguments as Arguments
@@ -134,17 +142,8 @@ def test_sentence_embeddings_are_trained_and_saved(sentences, texts, tmp_path):
 
     pairs = {"anchor": texts[:4], "positive": texts[1:]}
     loss = MultipleNegativesRankingLoss(library)
-    args = Arguments(
-        str(tmp_path / "run"),
-        max_steps=15,
-        per_device_train_batch_size=4,
-        learning_rate=3e-3,
-        use_cpu=True,
-        report_to="none",
-        save_strategy="no",
-        logging_steps=1,
-        disable_tqdm=True,
-    )
+    rates = {"max_steps": 15, "per_device_train_batch_size": 4, "learning_rate": 3e-3, "logging_steps": 1}
+    args = Arguments(str(tmp_path / "run"), use_cpu=True, report_to="none", save_strategy="no", **rates)
     trainer = SentenceTransformerTrainer(library, args, Dataset.from_dict(pairs), loss=loss)
     batch = next(iter(trainer.get_train_dataloader()))
     with torch.no_grad():
@@ -237,9 +236,9 @@ def test_sft(saved, texts, tmp_path, options, attention_size):
     """
     SFTTrainer: the loss of a batch, and its gradients, are those of the texts one by one.
 
-    With `packing` or `padding_free`, TRL gives `position_ids` that restart, which these models obey with every
-    attention implementation: none needs to be named, flash attention least of all. TRL may warn that it does not know
-    the implementation. With `packing`, let `max_length` be longer than n only if no text is: a longer text is refused.
+    With `packing` or `padding_free`, TRL gives `position_ids` that restart, which these models obey whatever their
+    attention implementation: no flash attention is needed. TRL cuts texts to `max_length` before it packs them. A row
+    may be longer than n, a text may not, and is refused.
     """
     trl = pytest.importorskip("trl")
     _, model, tokenizer = saved(GMLPForCausalLM, attention_size=attention_size)
@@ -247,8 +246,8 @@ def test_sft(saved, texts, tmp_path, options, attention_size):
     args = trl_args(trl.SFTConfig, tmp_path, **rates, **options)
     trainer = trl.SFTTrainer(model, args, train_dataset=Dataset.from_dict({"text": texts}), processing_class=tokenizer)
     batch = next(iter(trainer.get_train_dataloader()))
-    rows = len(texts) if "max_length" in options and len(options) == 1 else 1
-    assert batch["input_ids"].shape[0] == rows and ("position_ids" in batch) == (rows == 1)
+    packed = len(options) > 1
+    assert len(batch["input_ids"]) == (1 if packed else len(texts)) and ("position_ids" in batch) == packed
     model.eval()
     found = trainer.compute_loss(model, batch)
     found.backward()
@@ -309,6 +308,54 @@ def test_dpo(saved, far_model, text_config, texts, tmp_path):
     assert losses[-1] < 0.8 * losses[0]
 
 
+def test_reward(saved, texts, tmp_path):
+    """RewardTrainer on a causal classifier: the loss of pairs of texts by hand, and lower after a few steps."""
+    trl = pytest.importorskip("trl")
+    _, model, tokenizer = saved(GMLPForSequenceClassification, num_labels=1, is_causal=True)
+    tokenizer.backend_tokenizer.post_processor = None
+    pairs = {"chosen": texts[:4], "rejected": texts[1:]}
+    rates = {"per_device_train_batch_size": 4, "learning_rate": 3e-3, "max_steps": 15}
+    args = trl_args(trl.RewardConfig, tmp_path, **rates)
+    trainer = trl.RewardTrainer(model, args, train_dataset=Dataset.from_dict(pairs), processing_class=tokenizer)
+    model.eval()
+    with torch.no_grad():
+        a, b = (torch.cat(alone(model, tokenizer, [text + "[SEP]" for text in pairs[name]])) for name in pairs)
+        found = trainer.compute_loss(model, next(iter(trainer.get_train_dataloader())))
+    torch.testing.assert_close(found, -F.logsigmoid(a - b).mean(), **CLOSE)
+    losses = losses_of(trainer)
+    assert losses[-1] < 0.8 * losses[0]
+
+
+def test_grpo(saved, texts, tmp_path):
+    """
+    GRPOTrainer: prompts are padded on the left and answers on the right, and the entropy that it logs is that of the
+    answers behind their prompts in rows of their own. The reward of words that begin with w1 or w2 rises.
+    """
+    trl = pytest.importorskip("trl")
+    _, model, tokenizer = saved(GMLPForCausalLM, attention_size=8)
+    before, seen = copy.deepcopy(model), []
+
+    def reward(prompts, completions, completion_ids, **kwargs):
+        seen.append(list(zip(prompts, completion_ids)))
+        return [answer.count("w1") + answer.count("w2") for answer in completions]
+
+    prompts = Dataset.from_dict({"prompt": [text for text in texts if len(text.split()) < 7]})
+    rates = {"per_device_train_batch_size": 32, "num_generations": 8, "learning_rate": 3e-3, "max_steps": 15}
+    args = trl_args(trl.GRPOConfig, tmp_path, **rates, max_completion_length=5)
+    trainer = trl.GRPOTrainer(model, reward, args, train_dataset=prompts, processing_class=tokenizer)
+    trainer.train()
+    entropies = []
+    with torch.no_grad():
+        for prompt, answer in seen[0]:
+            ids = torch.tensor([tokenizer(prompt).input_ids + answer])
+            logits = before(ids).logits[0, -len(answer) - 1 : -1]
+            entropies.append(torch.distributions.Categorical(logits=logits).entropy())
+    assert len({len(answer) for _, answer in seen[0]}) > 1
+    history = [row for row in trainer.state.log_history if "reward" in row]
+    assert history[0]["entropy"] == pytest.approx(torch.cat(entropies).mean().item(), abs=1e-4)
+    assert np.mean([row["reward"] for row in history[-3:]]) > 1.3 * np.mean([row["reward"] for row in history[:3]])
+
+
 # ---------------------------------------------------------------------------------------------------------------------
 # lm-eval
 
@@ -363,11 +410,6 @@ def test_lm_eval(saved, texts):
 
 # ---------------------------------------------------------------------------------------------------------------------
 # Pipelines of transformers
-
-
-def alone(model, tokenizer, texts):
-    """The logits, or last hidden states, of each text in a row of its own."""
-    return [model(**tokenizer(text, return_tensors="pt"))[0][0] for text in texts]
 
 
 @ATTENTION
@@ -427,6 +469,24 @@ def test_image_feature_extraction(far_model, vision_config, tmp_path):
     for features, image in zip(found, images):
         expected = model(**processor(image, return_tensors="pt")).last_hidden_state
         torch.testing.assert_close(features, expected, **CLOSE)
+
+
+@torch.no_grad()
+def test_evaluator(saved, texts):
+    """
+    The evaluator of the library evaluate, with the package's own metric. It must make the pipeline itself: given one,
+    evaluate 0.4.6 fails with any model, as it looks for a class that transformers 5 has dropped.
+    """
+    folder, model, tokenizer = saved(GMLPForSequenceClassification)
+    guesses = [logits.argmax().item() for logits in alone(model, tokenizer, texts)]
+    found = evaluate.evaluator("text-classification").compute(
+        folder,
+        data=Dataset.from_dict({"text": texts, "label": [*guesses[:3], *((guess + 1) % 3 for guess in guesses[3:])]}),
+        metric=evaluate.load(str(ACCURACY)),
+        label_mapping=model.config.label2id,
+        device=-1,
+    )
+    assert found["accuracy"] == pytest.approx(3 / 5)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
