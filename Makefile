@@ -5,7 +5,7 @@ BIN := .venv/bin
 INSTALLED := .venv/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo replicate test conformance package compat docs lint format clean
+.PHONY: help install demo replicate test conformance package compat integrations docs lint format clean
 
 help: ## list the targets
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -38,6 +38,11 @@ package: $(INSTALLED) ## build the wheel, and use it where only torch and transf
 
 compat: $(INSTALLED) ## run tests with the oldest and newest torch and transformers, each in an environment of its own
 	$(BIN)/python -m tests.packaging.compat $(ARGS)
+
+integrations: ## run tests with sentence-transformers, TRL and others, in an environment of its own
+	$(PYTHON) -m venv build/integrations-venv
+	build/integrations-venv/bin/python -m pip install --quiet --editable ".[dev,integrations]"
+	OMP_NUM_THREADS=1 build/integrations-venv/bin/python -m pytest tests/test_integrations.py tests/test_adapt.py
 
 docs: $(INSTALLED) ## build the documentation site into build/site, and check its links
 	$(BIN)/mkdocs build --quiet --strict

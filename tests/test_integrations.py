@@ -1,0 +1,573 @@
+"""Libraries that build on transformers: what each computes with these models equals a computation by hand.
+
+Libraries that are not installed are skipped; `make integrations` has them all.
+"""
+
+import copy
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import accelerate
+import evaluate
+import numpy as np
+import pytest
+import torch
+from datasets import Dataset
+from PIL import Image
+from sklearn.linear_model import LogisticRegression
+from tokenizers import Tokenizer, models, pre_tokenizers, processors
+from torch.nn import functional as F
+from transformers import (
+    AutoModelForMaskedLM,
+    PreTrainedTokenizerFast,
+    ViTImageProcessor,
+    pipeline,
+)
+
+import hf_gmlp
+from hf_gmlp import (
+    GMLPForCausalLM,
+    GMLPForMaskedLM,
+    GMLPForSequenceClassification,
+    GMLPForTokenClassification,
+    GMLPModel,
+    GMLPVisionModel,
+)
+
+from .conftest import TEXT_SIZES
+
+SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+WORDS = [f"w{i}" for i in range(TEXT_SIZES["vocab_size"] - len(SPECIAL))]
+ACCURACY = Path(hf_gmlp.__file__).parent / "metrics" / "accuracy"
+N = TEXT_SIZES["max_position_embeddings"]
+CLOSE = {"rtol": 1e-4, "atol": 1e-5}
+ATTENTION = pytest.mark.parametrize("attention_size", [0, 8], ids=["gmlp", "amlp"])
+
+
+def word_tokenizer(ends: bool, **options) -> PreTrainedTokenizerFast:
+    """A tokenizer of WORDS; with `ends`, as BERT's, it writes [CLS] a [SEP] b [SEP]."""
+    vocabulary = {word: i for i, word in enumerate(SPECIAL + WORDS)}
+    tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="[UNK]"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    if ends:
+        tokenizer.post_processor = processors.BertProcessing(("[SEP]", 3), ("[CLS]", 2))
+    names = dict(zip(("pad_token", "unk_token", "cls_token", "sep_token", "mask_token"), SPECIAL))
+    names |= {"bos_token": "[CLS]", "eos_token": "[SEP]"}
+    names["model_input_names"] = ["input_ids", "attention_mask"] + ["token_type_ids"] * ends
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, model_max_length=N, **names | options)
+
+
+@pytest.fixture
+def texts():
+    """Of 1, 9, 4, 6 and 3 words."""
+    return [" ".join(WORDS[i] for i in torch.randint(len(WORDS), (length,))) for length in (1, 9, 4, 6, 3)]
+
+
+@pytest.fixture
+def saved(far_model, text_config, tmp_path):
+    """saved(model_class, **fields) saves a model and a tokenizer, and gives the folder, the model and the tokenizer."""
+
+    def save(model_class, padding_side="right", **fields):
+        model = far_model(model_class, text_config(**fields))
+        tokenizer = word_tokenizer(model_class is not GMLPForCausalLM, padding_side=padding_side)
+        for part in (model, tokenizer):
+            part.save_pretrained(tmp_path / "saved")
+        return str(tmp_path / "saved"), model, tokenizer
+
+    return save
+
+
+def alone(model, tokenizer, texts):
+    """The logits, or last hidden states, of each text in a row of its own."""
+    return [model(**tokenizer(text, return_tensors="pt"))[0][0] for text in texts]
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# sentence-transformers
+
+
+def by_hand(model, tokenizer, texts):
+    """The mean of the last hidden states of each text in a row of its own, without padding."""
+    rows = [tokenizer(text, truncation=True, return_tensors="pt") for text in texts]
+    return torch.cat([model(**row).last_hidden_state.mean(1) for row in rows])
+
+
+@pytest.fixture
+def sentences(saved):
+    """sentences(**fields) is a model of sentence embeddings, and the model and tokenizer that it is made from."""
+    library = pytest.importorskip("sentence_transformers")
+    from sentence_transformers.base.modules import Transformer
+    from sentence_transformers.sentence_transformer.modules import Pooling
+
+    def make(**fields):
+        folder, model, tokenizer = saved(GMLPModel, **fields)
+        body = Transformer(folder)
+        pooling = Pooling(body.get_embedding_dimension(), "mean")
+        return library.SentenceTransformer(modules=[body, pooling], device="cpu"), model, tokenizer
+
+    return make
+
+
+@ATTENTION
+@pytest.mark.parametrize("padding_side", ["left", "right"])
+@torch.no_grad()
+def test_sentence_embeddings(sentences, texts, padding_side, attention_size):
+    """Batches of padded texts, and one that is longer than n and cut off."""
+    library, model, tokenizer = sentences(padding_side=padding_side, attention_size=attention_size)
+    texts.append(" ".join(WORDS[:20]))
+    assert library.max_seq_length == N and library.tokenizer.padding_side == padding_side
+    found = library.encode(texts, batch_size=3, convert_to_tensor=True)
+    torch.testing.assert_close(found, by_hand(model, tokenizer, texts), **CLOSE)
+
+
+OPEN_SENTENCES = """
+import json, sys
+sys.modules["hf_gmlp"] = None  # as where it is not installed: importing it fails
+from sentence_transformers import SentenceTransformer
+model = SentenceTransformer(sys.argv[1], trust_remote_code=True, device="cpu")
+assert type(model[0].auto_model).__module__.startswith("transformers_modules.")
+print("found", json.dumps(model.encode(sys.argv[2:]).tolist()))
+"""
+
+
+def test_sentence_embeddings_are_trained_and_saved(sentences, texts, tmp_path):
+    """The loss of pairs by hand, lower after a few steps; the model opens with the package and with its own code."""
+    library, model, tokenizer = sentences(attention_size=8)
+    from sentence_transformers import SentenceTransformer, SentenceTransformerTrainer
+    from sentence_transformers import SentenceTransformerTrainingArguments as Arguments
+    from sentence_transformers.sentence_transformer.losses import MultipleNegativesRankingLoss
+
+    pairs = {"anchor": texts[:4], "positive": texts[1:]}
+    loss = MultipleNegativesRankingLoss(library)
+    rates = {"max_steps": 15, "per_device_train_batch_size": 4, "learning_rate": 3e-3, "logging_steps": 1}
+    args = Arguments(str(tmp_path / "run"), use_cpu=True, report_to="none", save_strategy="no", **rates)
+    trainer = SentenceTransformerTrainer(library, args, Dataset.from_dict(pairs), loss=loss)
+    batch = next(iter(trainer.get_train_dataloader()))
+    with torch.no_grad():
+        library.eval()
+        found = trainer.compute_loss(library, batch)
+        a, b = (F.normalize(by_hand(model, tokenizer, pairs[name])) for name in pairs)
+        torch.testing.assert_close(found, F.cross_entropy(20 * a @ b.T, torch.arange(4)), **CLOSE)
+    trainer.train()
+    losses = [row["loss"] for row in trainer.state.log_history if "loss" in row]
+    assert losses[-1] < 0.5 * losses[0]
+
+    library.save_pretrained(str(tmp_path / "trained"))
+    expected = library.encode(texts)
+    assert np.abs(expected - by_hand(model, tokenizer, texts).detach().numpy()).max() > 1e-2
+    again = SentenceTransformer(str(tmp_path / "trained"), device="cpu")
+    assert type(again[0].auto_model) is GMLPModel
+    np.testing.assert_allclose(again.encode(texts), expected, atol=1e-5)
+    command = [sys.executable, "-c", OPEN_SENTENCES, str(tmp_path / "trained"), *texts]
+    environment = os.environ | {"HF_MODULES_CACHE": str(tmp_path / "modules")}
+    run = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True)
+    assert run.returncode == 0, run.stderr
+    found = json.loads(run.stdout.split("found ")[-1])
+    np.testing.assert_allclose(found, expected, atol=1e-5)
+
+
+@torch.no_grad()
+def test_cross_encoder(saved, texts):
+    """Pairs of texts, with segments, padded."""
+    library = pytest.importorskip("sentence_transformers")
+    folder, model, tokenizer = saved(GMLPForSequenceClassification, num_labels=1, type_vocab_size=2)
+    pairs = [(texts[0], texts[2]), (texts[3], texts[4]), (texts[4], texts[0])]
+    found = library.CrossEncoder(folder, device="cpu").predict(pairs, batch_size=3, convert_to_tensor=True)
+    rows = [tokenizer(*pair, return_tensors="pt") for pair in pairs]
+    assert all(row["token_type_ids"].any() for row in rows)
+    expected = torch.cat([model(**row).logits for row in rows]).sigmoid()[:, 0]
+    torch.testing.assert_close(found, expected, **CLOSE)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# SetFit
+
+
+def test_setfit(sentences, tmp_path):
+    """Learns which of two words stands in a text; probabilities are those of the head on embeddings by hand."""
+    setfit = pytest.importorskip("setfit")
+    library, _, tokenizer = sentences()
+    noise = torch.randint(10, len(WORDS), (16, 5)).tolist()
+    labels = [i % 2 for i in range(16)]
+    for i, words in enumerate(noise):
+        words[i % 5] = labels[i]
+    texts = [" ".join(WORDS[word] for word in words) for words in noise]
+    model = setfit.SetFitModel(model_body=library, model_head=LogisticRegression(), labels=["no", "yes"])
+    rates = {"batch_size": 16, "max_steps": 60, "body_learning_rate": 5e-3, "seed": 1}
+    args = setfit.TrainingArguments(str(tmp_path / "run"), report_to="none", save_strategy="no", **rates)
+    before = by_hand(library[0].auto_model.eval(), tokenizer, texts).detach()
+    assert LogisticRegression().fit(before, labels).score(before, labels) < 0.9
+    setfit.Trainer(model, args, train_dataset=Dataset.from_dict({"text": texts, "label": labels})).train()
+    assert model.predict(texts) == [["no", "yes"][label] for label in labels]
+    embeddings = by_hand(library[0].auto_model.eval(), tokenizer, texts).detach()
+    expected = model.model_head.predict_proba(embeddings)
+    np.testing.assert_allclose(model.predict_proba(texts, as_numpy=True), expected, atol=1e-4)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# TRL
+
+
+def trl_args(config_class, folder, **options):
+    usual = {"use_cpu": True, "bf16": False, "report_to": "none", "save_strategy": "no", "disable_tqdm": True}
+    return config_class(str(folder / "run"), **usual, logging_steps=1, **options)
+
+
+def losses_of(trainer):
+    """What the steps of a training log as their losses."""
+    trainer.train()
+    return [row["loss"] for row in trainer.state.log_history if "loss" in row]
+
+
+SFT = {
+    "padded": {"max_length": N},
+    "padding-free": {"padding_free": True, "max_length": None},
+    # Two or three texts share a row, which is longer than n.
+    "packed": {"packing": True, "max_length": 2 * N},
+}
+
+
+@ATTENTION
+@pytest.mark.parametrize("options", SFT.values(), ids=SFT)
+def test_sft(saved, texts, tmp_path, options, attention_size):
+    """
+    SFTTrainer: the loss of a batch, and its gradients, are those of the texts one by one.
+
+    With `packing` or `padding_free`, TRL gives `position_ids` that restart, which these models obey whatever their
+    attention implementation: no flash attention is needed. TRL cuts texts to `max_length` before it packs them. A row
+    may be longer than n, a text may not, and is refused.
+    """
+    trl = pytest.importorskip("trl")
+    _, model, tokenizer = saved(GMLPForCausalLM, attention_size=attention_size)
+    rates = {"per_device_train_batch_size": len(texts), "learning_rate": 3e-3, "max_steps": 12}
+    args = trl_args(trl.SFTConfig, tmp_path, **rates, **options)
+    trainer = trl.SFTTrainer(model, args, train_dataset=Dataset.from_dict({"text": texts}), processing_class=tokenizer)
+    batch = next(iter(trainer.get_train_dataloader()))
+    packed = len(options) > 1
+    assert len(batch["input_ids"]) == (1 if packed else len(texts)) and ("position_ids" in batch) == packed
+    model.eval()
+    found = trainer.compute_loss(model, batch)
+    found.backward()
+    gradients = {name: parameter.grad for name, parameter in model.named_parameters()}
+    model.zero_grad()
+    tokens = [tokenizer(text + "[SEP]", return_tensors="pt").input_ids for text in texts]
+    scores = [F.cross_entropy(model(ids).logits[0, :-1], ids[0, 1:], reduction="sum") for ids in tokens]
+    expected = sum(scores) / sum(ids.shape[1] - 1 for ids in tokens)
+    torch.testing.assert_close(found, expected, **CLOSE)
+    expected.backward()
+    for name, parameter in model.named_parameters():
+        torch.testing.assert_close(gradients[name], parameter.grad, **CLOSE)
+    model.zero_grad()
+    losses = losses_of(trainer)
+    assert losses[0] == pytest.approx(expected.item(), abs=1e-3) and losses[-1] < 0.8 * losses[0]
+
+
+def test_sft_refuses_texts_longer_than_n(saved, tmp_path):
+    trl = pytest.importorskip("trl")
+    _, model, tokenizer = saved(GMLPForCausalLM)
+    texts = Dataset.from_dict({"text": [" ".join(WORDS[:20])] * 2})
+    args = trl_args(trl.SFTConfig, tmp_path, packing=True, max_length=2 * N)
+    with pytest.raises(ValueError, match="have 21 tokens and the model takes up to 12"):
+        trl.SFTTrainer(model, args, train_dataset=texts, processing_class=tokenizer).train()
+
+
+def test_dpo(saved, far_model, text_config, texts, tmp_path):
+    """DPOTrainer: the loss of pairs of answers against another model's, by hand, and lower after a few steps."""
+    trl = pytest.importorskip("trl")
+    _, model, tokenizer = saved(GMLPForCausalLM)
+    reference = far_model(GMLPForCausalLM, text_config()).requires_grad_(False)
+    for parameter in reference.parameters():
+        parameter.mul_(0.8)
+    rows = [{"prompt": prompt, "chosen": " w1 w2 w3", "rejected": " w4"} for prompt in texts if len(prompt.split()) < 9]
+    rates = {"per_device_train_batch_size": len(rows), "learning_rate": 1e-3, "max_steps": 8, "beta": 0.2}
+    args = trl_args(trl.DPOConfig, tmp_path, **rates)
+    data = Dataset.from_list(rows)
+    trainer = trl.DPOTrainer(model, reference, args, train_dataset=data, processing_class=tokenizer)
+    model.eval()
+
+    def score(scorer, prompt, answer):
+        prompt, answer = (tokenizer(text).input_ids for text in (prompt, answer + "[SEP]"))
+        ids = torch.tensor([prompt + answer])
+        picked = scorer(ids).logits[0, :-1].log_softmax(-1).gather(1, ids[0, 1:, None])[:, 0]
+        return picked[len(prompt) - 1 :].sum()
+
+    expected = []
+    with torch.no_grad():
+        for row in rows:
+            a, b = (
+                score(model, row["prompt"], row[x]) - score(reference, row["prompt"], row[x])
+                for x in ("chosen", "rejected")
+            )
+            expected.append(-F.logsigmoid(0.2 * (a - b)))
+        found = trainer.compute_loss(model, next(iter(trainer.get_train_dataloader())))
+    torch.testing.assert_close(found, torch.stack(expected).mean(), **CLOSE)
+    losses = losses_of(trainer)
+    assert losses[-1] < 0.8 * losses[0]
+
+
+def test_reward(saved, texts, tmp_path):
+    """RewardTrainer on a causal classifier: the loss of pairs of texts by hand, and lower after a few steps."""
+    trl = pytest.importorskip("trl")
+    _, model, tokenizer = saved(GMLPForSequenceClassification, num_labels=1, is_causal=True)
+    tokenizer.backend_tokenizer.post_processor = None
+    pairs = {"chosen": texts[:4], "rejected": texts[1:]}
+    rates = {"per_device_train_batch_size": 4, "learning_rate": 3e-3, "max_steps": 15}
+    args = trl_args(trl.RewardConfig, tmp_path, **rates)
+    trainer = trl.RewardTrainer(model, args, train_dataset=Dataset.from_dict(pairs), processing_class=tokenizer)
+    model.eval()
+    with torch.no_grad():
+        a, b = (torch.cat(alone(model, tokenizer, [text + "[SEP]" for text in pairs[name]])) for name in pairs)
+        found = trainer.compute_loss(model, next(iter(trainer.get_train_dataloader())))
+    torch.testing.assert_close(found, -F.logsigmoid(a - b).mean(), **CLOSE)
+    losses = losses_of(trainer)
+    assert losses[-1] < 0.8 * losses[0]
+
+
+def test_grpo(saved, texts, tmp_path):
+    """
+    GRPOTrainer: prompts are padded on the left and answers on the right, and the entropy that it logs is that of the
+    answers behind their prompts in rows of their own. The reward of words that begin with w1 or w2 rises.
+    """
+    trl = pytest.importorskip("trl")
+    _, model, tokenizer = saved(GMLPForCausalLM, attention_size=8)
+    before, seen = copy.deepcopy(model), []
+
+    def reward(prompts, completions, completion_ids, **kwargs):
+        seen.append(list(zip(prompts, completion_ids)))
+        return [answer.count("w1") + answer.count("w2") for answer in completions]
+
+    prompts = Dataset.from_dict({"prompt": [text for text in texts if len(text.split()) < 7]})
+    rates = {"per_device_train_batch_size": 32, "num_generations": 8, "learning_rate": 3e-3, "max_steps": 15}
+    args = trl_args(trl.GRPOConfig, tmp_path, **rates, max_completion_length=5)
+    trainer = trl.GRPOTrainer(model, reward, args, train_dataset=prompts, processing_class=tokenizer)
+    trainer.train()
+    entropies = []
+    with torch.no_grad():
+        for prompt, answer in seen[0]:
+            ids = torch.tensor([tokenizer(prompt).input_ids + answer])
+            logits = before(ids).logits[0, -len(answer) - 1 : -1]
+            entropies.append(torch.distributions.Categorical(logits=logits).entropy())
+    assert len({len(answer) for _, answer in seen[0]}) > 1
+    history = [row for row in trainer.state.log_history if "reward" in row]
+    assert history[0]["entropy"] == pytest.approx(torch.cat(entropies).mean().item(), abs=1e-4)
+    assert np.mean([row["reward"] for row in history[-3:]]) > 1.3 * np.mean([row["reward"] for row in history[:3]])
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# lm-eval
+
+
+@torch.no_grad()
+def test_lm_eval(saved, texts):
+    """HFLM: likelihoods of answers, in batches, also behind a context that is cut to n; of whole texts; and answers."""
+    pytest.importorskip("lm_eval")
+    from lm_eval.api.instance import Instance
+    from lm_eval.models.huggingface import HFLM
+
+    _, model, tokenizer = saved(GMLPForCausalLM, attention_size=8)
+    library = HFLM(model, tokenizer=tokenizer, batch_size=3, device="cpu")
+    assert library.max_length == N
+
+    def scores(ids, last):
+        """Log-likelihoods of the last tokens, and whether each is the most likely one."""
+        ids = torch.tensor(ids)
+        predicted = model(ids[None, :-1]).logits[0, -last:].log_softmax(-1)
+        return predicted.gather(1, ids[-last:, None]).sum().item(), predicted.argmax(-1).equal(ids[-last:])
+
+    def ask(kind, arguments):
+        return [Instance(kind, {}, argument, i) for i, argument in enumerate(arguments)]
+
+    long = " ".join(WORDS[:30])
+    greedy = tokenizer.decode(model(**tokenizer(texts[2], return_tensors="pt")).logits[0, -1].argmax())
+    asked = [(text, " w3 w4 w5") for text in [*texts, long]] + [(texts[2], " " + greedy)]
+    expected = []
+    for context, answer in asked:
+        ids, last = tokenizer(context + answer).input_ids, len(tokenizer(answer).input_ids)
+        expected.append(scores(ids[-N - 1 :], last))
+    found = library.loglikelihood(ask("loglikelihood", asked))
+    assert found == [(pytest.approx(score, abs=1e-3), greedy) for score, greedy in expected]
+    assert [greedy for _, greedy in found] == [False] * 6 + [True]
+
+    # The first n tokens behind [CLS], and then what is left behind the tokens before it.
+    ids = [2, *tokenizer(long).input_ids]
+    windows = [(ids[:13], 12), (ids[12:25], 12), (ids[18:31], 6)]
+    expected = [scores([2, *tokenizer(text).input_ids], len(text.split()))[0] for text in texts]
+    expected.append(sum(scores(*window)[0] for window in windows))
+    found = library.loglikelihood_rolling(ask("loglikelihood_rolling", [(text,) for text in [*texts, long]]))
+    assert found == pytest.approx(expected, abs=1e-3)
+
+    options = {"until": ["w0"], "max_gen_toks": 3, "do_sample": False}
+    short = [texts[0], texts[2], texts[4]]
+    found = library.generate_until(ask("generate_until", [(text, options) for text in short]))
+    for text, answer in zip(short, found):
+        row = tokenizer(text, return_tensors="pt")
+        ids = model.generate(**row, max_new_tokens=3, do_sample=False)[0, row.input_ids.shape[1] :]
+        assert answer == tokenizer.decode(ids, skip_special_tokens=True).split("w0")[0]
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Pipelines of transformers
+
+
+@ATTENTION
+@torch.no_grad()
+def test_feature_extraction(saved, texts, attention_size):
+    folder, model, tokenizer = saved(GMLPModel, attention_size=attention_size)
+    found = pipeline("feature-extraction", folder, device="cpu")(texts, batch_size=3, return_tensors=True)
+    for features, expected in zip(found, alone(model, tokenizer, texts)):
+        # Padding of the batch stands behind the text.
+        torch.testing.assert_close(features[0, : len(expected)], expected, **CLOSE)
+
+
+@pytest.mark.parametrize("padding_side", ["left", "right"])
+@torch.no_grad()
+def test_text_classification(saved, texts, padding_side):
+    folder, model, tokenizer = saved(GMLPForSequenceClassification, padding_side=padding_side)
+    found = pipeline("text-classification", folder, device="cpu")(texts, batch_size=3, top_k=None)
+    for answers, logits in zip(found, alone(model, tokenizer, texts)):
+        scores = {answer["label"]: answer["score"] for answer in answers}
+        expected = dict(zip(model.config.id2label.values(), logits.softmax(-1).tolist()))
+        assert scores == pytest.approx(expected, abs=1e-4)
+
+
+@torch.no_grad()
+def test_token_classification(saved, texts):
+    folder, model, tokenizer = saved(GMLPForTokenClassification)
+    found = pipeline("token-classification", folder, device="cpu", ignore_labels=[])(texts, batch_size=3)
+    for text, entities, logits in zip(texts, found, alone(model, tokenizer, texts)):
+        assert [entity["word"] for entity in entities] == text.split()
+        scores, labels = logits[1:-1].softmax(-1).max(-1)
+        assert [entity["score"] for entity in entities] == pytest.approx(scores.tolist(), abs=1e-4)
+        assert [entity["entity"] for entity in entities] == [model.config.id2label[i] for i in labels.tolist()]
+
+
+@torch.no_grad()
+def test_zero_shot_classification(saved, texts):
+    """Each label becomes the second part of a pair; the scores of entailment share one."""
+    names, candidates = {0: "contradiction", 1: "neutral", 2: "entailment"}, ["w1", "w2 w3 w4", "w5 w6"]
+    numbers = {name: i for i, name in names.items()}
+    folder, model, tokenizer = saved(GMLPForSequenceClassification, id2label=names, label2id=numbers)
+    classify = pipeline("zero-shot-classification", folder, device="cpu")
+    found = classify(texts[2], candidate_labels=candidates, hypothesis_template="w9 {}", batch_size=3)
+    pairs = [tokenizer(texts[2], f"w9 {label}", return_tensors="pt") for label in candidates]
+    expected = torch.cat([model(**pair).logits[:, 2] for pair in pairs]).softmax(-1)
+    scores = dict(zip(found["labels"], found["scores"]))
+    assert [scores[label] for label in candidates] == pytest.approx(expected.tolist(), abs=1e-4)
+
+
+@torch.no_grad()
+def test_image_feature_extraction(far_model, vision_config, tmp_path):
+    model = far_model(GMLPVisionModel, vision_config())
+    processor = ViTImageProcessor(size={"height": 16, "width": 16})
+    for part in (model, processor):
+        part.save_pretrained(tmp_path)
+    images = [Image.effect_noise(size, 90).convert("RGB") for size in ((20, 30), (16, 16), (40, 24))]
+    found = pipeline("image-feature-extraction", str(tmp_path), device="cpu")(images, batch_size=2, return_tensors=True)
+    for features, image in zip(found, images):
+        expected = model(**processor(image, return_tensors="pt")).last_hidden_state
+        torch.testing.assert_close(features, expected, **CLOSE)
+
+
+@torch.no_grad()
+def test_evaluator(saved, texts):
+    """
+    The evaluator of the library evaluate, with the package's own metric. It must make the pipeline itself: given one,
+    evaluate 0.4.6 fails with any model, as it looks for a class that transformers 5 has dropped.
+    """
+    folder, model, tokenizer = saved(GMLPForSequenceClassification)
+    guesses = [logits.argmax().item() for logits in alone(model, tokenizer, texts)]
+    found = evaluate.evaluator("text-classification").compute(
+        folder,
+        data=Dataset.from_dict({"text": texts, "label": [*guesses[:3], *((guess + 1) % 3 for guess in guesses[3:])]}),
+        metric=evaluate.load(str(ACCURACY)),
+        label_mapping=model.config.label2id,
+        device=-1,
+    )
+    assert found["accuracy"] == pytest.approx(3 / 5)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# accelerate
+
+
+def test_accumulated_gradients(far_model, text_config, random_ids):
+    """Eight batches of two rows as `Accelerator` takes them, two to a step, and four of four rows in plain PyTorch."""
+    data = torch.utils.data.TensorDataset(random_ids(16, 10), torch.arange(16) % 3)
+    accelerator = accelerate.Accelerator(gradient_accumulation_steps=2, cpu=True)
+
+    def parts(rows):
+        model = far_model(GMLPForSequenceClassification, text_config(attention_size=8)).double()
+        return model, torch.optim.AdamW(model.parameters(), lr=1e-3), torch.utils.data.DataLoader(data, rows)
+
+    model, optimizer, loader = accelerator.prepare(*parts(2))
+    halves, wholes = [], []
+    for ids, labels in loader:
+        with accelerator.accumulate(model):
+            halves.append(model(ids, labels=labels).loss)
+            accelerator.backward(halves[-1])
+            if accelerator.sync_gradients:
+                accelerator.clip_grad_norm_(model.parameters(), 1.0)
+            optimizer.step()
+            optimizer.zero_grad()
+    expected, optimizer, loader = parts(4)
+    for ids, labels in loader:
+        wholes.append(expected(ids, labels=labels).loss)
+        wholes[-1].backward()
+        torch.nn.utils.clip_grad_norm_(expected.parameters(), 1.0)
+        optimizer.step()
+        optimizer.zero_grad()
+    torch.testing.assert_close(torch.stack(halves).view(4, 2).mean(1), torch.stack(wholes), rtol=1e-9, atol=0)
+    for found, wanted in zip(model.parameters(), expected.parameters(), strict=True):
+        torch.testing.assert_close(found, wanted, rtol=1e-7, atol=1e-9)
+
+
+HALF_ON_DISK = {
+    "model.embeddings": "cpu",
+    "model.layers.0": "disk",
+    "model.layers.1": "cpu",
+    "model.norm": "disk",
+    "head": "disk",
+    "decoder": "cpu",
+}
+
+
+@pytest.mark.parametrize(
+    ("places", "on_disk"),
+    [
+        ({"device_map": {"": "cpu"}}, set()),
+        ({"device_map": "auto"}, set()),
+        ({"device_map": HALF_ON_DISK}, {"model.layers.0", "model.norm", "head.dense", "head.norm"}),
+        ({"device_map": "auto", "max_memory": {"cpu": 10_000}}, {"model.layers.0", "model.layers.1", "head.dense"}),
+    ],
+    ids=["cpu", "auto", "half on disk", "little memory"],
+)
+@torch.no_grad()
+def test_device_maps(saved, random_ids, tmp_path, places, on_disk):
+    """The decoder's weight is that of the embeddings; what lies on disk is read for each pass."""
+    folder, model, _ = saved(GMLPForMaskedLM, attention_size=8)
+    placed = AutoModelForMaskedLM.from_pretrained(folder, **places, offload_folder=str(tmp_path / "disk"))
+    absent = {name for name, parameter in placed.named_parameters() if parameter.is_meta}
+    assert bool(absent) == bool(on_disk) and all(any(name.startswith(part) for name in absent) for part in on_disk)
+    ids = random_ids(3, 10)
+    mask = (torch.arange(10) < torch.tensor([[10], [7], [4]])).long()
+    for _ in range(2):
+        torch.testing.assert_close(placed(ids, mask).logits, model(ids, mask).logits, **CLOSE)
+
+
+@pytest.mark.parametrize("where", ["disk_offload", "cpu_offload"])
+@torch.no_grad()
+def test_offloaded(far_model, text_config, random_ids, tmp_path, where):
+    """A causal model, wholly on disk or in main memory: logits, and text that is generated with a cache."""
+    expected, found = (far_model(GMLPForCausalLM, text_config(attention_size=8)) for _ in range(2))
+    if where == "disk_offload":
+        found = accelerate.disk_offload(found, str(tmp_path), execution_device="cpu")
+    else:
+        found = accelerate.cpu_offload(found, execution_device="cpu")
+    assert all(parameter.is_meta for parameter in found.parameters())
+    ids = random_ids(2, 5)
+    torch.testing.assert_close(found(ids).logits, expected(ids).logits, **CLOSE)
+    options = {"max_new_tokens": 6, "do_sample": False, "eos_token_id": None}
+    assert found.generate(ids, **options).equal(expected.generate(ids, **options))
