@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
-ROW = re.compile(r"^\| ([^|]+) \| ([\w/.]+\.py)::(\w+) \| ([^|]+) \|$", re.MULTILINE)
+ROW = re.compile(r"^\| [^|]+ \| [^|]+ \| ([\w/.]+\.py)::(\w+) \|$", re.MULTILINE)
 
 
 def test_every_row_has_a_test():
@@ -13,7 +13,7 @@ def test_every_row_has_a_test():
     assert len(rows) == text.count(".py::") >= 40
     missing = [
         f"{path}::{name}"
-        for _, path, name, _ in rows
+        for path, name in rows
         if not (ROOT / path).is_file() or f"def {name}(" not in (ROOT / path).read_text(encoding="utf-8")
     ]
     assert not missing
