@@ -17,12 +17,12 @@ import torch
 import transformers
 from torch import nn
 from torch.export import Dim
-from transformers import AutoConfig, AutoImageProcessor, AutoModel, GenerationConfig, PreTrainedModel
+from transformers import AutoImageProcessor, AutoModel, GenerationConfig, PreTrainedModel
 from transformers.cache_utils import DynamicCache
 from transformers.exporters.auto import EXPORT_BACKENDS, get_exporter_class, get_runner_class
 
 from .errors import InputError, hub_reason
-from .loading import open_model, open_tokenizer, reason
+from .loading import open_config, open_model, open_tokenizer
 from .models.modeling_gmlp import GMLPForCausalLM, prepare_cache
 
 logger = logging.getLogger(__name__)
@@ -158,12 +158,7 @@ def push(out: Path, folder: str, repository: str) -> str:
 
 def open_for(checkpoint: str, task: str | None) -> tuple[PreTrainedModel, str]:
     """The model of a task, ready to be traced, and the name of the task."""
-    try:
-        config = AutoConfig.from_pretrained(checkpoint)
-    except Exception as error:
-        raise InputError(
-            f"There is no model to open in {checkpoint}: {reason(checkpoint, 'config.json', error)}."
-        ) from error
+    config = open_config(checkpoint)
     if task is None:
         architecture = (config.architectures or [""])[0]
         heads = {auto_class.removeprefix("AutoModel"): name for name, auto_class in TASKS.items()}

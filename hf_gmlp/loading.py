@@ -5,7 +5,7 @@ from pathlib import Path
 from pickle import UnpicklingError
 
 from safetensors import SafetensorError
-from transformers import AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import AutoConfig, AutoTokenizer, PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 from .errors import InputError, causes, hub_reason
 
@@ -60,6 +60,19 @@ def open_model(
             f"{name} has weights that are not finite numbers, such as {bad[0]}: take an earlier checkpoint."
         )
     return model, mismatched
+
+
+def open_config(name: str | Path) -> PreTrainedConfig:
+    """
+    The config of a checkpoint.
+
+    Raises:
+        InputError: If there is none, or it cannot be read.
+    """
+    try:
+        return AutoConfig.from_pretrained(name)
+    except Exception as error:
+        raise InputError(f"There is no model to open in {name}: {reason(name, 'config.json', error)}.") from error
 
 
 def open_tokenizer(name: str | Path, **options) -> PreTrainedTokenizerBase:

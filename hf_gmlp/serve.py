@@ -22,7 +22,6 @@ from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import FileResponse, JSONResponse, Response
 from jinja2 import TemplateError
 from transformers import (
-    AutoConfig,
     AutoImageProcessor,
     AutoModelForCausalLM,
     AutoModelForImageClassification,
@@ -43,7 +42,7 @@ from .analysis.filters import plot_filters
 from .data.images import decode, image_fault
 from .data.tokenizer import open_ended
 from .errors import InputError
-from .loading import open_model, open_tokenizer, reason
+from .loading import open_config, open_model, open_tokenizer, reason
 from .models.modeling_gmlp import GMLPPreTrainedModel
 
 # What may be uploaded: the picture of any camera, or a long book.
@@ -93,11 +92,7 @@ def make_app(checkpoint: str) -> FastAPI:
     Raises:
         InputError: If the model cannot be opened or served.
     """
-    try:
-        config = AutoConfig.from_pretrained(checkpoint)
-    except Exception as error:
-        reads = reason(checkpoint, "config.json", error)
-        raise InputError(f"There is no model to open in {checkpoint}: {reads}.") from error
+    config = open_config(checkpoint)
     name = (config.architectures or ["model without a head"])[0]
     kinds = {"ForMaskedLM": masked, "ForCausalLM": causal, "LMHeadModel": causal, "ForImageClassification": image}
     kind = next((kinds[ending] for ending in kinds if name.endswith(ending)), None)
