@@ -352,7 +352,7 @@ def answer(arguments: argparse.Namespace):
         raise InputError(f"--top_k must be at least 1, got {arguments.top_k}.")
     if not context.strip():
         raise InputError("The text is empty: there is nothing to find an answer in.")
-    from .qa import QuestionAnswerer
+    from .answerer import QuestionAnswerer
 
     answers = QuestionAnswerer(arguments.checkpoint)(
         arguments.question,

@@ -169,7 +169,7 @@ def question_yardstick(validation_file: str | Path) -> dict[str, float]:
     """
     from sklearn.feature_extraction.text import TfidfVectorizer
 
-    from hf_gmlp.data.qa import load_questions
+    from hf_gmlp.data.questions import load_questions
     from hf_gmlp.metrics.squad.squad import squad_v2_scores
 
     rows = load_questions(

@@ -13,9 +13,12 @@ if not torch.cuda.is_available():
     # Before the first import of triton: its kernels then run on the CPU, slowly.
     os.environ.setdefault("TRITON_INTERPRET", "1")
 
-from transformers import PreTrainedConfig, PreTrainedModel
+from tokenizers import Tokenizer, models, pre_tokenizers, processors
+from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerFast
 
 from hf_gmlp import GMLPConfig, GMLPVisionConfig
+
+from .samples import SPECIAL, WORDS, flat, squad
 
 TEXT_SIZES = {
     "vocab_size": 40,
@@ -69,6 +72,26 @@ def far_model():
 def random_ids():
     """random_ids(*shape) draws token ids of the tiny vocabulary, without the special ones."""
     return lambda *shape: torch.randint(5, TEXT_SIZES["vocab_size"], shape)
+
+
+@pytest.fixture(scope="session")
+def word_tokenizer():
+    """One token per word."""
+    tokenizer = Tokenizer(models.WordLevel({token: i for i, token in enumerate(SPECIAL + WORDS)}, unk_token="[UNK]"))
+    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="[CLS] $A [SEP]", special_tokens=[("[CLS]", 2), ("[SEP]", 3)]
+    )
+    names = {"pad_token": 0, "unk_token": 1, "cls_token": 2, "sep_token": 3, "mask_token": 4}
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, **{name: SPECIAL[i] for name, i in names.items()})
+
+
+@pytest.fixture(scope="session")
+def squad_tokenizer():
+    """A trained tokenizer; characters that it has not seen become bytes."""
+    from hf_gmlp.data.tokenizer import train_tokenizer
+
+    return train_tokenizer([row["context"] + " " + row["question"] for row in flat(squad(40))], vocab_size=380)
 
 
 @torch.no_grad()

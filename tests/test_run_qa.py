@@ -17,13 +17,13 @@ from transformers import AutoModelForQuestionAnswering, AutoTokenizer, PreTraine
 
 import run_qa
 from hf_gmlp import GMLPConfig, GMLPForMaskedLM
+from hf_gmlp.answerer import QuestionAnswerer
 from hf_gmlp.errors import InputError
 from hf_gmlp.metrics.squad.squad import squad_scores, squad_v2_scores
-from hf_gmlp.qa import QuestionAnswerer
 from hf_gmlp.training.arguments import ModelArguments, QAArguments, RunArguments, parse_arguments
 from hf_gmlp.training.recipes import parse_overrides
 
-from .data.test_qa import flat, squad, write
+from .samples import flat, squad, write
 
 ROOT = Path(__file__).parent.parent
 RECIPES = ROOT / "recipes"

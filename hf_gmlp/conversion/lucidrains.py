@@ -6,7 +6,7 @@ import torch
 
 from ..errors import InputError
 from ..models.modeling_gmlp import GMLPForCausalLM, GMLPForMaskedLM
-from .files import (
+from .checkpoints import (
     TEXT_FIELDS,
     TOKENIZER_NOTE,
     build,

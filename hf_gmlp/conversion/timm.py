@@ -13,7 +13,7 @@ from ..errors import InputError, need, not_installed
 from ..loading import open_model, reason
 from ..models.configuration_gmlp import GMLPVisionConfig, as_pair
 from ..models.modeling_gmlp import GMLPForImageClassification
-from .files import (
+from .checkpoints import (
     build,
     check_new,
     check_tensors,

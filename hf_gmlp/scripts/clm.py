@@ -13,7 +13,6 @@ from ..data.causal import CausalCollator, are_raw_bytes, load_bytes
 from ..data.text import count_bytes, load_texts, tokenize
 from ..data.tokenizer import open_ended
 from ..training.arguments import CLMArguments, ModelArguments, RunArguments, data_access, parse_arguments
-from ..training.metrics import CausalLanguageModelMetrics, next_token_losses
 from ..training.models import (
     check_causal,
     check_packing,
@@ -23,6 +22,7 @@ from ..training.models import (
     load_model,
     load_tokenizer,
 )
+from ..training.perplexity import CausalLanguageModelMetrics, next_token_losses
 from ..training.trainer import GMLPTrainer, start_run
 
 

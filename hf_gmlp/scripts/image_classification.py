@@ -13,7 +13,7 @@ from accelerate.utils import broadcast_object_list
 from .. import errors
 from ..data.images import ImageCollator, find_faults, keep_good, load_images, mixing_transform, training_transform
 from ..data.labels import Labels, set_labels, trained_labels
-from ..training import images
+from ..training import vision
 from ..training.arguments import ImageArguments, ImageModelArguments, RunArguments, data_access, parse_arguments
 from ..training.trainer import GMLPTrainer, start_run
 
@@ -25,8 +25,8 @@ def main():
     dataclasses = (ImageModelArguments, ImageArguments, RunArguments)
     model_args, data_args, training_args = parse_arguments(dataclasses, __doc__)
     checkpoint = start_run(model_args, data_args, training_args)
-    config = images.load_image_config(model_args, data_args.size())
-    processor = images.load_processor(model_args, config, data_args.size(), data_args.crop_pct)
+    config = vision.load_image_config(model_args, data_args.size())
+    processor = vision.load_processor(model_args, config, data_args.size(), data_args.crop_pct)
 
     # Data: images that can be read, and their classes.
     with training_args.main_process_first(desc="reading"):
@@ -56,7 +56,7 @@ def main():
         # One process looks at all images, and tells the others.
         found = [None]
         if training_args.process_index == 0:
-            smallest, workers = images.patch_size(config), data_args.preprocessing_num_workers
+            smallest, workers = vision.patch_size(config), data_args.preprocessing_num_workers
             found[0] = find_faults(dataset, split, smallest, num_proc=workers)
         broadcast_object_list(found)
         data.splits[split] = keep_good(dataset, split, found[0], skip=data_args.skip_bad_images)
@@ -67,7 +67,7 @@ def main():
     collator = ImageCollator(
         processor,
         training_transform(
-            data_args.size() or images.image_size(config, processor),
+            data_args.size() or vision.image_size(config, processor),
             processor.image_mean,
             processor.image_std,
             crop_scale=tuple(data_args.crop_scale),
@@ -82,7 +82,7 @@ def main():
     # The collator needs columns that the model does not take.
     training_args.remove_unused_columns = False
     trainer = GMLPTrainer(
-        model=images.load_image_model(
+        model=vision.load_image_model(
             model_args, config, data_args.size(), train=training_args.do_train, new_classifier=new_classifier
         ),
         args=training_args,
@@ -90,10 +90,10 @@ def main():
         eval_dataset=eval_dataset,
         processing_class=processor,
         data_collator=collator,
-        compute_loss_func=images.classification_loss(training_args.label_smoothing_factor),
-        compute_metrics=images.accuracy_metrics(),
+        compute_loss_func=vision.classification_loss(training_args.label_smoothing_factor),
+        compute_metrics=vision.accuracy_metrics(),
         metric_names=("accuracy", "top5_accuracy") if config.num_labels >= 5 else ("accuracy",),
-        preprocess_logits_for_metrics=images.ranked_classes,
+        preprocess_logits_for_metrics=vision.ranked_classes,
         **data_args.card_facts(model_args, data_args.description(data.splits, config.num_labels)),
         hyperparameters=data_args.augmentation(),
     )

@@ -12,8 +12,8 @@ from .. import errors
 from ..data.masking import MaskedOnce, MaskingCollator
 from ..data.text import load_texts, tokenize
 from ..training.arguments import MLMArguments, ModelArguments, RunArguments, data_access, parse_arguments
-from ..training.metrics import MaskedLanguageModelMetrics, token_losses
 from ..training.models import check_packing, check_vocabulary, load_config, load_model, load_tokenizer
+from ..training.perplexity import MaskedLanguageModelMetrics, token_losses
 from ..training.trainer import GMLPTrainer, start_run
 
 

@@ -15,11 +15,11 @@ from transformers import AutoModelForQuestionAnswering, DataCollatorWithPadding,
 
 from .. import errors
 from ..data.packing import PackingCollator
-from ..data.qa import DECODING_COLUMNS, check_tokenizer, load_questions, window_dataset
+from ..data.questions import DECODING_COLUMNS, check_tokenizer, load_questions, window_dataset
 from ..training import series
+from ..training.answers import AnswerMetrics
 from ..training.arguments import ModelArguments, QAArguments, RunArguments, data_access, parse_arguments
 from ..training.models import check_packing, load_config, load_model, load_tokenizer
-from ..training.qa import AnswerMetrics
 from ..training.trainer import GMLPTrainer, start_run
 
 logger = logging.getLogger(__name__)

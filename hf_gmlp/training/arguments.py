@@ -13,7 +13,7 @@ from typing import ClassVar
 from transformers import HfArgumentParser, PreTrainedConfig, TrainingArguments
 
 from ..data.files import Access
-from ..data.qa import check_lengths
+from ..data.questions import check_lengths
 from ..errors import InputError
 from .recipes import RECIPE_ENDINGS, command_line
 

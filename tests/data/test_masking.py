@@ -8,7 +8,7 @@ from hf_gmlp.data.text import pack
 from hf_gmlp.data.tokenizer import byte_tokenizer
 from hf_gmlp.errors import InputError
 
-from .test_text import documents, tokenizer  # noqa: F401
+from ..samples import documents
 
 
 @pytest.fixture
@@ -18,14 +18,14 @@ def sequences():
     return Dataset.from_dict({"input_ids": rows})
 
 
-def test_masks_of_the_evaluation_are_fixed(sequences, tokenizer):  # noqa: F811
-    first = MaskedOnce(sequences, MaskingCollator(tokenizer, seed=3))
-    collator = MaskingCollator(tokenizer, seed=3)
+def test_masks_of_the_evaluation_are_fixed(sequences, word_tokenizer):
+    first = MaskedOnce(sequences, MaskingCollator(word_tokenizer, seed=3))
+    collator = MaskingCollator(word_tokenizer, seed=3)
     collator.set_epoch(7)
     torch.rand(7), np.random.rand(7)  # nothing else that draws random numbers may matter
     # Nor the order or the company: a sequence has its masks.
     again = MaskedOnce(sequences.select(range(59, -1, -1)), collator)
-    other = MaskedOnce(sequences, MaskingCollator(tokenizer, seed=4))
+    other = MaskedOnce(sequences, MaskingCollator(word_tokenizer, seed=4))
     assert len(first) == len(again) == 60
     for i in range(60):
         for key in ("input_ids", "labels"):
@@ -33,11 +33,11 @@ def test_masks_of_the_evaluation_are_fixed(sequences, tokenizer):  # noqa: F811
     assert any((first[i]["labels"] != other[i]["labels"]).any() for i in range(60))
 
 
-def test_masks_are_those_of_earlier_versions(sequences, tokenizer):  # noqa: F811
-    masked = MaskedOnce(sequences, MaskingCollator(tokenizer, seed=3))[40]
+def test_masks_are_those_of_earlier_versions(sequences, word_tokenizer):
+    masked = MaskedOnce(sequences, MaskingCollator(word_tokenizer, seed=3))[40]
     # Also of tokens in another type.
     row = {"input_ids": np.array(sequences[40]["input_ids"], dtype=np.int32)}
-    assert (MaskedOnce([row], MaskingCollator(tokenizer, seed=3))[0]["labels"] == masked["labels"]).all()
+    assert (MaskedOnce([row], MaskingCollator(word_tokenizer, seed=3))[0]["labels"] == masked["labels"]).all()
     assert np.flatnonzero(masked["labels"] != -100).tolist() == [
         2,
         8,
@@ -59,22 +59,22 @@ def test_masks_are_those_of_earlier_versions(sequences, tokenizer):  # noqa: F81
     ]
 
 
-def test_unknown_words_are_masked_and_special_tokens_are_not(tokenizer):  # noqa: F811
+def test_unknown_words_are_masked_and_special_tokens_are_not(word_tokenizer):
     row = {"input_ids": [2, *[1, 3, 0, 4, 9] * 100, 3]}
-    labels = MaskingCollator(tokenizer).mask(row, None)["labels"]
+    labels = MaskingCollator(word_tokenizer).mask(row, None)["labels"]
     assert set(labels.tolist()) == {-100, 1, 9}
 
 
-def test_what_cannot_be_masked_is_refused(tokenizer):  # noqa: F811
+def test_what_cannot_be_masked_is_refused(word_tokenizer):
     with pytest.raises(InputError, match=r"has no \[CLS\] and no \[SEP\] and no \[MASK\], which masked"):
         MaskingCollator(byte_tokenizer())
     for rows in ([], [{"input_ids": [2, 7, 3]}, {"input_ids": [2, 3]}]):
         with pytest.raises(InputError, match="leave nothing of the validation text to predict"):
-            MaskedOnce(rows, MaskingCollator(tokenizer, mlm_probability=1e-9))
+            MaskedOnce(rows, MaskingCollator(word_tokenizer, mlm_probability=1e-9))
 
 
-def test_shares_are_those_of_bert(sequences, tokenizer):  # noqa: F811
-    collator = MaskingCollator(tokenizer)
+def test_shares_are_those_of_bert(sequences, word_tokenizer):
+    collator = MaskingCollator(word_tokenizer)
     labels, inputs, originals = [], [], []
     for epoch in range(5):
         collator.set_epoch(epoch)
@@ -93,8 +93,8 @@ def test_shares_are_those_of_bert(sequences, tokenizer):  # noqa: F811
     assert (inputs[chosen] == originals[chosen]).mean() == pytest.approx(0.1, abs=0.03)
 
 
-def test_masks_are_fresh_every_epoch_and_the_same_in_any_batch(sequences, tokenizer):  # noqa: F811
-    collator = MaskingCollator(tokenizer)
+def test_masks_are_fresh_every_epoch_and_the_same_in_any_batch(sequences, word_tokenizer):
+    collator = MaskingCollator(word_tokenizer)
     collator.set_epoch(1)
     whole = collator([sequences[i] for i in range(20)])
     one_by_one = [collator([sequences[i]])["labels"][0] for i in range(20)]
@@ -106,8 +106,8 @@ def test_masks_are_fresh_every_epoch_and_the_same_in_any_batch(sequences, tokeni
     assert torch.equal(collator(stream_rows)["labels"], whole["labels"])
 
 
-def test_worker_processes_see_the_epoch(sequences, tokenizer):  # noqa: F811
-    collator = MaskingCollator(tokenizer)
+def test_worker_processes_see_the_epoch(sequences, word_tokenizer):
+    collator = MaskingCollator(word_tokenizer)
     loader = torch.utils.data.DataLoader(
         sequences, batch_size=10, num_workers=1, collate_fn=collator, persistent_workers=True
     )
@@ -120,8 +120,8 @@ def test_worker_processes_see_the_epoch(sequences, tokenizer):  # noqa: F811
     assert not torch.equal(seen[0][0], seen[1][0])
 
 
-def test_padding(sequences, tokenizer):  # noqa: F811
-    collator = MaskingCollator(tokenizer)
+def test_padding(sequences, word_tokenizer):
+    collator = MaskingCollator(word_tokenizer)
     fixed = MaskedOnce(sequences, collator)
     for rows in ([fixed[0], fixed[59]], [sequences[0], sequences[59]]):
         batch = collator(rows)
@@ -131,7 +131,7 @@ def test_padding(sequences, tokenizer):  # noqa: F811
     assert "attention_mask" not in collator([fixed[0], fixed[1]])
 
 
-def test_whole_words_are_masked_whole(tokenizer):  # noqa: F811
+def test_whole_words_are_masked_whole(word_tokenizer):
     # Words of one, two and three tokens, told apart by the gaps between their offsets.
     words, ids, spans, position = [], [], [], 0
     for length in [1, 2, 3] * 30:
@@ -143,7 +143,7 @@ def test_whole_words_are_masked_whole(tokenizer):  # noqa: F811
         position += 1
     starts = [i for i, (start, _) in enumerate(spans) if i == 0 or spans[i - 1][1] != start]
     row = {"input_ids": [2, *ids, 3], "offset_mapping": [(0, 0), *spans, (0, 0)]}
-    collator = MaskingCollator(tokenizer, whole_word_mask=True)
+    collator = MaskingCollator(word_tokenizer, whole_word_mask=True)
     shares = []
     for epoch in range(40):
         masked = collator.mask(row, epoch)
@@ -155,7 +155,7 @@ def test_whole_words_are_masked_whole(tokenizer):  # noqa: F811
     assert np.mean(shares) == pytest.approx(0.15, abs=0.03)
 
 
-def test_pack_gives_the_offsets_that_whole_words_need(tokenizer):  # noqa: F811
-    packed = pack(documents([3, 4]), tokenizer, 6, offsets=True, keep_remainder=True)
+def test_pack_gives_the_offsets_that_whole_words_need(word_tokenizer):
+    packed = pack(documents([3, 4]), word_tokenizer, 6, offsets=True, keep_remainder=True)
     assert [len(row) for row in packed["offset_mapping"]] == [len(row) for row in packed["input_ids"]]
     assert packed["offset_mapping"][0].tolist() == [[0, 0], [0, 2], [3, 5], [6, 8], [0, 0], [0, 0]]

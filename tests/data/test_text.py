@@ -4,7 +4,7 @@ import json
 import numpy as np
 import pytest
 from datasets import Dataset
-from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
+from tokenizers import Tokenizer, models, normalizers
 from transformers import PreTrainedTokenizerFast
 
 from hf_gmlp.data import text as text_module
@@ -13,25 +13,7 @@ from hf_gmlp.data.text import count_bytes, cut, load_texts, pack, pack_causal, t
 from hf_gmlp.data.tokenizer import train_tokenizer
 from hf_gmlp.errors import InputError
 
-SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
-WORDS = [f"w{i}" for i in range(200)]
-
-
-@pytest.fixture(scope="module")
-def tokenizer():
-    """One token per word."""
-    tokenizer = Tokenizer(models.WordLevel({token: i for i, token in enumerate(SPECIAL + WORDS)}, unk_token="[UNK]"))
-    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    tokenizer.post_processor = processors.TemplateProcessing(
-        single="[CLS] $A [SEP]", special_tokens=[("[CLS]", 2), ("[SEP]", 3)]
-    )
-    names = {"pad_token": 0, "unk_token": 1, "cls_token": 2, "sep_token": 3, "mask_token": 4}
-    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, **{name: SPECIAL[i] for name, i in names.items()})
-
-
-def documents(sizes):
-    words = iter(WORDS)
-    return [" ".join(next(words) for _ in range(size)) for size in sizes]
+from ..samples import documents
 
 
 def lists(rows):
@@ -39,81 +21,81 @@ def lists(rows):
     return [row.tolist() for row in rows]
 
 
-def test_pack_lays_documents_end_to_end_and_loses_nothing_but_the_end(tokenizer):
+def test_pack_lays_documents_end_to_end_and_loses_nothing_but_the_end(word_tokenizer):
     texts = documents([3, 1, 9, 4])
-    packed = pack(texts, tokenizer, 7)
+    packed = pack(texts, word_tokenizer, 7)
     expected = []
     for text in texts:
-        expected += [*tokenizer.convert_tokens_to_ids(text.split()), 3]
+        expected += [*word_tokenizer.convert_tokens_to_ids(text.split()), 3]
     expected = expected[:-1]
     assert [len(ids) for ids in packed["input_ids"]] == [7] * 4
     assert all(ids[0] == 2 and ids[-1] == 3 for ids in packed["input_ids"])
     assert [token for ids in lists(packed["input_ids"]) for token in ids[1:-1]] == expected[: 4 * 5]
 
-    kept = pack(texts, tokenizer, 8, keep_remainder=True)
+    kept = pack(texts, word_tokenizer, 8, keep_remainder=True)
     assert [token for ids in kept["input_ids"] for token in ids[1:-1]] == expected
     assert [len(ids) for ids in kept["input_ids"]] == [8, 8, 8, 4]
 
 
-def test_blank_documents_leave_no_trace(tokenizer):
-    assert lists(pack(["", "w1 w2", " \n ", "w3", None], tokenizer, 6)["input_ids"]) == [[2, 6, 7, 3, 8, 3]]
-    assert pack(["", " "], tokenizer, 6, offsets=True) == {"input_ids": [], "offset_mapping": []}
+def test_blank_documents_leave_no_trace(word_tokenizer):
+    assert lists(pack(["", "w1 w2", " \n ", "w3", None], word_tokenizer, 6)["input_ids"]) == [[2, 6, 7, 3, 8, 3]]
+    assert pack(["", " "], word_tokenizer, 6, offsets=True) == {"input_ids": [], "offset_mapping": []}
 
 
-def test_lines_are_truncated_not_joined(tokenizer):
-    lines = tokenize_lines(["w0 w1 w2 w3", "", "w4", None], tokenizer, 5, offsets=True)
+def test_lines_are_truncated_not_joined(word_tokenizer):
+    lines = tokenize_lines(["w0 w1 w2 w3", "", "w4", None], word_tokenizer, 5, offsets=True)
     assert lists(lines["input_ids"]) == [[2, 5, 6, 7, 3], [2, 9, 3]]
     assert lists(lines["offset_mapping"])[1] == [[0, 0], [0, 2], [0, 0]]
 
 
-def test_causal_blocks_predict_every_token_once(tokenizer):
+def test_causal_blocks_predict_every_token_once(word_tokenizer):
     texts = ["", *documents([3, 1, 9, 4]), " \n"]
-    stream = [id_ for text in texts[1:-1] for id_ in (3, *tokenizer.convert_tokens_to_ids(text.split()))]
+    stream = [id_ for text in texts[1:-1] for id_ in (3, *word_tokenizer.convert_tokens_to_ids(text.split()))]
     # 20 predictions: with blocks of 6, four full ones.
     for block_size, kept_lengths in ((6, [6] * 4 + [1]), (7, [7, 7, 7, 3]), (21, [21]), (50, [21])):
-        kept = lists(pack_causal(texts, tokenizer, block_size, keep_remainder=True)["input_ids"])
+        kept = lists(pack_causal(texts, word_tokenizer, block_size, keep_remainder=True)["input_ids"])
         kept_lengths = [length for length in kept_lengths if length > 1]
         assert [len(ids) for ids in kept] == kept_lengths
         assert kept[0][0] == stream[0] and [id_ for ids in kept for id_ in ids[1:]] == stream[1:]
         assert all(before[-1] == after[0] for before, after in itertools.pairwise(kept))
-        full = lists(pack_causal(texts, tokenizer, block_size)["input_ids"])
+        full = lists(pack_causal(texts, word_tokenizer, block_size)["input_ids"])
         assert full == [ids for ids in kept if len(ids) == block_size]
-    assert pack_causal(["", None], tokenizer, 6) == {"input_ids": []}
+    assert pack_causal(["", None], word_tokenizer, 6) == {"input_ids": []}
     assert count_bytes(["", None, " \n", "Ä b", "c"]) == 5
 
 
-def test_causal_stream_gives_the_same_blocks(tokenizer):
+def test_causal_stream_gives_the_same_blocks(word_tokenizer):
     data = {split: Dataset.from_dict({"text": documents([3, 1, 9, 4, 20])}) for split in ("train", "validation")}
-    train, validation = tokenize(data, tokenizer, 7, causal=True)
+    train, validation = tokenize(data, word_tokenizer, 7, causal=True)
     assert train.column_names == validation.column_names == ["input_ids"]
-    stream, _ = tokenize(data | {"train": data["train"].to_iterable_dataset()}, tokenizer, 7, causal=True)
+    stream, _ = tokenize(data | {"train": data["train"].to_iterable_dataset()}, word_tokenizer, 7, causal=True)
     rows = sorted(row["input_ids"].tolist() for row in itertools.islice(stream, len(train)))
     assert rows == sorted(row["input_ids"].tolist() for row in train)
     with pytest.raises(InputError, match="one sequence of 90 tokens: give more text, or lower --block_size"):
-        tokenize(data, tokenizer, 90, causal=True)
+        tokenize(data, word_tokenizer, 90, causal=True)
 
 
 @pytest.mark.parametrize("line_by_line", [False, True])
-def test_a_stream_gives_the_same_sequences(tokenizer, line_by_line):
+def test_a_stream_gives_the_same_sequences(word_tokenizer, line_by_line):
     data = {split: Dataset.from_dict({"text": documents([3, 1, 9, 4, 20])}) for split in ("train", "validation")}
-    train, validation = tokenize(data, tokenizer, 7, line_by_line=line_by_line, max_train_samples=4)
+    train, validation = tokenize(data, word_tokenizer, 7, line_by_line=line_by_line, max_train_samples=4)
     assert len(train) == 4 and sum(map(len, validation["input_ids"])) >= sum(map(len, train["input_ids"]))
     streamed = {"train": data["train"].to_iterable_dataset(), "validation": data["validation"]}
-    stream, validation_again = tokenize(streamed, tokenizer, 7, line_by_line=line_by_line, max_train_samples=4)
+    stream, validation_again = tokenize(streamed, word_tokenizer, 7, line_by_line=line_by_line, max_train_samples=4)
     rows = sorted(row["input_ids"].tolist() for row in itertools.islice(stream, 4))
     assert rows == sorted(row["input_ids"].tolist() for row in train)
     assert [row["input_ids"].tolist() for row in validation_again] == [row["input_ids"].tolist() for row in validation]
 
 
-def test_a_part_that_is_not_asked_for_is_none(tokenizer):
+def test_a_part_that_is_not_asked_for_is_none(word_tokenizer):
     data = Dataset.from_dict({"text": documents([3, 9])})
-    train, validation = tokenize({"train": data}, tokenizer, 7)
+    train, validation = tokenize({"train": data}, word_tokenizer, 7)
     assert (len(train), validation) == (2, None)
-    train, validation = tokenize({"validation": data}, tokenizer, 7, offsets=True)
+    train, validation = tokenize({"validation": data}, word_tokenizer, 7, offsets=True)
     assert train is None and validation[2]["offset_mapping"].shape == (5, 2)
 
 
-def test_batches_are_a_thousand_texts_or_fewer_long_ones(tokenizer, monkeypatch):
+def test_batches_are_a_thousand_texts_or_fewer_long_ones(word_tokenizer, monkeypatch):
     sizes = []
 
     def packed(documents, *args, **options):
@@ -123,22 +105,22 @@ def test_batches_are_a_thousand_texts_or_fewer_long_ones(tokenizer, monkeypatch)
 
     monkeypatch.setattr(text_module, "pack", packed)
     for text, number in (("w1 w2 w3", 2500), ("w1 w2 " * (BATCH_BYTES // 20), 7)):
-        tokenize({"validation": Dataset.from_dict({"text": [text] * number})}, tokenizer, 500)
+        tokenize({"validation": Dataset.from_dict({"text": [text] * number})}, word_tokenizer, 500)
     assert sizes == [1000, 1000, 500, 3, 3, 1]
 
 
 @pytest.mark.parametrize("trained", [False, True])
-def test_long_texts_are_cut_where_the_tokens_are_those_of_the_whole(monkeypatch, tokenizer, trained):
+def test_long_texts_are_cut_where_the_tokens_are_those_of_the_whole(monkeypatch, word_tokenizer, trained):
     text = "\n".join("word by word,  line\t by\n\n  line  " * 3 + str(i) for i in range(150))
-    tokenizer = train_tokenizer([text], vocab_size=370) if trained else tokenizer
+    word_tokenizer = train_tokenizer([text], vocab_size=370) if trained else word_tokenizer
     monkeypatch.setattr(text_module, "GROUP_SIZE", 2000)
-    pieces = list(cut(text, tokenizer))
+    pieces = list(cut(text, word_tokenizer))
     assert len(pieces) > 15 and all(text[place : place + len(piece)] == piece for place, piece in pieces)
-    whole = tokenizer(text, add_special_tokens=False, return_offsets_mapping=True, verbose=False)
-    packed = pack([text], tokenizer, len(whole["input_ids"]) + 2, offsets=True)
+    whole = word_tokenizer(text, add_special_tokens=False, return_offsets_mapping=True, verbose=False)
+    packed = pack([text], word_tokenizer, len(whole["input_ids"]) + 2, offsets=True)
     assert packed["input_ids"][0][1:-1].tolist() == whole["input_ids"]
     assert list(map(tuple, packed["offset_mapping"][0][1:-1].tolist())) == whole["offset_mapping"]
-    assert list(cut("x" * 5000, tokenizer)) == [(0, "x" * 5000)]
+    assert list(cut("x" * 5000, word_tokenizer)) == [(0, "x" * 5000)]
 
 
 def test_a_tokenizer_that_begins_texts_otherwise_gets_them_whole(monkeypatch):
@@ -224,7 +206,7 @@ def test_numbers_are_text_and_nulls_are_none(tmp_path, streaming):
 
 
 @pytest.mark.parametrize("streaming", [False, True])
-def test_what_is_no_text_is_refused(tmp_path, tokenizer, streaming):
+def test_what_is_no_text_is_refused(tmp_path, word_tokenizer, streaming):
     for content, message in (
         ('{"text": ["a"]}\n', "The column 'text' of the .* data has a list in it and must be text"),
         ('{"text": "a"}\n{"text": {"b": 1}}\n', "data has a dict in it"),
@@ -236,17 +218,17 @@ def test_what_is_no_text_is_refused(tmp_path, tokenizer, streaming):
         with pytest.raises(InputError, match=message):
             texts = load_texts(train_files=[str(path)], validation_files=[str(path)], streaming=streaming,
                                access=cache(tmp_path), validate=not streaming)  # fmt: skip
-            train, _ = tokenize(texts, tokenizer, 8)
+            train, _ = tokenize(texts, word_tokenizer, 8)
             next(iter(train))
     if streaming:
         with pytest.raises(InputError, match="no text behind the first 1000, .* lower --max_eval_samples"):
             load_texts(train_files=[str(path)], streaming=True, access=cache(tmp_path))
 
 
-def test_whole_words_need_a_tokenizer_that_knows_where_they_are(tokenizer, monkeypatch):
-    monkeypatch.setattr(type(tokenizer), "is_fast", False)
+def test_whole_words_need_a_tokenizer_that_knows_where_they_are(word_tokenizer, monkeypatch):
+    monkeypatch.setattr(type(word_tokenizer), "is_fast", False)
     with pytest.raises(InputError, match="leave out --whole_word_mask"):
-        tokenize({}, tokenizer, 8, offsets=True)
+        tokenize({}, word_tokenizer, 8, offsets=True)
 
 
 def test_line_by_line_reads_lines(tmp_path):
@@ -255,7 +237,7 @@ def test_line_by_line_reads_lines(tmp_path):
     assert [row["text"] for row in loaded["train"]] == ["one", "two", "three"]
 
 
-def test_bad_data_is_named(tmp_path, tokenizer):
+def test_bad_data_is_named(tmp_path, word_tokenizer):
     good = write(tmp_path / "good.jsonl", ["a", "b"])
     (tmp_path / "empty.txt").touch()
     (tmp_path / "data.xyz").write_text("x")
@@ -277,4 +259,4 @@ def test_bad_data_is_named(tmp_path, tokenizer):
             load_texts(**options, access=cache(tmp_path))
     texts = {"train": Dataset.from_dict({"text": ["w1"]}), "validation": Dataset.from_dict({"text": ["w1"]})}
     with pytest.raises(InputError, match="does not fill one sequence of 8"):
-        tokenize(texts, tokenizer, 8)
+        tokenize(texts, word_tokenizer, 8)

@@ -19,7 +19,7 @@ from transformers import BertConfig, pipeline
 
 from hf_gmlp.training.folder import checkpoint_fault
 
-from ..data.test_qa import squad
+from ..samples import squad
 from ..test_run_glue import opinions, write
 from ..test_run_image_classification import write_photos
 from .server import File, Hub, Repository

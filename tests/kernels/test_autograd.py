@@ -12,7 +12,8 @@ from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selectiv
 
 from hf_gmlp.kernels import lean as lean_module
 
-GATINGS = ["split", "multiplicative", "additive", "linear"]
+from ..samples import GATINGS
+
 SMALL = {"hidden_size": 4, "intermediate_size": 6, "max_position_embeddings": 5}
 
 

@@ -12,8 +12,7 @@ from hf_gmlp.kernels.fft import toeplitz_offsets, toeplitz_product_fft
 from hf_gmlp.models.spatial_gating import spatial_matrix
 
 from ..peers.appendix_c import create_toeplitz_matrix
-
-GATINGS = ["split", "multiplicative", "additive", "linear"]
+from ..samples import GATINGS
 
 
 @pytest.fixture

@@ -15,7 +15,8 @@ from hf_gmlp.kernels.lean import lean_branch
 from hf_gmlp.kernels.triton import can_use_triton
 from hf_gmlp.models.modeling_gmlp import GMLPBlock, naive_gating
 
-GATINGS = ["split", "multiplicative", "additive", "linear"]
+from ..samples import GATINGS
+
 needs_triton = pytest.mark.skipif(
     not can_use_triton(torch.device("cpu")), reason="triton is not installed, or not interpreted"
 )

@@ -41,8 +41,8 @@ from hf_gmlp.models.modeling_gmlp import GMLPBlock, GMLPCacheLayer
 from hf_gmlp.models.spatial_gating import SpatialProjection
 
 from ..peers.annotated import AnnotatedGMLPBlock
+from ..samples import GATINGS
 
-GATINGS = ["split", "multiplicative", "additive", "linear"]
 ATTENTIONS = [None, "eager", "sdpa"]
 # No token ends a text, so that all texts have the same length.
 ENDLESS = {"eos_token_id": None, "type_vocab_size": 0}

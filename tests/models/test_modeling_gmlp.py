@@ -30,8 +30,8 @@ from hf_gmlp.models import modeling_gmlp, spatial_gating
 from hf_gmlp.models.modeling_gmlp import GMLPBlock, drop_path
 
 from ..peers.annotated import AnnotatedGMLPBlock
+from ..samples import GATINGS
 
-GATINGS = ["split", "multiplicative", "additive", "linear"]
 TEXT_HEADS = [
     GMLPModel,
     GMLPForMaskedLM,

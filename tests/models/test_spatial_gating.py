@@ -11,8 +11,7 @@ from hf_gmlp.models.heads import shift
 from hf_gmlp.models.spatial_gating import SpatialGatingUnit, SpatialProjection, spatial_matrix
 
 from ..peers.appendix_c import create_toeplitz_matrix
-
-GATINGS = ["split", "multiplicative", "additive", "linear"]
+from ..samples import GATINGS
 
 
 def make_projection(length, toeplitz=False, dtype=torch.float32):

@@ -26,8 +26,6 @@ from hf_gmlp.training.models import (
     parse_overrides,
 )
 
-from ..data.test_text import tokenizer  # noqa: F401
-
 
 def test_presets_folders_and_overrides(tmp_path):
     config = load_config(ModelArguments(config_name="amlp-base"), num_labels=5)
@@ -70,21 +68,21 @@ def test_unknown_config(tmp_path):
         assert "\n" not in str(caught.value)
 
 
-def test_new_model_takes_the_tokenizer_s_vocabulary(tokenizer):  # noqa: F811
+def test_new_model_takes_the_tokenizer_s_vocabulary(word_tokenizer):
     arguments = ModelArguments(
         config_name="gmlp-base", config_overrides="num_hidden_layers=1,hidden_size=8,intermediate_size=16"
     )
-    model = load_model(AutoModelForMaskedLM, arguments, load_config(arguments), tokenizer, train=True)
-    assert isinstance(model, GMLPForMaskedLM) and model.config.vocab_size == len(tokenizer) == 205
+    model = load_model(AutoModelForMaskedLM, arguments, load_config(arguments), word_tokenizer, train=True)
+    assert isinstance(model, GMLPForMaskedLM) and model.config.vocab_size == len(word_tokenizer) == 205
     assert (model.config.pad_token_id, model.config.bos_token_id, model.config.eos_token_id) == (0, 2, 3)
 
 
-def test_vocabulary_that_does_not_fit(tokenizer):  # noqa: F811
-    check_vocabulary(GMLPConfig(vocab_size=300), tokenizer, "m")
+def test_vocabulary_that_does_not_fit(word_tokenizer):
+    check_vocabulary(GMLPConfig(vocab_size=300), word_tokenizer, "m")
     with pytest.raises(InputError, match="tokenizer has 205 tokens and the model m has embeddings for 100"):
-        check_vocabulary(GMLPConfig(vocab_size=100), tokenizer, "m")
+        check_vocabulary(GMLPConfig(vocab_size=100), word_tokenizer, "m")
     with pytest.raises(InputError, match="pads with token 0 and the model m with 7"):
-        check_vocabulary(BertConfig(vocab_size=300, pad_token_id=7), tokenizer, "m")
+        check_vocabulary(BertConfig(vocab_size=300, pad_token_id=7), word_tokenizer, "m")
 
 
 @pytest.mark.parametrize("make", [GMLPConfig, BertConfig])
@@ -140,12 +138,12 @@ def test_what_a_checkpoint_was_trained_for(caplog):
     assert len(caplog.records) == 2
 
 
-def test_byte_level_wants_the_byte_tokenizer(tmp_path, tokenizer):  # noqa: F811
+def test_byte_level_wants_the_byte_tokenizer(tmp_path, word_tokenizer):
     options = {"max_length": 9, "byte_level": True}
     arguments = ModelArguments(config_name="gmlp-base")
     made = load_tokenizer(arguments, None, [], **options)
     assert made.get_vocab() == byte_tokenizer().get_vocab() and made.model_max_length == 9
-    for name, saved in (("bytes", made), ("words", tokenizer)):
+    for name, saved in (("bytes", made), ("words", word_tokenizer)):
         saved.save_pretrained(tmp_path / name)
     arguments.tokenizer_name = str(tmp_path / "bytes")
     assert (
@@ -238,8 +236,8 @@ def test_damaged_checkpoints_are_refused(checkpoint, tmp_path, damage, message, 
     assert "\n" not in str(caught.value)
 
 
-def test_damaged_tokenizers_are_refused(tmp_path, tokenizer):  # noqa: F811
-    tokenizer.save_pretrained(tmp_path)
+def test_damaged_tokenizers_are_refused(tmp_path, word_tokenizer):
+    word_tokenizer.save_pretrained(tmp_path)
     arguments = ModelArguments(config_name="gmlp-base", tokenizer_name=str(tmp_path))
     load_tokenizer(arguments, None, [], max_length=9)
     for text in ("", "{", '{"version": "1.0"}'):
@@ -249,10 +247,10 @@ def test_damaged_tokenizers_are_refused(tmp_path, tokenizer):  # noqa: F811
         assert "\n" not in str(caught.value)
 
 
-def test_no_model_can_be_made(tokenizer):  # noqa: F811
+def test_no_model_can_be_made(word_tokenizer):
     arguments = ModelArguments(config_name="amlp-base", attn_implementation="flash_attention_9")
     with pytest.raises(InputError, match="flash_attention_9"):
-        load_model(AutoModelForMaskedLM, arguments, load_config(arguments), tokenizer, train=True)
+        load_model(AutoModelForMaskedLM, arguments, load_config(arguments), word_tokenizer, train=True)
 
 
 def test_trained_tokenizer_is_taken_from_the_folder_if_it_is_whole(tmp_path, caplog):

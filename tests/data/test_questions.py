@@ -1,7 +1,6 @@
 import bz2
 import gzip
 import json
-import random
 
 import pytest
 from datasets import Dataset
@@ -9,7 +8,7 @@ from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processor
 from transformers import CanineTokenizer, PreTrainedTokenizerFast
 
 from hf_gmlp.data.files import Access
-from hf_gmlp.data.qa import (
+from hf_gmlp.data.questions import (
     DECODING_COLUMNS,
     check_tokenizer,
     load_questions,
@@ -17,76 +16,13 @@ from hf_gmlp.data.qa import (
     shorten_questions,
     window_dataset,
 )
-from hf_gmlp.data.tokenizer import train_tokenizer
 from hf_gmlp.errors import InputError
 
-NAMES = "Anna Boris Clara David Emma Felix Greta Henry Irene Jakob Karla Louis Marta Nils Olga Peter".split()
-CITIES = "Rome Oslo Paris Cairo Lima Delhi Quito Vienna Tokyo Berlin Dakar Accra Sofia Minsk Riga Kyoto".split()
-MONTHS = "January March April June July October".split()
-QUESTIONS = {"name": "Who traveled?", "city": "Where did the train go?", "month": "In which month was it?"}
-
-
-def squad(count, *, seed=0, unanswerable=False):
-    """
-    A data set in SQuAD's published form that a tiny model learns in seconds: the kind of question tells the kind of
-    word, wherever it stands. With `unanswerable`, one of the three questions of each paragraph has no answer.
-    """
-    draw = random.Random(seed)
-    paragraphs = []
-    for number in range(count):
-        words = {"name": draw.choice(NAMES), "city": draw.choice(CITIES), "month": draw.choice(MONTHS)}
-        clauses = {
-            "name": f"The traveler was {words['name']}.",
-            "city": f"The train went to {words['city']}.",
-            "month": f"It was a fine day in {words['month']}.",
-        }
-        missing = draw.choice(list(clauses)) if unanswerable else None
-        context = " ".join(clauses[kind] for kind in draw.sample(list(clauses), 3) if kind != missing)
-        questions = []
-        for kind, question in QUESTIONS.items():
-            answer = {"text": words[kind], "answer_start": context.find(words[kind])}
-            questions.append(
-                {
-                    "id": f"{seed}-{number}-{kind}",
-                    "question": question,
-                    "answers": [] if kind == missing else [answer],
-                    **({"is_impossible": kind == missing} if unanswerable else {}),
-                }
-            )
-        paragraphs.append({"context": context, "qas": questions})
-    data = [{"title": "Journeys", "paragraphs": paragraphs[:2]}, {"title": "More", "paragraphs": paragraphs[2:]}]
-    return {"version": "v2.0" if unanswerable else "1.1", "data": data}
-
-
-def flat(content):
-    """The rows of a nested file."""
-    return [
-        {
-            "id": question["id"],
-            "title": article["title"],
-            "context": paragraph["context"],
-            "question": question["question"],
-            "answers": {key: [answer[key] for answer in question["answers"]] for key in ("text", "answer_start")},
-        }
-        for article in content["data"]
-        for paragraph in article["paragraphs"]
-        for question in paragraph["qas"]
-    ]
-
-
-def write(path, content):
-    path.write_text(content if isinstance(content, str) else json.dumps(content), encoding="utf-8")
-    return str(path)
+from ..samples import CITIES, flat, squad, write
 
 
 def load(path, split="validation", **options):
     return load_questions(files={split: [str(path)]}, splits=[split], **options)[split]
-
-
-@pytest.fixture(scope="module")
-def tokenizer():
-    """Ours, with odd characters that become bytes."""
-    return train_tokenizer([row["context"] + " " + row["question"] for row in flat(squad(40))], vocab_size=380)
 
 
 @pytest.fixture(scope="module")
@@ -109,8 +45,8 @@ def bert_tokenizer():
 
 
 @pytest.fixture(params=["ours", "bert"])
-def any_tokenizer(request, tokenizer, bert_tokenizer):
-    return {"ours": tokenizer, "bert": bert_tokenizer}[request.param]
+def any_tokenizer(request, squad_tokenizer, bert_tokenizer):
+    return {"ours": squad_tokenizer, "bert": bert_tokenizer}[request.param]
 
 
 def test_every_form_of_a_file_gives_the_same_questions(tmp_path):
@@ -335,54 +271,54 @@ def test_names_of_special_tokens_are_text(any_tokenizer):
     assert sum(windows["token_type_ids"][0]) == len(windows["offsets"][0]) + 1
 
 
-def test_labels_of_questions_without_answer(tokenizer):
-    windows = make_windows(["Q?"], ["a b c"], tokenizer, max_seq_length=16, doc_stride=4, answers=[None])
+def test_labels_of_questions_without_answer(squad_tokenizer):
+    windows = make_windows(["Q?"], ["a b c"], squad_tokenizer, max_seq_length=16, doc_stride=4, answers=[None])
     assert windows["start_positions"] == windows["end_positions"] == [0]
-    windows = make_windows(["Q?"], ["a b c"], tokenizer, max_seq_length=16, doc_stride=4)
+    windows = make_windows(["Q?"], ["a b c"], squad_tokenizer, max_seq_length=16, doc_stride=4)
     assert "start_positions" not in windows
 
 
-def test_long_questions_are_cut_and_said(tokenizer, caplog):
+def test_long_questions_are_cut_and_said(squad_tokenizer, caplog):
     questions = ["word " * 100, "日本語の質問" * 20, "Who?", " " * 200 + "Who?"]
-    short = shorten_questions(questions, tokenizer, 10)
+    short = shorten_questions(questions, squad_tokenizer, 10)
     for before, after in zip(questions, short):
         assert before.strip().startswith(after) and len(after) > 0
-        assert len(tokenizer(after, add_special_tokens=False)["input_ids"]) <= 10
+        assert len(squad_tokenizer(after, add_special_tokens=False)["input_ids"]) <= 10
     assert short[2:] == ["Who?", "Who?"] and short[0].startswith("word word")
     assert "2 question(s) were cut to 10 tokens" in caplog.text
-    windows = make_windows(questions, ["The train."] * 4, tokenizer, max_seq_length=24, doc_stride=4)
+    windows = make_windows(questions, ["The train."] * 4, squad_tokenizer, max_seq_length=24, doc_stride=4)
     assert set(windows["question_index"]) == {0, 1, 2, 3} and max(map(len, windows["input_ids"])) <= 24
 
 
-def test_window_dataset_keeps_what_decoding_needs(tmp_path, tokenizer):
+def test_window_dataset_keeps_what_decoding_needs(tmp_path, squad_tokenizer):
     questions = load(write(tmp_path / "x.json", squad(4)))
     lengths = {"max_seq_length": 32, "doc_stride": 8}
-    windows = window_dataset(questions, tokenizer, **lengths)
+    windows = window_dataset(questions, squad_tokenizer, **lengths)
     assert set(DECODING_COLUMNS) < set(windows.column_names)
     assert sorted(set(windows["question_index"])) == list(range(len(questions)))
-    direct = make_windows(questions["question"], questions["context"], tokenizer, **lengths)
+    direct = make_windows(questions["question"], questions["context"], squad_tokenizer, **lengths)
     assert windows["input_ids"][:] == direct["input_ids"] and windows["offsets"][:] == direct["offsets"]
-    training = window_dataset(questions, tokenizer, **lengths, training=True)
+    training = window_dataset(questions, squad_tokenizer, **lengths, training=True)
     assert not set(DECODING_COLUMNS) & set(training.column_names)
     assert training["start_positions"][:] == windows["start_positions"][:] and max(training["start_positions"]) > 0
 
 
-def test_window_dataset_of_several_batches(tokenizer):
+def test_window_dataset_of_several_batches(squad_tokenizer):
     count = 1003
     rows = {"question": ["Q?"] * count, "context": ["It is  here."] * count}
     rows["answers"] = [{"text": [" here"], "answer_start": [6]}] * count
-    windows = window_dataset(Dataset.from_dict(rows), tokenizer, max_seq_length=32, doc_stride=8)
+    windows = window_dataset(Dataset.from_dict(rows), squad_tokenizer, max_seq_length=32, doc_stride=8)
     assert windows["question_index"][:] == list(range(count))
     last = windows[count - 1]
     span = [last["offsets"][last[name] - last["context_start"]] for name in ("start_positions", "end_positions")]
     assert (span[0][0], span[1][1]) == (7, 11)
 
 
-def test_bad_lengths_and_tokenizers(tokenizer):
+def test_bad_lengths_and_tokenizers(squad_tokenizer):
     for length, stride, message in ((32, 17, "doc_stride 17, .* at most half of --max_seq_length, 16"),
                                     (32, -1, "doc_stride -1"), (15, 4, "at least 16, got 15")):  # fmt: skip
         with pytest.raises(InputError, match=message):
-            make_windows(["Q?"], ["a"], tokenizer, max_seq_length=length, doc_stride=stride)
+            make_windows(["Q?"], ["a"], squad_tokenizer, max_seq_length=length, doc_stride=stride)
     with pytest.raises(InputError, match="CanineTokenizer is a slow one"):
         check_tokenizer(CanineTokenizer())
     backend = Tokenizer(models.WordLevel({"[UNK]": 0, "[CLS]": 1, "[SEP]": 2}, unk_token="[UNK]"))

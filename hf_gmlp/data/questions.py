@@ -1,6 +1,6 @@
 """Questions with their answers in a context: SQuAD by name or from files, and the windows of tokens that a model reads.
 
-`datasets` is imported where data are loaded: `hf_gmlp.qa` needs the windows without it.
+`datasets` is imported where data are loaded: `hf_gmlp.answerer` needs the windows without it.
 """
 
 import itertools

@@ -5,12 +5,13 @@ import numpy as np
 import pytest
 from transformers import EvalPrediction, TrainingArguments
 
-from hf_gmlp.data.qa import make_windows, window_dataset
+from hf_gmlp.data.questions import make_windows, window_dataset
 from hf_gmlp.errors import InputError
 from hf_gmlp.metrics.squad.squad import squad_scores, squad_v2_scores
-from hf_gmlp.training.qa import AnswerMetrics, Decoded, best_spans, decode
+from hf_gmlp.training.answers import AnswerMetrics, Decoded, best_spans, decode
 
-from ..data.test_qa import flat, load, squad, tokenizer, write  # noqa: F401
+from ..data.test_questions import load
+from ..samples import flat, squad, write
 
 
 @pytest.fixture(scope="module")
@@ -20,8 +21,8 @@ def questions(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def windows(questions, tokenizer):  # noqa: F811
-    return window_dataset(questions, tokenizer, max_seq_length=32, doc_stride=8)
+def windows(questions, squad_tokenizer):
+    return window_dataset(questions, squad_tokenizer, max_seq_length=32, doc_stride=8)
 
 
 def random_logits(windows, width=40, seed=0):
@@ -116,8 +117,8 @@ def test_threshold_takes_answers_away():
     assert Decoded("Rome", [], null_odds=None).answer(-100) == "Rome"
 
 
-def test_context_without_a_word_has_no_answer(tokenizer):  # noqa: F811
-    windows = make_windows(["Q?"], ["\n\n"], tokenizer, max_seq_length=16, doc_stride=4)
+def test_context_without_a_word_has_no_answer(squad_tokenizer):
+    windows = make_windows(["Q?"], ["\n\n"], squad_tokenizer, max_seq_length=16, doc_stride=4)
     rows = [{name: column[0] for name, column in windows.items()}]
     (one,) = decode(["\n\n"], rows, np.ones((1, 9)), np.ones((1, 9)), version_2_with_negative=True)
     assert one.text == "" and math.isfinite(one.null_odds)
@@ -151,10 +152,10 @@ def test_scores_are_those_of_the_written_predictions(questions, windows, tmp_pat
     assert set(entry) == {"text", "start", "end", "probability", "start_logit", "end_logit"}
 
 
-def test_scores_of_version_1(tmp_path, tokenizer):  # noqa: F811
+def test_scores_of_version_1(tmp_path, squad_tokenizer):
     content = squad(4)
     questions = load(write(tmp_path / "x.json", content))
-    windows = window_dataset(questions, tokenizer, max_seq_length=64, doc_stride=8)
+    windows = window_dataset(questions, squad_tokenizer, max_seq_length=64, doc_stride=8)
     start, end = random_logits(windows, width=64)
     metrics = AnswerMetrics(questions, windows)
     labels = np.array(windows["start_positions"]), np.array(windows["end_positions"])

@@ -5,7 +5,7 @@ import torch
 from transformers import EvalPrediction, GPT2Config, GPT2LMHeadModel
 
 from hf_gmlp.errors import InputError
-from hf_gmlp.training.metrics import (
+from hf_gmlp.training.perplexity import (
     CausalLanguageModelMetrics,
     MaskedLanguageModelMetrics,
     next_token_losses,

@@ -7,7 +7,7 @@ import safetensors.torch
 import torch
 from torch import nn
 
-from hf_gmlp.conversion.files import names_in, read_tensors
+from hf_gmlp.conversion.checkpoints import names_in, read_tensors
 from hf_gmlp.errors import InputError
 
 TENSORS = {"a.weight": torch.arange(6.0).view(2, 3), "blocks.10.b.bias": torch.ones(2)}

@@ -1,6 +1,6 @@
 """From the logits of windows to answers, and their scores.
 
-What only training needs is imported where it is used: `hf_gmlp.qa` decodes without it.
+What only training needs is imported where it is used: `hf_gmlp.answerer` decodes without it.
 """
 
 import json
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from ..data.qa import DECODING_COLUMNS
+from ..data.questions import DECODING_COLUMNS
 from ..errors import InputError
 
 if TYPE_CHECKING:

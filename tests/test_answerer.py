@@ -10,13 +10,13 @@ import torch
 from transformers import BertConfig, BertForQuestionAnswering
 
 from hf_gmlp import GMLPConfig, GMLPForMaskedLM, GMLPForQuestionAnswering
+from hf_gmlp.answerer import QuestionAnswerer, _ranked
 from hf_gmlp.cli import main
-from hf_gmlp.data.qa import make_windows
+from hf_gmlp.data.questions import make_windows
 from hf_gmlp.errors import InputError
-from hf_gmlp.qa import QuestionAnswerer, _ranked
-from hf_gmlp.training.qa import Decoded
+from hf_gmlp.training.answers import Decoded
 
-from .data.test_qa import CITIES, tokenizer  # noqa: F401
+from .samples import CITIES
 
 CONTEXT = " ".join(f"The train  went to {city}." for city in CITIES)
 ROOT = Path(__file__).parent.parent
@@ -27,22 +27,22 @@ def same(answer, other):
 
 
 @pytest.fixture(scope="module")
-def model(tokenizer, far_model):  # noqa: F811
+def model(squad_tokenizer, far_model):
     sizes = {"hidden_size": 16, "num_hidden_layers": 2, "intermediate_size": 32, "attention_size": 8}
-    config = GMLPConfig(vocab_size=len(tokenizer), max_position_embeddings=48, **sizes)
+    config = GMLPConfig(vocab_size=len(squad_tokenizer), max_position_embeddings=48, **sizes)
     return far_model(GMLPForQuestionAnswering, config)
 
 
 @pytest.fixture(scope="module")
-def answerer(model, tokenizer):  # noqa: F811
-    return QuestionAnswerer(model, tokenizer)
+def answerer(model, squad_tokenizer):
+    return QuestionAnswerer(model, squad_tokenizer)
 
 
 @pytest.fixture(scope="module")
-def checkpoint(tmp_path_factory, model, tokenizer):  # noqa: F811
+def checkpoint(tmp_path_factory, model, squad_tokenizer):
     folder = tmp_path_factory.mktemp("model")
     model.save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
+    squad_tokenizer.save_pretrained(folder)
     return str(folder)
 
 
@@ -58,9 +58,9 @@ def test_answers_are_words_of_the_context(answerer):
     assert len({(one["start"], one["end"]) for one in ranked}) == 30
 
 
-def test_best_answer_is_that_of_the_model_alone(answerer, model, tokenizer):  # noqa: F811
+def test_best_answer_is_that_of_the_model_alone(answerer, model, squad_tokenizer):
     context = "The train went to Oslo."
-    inputs = tokenizer("Where?", context, return_tensors="pt", return_offsets_mapping=True)
+    inputs = squad_tokenizer("Where?", context, return_tensors="pt", return_offsets_mapping=True)
     offsets, context_tokens = inputs.pop("offset_mapping")[0].tolist(), inputs.pop("token_type_ids")[0].tolist()
     with torch.no_grad():
         output = model(**inputs, token_type_ids=torch.tensor([context_tokens]))
@@ -90,10 +90,10 @@ def test_one_or_many_in_any_batches(answerer):
     assert [len(ranked) for ranked in answerer(questions, CONTEXT, top_k=3)] == [3, 3, 3]
 
 
-def test_whole_of_a_long_context_is_read(answerer, tokenizer):  # noqa: F811
+def test_whole_of_a_long_context_is_read(answerer, squad_tokenizer):
     lengths = {"max_seq_length": answerer.max_seq_length, "doc_stride": answerer.doc_stride}
     assert lengths == {"max_seq_length": 48, "doc_stride": 16}
-    windows = make_windows(["Where?"], [CONTEXT], tokenizer, **lengths)
+    windows = make_windows(["Where?"], [CONTEXT], squad_tokenizer, **lengths)
     assert len(windows["input_ids"]) > 5
     starts = {one["start"] for one in answerer("Where?", CONTEXT, top_k=10_000, max_answer_length=1)}
     assert starts == {start for offsets in windows["offsets"] for start, end in offsets if start < end}
@@ -121,29 +121,29 @@ def test_threshold_moves_no_answer_alone():
     assert [entry["text"] for entry in _ranked(decoded, -1)] == ["", "Oslo", "Rome"]
 
 
-def test_padding_that_is_seen_is_always_the_same(tokenizer, far_model):  # noqa: F811
+def test_padding_that_is_seen_is_always_the_same(squad_tokenizer, far_model):
     config = GMLPConfig(
-        vocab_size=len(tokenizer),
+        vocab_size=len(squad_tokenizer),
         hidden_size=16,
         num_hidden_layers=2,
         intermediate_size=32,
         max_position_embeddings=48,
         mask_padding=False,
     )
-    answerer = QuestionAnswerer(far_model(GMLPForQuestionAnswering, config), tokenizer)
+    answerer = QuestionAnswerer(far_model(GMLPForQuestionAnswering, config), squad_tokenizer)
     alone = answerer("Where?", "The train went to Oslo.")
     together = answerer(["Where?", "Where?"], ["The train went to Oslo.", CONTEXT])
     assert same(together[0], alone)
 
 
-def test_any_model(tokenizer, far_model):  # noqa: F811
-    config = BertConfig(vocab_size=len(tokenizer), hidden_size=16, num_hidden_layers=1, num_attention_heads=2,
+def test_any_model(squad_tokenizer, far_model):
+    config = BertConfig(vocab_size=len(squad_tokenizer), hidden_size=16, num_hidden_layers=1, num_attention_heads=2,
                         intermediate_size=16, max_position_embeddings=64)  # fmt: skip
-    answer = QuestionAnswerer(far_model(BertForQuestionAnswering, config), tokenizer)("Where?", CONTEXT)
+    answer = QuestionAnswerer(far_model(BertForQuestionAnswering, config), squad_tokenizer)("Where?", CONTEXT)
     assert CONTEXT[answer["start"] : answer["end"]] == answer["answer"] != ""
 
 
-def test_bad_input_is_named(tmp_path, answerer, model, checkpoint, tokenizer):  # noqa: F811
+def test_bad_input_is_named(tmp_path, answerer, model, checkpoint, squad_tokenizer):
     cases = [
         (("Where?", " \n"), {}, "context is empty"),
         ((["Where?"], ["a", "b"]), {}, "1 questions and 2 contexts"),
@@ -159,7 +159,7 @@ def test_bad_input_is_named(tmp_path, answerer, model, checkpoint, tokenizer):  
         QuestionAnswerer("/nowhere/at/all")
     with pytest.raises(InputError, match="max_seq_length 49 is above the model's n = 48"):
         QuestionAnswerer(checkpoint, max_seq_length=49)
-    tokenizer.save_pretrained(tmp_path)
+    squad_tokenizer.save_pretrained(tmp_path)
     with pytest.raises(InputError, match="no model to open in"):
         QuestionAnswerer(tmp_path)
     GMLPForMaskedLM(model.config).save_pretrained(tmp_path)
@@ -167,7 +167,7 @@ def test_bad_input_is_named(tmp_path, answerer, model, checkpoint, tokenizer):  
         QuestionAnswerer(tmp_path)
     small = GMLPForQuestionAnswering(GMLPConfig(vocab_size=9, hidden_size=8, num_hidden_layers=1, intermediate_size=8))
     with pytest.raises(InputError, match="embeddings for 9"):
-        QuestionAnswerer(small, tokenizer)
+        QuestionAnswerer(small, squad_tokenizer)
 
 
 def test_command(tmp_path, checkpoint, capsys):
@@ -206,8 +206,8 @@ def test_needs_nothing_but_torch_and_transformers(checkpoint):
 import sys
 for name in ("datasets", "evaluate", "accelerate", "sentencepiece", "sklearn", "scipy", "matplotlib"):
     sys.modules[name] = None
-from hf_gmlp.qa import QuestionAnswerer, _ranked
-from hf_gmlp.training.qa import Decoded
+from hf_gmlp.answerer import QuestionAnswerer, _ranked
+from hf_gmlp.training.answers import Decoded
 import json
 print(json.dumps(QuestionAnswerer({checkpoint!r})("Where?", {CONTEXT!r})))
 """

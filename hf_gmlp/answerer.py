@@ -11,10 +11,10 @@ from pathlib import Path
 import torch
 from transformers import AutoModelForQuestionAnswering, PreTrainedModel, PreTrainedTokenizerBase
 
-from .data.qa import DECODING_COLUMNS, make_windows
+from .data.questions import DECODING_COLUMNS, make_windows
 from .errors import InputError
 from .loading import open_model, open_tokenizer
-from .training.qa import Decoded, decode
+from .training.answers import Decoded, decode
 
 
 class QuestionAnswerer:

@@ -21,7 +21,8 @@ from transformers.modeling_outputs import ImageClassifierOutput
 from hf_gmlp import GMLPForImageClassification, GMLPVisionModel
 from hf_gmlp.errors import InputError
 from hf_gmlp.training.arguments import ImageModelArguments
-from hf_gmlp.training.images import (
+from hf_gmlp.training.trainer import GMLPTrainer
+from hf_gmlp.training.vision import (
     accuracy_metrics,
     classification_loss,
     image_size,
@@ -31,7 +32,6 @@ from hf_gmlp.training.images import (
     patch_size,
     ranked_classes,
 )
-from hf_gmlp.training.trainer import GMLPTrainer
 
 
 def test_the_loss_is_cross_entropy_with_smoothing_in_training_only():

@@ -1,0 +1,72 @@
+"""Small data sets that several tests use."""
+
+import json
+import random
+
+GATINGS = ["split", "multiplicative", "additive", "linear"]
+
+SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+WORDS = [f"w{i}" for i in range(200)]
+
+NAMES = "Anna Boris Clara David Emma Felix Greta Henry Irene Jakob Karla Louis Marta Nils Olga Peter".split()
+CITIES = "Rome Oslo Paris Cairo Lima Delhi Quito Vienna Tokyo Berlin Dakar Accra Sofia Minsk Riga Kyoto".split()
+MONTHS = "January March April June July October".split()
+QUESTIONS = {"name": "Who traveled?", "city": "Where did the train go?", "month": "In which month was it?"}
+
+
+def squad(count, *, seed=0, unanswerable=False):
+    """
+    A data set in SQuAD's published form that a tiny model learns in seconds: the kind of question tells the kind of
+    word, wherever it stands. With `unanswerable`, one of the three questions of each paragraph has no answer.
+    """
+    draw = random.Random(seed)
+    paragraphs = []
+    for number in range(count):
+        words = {"name": draw.choice(NAMES), "city": draw.choice(CITIES), "month": draw.choice(MONTHS)}
+        clauses = {
+            "name": f"The traveler was {words['name']}.",
+            "city": f"The train went to {words['city']}.",
+            "month": f"It was a fine day in {words['month']}.",
+        }
+        missing = draw.choice(list(clauses)) if unanswerable else None
+        context = " ".join(clauses[kind] for kind in draw.sample(list(clauses), 3) if kind != missing)
+        questions = []
+        for kind, question in QUESTIONS.items():
+            answer = {"text": words[kind], "answer_start": context.find(words[kind])}
+            questions.append(
+                {
+                    "id": f"{seed}-{number}-{kind}",
+                    "question": question,
+                    "answers": [] if kind == missing else [answer],
+                    **({"is_impossible": kind == missing} if unanswerable else {}),
+                }
+            )
+        paragraphs.append({"context": context, "qas": questions})
+    data = [{"title": "Journeys", "paragraphs": paragraphs[:2]}, {"title": "More", "paragraphs": paragraphs[2:]}]
+    return {"version": "v2.0" if unanswerable else "1.1", "data": data}
+
+
+def flat(content):
+    """The rows of a nested file."""
+    return [
+        {
+            "id": question["id"],
+            "title": article["title"],
+            "context": paragraph["context"],
+            "question": question["question"],
+            "answers": {key: [answer[key] for answer in question["answers"]] for key in ("text", "answer_start")},
+        }
+        for article in content["data"]
+        for paragraph in article["paragraphs"]
+        for question in paragraph["qas"]
+    ]
+
+
+def write(path, content):
+    path.write_text(content if isinstance(content, str) else json.dumps(content), encoding="utf-8")
+    return str(path)
+
+
+def documents(sizes):
+    words = iter(WORDS)
+    return [" ".join(next(words) for _ in range(size)) for size in sizes]
