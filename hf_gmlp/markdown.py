@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 
 def markdown_table(rows: Sequence[Sequence[object]]) -> str:
-    """Returns a table. The first row is its header; None is an empty cell. Cells are written as they are: see `escape`."""
+    """Returns a table. The first row is its header; None is an empty cell. Cells are not escaped: see `escape`."""
     cells = [["" if cell is None else str(cell) for cell in row] for row in rows]
     cells.insert(1, ["---"] * len(cells[0]))
     return "\n".join(f"| {' | '.join(row)} |" for row in cells)
