@@ -25,7 +25,7 @@ def main(argv: list[str] | None = None):
 
 
 def add_commands(parser: argparse.ArgumentParser, kind: str, commands: dict):
-    """Adds a table of commands, whose values are what `command` returns, or the help and a table of sub-commands."""
+    """Adds a table of commands: what `command` returns by name, or for sub-commands their help and their table."""
     parsers = parser.add_subparsers(title=f"{kind}s", metavar=kind.upper(), required=True)
     for name, (function, words, arguments) in commands.items():
         added = parsers.add_parser(name, help=words)
@@ -36,7 +36,9 @@ def add_commands(parser: argparse.ArgumentParser, kind: str, commands: dict):
             argument(added)
         if kind == "plot":
             added.add_argument("--output", default=f"{name}.png", help="the picture to write (default: %(default)s)")
-            function = partial(plot, function)
+            function = partial(plot, partial(plot_runs, name) if function is plot_runs else function)
+        elif kind == "convert":
+            function = partial(convert, name.replace("-", "_"))
         added.set_defaults(function=function)
 
 
@@ -242,7 +244,7 @@ def train_tokenizer(**options):
     tokenizer.main(argparse.Namespace(**options))
 
 
-def text_arguments(added: argparse.ArgumentParser):
+def context_arguments(added: argparse.ArgumentParser):
     source = added.add_mutually_exclusive_group(required=True)
     source.add_argument("--context", help="the text that has the answers")
     source.add_argument("--context_file", help="a file with that text, of any length")
@@ -301,35 +303,16 @@ PLOTS = {
     "filters": command(plot_filters, "spatial filters of every block (Figures 3 and 4)", MODEL, LAYERS),
     "matrices": command(plot_matrices, "whole spatial matrices, and how Toeplitz they are (Figure 9)", MODEL, LAYERS),
     "attention": command(plot_attention, "tiny attention over one sentence or a pair (Figure 10)", MODEL, SENTENCES),
-    "capacity": command(partial(plot_runs, "capacity"), "image accuracy against parameters (Figure 2)", RUNS),
-    "scaling": command(
-        partial(plot_runs, "scaling"),
-        "perplexity and accuracies against parameters (Figures 5, 8)",
-        RUNS,
-        PAPER,
-        UNIGRAM,
-    ),
-    "transfer": command(partial(plot_runs, "transfer"), "accuracies against perplexity (Figure 7)", RUNS, PAPER),
+    "capacity": command(plot_runs, "image accuracy against parameters (Figure 2)", RUNS),
+    "scaling": command(plot_runs, "perplexity and accuracies against size (Figures 5 and 8)", RUNS, PAPER, UNIGRAM),
+    "transfer": command(plot_runs, "accuracies against perplexity (Figure 7)", RUNS, PAPER),
     "training": command(plot_training, "loss curves of runs", FOLDERS, UNIGRAM),
 }
 CONVERSIONS = {
-    "timm": command(
-        partial(convert, "timm"), "a gMLP of timm -> image classifier", WEIGHTS, PIXELS, CHECKPOINT, LICENSE
-    ),
-    "lucidrains": command(
-        partial(convert, "lucidrains"),
-        "a gMLP of g-mlp-pytorch -> language model",
-        WEIGHTS,
-        CAUSAL,
-        CHECKPOINT,
-        LICENSE,
-    ),
-    "labml": command(
-        partial(convert, "labml"), "a gMLP of labml_nn -> masked language model", WEIGHTS, DROP, CHECKPOINT, LICENSE
-    ),
-    "to-timm": command(
-        partial(convert, "to_timm"), 'image classifier with pooling="mean" -> weights for timm', MODEL, TIMM
-    ),
+    "timm": command(convert, "a gMLP of timm -> image classifier", WEIGHTS, PIXELS, CHECKPOINT, LICENSE),
+    "lucidrains": command(convert, "a gMLP of g-mlp-pytorch -> language model", WEIGHTS, CAUSAL, CHECKPOINT, LICENSE),
+    "labml": command(convert, "a gMLP of labml_nn -> masked language model", WEIGHTS, DROP, CHECKPOINT, LICENSE),
+    "to-timm": command(convert, 'image classifier with pooling="mean" -> weights for timm', MODEL, TIMM),
 }
 COMMANDS = {
     "run": command(run, "train, fine-tune or evaluate: run SCRIPT --help", SCRIPT, WORDS),
@@ -339,7 +322,7 @@ COMMANDS = {
     "plot": (None, "draw what a model has learned", PLOTS),
     "table": command(table, "print a table of the paper with this project's numbers", NUMBER, RUNS, RECIPES, FILE),
     "answer": command(
-        answer, "answer questions from a text", MODEL, QUESTION, text_arguments, TOP_K, IMPOSSIBLE, THRESHOLD
+        answer, "answer questions from a text", MODEL, QUESTION, context_arguments, TOP_K, IMPOSSIBLE, THRESHOLD
     ),
     "serve": command(serve, "try a model in the browser; a causal one also with OpenAI's clients", MODEL, HOST, PORT),
     "convert": (None, "convert weights of other projects, or weights for timm", CONVERSIONS),

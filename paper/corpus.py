@@ -1,4 +1,4 @@
-"""What the replication trains on: text in three parts, and classifications of one or two sentences in three parts."""
+"""The data of the replication: a text, and classifications of one or two sentences, each in three parts."""
 
 import ast
 import json
@@ -13,24 +13,18 @@ from pathlib import Path
 from hf_gmlp.errors import InputError
 
 PARTS = ("train", "development", "evaluation")
-# Characters of the held-out parts: what is evaluated takes time too, a hundred times over.
+# Most characters of the held-out parts, on which a hundred models are evaluated.
 HELD_OUT = {"development": 300_000, "evaluation": 1_000_000}
-# Words, in sequences of n: a text with fewer says nothing.
+# Fewest words, in sequences of n.
 LEAST_SEQUENCES = {"train": 200, "development": 5, "evaluation": 20}
 PAIR_WORDS = 8
 
 
 def prepare_text(train_files: list[str], validation_files: list[str], length: int, folder: Path) -> dict[str, Path]:
     """
-    Writes the three parts of the text as JSON lines. Every hundredth document of the training files is for
-    development; with no validation files, every twentieth is for evaluation. With no files at all, the text is what
-    Python says of itself.
-
-    Args:
-        length: n, by which the text is found too short.
-
-    Raises:
-        InputError: If the files cannot be read, or the text is too short.
+    Writes the three parts of the text as JSON lines. Every hundredth document of the training files is for development.
+    Without validation files, every twentieth is for evaluation. Without files, the text is Python's documentation of
+    itself. Raises InputError if the files cannot be read, or a part is too short for sequences of `length` tokens.
     """
     found = read_documents(train_files) if train_files else list(standard_library())
     # Documents of one kind stand together in the files.
@@ -53,15 +47,15 @@ def prepare_text(train_files: list[str], validation_files: list[str], length: in
         words = sum(len(row["text"].split()) for row in kept)
         if words < LEAST_SEQUENCES[part] * length:
             raise InputError(
-                f"The text for {part} has {words:,} words, and at least {LEAST_SEQUENCES[part] * length:,} are needed: "
-                f"give more text, or --size tiny."
+                f"The text for {part} has {words:,} words, but needs at least {LEAST_SEQUENCES[part] * length:,}. "
+                f"Give more text, or --size tiny."
             )
         paths[part] = write_once(folder / f"{part}.jsonl", kept)
     return paths
 
 
 def read_documents(files: list[str]) -> list[str]:
-    """The documents of some files, each of any kind that run_mlm.py reads; the lines of files of few documents."""
+    """Returns the documents of files of any kind that run_mlm.py reads; the lines of a file with few documents."""
     from hf_gmlp.data.text import load_texts
 
     found = []
@@ -75,7 +69,7 @@ def read_documents(files: list[str]) -> list[str]:
 
 
 def standard_library() -> Iterator[str]:
-    """Documents: the topics of Python's reference, then the descriptions in every module of its standard library."""
+    """Yields the topics of Python's reference, then the docstrings of every module of its standard library."""
     from demo import split_topics
 
     for documents in split_topics():
@@ -89,7 +83,7 @@ def standard_library() -> Iterator[str]:
         try:
             tree = ast.parse(path.read_text(encoding="utf-8"))
         except (OSError, SyntaxError, ValueError):
-            # Some modules are there to be wrong.
+            # Some modules are wrong on purpose.
             continue
         described = (ast.get_docstring(node) for node in ast.walk(tree) if isinstance(node, kinds))
         lines = (line.strip() for words in described if words for line in words.splitlines())
@@ -101,10 +95,8 @@ def standard_library() -> Iterator[str]:
 def prepare_task(task: str, files: list[str], folder: Path) -> dict[str, Path]:
     """
     Writes the three parts of a classification as JSON lines of "sentence" (or "sentence1" and "sentence2") and "label":
-    every tenth row of the training file is for development, the validation file for evaluation.
-
-    Raises:
-        InputError: If the files cannot be read, or have another number of sentences than the task.
+    every tenth row of the training file is for development, the validation file for evaluation. Raises InputError if
+    the files cannot be read, or do not have the sentences and labels of the task.
     """
     from hf_gmlp.data.classification import load_sentences
 
@@ -113,9 +105,9 @@ def prepare_task(task: str, files: list[str], folder: Path) -> dict[str, Path]:
     for rows, path in zip(data.splits.values(), files):
         found = [name for name in rows.column_names if name.startswith("sentence")]
         if len(found) != len(columns):
-            raise InputError(f"{path} has {len(found)} sentence(s) a row, and --{task} takes {len(columns)}.")
+            raise InputError(f"{path} has {len(found)} sentence(s) a row, but --{task} needs {len(columns)}.")
     if data.labels is None or len(data.labels) < 2:
-        raise InputError(f"{files[0]} does not have two labels to tell apart: --{task} takes a classification.")
+        raise InputError(f"{files[0]} does not have two labels. --{task} needs a classification.")
     names = columns if task == "pair" else ["sentence"]
     train, validation = (
         [{name: row[column] for name, column in zip(names, columns)} | {"label": row["labels"]} for row in rows]
@@ -128,33 +120,28 @@ def prepare_task(task: str, files: list[str], folder: Path) -> dict[str, Path]:
 
 def prepare_pairs(text: dict[str, Path], count: int, folder: Path) -> dict[str, Path]:
     """
-    The task of the repeated word (after section 4.3: what attention is for): does B repeat the word that A changed? A
-    and B are eight words each from two places of the text; in A one word is changed for another, and in B one word
-    for the same (label 1) or for a third (label 0). What was changed into what does not matter, nor where: only
-    whether the two sentences share it. Both sentences of every label are drawn alike, so that no word and no place
-    tells the label by itself.
-
-    Args:
-        count: Rows to train on; a tenth of them for development and as many for evaluation.
+    Writes the three parts of the task of the repeated word (after section 4.3: what attention is for): does B repeat
+    the word that A changed? A and B are eight words each from two places of the text. In A one word is changed for
+    another, and in B one word for the same (label 1) or for a third (label 0). Both sentences of every label are drawn
+    alike, so that no word and no place tells the label. `count` rows are for training, a tenth each for the other
+    parts.
     """
     documents = {part: [row["text"].split() for row in read_rows(path)] for part, path in text.items()}
     frequency = Counter(word for words in documents["train"] for word in words if re.fullmatch("[a-z]{4,10}", word))
-    # Neither words that stand everywhere nor words that the tokenizer has hardly seen.
-    changed = [
-        word for word, _ in frequency.most_common(2000)[len(frequency) // 50 if len(frequency) < 2000 else 200 :]
-    ]
+    # Neither words that are everywhere nor words that the tokenizer has hardly seen.
+    first = len(frequency) // 50 if len(frequency) < 2000 else 200
+    changed = [word for word, _ in frequency.most_common(2000)[first:]]
     sizes = {"train": count, "development": count // 10, "evaluation": count // 10}
-    return {
-        part: write_once(
-            folder / "repeated" / f"{part}.jsonl", list(pairs(documents[part], changed, size, random.Random(seed)))
-        )
-        for seed, (part, size) in enumerate(sizes.items())
-    }
+    paths = {}
+    for seed, (part, size) in enumerate(sizes.items()):
+        rows = pairs(documents[part], changed, size, random.Random(seed))
+        paths[part] = write_once(folder / "repeated" / f"{part}.jsonl", rows)
+    return paths
 
 
 def pairs(documents: list[list[str]], changed: list[str], count: int, draw: random.Random) -> Iterator[dict]:
     """Rows of the task of the repeated word."""
-    # By length, so that every place of the text is as likely as any other.
+    # By length, so that every place of the text is equally likely.
     lengths = [max(0, len(words) - PAIR_WORDS) for words in documents]
     first = draw.choices(documents, lengths, k=count)
     second = draw.choices(documents, lengths, k=count)
@@ -175,14 +162,11 @@ def read_rows(path: Path) -> list[dict]:
 
 
 def write_once(path: Path, rows: Iterable[dict]) -> Path:
-    """
-    Raises:
-        InputError: If the file is there with something else in it: what was trained on it would not be known any more.
-    """
+    """Writes rows; raises InputError if the file exists with other contents, which runs may have been trained on."""
     text = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
     if path.is_file():
         if path.read_text(encoding="utf-8") != text:
-            raise InputError(f"{path} is of other files: choose another --output_dir.")
+            raise InputError(f"{path} was made from other files. Choose another --output_dir.")
         return path
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_suffix(".partial")

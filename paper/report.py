@@ -23,8 +23,6 @@ from hf_gmlp.analysis.curves import log_history  # noqa: E402
 from hf_gmlp.analysis.pictures import plt, save_picture  # noqa: E402
 from hf_gmlp.markdown import markdown_table  # noqa: E402
 
-# ------------------------------------------------------------------------------------------------------------- numbers
-
 
 def collect(study) -> dict:
     """
@@ -147,9 +145,6 @@ class Results:
         return found + protocol.finetuning_findings(self.right(), self.chosen_poolings(), majority)
 
 
-# -------------------------------------------------------------------------------------------------------------- report
-
-
 def write(results: dict, folder: Path):
     """Writes results.json, report.md and the pictures that need nothing but numbers."""
     folder.mkdir(parents=True, exist_ok=True)
@@ -165,46 +160,39 @@ def write(results: dict, folder: Path):
         f"{minutes / 60:.1f} hours of training). {facts['machine']}; Python {facts['python']}, {versions}. "
         f"What was run, and when a claim is held: [the protocol](../replication.md).",
     ]
-    for title, words, rows in (
-        (
-            "Settings",
-            "Perplexity on the development text after the steps to choose by, seed 0: that of the setting chosen for "
-            "each model, and the best with one learning rate for all weights (x1).",
-            setting_rows(found),
-        ),
-        (
-            "Table 3",
-            f"Perplexity of the masked tokens of the evaluation text: mean ± standard deviation over the seeds. By the "
-            f"frequency of each token it is {math.exp(results['unigram']):.1f}, by its two neighbors "
-            f"{math.exp(results['neighbors']):.1f}. The slope is what the training loss still falls over its last "
-            f"tenth, in nats per 1,000 steps. FLOPs are those of one sequence forward.",
-            perplexity_rows(found),
-        ),
-        (
-            "W without the Toeplitz prior",
-            f"Batches of {found.size.dense_batch_size}. The share is that of the squared weights of W less its mean "
-            f"that its nearest Toeplitz matrix has; noise has {2 / found.size.length:.3f}.",
-            dense_rows(found),
-        ),
-        (
-            "Fine-tuning",
-            "Accuracy on the evaluation rows in percent: mean ± standard deviation over the seeds; in bold with the "
-            "pooling that the development rows chose.",
-            finetuning_rows(found),
-        ),
-        (
-            "Claims",
-            "Differences are in nats of held-out loss (of accuracies, in shares), with their 95 % interval.",
-            [["claim", "paper", "here", "verdict"]]
-            + [[f.claim, f.paper, f.measured, f.verdict] for f in found.findings()],
-        ),
-    ):
-        # Settings are reported from the beginning, the rest when there is something to report.
-        if len(rows) > 1 or title == "Settings":
-            parts += [f"## {title}", words, markdown_table(rows)]
+    words = (
+        "Perplexity on the development text after the steps to choose by, seed 0: that of the setting chosen for each "
+        "model, and the best with one learning rate for all weights (x1)."
+    )
+    parts += ["## Settings", words, markdown_table(setting_rows(found))]
+    words = (
+        f"Perplexity of the masked tokens of the evaluation text: mean ± standard deviation over the seeds. By the "
+        f"frequency of each token it is {math.exp(results['unigram']):.1f}, by its two neighbors "
+        f"{math.exp(results['neighbors']):.1f}. The slope is what the training loss still falls over its last "
+        f"tenth, in nats per 1,000 steps. FLOPs are those of one sequence forward."
+    )
+    parts += section("Table 3", words, perplexity_rows(found))
+    words = (
+        f"Batches of {found.size.dense_batch_size}. The share is that of the squared weights of W less its mean that "
+        f"its nearest Toeplitz matrix has; noise has {2 / found.size.length:.3f}."
+    )
+    parts += section("W without the Toeplitz prior", words, dense_rows(found))
+    words = (
+        "Accuracy on the evaluation rows in percent: mean ± standard deviation over the seeds; in bold with the "
+        "pooling that the development rows chose."
+    )
+    parts += section("Fine-tuning", words, finetuning_rows(found))
+    words = "Differences are in nats of held-out loss (of accuracies, in shares), with their 95 % interval."
+    claims = [[one.claim, one.paper, one.measured, one.verdict] for one in found.findings()]
+    parts += section("Claims", words, [["claim", "paper", "here", "verdict"], *claims])
     parts += ["## Pictures"] if pictures else []
     parts += [f"{words}:\n\n![{words}]({name})" for name, words in pictures.items()]
     (folder / "report.md").write_text("\n\n".join(parts) + "\n", encoding="utf-8")
+
+
+def section(title: str, words: str, rows: list[list]) -> list[str]:
+    """A section with a table; none if there are no rows under the header."""
+    return [f"## {title}", words, markdown_table(rows)] if len(rows) > 1 else []
 
 
 def dumped(results: dict) -> str:
@@ -232,18 +220,11 @@ def perplexity_rows(found: Results) -> list[list[str]]:
     for name in found.losses():
         system, runs = SYSTEMS[name], found.runs("pretraining", model=name)
         parameters, flops = found.all["counts"][name]
-        rows.append(
-            [
-                system.title if system in TABLE3 else f"*{system.title}*",
-                system.perplexity or "",
-                perplexity([run["loss"] for run in runs]),
-                len(runs),
-                f"{statistics.fmean(slope(run['curve']) for run in runs):.3f}",
-                f"{system.parameters} M" if system.parameters else "",
-                f"{parameters / 1e6:.3f} M",
-                f"{flops / 1e9:.3g} B",
-            ]
-        )
+        printed = [system.perplexity or "", f"{system.parameters} M" if system.parameters else ""]
+        fall = f"{statistics.fmean(slope(run['curve']) for run in runs):.3f}"
+        here = [perplexity([run["loss"] for run in runs]), len(runs), fall]
+        title = system.title if system in TABLE3 else f"*{system.title}*"
+        rows.append([title, printed[0], *here, printed[1], f"{parameters / 1e6:.3f} M", f"{flops / 1e9:.3g} B"])
     return rows
 
 
@@ -282,9 +263,6 @@ def spread(values: Sequence[float], digits: int = 2) -> str:
     """Mean and standard deviation (of a sample) as text; the value itself of a single one."""
     mean = f"{statistics.fmean(values):.{digits}f}"
     return f"{mean} ± {statistics.stdev(values):.{digits}f}" if len(values) > 1 else mean
-
-
-# ------------------------------------------------------------------------------------------------------------ pictures
 
 
 def draw(found: Results, folder: Path) -> dict[str, str]:

@@ -34,6 +34,7 @@ TASK_TITLES = {"mnli": "MNLI (matched)", "sst2": "SST-2", "rte": "RTE", "mrpc": 
 PAPER_TASKS = {"mnli": "MNLI-m", "sst2": "SST-2"}
 PAPER_CLASSES = {"mnli": 3, "sst2": 2}
 PAPER = " (paper)"
+PARAMETERS = "parameters (millions, log scale)"
 # With fewer sizes, almost any line would fit.
 SIZES_OF_A_LAW = 4
 
@@ -45,22 +46,14 @@ OTHER_COLORS = ("C2", "C6", "C8", "C9", "C7", "black")
 
 @dataclass(frozen=True)
 class Point:
-    """
-    A point of a figure.
-
-    Attributes:
-        x: Parameters in millions, or a perplexity.
-        values: Those of all its runs, such as the seeds of one size.
-        size: Parameters in millions.
-    """
+    """The values of some runs, such as the seeds of one size, at x (parameters in millions, or a perplexity)."""
 
     x: float
     values: tuple[float, ...]
-    size: float
+    millions: float
 
     @property
     def y(self) -> float:
-        """The median over runs."""
         return statistics.median(self.values)
 
 
@@ -83,10 +76,8 @@ class PowerLaw:
 
 def power_law(x: Iterable[float], y: Iterable[float]) -> PowerLaw:
     """
-    Fits a power law by least squares on logarithms, as Kaplan et al. (the paper's [42]) do for losses.
-
-    Raises:
-        InputError: If there are fewer than four different x, or a number is not positive and finite.
+    Fits a power law by least squares on logarithms, as Kaplan et al. (the paper's [42]) do. Raises InputError if there
+    are fewer than four different x, or a number is not positive and finite.
     """
     x, y = np.asarray(list(x), dtype=float), np.asarray(list(y), dtype=float)
     if len(set(x)) < SIZES_OF_A_LAW:
@@ -99,10 +90,8 @@ def power_law(x: Iterable[float], y: Iterable[float]) -> PowerLaw:
 
 def perplexity_points(runs: Iterable[Run]) -> Series:
     """
-    Returns held-out perplexities against parameters in millions; the runs of one size are one point.
-
-    Raises:
-        InputError: If the runs differ in the length of training, the vocabulary, or the held-out text.
+    Returns held-out perplexities against parameters in millions; the runs of one size are one point. Raises InputError
+    if the runs differ in the length of training, the vocabulary, or the held-out text.
     """
     runs = [run for run in runs if run.task == "mlm" and "eval_perplexity" in run.results]
     _check_perplexities(runs)
@@ -137,10 +126,7 @@ def transfer_points(runs: Iterable[Run], task: str) -> Series:
 def image_points(runs: Iterable[Run]) -> Series:
     """
     Returns accuracies in percent of image classifiers against parameters in millions; the runs of one size are one
-    point.
-
-    Raises:
-        InputError: If the runs have different numbers of classes or of epochs.
+    point. Raises InputError if the runs differ in the number of classes or of epochs.
     """
     runs = [run for run in runs if run.task == "image" and run.accuracy is not None]
     _check_same("classify into {} classes", (run.config.num_labels for run in runs))
@@ -152,10 +138,8 @@ def image_points(runs: Iterable[Run]) -> Series:
 
 def finetuning_tasks(runs: Iterable[Run]) -> list[str]:
     """Returns the tasks with an accuracy that the runs were fine-tuned on, the paper's two first."""
-    tasks = {run.task for run in runs} - {None, "mlm", "image"}
-    return sorted(
-        (task for task in tasks if _finetunings(runs, task)), key=lambda task: (task not in PAPER_TASKS, task)
-    )
+    tasks = {task for task in {run.task for run in runs} - {None, "mlm", "image"} if _finetunings(runs, task)}
+    return sorted(tasks, key=lambda task: (task not in PAPER_TASKS, task))
 
 
 def paper_points(x: str, y: str) -> Series:
@@ -169,8 +153,8 @@ def paper_points(x: str, y: str) -> Series:
 
 def image_points_of_paper() -> list[tuple[str, float, float]]:
     """
-    Returns Table 2: the model, followed by "@384" if its images do not have 224 pixels; its parameters in millions; its
-    top-1 accuracy in percent.
+    Returns the models of Table 2 (with "@384" if images do not have 224 pixels), their parameters in millions and top-1
+    accuracies in percent.
     """
     points = []
     for row in paper_table(2).rows:
@@ -185,11 +169,7 @@ def image_points_of_paper() -> list[tuple[str, float, float]]:
 def plot_capacity(path: str | Path, runs: list[Run] | None = None):
     """
     Draws the paper's Figure 2: accuracy against parameters as in its Table 2, and in a second panel the image
-    classifiers among `runs`, with the level of chance.
-
-    Raises:
-        InputError: If there is no image classifier among the runs, they cannot be compared, or the picture cannot be
-            written.
+    classifiers among `runs`. Raises InputError if there are none, they cannot be compared, or nothing can be written.
     """
     check_picture(path)
     found = image_points(runs or [])
@@ -216,15 +196,14 @@ def plot_capacity(path: str | Path, runs: list[Run] | None = None):
     axis.legend(fontsize=8, loc="upper left")
     axis.set_title("ImageNet, Table 2 of the paper: images of 224 pixels, or of the number behind @", fontsize=9)
     axis.set_ylabel("ImageNet top-1 accuracy (%; chance: 0.1)")
-    parameters = [x for _, x, _ in printed]
-    _log_axis(axis, "x", [0.7 * min(parameters), 1.7 * max(parameters)], "parameters (millions, log scale)")
+    _log_axis(axis, "x", [factor * x for _, x, _ in printed for factor in (0.7, 1.7)], PARAMETERS)
     axis.grid(color="0.92")
     if found:
         axis = axes[1, 0]
         classes = next(run.config.num_labels for run in runs if run.task == "image")
         _draw_accuracies([axis], {"image": found}, runs)
         axis.set_title(f"Validation images of {classes} classes, {_said(runs, 'image')}", fontsize=9, parse_math=False)
-        _log_axis(axis, "x", _all_x(found), "parameters (millions, log scale)")
+        _log_axis(axis, "x", _all_x(found), PARAMETERS)
         axis.legend(fontsize=8)
     figure.suptitle("Accuracy of image classifiers against their size", fontsize=11)
     save_picture(figure, path)
@@ -243,12 +222,8 @@ def plot_scaling(
         paper: Whether to draw the points of Table 4 as well, hollow.
         unigram: The perplexity of predicting every token by its frequency, drawn as a level.
 
-    Returns:
-        The laws by family; the paper's as "Transformer (paper)".
-
-    Raises:
-        InputError: If the runs have neither perplexities nor accuracies, they cannot be compared, or the picture cannot
-            be written.
+    Returns the laws by family, the paper's as "Transformer (paper)". Raises InputError if the runs have no points or
+    cannot be compared, or the picture cannot be written.
     """
     check_picture(path)
     perplexities = perplexity_points(runs or [])
@@ -268,7 +243,7 @@ def plot_scaling(
     fits = _draw_perplexities(axes[0], perplexities, unigram) if perplexities else {}
     _draw_accuracies(axes[len(axes) - len(tasks) :], accuracies, runs)
     for axis, series in zip(axes, panels):
-        _log_axis(axis, "x", _all_x(series), "parameters (millions, log scale)")
+        _log_axis(axis, "x", _all_x(series), PARAMETERS)
     notes = {}
     for name, points in perplexities.items():
         sizes = f"{len(points)} size{'s' if len(points) > 1 else ''} of pretraining, too few for a law"
@@ -282,17 +257,9 @@ def plot_scaling(
 
 def plot_transfer(path: str | Path, runs: list[Run] | None = None, *, paper: bool = False):
     """
-    Draws the paper's Figure 7: accuracy after fine-tuning, with the level of chance, against perplexity after
-    pretraining. The points of a family are joined if each has another size.
-
-    Args:
-        path: The picture to write; its ending names the format.
-        runs: Pretrainings, and fine-tunings that started from them; without runs, the figure shows Table 4.
-        paper: Whether to draw the points of Table 4 as well, hollow.
-
-    Raises:
-        InputError: If no fine-tuning has its pretraining among the runs, their perplexities cannot be compared, or the
-            picture cannot be written.
+    Draws the paper's Figure 7: accuracy after fine-tuning against perplexity after pretraining, for pretrainings and
+    the fine-tunings that started from them. The points of a family are joined if each has another size. Arguments and
+    errors are those of `plot_scaling`.
     """
     check_picture(path)
     _check_perplexities([run for run in runs or [] if run.task == "mlm"])
@@ -400,20 +367,11 @@ def _draw(axis: Axes, series: Series, join: bool = False):
         hollow = name.endswith(PAPER)
         y = np.array([point.y for point in points])
         spread = [y - [min(point.values) for point in points], [max(point.values) for point in points] - y]
-        joined = join and len({point.size for point in points}) == len(points)
-        axis.errorbar(
-            [point.x for point in points],
-            y,
-            yerr=spread if any(len(point.values) > 1 for point in points) else None,
-            marker="o",
-            markersize=6,
-            markerfacecolor="none" if hollow else None,
-            linestyle=("--" if hollow else "-") if joined else "none",
-            linewidth=1.0,
-            capsize=3,
-            color=_color(name, series),
-            label=name,
-        )
+        joined = join and len({point.millions for point in points}) == len(points)
+        style = {"linestyle": ("--" if hollow else "-") if joined else "none", "color": _color(name, series)}
+        style |= {"marker": "o", "markersize": 6, "markerfacecolor": "none" if hollow else None}
+        bars = {"yerr": spread if any(len(point.values) > 1 for point in points) else None, "capsize": 3}
+        axis.errorbar([point.x for point in points], y, linewidth=1.0, label=name, **style, **bars)
 
 
 def _draw_perplexities(axis: Axes, series: Series, unigram: float | None) -> dict[str, PowerLaw]:
@@ -424,7 +382,7 @@ def _draw_perplexities(axis: Axes, series: Series, unigram: float | None) -> dic
         if len(points) >= SIZES_OF_A_LAW
     }
     _draw(axis, series)
-    values = [value for points in series.values() for point in points for value in point.values]
+    values = _all_values(series)
     for name, law in laws.items():
         x = np.array([series[name][0].x, series[name][-1].x])
         y = law.factor * x**law.exponent
@@ -434,8 +392,7 @@ def _draw_perplexities(axis: Axes, series: Series, unigram: float | None) -> dic
     if unigram is not None:
         draw_level(axis, unigram, f"every token by its frequency: {unigram:.4g}")
         values.append(unigram)
-    axis.set_ylabel("held-out perplexity (log scale, lower is better)")
-    _log_axis(axis, "y", values, None)
+    _log_axis(axis, "y", values, "held-out perplexity (log scale, lower is better)")
     axis.set_title("After pretraining", fontsize=9)
     axis.grid(color="0.92")
     return laws
@@ -446,9 +403,7 @@ def _draw_accuracies(axes: list[Axes], panels: dict[str, Series], runs: list[Run
     Draws a panel of accuracies for each task, in one scale. Chance, one over the number of classes, is a line if it is
     near enough to the points not to flatten them, else a number.
     """
-    values = [
-        value for series in panels.values() for points in series.values() for one in points for value in one.values
-    ]
+    values = [value for series in panels.values() for value in _all_values(series)]
     lowest = min(values, default=0.0)
     for axis, (task, series) in zip(axes, panels.items()):
         classes = [run.config.num_labels for run in runs or [] if run.task == task]
@@ -469,35 +424,32 @@ def _all_x(series: Series) -> list[float]:
     return [point.x for points in series.values() for point in points]
 
 
-def _log_axis(axis: Axes, which: str, values: list[float], label: str | None):
-    """Sets a logarithmic axis around the values, with plain numbers at round places even if it is short."""
-    low, high = min(values), max(values)
-    margin = max((high / low) ** 0.08, 1.05)
-    low, high = low / margin, high * margin
+def _all_values(series: Series) -> list[float]:
+    return [value for points in series.values() for point in points for value in point.values]
+
+
+def _log_axis(axis: Axes, which: str, values: list[float], label: str):
+    """Makes an axis logarithmic around the values, with plain numbers at round places even if it is short."""
+    margin = max((max(values) / min(values)) ** 0.08, 1.05)
+    low, high = min(values) / margin, max(values) * margin
     if high / low < 8:
         ticks = MaxNLocator(nbins=6, steps=[1, 2, 2.5, 5, 10]).tick_values(low, high)
     else:
-        decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
         steps = (1, 2, 3, 5, 7) if high / low < 30 else (1, 2, 5)
-        ticks = [step * 10.0**decade for decade in decades for step in steps]
-    line = axis.xaxis if which == "x" else axis.yaxis
-    axis.set(**{f"{which}scale": "log", f"{which}lim": (low, high)})
+        ticks = [step * 10.0**decade for decade in range(-6, 10) for step in steps]
+    axis.set(**{f"{which}scale": "log", f"{which}lim": (low, high), f"{which}label": label})
+    line = getattr(axis, f"{which}axis")
     line.set_major_locator(FixedLocator([tick for tick in ticks if low <= tick <= high]))
     line.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     line.set_minor_locator(NullLocator())
-    if label is not None:
-        line.set_label_text(label)
 
 
 def _said(runs: list[Run], *tasks: str) -> str:
     """What was read, for a title."""
     read = [run for run in runs if not tasks or run.task in tasks]
-    steps = sorted({run.steps for run in read if run.task == "mlm" and run.steps})
-    said = f"{len(read)} finished run{'s' if len(read) > 1 else ''}"
-    if not steps:
-        return said
-    length = f"{steps[0]:,}" if len(steps) == 1 else f"{steps[0]:,} to {steps[-1]:,}"
-    return f"{said}, pretrained for {length} steps"
+    steps = {run.steps for run in read if run.task == "mlm" and run.steps}
+    lengths = " to ".join(f"{length:,}" for length in sorted({min(steps), max(steps)})) if steps else ""
+    return f"{len(read)} finished run{'s' * (len(read) > 1)}" + (f", pretrained for {lengths} steps" if steps else "")
 
 
 def _title(what: str, runs: list[Run] | None, printed: Collection[str] | bool) -> str:

@@ -35,14 +35,8 @@ TIMM = "timm/"
 @dataclass
 class Cell:
     """
-    A number of the paper and the project's.
-
-    Attributes:
-        paper: As printed, or "".
-        here: This project's, or "".
-        verdict: "=" if `here` rounds to the paper's number, otherwise the difference ("-0.6%"), or "!=" where there is
-            none. "" for results, which are not expected to be the same.
-        mark: The number of the note about the runs of a result.
+    A number as the paper prints it, and this project's, with a verdict: "=" if they agree as printed, otherwise the
+    difference ("-0.6%"), or "!=". Results do not have a verdict but the number of a note about their runs.
     """
 
     paper: str
@@ -146,21 +140,15 @@ RECIPES = {
 
 
 def table(number: int, runs: Sequence[str | Path] = (), recipes: str | Path | None = None) -> str:
-    """Returns a table of the paper with this project's numbers as Markdown; arguments and errors as `build_table`."""
+    """Returns `build_table` as Markdown."""
     return to_markdown(build_table(number, runs, recipes))
 
 
 def build_table(number: int, runs: Sequence[str | Path] = (), recipes: str | Path | None = None) -> Table:
     """
-    Fills a table of the paper.
-
-    Args:
-        number: 1 to 10.
-        runs: Folders in and below which finished runs lie, to fill in their results.
-        recipes: The folder of recipes that Tables 7 to 9 are compared with; by default the project's.
-
-    Raises:
-        InputError: If there is no such table or folder, or no finished run in the folders.
+    Fills a table of the paper, 1 to 10, with the results of the finished runs in and below some folders. `recipes` is
+    the folder of recipes that Tables 7 to 9 are compared with, by default the project's. Raises InputError if there is
+    no such table or folder, or no finished run in the folders.
     """
     filled = paper_table(number)
     found = find_runs(runs) if runs else []
@@ -176,12 +164,7 @@ def build_table(number: int, runs: Sequence[str | Path] = (), recipes: str | Pat
 
 
 def paper_table(number: int) -> Table:
-    """
-    Returns a table as the paper prints it.
-
-    Raises:
-        InputError: If the paper does not have a table of that number.
-    """
+    """Returns a table as the paper prints it; raises InputError if the paper does not have it."""
     text = (FOLDER / "paper_tables.md").read_text(encoding="utf-8")
     sections = re.split(r"^## Table (\d+)\. ", text, flags=re.MULTILINE)
     texts = {int(name): text for name, text in zip(sections[1::2], sections[2::2])}
@@ -282,8 +265,7 @@ SIZES: dict[str, Callable[[PreTrainedConfig], str]] = {
 
 def fill_results(filled: Table, runs: Sequence[Run]):
     """
-    Fills in the results of finished runs as the paper does: the median over seeds, of several settings the best. A note
-    for every number names its runs.
+    Fills in results as the paper does: the median over seeds, of several settings the best. Notes name the runs.
     """
     columns = [column for column in filled.columns if column in RESULTS and filled.rows[0].model]
     if not columns:
@@ -413,10 +395,7 @@ def shown(value: object) -> str:
 
 
 def hyperparameters(path: Path) -> dict[str, object]:
-    """
-    Returns what a recipe says, by the names of Tables 7 to 9; for what it leaves out, the default of its script, or
-    None.
-    """
+    """What a recipe says, by the names of Tables 7 to 9; for what it leaves out, the default of its script, or None."""
     # Takes seconds to import.
     from hf_gmlp.training.arguments import RunArguments
 

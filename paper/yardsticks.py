@@ -1,4 +1,4 @@
-"""Dull yardsticks that every result stands beside: frequencies, neighbors, bags of words, a convolutional network.
+"""Simple methods to compare results with: frequencies, neighbors, bags of words, a convolutional network.
 
     python paper/yardsticks.py tokens TOKENIZER TRAIN VALIDATION --max_seq_length 128   # masked language models
     python paper/yardsticks.py bytes TRAIN VALIDATION                                   # causal language models
@@ -6,11 +6,10 @@
     python paper/yardsticks.py questions VALIDATION                                     # SQuAD
     python paper/yardsticks.py images TRAIN VALIDATION --epochs 20 --seeds 1 2 3        # pictures
 
-Files are those that the training scripts take.
+Files are of the kinds that the training scripts take.
 """
 
 import argparse
-import json
 import math
 import re
 import statistics
@@ -20,27 +19,25 @@ import warnings
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-sys.path[:0] = [str(ROOT)]
+sys.path[:0] = [str(ROOT), str(ROOT / "paper")]
 
 import numpy as np  # noqa: E402
+from corpus import read_rows  # noqa: E402
 from scipy.sparse import coo_array  # noqa: E402
 
 from hf_gmlp import errors  # noqa: E402
 
-# How many times its neighbor must have been seen before it counts as much as the frequency of the token alone.
+# A neighbor that was seen this many times counts as much as the frequency of the token.
 BIGRAM_WEIGHT = 50.0
-
-
-# -------------------------------------------------------------------------------------------------------------- tokens
 
 
 def token_losses(
     tokenizer: str | Path, train_file: str | Path, validation_file: str | Path, length: int
 ) -> dict[str, float]:
     """
-    Losses in nats per masked token of the evaluation of run_mlm.py: "unigram", each token predicted by its frequency
-    in the training text (plus one, so that none is impossible); "neighbors", by the tokens to its left and right as the
-    model sees them: P(t | l, r) is proportional to P(t | l) P(t | r) / P(t), each by counting.
+    Returns losses in nats per masked token of the evaluation of run_mlm.py: "unigram", each token predicted by its
+    frequency in the training text (plus one), and "neighbors", by the tokens to its left and right as the model sees
+    them: P(t | l, r) is proportional to P(t | l) P(t | r) / P(t), each by counting.
     """
     from transformers import AutoTokenizer
 
@@ -50,7 +47,7 @@ def token_losses(
     tokenizer = AutoTokenizer.from_pretrained(tokenizer)
     texts = load_texts(train_files=[str(train_file)], validation_files=[str(validation_file)])
     train, validation = tokenize(texts, tokenizer, length)
-    # The masks of the evaluation by seed 0; those of another seed are as good.
+    # The masks of the evaluation with seed 0.
     labels, left, right = [], [], []
     for row in MaskedOnce(validation, MaskingCollator(tokenizer, seed=0)):
         places = np.flatnonzero(row["labels"] != -100)
@@ -79,16 +76,11 @@ def token_losses(
     return {"unigram": float(-np.log(frequency[labels]).mean()), "neighbors": float(np.concatenate(losses).mean())}
 
 
-# --------------------------------------------------------------------------------------------------------------- bytes
-
-
 def bits_per_byte(train: bytes, validation: bytes, order: int) -> float:
     """
-    Of an n-gram model of bytes, each order smoothed by the one below as Witten and Bell do: what has been seen T
-    times as something new is something new again by T over all.
-
-    Args:
-        order: 1 is by frequency alone; at most 7, what a 64-bit number holds.
+    Returns the bits per byte of an n-gram model of bytes of an order from 1 (frequency) to 7 (what 64 bits hold). Each
+    order is smoothed by the one below as Witten and Bell do: what was followed by T different things is followed by
+    something new with probability T over all it was followed by, plus T.
     """
     chances = np.full(len(validation), 1 / 256)
     for n in range(1, order + 1):
@@ -98,7 +90,7 @@ def bits_per_byte(train: bytes, validation: bytes, order: int) -> float:
         asked = grams(validation, n)
         count = look_up(seen, counts, asked)
         total, new = look_up(contexts, totals, asked >> 8), look_up(contexts, kinds, asked >> 8)
-        # The first n - 1 bytes have no context of this length; nor has what was never seen.
+        # The first n - 1 bytes do not have a context of this length, and some contexts were never seen.
         known, lower = total > 0, chances[n - 1 :]
         better = (count + new * lower) / np.maximum(total + new, 1)
         chances[n - 1 :] = np.where(known, better, lower)
@@ -106,7 +98,7 @@ def bits_per_byte(train: bytes, validation: bytes, order: int) -> float:
 
 
 def grams(text: bytes, n: int) -> np.ndarray:
-    """Every n bytes in a row as one number, the last byte lowest."""
+    """Returns every n bytes in a row as one number, the last byte lowest."""
     data = np.frombuffer(text, dtype=np.uint8).astype(np.int64)
     total = np.zeros(len(data) - n + 1, dtype=np.int64)
     for place in range(n):
@@ -115,18 +107,15 @@ def grams(text: bytes, n: int) -> np.ndarray:
 
 
 def look_up(keys: np.ndarray, values: np.ndarray, asked: np.ndarray) -> np.ndarray:
-    """The values of the asked keys (sorted), 0 for those that are not there."""
+    """Returns the values of some of the sorted keys, 0 for those that are missing."""
     places = np.minimum(np.searchsorted(keys, asked), len(keys) - 1)
     return np.where(keys[places] == asked, values[places], 0)
 
 
-# ----------------------------------------------------------------------------------------------------------- sentences
-
-
 def sentence_yardstick(train_file: str | Path, validation_file: str | Path) -> float:
     """
-    Accuracy of logistic regression on words and pairs of neighboring words weighted by tf-idf, its strength chosen by
-    cross-validation on the training rows. The sentences of a pair are joined.
+    Returns the accuracy of logistic regression on words and pairs of neighboring words weighted by tf-idf, its strength
+    chosen by cross-validation on the training rows. The sentences of a pair are joined.
     """
     from sklearn.feature_extraction.text import TfidfVectorizer
     from sklearn.linear_model import LogisticRegressionCV
@@ -134,9 +123,8 @@ def sentence_yardstick(train_file: str | Path, validation_file: str | Path) -> f
 
     from hf_gmlp.data.classification import load_sentences
 
-    data = load_sentences(
-        train_files=[str(train_file)], validation_files=[str(validation_file)], train=True, validate=True
-    )
+    files = {"train_files": [str(train_file)], "validation_files": [str(validation_file)]}
+    data = load_sentences(**files, train=True, validate=True)
     parts = []
     for rows in data.splits.values():
         columns = [name for name in rows.column_names if name.startswith("sentence")]
@@ -146,35 +134,31 @@ def sentence_yardstick(train_file: str | Path, validation_file: str | Path) -> f
         LogisticRegressionCV(Cs=(0.1, 1, 10, 100), cv=5, max_iter=1000, scoring="accuracy"),
     )
     with warnings.catch_warnings():
-        # Of attributes that are not read here.
+        # About attributes that are not read here.
         warnings.simplefilter("ignore", FutureWarning)
         model.fit(*parts[0])
     return float(model.score(*parts[1]))
 
 
 def repeated_word_rule(file: str | Path) -> float:
-    """Accuracy on the task of the repeated word, if yes is said where the sentences share a word of 4 to 10 letters."""
-    rows = [json.loads(line) for line in Path(file).read_text(encoding="utf-8").splitlines()]
+    """Returns the accuracy on the task of the repeated word of asking whether a word of 4 to 10 letters is shared."""
+    rows = read_rows(Path(file))
     words = [[set(re.findall(r"\b[a-z]{4,10}\b", row[name])) for name in ("sentence1", "sentence2")] for row in rows]
     return statistics.fmean(bool(a & b) == row["label"] for (a, b), row in zip(words, rows))
 
 
-# ----------------------------------------------------------------------------------------------------------- questions
-
-
 def question_yardstick(validation_file: str | Path) -> dict[str, float]:
     """
-    Exact match and F1 in percent, by SQuAD's rules, of answering with the sentence of the context that is most like the
-    question by tf-idf of words, and of saying that there is no answer to all.
+    Returns exact match and F1 in percent, by SQuAD's rules, of answering with the sentence that is most like the
+    question by tf-idf of words, and of saying that no question has an answer.
     """
     from sklearn.feature_extraction.text import TfidfVectorizer
 
     from hf_gmlp.data.questions import load_questions
     from hf_gmlp.metrics.squad.squad import squad_v2_scores
 
-    rows = load_questions(
-        files={"validation": [str(validation_file)]}, splits=["validation"], version_2_with_negative=True
-    )["validation"]
+    files = {"validation": [str(validation_file)]}
+    rows = load_questions(files=files, splits=["validation"], version_2_with_negative=True)["validation"]
     model = TfidfVectorizer().fit(rows["context"])
     sentences = {}
     for row in rows:
@@ -189,14 +173,11 @@ def question_yardstick(validation_file: str | Path) -> dict[str, float]:
     return scores
 
 
-# -------------------------------------------------------------------------------------------------------------- images
-
-
 def image_yardstick(
     train_file: str, validation_file: str, epochs: int, seed: int, size: int = 32
 ) -> tuple[float, float]:
     """
-    Accuracy and seconds of processor time of a plain convolutional network: six 3 x 3 convolutions in three stages of
+    Returns accuracy and seconds of processor time of a convolutional network: six 3 x 3 convolutions in three stages of
     48, 96 and 160 channels, 0.57 M parameters with ten classes; AdamW, one-cycle learning rate up to 3e-3, crops and
     flips.
     """
@@ -212,11 +193,7 @@ def image_yardstick(
     channels, layers = 3, []
     for width in (48, 96, 160):
         for _ in range(2):
-            layers += [
-                nn.Conv2d(channels, width, 3, padding=1, bias=False),
-                nn.BatchNorm2d(width),
-                nn.ReLU(inplace=True),
-            ]
+            layers += [nn.Conv2d(channels, width, 3, padding=1, bias=False), nn.BatchNorm2d(width), nn.ReLU()]
             channels = width
         layers.append(nn.MaxPool2d(2))
     model = nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(channels, int(y.max()) + 1))
@@ -242,7 +219,7 @@ def image_yardstick(
 
 
 def pixels(rows, size: int):
-    """[N, 3, size, size] around 0, and [N], the classes."""
+    """Returns images [N, 3, size, size] around 0, and classes [N]."""
     import torch
     from torchvision.transforms import v2
 
@@ -253,44 +230,43 @@ def pixels(rows, size: int):
     return (torch.stack(images) - 0.5) / 0.25, torch.tensor(list(rows["labels"]))
 
 
-# ------------------------------------------------------------------------------------------------------- command line
-
-
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     kinds = parser.add_subparsers(dest="kind", required=True)
-    for kind in ("tokens", "bytes", "sentences", "questions", "images"):
+    for kind, names in {
+        "tokens": ("tokenizer", "train", "validation"),
+        "bytes": ("train", "validation"),
+        "sentences": ("train", "validation"),
+        "questions": ("validation",),
+        "images": ("train", "validation"),
+    }.items():
         one = kinds.add_parser(kind)
-        if kind == "tokens":
-            one.add_argument("tokenizer")
-            one.add_argument("--max_seq_length", type=int, default=128)
-        if kind != "questions":
-            one.add_argument("train")
-        one.add_argument("validation")
-        if kind == "images":
-            one.add_argument("--epochs", type=int, default=20)
-            one.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
-    arguments = parser.parse_args()
-    errors.run(lambda: measure(arguments))
+        for name in names:
+            one.add_argument(name)
+    kinds.choices["tokens"].add_argument("--max_seq_length", type=int, default=128)
+    kinds.choices["images"].add_argument("--epochs", type=int, default=20)
+    kinds.choices["images"].add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
+    options = vars(parser.parse_args())
+    errors.run(lambda: measure(**options))
 
 
-def measure(arguments: argparse.Namespace):
-    files = [path for path in (getattr(arguments, "train", None), arguments.validation) if path]
-    if arguments.kind == "questions":
-        for name, score in question_yardstick(*files).items():
+def measure(kind: str, validation: str, train: str | None = None, **options):
+    if kind == "questions":
+        for name, score in question_yardstick(validation).items():
             print(f"{name}: {score:.1f}")
-    elif arguments.kind == "tokens":
-        for name, loss in token_losses(arguments.tokenizer, *files, arguments.max_seq_length).items():
+    elif kind == "tokens":
+        losses = token_losses(options["tokenizer"], train, validation, options["max_seq_length"])
+        for name, loss in losses.items():
             print(f"{name:<10} loss {loss:.4f}, perplexity {math.exp(loss):.1f}")
-    elif arguments.kind == "bytes":
-        texts = [Path(path).read_bytes() for path in files]
+    elif kind == "bytes":
+        texts = [Path(path).read_bytes() for path in (train, validation)]
         for order in range(1, 8):
             print(f"{order}-gram of bytes: {bits_per_byte(*texts, order):.3f} bits per byte")
-    elif arguments.kind == "sentences":
-        print(f"tf-idf of words and pairs of words: accuracy {100 * sentence_yardstick(*files):.1f} %")
+    elif kind == "sentences":
+        print(f"tf-idf of words and pairs of words: accuracy {100 * sentence_yardstick(train, validation):.1f} %")
     else:
-        for seed in arguments.seeds:
-            accuracy, seconds = image_yardstick(*files, arguments.epochs, seed)
+        for seed in options["seeds"]:
+            accuracy, seconds = image_yardstick(train, validation, options["epochs"], seed)
             print(f"convolutional network, seed {seed}: accuracy {100 * accuracy:.1f} %, {seconds:.0f} s of one core")
 
 

@@ -49,7 +49,7 @@ def test_labels_units_and_level(tmp_path, monkeypatch):
     plt.close("all")
     # The last run says nothing of its task.
     labels = [figure.axes[0].get_ylabel() for figure in figures]
-    assert labels == ["loss (nats per masked token, lower is better)", "loss (nats, less is better)"]
+    assert labels == ["loss (nats per masked token, lower is better)", "loss (nats, lower is better)"]
 
 
 def test_bad_input(tmp_path):

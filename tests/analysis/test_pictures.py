@@ -1,6 +1,6 @@
 import pytest
 from PIL import Image
-from transformers import BertConfig, ViTConfig, XLMRobertaConfig
+from transformers import BertConfig, ViTConfig, ViTMAEConfig
 
 from hf_gmlp import BertRelposConfig, GMLPConfig, TextMixerConfig
 from hf_gmlp.analysis.pictures import check_picture, family, legend_below, plt, save_picture
@@ -39,7 +39,7 @@ def test_families(vision_config):
         "MLP-Mixer": TextMixerConfig(),
         "BERT": BertConfig(),
         "ViT": ViTConfig(),
-        "xlm roberta": XLMRobertaConfig(),
+        "vit mae": ViTMAEConfig(),
     }
     assert all(family(config) == name for name, config in configs.items())
     # W of an image model is always dense.

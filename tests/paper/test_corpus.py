@@ -42,13 +42,13 @@ def test_evaluation_is_on_the_files_given_and_at_most_so_long(tmp_path, monkeypa
 
 def test_another_text_is_refused_in_the_same_folder(tmp_path, text):
     other = write_documents(tmp_path / "other.jsonl", 200, 100, seed=1)
-    with pytest.raises(InputError, match="is of other files: choose another --output_dir"):
+    with pytest.raises(InputError, match="was made from other files. Choose another --output_dir"):
         corpus.prepare_text([str(other)], [], 32, tmp_path / "data")
 
 
 def test_a_short_text_is_refused(tmp_path):
     short = write_documents(tmp_path / "short.jsonl", 30, 20)
-    with pytest.raises(InputError, match="The text for train has .* words, and at least 6,400 are needed"):
+    with pytest.raises(InputError, match="The text for train has .* words, but needs at least 6,400"):
         corpus.prepare_text([str(short)], [], 32, tmp_path / "data")
 
 
@@ -83,5 +83,5 @@ def test_tasks_are_split_and_checked(tmp_path):
     parts = corpus.prepare_task("single", files, tmp_path / "data")
     found = {part: corpus.read_rows(path) for part, path in parts.items()}
     assert found["development"] == rows[:80:10] and found["evaluation"] == rows[80:] and len(found["train"]) == 72
-    with pytest.raises(InputError, match=r"has 1 sentence\(s\) a row, and --pair takes 2"):
+    with pytest.raises(InputError, match=r"has 1 sentence\(s\) a row, but --pair needs 2"):
         corpus.prepare_task("pair", files, tmp_path / "data")

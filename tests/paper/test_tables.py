@@ -513,7 +513,7 @@ def test_command(tmp_path, capsys):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["11"], "no Table 11; it has Tables 1 to 10"),
+        (["11"], "no Table 11. It has Tables 1 to 10"),
         (["3", "--runs", "/nowhere/at/all"], "/nowhere/at/all"),
         (["3", "--runs", "{tmp}"], "no finished run"),
         (["8", "--recipes", "/nowhere/at/all"], "no folder /nowhere/at/all"),
