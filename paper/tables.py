@@ -185,24 +185,23 @@ def paper_table(number: int) -> Table:
 
 def fill_counts(filled: Table):
     """Fills in parameters, FLOPs and sizes. Models of timm stay empty if it is not installed."""
+    missing = False
     for row in filled.rows:
         config = None
         if row.model.startswith(TIMM):
             try:
-                counts = timm_counts(row.model.removeprefix(TIMM), int(row.cells["Input Resolution"].paper))
+                parameters, flops = timm_counts(row.model, int(row.cells["Input Resolution"].paper))
             except ImportError:
-                note = "The models of timm are counted if timm is installed (pip install timm)."
-                filled.notes = [*(one for one in filled.notes if one != note), note]
+                missing = True
                 continue
         else:
             config = preset_config(row.model)
+            parameters = paper_parameters(config)
             flops = paper_flops(config) if {"FLOPs (B)", "MAdds (B)"} & set(filled.columns) else 0
-            counts = paper_parameters(config), flops
             note = PRESETS[row.model].note
             # Where what the paper says of sizes and what it counts do not go together.
             if note and filled.number in (3, 10) and str(filled.number) in PRESETS[row.model].paper:
                 row.notes.append(note)
-        parameters, flops = counts
         counts = {"Params (M)": parameters / 1e6, "FLOPs (B)": flops / 1e9, "MAdds (B)": flops / 2e9}
         for column, cell in row.cells.items():
             if column in counts:
@@ -210,6 +209,8 @@ def fill_counts(filled: Table):
             elif config is not None and column in SIZES:
                 cell.here = SIZES[column](config)
                 cell.verdict = "" if cell.here == cell.paper == "" else "=" if cell.here == cell.paper else "!="
+    if missing:
+        filled.notes.append("The models of timm are counted if timm is installed (pip install timm).")
 
 
 def compare_counts(paper: str, here: float) -> tuple[str, str]:
@@ -230,7 +231,7 @@ def timm_counts(name: str, pixels: int) -> tuple[int, int]:
     import timm
 
     with torch.device("meta"), torch.no_grad(), FlopCounterMode(display=False) as counter:
-        model = timm.create_model(name).eval()
+        model = timm.create_model(name.removeprefix(TIMM)).eval()
         model(torch.empty(1, 3, pixels, pixels))
     return sum(parameter.numel() for parameter in model.parameters()), counter.get_total_flops()
 
@@ -264,9 +265,7 @@ SIZES: dict[str, Callable[[PreTrainedConfig], str]] = {
 
 
 def fill_results(filled: Table, runs: Sequence[Run]):
-    """
-    Fills in results as the paper does: the median over seeds, of several settings the best. Notes name the runs.
-    """
+    """Fills in results as the paper does: the median over seeds, of several settings the best. Notes name the runs."""
     columns = [column for column in filled.columns if column in RESULTS and filled.rows[0].model]
     if not columns:
         filled.notes.append(f"Table {filled.number} has no results that runs could fill.")
@@ -460,8 +459,8 @@ def to_markdown(filled: Table) -> str:
     for row in filled.rows:
         for note in row.notes:
             notes.setdefault(note, []).extend([] if note.startswith("[") else [row.model])
-    about = "a value of the project's recipes" if filled.number in (7, 8, 9) else "a size counted here"
-    legend = f'Each row as the paper prints it and, under "here", as it is here; = marks {about} that is the paper\'s.'
+    about = "a value of the recipes" if filled.number in (7, 8, 9) else "a size counted here"
+    legend = f'Rows named "here" have this project\'s numbers; = marks {about} that agrees with the paper.'
     text = f"**Table {filled.number}.** {filled.title}\n\n{legend}\n\n{markdown_table(rows)}\n\n"
     for note, models in notes.items():
         line = f"- {', '.join(models)}: {note}" if models else f"- {note}"

@@ -90,6 +90,14 @@ def test_scripts_run_by_name(tmp_path, monkeypatch, capsys):
     assert "There is no file paper/recipes/table6/amlp-bass.yaml" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("words", [["table", "3"], ["plot", "scaling"], ["plot", "capacity"], ["plot", "transfer"]])
+def test_what_is_not_installed_needs_a_checkout(words, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr("hf_gmlp.cli.__file__", str(tmp_path / "hf_gmlp" / "cli.py"))
+    with pytest.raises(SystemExit) as stop:
+        main(words)
+    assert stop.value.code == 2 and "need a checkout of the repository" in capsys.readouterr().err
+
+
 def test_recipes_are_listed(capsys):
     main(["recipes"])
     listing, _, folder = capsys.readouterr().out.rpartition("\nfolder: ")

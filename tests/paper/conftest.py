@@ -1,6 +1,20 @@
+import json
 import sys
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 # The scripts of paper/ import each other, and the demo's text, by name.
 sys.path[:0] = [str(ROOT / "paper"), str(ROOT / "examples")]
+
+
+def finished_run(folder, config, head, results, settings=None, steps=None):
+    """Writes what a finished run of a script leaves, except for the weights, and returns its folder."""
+    folder.mkdir(parents=True)
+    config.architectures = [head]
+    (folder / "config.json").write_text(config.to_json_string())
+    (folder / "all_results.json").write_text(json.dumps(results))
+    if settings is not None:
+        (folder / "settings.json").write_text(json.dumps(settings))
+    if steps is not None:
+        (folder / "trainer_state.json").write_text(json.dumps({"global_step": steps, "log_history": []}))
+    return folder

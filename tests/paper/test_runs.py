@@ -1,5 +1,3 @@
-import json
-
 import pytest
 import torch
 from runs import best_setting, find_runs, pretraining
@@ -9,25 +7,15 @@ from hf_gmlp import GMLPForMaskedLM
 from hf_gmlp.analysis.counts import paper_parameters
 from hf_gmlp.errors import InputError
 
+from .conftest import finished_run
+
 
 @pytest.fixture
 def write_run(tmp_path, text_config):
-    """write_run(name, head, results, settings=None, steps=None, **fields) writes what a finished run leaves."""
+    """write_run(name, head, results, settings=None, steps=None, **fields) writes a run of a tiny model."""
 
-    def write(name, head, results, settings=None, steps=None, card=None, config=None, **fields):
-        folder = tmp_path / "runs" / name
-        folder.mkdir(parents=True)
-        config = config or text_config(**fields)
-        config.architectures = [head]
-        (folder / "config.json").write_text(config.to_json_string())
-        (folder / "all_results.json").write_text(json.dumps(results))
-        if settings is not None:
-            (folder / "settings.json").write_text(json.dumps(settings))
-        if steps is not None:
-            (folder / "trainer_state.json").write_text(json.dumps({"global_step": steps, "log_history": []}))
-        if card is not None:
-            (folder / "README.md").write_text(card)
-        return folder
+    def write(name, head, results, settings=None, steps=None, **fields):
+        return finished_run(tmp_path / "runs" / name, text_config(**fields), head, results, settings, steps)
 
     return write
 
@@ -58,7 +46,8 @@ def test_runs_are_found_with_what_they_noted(tmp_path, write_run):
 @pytest.mark.parametrize("program", ["python run_glue.py", "python -m hf_gmlp.scripts.glue", "hf-gmlp run glue"])
 def test_a_card_tells_the_flags_where_there_are_no_settings(write_run, tmp_path, program):
     command = f"{program} --model_name_or_path 'my base' --task_name rte --do_train --output_dir out"
-    write_run("rte", "GMLPForSequenceClassification", {"eval_accuracy": 0.5}, card=f"# Out\n\n{command}\n")
+    folder = write_run("rte", "GMLPForSequenceClassification", {"eval_accuracy": 0.5})
+    (folder / "README.md").write_text(f"# Out\n\n{command}\n")
     run = find_runs([tmp_path])[0]
     assert run.task == "rte" and run.settings["model_name_or_path"] == "my base"
 

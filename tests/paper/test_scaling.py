@@ -24,20 +24,16 @@ from hf_gmlp.analysis.pictures import plt
 from hf_gmlp.cli import main
 from hf_gmlp.errors import InputError
 
+from .conftest import finished_run
+
 
 @pytest.fixture
 def write_run(tmp_path):
     """write_run(name, head, results, settings, **fields) writes what a finished run leaves, and gives its folder."""
 
     def write(name, head, results, settings=None, steps=50, config=GMLPConfig, **fields):
-        folder = tmp_path / "runs" / name
-        folder.mkdir(parents=True)
-        fields = {"hidden_size": 16, "intermediate_size": 32, "architectures": [head]} | fields
-        (folder / "config.json").write_text(config(**fields).to_json_string())
-        (folder / "all_results.json").write_text(json.dumps(results))
-        (folder / "settings.json").write_text(json.dumps(settings or {}))
-        (folder / "trainer_state.json").write_text(json.dumps({"global_step": steps}))
-        return folder
+        config = config(**({"hidden_size": 16, "intermediate_size": 32} | fields))
+        return finished_run(tmp_path / "runs" / name, config, head, results, settings or {}, steps)
 
     return write
 

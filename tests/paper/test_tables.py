@@ -3,7 +3,6 @@
 import json
 import re
 import sys
-from pathlib import Path
 
 import pytest
 import tables
@@ -14,6 +13,8 @@ from hf_gmlp.cli import main
 from hf_gmlp.presets import PRESETS, preset_path
 from hf_gmlp.training.arguments import GlueArguments, MLMArguments, ModelArguments, RunArguments, parse_arguments
 from hf_gmlp.training.folder import run_settings
+
+from .conftest import finished_run
 
 # The lines of the tables in the text of the paper (arXiv:2105.08050), without what PDF makes of formulas. Tables 7 to 9
 # print once what neighboring columns share.
@@ -302,20 +303,6 @@ def test_a_recipe_that_differs_shows(tmp_path):
 
 
 # Runs.
-
-
-def finished_run(
-    folder: Path, config, head: str, results: dict, steps: int | None = None, settings: dict | None = None
-):
-    """A folder as the scripts leave it, but for the weights."""
-    folder.mkdir(parents=True)
-    config.architectures = [head]
-    config.save_pretrained(folder)
-    (folder / "all_results.json").write_text(json.dumps(results))
-    if steps is not None:
-        (folder / "trainer_state.json").write_text(json.dumps({"global_step": steps, "log_history": []}))
-    if settings is not None:
-        (folder / "settings.json").write_text(json.dumps(settings))
 
 
 def preset(name: str, **changes):
