@@ -12,7 +12,13 @@ BLOB = "https://github.com/hf-gmlp/hf-gmlp/blob/main/"
 LINK = re.compile(r"(\]\()([^)#\s]+)([^)]*\))")
 # File outside of docs/ -> its path on the site.
 OUTSIDE = {ROOT / "README.md": "index.md"}
-for pattern in ("paper/*.md", "paper/replication/**/*.md", "paper/replication/**/*.png", "benchmarks/results/*.png"):
+for pattern in (
+    "paper/claims.md",
+    "paper/replication*.md",
+    "paper/replication/**/*.md",
+    "paper/replication/**/*.png",
+    "benchmarks/results/*.png",
+):
     OUTSIDE |= {path: path.relative_to(ROOT).as_posix() for path in ROOT.glob(pattern)}
 
 

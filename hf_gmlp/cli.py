@@ -4,237 +4,104 @@ import argparse
 import importlib
 import sys
 import textwrap
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from . import errors
 from ._version import __version__
+from .data import tokenizer
 from .errors import InputError
 
 
 def main(argv: list[str] | None = None):
-    """Runs `hf-gmlp` with the given words, or with those of the command line."""
-    parser = argparse.ArgumentParser(
-        prog="hf-gmlp",
-        description="gMLP and aMLP for Hugging Face Transformers.",
-    )
+    """Runs `hf-gmlp` with the given arguments, or with those of the command line."""
+    parser = argparse.ArgumentParser(prog="hf-gmlp", description="gMLP and aMLP for Hugging Face Transformers.")
     parser.add_argument("--version", action="version", version=f"hf-gmlp {__version__}")
-    commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
-
-    command = commands.add_parser("run", help="train, fine-tune or evaluate: run SCRIPT --help")
-    scripts = ("mlm", "clm", "glue", "qa", "image_classification")
-    command.add_argument("script", choices=scripts, help="the module of hf_gmlp.scripts to run")
-    command.add_argument("words", nargs=argparse.REMAINDER, metavar="...", help="recipes, then flags, of the script")
-    command.set_defaults(run=run)
-
-    command = commands.add_parser("recipes", help="list the YAML files of flags that `hf-gmlp run` takes")
-    command.set_defaults(run=recipes)
-
-    command = commands.add_parser("presets", help="list the architectures of the paper, or show one")
-    command.add_argument("name", nargs="?", help="a preset to show in full")
-    command.add_argument("--count", action="store_true", help="count parameters and FLOPs beside the paper's numbers")
-    command.add_argument(
-        "--export",
-        metavar="DIR",
-        help="write config and model code into a new folder, for scripts that know nothing of hf_gmlp "
-        "(--config_name DIR --trust_remote_code)",
-    )
-    command.set_defaults(run=presets)
-
-    command = commands.add_parser("train-tokenizer", help="train a SentencePiece tokenizer on files or on a data set")
-    # Importing the training stack takes seconds: only where it is needed.
-    from .data import tokenizer
-
-    tokenizer.add_arguments(command)
-    command.set_defaults(run=tokenizer.main)
-
-    command = commands.add_parser("plot", help="draw what a model has learned")
-    plots = command.add_subparsers(title="plots", metavar="PLOT", required=True)
-    plot = plots.add_parser("filters", help="spatial filters of every block (paper, Figures 3 and 4)")
-    plot.add_argument("checkpoint", help="folder or name of a trained model, for text or for images")
-    plot.add_argument("--max_layers", type=int, help="blocks drawn, evenly spread (default: 36; 12 for images)")
-    plot.set_defaults(run=plot_filters, output="filters.png")
-    plot = plots.add_parser("matrices", help="whole spatial matrices, and how Toeplitz they are (paper, Figure 9)")
-    plot.add_argument("checkpoint", help="folder or name of a trained model, best one with toeplitz=false")
-    plot.add_argument("--max_layers", type=int, default=36, help="blocks drawn, evenly spread (default: %(default)s)")
-    plot.set_defaults(run=plot_matrices, output="matrices.png")
-    plot = plots.add_parser("attention", help="tiny attention of an aMLP over a pair of sentences (paper, Figure 10)")
-    plot.add_argument("checkpoint", help="folder or name of a trained aMLP for text")
-    plot.add_argument("--sentences", nargs="+", required=True, metavar="SENTENCE", help="a pair of sentences, or one")
-    plot.set_defaults(run=plot_attention, output="attention.png")
-    plot = plots.add_parser("capacity", help="image accuracy against parameters (paper, Figure 2)")
-    plot.add_argument("--runs", nargs="+", metavar="DIR", help="folders with runs of run_image_classification.py")
-    plot.set_defaults(run=plot_capacity, output="capacity.png")
-    unigram = "perplexity of predicting every token by its frequency alone, drawn as a level"
-    for name, title in (
-        ("scaling", "perplexity and accuracies against parameters, with power laws (paper, Figures 5 and 8)"),
-        ("transfer", "accuracies against the perplexity of pretraining (paper, Figure 7)"),
-    ):
-        plot = plots.add_parser(name, help=title)
-        plot.add_argument(
-            "--runs",
-            nargs="+",
-            metavar="DIR",
-            help="folders with finished runs of run_mlm.py and run_glue.py (default: the paper's Table 4 alone)",
-        )
-        plot.add_argument("--paper", action="store_true", help="draw the points of the paper's Table 4 too, hollow")
-        if name == "scaling":
-            plot.add_argument("--unigram", type=perplexity, metavar="X", help=unigram)
-        plot.set_defaults(run=plot_scaling if name == "scaling" else plot_transfer, output=f"{name}.png")
-    plot = plots.add_parser("training", help="loss curves of one or several runs")
-    plot.add_argument("runs", nargs="+", metavar="RUN", help="output folder of a training script")
-    plot.add_argument("--unigram", type=perplexity, metavar="X", help=unigram)
-    plot.set_defaults(run=plot_training, output="training.png")
-    for plot in plots.choices.values():
-        output = plot.get_default("output")
-        plot.add_argument("--output", default=output, help="the picture to write (default: %(default)s)")
-
-    command = commands.add_parser("table", help="print a table of the paper with our numbers")
-    command.add_argument("number", type=int, help="1 to 10, as in the paper")
-    command.add_argument(
-        "--runs", nargs="+", default=[], metavar="DIR", help="fill in the results of the finished runs in these folders"
-    )
-    command.add_argument(
-        "--recipes",
-        metavar="DIR",
-        help="recipes to hold Tables 7 to 9 against (default: the project's)",
-    )
-    command.add_argument("--format", choices=("markdown", "csv"), default="markdown", help="default: %(default)s")
-    command.add_argument("--output", metavar="FILE", help="a new file to write instead of printing")
-    command.set_defaults(run=table)
-
-    command = commands.add_parser("answer", help="answer questions from a text")
-    command.add_argument("checkpoint", help="folder or name of a model that run_qa.py trained")
-    command.add_argument("--question", nargs="+", required=True, help="one or several questions")
-    source = command.add_mutually_exclusive_group(required=True)
-    source.add_argument("--context", help="the text that has the answers")
-    source.add_argument("--context_file", help="a file with that text, of any length")
-    command.add_argument("--top_k", type=int, default=1, help="answers to each question (default: %(default)s)")
-    command.add_argument("--handle_impossible_answer", action="store_true", help="there may be no answer in the text")
-    command.add_argument(
-        "--null_score_diff_threshold",
-        type=float,
-        default=0.0,
-        help="with it: say so if that scores higher by more than this (default: %(default)s)",
-    )
-    command.set_defaults(run=answer)
-
-    command = commands.add_parser("serve", help="try a model in the browser; a causal one also by OpenAI's clients")
-    command.add_argument("checkpoint", help="folder or name of a masked or causal language model or image classifier")
-    command.add_argument("--host", default="127.0.0.1", help="address to listen at (default: %(default)s)")
-    command.add_argument("--port", type=int, default=8000, help="0 takes a free one (default: %(default)s)")
-    command.set_defaults(run=serve)
-
-    command = commands.add_parser("convert", help="convert weights of other projects, or weights for timm")
-    sources = command.add_subparsers(title="conversions", metavar="CONVERSION", dest="conversion", required=True)
-    timm = sources.add_parser("timm", help="a gMLP of timm -> image classifier")
-    timm.add_argument("source", help="name of a model of timm, whose weights it downloads, or a file of weights")
-    timm.add_argument("--image_size", nargs=2, type=int, metavar=("H", "W"), help="pixels, of images not square")
-    lucidrains = sources.add_parser("lucidrains", help="a gMLP of g-mlp-pytorch -> masked language model")
-    lucidrains.add_argument("source", help="file of weights")
-    lucidrains.add_argument("--causal", action="store_true", help="it was made with causal=True, which no file tells")
-    labml = sources.add_parser("labml", help="an autoregressive gMLP of labml_nn -> masked language model")
-    labml.add_argument("source", help="file of weights")
-    labml.add_argument("--drop_positions", action="store_true", help="go on without its position encodings")
-    for source in (timm, lucidrains, labml):
-        source.add_argument("out", help="folder to write: config, weights, code, card (timm: image processor)")
-        source.add_argument("--license", help="identifier of the license of the weights, for the card")
-    back = sources.add_parser("to-timm", help='image classifier with pooling="mean" -> file of weights for timm')
-    back.add_argument("checkpoint", help="folder or name of the model")
-    back.add_argument("out", help="file to write, .safetensors or .pth")
-    command.set_defaults(run=convert)
-
-    command = commands.add_parser("export", help="export a model to ONNX, OpenVINO, ExecuTorch or AOTInductor")
-    command.add_argument("checkpoint", help="folder or name of the model")
-    command.add_argument("out", help="a new folder, or the folder of the checkpoint, which gets a sub-folder")
-    command.add_argument("--to", required=True, choices=("onnx", "openvino", "executorch", "aoti"))
-    command.add_argument("--task", help="fill-mask, feature-extraction, ... (default: what the model was saved as)")
-    command.add_argument("--int8", action="store_true", help="with --to onnx: write a model with weights of 8 bits too")
-    command.add_argument("--push_to_hub", metavar="NAME", help="upload the export to this repository")
-    command.set_defaults(run=export)
-
-    arguments = parser.parse_args(argv)
-    errors.run(lambda: arguments.run(arguments))
+    add_commands(parser, "command", COMMANDS)
+    options = vars(parser.parse_args(argv))
+    function = options.pop("function")
+    errors.run(lambda: function(**options))
 
 
-def run(arguments: argparse.Namespace):
+def add_commands(parser: argparse.ArgumentParser, kind: str, commands: dict):
+    """Adds a table of commands, whose values are what `command` returns, or the help and a table of sub-commands."""
+    parsers = parser.add_subparsers(title=f"{kind}s", metavar=kind.upper(), required=True)
+    for name, (function, words, arguments) in commands.items():
+        added = parsers.add_parser(name, help=words)
+        if function is None:
+            add_commands(added, name, arguments)
+            continue
+        for argument in arguments:
+            argument(added)
+        if kind == "plot":
+            added.add_argument("--output", default=f"{name}.png", help="the picture to write (default: %(default)s)")
+            function = partial(plot, function)
+        added.set_defaults(function=function)
+
+
+def run(script: str, words: list[str]):
     """Runs a training script."""
-    # Its help, and the model card, show it.
-    sys.argv = [f"hf-gmlp run {arguments.script}", *arguments.words]
-    importlib.import_module(f".scripts.{arguments.script}", __package__).main()
+    # For its help and the model card.
+    sys.argv = [f"hf-gmlp run {script}", *words]
+    importlib.import_module(f".scripts.{script}", __package__).main()
 
 
-def recipes(arguments: argparse.Namespace):
-    """Lists the recipes, each with the first line of what it says of itself."""
+def recipes():
+    """Lists the recipes, each with the first line of its description."""
     from .training.recipes import RECIPES
 
-    lines = []
-    for path in sorted(RECIPES.rglob("*.yaml"), key=lambda path: (len(path.parts), path)):
-        about = path.read_text(encoding="utf-8").partition("\n")[0].lstrip("# ")
-        name = f"recipes/{path.relative_to(RECIPES).as_posix()}"
-        lines.append(f"{name:<45} {textwrap.shorten(about, 74, placeholder=' ...')}")
-    print(*lines, f"\nfolder: {RECIPES}", sep="\n")
+    root = RECIPES.parent
+    for folder in (RECIPES, root / "paper" / "recipes"):
+        for path in sorted(folder.rglob("*.yaml"), key=lambda path: (len(path.parts), path)):
+            about = path.read_text(encoding="utf-8").partition("\n")[0].lstrip("# ")
+            print(f"{path.relative_to(root).as_posix():<48} {textwrap.shorten(about, 71, placeholder=' ...')}")
+    print(f"\nfolder: {root}")
 
 
-def presets(arguments: argparse.Namespace):
+def presets(name: str | None, count: bool, export: str | None):
     """Lists the presets, shows one, or exports one."""
-    from transformers import AutoConfig, PreTrainedConfig
+    from transformers import AutoConfig
 
+    from .analysis.counts import paper_flops, paper_parameters
     from .presets import PRESETS, preset_path
 
-    def attention_of(config: PreTrainedConfig) -> str:
-        """The width of the tiny attention, "full" for that of a Transformer, "-" for none."""
-        if hasattr(config, "attention_size"):
-            return str(config.attention_size or "-")
-        return "full" if getattr(config, "content_attention", config.model_type in ("bert", "vit")) else "-"
-
-    def tokens_of(config: PreTrainedConfig) -> int:
-        """n, with the [CLS] token of a ViT."""
-        if config.model_type == "vit":
-            return (config.image_size // config.patch_size) ** 2 + 1
-        return config.max_position_embeddings
-
-    if arguments.name is not None and arguments.name not in PRESETS:
-        raise InputError(f"There is no preset {arguments.name!r}. Choose one of: {', '.join(PRESETS)}.")
-    if arguments.export is not None:
-        if arguments.name is None:
+    if name is not None and name not in PRESETS:
+        raise InputError(f"There is no preset {name!r}. Choose one of: {', '.join(PRESETS)}.")
+    if export is not None:
+        if name is None:
             raise InputError("Say which preset to export: hf-gmlp presets NAME --export DIR.")
-        if Path(arguments.export).exists():
-            raise InputError(f"{arguments.export} exists already; choose a new folder.")
-        config = AutoConfig.from_pretrained(preset_path(arguments.name))
-        config.save_pretrained(arguments.export)
+        if Path(export).exists():
+            raise InputError(f"{export} already exists. Choose a new folder.")
+        config = AutoConfig.from_pretrained(preset_path(name))
+        config.save_pretrained(export)
         code = " with --trust_remote_code" if hasattr(config, "auto_map") else ""
-        print(f"{arguments.name} is in {arguments.export}: use it as --config_name{code}.")
+        print(f"{name} is in {export}: use it as --config_name{code}.")
         return
-
     header = f"{'name':<25}{'paper':<15}{'L':>4}{'d_model':>8}{'d_ffn':>6}{'n':>5}{'attn':>5}{'params':>9}{'FLOPs':>10}"
-    counted = f"{'counted':>10}{'counted':>11}" if arguments.count else ""
-    print(header + counted)
-    for preset in PRESETS.values() if arguments.name is None else [PRESETS[arguments.name]]:
+    print(header + (f"{'counted':>10}{'counted':>11}" if count else ""))
+    for preset in PRESETS.values() if name is None else [PRESETS[name]]:
         config = AutoConfig.from_pretrained(preset_path(preset.name), num_labels=1000)
+        vit = config.model_type == "vit"
+        # With the [CLS] token of a ViT.
+        tokens = (config.image_size // config.patch_size) ** 2 + 1 if vit else config.max_position_embeddings
+        full = getattr(config, "content_attention", vit or config.model_type == "bert")
+        attention = getattr(config, "attention_size", "full" if full else 0) or "-"
+        sizes = f"{config.num_hidden_layers:>4}{config.hidden_size:>8}{config.intermediate_size:>6}{tokens:>5}"
         flops = f"{preset.flops:.1f} B" if preset.flops else "-"
-        line = (
-            f"{preset.name:<25}{preset.paper:<15}{config.num_hidden_layers:>4}{config.hidden_size:>8}"
-            f"{config.intermediate_size:>6}{tokens_of(config):>5}{attention_of(config):>5}"
-            f"{preset.parameters:>7g} M{flops:>10}"
-        )
-        if arguments.count:
-            from .analysis.counts import paper_flops, paper_parameters
-
-            line += f"{paper_parameters(config) / 1e6:>8.2f} M{paper_flops(config) / 1e9:>9.1f} B"
-        print(line)
-    if arguments.name is not None:
-        preset = PRESETS[arguments.name]
-        print(f"\n{preset.note}\n" if preset.note else "")
-        print((preset_path(arguments.name) / "config.json").read_text(encoding="utf-8").strip())
-        print(f"\nfolder: {preset_path(arguments.name)}")
+        counted = f"{paper_parameters(config) / 1e6:>8.2f} M{paper_flops(config) / 1e9:>9.1f} B" if count else ""
+        paper = f"{attention:>5}{preset.parameters:>7g} M{flops:>10}"
+        print(f"{preset.name:<25}{preset.paper:<15}{sizes}{paper}{counted}")
+    if name is None:
+        print("\nparams and FLOPs (of one forward pass) as the paper prints them; --count adds those of these models.")
     else:
-        print(
-            "\nparams and FLOPs (of one forward pass) as the paper prints them; --count adds those of the models here."
-        )
+        folder = preset_path(name)
+        note = f"\n{PRESETS[name].note}\n" if PRESETS[name].note else ""
+        print(f"{note}\n{(folder / 'config.json').read_text(encoding='utf-8').strip()}\n\nfolder: {folder}")
 
 
 def quiet():
-    """Keeps from the screen what transformers says of heads that are not loaded, and its progress bars."""
+    """Hides transformers' progress bars and its warnings about heads that are not loaded."""
     from transformers.utils import logging
 
     logging.set_verbosity_error()
@@ -242,166 +109,244 @@ def quiet():
 
 
 def perplexity(word: str) -> float:
-    """A number from the command line that can be a perplexity."""
     if not 1 < float(word) < float("inf"):
-        raise argparse.ArgumentTypeError(f"{word} is no perplexity: it is a number above 1")
+        raise argparse.ArgumentTypeError(f"{word} is not a perplexity: it must be above 1")
     return float(word)
 
 
-def plot_filters(arguments: argparse.Namespace):
-    """Draws the spatial filters of a checkpoint."""
+def plot(draw: Callable, output: str, **options):
+    draw(output=output, **options)
+    print(f"The picture is in {output}.")
+
+
+def plot_filters(checkpoint: str, max_layers: int | None, output: str):
     from .analysis.filters import load_spatial_model, plot_filters
 
     quiet()
-    plot_filters(load_spatial_model(arguments.checkpoint), arguments.output, max_layers=arguments.max_layers)
-    print(f"The spatial filters of {arguments.checkpoint} are in {arguments.output}.")
+    plot_filters(load_spatial_model(checkpoint), output, max_layers=max_layers)
 
 
-def plot_matrices(arguments: argparse.Namespace):
-    """Draws the spatial matrices of a checkpoint, and prints how Toeplitz each is."""
+def plot_matrices(checkpoint: str, max_layers: int | None, output: str):
     from .analysis.filters import load_spatial_model
     from .analysis.toeplitz import plot_matrices
 
     quiet()
-    model = load_spatial_model(arguments.checkpoint)
-    shares, chance = plot_matrices(model, arguments.output, max_layers=arguments.max_layers)
+    model = load_spatial_model(checkpoint)
+    shares, chance = plot_matrices(model, output, max_layers=36 if max_layers is None else max_layers)
     for block, share in enumerate(shares, start=1):
         print(f"block {block:>3}  {share:.4f}")
     if model.config.toeplitz:
         print("The model has the Toeplitz prior: these are 1 by construction.")
     print(f"mean {sum(shares) / len(shares):.4f}, of random weights {chance:.4f}")
-    print(f"The spatial matrices of {arguments.checkpoint} are in {arguments.output}.")
 
 
-def plot_attention(arguments: argparse.Namespace):
-    """Draws what the tiny attention of a checkpoint looks at."""
+def plot_attention(checkpoint: str, sentences: list[str], output: str):
     from .analysis.attention import load_attentive_model, plot_attention
 
-    if len(arguments.sentences) > 2:
-        raise InputError(f"Give one sentence or two, each in quotation marks; here are {len(arguments.sentences)}.")
-    first, second = [*arguments.sentences, None][:2]
+    if len(sentences) > 2:
+        raise InputError(f"Give one sentence or two, each in quotation marks, got {len(sentences)}.")
     quiet()
-    model, tokenizer = load_attentive_model(arguments.checkpoint)
-    plot_attention(model, tokenizer, first, second, arguments.output)
-    print(f"The attention of {arguments.checkpoint} is in {arguments.output}.")
+    plot_attention(*load_attentive_model(checkpoint), *[*sentences, None][:2], output)
 
 
-def plot_capacity(arguments: argparse.Namespace):
-    """Draws image accuracy against parameters: the paper's, and that of finished runs."""
-    from .analysis.runs import find_runs
-    from .analysis.scaling import plot_capacity
-
-    plot_capacity(arguments.output, find_runs(arguments.runs) if arguments.runs else None)
-    print(f"Accuracy against capacity is in {arguments.output}.")
-
-
-def plot_scaling(arguments: argparse.Namespace):
-    """Draws quality against parameters, and prints the power laws."""
-    from .analysis.runs import find_runs
-    from .analysis.scaling import plot_scaling
-
-    runs = find_runs(arguments.runs) if arguments.runs else None
-    fits = plot_scaling(arguments.output, runs, paper=arguments.paper, unigram=arguments.unigram)
-    for name, fit in fits.items():
-        print(f"{name}: perplexity ~ parameters^({fit.exponent:.3f} ± {fit.error:.3f}), from {fit.points} sizes")
-    print(f"The scaling of perplexity and accuracies is in {arguments.output}.")
-
-
-def plot_transfer(arguments: argparse.Namespace):
-    """Draws accuracy after fine-tuning against perplexity after pretraining."""
-    from .analysis.runs import find_runs
-    from .analysis.scaling import plot_transfer
-
-    plot_transfer(arguments.output, find_runs(arguments.runs) if arguments.runs else None, paper=arguments.paper)
-    print(f"The transfer from pretraining to fine-tuning is in {arguments.output}.")
-
-
-def plot_training(arguments: argparse.Namespace):
-    """Draws the loss curves of some runs."""
+def plot_training(runs: list[str], unigram: float | None, output: str):
     from .analysis.curves import plot_training
 
-    plot_training(arguments.runs, arguments.output, unigram=arguments.unigram)
-    print(f"The loss curves are in {arguments.output}.")
+    plot_training(runs, output, unigram=unigram)
 
 
-def table(arguments: argparse.Namespace):
-    """Prints a table of the paper with this project's numbers, or writes it into a file."""
-    if arguments.output is not None and Path(arguments.output).exists():
-        raise InputError(f"{arguments.output} exists already; choose a new file.")
-    if arguments.output is not None and not Path(arguments.output).resolve().parent.is_dir():
-        raise InputError(f"There is no folder {Path(arguments.output).resolve().parent} to write the table to.")
-    from .analysis.tables import table
-
-    text = table(arguments.number, arguments.runs, arguments.recipes, arguments.format)
-    if arguments.output is None:
-        print(text, end="")
-        return
-    Path(arguments.output).write_text(text, encoding="utf-8")
-    print(f"Table {arguments.number} is in {arguments.output}.")
+def paper_module(name: str):
+    """Imports a module of paper/, which is not installed with the package."""
+    folder = Path(__file__).parents[1] / "paper"
+    if not (folder / f"{name}.py").is_file():
+        words = "Tables of the paper, and its figures of runs (scaling, transfer, capacity), need"
+        raise InputError(f"{words} a checkout of the repository.")
+    sys.path.insert(0, str(folder))
+    return importlib.import_module(name)
 
 
-def answer(arguments: argparse.Namespace):
-    """Answers questions from a text: under each question its answers, with their scores and places in the text."""
-    context = arguments.context
-    if arguments.context_file is not None:
+def plot_runs(kind: str, runs: list[str] | None, output: str, **options):
+    """Draws the paper's figures of runs, and prints the power laws of `plot scaling`."""
+    scaling = paper_module("scaling")
+    found = paper_module("runs").find_runs(runs) if runs else None
+    laws = getattr(scaling, f"plot_{kind}")(output, found, **options)
+    for name, law in (laws or {}).items():
+        print(f"{name}: perplexity ~ parameters^({law.exponent:.3f} ± {law.error:.3f}), from {law.points} sizes")
+
+
+def table(number: int, runs: list[str] | None, recipes: str | None, output: str | None):
+    """Prints a table of the paper with this project's numbers, or writes it to a file."""
+    tables = paper_module("tables")
+    path = Path(output or "-").resolve()
+    if output is not None and path.exists():
+        raise InputError(f"{output} already exists. Choose a new file.")
+    if not path.parent.is_dir():
+        raise InputError(f"There is no folder {path.parent} to write the table to.")
+    text = tables.table(number, runs or (), recipes)
+    if output is None:
+        return print(text, end="")
+    path.write_text(text, encoding="utf-8")
+    print(f"Table {number} is in {output}.")
+
+
+def answer(checkpoint: str, question: list[str], context: str | None, context_file: str | None, top_k: int, **options):
+    """Answers questions from a text, with the score and the place of every answer."""
+    if context_file is not None:
         try:
-            context = Path(arguments.context_file).read_text(encoding="utf-8")
+            context = Path(context_file).read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as error:
-            raise InputError(f"{arguments.context_file} cannot be read as text: {error}") from error
-    if arguments.top_k < 1:
-        raise InputError(f"--top_k must be at least 1, got {arguments.top_k}.")
+            raise InputError(f"{context_file} cannot be read as text: {error}") from error
+    if top_k < 1:
+        raise InputError(f"--top_k must be at least 1, got {top_k}.")
     if not context.strip():
-        raise InputError("The text is empty: there is nothing to find an answer in.")
+        raise InputError("The text is empty. Give a text with the answers.")
     from .answerer import QuestionAnswerer
 
-    answers = QuestionAnswerer(arguments.checkpoint)(
-        arguments.question,
-        context,
-        # Several, so that one is a list too.
-        top_k=max(2, arguments.top_k),
-        handle_impossible_answer=arguments.handle_impossible_answer,
-        null_score_diff_threshold=arguments.null_score_diff_threshold,
-    )
-    for question, ranked in zip(arguments.question, answers):
-        print(question)
-        for one in ranked[: arguments.top_k]:
+    # At least two answers, so that they come as a list.
+    answers = QuestionAnswerer(checkpoint)(question, context, top_k=max(2, top_k), **options)
+    for words, ranked in zip(question, answers):
+        print(words)
+        for one in ranked[:top_k]:
             found = f"{one['answer']}  (characters {one['start']}-{one['end']})" if one["answer"] else "(no answer)"
             print(f"  {one['score']:.4f}  {found}")
 
 
-def serve(arguments: argparse.Namespace):
-    """Serves a model until Ctrl-C."""
+def serve(**options):
     from transformers.utils.import_utils import is_serve_available
 
     if not is_serve_available():
-        raise InputError('Serving takes fastapi, uvicorn and openai: pip install "hf-gmlp[serve]".')
+        raise InputError('Serving needs fastapi, uvicorn and openai: pip install "hf-gmlp[serve]".')
     from .serve import serve
 
     quiet()
-    serve(arguments.checkpoint, arguments.host, arguments.port)
+    serve(**options)
 
 
-def convert(arguments: argparse.Namespace):
-    """Converts a checkpoint of another project, or a checkpoint into weights for timm."""
-    options = vars(arguments).copy()
-    del options["run"]
-    name = options.pop("conversion").replace("-", "_")
-    # Of each project only what its own conversion needs.
+def convert(name: str, **options):
+    # A conversion must not need the packages of another.
     module = importlib.import_module(f".conversion.{name.removeprefix('to_')}", __package__)
     print(*getattr(module, f"convert_{name}")(**options), sep="\n")
 
 
-def export(arguments: argparse.Namespace):
-    """Exports a checkpoint for another runtime."""
+def export(**options):
     try:
         from .export import export
     except ImportError as error:
-        raise InputError(f"Exports need transformers 5.23 or newer, whose exporters do them ({error}).") from error
+        raise InputError(f"Exporting needs transformers 5.23 or newer ({error}).") from error
 
     quiet()
-    options = vars(arguments).copy()
-    del options["run"]
     print(*export(**options), sep="\n")
+
+
+def train_tokenizer(**options):
+    tokenizer.main(argparse.Namespace(**options))
+
+
+def text_arguments(added: argparse.ArgumentParser):
+    source = added.add_mutually_exclusive_group(required=True)
+    source.add_argument("--context", help="the text that has the answers")
+    source.add_argument("--context_file", help="a file with that text, of any length")
+
+
+def command(function: Callable, words: str, *arguments: Callable) -> tuple:
+    return function, words, arguments
+
+
+def arg(*names: str, **options):
+    """An argument of a command: a function that adds it."""
+    return lambda added: added.add_argument(*names, **options)
+
+
+def flag(name: str, words: str):
+    return arg(name, action="store_true", help=words)
+
+
+SCRIPT = arg("script", choices=("mlm", "clm", "glue", "qa", "image_classification"), help="the script to run")
+WORDS = arg("words", nargs=argparse.REMAINDER, metavar="...", help="recipes, then flags, of the script")
+PRESET = arg("name", nargs="?", help="a preset to show in full")
+COUNT = flag("--count", "count parameters and FLOPs beside the paper's numbers")
+EXPORT = arg(
+    "--export", metavar="DIR", help="write config and model code into a new folder, for scripts without hf_gmlp"
+)
+MODEL = arg("checkpoint", help="folder or name of a trained model")
+LAYERS = arg("--max_layers", type=int, help="most blocks to draw, evenly spread (default: 36; filters of images: 12)")
+SENTENCES = arg("--sentences", nargs="+", required=True, metavar="SENTENCE", help="one sentence or a pair")
+FOLDERS = arg("runs", nargs="+", metavar="RUN", help="output folder of a training script")
+RUNS = arg("--runs", nargs="+", metavar="DIR", help="folders with finished runs (default: only the paper's numbers)")
+PAPER = flag("--paper", "draw the points of the paper's Table 4 too, hollow")
+UNIGRAM = arg("--unigram", type=perplexity, metavar="X", help="perplexity of guessing by frequency, drawn as a level")
+NUMBER = arg("number", type=int, help="1 to 10, as in the paper")
+RECIPES = arg("--recipes", metavar="DIR", help="recipes to compare Tables 7 to 9 with (default: the project's)")
+FILE = arg("--output", metavar="FILE", help="a new file to write instead of printing")
+QUESTION = arg("--question", nargs="+", required=True, help="one or several questions")
+TOP_K = arg("--top_k", type=int, default=1, help="answers to each question (default: %(default)s)")
+IMPOSSIBLE = flag("--handle_impossible_answer", "the text may not have the answer")
+THRESHOLD = arg("--null_score_diff_threshold", type=float, default=0.0, help="by which no answer must score higher")
+HOST = arg("--host", default="127.0.0.1", help="address to listen at (default: %(default)s)")
+PORT = arg("--port", type=int, default=8000, help="0 takes a free one (default: %(default)s)")
+WEIGHTS = arg("source", help="file of weights (timm: or the name of a model, to download its weights)")
+CHECKPOINT = arg("out", help="folder to write: config, weights, code, card (timm: image processor)")
+LICENSE = arg("--license", help="identifier of the license of the weights, for the card")
+PIXELS = arg("--image_size", nargs=2, type=int, metavar=("H", "W"), help="pixels, if images are not square")
+CAUSAL = flag("--causal", "the model was made with causal=True, which the file does not tell")
+DROP = flag("--drop_positions", "convert the model without its position encodings")
+TIMM = arg("out", help="file to write, .safetensors or .pth")
+FOLDER = arg("out", help="a new folder, or the folder of the checkpoint, which gets a sub-folder")
+TO = arg("--to", required=True, choices=("onnx", "openvino", "executorch", "aoti"))
+TASK = arg("--task", help="fill-mask, feature-extraction, ... (default: what the model was saved as)")
+INT8 = flag("--int8", "with --to onnx: write a model with weights of 8 bits too")
+PUSH = arg("--push_to_hub", metavar="NAME", help="upload the export to this repository")
+
+PLOTS = {
+    "filters": command(plot_filters, "spatial filters of every block (Figures 3 and 4)", MODEL, LAYERS),
+    "matrices": command(plot_matrices, "whole spatial matrices, and how Toeplitz they are (Figure 9)", MODEL, LAYERS),
+    "attention": command(plot_attention, "tiny attention over one sentence or a pair (Figure 10)", MODEL, SENTENCES),
+    "capacity": command(partial(plot_runs, "capacity"), "image accuracy against parameters (Figure 2)", RUNS),
+    "scaling": command(
+        partial(plot_runs, "scaling"),
+        "perplexity and accuracies against parameters (Figures 5, 8)",
+        RUNS,
+        PAPER,
+        UNIGRAM,
+    ),
+    "transfer": command(partial(plot_runs, "transfer"), "accuracies against perplexity (Figure 7)", RUNS, PAPER),
+    "training": command(plot_training, "loss curves of runs", FOLDERS, UNIGRAM),
+}
+CONVERSIONS = {
+    "timm": command(
+        partial(convert, "timm"), "a gMLP of timm -> image classifier", WEIGHTS, PIXELS, CHECKPOINT, LICENSE
+    ),
+    "lucidrains": command(
+        partial(convert, "lucidrains"),
+        "a gMLP of g-mlp-pytorch -> language model",
+        WEIGHTS,
+        CAUSAL,
+        CHECKPOINT,
+        LICENSE,
+    ),
+    "labml": command(
+        partial(convert, "labml"), "a gMLP of labml_nn -> masked language model", WEIGHTS, DROP, CHECKPOINT, LICENSE
+    ),
+    "to-timm": command(
+        partial(convert, "to_timm"), 'image classifier with pooling="mean" -> weights for timm', MODEL, TIMM
+    ),
+}
+COMMANDS = {
+    "run": command(run, "train, fine-tune or evaluate: run SCRIPT --help", SCRIPT, WORDS),
+    "recipes": command(recipes, "list the YAML files of flags that `hf-gmlp run` takes"),
+    "presets": command(presets, "list the architectures of the paper, or show one", PRESET, COUNT, EXPORT),
+    "train-tokenizer": command(train_tokenizer, "train a tokenizer on files or on a data set", tokenizer.add_arguments),
+    "plot": (None, "draw what a model has learned", PLOTS),
+    "table": command(table, "print a table of the paper with this project's numbers", NUMBER, RUNS, RECIPES, FILE),
+    "answer": command(
+        answer, "answer questions from a text", MODEL, QUESTION, text_arguments, TOP_K, IMPOSSIBLE, THRESHOLD
+    ),
+    "serve": command(serve, "try a model in the browser; a causal one also with OpenAI's clients", MODEL, HOST, PORT),
+    "convert": (None, "convert weights of other projects, or weights for timm", CONVERSIONS),
+    "export": command(
+        export, "export to ONNX, OpenVINO, ExecuTorch or AOTInductor", MODEL, FOLDER, TO, TASK, INT8, PUSH
+    ),
+}
 
 
 if __name__ == "__main__":

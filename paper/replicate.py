@@ -1,14 +1,14 @@
-"""Run the paper's comparisons in small: every model of Table 3 and more, on the same text, with several seeds.
+"""Run the paper's comparisons at a small size: every model of Table 3 and more, on the same text, with several seeds.
 
     make replicate
     make replicate ARGS="--train_file a.txt b.jsonl.gz --validation_file c.txt d.jsonl.gz"
     make replicate ARGS="--single sst2-train.jsonl sst2-validation.jsonl --pair rte-train.jsonl rte-validation.jsonl"
     make replicate ARGS="--size tiny"
 
-docs/replication.md says what is trained and when a claim counts as held. Every training is a plain call of run_mlm.py
-or run_glue.py. The size small takes five hours of two cores; --minutes cuts that into pieces: the same command goes on
-where it was cut off. The report of what is finished, with tables, verdicts and pictures, is report.md in the output
-folder.
+paper/replication.md says what is trained and when a claim counts as held. Every training is a plain call of run_mlm.py
+or run_glue.py. The size small takes five hours on two cores. --minutes limits the time of a call, and the same command
+continues where the last one stopped. The output folder gets a report of what is finished: report.md, with tables,
+verdicts and pictures.
 """
 
 import argparse
@@ -21,6 +21,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
@@ -28,21 +29,19 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
-# The package, where it is not installed, for this script and those that it starts; and the demo, for its text.
+# The package, in case it is not installed, and the demo, for its text.
 sys.path[:0] = [str(ROOT), str(ROOT / "paper"), str(ROOT / "examples")]
 
 import protocol  # noqa: E402
-from protocol import FINETUNED, SIZES, SYSTEMS, TASKS  # noqa: E402
+from protocol import FINETUNED, POOLINGS, SEEDS, SIZES, SYSTEMS, TASKS  # noqa: E402
 
 from hf_gmlp import errors  # noqa: E402
 from hf_gmlp.errors import InputError  # noqa: E402
 
-RECIPES = ROOT / "recipes" / "replicate"
-
 
 def main():
     arguments = parse_arguments()
-    # Ends the trainings too: left alone, they would go on beside those of the next call.
+    # Ends the trainings too: otherwise they would run beside those of the next call.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     errors.run(lambda: replicate(arguments))
 
@@ -51,34 +50,17 @@ def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
     )
-    parser.add_argument("--size", choices=SIZES, default="small", help="of all models (default: small)")
-    parser.add_argument(
-        "--train_file", nargs="+", default=[], metavar="FILE", help="text (default: what Python says of itself)"
-    )
-    parser.add_argument(
-        "--validation_file",
-        nargs="+",
-        default=[],
-        metavar="FILE",
-        help="text to evaluate on (default: a twentieth of the former)",
-    )
+    files = {"nargs": "+", "default": [], "metavar": "FILE"}
+    parser.add_argument("--size", choices=SIZES, default="small", help="size of all models (default: small)")
+    parser.add_argument("--train_file", **files, help="text to train on (default: Python's documentation of itself)")
+    parser.add_argument("--validation_file", **files, help="text to evaluate on (default: 1/20 of the training text)")
     for task in ("single", "pair"):
-        parser.add_argument(
-            f"--{task}",
-            nargs=2,
-            metavar=("TRAIN", "VALIDATION"),
-            help=f"files of a classification of {TASKS[task]}, to fine-tune on",
-        )
-    parser.add_argument(
-        "--models",
-        nargs="+",
-        choices=SYSTEMS,
-        default=list(SYSTEMS),
-        metavar="NAME",
-        help=f"some of {', '.join(SYSTEMS)} (default: all); claims about others are left out",
-    )
-    parser.add_argument("--minutes", type=float, metavar="M", help="begin no training after so many minutes")
-    parser.add_argument("--jobs", type=int, metavar="N", help="trainings side by side (default: 2, or 1 on a GPU)")
+        words = f"files of a classification of {TASKS[task]}, to fine-tune on"
+        parser.add_argument(f"--{task}", nargs=2, metavar=("TRAIN", "VALIDATION"), help=words)
+    names = f"models to train, out of {', '.join(SYSTEMS)} (default: all); claims about other models are left out"
+    parser.add_argument("--models", nargs="+", choices=SYSTEMS, default=list(SYSTEMS), metavar="NAME", help=names)
+    parser.add_argument("--minutes", type=float, metavar="M", help="start no training after M minutes")
+    parser.add_argument("--jobs", type=int, metavar="N", help="trainings at a time (default: 2, or 1 on a GPU)")
     parser.add_argument("--output_dir", type=Path, help="default: build/replicate-SIZE")
     parser.add_argument("--plan", action="store_true", help="print the commands that are left, and stop")
     arguments = parser.parse_args()
@@ -88,7 +70,8 @@ def parse_arguments() -> argparse.Namespace:
 
 def replicate(arguments: argparse.Namespace):
     check_arguments(arguments)
-    # Imports of seconds, now that the arguments are in order.
+    # Imports that take seconds, now that the arguments are in order.
+    import report
     import torch
     import transformers
     from datasets import disable_progress_bars
@@ -97,46 +80,42 @@ def replicate(arguments: argparse.Namespace):
     transformers.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()
     study = prepare(arguments)
-    jobs = arguments.jobs or (1 if torch.accelerator.is_available() else min(2, os.cpu_count() or 1))
     if arguments.plan:
-        # What is chosen by results that are not there yet cannot be told.
+        # Later runs depend on results that do not exist yet.
         for run in study.left():
             print(shown(run.command))
         return
+    jobs = arguments.jobs or (1 if torch.accelerator.is_available() else min(2, os.cpu_count() or 1))
     deadline = time.monotonic() + 60 * arguments.minutes if arguments.minutes else None
     if not (study.output / "tokenizer" / "tokenizer.json").is_file():
         call(study.tokenizer_command(), study.output / "logs" / "tokenizer.log")
     while (runs := study.left()) and run_all(runs, jobs, deadline):
-        # What is chosen by these is known now.
+        # These results decide the next runs.
         pass
-    import report
-
-    results = report.collect(study)
-    report.write(results, study.output)
+    report.write(report.collect(study), study.output)
     report.draw_models(study, study.output)
-    words = "Not all is run yet: the same command goes on." if study.left() else "All is run."
+    words = "Some runs are left: the same command continues." if study.left() else "All runs are finished."
     print(f"{words} The report: {study.output / 'report.md'}")
 
 
 def check_arguments(arguments: argparse.Namespace):
-    """What can be said before anything is read."""
+    """Raises InputError for what can be refused before anything is read."""
     for name in ("minutes", "jobs"):
         value = getattr(arguments, name)
         if value is not None and not value > 0:
             raise InputError(f"--{name} must be above 0, got {value}.")
     if arguments.validation_file and not arguments.train_file:
-        raise InputError("There is a --validation_file without a --train_file: name both, or none.")
+        raise InputError("--validation_file needs --train_file. Name both or neither.")
     if arguments.output_dir.exists() and not arguments.output_dir.is_dir():
-        raise InputError(f"--output_dir {arguments.output_dir} is a file: name a folder.")
+        raise InputError(f"--output_dir {arguments.output_dir} is a file. Name a folder.")
     from hf_gmlp.data.files import file_kind
 
-    named = (*arguments.train_file, *arguments.validation_file, *(arguments.single or ()), *(arguments.pair or ()))
-    for path in named:
+    for path in (*arguments.train_file, *arguments.validation_file, *(arguments.single or ()), *(arguments.pair or ())):
         file_kind([path])
 
 
 def prepare(arguments: argparse.Namespace) -> "Study":
-    """The data of a study, written into its folder, and its plan."""
+    """Writes the data of a study into its folder, and returns its plan."""
     import corpus
 
     size, output = SIZES[arguments.size], arguments.output_dir
@@ -151,13 +130,13 @@ def prepare(arguments: argparse.Namespace) -> "Study":
 @dataclass
 class Run:
     """
-    One training.
+    A training.
 
     Attributes:
         stage: "selection", "pretraining", "dense", "finetuning-selection" or "finetuning".
-        key: What tells it from others of its stage, by name, as "model" and "seed".
+        key: What tells it from others of its stage, such as "model" and "seed".
         folder: Where its results are.
-        command: The script and its words.
+        command: The script and its arguments.
     """
 
     stage: str
@@ -167,7 +146,7 @@ class Run:
 
     @property
     def diverged(self) -> Path:
-        """A file that says that the training diverged, and is not to be made again."""
+        """A file that marks a training that diverged and is not to be repeated."""
         return self.folder / "diverged"
 
     @property
@@ -186,7 +165,7 @@ class Run:
 
 @dataclass
 class Study:
-    """Every run of the protocol, as far as it is known: what is chosen by runs is known when these are finished."""
+    """The runs of the protocol. Those that depend on results are known when these are there."""
 
     size_name: str
     output: Path
@@ -198,23 +177,20 @@ class Study:
     def size(self) -> protocol.Size:
         return SIZES[self.size_name]
 
-    def left(self) -> list[Run]:
-        """The runs that can be made now: those of the first stage that is not finished, the longest first."""
-        for stage in (self.selections, self.pretrainings, self.finetuning_selections, self.finetunings, self.dense):
-            if unfinished := [run for run in stage() if not run.is_finished]:
-                return unfinished
-        return []
-
-    def finished(self) -> list[Run]:
-        """The finished runs of all stages, as far as these are known."""
-        found = []
+    def stages(self) -> Iterator[list[Run]]:
+        """Yields the runs of each stage, up to the first that is not finished: it decides what comes after."""
         for stage in (self.selections, self.pretrainings, self.finetuning_selections, self.finetunings, self.dense):
             runs = stage()
-            found += [run for run in runs if run.is_finished]
-            if stage != self.dense and not all(run.is_finished for run in runs):
-                # What comes after is chosen by these.
-                break
-        return found
+            yield runs
+            if not all(run.is_finished for run in runs):
+                return
+
+    def left(self) -> list[Run]:
+        """Returns the runs that can be made now: what is left of the first unfinished stage."""
+        return [run for runs in self.stages() for run in runs if not run.is_finished]
+
+    def finished(self) -> list[Run]:
+        return [run for runs in self.stages() for run in runs if run.is_finished]
 
     def tokenizer_command(self) -> list[str]:
         command = ["-m", "hf_gmlp.cli", "train-tokenizer", str(self.text["train"])]
@@ -223,10 +199,8 @@ class Study:
 
     def selections(self) -> list[Run]:
         """Short pretrainings with every setting of every model that has its own, evaluated on the development text."""
-        return [run for name in self._chosen_by() for run in self._selection(name)]
-
-    def _chosen_by(self) -> list[str]:
-        return sorted({protocol.SETTINGS_OF.get(name, name) for name in self.models}, key=list(SYSTEMS).index)
+        names = {protocol.SETTINGS_OF.get(name, name) for name in self.models}
+        return [run for name in SYSTEMS if name in names for run in self._selection(name)]
 
     def _selection(self, name: str) -> list[Run]:
         settings = [(rate, by) for rate in self.size.learning_rates for by in protocol.MULTIPLIERS]
@@ -236,38 +210,26 @@ class Study:
         ]
 
     def setting(self, name: str) -> tuple[float, float]:
-        """The learning rate and the multiplier chosen for a model."""
+        """Returns the learning rate and the multiplier chosen for a model."""
         runs = self._selection(protocol.SETTINGS_OF.get(name, name))
-        losses = {(run.key["learning_rate"], run.key["multiplier"]): run.results["eval_loss"] for run in runs}
-        return protocol.choose(losses)
+        return protocol.choose(
+            {(run.key["learning_rate"], run.key["multiplier"]): run.results["eval_loss"] for run in runs}
+        )
 
     def pretrainings(self) -> list[Run]:
-        """What the table of perplexities is made of: first the seeds of all, then more where they are asked for."""
+        """The runs of the table of perplexities: first the seeds of all models, then more for those that need them."""
         names = [name for name in self.models if name != "gmlp-dense"]
-        runs = self._seeds(names, protocol.SEEDS)
+        runs = [self.pretraining(name, seed) for seed in SEEDS for name in names]
         if not all(run.is_finished for run in runs):
             return runs
-        wide = protocol.too_wide(protocol.pretraining_findings(self.losses(), self.yardsticks["unigram"]))
-        return runs + self._seeds([name for name in names if name in {*FINETUNED, *wide}], protocol.MORE_SEEDS)
-
-    def _seeds(self, names: list[str], seeds: tuple[int, ...]) -> list[Run]:
-        return [self.pretraining(name, seed) for seed in seeds for name in names]
+        # Only these seeds decide who gets more: with the others, a decision could be taken back.
+        losses = {name: [self.pretraining(name, seed).results["eval_loss"] for seed in SEEDS] for name in names}
+        wide = protocol.too_wide(protocol.pretraining_findings(losses, self.yardsticks["unigram"]))
+        more = [name for name in names if name in {*FINETUNED, *wide}]
+        return runs + [self.pretraining(name, seed) for seed in protocol.MORE_SEEDS for name in more]
 
     def pretraining(self, name: str, seed: int) -> Run:
         return self._pretraining("pretraining", name, self.setting(name), seed, self.size.steps, self.size.batch_size)
-
-    def losses(self) -> dict[str, list[float]]:
-        """The held-out losses of the finished pretrainings by model, in the order of the seeds."""
-        found = {}
-        for name in self.models:
-            if name == "gmlp-dense" or not all(
-                run.is_finished for run in self._selection(protocol.SETTINGS_OF.get(name, name))
-            ):
-                continue
-            runs = [self.pretraining(name, seed) for seed in (*protocol.SEEDS, *protocol.MORE_SEEDS)]
-            if losses := [run.results["eval_loss"] for run in runs if run.is_finished]:
-                found[name] = losses
-        return found
 
     @cached_property
     def yardsticks(self) -> dict[str, float]:
@@ -277,7 +239,7 @@ class Study:
         return token_losses(self.output / "tokenizer", self.text["train"], self.text["evaluation"], self.size.length)
 
     def counts(self, name: str) -> tuple[int, int]:
-        """Parameters and FLOPs, as the paper counts them."""
+        """Returns the parameters and FLOPs of a model, as the paper counts them."""
         from hf_gmlp.analysis.counts import paper_flops, paper_parameters
 
         config = SYSTEMS[name].config(self.size, self.size.vocab_size)
@@ -289,7 +251,7 @@ class Study:
             return []
         return [
             self._pretraining("dense", name, self.setting(name), seed, steps, self.size.dense_batch_size)
-            for seed in protocol.SEEDS
+            for seed in SEEDS
             for steps in self.size.dense_steps
             for name in ("gmlp-dense", "gmlp")
         ]
@@ -314,38 +276,35 @@ class Study:
         }
         key = {"model": name, "seed": seed, "steps": steps, "learning_rate": rate, "multiplier": multiplier}
         where = f"{name}/{rate:g}-x{multiplier:g}" if stage == "selection" else f"{name}/{steps}-seed-{seed}"
-        return self._run(stage, key, where, "run_mlm.py", flags)
-
-    def finetuned(self) -> list[str]:
-        return [name for name in FINETUNED if name in self.models]
+        return self._run(stage, key, where, "pretraining", flags)
 
     def finetuning_selections(self) -> list[Run]:
         """Fine-tunings with every learning rate and pooling, evaluated on the development rows."""
-        return [
-            run for task in self.tasks for name in self.finetuned() for run in self._finetuning_selection(task, name)
-        ]
+        return [run for task in self.tasks for name in self.finetuned for run in self._finetuning_selection(task, name)]
+
+    @property
+    def finetuned(self) -> list[str]:
+        return [name for name in FINETUNED if name in self.models]
 
     def _finetuning_selection(self, task: str, name: str) -> list[Run]:
-        settings = [(rate, pooling) for rate in protocol.FINETUNE_LEARNING_RATES for pooling in protocol.POOLINGS]
+        settings = [(rate, pooling) for rate in protocol.FINETUNE_LEARNING_RATES for pooling in POOLINGS]
         return [self._finetuning("finetuning-selection", task, name, *setting, 1) for setting in settings]
 
-    def finetuning_choices(self, task: str, name: str) -> dict[str, tuple[float, float]]:
-        """For each pooling, the learning rate with the best development accuracy and that accuracy."""
-        chosen = {}
-        for run in self._finetuning_selection(task, name):
-            rate, accuracy = run.key["learning_rate"], run.results["eval_accuracy"]
-            if accuracy > chosen.get(run.key["pooling"], (0.0, -1.0))[1]:
-                chosen[run.key["pooling"]] = rate, accuracy
-        return chosen
+    def finetuning_rates(self, task: str, name: str) -> dict[str, float]:
+        """Returns the learning rate with the best development accuracy for each pooling."""
+        runs = self._finetuning_selection(task, name)
+        of = {pooling: [run for run in runs if run.key["pooling"] == pooling] for pooling in POOLINGS}
+        best = {pooling: max(members, key=lambda run: run.results["eval_accuracy"]) for pooling, members in of.items()}
+        return {pooling: run.key["learning_rate"] for pooling, run in best.items()}
 
     def finetunings(self) -> list[Run]:
-        """Each seed begins with the pretraining of the same seed."""
+        """Each seed starts from the pretraining of the same seed."""
         return [
             self._finetuning("finetuning", task, name, rate, pooling, seed)
             for task in self.tasks
-            for seed in (*protocol.SEEDS, *protocol.MORE_SEEDS)
-            for name in self.finetuned()
-            for pooling, (rate, _) in self.finetuning_choices(task, name).items()
+            for seed in (*SEEDS, *protocol.MORE_SEEDS)
+            for name in self.finetuned
+            for pooling, rate in self.finetuning_rates(task, name).items()
         ]
 
     def _finetuning(self, stage: str, task: str, name: str, rate: float, pooling: str, seed: int) -> Run:
@@ -365,20 +324,20 @@ class Study:
             flags["max_steps"] = 4
         key = {"task": task, "model": name, "seed": seed, "learning_rate": rate, "pooling": pooling}
         where = f"{task}/{name}-{pooling}/" + (f"{rate:g}" if stage == "finetuning-selection" else f"seed-{seed}")
-        return self._run(stage, key, where, "run_glue.py", flags)
+        return self._run(stage, key, where, "finetuning", flags)
 
-    def _run(self, stage: str, key: dict, where: str, script: str, flags: dict) -> Run:
-        recipe = RECIPES / ("pretraining.yaml" if script == "run_mlm.py" else "finetuning.yaml")
+    def _run(self, stage: str, key: dict, where: str, recipe: str, flags: dict) -> Run:
+        script = ROOT / ("run_mlm.py" if recipe == "pretraining" else "run_glue.py")
         folder = self.output / stage / where
         flags |= {"seed": key["seed"], "data_seed": key["seed"], **dict(self.size.flags), "output_dir": folder}
-        command = [str(ROOT / script), str(recipe)]
+        command = [str(script), str(ROOT / "paper" / "recipes" / "replicate" / f"{recipe}.yaml")]
         for flag, value in flags.items():
             command += [f"--{flag}", str(value)]
         return Run(stage, key, folder, command)
 
 
 def shown(command: list[str]) -> str:
-    """A command as one types it."""
+    """Returns a command as you type it."""
     words = [os.path.relpath(word) if os.path.isabs(word) else word for word in command]
     return shlex.join(["python", *words])
 
@@ -388,10 +347,10 @@ running: set[subprocess.Popen] = set()
 
 
 def call(command: list[str], log: Path):
-    """Runs one of the project's scripts and keeps what it says; its last words are the error if it fails."""
+    """Runs a script of the project and keeps its output in `log`, whose last line is the error if it fails."""
     log.parent.mkdir(parents=True, exist_ok=True)
     environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])}
-    # Several trainings, each of which would take all cores, are slower than each with one.
+    # Several trainings that each take all cores are slower than several with one core each.
     environment.setdefault("OMP_NUM_THREADS", "1")
     with open(log, "w", encoding="utf-8") as file:
         process = subprocess.Popen([sys.executable, *command], stdout=file, stderr=subprocess.STDOUT, env=environment)
@@ -402,44 +361,42 @@ def call(command: list[str], log: Path):
         running.discard(process)
     if code != 0 and not stopping.is_set():
         lines = log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
-        raise InputError(
-            f"{shown(command)} failed; {log} says: {lines[-1].removeprefix('Error: ') if lines else 'nothing'}"
-        )
+        words = lines[-1].removeprefix("Error: ") if lines else "nothing"
+        raise InputError(f"{shown(command)} failed; {log} says: {words}")
+
+
+def make(run: Run):
+    """Makes a run, and marks it if it diverges."""
+    try:
+        call(run.command, run.folder.with_name(f"{run.folder.name}.log"))
+    except InputError as error:
+        if "The training diverged" not in str(error):
+            raise
+        run.diverged.touch()
 
 
 def run_all(runs: list[Run], jobs: int, deadline: float | None) -> bool:
     """
-    Makes runs, `jobs` at a time, and begins none after the deadline. If one fails, or at an interrupt, all end.
-
-    Returns:
-        Whether all were made.
+    Makes runs, `jobs` at a time, and starts none after the deadline. If one fails, or at an interrupt, all end. Returns
+    whether all were made.
     """
-    lock, done = threading.Lock(), 0
+    done = []
     print(f"\n{runs[0].stage}: {len(runs)} runs, {jobs} at a time", flush=True)
 
-    def make(run: Run):
-        nonlocal done
+    def make_in_time(run: Run):
         if stopping.is_set() or (deadline is not None and time.monotonic() > deadline):
             return
         started = time.monotonic()
-        try:
-            call(run.command, run.folder.with_name(f"{run.folder.name}.log"))
-        except InputError as error:
-            if "The training diverged" not in str(error):
-                raise
-            run.diverged.touch()
-        if stopping.is_set():
-            return
-        with lock:
-            done += 1
+        make(run)
+        if not stopping.is_set():
+            done.append(run)
             name = "eval_perplexity" if "eval_perplexity" in run.results else "eval_accuracy"
-            quality = f"{name.removeprefix('eval_')} {run.results[name]:.4g}"
-            now = time.strftime("%H:%M:%S")
-            print(f"[{done:3}/{len(runs)}] {now}  {run}: {quality} ({time.monotonic() - started:.0f} s)", flush=True)
+            quality = f"{name.removeprefix('eval_')} {run.results[name]:.4g} ({time.monotonic() - started:.0f} s)"
+            print(f"[{len(done):3}/{len(runs)}] {time.strftime('%H:%M:%S')}  {run}: {quality}", flush=True)
 
     pool = ThreadPoolExecutor(jobs)
     try:
-        for future in [pool.submit(make, run) for run in runs]:
+        for future in [pool.submit(make_in_time, run) for run in runs]:
             future.result()
     except BaseException:
         stopping.set()
@@ -448,7 +405,7 @@ def run_all(runs: list[Run], jobs: int, deadline: float | None) -> bool:
         raise
     finally:
         pool.shutdown(cancel_futures=True)
-    return done == len(runs)
+    return len(done) == len(runs)
 
 
 if __name__ == "__main__":

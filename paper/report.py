@@ -1,10 +1,11 @@
-"""The report of a replication: tables, verdicts and pictures out of its finished runs.
+"""The report of a replication: tables, verdicts and pictures from its finished runs.
 
-    python paper/report.py docs/replication/results.json docs/replication
+    python paper/report.py paper/replication/results.json FOLDER
 
-writes it again from the numbers of a finished replication, which stand in results.json beside report.md.
+writes it again from the numbers of a replication, which are in results.json beside report.md.
 """
 
+import itertools
 import json
 import math
 import statistics
@@ -20,49 +21,29 @@ from protocol import FINETUNED, POOLINGS, SIZES, SYSTEMS, TABLE3, TASKS  # noqa:
 
 from hf_gmlp.analysis.curves import log_history  # noqa: E402
 from hf_gmlp.analysis.pictures import plt, save_picture  # noqa: E402
+from hf_gmlp.markdown import markdown_table  # noqa: E402
 
 # ------------------------------------------------------------------------------------------------------------- numbers
 
 
 def collect(study) -> dict:
     """
-    Every number of the finished runs of a `replicate.Study`, as JSON takes it: for each run its key, its stage, what it
-    scored and its losses on the way; of classifiers also which validation rows were right, as "0110...".
+    Returns every number of the finished runs of a `replicate.Study`, for JSON: for each run its key, its stage, its
+    score and its losses on the way, and for a classifier which validation rows were right, as "0110...".
     """
+    from corpus import read_rows
     from yardsticks import repeated_word_rule, sentence_yardstick
 
     from hf_gmlp.analysis.machine import circumstances
 
-    rows = []
-    labels = {task: [row["label"] for row in read_rows(parts["evaluation"])] for task, parts in study.tasks.items()}
-    for run in study.finished():
-        row = {"stage": run.stage, **run.key, "minutes": run.results.get("train_runtime", 0.0) / 60}
-        if "eval_loss" in run.results and run.stage in ("selection", "pretraining", "dense"):
-            row["loss"] = run.results["eval_loss"]
-            if run.stage != "selection":
-                history = [] if run.diverged.is_file() else log_history(run.folder)
-                row["curve"] = [[entry["step"], round(entry["loss"], 4)] for entry in history if "loss" in entry]
-            if run.key["model"] == "gmlp-dense":
-                row["toeplitz_share"] = math.nan if run.diverged.is_file() else toeplitz_share(run.folder)
-        else:
-            row["accuracy"] = run.results["eval_accuracy"]
-        if run.stage == "finetuning" and run.diverged.is_file():
-            row["right"] = "0" * len(labels[run.key["task"]])
-        elif run.stage == "finetuning":
-            lines = (run.folder / "predictions.tsv").read_text(encoding="utf-8").splitlines()[1:]
-            right = [
-                line.split("\t")[1] == str(label) for line, label in zip(lines, labels[run.key["task"]], strict=True)
-            ]
-            row["right"] = "".join(map(str, map(int, right)))
-        rows.append(row)
-    tasks = {
-        task: {
+    labels, tasks = {}, {}
+    for task, parts in study.tasks.items():
+        labels[task] = [row["label"] for row in read_rows(parts["evaluation"])]
+        tasks[task] = {
             "rows": {part: len(read_rows(path)) for part, path in parts.items()},
-            "majority": max(labels[task].count(label) for label in set(labels[task])) / len(labels[task]),
+            "majority": max(map(labels[task].count, set(labels[task]))) / len(labels[task]),
             "tf-idf": sentence_yardstick(parts["train"], parts["evaluation"]),
         }
-        for task, parts in study.tasks.items()
-    }
     if "repeated" in tasks:
         tasks["repeated"]["shared word"] = repeated_word_rule(study.tasks["repeated"]["evaluation"])
     return {
@@ -73,16 +54,32 @@ def collect(study) -> dict:
         "text": {part: path.stat().st_size for part, path in study.text.items()},
         "tasks": tasks,
         "counts": {name: study.counts(name) for name in study.models},
-        "runs": rows,
+        "runs": [measured(run, labels.get(run.key.get("task"))) for run in study.finished()],
     }
 
 
-def read_rows(path: Path) -> list[dict]:
-    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+def measured(run, labels: list | None) -> dict:
+    """What `collect` says of a `replicate.Run`; `labels` are those of the evaluation rows of its task."""
+    row = {"stage": run.stage, **run.key, "minutes": run.results.get("train_runtime", 0.0) / 60}
+    diverged = run.diverged.is_file()
+    if labels is None:
+        row["loss"] = run.results["eval_loss"]
+        if run.stage != "selection":
+            history = [] if diverged else log_history(run.folder)
+            row["curve"] = [[entry["step"], round(entry["loss"], 4)] for entry in history if "loss" in entry]
+        if run.key["model"] == "gmlp-dense":
+            row["toeplitz_share"] = math.nan if diverged else toeplitz_share(run.folder)
+        return row
+    row["accuracy"] = run.results["eval_accuracy"]
+    if run.stage == "finetuning":
+        lines = [] if diverged else (run.folder / "predictions.tsv").read_text(encoding="utf-8").splitlines()[1:]
+        answers = [line.split("\t")[1] for line in lines] or [None] * len(labels)
+        row["right"] = "".join(str(int(one == str(label))) for one, label in zip(answers, labels, strict=True))
+    return row
 
 
 def toeplitz_share(folder: Path) -> float:
-    """The share of the squared weights of W less its mean that a Toeplitz matrix has; the mean over the blocks."""
+    """The Toeplitz share of W less its mean, averaged over the blocks."""
     from hf_gmlp.analysis.filters import load_spatial_model
     from hf_gmlp.analysis.toeplitz import shift_invariant_share, spatial_matrices
 
@@ -93,9 +90,7 @@ def toeplitz_share(folder: Path) -> float:
 def slope(curve: Sequence[Sequence[float]]) -> float:
     """Nats that the training loss falls in a thousand steps, by a line through the last tenth of its steps."""
     last = [(step, loss) for step, loss in curve if step > 0.9 * curve[-1][0]]
-    if len(last) < 2:
-        return math.nan
-    return -1000 * float(np.polyfit(*zip(*last), 1)[0])
+    return math.nan if len(last) < 2 else -1000 * float(np.polyfit(*zip(*last), 1)[0])
 
 
 class Results:
@@ -109,16 +104,13 @@ class Results:
 
     def runs(self, stage: str, **key) -> list[dict]:
         """Those of a stage with this key, in the order of their seeds."""
-        found = [
-            run
-            for run in self.all["runs"]
-            if run["stage"] == stage and all(run[name] == value for name, value in key.items())
-        ]
+        key["stage"] = stage
+        found = (run for run in self.all["runs"] if all(run.get(name) == value for name, value in key.items()))
         return sorted(found, key=lambda run: run["seed"])
 
     def losses(self) -> dict[str, list[float]]:
-        found = {name: [run["loss"] for run in self.runs("pretraining", model=name)] for name in self.models}
-        return {name: losses for name, losses in found.items() if losses}
+        found = {name: self.runs("pretraining", model=name) for name in self.models}
+        return {name: [run["loss"] for run in runs] for name, runs in found.items() if runs}
 
     def selection(self, name: str) -> dict[tuple[float, float], float]:
         return {(run["learning_rate"], run["multiplier"]): run["loss"] for run in self.runs("selection", model=name)}
@@ -130,21 +122,17 @@ class Results:
     def right(self) -> dict[str, dict[str, dict[str, np.ndarray]]]:
         """For tasks, models and poolings: [seeds, samples]."""
         found: dict = {}
-        for task in self.all["tasks"]:
-            for name in FINETUNED:
-                for pooling in POOLINGS:
-                    runs = self.runs("finetuning", task=task, model=name, pooling=pooling)
-                    if runs:
-                        rights = np.array([[int(one) for one in run["right"]] for run in runs])
-                        found.setdefault(task, {}).setdefault(name, {})[pooling] = rights
+        for task, name, pooling in itertools.product(self.all["tasks"], FINETUNED, POOLINGS):
+            if runs := self.runs("finetuning", task=task, model=name, pooling=pooling):
+                rights = np.array([[int(one) for one in run["right"]] for run in runs])
+                found.setdefault(task, {}).setdefault(name, {})[pooling] = rights
         return found
 
     def chosen_poolings(self) -> dict[str, dict[str, str]]:
         """The pooling with the best development accuracy; the mean where both have the same."""
         chosen: dict = {}
-        for run in sorted(
-            self.runs("finetuning-selection"), key=lambda run: (run["accuracy"], run["pooling"] == "mean")
-        ):
+        runs = self.runs("finetuning-selection")
+        for run in sorted(runs, key=lambda run: (run["accuracy"], run["pooling"] == "mean")):
             chosen.setdefault(run["task"], {})[run["model"]] = run["pooling"]
         return chosen
 
@@ -176,46 +164,46 @@ def write(results: dict, folder: Path):
         f"Written by `make replicate` ({facts['date']}; size {results['size']}; {len(results['runs'])} runs, "
         f"{minutes / 60:.1f} hours of training). {facts['machine']}; Python {facts['python']}, {versions}. "
         f"What was run, and when a claim is held: [the protocol](../replication.md).",
-        "## Settings",
-        "Perplexity on the development text after the steps to choose by, seed 0: that of the setting chosen for each "
-        "model, and the best with one learning rate for all weights (x1).",
-        markdown_table(setting_rows(found)),
     ]
-    if found.losses():
-        parts += [
-            "## Table 3",
+    for title, words, rows in (
+        (
+            "Settings",
+            "Perplexity on the development text after the steps to choose by, seed 0: that of the setting chosen for "
+            "each model, and the best with one learning rate for all weights (x1).",
+            setting_rows(found),
+        ),
+        (
+            "Table 3",
             f"Perplexity of the masked tokens of the evaluation text: mean ± standard deviation over the seeds. By the "
             f"frequency of each token it is {math.exp(results['unigram']):.1f}, by its two neighbors "
             f"{math.exp(results['neighbors']):.1f}. The slope is what the training loss still falls over its last "
             f"tenth, in nats per 1,000 steps. FLOPs are those of one sequence forward.",
-            markdown_table(perplexity_rows(found)),
-        ]
-    if found.dense("gmlp-dense"):
-        parts += [
-            "## W without the Toeplitz prior",
+            perplexity_rows(found),
+        ),
+        (
+            "W without the Toeplitz prior",
             f"Batches of {found.size.dense_batch_size}. The share is that of the squared weights of W less its mean "
             f"that its nearest Toeplitz matrix has; noise has {2 / found.size.length:.3f}.",
-            markdown_table(dense_rows(found)),
-        ]
-    if found.right():
-        parts += [
-            "## Fine-tuning",
+            dense_rows(found),
+        ),
+        (
+            "Fine-tuning",
             "Accuracy on the evaluation rows in percent: mean ± standard deviation over the seeds; in bold with the "
             "pooling that the development rows chose.",
-            markdown_table(finetuning_rows(found)),
-        ]
-    if findings := found.findings():
-        parts += [
-            "## Claims",
+            finetuning_rows(found),
+        ),
+        (
+            "Claims",
             "Differences are in nats of held-out loss (of accuracies, in shares), with their 95 % interval.",
-            markdown_table(
-                [["claim", "paper", "here", "verdict"], *([f.claim, f.paper, f.measured, f.verdict] for f in findings)]
-            ),
-        ]
-    parts += [
-        *(["## Pictures"] if pictures else []),
-        *(f"{words}:\n\n![{words}]({name})" for name, words in pictures.items()),
-    ]
+            [["claim", "paper", "here", "verdict"]]
+            + [[f.claim, f.paper, f.measured, f.verdict] for f in found.findings()],
+        ),
+    ):
+        # Settings are reported from the beginning, the rest when there is something to report.
+        if len(rows) > 1 or title == "Settings":
+            parts += [f"## {title}", words, markdown_table(rows)]
+    parts += ["## Pictures"] if pictures else []
+    parts += [f"{words}:\n\n![{words}]({name})" for name, words in pictures.items()]
     (folder / "report.md").write_text("\n\n".join(parts) + "\n", encoding="utf-8")
 
 
@@ -296,13 +284,6 @@ def spread(values: Sequence[float], digits: int = 2) -> str:
     return f"{mean} ± {statistics.stdev(values):.{digits}f}" if len(values) > 1 else mean
 
 
-def markdown_table(rows: Sequence[Sequence[object]]) -> str:
-    """Rows, the first of them the header, as a table in Markdown."""
-    lines = ["| " + " | ".join(map(str, row)) + " |" for row in rows]
-    lines.insert(1, "| " + " | ".join(["---"] * len(rows[0])) + " |")
-    return "\n".join(lines)
-
-
 # ------------------------------------------------------------------------------------------------------------ pictures
 
 
@@ -324,14 +305,14 @@ def draw(found: Results, folder: Path) -> dict[str, str]:
 
 
 def draw_training(found: Results, path: Path):
-    """Losses of BERTs and Mixer, and of gMLPs, in two panels of one scale, with the unigram's level."""
+    """Draws the losses of BERTs and Mixer, and of gMLPs, in two panels of one scale, with the unigram's level."""
     groups = {
         "BERT and Mixer": ["bert", "bert-relpos", "bert-noattn", "mixer"],
         "gMLP and aMLP": ["gmlp-linear", "gmlp-additive", "gmlp-multiplicative", "gmlp", "amlp"],
     }
     figure, axes = plt.subplots(1, 2, figsize=(10, 4.2), sharey=True, layout="constrained")
     for axis, (title, names) in zip(axes, groups.items()):
-        for number, name in enumerate(name for name in names if found.runs("pretraining", model=name)):
+        for number, name in enumerate(name for name in names if name in found.losses()):
             curve = found.runs("pretraining", model=name)[0]["curve"]
             axis.plot(*zip(*curve), linewidth=1.3, color=f"C{number}", label=SYSTEMS[name].title)
         axis.axhline(found.unigram, color="0.4", linestyle="--", linewidth=1)
@@ -345,74 +326,50 @@ def draw_training(found: Results, path: Path):
 
 
 def draw_perplexities(found: Results, path: Path):
-    """A row for each model: a dot for each seed, the paper's order beside it."""
+    """Draws a row for each model, with a dot for each seed and the paper's perplexity."""
     losses = found.losses()
     names = sorted(losses, key=lambda name: statistics.fmean(losses[name]), reverse=True)
     figure, axis = plt.subplots(figsize=(8, 0.42 * len(names) + 1.4), layout="constrained")
+    levels = {"by two neighbors": math.exp(found.all["neighbors"]), "by frequency": math.exp(found.unigram)}
+    values = list(levels.values())
     for place, name in enumerate(names):
-        values = [math.exp(loss) for loss in losses[name]]
-        axis.plot(values, [place] * len(values), "o", color="C0", markersize=6, alpha=0.7)
-    labels = [
-        SYSTEMS[name].title + (f"  ({SYSTEMS[name].perplexity})" if SYSTEMS[name].perplexity else "") for name in names
-    ]
-    axis.set_yticks(range(len(names)), labels)
+        dots = [math.exp(loss) for loss in losses[name]]
+        axis.plot(dots, [place] * len(dots), "o", color="C0", markersize=6, alpha=0.7)
+        values += dots
+    printed = {name: f"  ({SYSTEMS[name].perplexity})" if SYSTEMS[name].perplexity else "" for name in names}
+    axis.set_yticks(range(len(names)), [SYSTEMS[name].title + printed[name] for name in names])
     axis.set_xscale("log")
-    levels = {"by two neighbors": found.all["neighbors"], "by frequency": found.unigram}
     for words, level in levels.items():
-        axis.axvline(math.exp(level), color="0.4", linestyle="--", linewidth=1)
-        axis.annotate(
-            words, (math.exp(level), 1.01), xycoords=("data", "axes fraction"), ha="center", fontsize=8, color="0.3"
-        )
-    values = [math.exp(level) for level in levels.values()] + [
-        math.exp(loss) for one in losses.values() for loss in one
-    ]
-    plain_ticks(axis, min(values), max(values))
+        axis.axvline(level, color="0.4", linestyle="--", linewidth=1)
+        axis.annotate(words, (level, 1.01), xycoords=("data", "axes fraction"), ha="center", fontsize=8, color="0.3")
+    # Plain numbers instead of powers of ten.
+    steps = [factor * 10**power for power in range(6) for factor in (1, 1.5, 2, 3, 5, 7)]
+    ticks = [step for step in steps if 0.9 * min(values) <= step <= 1.1 * max(values)]
+    axis.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
+    axis.minorticks_off()
     axis.set_xlabel("held-out perplexity (log scale); in brackets the paper's")
     axis.grid(axis="x", color="0.92")
     save_picture(figure, path)
 
 
-def plain_ticks(axis, least: float, most: float):
-    """Ticks of a logarithmic axis as numbers that one can read."""
-    steps = [factor * 10**power for power in range(6) for factor in (1, 1.5, 2, 3, 5, 7)]
-    shown = [step for step in steps if 0.9 * least <= step <= 1.1 * most]
-    axis.set_xticks(shown, [f"{step:g}" for step in shown])
-    axis.minorticks_off()
-
-
 def draw_accuracies(found: Results, path: Path):
-    """A panel for each task, all on one scale: dots of the seeds, and the level of the commonest label."""
+    """Draws a panel for each task, in one scale: dots of the seeds, and the level of the commonest label."""
     right = found.right()
-    figure, axes = plt.subplots(
-        1, len(right), figsize=(3.6 * len(right) + 0.8, 4.2), sharey=True, squeeze=False, layout="constrained"
-    )
+    size = (3.6 * len(right) + 0.8, 4.2)
+    figure, axes = plt.subplots(1, len(right), figsize=size, sharey=True, squeeze=False, layout="constrained")
     marks = {"cls": ("s", "C7", "[CLS]"), "mean": ("o", "C0", "mean")}
+    titles = {"bert-relpos": "BERT +\nrel pos", "gmlp": "gMLP", "amlp": "aMLP"}
     for axis, (task, models) in zip(axes[0], right.items()):
         for place, name in enumerate(models):
             for shift, (pooling, rights) in zip((-0.12, 0.12), models[name].items()):
                 marker, color, words = marks[pooling]
                 values = 100 * rights.mean(axis=1)
-                axis.plot(
-                    [place + shift] * len(values),
-                    values,
-                    marker,
-                    color=color,
-                    alpha=0.7,
-                    label=words if place == 0 else None,
-                )
+                label = words if place == 0 else None
+                axis.plot([place + shift] * len(values), values, marker, color=color, alpha=0.7, label=label)
         facts = found.all["tasks"][task]
-        for words, level in {"commonest label": facts["majority"], "tf-idf": facts["tf-idf"]}.items():
-            axis.axhline(
-                100 * level,
-                color="0.4",
-                linestyle="--" if words == "commonest label" else ":",
-                linewidth=1,
-                label=words,
-            )
-        axis.set_xticks(
-            range(len(models)),
-            [{"bert-relpos": "BERT +\nrel pos", "gmlp": "gMLP", "amlp": "aMLP"}[name] for name in models],
-        )
+        for words, level, style in (("commonest label", "majority", "--"), ("tf-idf", "tf-idf", ":")):
+            axis.axhline(100 * facts[level], color="0.4", linestyle=style, linewidth=1, label=words)
+        axis.set_xticks(range(len(models)), [titles[name] for name in models])
         axis.set_xlim(-0.5, len(models) - 0.5)
         axis.set_title(f"{TASKS[task].capitalize()} ({facts['rows']['evaluation']:,} rows)", fontsize=10)
         axis.grid(axis="y", color="0.92")
@@ -429,26 +386,23 @@ MODEL_PICTURES = {
 
 
 def draw_models(study, folder: Path):
-    """Draws, by `hf-gmlp plot`, what needs the weights of finished runs."""
+    """Draws with `hf-gmlp plot` what needs the weights of finished runs."""
+    from corpus import read_rows
+
     from hf_gmlp import cli
 
-    runs = {}
+    # One of the pairs that repeat the word.
+    row = read_rows(study.tasks["repeated"]["evaluation"])[1]
+    wanted = {
+        ("pretraining", "gmlp", study.size.steps): ["filters"],
+        ("dense", "gmlp-dense", max(study.size.dense_steps)): ["matrices"],
+        ("finetuning", "amlp", "repeated"): ["attention", "--sentences", row["sentence1"], row["sentence2"]],
+    }
     for run in study.finished():
-        model, seed = run.key["model"], run.key["seed"]
-        if run.stage == "pretraining" and (model, seed) == ("gmlp", 1):
-            runs["filters.png"] = ["filters", str(run.folder)]
-        if (
-            run.stage == "dense"
-            and (model, seed) == ("gmlp-dense", 1)
-            and run.key["steps"] == max(study.size.dense_steps)
-        ):
-            runs["matrices.png"] = ["matrices", str(run.folder)]
-        if run.stage == "finetuning" and (run.key["task"], model, seed) == ("repeated", "amlp", 1):
-            # One of those that repeat the word.
-            row = read_rows(study.tasks["repeated"]["evaluation"])[1]
-            runs["attention.png"] = ["attention", str(run.folder), "--sentences", row["sentence1"], row["sentence2"]]
-    for name, words in runs.items():
-        cli.main(["plot", words[0], "--output", str(folder / name), *words[1:]])
+        words = wanted.get((run.stage, run.key["model"], run.key.get("steps", run.key.get("task"))))
+        if words and run.key["seed"] == 1 and not run.diverged.is_file():
+            kind, *more = words
+            cli.main(["plot", kind, str(run.folder), "--output", str(folder / f"{kind}.png"), *more])
 
 
 if __name__ == "__main__":

@@ -47,7 +47,7 @@ def test_preset_is_exported_with_its_code(tmp_path, capsys):
     assert AutoConfig.from_pretrained(tmp_path / "bert").vocab_size == 32000
     with pytest.raises(SystemExit) as stop:
         main(["presets", "gmlp-base", "--export", str(tmp_path / "out")])
-    assert stop.value.code == 2 and "exists already" in capsys.readouterr().err
+    assert stop.value.code == 2 and "already exists" in capsys.readouterr().err
 
 
 def test_filters_are_drawn(tmp_path, capsys):
@@ -64,8 +64,8 @@ def test_filters_are_drawn(tmp_path, capsys):
         (["presets", "gmlp-huge"], "no preset 'gmlp-huge'"),
         (["presets", "--export", "somewhere"], "which preset"),
         (["plot", "filters", "/nowhere/at/all"], "no model to open"),
-        (["plot", "scaling", "--unigram", "1"], "1 is no perplexity"),
-        (["plot", "training", "out", "--unigram", "nan"], "nan is no perplexity"),
+        (["plot", "scaling", "--unigram", "1"], "1 is not a perplexity"),
+        (["plot", "training", "out", "--unigram", "nan"], "nan is not a perplexity"),
     ],
 )
 def test_bad_input_is_one_sentence(words, message, capsys):
@@ -81,18 +81,21 @@ def test_scripts_run_by_name(tmp_path, monkeypatch, capsys):
     Path("text.txt").write_text("\n\n".join(text for _, text in sorted(topics.items())[:20]))
     monkeypatch.setattr(sys, "argv", sys.argv)
     flags = ["--train_file", "text.txt", "--output_dir", "out", "--use_cpu", "--report_to", "none", "--max_steps", "1"]
-    main(["run", "mlm", "recipes/table6/amlp-base.yaml", "recipes/smoke.yaml", *flags])
+    main(["run", "mlm", "paper/recipes/table6/amlp-base.yaml", "recipes/smoke.yaml", *flags])
     card = Path("out", "README.md").read_text()
-    assert "\nhf-gmlp run mlm recipes/table6/amlp-base.yaml recipes/smoke.yaml --train_file" in card
+    assert "\nhf-gmlp run mlm paper/recipes/table6/amlp-base.yaml recipes/smoke.yaml --train_file" in card
     assert AutoConfig.from_pretrained("out").attention_size == 64
     with pytest.raises(SystemExit):
-        main(["run", "mlm", "recipes/table6/amlp-bass.yaml", *flags])
-    assert "There is no file recipes/table6/amlp-bass.yaml" in capsys.readouterr().err
+        main(["run", "mlm", "paper/recipes/table6/amlp-bass.yaml", *flags])
+    assert "There is no file paper/recipes/table6/amlp-bass.yaml" in capsys.readouterr().err
 
 
 def test_recipes_are_listed(capsys):
     main(["recipes"])
     listing, _, folder = capsys.readouterr().out.rpartition("\nfolder: ")
-    files = {f"recipes/{path.relative_to(folder.strip())}" for path in Path(folder.strip()).rglob("*.yaml")}
+    root = Path(folder.strip())
+    files = {
+        str(path.relative_to(root)) for name in ("recipes", "paper/recipes") for path in (root / name).rglob("*.yaml")
+    }
     assert {line.split()[0] for line in listing.strip().splitlines()} == files and len(files) > 50
     assert "Table 6: aMLP-base" in listing

@@ -28,7 +28,8 @@ from hf_gmlp.training.arguments import (
 from hf_gmlp.training.models import load_config
 from hf_gmlp.training.recipes import command_line, read_recipe
 
-RECIPES = Path(__file__).parent.parent / "recipes"
+ROOT = Path(__file__).parent.parent
+RECIPES, PAPER = ROOT / "recipes", ROOT / "paper" / "recipes"
 
 
 @pytest.mark.parametrize("path", sorted((RECIPES / "accelerate").glob("*.yaml")), ids=lambda path: path.stem)
@@ -54,7 +55,7 @@ def script_of(path):
 def small(path, smoke, folder):
     """The flags of a recipe with its smoke recipe behind it, and a model where it leaves that to a flag."""
     # Those of figure7/ stand behind a recipe.
-    first = [str(RECIPES / "figure8" / "amlp-18l.yaml")] if path.parent.name == "figure7" else []
+    first = [str(PAPER / "figure8" / "amlp-18l.yaml")] if path.parent.name == "figure7" else []
     argv = [*first, str(path), str(RECIPES / f"{smoke}.yaml"), "--use_cpu", "--output_dir", str(folder)]
     if "--config_name" in command_line(argv):
         return argv
@@ -62,30 +63,30 @@ def small(path, smoke, folder):
 
 
 def path_id(path):
-    return str(path.relative_to(RECIPES))
+    return str(path.relative_to(RECIPES if path.is_relative_to(RECIPES) else PAPER))
 
 
-ALL = sorted(path for path in RECIPES.rglob("*.yaml") if path.parent.name != "accelerate" and "smoke" not in path.stem)
+ALL = sorted(path for path in RECIPES.glob("*.yaml") if "smoke" not in path.stem) + sorted(PAPER.rglob("*.yaml"))
 
 
 def test_every_row_of_the_tables_has_its_recipe():
     # All but the convolutional networks of Table 2; Table 4 has one with norms in front besides.
-    assert [len(list(RECIPES.glob(f"table{number}/*"))) for number in (2, 3, 4, 6, 10)] == [12, 8, 9, 7, 4]
+    assert [len(list(PAPER.glob(f"table{number}/*"))) for number in (2, 3, 4, 6, 10)] == [12, 8, 9, 7, 4]
 
 
 def test_amlps_of_figure_8_are_the_gmlps_of_table_4_with_attention(tmp_path):
-    paths = sorted(RECIPES.glob("figure8/*"))
+    paths = sorted(PAPER.glob("figure8/*"))
     assert len(paths) == 4
     for path in paths:
         name = path.stem.replace("amlp", "gmlp")
         types = (ModelArguments, MLMArguments, RunArguments)
         flags = ["--bf16", "false", "--output_dir", str(tmp_path)]
-        amlp, gmlp = (parse_arguments(types, "", [str(one), *flags]) for one in (path, RECIPES / f"table4/{name}.yaml"))
+        amlp, gmlp = (parse_arguments(types, "", [str(one), *flags]) for one in (path, PAPER / f"table4/{name}.yaml"))
         configs = [load_config(model).to_dict() for model, *_ in (amlp, gmlp)]
         assert {key for key in configs[0] if configs[0][key] != configs[1][key]} == {"attention_size"}
         assert configs[0]["attention_size"] == 64 and amlp[1] == gmlp[1]
         # Figure 7 varies the data, too.
-        *_, longer = parse_arguments(types, "", [str(path), str(RECIPES / "figure7/data-4x.yaml"), *flags])
+        *_, longer = parse_arguments(types, "", [str(path), str(PAPER / "figure7/data-4x.yaml"), *flags])
         assert longer.max_steps == 4 * amlp[2].max_steps and longer.learning_rate == amlp[2].learning_rate
 
 
@@ -151,7 +152,7 @@ def test_recipes_of_language_models_run_small(path, tmp_path, monkeypatch):
     ],
 )
 def test_image_recipes_say_what_table_7_says(row, survival, config):
-    recipe = read_recipe(RECIPES / f"table2/{row}.yaml")
+    recipe = read_recipe(PAPER / f"table2/{row}.yaml")
     table = {
         "auto_augment": "imagenet", "num_train_epochs": 300, "global_batch_size": 4096, "warmup_steps": 10000,
         "cutmix_alpha": 1.0, "mixup_alpha": 0.8, "switch_prob": 0.5, "label_smoothing_factor": 0.1,

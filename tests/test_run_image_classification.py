@@ -263,7 +263,7 @@ def test_recipes_of_fine_tuning_run_small(run, folder, trained, recipe):
 )
 def test_recipes_of_table_2_run_small(run, folder, recipe):
     flags = (*DATA, "--output_dir", recipe)
-    results = run(ROOT / f"recipes/table2/{recipe}.yaml", ROOT / "recipes/smoke-images.yaml", *flags)
+    results = run(ROOT / f"paper/recipes/table2/{recipe}.yaml", ROOT / "recipes/smoke-images.yaml", *flags)
     assert results["epoch"] > 0 and 0 <= results["eval_accuracy"] <= 1
     # It has everything that makes the recipe what it is.
     card = (folder / recipe / "README.md").read_text() if recipe.startswith("gmlp") else ""

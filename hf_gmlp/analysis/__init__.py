@@ -1,1 +1,1 @@
-"""What one counts, prints and draws of a model: parameters and FLOPs, tables, filters."""
+"""What is counted and drawn of a model, and the machine that a number was measured on."""

@@ -11,25 +11,25 @@ from ..loading import open_model, open_tokenizer
 from ..models.modeling_gmlp import GMLPModel
 from .pictures import check_picture, plt, save_picture
 
-# As many find room on a picture of 7 inches in letters that can be read.
+# As many names as can be read on a picture 7 inches wide.
 MOST_NAMES = 48
 
 
 def load_attentive_model(checkpoint: str | Path) -> tuple[GMLPModel, PreTrainedTokenizerBase]:
     """
-    The model of an aMLP's checkpoint for text, whichever head it was saved with, and its tokenizer.
+    Opens the model of an aMLP's checkpoint for text, whichever head it was saved with, and its tokenizer.
 
     Raises:
-        InputError: If there is no checkpoint or no tokenizer, or the model is no aMLP for text.
+        InputError: If there is no checkpoint or no tokenizer, or the model is not an aMLP for text.
     """
-    # The eager form gives its weights away.
+    # Eager attention returns its weights.
     model, _ = open_model(AutoModel, checkpoint, new_head=True, attn_implementation="eager")
     if not isinstance(model, GMLPModel):
-        raise InputError(f"{checkpoint} is a {type(model).__name__}; attention is drawn of an aMLP for text.")
-    if not model.config.attention_size:
         raise InputError(
-            f"{checkpoint} is a gMLP without attention: there is nothing to draw. Choose an aMLP (attention_size > 0)."
+            f"{checkpoint} is a {type(model).__name__}. Choose an aMLP for text, whose attention can be drawn."
         )
+    if not model.config.attention_size:
+        raise InputError(f"{checkpoint} is a gMLP without attention to draw. Choose an aMLP (attention_size > 0).")
     return model.eval(), open_tokenizer(checkpoint)
 
 
@@ -38,32 +38,31 @@ def largest_attention(
     model: GMLPModel, tokenizer: PreTrainedTokenizerBase, first: str, second: str | None = None
 ) -> tuple[list[str], list[int], torch.Tensor]:
     """
-    For every pair of tokens the largest attention weight over the first half of the blocks (of an odd number, without
-    the one in the middle; of a single one, that).
+    Finds, for every pair of tokens, the largest attention weight over the first half of the blocks (without the middle
+    one of an odd number).
 
-    A model that sees padding (`mask_padding=False`, as in the paper) gets it, up to its n tokens, as in its training;
-    the padding is left out of the result.
+    A model that sees padding (`mask_padding=False`, as in the paper) gets padding up to its n tokens, as in its
+    training; the result leaves it out.
 
     Args:
-        model: An aMLP for text in eval mode, its attention eager.
-        tokenizer: Its own.
-        first: A sentence, or the first of a pair.
-        second: The second of a pair.
+        model: An aMLP for text in eval mode, with eager attention.
+        tokenizer: The model's tokenizer.
+        first, second: A sentence, or a pair of them.
 
     Returns:
-        The tokens, [CLS] and [SEP] among them; the segment of each; the weights [m, m], of the token that looks (rows)
-        to the token that is looked at (columns).
+        The tokens, with [CLS] and [SEP]; the segment of each; the weights [m, m], from the token that looks (rows) to
+        the token that is looked at (columns).
 
     Raises:
-        InputError: If a sentence is empty, or both are longer than the model takes.
+        InputError: If a sentence is empty, or the sentences are longer than n tokens.
     """
     for sentence in (first, second):
         if sentence is not None and not sentence.strip():
-            raise InputError("A sentence is empty: give words to look at.")
+            raise InputError("A sentence is empty. Give words to look at.")
     n = model.config.max_position_embeddings
     length = len(tokenizer(first, second)["input_ids"])
     if length > n:
-        raise InputError(f"The sentences have {length} tokens and the model takes up to {n}: give shorter ones.")
+        raise InputError(f"The sentences have {length} tokens and the model takes at most {n}. Give shorter ones.")
     padding = {} if model.config.mask_padding else {"padding": "max_length", "max_length": n}
     inputs = tokenizer(first, second, return_token_type_ids=True, return_tensors="pt", **padding)
     if not model.config.type_vocab_size:
@@ -82,13 +81,9 @@ def plot_attention(
     model: GMLPModel, tokenizer: PreTrainedTokenizerBase, first: str, second: str | None, path: str | Path
 ):
     """
-    The paper's Figure 10: `largest_attention` as a picture, with the tokens on both axes and lines between the
-    sentences. It is 7 inches wide; of more than 48 tokens only every second, third, ... is named, so that names can be
-    read on a page.
-
-    Args:
-        model, tokenizer, first, second: As for `largest_attention`.
-        path: The picture to write, its kind by its ending.
+    Draws the paper's Figure 10: `largest_attention` with the tokens on both axes and lines between the sentences. The
+    picture is 7 inches wide; if there are more than 48 tokens, it names every second, third, ... one, so that names can
+    be read on a page.
 
     Raises:
         InputError: As `largest_attention`, or if the picture cannot be written to `path`.
@@ -97,7 +92,7 @@ def plot_attention(
     tokens, segments, weights = largest_attention(model, tokenizer, first, second)
     m = len(tokens)
     step = math.ceil(m / MOST_NAMES)
-    # Without what SentencePiece begins words with; a dollar sign in a token starts no formula.
+    # Without SentencePiece's mark of a word's beginning. A dollar sign in a token does not start a formula.
     names = [token.replace("\u2581", "").strip() or "(space)" for token in tokens[::step]]
     figure, axis = plt.subplots(figsize=(7, 7.6), layout="constrained")
     image = axis.imshow(weights, cmap="Blues", vmin=0, vmax=weights.max().item(), interpolation="nearest")
@@ -116,11 +111,11 @@ def plot_attention(
     title = f"What tokens look at: tiny attention of width {model.config.attention_size}, largest weight over {blocks}"
     axis.set_title(title, fontsize=9)
     bar = figure.colorbar(image, ax=axis, orientation="horizontal", fraction=0.035, pad=0.02, aspect=40)
-    label = "attention weight (of every token that looks, they add up to 1 in a block)"
+    label = "attention weight (those of a token that looks add up to 1 in a block)"
     if not model.config.is_causal:
         looked_at = m if model.config.mask_padding else model.config.max_position_embeddings
         bar.ax.axvline(1 / looked_at, color="black", linewidth=1.2)
-        label += f"; black: all {looked_at} tokens alike"
+        label += f"; black: all {looked_at} tokens equally"
     bar.set_label(label, fontsize=8)
     bar.ax.tick_params(labelsize=7)
     save_picture(figure, path)

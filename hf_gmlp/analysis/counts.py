@@ -6,20 +6,14 @@ from transformers import AutoModel, AutoModelForImageClassification, AutoModelFo
 
 from ..models.configuration_gmlp import as_pair
 
-MASKED_FRACTION = 0.15
-"""BERT's share of predicted tokens; of 512 tokens, 76 are masked."""
-
 
 def paper_parameters(config: PreTrainedConfig) -> int:
     """
-    Parameters as the paper's tables count them: of a text model the embeddings, blocks and final norm (without pooler
-    and masked-language-model transform), of an image model the whole classifier with the labels of `config`.
-
-    Args:
-        config: Of a gMLP for text or images, of a model of modeling_baselines.py, or of transformers' BERT or ViT.
+    Returns the number of parameters: for a text model those of embeddings, blocks and final norm (without pooler and
+    masked-language-model transform), for an image classifier all of them, with the labels of `config`.
     """
     with torch.device("meta"):
-        if hasattr(config, "image_size"):
+        if hasattr(config, "image_size") or (config.architectures or [""])[0].endswith("ForImageClassification"):
             model = AutoModelForImageClassification.from_config(config)
         else:
             model = AutoModel.from_config(config, add_pooling_layer=False)
@@ -28,30 +22,25 @@ def paper_parameters(config: PreTrainedConfig) -> int:
 
 def paper_flops(config: PreTrainedConfig) -> int:
     """
-    FLOPs of one forward pass as the paper counts them: two per multiply-add of the matrix products, for one sequence
-    of n tokens with the masked-language-model head on its masked 15 %, or for one image. Of a causal model, which the
-    paper has none of, the head is counted on all tokens, and W as a whole.
+    Returns the FLOPs of one forward pass: two per multiply-add of the matrix products, for one sequence of n tokens
+    with the masked-language-model head on its masked 15 %, or for one image. For a causal model, which the paper does
+    not have, the head is counted on all tokens, and W as a whole.
 
     Args:
-        config: As for `paper_parameters`.
+        config: Of a gMLP, of a model of modeling_baselines.py, or of transformers' BERT or ViT.
     """
-    # The eager form of attention, whose matrix products the counter sees one by one.
+    # The counter sees the matrix products of eager attention one by one.
     config = type(config).from_dict(config.to_dict(), attn_implementation="eager")
-    with torch.device("meta"):
+    with torch.device("meta"), FlopCounterMode(display=False) as counter, torch.no_grad():
         if hasattr(config, "image_size"):
             model = AutoModelForImageClassification.from_config(config).eval()
-            pixels = torch.empty(1, config.num_channels, *as_pair(config.image_size))
-            with FlopCounterMode(display=False) as counter, torch.no_grad():
-                model(pixels)
+            model(torch.empty(1, config.num_channels, *as_pair(config.image_size)))
         else:
             model = AutoModelForMaskedLM.from_config(config).eval()
-            tokens = torch.empty(1, config.max_position_embeddings, dtype=torch.long)
-            share = 1.0 if getattr(config, "is_causal", False) else MASKED_FRACTION
+            model.base_model(torch.empty(1, config.max_position_embeddings, dtype=torch.long))
+            # BERT predicts 15 % of the tokens: 76 of 512.
+            share = 1.0 if getattr(config, "is_causal", False) else 0.15
             masked = torch.empty(int(share * config.max_position_embeddings), config.hidden_size)
-            with FlopCounterMode(display=False) as counter, torch.no_grad():
-                model.base_model(tokens)
-                if config.model_type == "bert":
-                    model.cls(masked)
-                else:
-                    model.decoder(model.head(masked))
+            head = model.cls if config.model_type == "bert" else lambda hidden: model.decoder(model.head(hidden))
+            head(masked)
     return counter.get_total_flops()

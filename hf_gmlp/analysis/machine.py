@@ -1,4 +1,4 @@
-"""The machine and the versions that a measured number needs beside it."""
+"""The machine and the versions that are written beside every measured number."""
 
 import datetime
 import os
@@ -10,12 +10,7 @@ import torch
 
 
 def circumstances(*packages: str) -> dict[str, str]:
-    """
-    Date, machine and versions.
-
-    Args:
-        packages: Whose versions are given besides Python's and torch's; those that are not installed are left out.
-    """
+    """Returns the date, the machine and the versions of Python, torch and those `packages` that are installed."""
     found = {
         "date": datetime.date.today().isoformat(),
         "machine": machine_name(),

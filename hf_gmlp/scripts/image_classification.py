@@ -1,7 +1,7 @@
 """Train or fine-tune a gMLP (or any AutoModelForImageClassification) on images. For example
 
     hf-gmlp run image_classification --config_name gmlp-ti16-224 --train_dir photos --do_train --output_dir out
-    hf-gmlp run image_classification recipes/table2/gmlp-s16-224.yaml --output_dir out
+    hf-gmlp run image_classification paper/recipes/table2/gmlp-s16-224.yaml --output_dir out
 
 where `photos` is a folder, or a zip file, with a folder for every class. Models of timm go by --config_name timm/NAME.
 Flags have the names of transformers' own run_image_classification.py. Recipes, YAML files of flags, may come first;

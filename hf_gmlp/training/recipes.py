@@ -70,10 +70,10 @@ def command_line(argv: list[str]) -> list[str]:
 
 
 def find_recipe(name: str) -> Path:
-    """The file of a recipe. What "recipes/..." does not name from here, it names among those of the project."""
+    """Returns the file of a recipe: if "recipes/..." or "paper/recipes/..." is not here, the project's file."""
     path = Path(name)
-    shipped = RECIPES.joinpath(*path.parts[1:])
-    return shipped if path.parts[0] == "recipes" and not path.exists() and shipped.is_file() else path
+    shipped = RECIPES.parent / path
+    return shipped if path.parts[0] in ("recipes", "paper") and not path.exists() and shipped.is_file() else path
 
 
 def merge(*recipes: dict[str, object]) -> dict[str, object]:

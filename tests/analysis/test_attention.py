@@ -126,7 +126,7 @@ def test_bad_input(checkpoint, tmp_path, vision_config, text_config, far_model, 
     for pair in (("", "the man"), ("the man", "  ")):
         with pytest.raises(InputError, match="is empty"):
             largest_attention(model, words, *pair)
-    with pytest.raises(InputError, match="have 13 tokens and the model takes up to 12"):
+    with pytest.raises(InputError, match="have 13 tokens and the model takes at most 12"):
         largest_attention(model, words, "the " * 6, "the " * 4)
     with pytest.raises(SystemExit) as stop:
         main(["plot", "attention", path, "--sentences", "the", "man", "plays"])

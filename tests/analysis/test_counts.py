@@ -1,5 +1,5 @@
 import pytest
-from transformers import AutoConfig
+from transformers import AutoConfig, AutoModelForImageClassification, ViTConfig
 
 from hf_gmlp import BertRelposConfig, GMLPConfig, TextMixerConfig
 from hf_gmlp.analysis.counts import paper_flops, paper_parameters
@@ -54,3 +54,10 @@ def test_flops_of_the_mixer_by_hand():
     )  # fmt: skip
     head = 3 * (8 * 8 + 8 * 50)
     assert paper_flops(config) == 2 * (3 * (8 * 2 * 20 * 6 + 20 * 2 * 8 * 12) + head)
+
+
+def test_image_models_of_others_are_counted_with_their_classifier():
+    sizes = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 64}
+    config = ViTConfig(**sizes, image_size=16, patch_size=4, num_labels=7, architectures=["ViTForImageClassification"])
+    model = AutoModelForImageClassification.from_config(config)
+    assert paper_parameters(config) == sum(parameter.numel() for parameter in model.parameters())

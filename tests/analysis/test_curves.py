@@ -4,9 +4,9 @@ import pytest
 from PIL import Image
 
 from hf_gmlp import GMLPConfig
+from hf_gmlp.analysis.counts import paper_parameters
 from hf_gmlp.analysis.curves import log_history, plot_training
 from hf_gmlp.analysis.pictures import plt
-from hf_gmlp.analysis.runs import parameters
 from hf_gmlp.errors import InputError
 
 
@@ -40,16 +40,16 @@ def test_labels_units_and_level(tmp_path, monkeypatch):
     plot_training(runs[:3], "c.png", unigram=20.0)
     plot_training(runs, "c.png")
     first, second = ([text.get_text() for text in figure.legends[0].get_texts()] for figure in figures)
-    size = parameters(GMLPConfig(**sizes)) / 1e6
+    size = paper_parameters(GMLPConfig(**sizes)) / 1e6
     assert first[2:4] == [f"gMLP, {size:.3g} million parameters ({name}/one)" for name in "ab"]
     assert first[4].startswith("aMLP, ") and first[4].endswith("parameters") and second[-1] == "bare"
-    assert first[-1] == "every token by its frequency alone: 3"
+    assert first[-1] == "every token by its frequency: 3"
     (level,) = [line for line in figures[0].axes[0].lines if line.get_linestyle() == ":"]
     assert level.get_ydata()[0] == pytest.approx(2.9957, abs=1e-4)
     plt.close("all")
     # The last run says nothing of its task.
     labels = [figure.axes[0].get_ylabel() for figure in figures]
-    assert labels == ["loss (nats per masked token, less is better)", "loss (nats, less is better)"]
+    assert labels == ["loss (nats per masked token, lower is better)", "loss (nats, less is better)"]
 
 
 def test_bad_input(tmp_path):

@@ -124,9 +124,9 @@ def test_what_cannot_be_drawn(tmp_path):
     text = GMLPModel(text_model(1).config)
     with pytest.raises(InputError, match="no folder"):
         plot_filters(text, tmp_path / "nowhere" / "filters.png")
-    with pytest.raises(InputError, match="no ending of a picture"):
+    with pytest.raises(InputError, match="not have the ending of a picture"):
         plot_filters(text, tmp_path / "filters.txt")
-    with pytest.raises(InputError, match="at least 1, and here it is 0"):
+    with pytest.raises(InputError, match="at least 1, got 0"):
         plot_filters(text, tmp_path / "filters.png", max_layers=0)
     with pytest.raises(InputError, match="no model to open"):
         load_spatial_model(tmp_path)

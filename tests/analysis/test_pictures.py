@@ -1,7 +1,9 @@
 import pytest
 from PIL import Image
+from transformers import BertConfig, ViTConfig, XLMRobertaConfig
 
-from hf_gmlp.analysis.pictures import check_picture, in_words, legend_below, plt, save_picture
+from hf_gmlp import BertRelposConfig, GMLPConfig, TextMixerConfig
+from hf_gmlp.analysis.pictures import check_picture, family, legend_below, plt, save_picture
 from hf_gmlp.errors import InputError
 
 
@@ -19,16 +21,29 @@ def test_places_where_no_picture_can_be(tmp_path):
     with pytest.raises(InputError, match="no folder"):
         check_picture(tmp_path / "nowhere" / "a.png")
     for name in ("a.mp3", "a"):
-        with pytest.raises(InputError, match="no ending of a picture: choose one of"):
+        with pytest.raises(InputError, match="not have the ending of a picture: choose one of"):
             check_picture(tmp_path / name)
     (tmp_path / "folder.png").mkdir()
     with pytest.raises(InputError, match="cannot be written"):
         save_picture(plt.figure(), tmp_path / "folder.png")
 
 
-def test_words_of_families():
-    assert in_words("BERT + rel pos - attn") == "BERT with relative positions, without attention"
-    assert in_words("aMLP, dense W") == "aMLP, without Toeplitz prior" and in_words("xlm_roberta") == "xlm roberta"
+def test_families(vision_config):
+    configs = {
+        "gMLP": GMLPConfig(),
+        "aMLP": GMLPConfig(attention_size=8),
+        "aMLP, without Toeplitz prior": GMLPConfig(attention_size=8, toeplitz=False),
+        "Additive gMLP": GMLPConfig(spatial_gating="additive"),
+        "BERT with relative positions": BertRelposConfig(),
+        "BERT with relative positions, without attention": BertRelposConfig(content_attention=False),
+        "MLP-Mixer": TextMixerConfig(),
+        "BERT": BertConfig(),
+        "ViT": ViTConfig(),
+        "xlm roberta": XLMRobertaConfig(),
+    }
+    assert all(family(config) == name for name, config in configs.items())
+    # W of an image model is always dense.
+    assert family(vision_config()) == "gMLP"
 
 
 def test_legend_lies_below_the_panels_and_names_each_once():

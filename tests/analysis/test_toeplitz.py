@@ -105,5 +105,5 @@ def test_model_with_the_prior_is_said_to_have_it(tmp_path, text_config, far_mode
     far_model(GMLPForMaskedLM, text_config()).save_pretrained(tmp_path / "model")
     main(["plot", "matrices", str(tmp_path / "model"), "--output", str(tmp_path / "m.png")])
     assert "1 by construction" in capsys.readouterr().out and (tmp_path / "m.png").is_file()
-    with pytest.raises(InputError, match="no ending of a picture"):
+    with pytest.raises(InputError, match="not have the ending of a picture"):
         plot_matrices(far_model(GMLPForMaskedLM, text_config()), tmp_path / "m.docx")

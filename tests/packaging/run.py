@@ -27,11 +27,11 @@ WHEEL_PARTS = (
     "kernels/__init__.py",
     "presets/amlp-base/config.json",
     "metrics/squad/squad.py",
-    "analysis/paper_tables.md",
     "serve.html",
     "py.typed",
     "scripts/mlm.py",
-    "recipes/table6/amlp-base.yaml",
+    "recipes/mlm-full.yaml",
+    "paper/recipes/table6/amlp-base.yaml",
 )
 SDIST_FOLDERS = (PACKAGE, "benchmarks", "docs", "examples", "paper", "recipes", "tests")
 SDIST_FILES = (
@@ -56,7 +56,7 @@ def check_wheel(path: Path):
     archive = zipfile.ZipFile(path)
     names = {name for name in archive.namelist() if not name.endswith("/")}
     packed = {name for name in names if not PurePosixPath(name).parts[0].endswith(".dist-info")}
-    recipes = {f"{PACKAGE}/{name}" for name in files_under("recipes")}
+    recipes = {f"{PACKAGE}/{name}" for name in files_under("recipes") | files_under("paper/recipes")}
     compare(path, packed, files_under(PACKAGE) | recipes | {f"{PACKAGE}/{part}" for part in WHEEL_PARTS})
     if not any(name.endswith(".dist-info/licenses/LICENSE") for name in names):
         sys.exit(f"{path.name} lacks the LICENSE.")

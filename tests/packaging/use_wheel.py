@@ -120,13 +120,14 @@ def check_command():
         assert done.returncode == 0 and done.stdout, f"hf-gmlp {' '.join(words)}: {done.stdout}{done.stderr}"
     assert Path("export", "config.json").is_file()
     print("hf-gmlp presets: lists and exports")
-    done = subprocess.run([command, "table", "7"], capture_output=True, text=True)
-    assert done.returncode == 0 and "No recipe" not in done.stdout and "!=" not in done.stdout, done.stderr
+    for words in (["table", "7"], ["plot", "scaling"]):
+        done = subprocess.run([command, *words], capture_output=True, text=True)
+        assert done.returncode == 2 and "need a checkout" in done.stderr and done.stderr.count("\n") == 1, done.stderr
     done = subprocess.run([command, "recipes"], capture_output=True, text=True)
-    assert "recipes/table6/amlp-base.yaml" in done.stdout, done.stderr
+    assert "paper/recipes/table6/amlp-base.yaml" in done.stdout, done.stderr
     from hf_gmlp.training.recipes import command_line
 
-    assert command_line(["recipes/table6/amlp-base.yaml"])[-2:] == ["--config_name", "amlp-base"]
+    assert command_line(["paper/recipes/table6/amlp-base.yaml"])[-2:] == ["--config_name", "amlp-base"]
     print("recipes: found beside the package")
 
 

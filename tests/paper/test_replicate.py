@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import replicate
 import report
+from corpus import read_rows
 from demo import split_topics
 from protocol import FINETUNED, SYSTEMS
 
@@ -50,7 +51,7 @@ def finish(run):
     draw = np.random.default_rng(run.key["seed"])
     if "task" in run.key:
         share = {"bert-relpos": 0.9, "gmlp": 0.6, "amlp": 0.8}[run.key["model"]] - (run.key["pooling"] == "cls") * 0.1
-        labels = [row["label"] for row in report.read_rows(Path(run.command[run.command.index("--test_file") + 1]))]
+        labels = [row["label"] for row in read_rows(Path(run.command[run.command.index("--test_file") + 1]))]
         right = draw.random(len(labels)) < share
         results = {"eval_accuracy": float(right.mean()) + (run.key["learning_rate"] == 1e-3), "train_runtime": 60.0}
         lines = [f"{i}\t{label if good else 1 - label}" for i, (label, good) in enumerate(zip(labels, right))]
@@ -80,7 +81,7 @@ def test_every_stage_is_run_and_reported(tmp_path, arguments, monkeypatch):
     assert stages[3:] == [("finetuning-selection", 3 * tuned), ("finetuning", 5 * tuned), ("dense", 12)]
     assert study.setting("gmlp-half") == study.setting("gmlp") == (2e-3, 5)
     assert all(run.key["multiplier"] == 5 for run in study.pretrainings())
-    assert study.finetuning_choices("pair", "gmlp")["mean"][0] == 1e-3
+    assert study.finetuning_rates("pair", "gmlp")["mean"] == 1e-3
 
     results = report.collect(study)
     report.write(results, tmp_path / "report")

@@ -18,7 +18,7 @@ from hf_gmlp.training.arguments import (
 )
 from hf_gmlp.training.models import load_config
 
-RECIPES = Path(__file__).parents[2] / "recipes"
+RECIPES = Path(__file__).parents[2] / "paper" / "recipes"
 TYPES = (ModelArguments, MLMArguments, RunArguments)
 
 

@@ -1,0 +1,56 @@
+import re
+from pathlib import Path
+
+import pytest
+from transformers import AutoConfig
+
+from hf_gmlp.analysis.counts import paper_flops, paper_parameters
+from hf_gmlp.presets import preset_path
+
+ROOT = Path(__file__).parents[2]
+CLAIMS = ROOT / "paper" / "claims.md"
+TEXT = CLAIMS.read_text(encoding="utf-8")
+COUNTED = re.findall(r"^\| `(\S+)((?: \w+=\S+)*)` \| ([\d.]+) (M|B MAdds) \|(.*)$", TEXT, re.MULTILINE)
+
+
+def rounds_to(count: float, printed: str) -> bool:
+    return f"{count:.{len(printed.partition('.')[2])}f}" == printed
+
+
+@pytest.mark.parametrize("name, fields, printed, unit, rest", COUNTED, ids=lambda value: str(value).strip()[:40])
+def test_counts_are_those_of_the_package(name, fields, printed, unit, rest):
+    values = (field.split("=") for field in fields.split())
+    overrides = {field: value == "true" if value in ("true", "false") else int(value) for field, value in values}
+    config = AutoConfig.from_pretrained(preset_path(name), num_labels=1000, **overrides)
+    count = paper_parameters(config) / 1e6 if unit == "M" else paper_flops(config) / 2e9
+    assert rounds_to(count, printed)
+    for flops in re.findall(r"([\d.]+) B FLOPs", rest):
+        assert rounds_to(paper_flops(config) / 1e9, flops)
+    for percent in re.findall(r"\| ([+-][\d.]+) %", rest):
+        assert rounds_to(100 * (count / float(rest.split("|")[0]) - 1), percent)
+
+
+def test_every_row_of_the_counts_is_read():
+    rows = TEXT.partition("\n### Counts\n")[2].count("\n| `")
+    assert len(COUNTED) == rows > 15
+
+
+def test_links_lead_to_files_and_headings():
+    links = re.findall(r"\]\(([^)]+)\)", TEXT)
+    assert links
+    for link in links:
+        file, _, heading = link.partition("#")
+        path = CLAIMS.parent / file if file else CLAIMS
+        assert path.exists(), link
+        if heading:
+            titles = re.findall(r"^#+ (.+)$", path.read_text(encoding="utf-8"), re.MULTILINE)
+            assert heading in [re.sub(r"[^\w -]", "", title).lower().replace(" ", "-") for title in titles], link
+
+
+def test_named_recipes_and_tests_exist():
+    for recipe in re.findall(r"`((?:paper/)?recipes/[\w/.-]+)`", TEXT):
+        assert (ROOT / recipe).is_file(), recipe
+    for folder in re.findall(r"`((?:table|figure)\d+)`", TEXT):
+        assert (ROOT / "paper" / "recipes" / folder).is_dir(), folder
+    for file, test in re.findall(r"`([\w/]+\.py)::(\w+)`", TEXT):
+        assert f"def {test}(" in (ROOT / "tests" / file.removeprefix("tests/")).read_text(encoding="utf-8"), test
