@@ -1,6 +1,6 @@
 """The protocol of the paper's comparisons at any size: the models, what is chosen for each, when a claim is held.
 
-docs/replication.md gives it in words. Nothing here reads a result but through the arguments of its functions.
+replication.md gives it in words. Nothing here reads a result but through the arguments of its functions.
 """
 
 import itertools
