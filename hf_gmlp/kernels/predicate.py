@@ -42,7 +42,7 @@ NAMES = {
     - NOT_CALLED
     for kind, names in PARAMETERS.items()
 }
-KNOWN_GATINGS = dict(SPATIAL_GATINGS)
+KNOWN_GATINGS = {name: SPATIAL_GATINGS[name] for name in ("split", "multiplicative", "additive", "linear")}
 
 GLOBAL_HOOKS = (
     "_global_forward_hooks",

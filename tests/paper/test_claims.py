@@ -50,5 +50,7 @@ def test_links_lead_to_files_and_headings():
 def test_named_recipes_and_tests_exist():
     for recipe in re.findall(r"`((?:paper/)?recipes/[\w/.-]+)`", TEXT):
         assert (ROOT / recipe).is_file(), recipe
+    for folder in re.findall(r"`((?:table|figure)\d+)`", TEXT):
+        assert (ROOT / "paper" / "recipes" / folder).is_dir(), folder
     for file, test in re.findall(r"`([\w/]+\.py)::(\w+)`", TEXT):
         assert f"def {test}(" in (ROOT / "tests" / file.removeprefix("tests/")).read_text(encoding="utf-8"), test
