@@ -332,7 +332,7 @@ def test_dtypes_of_masks_and_attention(small_blocks, dtype):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"v": torch.zeros(2, 5, 6, dtype=torch.double)}, "v is torch.float64"),
+        ({"v": torch.zeros(2, 5, 6, dtype=torch.double)}, "got torch.float64"),
         ({"v": torch.zeros(5, 6)}, r"v must be \[batch, m, channels\]"),
         ({"u": torch.zeros(2, 5, 7)}, "u must be like v"),
         ({"u": torch.zeros(2, 5, 6, dtype=torch.half)}, "u must be like v"),
@@ -342,7 +342,7 @@ def test_dtypes_of_masks_and_attention(small_blocks, dtype):
         ({"norm_weight": torch.zeros(5)}, r"norm_weight must have shape \[6\]"),
         ({"padding_mask": torch.zeros(5)}, r"padding_mask must have shape \[2, 5\]"),
         ({"attention_output": torch.zeros(2, 5, 5)}, "attention_output must be like v"),
-        ({"spatial_gating": "gated"}, "spatial_gating is 'gated'"),
+        ({"spatial_gating": "gated"}, "got 'gated'"),
     ],
 )
 def test_errors(change, message):
