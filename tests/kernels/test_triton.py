@@ -337,7 +337,7 @@ def test_dtypes_of_masks_and_attention(small_blocks, dtype):
         ({"u": torch.zeros(2, 5, 7)}, "u must be like v"),
         ({"u": torch.zeros(2, 5, 6, dtype=torch.half)}, "u must be like v"),
         ({"u": torch.zeros(1, 1, 8193), "v": torch.zeros(1, 1, 8193)}, "8193 channels"),
-        ({"weight": torch.zeros(8)}, r"weight must have shape \[8, 8\], but has \[8\]"),
+        ({"weight": torch.zeros(8)}, r"weight must have shape \[8, 8\], got \[8\]"),
         ({"bias": torch.zeros(4)}, "v has 5 tokens"),
         ({"norm_weight": torch.zeros(5)}, r"norm_weight must have shape \[6\]"),
         ({"padding_mask": torch.zeros(5)}, r"padding_mask must have shape \[2, 5\]"),
