@@ -282,7 +282,70 @@ def packed_documents(
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Parts of heads
+# Parts of models
+
+
+class TextEmbeddings(nn.Module):
+    """Token and segment embeddings as in BERT, but without positions: [B, m] -> [B, m, D]. Pre-norm models do not
+    normalize them, and `type_vocab_size=0` leaves the segments out."""
+
+    def __init__(self, config: PreTrainedConfig, normalize: bool = False):
+        super().__init__()
+        self.word_embeddings = nn.Embedding(config.vocab_size, config.hidden_size, padding_idx=config.pad_token_id)
+        self.token_type_embeddings = None
+        if config.type_vocab_size:
+            self.token_type_embeddings = nn.Embedding(config.type_vocab_size, config.hidden_size)
+        self.norm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps) if normalize else nn.Identity()
+        self.dropout = nn.Dropout(config.hidden_dropout_prob)
+
+    def forward(
+        self,
+        input_ids: torch.Tensor | None = None,  # [B, m]
+        token_type_ids: torch.Tensor | None = None,  # [B, m]
+        inputs_embeds: torch.Tensor | None = None,  # [B, m, D]
+    ) -> torch.Tensor:
+        embeddings = self.word_embeddings(input_ids) if inputs_embeds is None else inputs_embeds
+        if self.token_type_embeddings is not None:
+            if token_type_ids is None:
+                token_type_ids = torch.zeros(embeddings.shape[:2], dtype=torch.long, device=embeddings.device)
+            embeddings = embeddings + self.token_type_embeddings(token_type_ids)
+        return self.dropout(self.norm(embeddings))
+
+
+def eager_attention_forward(
+    module: nn.Module,
+    query: torch.Tensor | None,  # [B, H, m, D / H]
+    key: torch.Tensor | None,  # [B, H, t, D / H]
+    value: torch.Tensor,  # [B, H, t, D / H]
+    attention_mask: torch.Tensor | None,  # [B, 1, m, t]: True to see, or 0 to see and very negative to hide
+    scaling: float,
+    dropout: float = 0.0,
+    position_bias: torch.Tensor | None = None,  # [1, H, m, t]
+    **kwargs: Unpack[TransformersKwargs],
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """The plain form of attention with H heads, which also returns its weights: ([B, m, H, D / H], [B, H, m, t]).
+    Without query and key, the softmax sees only the position biases."""
+    scores = position_bias
+    if query is not None:
+        scores = torch.matmul(query, key.transpose(2, 3)) * scaling
+        scores = scores if position_bias is None else position_bias + scores
+    if attention_mask is not None and attention_mask.dtype == torch.bool:
+        # The mask of another attention implementation, if the model was set to one.
+        scores = torch.where(attention_mask, scores, torch.finfo(scores.dtype).min)
+    elif attention_mask is not None:
+        scores = scores + attention_mask
+    # In half precision, the softmax is computed in single.
+    weights = F.softmax(scores, dim=-1, dtype=torch.promote_types(value.dtype, torch.float32)).to(value.dtype)
+    # Biases alone are the same for all samples; dropout is not.
+    weights = F.dropout(weights.expand(value.shape[0], -1, -1, -1), p=dropout, training=module.training)
+    return torch.matmul(weights, value).transpose(1, 2).contiguous(), weights
+
+
+def check_inputs(input_ids: torch.Tensor | None, inputs_embeds: torch.Tensor | None) -> torch.Tensor:
+    """Returns the one that is given. Raises a ValueError if that is both or neither."""
+    if (input_ids is None) == (inputs_embeds is None):
+        raise ValueError("Pass either `input_ids` or `inputs_embeds`, and not both.")
+    return input_ids if inputs_embeds is None else inputs_embeds
 
 
 @dataclass

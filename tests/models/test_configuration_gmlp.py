@@ -35,7 +35,7 @@ CODE_FILES = ("configuration_gmlp.py", "heads.py", "modeling_gmlp.py", "spatial_
         (GMLPConfig, {"intermediate_size": 0}, "`intermediate_size` must be at least 1"),
         (GMLPConfig, {"vocab_size": 0}, "`vocab_size` must be at least 1"),
         (GMLPConfig, {"max_position_embeddings": 0}, "`max_position_embeddings` must be at least 1"),
-        (GMLPConfig, {"type_vocab_size": -2}, "`type_vocab_size` cannot be negative, got -2"),
+        (GMLPConfig, {"type_vocab_size": -2}, "`type_vocab_size` must be at least 0 .*got -2"),
         (GMLPConfig, {"hidden_dropout_prob": 1.5}, "`hidden_dropout_prob`.*between 0 and 1, got 1.5"),
         (GMLPConfig, {"activation_dropout": -0.1}, "`activation_dropout`.*between 0 and 1"),
         (GMLPConfig, {"attention_probs_dropout_prob": 2}, "`attention_probs_dropout_prob`.*between 0 and 1"),

@@ -401,7 +401,7 @@ def test_ids_and_embeddings_exclude_each_other(baseline_config, far_model, rando
     config = baseline_config(kind)
     model, ids = far_model(class_of(config, "Model"), config), random_ids(2, 9)
     for inputs in ({}, {"input_ids": ids, "inputs_embeds": torch.randn(2, 9, 16)}):
-        with pytest.raises(ValueError, match="either `input_ids` or `inputs_embeds`, and not both"):
+        with pytest.raises(ValueError, match="Pass either `input_ids` or `inputs_embeds`, and not both"):
             model(**inputs)
     embeds = model.get_input_embeddings()(ids)
     assert torch.equal(model(inputs_embeds=embeds).pooler_output, model(ids).pooler_output)

@@ -322,7 +322,7 @@ def test_embeddings_in_place_of_ids(text_config, far_model, random_ids, model_cl
 def test_ids_and_embeddings_exclude_each_other(text_config, far_model, random_ids):
     model = far_model(GMLPModel, text_config())
     for inputs in ({}, {"input_ids": random_ids(1, 4), "inputs_embeds": torch.randn(1, 4, 16)}):
-        with pytest.raises(ValueError, match="either `input_ids` or `inputs_embeds`, and not both"):
+        with pytest.raises(ValueError, match="Pass either `input_ids` or `inputs_embeds`, and not both"):
             model(**inputs)
 
 
