@@ -19,26 +19,8 @@ if TYPE_CHECKING:
 
 @strict
 class BaselineConfig(PreTrainedConfig):
-    r"""
+    """
     What the baselines share, with BERT's names.
-
-    Args:
-        vocab_size (`int`): Size of the vocabulary; the paper's has 32K cased SentencePieces.
-        hidden_size (`int`): d_model, the width of a token between layers.
-        num_hidden_layers (`int`): L, the number of layers, each with one part that mixes tokens and one that does not.
-        intermediate_size (`int`): d_ffn, the width inside the feed-forward part of a layer.
-        max_position_embeddings (`int`): n, the longest sequence. There are no position embeddings.
-        type_vocab_size (`int`): Segments A and B.
-        hidden_act (`str`): The activation inside both kinds of MLP and in the masked-language-model head.
-        hidden_dropout_prob (`float`): Dropout on the embeddings and on the output of every part of a layer.
-        pooling (`"cls"`, `"mean"` or `"max"`): The classifiers' input: the first token, or the mean or maximum over all
-            tokens except padding.
-        classifier_dropout (`float`, *optional*): Dropout in front of a classifier; `hidden_dropout_prob` if `None`.
-        sparse_prediction (`bool`): In training, compute masked-language-model logits only at the labeled positions;
-            `logits` then has shape [labeled positions, vocab_size].
-        initializer_range (`float`): Standard deviation of all initial weights.
-        layer_norm_eps (`float`): Epsilon of every LayerNorm.
-        pad_token_id, bos_token_id, eos_token_id (`int`): [PAD], [CLS] and [SEP] of the project's tokenizer.
 
     Raises:
         huggingface_hub.errors.StrictDataclassError: At construction, for a size, rate or type out of range.
@@ -48,19 +30,22 @@ class BaselineConfig(PreTrainedConfig):
     # The model classes are called so, followed by "Model", "ForMaskedLM" and so on.
     class_prefix: ClassVar[str] = ""
 
-    vocab_size: int = 32000
-    hidden_size: int = 768
-    num_hidden_layers: int = 12
-    intermediate_size: int = 3072
-    max_position_embeddings: int = 128
-    type_vocab_size: int = 2
-    hidden_act: str = "gelu"
-    hidden_dropout_prob: float | int = 0.0
-    classifier_dropout: float | int | None = None
+    vocab_size: int = 32000  # the paper's has 32K cased SentencePieces
+    hidden_size: int = 768  # d_model, the width of a token between layers
+    num_hidden_layers: int = 12  # L, the number of layers, each with one part that mixes tokens and one that does not
+    intermediate_size: int = 3072  # d_ffn, the width inside the feed-forward part of a layer
+    max_position_embeddings: int = 128  # n, the longest sequence; there are no position embeddings
+    type_vocab_size: int = 2  # segments A and B
+    hidden_act: str = "gelu"  # inside both kinds of MLP and in the masked-language-model head
+    hidden_dropout_prob: float | int = 0.0  # on the embeddings and on the output of every part of a layer
+    classifier_dropout: float | int | None = None  # `None` for `hidden_dropout_prob`
+    # The classifiers' input: the first token, or the mean or maximum over all tokens except padding.
     pooling: Literal["cls", "mean", "max"] = "cls"
+    # In training, compute masked-language-model logits only at the labeled positions: [labeled positions, vocab_size].
     sparse_prediction: bool = False
-    initializer_range: float = 0.02
+    initializer_range: float = 0.02  # standard deviation of all initial weights
     layer_norm_eps: float = 1e-12
+    # [PAD], [CLS] and [SEP] of the project's tokenizer.
     pad_token_id: int | None = 0
     bos_token_id: int | None = 2
     eos_token_id: int | list[int] | None = 3
@@ -90,21 +75,9 @@ class BaselineConfig(PreTrainedConfig):
 
 @strict
 class BertRelposConfig(BaselineConfig):
-    r"""
+    """
     BERT without position embeddings and with T5's relative position biases, separate in each layer and head. The
     defaults are the paper's "BERT base + rel pos" (Table 3). Sequences may be longer than `max_position_embeddings`.
-
-    Args (others in `BaselineConfig`):
-        num_attention_heads (`int`): Heads of the attention; they must divide `hidden_size`.
-        content_attention (`bool`): Whether there are queries and keys. Without them, attention is the softmax of the
-            position biases alone, the paper's "BERT base + rel pos - attn"; values and output projection stay.
-        pre_norm (`bool`): Put the LayerNorms before attention and MLP, and one after the last layer, in place of BERT's
-            after every sum. Makes deep models easier to train; not in the paper.
-        relative_attention_num_buckets (`int`): Biases per head; half of them for each direction.
-        relative_attention_max_distance (`int`): From this distance on, all distances share a bias.
-        attention_probs_dropout_prob (`float`): Dropout on the attention weights.
-
-    Example:
 
     ```python
     >>> from hf_gmlp import BertRelposConfig, BertRelposForMaskedLM
@@ -120,11 +93,15 @@ class BertRelposConfig(BaselineConfig):
         "layers.*": "free_full_weight",
     }
 
-    num_attention_heads: int = 12
+    num_attention_heads: int = 12  # must divide `hidden_size`
+    # Whether there are queries and keys. Without them, attention is the softmax of the position biases alone, the
+    # paper's "BERT base + rel pos - attn"; values and output projection stay.
     content_attention: bool = True
+    # Put the LayerNorms before attention and MLP, and one after the last layer, instead of after every sum. This makes
+    # deep models easier to train; not in the paper.
     pre_norm: bool = False
-    relative_attention_num_buckets: int = 32
-    relative_attention_max_distance: int = 128
+    relative_attention_num_buckets: int = 32  # biases per head; half of them for each direction
+    relative_attention_max_distance: int = 128  # from here on, all distances share a bias
     attention_probs_dropout_prob: float | int = 0.0
 
     def validate_attention(self):
@@ -148,14 +125,9 @@ class BertRelposConfig(BaselineConfig):
 
 @strict
 class TextMixerConfig(BaselineConfig):
-    r"""
+    """
     MLP-Mixer (https://arxiv.org/abs/2105.01601) over tokens of text, without position encodings, as in the paper's
     Table 3. Its caption says d_ffn = 3072, which makes 140 M parameters; the default of 2304 makes the table's 112 M.
-
-    Args (others in `BaselineConfig`):
-        spatial_intermediate_size (`int`): d_spatial, the width inside the MLP over the tokens.
-
-    Example:
 
     ```python
     >>> from hf_gmlp import TextMixerConfig, TextMixerForMaskedLM
@@ -174,7 +146,7 @@ class TextMixerConfig(BaselineConfig):
 
     num_hidden_layers: int = 24
     intermediate_size: int = 2304
-    spatial_intermediate_size: int = 384
+    spatial_intermediate_size: int = 384  # d_spatial, the width inside the MLP over the tokens
     layer_norm_eps: float = 1e-6
 
     def validate_mixer(self):

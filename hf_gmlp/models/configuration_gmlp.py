@@ -26,38 +26,9 @@ if TYPE_CHECKING:
 
 @strict
 class GMLPBaseConfig(PreTrainedConfig):
-    r"""
-    What text and vision models share: the gMLP block (paper, section 2 and Figures 1 and 6).
-
-    Args:
-        hidden_size (`int`): d_model, the width of a token between blocks.
-        num_hidden_layers (`int`): L, the number of blocks.
-        intermediate_size (`int`): d_ffn, the width after the first channel projection and *before* the split; even for
-            `spatial_gating="split"`.
-        spatial_gating (`"split"`, `"multiplicative"`, `"additive"` or `"linear"`): How s(Z) uses the spatial projection
-            f, the four rows of the paper's Table 3: Z1 * f(Z2) (the spatial gating unit), Z * f(Z), Z + f(Z) or f(Z).
-            You can add others to `SPATIAL_GATINGS` (spatial_gating.py).
-        toeplitz (`bool`): Whether W[i, j] depends only on j - i, so that W has 2n - 1 weights instead of n * n
-            (Appendix C).
-        is_causal (`bool`): Whether a token sees only itself and earlier ones, in W and in tiny attention.
-            `GMLPForCausalLM` sets it. Models read it in every forward pass, so it may change at any time.
-        attention_size (`int`): Width of the single-head tiny attention that turns a gMLP into an aMLP (Figure 6); 0 for
-            none.
-        hidden_act (`str`): The activation after the first channel projection.
-        hidden_dropout_prob (`float`): Dropout on the embeddings and on the output of every block.
-        activation_dropout (`float`): Dropout after the activation ("GeLU dropout" in the paper's tables).
-        attention_probs_dropout_prob (`float`): Dropout on the weights of the tiny attention.
-        drop_path_rate (`float`): Stochastic depth: the probability of dropping the last block, 1 - survival
-            probability; it grows linearly from the first block to the last.
-        initializer_range (`float`): Standard deviation of the initial channel projections and embeddings.
-        spatial_initializer_range (`float`): Standard deviation of the initial spatial weights W. They start near zero
-            and b at one, so that every block starts as a plain feed-forward network.
-        layer_norm_eps (`float`): Epsilon of the LayerNorm before every block and of the final one.
-        spatial_layer_norm_eps (`float`): Epsilon of the LayerNorm in front of the spatial projection.
-        gating_implementation (`str`, *optional*, defaults to `"auto"`): How blocks compute; outputs and gradients are
-            the same. "naive" is the paper's equations, "auto" what the installed package measured to be fastest. Like
-            `attn_implementation`, it is chosen when a model is built or loaded, changed by
-            `model.set_gating_implementation`, and never saved.
+    """
+    The gMLP block (paper, section 2 and Figures 1 and 6), which text and vision models share. Each field is explained
+    beside it.
 
     Raises:
         huggingface_hub.errors.StrictDataclassError: At construction, for an unknown gating or activation, an odd
@@ -75,22 +46,32 @@ class GMLPBaseConfig(PreTrainedConfig):
         "layers.*.proj_out": "rowwise_split_input",
     }
 
-    hidden_size: int = 512
-    num_hidden_layers: int = 48
-    intermediate_size: int = 3072
+    hidden_size: int = 512  # d_model, the width of a token between blocks
+    num_hidden_layers: int = 48  # L, the number of blocks
+    intermediate_size: int = 3072  # d_ffn, the width after the first channel projection and *before* the split
+    # How s(Z) uses the spatial projection f, the four rows of Table 3: "split", Z1 * f(Z2) (the spatial gating unit),
+    # "multiplicative", Z * f(Z), "additive", Z + f(Z), or "linear", f(Z). `SPATIAL_GATINGS` takes more.
     spatial_gating: str = "split"
+    # Whether W[i, j] depends only on j - i, so that W has 2n - 1 weights instead of n * n (Appendix C).
     toeplitz: bool = False
+    # Whether a token sees only itself and earlier ones, in W and in tiny attention. Models read this in every forward
+    # pass, so it may change at any time. `GMLPForCausalLM` sets it.
     is_causal: bool = False
+    # Width of the single-head tiny attention that turns a gMLP into an aMLP (Figure 6); 0 for none.
     attention_size: int = 0
-    hidden_act: str = "gelu"
-    hidden_dropout_prob: float | int = 0.0
-    activation_dropout: float | int = 0.0
-    attention_probs_dropout_prob: float | int = 0.0
+    hidden_act: str = "gelu"  # the activation after the first channel projection
+    hidden_dropout_prob: float | int = 0.0  # on the embeddings and on the output of every block
+    activation_dropout: float | int = 0.0  # after the activation ("GeLU dropout" in the paper's tables)
+    attention_probs_dropout_prob: float | int = 0.0  # on the weights of the tiny attention
+    # Stochastic depth: the probability of dropping the last block, 1 - survival probability. It grows linearly from the
+    # first block to the last.
     drop_path_rate: float | int = 0.0
-    initializer_range: float | int = 0.02
+    initializer_range: float | int = 0.02  # standard deviation of the initial channel projections and embeddings
+    # Standard deviation of the initial W. W starts near zero and b at one, so that every block starts as a plain
+    # feed-forward network.
     spatial_initializer_range: float | int = 1e-6
-    layer_norm_eps: float | int = 1e-6
-    spatial_layer_norm_eps: float | int = 1e-5
+    layer_norm_eps: float | int = 1e-6  # of the LayerNorm before every block and of the final one
+    spatial_layer_norm_eps: float | int = 1e-5  # of the LayerNorm in front of the spatial projection
 
     def __post_init__(self, **kwargs):
         if type(self).__module__ == __name__:
@@ -100,6 +81,8 @@ class GMLPBaseConfig(PreTrainedConfig):
 
     @property
     def gating_implementation(self) -> str:
+        """How blocks compute: "naive", the paper's equations, or "auto", what the installed package measured to be
+        fastest. Like `attn_implementation`, a keyword of construction and loading that is never saved."""
         return self._gating_implementation
 
     @gating_implementation.setter
@@ -203,34 +186,13 @@ class GMLPBaseConfig(PreTrainedConfig):
 
 @strict
 class GMLPConfig(GMLPBaseConfig):
-    r"""
+    """
     Configuration of the text models (paper, section 4). The defaults are gMLP-base of the paper's Table 5.
-
-    Args (those of the block are in `GMLPBaseConfig`):
-        vocab_size (`int`): Size of the vocabulary; the paper's has 32K cased SentencePieces.
-        max_position_embeddings (`int`): n, the longest sequence. Shorter ones use the leading part of W and b. There
-            are no position embeddings: this is the name that other code looks for.
-        type_vocab_size (`int`): Segments A and B, as in BERT; 0 for no segment embeddings.
-        toeplitz (`bool`): On by default, as in the paper's language experiments.
-        mask_padding (`bool`): With an `attention_mask`, hide padding from W and tiny attention, so that a sequence has
-            the same output alone, padded, or in any batch. The paper leaves padding visible (section 4), which is
-            `False`. Causal models always hide it.
-        mlm_transform (`bool`): BERT's dense, activation and LayerNorm in front of the masked-language-model decoder.
-            Causal language models have none, as in GPT-2.
-        sparse_prediction (`bool`): In training, compute masked-language-model logits only at the labeled positions;
-            `logits` then has shape [labeled positions, vocab_size].
-        pooling (`"cls"`, `"mean"` or `"max"`): The classifiers' input: the first token (the last of a causal model), or
-            the mean or maximum over all tokens except padding.
-        classifier_dropout (`float`, *optional*): Dropout in front of a classifier; `hidden_dropout_prob` if `None`.
-        pad_token_id, bos_token_id, eos_token_id (`int`): [PAD], [CLS] and [SEP] of the project's tokenizer.
-
-    Example:
 
     ```python
     >>> from hf_gmlp import GMLPConfig, GMLPForMaskedLM
 
-    >>> config = GMLPConfig(num_hidden_layers=6, hidden_size=128, intermediate_size=512)
-    >>> model = GMLPForMaskedLM(config)
+    >>> model = GMLPForMaskedLM(GMLPConfig(num_hidden_layers=6, hidden_size=128, intermediate_size=512))
     ```
     """
 
@@ -256,15 +218,22 @@ class GMLPConfig(GMLPBaseConfig):
         "norm": "keep_full_weight",
     }
 
-    vocab_size: int = 32000
+    vocab_size: int = 32000  # the paper's has 32K cased SentencePieces
+    # n, the longest sequence. There are no position embeddings: this is the name that other code looks for.
     max_position_embeddings: int = 512
-    type_vocab_size: int = 2
-    toeplitz: bool = True
+    type_vocab_size: int = 2  # segments A and B, as in BERT; 0 for no segment embeddings
+    toeplitz: bool = True  # as in the paper's language experiments
+    # With an `attention_mask`, hide padding from W and tiny attention, so that a sequence has the same output alone,
+    # padded, or in any batch. The paper leaves padding visible (section 4). Causal models always hide it.
     mask_padding: bool = True
+    # BERT's dense, activation and LayerNorm in front of the masked-language-model decoder; not in causal models.
     mlm_transform: bool = True
+    # In training, compute masked-language-model logits only at the labeled positions: [labeled positions, vocab_size].
     sparse_prediction: bool = False
+    # The classifiers' input: the first token (the last of a causal model), or the mean or maximum over all but padding.
     pooling: Literal["cls", "mean", "max"] = "cls"
-    classifier_dropout: float | int | None = None
+    classifier_dropout: float | int | None = None  # `None` for `hidden_dropout_prob`
+    # [PAD], [CLS] and [SEP] of the project's tokenizer.
     pad_token_id: int | None = 0
     bos_token_id: int | None = 2
     eos_token_id: int | list[int] | None = 3
@@ -279,23 +248,9 @@ class GMLPConfig(GMLPBaseConfig):
 
 @strict
 class GMLPVisionConfig(BackboneConfigMixin, GMLPBaseConfig):
-    r"""
-    Configuration of the image models (paper, section 3). The defaults are gMLP-S of the paper's Table 1.
-
-    Args (those of the block are in `GMLPBaseConfig`):
-        image_size (`int` or pair of `int`): Height and width in pixels; an `int` means a square.
-        patch_size (`int` or pair of `int`): Height and width of a patch in pixels; it must divide `image_size`.
-        num_channels (`int`): Color channels.
-        pooling (`"cls"` or `"mean"`): "cls" follows ViT: a [CLS] token in front of the patches (n = 197 at 224 pixels)
-            and a dense layer with tanh before the classifier, which gives the parameter counts of the paper's Table 1.
-            "mean" averages the patches (n = 196, no dense layer), as in timm.
-        toeplitz (`bool`), is_causal (`bool`): Must be off: patches form a grid, and have no first and no last.
-        classifier_dropout (`float`): Dropout in front of the classifier.
-        out_features (`list[str]`), out_indices (`list[int]`): What `GMLPVisionBackbone` returns, by name or index:
-            "stem" or 0 is the input of the first block, "stage3" or 3 the output of the third. By default the last.
-        apply_layernorm (`bool`): Whether the backbone's feature maps go through the final LayerNorm.
-
-    Example:
+    """
+    Configuration of the image models (paper, section 3). The defaults are gMLP-S of the paper's Table 1. `toeplitz` and
+    `is_causal` must be off: patches form a grid, and have no first and no last.
 
     ```python
     >>> from hf_gmlp import GMLPVisionConfig, GMLPForImageClassification
@@ -319,12 +274,16 @@ class GMLPVisionConfig(BackboneConfigMixin, GMLPBaseConfig):
     hidden_size: int = 256
     num_hidden_layers: int = 30
     intermediate_size: int = 1536
-    image_size: int | list[int] | tuple[int, int] = 224
-    patch_size: int | list[int] | tuple[int, int] = 16
+    image_size: int | list[int] | tuple[int, int] = 224  # pixels of a square, or (height, width)
+    patch_size: int | list[int] | tuple[int, int] = 16  # likewise; it must divide `image_size`
     num_channels: int = 3
+    # "cls" follows ViT: a [CLS] token in front of the patches (n = 197 at 224 pixels) and dense and tanh before the
+    # classifier, which gives the parameter counts of Table 1. "mean" averages the patches (n = 196), as in timm.
     pooling: Literal["cls", "mean"] = "cls"
     classifier_dropout: float | int = 0.0
-    apply_layernorm: bool = True
+    apply_layernorm: bool = True  # whether the feature maps of `GMLPVisionBackbone` go through the final LayerNorm
+    # What `GMLPVisionBackbone` returns, given as `out_features` or `out_indices`: "stem" or 0 is the input of the first
+    # block, "stage3" or 3 the output of the third. By default the last.
     _out_features: list[str] | None = None
     _out_indices: list[int] | None = None
 

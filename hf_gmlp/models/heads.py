@@ -98,14 +98,8 @@ def token_loss(
     ignore_index: int = -100,
     **kwargs,
 ) -> torch.Tensor:
-    """
-    Cross-entropy over the tokens that have a label.
-
-    Args:
-        logits: [..., classes]
-        labels: [...], the class of each token, or `ignore_index` to leave it out.
-        num_items_in_batch: The number of labels to divide by; by default, that of these labels.
-    """
+    """Cross-entropy over the tokens that have a label: logits [..., classes], labels [...], where `ignore_index` leaves
+    a token out. `num_items_in_batch` is the number of labels to divide by, by default that of these labels."""
     labels = labels.to(logits.device).flatten()
     return fixed_cross_entropy(at_least_single(logits).flatten(0, -2), labels, num_items_in_batch, ignore_index)
 
@@ -118,7 +112,7 @@ def next_token_loss(
     shift_labels: torch.Tensor | None = None,
     **kwargs,
 ) -> torch.Tensor:
-    """As `token_loss`, for logits [B, m, V] of the next token. `shift_labels` are labels already shifted."""
+    """As `token_loss`, for logits [B, m, V] of the next token. `shift_labels` are already shifted."""
     if shift_labels is None:
         shift_labels = F.pad(labels, (0, 1), value=ignore_index)[..., 1:]
     return token_loss(logits, shift_labels, num_items_in_batch, ignore_index)
@@ -132,14 +126,9 @@ def classification_loss(
     **kwargs,
 ) -> torch.Tensor:
     """
-    The loss of the three kinds of `config.problem_type`, which is set from the labels if it is `None`: mean squared
-    error ("regression"), cross-entropy ("single_label_classification") or binary cross-entropy per label
-    ("multi_label_classification").
-
-    Args:
-        labels: [B] or, with several values per sample, [B, num_labels].
-        logits: [B, num_labels]
-        num_items_in_batch: The number of labels to divide by; by default, that of these labels.
+    Mean squared error ("regression"), cross-entropy ("single_label_classification") or binary cross-entropy per label
+    ("multi_label_classification"), by `config.problem_type`, which is set from the labels if it is `None`. Labels are
+    [B], or [B, num_labels] with several values per sample; logits are [B, num_labels].
 
     Raises:
         ValueError: If `config.problem_type` is not one of the three.
@@ -231,7 +220,7 @@ def packed_documents(
         attention_mask: [B, m], 0 for padding. A document reaches from its first to its last token that is not padding.
 
     Returns:
-        `None` if no row holds more than one document.
+        The documents, or `None` if no row holds more than one.
 
     Raises:
         ValueError: If an input does not have the batch's shape, inputs contradict each other, or the positions of a
@@ -359,14 +348,8 @@ class TextModelOutput(BaseModelOutputWithPoolingAndCrossAttentions):
 def pool_tokens(
     hidden_states: torch.Tensor, padding_mask: torch.Tensor | None, pooling: str, is_causal: bool = False
 ) -> torch.Tensor:
-    """
-    One vector for each sequence: [B, m, D] -> [B, D]
-
-    Args:
-        padding_mask: [B, m], 0 for padding, on either side; `None` if there is none.
-        pooling: "cls" for the first token, or the last if `is_causal`, since only the last has seen the others; "mean"
-            or "max" over all tokens except padding.
-    """
+    """One vector for each sequence, [B, m, D] -> [B, D], by `pooling`: "cls", the first token, or the last if
+    `is_causal`, since only the last has seen the others; "mean" or "max" over all tokens but padding, 0 in the mask."""
     if pooling == "cls":
         last, places = hidden_states.shape[1] - 1, last_places if is_causal else first_places
         place = (last if is_causal else 0) if padding_mask is None else places(padding_mask)

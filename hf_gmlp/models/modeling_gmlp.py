@@ -38,12 +38,7 @@ from transformers.backbone_utils import BackboneMixin
 from transformers.cache_utils import Cache, DynamicCache, DynamicLayer, StaticLayer
 from transformers.masking_utils import create_causal_mask
 from transformers.modeling_layers import GradientCheckpointingLayer
-from transformers.modeling_outputs import (
-    BackboneOutput,
-    BaseModelOutputWithPooling,
-    BaseModelOutputWithPoolingAndCrossAttentions,
-    ImageClassifierOutput,
-)
+from transformers.modeling_outputs import BackboneOutput, BaseModelOutputWithPooling, ImageClassifierOutput
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 from transformers.processing_utils import Unpack
 from transformers.utils import TransformersKwargs, logging
@@ -123,8 +118,7 @@ class GMLPTinyAttention(nn.Module):
         self.out_proj = nn.Linear(config.attention_size, config.spatial_size)
 
     @property
-    def is_causal(self) -> bool:
-        """For attention implementations that build their own mask."""
+    def is_causal(self) -> bool:  # read by attention implementations that build their own mask
         return self.config.is_causal
 
     def forward(
@@ -205,20 +199,9 @@ class GMLPBlock(GradientCheckpointingLayer):
         self.dropout = nn.Dropout(config.hidden_dropout_prob)
         self.drop_path_rate = drop_path_rate
 
-    def forward(
-        self,
-        hidden_states: torch.Tensor,
-        padding_mask: torch.Tensor | None = None,
-        attention_mask: torch.Tensor | None = None,
-        first: torch.Tensor | None = None,
-        past_key_values: Cache | None = None,
-        documents: Documents | None = None,
-        **kwargs: Unpack[TransformersKwargs],
-    ) -> torch.Tensor:  # [B, m, D]
-        gating = GATING_IMPLEMENTATIONS[self.config.gating_implementation]
-        if documents is not None:
-            kwargs["documents"] = documents
-        branch = gating(self, hidden_states, padding_mask, attention_mask, first, past_key_values, **kwargs)
+    def forward(self, hidden_states: torch.Tensor, *inputs, **kwargs) -> torch.Tensor:  # [B, m, D]
+        branch = GATING_IMPLEMENTATIONS[self.config.gating_implementation](self, hidden_states, *inputs, **kwargs)
+        documents = kwargs.get("documents")
         return hidden_states + drop_path(self.dropout(branch), self.drop_path_rate, self.training, documents)
 
 
@@ -504,9 +487,9 @@ class GMLPModel(GMLPPreTrainedModel):
             `documents` tells where they stand.
 
         Raises:
-            ValueError: If not exactly one of `input_ids` and `inputs_embeds` is given, if a sequence, including its
-                cached tokens, is longer than n, if the mask has another shape, if the model cannot use the cache, if
-                documents are packed and there is a cache, or if `position_ids` do not count from 0.
+            ValueError: If not exactly one of `input_ids` and `inputs_embeds` is given, if a sequence with its cached
+                tokens is longer than n, if the mask has another shape, if the model cannot use the cache, or if the
+                packing is contradictory or combined with a cache.
         """
         given = check_inputs(input_ids, inputs_embeds)
         if past_key_values is not None and not self.config.is_causal:
@@ -583,15 +566,9 @@ class GMLPModel(GMLPPreTrainedModel):
                 attention_mask=attention_mask if hides else None if documents is None else documents.real,
                 past_key_values=past_key_values,
             )
-        outputs = self.apply_layers(
-            hidden_states,
-            padding_mask if hides else None,
-            pair_mask,
-            first,
-            past_key_values=past_key_values,
-            documents=documents,
-            **kwargs | {"return_dict": True},
-        )
+        kwargs |= {"past_key_values": past_key_values, "return_dict": True}
+        kwargs |= {} if documents is None else {"documents": documents}
+        outputs = self.apply_layers(hidden_states, padding_mask if hides else None, pair_mask, first, **kwargs)
         hidden_states, pooled = outputs.last_hidden_state, None
         if self.pooler is not None:
             tokens, mask = hidden_states, padding_mask
@@ -614,13 +591,11 @@ class GMLPModel(GMLPPreTrainedModel):
         )
 
     @capture_outputs
-    def apply_layers(
-        self, hidden_states: torch.Tensor, *masks, **kwargs
-    ) -> BaseModelOutputWithPoolingAndCrossAttentions:
+    def apply_layers(self, hidden_states: torch.Tensor, *masks, **kwargs) -> TextModelOutput:
         """All blocks and the final LayerNorm; the arguments are those of `naive_gating`."""
         for layer in self.layers:
             hidden_states = layer(hidden_states, *masks, **kwargs)
-        return BaseModelOutputWithPoolingAndCrossAttentions(last_hidden_state=self.norm(hidden_states))
+        return TextModelOutput(last_hidden_state=self.norm(hidden_states))
 
 
 class GMLPForMaskedLM(ForMaskedLM, GMLPPreTrainedModel):
