@@ -88,11 +88,8 @@ def gating_forward(
         u, v: [batch, m, E], before the activation, of one dtype: float32, bfloat16 or float16. Strides may be any;
             contiguous channels are read without a copy. Without a split, both are the same tensor.
         norm_weight, norm_bias: [E]. These, `weight` and `bias` may have another dtype, as under autocast.
-        eps: The epsilon of the LayerNorm.
-        weight: W, [n, n] with n >= m, or [2n - 1] if Toeplitz: W[i, j] = weight[n - 1 + j - i].
+        weight: W, [n, n] with n >= m, or, if `toeplitz`, [2n - 1]: W[i, j] = weight[n - 1 + j - i].
         bias: b, [n].
-        spatial_gating: "split", "multiplicative", "additive" or "linear".
-        toeplitz: Whether W is given by its offsets.
         causal: Whether W[i, j] counts as 0 for j > i.
         padding_mask: [batch, m], 0 for padding, whose v is hidden from all tokens.
         attention_output: [batch, m, E], added to the gate.
@@ -118,9 +115,7 @@ def gating_forward(
         )
         gate = v.new_empty(v.shape) if needs_gate or spatial_gating == "linear" else None
         gated = gate if spatial_gating == "linear" else v.new_empty(v.shape)
-        _multiply(
-            normed, weight, toeplitz, causal, False, gate, spatial_gating, gated, u, bias, _rows(attention_output)
-        )
+        _multiply(normed, weight, causal, False, gate, spatial_gating, gated, u, bias, _rows(attention_output))
     return gated, gate
 
 
@@ -180,8 +175,8 @@ def gating_backward(
         grad_bias = F.pad(grad_bias.sum(0), (0, bias.shape[0] - length)).to(bias.dtype)
 
         grad_normed = v.new_empty(v.shape)
-        _multiply(grad_gate, weight, toeplitz, causal, True, grad_normed)
-        grad_weight = _weight_gradient_of(grad_gate, normed, weight, toeplitz, causal) if needs_weight else None
+        _multiply(grad_gate, weight, causal, True, grad_normed)
+        grad_weight = _weight_gradient_of(grad_gate, normed, weight, causal) if needs_weight else None
         del normed
 
         grad_v = v.new_empty(v.shape)
@@ -195,23 +190,14 @@ def gating_backward(
             # This kernel keeps two more tensors in registers than the other row kernels, so it has twice the threads.
             **tile | dict(num_warps=min(16, 2 * tile["num_warps"])),
         )
-        grad_norm_weight, grad_norm_bias = partial.sum(1)
-    return Gradients(
-        grad_u,
-        grad_v,
-        grad_gate,
-        grad_norm_weight.to(norm_weight.dtype),
-        grad_norm_bias.to(norm_bias.dtype),
-        grad_weight,
-        grad_bias,
-        gated,
-    )
+        norm_sums = partial.sum(1)
+    grad_norm_weight, grad_norm_bias = norm_sums[0].to(norm_weight.dtype), norm_sums[1].to(norm_bias.dtype)
+    return Gradients(grad_u, grad_v, grad_gate, grad_norm_weight, grad_norm_bias, grad_weight, grad_bias, gated)
 
 
 def _multiply(
     x: torch.Tensor,
     weight: torch.Tensor,
-    toeplitz: bool,
     causal: bool,
     transposed: bool,
     output: torch.Tensor | None,
@@ -222,7 +208,7 @@ def _multiply(
     attention_output: torch.Tensor | None = None,
 ):
     """Writes W x or W^T x into `output`; with a gating, W x + b into `output`, if not `None`, and s into `gated`."""
-    batch, length, channels = x.shape
+    (batch, length, channels), toeplitz = x.shape, weight.dim() == 1
     blocks = _product_blocks(x.dtype, toeplitz, x.device)
     if toeplitz:
         matrix, columns = _offsets(weight, length, causal, transposed, x.dtype), 0
@@ -241,7 +227,7 @@ def _multiply(
 
 
 def _weight_gradient_of(
-    grad_gate: torch.Tensor, normed: torch.Tensor, weight: torch.Tensor, toeplitz: bool, causal: bool
+    grad_gate: torch.Tensor, normed: torch.Tensor, weight: torch.Tensor, causal: bool
 ) -> torch.Tensor:
     """grad_gate v_hat^T over batch and channels, in the form and dtype of the parameter."""
     batch, length, channels = normed.shape
@@ -262,7 +248,7 @@ def _weight_gradient_of(
         **blocks,
     )
     matrix = partial[0] if splits == 1 else partial.sum(0)
-    if not toeplitz:
+    if weight.dim() == 2:
         rest = weight.shape[0] - length
         # Negative padding crops.
         return F.pad(matrix, (0, weight.shape[0] - columns, 0, rest)).to(weight.dtype)

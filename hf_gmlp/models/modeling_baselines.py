@@ -324,44 +324,38 @@ class TextMixerModel(BaselineModel):
 # The heads (heads.py)
 
 
-class BertRelposForMaskedLM(ForMaskedLM, BaselinePreTrainedModel):
+class BertRelposHeadModel(BaselinePreTrainedModel):
     config: BertRelposConfig
     base_model_class = BertRelposModel
 
 
-class BertRelposForSequenceClassification(ForSequenceClassification, BaselinePreTrainedModel):
-    config: BertRelposConfig
-    base_model_class = BertRelposModel
+class BertRelposForMaskedLM(ForMaskedLM, BertRelposHeadModel): ...
 
 
-class BertRelposForTokenClassification(ForTokenClassification, BaselinePreTrainedModel):
-    config: BertRelposConfig
-    base_model_class = BertRelposModel
+class BertRelposForSequenceClassification(ForSequenceClassification, BertRelposHeadModel): ...
 
 
-class BertRelposForQuestionAnswering(ForQuestionAnswering, BaselinePreTrainedModel):
-    config: BertRelposConfig
-    base_model_class = BertRelposModel
+class BertRelposForTokenClassification(ForTokenClassification, BertRelposHeadModel): ...
 
 
-class TextMixerForMaskedLM(ForMaskedLM, BaselinePreTrainedModel):
+class BertRelposForQuestionAnswering(ForQuestionAnswering, BertRelposHeadModel): ...
+
+
+class TextMixerHeadModel(BaselinePreTrainedModel):
     config: TextMixerConfig
     base_model_class = TextMixerModel
 
 
-class TextMixerForSequenceClassification(ForSequenceClassification, BaselinePreTrainedModel):
-    config: TextMixerConfig
-    base_model_class = TextMixerModel
+class TextMixerForMaskedLM(ForMaskedLM, TextMixerHeadModel): ...
 
 
-class TextMixerForTokenClassification(ForTokenClassification, BaselinePreTrainedModel):
-    config: TextMixerConfig
-    base_model_class = TextMixerModel
+class TextMixerForSequenceClassification(ForSequenceClassification, TextMixerHeadModel): ...
 
 
-class TextMixerForQuestionAnswering(ForQuestionAnswering, BaselinePreTrainedModel):
-    config: TextMixerConfig
-    base_model_class = TextMixerModel
+class TextMixerForTokenClassification(ForTokenClassification, TextMixerHeadModel): ...
+
+
+class TextMixerForQuestionAnswering(ForQuestionAnswering, TextMixerHeadModel): ...
 
 
 __all__ = [

@@ -110,9 +110,9 @@ def test_autocast(make_block, short_fft, hooked, fft_calls, output_and_gradients
         assert toeplitz_product_fft(x, torch.randn(23), torch.randn(12)).dtype == dtype
         assert toeplitz_product_fft(x.double(), torch.randn(23).double(), torch.randn(12)).dtype == torch.double
     assert fft_calls and dtypes == [dtype] * 2
-    for theirs, found, truth in zip(*half, exact, strict=True):
-        assert found.dtype == theirs.dtype
-        assert (found - truth).norm() <= 1.5 * (theirs - truth).norm() + 2e-3 * truth.norm()
+    for reference, found, truth in zip(*half, exact, strict=True):
+        assert found.dtype == reference.dtype
+        assert (found - truth).norm() <= 1.5 * (reference - truth).norm() + 2e-3 * truth.norm()
 
 
 def test_float64_under_autocast(make_block, short_fft, hooked, assert_same, fft_calls):
@@ -131,7 +131,7 @@ def test_models_in_half_precision(make_block, short_fft, hooked, fft_calls):
 
 
 @pytest.mark.parametrize("watcher", ["flops", "trace", "vmap", "hooks"])
-def test_whoever_watches_sees_the_matrix(make_block, short_fft, hooked, fft_calls, assert_close, watcher):
+def test_what_watches_operators_sees_the_matrix(make_block, short_fft, hooked, fft_calls, assert_close, watcher):
     naive, block = make_block(toeplitz=True)
     x = torch.randn(2, 9, 16, dtype=torch.double)
     expected, seen = naive(x), []

@@ -357,10 +357,10 @@ def test_autocast(make_block, output_and_gradients, lean_calls, dtype, gating, a
         with torch.no_grad():
             torch.testing.assert_close(lean(x, mask), half[1][0], atol=0.02, rtol=0.02)
     assert len(lean_calls) == 2
-    for theirs, found, truth in zip(*half, exact, strict=True):
-        assert found.dtype == theirs.dtype == torch.float32
+    for reference, found, truth in zip(*half, exact, strict=True):
+        assert found.dtype == reference.dtype == torch.float32
         # As far from the truth as the naive form is, and no farther.
-        assert (found - truth).norm() <= 1.3 * (theirs - truth).norm() + 1e-3 * truth.norm()
+        assert (found - truth).norm() <= 1.3 * (reference - truth).norm() + 1e-3 * truth.norm()
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])

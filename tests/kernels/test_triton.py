@@ -180,7 +180,7 @@ def test_bfloat16_is_as_good_as_that_of_torch(small_blocks, gating, parameter_dt
     tensors, flags = make_case(
         gating, attention=True, sizes=(2, 35, 41, 20), dtype=torch.bfloat16, parameter_dtype=parameter_dtype
     )
-    found, theirs, truth = (
+    found, reference, truth = (
         by_kernels(tensors, flags),
         by_torch(tensors, flags, torch.bfloat16),
         by_torch(tensors, flags),
@@ -188,8 +188,8 @@ def test_bfloat16_is_as_good_as_that_of_torch(small_blocks, gating, parameter_dt
     for name, exact in truth.items():
         assert found[name].dtype == tensors.get(name, tensors["v"]).dtype
         # Gradients of parameters are returned in their dtype.
-        theirs[name] = theirs[name].to(found[name].dtype)
-        error, limit = ((value[name].double() - exact).norm() / exact.norm() for value in (found, theirs))
+        reference[name] = reference[name].to(found[name].dtype)
+        error, limit = ((value[name].double() - exact).norm() / exact.norm() for value in (found, reference))
         assert error <= 1.3 * limit + 1e-6, name
 
 

@@ -42,15 +42,10 @@ from hf_gmlp.models.spatial_gating import SpatialProjection
 
 from ..peers.annotated import AnnotatedGMLPBlock
 from ..samples import GATINGS
+from .helpers import ATTENTIONS, attention_fields, both, copy_parameters
 
-ATTENTIONS = [None, "eager", "sdpa"]
 # No token ends a text, so that all texts have the same length.
 ENDLESS = {"eos_token_id": None, "type_vocab_size": 0}
-
-
-def attention_fields(attention):
-    """Config fields of a gMLP, or of an aMLP with that implementation of attention."""
-    return {} if attention is None else {"attention_size": 8, "attn_implementation": attention}
 
 
 @pytest.fixture
@@ -133,25 +128,14 @@ def test_projection_behind_padding(toeplitz):
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Equality with implementations that nobody here wrote
-
-
-def copy_parameters(pairs):
-    with torch.no_grad():
-        for ours, theirs in pairs:
-            assert ours.shape == theirs.shape
-            ours.copy_(theirs)
-
-
-def both(ours, theirs):
-    return [(ours.weight, theirs.weight), (ours.bias, theirs.bias)]
+# Equality with independent implementations
 
 
 @pytest.mark.parametrize("attention_size", [0, 8])
 @pytest.mark.parametrize("length", [12, 7])
 def test_logits_and_gradients_are_those_of_g_mlp_pytorch(text_config, randomize, attention_size, length):
-    theirs = gMLP(num_tokens=40, dim=16, depth=3, seq_len=12, causal=True, attn_dim=attention_size or None)
-    randomize(theirs)
+    reference = gMLP(num_tokens=40, dim=16, depth=3, seq_len=12, causal=True, attn_dim=attention_size or None)
+    randomize(reference)
     config = text_config(
         num_hidden_layers=3,
         intermediate_size=64,
@@ -161,31 +145,32 @@ def test_logits_and_gradients_are_those_of_g_mlp_pytorch(text_config, randomize,
         tie_word_embeddings=False,
         layer_norm_eps=1e-5,
     )
-    ours = GMLPForCausalLM(config).eval()
-    pairs = [(ours.model.embeddings.word_embeddings.weight, theirs.to_embed.weight)]
-    for block, their_layer in zip(ours.model.layers, theirs.layers, strict=True):
-        their_block = their_layer.fn.fn.fn
-        pairs += both(block.norm, their_layer.fn.norm) + both(block.proj_in, their_block.proj_in[0])
-        pairs += both(block.spatial_gating_unit.norm, their_block.sgu.norm) + both(block.proj_out, their_block.proj_out)
-        pairs.append((block.spatial_gating_unit.proj.weight, their_block.sgu.weight[0]))
-        pairs.append((block.spatial_gating_unit.proj.bias, their_block.sgu.bias[0]))
+    tested = GMLPForCausalLM(config).eval()
+    pairs = [(tested.model.embeddings.word_embeddings.weight, reference.to_embed.weight)]
+    for block, reference_layer in zip(tested.model.layers, reference.layers, strict=True):
+        reference_block = reference_layer.fn.fn.fn
+        pairs += both(block.norm, reference_layer.fn.norm) + both(block.proj_in, reference_block.proj_in[0])
+        pairs += both(block.spatial_gating_unit.norm, reference_block.sgu.norm)
+        pairs += both(block.proj_out, reference_block.proj_out)
+        pairs.append((block.spatial_gating_unit.proj.weight, reference_block.sgu.weight[0]))
+        pairs.append((block.spatial_gating_unit.proj.bias, reference_block.sgu.bias[0]))
         if attention_size:
-            pairs.append((block.attention.qkv_proj.weight, their_block.attn.to_qkv.weight))
+            pairs.append((block.attention.qkv_proj.weight, reference_block.attn.to_qkv.weight))
             pairs.append((block.attention.qkv_proj.bias, torch.zeros(3 * attention_size)))
-            pairs += both(block.attention.out_proj, their_block.attn.to_out)
-    pairs += both(ours.model.norm, theirs.to_logits[0]) + both(ours.decoder, theirs.to_logits[1])
+            pairs += both(block.attention.out_proj, reference_block.attn.to_out)
+    pairs += both(tested.model.norm, reference.to_logits[0]) + both(tested.decoder, reference.to_logits[1])
     copy_parameters(pairs)
-    assert len(pairs) == len(list(ours.parameters()))
+    assert len(pairs) == len(list(tested.parameters()))
 
     ids = torch.randint(0, 40, (3, length))
-    output, expected = ours(ids, labels=ids), theirs(ids)
+    output, expected = tested(ids, labels=ids), reference(ids)
     torch.testing.assert_close(output.logits, expected, atol=1e-5, rtol=1e-5)
     loss = F.cross_entropy(expected[:, :-1].flatten(0, 1), ids[:, 1:].flatten())
     torch.testing.assert_close(output.loss, loss)
     output.loss.backward()
     loss.backward()
-    for block, their_layer in zip(ours.model.layers, theirs.layers):
-        projection, unit = block.spatial_gating_unit.proj, their_layer.fn.fn.fn.sgu
+    for block, reference_layer in zip(tested.model.layers, reference.layers):
+        projection, unit = block.spatial_gating_unit.proj, reference_layer.fn.fn.fn.sgu
         torch.testing.assert_close(projection.weight.grad, unit.weight.grad[0], atol=1e-5, rtol=1e-4)
         torch.testing.assert_close(projection.bias.grad, unit.bias.grad[0], atol=1e-5, rtol=1e-4)
 
@@ -193,14 +178,15 @@ def test_logits_and_gradients_are_those_of_g_mlp_pytorch(text_config, randomize,
 @pytest.mark.parametrize("length", [12, 7])
 @torch.no_grad()
 def test_block_is_the_annotated_one_with_a_mask(text_config, randomize, length):
-    theirs = randomize(AnnotatedGMLPBlock(d_model=16, d_ffn=32, seq_len=12))
-    ours = GMLPBlock(text_config(toeplitz=False, layer_norm_eps=1e-5, is_causal=True), drop_path_rate=0.0).eval()
-    pairs = both(ours.norm, theirs.norm) + both(ours.proj_in, theirs.proj1) + both(ours.proj_out, theirs.proj2)
-    pairs += both(ours.spatial_gating_unit.norm, theirs.sgu.norm) + both(ours.spatial_gating_unit.proj, theirs.sgu)
+    reference = randomize(AnnotatedGMLPBlock(d_model=16, d_ffn=32, seq_len=12))
+    tested = GMLPBlock(text_config(toeplitz=False, layer_norm_eps=1e-5, is_causal=True), drop_path_rate=0.0).eval()
+    unit, pairs = tested.spatial_gating_unit, both(tested.norm, reference.norm)
+    pairs += both(tested.proj_in, reference.proj1) + both(tested.proj_out, reference.proj2)
+    pairs += both(unit.norm, reference.sgu.norm) + both(unit.proj, reference.sgu)
     copy_parameters(pairs)
-    theirs.sgu.weight *= torch.ones(12, 12).tril()
+    reference.sgu.weight *= torch.ones(12, 12).tril()
     x = torch.randn(3, length, 16)
-    torch.testing.assert_close(ours(x), theirs(x.transpose(0, 1)).transpose(0, 1), atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(tested(x), reference(x.transpose(0, 1)).transpose(0, 1), atol=1e-5, rtol=1e-5)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -446,10 +432,10 @@ def test_branches_of_a_cache(prefix, random_ids, branch):
         if t == 9 and start < 9:
             twin_logits = model(twin_ids[:, start:9], past_key_values=twin).logits
             torch.testing.assert_close(twin_logits, expected[:, start:9])
-        ours = model(ids[:, t : t + 1], past_key_values=cache).logits[:, 0]
-        theirs = model(twin_ids[:, t : t + 1], past_key_values=twin).logits[:, 0]
-        torch.testing.assert_close(ours, logits[:, t])
-        torch.testing.assert_close(theirs, expected[:, t])
+        tested = model(ids[:, t : t + 1], past_key_values=cache).logits[:, 0]
+        reference = model(twin_ids[:, t : t + 1], past_key_values=twin).logits[:, 0]
+        torch.testing.assert_close(tested, logits[:, t])
+        torch.testing.assert_close(reference, expected[:, t])
     # What was handed out is what it was.
     for now, then in zip(held, before):
         assert torch.equal(now, then)
@@ -844,8 +830,8 @@ def test_a_masked_language_model_opens_as_a_causal_one(text_config, far_model, r
     causal = AutoModelForCausalLM.from_pretrained(tmp_path)
     assert causal.config.is_causal
     # All weights are there, those that look ahead too, and hidden.
-    for ours, theirs in zip(causal.model.parameters(), masked.model.parameters(), strict=True):
-        assert torch.equal(ours, theirs)
+    for tested, reference in zip(causal.model.parameters(), masked.model.parameters(), strict=True):
+        assert torch.equal(tested, reference)
     ids = random_ids(1, 9)
     changed = ids.clone()
     changed[:, 6:] = 5

@@ -31,6 +31,7 @@ from hf_gmlp.models.modeling_gmlp import GMLPBlock, drop_path
 
 from ..peers.annotated import AnnotatedGMLPBlock
 from ..samples import GATINGS
+from .helpers import ATTENTIONS, attention_fields, both, copy_parameters, per_token
 
 TEXT_HEADS = [
     GMLPModel,
@@ -41,60 +42,31 @@ TEXT_HEADS = [
     GMLPForMultipleChoice,
 ]
 VISION_HEADS = [GMLPVisionModel, GMLPForImageClassification]
-ATTENTIONS = [None, "eager", "sdpa"]
-
-
-def attention_fields(attention):
-    """Config fields of a gMLP, or of an aMLP with that implementation of attention."""
-    return {} if attention is None else {"attention_size": 8, "attn_implementation": attention}
-
-
-def per_token(output, length):
-    """What a text model says of the first `length` tokens, and of the sequence as a whole, as one flat vector a row."""
-    parts = []
-    for name, value in output.items():
-        if name in ("last_hidden_state", "start_logits", "end_logits") or (name == "logits" and value.ndim == 3):
-            parts.append(value[:, :length].flatten(1))
-        elif name in ("logits", "pooler_output"):
-            parts.append(value.flatten(1))
-    return torch.cat(parts, dim=1)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Equality with implementations that nobody here wrote
+# Equality with independent implementations
 
 
-def assert_same_function(ours, theirs, inputs, rtol=1e-5):
+def assert_same_function(tested, reference, inputs, rtol=1e-5):
     """Outputs of two functions, and the gradients at the input of a random projection of them."""
     results = []
-    for function in (ours, theirs):
+    for function in (tested, reference):
         x = inputs.clone().requires_grad_()
         output = function(x)
         weights = torch.randn(output.shape, generator=torch.Generator().manual_seed(3))
         results.append((output.detach(), torch.autograd.grad((output * weights).sum(), x)[0]))
-    for ours_, theirs_ in zip(*results):
-        scale = theirs_.abs().max().item()
+    for value, expected_value in zip(*results):
+        scale = expected_value.abs().max().item()
         assert scale > 0
-        torch.testing.assert_close(ours_, theirs_, atol=rtol * scale, rtol=rtol)
-
-
-def copy_parameters(pairs):
-    with torch.no_grad():
-        for ours, theirs in pairs:
-            assert ours.shape == theirs.shape
-            ours.copy_(theirs)
-
-
-def both(ours, theirs):
-    """Weight and bias of two layers."""
-    return [(ours.weight, theirs.weight), (ours.bias, theirs.bias)]
+        torch.testing.assert_close(value, expected_value, atol=rtol * scale, rtol=rtol)
 
 
 def test_logits_and_gradients_are_those_of_timm(vision_config):
-    theirs = timm.create_model("gmlp_s16_224", pretrained=False, num_classes=10).eval()
+    reference = timm.create_model("gmlp_s16_224", pretrained=False, num_classes=10).eval()
     generator = torch.Generator().manual_seed(5)
     with torch.no_grad():
-        for name, parameter in theirs.named_parameters():
+        for name, parameter in reference.named_parameters():
             # 30 blocks deep: the noise on W is such that no gate explodes, and far above the initial 1e-6.
             std = 0.2 if name.endswith("gate.proj.weight") else 0.1 if parameter.ndim == 1 or "head" in name else 0.0
             parameter.add_(torch.randn(parameter.shape, generator=generator), alpha=std)
@@ -107,25 +79,25 @@ def test_logits_and_gradients_are_those_of_timm(vision_config):
         pooling="mean",
         num_labels=10,
     )
-    ours = GMLPForImageClassification(config).eval()
-    pairs = both(ours.model.embeddings.projection, theirs.stem.proj)
-    for block, their_block in zip(ours.model.layers, theirs.blocks, strict=True):
-        pairs += both(block.norm, their_block.norm)
-        pairs += both(block.proj_in, their_block.mlp_channels.fc1)
-        pairs += both(block.spatial_gating_unit.norm, their_block.mlp_channels.gate.norm)
-        pairs += both(block.spatial_gating_unit.proj, their_block.mlp_channels.gate.proj)
-        pairs += both(block.proj_out, their_block.mlp_channels.fc2)
-    pairs += both(ours.model.norm, theirs.norm) + both(ours.classifier, theirs.head)
+    tested = GMLPForImageClassification(config).eval()
+    pairs = both(tested.model.embeddings.projection, reference.stem.proj)
+    for block, reference_block in zip(tested.model.layers, reference.blocks, strict=True):
+        pairs += both(block.norm, reference_block.norm)
+        pairs += both(block.proj_in, reference_block.mlp_channels.fc1)
+        pairs += both(block.spatial_gating_unit.norm, reference_block.mlp_channels.gate.norm)
+        pairs += both(block.spatial_gating_unit.proj, reference_block.mlp_channels.gate.proj)
+        pairs += both(block.proj_out, reference_block.mlp_channels.fc2)
+    pairs += both(tested.model.norm, reference.norm) + both(tested.classifier, reference.head)
     copy_parameters(pairs)
-    assert len(pairs) == len(list(theirs.parameters())) == len(list(ours.parameters()))
+    assert len(pairs) == len(list(reference.parameters())) == len(list(tested.parameters()))
 
-    assert_same_function(lambda x: ours(x).logits, theirs, torch.randn(1, 3, 224, 224))
+    assert_same_function(lambda x: tested(x).logits, reference, torch.randn(1, 3, 224, 224))
 
 
 @pytest.mark.parametrize("attention_size", [0, 8])
 def test_logits_and_gradients_are_those_of_g_mlp_pytorch(text_config, randomize, attention_size):
-    theirs = gMLP(num_tokens=40, dim=16, depth=3, seq_len=12, ff_mult=4, attn_dim=attention_size or None)
-    randomize(theirs)
+    reference = gMLP(num_tokens=40, dim=16, depth=3, seq_len=12, ff_mult=4, attn_dim=attention_size or None)
+    randomize(reference)
     config = text_config(
         num_hidden_layers=3,
         intermediate_size=64,
@@ -136,41 +108,42 @@ def test_logits_and_gradients_are_those_of_g_mlp_pytorch(text_config, randomize,
         tie_word_embeddings=False,
         layer_norm_eps=1e-5,
     )
-    ours = GMLPForMaskedLM(config).eval()
-    pairs = [(ours.model.embeddings.word_embeddings.weight, theirs.to_embed.weight)]
-    for block, their_layer in zip(ours.model.layers, theirs.layers, strict=True):
-        their_block = their_layer.fn.fn.fn
-        pairs += both(block.norm, their_layer.fn.norm)
-        pairs += both(block.proj_in, their_block.proj_in[0])
-        pairs += both(block.spatial_gating_unit.norm, their_block.sgu.norm)
-        pairs.append((block.spatial_gating_unit.proj.weight, their_block.sgu.weight[0]))
-        pairs.append((block.spatial_gating_unit.proj.bias, their_block.sgu.bias[0]))
-        pairs += both(block.proj_out, their_block.proj_out)
+    tested = GMLPForMaskedLM(config).eval()
+    pairs = [(tested.model.embeddings.word_embeddings.weight, reference.to_embed.weight)]
+    for block, reference_layer in zip(tested.model.layers, reference.layers, strict=True):
+        reference_block = reference_layer.fn.fn.fn
+        pairs += both(block.norm, reference_layer.fn.norm)
+        pairs += both(block.proj_in, reference_block.proj_in[0])
+        pairs += both(block.spatial_gating_unit.norm, reference_block.sgu.norm)
+        pairs.append((block.spatial_gating_unit.proj.weight, reference_block.sgu.weight[0]))
+        pairs.append((block.spatial_gating_unit.proj.bias, reference_block.sgu.bias[0]))
+        pairs += both(block.proj_out, reference_block.proj_out)
         if attention_size:
-            pairs.append((block.attention.qkv_proj.weight, their_block.attn.to_qkv.weight))
+            pairs.append((block.attention.qkv_proj.weight, reference_block.attn.to_qkv.weight))
             pairs.append((block.attention.qkv_proj.bias, torch.zeros(3 * attention_size)))
-            pairs += both(block.attention.out_proj, their_block.attn.to_out)
-    pairs += both(ours.model.norm, theirs.to_logits[0]) + both(ours.decoder, theirs.to_logits[1])
+            pairs += both(block.attention.out_proj, reference_block.attn.to_out)
+    pairs += both(tested.model.norm, reference.to_logits[0]) + both(tested.decoder, reference.to_logits[1])
     copy_parameters(pairs)
-    assert len(pairs) == len(list(ours.parameters()))
+    assert len(pairs) == len(list(tested.parameters()))
 
     ids = torch.randint(0, 40, (3, 12))
-    torch.testing.assert_close(ours(ids).logits, theirs(ids), atol=1e-5, rtol=1e-5)
-    embedded = theirs.to_embed(ids).detach()
-    theirs.to_embed = torch.nn.Identity()
-    assert_same_function(lambda x: ours(inputs_embeds=x).logits, theirs, embedded)
+    torch.testing.assert_close(tested(ids).logits, reference(ids), atol=1e-5, rtol=1e-5)
+    embedded = reference.to_embed(ids).detach()
+    reference.to_embed = torch.nn.Identity()
+    assert_same_function(lambda x: tested(inputs_embeds=x).logits, reference, embedded)
 
 
 @pytest.mark.parametrize("length", [12, 7])
 def test_block_is_the_annotated_one(text_config, randomize, length):
-    theirs = randomize(AnnotatedGMLPBlock(d_model=16, d_ffn=32, seq_len=12))
-    ours = GMLPBlock(text_config(toeplitz=False, layer_norm_eps=1e-5), drop_path_rate=0.0).eval()
-    pairs = both(ours.norm, theirs.norm) + both(ours.proj_in, theirs.proj1) + both(ours.proj_out, theirs.proj2)
-    pairs += both(ours.spatial_gating_unit.norm, theirs.sgu.norm) + both(ours.spatial_gating_unit.proj, theirs.sgu)
+    reference = randomize(AnnotatedGMLPBlock(d_model=16, d_ffn=32, seq_len=12))
+    tested = GMLPBlock(text_config(toeplitz=False, layer_norm_eps=1e-5), drop_path_rate=0.0).eval()
+    unit, pairs = tested.spatial_gating_unit, both(tested.norm, reference.norm)
+    pairs += both(tested.proj_in, reference.proj1) + both(tested.proj_out, reference.proj2)
+    pairs += both(unit.norm, reference.sgu.norm) + both(unit.proj, reference.sgu)
     copy_parameters(pairs)
-    assert len(pairs) == len(list(theirs.parameters())) == len(list(ours.parameters()))
+    assert len(pairs) == len(list(reference.parameters())) == len(list(tested.parameters()))
     # Theirs has the tokens first and the batch second.
-    assert_same_function(ours, lambda x: theirs(x.transpose(0, 1)).transpose(0, 1), torch.randn(3, length, 16))
+    assert_same_function(tested, lambda x: reference(x.transpose(0, 1)).transpose(0, 1), torch.randn(3, length, 16))
 
 
 def test_gradients_of_a_model_in_double_precision(text_config, far_model):
@@ -977,7 +950,7 @@ def test_sparse_prediction(text_config, far_model, random_ids):
         output.loss.backward()
     for (name, one), other in zip(dense.named_parameters(), sparse.parameters(), strict=True):
         torch.testing.assert_close(one.grad, other.grad, atol=1e-6, rtol=1e-4, msg=lambda m, name=name: f"{name}: {m}")
-    # Whole logits where somebody may want them: without labels, and outside training.
+    # All logits are needed without labels, and outside training.
     assert sparse(ids).logits.shape == (3, 10, 40)
     assert sparse.eval()(ids, labels=labels).logits.shape == (3, 10, 40)
 
@@ -994,7 +967,7 @@ def test_answers_outside_the_sequence_are_left_out(text_config, far_model, rando
 
 
 @torch.no_grad()
-def test_multiple_choice_scores_each_choice_alone(text_config, far_model, random_ids):
+def test_multiple_choice_scores_each_choice_separately(text_config, far_model, random_ids):
     model = far_model(GMLPForMultipleChoice, text_config(attention_size=8))
     ids, segments, mask = random_ids(2, 3, 9), torch.randint(0, 2, (2, 3, 9)), torch.ones(2, 3, 9, dtype=torch.long)
     mask[0, 1, 5:] = 0
@@ -1237,28 +1210,30 @@ def test_padding_on_the_left_is_padding_on_the_right(
     embeds = model.get_input_embeddings()(left[0])
     by_embeds = model(None, left[1], segments[0], embeds)
 
-    def compare(ours, theirs, i):
+    def compare(tested, reference, i):
         n = len(rows[i])
-        if ours.shape[1:2] == (9,):
-            ours, theirs = ours[i, 9 - n :], theirs[i, :n]
-        elif ours.dim() == 4:
-            ours, theirs = ours[i, 0, 9 - n :, 9 - n :], theirs[i, 0, :n, :n]
+        if tested.shape[1:2] == (9,):
+            tested, reference = tested[i, 9 - n :], reference[i, :n]
+        elif tested.dim() == 4:
+            tested, reference = tested[i, 0, 9 - n :, 9 - n :], reference[i, 0, :n, :n]
         else:
-            ours, theirs = ours[i], theirs[i]
-        torch.testing.assert_close(ours, theirs, atol=1e-10, rtol=1e-10)
+            tested, reference = tested[i], reference[i]
+        torch.testing.assert_close(tested, reference, atol=1e-10, rtol=1e-10)
 
     for i in range(3):
         for name, value in expected.items():
-            for ours, theirs in zip(*((x,) if torch.is_tensor(x) else x for x in (moved[name], value)), strict=True):
-                compare(ours, theirs, i)
+            for tested, reference in zip(
+                *((x,) if torch.is_tensor(x) else x for x in (moved[name], value)), strict=True
+            ):
+                compare(tested, reference, i)
         for name, value in by_embeds.items():
             compare(value, expected[name], i)
         if mask_padding:
             alone = model(rows[i][None], token_type_ids=(rows[i] % 2)[None])
             for name, value in alone.items():
                 n = len(rows[i])
-                ours = moved[name][i, 9 - n :] if moved[name].shape[1:2] == (9,) else moved[name][i]
-                torch.testing.assert_close(ours, value[0], atol=1e-10, rtol=1e-10)
+                tested = moved[name][i, 9 - n :] if moved[name].shape[1:2] == (9,) else moved[name][i]
+                torch.testing.assert_close(tested, value[0], atol=1e-10, rtol=1e-10)
 
 
 def test_gradients_with_padding_on_the_left(text_config, far_model, random_ids):
