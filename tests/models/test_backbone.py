@@ -28,7 +28,7 @@ def test_feature_maps_are_hidden_states(vision_config, far_model, tmp_path, monk
     classifier = far_model(GMLPForImageClassification, config)
     (classifier if head else classifier.model).save_pretrained(tmp_path)
     classifier.set_attn_implementation("eager")
-    # It asks the Hub whether there is such a repository.
+    # It asks the Hub whether the repository exists.
     monkeypatch.setattr(auto_factory, "hf_api", lambda: SimpleNamespace(repo_exists=lambda name: True))
     pixels = torch.randn(2, 3, 16, 24)
     with torch.no_grad():

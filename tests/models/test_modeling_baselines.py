@@ -154,7 +154,7 @@ def test_without_any_positions_it_is_bert(baseline_config, far_model, random_ids
 
 
 @torch.no_grad()
-def test_with_norms_in_front_it_is_roberta_with_norms_in_front(baseline_config, far_model, random_ids):
+def test_with_pre_norm_it_is_roberta_with_pre_norm(baseline_config, far_model, random_ids):
     config = baseline_config("relpos", num_hidden_layers=3, pre_norm=True)
     tested = far_model(BertRelposModel, config)
     fields = {key: value for key, value in config.to_diff_dict().items() if key not in ("auto_map", "model_type")}
@@ -216,7 +216,7 @@ def test_attention_without_content_is_the_formula(baseline_config, far_model, at
 
 
 @torch.no_grad()
-def test_biases_belong_to_layer_and_head(baseline_config, far_model, random_ids):
+def test_each_layer_and_head_has_its_own_biases(baseline_config, far_model, random_ids):
     config = baseline_config("noattn", attn_implementation="eager")
     model, ids = far_model(BertRelposModel, config), random_ids(2, 9)
     before = model(ids, output_attentions=True).attentions
@@ -324,7 +324,7 @@ def test_mixer_is_embeddings_layers_and_norm(baseline_config, far_model, random_
     torch.testing.assert_close(model(ids, None, segments).last_hidden_state, expected, atol=1e-5, rtol=1e-5)
 
 
-def test_mixer_says_how_long_and_which_masks(baseline_config, far_model, random_ids):
+def test_mixer_refuses_long_sequences_and_other_masks(baseline_config, far_model, random_ids):
     model = far_model(TextMixerModel, baseline_config("mixer"))
     with pytest.raises(ValueError, match="13 tokens and the model takes up to 12"):
         model(random_ids(1, 13))

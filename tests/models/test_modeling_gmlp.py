@@ -142,7 +142,7 @@ def test_block_is_the_annotated_one(text_config, randomize, length):
     pairs += both(unit.norm, reference.sgu.norm) + both(unit.proj, reference.sgu)
     copy_parameters(pairs)
     assert len(pairs) == len(list(reference.parameters())) == len(list(tested.parameters()))
-    # Theirs has the tokens first and the batch second.
+    # In the reference, tokens come first and the batch second.
     assert_same_function(tested, lambda x: reference(x.transpose(0, 1)).transpose(0, 1), torch.randn(3, length, 16))
 
 
@@ -275,7 +275,7 @@ def test_any_length_up_to_n(text_config, far_model, random_ids, toeplitz):
         torch.testing.assert_close(actual.pooler_output, expected.pooler_output)
 
 
-def test_too_long_a_sequence_names_the_way_out(text_config, far_model, random_ids):
+def test_too_long_a_sequence_names_the_remedy(text_config, far_model, random_ids):
     model = far_model(GMLPModel, text_config())
     with pytest.raises(ValueError, match=r"13 tokens.*up to 12.*resize_position_embeddings\(13\)"):
         model(random_ids(1, 13))
@@ -439,8 +439,8 @@ def test_resize_image_size(vision_config, far_model, tmp_path, new, pooling):
 
 
 @torch.no_grad()
-def test_a_smooth_model_says_the_same_of_a_finer_picture(vision_config, far_model):
-    # W and b that do not depend on the place, and a picture of one color: every number of patches gives one answer.
+def test_a_smooth_model_is_independent_of_the_resolution(vision_config, far_model):
+    # W and b that do not depend on the place, and an image of one color: the number of patches does not matter.
     model = far_model(GMLPForImageClassification, vision_config(pooling="mean"))
     for projection in model.spatial_projections():
         projection.weight.fill_(0.7 / 16)
@@ -661,7 +661,7 @@ def test_the_transform_can_be_left_out(text_config, far_model, random_ids):
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# What the models hand out
+# Outputs of the models
 
 
 @pytest.mark.parametrize("modality", ["text", "image"])
@@ -1087,7 +1087,7 @@ def test_half_precision_is_finite_and_close(text_config, vision_config, far_mode
         expected = model(**inputs).last_hidden_state
         output = model.to(dtype)(**inputs).last_hidden_state
         assert output.dtype == dtype and output.isfinite().all()
-        # Of a LayerNorm's output, with values around one; 8 bits of mantissa after two blocks.
+        # A LayerNorm's output has values around one; 8 bits of mantissa after two blocks.
         error = (output.float() - expected).abs()
         assert error.mean() < (0.03 if dtype == torch.bfloat16 else 0.004)
         assert error.max() < (0.4 if dtype == torch.bfloat16 else 0.05)
@@ -1113,7 +1113,7 @@ def test_training_under_autocast(text_config, vision_config, far_model, random_i
 
 
 def test_trainer_learns_a_rule(text_config, tmp_path):
-    """Whether token 7 stands before token 8: nothing that a model without mixing of tokens can tell."""
+    """Whether token 7 comes before token 8, which no model can tell without mixing tokens."""
     generator = torch.Generator().manual_seed(0)
     samples = []
     for _ in range(256):
@@ -1258,7 +1258,7 @@ def test_causal_classifiers_pool_the_last_token_with_visible_padding_too(text_co
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# The config after a model was built, and other things that must not happen in silence
+# Changes of the config after a model was built, and other mistakes that must not pass silently
 
 
 @torch.no_grad()
@@ -1274,7 +1274,7 @@ def test_is_causal_may_change_after_building(text_config, far_model, random_ids)
         assert torch.equal(model(ids).last_hidden_state, both_ways)
 
 
-def test_a_length_in_the_config_that_is_not_that_of_w(text_config, vision_config, far_model, random_ids):
+def test_a_length_in_the_config_that_differs_from_w(text_config, vision_config, far_model, random_ids):
     model = far_model(GMLPModel, text_config())
     model.config.max_position_embeddings = 20
     with pytest.raises(ValueError, match="says 20 tokens.*has weights for 12.*resize_position_embeddings"):
@@ -1285,7 +1285,7 @@ def test_a_length_in_the_config_that_is_not_that_of_w(text_config, vision_config
         vision(torch.zeros(1, 3, 12, 12))
 
 
-def test_lengths_of_other_kinds_of_integers(text_config, vision_config, far_model, random_ids):
+def test_lengths_of_other_integer_types(text_config, vision_config, far_model, random_ids):
     model, ids = far_model(GMLPModel, text_config()), random_ids(1, 12)
     before = model(ids).last_hidden_state
     for length in (np.int64(24), torch.tensor(30)):
@@ -1345,7 +1345,7 @@ def test_implementations(text_config, far_model, random_ids):
 
 @pytest.mark.parametrize("splits", [True, False])
 def test_a_fifth_gating(text_config, far_model, random_ids, splits):
-    """Registered by one line, it works with every implementation and in every model."""
+    """A gating that is registered with one line works with every implementation and model."""
     fifth = spatial_gating.SpatialGating(splits, lambda u, f: u * torch.tanh(f))
     spatial_gating.SPATIAL_GATINGS["fifth"] = fifth
     try:
