@@ -462,9 +462,9 @@ class PooledHead(Head):
         frozen = pooler is not None and not pooler.requires_grad
         if frozen and any(weight.requires_grad for weight in self.classifier.parameters()):
             logger.warning_once(
-                "The classifier is trained, but the pooler in front of it is frozen. A checkpoint without a pooler, "
-                "such as a masked language model's, got a random one, and an adapter is saved without it. Train and "
-                'save the pooler too, in PEFT with `modules_to_save=["pooler.dense", "classifier"]`.'
+                "The classifier is trained, but the pooler that it reads is frozen. A checkpoint without a pooler, such "
+                "as a masked language model's, got a random one, and an adapter is saved without it. Train and save the "
+                'pooler too, in PEFT with `modules_to_save=["pooler.dense", "classifier"]`.'
             )
         return super().train(mode)
 
@@ -542,7 +542,7 @@ class ForCausalLM(LanguageModelHead):
         if labels is None and kwargs.get("num_items_in_batch") is not None:
             logger.warning_once(
                 "Trainer has taken the labels out of the batch. If this is due to `label_smoothing_factor`, the loss "
-                "is wrong: Trainer only shifts the labels of transformers' own causal models. Pass Trainer a "
+                "is wrong: Trainer does not shift the labels of causal models from outside of transformers. Pass it a "
                 "`compute_loss_func` that shifts them, or train with run_clm.py."
             )
         outputs = self.model(
@@ -614,7 +614,7 @@ class ForTokenClassification(Head):
         if labels is not None and labels.shape != logits.shape[:2]:
             raise ValueError(
                 f"`labels` must have one entry per token, shape {tuple(logits.shape[:2])}, got {tuple(labels.shape)}. "
-                f"If prompt tuning puts virtual tokens in front of the others, pad the labels with -100 there."
+                f"Virtual tokens of prompt tuning come first: pad the labels with -100 there."
             )
         return logits, labels
 

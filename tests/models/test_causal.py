@@ -759,11 +759,11 @@ def test_a_text_ends_at_n(causal_model, random_ids, warned, toeplitz):
     longer = model.generate(ids, max_new_tokens=9, do_sample=False)
     assert torch.equal(longer, text)
     (record,) = warned.records
-    assert "end at 12 tokens" in record.message and "7 after the prompt, and not 9" in record.message
+    assert "end at 12 tokens" in record.message and "7 after the prompt instead of 9" in record.message
     assert "resize_position_embeddings(14)" in record.message
     embeds = model.get_input_embeddings()(ids)
     assert torch.equal(model.generate(inputs_embeds=embeds, max_new_tokens=9, do_sample=False), text[:, 5:])
-    assert "7 after the prompt, and not 9" in warned.records[1].message
+    assert "7 after the prompt instead of 9" in warned.records[1].message
     for length in (12, 13):
         with pytest.raises(
             ValueError, match=rf"prompt has {length} tokens.*up to 12.*resize_position_embeddings\({length + 3}\)"
