@@ -462,9 +462,9 @@ class PooledHead(Head):
         frozen = pooler is not None and not pooler.requires_grad
         if frozen and any(weight.requires_grad for weight in self.classifier.parameters()):
             logger.warning_once(
-                "The classifier is trained, but the pooler that it reads is frozen. A checkpoint without a pooler, such "
-                "as a masked language model's, got a random one, and an adapter is saved without it. Train and save the "
-                'pooler too, in PEFT with `modules_to_save=["pooler.dense", "classifier"]`.'
+                "The classifier is trained, but the pooler that it reads is frozen. A checkpoint without a pooler (a "
+                "masked language model's, for one) got a random pooler, and an adapter is saved without it. Train and "
+                'save the pooler too, in PEFT with `modules_to_save=["pooler.dense", "classifier"]`.'
             )
         return super().train(mode)
 
