@@ -23,8 +23,6 @@ from transformers import (
     StoppingCriteria,
     StoppingCriteriaList,
     TextStreamer,
-    Trainer,
-    TrainingArguments,
     pipeline,
 )
 from transformers.cache_utils import Cache, DynamicSlidingWindowLayer
@@ -42,7 +40,7 @@ from hf_gmlp.models.spatial_gating import SpatialProjection
 
 from ..peers.annotated import AnnotatedGMLPBlock
 from ..samples import GATINGS
-from .helpers import ATTENTIONS, attention_fields, both, copy_parameters
+from .helpers import ATTENTIONS, G_MLP_PYTORCH, attention_fields, both, copy_g_mlp_pytorch, copy_parameters, train
 
 # No token ends a text, so that all texts have the same length.
 ENDLESS = {"eos_token_id": None, "type_vocab_size": 0}
@@ -136,32 +134,8 @@ def test_projection_behind_padding(toeplitz):
 def test_logits_and_gradients_are_those_of_g_mlp_pytorch(text_config, randomize, attention_size, length):
     reference = gMLP(num_tokens=40, dim=16, depth=3, seq_len=12, causal=True, attn_dim=attention_size or None)
     randomize(reference)
-    config = text_config(
-        num_hidden_layers=3,
-        intermediate_size=64,
-        attention_size=attention_size,
-        toeplitz=False,
-        type_vocab_size=0,
-        tie_word_embeddings=False,
-        layer_norm_eps=1e-5,
-    )
-    tested = GMLPForCausalLM(config).eval()
-    pairs = [(tested.model.embeddings.word_embeddings.weight, reference.to_embed.weight)]
-    for block, reference_layer in zip(tested.model.layers, reference.layers, strict=True):
-        reference_block = reference_layer.fn.fn.fn
-        pairs += both(block.norm, reference_layer.fn.norm) + both(block.proj_in, reference_block.proj_in[0])
-        pairs += both(block.spatial_gating_unit.norm, reference_block.sgu.norm)
-        pairs += both(block.proj_out, reference_block.proj_out)
-        pairs.append((block.spatial_gating_unit.proj.weight, reference_block.sgu.weight[0]))
-        pairs.append((block.spatial_gating_unit.proj.bias, reference_block.sgu.bias[0]))
-        if attention_size:
-            pairs.append((block.attention.qkv_proj.weight, reference_block.attn.to_qkv.weight))
-            pairs.append((block.attention.qkv_proj.bias, torch.zeros(3 * attention_size)))
-            pairs += both(block.attention.out_proj, reference_block.attn.to_out)
-    pairs += both(tested.model.norm, reference.to_logits[0]) + both(tested.decoder, reference.to_logits[1])
-    copy_parameters(pairs)
-    assert len(pairs) == len(list(tested.parameters()))
-
+    tested = GMLPForCausalLM(text_config(attention_size=attention_size, **G_MLP_PYTORCH)).eval()
+    copy_g_mlp_pytorch(tested, reference)
     ids = torch.randint(0, 40, (3, length))
     output, expected = tested(ids, labels=ids), reference(ids)
     torch.testing.assert_close(output.logits, expected, atol=1e-5, rtol=1e-5)
@@ -911,21 +885,15 @@ def test_trainer_learns_to_count(text_config, tmp_path):
         samples.append({"input_ids": ids, "labels": ids})
     model = AutoModelForCausalLM.from_config(text_config(hidden_size=32, intermediate_size=64))
     assert type(model) is GMLPForCausalLM
-    arguments = TrainingArguments(
-        output_dir=str(tmp_path),
-        per_device_train_batch_size=16,
-        gradient_accumulation_steps=2,
+    trainer, losses = train(
+        model,
+        samples,
+        tmp_path,
         max_steps=32,
-        learning_rate=1e-2,
         logging_steps=8,
-        save_strategy="no",
-        report_to=[],
-        use_cpu=True,
-        disable_tqdm=True,
+        gradient_accumulation_steps=2,
+        eval_dataset=samples[:32],
     )
-    trainer = Trainer(model=model, args=arguments, train_dataset=samples, eval_dataset=samples[:32])
-    trainer.train()
-    losses = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
     # ln 40 = 3.7 at the start: also a check that accumulation does not multiply the loss.
     assert 2.0 < losses[0] < 4.0 and losses[-1] < 0.5 * losses[0]
     assert trainer.evaluate()["eval_loss"] < 0.5 * losses[0]

@@ -15,8 +15,6 @@ from transformers import (
     RobertaPreLayerNormConfig,
     RobertaPreLayerNormModel,
     T5Config,
-    Trainer,
-    TrainingArguments,
 )
 from transformers.models.t5.modeling_t5 import T5Attention
 
@@ -30,7 +28,7 @@ from hf_gmlp.models.modeling_baselines import (
 )
 
 from .conftest import KINDS
-from .helpers import both, copy_parameters, per_token
+from .helpers import both, copy_parameters, per_token, train
 
 HEADS = ("ForMaskedLM", "ForSequenceClassification", "ForTokenClassification", "ForQuestionAnswering")
 
@@ -592,22 +590,8 @@ def test_trainer_learns(baseline_config, tmp_path, kind):
         ids[2], ids[5] = (5, 6) if i % 2 else (6, 5)
         samples.append({"input_ids": ids, "labels": i % 2})
     torch.manual_seed(0)
-    arguments = TrainingArguments(
-        output_dir=str(tmp_path),
-        per_device_train_batch_size=16,
-        gradient_accumulation_steps=2,
-        max_steps=60,
-        learning_rate=1e-2,
-        logging_steps=5,
-        save_strategy="no",
-        report_to=[],
-        use_cpu=True,
-        disable_tqdm=True,
-    )
     model = class_of(config, "ForSequenceClassification")(config)
-    trainer = Trainer(model=model, args=arguments, train_dataset=samples)
-    trainer.train()
-    losses = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
+    _, losses = train(model, samples, tmp_path, max_steps=60, logging_steps=5, gradient_accumulation_steps=2)
     # ln 2 at the start.
     assert 0.5 < losses[0] < 0.9
     assert losses[-1] < 0.5 * losses[0]

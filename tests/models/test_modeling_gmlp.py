@@ -11,8 +11,6 @@ from torch.nn import functional as F
 from transformers import (
     AutoModelForImageClassification,
     AutoModelForSequenceClassification,
-    Trainer,
-    TrainingArguments,
 )
 
 from hf_gmlp import (
@@ -31,7 +29,16 @@ from hf_gmlp.models.modeling_gmlp import GMLPBlock, drop_path
 
 from ..peers.annotated import AnnotatedGMLPBlock
 from ..samples import GATINGS
-from .helpers import ATTENTIONS, attention_fields, both, copy_parameters, per_token
+from .helpers import (
+    ATTENTIONS,
+    G_MLP_PYTORCH,
+    attention_fields,
+    both,
+    copy_g_mlp_pytorch,
+    copy_parameters,
+    per_token,
+    train,
+)
 
 TEXT_HEADS = [
     GMLPModel,
@@ -98,34 +105,8 @@ def test_logits_and_gradients_are_those_of_timm(vision_config):
 def test_logits_and_gradients_are_those_of_g_mlp_pytorch(text_config, randomize, attention_size):
     reference = gMLP(num_tokens=40, dim=16, depth=3, seq_len=12, ff_mult=4, attn_dim=attention_size or None)
     randomize(reference)
-    config = text_config(
-        num_hidden_layers=3,
-        intermediate_size=64,
-        attention_size=attention_size,
-        toeplitz=False,
-        type_vocab_size=0,
-        mlm_transform=False,
-        tie_word_embeddings=False,
-        layer_norm_eps=1e-5,
-    )
-    tested = GMLPForMaskedLM(config).eval()
-    pairs = [(tested.model.embeddings.word_embeddings.weight, reference.to_embed.weight)]
-    for block, reference_layer in zip(tested.model.layers, reference.layers, strict=True):
-        reference_block = reference_layer.fn.fn.fn
-        pairs += both(block.norm, reference_layer.fn.norm)
-        pairs += both(block.proj_in, reference_block.proj_in[0])
-        pairs += both(block.spatial_gating_unit.norm, reference_block.sgu.norm)
-        pairs.append((block.spatial_gating_unit.proj.weight, reference_block.sgu.weight[0]))
-        pairs.append((block.spatial_gating_unit.proj.bias, reference_block.sgu.bias[0]))
-        pairs += both(block.proj_out, reference_block.proj_out)
-        if attention_size:
-            pairs.append((block.attention.qkv_proj.weight, reference_block.attn.to_qkv.weight))
-            pairs.append((block.attention.qkv_proj.bias, torch.zeros(3 * attention_size)))
-            pairs += both(block.attention.out_proj, reference_block.attn.to_out)
-    pairs += both(tested.model.norm, reference.to_logits[0]) + both(tested.decoder, reference.to_logits[1])
-    copy_parameters(pairs)
-    assert len(pairs) == len(list(tested.parameters()))
-
+    tested = GMLPForMaskedLM(text_config(attention_size=attention_size, **G_MLP_PYTORCH)).eval()
+    copy_g_mlp_pytorch(tested, reference)
     ids = torch.randint(0, 40, (3, 12))
     torch.testing.assert_close(tested(ids).logits, reference(ids), atol=1e-5, rtol=1e-5)
     embedded = reference.to_embed(ids).detach()
@@ -1124,21 +1105,7 @@ def test_trainer_learns_a_rule(text_config, tmp_path):
     config = text_config(num_labels=2, hidden_size=32, intermediate_size=128, attention_size=8)
     model = AutoModelForSequenceClassification.from_config(config)
     assert type(model) is GMLPForSequenceClassification
-    arguments = TrainingArguments(
-        output_dir=str(tmp_path),
-        per_device_train_batch_size=16,
-        gradient_accumulation_steps=2,
-        max_steps=80,
-        learning_rate=1e-2,
-        logging_steps=10,
-        save_strategy="no",
-        report_to=[],
-        use_cpu=True,
-        disable_tqdm=True,
-    )
-    trainer = Trainer(model=model, args=arguments, train_dataset=samples)
-    trainer.train()
-    losses = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
+    _, losses = train(model, samples, tmp_path, max_steps=80, logging_steps=10, gradient_accumulation_steps=2)
     # ln 2 at the start: also a check that accumulation does not multiply the loss.
     assert 0.5 < losses[0] < 0.9
     assert losses[-1] < 0.5 * losses[0]
@@ -1151,20 +1118,7 @@ def test_trainer_learns_images(vision_config, tmp_path):
         sample["pixel_values"][0, :8, :8] += sample["labels"]
     model = AutoModelForImageClassification.from_config(vision_config(num_labels=2))
     assert type(model) is GMLPForImageClassification
-    arguments = TrainingArguments(
-        output_dir=str(tmp_path),
-        per_device_train_batch_size=16,
-        max_steps=30,
-        learning_rate=1e-2,
-        logging_steps=5,
-        save_strategy="no",
-        report_to=[],
-        use_cpu=True,
-        disable_tqdm=True,
-    )
-    trainer = Trainer(model=model, args=arguments, train_dataset=samples)
-    trainer.train()
-    losses = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
+    _, losses = train(model, samples, tmp_path, max_steps=30, logging_steps=5)
     assert losses[-1] < 0.5 * losses[0]
 
 
