@@ -1,12 +1,8 @@
-"""When a fast implementation may stand in for the naive block: if nothing could tell the difference.
+"""Decides when a fast implementation may stand in for the naive block: when nothing could tell the difference.
 
-A fast implementation reads the parameters of a block and does not call its layers. So it must not run if anybody has
-put something on one of these layers that a call would honor: a hook, an adapter, a quantizer, a subclass, a patched
-method, a parametrization. `may_stand_in` checks for everything that we know of, and says no to whatever it does not
-know.
-
-PyTorch has no public way to ask for some of this. Each private name is used in one function here; where it is missing,
-that function gives the careful answer, and the naive block runs.
+A fast implementation reads the parameters of a block and does not call its layers, so nothing may hang on these layers
+that a call would honor: a hook, an adapter, a quantizer, a subclass, a patched method, a parametrization.
+PyTorch has no public way to ask for some of this: where a private name is missing, the naive block runs.
 """
 
 import inspect
@@ -32,9 +28,9 @@ PARAMETERS = {
     SpatialGatingUnit: frozenset(),
     SpatialProjection: WEIGHT_AND_BIAS,
 }
-# No call of a layer looks these up. Compilers and distributed trainers replace them and leave them so.
+# No call of a layer looks these up. Compilers and distributed trainers replace them for good.
 NOT_CALLED = {"__init__", "__setstate__"}
-# The parameters, layers and methods that a call may look up. An attribute by such a name would hide what it stands for.
+# The parameters, layers and methods that a call may look up. An attribute with such a name would hide them.
 NAMES = {
     kind: names
     | {"norm", "proj"}
@@ -42,29 +38,25 @@ NAMES = {
     - NOT_CALLED
     for kind, names in PARAMETERS.items()
 }
+# The paper's four, which the fast implementations know.
 KNOWN_GATINGS = {name: SPATIAL_GATINGS[name] for name in ("split", "multiplicative", "additive", "linear")}
-
-GLOBAL_HOOKS = (
-    "_global_forward_hooks",
-    "_global_forward_pre_hooks",
-    "_global_backward_hooks",
-    "_global_backward_pre_hooks",
-)
+HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+GLOBAL_HOOKS = tuple(f"_global{name}" for name in HOOKS)
+MUST_BE_EMPTY = (*HOOKS, "_buffers")
 
 
 def may_stand_in(block: nn.Module, hidden_states: torch.Tensor, padding_mask: torch.Tensor | None = None) -> bool:
     """
-    Whether a fast implementation of the block's branch, which goes around both norms, both channel projections, the
-    activation and its dropout, the gating unit and the spatial projection, may run in place of `naive_gating`.
-
-    Tiny attention does not matter here, because it is called. Nor does the block itself, which has been called by now.
+    Whether a fast implementation, which calls neither the norms, the projections, the activation and its dropout nor
+    the gating unit, may run in place of `naive_gating`. Tiny attention and the block itself are called, so they do not
+    matter.
 
     Args:
-        block: A `GMLPBlock`, or anything with the layers of one.
+        block: A `GMLPBlock`, or anything with its layers.
         hidden_states: Its input, [B, m, D].
         padding_mask: [B, m], if there is one.
     """
-    # A compiler must see the layers, and makes something fast of them itself.
+    # A compiler must see the layers, and makes them fast itself.
     if torch.compiler.is_compiling() or is_watched() or not is_plain_tensor(hidden_states):
         return False
     shape = hidden_states.shape
@@ -80,7 +72,7 @@ def may_stand_in(block: nn.Module, hidden_states: torch.Tensor, padding_mask: to
 
 
 def is_watched() -> bool:
-    """Whether something sees or transforms whatever is called, or has replaced what would be called."""
+    """Whether something sees or transforms every call, or has replaced what would be called."""
     return (
         torch.jit.is_tracing()
         or transforms_active()
@@ -92,33 +84,27 @@ def is_watched() -> bool:
 
 
 def untouched_parameters(block: nn.Module) -> list[nn.Parameter] | None:
-    """
-    The parameters of the branch, if its layers are as `GMLPBlock` makes them, but for the sizes and values of
-    parameters and the rate of the dropout; `None` if they are not.
-    """
-    unit, activation, dropout = block.spatial_gating_unit, block.activation, block.activation_dropout
-    if not unit_untouched(unit):
+    """The parameters of the branch, or `None` if its layers are not as `GMLPBlock` makes them. Sizes, values and the
+    dropout rate do not matter."""
+    unit, activation = block.spatial_gating_unit, block.activation
+    if not unit_untouched(unit) or not is_untouched(block.activation_dropout, nn.Dropout):
         return None
-    projections, norms = (block.proj_in, block.proj_out), (block.norm, unit.norm)
-    for layer, kind in ((activation, GELU), (dropout, nn.Dropout)):
-        if not is_untouched(layer, kind):
-            return None
-    if activation.__dict__.get("act") is not F.gelu:
+    if not is_untouched(activation, GELU) or activation.__dict__.get("act") is not F.gelu:
         return None
     parameters = list(unit.proj._parameters.values())
-    for layer in norms:
+    for layer in (block.norm, unit.norm):
         if not is_untouched(layer, nn.LayerNorm):
             return None
         weight, bias = layer._parameters["weight"], layer._parameters["bias"]
-        # Other shapes are an error that the layer raises.
+        # The layer raises an error for other shapes.
         if not layer.normalized_shape == weight.shape == bias.shape:
             return None
         parameters += (weight, bias)
-    for layer in projections:
+    for layer in (block.proj_in, block.proj_out):
         if not is_untouched(layer, nn.Linear):
             return None
         weight, bias = layer._parameters["weight"], layer._parameters["bias"]
-        # The layer would stretch a bias of one number.
+        # The layer would broadcast a bias of one number.
         if weight.dim() != 2 or bias.shape != weight.shape[:1]:
             return None
         parameters += (weight, bias)
@@ -126,46 +112,35 @@ def untouched_parameters(block: nn.Module) -> list[nn.Parameter] | None:
 
 
 def unit_untouched(unit: nn.Module) -> bool:
-    """Whether a gating unit and its projection, though not its norm, are as they were made. Compilers can trace it."""
-    return (
-        is_untouched(unit, SpatialGatingUnit)
-        and is_untouched(unit.proj, SpatialProjection)
-        and is_known_gating(unit.config.spatial_gating)
-    )
+    """Whether a gating unit and its projection, but not its norm, are as they were made. Compilers can trace this."""
+    if not is_untouched(unit, SpatialGatingUnit) or not is_untouched(unit.proj, SpatialProjection):
+        return False
+    name = unit.config.spatial_gating
+    return name in KNOWN_GATINGS and SPATIAL_GATINGS.get(name) is KNOWN_GATINGS[name]
 
 
 def is_untouched(layer: nn.Module, kind: type) -> bool:
-    """Whether a layer is of exactly this class, with just its parameters, and calls nothing but that."""
+    """Whether a layer is of exactly this class and has just its parameters, and a call of it runs nothing else."""
     if type(layer) is not kind:
         return False
     attributes = layer.__dict__
-    if (
-        attributes.get("_forward_hooks", True)
-        or attributes.get("_forward_pre_hooks", True)
-        or attributes.get("_backward_hooks", True)
-        or attributes.get("_backward_pre_hooks", True)
-        or attributes.get("_buffers", True)
-        or attributes.get("_compiled_call_impl")
-        or not NAMES[kind].isdisjoint(attributes)
-    ):
+    for name in MUST_BE_EMPTY:
+        if attributes.get(name, True):
+            return False
+    if attributes.get("_compiled_call_impl") or not NAMES[kind].isdisjoint(attributes):
         return False
     parameters = attributes["_parameters"]
     if parameters.keys() != PARAMETERS[kind]:
         return False
     for parameter in parameters.values():
-        # Exactly `nn.Parameter`: subclasses are sharded, quantized or wrapped; tensors were put there by a transform.
+        # Exactly `nn.Parameter`: subclasses are sharded, quantized or wrapped; a transform leaves plain tensors.
         if type(parameter) is not nn.Parameter or parameter.layout != torch.strided:
             return False
     return True
 
 
-def is_known_gating(name: str) -> bool:
-    """Whether it is one of the four of the paper, as they were registered."""
-    return name in KNOWN_GATINGS and SPATIAL_GATINGS.get(name) is KNOWN_GATINGS[name]
-
-
 def dtypes_fit(parameters: list[nn.Parameter], hidden_states: torch.Tensor) -> bool:
-    """Whether all parameters are of one dtype and on the input's device, and the input's dtype goes with theirs."""
+    """Whether all parameters have one dtype, which goes with the input's, and are on the input's device."""
     dtype, device = parameters[0].dtype, hidden_states.device
     for parameter in parameters:
         if parameter.dtype != dtype or parameter.device != device:
@@ -177,27 +152,27 @@ def dtypes_fit(parameters: list[nn.Parameter], hidden_states: torch.Tensor) -> b
 
 
 def autocast_dtype(device: str) -> torch.dtype | None:
-    """What `torch.autocast` takes products in on this type of device; `None` where it is off."""
+    """The dtype of products under `torch.autocast` on this type of device; `None` if autocast is off."""
     if torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device):
         return torch.get_autocast_dtype(device)
     return None
 
 
 def is_plain_tensor(x: torch.Tensor) -> bool:
-    """Not a subclass, no `TorchFunctionMode` around, and laid out as usual."""
+    """Whether this is not of a subclass, is strided and not nested, and no `TorchFunctionMode` is active."""
     plain = type(x) in (torch.Tensor, nn.Parameter) and not torch.overrides.has_torch_function((x,))
     return plain and x.layout == torch.strided and not x.is_nested
 
 
 def transforms_active() -> bool:
-    """Whether a transform of torch.func, or forward-mode differentiation, is under way."""
+    """Whether a transform of torch.func or forward-mode differentiation is active."""
     functorch_active = getattr(torch._C, "_are_functorch_transforms_active", None)
     level = getattr(forward_ad, "_current_level", None)
     return functorch_active is None or functorch_active() or level is None or level >= 0
 
 
 def is_batched(gradient: torch.Tensor) -> bool:
-    """Whether it is a batch of gradients that looks like one (`torch.autograd.grad` with `is_grads_batched`)."""
+    """Whether this is a batch of gradients in disguise (`torch.autograd.grad` with `is_grads_batched`)."""
     asked = getattr(getattr(torch._C, "_functorch", None), "is_legacy_batchedtensor", None)
     return asked is None or asked(gradient)
 
@@ -209,11 +184,11 @@ def dispatch_modes_active() -> bool:
 
 
 def global_hooks_registered() -> bool:
-    """Whether there are hooks for all modules (torch.nn.modules.module.register_module_forward_hook and the like)."""
+    """Whether there are hooks for all modules, such as those of `register_module_forward_hook`."""
     return any(getattr(module_tables, name, True) for name in GLOBAL_HOOKS)
 
 
-# What layers call, as it is when this package is imported. Whoever replaces something later means it to be called.
+# What layers call, as it is when this package is imported. A later replacement is meant to be called.
 FUNCTIONS = tuple(
     (place, name, getattr(place, name))
     for place, name in (
@@ -228,7 +203,7 @@ FUNCTIONS = tuple(
 
 
 def functions_replaced() -> bool:
-    """Whether somebody has replaced a function that the layers call."""
+    """Whether a function that the layers call was replaced."""
     return any(getattr(place, name, None) is not value for place, name, value in FUNCTIONS)
 
 
@@ -237,13 +212,12 @@ CONTENTS = {ancestor: dict(vars(ancestor)) for kind in PARAMETERS for ancestor i
 
 
 def methods_replaced() -> bool:
-    """Whether somebody has replaced a method of a class: of a layer, or of `nn.Module` itself."""
+    """Whether a method of a layer's class, or of `nn.Module` itself, was replaced."""
     if all(vars(kind) == contents for kind, contents in CONTENTS.items()):
         return False
     for kind, methods in METHODS.items():
         if any(inspect.getattr_static(kind, name, None) is not value for name, value in methods.items()):
             return True
-    # Something else has changed: `copy`, for one, leaves a note in every class that it copies. It need not be looked at
-    # again.
+    # Something else has changed: `copy`, for one, leaves a note in every class that it copies. Do not look again.
     CONTENTS.update({kind: dict(vars(kind)) for kind in CONTENTS})
     return False

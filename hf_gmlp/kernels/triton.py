@@ -1,7 +1,6 @@
-"""The spatial gating unit as Triton kernels, for GPUs: the same function as in spatial_gating.py, with less traffic.
+"""The spatial gating unit (models/spatial_gating.py) as Triton kernels for GPUs, with less memory traffic.
 
-What is fused, and what each kernel moves through memory, in numbers of E per token (E channels, m tokens, m^2 E
-multiplications and additions per sample and product):
+The kernels, and what each moves through memory, in numbers of E per token (E channels):
 
     forward   _norm            v_hat = LN(gelu(v))                                      reads 1, writes 1
               _product         gate = W v_hat + b, gated = gelu(u) * gate               reads 2, writes 2
@@ -10,12 +9,11 @@ multiplications and additions per sample and product):
               _weight_gradient grad_gate v_hat^T                                        reads 2
               _norm_backward   grad_v, sums for the norm                                reads 2, writes 1
 
-in all 6 forward and 15 backward (for "split"), where the plain form moves 11 and more than 20. A Toeplitz W is read
-from its 2n - 1 weights by every tile and is never in memory. The empty half of a causal W is not multiplied.
+That is 6 forward and 15 backward (for "split"), where the plain form moves 11 and more than 20. A Toeplitz W is read
+from its 2n - 1 weights and is never in memory. The empty half of a causal W is not multiplied.
 
-Sums are in float32 and in a fixed order, so the same inputs give the same bits on one GPU. Products are in the dtype of
-u; float32 ones are IEEE unless PyTorch is told to take TF32. Without triton this file can be imported, and
-`can_use_triton` says no.
+Sums are in float32 and in a fixed order, so on one GPU the same inputs give the same bits. Products are in the dtype of
+u; those in float32 are IEEE unless PyTorch is set to TF32. This file can be imported without triton.
 """
 
 # Annotations stay strings: without triton there is no tl.constexpr.
@@ -39,26 +37,16 @@ MAX_CHANNELS = 8192
 
 
 class Gradients(NamedTuple):
-    """
-    What `gating_backward` gives. Those of parameters have the parameters' shapes and dtypes.
+    """What `gating_backward` returns. Gradients of parameters have the parameters' shapes and dtypes."""
 
-    Attributes:
-        u, v: [batch, m, E], before the activation. Without a split, u is `None` and v for both.
-        gate: [batch, m, E], that of attention_output, too. It may be the gradient that was given.
-        norm_weight, norm_bias: [E]
-        weight: In the form of W, with zeros for what m tokens do not use; `None` if not asked for.
-        bias: [n]
-        gated: [batch, m, E], not a gradient but what `gating_forward` gave; `None` if not asked for.
-    """
-
-    u: torch.Tensor | None
-    v: torch.Tensor
-    gate: torch.Tensor
+    u: torch.Tensor | None  # [batch, m, E], before the activation; `None` without a split
+    v: torch.Tensor  # [batch, m, E]; without a split, the gradient of both
+    gate: torch.Tensor  # [batch, m, E], and of attention_output; may be the gradient that was given
     norm_weight: torch.Tensor
     norm_bias: torch.Tensor
-    weight: torch.Tensor | None
+    weight: torch.Tensor | None  # with zeros for what m tokens do not use; `None` if not asked for
     bias: torch.Tensor
-    gated: torch.Tensor | None
+    gated: torch.Tensor | None  # not a gradient, but the output of `gating_forward`; `None` if not asked for
 
 
 def _jit(function):
@@ -66,10 +54,8 @@ def _jit(function):
 
 
 def can_use_triton(device: torch.device) -> bool:
-    """
-    Whether the kernels run on this device: triton is there, and the device is an NVIDIA GPU of compute capability 8.0
-    or more (Ampere and later), or triton interprets its kernels on the CPU (TRITON_INTERPRET=1).
-    """
+    """Whether triton is installed, and the device is an NVIDIA GPU of compute capability 8.0 or more (Ampere and later)
+    or triton interprets its kernels on the CPU (TRITON_INTERPRET=1)."""
     if triton is None:
         return False
     if _is_interpreted():
@@ -96,28 +82,25 @@ def gating_forward(
     needs_gate: bool = True,
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
     """
-    gelu(u) * gate, gelu(u) + gate or gate, where gate = W LN(gelu(v)) + b (+ attention), with the GELU exact (erf).
+    Computes gelu(u) * gate, gelu(u) + gate or gate, where gate = W LN(gelu(v)) + b (+ attention), with exact GELU.
 
     Args:
-        u, v: [batch, m, E], before the activation, of one dtype: float32, bfloat16 or float16. Any strides, but
+        u, v: [batch, m, E], before the activation, of one dtype: float32, bfloat16 or float16. Strides may be any;
             contiguous channels are read without a copy. Without a split, both are the same tensor.
-        norm_weight, norm_bias: [E]. These, `weight` and `bias` may be of another dtype, as under autocast.
-        eps: The epsilon of the LayerNorm.
-        weight: W, [n, n] with n >= m, or [2n - 1] if Toeplitz: W[i, j] = weight[n - 1 + j - i].
+        norm_weight, norm_bias: [E]. These, `weight` and `bias` may have another dtype, as under autocast.
+        weight: W, [n, n] with n >= m, or, if `toeplitz`, [2n - 1]: W[i, j] = weight[n - 1 + j - i].
         bias: b, [n].
-        spatial_gating: "split", "multiplicative", "additive" or "linear".
-        toeplitz: Whether W is given by its offsets.
         causal: Whether W[i, j] counts as 0 for j > i.
         padding_mask: [batch, m], 0 for padding, whose v is hidden from all tokens.
         attention_output: [batch, m, E], added to the gate.
-        needs_gate: Whether the backward pass will need the gate. If not, it is not written.
+        needs_gate: Whether the backward pass will need the gate.
 
     Returns:
-        What is gated, and the gate, or `None` if it is not needed; both [batch, m, E], contiguous and in u's dtype.
-        They are one tensor for "linear".
+        The output, and the gate or `None` if it is not needed; both [batch, m, E], contiguous and in u's dtype. For
+        "linear", they are one tensor.
 
     Raises:
-        ValueError: If dtypes or shapes cannot work.
+        ValueError: If dtypes or shapes do not fit.
     """
     _check(u, v, norm_weight, norm_bias, weight, bias, spatial_gating, toeplitz, padding_mask)
     _check_like(attention_output, "attention_output", v, any_dtype=True)
@@ -132,9 +115,7 @@ def gating_forward(
         )
         gate = v.new_empty(v.shape) if needs_gate or spatial_gating == "linear" else None
         gated = gate if spatial_gating == "linear" else v.new_empty(v.shape)
-        _multiply(
-            normed, weight, toeplitz, causal, False, gate, spatial_gating, gated, u, bias, _rows(attention_output)
-        )
+        _multiply(normed, weight, causal, False, gate, spatial_gating, gated, u, bias, _rows(attention_output))
     return gated, gate
 
 
@@ -157,20 +138,16 @@ def gating_backward(
     needs_gated: bool = False,
 ) -> Gradients:
     """
-    The gradients of `gating_forward`, from its inputs and the gate.
+    Computes the gradients of `gating_forward` from its inputs, which are described there, and its gate.
 
     Args:
-        grad: [batch, m, E], of what is gated.
-        gate: As `gating_forward` gave it.
+        grad: [batch, m, E], the gradient of the output.
+        gate: As returned by `gating_forward`.
         needs_weight: Whether to compute the gradient of W.
-        needs_gated: Whether to compute what was gated again, for the gradient of what comes next.
-        Others: As in `gating_forward`.
-
-    Returns:
-        The gradients, and what was gated.
+        needs_gated: Whether to recompute the output, for the gradient of the next layer.
 
     Raises:
-        ValueError: If dtypes or shapes cannot work.
+        ValueError: If dtypes or shapes do not fit.
     """
     _check(u, v, norm_weight, norm_bias, weight, bias, spatial_gating, toeplitz, padding_mask)
     _check_like(grad, "grad", v)
@@ -198,38 +175,29 @@ def gating_backward(
         grad_bias = F.pad(grad_bias.sum(0), (0, bias.shape[0] - length)).to(bias.dtype)
 
         grad_normed = v.new_empty(v.shape)
-        _multiply(grad_gate, weight, toeplitz, causal, True, grad_normed)
-        grad_weight = _weight_gradient_of(grad_gate, normed, weight, toeplitz, causal) if needs_weight else None
+        _multiply(grad_gate, weight, causal, True, grad_normed)
+        grad_weight = _weight_gradient_of(grad_gate, normed, weight, causal) if needs_weight else None
         del normed
 
         grad_v = v.new_empty(v.shape)
-        # Each makes a partial sum: about 4 for every multiprocessor of the largest GPUs.
+        # Each makes a partial sum: about 4 for each multiprocessor of the largest GPUs.
         programs = min(rows, 512)
         partial = v.new_empty(2, programs, channels, dtype=torch.float32)
         _norm_backward[(programs,)](
             *(grad_normed, v, *v.stride()[:2], grad, *grad.stride()[:2], gate, *gate.stride()[:2]),
             *(mean, deviation, norm_weight, mask, grad_v, *partial, *_sizes(v)),
             *(spatial_gating, mask is not None),
-            # Two tensors more in registers than in the other kernels of rows, so twice the threads.
+            # This kernel keeps two more tensors in registers than the other row kernels, so it has twice the threads.
             **tile | dict(num_warps=min(16, 2 * tile["num_warps"])),
         )
-        grad_norm_weight, grad_norm_bias = partial.sum(1)
-    return Gradients(
-        grad_u,
-        grad_v,
-        grad_gate,
-        grad_norm_weight.to(norm_weight.dtype),
-        grad_norm_bias.to(norm_bias.dtype),
-        grad_weight,
-        grad_bias,
-        gated,
-    )
+        norm_sums = partial.sum(1)
+    grad_norm_weight, grad_norm_bias = norm_sums[0].to(norm_weight.dtype), norm_sums[1].to(norm_bias.dtype)
+    return Gradients(grad_u, grad_v, grad_gate, grad_norm_weight, grad_norm_bias, grad_weight, grad_bias, gated)
 
 
 def _multiply(
     x: torch.Tensor,
     weight: torch.Tensor,
-    toeplitz: bool,
     causal: bool,
     transposed: bool,
     output: torch.Tensor | None,
@@ -239,8 +207,8 @@ def _multiply(
     bias: torch.Tensor | None = None,
     attention_output: torch.Tensor | None = None,
 ):
-    """W x, or W^T x, into `output`; with the gating, W x + b into `output` if that is there, and the rest `gated`."""
-    batch, length, channels = x.shape
+    """Writes W x or W^T x into `output`; with a gating, W x + b into `output`, if not `None`, and s into `gated`."""
+    (batch, length, channels), toeplitz = x.shape, weight.dim() == 1
     blocks = _product_blocks(x.dtype, toeplitz, x.device)
     if toeplitz:
         matrix, columns = _offsets(weight, length, causal, transposed, x.dtype), 0
@@ -259,7 +227,7 @@ def _multiply(
 
 
 def _weight_gradient_of(
-    grad_gate: torch.Tensor, normed: torch.Tensor, weight: torch.Tensor, toeplitz: bool, causal: bool
+    grad_gate: torch.Tensor, normed: torch.Tensor, weight: torch.Tensor, causal: bool
 ) -> torch.Tensor:
     """grad_gate v_hat^T over batch and channels, in the form and dtype of the parameter."""
     batch, length, channels = normed.shape
@@ -267,10 +235,10 @@ def _weight_gradient_of(
     row_blocks, column_blocks = -(-length // blocks["BLOCK_M"]), -(-length // blocks["BLOCK_N"])
     channel_blocks = -(-channels // blocks["BLOCK_K"])
     steps = batch * channel_blocks
-    # The sum is split such that there are two programs for each multiprocessor of the largest GPUs, and eight steps or
-    # more for each. It does not depend on the device, because other splits give other bits.
+    # Splits the sum into two programs for each multiprocessor of the largest GPUs, of at least eight steps each. The
+    # device does not matter, because other splits give other bits.
     splits = max(1, min(256 // max(1, row_blocks * column_blocks), steps // 8))
-    # Rows begin at multiples of 64 bytes, for wide stores.
+    # Rows begin at multiples of 64 bytes for wide stores.
     columns = -(-length // 16) * 16
     partial = normed.new_empty(splits, length, columns, dtype=torch.float32)
     _weight_gradient[(row_blocks * column_blocks, splits)](
@@ -280,7 +248,7 @@ def _weight_gradient_of(
         **blocks,
     )
     matrix = partial[0] if splits == 1 else partial.sum(0)
-    if not toeplitz:
+    if weight.dim() == 2:
         rest = weight.shape[0] - length
         # Negative padding crops.
         return F.pad(matrix, (0, weight.shape[0] - columns, 0, rest)).to(weight.dtype)
@@ -294,9 +262,9 @@ def _matrix(
     weight: torch.Tensor, length: int, causal: bool, transposed: bool, dtype: torch.dtype
 ) -> tuple[torch.Tensor, int]:
     """
-    The leading [m, m] of a dense W, or its transpose, for the product, and how many of its columns may be read. If it
-    cannot be read as it is, 16 bytes at a time along a row, it is copied once, m^2 numbers beside the 14 m E of every
-    sample, and filled with zeros up to a multiple of 16 columns. This spares the inner loop masks and transposing.
+    The leading [m, m] of a dense W, or its transpose, for the product, and the number of columns that may be read. A W
+    that cannot be read 16 bytes at a time along a row is copied once and filled with zeros up to a multiple of 16
+    columns, which spares the inner loop masks and transposing.
     """
     columns = -(-length // 16) * 16
     aligned = weight.stride(0) % 16 == 0 and weight.stride(1) == 1 and weight.data_ptr() % 16 == 0
@@ -311,10 +279,8 @@ def _matrix(
 
 
 def _offsets(weight: torch.Tensor, length: int, causal: bool, transposed: bool, dtype: torch.dtype) -> torch.Tensor:
-    """
-    The 2m - 1 weights of a Toeplitz W's leading [m, m] block, or of its transpose, by offset j - i, with zeros where a
-    causal one has none: the inner loop needs no mask for that.
-    """
+    """The 2m - 1 weights of a Toeplitz W's leading [m, m] block, or of its transpose, by offset j - i. Zeros for what a
+    causal W hides spare the inner loop a mask."""
     n = (weight.shape[0] + 1) // 2
     if causal:
         offsets = F.pad(weight[n - length : n], (0, length - 1))
@@ -327,9 +293,9 @@ def _offsets(weight: torch.Tensor, length: int, causal: bool, transposed: bool, 
 
 def _product_blocks(dtype: torch.dtype, toeplitz: bool, device: torch.device) -> dict[str, int]:
     """
-    Tile sizes of `_product`, the same for all sizes. Of 16 bits: two programs fit on a multiprocessor of a Hopper GPU
-    (128 registers per thread and 96 KB of shared memory each), so that one writes while the other multiplies. The
-    weights of a Toeplitz W are loaded without pipelining, need that most, and have to be told; Ampere would spill.
+    Tile sizes of `_product` for inputs of any size. In 16 bits, two programs fit on a multiprocessor of a Hopper GPU
+    (128 registers per thread and 96 KB of shared memory each), so that one writes while the other multiplies. This
+    helps a Toeplitz W most, whose weights are loaded without pipelining. Ampere would spill with `maxnreg`.
     """
     if dtype == torch.float32:
         return dict(BLOCK_M=64, BLOCK_N=64, BLOCK_K=32, GROUP=16, num_warps=8, num_stages=3)
@@ -351,7 +317,7 @@ def _gradient_blocks(dtype: torch.dtype) -> dict[str, int]:
 
 
 def _row_grid(v: torch.Tensor) -> tuple[int, dict[str, int]]:
-    """How many programs the row kernels have, and their tile: a row, or several of few channels."""
+    """The number of programs of the row kernels and their tile: one row, or several if there are few channels."""
     batch, length, channels = v.shape
     block = max(16, triton.next_power_of_2(channels))
     rows = max(1, 1024 // block)
@@ -360,12 +326,12 @@ def _row_grid(v: torch.Tensor) -> tuple[int, dict[str, int]]:
 
 
 def _precision(dtype: torch.dtype) -> str:
-    """The precision of the products: float32 is rounded to TF32 only where PyTorch is told to do so in its own."""
+    """The precision of the products: float32 is rounded to TF32 only if PyTorch's own products are."""
     if _is_interpreted() and dtype == torch.bfloat16:
-        # The interpreter would multiply the bits of bfloat16 as if they were integers. In float32 it is the same.
+        # The interpreter would multiply the bits of bfloat16 as integers. float32 gives the same result.
         return "interpreted"
     matmul = torch.backends.cuda.matmul
-    # The older name warns where somebody has set the newer one, which PyTorch has since 2.9.
+    # The older name warns if the newer one, of PyTorch 2.9, was set.
     tf32 = matmul.fp32_precision == "tf32" if hasattr(matmul, "fp32_precision") else matmul.allow_tf32
     return "tf32" if dtype == torch.float32 and tf32 else "ieee"
 
@@ -375,10 +341,8 @@ def _is_interpreted() -> bool:
 
 
 def _rows(x: torch.Tensor | None) -> torch.Tensor | None:
-    """
-    Copies x if its strides do not suit the kernels, as those of the gradient of a sum: channels must be side by side,
-    and the tokens of a tile within 2^31. Samples may be anywhere.
-    """
+    """Copies x if its strides do not suit the kernels, like those of the gradient of a sum: channels must be side by
+    side, and the tokens of a tile within 2^31."""
     if x is None or (x.stride(-1) == 1 and x.stride(1) < 2**23):
         return x
     return x.contiguous()
@@ -397,43 +361,33 @@ def _mask(padding_mask: torch.Tensor | None) -> torch.Tensor | None:
     return None if padding_mask is None else (padding_mask != 0).contiguous().view(torch.uint8)
 
 
-def _check(
-    u: torch.Tensor,
-    v: torch.Tensor,
-    norm_weight: torch.Tensor,
-    norm_bias: torch.Tensor,
-    weight: torch.Tensor,
-    bias: torch.Tensor,
-    spatial_gating: str,
-    toeplitz: bool,
-    padding_mask: torch.Tensor | None,
-):
+def _check(u, v, norm_weight, norm_bias, weight, bias, spatial_gating: str, toeplitz: bool, padding_mask):
     if spatial_gating not in SPATIAL_GATINGS:
-        raise ValueError(f"spatial_gating is {spatial_gating!r}, but must be one of {', '.join(SPATIAL_GATINGS)}.")
+        raise ValueError(f"spatial_gating must be one of {', '.join(SPATIAL_GATINGS)}, got {spatial_gating!r}.")
     if v.dtype not in DTYPES:
-        raise ValueError(f"The kernels compute in float32, bfloat16 or float16; v is {v.dtype}. Take the plain form.")
+        raise ValueError(f"v must be float32, bfloat16 or float16, got {v.dtype}. Use the naive implementation.")
     if v.dim() != 3:
-        raise ValueError(f"v must be [batch, m, channels], but its shape is {list(v.shape)}.")
+        raise ValueError(f"v must be [batch, m, channels], got shape {list(v.shape)}.")
     _check_like(u, "u", v)
     batch, length, channels = v.shape
     if channels > MAX_CHANNELS:
-        raise ValueError(f"v has {channels} channels, and the kernels take up to {MAX_CHANNELS}. Take the plain form.")
+        raise ValueError(
+            f"v has {channels} channels, and the kernels take at most {MAX_CHANNELS}. Use the lean implementation."
+        )
     n = bias.shape[0]
     if length > n:
-        raise ValueError(f"v has {length} tokens, but the spatial projection was made for up to {n}.")
-    shapes = {
-        "norm_weight": (norm_weight, (channels,)),
-        "norm_bias": (norm_bias, (channels,)),
-        "weight": (weight, (2 * n - 1,) if toeplitz else (n, n)),
-        "bias": (bias, (n,)),
-    }
-    if padding_mask is not None:
-        shapes["padding_mask"] = (padding_mask, (batch, length))
-    for name, (value, shape) in shapes.items():
-        if value.shape != shape:
-            raise ValueError(f"{name} must have shape {list(shape)}, but has {list(value.shape)}.")
-        if value.device != v.device:
-            raise ValueError(f"{name} is on {value.device}, but v on {v.device}.")
+        raise ValueError(f"v has {length} tokens, and the spatial projection takes at most {n}.")
+    for name, value, shape in (
+        ("norm_weight", norm_weight, (channels,)),
+        ("norm_bias", norm_bias, (channels,)),
+        ("weight", weight, (2 * n - 1,) if toeplitz else (n, n)),
+        ("bias", bias, (n,)),
+        ("padding_mask", padding_mask, (batch, length)),
+    ):
+        if value is not None and value.shape != shape:
+            raise ValueError(f"{name} must have shape {list(shape)}, got {list(value.shape)}.")
+        if value is not None and value.device != v.device:
+            raise ValueError(f"{name} must be on {v.device} like v, but is on {value.device}.")
 
 
 def _check_like(x: torch.Tensor | None, name: str, v: torch.Tensor, any_dtype: bool = False):
@@ -446,8 +400,8 @@ def _check_like(x: torch.Tensor | None, name: str, v: torch.Tensor, any_dtype: b
         )
 
 
-# The kernels. Offsets of samples and tokens are 64-bit: batch * m * E may be beyond 2^31. Blocks reach beyond the ends
-# of rows and columns, so every load and store has a mask.
+# The kernels. Offsets of samples and tokens are 64-bit: batch * m * E may exceed 2^31. Blocks reach beyond the ends of
+# rows and columns, so every load and store has a mask. Each line of a signature has the arguments of one kind.
 
 
 @_jit
@@ -455,9 +409,9 @@ def _tail(x):
     """
     1 - P(|x|), where P is the distribution of the standard normal: 2 to the power of a polynomial in |x|.
 
-    The polynomial is our own minimax fit: P is off by 1.5e-7 at most, and x P(x) by 2.4e-7, where x (1 + erf(..)) / 2
-    in float32 is off by 1.2e-6, since it loses all digits far below 0. It takes a third of the instructions of erf,
-    which would hold up the kernels of rows more than memory does.
+    With this minimax fit, P is off by at most 1.5e-7 and x P(x) by 2.4e-7; x (1 + erf(..)) / 2 in float32 is off by
+    1.2e-6, since it loses all digits far below 0. It takes a third of the instructions of erf, which would hold up the
+    row kernels more than memory does.
     """
     size = tl.abs(x)
     power = -8.6805511e-07
@@ -496,8 +450,21 @@ def _statistics(z, inside, channels, eps):
 
 
 @_jit
-def _row_offsets(row, length, stride_b, stride_m):
-    return (row // length).to(tl.int64) * stride_b + (row % length).to(tl.int64) * stride_m
+def _load_rows(ptr, stride_b, stride_m, row, length, channel, inside):
+    offsets = (row // length).to(tl.int64) * stride_b + (row % length).to(tl.int64) * stride_m
+    return tl.load(ptr + offsets[:, None] + channel[None, :], mask=inside, other=0.0).to(tl.float32)
+
+
+@_jit
+def _scale(normed, weight_ptr, bias_ptr, mask_ptr, row, rows, channel, channels, HAS_MASK: tl.constexpr):
+    """v_hat from normalized rows: zero at padding."""
+    weight = tl.load(weight_ptr + channel, mask=channel < channels, other=0.0).to(tl.float32)
+    bias = tl.load(bias_ptr + channel, mask=channel < channels, other=0.0).to(tl.float32)
+    normed = normed * weight[None, :] + bias[None, :]
+    if HAS_MASK:
+        keep = tl.load(mask_ptr + row, mask=row < rows, other=0) != 0
+        normed = tl.where(keep[:, None], normed, 0.0)
+    return normed
 
 
 @_jit
@@ -511,78 +478,39 @@ def _dot(a, b, sums, PRECISION: tl.constexpr):
 
 @_jit
 def _norm(
-    v_ptr,
-    v_stride_b,
-    v_stride_m,
-    weight_ptr,
-    bias_ptr,
-    mask_ptr,
-    normed_ptr,
-    rows,
-    length,
-    channels,
-    eps,
-    HAS_MASK: tl.constexpr,
-    ROWS: tl.constexpr,
-    BLOCK_E: tl.constexpr,
-):
-    """Computes v_hat for a few rows: LN(gelu(v)), zero at padding."""
+    v_ptr, v_stride_b, v_stride_m,
+    weight_ptr, bias_ptr, mask_ptr, normed_ptr,
+    rows, length, channels, eps,
+    HAS_MASK: tl.constexpr, ROWS: tl.constexpr, BLOCK_E: tl.constexpr,
+):  # fmt: skip
+    """v_hat for a few rows: LN(gelu(v)), zero at padding."""
     row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     channel = tl.arange(0, BLOCK_E)
     inside = (row < rows)[:, None] & (channel < channels)[None, :]
-    v_offsets = _row_offsets(row, length, v_stride_b, v_stride_m)
-    v = tl.load(v_ptr + v_offsets[:, None] + channel[None, :], mask=inside, other=0.0).to(tl.float32)
+    v = _load_rows(v_ptr, v_stride_b, v_stride_m, row, length, channel, inside)
     _, _, normed = _statistics(_gelu(v), inside, channels, eps)
-    weight = tl.load(weight_ptr + channel, mask=channel < channels, other=0.0).to(tl.float32)
-    bias = tl.load(bias_ptr + channel, mask=channel < channels, other=0.0).to(tl.float32)
-    normed = normed * weight[None, :] + bias[None, :]
-    if HAS_MASK:
-        keep = tl.load(mask_ptr + row, mask=row < rows, other=0) != 0
-        normed = tl.where(keep[:, None], normed, 0.0)
+    normed = _scale(normed, weight_ptr, bias_ptr, mask_ptr, row, rows, channel, channels, HAS_MASK)
     out = normed_ptr + row.to(tl.int64)[:, None] * channels + channel[None, :]
     tl.store(out, normed.to(normed_ptr.dtype.element_ty), mask=inside)
 
 
 @_jit
 def _product(
-    w_ptr,
-    w_stride,
-    w_columns,
-    x_ptr,
-    x_stride_b,
-    x_stride_m,
-    output_ptr,
-    gated_ptr,
-    u_ptr,
-    u_stride_b,
-    u_stride_m,
-    bias_ptr,
-    attention_ptr,
-    attention_stride_b,
-    attention_stride_m,
-    length,
-    channels,
-    row_blocks,
-    panels,
-    TOEPLITZ: tl.constexpr,
-    CAUSAL: tl.constexpr,
-    TRANSPOSED: tl.constexpr,
-    GATING: tl.constexpr,
-    HAS_OUTPUT: tl.constexpr,
-    HAS_ATTENTION: tl.constexpr,
-    PRECISION: tl.constexpr,
-    BLOCK_M: tl.constexpr,
-    BLOCK_N: tl.constexpr,
-    BLOCK_K: tl.constexpr,
-    GROUP: tl.constexpr,
-):
+    w_ptr, w_stride, w_columns, x_ptr, x_stride_b, x_stride_m,
+    output_ptr, gated_ptr, u_ptr, u_stride_b, u_stride_m,
+    bias_ptr, attention_ptr, attention_stride_b, attention_stride_m,
+    length, channels, row_blocks, panels,
+    TOEPLITZ: tl.constexpr, CAUSAL: tl.constexpr, TRANSPOSED: tl.constexpr, GATING: tl.constexpr,
+    HAS_OUTPUT: tl.constexpr, HAS_ATTENTION: tl.constexpr, PRECISION: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GROUP: tl.constexpr,
+):  # fmt: skip
     """
     A tile of W x for one sample: BLOCK_M tokens, BLOCK_N channels. Unless GATING is "none", b, attention and gating
-    follow while the tile is in registers. W comes from `_offsets` or `_matrix`, which say TRANSPOSED; a causal one then
-    is zero below its diagonal and not above.
+    follow while the tile is in registers. W comes from `_offsets` or `_matrix`; if TRANSPOSED, a causal W is zero below
+    its diagonal and not above.
 
-    Programs that run at the same time should share their operands in the L2 cache: GROUP blocks of tokens go through
-    all panels (a panel: BLOCK_N channels of one sample), the blocks of one panel side by side.
+    So that programs that run at the same time share their operands in the L2 cache, GROUP blocks of tokens go through
+    all panels (BLOCK_N channels of one sample), the blocks of one panel side by side.
     """
     program = tl.program_id(0)
     first = program // (GROUP * panels) * GROUP
@@ -591,7 +519,7 @@ def _product(
     row_block = first + within % group
     panel = within // group
     if CAUSAL and not TRANSPOSED:
-        # The blocks with most to do first.
+        # The blocks with the most work come first.
         row_block = row_blocks - 1 - row_block
     channel_blocks = tl.cdiv(channels, BLOCK_N)
     sample = (panel // channel_blocks).to(tl.int64)
@@ -635,7 +563,7 @@ def _product(
             base = attention_ptr + sample * attention_stride_b + first_row.to(tl.int64) * attention_stride_m
             offsets = tile_row[:, None] * attention_stride_m + tile_channel[None, :]
             sums += tl.load(base + first_channel + offsets, mask=inside, other=0.0).to(tl.float32)
-    # Rounded before the gating, as the plain form does it and the backward pass takes it; half the registers, too.
+    # Rounded before the gating, as in the plain form and the backward pass; this also halves the registers.
     output = sums.to(x_ptr.dtype.element_ty)
     if HAS_OUTPUT:
         tl.store(output_ptr + out + out_offsets, output, mask=inside)
@@ -652,60 +580,29 @@ def _product(
 
 @_jit
 def _gate_backward(
-    grad_ptr,
-    grad_stride_b,
-    grad_stride_m,
-    gate_ptr,
-    gate_stride_b,
-    gate_stride_m,
-    u_ptr,
-    u_stride_b,
-    u_stride_m,
-    v_ptr,
-    v_stride_b,
-    v_stride_m,
-    weight_ptr,
-    bias_ptr,
-    mask_ptr,
-    grad_gate_ptr,
-    grad_u_ptr,
-    normed_ptr,
-    gated_ptr,
-    mean_ptr,
-    deviation_ptr,
-    grad_bias_ptr,
-    rows,
-    length,
-    channels,
-    eps,
-    GATING: tl.constexpr,
-    HAS_MASK: tl.constexpr,
-    NEEDS_NORMED: tl.constexpr,
-    NEEDS_GATED: tl.constexpr,
-    ROWS: tl.constexpr,
-    BLOCK_E: tl.constexpr,
-):
-    """
-    Computes for a few rows the gradients of the gate (unless it is `grad`) and, after a split, of u; the sums over the
-    channels that make the gradient of b; the statistics of the norm and v_hat; and what was gated.
-    """
+    grad_ptr, grad_stride_b, grad_stride_m, gate_ptr, gate_stride_b, gate_stride_m,
+    u_ptr, u_stride_b, u_stride_m, v_ptr, v_stride_b, v_stride_m,
+    weight_ptr, bias_ptr, mask_ptr,
+    grad_gate_ptr, grad_u_ptr, normed_ptr, gated_ptr, mean_ptr, deviation_ptr, grad_bias_ptr,
+    rows, length, channels, eps,
+    GATING: tl.constexpr, HAS_MASK: tl.constexpr, NEEDS_NORMED: tl.constexpr, NEEDS_GATED: tl.constexpr,
+    ROWS: tl.constexpr, BLOCK_E: tl.constexpr,
+):  # fmt: skip
+    """For a few rows: the gradients of the gate (unless it is `grad`) and, after a split, of u; the sums over channels
+    for the gradient of b; the statistics of the norm, v_hat and the output."""
     row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     channel = tl.arange(0, BLOCK_E)
     in_rows = row < rows
     inside = in_rows[:, None] & (channel < channels)[None, :]
     out = row.to(tl.int64)[:, None] * channels + channel[None, :]
 
-    offsets = _row_offsets(row, length, grad_stride_b, grad_stride_m)
-    grad_gate = tl.load(grad_ptr + offsets[:, None] + channel[None, :], mask=inside, other=0.0).to(tl.float32)
-    offsets = _row_offsets(row, length, v_stride_b, v_stride_m)
-    v = tl.load(v_ptr + offsets[:, None] + channel[None, :], mask=inside, other=0.0).to(tl.float32)
+    grad_gate = _load_rows(grad_ptr, grad_stride_b, grad_stride_m, row, length, channel, inside)
+    v = _load_rows(v_ptr, v_stride_b, v_stride_m, row, length, channel, inside)
     z = _gelu(v)
     if GATING == "split" or (NEEDS_GATED and GATING != "linear"):
-        offsets = _row_offsets(row, length, gate_stride_b, gate_stride_m)
-        gate = tl.load(gate_ptr + offsets[:, None] + channel[None, :], mask=inside, other=0.0).to(tl.float32)
+        gate = _load_rows(gate_ptr, gate_stride_b, gate_stride_m, row, length, channel, inside)
     if GATING == "split":
-        offsets = _row_offsets(row, length, u_stride_b, u_stride_m)
-        u = tl.load(u_ptr + offsets[:, None] + channel[None, :], mask=inside, other=0.0).to(tl.float32)
+        u = _load_rows(u_ptr, u_stride_b, u_stride_m, row, length, channel, inside)
         u, slope = _gelu_and_slope(u)
         grad_u = grad_gate * gate * slope
         tl.store(grad_u_ptr + out, grad_u.to(grad_u_ptr.dtype.element_ty), mask=inside)
@@ -729,35 +626,16 @@ def _gate_backward(
     tl.store(mean_ptr + row, mean, mask=in_rows)
     tl.store(deviation_ptr + row, deviation, mask=in_rows)
     if NEEDS_NORMED:
-        weight = tl.load(weight_ptr + channel, mask=channel < channels, other=0.0).to(tl.float32)
-        bias = tl.load(bias_ptr + channel, mask=channel < channels, other=0.0).to(tl.float32)
-        normed = normed * weight[None, :] + bias[None, :]
-        if HAS_MASK:
-            keep = tl.load(mask_ptr + row, mask=in_rows, other=0) != 0
-            normed = tl.where(keep[:, None], normed, 0.0)
+        normed = _scale(normed, weight_ptr, bias_ptr, mask_ptr, row, rows, channel, channels, HAS_MASK)
         tl.store(normed_ptr + out, normed.to(normed_ptr.dtype.element_ty), mask=inside)
 
 
 @_jit
 def _weight_gradient(
-    grad_ptr,
-    grad_stride_b,
-    grad_stride_m,
-    normed_ptr,
-    partial_ptr,
-    length,
-    columns,
-    channels,
-    column_blocks,
-    channel_blocks,
-    steps,
-    split_steps,
-    CAUSAL: tl.constexpr,
-    PRECISION: tl.constexpr,
-    BLOCK_M: tl.constexpr,
-    BLOCK_N: tl.constexpr,
-    BLOCK_K: tl.constexpr,
-):
+    grad_ptr, grad_stride_b, grad_stride_m, normed_ptr, partial_ptr,
+    length, columns, channels, column_blocks, channel_blocks, steps, split_steps,
+    CAUSAL: tl.constexpr, PRECISION: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
+):  # fmt: skip
     """A tile of grad_gate v_hat^T, summed over a part of the steps; a step is BLOCK_K channels of one sample."""
     # Tiles of one part run side by side and share what they read in the L2 cache.
     tile = tl.program_id(0)
@@ -814,36 +692,15 @@ def _diagonal_sums(matrix_ptr, sums_ptr, length, stride, BLOCK_I: tl.constexpr, 
 
 @_jit
 def _norm_backward(
-    grad_normed_ptr,
-    v_ptr,
-    v_stride_b,
-    v_stride_m,
-    grad_ptr,
-    grad_stride_b,
-    grad_stride_m,
-    gate_ptr,
-    gate_stride_b,
-    gate_stride_m,
-    mean_ptr,
-    deviation_ptr,
-    weight_ptr,
-    mask_ptr,
-    grad_v_ptr,
-    weight_partial_ptr,
-    bias_partial_ptr,
-    rows,
-    length,
-    channels,
-    GATING: tl.constexpr,
-    HAS_MASK: tl.constexpr,
-    ROWS: tl.constexpr,
-    BLOCK_E: tl.constexpr,
-):
-    """
-    Computes the gradient of v, through norm and GELU, for every so many rows, and their part of the gradients of the
-    norm's parameters.
-    Without a split, what v gets by being gated is added.
-    """
+    grad_normed_ptr, v_ptr, v_stride_b, v_stride_m,
+    grad_ptr, grad_stride_b, grad_stride_m, gate_ptr, gate_stride_b, gate_stride_m,
+    mean_ptr, deviation_ptr, weight_ptr, mask_ptr,
+    grad_v_ptr, weight_partial_ptr, bias_partial_ptr,
+    rows, length, channels,
+    GATING: tl.constexpr, HAS_MASK: tl.constexpr, ROWS: tl.constexpr, BLOCK_E: tl.constexpr,
+):  # fmt: skip
+    """The gradient of v, through norm and GELU, for this program's share of the rows, and their part of the gradients
+    of the norm's parameters. Without a split, the gradient of v as what is gated is added."""
     channel = tl.arange(0, BLOCK_E)
     in_channels = channel < channels
     weight = tl.load(weight_ptr + channel, mask=in_channels, other=0.0).to(tl.float32)[None, :]
@@ -858,12 +715,11 @@ def _norm_backward(
         if HAS_MASK:
             kept = kept & (tl.load(mask_ptr + row, mask=in_rows, other=0) != 0)[:, None]
         grad_normed = tl.load(grad_normed_ptr + out, mask=kept, other=0.0).to(tl.float32)
-        offsets = _row_offsets(row, length, v_stride_b, v_stride_m)
-        v = tl.load(v_ptr + offsets[:, None] + channel[None, :], mask=inside, other=0.0).to(tl.float32)
+        v = _load_rows(v_ptr, v_stride_b, v_stride_m, row, length, channel, inside)
         mean = tl.load(mean_ptr + row, mask=in_rows, other=0.0)[:, None]
         deviation = tl.load(deviation_ptr + row, mask=in_rows, other=0.0)[:, None]
         z, slope = _gelu_and_slope(v)
-        # Whatever is beyond the channels here is multiplied by a gradient of 0, or not stored.
+        # What is beyond the channels is multiplied by a gradient of 0 or not stored.
         normed = (z - mean) * deviation
         weight_sums += grad_normed * normed
         bias_sums += grad_normed
@@ -872,12 +728,10 @@ def _norm_backward(
         grad_deviation = tl.sum(grad_normed * normed, 1)[:, None] / channels
         grad_z = (grad_normed - grad_mean - normed * grad_deviation) * deviation
         if GATING == "multiplicative" or GATING == "additive":
-            offsets = _row_offsets(row, length, grad_stride_b, grad_stride_m)
-            grad = tl.load(grad_ptr + offsets[:, None] + channel[None, :], mask=inside, other=0.0).to(tl.float32)
+            grad = _load_rows(grad_ptr, grad_stride_b, grad_stride_m, row, length, channel, inside)
             if GATING == "multiplicative":
-                offsets = _row_offsets(row, length, gate_stride_b, gate_stride_m)
-                gate = tl.load(gate_ptr + offsets[:, None] + channel[None, :], mask=inside, other=0.0)
-                grad *= gate.to(tl.float32)
+                gate = _load_rows(gate_ptr, gate_stride_b, gate_stride_m, row, length, channel, inside)
+                grad *= gate
             grad_z += grad
         grad_v = grad_z * slope
         tl.store(grad_v_ptr + out, grad_v.to(grad_v_ptr.dtype.element_ty), mask=inside)

@@ -1,9 +1,7 @@
 # Copyright 2026 The hf_gmlp authors. Licensed under the Apache License, Version 2.0.
 """Configurations of the text models that the gMLP paper compares with and that transformers lacks (section 4.1).
 
-`BertRelposConfig` is BERT with relative position biases, with or without the content term of its attention;
-`TextMixerConfig` is MLP-Mixer for masked language modeling. This file is saved with every checkpoint, so it imports
-nothing of the package around it.
+Every checkpoint contains this file.
 """
 
 from typing import TYPE_CHECKING, ClassVar, Literal
@@ -11,61 +9,43 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 from huggingface_hub.dataclasses import strict
 from transformers import PreTrainedConfig
 
-from .heads import full_auto_map
+from .heads import check_probabilities, check_sizes, full_auto_map
 
 if TYPE_CHECKING:
-    # Never executed, but transformers follows the relative imports that it reads: a config that is saved alone is then
-    # saved with all of the code, and opened from a checkpoint with all of it too.
+    # Never executed, but transformers follows the relative imports that it reads, so that it saves all of the code with
+    # a config alone, and loads all of it.
     from .modeling_baselines import BertRelposModel  # noqa: F401
 
 
 @strict
 class BaselineConfig(PreTrainedConfig):
-    r"""
-    What the baselines share, by the names that BERT has for it.
-
-    Args:
-        vocab_size (`int`): Size of the vocabulary; the paper's is 32K cased SentencePieces.
-        hidden_size (`int`): d_model, the width of a token between layers.
-        num_hidden_layers (`int`): L, the number of layers, each with one part that mixes tokens and one that does not.
-        intermediate_size (`int`): d_ffn, the width inside the feed-forward part of a layer.
-        max_position_embeddings (`int`): n, the longest sequence. Nothing here has position embeddings.
-        type_vocab_size (`int`): Segments A and B.
-        hidden_act (`str`): The activation inside both kinds of MLP and in the masked-language-model head.
-        hidden_dropout_prob (`float`): Dropout on the embeddings and on the output of every part of a layer.
-        pooling (`"cls"`, `"mean"` or `"max"`):
-            What the pooler reads, for classifiers: the first token, or the mean or the
-            largest value of every channel over all tokens but padding.
-        classifier_dropout (`float`, *optional*): Dropout in front of a classifier; `hidden_dropout_prob` if `None`.
-        sparse_prediction (`bool`):
-            In training, compute masked-language-model logits at the labeled positions only; `logits` then has shape
-            [labeled positions, vocab_size].
-        initializer_range (`float`): Standard deviation of all initial weights.
-        layer_norm_eps (`float`): Epsilon of every LayerNorm.
-        pad_token_id, bos_token_id, eos_token_id (`int`): [PAD], [CLS] and [SEP] of the project's tokenizer.
+    """
+    What the baselines share, with BERT's names.
 
     Raises:
-        ValueError: (through `huggingface_hub`'s strict dataclasses, at construction) for a size below 1 or a rate that
-            is no probability.
+        huggingface_hub.errors.StrictDataclassError: At construction, for a size, rate or type out of range.
     """
 
     _auto_class = "AutoConfig"
-    # The names of the model classes, up to "Model", "ForMaskedLM" and so on.
+    # The model classes are called so, followed by "Model", "ForMaskedLM" and so on.
     class_prefix: ClassVar[str] = ""
 
-    vocab_size: int = 32000
-    hidden_size: int = 768
-    num_hidden_layers: int = 12
-    intermediate_size: int = 3072
-    max_position_embeddings: int = 128
-    type_vocab_size: int = 2
-    hidden_act: str = "gelu"
-    hidden_dropout_prob: float | int = 0.0
-    classifier_dropout: float | int | None = None
+    vocab_size: int = 32000  # the paper's has 32K cased SentencePieces
+    hidden_size: int = 768  # d_model, the width of a token between layers
+    num_hidden_layers: int = 12  # L, the number of layers, each with one part that mixes tokens and one that does not
+    intermediate_size: int = 3072  # d_ffn, the width inside the feed-forward part of a layer
+    max_position_embeddings: int = 128  # n, the longest sequence; there are no position embeddings
+    type_vocab_size: int = 2  # segments A and B
+    hidden_act: str = "gelu"  # inside both kinds of MLP and in the masked-language-model head
+    hidden_dropout_prob: float | int = 0.0  # on the embeddings and on the output of every part of a layer
+    classifier_dropout: float | int | None = None  # `None` for `hidden_dropout_prob`
+    # The classifiers' input: the first token, or the mean or maximum over all tokens except padding.
     pooling: Literal["cls", "mean", "max"] = "cls"
+    # In training, compute masked-language-model logits only at the labeled positions: [labeled positions, vocab_size].
     sparse_prediction: bool = False
-    initializer_range: float = 0.02
+    initializer_range: float = 0.02  # standard deviation of all initial weights
     layer_norm_eps: float = 1e-12
+    # [PAD], [CLS] and [SEP] of the project's tokenizer.
     pad_token_id: int | None = 0
     bos_token_id: int | None = 2
     eos_token_id: int | list[int] | None = 3
@@ -73,60 +53,31 @@ class BaselineConfig(PreTrainedConfig):
 
     def __post_init__(self, **kwargs):
         if type(self).__module__ == __name__:
-            # A subclass from elsewhere has other files, and a map of its own.
+            # A subclass from elsewhere has other files and its own map.
             kwargs["auto_map"] = full_auto_map(type(self), self.code_map(), kwargs.get("auto_map"))
         super().__post_init__(**kwargs)
 
     @classmethod
     def code_map(cls) -> dict[str, str]:
         """Auto class -> class of modeling_baselines.py."""
-        return {
+        heads = ("MaskedLM", "SequenceClassification", "TokenClassification", "QuestionAnswering")
+        code_map = {
             "AutoModel": f"{cls.class_prefix}Model",
             "AutoModelForPreTraining": f"{cls.class_prefix}ForMaskedLM",
-            "AutoModelForMaskedLM": f"{cls.class_prefix}ForMaskedLM",
-            "AutoModelForSequenceClassification": f"{cls.class_prefix}ForSequenceClassification",
-            "AutoModelForTokenClassification": f"{cls.class_prefix}ForTokenClassification",
-            "AutoModelForQuestionAnswering": f"{cls.class_prefix}ForQuestionAnswering",
         }
+        return code_map | {f"AutoModelFor{head}": f"{cls.class_prefix}For{head}" for head in heads}
 
     def validate_sizes(self):
-        """Sizes and rates that all baselines have."""
-        for name in (
-            "vocab_size",
-            "hidden_size",
-            "num_hidden_layers",
-            "intermediate_size",
-            "max_position_embeddings",
-            "type_vocab_size",
-        ):
-            if getattr(self, name) < 1:
-                raise ValueError(f"`{name}` must be at least 1, got {getattr(self, name)}.")
-        for name in ("hidden_dropout_prob", "classifier_dropout"):
-            if getattr(self, name) is not None and not 0 <= getattr(self, name) <= 1:
-                raise ValueError(f"`{name}` is a probability between 0 and 1, got {getattr(self, name)}.")
+        check_sizes(self, "vocab_size", "hidden_size", "num_hidden_layers", "intermediate_size")
+        check_sizes(self, "max_position_embeddings", "type_vocab_size")
+        check_probabilities(self, "hidden_dropout_prob", "classifier_dropout")
 
 
 @strict
 class BertRelposConfig(BaselineConfig):
-    r"""
-    BERT without position embeddings and with T5's relative position biases, of their own in every layer and head. The
-    defaults are the paper's "BERT base + rel pos" (Table 3).
-
-    Args (others in `BaselineConfig`):
-        num_attention_heads (`int`): Heads of the attention; they must divide `hidden_size`.
-        content_attention (`bool`):
-            Whether queries and keys take part. With `False` there are none, and the attention is the softmax of the
-            position biases alone, the paper's "BERT base + rel pos - attn"; values and output projection stay.
-        pre_norm (`bool`):
-            Whether the LayerNorms stand before attention and MLP, and one behind the last layer, in place of BERT's
-            LayerNorm after every sum. Deep models are easier to train so; not in the paper.
-        relative_attention_num_buckets (`int`): Biases per head; half of them for each direction.
-        relative_attention_max_distance (`int`): From this distance on, all distances share a bias.
-        attention_probs_dropout_prob (`float`): Dropout on the attention weights.
-
-    Any length fits this model; `max_position_embeddings` is the one that it is meant for.
-
-    Example:
+    """
+    BERT without position embeddings and with T5's relative position biases, separate in each layer and head. The
+    defaults are the paper's "BERT base + rel pos" (Table 3). Sequences may be longer than `max_position_embeddings`.
 
     ```python
     >>> from hf_gmlp import BertRelposConfig, BertRelposForMaskedLM
@@ -142,15 +93,18 @@ class BertRelposConfig(BaselineConfig):
         "layers.*": "free_full_weight",
     }
 
-    num_attention_heads: int = 12
+    num_attention_heads: int = 12  # must divide `hidden_size`
+    # Whether there are queries and keys. Without them, attention is the softmax of the position biases alone, the
+    # paper's "BERT base + rel pos - attn"; values and output projection stay.
     content_attention: bool = True
+    # Put the LayerNorms before attention and MLP, and one after the last layer, instead of after every sum. This makes
+    # deep models easier to train; not in the paper.
     pre_norm: bool = False
-    relative_attention_num_buckets: int = 32
-    relative_attention_max_distance: int = 128
+    relative_attention_num_buckets: int = 32  # biases per head; half of them for each direction
+    relative_attention_max_distance: int = 128  # from here on, all distances share a bias
     attention_probs_dropout_prob: float | int = 0.0
 
     def validate_attention(self):
-        """Heads and buckets."""
         if self.num_attention_heads < 1 or self.hidden_size % self.num_attention_heads:
             raise ValueError(
                 f"`hidden_size` must be a multiple of `num_attention_heads`, got {self.hidden_size} and "
@@ -158,33 +112,22 @@ class BertRelposConfig(BaselineConfig):
             )
         if self.relative_attention_num_buckets < 4 or self.relative_attention_num_buckets % 4:
             raise ValueError(
-                f"`relative_attention_num_buckets` must be a multiple of 4, since half of the buckets are for each "
-                f"direction and half of those for single distances, got {self.relative_attention_num_buckets}."
+                f"`relative_attention_num_buckets` must be a multiple of 4 (two directions, and in each as many single "
+                f"distances as ranges), got {self.relative_attention_num_buckets}."
             )
         if self.relative_attention_max_distance <= self.relative_attention_num_buckets // 4:
             raise ValueError(
-                f"`relative_attention_max_distance` must be above a quarter of `relative_attention_num_buckets`, up to "
-                f"which every distance has a bias of its own, got {self.relative_attention_max_distance} and "
-                f"{self.relative_attention_num_buckets}."
+                f"`relative_attention_max_distance` must be above a quarter of `relative_attention_num_buckets`, got "
+                f"{self.relative_attention_max_distance} and {self.relative_attention_num_buckets}."
             )
-        if not 0 <= self.attention_probs_dropout_prob <= 1:
-            raise ValueError(
-                f"`attention_probs_dropout_prob` is a probability between 0 and 1, got "
-                f"{self.attention_probs_dropout_prob}."
-            )
+        check_probabilities(self, "attention_probs_dropout_prob")
 
 
 @strict
 class TextMixerConfig(BaselineConfig):
-    r"""
-    MLP-Mixer (https://arxiv.org/abs/2105.01601) over tokens of text, without position encodings: the paper's MLP-Mixer
-    of Table 3. Its caption says d_ffn = 3072, which makes 140 M parameters; the 112 M of the table come out with 2304,
-    the default here.
-
-    Args (others in `BaselineConfig`):
-        spatial_intermediate_size (`int`): d_spatial, the width inside the MLP over the tokens.
-
-    Example:
+    """
+    MLP-Mixer (https://arxiv.org/abs/2105.01601) over tokens of text, without position encodings, as in the paper's
+    Table 3. Its caption says d_ffn = 3072, which makes 140 M parameters; the default of 2304 makes the table's 112 M.
 
     ```python
     >>> from hf_gmlp import TextMixerConfig, TextMixerForMaskedLM
@@ -203,13 +146,11 @@ class TextMixerConfig(BaselineConfig):
 
     num_hidden_layers: int = 24
     intermediate_size: int = 2304
-    spatial_intermediate_size: int = 384
+    spatial_intermediate_size: int = 384  # d_spatial, the width inside the MLP over the tokens
     layer_norm_eps: float = 1e-6
 
     def validate_mixer(self):
-        """The width of the MLP over the tokens."""
-        if self.spatial_intermediate_size < 1:
-            raise ValueError(f"`spatial_intermediate_size` must be at least 1, got {self.spatial_intermediate_size}.")
+        check_sizes(self, "spatial_intermediate_size")
 
 
 __all__ = ["BertRelposConfig", "TextMixerConfig"]

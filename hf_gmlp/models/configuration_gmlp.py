@@ -1,8 +1,7 @@
 # Copyright 2026 The hf_gmlp authors. Licensed under the Apache License, Version 2.0.
 """Configurations of gMLP and aMLP ("Pay Attention to MLPs", Liu et al., 2021, https://arxiv.org/abs/2105.08050).
 
-`GMLPConfig` describes text models, `GMLPVisionConfig` image models. This file is saved with every checkpoint and
-imports nothing of the package around it.
+`GMLPConfig` describes text models, `GMLPVisionConfig` image models. Every checkpoint contains this file.
 """
 
 import dataclasses
@@ -16,97 +15,74 @@ from transformers import PreTrainedConfig
 from transformers.activations import ACT2FN
 from transformers.backbone_utils import BackboneConfigMixin
 
-from .heads import full_auto_map
+from .heads import check_fields, check_probabilities, check_sizes, full_auto_map
 from .spatial_gating import SPATIAL_GATINGS
 
 if TYPE_CHECKING:
-    # Never executed, but transformers follows the relative imports that it reads: a config that is saved alone is then
-    # saved with all of the code, and opened from a checkpoint with all of it too.
+    # Never executed, but transformers follows the relative imports that it reads, so that it saves all of the code with
+    # a config alone, and loads all of it.
     from .modeling_gmlp import GMLPModel  # noqa: F401
 
 
 @strict
 class GMLPBaseConfig(PreTrainedConfig):
-    r"""
-    What text and vision models share: the gMLP block (paper, section 2 and Figures 1 and 6).
-
-    Args:
-        hidden_size (`int`): d_model, the width of a token between blocks.
-        num_hidden_layers (`int`): L, the number of blocks.
-        intermediate_size (`int`):
-            d_ffn, the width after the first channel projection and *before* the split. Must be even for
-            `spatial_gating="split"`.
-        spatial_gating (`"split"`, `"multiplicative"`, `"additive"` or `"linear"`):
-            How s(Z) uses the spatial projection f, the four rows of the paper's Table 3: Z1 * f(Z2), Z * f(Z),
-            Z + f(Z) or f(Z). "split" is the spatial gating unit of the paper. Any key of `SPATIAL_GATINGS`
-            (spatial_gating.py) will do.
-        toeplitz (`bool`):
-            Whether W[i, j] depends on j - i alone, and so has 2n - 1 weights in place of n * n (Appendix C).
-        is_causal (`bool`):
-            Whether a token sees only itself and earlier ones, in W and in tiny attention. `GMLPForCausalLM` sets it.
-            It may be changed after a model is built: the models read it in every forward pass.
-        attention_size (`int`):
-            Width of the single-head tiny attention that turns a gMLP into an aMLP (Figure 6); 0 means none.
-        hidden_act (`str`): The activation after the first channel projection.
-        hidden_dropout_prob (`float`): Dropout on the embeddings and on the output of every block.
-        activation_dropout (`float`): Dropout after the activation ("GeLU dropout" in the paper's tables).
-        attention_probs_dropout_prob (`float`): Dropout on the weights of the tiny attention.
-        drop_path_rate (`float`):
-            Stochastic depth: the probability of dropping the last block, 1 - survival probability; it grows linearly
-            from the first block to the last.
-        initializer_range (`float`): Standard deviation of the initial channel projections and embeddings.
-        spatial_initializer_range (`float`):
-            Standard deviation of the initial spatial weights W. The paper wants them near zero, and b at one, so that
-            every block starts as a plain feed-forward network.
-        layer_norm_eps (`float`): Epsilon of the LayerNorm before every block and of the final one.
-        spatial_layer_norm_eps (`float`): Epsilon of the LayerNorm in front of the spatial projection.
-        gating_implementation (`str`, *optional*, defaults to `"auto"`):
-            How a block is computed; outputs and gradients are the same. "naive" is the paper's equations, "auto" what
-            the installed package measured to be fastest where it runs. As `attn_implementation`, it is given when a
-            model is built or loaded, changed by `model.set_gating_implementation`, and never saved.
+    """
+    The gMLP block (paper, section 2 and Figures 1 and 6), which text and vision models share. Each field is explained
+    beside it.
 
     Raises:
         huggingface_hub.errors.StrictDataclassError: At construction, for an unknown gating or activation, an odd
-            `intermediate_size` with a split, a negative attention size, or a rate outside its range.
+            `intermediate_size` with a split, or a size, rate or type out of range.
     """
 
     _auto_class = "AutoConfig"
     _gating_implementation: ClassVar[str] = "auto"
-    # Auto class -> class of modeling_gmlp.py. Written into every config.json, whichever head is saved, so that a
-    # checkpoint opens as any other head too.
+    # Auto class -> class of modeling_gmlp.py, written into every config.json: any checkpoint opens as any head.
     code_map: ClassVar[dict[str, str]] = {}
-    # Tensor parallelism holds and multiplies a share of the channel projections on each device. The gating unit between
-    # them needs all channels, since it halves and normalizes them.
+    # Tensor parallelism splits the channel projections. The gating unit between them needs all channels, since it
+    # halves and normalizes them.
     base_model_tp_plan: ClassVar[dict[str, str]] = {
         "layers.*.proj_in": "colwise_gather_output",
         "layers.*.proj_out": "rowwise_split_input",
     }
 
-    hidden_size: int = 512
-    num_hidden_layers: int = 48
-    intermediate_size: int = 3072
+    hidden_size: int = 512  # d_model, the width of a token between blocks
+    num_hidden_layers: int = 48  # L, the number of blocks
+    intermediate_size: int = 3072  # d_ffn, the width after the first channel projection and *before* the split
+    # How s(Z) uses the spatial projection f, the four rows of Table 3: "split", Z1 * f(Z2) (the spatial gating unit),
+    # "multiplicative", Z * f(Z), "additive", Z + f(Z), or "linear", f(Z). `SPATIAL_GATINGS` takes more.
     spatial_gating: str = "split"
+    # Whether W[i, j] depends only on j - i, so that W has 2n - 1 weights instead of n * n (Appendix C).
     toeplitz: bool = False
+    # Whether a token sees only itself and earlier ones, in W and in tiny attention. Models read this in every forward
+    # pass, so it may change at any time. `GMLPForCausalLM` sets it.
     is_causal: bool = False
+    # Width of the single-head tiny attention that turns a gMLP into an aMLP (Figure 6); 0 for none.
     attention_size: int = 0
-    hidden_act: str = "gelu"
-    hidden_dropout_prob: float | int = 0.0
-    activation_dropout: float | int = 0.0
-    attention_probs_dropout_prob: float | int = 0.0
+    hidden_act: str = "gelu"  # the activation after the first channel projection
+    hidden_dropout_prob: float | int = 0.0  # on the embeddings and on the output of every block
+    activation_dropout: float | int = 0.0  # after the activation ("GeLU dropout" in the paper's tables)
+    attention_probs_dropout_prob: float | int = 0.0  # on the weights of the tiny attention
+    # Stochastic depth: the probability of dropping the last block, 1 - survival probability. It grows linearly from the
+    # first block to the last.
     drop_path_rate: float | int = 0.0
-    initializer_range: float | int = 0.02
+    initializer_range: float | int = 0.02  # standard deviation of the initial channel projections and embeddings
+    # Standard deviation of the initial W. W starts near zero and b at one, so that every block starts as a plain
+    # feed-forward network.
     spatial_initializer_range: float | int = 1e-6
-    layer_norm_eps: float | int = 1e-6
-    spatial_layer_norm_eps: float | int = 1e-5
+    layer_norm_eps: float | int = 1e-6  # of the LayerNorm before every block and of the final one
+    spatial_layer_norm_eps: float | int = 1e-5  # of the LayerNorm in front of the spatial projection
 
     def __post_init__(self, **kwargs):
         if type(self).__module__ == __name__:
-            # A subclass from elsewhere has other files, and a map of its own.
+            # A subclass from elsewhere has other files and its own map.
             kwargs["auto_map"] = full_auto_map(type(self), self.code_map, kwargs.get("auto_map"))
         super().__post_init__(**kwargs)
 
     @property
     def gating_implementation(self) -> str:
+        """How blocks compute: "naive", the paper's equations, or "auto", what the installed package measured to be
+        fastest. Like `attn_implementation`, a keyword of construction and loading that is never saved."""
         return self._gating_implementation
 
     @gating_implementation.setter
@@ -115,14 +91,14 @@ class GMLPBaseConfig(PreTrainedConfig):
 
     @classmethod
     def from_dict(cls, config_dict: dict[str, Any], **kwargs):
-        # Early checkpoints have it in their config.json.
+        # Early checkpoints saved it.
         config_dict = {key: value for key, value in config_dict.items() if key != "gating_implementation"}
         return super().from_dict(config_dict, **kwargs)
 
     def to_dict(self) -> dict[str, Any]:
         fields = super().to_dict()
         fields.pop("_gating_implementation", None)
-        # PEFT's prompt tuning looks for it here.
+        # PEFT's prompt tuning reads this.
         return fields | {"num_attention_heads": self.num_attention_heads}
 
     def to_diff_dict(self) -> dict[str, Any]:
@@ -133,7 +109,7 @@ class GMLPBaseConfig(PreTrainedConfig):
 
     @property
     def num_attention_heads(self) -> int:
-        """Tiny attention has a single head; a gMLP has none at all."""
+        """Tiny attention has a single head."""
         return 1
 
     @num_attention_heads.setter
@@ -148,10 +124,7 @@ class GMLPBaseConfig(PreTrainedConfig):
         return self.intermediate_size // 2 if splits else self.intermediate_size
 
     def validate_block(self):
-        """Sizes and rates of the block."""
-        for name in ("hidden_size", "num_hidden_layers", "intermediate_size"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"`{name}` must be at least 1, got {getattr(self, name)}.")
+        check_sizes(self, "hidden_size", "num_hidden_layers", "intermediate_size")
         if self.spatial_gating not in SPATIAL_GATINGS:
             raise ValueError(
                 f"There is no `spatial_gating` {self.spatial_gating!r}. Choose one of: "
@@ -171,37 +144,28 @@ class GMLPBaseConfig(PreTrainedConfig):
             raise ValueError(
                 f"`hidden_act` {self.hidden_act!r} is not an activation of transformers. Choose one such as 'gelu'."
             )
-        for name in ("initializer_range", "spatial_initializer_range"):
-            if not 0 <= getattr(self, name) < math.inf:
-                raise ValueError(f"`{name}` is a standard deviation, 0 or more, got {getattr(self, name)}.")
-        for name in ("layer_norm_eps", "spatial_layer_norm_eps"):
-            if not 0 <= getattr(self, name) < math.inf:
-                raise ValueError(f"`{name}` is added to a variance and must be 0 or more, got {getattr(self, name)}.")
-        for name in ("hidden_dropout_prob", "activation_dropout", "attention_probs_dropout_prob"):
-            if not 0 <= getattr(self, name) <= 1:
-                raise ValueError(f"`{name}` is a probability between 0 and 1, got {getattr(self, name)}.")
+        names = ("initializer_range", "spatial_initializer_range", "layer_norm_eps", "spatial_layer_norm_eps")
+        check_fields(self, names, lambda value: 0 <= value < math.inf, "must be a finite number of at least 0")
+        check_probabilities(self, "hidden_dropout_prob", "activation_dropout", "attention_probs_dropout_prob")
         if not 0 <= self.drop_path_rate < 1:
             raise ValueError(
-                f"`drop_path_rate` is the probability of dropping the last block, from 0 up to but not including 1, "
-                f"got {self.drop_path_rate}. The paper's survival probability p is `drop_path_rate = 1 - p`."
+                f"`drop_path_rate` is the probability of dropping the last block, at least 0 and below 1, got "
+                f"{self.drop_path_rate}. The paper's survival probability p is `drop_path_rate = 1 - p`."
             )
 
     @classmethod
     def from_preset(cls, name: str, **overrides):
         """
-        The configuration of a named architecture of the paper, such as `"amlp-base"`.
-
-        Args:
-            name: A preset; `hf_gmlp.list_presets()` and the command `hf-gmlp presets` list them.
-            overrides: Fields to change, for example `num_labels=3`.
+        The configuration of a named architecture of the paper, such as `"amlp-base"`, with some fields changed:
+        `from_preset("amlp-base", num_labels=3)`. `hf-gmlp presets` lists the names.
 
         Raises:
-            ValueError: If there is no preset of that name, or if it belongs to the other of text and vision.
+            ValueError: If there is no preset of that name for this class, or no field of a given name.
         """
         folder = Path(__file__).parent.parent / "presets"
         known = {path.parent.name: path for path in sorted(folder.glob("*/config.json"))}
         if not known:
-            raise ValueError("Presets come with the hf_gmlp package: install it and use the classes it exports.")
+            raise ValueError("Presets come with the package hf_gmlp: install it and use its classes.")
         if name not in known:
             raise ValueError(f"There is no preset {name!r}. Choose one of: {', '.join(known)}.")
         fields = json.loads(known[name].read_text(encoding="utf-8"))
@@ -209,57 +173,31 @@ class GMLPBaseConfig(PreTrainedConfig):
             owners = {owner.model_type: f"`{owner.__name__}`" for owner in (GMLPConfig, GMLPVisionConfig)}
             other = owners.get(fields["model_type"], f"the model type {fields['model_type']!r}")
             raise ValueError(f"The preset {name!r} belongs to {other}, not to `{cls.__name__}`.")
-        # What the library sets from keywords without a field of that name.
         known_fields = {field.name for field in dataclasses.fields(cls)}
         known_fields |= {name for name in ("out_features", "out_indices") if hasattr(cls, name)}
+        # Keywords of transformers that are not fields.
         known_fields |= {"num_labels", "gating_implementation", "attn_implementation", "name_or_path", "use_cache"}
         unknown = [key for key in overrides if key not in known_fields]
         if unknown:
             raise ValueError(f"`{cls.__name__}` has no field {', '.join(map(repr, unknown))}.")
-        # Not `from_dict`, which sets overrides after the validation.
+        # Not `from_dict`, which sets overrides after validation.
         return cls(**(fields | overrides))
 
 
 @strict
 class GMLPConfig(GMLPBaseConfig):
-    r"""
+    """
     Configuration of the text models (paper, section 4). The defaults are gMLP-base of the paper's Table 5.
-
-    Args (the block's own are in `GMLPBaseConfig`):
-        vocab_size (`int`): Size of the vocabulary; the paper's is 32K cased SentencePieces.
-        max_position_embeddings (`int`):
-            n, the longest sequence. Shorter ones use the leading part of W and b. There are no position embeddings:
-            the name is the one that other code looks for.
-        type_vocab_size (`int`): Segments A and B, as in BERT; 0 leaves the segment embeddings out.
-        toeplitz (`bool`): On by default, as in all of the paper's language experiments.
-        mask_padding (`bool`):
-            With an `attention_mask`, hide padding from the spatial projection and from tiny attention, so that a
-            sequence gives the same output alone, padded, or in any batch. The paper leaves padding visible (section
-            4): `False` does that. Causal models always hide it.
-        mlm_transform (`bool`):
-            BERT's dense, activation and LayerNorm in front of the masked-language-model decoder. A causal language
-            model has none, as GPT-2 has none.
-        sparse_prediction (`bool`):
-            In training, compute masked-language-model logits at the labelled positions only; `logits` then has shape
-            [labelled positions, vocab_size].
-        pooling (`"cls"`, `"mean"` or `"max"`):
-            What the pooler reads, for classifiers: the first token (of a causal model the last), or the mean or the
-            largest value of every channel over all tokens but padding.
-        classifier_dropout (`float`, *optional*): Dropout in front of a classifier; `hidden_dropout_prob` if `None`.
-        pad_token_id, bos_token_id, eos_token_id (`int`): [PAD], [CLS] and [SEP] of the project's tokenizer.
-
-    Example:
 
     ```python
     >>> from hf_gmlp import GMLPConfig, GMLPForMaskedLM
 
-    >>> config = GMLPConfig(num_hidden_layers=6, hidden_size=128, intermediate_size=512)
-    >>> model = GMLPForMaskedLM(config)
+    >>> model = GMLPForMaskedLM(GMLPConfig(num_hidden_layers=6, hidden_size=128, intermediate_size=512))
     ```
     """
 
     model_type = "gmlp"
-    # Of an evaluation by Trainer, which would gather it from all batches.
+    # Trainer would gather it from all batches of an evaluation.
     keys_to_ignore_at_inference: ClassVar[list[str]] = ["past_key_values"]
     code_map: ClassVar[dict[str, str]] = {
         "AutoModel": "GMLPModel",
@@ -280,53 +218,39 @@ class GMLPConfig(GMLPBaseConfig):
         "norm": "keep_full_weight",
     }
 
-    vocab_size: int = 32000
+    vocab_size: int = 32000  # the paper's has 32K cased SentencePieces
+    # n, the longest sequence. There are no position embeddings: this is the name that other code looks for.
     max_position_embeddings: int = 512
-    type_vocab_size: int = 2
-    toeplitz: bool = True
+    type_vocab_size: int = 2  # segments A and B, as in BERT; 0 for no segment embeddings
+    toeplitz: bool = True  # as in the paper's language experiments
+    # With an `attention_mask`, hide padding from W and tiny attention, so that a sequence has the same output alone,
+    # padded, or in any batch. The paper leaves padding visible (section 4). Causal models always hide it.
     mask_padding: bool = True
+    # BERT's dense, activation and LayerNorm in front of the masked-language-model decoder; not in causal models.
     mlm_transform: bool = True
+    # In training, compute masked-language-model logits only at the labeled positions: [labeled positions, vocab_size].
     sparse_prediction: bool = False
+    # The classifiers' input: the first token (the last of a causal model), or the mean or maximum over all but padding.
     pooling: Literal["cls", "mean", "max"] = "cls"
-    classifier_dropout: float | int | None = None
+    classifier_dropout: float | int | None = None  # `None` for `hidden_dropout_prob`
+    # [PAD], [CLS] and [SEP] of the project's tokenizer.
     pad_token_id: int | None = 0
     bos_token_id: int | None = 2
     eos_token_id: int | list[int] | None = 3
     tie_word_embeddings: bool = True
 
     def validate_text(self):
-        """Sizes of the text model."""
-        for name in ("vocab_size", "max_position_embeddings"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"`{name}` must be at least 1, got {getattr(self, name)}.")
+        check_sizes(self, "vocab_size", "max_position_embeddings")
         if self.type_vocab_size < 0:
-            raise ValueError(f"`type_vocab_size` cannot be negative, got {self.type_vocab_size}; 0 means no segments.")
-        if self.classifier_dropout is not None and not 0 <= self.classifier_dropout <= 1:
-            raise ValueError(f"`classifier_dropout` is a probability between 0 and 1, got {self.classifier_dropout}.")
+            raise ValueError(f"`type_vocab_size` must be at least 0 (no segments), got {self.type_vocab_size}.")
+        check_probabilities(self, "classifier_dropout")
 
 
 @strict
 class GMLPVisionConfig(BackboneConfigMixin, GMLPBaseConfig):
-    r"""
-    Configuration of the image models (paper, section 3). The defaults are gMLP-S of the paper's Table 1.
-
-    Args (the block's own are in `GMLPBaseConfig`):
-        image_size (`int` or pair of `int`): Height and width in pixels; an `int` means a square.
-        patch_size (`int` or pair of `int`): Height and width of a patch in pixels; it must divide `image_size`.
-        num_channels (`int`): Color channels.
-        pooling (`"cls"` or `"mean"`):
-            "cls" is the protocol of ViT: a [CLS] token in front of the patches (n = 197 at 224 pixels) and a dense
-            layer with tanh before the classifier, which gives the parameter counts of the paper's Table 1. "mean"
-            averages the patches (n = 196, no dense layer), as timm's models do.
-        toeplitz (`bool`): Must be off: patches form a grid, and W[i, j] over a grid is no function of j - i.
-        is_causal (`bool`): Must be off: the patches of an image have no first and no last.
-        classifier_dropout (`float`): Dropout in front of the classifier.
-        out_features (`list[str]`), out_indices (`list[int]`):
-            What `GMLPVisionBackbone` returns, by either name: "stem" or 0 is the input of the first block, "stage3" or
-            3 the output of the third block. By default the last.
-        apply_layernorm (`bool`): Whether the backbone's feature maps go through the final LayerNorm.
-
-    Example:
+    """
+    Configuration of the image models (paper, section 3). The defaults are gMLP-S of the paper's Table 1. `toeplitz` and
+    `is_causal` must be off: patches form a grid, and have no first and no last.
 
     ```python
     >>> from hf_gmlp import GMLPVisionConfig, GMLPForImageClassification
@@ -350,12 +274,16 @@ class GMLPVisionConfig(BackboneConfigMixin, GMLPBaseConfig):
     hidden_size: int = 256
     num_hidden_layers: int = 30
     intermediate_size: int = 1536
-    image_size: int | list[int] | tuple[int, int] = 224
-    patch_size: int | list[int] | tuple[int, int] = 16
+    image_size: int | list[int] | tuple[int, int] = 224  # pixels of a square, or (height, width)
+    patch_size: int | list[int] | tuple[int, int] = 16  # likewise; it must divide `image_size`
     num_channels: int = 3
+    # "cls" follows ViT: a [CLS] token in front of the patches (n = 197 at 224 pixels) and dense and tanh before the
+    # classifier, which gives the parameter counts of Table 1. "mean" averages the patches (n = 196), as in timm.
     pooling: Literal["cls", "mean"] = "cls"
     classifier_dropout: float | int = 0.0
-    apply_layernorm: bool = True
+    apply_layernorm: bool = True  # whether the feature maps of `GMLPVisionBackbone` go through the final LayerNorm
+    # What `GMLPVisionBackbone` returns, given as `out_features` or `out_indices`: "stem" or 0 is the input of the first
+    # block, "stage3" or 3 the output of the third. By default the last.
     _out_features: list[str] | None = None
     _out_indices: list[int] | None = None
 
@@ -367,10 +295,10 @@ class GMLPVisionConfig(BackboneConfigMixin, GMLPBaseConfig):
 
     @property
     def stage_names(self) -> list[str]:
-        """What a backbone may return: the input of the first block, and the output of every block."""
+        """What a backbone can return: the input of the first block and the output of every block."""
         return ["stem", *(f"stage{number}" for number in range(1, self.num_hidden_layers + 1))]
 
-    # Unless they are set, they follow a change of the depth, and are not saved.
+    # Unless they are set, these follow changes of the depth and are not saved.
     @BackboneConfigMixin.out_features.getter
     def out_features(self) -> list[str]:
         return self._out_features or self.stage_names[-1:]
@@ -403,7 +331,6 @@ class GMLPVisionConfig(BackboneConfigMixin, GMLPBaseConfig):
         return rows * columns + self.num_prefix_tokens
 
     def validate_vision(self):
-        """Sizes of the image model."""
         if self.toeplitz:
             raise ValueError(
                 "`toeplitz=True` is for text: in an image, the distance between two patches is not the difference of "
@@ -411,8 +338,7 @@ class GMLPVisionConfig(BackboneConfigMixin, GMLPBaseConfig):
             )
         if self.is_causal:
             raise ValueError("`is_causal=True` is for text: the patches of an image all see each other. Leave it off.")
-        if self.num_channels < 1:
-            raise ValueError(f"`num_channels` must be at least 1, got {self.num_channels}.")
+        check_sizes(self, "num_channels")
         for name in ("image_size", "patch_size"):
             if not isinstance(getattr(self, name), int) and len(getattr(self, name)) != 2:
                 raise ValueError(f"`{name}` must be one number or (height, width), got {getattr(self, name)}.")
@@ -422,8 +348,7 @@ class GMLPVisionConfig(BackboneConfigMixin, GMLPBaseConfig):
                     f"The image {side} must be a positive multiple of the patch {side}, got {pixels} and {patch} "
                     f"pixels. Change `image_size` or `patch_size`."
                 )
-        if not 0 <= self.classifier_dropout <= 1:
-            raise ValueError(f"`classifier_dropout` is a probability between 0 and 1, got {self.classifier_dropout}.")
+        check_probabilities(self, "classifier_dropout")
 
 
 def as_pair(size: int | list[int] | tuple[int, int]) -> tuple[int, int]:

@@ -1,20 +1,18 @@
 # Copyright 2026 The hf_gmlp authors. Licensed under the Apache License, Version 2.0.
-"""The heads of all text models of this project, their losses, and how a checkpoint names them, each written once.
+"""The heads of all text models, their losses, and what the models and configurations of this folder share.
 
-A head is a mixin in front of the PreTrainedModel class of an architecture, as transformers' own generic heads are:
+A head is a mixin in front of an architecture's PreTrainedModel class:
 
     class GMLPForMaskedLM(ForMaskedLM, GMLPPreTrainedModel):
         base_model_class = GMLPModel
 
-The base model is made as `base_model_class(config, add_pooling_layer=...)` and returns `last_hidden_state` [B, m, D],
-`pooler_output` [B, D] if it has a pooler, and `past_key_values` if it has a cache. This file is saved with every
-checkpoint and needs only torch and transformers.
-
-Shapes: B batch, m tokens, D hidden_size, V vocab_size.
+The base model is made as `base_model_class(config, add_pooling_layer=...)` and returns a `TextModelOutput`.
+Shapes: B batch, m tokens, D hidden_size, V vocab_size. Every checkpoint contains this file.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
@@ -27,6 +25,7 @@ from transformers.modeling_outputs import (
     BaseModelOutputWithPoolingAndCrossAttentions,
     CausalLMOutputWithPast,
     MaskedLMOutput,
+    ModelOutput,
     MultipleChoiceModelOutput,
     QuestionAnsweringModelOutput,
     SequenceClassifierOutput,
@@ -39,18 +38,20 @@ from transformers.utils.generic import can_return_tuple
 logger = logging.get_logger(__name__)
 
 
+# ---------------------------------------------------------------------------------------------------------------------
+# Configurations
+
+
 def full_auto_map(
     config_class: type[PreTrainedConfig], code_map: dict[str, str], given: dict[str, object] | None
 ) -> dict[str, object]:
     """
-    The `auto_map` of a checkpoint: every class of its architecture, whichever was saved, so that it opens as any other
-    head too.
+    The `auto_map` of a checkpoint: every class of its architecture, so that it opens as any head, whichever was saved.
 
     Args:
         config_class: In configuration_NAME.py, beside modeling_NAME.py.
         code_map: Auto class -> class of modeling_NAME.py.
-        given: A loaded map. It may name a repository in front of these classes, or an older release. Others, such
-            as a user's subclass of a head or a tokenizer, stay.
+        given: A loaded map. Its entries for other classes, such as a user's subclass or tokenizer, stay.
     """
     file = config_class.__module__.rpartition(".")[2]
     own = {auto_class: f"{file.replace('configuration', 'modeling')}.{name}" for auto_class, name in code_map.items()}
@@ -64,33 +65,41 @@ def full_auto_map(
     return own | others
 
 
+def check_fields(config: PreTrainedConfig, names: tuple[str, ...], is_valid: Callable[[Any], bool], rule: str):
+    """Raises a ValueError with the rule for the first of these fields that is neither valid nor `None`."""
+    for name in names:
+        value = getattr(config, name)
+        if value is not None and not is_valid(value):
+            raise ValueError(f"`{name}` {rule}, got {value}.")
+
+
+def check_sizes(config: PreTrainedConfig, *names: str):
+    check_fields(config, names, lambda size: size >= 1, "must be at least 1")
+
+
+def check_probabilities(config: PreTrainedConfig, *names: str):
+    check_fields(config, names, lambda rate: 0 <= rate <= 1, "must be a probability between 0 and 1")
+
+
 # ---------------------------------------------------------------------------------------------------------------------
-# Losses. The library's own cast float64 to float32 and, for all but single labels, leave `num_items_in_batch` out, so
+# Losses. The library's own cast float64 to float32, and all but that for single labels ignore `num_items_in_batch`, so
 # that a loss comes out N times too large when Trainer accumulates N gradients.
 
 
 def at_least_single(logits: torch.Tensor) -> torch.Tensor:
-    """Half precision in single precision; anything else as it is."""
+    """Casts half precision to single precision; leaves anything else as it is."""
     return logits.to(torch.promote_types(logits.dtype, torch.float32))
 
 
 def token_loss(
     logits: torch.Tensor,
     labels: torch.Tensor,
-    vocab_size: int | None = None,
     num_items_in_batch: torch.Tensor | int | None = None,
     ignore_index: int = -100,
     **kwargs,
 ) -> torch.Tensor:
-    """
-    Cross-entropy over the tokens that have a label.
-
-    Args:
-        logits: [..., classes]
-        labels: [...], the class of each token, or `ignore_index` to leave it out.
-        vocab_size: Not read; the library's losses take it.
-        num_items_in_batch: How many labels the loss is the mean of; those of this batch by default.
-    """
+    """Cross-entropy over the tokens that have a label: logits [..., classes], labels [...], where `ignore_index` leaves
+    a token out. `num_items_in_batch` is the number of labels to divide by, by default that of these labels."""
     labels = labels.to(logits.device).flatten()
     return fixed_cross_entropy(at_least_single(logits).flatten(0, -2), labels, num_items_in_batch, ignore_index)
 
@@ -98,34 +107,28 @@ def token_loss(
 def next_token_loss(
     logits: torch.Tensor,
     labels: torch.Tensor,
-    vocab_size: int | None = None,
     num_items_in_batch: torch.Tensor | int | None = None,
     ignore_index: int = -100,
     shift_labels: torch.Tensor | None = None,
     **kwargs,
 ) -> torch.Tensor:
-    """As `token_loss`, for logits [B, m, V] of the next token. `shift_labels` are labels already shifted."""
+    """As `token_loss`, for logits [B, m, V] of the next token. `shift_labels` are already shifted."""
     if shift_labels is None:
         shift_labels = F.pad(labels, (0, 1), value=ignore_index)[..., 1:]
-    return token_loss(logits, shift_labels, vocab_size, num_items_in_batch, ignore_index)
+    return token_loss(logits, shift_labels, num_items_in_batch, ignore_index)
 
 
 def classification_loss(
     labels: torch.Tensor,
-    pooled_logits: torch.Tensor,
+    logits: torch.Tensor,
     config: PreTrainedConfig,
     num_items_in_batch: torch.Tensor | int | None = None,
     **kwargs,
 ) -> torch.Tensor:
     """
-    The loss of the three kinds of `config.problem_type`, found from the labels if it is `None`: mean squared error
-    ("regression"), cross-entropy ("single_label_classification") or binary cross-entropy per label
-    ("multi_label_classification").
-
-    Args:
-        labels: [B] or, with several values per sample, [B, num_labels].
-        pooled_logits: [B, num_labels]
-        num_items_in_batch: How many labels the loss is the mean of; those of this batch by default.
+    Mean squared error ("regression"), cross-entropy ("single_label_classification") or binary cross-entropy per label
+    ("multi_label_classification"), by `config.problem_type`, which is set from the labels if it is `None`. Labels are
+    [B], or [B, num_labels] with several values per sample; logits are [B, num_labels].
 
     Raises:
         ValueError: If `config.problem_type` is not one of the three.
@@ -134,7 +137,7 @@ def classification_loss(
         whole = labels.dtype in (torch.long, torch.int)
         kind = "single_label_classification" if whole else "multi_label_classification"
         config.problem_type = "regression" if config.num_labels == 1 else kind
-    labels, logits = labels.to(pooled_logits.device), at_least_single(pooled_logits)
+    labels, logits = labels.to(logits.device), at_least_single(logits)
     if config.problem_type == "single_label_classification":
         return fixed_cross_entropy(logits, labels.view(-1), num_items_in_batch)
     distances = {"regression": F.mse_loss, "multi_label_classification": F.binary_cross_entropy_with_logits}
@@ -160,40 +163,31 @@ def choice_loss(
 
 
 def first_places(attention_mask: torch.Tensor) -> torch.Tensor:
-    """The place of each sequence's first token: [B, t] -> [B]. 0 if there is none."""
+    """The place of each sequence's first token, or 0 if there is none: [B, t] -> [B]"""
     return (attention_mask != 0).long().argmax(-1)
 
 
 def last_places(attention_mask: torch.Tensor) -> torch.Tensor:
-    """The place of each sequence's last token: [B, t] -> [B]. 0 if there is none."""
+    """The place of each sequence's last token, or 0 if there is none: [B, t] -> [B]"""
     places = torch.arange(attention_mask.shape[1], device=attention_mask.device)
     return torch.where(attention_mask != 0, places, 0).amax(-1)
 
 
 def shift(x: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
-    """
-    Moves each sequence of x [B, t, ...] towards its front by its own number of places [B], or towards its end by a
-    negative one. What leaves at one end comes back at the other.
-    """
+    """Moves each sequence of x [B, t, ...] towards its front by its number of places [B], which may be negative. What
+    leaves at one end comes back at the other."""
     columns, length = torch.arange(x.shape[1], device=x.device) + places[:, None], x.shape[1]
-    # Not `%`, which the ONNX exporter does not take for a symbolic length.
+    # Not `%`: the ONNX exporter does not support it with a symbolic length.
     columns = torch.where(columns < 0, columns + length, torch.where(columns < length, columns, columns - length))
     return x[torch.arange(x.shape[0], device=x.device)[:, None], columns]
 
 
 class Documents(NamedTuple):
-    """
-    Where k documents stand that are packed into rows [B, m], with N tokens in all and at most l in one.
+    """Where k documents stand that are packed into rows [B, m], with N tokens in all and at most l in one."""
 
-    Attributes:
-        tokens: [N], their tokens' places in the flattened rows. Padding between documents is left out.
-        real: [k, l], whether there is a token.
-        rows: [N], the place of each token in the flattened [k, l].
-    """
-
-    tokens: torch.Tensor
-    real: torch.Tensor
-    rows: torch.Tensor
+    tokens: torch.Tensor  # [N], the places of their tokens in the flattened rows, without padding between documents
+    real: torch.Tensor  # [k, l], whether there is a token
+    rows: torch.Tensor  # [N], the place of each token in the flattened [k, l]
 
     def gather(self, x: torch.Tensor) -> torch.Tensor:
         """All tokens in one row: [B, m, ...] -> [1, N, ...]"""
@@ -217,22 +211,22 @@ def packed_documents(
     kwargs: dict, shape: tuple[int, int], attention_mask: torch.Tensor | None, device: torch.device
 ) -> Documents | None:
     """
-    Finds the documents that are packed into the rows of a batch, as transformers, TRL and flash attention tell of them:
-    by `position_ids` that restart, `seq_idx` or `cu_seq_lens_q`.
+    Finds the documents that are packed into the rows of a batch from what transformers, TRL and flash attention pass:
+    `position_ids` that restart, `seq_idx` or `cu_seq_lens_q`.
 
     Args:
-        kwargs: Of a forward pass. What tells of packing is taken out.
+        kwargs: Those of a forward pass. What describes packing is removed.
         shape: B and m.
-        attention_mask: [B, m], 0 for padding. A document reaches from its first token that is not padding to its last.
+        attention_mask: [B, m], 0 for padding. A document reaches from its first to its last token that is not padding.
 
     Returns:
-        `None` if no row holds more than one document.
+        The documents, or `None` if no row holds more than one.
 
     Raises:
-        ValueError: If what is given is not of the batch's shape or contradicts itself, or if the places of a document
-            are not counted from 0.
+        ValueError: If an input does not have the batch's shape, inputs contradict each other, or the positions of a
+            document are not counted from 0.
     """
-    column, keys = torch.arange(shape[1], device=device), []  # keys: [B, m] each, which differ between neighbors
+    column, keys = torch.arange(shape[1], device=device), []  # keys: each [B, m], with changes between documents
     given = {name: kwargs.pop(name, None) for name in ("position_ids", "seq_idx")}
     for name, value in given.items():
         if value is None:
@@ -264,8 +258,8 @@ def packed_documents(
     begin = begins[0].nonzero()[:, 0]
     if given["position_ids"] is not None and given["position_ids"].flatten()[shown][begin].any():
         raise ValueError(
-            "`position_ids` must count the tokens of each document from 0, and padding in front of it not at all: a "
-            "model of this kind counts a document's tokens from its first one. Leave them out unless rows are packed."
+            "`position_ids` must count the tokens of each document from 0, without padding in front of it. Leave them "
+            "out unless rows are packed."
         )
     if len(begin) == new_row.sum() + 1 or not len(shown):
         return None
@@ -277,20 +271,85 @@ def packed_documents(
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Parts of heads
+# Parts of models
+
+
+class TextEmbeddings(nn.Module):
+    """Token and segment embeddings as in BERT, but without positions: [B, m] -> [B, m, D]. Pre-norm models do not
+    normalize them, and `type_vocab_size=0` leaves the segments out."""
+
+    def __init__(self, config: PreTrainedConfig, normalize: bool = False):
+        super().__init__()
+        self.word_embeddings = nn.Embedding(config.vocab_size, config.hidden_size, padding_idx=config.pad_token_id)
+        self.token_type_embeddings = None
+        if config.type_vocab_size:
+            self.token_type_embeddings = nn.Embedding(config.type_vocab_size, config.hidden_size)
+        self.norm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps) if normalize else nn.Identity()
+        self.dropout = nn.Dropout(config.hidden_dropout_prob)
+
+    def forward(
+        self,
+        input_ids: torch.Tensor | None = None,  # [B, m]
+        token_type_ids: torch.Tensor | None = None,  # [B, m]
+        inputs_embeds: torch.Tensor | None = None,  # [B, m, D]
+    ) -> torch.Tensor:
+        embeddings = self.word_embeddings(input_ids) if inputs_embeds is None else inputs_embeds
+        if self.token_type_embeddings is not None:
+            if token_type_ids is None:
+                token_type_ids = torch.zeros(embeddings.shape[:2], dtype=torch.long, device=embeddings.device)
+            embeddings = embeddings + self.token_type_embeddings(token_type_ids)
+        return self.dropout(self.norm(embeddings))
+
+
+def eager_attention_forward(
+    module: nn.Module,
+    query: torch.Tensor | None,  # [B, H, m, D / H]
+    key: torch.Tensor | None,  # [B, H, t, D / H]
+    value: torch.Tensor,  # [B, H, t, D / H]
+    attention_mask: torch.Tensor | None,  # [B, 1, m, t]: True to see, or 0 to see and very negative to hide
+    scaling: float,
+    dropout: float = 0.0,
+    position_bias: torch.Tensor | None = None,  # [1, H, m, t]
+    **kwargs: Unpack[TransformersKwargs],
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """The plain form of attention with H heads, which also returns its weights: ([B, m, H, D / H], [B, H, m, t]).
+    Without query and key, the softmax sees only the position biases."""
+    scores = position_bias
+    if query is not None:
+        scores = torch.matmul(query, key.transpose(2, 3)) * scaling
+        scores = scores if position_bias is None else position_bias + scores
+    if attention_mask is not None and attention_mask.dtype == torch.bool:
+        # The mask of another attention implementation, if the model was set to one.
+        scores = torch.where(attention_mask, scores, torch.finfo(scores.dtype).min)
+    elif attention_mask is not None:
+        scores = scores + attention_mask
+    # In half precision, the softmax is computed in single.
+    weights = F.softmax(scores, dim=-1, dtype=torch.promote_types(value.dtype, torch.float32)).to(value.dtype)
+    # Biases alone are the same for all samples; dropout is not.
+    weights = F.dropout(weights.expand(value.shape[0], -1, -1, -1), p=dropout, training=module.training)
+    return torch.matmul(weights, value).transpose(1, 2).contiguous(), weights
+
+
+def check_inputs(input_ids: torch.Tensor | None, inputs_embeds: torch.Tensor | None) -> torch.Tensor:
+    """Returns the one that is given. Raises a ValueError if that is both or neither."""
+    if (input_ids is None) == (inputs_embeds is None):
+        raise ValueError("Pass either `input_ids` or `inputs_embeds`, and not both.")
+    return input_ids if inputs_embeds is None else inputs_embeds
+
+
+@dataclass
+class TextModelOutput(BaseModelOutputWithPoolingAndCrossAttentions):
+    """The output of a text model. With k documents packed into rows, `documents` tells where they stand, and
+    `pooler_output` is [k, D]."""
+
+    documents: Documents | None = None
 
 
 def pool_tokens(
     hidden_states: torch.Tensor, padding_mask: torch.Tensor | None, pooling: str, is_causal: bool = False
 ) -> torch.Tensor:
-    """
-    One vector for each sequence: [B, m, D] -> [B, D]
-
-    Args:
-        padding_mask: [B, m], 0 for padding, on either side; None if there is none.
-        pooling: "cls" for the first token, or the last if `is_causal`, which is the only one that has seen the others;
-            "mean" or "max" over all tokens but padding.
-    """
+    """One vector for each sequence, [B, m, D] -> [B, D], by `pooling`: "cls", the first token, or the last if
+    `is_causal`, since only the last has seen the others; "mean" or "max" over all tokens but padding, 0 in the mask."""
     if pooling == "cls":
         last, places = hidden_states.shape[1] - 1, last_places if is_causal else first_places
         place = (last if is_causal else 0) if padding_mask is None else places(padding_mask)
@@ -303,18 +362,6 @@ def pool_tokens(
     return hidden_states.masked_fill(padding, torch.finfo(hidden_states.dtype).min).amax(1)
 
 
-@dataclass
-class TextModelOutput(BaseModelOutputWithPoolingAndCrossAttentions):
-    """
-    What a text model gives.
-
-    Attributes:
-        documents: Where the documents stand, if several are packed into a row; `pooler_output` is then [k, D].
-    """
-
-    documents: Documents | None = None
-
-
 class Pooler(nn.Module):
     """Dense and tanh on one vector: BERT's pooler and ViT's pre-logits. [B, D] -> [B, D]"""
 
@@ -324,22 +371,6 @@ class Pooler(nn.Module):
 
     def forward(self, hidden_states: torch.Tensor) -> torch.Tensor:
         return torch.tanh(self.dense(hidden_states))
-
-
-class ClassifierOnPooler:
-    """What heads with a classifier on the pooler's output share."""
-
-    def train(self, mode: bool = True):
-        # Adapters hand out the weight that they wrap; a pooler may have been replaced.
-        pooler = getattr(getattr(self.model.pooler, "dense", None), "weight", None) if mode else None
-        frozen = pooler is not None and not pooler.requires_grad
-        if frozen and any(weight.requires_grad for weight in self.classifier.parameters()):
-            logger.warning_once(
-                "The classifier is trained and the pooler that it reads is frozen. A checkpoint without a pooler, such "
-                "as a masked language model's, was given a random one, and an adapter is saved without it: train and "
-                'save it too, with PEFT by `modules_to_save=["pooler.dense", "classifier"]`.'
-            )
-        return super().train(mode)
 
 
 class PredictionHead(nn.Module):
@@ -356,15 +387,57 @@ class PredictionHead(nn.Module):
 
 
 def classifier_dropout(config: PreTrainedConfig) -> nn.Dropout:
-    """The dropout in front of a classifier."""
     rate = config.classifier_dropout
     return nn.Dropout(config.hidden_dropout_prob if rate is None else rate)
 
 
-class Decoder:
-    """What both language models share: a decoder whose weight is that of the embeddings."""
+class Head:
+    """What heads share. Those with logits and labels for one `self.loss_function` only implement `predict`."""
 
     base_model_class: type[PreTrainedModel]
+    output_class: type[ModelOutput]
+
+    def __init__(self, config: PreTrainedConfig, add_pooling_layer: bool = False):
+        super().__init__(config)
+        self.model = self.base_model_class(config, add_pooling_layer=add_pooling_layer)
+
+    def predict(
+        self, outputs: TextModelOutput, labels: torch.Tensor | None
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """Returns the logits, and the labels that belong to them."""
+        raise NotImplementedError
+
+    @can_return_tuple
+    def forward(
+        self,
+        input_ids: torch.LongTensor | None = None,
+        attention_mask: torch.Tensor | None = None,
+        token_type_ids: torch.LongTensor | None = None,
+        inputs_embeds: torch.FloatTensor | None = None,
+        labels: torch.Tensor | None = None,
+        **kwargs: Unpack[TransformersKwargs],
+    ) -> ModelOutput:
+        """Takes the arguments of the base model, and labels. Returns `logits` and, with labels, `loss`; the shapes are
+        in the docstring of the class."""
+        outputs = self.model(input_ids, attention_mask, token_type_ids, inputs_embeds, **kwargs | {"return_dict": True})
+        logits, labels = self.predict(outputs, labels)
+        return self.output_class(
+            loss=self.compute_loss(logits, labels, **kwargs),
+            logits=logits,
+            hidden_states=outputs.hidden_states,
+            attentions=outputs.attentions,
+        )
+
+    def compute_loss(self, logits: torch.Tensor, labels: torch.Tensor | None, **kwargs) -> torch.Tensor | None:
+        if labels is None:
+            return None
+        names = {"config": self.config, "vocab_size": self.config.vocab_size}
+        return self.loss_function(logits=logits, labels=labels, **names, **kwargs)
+
+
+class LanguageModelHead(Head):
+    """A head with a decoder whose weight is that of the embeddings."""
+
     _tied_weights_keys = {"decoder.weight": "model.embeddings.word_embeddings.weight"}
     _fsdp_plan = {"decoder": "keep_full_weight"}
 
@@ -375,62 +448,64 @@ class Decoder:
         self.decoder = new_embeddings
 
 
+class PooledHead(Head):
+    """A head with a classifier on the pooler's output."""
+
+    def __init__(self, config: PreTrainedConfig, num_logits: int):
+        super().__init__(config, add_pooling_layer=True)
+        self.dropout = classifier_dropout(config)
+        self.classifier = nn.Linear(config.hidden_size, num_logits)
+
+    def train(self, mode: bool = True):
+        # Adapters give access to the weight that they wrap; a pooler may have been replaced.
+        pooler = getattr(getattr(self.model.pooler, "dense", None), "weight", None) if mode else None
+        frozen = pooler is not None and not pooler.requires_grad
+        if frozen and any(weight.requires_grad for weight in self.classifier.parameters()):
+            logger.warning_once(
+                "The classifier is trained, but the pooler that it reads is frozen. A checkpoint without a pooler (a "
+                "masked language model's, for one) got a random pooler, and an adapter is saved without it. Train and "
+                'save the pooler too, in PEFT with `modules_to_save=["pooler.dense", "classifier"]`.'
+            )
+        return super().train(mode)
+
+
 # ---------------------------------------------------------------------------------------------------------------------
 # The heads
 
 
-class ForMaskedLM(Decoder):
-    """A masked-language-model head (paper, section 4)."""
+class ForMaskedLM(LanguageModelHead):
+    """
+    A masked-language-model head (paper, section 4).
+
+    Labels are [B, m], the token to predict, or -100 where there is nothing to predict. `logits` is [B, m, V], or
+    [labeled positions, V] in training with `config.sparse_prediction`.
+    """
 
     _auto_class = "AutoModelForMaskedLM"
+    output_class = MaskedLMOutput
 
     def __init__(self, config: PreTrainedConfig):
         super().__init__(config)
-        self.model = self.base_model_class(config, add_pooling_layer=False)
         self.head = PredictionHead(config) if getattr(config, "mlm_transform", True) else nn.Identity()
         self.decoder = nn.Linear(config.hidden_size, config.vocab_size)
         self.loss_function = token_loss
         self.post_init()
 
-    @can_return_tuple
-    def forward(
-        self,
-        input_ids: torch.LongTensor | None = None,
-        attention_mask: torch.Tensor | None = None,
-        token_type_ids: torch.LongTensor | None = None,
-        inputs_embeds: torch.FloatTensor | None = None,
-        labels: torch.LongTensor | None = None,
-        **kwargs: Unpack[TransformersKwargs],
-    ) -> MaskedLMOutput:
-        r"""
-        Args (others as in the base model):
-            labels: [B, m], the token to predict, or -100 where there is nothing to predict.
-
-        Returns:
-            `loss`, and `logits` [B, m, V]; [labeled positions, V] in training with `config.sparse_prediction`.
-        """
-        outputs = self.model(input_ids, attention_mask, token_type_ids, inputs_embeds, **kwargs | {"return_dict": True})
+    def predict(self, outputs, labels):
         hidden_states = outputs.last_hidden_state
         if self.config.sparse_prediction and self.training and labels is not None:
             labeled = labels != -100
             hidden_states, labels = hidden_states[labeled], labels[labeled]
-        logits = self.decoder(self.head(hidden_states))
-        loss = None
-        if labels is not None:
-            loss = self.loss_function(logits, labels, vocab_size=self.config.vocab_size, **kwargs)
-        return MaskedLMOutput(
-            loss=loss, logits=logits, hidden_states=outputs.hidden_states, attentions=outputs.attentions
-        )
+        return self.decoder(self.head(hidden_states)), labels
 
 
-class ForCausalLM(Decoder):
-    """A causal-language-model head without a transform, as GPT-2's. The base model must be causal."""
+class ForCausalLM(LanguageModelHead):
+    """A causal-language-model head without a transform, as in GPT-2. The base model must be causal."""
 
     _auto_class = "AutoModelForCausalLM"
 
     def __init__(self, config: PreTrainedConfig):
         super().__init__(config)
-        self.model = self.base_model_class(config, add_pooling_layer=False)
         self.decoder = nn.Linear(config.hidden_size, config.vocab_size)
         self.loss_function = next_token_loss
         self.post_init()
@@ -451,23 +526,23 @@ class ForCausalLM(Decoder):
         r"""
         Args (others as in the base model):
             labels: [B, m], the tokens themselves, which are shifted here, or -100 where there is nothing to predict.
-            logits_to_keep: How many of the last tokens to compute logits for, or the places of those; all by default.
+            logits_to_keep: How many of the last tokens to compute logits for, or the places of tokens; all by default.
 
         Returns:
             `loss`, `logits` [B, m, V] and `past_key_values`.
 
         Raises:
-            ValueError: If `config.is_causal` has been turned off.
+            ValueError: If `config.is_causal` was turned off.
         """
         if not self.config.is_causal:
             raise ValueError(
-                f"A {type(self).__name__} predicts later tokens, so `config.is_causal` must stay on. Load the "
-                f"checkpoint as a masked language model or as an encoder to see both ways."
+                f"A {type(self).__name__} predicts later tokens, so `config.is_causal` must stay on. To see both ways, "
+                f"load the checkpoint as a masked language model or as an encoder."
             )
         if labels is None and kwargs.get("num_items_in_batch") is not None:
             logger.warning_once(
-                "Trainer has taken the labels out of the batch. If that is for its `label_smoothing_factor`, the loss "
-                "is wrong: Trainer does not shift the labels of a class that transformers does not contain. Pass it a "
+                "Trainer has taken the labels out of the batch. If this is due to `label_smoothing_factor`, the loss "
+                "is wrong: Trainer does not shift the labels of causal models from outside of transformers. Pass it a "
                 "`compute_loss_func` that shifts them, or train with run_clm.py."
             )
         outputs = self.model(
@@ -481,16 +556,13 @@ class ForCausalLM(Decoder):
         )
         kept = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep
         logits = self.decoder(outputs.last_hidden_state[:, kept])
-        loss = None
-        if labels is not None:
-            if outputs.documents is not None:
-                # No document says what the next one begins with.
-                documents = outputs.documents
-                begins = documents.tokens[documents.rows % documents.real.shape[1] == 0]
-                labels = labels.flatten().index_fill(0, begins.to(labels.device), -100).view_as(labels)
-            loss = self.loss_function(logits, labels, vocab_size=self.config.vocab_size, **kwargs)
+        if labels is not None and outputs.documents is not None:
+            # No document tells what the next one begins with.
+            documents = outputs.documents
+            begins = documents.tokens[documents.rows % documents.real.shape[1] == 0]
+            labels = labels.flatten().index_fill(0, begins.to(labels.device), -100).view_as(labels)
         return CausalLMOutputWithPast(
-            loss=loss,
+            loss=self.compute_loss(logits, labels, **kwargs),
             logits=logits,
             past_key_values=outputs.past_key_values,
             hidden_states=outputs.hidden_states,
@@ -498,100 +570,62 @@ class ForCausalLM(Decoder):
         )
 
 
-class ForSequenceClassification(ClassifierOnPooler):
-    """A classifier or regressor on the pooler's output, for GLUE's tasks among others."""
+class ForSequenceClassification(PooledHead):
+    """
+    A classifier or regressor on the pooler's output, for GLUE's tasks among others.
 
-    base_model_class: type[PreTrainedModel]
+    Labels are [B], classes or values, or [B, num_labels], several labels or values per sample. `logits` is
+    [B, num_labels]. With packed documents, B is their number.
+    """
+
     _auto_class = "AutoModelForSequenceClassification"
+    output_class = SequenceClassifierOutput
 
     def __init__(self, config: PreTrainedConfig):
-        super().__init__(config)
+        super().__init__(config, config.num_labels)
         self.num_labels = config.num_labels
-        self.model = self.base_model_class(config)
-        self.dropout = classifier_dropout(config)
-        self.classifier = nn.Linear(config.hidden_size, config.num_labels)
         self.loss_function = classification_loss
         self.post_init()
 
-    @can_return_tuple
-    def forward(
-        self,
-        input_ids: torch.LongTensor | None = None,
-        attention_mask: torch.Tensor | None = None,
-        token_type_ids: torch.LongTensor | None = None,
-        inputs_embeds: torch.FloatTensor | None = None,
-        labels: torch.Tensor | None = None,
-        **kwargs: Unpack[TransformersKwargs],
-    ) -> SequenceClassifierOutput:
-        r"""
-        Args (others as in the base model):
-            labels: [B] of classes or values, or [B, num_labels] of several labels or values per sample.
-
-        Returns:
-            `loss`, and `logits` [B, num_labels]. With packed documents, B is their number.
-        """
-        outputs = self.model(input_ids, attention_mask, token_type_ids, inputs_embeds, **kwargs | {"return_dict": True})
-        logits = self.classifier(self.dropout(outputs.pooler_output))
-        loss = self.loss_function(labels, logits, self.config, **kwargs) if labels is not None else None
-        return SequenceClassifierOutput(
-            loss=loss, logits=logits, hidden_states=outputs.hidden_states, attentions=outputs.attentions
-        )
+    def predict(self, outputs, labels):
+        return self.classifier(self.dropout(outputs.pooler_output)), labels
 
 
-class ForTokenClassification:
-    """A classifier on every token, for named entities and the like."""
+class ForTokenClassification(Head):
+    """
+    A classifier on every token, for named entities among others.
 
-    base_model_class: type[PreTrainedModel]
+    Labels are [B, m], the class of each token, or -100 to leave it out. `logits` is [B, m, num_labels].
+    """
+
     _auto_class = "AutoModelForTokenClassification"
+    output_class = TokenClassifierOutput
 
     def __init__(self, config: PreTrainedConfig):
         super().__init__(config)
         self.num_labels = config.num_labels
-        self.model = self.base_model_class(config, add_pooling_layer=False)
         self.dropout = classifier_dropout(config)
         self.classifier = nn.Linear(config.hidden_size, config.num_labels)
         self.loss_function = token_loss
         self.post_init()
 
-    @can_return_tuple
-    def forward(
-        self,
-        input_ids: torch.LongTensor | None = None,
-        attention_mask: torch.Tensor | None = None,
-        token_type_ids: torch.LongTensor | None = None,
-        inputs_embeds: torch.FloatTensor | None = None,
-        labels: torch.LongTensor | None = None,
-        **kwargs: Unpack[TransformersKwargs],
-    ) -> TokenClassifierOutput:
-        r"""
-        Args (others as in the base model):
-            labels: [B, m], the class of each token, or -100 to leave it out.
-
-        Returns:
-            `loss`, and `logits` [B, m, num_labels].
-        """
-        outputs = self.model(input_ids, attention_mask, token_type_ids, inputs_embeds, **kwargs | {"return_dict": True})
+    def predict(self, outputs, labels):
         logits = self.classifier(self.dropout(outputs.last_hidden_state))
         if labels is not None and labels.shape != logits.shape[:2]:
             raise ValueError(
                 f"`labels` must have one entry per token, shape {tuple(logits.shape[:2])}, got {tuple(labels.shape)}. "
-                f"Virtual tokens of prompt tuning stand in front of the others: pad the labels with -100 there."
+                f"Virtual tokens of prompt tuning come first: pad the labels with -100 there."
             )
-        loss = self.loss_function(logits, labels, **kwargs) if labels is not None else None
-        return TokenClassifierOutput(
-            loss=loss, logits=logits, hidden_states=outputs.hidden_states, attentions=outputs.attentions
-        )
+        return logits, labels
 
 
-class ForQuestionAnswering:
+class ForQuestionAnswering(Head):
     """Marks the first and the last token of an answer, for SQuAD."""
 
-    base_model_class: type[PreTrainedModel]
     _auto_class = "AutoModelForQuestionAnswering"
 
     def __init__(self, config: PreTrainedConfig):
         super().__init__(config)
-        self.model = self.base_model_class(config, add_pooling_layer=False)
         self.qa_outputs = nn.Linear(config.hidden_size, 2)
         self.post_init()
 
@@ -608,12 +642,12 @@ class ForQuestionAnswering:
     ) -> QuestionAnsweringModelOutput:
         r"""
         Args (others as in the base model):
-            start_positions, end_positions: [B], the places of the answer's first and last token; positions outside
-                the sequence are left out of the loss.
+            start_positions, end_positions: [B], the places of the answer's first and last token. The loss leaves out
+                places outside of the sequence.
 
         Returns:
             `loss`, and `start_logits` and `end_logits` [B, m]. With packed documents, B is their number, m the length
-            of the longest, and positions are counted from the first token of a document.
+            of the longest, and places are counted from the first token of a document.
         """
         outputs = self.model(input_ids, attention_mask, token_type_ids, inputs_embeds, **kwargs | {"return_dict": True})
         logits = self.qa_outputs(outputs.last_hidden_state)
@@ -634,18 +668,19 @@ class ForQuestionAnswering:
         )
 
 
-class ForMultipleChoice(ClassifierOnPooler):
-    """Scores each of several choices by the pooler's output, for SWAG and the like."""
+class ForMultipleChoice(PooledHead):
+    """
+    Scores each of several choices by the pooler's output, for SWAG among others.
 
-    base_model_class: type[PreTrainedModel]
+    Inputs have a dimension for the choices, [B, choices, m]. Labels are [B], the right choice. `logits` is
+    [B, choices].
+    """
+
     _auto_class = "AutoModelForMultipleChoice"
 
     def __init__(self, config: PreTrainedConfig):
-        super().__init__(config)
-        self.model = self.base_model_class(config)
-        self.dropout = classifier_dropout(config)
-        self.classifier = nn.Linear(config.hidden_size, 1)
-        # The library has no loss for choices and would take that of a causal language model.
+        super().__init__(config, 1)
+        # The library has no loss for choices and would use that of a causal language model.
         self.loss_function = choice_loss
         self.post_init()
 
@@ -659,23 +694,16 @@ class ForMultipleChoice(ClassifierOnPooler):
         labels: torch.LongTensor | None = None,
         **kwargs: Unpack[TransformersKwargs],
     ) -> MultipleChoiceModelOutput:
-        r"""
-        Args (as in the base model, with a dimension for the choices: [B, choices, m] and [B, choices, m, D]):
-            labels: [B], the right choice.
-
-        Returns:
-            `loss`, and `logits` [B, choices].
-        """
         num_choices = (input_ids if inputs_embeds is None else inputs_embeds).shape[1]
-        flat = [
-            tensor.flatten(0, 1) if tensor is not None else None
-            for tensor in (input_ids, attention_mask, token_type_ids, inputs_embeds)
-        ]
+        inputs = (input_ids, attention_mask, token_type_ids, inputs_embeds)
+        flat = [None if tensor is None else tensor.flatten(0, 1) for tensor in inputs]
         outputs = self.model(*flat, **kwargs | {"return_dict": True})
         if outputs.documents is not None:
             raise ValueError("Give each choice a row of its own: packed documents do not tell which question is whose.")
         logits = self.classifier(self.dropout(outputs.pooler_output)).view(-1, num_choices)
-        loss = self.loss_function(logits, labels, **kwargs) if labels is not None else None
         return MultipleChoiceModelOutput(
-            loss=loss, logits=logits, hidden_states=outputs.hidden_states, attentions=outputs.attentions
+            loss=self.compute_loss(logits, labels, **kwargs),
+            logits=logits,
+            hidden_states=outputs.hidden_states,
+            attentions=outputs.attentions,
         )

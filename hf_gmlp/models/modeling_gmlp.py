@@ -1,12 +1,27 @@
 # Copyright 2026 The hf_gmlp authors. Licensed under the Apache License, Version 2.0.
 """gMLP and aMLP for text and images ("Pay Attention to MLPs", Liu et al., 2021, https://arxiv.org/abs/2105.08050).
 
-Read from top to bottom, this file follows the data: embeddings -> L times GMLPBlock -> final LayerNorm -> heads
-(heads.py). There are no position embeddings: the spatial projection in each block (spatial_gating.py) knows the order.
+A gMLP is a Transformer-sized stack of blocks in which one matrix over the tokens, W, takes the place of self-attention
+and of position embeddings. On x [B, m, D], a block computes
 
-Shapes: B batch, m tokens (m <= n = config.max_position_embeddings), D hidden_size, F intermediate_size, V vocab_size,
-E spatial_size, A attention_size; t tokens in all, where a causal model is given m and has the t - m before them in a
-cache. This file is saved with every checkpoint and needs only torch and transformers.
+    x + drop_path(dropout(W_out s(gelu(W_in LN(x)))))    Equation 1, Figure 1     GMLPBlock, naive_gating
+    s(Z) = u * (W LN(v) + b), Z = [u, v]                 Equations 2 to 4         SpatialGatingUnit (spatial_gating.py)
+    s(Z) = u * (W LN(v) + b + tiny_attention(LN(x)))     an aMLP, Figure 6        GMLPTinyAttention
+
+W [n, n] and b [n] act on the token axis, the same for all channels. W starts near zero and b at one, so that a block
+starts as a plain feed-forward network and learns how much to mix. F, the width of Z, is d_ffn in the paper.
+
+- Length: m <= n tokens use W[:m, :m] and b[:m]. `resize_position_embeddings` and `resize_image_size` change n.
+- Padding is hidden from W and attention: a sequence has the same output alone, padded on either side, or in any batch.
+- Packed documents: several may share a row (`position_ids` that restart); W and attention see each of them alone.
+- Causal models (`config.is_causal`) hide W[i, j] with j > i. A cache keeps v, so that a new token costs one row of W.
+
+The file follows the data: patches -> GMLPBlock -> GMLPPreTrainedModel (initialization, resizing) -> cache -> text
+models -> image models. The embeddings and heads of text models are in heads.py.
+
+Shapes: B batch, m tokens given, t tokens including those in a cache, n config.max_position_embeddings, D hidden_size,
+F intermediate_size, E spatial_size (F / 2 after a split), A attention_size, V vocab_size. Every checkpoint contains
+this file and its three neighbors, which need only torch and transformers.
 """
 
 import copy
@@ -23,12 +38,7 @@ from transformers.backbone_utils import BackboneMixin
 from transformers.cache_utils import Cache, DynamicCache, DynamicLayer, StaticLayer
 from transformers.masking_utils import create_causal_mask
 from transformers.modeling_layers import GradientCheckpointingLayer
-from transformers.modeling_outputs import (
-    BackboneOutput,
-    BaseModelOutputWithPooling,
-    BaseModelOutputWithPoolingAndCrossAttentions,
-    ImageClassifierOutput,
-)
+from transformers.modeling_outputs import BackboneOutput, BaseModelOutputWithPooling, ImageClassifierOutput
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 from transformers.processing_utils import Unpack
 from transformers.utils import TransformersKwargs, logging
@@ -45,8 +55,11 @@ from .heads import (
     ForSequenceClassification,
     ForTokenClassification,
     Pooler,
+    TextEmbeddings,
     TextModelOutput,
+    check_inputs,
     classification_loss,
+    eager_attention_forward,
     first_places,
     packed_documents,
     pool_tokens,
@@ -57,33 +70,8 @@ from .spatial_gating import SpatialGatingUnit, SpatialProjection
 logger = logging.get_logger(__name__)
 
 
-class GMLPEmbeddings(nn.Module):
-    """Token and segment embeddings, as in BERT but with no positions and no LayerNorm (the blocks are pre-norm)."""
-
-    def __init__(self, config: GMLPConfig):
-        super().__init__()
-        self.word_embeddings = nn.Embedding(config.vocab_size, config.hidden_size, padding_idx=config.pad_token_id)
-        self.token_type_embeddings = (
-            nn.Embedding(config.type_vocab_size, config.hidden_size) if config.type_vocab_size else None
-        )
-        self.dropout = nn.Dropout(config.hidden_dropout_prob)
-
-    def forward(
-        self,
-        input_ids: torch.Tensor | None = None,  # [B, m]
-        token_type_ids: torch.Tensor | None = None,  # [B, m]
-        inputs_embeds: torch.Tensor | None = None,  # [B, m, D]
-    ) -> torch.Tensor:  # [B, m, D]
-        embeddings = self.word_embeddings(input_ids) if inputs_embeds is None else inputs_embeds
-        if self.token_type_embeddings is not None:
-            if token_type_ids is None:
-                token_type_ids = torch.zeros(embeddings.shape[:2], dtype=torch.long, device=embeddings.device)
-            embeddings = embeddings + self.token_type_embeddings(token_type_ids)
-        return self.dropout(embeddings)
-
-
 class GMLPPatchEmbeddings(nn.Module):
-    """The stem of ViT: a convolution cuts the image into patches; with "cls" pooling a [CLS] token goes in front."""
+    """The stem of ViT: a convolution cuts the image into patches; with "cls" pooling, a [CLS] token goes in front."""
 
     def __init__(self, config: GMLPVisionConfig):
         super().__init__()
@@ -96,7 +84,7 @@ class GMLPPatchEmbeddings(nn.Module):
     def forward(self, pixel_values: torch.Tensor) -> torch.Tensor:  # [B, C, H, W] -> [B, n, D]
         if pixel_values.dim() != 4:
             raise ValueError(
-                f"`pixel_values` must be a batch of images, [batch, channels, height, width], but its shape is "
+                f"`pixel_values` must be a batch of images, [batch, channels, height, width], got shape "
                 f"{list(pixel_values.shape)}. Put a single image into a batch with `pixel_values[None]`."
             )
         channels, height, width = pixel_values.shape[1:]
@@ -117,47 +105,26 @@ class GMLPPatchEmbeddings(nn.Module):
         return self.dropout(embeddings)
 
 
-def eager_attention_forward(
-    module: nn.Module,
-    query: torch.Tensor,  # [B, 1, m, A]
-    key: torch.Tensor,  # [B, 1, t, A]
-    value: torch.Tensor,  # [B, 1, t, A]
-    attention_mask: torch.Tensor | None,  # [B, 1, m, t], 0 to see and very negative to hide
-    scaling: float,
-    dropout: float = 0.0,
-    **kwargs: Unpack[TransformersKwargs],
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """The plain form of attention, which can also give its weights: ([B, m, 1, A], [B, 1, m, t])."""
-    weights = torch.matmul(query, key.transpose(2, 3)) * scaling
-    if attention_mask is not None:
-        weights = weights + attention_mask
-    # In half precision, the softmax is taken in single.
-    weights = F.softmax(weights, dim=-1, dtype=torch.promote_types(query.dtype, torch.float32)).to(query.dtype)
-    weights = F.dropout(weights, p=dropout, training=module.training)
-    return torch.matmul(weights, value).transpose(1, 2).contiguous(), weights
-
-
 class GMLPTinyAttention(nn.Module):
     """The single-head attention that makes an aMLP (Figure 6): [B, m, D] -> [B, m, E]."""
 
     def __init__(self, config: GMLPBaseConfig, layer_idx: int = 0):
         super().__init__()
         self.config = config
-        # Where a cache keeps keys and values: behind the layers of the spatial gating units.
+        # The cache layer that holds keys and values, behind those of the spatial gating units.
         self.layer_idx = config.num_hidden_layers + layer_idx
         self.scaling = config.attention_size**-0.5
         self.qkv_proj = nn.Linear(config.hidden_size, 3 * config.attention_size)
         self.out_proj = nn.Linear(config.attention_size, config.spatial_size)
 
     @property
-    def is_causal(self) -> bool:
-        """Read by attention implementations that build their own mask."""
+    def is_causal(self) -> bool:  # read by attention implementations that build their own mask
         return self.config.is_causal
 
     def forward(
         self,
         hidden_states: torch.Tensor,  # [B, m, D]
-        attention_mask: torch.Tensor | None = None,  # what the attention implementation takes
+        attention_mask: torch.Tensor | None = None,  # as the attention implementation takes it
         past_key_values: Cache | None = None,
         documents: Documents | None = None,
         **kwargs: Unpack[TransformersKwargs],
@@ -170,15 +137,9 @@ class GMLPTinyAttention(nn.Module):
         attention_interface: Callable = ALL_ATTENTION_FUNCTIONS.get_interface(
             self.config._attn_implementation, eager_attention_forward
         )
+        dropout = self.config.attention_probs_dropout_prob if self.training else 0.0
         output, weights = attention_interface(
-            self,
-            query,
-            key,
-            value,
-            attention_mask,
-            dropout=self.config.attention_probs_dropout_prob if self.training else 0.0,
-            scaling=self.scaling,
-            **kwargs,
+            self, query, key, value, attention_mask, dropout=dropout, scaling=self.scaling, **kwargs
         )
         output = output.flatten(2)
         return self.out_proj(output if documents is None else documents.join(output)), weights
@@ -195,19 +156,16 @@ def naive_gating(
     **kwargs: Unpack[TransformersKwargs],
 ) -> torch.Tensor:
     """
-    The branch of a block as the paper writes it: W_out s(gelu(W_in LN(x))) (section 2, Figure 1).
+    The branch of a block as in the paper (section 2, Figure 1): W_out s(gelu(W_in LN(x))), [B, m, D]
 
     Args:
         block: The `GMLPBlock` whose layers are called.
         hidden_states: x, [B, m, D]
-        padding_mask: [B, m], 1 for tokens and 0 for padding, which the spatial projection then does not see.
-        attention_mask: What the attention implementation takes, for the tiny attention of an aMLP.
-        first: [B], the place of each sequence's first token, if a cache holds padding in front of it.
-        past_key_values: Holds what earlier tokens left, and takes what these leave.
-        documents: Where documents stand that share the one row of this batch: W and tiny attention see each alone.
-
-    Returns:
-        [B, m, D]
+        padding_mask: [B, m], 0 for padding, which is hidden from W.
+        attention_mask: For tiny attention, as the attention implementation takes it.
+        first: [B], the place of each sequence's first token, if there is padding in front.
+        past_key_values: Holds v, keys and values of earlier tokens, and takes those of these.
+        documents: Where the documents stand that share the one row of this batch. W and attention see each alone.
     """
     packed = {} if documents is None else {"documents": documents}
     x = block.norm(hidden_states)
@@ -219,17 +177,14 @@ def naive_gating(
     return block.proj_out(gated)
 
 
-# How a block computes its branch, by the value of `config.gating_implementation`. All have the signature of
-# `naive_gating` and give its outputs and gradients. The installed package adds faster ones here, and its own choice of
-# "auto"; the code of a checkpoint has only this one.
+# How a block computes its branch, by `config.gating_implementation`. All have the signature of `naive_gating` and give
+# its outputs and gradients. The installed package adds faster ones and sets "auto"; a checkpoint has only this one.
 GATING_IMPLEMENTATIONS: dict[str, Callable[..., torch.Tensor]] = {"auto": naive_gating, "naive": naive_gating}
 
 
 class GMLPBlock(GradientCheckpointingLayer):
-    """
-    x + W_out s(gelu(W_in LN(x))), the block of the paper's Equation 1 and Figure 1; in an aMLP, tiny attention reads
-    LN(x) too and is added to the gate (Figure 6).
-    """
+    """x + W_out s(gelu(W_in LN(x))) (Equation 1, Figure 1); in an aMLP, tiny attention is added to the gate (Figure 6).
+    The arguments are those of `naive_gating`."""
 
     def __init__(self, config: GMLPBaseConfig, drop_path_rate: float = 0.0, layer_idx: int = 0):
         super().__init__()
@@ -244,30 +199,15 @@ class GMLPBlock(GradientCheckpointingLayer):
         self.dropout = nn.Dropout(config.hidden_dropout_prob)
         self.drop_path_rate = drop_path_rate
 
-    def forward(
-        self,
-        hidden_states: torch.Tensor,
-        padding_mask: torch.Tensor | None = None,
-        attention_mask: torch.Tensor | None = None,
-        first: torch.Tensor | None = None,
-        past_key_values: Cache | None = None,
-        documents: Documents | None = None,
-        **kwargs: Unpack[TransformersKwargs],
-    ) -> torch.Tensor:  # [B, m, D]
-        """Arguments as in `naive_gating`."""
-        gating = GATING_IMPLEMENTATIONS[self.config.gating_implementation]
-        if documents is not None:
-            kwargs["documents"] = documents
-        branch = gating(self, hidden_states, padding_mask, attention_mask, first, past_key_values, **kwargs)
+    def forward(self, hidden_states: torch.Tensor, *inputs, **kwargs) -> torch.Tensor:  # [B, m, D]
+        branch = GATING_IMPLEMENTATIONS[self.config.gating_implementation](self, hidden_states, *inputs, **kwargs)
+        documents = kwargs.get("documents")
         return hidden_states + drop_path(self.dropout(branch), self.drop_path_rate, self.training, documents)
 
 
 def drop_path(branch: torch.Tensor, rate: float, training: bool, documents: Documents | None = None) -> torch.Tensor:
-    """
-    Stochastic depth (Huang et al., 2016; the paper's [32]): zeroes the branch of a sample, or of one of the documents
-    packed into it, with probability `rate` and scales the survivors up by 1 / (1 - rate), so that nothing changes at
-    inference.
-    """
+    """Stochastic depth (Huang et al., 2016; the paper's [32]): in training, zeroes the branch of a sample or a packed
+    document with probability `rate`, and scales the others up by 1 / (1 - rate)."""
     if not training or rate == 0.0:
         return branch
     count = len(branch if documents is None else documents.real)
@@ -278,7 +218,7 @@ def drop_path(branch: torch.Tensor, rate: float, training: bool, documents: Docu
 
 
 class GMLPPreTrainedModel(PreTrainedModel):
-    """Initialization, resizing and the choice of an implementation, shared by all models of this file."""
+    """Initialization, resizing and the choice of an implementation for all models of this file."""
 
     config: GMLPConfig
     base_model_prefix = "model"
@@ -289,7 +229,7 @@ class GMLPPreTrainedModel(PreTrainedModel):
     _supports_flash_attn = True
     _supports_flex_attn = True
     _can_compile_fullgraph = True
-    # Read by the training scripts: whether documents that share a row do not see each other.
+    # For the training scripts: documents that share a row do not see each other.
     packs_documents = True
     _can_record_outputs = {"hidden_states": GMLPBlock, "attentions": GMLPTinyAttention}
 
@@ -301,7 +241,7 @@ class GMLPPreTrainedModel(PreTrainedModel):
     def _init_weights(self, module: nn.Module):
         super()._init_weights(module)
         if self.config.initializer_range == 0 and isinstance(module, (nn.Linear, nn.Embedding, nn.Conv2d)):
-            # The library takes 0 for its default.
+            # The library would use its default in place of 0.
             init.zeros_(module.weight)
         elif isinstance(module, SpatialProjection):
             module.reset_parameters(self.config.spatial_initializer_range)
@@ -310,19 +250,16 @@ class GMLPPreTrainedModel(PreTrainedModel):
 
     def set_gating_implementation(self, name: str):
         """
-        Choose how the blocks compute: outputs and gradients stay the same. Checkpoints do not keep the choice.
-
-        Args:
-            name: "naive", the paper's equations; "auto"; or another that is registered, as `import hf_gmlp` does.
+        Chooses how the blocks compute: "naive", the paper's equations, "auto", or a form that `import hf_gmlp` adds.
+        Outputs and gradients stay the same. Checkpoints do not store the choice.
 
         Raises:
-            ValueError: If nothing is registered by that name.
+            ValueError: If there is no implementation of that name.
         """
         if name not in GATING_IMPLEMENTATIONS:
             raise ValueError(
                 f"There is no gating implementation {name!r} here. Choose one of: "
-                f"{', '.join(map(repr, GATING_IMPLEMENTATIONS))}. The package hf_gmlp registers its own when it is "
-                f"imported; a checkpoint's own code has only the naive one."
+                f"{', '.join(map(repr, GATING_IMPLEMENTATIONS))}. For faster ones, import the package hf_gmlp."
             )
         self.config.gating_implementation = name
 
@@ -331,20 +268,17 @@ class GMLPPreTrainedModel(PreTrainedModel):
         return [module for module in self.modules() if isinstance(module, SpatialProjection)]
 
     def get_position_embeddings(self) -> tuple[nn.Parameter, ...]:
-        """The spatial weights of every block, which is where a gMLP keeps its positions."""
+        """The spatial weights of every block: a gMLP has no other positions."""
         return tuple(projection.weight for projection in self.spatial_projections())
 
     def resize_position_embeddings(self, new_num_position_embeddings: int):
         """
-        Change n, the longest sequence the model takes, in place. Sequences up to the old n keep their outputs; the
-        new part starts as at initialization (no mixing, bias one) and needs training. A Toeplitz model keeps what it
-        learned about every offset and applies it at the new places. Make the optimizer after this, not before.
-
-        Args:
-            new_num_position_embeddings: The new n, at least 1.
+        Changes n, the maximum number of tokens, in place. Sequences up to the old n keep their outputs; the new part
+        starts as at initialization (no mixing, bias one) and needs training. A Toeplitz model keeps what it learned
+        about every offset and applies it at the new places. Create the optimizer after this, not before.
 
         Raises:
-            ValueError: If it is not a whole number of at least 1; nothing has changed then.
+            ValueError: If the new n is not a whole number of at least 1; nothing has changed then.
         """
         length = whole_number(new_num_position_embeddings)
         if type(length) is not int or length < 1:
@@ -362,12 +296,12 @@ def build_layers(config: GMLPBaseConfig) -> nn.ModuleList:
 
 class GMLPCacheLayer(DynamicLayer):
     """
-    transformers' growing cache layer, which copies all earlier tokens for each new one, with one change: where no
-    gradient can be asked for, it writes into a buffer of n rows, since no text is longer than n.
+    A growing cache layer. transformers' own copies all earlier tokens for each new one; where no gradient can be asked
+    for, this one writes into a buffer of n rows instead.
 
-    Rows that were handed out are never written again. A layer goes on in its buffer only behind the last row that
-    anybody has written, and only while its keys are the tensor that it handed out last: a cache that was cropped,
-    reordered, moved, branched off or filled in inference mode gets a buffer of its own.
+    Rows that were handed out are never overwritten. A layer continues in its buffer only behind the last written row,
+    and only while its keys are the tensor that it handed out last: a cache that was cropped, reordered, moved, branched
+    or filled in inference mode gets a new buffer.
     """
 
     def __init__(self, max_length: int):
@@ -378,7 +312,7 @@ class GMLPCacheLayer(DynamicLayer):
     def update(
         self, key_states: torch.Tensor, value_states: torch.Tensor, *args, **kwargs
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """[B, 1, m, width] each -> all that the layer holds, [B, 1, t, width] each."""
+        """[B, 1, m, width] each -> all that the layer holds, [B, 1, t, width] each"""
         if torch.is_grad_enabled() or torch.compiler.is_compiling():
             self.buffer = None
             return super().update(key_states, value_states)
@@ -413,12 +347,12 @@ class CacheBuffer:
         self.handed_out: torch.Tensor | None = None
 
     def continues(self, keys: torch.Tensor) -> bool:
-        """Whether `keys` are what was handed out last, and the rows behind them may be written."""
+        """Whether `keys` were handed out last, and the rows behind them may be written."""
         writable = torch.is_inference_mode_enabled() or not self.keys.is_inference()
         return keys is self.handed_out and writable and self.filled < self.keys.shape[2]
 
     def append(self, keys: torch.Tensor, values: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """All rows so far."""
+        """Returns all rows so far."""
         start, length = self.filled, keys.shape[2]
         self.filled = start + length
         self.keys.narrow(2, start, length).copy_(keys)
@@ -430,12 +364,12 @@ class CacheBuffer:
 
 def prepare_cache(past_key_values: Cache, config: GMLPConfig) -> Cache:
     """
-    Gives an empty cache of transformers the layers that this model needs: one per block for v, and one per block for
-    keys and values if there is tiny attention. Growing layers become `GMLPCacheLayer`s.
+    Gives an empty cache of transformers the layers of this model: one per block for v and, with tiny attention, one per
+    block for keys and values. Growing layers become `GMLPCacheLayer`s.
 
     Raises:
-        ValueError: If the cache has layers of another kind, as quantized and paged caches have, if it was filled by
-            another model, or if it is a static one of more than n tokens.
+        ValueError: If the cache has layers of another kind (quantized, paged), was filled by another model, or is a
+            static one of more than n tokens.
     """
     layers = getattr(past_key_values, "layers", None)
     if layers is None or any(type(layer) not in (DynamicLayer, GMLPCacheLayer, StaticLayer) for layer in layers):
@@ -448,8 +382,8 @@ def prepare_cache(past_key_values: Cache, config: GMLPConfig) -> Cache:
     if any(layer.is_initialized for layer in layers):
         if len(layers) < count or layers[0].keys.shape[-1] != config.spatial_size or layers[0].values.shape[-1]:
             raise ValueError(
-                "This cache was filled by another kind of model, or by prefix tuning, and holds keys and values where "
-                "a gMLP keeps v. In place of prefix tuning, use prompt tuning or LoRA."
+                "This cache was filled by another kind of model or by prefix tuning: it does not hold v of a gMLP. In "
+                "place of prefix tuning, use prompt tuning or LoRA."
             )
         return past_key_values
     if layers and type(layers[0]) is StaticLayer:
@@ -457,7 +391,7 @@ def prepare_cache(past_key_values: Cache, config: GMLPConfig) -> Cache:
         if room > n:
             raise ValueError(
                 f"The static cache has room for {room} tokens and the model takes up to {n} "
-                f"(`config.max_position_embeddings`). Make it with `max_cache_len={n}` or less."
+                f"(`config.max_position_embeddings`). Create it with `max_cache_len={n}` or less."
             )
         layers += [StaticLayer(max_cache_len=room) for _ in range(count - len(layers))]
     elif not layers or type(layers[0]) is DynamicLayer:
@@ -470,18 +404,13 @@ def check_places(
     kwargs: dict, count: int, start: int | torch.Tensor, first: torch.Tensor | None, padding_mask: torch.Tensor | None
 ):
     """
-    Args:
-        kwargs: Of a forward pass with a cache. What tells of packing is taken out.
-        count: Tokens given, m.
-        start: Tokens in the cache.
-        first: [B], the place of each sequence's first token.
-        padding_mask: [B, m], 0 where the place does not matter.
+    Removes what describes packing from the `kwargs` of a forward pass of `count` tokens behind `start` cached ones.
 
     Raises:
-        ValueError: If documents are packed, or tokens are to have other places than those behind the cache.
+        ValueError: If documents are packed, or `position_ids` do not count the tokens that are not padding.
     """
-    names = ("seq_idx", "cu_seq_lens_q", "cu_seq_lens_k", "cu_seqlens")
-    wrong = any([kwargs.pop(name, None) is not None for name in names])
+    packing = ("seq_idx", "cu_seq_lens_q", "cu_seq_lens_k", "cu_seqlens")
+    wrong = any([kwargs.pop(name, None) is not None for name in packing])
     for name in ("max_length_q", "max_length_k"):
         kwargs.pop(name, None)
     position_ids = kwargs.pop("position_ids", None)
@@ -489,21 +418,17 @@ def check_places(
         places = torch.arange(count, device=position_ids.device)[None] + start
         if first is not None:
             places = places - first[:, None].to(position_ids.device)
-        wrong = position_ids.shape[-1] != count or bool(
-            ((position_ids != places) & (True if padding_mask is None else padding_mask.to(places.device) != 0)).any()
-        )
+        shown = True if padding_mask is None else padding_mask.to(places.device) != 0
+        wrong = position_ids.shape[-1] != count or bool(((position_ids != places) & shown).any())
     if wrong:
         raise ValueError(
-            "With a cache, each row is one text, whose tokens are counted from 0: give no other `position_ids`, and "
-            "pack no documents into a row. Without one (`use_cache=False`), documents may be packed."
+            "With a cache, each row is one text whose tokens are counted from 0: pass no other `position_ids` and pack "
+            "no documents. Without a cache (`use_cache=False`), documents may be packed."
         )
 
 
 def check_length(config: GMLPBaseConfig, length: int):
-    """
-    Raises:
-        ValueError: If n in the config is not the `length` that W has.
-    """
+    """Raises a ValueError if n in the config is not the `length` of W."""
     if config.max_position_embeddings != length:
         raise ValueError(
             f"The config says {config.max_position_embeddings} tokens (`max_position_embeddings`) and W has weights "
@@ -513,18 +438,14 @@ def check_length(config: GMLPBaseConfig, length: int):
 
 
 class GMLPModel(GMLPPreTrainedModel):
-    """
-    The text model: embeddings, blocks and a final LayerNorm, and BERT's pooler unless `add_pooling_layer=False`.
-
-    It looks both ways, as an encoder, unless `config.is_causal`. The pooler reads what `config.pooling` says.
-    """
+    """The text model: embeddings, blocks and a final LayerNorm, and BERT's pooler unless `add_pooling_layer=False`."""
 
     _auto_class = "AutoModel"
 
     def __init__(self, config: GMLPConfig, add_pooling_layer: bool = True):
         super().__init__(config)
         self.length = config.max_position_embeddings
-        self.embeddings = GMLPEmbeddings(config)
+        self.embeddings = TextEmbeddings(config)
         self.layers = build_layers(config)
         self.norm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
         self.pooler = Pooler(config) if add_pooling_layer else None
@@ -550,54 +471,51 @@ class GMLPModel(GMLPPreTrainedModel):
     ) -> TextModelOutput:
         r"""
         Args:
-            input_ids: [B, m], with m <= n, or with packed documents of at most n tokens.
+            input_ids: [B, m], with m <= n, or with packed documents of at most n tokens each.
             attention_mask: [B, m], 1 for tokens and 0 for padding, on either side: rows and columns of W are counted
-                from a sequence's first token. With `past_key_values` [B, t], for the tokens in it too.
+                from a sequence's first token. With `past_key_values` [B, t], including the tokens in the cache.
             token_type_ids: [B, m], the segment of each token; all 0 by default.
             inputs_embeds: [B, m, D], in place of `input_ids`.
-            past_key_values: What a causal model remembers of tokens before these, which it is then not given again.
-            use_cache: Whether to make a cache if there is none; off by default.
-            position_ids, seq_idx, cu_seq_lens_q (in `kwargs`): Where documents begin that are packed into rows, as in
-                `packed_documents`. Each then gives what it gives in a row of its own.
+            past_key_values: A causal model's cache of earlier tokens.
+            use_cache: Whether to create a cache if there is none; off by default.
+            position_ids, seq_idx, cu_seq_lens_q (in `kwargs`): Where packed documents begin (see `packed_documents`).
+                Each document has the same output as in a row of its own.
 
         Returns:
-            `last_hidden_state` [B, m, D], `pooler_output` [B, D] and `past_key_values`, if there is a cache. With k
-            packed documents of at most l tokens `pooler_output` is [k, D], each of `attentions` is [k, 1, l, l], and
-            `documents` says where they stand.
+            `last_hidden_state` [B, m, D], `pooler_output` [B, D] and, if there is a cache, `past_key_values`. With k
+            packed documents of at most l tokens, `pooler_output` is [k, D], each of `attentions` is [k, 1, l, l], and
+            `documents` tells where they stand.
 
         Raises:
-            ValueError: If both or neither of `input_ids` and `inputs_embeds` are given, if the sequence, with what is
-                in the cache, is longer than n, if the mask is not of its shape, if the model cannot use the cache, if
-                documents are packed and there is a cache, or if `position_ids` do not count from 0.
+            ValueError: If not exactly one of `input_ids` and `inputs_embeds` is given, if a sequence with its cached
+                tokens is longer than n, if the mask has another shape, if the model cannot use the cache, or if the
+                packing is contradictory or combined with a cache.
         """
-        if (input_ids is None) == (inputs_embeds is None):
-            raise ValueError("Give the model either `input_ids` or `inputs_embeds`, and not both.")
+        given = check_inputs(input_ids, inputs_embeds)
         if past_key_values is not None and not self.config.is_causal:
             raise ValueError(
-                "`past_key_values` is for causal models (`config.is_causal`): in this one, each new token changes what "
-                "all the earlier ones are. In place of prefix tuning, use prompt tuning or LoRA."
+                "`past_key_values` is for causal models (`config.is_causal`): in this model, a new token changes the "
+                "outputs of all earlier ones. In place of prefix tuning, use prompt tuning or LoRA."
             )
         check_length(self.config, self.length)
         if past_key_values is None and use_cache and self.config.is_causal:
             past_key_values = DynamicCache()
+        shape, device = given.shape[:2], given.device
         start, room = 0, None
         if past_key_values is not None:
             prepare_cache(past_key_values, self.config)
-            # Of a static cache, a tensor, which its layers count up.
+            # A copy: with a static cache, this is a tensor that its layers increase.
             start = past_key_values.get_seq_length() + 0
             room = past_key_values.get_max_length() if past_key_values.is_compileable else None
-        shape = (input_ids if inputs_embeds is None else inputs_embeds).shape[:2]
-        device = (input_ids if inputs_embeds is None else inputs_embeds).device
         longest = length = shape[1] + start if room is None else room
         if attention_mask is not None and room is not None and attention_mask.shape != (shape[0], room):
-            # Not of the size of the static cache, as `generate` makes it: then it must cover just the tokens so far.
+            # A mask that is not as long as the static cache, like those of `generate`, covers the tokens so far.
             length = int(start) + shape[1]
         if attention_mask is not None and attention_mask.shape != (shape[0], length):
             raise ValueError(
                 f"`attention_mask` must have one entry per token, shape {(shape[0], length)}, got "
                 f"{tuple(attention_mask.shape)}: a spatial projection has no masks between pairs of tokens."
             )
-
         documents = None
         if past_key_values is None:
             documents = packed_documents(kwargs, shape, attention_mask, device)
@@ -606,12 +524,12 @@ class GMLPModel(GMLPPreTrainedModel):
             raise ValueError(
                 f"The sequences have {longest} tokens and the model takes up to {self.config.max_position_embeddings} "
                 f"(`config.max_position_embeddings`). Truncate them, or grow the model with "
-                f"`model.resize_position_embeddings({longest})` and train it on."
+                f"`model.resize_position_embeddings({longest})` and continue training it."
             )
 
         padding_mask = first = moved = None
         if documents is not None:
-            # One row of all tokens. The channel projections need no padding, and W sees a row for each document.
+            # All tokens in one row, without padding for the channel projections. W sees a row for each document.
             if attention_mask is not None:
                 padding_mask = documents.gather(attention_mask.to(device))
             input_ids, token_type_ids, inputs_embeds = (
@@ -625,13 +543,11 @@ class GMLPModel(GMLPPreTrainedModel):
             padding_mask = attention_mask.gather(1, places.expand(shape))
         if past_key_values is not None:
             check_places(kwargs, shape[1], start, first, padding_mask)
-        records = any(
-            kwargs.get(name, getattr(self.config, name, False))
-            for name in ("output_hidden_states", "output_attentions")
-        )
+        names = ("output_hidden_states", "output_attentions")
+        records = any(kwargs.get(name, getattr(self.config, name, False)) for name in names)
         if first is not None and past_key_values is None and not records:
-            # Padding in front goes behind, for all blocks at once; the output comes back below. What a block hands out
-            # is wanted in its place: then every gating unit moves its tokens.
+            # Padding in front goes behind, once for all blocks, and comes back below. If what blocks compute is asked
+            # for, everything must stay in its place, and every gating unit moves its tokens itself.
             moved, first = first, None
             input_ids, token_type_ids, inputs_embeds, padding_mask = (
                 None if x is None else shift(x, moved) for x in (input_ids, token_type_ids, inputs_embeds, padding_mask)
@@ -643,22 +559,16 @@ class GMLPModel(GMLPPreTrainedModel):
         hides = self.config.mask_padding or self.config.is_causal
         pair_mask = None
         if self.config.attention_size:
-            # One that lets tokens see each other both ways, unless `config.is_causal`.
+            # Lets tokens see each other both ways, unless `config.is_causal`.
             pair_mask = create_causal_mask(
                 config=self.config,
                 inputs_embeds=hidden_states if documents is None else documents.split(hidden_states),
                 attention_mask=attention_mask if hides else None if documents is None else documents.real,
                 past_key_values=past_key_values,
             )
-        outputs = self.apply_layers(
-            hidden_states,
-            padding_mask if hides else None,
-            pair_mask,
-            first,
-            past_key_values=past_key_values,
-            documents=documents,
-            **kwargs | {"return_dict": True},
-        )
+        kwargs |= {"past_key_values": past_key_values, "return_dict": True}
+        kwargs |= {} if documents is None else {"documents": documents}
+        outputs = self.apply_layers(hidden_states, padding_mask if hides else None, pair_mask, first, **kwargs)
         hidden_states, pooled = outputs.last_hidden_state, None
         if self.pooler is not None:
             tokens, mask = hidden_states, padding_mask
@@ -681,32 +591,15 @@ class GMLPModel(GMLPPreTrainedModel):
         )
 
     @capture_outputs
-    def apply_layers(
-        self,
-        hidden_states: torch.Tensor,
-        padding_mask: torch.Tensor | None,
-        attention_mask: torch.Tensor | None,
-        first: torch.Tensor | None,
-        past_key_values: Cache | None = None,
-        documents: Documents | None = None,
-        **kwargs: Unpack[TransformersKwargs],
-    ) -> BaseModelOutputWithPoolingAndCrossAttentions:
-        """All blocks and the final LayerNorm; arguments as in `naive_gating`."""
+    def apply_layers(self, hidden_states: torch.Tensor, *masks, **kwargs) -> TextModelOutput:
+        """All blocks and the final LayerNorm; the arguments are those of `naive_gating`."""
         for layer in self.layers:
-            hidden_states = layer(
-                hidden_states,
-                padding_mask,
-                attention_mask,
-                first,
-                past_key_values=past_key_values,
-                documents=documents,
-                **kwargs,
-            )
-        return BaseModelOutputWithPoolingAndCrossAttentions(last_hidden_state=self.norm(hidden_states))
+            hidden_states = layer(hidden_states, *masks, **kwargs)
+        return TextModelOutput(last_hidden_state=self.norm(hidden_states))
 
 
 class GMLPForMaskedLM(ForMaskedLM, GMLPPreTrainedModel):
-    """gMLP with a masked-language-model head; the decoder's weight is the embeddings' (paper, section 4)."""
+    """gMLP with a masked-language-model head, whose decoder is tied to the embeddings (paper, section 4)."""
 
     base_model_class = GMLPModel
     _tp_plan = {"decoder": "colwise_gather_output"}
@@ -714,10 +607,9 @@ class GMLPForMaskedLM(ForMaskedLM, GMLPPreTrainedModel):
 
 class GMLPForCausalLM(ForCausalLM, GMLPPreTrainedModel, GenerationMixin):
     """
-    gMLP that predicts the next token, and generates. No token sees a later one, whatever the config says: a
-    masked language model's checkpoint opens as this too, with the weights that look ahead hidden, to be trained on.
-
-    There is no transform in front of the decoder, whose weight is the embeddings', and a text ends at n tokens.
+    gMLP that predicts the next token and generates text of up to n tokens. It is causal whatever the config says: the
+    checkpoint of a masked language model opens as this too, with the weights that look ahead hidden, and can be trained
+    further.
     """
 
     base_model_class = GMLPModel
@@ -725,7 +617,7 @@ class GMLPForCausalLM(ForCausalLM, GMLPPreTrainedModel, GenerationMixin):
 
     def __init__(self, config: GMLPConfig):
         if not config.is_causal:
-            # A copy: the caller's may be there for a masked language model too.
+            # A copy: the caller may use this config for a masked language model too.
             config = copy.deepcopy(config)
             config.is_causal = True
         super().__init__(config)
@@ -733,13 +625,12 @@ class GMLPForCausalLM(ForCausalLM, GMLPPreTrainedModel, GenerationMixin):
     def create_masks_for_generate(
         self, attention_mask: torch.Tensor | None, past_key_values: Cache, **kwargs
     ) -> torch.Tensor | None:
-        """Part of `generate` with a static cache: the mask at the size of the cache, so that its shape stays."""
+        """Part of `generate` with a static cache: pads the mask to the size of the cache, so that its shape stays."""
         if attention_mask is None:
             return None
         return F.pad(attention_mask, (0, past_key_values.get_max_length() - attention_mask.shape[1]))
 
     def init_continuous_batching(self, *args, **kwargs):
-        """Refused. Continuous batching packs the tokens of several texts into one row."""
         raise ValueError(
             "A gMLP has no continuous batching and no paged cache: its spatial projections read a row as one text. Use "
             "`generate` with a batch of padded prompts."
@@ -748,29 +639,28 @@ class GMLPForCausalLM(ForCausalLM, GMLPPreTrainedModel, GenerationMixin):
     def _prepare_generated_length(
         self, generation_config: GenerationConfig, input_ids_length: int, inputs_tensor: torch.Tensor, **kwargs
     ) -> GenerationConfig:
-        """Part of `generate`: ends it at n tokens, and says so before it begins. Refuses caches that cannot work."""
+        """Part of `generate`: limits it to n tokens, with a warning, and refuses caches that cannot work."""
         cache = generation_config.cache_implementation or ""
         if cache == "quantized" or ("offloaded" in cache and not torch.accelerator.is_available()):
-            reason = "stores values for every key, and v has none" if cache == "quantized" else "needs an accelerator"
+            reason = "needs values for every key, and v has none" if cache == "quantized" else "needs an accelerator"
             raise ValueError(f"`cache_implementation={cache!r}` {reason}. Leave it out, or use 'static'.")
         generation_config = super()._prepare_generated_length(
             generation_config, input_ids_length=input_ids_length, inputs_tensor=inputs_tensor, **kwargs
         )
         n, prompt = self.config.max_position_embeddings, max(input_ids_length, inputs_tensor.shape[1])
-        # In the count of `generate`, which leaves out a prompt that is given as embeddings.
+        # `generate` does not count a prompt of embeddings.
         limit = n - prompt + input_ids_length
-        wanted = max(prompt + 1, prompt - input_ids_length + generation_config.max_length)
-        grow = f"`model.resize_position_embeddings({wanted})`"
+        needed = max(prompt + 1, prompt - input_ids_length + generation_config.max_length)
+        grow = f"grow the model with `model.resize_position_embeddings({needed})` and continue training it"
         if prompt >= n:
             raise ValueError(
-                f"The prompt has {prompt} tokens, and with what follows it the model takes up to {n} "
-                f"(`config.max_position_embeddings`). Shorten it, or grow the model with {grow} and train it on."
+                f"The prompt has {prompt} tokens, and the model takes up to {n} (`config.max_position_embeddings`) "
+                f"including the new ones. Shorten the prompt, or {grow}."
             )
         if generation_config.max_length > limit:
             logger.warning(
-                f"The text will end at {n} tokens (`config.max_position_embeddings`), {n - prompt} after the prompt, "
-                f"and not {generation_config.max_length - input_ids_length} as asked for. To have more, grow the model "
-                f"with {grow} and train it on."
+                f"The text will end at {n} tokens (`config.max_position_embeddings`), {n - prompt} after the prompt "
+                f"instead of {generation_config.max_length - input_ids_length}. For more, {grow}."
             )
             generation_config.max_length = limit
         return generation_config
@@ -783,7 +673,7 @@ class GMLPForSequenceClassification(ForSequenceClassification, GMLPPreTrainedMod
 
 
 class GMLPForTokenClassification(ForTokenClassification, GMLPPreTrainedModel):
-    """gMLP with a classifier on every token, for named entities and the like."""
+    """gMLP with a classifier on every token, for named entities among others."""
 
     base_model_class = GMLPModel
 
@@ -795,19 +685,17 @@ class GMLPForQuestionAnswering(ForQuestionAnswering, GMLPPreTrainedModel):
 
 
 class GMLPForMultipleChoice(ForMultipleChoice, GMLPPreTrainedModel):
-    """gMLP that scores each of several choices by BERT's pooler, for SWAG and the like."""
+    """gMLP that scores each of several choices by BERT's pooler, for SWAG among others."""
 
     base_model_class = GMLPModel
 
 
 def whole_number(value: object) -> object:
-    """NumPy's and others' integers as Python's, which a config takes; anything else as it is."""
+    """Turns integers of NumPy and others into Python's, which a config takes; leaves anything else as it is."""
     return operator.index(value) if hasattr(value, "__index__") else value
 
 
 class GMLPVisionPreTrainedModel(GMLPPreTrainedModel):
-    """What the image models share."""
-
     config: GMLPVisionConfig
     main_input_name = "pixel_values"
     input_modalities = ("image",)
@@ -820,15 +708,12 @@ class GMLPVisionPreTrainedModel(GMLPPreTrainedModel):
 
     def resize_image_size(self, image_size: int | tuple[int, int]):
         """
-        Make the model take images of another size, in place: W is interpolated over the grid of patches, on its row
-        side and on its column side, and b over its patches. Exact when the size stays; train on when it does not.
-        Give the image processor the new size too, and make the optimizer after this, not before.
-
-        Args:
-            image_size: Pixels, one number for a square or (height, width); multiples of the patch size.
+        Changes the size of the images in pixels, in place: a number for a square or (height, width). W is interpolated
+        over the grid of patches, in its rows and its columns, and b over its patches; continue training afterwards.
+        Change the image processor too, and create the optimizer after this, not before.
 
         Raises:
-            ValueError: If the patches do not divide the new size.
+            ValueError: If the new size is not a multiple of the patch size.
         """
         old_grid, old_size = self.config.grid_size, self.config.image_size
         if isinstance(image_size, (list, tuple)):
@@ -845,9 +730,7 @@ class GMLPVisionPreTrainedModel(GMLPPreTrainedModel):
 
 
 class GMLPVisionModel(GMLPVisionPreTrainedModel):
-    """
-    The image encoder: patches, blocks and a final LayerNorm, then `config.pooling` unless `add_pooling_layer=False`.
-    """
+    """The image encoder: patches, blocks, final LayerNorm, and `config.pooling` unless `add_pooling_layer=False`."""
 
     _auto_class = "AutoModel"
 
@@ -870,17 +753,13 @@ class GMLPVisionModel(GMLPVisionPreTrainedModel):
         self, pixel_values: torch.FloatTensor | None = None, **kwargs: Unpack[TransformersKwargs]
     ) -> BaseModelOutputWithPooling:
         r"""
-        Args:
-            pixel_values: [B, channels, height, width], of the size in the config.
-
-        Returns:
-            `last_hidden_state` [B, n, D] and `pooler_output` [B, D].
+        Takes images [B, channels, height, width]; returns `last_hidden_state` [B, n, D] and `pooler_output` [B, D].
 
         Raises:
-            ValueError: If there are no images, or they have another size or number of channels than the config says.
+            ValueError: If there are no images, or their size or number of channels is not that of the config.
         """
         if pixel_values is None:
-            raise ValueError("Give the model `pixel_values`; the image processor makes them from images.")
+            raise ValueError("Pass `pixel_values`; the image processor makes them from images.")
         check_length(self.config, self.length)
         hidden_states = self.embeddings(pixel_values)
         for layer in self.layers:
@@ -915,14 +794,8 @@ class GMLPForImageClassification(GMLPVisionPreTrainedModel):
         labels: torch.Tensor | None = None,
         **kwargs: Unpack[TransformersKwargs],
     ) -> ImageClassifierOutput:
-        r"""
-        Args:
-            pixel_values: [B, channels, height, width], of the size in the config.
-            labels: [B] of classes, or [B, num_labels] of several labels per image.
-
-        Returns:
-            `loss`, and `logits` [B, num_labels].
-        """
+        r"""Takes images [B, channels, height, width] and labels, [B] classes or [B, num_labels] with several labels per
+        image; returns `loss` and `logits` [B, num_labels]."""
         outputs = self.model(pixel_values, **kwargs | {"return_dict": True})
         logits = self.classifier(self.dropout(outputs.pooler_output))
         loss = self.loss_function(labels, logits, self.config, **kwargs) if labels is not None else None
@@ -940,23 +813,14 @@ class GMLPVisionBackbone(BackboneMixin, GMLPVisionModel):
         super().__init__(config, add_pooling_layer=False)
         self.num_features = [config.hidden_size] * len(self.stage_names)
         if config._out_features is None:
-            # The last stage, of which a backbone reads the name here.
+            # Sets the name of the last stage, which a backbone reads.
             config.out_features = None
 
     @merge_with_config_defaults
     @capture_outputs(tie_last_hidden_states=False)
     def forward(self, pixel_values: torch.FloatTensor, **kwargs: Unpack[TransformersKwargs]) -> BackboneOutput:
-        r"""
-        Args:
-            pixel_values: [B, channels, height, width], of the size in the config.
-
-        Returns:
-            `feature_maps`, [B, D, rows, columns] of patches without the [CLS] token, for every one of
-            `config.out_features`.
-
-        Raises:
-            ValueError: If the images have another size or number of channels than the config says.
-        """
+        r"""Takes images [B, channels, height, width]; returns `feature_maps`, [B, D, rows, columns] of patches without
+        the [CLS] token for each of `config.out_features`."""
         check_length(self.config, self.length)
         feature_maps, hidden_states = (), self.embeddings(pixel_values)
         for stage, layer in zip(self.stage_names, [None, *self.layers]):

@@ -1,11 +1,8 @@
 # Copyright 2026 The hf_gmlp authors. Licensed under the Apache License, Version 2.0.
 """The spatial gating unit (paper, section 2.1, Equations 2 to 4, Table 3 and Appendix C).
 
-Tokens are mixed by one matrix W [n, n], the same for all channels, and the result gates the tokens themselves:
-s(Z) = Z1 * (W LN(Z2) + b). This file is saved with every checkpoint and needs only torch and transformers.
-
-Shapes: B batch, m tokens given to the model (m <= n), t tokens including those in a cache (t = m without one), E
-channels.
+One matrix W [n, n], the same for all channels, mixes the tokens, and the result gates them: s(Z) = Z1 * (W LN(Z2) + b).
+Shapes: B batch, m tokens given to the model (m <= n), t tokens including those in a cache, E channels.
 """
 
 import operator
@@ -23,16 +20,11 @@ from .heads import Documents, shift
 
 
 class SpatialGating(NamedTuple):
-    """
-    One way in which s(Z) uses the spatial projection f.
+    """One way in which s(Z) uses the spatial projection f."""
 
-    Attributes:
-        splits: Whether Z is halved along its channels into Z1, which is gated, and Z2, which f reads. Otherwise both
-            are Z.
-        combine: (Z1, f) -> s(Z), all [B, m, E].
-    """
-
+    # Whether Z is halved along its channels into Z1, which is gated, and Z2, which f reads. If not, both are Z.
     splits: bool
+    # (Z1, f) -> s(Z), all [B, m, E]
     combine: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 
 
@@ -47,24 +39,19 @@ SPATIAL_GATINGS = {
 
 def spatial_matrix(weight: torch.Tensor, length: int, start: int = 0, causal: bool = False) -> torch.Tensor:
     """
-    The leading [t, t] block of W, from row `start` on.
+    The rows from `start` on of the leading [t, t] block of W, where t = `length`: [t - start, t]
 
     Args:
         weight: W, [n, n], or [2n - 1] if it is Toeplitz: W[i, j] = weight[n - 1 + j - i] (Appendix C).
-        length: t <= n
-        start: The first row to return.
         causal: Whether W[i, j] counts as 0 for j > i.
-
-    Returns:
-        [t - start, t]
     """
-    # In generation, one row is all that is new; it is the last one, and sees all of its columns.
+    # When one token is generated, only the last row is new, and the last row sees all columns.
     last_row_only = start > 0 and start == length - 1
     if weight.dim() == 1:
         n = (weight.shape[0] + 1) // 2
         # Row i is the window of weights that starts at offset -i; `unfold` lists the windows from the last row to the
-        # first. Strided views and one copy: several times faster, forward and backward, than indexing with [t, t]. The
-        # windows have n weights and not t, which `torch.export` would take for a constant.
+        # first. Strided views and one copy are several times faster, forward and backward, than indexing with [t, t].
+        # The windows have n weights rather than t, which `torch.export` would take for a constant.
         matrix = weight.unfold(0, n, 1)[n - length : n - start, :length]
         matrix = matrix if last_row_only else matrix.flip(0)
     else:
@@ -75,22 +62,20 @@ def spatial_matrix(weight: torch.Tensor, length: int, start: int = 0, causal: bo
 
 class SpatialProjection(nn.Module):
     """
-    f(v) = W v + b over the token axis (Equation 2), for up to n tokens. W is [n, n], or Toeplitz with 2n - 1 weights:
-    W[i, j] = weight[n - 1 + j - i].
+    f(v) = W v + b over the token axis (Equation 2), for up to n tokens. W is [n, n], or Toeplitz with 2n - 1 weights.
 
-    A class of its own rather than an `nn.Linear`, so that tools which collect linear layers (LoRA on "all-linear",
-    quantizers) take the channel projections and leave this one alone.
+    It is not an `nn.Linear`, so that tools that collect linear layers (LoRA on "all-linear", quantizers) take the
+    channel projections and leave W alone.
     """
 
     def __init__(self, length: int, toeplitz: bool):
         super().__init__()
-        # A layer that is used by itself starts as `reset_parameters` would have it, but for the noise.
+        # As `reset_parameters` makes them, but without noise.
         self.weight = nn.Parameter(torch.zeros(2 * length - 1 if toeplitz else (length, length)))
         self.bias = nn.Parameter(torch.ones(length))
 
     @property
     def toeplitz(self) -> bool:
-        """Whether W is held as 2n - 1 weights, one per offset j - i."""
         return self.weight.dim() == 1
 
     @property
@@ -123,11 +108,10 @@ class SpatialProjection(nn.Module):
         Args:
             v: [B, t, E]
             causal: Whether a token sees only itself and earlier ones.
-            start: The first of the m tokens whose output is returned; those before it came from a cache, and the
-                projection is causal. With a static cache, whose t places are not all taken, a tensor [m]: the places
-                of these tokens.
-            first: [B], the place of each sequence's first token, behind padding whose v is zero if the projection is
-                causal; 0 by default. Rows and columns of W, and b, are counted from it.
+            start: With a cache, the place of the first of the m new tokens; the projection is then causal. With a
+                static cache, whose t places are not all filled, the places of all new tokens, [m].
+            first: [B], the place of each sequence's first token, from which rows and columns of W and b are counted; 0
+                by default. If the projection is causal, v must be zero for the padding in front.
 
         Returns:
             [B, m, E]
@@ -136,10 +120,10 @@ class SpatialProjection(nn.Module):
         if isinstance(start, int) and (first is None or (self.toeplitz and causal)):
             weight, bias = self.matrix(length, start, causal), self.bias[start:length]
             if first is not None:
-                # Distances, which are all that a Toeplitz W knows, do not change with hidden tokens in front; b does.
+                # Hidden tokens in front change no distance, which is all that a Toeplitz W knows, but b starts later.
                 bias = self.bias[(torch.arange(start, length, device=v.device) - first[:, None]).clamp(min=0)]
         elif isinstance(start, int) and start == 0:
-            # The sequences move to the front and their outputs back, which is less work than a W [B, t, t].
+            # Moving the sequences to the front and back is less work than a W [B, t, t].
             return shift(self(shift(v, first), causal), -first)
         else:
             columns = torch.arange(length, device=v.device)
@@ -152,27 +136,27 @@ class SpatialProjection(nn.Module):
         # Not `weight @ v`, which copies v to fold the batch into one product.
         return torch.baddbmm(bias[..., None], weight.expand(v.shape[0], -1, -1), v)
 
+    def set_parameters(self, weight: torch.Tensor, bias: torch.Tensor):
+        self.weight = nn.Parameter(weight, requires_grad=self.weight.requires_grad)
+        self.bias = nn.Parameter(bias, requires_grad=self.bias.requires_grad)
+
     @torch.no_grad()
     def resize(self, length: int):
-        """
-        Grow or shrink to `length` tokens, in place. The leading part of W and b is kept; what is new is as at
-        initialization: no mixing, and a bias of one. A Toeplitz W keeps the weight of every offset.
-        """
+        """Grows or shrinks W and b to `length` tokens, in place. Their leading part stays, and a Toeplitz W keeps the
+        weight of every offset; new weights do not mix, and new biases are one."""
         grown = length - self.length
         # Negative padding crops.
         weight = F.pad(self.weight, (grown, grown) if self.toeplitz else (0, grown, 0, grown))
-        self.weight = nn.Parameter(weight, requires_grad=self.weight.requires_grad)
-        self.bias = nn.Parameter(F.pad(self.bias, (0, grown), value=1.0), requires_grad=self.bias.requires_grad)
+        self.set_parameters(weight, F.pad(self.bias, (0, grown), value=1.0))
 
     @torch.no_grad()
     def resize_grid(self, old_grid: tuple[int, int], new_grid: tuple[int, int], num_prefix_tokens: int):
         """
-        Interpolate a dense W and b from one grid of patches to another, in place: W over the grid of the output
-        patches (its rows) and over the grid of the input patches (its columns), b over the grid of its patches. The
-        entries of the prefix tokens ([CLS]) are kept.
+        Interpolates a dense W and b from one grid of patches to another, in place: W over the grid of output patches
+        (its rows) and the grid of input patches (its columns), b over its patches. Prefix tokens ([CLS]) stay.
 
-        W sums over its columns, so they are scaled by the ratio of the patch counts: a picture seen through more,
-        finer patches then gets the same gate as before.
+        W sums over its columns, so they are scaled by the ratio of the patch counts: an image of more, finer patches
+        gets the same gate as before.
         """
         if tuple(old_grid) == tuple(new_grid):
             return
@@ -185,9 +169,7 @@ class SpatialProjection(nn.Module):
 
         weight = over_grid(self.weight)
         weight[:, num_prefix_tokens:] *= (old_grid[0] * old_grid[1]) / (new_grid[0] * new_grid[1])
-        weight = over_grid(weight.T).T.contiguous()
-        self.weight = nn.Parameter(weight, requires_grad=self.weight.requires_grad)
-        self.bias = nn.Parameter(over_grid(self.bias[None])[0], requires_grad=self.bias.requires_grad)
+        self.set_parameters(over_grid(weight.T).T.contiguous(), over_grid(self.bias[None])[0])
 
     def extra_repr(self) -> str:
         return f"length={self.length}, toeplitz={self.toeplitz}"
@@ -199,32 +181,21 @@ class SpatialGatingUnit(nn.Module):
     def __init__(self, config: PreTrainedConfig, layer_idx: int = 0):
         super().__init__()
         self.config = config
-        # Where a cache keeps v: one layer per block.
+        # The cache layer that holds v.
         self.layer_idx = layer_idx
         self.norm = nn.LayerNorm(config.spatial_size, eps=config.spatial_layer_norm_eps)
         self.proj = SpatialProjection(config.max_position_embeddings, config.toeplitz)
 
     def forward(
         self,
-        hidden_states: torch.Tensor,
-        attention_output: torch.Tensor | None = None,
-        padding_mask: torch.Tensor | None = None,
-        first: torch.Tensor | None = None,
-        past_key_values: Cache | None = None,
-        documents: Documents | None = None,
+        hidden_states: torch.Tensor,  # Z, [B, m, d_ffn], after the activation
+        attention_output: torch.Tensor | None = None,  # [B, m, E], the tiny attention of an aMLP, added to f (Figure 6)
+        padding_mask: torch.Tensor | None = None,  # [B, m], 0 for padding, which is hidden from all tokens
+        first: torch.Tensor | None = None,  # [B], as in `SpatialProjection`
+        past_key_values: Cache | None = None,  # holds v of earlier tokens, and takes that of these
+        documents: Documents | None = None,  # where the documents stand that share the one row of this batch
     ) -> torch.Tensor:
-        """
-        Args:
-            hidden_states: Z, [B, m, d_ffn], after the activation.
-            attention_output: [B, m, E], the tiny attention of an aMLP, which is added to f (Figure 6).
-            padding_mask: [B, m], 1 for tokens and 0 for padding, which is then hidden from all tokens.
-            first: [B], as in `SpatialProjection`.
-            past_key_values: Holds v of earlier tokens, and takes that of these.
-            documents: Where documents stand that share the one row of this batch.
-
-        Returns:
-            s(Z), [B, m, E], where E is d_ffn / 2 after a split and d_ffn without one.
-        """
+        """Returns s(Z), [B, m, E], where E is d_ffn / 2 after a split and d_ffn without one."""
         gating = SPATIAL_GATINGS[self.config.spatial_gating]
         u = v = hidden_states
         if gating.splits:
@@ -236,7 +207,7 @@ class SpatialGatingUnit(nn.Module):
             v = v.masked_fill(padding_mask[:, :, None] == 0, 0.0)
         start: int | torch.Tensor = 0
         if past_key_values is not None:
-            # As keys; there are no values.
+            # As keys, without values.
             v = past_key_values.update(v[:, None], v[:, None, :, :0], self.layer_idx)[0][:, 0]
             start = past_key_values.get_seq_length(self.layer_idx) - u.shape[1]
             if not isinstance(start, int):

@@ -1,4 +1,4 @@
-"""Pairs of blocks with the same far weights, one naive and one fast, and what compares them."""
+"""Pairs of blocks with the same weights, far from the initial ones: one naive, one fast; and their comparison."""
 
 import copy
 
@@ -27,7 +27,7 @@ def make_block(text_config, randomize):
 
 
 def naive_copy(block):
-    # With a config of its own.
+    # It has its own config.
     naive = copy.deepcopy(block)
     naive.config.gating_implementation = "naive"
     return naive
@@ -41,7 +41,7 @@ def naive_of():
 
 @pytest.fixture
 def lean_calls(monkeypatch):
-    """A list that grows by one with every block that goes the lean way."""
+    """A list that grows by one with every lean block."""
     calls, branch = [], lean.lean_branch
 
     def counted(*args):
@@ -54,7 +54,7 @@ def lean_calls(monkeypatch):
 
 @pytest.fixture
 def fft_calls(monkeypatch):
-    """A list that grows by one with every product that is taken by FFT, in a lean block or not."""
+    """A list that grows by one with every product by FFT, in a lean block or not."""
     calls, product = [], fft.toeplitz_product_fft
 
     def counted(*args):
@@ -96,7 +96,7 @@ def errors(found, expected):
 
 @pytest.fixture
 def assert_close():
-    """assert_close(found, expected, tolerance=1e-12): two lists of tensors are the same but for rounding of float64."""
+    """assert_close(found, expected, tolerance=1e-12): two lists of tensors are the same in float64."""
 
     def check(found, expected, tolerance=1e-12):
         assert max(errors(found, expected)) <= tolerance

@@ -1,4 +1,4 @@
-"""What autograd and its tools can do with the naive block, they can do with the fast ones."""
+"""Autograd and its tools can do with the fast blocks what they can do with the naive one."""
 
 import copy
 from functools import partial
@@ -32,7 +32,7 @@ def second_derivatives(block, x, mask=None):
     """The gradients of x and the parameters, and the gradients of their squares' sum."""
     inputs = [x, *block.parameters()]
     inputs = [tensor for tensor in inputs if tensor.requires_grad]
-    # What enters is not a leaf, as in every block but the first.
+    # The input is not a leaf, as in every block except the first.
     gradients = torch.autograd.grad(block(x.sin(), mask).pow(3).sum(), inputs, create_graph=True)
     total = sum(gradient.pow(2).sum() for gradient in gradients)
     return [*gradients, *torch.autograd.grad(total, inputs, allow_unused=True)]
@@ -73,7 +73,7 @@ def test_gradients_of_gradients_with_tied_parameters(make_block, assert_close, l
     assert lean_calls
 
 
-def test_gradients_of_gradients_of_saved_tensors_elsewhere(pair, assert_close, lean_calls, x):
+def test_gradients_of_gradients_with_offloaded_saved_tensors(pair, assert_close, lean_calls, x):
     found = []
     for block in reversed(pair):
         with torch.autograd.graph.save_on_cpu():
@@ -177,7 +177,7 @@ def test_forward_mode(pair, assert_close, lean_calls, x):
 
 
 def test_forward_over_reverse(make_block, assert_close, lean_calls, x):
-    """A dual gradient comes back through an output from before."""
+    """A dual gradient comes back through an earlier output."""
     found = []
     tangent = torch.randn_like(x)
     for block in make_block():
@@ -270,7 +270,7 @@ def test_modes_see_every_operation(pair, assert_close, output_and_gradients, lea
 
 
 class Noted(torch.Tensor):
-    """A subclass that is told of every function."""
+    """A subclass that sees every function."""
 
     seen: list = []
 
@@ -299,7 +299,7 @@ def test_subclasses_of_tensors(pair, assert_close, lean_calls, x, where):
     assert_close([found.as_subclass(torch.Tensor)], [expected], 0.0)
 
 
-def test_saved_tensors_elsewhere(pair, assert_close, output_and_gradients, lean_calls, x):
+def test_offloaded_saved_tensors(pair, assert_close, output_and_gradients, lean_calls, x):
     naive, lean = pair
     with torch.autograd.graph.save_on_cpu():
         assert_close(output_and_gradients(lean, x), output_and_gradients(naive, x))
@@ -331,7 +331,7 @@ def test_anomaly_detection_and_hooks_on_tensors(pair, assert_close, output_and_g
     assert_close(*found)
 
 
-def test_without_the_question_for_batches_of_gradients(make_block, monkeypatch, assert_close, lean_calls, x):
+def test_without_the_private_test_for_batches_of_gradients(make_block, monkeypatch, assert_close, lean_calls, x):
     """Then every backward pass goes through the layers."""
     naive, lean = make_block()
     monkeypatch.delattr(torch._C._functorch, "is_legacy_batchedtensor")

@@ -103,16 +103,16 @@ def test_autocast(make_block, short_fft, hooked, fft_calls, output_and_gradients
     exact = output_and_gradients(naive, x)
     hooked(lean)
     for block in (naive, lean):
-        # What enters it shows whether the product had the dtype of the other ones.
+        # Its input shows whether the product had the dtype of the others.
         block.proj_out.register_forward_pre_hook(lambda module, inputs: dtypes.append(inputs[0].dtype))
     with torch.autocast("cpu", dtype):
         half = [output_and_gradients(block, x) for block in (naive, lean)]
         assert toeplitz_product_fft(x, torch.randn(23), torch.randn(12)).dtype == dtype
         assert toeplitz_product_fft(x.double(), torch.randn(23).double(), torch.randn(12)).dtype == torch.double
     assert fft_calls and dtypes == [dtype] * 2
-    for theirs, found, truth in zip(*half, exact, strict=True):
-        assert found.dtype == theirs.dtype
-        assert (found - truth).norm() <= 1.5 * (theirs - truth).norm() + 2e-3 * truth.norm()
+    for reference, found, truth in zip(*half, exact, strict=True):
+        assert found.dtype == reference.dtype
+        assert (found - truth).norm() <= 1.5 * (reference - truth).norm() + 2e-3 * truth.norm()
 
 
 def test_float64_under_autocast(make_block, short_fft, hooked, assert_same, fft_calls):
@@ -131,7 +131,7 @@ def test_models_in_half_precision(make_block, short_fft, hooked, fft_calls):
 
 
 @pytest.mark.parametrize("watcher", ["flops", "trace", "vmap", "hooks"])
-def test_whoever_watches_sees_the_matrix(make_block, short_fft, hooked, fft_calls, assert_close, watcher):
+def test_what_watches_operators_sees_the_matrix(make_block, short_fft, hooked, fft_calls, assert_close, watcher):
     naive, block = make_block(toeplitz=True)
     x = torch.randn(2, 9, 16, dtype=torch.double)
     expected, seen = naive(x), []
@@ -159,7 +159,7 @@ def test_whoever_watches_sees_the_matrix(make_block, short_fft, hooked, fft_call
     version.parse(torch.__version__) < version.parse("2.15"), reason="torch 2.8 compiles the matrix for any length"
 )
 @pytest.mark.parametrize("dynamic", [None, True])
-def test_compiled_models_of_long_sequences_take_it(far_model, text_config, random_ids, monkeypatch, dynamic):
+def test_compiled_models_of_long_sequences_take_the_fft(far_model, text_config, random_ids, monkeypatch, dynamic):
     monkeypatch.setattr(fft, "FFT_LENGTH", 9)
     graphs = []
 
@@ -179,7 +179,7 @@ def test_compiled_models_of_long_sequences_take_it(far_model, text_config, rando
     assert taken == ([False, True] if dynamic else [False, True, True][: len(taken)])
 
 
-def test_a_compiled_model_trains_with_it(far_model, text_config, random_ids, short_fft, assert_close):
+def test_a_compiled_model_trains_with_the_fft(far_model, text_config, random_ids, short_fft, assert_close):
     fields = {"num_hidden_layers": 1, "attention_size": 8, "toeplitz": True, "is_causal": True}
     model = far_model(GMLPForMaskedLM, text_config(**fields)).double().train()
     model.set_gating_implementation("naive")
@@ -194,7 +194,7 @@ def test_a_compiled_model_trains_with_it(far_model, text_config, random_ids, sho
 
 
 @pytest.mark.parametrize("interference", ["hook", "subclass"])
-def test_what_is_put_on_layers_is_compiled_too(make_block, short_fft, assert_close, interference):
+def test_hooks_and_subclasses_are_compiled(make_block, short_fft, assert_close, interference):
     naive, block = make_block(toeplitz=True)
     for one in (naive, block):
         if interference == "hook":
@@ -226,7 +226,7 @@ def test_exported_models_take_the_matrix(far_model, text_config, random_ids, sho
         torch.testing.assert_close(exported(ids).logits, model(ids).logits, atol=1e-5, rtol=1e-5)
 
 
-def test_an_old_compiler_that_cannot_tell_takes_the_matrix(monkeypatch):
+def test_compilers_without_is_exporting_take_the_matrix(monkeypatch):
     monkeypatch.delattr(torch.compiler, "is_exporting", raising=False)
     monkeypatch.setattr(torch.compiler, "is_compiling", lambda: True)
     assert fft.is_exporting()

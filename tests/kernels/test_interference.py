@@ -1,4 +1,4 @@
-"""Whatever is put on a layer is honored: the lean block gives what the naive one gives with the same interference.
+"""Whatever is put on a layer is honored: lean and naive blocks have the same outputs with the same interference.
 
 Every interference is a context manager that puts itself on the layer at `path` in `model` and takes itself off again.
 It appends to `seen` whenever it runs, so that no test passes because nothing has happened.
@@ -260,7 +260,7 @@ def parameter_changed(name, make):
 
 
 class Noted(nn.Parameter):
-    """A parameter that is told of every function, as quantized and sharded ones are."""
+    """A parameter that sees every function, like quantized and sharded ones."""
 
     __torch_function__ = classmethod(
         lambda cls, function, types, args=(), kwargs=None: cls.note(function, args, kwargs or {})
@@ -280,7 +280,7 @@ def noted(parameter, seen):
 
 @contextmanager
 def weight_hidden_by_a_tensor(model, path, seen):
-    """As a hook or a replica of `nn.DataParallel` has it."""
+    """As in a hook or a replica of `nn.DataParallel`."""
     layer = model.get_submodule(path)
     layer.__dict__["weight"] = scaled(layer.weight)
     yield
@@ -383,7 +383,7 @@ def test_interference(models, run, assert_close, lean_calls, interference, path)
         seen = []
         with interference(model, path, seen):
             results.append(run(model))
-            # The block itself is called. What is gone around is its layers.
+            # The block itself is called; only its layers are not.
             assert not lean_calls or path == BLOCK
         counts.append(len(seen))
     expected, found = results
@@ -430,7 +430,7 @@ def test_a_fifth_gating(make_block, monkeypatch, run, assert_close, lean_calls, 
     assert differ(expected, before) and not lean_calls
 
 
-def test_another_gating_by_the_name_of_one_of_the_four(make_block, monkeypatch, run, assert_close, lean_calls):
+def test_another_gating_with_the_name_of_one_of_the_four(make_block, monkeypatch, run, assert_close, lean_calls):
     naive, lean = make_block(spatial_gating="additive")
     before = run(naive)
     monkeypatch.setitem(SPATIAL_GATINGS, "additive", SpatialGating(False, torch.sub))

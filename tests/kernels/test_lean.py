@@ -79,7 +79,7 @@ def test_blocks_of_any_kind(make_block, monkeypatch, output_and_gradients, asser
     assert len(lean_calls) == 2
 
 
-def test_what_the_names_stand_for(text_config, lean_calls, monkeypatch):
+def test_names_of_implementations(text_config, lean_calls, monkeypatch):
     x = torch.randn(2, 9, 16)
 
     def goes_lean(**fields):
@@ -95,7 +95,7 @@ def test_what_the_names_stand_for(text_config, lean_calls, monkeypatch):
     assert not goes_lean()
 
 
-def test_what_has_a_cache_is_naive(text_config, lean_calls):
+def test_with_a_cache_blocks_are_naive(text_config, lean_calls):
     block = GMLPBlock(text_config(gating_implementation="lean", is_causal=True))
     x, first = torch.randn(2, 9, 16), torch.tensor([0, 3])
     torch.testing.assert_close(block(x, first=first), x + naive_gating(block, x, first=first))
@@ -106,7 +106,7 @@ def test_what_has_a_cache_is_naive(text_config, lean_calls):
 @pytest.mark.parametrize("attention_size", [0, 8])
 @pytest.mark.parametrize("toeplitz", [False, True])
 @pytest.mark.parametrize("gating", GATINGS)
-def test_with_kernels_of_triton(
+def test_triton_kernels(
     make_block, monkeypatch, assert_same, assert_close, output_and_gradients, gating, toeplitz, attention_size
 ):
     fields = {"spatial_gating": gating, "toeplitz": toeplitz, "attention_size": attention_size}
@@ -132,7 +132,7 @@ def test_with_kernels_of_triton(
 
 @needs_triton
 @pytest.mark.parametrize("frozen", [["spatial_gating_unit.proj"], ["proj_out"], ["proj_in", "norm"]])
-def test_kernels_of_triton_with_frozen_parameters(make_block, assert_close, output_and_gradients, frozen):
+def test_triton_kernels_with_frozen_parameters(make_block, assert_close, output_and_gradients, frozen):
     naive, lean = make_block(gating_implementation="triton")
     x = torch.randn(2, 9, 16)
     for block in (naive, lean.float()):
@@ -143,7 +143,7 @@ def test_kernels_of_triton_with_frozen_parameters(make_block, assert_close, outp
 
 
 @pytest.mark.skipif(not lean_module.ONEDNN_LINEAR, reason="the products of oneDNN are for x86")
-# What PyTorch says on the way out of `flags`.
+# PyTorch's message on leaving `flags`.
 @pytest.mark.filterwarnings("ignore:TF32 acceleration")
 @pytest.mark.parametrize("gating", GATINGS)
 def test_products_of_onednn(make_block, monkeypatch, assert_close, output_and_gradients, gating):
@@ -241,7 +241,7 @@ def test_memory_that_is_kept(monkeypatch, system):
 
 @pytest.mark.parametrize("shape", [(0, 9, 16), (2, 0, 16)])
 @pytest.mark.parametrize("implementation", ["lean", "triton"])
-def test_nothing_to_compute(make_block, output_and_gradients, assert_close, implementation, shape):
+def test_empty_inputs(make_block, output_and_gradients, assert_close, implementation, shape):
     naive, lean = (block.float() for block in make_block(gating_implementation=implementation))
     x = torch.empty(shape)
     with torch.no_grad():
@@ -250,7 +250,7 @@ def test_nothing_to_compute(make_block, output_and_gradients, assert_close, impl
 
 
 @needs_triton
-def test_more_channels_than_kernels_take(make_block, monkeypatch, assert_close):
+def test_too_many_channels_for_the_kernels(make_block, monkeypatch, assert_close):
     naive, lean = (block.float() for block in make_block(gating_implementation="triton"))
     monkeypatch.setattr(lean_module, "MAX_CHANNELS", lean.proj_out.in_features - 1)
     monkeypatch.setattr(lean_module, "gating_forward", None)
@@ -259,7 +259,7 @@ def test_more_channels_than_kernels_take(make_block, monkeypatch, assert_close):
 
 
 @pytest.mark.parametrize("backward", [False, True])
-def test_flops_are_counted_as_those_of_the_naive_form(make_block, lean_calls, backward):
+def test_flops_equal_those_of_the_naive_form(make_block, lean_calls, backward):
     naive, lean = (block.float() for block in make_block())
     counts = []
     for block in (naive, lean):
@@ -357,10 +357,10 @@ def test_autocast(make_block, output_and_gradients, lean_calls, dtype, gating, a
         with torch.no_grad():
             torch.testing.assert_close(lean(x, mask), half[1][0], atol=0.02, rtol=0.02)
     assert len(lean_calls) == 2
-    for theirs, found, truth in zip(*half, exact, strict=True):
-        assert found.dtype == theirs.dtype == torch.float32
-        # As far from the truth as the naive form is, and no farther.
-        assert (found - truth).norm() <= 1.3 * (theirs - truth).norm() + 1e-3 * truth.norm()
+    for reference, found, truth in zip(*half, exact, strict=True):
+        assert found.dtype == reference.dtype == torch.float32
+        # At most as far from the truth as the naive form.
+        assert (found - truth).norm() <= 1.3 * (reference - truth).norm() + 1e-3 * truth.norm()
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
@@ -416,7 +416,7 @@ def test_a_compiled_model_is_one_graph(far_model, text_config, random_ids):
 
 
 def test_attention_of_another_class_and_dtype(make_block, assert_close, output_and_gradients):
-    """It is called, so it may be anything; what it gives is stretched and promoted as the naive form does it."""
+    """Attention is called, so it may be anything; its output is broadcast and promoted as in the naive form."""
 
     class Attention(torch.nn.Module):
         def __init__(self, width, shape, dtype):

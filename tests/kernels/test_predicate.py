@@ -1,4 +1,4 @@
-"""Where the naive form must step in, beyond what test_interference.py puts on layers, and where it need not."""
+"""Where the naive form must run, beyond what test_interference.py puts on layers, and where it need not."""
 
 import copy
 
@@ -123,7 +123,7 @@ def test_what_naive_must_do(check, change):
     check(change, False)
 
 
-def test_a_parameter_that_lean_does_not_know(block, x):
+def test_an_unknown_parameter(block, x):
     more_parameters(block)
     assert not may_stand_in(block, x)
 
@@ -181,7 +181,7 @@ def test_blocks_of_no_memory(make_block, x):
 
 
 def test_subclasses_of_blocks(block, x):
-    """Nobody goes around the block itself; FSDP2 makes a subclass of every block."""
+    """The block itself is called; FSDP2 makes a subclass of every block."""
     fsdp = pytest.importorskip("torch.distributed.fsdp")
     block.__class__ = type("FSDPGMLPBlock", (fsdp.FSDPModule, GMLPBlock), {})
     assert may_stand_in(block, x)
@@ -199,7 +199,7 @@ class Branch(nn.Module):
 
 
 def test_traces_by_torch_fx(make_block, x, assert_close, short_fft):
-    """It replaces `nn.Module.__call__` meanwhile."""
+    """torch.fx replaces `nn.Module.__call__` while it traces."""
     naive, lean = make_block(toeplitz=True)
     answers = []
 
@@ -225,7 +225,7 @@ def test_traces_by_torch_jit(make_block, x, assert_close, lean_calls):
 
 
 def test_replicas_of_data_parallel(make_block, x, assert_close, lean_calls):
-    """They hold tensors in place of parameters."""
+    """Replicas hold tensors in place of parameters."""
     naive, lean = make_block()
     replica = copy.copy(lean)
     replica._modules = {name: module._replicate_for_data_parallel() for name, module in lean._modules.items() if module}

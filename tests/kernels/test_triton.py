@@ -1,4 +1,4 @@
-"""The Triton kernels of the gating unit against float64 autograd, and compiled for GPUs that need not be there.
+"""The Triton kernels of the gating unit against float64 autograd, and compiled for GPUs that need not exist.
 
 Without a GPU, the kernels run in Triton's interpreter: TRITON_INTERPRET=1 has to be set before triton is imported.
 """
@@ -27,7 +27,7 @@ EPS = 1e-5
 
 @pytest.fixture(autouse=True)
 def rounding(monkeypatch):
-    """GPUs round float32 to the nearest bfloat16, and so shall Triton's interpreter, which cuts off."""
+    """GPUs round float32 to the nearest bfloat16, which Triton's interpreter would cut off."""
     if not triton_gating._is_interpreted():
         return
     from triton.runtime import interpreter
@@ -156,7 +156,7 @@ def test_sizes(small_blocks, sizes, toeplitz):
         tensors, flags = make_case("split", toeplitz, causal, padded=False, sizes=sizes)
         found, expected = by_kernels(tensors, flags), by_torch(tensors, flags)
         if sizes[3] == 1:
-            # A norm over one channel gives its bias and no gradient but rounding.
+            # A norm over one channel gives its bias, and gradients that are only rounding errors.
             assert found.pop("v").abs().max() < 1e-3
             assert found.pop("norm_weight").abs().max() < 1e-3
             del expected["v"], expected["norm_weight"]
@@ -176,11 +176,11 @@ def test_the_tiles_of_real_runs(dtype, toeplitz):
 
 @pytest.mark.parametrize("gating", SPATIAL_GATINGS)
 @pytest.mark.parametrize("parameter_dtype", [torch.float32, torch.bfloat16])
-def test_bfloat16_is_as_good_as_that_of_torch(small_blocks, gating, parameter_dtype):
+def test_bfloat16_is_as_exact_as_in_torch(small_blocks, gating, parameter_dtype):
     tensors, flags = make_case(
         gating, attention=True, sizes=(2, 35, 41, 20), dtype=torch.bfloat16, parameter_dtype=parameter_dtype
     )
-    found, theirs, truth = (
+    found, reference, truth = (
         by_kernels(tensors, flags),
         by_torch(tensors, flags, torch.bfloat16),
         by_torch(tensors, flags),
@@ -188,8 +188,8 @@ def test_bfloat16_is_as_good_as_that_of_torch(small_blocks, gating, parameter_dt
     for name, exact in truth.items():
         assert found[name].dtype == tensors.get(name, tensors["v"]).dtype
         # Gradients of parameters are returned in their dtype.
-        theirs[name] = theirs[name].to(found[name].dtype)
-        error, limit = ((value[name].double() - exact).norm() / exact.norm() for value in (found, theirs))
+        reference[name] = reference[name].to(found[name].dtype)
+        error, limit = ((value[name].double() - exact).norm() / exact.norm() for value in (found, reference))
         assert error <= 1.3 * limit + 1e-6, name
 
 
@@ -223,7 +223,7 @@ def test_strides(small_blocks, gating):
     }
     for name, value in by_kernels(strided, flags).items():
         assert value is None or torch.equal(value, expected[name]), name
-    # As the gradient of a sum comes.
+    # Like the gradient of a sum.
     strided["grad"] = torch.ones((), device=DEVICE).expand_as(v)
     ones = by_kernels(tensors | {"grad": torch.ones_like(v)}, flags)
     for name, value in by_kernels(strided, flags).items():
@@ -260,7 +260,7 @@ def test_nothing_outside_is_read_or_written(small_blocks, monkeypatch, gating, t
     around = {name: surrounded(value) for name, value in tensors.items()}
     if gating != "split":
         around["u"] = around["v"]
-    # Of W and b, what is not for these tokens is outside as well, and so is the half that a causal W has not.
+    # The parts of W and b for other tokens are outside as well, and so is the hidden half of a causal W.
     length = around["v"].shape[1]
     weight, n = around["weight"], around["bias"].shape[0]
     around["bias"][length:] = float("nan")
@@ -278,7 +278,7 @@ def test_nothing_outside_is_read_or_written(small_blocks, monkeypatch, gating, t
         if "device" in options:
             return new_empty(tensor, *shape, **options)
         shape = torch.Size(shape[0] if not isinstance(shape[0], int) else shape)
-        # Bytes of 0xff are NaN in every format, and whatever is written beyond the ends shows.
+        # Bytes of 0xff are NaN in every format, so that whatever is written beyond the ends shows.
         room = new_empty(tensor, shape.numel() + 128, **options)
         room.view(torch.uint8).fill_(255)
         rooms.append(room)
@@ -298,7 +298,7 @@ def test_nothing_outside_is_read_or_written(small_blocks, monkeypatch, gating, t
         torch.testing.assert_close(value, given[name], atol=0, rtol=0, equal_nan=True)
 
 
-def test_what_is_not_needed_is_not_made(small_blocks):
+def test_only_what_is_needed_is_computed(small_blocks):
     tensors, flags = make_case("split", dtype=torch.bfloat16)
     expected = by_kernels(tensors, flags)
     t = tensors
@@ -332,17 +332,17 @@ def test_dtypes_of_masks_and_attention(small_blocks, dtype):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"v": torch.zeros(2, 5, 6, dtype=torch.double)}, "v is torch.float64"),
+        ({"v": torch.zeros(2, 5, 6, dtype=torch.double)}, "got torch.float64"),
         ({"v": torch.zeros(5, 6)}, r"v must be \[batch, m, channels\]"),
         ({"u": torch.zeros(2, 5, 7)}, "u must be like v"),
         ({"u": torch.zeros(2, 5, 6, dtype=torch.half)}, "u must be like v"),
         ({"u": torch.zeros(1, 1, 8193), "v": torch.zeros(1, 1, 8193)}, "8193 channels"),
-        ({"weight": torch.zeros(8)}, r"weight must have shape \[8, 8\], but has \[8\]"),
+        ({"weight": torch.zeros(8)}, r"weight must have shape \[8, 8\], got \[8\]"),
         ({"bias": torch.zeros(4)}, "v has 5 tokens"),
         ({"norm_weight": torch.zeros(5)}, r"norm_weight must have shape \[6\]"),
         ({"padding_mask": torch.zeros(5)}, r"padding_mask must have shape \[2, 5\]"),
         ({"attention_output": torch.zeros(2, 5, 5)}, "attention_output must be like v"),
-        ({"spatial_gating": "gated"}, "spatial_gating is 'gated'"),
+        ({"spatial_gating": "gated"}, "got 'gated'"),
     ],
 )
 def test_errors(change, message):
@@ -364,7 +364,7 @@ def test_errors(change, message):
         gating_forward(**arguments | change)
 
 
-def test_who_can_use_triton(monkeypatch):
+def test_can_use_triton(monkeypatch):
     assert can_use_triton(DEVICE)
     monkeypatch.setattr(triton_gating, "_is_interpreted", lambda: False)
     assert not can_use_triton(torch.device("cpu"))

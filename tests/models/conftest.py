@@ -1,4 +1,4 @@
-"""Tiny baselines; what `tests/conftest.py` has serves them too."""
+"""Tiny baselines, in addition to the fixtures of `tests/conftest.py`."""
 
 import pytest
 

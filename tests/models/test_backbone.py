@@ -1,4 +1,4 @@
-"""GMLPVisionBackbone: its feature maps beside our encoder's hidden states and timm's, and in a head of transformers."""
+"""GMLPVisionBackbone: its feature maps beside the encoder's hidden states and timm's, and in a head of transformers."""
 
 from types import SimpleNamespace
 
@@ -28,7 +28,7 @@ def test_feature_maps_are_hidden_states(vision_config, far_model, tmp_path, monk
     classifier = far_model(GMLPForImageClassification, config)
     (classifier if head else classifier.model).save_pretrained(tmp_path)
     classifier.set_attn_implementation("eager")
-    # It asks the Hub whether there is such a repository.
+    # It asks the Hub whether the repository exists.
     monkeypatch.setattr(auto_factory, "hf_api", lambda: SimpleNamespace(repo_exists=lambda name: True))
     pixels = torch.randn(2, 3, 16, 24)
     with torch.no_grad():
@@ -57,28 +57,28 @@ def test_feature_maps_are_hidden_states(vision_config, far_model, tmp_path, monk
 
 @pytest.mark.parametrize("norm", [False, True])
 def test_features_of_timm(norm):
-    theirs = far(timm.create_model("gmlp_ti16_224", num_classes=10))
-    ours = model_from_timm(theirs.state_dict())
+    reference = far(timm.create_model("gmlp_ti16_224", num_classes=10))
+    tested = model_from_timm(reference.state_dict())
     stages = [3, 10, 30]
-    ours.config.out_indices, ours.config.apply_layernorm = stages, norm
-    backbone = GMLPVisionBackbone(ours.config).eval()
-    backbone.load_state_dict(ours.model.state_dict())
+    tested.config.out_indices, tested.config.apply_layernorm = stages, norm
+    backbone = GMLPVisionBackbone(tested.config).eval()
+    backbone.load_state_dict(tested.model.state_dict())
     pixels, indices = torch.randn(1, 3, 224, 224), [stage - 1 for stage in stages]
     with torch.no_grad():
         found = backbone(pixels).feature_maps
-        expected = theirs.forward_intermediates(pixels, indices=indices, norm=norm, intermediates_only=True)
+        expected = reference.forward_intermediates(pixels, indices=indices, norm=norm, intermediates_only=True)
         for feature_map, intermediate in zip(found, expected, strict=True):
             assert intermediate.std() > 0.1
             torch.testing.assert_close(feature_map, intermediate, atol=1e-5, rtol=1e-4)
         if not norm:
             only = timm.create_model("gmlp_ti16_224", features_only=True, out_indices=indices).eval()
-            only.model.load_state_dict(theirs.state_dict(), strict=False)
+            only.model.load_state_dict(reference.state_dict(), strict=False)
             for feature_map, feature in zip(found, only(pixels), strict=True):
                 torch.testing.assert_close(feature_map, feature, atol=1e-5, rtol=1e-4)
 
 
 def test_stages_in_the_config(tmp_path):
-    """They follow the depth and are not saved, unless somebody chose them."""
+    """They follow the depth and are not saved, unless they were set."""
     config = GMLPVisionConfig(num_hidden_layers=4)
     config.num_hidden_layers = 2
     assert config.out_features == ["stage2"] and config.out_indices == [2]

@@ -36,7 +36,7 @@ VISION = {
 }
 
 
-def test_all_of_them_are_here():
+def test_every_baseline_preset_is_listed():
     assert set(BASELINES) | set(VISION) == {name for name in PRESETS if not name.startswith(("gmlp", "amlp"))}
 
 
@@ -78,7 +78,7 @@ def test_the_transformers_of_table_2(name):
 
 
 @pytest.mark.parametrize("name", ["deit-s16-224", "vit-l16-384"])
-def test_they_are_timms_models(name):
+def test_sizes_equal_timms(name):
     peer = {"deit-s16-224": "deit_small_patch16_224", "vit-l16-384": "vit_large_patch16_384"}[name]
     with torch.device("meta"):
         reference = timm.create_model(peer, num_classes=1000)

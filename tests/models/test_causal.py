@@ -1,4 +1,4 @@
-"""The causal model: nothing looks ahead, neither a cache nor padding changes anything, and generate() does all it can.
+"""The causal model: nothing looks ahead, caches and padding change nothing, and all modes of generate() work.
 
 Weights are far from their initial ones everywhere (`far_model`), so that the spatial projection is felt.
 """
@@ -23,8 +23,6 @@ from transformers import (
     StoppingCriteria,
     StoppingCriteriaList,
     TextStreamer,
-    Trainer,
-    TrainingArguments,
     pipeline,
 )
 from transformers.cache_utils import Cache, DynamicSlidingWindowLayer
@@ -42,15 +40,10 @@ from hf_gmlp.models.spatial_gating import SpatialProjection
 
 from ..peers.annotated import AnnotatedGMLPBlock
 from ..samples import GATINGS
+from .helpers import ATTENTIONS, G_MLP_PYTORCH, attention_fields, both, copy_g_mlp_pytorch, copy_parameters, train
 
-ATTENTIONS = [None, "eager", "sdpa"]
 # No token ends a text, so that all texts have the same length.
 ENDLESS = {"eos_token_id": None, "type_vocab_size": 0}
-
-
-def attention_fields(attention):
-    """Config fields of a gMLP, or of an aMLP with that implementation of attention."""
-    return {} if attention is None else {"attention_size": 8, "attn_implementation": attention}
 
 
 @pytest.fixture
@@ -59,7 +52,7 @@ def causal_model(text_config, far_model):
 
     def make(n=24, **fields):
         model = far_model(GMLPForCausalLM, text_config(max_position_embeddings=n, **(ENDLESS | fields)))
-        # What favors the same token everywhere: greedy texts would soon repeat it.
+        # These biases favor the same token everywhere, and greedy texts would soon repeat it.
         with torch.no_grad():
             model.decoder.bias.zero_()
             model.model.norm.bias.zero_()
@@ -119,7 +112,7 @@ def test_projection_behind_padding(toeplitz):
     for parameter in projection.parameters():
         torch.nn.init.normal_(parameter)
     v = torch.randn(1, 6, 3)
-    # Two tokens of padding in front, whose v is zero, and in the other sequence none.
+    # Two tokens of padding in front, whose v is zero; the other sequence has none.
     padded = torch.cat([torch.cat([torch.zeros(1, 2, 3), v], dim=1), torch.randn(1, 8, 3)])
     first = torch.tensor([2, 0])
     expected = projection(v, causal=True)[0], projection(padded[1:], causal=True)[0]
@@ -133,59 +126,25 @@ def test_projection_behind_padding(toeplitz):
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Equality with implementations that nobody here wrote
-
-
-def copy_parameters(pairs):
-    with torch.no_grad():
-        for ours, theirs in pairs:
-            assert ours.shape == theirs.shape
-            ours.copy_(theirs)
-
-
-def both(ours, theirs):
-    return [(ours.weight, theirs.weight), (ours.bias, theirs.bias)]
+# Equality with independent implementations
 
 
 @pytest.mark.parametrize("attention_size", [0, 8])
 @pytest.mark.parametrize("length", [12, 7])
 def test_logits_and_gradients_are_those_of_g_mlp_pytorch(text_config, randomize, attention_size, length):
-    theirs = gMLP(num_tokens=40, dim=16, depth=3, seq_len=12, causal=True, attn_dim=attention_size or None)
-    randomize(theirs)
-    config = text_config(
-        num_hidden_layers=3,
-        intermediate_size=64,
-        attention_size=attention_size,
-        toeplitz=False,
-        type_vocab_size=0,
-        tie_word_embeddings=False,
-        layer_norm_eps=1e-5,
-    )
-    ours = GMLPForCausalLM(config).eval()
-    pairs = [(ours.model.embeddings.word_embeddings.weight, theirs.to_embed.weight)]
-    for block, their_layer in zip(ours.model.layers, theirs.layers, strict=True):
-        their_block = their_layer.fn.fn.fn
-        pairs += both(block.norm, their_layer.fn.norm) + both(block.proj_in, their_block.proj_in[0])
-        pairs += both(block.spatial_gating_unit.norm, their_block.sgu.norm) + both(block.proj_out, their_block.proj_out)
-        pairs.append((block.spatial_gating_unit.proj.weight, their_block.sgu.weight[0]))
-        pairs.append((block.spatial_gating_unit.proj.bias, their_block.sgu.bias[0]))
-        if attention_size:
-            pairs.append((block.attention.qkv_proj.weight, their_block.attn.to_qkv.weight))
-            pairs.append((block.attention.qkv_proj.bias, torch.zeros(3 * attention_size)))
-            pairs += both(block.attention.out_proj, their_block.attn.to_out)
-    pairs += both(ours.model.norm, theirs.to_logits[0]) + both(ours.decoder, theirs.to_logits[1])
-    copy_parameters(pairs)
-    assert len(pairs) == len(list(ours.parameters()))
-
+    reference = gMLP(num_tokens=40, dim=16, depth=3, seq_len=12, causal=True, attn_dim=attention_size or None)
+    randomize(reference)
+    tested = GMLPForCausalLM(text_config(attention_size=attention_size, **G_MLP_PYTORCH)).eval()
+    copy_g_mlp_pytorch(tested, reference)
     ids = torch.randint(0, 40, (3, length))
-    output, expected = ours(ids, labels=ids), theirs(ids)
+    output, expected = tested(ids, labels=ids), reference(ids)
     torch.testing.assert_close(output.logits, expected, atol=1e-5, rtol=1e-5)
     loss = F.cross_entropy(expected[:, :-1].flatten(0, 1), ids[:, 1:].flatten())
     torch.testing.assert_close(output.loss, loss)
     output.loss.backward()
     loss.backward()
-    for block, their_layer in zip(ours.model.layers, theirs.layers):
-        projection, unit = block.spatial_gating_unit.proj, their_layer.fn.fn.fn.sgu
+    for block, reference_layer in zip(tested.model.layers, reference.layers):
+        projection, unit = block.spatial_gating_unit.proj, reference_layer.fn.fn.fn.sgu
         torch.testing.assert_close(projection.weight.grad, unit.weight.grad[0], atol=1e-5, rtol=1e-4)
         torch.testing.assert_close(projection.bias.grad, unit.bias.grad[0], atol=1e-5, rtol=1e-4)
 
@@ -193,14 +152,15 @@ def test_logits_and_gradients_are_those_of_g_mlp_pytorch(text_config, randomize,
 @pytest.mark.parametrize("length", [12, 7])
 @torch.no_grad()
 def test_block_is_the_annotated_one_with_a_mask(text_config, randomize, length):
-    theirs = randomize(AnnotatedGMLPBlock(d_model=16, d_ffn=32, seq_len=12))
-    ours = GMLPBlock(text_config(toeplitz=False, layer_norm_eps=1e-5, is_causal=True), drop_path_rate=0.0).eval()
-    pairs = both(ours.norm, theirs.norm) + both(ours.proj_in, theirs.proj1) + both(ours.proj_out, theirs.proj2)
-    pairs += both(ours.spatial_gating_unit.norm, theirs.sgu.norm) + both(ours.spatial_gating_unit.proj, theirs.sgu)
+    reference = randomize(AnnotatedGMLPBlock(d_model=16, d_ffn=32, seq_len=12))
+    tested = GMLPBlock(text_config(toeplitz=False, layer_norm_eps=1e-5, is_causal=True), drop_path_rate=0.0).eval()
+    unit, pairs = tested.spatial_gating_unit, both(tested.norm, reference.norm)
+    pairs += both(tested.proj_in, reference.proj1) + both(tested.proj_out, reference.proj2)
+    pairs += both(unit.norm, reference.sgu.norm) + both(unit.proj, reference.sgu)
     copy_parameters(pairs)
-    theirs.sgu.weight *= torch.ones(12, 12).tril()
+    reference.sgu.weight *= torch.ones(12, 12).tril()
     x = torch.randn(3, length, 16)
-    torch.testing.assert_close(ours(x), theirs(x.transpose(0, 1)).transpose(0, 1), atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(tested(x), reference(x.transpose(0, 1)).transpose(0, 1), atol=1e-5, rtol=1e-5)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -250,7 +210,7 @@ def test_a_new_token_costs_one_row_of_w(causal_model, random_ids, attention_size
 
 
 @torch.no_grad()
-def test_the_cache_does_not_copy_what_it_has(causal_model, random_ids):
+def test_the_cache_does_not_copy_earlier_tokens(causal_model, random_ids):
     model, ids = causal_model(n=64, attention_size=8), random_ids(2, 64)
     _, cache = in_pieces(model, ids, [10, 11])
     v, attention = cache.layers[0], cache.layers[2]
@@ -277,7 +237,7 @@ def test_caches_of_the_library(causal_model, random_ids, attention_size, make_ca
 
 
 @torch.no_grad()
-def test_what_can_be_done_with_a_cache(causal_model, random_ids):
+def test_operations_on_a_cache(causal_model, random_ids):
     model, ids = causal_model(attention_size=8), random_ids(2, 20)
     _, cache = in_pieces(model, ids, [9, 10])
 
@@ -290,7 +250,7 @@ def test_what_can_be_done_with_a_cache(causal_model, random_ids):
     swapped = copy.deepcopy(cache)
     swapped.reorder_cache(torch.tensor([1, 0]))
     assert_goes_on(swapped, ids.flip(0), 10)
-    # A copy has storage of its own: what was done to it has not changed the first.
+    # A copy has its own storage: changing it has not changed the original.
     cropped = copy.deepcopy(cache)
     cropped.crop(-3)
     other = torch.cat([ids[:, :7], random_ids(2, 13)], dim=1)
@@ -302,7 +262,7 @@ def test_what_can_be_done_with_a_cache(causal_model, random_ids):
     chosen = copy.deepcopy(cache)
     chosen.batch_select_indices(torch.tensor([1]))
     assert_goes_on(chosen, ids[1:], 10)
-    # A slice shares storage with what it was cut out of.
+    # A slice shares storage with the original.
     chosen = copy.deepcopy(cache)
     chosen.batch_select_indices(slice(0, 1))
     assert_goes_on(chosen, ids[:1], 10)
@@ -372,7 +332,7 @@ def test_caches_that_cannot_work_are_refused(causal_model, random_ids):
             model.generate(ids, max_new_tokens=3, cache_implementation="offloaded")
 
 
-# What happens to a cache between two forward passes, as the library and its users do it.
+# What the library and its users do to a cache between two forward passes.
 
 
 def continued(model, cache, ids, start):
@@ -414,7 +374,7 @@ def test_training_behind_a_prefix_without_gradients(prefix):
             loss = loss + model(ids[:, start:end], past_key_values=cache).logits.square().sum()
             start = end
             with torch.no_grad():
-                # Somebody looks ahead, in a branch that shares tensors.
+                # A branch that shares tensors looks ahead.
                 branch = DynamicCache([(layer.keys, layer.values) for layer in cache.layers])
                 model(ids[:, :1], past_key_values=branch)
         loss.backward()
@@ -446,11 +406,11 @@ def test_branches_of_a_cache(prefix, random_ids, branch):
         if t == 9 and start < 9:
             twin_logits = model(twin_ids[:, start:9], past_key_values=twin).logits
             torch.testing.assert_close(twin_logits, expected[:, start:9])
-        ours = model(ids[:, t : t + 1], past_key_values=cache).logits[:, 0]
-        theirs = model(twin_ids[:, t : t + 1], past_key_values=twin).logits[:, 0]
-        torch.testing.assert_close(ours, logits[:, t])
-        torch.testing.assert_close(theirs, expected[:, t])
-    # What was handed out is what it was.
+        tested = model(ids[:, t : t + 1], past_key_values=cache).logits[:, 0]
+        reference = model(twin_ids[:, t : t + 1], past_key_values=twin).logits[:, 0]
+        torch.testing.assert_close(tested, logits[:, t])
+        torch.testing.assert_close(reference, expected[:, t])
+    # What was handed out has not changed.
     for now, then in zip(held, before):
         assert torch.equal(now, then)
 
@@ -508,7 +468,7 @@ def test_a_sequence_alone_or_padded_on_either_side(causal_model, random_ids, sid
 )
 @torch.no_grad()
 def test_heads_of_a_causal_model(text_config, far_model, random_ids, model_class, side, attention):
-    """The same padded and alone; and what is said of a sequence as a whole depends on all of it."""
+    """Outputs are the same padded and alone, and those for a whole sequence depend on all of it."""
     config = text_config(max_position_embeddings=24, is_causal=True, **attention_fields(attention))
     model = far_model(model_class, config).double()
     rows = [random_ids(length) for length in (11, 20)]
@@ -619,7 +579,7 @@ def test_greedy_texts_are_those_of_a_loop(causal_model, random_ids, toeplitz, at
     expected = greedy_by_hand(model, ids, 19)
     for options in ({}, {"use_cache": False}, {"prefill_chunk_size": 2}):
         assert torch.equal(model.generate(ids, max_new_tokens=19, do_sample=False, **options), expected)
-    # One token again and again would hide mistakes.
+    # A single repeated token would hide mistakes.
     assert len(expected[:, 5:].unique()) > 6
 
 
@@ -664,7 +624,7 @@ def test_prompts_of_embeddings_and_the_cache_of_a_prompt(causal_model, random_id
     expected = model.generate(ids, max_new_tokens=8, do_sample=False)
     embeds = model.get_input_embeddings()(ids)
     assert torch.equal(model.generate(inputs_embeds=embeds, max_new_tokens=8, do_sample=False), expected[:, 6:])
-    # What was computed once serves several continuations.
+    # One cache serves several continuations.
     with torch.no_grad():
         cache = model(ids[:, :4], use_cache=True).past_key_values
     for _ in range(2):
@@ -672,7 +632,7 @@ def test_prompts_of_embeddings_and_the_cache_of_a_prompt(causal_model, random_id
         assert torch.equal(text, expected)
 
 
-def test_segments_go_on(causal_model, random_ids):
+def test_segments_continue(causal_model, random_ids):
     model, ids = causal_model(type_vocab_size=2).double(), random_ids(2, 6)
     segments = torch.ones_like(ids)
     options = {"token_type_ids": segments, "max_new_tokens": 8, "do_sample": False}
@@ -682,7 +642,7 @@ def test_segments_go_on(causal_model, random_ids):
 
 
 def test_assisted_generation(causal_model, random_ids):
-    """It takes tokens back out of the cache. The assistant is another model, so that some of its guesses are wrong."""
+    """This removes tokens from the cache. The assistant is another model, so that some of its guesses are wrong."""
     model, ids = causal_model(attention_size=8).double(), random_ids(1, 6)
     expected = model.generate(ids, max_new_tokens=14, do_sample=False)
     assistant = copy.deepcopy(model)
@@ -717,7 +677,7 @@ def test_generating_with_a_static_cache(causal_model, random_ids, fresh_compiler
 
 
 def letter_tokenizer() -> PreTrainedTokenizerFast:
-    """40 tokens: padding, one for what is unknown, one that ends a text, and letters, digits and the space."""
+    """40 tokens: padding, unknown, end of text, letters, digits and the space."""
     tokens = ["<pad>", "<unk>", "<end>", *string.ascii_lowercase, *string.digits, "Ġ"]
     tokenizer = Tokenizer(models.BPE({token: i for i, token in enumerate(tokens)}, [], unk_token="<unk>"))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
@@ -743,7 +703,7 @@ def test_stopping(causal_model, random_ids):
         ids, max_new_tokens=12, do_sample=False, stopping_criteria=StoppingCriteriaList([AfterThree()])
     )
     assert torch.equal(stopped, free[:, :8])
-    # A row that has come to its end waits for the others, filled up with padding.
+    # A row that has ended waits for the others and is filled up with padding.
     eos = free[0, 8].item()
     end = 5 + free[0, 5:].tolist().index(eos)
     text = model.generate(ids, max_new_tokens=12, do_sample=False, eos_token_id=eos, pad_token_id=0)
@@ -759,7 +719,7 @@ def test_stopping(causal_model, random_ids):
 
 @pytest.fixture
 def warned(monkeypatch, caplog):
-    """What the library's loggers say, which do not propagate."""
+    """Messages of the library's loggers, which do not propagate by default."""
     monkeypatch.setattr(logging.getLogger("hf_gmlp.models.modeling_gmlp"), "propagate", True)
     caplog.set_level(logging.WARNING, logger="hf_gmlp.models.modeling_gmlp")
     return caplog
@@ -773,11 +733,11 @@ def test_a_text_ends_at_n(causal_model, random_ids, warned, toeplitz):
     longer = model.generate(ids, max_new_tokens=9, do_sample=False)
     assert torch.equal(longer, text)
     (record,) = warned.records
-    assert "end at 12 tokens" in record.message and "7 after the prompt, and not 9" in record.message
+    assert "end at 12 tokens" in record.message and "7 after the prompt instead of 9" in record.message
     assert "resize_position_embeddings(14)" in record.message
     embeds = model.get_input_embeddings()(ids)
     assert torch.equal(model.generate(inputs_embeds=embeds, max_new_tokens=9, do_sample=False), text[:, 5:])
-    assert "7 after the prompt, and not 9" in warned.records[1].message
+    assert "7 after the prompt instead of 9" in warned.records[1].message
     for length in (12, 13):
         with pytest.raises(
             ValueError, match=rf"prompt has {length} tokens.*up to 12.*resize_position_embeddings\({length + 3}\)"
@@ -785,7 +745,7 @@ def test_a_text_ends_at_n(causal_model, random_ids, warned, toeplitz):
             model.generate(random_ids(1, length), max_new_tokens=3)
     with pytest.raises(ValueError, match=r"13 tokens.*up to 12.*resize_position_embeddings\(13\)"):
         model(random_ids(1, 1), past_key_values=model(random_ids(1, 12), use_cache=True).past_key_values)
-    # Grown, it says the same as far as it went before, and goes on.
+    # The grown model generates the same tokens and then more.
     model.resize_position_embeddings(20)
     grown = model.generate(ids, max_new_tokens=15, do_sample=False)
     assert grown.shape == (2, 20) and torch.equal(grown[:, :12], text)
@@ -832,7 +792,7 @@ def test_saved_and_loaded(causal_model, random_ids, tmp_path):
     assert not info["missing_keys"] and not info["unexpected_keys"]
     assert loaded.decoder.weight is loaded.get_input_embeddings().weight
     assert torch.equal(loaded(ids).logits, model(ids).logits)
-    # Its encoder looks back only, too.
+    # The encoder only looks back, too.
     encoder = AutoModel.from_pretrained(tmp_path)
     assert torch.equal(encoder(ids).last_hidden_state, model.model(ids).last_hidden_state)
 
@@ -843,9 +803,9 @@ def test_a_masked_language_model_opens_as_a_causal_one(text_config, far_model, r
     masked.save_pretrained(tmp_path)
     causal = AutoModelForCausalLM.from_pretrained(tmp_path)
     assert causal.config.is_causal
-    # All weights are there, those that look ahead too, and hidden.
-    for ours, theirs in zip(causal.model.parameters(), masked.model.parameters(), strict=True):
-        assert torch.equal(ours, theirs)
+    # All weights are there, including those that look ahead, which are hidden.
+    for tested, reference in zip(causal.model.parameters(), masked.model.parameters(), strict=True):
+        assert torch.equal(tested, reference)
     ids = random_ids(1, 9)
     changed = ids.clone()
     changed[:, 6:] = 5
@@ -864,7 +824,7 @@ def test_the_config_given_is_not_changed(text_config):
 # Training
 
 
-def test_loss_is_that_of_the_next_token(causal_model, random_ids):
+def test_loss_of_the_next_token(causal_model, random_ids):
     model, ids = causal_model(), random_ids(3, 10)
     labels = ids.masked_fill(torch.rand(3, 10) < 0.3, -100)
     output = model(ids, labels=labels)
@@ -925,25 +885,19 @@ def test_trainer_learns_to_count(text_config, tmp_path):
         samples.append({"input_ids": ids, "labels": ids})
     model = AutoModelForCausalLM.from_config(text_config(hidden_size=32, intermediate_size=64))
     assert type(model) is GMLPForCausalLM
-    arguments = TrainingArguments(
-        output_dir=str(tmp_path),
-        per_device_train_batch_size=16,
-        gradient_accumulation_steps=2,
+    trainer, losses = train(
+        model,
+        samples,
+        tmp_path,
         max_steps=32,
-        learning_rate=1e-2,
         logging_steps=8,
-        save_strategy="no",
-        report_to=[],
-        use_cpu=True,
-        disable_tqdm=True,
+        gradient_accumulation_steps=2,
+        eval_dataset=samples[:32],
     )
-    trainer = Trainer(model=model, args=arguments, train_dataset=samples, eval_dataset=samples[:32])
-    trainer.train()
-    losses = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
     # ln 40 = 3.7 at the start: also a check that accumulation does not multiply the loss.
     assert 2.0 < losses[0] < 4.0 and losses[-1] < 0.5 * losses[0]
     assert trainer.evaluate()["eval_loss"] < 0.5 * losses[0]
-    # What evaluation gathers is logits, and no caches.
+    # Evaluation gathers logits and no caches.
     assert trainer.predict(samples[:4]).predictions.shape == (4, 8, 40)
 
 

@@ -108,7 +108,7 @@ def test_checkpoints_travel(baseline_config, far_model, tmp_path):
     jobs, expected = {}, {}
     for kind in KINDS:
         config = baseline_config(kind)
-        # Of each, another head is saved.
+        # A different head of each is saved.
         auto_class = list(config.code_map())[2 + KINDS.index(kind)]
         model = far_model(getattr(hf_gmlp, config.code_map()[auto_class]), config)
         model.save_pretrained(tmp_path / kind)

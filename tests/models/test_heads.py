@@ -1,4 +1,4 @@
-"""The losses of the heads against PyTorch's, by hand."""
+"""The losses of the heads against PyTorch's."""
 
 import json
 
@@ -103,7 +103,7 @@ def test_pooling_row_by_row(pooling, side, is_causal):
     torch.testing.assert_close(pool_tokens(x, mask.long(), pooling, is_causal), torch.stack(rows))
     full = torch.ones(4, 7)
     torch.testing.assert_close(pool_tokens(x, None, pooling, is_causal), pool_tokens(x, full, pooling, is_causal))
-    # A row of padding alone gives numbers.
+    # The output for a row of padding is finite.
     assert pool_tokens(x, torch.zeros(4, 7), pooling, is_causal).isfinite().all()
 
 
@@ -125,7 +125,7 @@ def test_pooling_does_not_see_padding(text_config, baseline_config, far_model, r
     torch.testing.assert_close(model(padded, mask, output_hidden_states=True).logits, alone, atol=1e-4, rtol=1e-4)
 
 
-def test_checkpoints_of_before_pool_the_first_token(text_config, far_model, random_ids, tmp_path):
+def test_older_checkpoints_pool_the_first_token(text_config, far_model, random_ids, tmp_path):
     model, ids = far_model(GMLPForSequenceClassification, text_config()), random_ids(2, 6)
     hidden_states = model.model(ids).last_hidden_state
     torch.testing.assert_close(model.model(ids).pooler_output, model.model.pooler(hidden_states[:, 0]))

@@ -11,8 +11,6 @@ from torch.nn import functional as F
 from transformers import (
     AutoModelForImageClassification,
     AutoModelForSequenceClassification,
-    Trainer,
-    TrainingArguments,
 )
 
 from hf_gmlp import (
@@ -31,6 +29,16 @@ from hf_gmlp.models.modeling_gmlp import GMLPBlock, drop_path
 
 from ..peers.annotated import AnnotatedGMLPBlock
 from ..samples import GATINGS
+from .helpers import (
+    ATTENTIONS,
+    G_MLP_PYTORCH,
+    attention_fields,
+    both,
+    copy_g_mlp_pytorch,
+    copy_parameters,
+    per_token,
+    train,
+)
 
 TEXT_HEADS = [
     GMLPModel,
@@ -41,60 +49,31 @@ TEXT_HEADS = [
     GMLPForMultipleChoice,
 ]
 VISION_HEADS = [GMLPVisionModel, GMLPForImageClassification]
-ATTENTIONS = [None, "eager", "sdpa"]
-
-
-def attention_fields(attention):
-    """Config fields of a gMLP, or of an aMLP with that implementation of attention."""
-    return {} if attention is None else {"attention_size": 8, "attn_implementation": attention}
-
-
-def per_token(output, length):
-    """What a text model says of the first `length` tokens, and of the sequence as a whole, as one flat vector a row."""
-    parts = []
-    for name, value in output.items():
-        if name in ("last_hidden_state", "start_logits", "end_logits") or (name == "logits" and value.ndim == 3):
-            parts.append(value[:, :length].flatten(1))
-        elif name in ("logits", "pooler_output"):
-            parts.append(value.flatten(1))
-    return torch.cat(parts, dim=1)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Equality with implementations that nobody here wrote
+# Equality with independent implementations
 
 
-def assert_same_function(ours, theirs, inputs, rtol=1e-5):
+def assert_same_function(tested, reference, inputs, rtol=1e-5):
     """Outputs of two functions, and the gradients at the input of a random projection of them."""
     results = []
-    for function in (ours, theirs):
+    for function in (tested, reference):
         x = inputs.clone().requires_grad_()
         output = function(x)
         weights = torch.randn(output.shape, generator=torch.Generator().manual_seed(3))
         results.append((output.detach(), torch.autograd.grad((output * weights).sum(), x)[0]))
-    for ours_, theirs_ in zip(*results):
-        scale = theirs_.abs().max().item()
+    for value, expected_value in zip(*results):
+        scale = expected_value.abs().max().item()
         assert scale > 0
-        torch.testing.assert_close(ours_, theirs_, atol=rtol * scale, rtol=rtol)
-
-
-def copy_parameters(pairs):
-    with torch.no_grad():
-        for ours, theirs in pairs:
-            assert ours.shape == theirs.shape
-            ours.copy_(theirs)
-
-
-def both(ours, theirs):
-    """Weight and bias of two layers."""
-    return [(ours.weight, theirs.weight), (ours.bias, theirs.bias)]
+        torch.testing.assert_close(value, expected_value, atol=rtol * scale, rtol=rtol)
 
 
 def test_logits_and_gradients_are_those_of_timm(vision_config):
-    theirs = timm.create_model("gmlp_s16_224", pretrained=False, num_classes=10).eval()
+    reference = timm.create_model("gmlp_s16_224", pretrained=False, num_classes=10).eval()
     generator = torch.Generator().manual_seed(5)
     with torch.no_grad():
-        for name, parameter in theirs.named_parameters():
+        for name, parameter in reference.named_parameters():
             # 30 blocks deep: the noise on W is such that no gate explodes, and far above the initial 1e-6.
             std = 0.2 if name.endswith("gate.proj.weight") else 0.1 if parameter.ndim == 1 or "head" in name else 0.0
             parameter.add_(torch.randn(parameter.shape, generator=generator), alpha=std)
@@ -107,70 +86,45 @@ def test_logits_and_gradients_are_those_of_timm(vision_config):
         pooling="mean",
         num_labels=10,
     )
-    ours = GMLPForImageClassification(config).eval()
-    pairs = both(ours.model.embeddings.projection, theirs.stem.proj)
-    for block, their_block in zip(ours.model.layers, theirs.blocks, strict=True):
-        pairs += both(block.norm, their_block.norm)
-        pairs += both(block.proj_in, their_block.mlp_channels.fc1)
-        pairs += both(block.spatial_gating_unit.norm, their_block.mlp_channels.gate.norm)
-        pairs += both(block.spatial_gating_unit.proj, their_block.mlp_channels.gate.proj)
-        pairs += both(block.proj_out, their_block.mlp_channels.fc2)
-    pairs += both(ours.model.norm, theirs.norm) + both(ours.classifier, theirs.head)
+    tested = GMLPForImageClassification(config).eval()
+    pairs = both(tested.model.embeddings.projection, reference.stem.proj)
+    for block, reference_block in zip(tested.model.layers, reference.blocks, strict=True):
+        pairs += both(block.norm, reference_block.norm)
+        pairs += both(block.proj_in, reference_block.mlp_channels.fc1)
+        pairs += both(block.spatial_gating_unit.norm, reference_block.mlp_channels.gate.norm)
+        pairs += both(block.spatial_gating_unit.proj, reference_block.mlp_channels.gate.proj)
+        pairs += both(block.proj_out, reference_block.mlp_channels.fc2)
+    pairs += both(tested.model.norm, reference.norm) + both(tested.classifier, reference.head)
     copy_parameters(pairs)
-    assert len(pairs) == len(list(theirs.parameters())) == len(list(ours.parameters()))
+    assert len(pairs) == len(list(reference.parameters())) == len(list(tested.parameters()))
 
-    assert_same_function(lambda x: ours(x).logits, theirs, torch.randn(1, 3, 224, 224))
+    assert_same_function(lambda x: tested(x).logits, reference, torch.randn(1, 3, 224, 224))
 
 
 @pytest.mark.parametrize("attention_size", [0, 8])
 def test_logits_and_gradients_are_those_of_g_mlp_pytorch(text_config, randomize, attention_size):
-    theirs = gMLP(num_tokens=40, dim=16, depth=3, seq_len=12, ff_mult=4, attn_dim=attention_size or None)
-    randomize(theirs)
-    config = text_config(
-        num_hidden_layers=3,
-        intermediate_size=64,
-        attention_size=attention_size,
-        toeplitz=False,
-        type_vocab_size=0,
-        mlm_transform=False,
-        tie_word_embeddings=False,
-        layer_norm_eps=1e-5,
-    )
-    ours = GMLPForMaskedLM(config).eval()
-    pairs = [(ours.model.embeddings.word_embeddings.weight, theirs.to_embed.weight)]
-    for block, their_layer in zip(ours.model.layers, theirs.layers, strict=True):
-        their_block = their_layer.fn.fn.fn
-        pairs += both(block.norm, their_layer.fn.norm)
-        pairs += both(block.proj_in, their_block.proj_in[0])
-        pairs += both(block.spatial_gating_unit.norm, their_block.sgu.norm)
-        pairs.append((block.spatial_gating_unit.proj.weight, their_block.sgu.weight[0]))
-        pairs.append((block.spatial_gating_unit.proj.bias, their_block.sgu.bias[0]))
-        pairs += both(block.proj_out, their_block.proj_out)
-        if attention_size:
-            pairs.append((block.attention.qkv_proj.weight, their_block.attn.to_qkv.weight))
-            pairs.append((block.attention.qkv_proj.bias, torch.zeros(3 * attention_size)))
-            pairs += both(block.attention.out_proj, their_block.attn.to_out)
-    pairs += both(ours.model.norm, theirs.to_logits[0]) + both(ours.decoder, theirs.to_logits[1])
-    copy_parameters(pairs)
-    assert len(pairs) == len(list(ours.parameters()))
-
+    reference = gMLP(num_tokens=40, dim=16, depth=3, seq_len=12, ff_mult=4, attn_dim=attention_size or None)
+    randomize(reference)
+    tested = GMLPForMaskedLM(text_config(attention_size=attention_size, **G_MLP_PYTORCH)).eval()
+    copy_g_mlp_pytorch(tested, reference)
     ids = torch.randint(0, 40, (3, 12))
-    torch.testing.assert_close(ours(ids).logits, theirs(ids), atol=1e-5, rtol=1e-5)
-    embedded = theirs.to_embed(ids).detach()
-    theirs.to_embed = torch.nn.Identity()
-    assert_same_function(lambda x: ours(inputs_embeds=x).logits, theirs, embedded)
+    torch.testing.assert_close(tested(ids).logits, reference(ids), atol=1e-5, rtol=1e-5)
+    embedded = reference.to_embed(ids).detach()
+    reference.to_embed = torch.nn.Identity()
+    assert_same_function(lambda x: tested(inputs_embeds=x).logits, reference, embedded)
 
 
 @pytest.mark.parametrize("length", [12, 7])
 def test_block_is_the_annotated_one(text_config, randomize, length):
-    theirs = randomize(AnnotatedGMLPBlock(d_model=16, d_ffn=32, seq_len=12))
-    ours = GMLPBlock(text_config(toeplitz=False, layer_norm_eps=1e-5), drop_path_rate=0.0).eval()
-    pairs = both(ours.norm, theirs.norm) + both(ours.proj_in, theirs.proj1) + both(ours.proj_out, theirs.proj2)
-    pairs += both(ours.spatial_gating_unit.norm, theirs.sgu.norm) + both(ours.spatial_gating_unit.proj, theirs.sgu)
+    reference = randomize(AnnotatedGMLPBlock(d_model=16, d_ffn=32, seq_len=12))
+    tested = GMLPBlock(text_config(toeplitz=False, layer_norm_eps=1e-5), drop_path_rate=0.0).eval()
+    unit, pairs = tested.spatial_gating_unit, both(tested.norm, reference.norm)
+    pairs += both(tested.proj_in, reference.proj1) + both(tested.proj_out, reference.proj2)
+    pairs += both(unit.norm, reference.sgu.norm) + both(unit.proj, reference.sgu)
     copy_parameters(pairs)
-    assert len(pairs) == len(list(theirs.parameters())) == len(list(ours.parameters()))
-    # Theirs has the tokens first and the batch second.
-    assert_same_function(ours, lambda x: theirs(x.transpose(0, 1)).transpose(0, 1), torch.randn(3, length, 16))
+    assert len(pairs) == len(list(reference.parameters())) == len(list(tested.parameters()))
+    # In the reference, tokens come first and the batch second.
+    assert_same_function(tested, lambda x: reference(x.transpose(0, 1)).transpose(0, 1), torch.randn(3, length, 16))
 
 
 def test_gradients_of_a_model_in_double_precision(text_config, far_model):
@@ -302,7 +256,7 @@ def test_any_length_up_to_n(text_config, far_model, random_ids, toeplitz):
         torch.testing.assert_close(actual.pooler_output, expected.pooler_output)
 
 
-def test_too_long_a_sequence_names_the_way_out(text_config, far_model, random_ids):
+def test_too_long_a_sequence_names_the_remedy(text_config, far_model, random_ids):
     model = far_model(GMLPModel, text_config())
     with pytest.raises(ValueError, match=r"13 tokens.*up to 12.*resize_position_embeddings\(13\)"):
         model(random_ids(1, 13))
@@ -322,7 +276,7 @@ def test_embeddings_in_place_of_ids(text_config, far_model, random_ids, model_cl
 def test_ids_and_embeddings_exclude_each_other(text_config, far_model, random_ids):
     model = far_model(GMLPModel, text_config())
     for inputs in ({}, {"input_ids": random_ids(1, 4), "inputs_embeds": torch.randn(1, 4, 16)}):
-        with pytest.raises(ValueError, match="either `input_ids` or `inputs_embeds`, and not both"):
+        with pytest.raises(ValueError, match="Pass either `input_ids` or `inputs_embeds`, and not both"):
             model(**inputs)
 
 
@@ -466,8 +420,8 @@ def test_resize_image_size(vision_config, far_model, tmp_path, new, pooling):
 
 
 @torch.no_grad()
-def test_a_smooth_model_says_the_same_of_a_finer_picture(vision_config, far_model):
-    # W and b that do not depend on the place, and a picture of one color: every number of patches gives one answer.
+def test_a_smooth_model_is_independent_of_the_resolution(vision_config, far_model):
+    # W and b that do not depend on the place, and an image of one color: the number of patches does not matter.
     model = far_model(GMLPForImageClassification, vision_config(pooling="mean"))
     for projection in model.spatial_projections():
         projection.weight.fill_(0.7 / 16)
@@ -688,7 +642,7 @@ def test_the_transform_can_be_left_out(text_config, far_model, random_ids):
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# What the models hand out
+# Outputs of the models
 
 
 @pytest.mark.parametrize("modality", ["text", "image"])
@@ -977,7 +931,7 @@ def test_sparse_prediction(text_config, far_model, random_ids):
         output.loss.backward()
     for (name, one), other in zip(dense.named_parameters(), sparse.parameters(), strict=True):
         torch.testing.assert_close(one.grad, other.grad, atol=1e-6, rtol=1e-4, msg=lambda m, name=name: f"{name}: {m}")
-    # Whole logits where somebody may want them: without labels, and outside training.
+    # All logits are needed without labels, and outside training.
     assert sparse(ids).logits.shape == (3, 10, 40)
     assert sparse.eval()(ids, labels=labels).logits.shape == (3, 10, 40)
 
@@ -994,7 +948,7 @@ def test_answers_outside_the_sequence_are_left_out(text_config, far_model, rando
 
 
 @torch.no_grad()
-def test_multiple_choice_scores_each_choice_alone(text_config, far_model, random_ids):
+def test_multiple_choice_scores_each_choice_separately(text_config, far_model, random_ids):
     model = far_model(GMLPForMultipleChoice, text_config(attention_size=8))
     ids, segments, mask = random_ids(2, 3, 9), torch.randint(0, 2, (2, 3, 9)), torch.ones(2, 3, 9, dtype=torch.long)
     mask[0, 1, 5:] = 0
@@ -1114,7 +1068,7 @@ def test_half_precision_is_finite_and_close(text_config, vision_config, far_mode
         expected = model(**inputs).last_hidden_state
         output = model.to(dtype)(**inputs).last_hidden_state
         assert output.dtype == dtype and output.isfinite().all()
-        # Of a LayerNorm's output, with values around one; 8 bits of mantissa after two blocks.
+        # A LayerNorm's output has values around one; 8 bits of mantissa after two blocks.
         error = (output.float() - expected).abs()
         assert error.mean() < (0.03 if dtype == torch.bfloat16 else 0.004)
         assert error.max() < (0.4 if dtype == torch.bfloat16 else 0.05)
@@ -1140,7 +1094,7 @@ def test_training_under_autocast(text_config, vision_config, far_model, random_i
 
 
 def test_trainer_learns_a_rule(text_config, tmp_path):
-    """Whether token 7 stands before token 8: nothing that a model without mixing of tokens can tell."""
+    """Whether token 7 comes before token 8, which no model can tell without mixing tokens."""
     generator = torch.Generator().manual_seed(0)
     samples = []
     for _ in range(256):
@@ -1151,21 +1105,7 @@ def test_trainer_learns_a_rule(text_config, tmp_path):
     config = text_config(num_labels=2, hidden_size=32, intermediate_size=128, attention_size=8)
     model = AutoModelForSequenceClassification.from_config(config)
     assert type(model) is GMLPForSequenceClassification
-    arguments = TrainingArguments(
-        output_dir=str(tmp_path),
-        per_device_train_batch_size=16,
-        gradient_accumulation_steps=2,
-        max_steps=80,
-        learning_rate=1e-2,
-        logging_steps=10,
-        save_strategy="no",
-        report_to=[],
-        use_cpu=True,
-        disable_tqdm=True,
-    )
-    trainer = Trainer(model=model, args=arguments, train_dataset=samples)
-    trainer.train()
-    losses = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
+    _, losses = train(model, samples, tmp_path, max_steps=80, logging_steps=10, gradient_accumulation_steps=2)
     # ln 2 at the start: also a check that accumulation does not multiply the loss.
     assert 0.5 < losses[0] < 0.9
     assert losses[-1] < 0.5 * losses[0]
@@ -1178,20 +1118,7 @@ def test_trainer_learns_images(vision_config, tmp_path):
         sample["pixel_values"][0, :8, :8] += sample["labels"]
     model = AutoModelForImageClassification.from_config(vision_config(num_labels=2))
     assert type(model) is GMLPForImageClassification
-    arguments = TrainingArguments(
-        output_dir=str(tmp_path),
-        per_device_train_batch_size=16,
-        max_steps=30,
-        learning_rate=1e-2,
-        logging_steps=5,
-        save_strategy="no",
-        report_to=[],
-        use_cpu=True,
-        disable_tqdm=True,
-    )
-    trainer = Trainer(model=model, args=arguments, train_dataset=samples)
-    trainer.train()
-    losses = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
+    _, losses = train(model, samples, tmp_path, max_steps=30, logging_steps=5)
     assert losses[-1] < 0.5 * losses[0]
 
 
@@ -1237,28 +1164,30 @@ def test_padding_on_the_left_is_padding_on_the_right(
     embeds = model.get_input_embeddings()(left[0])
     by_embeds = model(None, left[1], segments[0], embeds)
 
-    def compare(ours, theirs, i):
+    def compare(tested, reference, i):
         n = len(rows[i])
-        if ours.shape[1:2] == (9,):
-            ours, theirs = ours[i, 9 - n :], theirs[i, :n]
-        elif ours.dim() == 4:
-            ours, theirs = ours[i, 0, 9 - n :, 9 - n :], theirs[i, 0, :n, :n]
+        if tested.shape[1:2] == (9,):
+            tested, reference = tested[i, 9 - n :], reference[i, :n]
+        elif tested.dim() == 4:
+            tested, reference = tested[i, 0, 9 - n :, 9 - n :], reference[i, 0, :n, :n]
         else:
-            ours, theirs = ours[i], theirs[i]
-        torch.testing.assert_close(ours, theirs, atol=1e-10, rtol=1e-10)
+            tested, reference = tested[i], reference[i]
+        torch.testing.assert_close(tested, reference, atol=1e-10, rtol=1e-10)
 
     for i in range(3):
         for name, value in expected.items():
-            for ours, theirs in zip(*((x,) if torch.is_tensor(x) else x for x in (moved[name], value)), strict=True):
-                compare(ours, theirs, i)
+            for tested, reference in zip(
+                *((x,) if torch.is_tensor(x) else x for x in (moved[name], value)), strict=True
+            ):
+                compare(tested, reference, i)
         for name, value in by_embeds.items():
             compare(value, expected[name], i)
         if mask_padding:
             alone = model(rows[i][None], token_type_ids=(rows[i] % 2)[None])
             for name, value in alone.items():
                 n = len(rows[i])
-                ours = moved[name][i, 9 - n :] if moved[name].shape[1:2] == (9,) else moved[name][i]
-                torch.testing.assert_close(ours, value[0], atol=1e-10, rtol=1e-10)
+                tested = moved[name][i, 9 - n :] if moved[name].shape[1:2] == (9,) else moved[name][i]
+                torch.testing.assert_close(tested, value[0], atol=1e-10, rtol=1e-10)
 
 
 def test_gradients_with_padding_on_the_left(text_config, far_model, random_ids):
@@ -1283,7 +1212,7 @@ def test_causal_classifiers_pool_the_last_token_with_visible_padding_too(text_co
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# The config after a model was built, and other things that must not happen in silence
+# Changes of the config after a model was built, and other mistakes that must not pass silently
 
 
 @torch.no_grad()
@@ -1299,7 +1228,7 @@ def test_is_causal_may_change_after_building(text_config, far_model, random_ids)
         assert torch.equal(model(ids).last_hidden_state, both_ways)
 
 
-def test_a_length_in_the_config_that_is_not_that_of_w(text_config, vision_config, far_model, random_ids):
+def test_a_length_in_the_config_that_differs_from_w(text_config, vision_config, far_model, random_ids):
     model = far_model(GMLPModel, text_config())
     model.config.max_position_embeddings = 20
     with pytest.raises(ValueError, match="says 20 tokens.*has weights for 12.*resize_position_embeddings"):
@@ -1310,7 +1239,7 @@ def test_a_length_in_the_config_that_is_not_that_of_w(text_config, vision_config
         vision(torch.zeros(1, 3, 12, 12))
 
 
-def test_lengths_of_other_kinds_of_integers(text_config, vision_config, far_model, random_ids):
+def test_lengths_of_other_integer_types(text_config, vision_config, far_model, random_ids):
     model, ids = far_model(GMLPModel, text_config()), random_ids(1, 12)
     before = model(ids).last_hidden_state
     for length in (np.int64(24), torch.tensor(30)):
@@ -1370,7 +1299,7 @@ def test_implementations(text_config, far_model, random_ids):
 
 @pytest.mark.parametrize("splits", [True, False])
 def test_a_fifth_gating(text_config, far_model, random_ids, splits):
-    """Registered by one line, it works with every implementation and in every model."""
+    """A gating that is registered with one line works with every implementation and model."""
     fifth = spatial_gating.SpatialGating(splits, lambda u, f: u * torch.tanh(f))
     spatial_gating.SPATIAL_GATINGS["fifth"] = fifth
     try:

@@ -1,6 +1,6 @@
-"""Packed documents: each gives what it gives in a row of its own, in every head and way of computing.
+"""Packed documents: each has the outputs that it has in a row of its own, in every head and implementation.
 
-What they are compared with are the same models on the documents one by one, at weights far from the initial ones.
+The references are the same models on single documents, with weights far from the initial ones.
 """
 
 import pytest
@@ -50,7 +50,7 @@ def flattened(documents):
 
 
 def in_rows(documents):
-    """Two rows with padding in front, between and behind, of which `seq_idx` and the mask tell."""
+    """Two rows with padding in front, between and behind, described by `seq_idx` and the mask."""
     a, b, c, d = documents
     gap = torch.zeros(2, dtype=torch.long)
     rows = [torch.cat([gap, a, gap, b]), torch.cat([d, c, gap, gap])]
@@ -102,7 +102,7 @@ def test_gradients_of_a_classifier(far_model, text_config, documents, form, pool
 
 @pytest.mark.parametrize("gating", ["split", "multiplicative", "additive", "linear"])
 def test_lean_gradients(far_model, text_config, documents, gating, monkeypatch):
-    """The lean way is taken, and has the gradients of the naive one: first and second derivatives."""
+    """The lean form runs and has the first and second derivatives of the naive form."""
     calls, branch = [], lean.lean_branch
     monkeypatch.setattr(lean, "lean_branch", lambda *args: calls.append(1) or branch(*args))
     found = []
@@ -125,7 +125,7 @@ def test_lean_gradients(far_model, text_config, documents, gating, monkeypatch):
 @pytest.mark.parametrize("short", [False, True])
 @torch.no_grad()
 def test_fft(far_model, text_config, documents, short, monkeypatch):
-    """The FFT takes each document by itself, too."""
+    """The FFT sees each document alone, too."""
     monkeypatch.setattr("hf_gmlp.kernels.fft.FFT_LENGTH", 1 if short else 1024)
     model = far_model(GMLPModel, text_config(gating_implementation="lean")).double()
     found = model(**flattened(documents)).last_hidden_state
@@ -135,7 +135,7 @@ def test_fft(far_model, text_config, documents, short, monkeypatch):
 
 @torch.no_grad()
 def test_hidden_tokens_inside_a_document(far_model, text_config, documents):
-    """They keep their places and are not seen, as in a row of their own; padding at either end has no place."""
+    """Hidden tokens keep their places, as in a row of their own; padding at either end has no place."""
     model = far_model(GMLPForTokenClassification, text_config(attention_size=8)).double()
     long = documents[3]
     hidden = torch.tensor([0, 1, 1, 0, 1, 1, 1, 0, 0])
@@ -151,8 +151,8 @@ def test_hidden_tokens_inside_a_document(far_model, text_config, documents):
 
 
 @torch.no_grad()
-def test_padding_that_is_not_hidden(far_model, text_config, documents):
-    """With `mask_padding=False`, as in the paper, documents are apart all the same."""
+def test_visible_padding(far_model, text_config, documents):
+    """With `mask_padding=False`, as in the paper, documents are still separate."""
     model = far_model(GMLPForMaskedLM, text_config(mask_padding=False, attention_size=8)).double()
     found = model(**flattened(documents)).logits
     torch.testing.assert_close(found, torch.cat([model(document[None]).logits for document in documents], dim=1))
@@ -244,7 +244,7 @@ def test_compiled(far_model, text_config, documents):
     ],
 )
 @pytest.mark.parametrize("is_causal", [False, True])
-def test_what_cannot_be_right_is_refused(text_config, random_ids, is_causal, packing, message):
+def test_contradictory_packing_is_refused(text_config, random_ids, is_causal, packing, message):
     for model_class in (GMLPModel, GMLPForMaskedLM, GMLPForTokenClassification, GMLPForCausalLM):
         model = model_class(text_config(is_causal=is_causal))
         with pytest.raises(ValueError, match=message):
@@ -271,7 +271,7 @@ def test_no_packing_with_a_cache_or_choices(text_config, documents):
 
 
 @pytest.mark.parametrize(("kind", "model_class"), [("relpos", BertRelposForMaskedLM), ("mixer", TextMixerForMaskedLM)])
-def test_the_models_compared_with_refuse_it(baseline_config, documents, kind, model_class):
+def test_baselines_refuse_packing(baseline_config, documents, kind, model_class):
     model = model_class(baseline_config(kind, max_position_embeddings=24))
     with pytest.raises(ValueError, match="reads a row as one document"):
         model(**flattened(documents))

@@ -1,4 +1,4 @@
-"""The Toeplitz matrix, the spatial projection and the four gatings, each against another description of the same."""
+"""The Toeplitz matrix, the spatial projection and the four gatings, each against an independent description."""
 
 import numpy as np
 import pytest
@@ -137,7 +137,7 @@ def test_initial_projection_is_one(toeplitz):
     torch.testing.assert_close(projection(torch.randn(2, 20, 4)), torch.ones(2, 20, 4), atol=1e-4, rtol=0)
 
 
-def test_projection_is_no_linear_layer():
+def test_projection_is_not_a_linear_layer():
     # Tools that gather every nn.Linear (LoRA on "all-linear", quantizers) expect to see channels.
     assert not any(isinstance(module, nn.Linear) for module in SpatialProjection(4, False).modules())
 
@@ -156,7 +156,7 @@ def test_resize_keeps_the_leading_part(toeplitz, new):
     assert projection.matrix().shape == (new, new)
     assert projection.weight.dtype == torch.bfloat16 and not projection.weight.requires_grad
     if toeplitz:
-        # By offset: what is known of an offset counts at the new places too, and new offsets start at zero.
+        # The weight of an offset applies at the new places too, and new offsets start at zero.
         for offset in range(-(new - 1), new):
             expected = weight[old - 1 + offset] if abs(offset) < old else 0
             assert (projection.matrix().diagonal(offset) == expected).all()
