@@ -69,7 +69,7 @@ def test_bad_files_are_named(tmp_path):
     cases = [
         ("none", None, "There is no file"),
         ("empty", None, "is empty"),
-        ("text.xz", None, "is packed"),
+        ("text.xz", None, "is compressed"),
         ("few", "text", "training text does not fill one block of 10"),
         ("text", "data.csv", "documents for both"),
         ("text", "empty", "is empty"),

@@ -184,7 +184,7 @@ def test_data_sets_of_the_hub(load, monkeypatch):
     monkeypatch.setattr(classification, "load_data", lambda **options: made)
     # The order of the data set itself.
     assert load(dataset_name="some/data", validate=False).labels == ["z", "a"]
-    with pytest.raises(InputError, match="has no split validation but train: name one by --validation_split_name"):
+    with pytest.raises(InputError, match="has no split validation but train: name one with --validation_split_name"):
         load(dataset_name="some/data")
     made["dev"] = made["train"]
     data = load(dataset_name="some/data", split_names={"train": None, "validation": "dev"})
@@ -254,18 +254,21 @@ def test_bad_data_get_one_sentence(load, write, tmp_path):
         ({"train_files": [good], "task_name": "mnli"}, "training data have no column 'premise' but sentence, label"),
         ({"train_files": [good], "label_column": "gold"}, "training data have no column 'gold' but sentence, label"),
         ({"train_files": [good], "text_columns": ["body"]}, "training data have no column 'body'"),
-        ({"train_files": [write("c.jsonl", [{"body": "x", "label": 1}])]}, "Which columns hold the sentences"),
+        (
+            {"train_files": [write("c.jsonl", [{"body": "x", "label": 1}])]},
+            "Name the columns of the sentences with --text_column_names: the training data have",
+        ),
         (
             {"train_files": [write("o.jsonl", rows(["a", "b"]))], "task_name": "sst2", "do_regression": True},
             "--do_regression true does not fit --task_name sst2",
         ),
-        ({"train_files": [write("l.jsonl", rows([{"a": 1}, {"a": 2}]))]}, "label {'a': 1}, neither a name nor"),
-        ({"train_files": [good], "split_names": {"test": "x"}}, "--test_split_name is for a data set of the Hub"),
+        ({"train_files": [write("l.jsonl", rows([{"a": 1}, {"a": 2}]))]}, "label {'a': 1}, which is not a name or"),
+        ({"train_files": [good], "split_names": {"test": "x"}}, "--test_split_name is for a data set on the Hub"),
         ({"train_files": [good], "text_columns": ["label"]}, "columns label, label of the training data must be diff"),
         ({"train_files": [good], "text_columns": ["sentence"] * 2}, "sentence, sentence, label of .* be different"),
         (
             {"train_files": [write("k.jsonl", [{"sentence": ["x", "y"], "label": 0}, {"sentence": [], "label": 1}])]},
-            "The column 'sentence' of the training data must hold text, and holds List",
+            "The column 'sentence' of the training data must hold text, not List",
         ),
         ({"train_files": [write("n.jsonl", rows(["a", None, "b"]))]}, "Row 2 of the training data has no label"),
         ({"train_files": [write("m.csv", rows(["a", "", "b"]))]}, "Row 2 of the training data has no label"),
@@ -286,7 +289,7 @@ def test_a_label_that_was_never_trained(load, write, split):
         "train_files": [write("t.jsonl", rows(["a", "b"]))],
         f"{split}_files": [write("v.jsonl", rows(["a", "c"]))],
     }
-    with pytest.raises(InputError, match=f"Row 2 of the {split} data has the label 'c', which is none of a, b"):
+    with pytest.raises(InputError, match=f"Row 2 of the {split} data has the label 'c', which is not one of a, b"):
         load(**files, validate=split == "validation", test=split == "test")
 
 
@@ -353,5 +356,5 @@ def test_a_checkpoint_is_evaluated_on_some_of_its_classes(load, write):
 
 
 def test_without_training_data_something_must_tell_the_labels(load, write):
-    with pytest.raises(InputError, match="Nothing tells which labels there are"):
+    with pytest.raises(InputError, match="The labels are unknown: give --task_name"):
         load(validation_files=[write("v.jsonl", rows(["a", "b"]))], train=False)

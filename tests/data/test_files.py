@@ -25,7 +25,7 @@ def test_kinds(tmp_path):
         ([], "at least one file"),
         ([tmp_path], "is a folder"),
         ([tmp_path / "none.txt"], "no file"),
-        ([tmp_path / "d"], "of no known kind"),
+        ([tmp_path / "d"], "of an unknown kind"),
         ([tmp_path / "a.txt", tmp_path / "c.jsonl.gz"], "one kind at a time, got jsonl, txt"),
     ]:
         with pytest.raises(InputError, match=message):

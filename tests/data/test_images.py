@@ -107,7 +107,7 @@ def test_a_data_set_of_the_hub_by_its_local_copy(folder, tmp_path):
         Dataset.from_list(rows).cast_column("img", Image()).to_parquet(tmp_path / "hub" / f"{split}.parquet")
     data = load_images(dataset_name=str(tmp_path / "hub"), image_column="img", access=Access(str(tmp_path / "cache")))
     assert {split: len(dataset) for split, dataset in data.splits.items()} == {"train": 12, "validation": 12}
-    with pytest.raises(InputError, match="no column 'image' but img, label: name yours by --image_column_name"):
+    with pytest.raises(InputError, match="no column 'image' but img, label: name yours with --image_column_name"):
         load_images(dataset_name=str(tmp_path / "hub"), access=Access(str(tmp_path / "cache")))
 
 
@@ -147,20 +147,20 @@ def test_a_checkpoint_with_the_same_classes_keeps_its_order(folder):
 
 
 def test_what_is_wrong_with_the_folders_is_said(folder, tmp_path, caplog):
-    with pytest.raises(InputError, match="Name the images, in one way"):
+    with pytest.raises(InputError, match="Name the images in one way"):
         loaded()
-    with pytest.raises(InputError, match="Name the images, in one way"):
+    with pytest.raises(InputError, match="Name the images in one way"):
         loaded(train_dir=str(folder), train_files=["x.parquet"])
-    with pytest.raises(InputError, match="There is no folder and no whole zip file .*nowhere"):
+    with pytest.raises(InputError, match="There is no folder and no complete zip file .*nowhere"):
         loaded(train_dir=str(tmp_path / "nowhere"))
     with pytest.raises(InputError, match="apple has no class folders"):
         loaded(train_dir=str(folder / "apple"))
     (tmp_path / "broken.zip").write_bytes(zipped(folder).read_bytes()[:500])
-    with pytest.raises(InputError, match="There is no folder and no whole zip file .*broken.zip"):
+    with pytest.raises(InputError, match="There is no folder and no complete zip file .*broken.zip"):
         loaded(train_dir=str(tmp_path / "broken.zip"))
     shutil.copytree(folder, tmp_path / "root" / "train")
     shutil.copytree(folder, tmp_path / "root" / "val")
-    with pytest.raises(InputError, match="train and val, which look like splits .* give --train_dir .*root/train"):
+    with pytest.raises(InputError, match="train and val, which look like splits, not classes.* give --train_dir .*root/train"):
         loaded(train_dir=str(tmp_path / "root"))
     with pytest.raises(InputError, match="There are no training images"):
         loaded(validation_dir=str(folder))
@@ -168,7 +168,7 @@ def test_what_is_wrong_with_the_folders_is_said(folder, tmp_path, caplog):
     shutil.copytree(folder, tmp_path / "other")
     (tmp_path / "other" / "apple").rename(tmp_path / "other" / "apples")
     with pytest.raises(
-        InputError, match="Row 1 of the validation data has the label 'apples', which is none of apple, boat, cloud"
+        InputError, match="Row 1 of the validation data has the label 'apples', which is not one of apple, boat, cloud"
     ):
         load_images(train_dir=str(folder), validation_dir=str(tmp_path / "other"))
     shutil.rmtree(tmp_path / "other" / "apples")
@@ -203,7 +203,7 @@ def test_zip_files_that_are_not_unpacked(folder, tmp_path, monkeypatch):
     refused("made.zip cannot be read as a zip file: .*password required")
     for name in ("../0.jpg", "a/../../0.jpg", "/tmp/0.jpg"):
         make({"a/0.jpg": b"x", name: b"x"})
-        refused("made.zip holds .*0.jpg, outside of its folder")
+        refused("made.zip holds .*0.jpg, outside its folder")
     make({"a/0.jpg": bytes(100_000)})
     with monkeypatch.context() as patch:
         patch.setattr(images.shutil, "disk_usage", lambda path: shutil._ntuple_diskusage(0, 0, 99_999))
@@ -219,7 +219,7 @@ def test_zip_files_of_zeros_are_not_unpacked(folder, tmp_path):
     with zipfile.ZipFile(path, "a", zipfile.ZIP_DEFLATED) as archive, archive.open("cat/0.png", "w") as file:
         for _ in range(1100):
             file.write(bytes(1 << 20))
-    with pytest.raises(InputError, match="would become 1,15.*, which no images do"):
+    with pytest.raises(InputError, match="unpacks to 1,15.* bytes, too many for images"):
         load_images(train_dir=str(path), access=Access(cache_dir=str(tmp_path / "cache")))
 
 
@@ -330,7 +330,7 @@ def test_bad_images_are_named_or_skipped_and_counted(folder, caplog):
         keep_good(dataset, "train", found)
     message = str(error.value)
     for words in ("4 of the 14 images of the training data cannot be used", "apple/1.jpg (cut off or damaged: ",
-                  "apple/2.jpg (no image)", "boat/0.jpg (15x40 pixels, less than a patch of 16x16)",
+                  "apple/2.jpg (not an image)", "boat/0.jpg (15x40 pixels, less than a patch of 16x16)",
                   "cloud/1.png (pixels of more than 8 bits", "give --skip_bad_images"):  # fmt: skip
         assert words in message
     with caplog.at_level(logging.INFO):
@@ -374,7 +374,7 @@ def test_a_damaged_exif_block_leaves_the_picture_unturned(folder, caplog):
     found = find_faults(dataset, "train", (1, 1))
     with caplog.at_level(logging.INFO):
         assert len(keep_good(dataset, "train", found)) == 12
-    assert "1 images of the training data are not turned upright, as their EXIF is damaged" in caplog.text
+    assert "1 images of the training data are not turned upright, since their EXIF is damaged" in caplog.text
     assert decode(dataset[0]["image"]).size == picture().size
 
 

@@ -69,10 +69,10 @@ def test_what_a_flag_and_a_feature_say():
 @pytest.mark.parametrize(
     ("labels", "message"),
     [
-        (["a", "3", "b"], "mix names and numbers, such as 'a' in row 1 and '3' in row 2: write all of them in one way"),
+        (["a", "3", "b"], "mix names and numbers, such as 'a' in row 1 and '3' in row 2: use one kind"),
         (["yes", "no", "Yes"], "Rows 1 and 3 .* have the labels 'yes' and 'Yes', which differ only in case"),
         (["yes", "no", "no "], "Rows 2 and 3 .* the labels 'no' and 'no ', which differ only in case or in white"),
-        ([0.0, float("inf")], "Row 2 of the training data has the label inf, neither a name nor a finite number"),
+        ([0.0, float("inf")], "Row 2 of the training data has the label inf, which is not a name or a finite number"),
         ([datetime.date(2020, 1, 1)], "Row 1 .* has the label datetime.date"),
         ([[0.5], [1.0]], "must hold names or whole numbers"),
         ([None, None], "have no labels"),
@@ -100,12 +100,12 @@ def test_ids_numbers_and_sets():
     several = Labels(["a", "b", "c"], CLASSES)
     assert label_ids([["c", "a", "c"], []], several, "train") == [[1.0, 0.0, 1.0], [0.0, 0.0, 0.0]]
     for values, labels, message in [
-        (["x"], Labels(["a", "b"], ONE_CLASS), "Row 1 of the test data has the label 'x', which is none of a, b"),
+        (["x"], Labels(["a", "b"], ONE_CLASS), "Row 1 of the test data has the label 'x', which is not one of a, b"),
         (["nan1"], Labels(None, REGRESSION), "the label 'nan1', which is not a number"),
         (["inf"], Labels(None, REGRESSION), "the label 'inf', which is not a number"),
         (read([True]), Labels(None, REGRESSION), "the label 'True', which is not a number"),
         (["a"], several, "the label 'a', which must be a list"),
-        (read([["a"], [None]]), several, "Row 2 .* has the label None, which is none of a, b, c"),
+        (read([["a"], [None]]), several, "Row 2 .* has the label None, which is not one of a, b, c"),
         ([["a"], []], find([["a"], []], do_regression=True), r"the label \['a'\], which must not be a list"),
         ([["a"]], Labels(["a", "b"], ONE_CLASS), "which must not be a list"),
     ]:
@@ -131,7 +131,7 @@ def test_labels_are_written_into_the_config_and_come_back():
     config = GMLPConfig(architectures=["GMLPForMaskedLM"], name_or_path="x")
     set_labels(config, Labels(None, REGRESSION), HEAD, train=True, new_classifier=False)
     assert config.num_labels == 1 and config.problem_type == "regression"
-    with pytest.raises(InputError, match="x is no trained classifier: train it first"):
+    with pytest.raises(InputError, match="x is not a trained classifier: train it first"):
         set_labels(config, Labels(["a", "b"], ONE_CLASS), HEAD, train=False, new_classifier=True)
     with pytest.raises(InputError, match="only the label 'a'; there must be two or more"):
         set_labels(config, Labels(["a"], ONE_CLASS), HEAD, train=True, new_classifier=True)
@@ -143,11 +143,19 @@ def test_labels_are_written_into_the_config_and_come_back():
 @pytest.mark.parametrize(
     ("config", "labels", "message"),
     [
-        (classifier("bac"), Labels(["x", "y"], ONE_CLASS), r"tell 3 classes \(b, a, c\), and the data have 2 classes"),
-        (classifier("ab"), Labels(["x", "y"], ONE_CLASS), "or write these into id2label of its config.json if"),
+        (
+            classifier("bac"),
+            Labels(["x", "y"], ONE_CLASS),
+            r"predict 3 classes \(b, a, c\), but the data have 2 classes",
+        ),
+        (classifier("ab"), Labels(["x", "y"], ONE_CLASS), "or, if these are other names .* write them into id2label"),
         (classifier("ab"), Labels(["a", "b"], CLASSES), r"the data have any of 2 classes \(a, b\)"),
         (classifier("ab"), Labels(None, REGRESSION), "the data have numbers"),
-        (classifier("v", problem_type=REGRESSION), Labels(["a", "b"], ONE_CLASS), "tell numbers, .* --do_regression"),
+        (
+            classifier("v", problem_type=REGRESSION),
+            Labels(["a", "b"], ONE_CLASS),
+            "predict numbers, .* --do_regression",
+        ),
     ],
 )
 def test_another_classifier_is_made_only_if_that_is_asked_for(config, labels, message, caplog):
@@ -173,7 +181,7 @@ def test_a_few_other_names_of_very_many_are_other_words():
     names[7] = "another word"
     assert not set_labels(config, Labels(names, ONE_CLASS), HEAD, train=False, new_classifier=False)
     names[8] = names[9] = "more"
-    with pytest.raises(InputError, match="trained to tell 200 classes"):
+    with pytest.raises(InputError, match="trained to predict 200 classes"):
         set_labels(config, Labels(["x", "y", "z", *names[3:]], ONE_CLASS), HEAD, train=False, new_classifier=False)
 
 

@@ -138,7 +138,7 @@ def test_a_damaged_state_and_a_damaged_text_are_named(tmp_path):
     torch.save({"buffer": {}, "skip": 0}, tmp_path / "other.pt")
     for content in (b"", b"x", whole[: len(whole) // 2], (tmp_path / "other.pt").read_bytes()):
         (tmp_path / "state.pt").write_bytes(content)
-        with pytest.raises(InputError, match="state.pt is damaged, and the stream cannot go on from it"):
+        with pytest.raises(InputError, match="state.pt is damaged, and the stream cannot continue from it"):
             stream(corpus(tmp_path)).load_state(tmp_path / "state.pt")
     documents = corpus(tmp_path)
     with open(tmp_path / "1.jsonl", "a") as file:

@@ -221,7 +221,7 @@ def test_what_is_no_text_is_refused(tmp_path, word_tokenizer, streaming):
             train, _ = tokenize(texts, word_tokenizer, 8)
             next(iter(train))
     if streaming:
-        with pytest.raises(InputError, match="no text behind the first 1000, .* lower --max_eval_samples"):
+        with pytest.raises(InputError, match="no text after the first 1000, .* lower --max_eval_samples"):
             load_texts(train_files=[str(path)], streaming=True, access=cache(tmp_path))
 
 
@@ -247,7 +247,7 @@ def test_bad_data_is_named(tmp_path, word_tokenizer):
         ({"dataset_name": "c4", "train_files": [good]}, "either --dataset_name"),
         ({"train_files": [str(tmp_path / "none.txt")]}, "no file .*none.txt"),
         ({"train_files": [str(tmp_path / "empty.txt")]}, "empty.txt is empty"),
-        ({"train_files": [str(tmp_path / "data.xyz")]}, "data.xyz is of no known kind"),
+        ({"train_files": [str(tmp_path / "data.xyz")]}, "data.xyz is of an unknown kind"),
         ({"train_files": [good, write(tmp_path / "v.txt", ["a"])]}, "of one kind"),
         ({"train_files": [str(tmp_path / "broken.json")]}, "broken.json cannot be read as json"),
         ({"train_files": [str(tmp_path / "broken.json")], "streaming": True}, "cannot be read as json"),

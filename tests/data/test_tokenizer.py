@@ -367,9 +367,9 @@ def test_too_large_a_vocabulary_names_the_size_that_works(model_type):
     texts = ["one two three four five six seven"] * 3
     with pytest.raises(InputError, match=r"vocab_size is 32000, too large for this text") as error:
         train_tokenizer(texts, model_type=model_type)
-    size = int(str(error.value).split("is ")[-1].split(";")[0])
+    size = int(str(error.value).split("at most ")[-1].split(",")[0])
     assert len(train_tokenizer(texts, model_type=model_type, vocab_size=size)) == size
-    with pytest.raises(InputError, match=f"the largest size that works on it is {size};"):
+    with pytest.raises(InputError, match=f"use at most {size}, or more text"):
         train_tokenizer(texts, model_type=model_type, vocab_size=size + 1)
 
 
@@ -378,11 +378,11 @@ def test_too_large_a_vocabulary_names_the_size_that_works(model_type):
     [
         ([], {}, "There is no text to train a tokenizer on"),
         (["", " \n\t "], {}, "There is no text to train a tokenizer on"),
-        (["a b"], {"vocab_size": 260}, "vocab_size must be at least 359, got 260: .* 256 bytes, "),
-        (["a b"], {"vocab_size": 50, "byte_fallback": False}, "vocab_size must be at least 103, got 50: "),
-        (["".join(map(chr, range(0x4E00, 0x5000)))], {"vocab_size": 400}, "its characters alone need 870"),
+        (["a b"], {"vocab_size": 260}, "vocab_size must be at least 359, got 260, to hold .* 256 bytes, "),
+        (["a b"], {"vocab_size": 50, "byte_fallback": False}, "vocab_size must be at least 103, got 50, to hold special tokens, line ends, printable"),
+        (["".join(map(chr, range(0x4E00, 0x5000)))], {"vocab_size": 400}, "its characters need 870 tokens"),
         (["a b"], {"model_type": "wordpiece"}, "model_type must be unigram or bpe, got 'wordpiece'"),
-        (["a b"], {"character_coverage": 0.5}, "character_coverage must be at least 0.98 and at most 1, got 0.5"),
+        (["a b"], {"character_coverage": 0.5}, "character_coverage must be from 0.98 to 1, got 0.5"),
         (["a b"], {"input_sentence_size": 10}, "input_sentence_size must be 0 .* or above 100, got 10"),
     ],
 )
@@ -455,7 +455,7 @@ def test_read_texts_refuses_at_once(tmp_path):
     unknown.write_text("text")
     for path, message in [
         (empty, "empty.txt is empty"),
-        (unknown, "data.bin is of no known kind; give files that end in txt, "),
+        (unknown, "data.bin is of an unknown kind; give files that end in txt, "),
         (tmp_path / "none.txt", "no file .*none.txt"),
         (tmp_path, "is a folder"),
     ]:
@@ -558,13 +558,13 @@ def test_command_overwrites_nothing_and_reads_nothing_in_vain(tmp_path, monkeypa
         (["corpus.txt", "--max_samples", "0"], "--max_samples must be at least 1, got 0"),
         (["corpus.txt", "--vocab_size", "9"], "vocab_size must be at least 359, got 9"),
         (["corpus.txt", "--max_length", "3"], "max_length must be at least 4"),
-        (["corpus.txt", "--character_coverage", "nan"], "character_coverage must be at least 0.98 and at most 1"),
+        (["corpus.txt", "--character_coverage", "nan"], "character_coverage must be from 0.98 to 1"),
     ]:
         with pytest.raises(InputError, match=message):
             tokenizer_module.main(parse(*arguments, "--output_dir", tmp_path / "new"))
     assert not (tmp_path / "new").exists()
     for folder in (tmp_path / "tokenizer.json", tmp_path / "tokenizer.json" / "below"):
-        with pytest.raises(InputError, match="cannot be written, because .*tokenizer.json is a file"):
+        with pytest.raises(InputError, match="cannot be written: .*tokenizer.json is a file"):
             tokenizer_module.main(parse("corpus.txt", "--output_dir", folder))
 
 

@@ -183,7 +183,7 @@ def test_same_numbers_as_the_official_scripts(seed):
 def test_bad_input_is_named():
     with pytest.raises(ValueError, match="no questions"):
         squad_scores({}, {})
-    with pytest.raises(ValueError, match="Question q has no right answer"):
+    with pytest.raises(ValueError, match="Question q has no correct answer"):
         squad_scores({"q": "x"}, {"q": []})
     with pytest.raises(ValueError, match="no prediction for question q"):
         squad_v2_scores({}, {"q": []})
