@@ -43,15 +43,10 @@ class CausalCollator:
 class ByteBlocks(torch.utils.data.Dataset):
     """The bytes of files as blocks of tokens of `byte_tokenizer`, as `pack_causal` makes them of a document.
 
-    The blocks are read from the files on demand, whatever their size. No byte is changed, dropped or added, in UTF-8 or
-    not. Each file is a document: no block continues into the next file.
-
-    Args:
-        files: Path, first byte, and the byte after the last, for each file.
-        end_of_text: The token before every file.
-        block_size: Tokens per block.
-        keep_remainder: Keep the rest of a file as a shorter block.
-        max_samples: Keep at most this many blocks, from the start.
+    They are read on demand, and no byte is changed, dropped or added, in UTF-8 or not. Each of the `files` (path, first
+    byte, and the byte after the last) is a document, with the token `end_of_text` before it: no block continues into
+    the next file. The end of a file, if shorter than a block, is dropped, or kept with `keep_remainder`; only the first
+    `max_samples` blocks are kept.
     """
 
     def __init__(
@@ -119,9 +114,7 @@ def load_bytes(
     """Returns training and validation blocks of the raw bytes of files, None for a part that is not asked for.
 
     Without validation files, the last `validation_split_percentage` of the bytes of every training file are held out.
-
-    Raises:
-        InputError: If a file is missing, empty, compressed, or a table of documents, or a part does not fill one block.
+    Raises an InputError if a file is missing, empty, compressed, or a table, or a part does not fill one block.
     """
     if train and not train_files:
         raise InputError("There are no training data: give --train_file.")
@@ -143,10 +136,9 @@ def load_bytes(
         return made
 
     border = 1.0 if validation_files else 1 - validation_split_percentage / 100
-    training = held_out = None
-    if train:
-        training = blocks("training", train_files, 0.0, border, max_samples=max_train_samples)
-    if validate:
-        paths, begin = (validation_files, 0.0) if validation_files else (train_files, border)
-        held_out = blocks("validation", paths, begin, 1.0, keep_remainder=True, max_samples=max_eval_samples)
-    return training, held_out
+    paths, begin = (validation_files, 0.0) if validation_files else (train_files, border)
+    options = {"keep_remainder": True, "max_samples": max_eval_samples}
+    return (
+        blocks("training", train_files, 0.0, border, max_samples=max_train_samples) if train else None,
+        blocks("validation", paths, begin, 1.0, **options) if validate else None,
+    )

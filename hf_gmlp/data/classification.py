@@ -15,14 +15,9 @@ GLUE = "nyu-mll/glue"
 
 @dataclass(frozen=True)
 class Task:
-    """One of GLUE's nine tasks.
-
-    Args:
-        columns: The column of the sentence, or the two of the pair.
-        labels: The names of the labels 0, 1, ...; None if the label is a number to predict.
-        metrics: Modules of hf_gmlp/metrics; the first one compares runs.
-        tests: The test splits, each with the leaderboard's name for its predictions.
-        submits_names: Whether the leaderboard expects the names of the labels instead of their numbers.
+    """One of GLUE's nine tasks: the columns of the sentence or the pair; the names of the labels 0, 1, ..., None for
+    numbers to predict; modules of hf_gmlp/metrics, the first of which compares runs; the test splits, each with the
+    leaderboard's name for its predictions, which may be names of labels or their numbers.
     """
 
     columns: tuple[str, ...]
@@ -99,17 +94,13 @@ def load_sentences(
         max_samples: Maximum number of rows of "train", "validation" and "test", from the start.
         shuffle_seed: Seed for shuffling the training rows beforehand.
 
-    Raises:
-        InputError: If no data or two kinds of it are named, something needed is missing or unreadable, a column or
-            label is missing, or there is a label that the training data do not have.
+    Raises an InputError if no data or two kinds of it are named, something needed is missing or unreadable, a column or
+    label is missing, or there is a label that the training data do not have.
     """
     task = find_task(task_name)
     files = {"train": train_files, "validation": validation_files, "test": test_files}
     if (dataset_name is not None or task is None) and (dataset_name is None) == (not any(files.values())):
-        raise InputError(
-            "Name the data: --task_name for a task of GLUE, --dataset_name for other data on the Hub, or files with "
-            "--train_file, --validation_file and --test_file."
-        )
+        raise InputError("Name the data: --task_name for GLUE, --dataset_name for the Hub, or --train_file and so on.")
     named = {kind: name for kind, name in (split_names or {}).items() if name is not None}
     # The training data define the labels, even if nothing is trained.
     needed = {"train": train or train_files, "validation": validate, "test": test}

@@ -55,13 +55,10 @@ def load_data(
     access: Access = Access(),
     **reading_options,
 ) -> "Mapping[str, Dataset | IterableDataset]":
-    """
-    Returns the splits of local files (`files`: split -> paths of one kind) or, without files, of a data set on the Hub.
+    """Returns the splits of local files (split -> paths of one kind) or, without files, of a data set on the Hub.
 
-    `reading_options` are `lines` and `text_columns` of `read_files`.
-
-    Raises:
-        InputError: If neither is named, a file cannot be read, or the data set cannot be loaded.
+    `reading_options` are `lines` and `text_columns` of `read_files`. Raises an InputError if neither is named, a file
+    cannot be read, or the data set cannot be loaded.
     """
     if files:
         # Check all files before reading the first.
@@ -88,10 +85,8 @@ def load_data(
 
 
 def file_kind(paths: Iterable[str | Path]) -> str:
-    """Returns the common kind of the files, a key of `FILE_KINDS`, ignoring a compression ending such as .gz.
-
-    Raises:
-        InputError: If there are no files, one is missing or empty, or they are not of one known kind.
+    """Returns the common kind of the files, a key of `FILE_KINDS`, ignoring a compression ending such as .gz; an
+    InputError if there are no files, one is missing or empty, or they are not of one known kind.
     """
     kinds = set()
     for path in map(Path, paths):
@@ -131,8 +126,7 @@ def read_files(
         lines: Take every line of a .txt file as a text; otherwise blank lines separate texts.
         text_columns: Columns of .csv and .tsv files that stay text even if every value looks like a number.
 
-    Raises:
-        InputError: As `file_kind`, or if the contents are not what the file's ending says.
+    Raises an InputError as `file_kind` does, or if the contents are not what the file's ending says.
     """
     # These imports take a second, which `hf-gmlp --help` does without.
     import glob

@@ -61,14 +61,11 @@ def load_images(
     The classes are those of the training data, in the order of the data set's own names or of the alphabet, or in that
     of a checkpoint (`known`) with the same classes.
 
-    Args:
-        train, validate: Which parts are needed.
-        train_val_split: Share of the training images that is held out if there are no validation data.
-        max_samples: Maximum number of images of "train" and "validation" (random samples).
+    If validation data are needed (`validate`) but not given, the share `train_val_split` of the training images is held
+    out. `max_samples` are the maximum numbers of images of "train" and "validation" (random samples).
 
-    Raises:
-        InputError: If no data or two kinds of them are named, something needed is missing, empty or unreadable, or
-            the validation data have a class that the training data do not have.
+    Raises an InputError if no data or two kinds of it are named, something needed is missing, empty or unreadable, or
+    the validation data have a class that the training data do not have.
     """
     folders = {split: path for split, path in (("train", train_dir), ("validation", validation_dir)) if path}
     files = {split: paths for split, paths in (("train", train_files), ("validation", validation_files)) if paths}
@@ -124,9 +121,8 @@ def read_folder(path: str | Path, access: Access = Access()) -> Dataset:
     """Returns the images of a folder of class folders, or of a zip file of them, which is unpacked into the cache once:
     columns "image", not decoded, and "label", in alphabetical order.
 
-    Raises:
-        InputError: If there is no such folder, it cannot be unpacked or read, it has no class folders, or one of them
-            has no images or differs from another only in case.
+    Raises an InputError if there is no such folder, it cannot be unpacked or read, it has no class folders, or one of
+    them has no images or differs from another only in case.
     """
     path = Path(path)
     if not path.is_dir() and not zipfile.is_zipfile(path):
@@ -142,9 +138,7 @@ def read_folder(path: str | Path, access: Access = Access()) -> Dataset:
     names = [folder.name for folder in folders]
     if set(names) <= SPLIT_FOLDERS and any(map(_class_folders, folders)):
         remedy = f"give --train_dir {path / names[0]} and so on"
-        raise InputError(
-            f"{path} has the folders {' and '.join(names)}, which look like splits, not classes: {remedy}."
-        )
+        raise InputError(f"{path} has the folders {' and '.join(names)}, splits instead of classes: {remedy}.")
     if alike := alike_names(names):
         raise InputError(f"{path} has the class folders {' and '.join(alike)}, which differ only in case: join them.")
     with reading([path], "a folder of images"):
@@ -182,10 +176,8 @@ def find_faults(
 
 
 def keep_good(dataset: Dataset, split: str, found: dict[str, list[str]], *, skip: bool = False) -> Dataset:
-    """Returns the images without a fault, by what `find_faults` found, and logs how reading changes them.
-
-    Raises:
-        InputError: If there are bad images (it names the first) and they are not to be skipped, or no image is good.
+    """Returns the images without a fault, by what `find_faults` found, and logs how reading changes them; an InputError
+    that names the first bad images if there are any, unless they are to be skipped and others are good.
     """
 
     def named(rows: list[int]) -> str:
@@ -265,11 +257,8 @@ def training_transform(
     """Returns a transform from a PIL image to pixels [3, *size]: random resized crop (bicubic), flip, AutoAugment
     (Cubuk et al., 2019), and normalization.
 
-    Args:
-        mean, std: Per channel, on a scale from 0 to 1.
-        crop_scale: Smallest and largest area of the crop, as shares of the image.
-        horizontal_flip: Probability of a horizontal flip.
-        auto_augment: The policy for "imagenet", "cifar10" or "svhn"; None for none.
+    `mean` and `std` are per channel, on a scale from 0 to 1; `crop_scale` is the smallest and largest area of the crop,
+    as shares of the image; `auto_augment` is the policy for "imagenet", "cifar10" or "svhn".
     """
     steps: list[v2.Transform] = [
         v2.RandomResizedCrop(size, scale=crop_scale, interpolation=v2.InterpolationMode.BICUBIC, antialias=True),
@@ -286,12 +275,9 @@ def training_transform(
 def mixing_transform(
     num_classes: int, mixup_alpha: float = 0.0, cutmix_alpha: float = 0.0, switch_prob: float = 0.5
 ) -> Callable | None:
-    """Returns Mixup (Zhang et al., 2018) and CutMix (Yun et al., 2019) for a batch of pixels and class ids, one of the
-    two at a time; None if both are off.
-
-    Args:
-        mixup_alpha, cutmix_alpha: Parameter of the Beta distribution of the share; 0 turns one off.
-        switch_prob: Probability of CutMix if both are on.
+    """Returns Mixup (Zhang et al., 2018) and CutMix (Yun et al., 2019) for batches of pixels and class ids. Alpha is
+    the parameter of the Beta distribution of the share; 0 turns a method off (None if both are off). If both are on,
+    `switch_prob` is the probability of CutMix.
     """
     mixup = v2.MixUp(alpha=mixup_alpha, num_classes=num_classes) if mixup_alpha > 0 else None
     cutmix = v2.CutMix(alpha=cutmix_alpha, num_classes=num_classes) if cutmix_alpha > 0 else None
@@ -304,12 +290,7 @@ class ImageCollator:
     """Makes "pixel_values" [batch, 3, height, width] and "labels" of rows with an "image", not decoded, and "labels".
 
     The labels are class ids [batch], or after mixing shares of the classes [batch, classes]. Rows of the training data
-    also have an "index", and are augmented and mixed; the image processor prepares others.
-
-    Args:
-        transform: From a PIL image to pixels [3, height, width].
-        mixing: From pixels and class ids to mixed pixels and shares.
-        seed: For augmentation and mixing.
+    also have an "index", and are augmented by `transform` and mixed by `mixing`; the image processor prepares others.
     """
 
     def __init__(

@@ -27,18 +27,15 @@ _WHOLE = re.compile(r"\s*\+?(-?\d+)(?:\.0*)?\s*")
 
 
 class Labels(NamedTuple):
-    """What is predicted for a row: `names` of the class ids (None for numbers), and `REGRESSION`, `ONE_CLASS` or
-    `CLASSES` as `problem_type`."""
+    """The names of the class ids, None for numbers; and `REGRESSION`, `ONE_CLASS` or `CLASSES`."""
 
     names: list[str] | None
     problem_type: str
 
 
 class LabeledData(NamedTuple):
-    """What `load_sentences` and `load_images` return.
-
-    `splits` are "train", "validation" and "test" (for MNLI "validation_matched" and so on), each with a column "labels"
-    of `label_ids`, except an unlabeled test split; `labels` and `problem_type` are those of `Labels`.
+    """Splits "train", "validation" and "test" (for MNLI "validation_matched" and so on), each with a column "labels"
+    (`label_ids`), except an unlabeled test split; and the fields of `Labels`.
     """
 
     splits: dict[str, Dataset]
@@ -65,8 +62,7 @@ def number_labels(
         labels: What is predicted; by default what `find_labels` finds in the first split.
         known: What the checkpoint predicts. Its order is kept if it has the same classes, or more and is not trained.
 
-    Raises:
-        InputError: If a column or a value is missing, there are no rows, or as `find_labels` and `label_ids`.
+    Raises an InputError if a column or a value is missing or there are no rows, or as `find_labels` and `label_ids` do.
     """
     values = {}
     for split, dataset in splits.items():
@@ -94,10 +90,8 @@ def _check_columns(dataset: Dataset, split: str, columns: Sequence[str], label_c
         raise InputError(f"The columns {', '.join(required)} of the {data} must be different.")
     for column in columns if split.startswith("test") else required:
         if column not in dataset.column_names:
-            raise InputError(
-                f"The {data} have no column {column!r} but {', '.join(dataset.column_names)}: name yours with --{flag} "
-                f"and --label_column_name."
-            )
+            flags, given = f"--{flag} and --label_column_name", ", ".join(dataset.column_names)
+            raise InputError(f"The {data} have no column {column!r} but {given}: name yours with {flags}.")
     if len(dataset) == 0:
         raise InputError(f"The {data} have no rows.")
     for column in columns:
@@ -136,10 +130,8 @@ def read_labels(dataset: Dataset, column: str, split: str) -> list:
 
 def find_labels(feature: object, values: list, split: str, do_regression: bool | None = None) -> Labels:
     """Finds what a column's labels are: numbers to predict if any has a fraction or with `do_regression`, else classes,
-    in the order of the column's feature or sorted (numbers by value).
-
-    Raises:
-        InputError: If there are none, numbers and names are mixed, names differ hardly, or lists hold fractions.
+    in the order of the column's feature or sorted (numbers by value). Raises an InputError if there are none, numbers
+    and names are mixed, names differ only in case or white space, or lists hold fractions.
     """
     data = data_of(split)
     several = any(isinstance(value, list) for value in values)
@@ -166,11 +158,8 @@ def find_labels(feature: object, values: list, split: str, do_regression: bool |
     if several and fraction:
         raise InputError(f"The lists of labels of the {data} must hold names or whole numbers.")
     if alike := alike_names(rows):
-        a, b = alike
-        raise InputError(
-            f"Rows {rows[a]} and {rows[b]} of the {data} have the labels {a!r} and {b!r}, which differ only in case or "
-            f"in white space: write them alike."
-        )
+        places = " and ".join(f"{name!r} in row {rows[name]}" for name in alike)
+        raise InputError(f"The labels of the {data} must differ in more than case or white space: {places}.")
     return Labels(sorted(rows, key=float if numbers else None), problem_type)
 
 
@@ -186,13 +175,9 @@ def alike_names(names: Iterable[str]) -> tuple[str, str] | None:
 
 def label_ids(values: list, labels: Labels, split: str, numbered: Sequence[str] | None = None) -> list:
     """Returns for every row the class id; for `REGRESSION` the number; for `CLASSES` 1.0 for each of its classes and
-    0.0 for the others.
+    0.0 for the others. The names in `numbered`, by default placeholders such as "LABEL_0", also go by their number.
 
-    Args:
-        numbered: Names that also go by their number; by default placeholders such as "LABEL_0".
-
-    Raises:
-        InputError: If a row has no label, an unknown one, one that is not a number, or several for one.
+    Raises an InputError if a row has no label, an unknown one, one that is not a number, or several for one.
     """
     names = labels.names or []
     ids = {name: number for number, name in enumerate(names)}
@@ -233,15 +218,11 @@ def trained_labels(config: PreTrainedConfig, head: str) -> Labels | None:
 
 
 def set_labels(config: PreTrainedConfig, labels: Labels, head: str, *, train: bool, new_classifier: bool) -> bool:
-    """Writes the labels into a config (`id2label`, `label2id`, `problem_type`), and returns whether the model must get
-    a new classifier from `draw_classifier`.
+    """Writes the labels into a config (`id2label`, `label2id`, `problem_type`), and returns whether the checkpoint was
+    trained for other labels and must get a new classifier from `draw_classifier`.
 
-    Args:
-        head: As for `trained_labels`.
-        new_classifier: Whether a checkpoint trained for other labels may get a new classifier.
-
-    Raises:
-        InputError: If it must and may not, is not a classifier and is not trained, or would learn a single class.
+    Raises an InputError if it must but may not (`new_classifier`), is not a classifier and is not trained, or would
+    learn a single class.
     """
     known, title = trained_labels(config, head), config.name_or_path
     names = ["value"] if labels.names is None else labels.names

@@ -22,16 +22,9 @@ class MaskingCollator:
     and 10 % stay. With whole-word masking, whole words are chosen and all of their tokens become [MASK]. Special tokens
     are not chosen, except [UNK], which stands for a word.
 
-    Examples have "input_ids"; those that already have "labels", from `MaskedOnce`, are only padded (`pad_rows`).
-
-    Args:
-        mlm_probability: The share of tokens to predict.
-        whole_word_mask: Needs examples with a column "offset_mapping".
-        seed: For drawing the masks.
-        separate_documents: Also give "position_ids" that restart after each [SEP].
-
-    Raises:
-        InputError: If the tokenizer lacks a special token.
+    Examples have "input_ids" and, for whole words, "offset_mapping"; those that already have "labels", from
+    `MaskedOnce`, are only padded (`pad_rows`). With `separate_documents`, the batch also has "position_ids", which
+    restart after each [SEP]. Raises an InputError if the tokenizer lacks a special token.
     """
 
     def __init__(
@@ -93,10 +86,8 @@ class MaskingCollator:
 
 class MaskedOnce(torch.utils.data.Dataset):
     """Sequences whose masks are always the same, so that an evaluation gives the same number at every step, with any
-    batch size and any number of devices. Rows are those of `MaskingCollator.mask`.
-
-    Raises:
-        InputError: If there is nothing at all to predict.
+    batch size and any number of devices. Rows are those of `MaskingCollator.mask`. Raises an InputError if there is
+    nothing at all to predict.
     """
 
     def __init__(self, dataset: Dataset, collator: MaskingCollator):

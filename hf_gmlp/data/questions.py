@@ -46,9 +46,8 @@ def load_questions(
         version_2_with_negative: Whether questions may have no answer.
         max_samples: Split -> maximum number of questions.
 
-    Raises:
-        InputError: If data are missing or are not such JSON, two questions share an id, an answer is not in its place,
-            or a question may not but does lack an answer.
+    Raises an InputError if data are missing or are not such JSON, two questions share an id, an answer is not in its
+    place, or a question has no answer but must have one.
     """
     from datasets import Dataset, Features, Value
 
@@ -105,8 +104,7 @@ def make_windows(
         each context token, empty for white space; and with `answers` "start_positions" and "end_positions", the first
         and last token of the answer, or [CLS] if the window does not hold all of it.
 
-    Raises:
-        InputError: If the tokenizer cannot do this, or `doc_stride` is more than half of `max_seq_length`.
+    Raises an InputError if the tokenizer cannot do this, or `doc_stride` is more than half of `max_seq_length`.
     """
     check_tokenizer(tokenizer)
     check_lengths(max_seq_length, doc_stride)
@@ -189,9 +187,7 @@ def check_tokenizer(tokenizer: PreTrainedTokenizerBase):
     if tokenizer.cls_token_id is None or tokenizer.cls_token_id not in tokenizer("", "")["input_ids"]:
         raise InputError("The tokenizer puts no [CLS] into a sequence, which marks that there is no answer.")
     if tokenizer.pad_token_id is None:
-        raise InputError(
-            "The tokenizer has no padding token: set pad_token, save it, and name it with --tokenizer_name."
-        )
+        raise InputError("The tokenizer has no padding token: set its pad_token, and save it again.")
     if tokenizer.padding_side != "right":
         raise InputError("The tokenizer pads on the left: set padding_side to right, or choose another.")
 

@@ -49,12 +49,8 @@ def load_texts(
     a random `validation_split_percentage` of the training documents is held out, or the first `max_eval_samples` of a
     stream, even if only one part is asked for. The validation part of a stream is held in memory.
 
-    Args:
-        train, validate: Which parts are asked for. Files that neither needs are not read.
-
-    Raises:
-        InputError: If no data or two kinds of it are named, they cannot be read, there is no column of text, or there
-            are too few documents for both parts.
+    Files that neither part needs are not read. Raises an InputError if no data or two kinds of it are named, they
+    cannot be read, there is no column of text, or there are too few documents for both parts.
     """
     files = {split: paths for split, paths in (("train", train_files), ("validation", validation_files)) if paths}
     if (dataset_name is None) == (not files):
@@ -86,7 +82,7 @@ def load_texts(
         if math.ceil(number * share) >= number:
             remedy = "lower --validation_split_percentage, or give a --validation_file"
             raise InputError(
-                f"{validation_split_percentage} % of {number} document(s) leave none to train on: {remedy}."
+                f"Holding out {100 * share:g} % of {number} document(s) leaves none to train on: {remedy}."
             )
         splits["train"], splits["validation"] = splits["train"].train_test_split(share, seed=seed).values()
     if validate and not streaming and max_eval_samples is not None:
@@ -99,9 +95,7 @@ def text_rows(
 ) -> Dataset | IterableDataset:
     """Keeps only the column of text, as "text": numbers as they are written, None where there is nothing.
 
-    Raises:
-        InputError: If there is no such column, or (for a stream, during reading) it does not hold text. `where` names
-            the data in the message.
+    Raises an InputError about `where` if there is no such column or (for a stream, during reading) it holds no text.
     """
     # A stream may not know its columns before its first row.
     columns = data.column_names or list(next(iter(data), {}))
@@ -141,19 +135,12 @@ def tokenize(
 ) -> tuple[Dataset | SequenceStream | None, Dataset | None]:
     """Turns the parts that `load_texts` gave into training and validation sequences; a missing part gives None.
 
-    No validation token is left out; at most `max_train_samples` training sequences are kept, from the start.
+    The sequences are arrays "input_ids" and, with `offsets`, which whole-word masking needs, "offset_mapping". They are
+    packed documents, lines (`line_by_line`), or blocks for a causal language model (`causal`). No validation token is
+    left out; of the training sequences the first `max_train_samples` are kept. Those of a stream are a
+    `SequenceStream`, whose order depends on `seed`.
 
-    Args:
-        line_by_line: Make each line a sequence instead of packing documents.
-        causal: Pack for a causal language model (`pack_causal`), which has no lines and no offsets.
-        offsets: Also give "offset_mapping", which whole-word masking needs.
-        seed: For the order of a stream.
-
-    Returns:
-        Arrays "input_ids" and perhaps "offset_mapping"; the training sequences of a stream are a `SequenceStream`.
-
-    Raises:
-        InputError: If there are no sequences, or the tokenizer lacks what they need.
+    Raises an InputError if there are no sequences, or the tokenizer lacks what they need.
     """
     if offsets and not tokenizer.is_fast:
         raise InputError("The tokenizer does not know where its tokens stand: leave out --whole_word_mask.")
@@ -176,9 +163,8 @@ def tokenize(
             if line_by_line or part != "training" or not any(map(has_text, documents["text"])):
                 raise InputError(f"The {part} text is blank: give a file, or name a --text_column, with words in it.")
             remedy = "or lower --block_size" if causal else "lower --max_seq_length, or use --line_by_line"
-            raise InputError(
-                f"The {part} text does not fill one sequence of {max_seq_length} tokens: give more text, {remedy}."
-            )
+            size = f"one sequence of {max_seq_length} tokens"
+            raise InputError(f"The {part} text does not fill {size}: give more text, {remedy}.")
         return made.with_format("numpy")
 
     train = texts.get("train")
@@ -208,10 +194,8 @@ def pack(
     documents: Texts, tokenizer: Tokenizer, max_seq_length: int, *, offsets: bool = False, keep_remainder: bool = False
 ) -> Sequences:
     """Joins documents with [SEP] between them and cuts them into sequences [CLS] ... [SEP] of exactly `max_seq_length`
-    tokens, without padding or truncation. The end, if shorter, is dropped, or kept with `keep_remainder`.
-
-    Returns:
-        "input_ids" [m] and perhaps "offset_mapping" [m, 2] of each sequence.
+    tokens, without padding or truncation. The end, if shorter, is dropped, or kept with `keep_remainder`. Returns
+    "input_ids" [m] and perhaps "offset_mapping" [m, 2] of each sequence.
     """
     first, last = np.array([[tokenizer.cls_token_id], [tokenizer.sep_token_id]], dtype=np.int32)
     # Only between documents: each sequence ends in a [SEP] anyway.

@@ -33,6 +33,13 @@ MODEL_TYPES = ("unigram", "bpe")
 BYTE_SPECIAL_TOKENS = ["[PAD]", "[SEP]"]
 FIRST_BYTE = len(BYTE_SPECIAL_TOKENS)
 
+# Which values of an option are allowed, and the same in words.
+RULES = {
+    "model_type": (lambda value: value in MODEL_TYPES, " or ".join(MODEL_TYPES)),
+    "max_length": (lambda value: value >= 4, "at least 4, since a pair has three special tokens"),
+    "character_coverage": (lambda value: 0.98 <= value <= 1, "from 0.98 to 1"),
+    "input_sentence_size": (lambda value: value == 0 or value > 100, "0 (all lines) or above 100"),
+}
 # Numeric options of `train_tokenizer`: default, and help text for `hf-gmlp train-tokenizer`.
 NUMBERS = {
     "vocab_size": (32000, "number of tokens"),
@@ -81,8 +88,7 @@ def train_sentencepiece(
     """Trains the SentencePiece model behind `train_tokenizer` and returns it serialized.
 
     Args:
-        texts: Strings of any length, read once. They are cut at line ends and control characters, and at a space before
-            every 1,000 characters, so that no part is left out.
+        texts: Strings of any length (else a TypeError), read once, and cut so that no part is left out.
         vocab_size: Number of tokens, including special and byte tokens.
         model_type: "unigram" or "bpe".
         byte_fallback: Whether a character outside the vocabulary becomes bytes (256 of the tokens) or [UNK].
@@ -90,16 +96,15 @@ def train_sentencepiece(
         input_sentence_size: Number of lines to train on, above 100, or 0 for all. A longer corpus is read to its end
             and sampled (sentencepiece fixes the seed). Ten million lines of web text take some gigabytes of memory.
 
-    Raises:
-        InputError: If an option is out of range, there is no text, `vocab_size` does not fit the corpus (the message
-            names the size that would), or sentencepiece is not installed.
-        TypeError: If `texts` is a single string or does not yield strings.
+    Raises an InputError if an option is out of range, there is no text, `vocab_size` does not fit the corpus (the
+    message names the size that would), or sentencepiece is not installed.
     """
     # Imported here: a trained tokenizer loads without sentencepiece.
     need("sentencepiece")
     import sentencepiece as spm
 
-    check_options(vocab_size, model_type, byte_fallback, character_coverage, input_sentence_size)
+    numbers = {"character_coverage": character_coverage, "input_sentence_size": input_sentence_size}
+    check_options(byte_fallback, vocab_size=vocab_size, model_type=model_type, **numbers)
     # sentencepiece hides an exception of its input behind a RuntimeError: keep the original.
     failures: list[BaseException] = []
 
@@ -110,7 +115,9 @@ def train_sentencepiece(
             failures.append(error)
             raise
 
-    pad, unk, cls, sep, mask = SPECIAL_TOKENS
+    special = {}
+    for number, name in enumerate(("pad", "unk", "bos", "eos")):
+        special |= {f"{name}_id": number, f"{name}_piece": SPECIAL_TOKENS[number]}
     model = io.BytesIO()
     try:
         spm.SentencePieceTrainer.train(
@@ -119,23 +126,15 @@ def train_sentencepiece(
             vocab_size=vocab_size,
             model_type=model_type,
             byte_fallback=byte_fallback,
-            character_coverage=character_coverage,
+            **numbers,
             required_chars=PRINTABLE_ASCII,
-            pad_id=0,
-            unk_id=1,
-            bos_id=2,
-            eos_id=3,
-            pad_piece=pad,
-            unk_piece=unk,
-            bos_piece=cls,
-            eos_piece=sep,
-            control_symbols=[mask],
+            **special,
+            control_symbols=SPECIAL_TOKENS[-1:],
             user_defined_symbols=LINE_TOKENS,
             # These three make encoding lossless: the text stays as it is, and no space is added or dropped.
             normalization_rule_name="identity",
             add_dummy_prefix=False,
             remove_extra_whitespaces=False,
-            input_sentence_size=input_sentence_size,
             shuffle_input_sentence=True,
             max_sentence_length=4 * _LONGEST_SENTENCE,
             num_threads=_NUM_THREADS,
@@ -236,8 +235,8 @@ def byte_tokenizer(max_length: int = 512) -> PreTrainedTokenizerFast:
 
 
 def open_ended(tokenizer: PreTrainedTokenizerBase) -> PreTrainedTokenizerBase:
-    """Returns the tokenizer as a causal language model needs it: if it puts a special token after a text, as BERT's
-    does, which would end a prompt, a copy that does not.
+    """Returns a copy of a tokenizer such as BERT's that does not end a text with a special token, and so a prompt; a
+    tokenizer that does not do that is returned unchanged.
     """
     ids = tokenizer("a")["input_ids"]
     if not tokenizer.is_fast or not ids or ids[-1] not in tokenizer.all_special_ids:
@@ -272,9 +271,8 @@ def read_texts(
         streaming: Read the data set over the network instead of downloading it first.
         text_column: The column that holds the text, except in .txt files.
 
-    Raises:
-        InputError: At once if neither or both are named, a file is missing, empty, a folder or of an unknown kind, or
-            the data set cannot be loaded; during reading if something cannot be read, or there is no column of text.
+    Raises an InputError at once if neither or both are named, a file is missing, empty or of an unknown kind, or the
+    data set cannot be loaded; and during reading if something cannot be read, or there is no column of text.
     """
     # This import takes seconds, which `hf-gmlp --help` does without.
     from .text import has_text, text_rows
@@ -369,28 +367,15 @@ def main(args: argparse.Namespace) -> None:
     print(f'load it with:         AutoTokenizer.from_pretrained("{output_dir}")')
 
 
-def check_options(
-    vocab_size: int = 32000,
-    model_type: str = "unigram",
-    byte_fallback: bool = True,
-    character_coverage: float = 1.0,
-    input_sentence_size: int = 0,
-    max_length: int = 512,
-):
+def check_options(byte_fallback: bool = True, **options):
     """Raises an InputError if an option of `train_tokenizer` is out of its range."""
     smallest = len(SPECIAL_TOKENS) + len(LINE_TOKENS) + 256 * byte_fallback + len(PRINTABLE_ASCII) + 1
     always = f"special tokens, line ends, {'256 bytes, ' * byte_fallback}printable ASCII and the space"
-    enough = input_sentence_size == 0 or input_sentence_size > 100
-    rules = [
-        (model_type in MODEL_TYPES, f"model_type must be {' or '.join(MODEL_TYPES)}, got {model_type!r}."),
-        (max_length >= 4, f"max_length must be at least 4, since a pair has three special tokens, got {max_length}."),
-        (0.98 <= character_coverage <= 1, f"character_coverage must be from 0.98 to 1, got {character_coverage}."),
-        (enough, f"input_sentence_size must be 0 (all lines) or above 100, got {input_sentence_size}."),
-        (vocab_size >= smallest, f"vocab_size must be at least {smallest}, got {vocab_size}, to hold {always}."),
-    ]
-    for kept, sentence in rules:
-        if not kept:
-            raise InputError(sentence)
+    rules = RULES | {"vocab_size": (lambda value: value >= smallest, f"at least {smallest} (for {always})")}
+    for name, value in options.items():
+        allowed, words = rules[name]
+        if not allowed(value):
+            raise InputError(f"{name} must be {words}, got {value!r}.")
 
 
 def _training_sentences(texts: Iterable[str]) -> Iterator[str]:

@@ -160,7 +160,7 @@ def test_what_is_wrong_with_the_folders_is_said(folder, tmp_path, caplog):
         loaded(train_dir=str(tmp_path / "broken.zip"))
     shutil.copytree(folder, tmp_path / "root" / "train")
     shutil.copytree(folder, tmp_path / "root" / "val")
-    with pytest.raises(InputError, match="train and val, which look like splits, not classes.* give --train_dir .*root/train"):
+    with pytest.raises(InputError, match="train and val, splits instead of classes: give --train_dir .*root/train"):
         loaded(train_dir=str(tmp_path / "root"))
     with pytest.raises(InputError, match="There are no training images"):
         loaded(validation_dir=str(folder))

@@ -70,8 +70,8 @@ def test_what_a_flag_and_a_feature_say():
     ("labels", "message"),
     [
         (["a", "3", "b"], "mix names and numbers, such as 'a' in row 1 and '3' in row 2: use one kind"),
-        (["yes", "no", "Yes"], "Rows 1 and 3 .* have the labels 'yes' and 'Yes', which differ only in case"),
-        (["yes", "no", "no "], "Rows 2 and 3 .* the labels 'no' and 'no ', which differ only in case or in white"),
+        (["yes", "no", "Yes"], "must differ in more than case or white space: 'yes' in row 1 and 'Yes' in row 3"),
+        (["yes", "no", "no "], "must differ in more than case or white space: 'no' in row 2 and 'no ' in row 3"),
         ([0.0, float("inf")], "Row 2 of the training data has the label inf, which is not a name or a finite number"),
         ([datetime.date(2020, 1, 1)], "Row 1 .* has the label datetime.date"),
         ([[0.5], [1.0]], "must hold names or whole numbers"),

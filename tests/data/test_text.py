@@ -252,7 +252,10 @@ def test_bad_data_is_named(tmp_path, word_tokenizer):
         ({"train_files": [str(tmp_path / "broken.json")]}, "broken.json cannot be read as json"),
         ({"train_files": [str(tmp_path / "broken.json")], "streaming": True}, "cannot be read as json"),
         ({"train_files": [good], "text_column": "body"}, "no column 'body' in the train data but text, other"),
-        ({"train_files": [good], "validation_split_percentage": 99}, r"99 % of 2 document\(s\) leave none to train on"),
+        (
+            {"train_files": [good], "validation_split_percentage": 99},
+            r"99 % of 2 document\(s\) leaves none to train on",
+        ),
     ]
     for options, message in cases:
         with pytest.raises(InputError, match=message):

@@ -378,8 +378,12 @@ def test_too_large_a_vocabulary_names_the_size_that_works(model_type):
     [
         ([], {}, "There is no text to train a tokenizer on"),
         (["", " \n\t "], {}, "There is no text to train a tokenizer on"),
-        (["a b"], {"vocab_size": 260}, "vocab_size must be at least 359, got 260, to hold .* 256 bytes, "),
-        (["a b"], {"vocab_size": 50, "byte_fallback": False}, "vocab_size must be at least 103, got 50, to hold special tokens, line ends, printable"),
+        (["a b"], {"vocab_size": 260}, "vocab_size must be at least 359 .for .* 256 bytes, .* got 260"),
+        (
+            ["a b"],
+            {"vocab_size": 50, "byte_fallback": False},
+            "vocab_size must be at least 103 .for special tokens, line ends, printable .* got 50",
+        ),
         (["".join(map(chr, range(0x4E00, 0x5000)))], {"vocab_size": 400}, "its characters need 870 tokens"),
         (["a b"], {"model_type": "wordpiece"}, "model_type must be unigram or bpe, got 'wordpiece'"),
         (["a b"], {"character_coverage": 0.5}, "character_coverage must be from 0.98 to 1, got 0.5"),
@@ -556,7 +560,7 @@ def test_command_overwrites_nothing_and_reads_nothing_in_vain(tmp_path, monkeypa
         ([], "Give either files or --dataset_name"),
         (["corpus.txt", "--dataset_name", "x"], "Give either files or --dataset_name"),
         (["corpus.txt", "--max_samples", "0"], "--max_samples must be at least 1, got 0"),
-        (["corpus.txt", "--vocab_size", "9"], "vocab_size must be at least 359, got 9"),
+        (["corpus.txt", "--vocab_size", "9"], "vocab_size must be at least 359 .* got 9"),
         (["corpus.txt", "--max_length", "3"], "max_length must be at least 4"),
         (["corpus.txt", "--character_coverage", "nan"], "character_coverage must be from 0.98 to 1"),
     ]:

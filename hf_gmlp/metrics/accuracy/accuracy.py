@@ -9,12 +9,7 @@ from sklearn.metrics import accuracy_score
 class Accuracy(evaluate.Metric):
     def _info(self):
         features = {"predictions": datasets.Value("int64"), "references": datasets.Value("int64")}
-        return evaluate.MetricInfo(
-            description=__doc__,
-            citation="",
-            inputs_description="predictions and references: class ids.",
-            features=datasets.Features(features),
-        )
+        return evaluate.MetricInfo(description=__doc__, citation="", features=datasets.Features(features))
 
     def _compute(self, predictions, references):
         return {"accuracy": float(accuracy_score(references, predictions))}

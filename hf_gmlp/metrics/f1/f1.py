@@ -9,12 +9,7 @@ from sklearn.metrics import f1_score
 class F1(evaluate.Metric):
     def _info(self):
         features = {"predictions": datasets.Value("int64"), "references": datasets.Value("int64")}
-        return evaluate.MetricInfo(
-            description=__doc__,
-            citation="",
-            inputs_description="predictions and references: class ids; average: 'binary' or 'macro'.",
-            features=datasets.Features(features),
-        )
+        return evaluate.MetricInfo(description=__doc__, citation="", features=datasets.Features(features))
 
     def _compute(self, predictions, references, average="binary"):
         # A class that is neither predicted nor present counts as 0, without a warning.

@@ -9,12 +9,7 @@ from scipy.stats import pearsonr
 class Pearson(evaluate.Metric):
     def _info(self):
         features = {"predictions": datasets.Value("float64"), "references": datasets.Value("float64")}
-        return evaluate.MetricInfo(
-            description=__doc__,
-            citation="",
-            inputs_description="predictions and references: numbers.",
-            features=datasets.Features(features),
-        )
+        return evaluate.MetricInfo(description=__doc__, citation="", features=datasets.Features(features))
 
     def _compute(self, predictions, references):
         constant = len(set(predictions)) < 2 or len(set(references)) < 2

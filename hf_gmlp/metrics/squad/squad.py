@@ -58,14 +58,9 @@ class Squad(evaluate.Metric):
 
 
 def squad_scores(predictions: Mapping[str, str], references: Mapping[str, Iterable[str]]) -> dict[str, float]:
-    """Returns "exact_match" and "f1" in percent, as the script of v1.1: per question the best over its answers.
+    """Returns "exact_match" and "f1" in percent, as the script of v1.1, from the answers and correct answers by id.
 
-    Args:
-        predictions: Question id -> the model's answer. A question without one scores 0.
-        references: Question id -> the correct answers, at least one.
-
-    Raises:
-        ValueError: If there are no questions, or one has no correct answer.
+    A question without a prediction scores 0. Raises a ValueError without questions, or if one has no correct answer.
     """
     _check(references)
     exact = f1 = 0.0
@@ -98,8 +93,7 @@ def squad_v2_scores(
         ("NoAns_..."), if there are any; and "best_exact", "best_f1" with "best_exact_thresh", "best_f1_thresh": the
         best score that a threshold on `no_answer` gives, and that threshold.
 
-    Raises:
-        ValueError: If there are no questions, or one has no prediction.
+    Raises a ValueError if there are no questions, or one has no prediction.
     """
     _check(references)
     missing = next((key for key in references if key not in predictions), None)
