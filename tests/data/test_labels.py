@@ -1,4 +1,4 @@
-"""What a column of labels says, what a checkpoint says, and how the one comes into the other's config."""
+"""Labels of a column and of a checkpoint, and how they are written into a config."""
 
 import datetime
 import logging
@@ -39,7 +39,7 @@ def read(labels):
 @pytest.mark.parametrize(
     ("labels", "expected"),
     [
-        # Whole numbers are classes however they are written, in the order of their values.
+        # Whole numbers are classes, however they are written, in the order of their values.
         ([1.0, 0.0, 10.0, 2.0], Labels(["0", "1", "2", "10"], ONE_CLASS)),
         (["1.0", "0", " 10", "2."], Labels(["0", "1", "2", "10"], ONE_CLASS)),
         ([1, -1], Labels(["-1", "1"], ONE_CLASS)),
@@ -53,11 +53,11 @@ def read(labels):
         ([[10, 9], [2]], Labels(["2", "9", "10"], CLASSES)),
     ],
 )  # fmt: skip
-def test_what_a_column_says(labels, expected):
+def test_labels_of_a_column(labels, expected):
     assert find(labels) == expected
 
 
-def test_what_a_flag_and_a_feature_say():
+def test_labels_with_a_flag_or_a_feature():
     assert find([1.0, 0.0], do_regression=True) == Labels(None, REGRESSION)
     assert find([1.5, 0.0], do_regression=False) == Labels(["0", "1.5"], ONE_CLASS)
     names = ClassLabel(names=["z", "a", "Z"])
@@ -79,20 +79,20 @@ def test_what_a_flag_and_a_feature_say():
         ([[], []], "have no labels"),
     ],
 )
-def test_what_no_column_may_say(labels, message):
+def test_bad_labels_are_refused(labels, message):
     with pytest.raises(InputError, match=message):
         find(labels)
 
 
 @pytest.mark.parametrize("missing", [None, "", " ", "nan", "NaN", "null"])
-def test_a_label_that_is_missing_is_no_class(missing):
+def test_a_missing_label_is_not_a_class(missing):
     values = read(["a", missing, "b"])
     assert find_labels(Value("string"), values, "train").names == ["a", "b"]
     with pytest.raises(InputError, match="Row 2 of the training data has no label"):
         label_ids(values, Labels(["a", "b"], ONE_CLASS), "train")
 
 
-def test_ids_numbers_and_sets():
+def test_label_ids():
     for values, expected in ((["b", "1.0", "1"], [1, 0, 0]), ([1.0], [0]), ([1], [0])):
         assert label_ids(read(values), Labels(["1", "b"], ONE_CLASS), "train") == expected
     for values, expected in ((["0.5", "2"], [0.5, 2.0]), ([0.1, 2.0], [0.1, 2.0]), ([3], [3.0])):
@@ -118,7 +118,7 @@ def classifier(names, **fields):
     return GMLPConfig(id2label=dict(enumerate(names)), **fields)
 
 
-def test_labels_are_written_into_the_config_and_come_back():
+def test_labels_are_written_into_the_config_and_read_back():
     config = GMLPConfig()
     assert trained_labels(config, HEAD) is None
     assert not set_labels(config, Labels(["b", "a", "c"], ONE_CLASS), HEAD, train=True, new_classifier=False)
@@ -135,7 +135,7 @@ def test_labels_are_written_into_the_config_and_come_back():
         set_labels(config, Labels(["a", "b"], ONE_CLASS), HEAD, train=False, new_classifier=True)
     with pytest.raises(InputError, match="only the label 'a'; there must be two or more"):
         set_labels(config, Labels(["a"], ONE_CLASS), HEAD, train=True, new_classifier=True)
-    # Of other software, which says nothing of the kind.
+    # Other software does not save a problem type.
     bert = BertConfig(num_labels=1, architectures=["BertForSequenceClassification"])
     assert trained_labels(bert, HEAD) == Labels(None, REGRESSION)
 
@@ -158,7 +158,7 @@ def test_labels_are_written_into_the_config_and_come_back():
         ),
     ],
 )
-def test_another_classifier_is_made_only_if_that_is_asked_for(config, labels, message, caplog):
+def test_a_new_classifier_must_be_asked_for(config, labels, message, caplog):
     for train, new_classifier in ((True, False), (False, True)):
         with pytest.raises(InputError, match=message):
             set_labels(config, labels, HEAD, train=train, new_classifier=new_classifier)
@@ -168,14 +168,14 @@ def test_another_classifier_is_made_only_if_that_is_asked_for(config, labels, me
     assert trained_labels(config, HEAD) == labels
 
 
-def test_names_that_nobody_gave_are_replaced(caplog):
+def test_placeholder_names_are_replaced(caplog):
     config = classifier(["LABEL_0", "LABEL_1"])
     with caplog.at_level(logging.INFO):
         assert not set_labels(config, Labels(["no", "yes"], ONE_CLASS), HEAD, train=False, new_classifier=False)
     assert config.id2label == {0: "no", 1: "yes"} and "take the names of the data: no, yes" in caplog.text
 
 
-def test_a_few_other_names_of_very_many_are_other_words():
+def test_a_few_of_many_names_may_differ():
     names = [f"class {number}" for number in range(200)]
     config = classifier(names)
     names[7] = "another word"
@@ -186,7 +186,7 @@ def test_a_few_other_names_of_very_many_are_other_words():
 
 
 @pytest.mark.parametrize("kind", ["gmlp", "bert"])
-def test_a_new_classifier_is_all_that_is_drawn(kind, text_config, far_model):
+def test_only_the_classifier_is_drawn_again(kind, text_config, far_model):
     sizes = {"hidden_size": 16, "num_hidden_layers": 1, "intermediate_size": 32, "num_attention_heads": 2}
     config, model_class = (text_config(), GMLPForSequenceClassification)
     if kind == "bert":
