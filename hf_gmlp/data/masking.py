@@ -1,4 +1,4 @@
-"""BERT's masking: drawn anew in every epoch of training, drawn once for evaluation.
+"""BERT's masking: drawn again in every epoch of training, but only once for evaluation.
 
 The masks of a sequence depend only on its tokens, the seed and the epoch: not on the batch, the number of devices or
 worker processes, or whether the run was resumed.
@@ -62,7 +62,7 @@ class MaskingCollator:
         self._epoch.fill_(epoch)
 
     def mask(self, example: dict, epoch: int | None) -> Row:
-        """Returns "input_ids" and "labels" [m], -100 where nothing is to be predicted; None: for evaluation."""
+        """Returns "input_ids" and "labels" [m], -100 where nothing is predicted. Epoch None is for evaluation."""
         # The masks depend on these bytes: 64 bits per token, whatever the type of the tokens.
         ids = np.array([example["input_ids"]], dtype=np.int64)
         draw = [self.seed, zlib.crc32(ids.tobytes())] + ([] if epoch is None else [epoch])

@@ -101,7 +101,7 @@ def text_rows(
     columns = data.column_names or list(next(iter(data), {}))
     if text_column not in columns:
         given = ", ".join(columns) or "nothing at all"
-        raise InputError(f"There is no column {text_column!r} in {where} but {given}: name the one by --text_column.")
+        raise InputError(f"There is no column {text_column!r} in {where} but {given}: name one with --text_column.")
     data = data.select_columns([text_column])
     if text_column != "text":
         data = data.rename_column(text_column, "text")
@@ -115,7 +115,9 @@ def text_rows(
 def _as_text(row: dict, name: str) -> dict[str, str | None]:
     value = row["text"]
     if isinstance(value, list | dict | bytes):
-        raise InputError(f"{name} has a {type(value).__name__} in it and must be text: name another by --text_column.")
+        raise InputError(
+            f"{name} has a {type(value).__name__} in it and must be text: name another with --text_column."
+        )
     # pandas writes NaN, which differs from itself, for a missing number.
     return {"text": None if value is None or value != value else str(value)}
 

@@ -48,7 +48,7 @@ NUMBERS = {
     "input_sentence_size": (10_000_000, "train on a random sample of N lines; 0: on all lines"),
 }
 
-# SentencePiece does not join words. A word starts at every space, and each line token is a word.
+# No token crosses a word. A word starts at every space, and each line token is a word.
 WORD_PATTERN = r"[\n\t\r]| ?[^ \n\t\r]+| "
 # The text "<0x0A>" must not become the byte token of that name, nor "[CLS]" where special tokens are switched off: cut
 # at the x and after the bracket. No learned token crosses a cut: SentencePiece separates letters from digits and signs.

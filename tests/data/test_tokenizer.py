@@ -478,7 +478,7 @@ def test_read_texts_names_the_bad_file(tmp_path):
         "latin.txt": b"caf\xe9\n",
     }
     messages = {
-        "other.jsonl": "There is no column 'text' in .*other.jsonl but body, id: name the one",
+        "other.jsonl": "There is no column 'text' in .*other.jsonl but body, id: name one with --text_column",
         "list.jsonl": "The column 'text' of .*list.jsonl has a list in it and must be text",
         "broken.json": "broken.json cannot be read as ",
         "latin.txt": "latin.txt cannot be read as txt: it is not UTF-8",
@@ -502,7 +502,7 @@ def test_read_texts_of_a_data_set(tmp_path, streaming, monkeypatch):
     options = {"dataset_name": str(folder), "streaming": streaming}
     assert list(read_texts(text_column="body", **options)) == ["one", "two"]
     assert list(read_texts(text_column="body", split="validation", **options)) == ["three"]
-    with pytest.raises(InputError, match="no column 'text' in .*corpus but body: name the one"):
+    with pytest.raises(InputError, match="no column 'text' in .*corpus but body: name one with --text_column"):
         list(read_texts(**options))
     with pytest.raises(InputError, match="corpus has no split 'nosplit': give --split, one of train, validation"):
         read_texts(split="nosplit", **options)
