@@ -246,7 +246,7 @@ def test_bad_input_gets_one_sentence(tmp_path, folder, models, training):
     cases = [
         ([*models["gpt2"], *raw, tmp_path / "none"], "There is no file .*none"),
         ([*models["gpt2"], *raw, tmp_path / "empty"], "empty is empty"),
-        ([*models["gpt2"], *raw, tmp_path / "text.gz"], "text.gz is packed.* unpack it first"),
+        ([*models["gpt2"], *raw, tmp_path / "text.gz"], "text.gz is compressed.* decompress it first"),
         ([*models["gpt2"], *raw, tmp_path / "short"], "training text does not fill one block of 64 tokens"),
         (
             [*models["gpt2"], *raw, folder / "text.txt", "--validation_file", folder / "text.jsonl"],
@@ -257,7 +257,7 @@ def test_bad_input_gets_one_sentence(tmp_path, folder, models, training):
             [*models["gpt2"], "--train_file", tmp_path / "one.txt"],
             r"5 % of 1 document\(s\) leave none.*give a --validation_file",
         ),
-        ([*models["gpt2"], "--train_file", tmp_path / "short"], "short is of no known kind"),
+        ([*models["gpt2"], "--train_file", tmp_path / "short"], "short is of an unknown kind"),
         ([*models["gpt2"], *text, "--block_size", 65], "--block_size 65 is above the model's n = 64"),
         ([*models["gpt2"], *text, "--block_size", 1], "--block_size must be at least 2"),
         ([*models["gpt2"], *text, "--streaming", "--max_steps", -1], "say how long to train by --max_steps"),

@@ -309,7 +309,9 @@ def test_a_classifier_of_other_classes(folder, run):
     run("--model_name_or_path", "gmlp", *data, *train, "--output_dir", "moods")
     data = ("--train_file", "sizes.jsonl", "--validation_file", "sizes.jsonl")
     other = ("--model_name_or_path", "moods", *data, *train, "--output_dir", "sizes")
-    with pytest.raises(InputError, match=r"tell 2 classes \(glad, sad\), and the data have 2 classes \(large, small\)"):
+    with pytest.raises(
+        InputError, match=r"predict 2 classes \(glad, sad\), but the data have 2 classes \(large, small\)"
+    ):
         run(*other)
     # Nothing is learned here: the head is not that of the moods.
     run(*other, "--ignore_mismatched_sizes", "--learning_rate", 0)
@@ -344,7 +346,7 @@ def test_several_labels_per_row(folder, run):
     again = run("--model_name_or_path", "tagged", "--validation_file", "tags.jsonl", "--do_eval", "--output_dir",
                 "tagged-again", *columns)  # fmt: skip
     assert again["eval_f1"] == results["eval_f1"]
-    with pytest.raises(InputError, match=r"any of 2 classes \(asked, music\), and the data have 2 classes"):
+    with pytest.raises(InputError, match=r"any of 2 classes \(asked, music\), but the data have 2 classes"):
         run("--model_name_or_path", "tagged", "--train_file", "train.jsonl", "--do_train", "--output_dir", "never")
 
 
@@ -378,14 +380,14 @@ def test_one_sentence_for_what_cannot_work_and_nothing_written(folder, run):
             "must be one of eval_f1 where --metric_name is f1",
         ),
         (("--do_regression", "true", "--label_smoothing_factor", 0.1), "only for data with one class per row"),
-        (("--train_split_name", "train"), "--train_split_name is for a data set of the Hub"),
+        (("--train_split_name", "train"), "--train_split_name is for a data set on the Hub"),
         (("--do_predict",), "no test data: give --test_file"),
     ]:
         with pytest.raises(InputError, match=message):
             run("--model_name_or_path", "gmlp", *data, "--output_dir", "never", *flags)
-    with pytest.raises(InputError, match="is no trained classifier"):
+    with pytest.raises(InputError, match="is not a trained classifier"):
         run("--model_name_or_path", "gmlp", *data, "--do_train", "false", "--output_dir", "untrained")
-    with pytest.raises(InputError, match="trained to tell 3 classes .*--ignore_mismatched_sizes"):
+    with pytest.raises(InputError, match="trained to predict 3 classes .*--ignore_mismatched_sizes"):
         three = GMLPForMaskedLM.from_pretrained(folder / "gmlp").config
         three.architectures, three.num_labels = ["GMLPForSequenceClassification"], 3
         three.save_pretrained(folder / "three")

@@ -186,7 +186,7 @@ def test_another_size_and_other_classes_from_a_checkpoint(run, folder, trained):
     shutil.copytree(folder / "train", two_classes)
     shutil.rmtree(two_classes / "red")
     flags = ("--model_name_or_path", "trained", "--train_dir", "two_classes", "--do_train", "--max_steps", "2")
-    with pytest.raises(InputError, match="trained to tell 3 classes .*--ignore_mismatched_sizes"):
+    with pytest.raises(InputError, match="trained to predict 3 classes .*--ignore_mismatched_sizes"):
         run(*flags, "--output_dir", "new_head")
     run(*flags, "--ignore_mismatched_sizes", "--output_dir", "new_head")
     results = run(

@@ -159,7 +159,7 @@ def test_a_text_that_cannot_be_filled_is_refused(masked, body, sentence):
 
 
 def test_what_is_no_picture_is_refused(image, picture):
-    for body, fault in ((b"words", "no image"), (picture[:200], "cut off or damaged"), (b"", "no image")):
+    for body, fault in ((b"words", "not an image"), (picture[:200], "cut off or damaged"), (b"", "not an image")):
         reply = requests.post(f"{image}/predict", data=body)
         assert reply.status_code == 400 and f"This cannot be read as a picture: {fault}" in reply.json()["detail"]
 
@@ -401,7 +401,7 @@ def test_a_picture_is_classified_on_the_page(browser, image, picture, tmp_path):
     assert page.rows() == shown
     assert browser.execute_script("return document.getElementById('preview').naturalWidth") == 30
     browser.execute_script(DROP, list(b"words"), "text/plain")
-    page.wait(lambda: page("error").text == "This cannot be read as a picture: no image.")
+    page.wait(lambda: page("error").text == "This cannot be read as a picture: not an image.")
     (tmp_path / "chosen.png").write_bytes(picture)
     page("file").send_keys(str(tmp_path / "chosen.png"))
     assert page.rows() == shown and page("error").text == ""

@@ -16,45 +16,37 @@ from .tokenizer import FIRST_BYTE
 
 
 class CausalCollator:
-    """
-    Blocks as a batch whose labels are its tokens: a causal language model moves them by one itself. Nothing predicts
-    the first, so that it is no label; shorter blocks are padded on the right.
+    """Batches blocks whose labels are their tokens, which a causal language model shifts by one; the first token of a
+    block is not a label, since nothing predicts it. Shorter blocks are padded on the right.
 
-    Args:
-        separate_documents: Also give "position_ids" that restart at each end-of-text token, and "shift_labels", with
-            which the last token of a document still predicts that it ends.
+    With `separate_documents`, a batch also has "position_ids", which restart at each end-of-text token, and
+    "shift_labels", with which the last token of a document still predicts that it ends.
     """
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase, separate_documents: bool = False):
         self.border = end_of_text(tokenizer) if separate_documents else None
         pad = tokenizer.pad_token_id
-        # GPT-2's tokenizer has no padding token. Any will do: it is hidden by the mask, and no label.
+        # GPT-2's tokenizer has no padding token. Any token will do: it is hidden by the mask and not a label.
         self.pad_token_id = end_of_text(tokenizer) if pad is None else pad
 
     def __call__(self, examples: list[dict]) -> dict[str, torch.Tensor]:
         blocks = [example["input_ids"] for example in examples]
         rows = [{"input_ids": ids, "labels": np.concatenate([[-100], ids[1:]])} for ids in blocks]
-        if self.border is not None:
-            for row in rows:
-                row["position_ids"] = restarting_positions(row["input_ids"] == self.border)
+        if self.border is None:
+            return pad_rows(rows, self.pad_token_id)
+        for row in rows:
+            row["position_ids"] = restarting_positions(row["input_ids"] == self.border)
         batch = pad_rows(rows, self.pad_token_id)
-        if self.border is not None:
-            batch["shift_labels"] = torch.nn.functional.pad(batch["labels"][:, 1:], (0, 1), value=-100)
-        return batch
+        return batch | {"shift_labels": torch.nn.functional.pad(batch["labels"][:, 1:], (0, 1), value=-100)}
 
 
 class ByteBlocks(torch.utils.data.Dataset):
-    """
-    The bytes of files as blocks of tokens of `byte_tokenizer`: what `pack_causal` makes of one document, but read from
-    the files when they are asked for, whatever their size, and with not a byte changed, dropped or added, be they UTF-8
-    or not. Each file is a document: a block does not go on in the next file.
+    """The bytes of files as blocks of tokens of `byte_tokenizer`, as `pack_causal` makes them of a document.
 
-    Args:
-        files: Path, first byte, and the byte behind the last.
-        end_of_text: The token in front of every file.
-        block_size: Tokens per block.
-        keep_remainder: Keep what is left at the end of a file as a shorter block.
-        max_samples: Keep the first so many blocks only.
+    They are read on demand, and no byte is changed, dropped or added, in UTF-8 or not. Each of the `files` (path, first
+    byte, and the byte after the last) is a document, with the token `end_of_text` before it: no block continues into
+    the next file. The end of a file, if shorter than a block, is dropped, or kept with `keep_remainder`; only the first
+    `max_samples` blocks are kept.
     """
 
     def __init__(
@@ -67,7 +59,7 @@ class ByteBlocks(torch.utils.data.Dataset):
         max_samples: int | None = None,
     ):
         self.end_of_text, self.block_size = end_of_text, block_size
-        # A block predicts all of its tokens but the first.
+        # A block predicts all of its tokens except the first.
         step = block_size - 1
         self.files, self.ends, self.length = [], [], 0
         for path, start, stop in files:
@@ -86,7 +78,7 @@ class ByteBlocks(torch.utils.data.Dataset):
         number = bisect.bisect_right(self.ends, index)
         path, start, stop = self.files[number]
         block = index - (self.ends[number - 1] if number else 0)
-        # A block begins with the token before those that it predicts: the end-of-text token at the start of a file.
+        # A block starts with the token before its predictions: the end-of-text token at the start of a file.
         first = start + block * (self.block_size - 1)
         with open(path, "rb") as file:
             file.seek(first - (block > 0))
@@ -96,12 +88,12 @@ class ByteBlocks(torch.utils.data.Dataset):
 
     @property
     def num_bytes(self) -> int:
-        """The bytes that the blocks predict."""
+        """The number of bytes that the blocks predict."""
         return sum(stop - start for _, start, stop in self.files)
 
 
 def are_raw_bytes(paths: list[str] | None) -> bool:
-    """Whether files are to be read byte by byte: plain text, or anything that is no table of documents."""
+    """Whether to read files byte by byte: plain text, or anything else that is not a table of documents."""
     tables = set(FILE_KINDS) - {"txt"}
     endings = {suffix.lower().lstrip(".") for path in paths or [] for suffix in Path(path).suffixes[-2:]}
     return bool(paths) and not endings & tables
@@ -119,25 +111,20 @@ def load_bytes(
     train: bool = True,
     validate: bool = True,
 ) -> tuple[ByteBlocks | None, ByteBlocks | None]:
-    """
-    Training and validation blocks of the raw bytes of files. Without validation files, the last
-    `validation_split_percentage` of the bytes of every training file are held out.
+    """Returns training and validation blocks of the raw bytes of files, None for a part that is not asked for.
 
-    Args:
-        train, validate: Which parts are asked for; the other is None.
-
-    Raises:
-        InputError: If a file is missing, empty, packed, or a table of documents, or a part does not fill one block.
+    Without validation files, the last `validation_split_percentage` of the bytes of every training file are held out.
+    Raises an InputError if a file is missing, empty, compressed, or a table, or a part does not fill one block.
     """
     if train and not train_files:
         raise InputError("There are no training data: give --train_file.")
     sizes = {}
     for path in map(Path, [*(train_files or []), *(validation_files or [])]):
         if not are_raw_bytes([path]):
-            raise InputError(f"{path} has documents, and other files are read as bytes: give documents for both.")
+            raise InputError(f"{path} has documents, but other files are read as bytes: give documents for both.")
         check_file(path)
         if path.suffix.lower().lstrip(".") in COMPRESSIONS:
-            raise InputError(f"{path} is packed, and its bytes are not the text's: unpack it first.")
+            raise InputError(f"{path} is compressed, so its bytes are not the text's: decompress it first.")
         sizes[str(path)] = path.stat().st_size
 
     def blocks(part: str, paths: list[str], begin: float, end: float, **options) -> ByteBlocks:
@@ -149,10 +136,9 @@ def load_bytes(
         return made
 
     border = 1.0 if validation_files else 1 - validation_split_percentage / 100
-    training = held_out = None
-    if train:
-        training = blocks("training", train_files, 0.0, border, max_samples=max_train_samples)
-    if validate:
-        paths, begin = (validation_files, 0.0) if validation_files else (train_files, border)
-        held_out = blocks("validation", paths, begin, 1.0, keep_remainder=True, max_samples=max_eval_samples)
-    return training, held_out
+    paths, begin = (validation_files, 0.0) if validation_files else (train_files, border)
+    options = {"keep_remainder": True, "max_samples": max_eval_samples}
+    return (
+        blocks("training", train_files, 0.0, border, max_samples=max_train_samples) if train else None,
+        blocks("validation", paths, begin, 1.0, **options) if validate else None,
+    )

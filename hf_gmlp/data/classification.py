@@ -15,20 +15,17 @@ GLUE = "nyu-mll/glue"
 
 @dataclass(frozen=True)
 class Task:
-    """One of GLUE's nine tasks."""
+    """One of GLUE's nine tasks: the columns of the sentence or the pair; the names of the labels 0, 1, ..., None for
+    numbers to predict; modules of hf_gmlp/metrics, the first of which compares runs; the test splits, each with the
+    leaderboard's name for its predictions, which may be names of labels or their numbers.
+    """
 
     columns: tuple[str, ...]
-    """The column of the sentence, or the two of the pair."""
     labels: tuple[str, ...] | None
-    """The names of the labels 0, 1, ...; None where the label is a number to be predicted."""
     metrics: tuple[str, ...]
-    """Modules of hf_gmlp/metrics; runs are compared by the first."""
     tests: dict[str, str]
-    """Each test split with the name under which the leaderboard takes its predictions."""
     validations: tuple[str, ...] = ("validation",)
-    """The validation splits."""
     submits_names: bool = False
-    """Whether the leaderboard takes the names of the labels, not their numbers."""
 
 
 _PAIR = ("sentence1", "sentence2")
@@ -51,17 +48,12 @@ TASKS = {
     "stsb": Task(_PAIR, None, ("spearman", "pearson"), {"test": "STS-B"}),
     "wnli": Task(_PAIR, ("not_entailment", "entailment"), ("accuracy",), {"test": "WNLI"}),
 }
-# Columns looked for where neither a task nor a flag names them; pairs first.
+# Columns to look for where neither a task nor a flag names them; pairs first.
 _KNOWN_COLUMNS = sorted({task.columns for task in TASKS.values()} | {("text",)}, key=lambda names: (-len(names), names))
 
 
 def find_task(name: str | None) -> Task | None:
-    """
-    The GLUE task of that name; None for None.
-
-    Raises:
-        InputError: If there is no such task.
-    """
+    """Returns the GLUE task of that name, None for None; an InputError if there is no such task."""
     if name is None or name.lower() in TASKS:
         return TASKS.get((name or "").lower())
     raise InputError(f"GLUE has no task {name!r}; --task_name is one of {', '.join(TASKS)}.")
@@ -88,41 +80,34 @@ def load_sentences(
     shuffle_seed: int | None = None,
     access: Access = Access(),
 ) -> LabeledData:
-    """
-    The data of a GLUE task, of a data set on the Hub, or of files: columns "sentence1", "sentence2" if there are pairs,
-    and "labels".
+    """Returns a GLUE task, a data set on the Hub, or files as columns "sentence1", for pairs "sentence2", and "labels".
 
-    Labels are what the task or else `find_labels` says of the training data; a checkpoint that has the same classes
-    keeps its order.
+    The labels are those of the task, or else what `find_labels` finds in the training data.
 
     Args:
-        split_names: Names of the "train", "validation" and "test" splits of a data set on the Hub, where it has others.
-        text_columns: One column, or two of a pair; by default the task's, else those that GLUE's tasks use, or "text".
-        delimiter: Join the columns, of which there may then be any number, to one sentence, with this between them.
-        do_regression: Whether labels are numbers to be predicted; by default, without a task, if they have fractions.
-        known: What the checkpoint was trained to tell; what counts where there are no training data.
-        train, validate, test: What is needed. Training files are read in any case, for their labels.
-        max_samples: At most so many rows of "train", "validation" and "test", the first ones.
-        shuffle_seed: Seed to shuffle the training rows with beforehand.
+        split_names: Names of the "train", "validation" and "test" splits of a data set on the Hub if they differ.
+        text_columns: One column, or two for a pair; by default the task's, or else those of any GLUE task, or "text".
+        delimiter: Join any number of columns to one sentence, with this between them.
+        do_regression: Whether labels are numbers to predict; by default, without a task, if any has a fraction.
+        known: What the checkpoint predicts: its order is kept for the same classes, and it replaces training data.
+        train, validate, test: What is needed. Training files are always read, for their labels.
+        max_samples: Maximum number of rows of "train", "validation" and "test", from the start.
+        shuffle_seed: Seed for shuffling the training rows beforehand.
 
-    Raises:
-        InputError: If no data or two kinds of it are named, something needed is missing, a file cannot be read or is
-            empty, a column or label is missing, or a label is none of the training data's.
+    Raises an InputError if no data or two kinds of it are named, something needed is missing or unreadable, a column or
+    label is missing, or there is a label that the training data do not have.
     """
     task = find_task(task_name)
     files = {"train": train_files, "validation": validation_files, "test": test_files}
     if (dataset_name is not None or task is None) and (dataset_name is None) == (not any(files.values())):
-        raise InputError(
-            "Name the data: --task_name for a task of GLUE, --dataset_name for other data of the Hub, or files by "
-            "--train_file, --validation_file and --test_file."
-        )
+        raise InputError("Name the data: --task_name for GLUE, --dataset_name for the Hub, or --train_file and so on.")
     named = {kind: name for kind, name in (split_names or {}).items() if name is not None}
-    # Training data tell the labels, also where nothing is trained.
+    # The training data define the labels, even if nothing is trained.
     needed = {"train": train or train_files, "validation": validate, "test": test}
     wanted = [kind for kind in needed if needed[kind]]
     if any(files.values()):
         if named:
-            raise InputError(f"--{next(iter(named))}_split_name is for a data set of the Hub, and files are given.")
+            raise InputError(f"--{next(iter(named))}_split_name is for a data set on the Hub, not for files.")
         texts = text_columns or {column for columns in _KNOWN_COLUMNS for column in columns}
         files = _files({kind: files[kind] for kind in wanted}, task)
         splits = load_data(files=files, access=access, text_columns=sorted({*texts, label_column}))
@@ -139,28 +124,16 @@ def load_sentences(
     elif "train" not in splits:
         labels = Labels(None, REGRESSION) if do_regression else known
         if labels is None or (labels.names is None and do_regression is False):
-            raise InputError(
-                "Nothing tells which labels there are: give --task_name, a --train_file, or a checkpoint that was "
-                "trained as a classifier."
-            )
+            raise InputError("The labels are unknown: give --task_name, a --train_file, or a trained classifier.")
     columns = _text_columns(splits, task, text_columns)
-    labels, ids = number_labels(
-        splits,
-        columns,
-        label_column,
-        "text_column_names",
-        labels,
-        known=known,
-        train=train,
-        do_regression=do_regression,
-        numbered=task and task.labels,
-    )
-    # After the labels were collected from all rows.
+    options = {"known": known, "train": train, "do_regression": do_regression, "numbered": task and task.labels}
+    labels, ids = number_labels(splits, columns, label_column, "text_column_names", labels, **options)
+    # Only now, since the labels come from all rows.
     for split, dataset in splits.items():
         for column in columns:
             feature = dataset.features[column]
             if not isinstance(feature, Value) or feature.dtype.endswith("binary"):
-                raise InputError(f"The column {column!r} of the {data_of(split)} must hold text, and holds {feature}.")
+                raise InputError(f"The column {column!r} of the {data_of(split)} must hold text, not {feature}.")
         if delimiter is not None:
             joined = [delimiter.join(map(str, row)) for row in zip(*(dataset[column] for column in columns))]
             sentences = Dataset.from_dict({"sentence1": joined})
@@ -168,7 +141,7 @@ def load_sentences(
             names = {column: f"sentence{number}" for number, column in enumerate(columns, start=1)}
             sentences = dataset.select_columns(list(columns)).rename_columns(names)
         if split in ids:
-            # A new column: one that is mapped in place may turn back into strings.
+            # In a new column: mapped in place, it may turn back into strings.
             sentences = sentences.add_column("labels", ids[split])
         if split == "train" and shuffle_seed is not None:
             sentences = sentences.shuffle(seed=shuffle_seed)
@@ -186,19 +159,17 @@ def tokenize(
     num_proc: int | None = None,
     access: Access = Access(),
 ) -> Dataset:
-    """
-    BERT's input for a split of `load_sentences`: [CLS] A [SEP], or [CLS] A [SEP] B [SEP] with the segments 0 and 1. The
-    longer sentence of a pair is cut first. "labels" stay.
+    """Turns a split of `load_sentences` into BERT's input: [CLS] A [SEP], or [CLS] A [SEP] B [SEP] with the segments 0
+    and 1. The longer sentence of a pair is truncated first. "labels" stay.
 
-    Args:
-        pad_to_max_length: Pad here, all sequences to the same length; by default the collator does it for each batch.
+    With `pad_to_max_length`, all sequences get the same length; otherwise the collator pads each batch.
     """
     columns = [column for column in ("sentence1", "sentence2") if column in dataset.column_names]
+    padding = "max_length" if pad_to_max_length else False
 
     def tokenize_batch(batch: dict) -> dict:
         # A column of numbers is text too.
         sentences = [[str(text) for text in batch[column]] for column in columns]
-        padding = "max_length" if pad_to_max_length else False
         return dict(tokenizer(*sentences, truncation="longest_first", max_length=max_seq_length, padding=padding))
 
     return dataset.map(
@@ -212,7 +183,7 @@ def tokenize(
 
 
 def texts(dataset: Dataset) -> Iterable[str]:
-    """All sentences of a split, for the training of a tokenizer."""
+    """Yields all sentences of a split, for training a tokenizer."""
     for row in dataset:
         yield from (str(row[column]) for column in ("sentence1", "sentence2") if column in row)
 
@@ -224,6 +195,7 @@ def _split_names(task: Task | None, kind: str) -> tuple[str, ...]:
 
 
 def _files(files: dict[str, list[str] | None], task: Task | None) -> dict[str, list[str]]:
+    """The files of each split: for a task with several validation or test splits, one file each."""
     splits = {}
     for kind, paths in files.items():
         names = _split_names(task, kind)
@@ -231,7 +203,7 @@ def _files(files: dict[str, list[str] | None], task: Task | None) -> dict[str, l
             raise InputError(f"There are no {data_of(kind)}: give --{kind}_file.")
         if len(paths) > len(names) > 1:
             known = ", ".join(data_of(name) for name in names)
-            raise InputError(f"--{kind}_file has {len(paths)} files; at most these can be told apart: {known}.")
+            raise InputError(f"--{kind}_file has {len(paths)} files; there are at most {known}.")
         splits |= {kind: paths} if names == (kind,) else {name: [path] for name, path in zip(names, paths)}
     return splits
 
@@ -239,7 +211,6 @@ def _files(files: dict[str, list[str] | None], task: Task | None) -> dict[str, l
 def _read_hub(
     name: str, config_name: str | None, task: Task | None, wanted: list[str], named: Mapping[str, str], access: Access
 ) -> dict[str, Dataset]:
-    title = f"{name} {config_name or ''}".strip()
     loaded = dict(load_data(dataset_name=name, dataset_config_name=config_name, access=access))
     if task is TASKS["mnli"] and name == GLUE and "test" in wanted and "test" not in named:
         loaded["test_ax"] = load_data(dataset_name=GLUE, dataset_config_name="ax", access=access)["test"]
@@ -248,10 +219,8 @@ def _read_hub(
         known = _split_names(task, kind)
         found = [split for split in ([named[kind]] if kind in named else known) if split in loaded]
         if not found:
-            raise InputError(
-                f"{title} has no split {named.get(kind, kind)} but {', '.join(loaded)}: name one by "
-                f"--{kind}_split_name, or save what you need as files."
-            )
+            title, remedy = f"{name} {config_name or ''}".strip(), f"name one with --{kind}_split_name, or give files"
+            raise InputError(f"{title} has no split {named.get(kind, kind)} but {', '.join(loaded)}: {remedy}.")
         splits |= {split if split in known else kind: loaded[split] for split in found}
     return splits
 
@@ -263,7 +232,5 @@ def _text_columns(splits: dict[str, Dataset], task: Task | None, named: list[str
     for columns in _KNOWN_COLUMNS:
         if set(columns) <= set(dataset.column_names):
             return columns
-    raise InputError(
-        f"Which columns hold the sentences? The {data_of(split)} have {', '.join(dataset.column_names)}: name one, or "
-        f"the two of a pair, by --text_column_names."
-    )
+    given = ", ".join(dataset.column_names)
+    raise InputError(f"Name the columns of the sentences with --text_column_names: the {data_of(split)} have {given}.")

@@ -1,4 +1,4 @@
-"""Text files as rows: a builder of `datasets`, whose own keeps the white space of "blank" lines for text."""
+"""Text files as rows: the text builder of `datasets` would keep the white space of "blank" lines."""
 
 import itertools
 from collections.abc import Iterator
@@ -9,13 +9,13 @@ import pyarrow as pa
 
 from .files import BATCH_BYTES, in_batches, open_text
 
-# Offsets of 64 bits: a file without a blank line is one text.
+# 64-bit offsets: a file without a blank line is a single text.
 TEXT_FEATURES = datasets.Features({"text": datasets.Value("large_string")})
 
 
 @dataclass
 class DocumentsConfig(datasets.BuilderConfig):
-    """What rows come from; all of it decides which cached copy is theirs."""
+    """Where the rows come from; the fields together identify the cached copy."""
 
     paths: tuple[str, ...] = ()
     contents: str = ""
@@ -23,10 +23,7 @@ class DocumentsConfig(datasets.BuilderConfig):
 
 
 class Documents(datasets.ArrowBasedBuilder):
-    """
-    A column "text": the documents of text files, parted by lines that are empty or have only white space, as those of
-    WikiText; or, with `lines`, every line that is not blank.
-    """
+    """A column "text" with the documents of text files; with `lines`, with every line that is not blank."""
 
     BUILDER_CONFIG_CLASS = DocumentsConfig
 
@@ -38,12 +35,12 @@ class Documents(datasets.ArrowBasedBuilder):
 
     def _generate_tables(self, paths: list[str]) -> Iterator[tuple]:
         for number, path in enumerate(paths):
-            for count, batch in enumerate(in_batches(read_documents(path, self.config.lines), BATCH_BYTES)):
+            for count, batch in enumerate(in_batches(_read_documents(path, self.config.lines), BATCH_BYTES)):
                 yield (number, count), pa.table({"text": pa.array(batch, type=pa.large_string())})
 
 
-def read_documents(path: str, lines: bool) -> Iterator[str]:
-    """The documents of a text file, or its lines that are not blank, without the line ends behind them."""
+def _read_documents(path: str, lines: bool) -> Iterator[str]:
+    """Blank lines, which may have white space, separate documents, as in WikiText."""
     with open_text(path) as file:
         for blank, group in itertools.groupby(file, str.isspace):
             if not blank:

@@ -1,4 +1,4 @@
-"""Data sets of the Hub and local files as rows, with one clear sentence for what cannot be read."""
+"""Rows of local files and of data sets on the Hub; one sentence explains what cannot be read."""
 
 import io
 import warnings
@@ -13,20 +13,21 @@ from ..errors import InputError, causes, hub_reason, is_disk_full
 if TYPE_CHECKING:
     from datasets import Dataset, IterableDataset
 
-# File ending -> builder of the `datasets` library and its options; text is read by `documents`. "NA" and "null" are
-# text like any other; in a .tsv file, as GLUE hands them out, a quotation mark is only a quotation mark.
+_CSV = {"keep_default_na": False, "index_col": False}
+# File ending -> builder of the `datasets` library and its options; `documents` reads text. "NA" and "null" stay text;
+# in a .tsv file, as GLUE publishes them, a quotation mark is a plain character.
 FILE_KINDS: dict[str, tuple[str, dict]] = {
     "txt": ("documents", {}),
     "json": ("json", {}),
     "jsonl": ("json", {}),
-    "csv": ("csv", {"keep_default_na": False, "index_col": False}),
-    "tsv": ("csv", {"keep_default_na": False, "index_col": False, "sep": "\t", "quoting": 3}),
+    "csv": ("csv", _CSV),
+    "tsv": ("csv", _CSV | {"sep": "\t", "quoting": 3}),
     "parquet": ("parquet", {}),
 }
 COMPRESSIONS = ("gz", "bz2", "xz", "zst")
 # Bytes of text that are read, tokenized and written together.
 BATCH_BYTES = 4_000_000
-# Characters that are tokenized together: what a tokenizer gives takes up to 80 times the memory of its text.
+# Characters that are tokenized together: a tokenizer's output takes up to 80 times the memory of its text.
 GROUP_SIZE = 250_000
 
 Item = TypeVar("Item")
@@ -34,11 +35,15 @@ Item = TypeVar("Item")
 
 @dataclass(frozen=True)
 class Access:
-    """How data are had: `cache_dir` keeps them, `token` opens what is private, `overwrite_cache` reads them anew."""
+    """How to get data: `cache_dir` keeps it, `token` opens private data, `overwrite_cache` reads it again."""
 
     cache_dir: str | None = None
     token: str | None = None
     overwrite_cache: bool = False
+
+    @property
+    def download_mode(self) -> str | None:
+        return "force_redownload" if self.overwrite_cache else None
 
 
 def load_data(
@@ -48,28 +53,22 @@ def load_data(
     files: Mapping[str, Sequence[str]] | None = None,
     streaming: bool = False,
     access: Access = Access(),
-    lines: bool = False,
-    text_columns: Sequence[str] = (),
+    **reading_options,
 ) -> "Mapping[str, Dataset | IterableDataset]":
-    """
-    The splits of some local files or, without files, of a data set on the Hub.
+    """Returns the splits of local files (split -> paths of one kind) or, without files, of a data set on the Hub.
 
-    Args:
-        files: Split -> paths of files of one kind.
-        lines, text_columns: As for `read_files`.
-
-    Raises:
-        InputError: If neither is named, a file cannot be read, or the data set cannot be had.
+    `reading_options` are `lines` and `text_columns` of `read_files`. Raises an InputError if neither is named, a file
+    cannot be read, or the data set cannot be loaded.
     """
     if files:
-        # All are looked at before the first is read.
+        # Check all files before reading the first.
         for paths in files.values():
             file_kind(paths)
-        options = {"streaming": streaming, "access": access, "lines": lines, "text_columns": text_columns}
+        options = {"streaming": streaming, "access": access} | reading_options
         return {split: read_files(paths, **options) for split, paths in files.items()}
     if dataset_name is None:
         raise InputError("No data are named.")
-    from datasets import DownloadMode, load_dataset
+    from datasets import load_dataset
 
     try:
         return load_dataset(
@@ -78,7 +77,7 @@ def load_data(
             streaming=streaming,
             cache_dir=access.cache_dir,
             token=access.token,
-            download_mode=DownloadMode.FORCE_REDOWNLOAD if access.overwrite_cache else None,
+            download_mode=access.download_mode,
         )
     except Exception as error:
         title = f"{dataset_name} {dataset_config_name or ''}".strip()
@@ -86,11 +85,8 @@ def load_data(
 
 
 def file_kind(paths: Iterable[str | Path]) -> str:
-    """
-    The one kind of some files, a key of `FILE_KINDS`; an ending such as .gz behind it does not matter.
-
-    Raises:
-        InputError: If there are none, one does not exist or is empty, or they are not of one known kind.
+    """Returns the common kind of the files, a key of `FILE_KINDS`, ignoring a compression ending such as .gz; an
+    InputError if there are no files, one is missing or empty, or they are not of one known kind.
     """
     kinds = set()
     for path in map(Path, paths):
@@ -99,7 +95,7 @@ def file_kind(paths: Iterable[str | Path]) -> str:
         if endings and endings[-1] in COMPRESSIONS:
             endings.pop()
         if not endings or endings[-1] not in FILE_KINDS:
-            raise InputError(f"{path} is of no known kind; give files that end in {', '.join(FILE_KINDS)}.")
+            raise InputError(f"{path} is of an unknown kind; give files that end in {', '.join(FILE_KINDS)}.")
         kinds.add(endings[-1])
     if len(kinds) != 1:
         raise InputError(f"Give at least one file, and files of one kind at a time, got {', '.join(sorted(kinds))}.")
@@ -107,10 +103,7 @@ def file_kind(paths: Iterable[str | Path]) -> str:
 
 
 def check_file(path: Path):
-    """
-    Raises:
-        InputError: If there is no such file, it is a folder, or it is empty.
-    """
+    """Raises an InputError if there is no such file, it is a folder, or it is empty."""
     if path.is_dir():
         raise InputError(f"{path} is a folder: name the files in it.")
     if not path.is_file():
@@ -127,29 +120,26 @@ def read_files(
     lines: bool = False,
     text_columns: Sequence[str] = (),
 ) -> "Dataset | IterableDataset":
-    """
-    The rows of some files of one kind. What is in the cache is found by the files' contents, not by their times.
+    """Returns the rows of files of one kind. The cache identifies files by their contents, not by their times.
 
     Args:
-        lines: Take every line of a .txt file for a text; else texts are parted by blank lines.
-        text_columns: Columns of .csv and .tsv files that are text even where all of it looks like numbers.
+        lines: Take every line of a .txt file as a text; otherwise blank lines separate texts.
+        text_columns: Columns of .csv and .tsv files that stay text even if every value looks like a number.
 
-    Raises:
-        InputError: As `file_kind`, or if the files cannot be read as what they say they are.
+    Raises an InputError as `file_kind` does, or if the contents are not what the file's ending says.
     """
-    # Takes a second, which `hf-gmlp --help` does without.
+    # These imports take a second, which `hf-gmlp --help` does without.
     import glob
 
-    from datasets import DownloadMode, load_dataset_builder
+    from datasets import load_dataset_builder
 
     from .documents import Documents
 
     paths = [str(path) for path in paths]
     kind = file_kind(paths)
     builder, options = FILE_KINDS[kind]
-    mode = DownloadMode.FORCE_REDOWNLOAD if access.overwrite_cache else DownloadMode.REUSE_DATASET_IF_EXISTS
     with reading(paths, kind):
-        # Two files may have one size and one time. Of a stream nothing is kept.
+        # Two files may have the same size and time. A stream is not cached.
         contents = "" if streaming else content_hash(paths)
         if kind == "txt":
             rows = Documents(cache_dir=access.cache_dir, paths=tuple(paths), contents=contents, lines=lines)
@@ -158,24 +148,23 @@ def read_files(
                 options = options | {"converters": dict.fromkeys(text_columns, str)}
             # Names, not patterns.
             named = {"data": [glob.escape(path) for path in paths]}
-            rows = load_dataset_builder(
-                builder, f"contents-{contents}", data_files=named, cache_dir=access.cache_dir, **options
-            )
+            name = f"contents-{contents}"
+            rows = load_dataset_builder(builder, name, data_files=named, cache_dir=access.cache_dir, **options)
         if streaming:
             data = rows.as_streaming_dataset(split="data")
-            # A stream is opened by its first row.
+            # Reading the first row opens the stream.
             next(iter(data), None)
             return data
-        rows.download_and_prepare(download_mode=mode)
+        rows.download_and_prepare(download_mode=access.download_mode)
         return rows.as_dataset(split="data")
 
 
 @contextmanager
 def reading(paths: Iterable[str | Path], kind: str) -> Iterator[None]:
-    """Turns what goes wrong while files are read into one sentence."""
+    """Turns any error in reading files into an InputError of one sentence, except a full disk."""
     try:
         with warnings.catch_warnings():
-            # What pandas says of rows with more cells than the header, which it would cut off.
+            # pandas warns of rows with more cells than the header, and would cut them off.
             warnings.filterwarnings("error", "Length of header or names does not match")
             yield
     except InputError:
@@ -188,24 +177,24 @@ def reading(paths: Iterable[str | Path], kind: str) -> Iterator[None]:
         if isinstance(cause, EOFError):
             reason = "it is cut off"
         elif isinstance(cause, UnicodeDecodeError):
-            reason = "it is not UTF-8: convert it, or mend the bytes that are not"
+            reason = "it is not UTF-8: convert it, or repair the bytes that are not"
         elif isinstance(cause, Warning):
             reason = "its rows have more cells than its header names"
         elif "corresponds to no data" in reason:
-            # What `datasets` says of files without a single row.
+            # The message of `datasets` for files without a single row.
             reason = "it has no rows"
         names = ", ".join(map(str, paths))
         raise InputError(f"{names} cannot be read as {kind}: {reason.splitlines()[0].rstrip('.')}.") from error
 
 
 def open_text(path: str | Path) -> io.TextIOBase:
-    """A file of text in UTF-8, unpacked on the way if it ends in one of `COMPRESSIONS`."""
+    """Opens a UTF-8 text file, decompressing it if its ending is one of `COMPRESSIONS`."""
     from fsspec.compression import compr
     from fsspec.utils import infer_compression
 
     packing = infer_compression(str(path))
     if packing is not None and packing not in compr:
-        raise InputError(f"{path} is packed by {packing}, which cannot be read here: unpack it first.")
+        raise InputError(f"{path} is compressed with {packing}, which cannot be read here: decompress it first.")
     file = open(path, "rb")
     return io.TextIOWrapper(file if packing is None else compr[packing](file, mode="rb"), encoding="utf-8-sig")
 
@@ -213,7 +202,7 @@ def open_text(path: str | Path) -> io.TextIOBase:
 def in_batches(
     texts: Iterable[Item], size: int, *, count: int | None = None, size_of: Callable[[Item], int] = len
 ) -> Iterator[list[Item]]:
-    """Lists of texts that have `size` characters together, or a little more, and are `count` at most."""
+    """Yields lists of texts with a total of `size` characters or slightly more, and at most `count` texts each."""
     batch: list[Item] = []
     total = 0
     for text in texts:
@@ -227,7 +216,7 @@ def in_batches(
 
 
 def content_hash(paths: Iterable[str | Path]) -> str:
-    """A hash of all bytes of some files, in their order."""
+    """Returns a hash of the bytes of the files, in order."""
     import xxhash
 
     digest = xxhash.xxh3_128()
@@ -235,6 +224,6 @@ def content_hash(paths: Iterable[str | Path]) -> str:
         with open(path, "rb") as file:
             while block := file.read(1 << 22):
                 digest.update(block)
-        # Where one ends and the next begins.
+        # Marks where one file ends and the next begins.
         digest.update(b"%d" % Path(path).stat().st_size)
     return digest.hexdigest()

@@ -1,4 +1,4 @@
-"""Labels of sentences and images: those of a column, those of a checkpoint, and how they are written into a config."""
+"""Labels of sentences and images: those of a column, those of a checkpoint, and those written into a config."""
 
 import copy
 import logging
@@ -15,10 +15,10 @@ from ..errors import InputError
 
 logger = logging.getLogger(__name__)
 
-# As `problem_type` of a config has them: a number, one class, or any number of classes per row.
+# The values of a config's `problem_type`: a number, one class, or any number of classes per row.
 REGRESSION, ONE_CLASS, CLASSES = "regression", "single_label_classification", "multi_label_classification"
 
-# Text that says that there is no label; "None" and "NA" may be names.
+# Text for a missing label; "None" and "NA" may be names.
 _MISSING = ("", "nan", "null")
 # Above this, a model's numbers are infinite.
 _LARGEST = torch.finfo(torch.float32).max
@@ -27,23 +27,20 @@ _WHOLE = re.compile(r"\s*\+?(-?\d+)(?:\.0*)?\s*")
 
 
 class Labels(NamedTuple):
-    """What is told of a row."""
+    """The names of the class ids, None for numbers; and `REGRESSION`, `ONE_CLASS` or `CLASSES`."""
 
     names: list[str] | None
-    """The names of the class ids; None where the labels are numbers to be predicted."""
     problem_type: str
-    """`REGRESSION`, `ONE_CLASS` or `CLASSES`."""
 
 
 class LabeledData(NamedTuple):
-    """What `load_sentences` and `load_images` give."""
+    """Splits "train", "validation" and "test" (for MNLI "validation_matched" and so on), each with a column "labels"
+    (`label_ids`), except an unlabeled test split; and the fields of `Labels`.
+    """
 
     splits: dict[str, Dataset]
-    """ "train", "validation" and "test" (of MNLI "validation_matched" and so on), each with a column "labels" as
-    `label_ids` makes it; an unlabeled test split has none."""
     labels: list[str] | None
     problem_type: str
-    """These two as in `Labels`."""
 
 
 def number_labels(
@@ -58,16 +55,14 @@ def number_labels(
     do_regression: bool | None = None,
     numbered: Sequence[str] | None = None,
 ) -> tuple[Labels, dict[str, list]]:
-    """
-    What is told, and the `label_ids` of every split but test data without labels.
+    """Returns what is predicted, and the `label_ids` of every split except test data without labels.
 
     Args:
-        columns: What every row must have besides a label, named by the `flag`.
-        labels: What is told; by default what `find_labels` says of the first split.
-        known: What the checkpoint tells: its order is kept if it has the same classes, or more and nothing is trained.
+        columns: What every row must have besides a label; named with the `flag`.
+        labels: What is predicted; by default what `find_labels` finds in the first split.
+        known: What the checkpoint predicts. Its order is kept if it has the same classes, or more and is not trained.
 
-    Raises:
-        InputError: If a column or a value is missing, there are no rows, or as `find_labels` and `label_ids`.
+    Raises an InputError if a column or a value is missing or there are no rows, or as `find_labels` and `label_ids` do.
     """
     values = {}
     for split, dataset in splits.items():
@@ -80,7 +75,7 @@ def number_labels(
     if known is not None and known.problem_type == labels.problem_type != REGRESSION:
         given, told = set(labels.names), set(known.names)
         labels = known if given == told or (not train and given < told) else labels
-    # As GLUE has it in test data.
+    # GLUE's test data have -1 for a missing label.
     none = (None,) if "-1" in (labels.names or ()) else (None, "-1")
     return labels, {
         split: label_ids(names, labels, split, numbered)
@@ -95,10 +90,8 @@ def _check_columns(dataset: Dataset, split: str, columns: Sequence[str], label_c
         raise InputError(f"The columns {', '.join(required)} of the {data} must be different.")
     for column in columns if split.startswith("test") else required:
         if column not in dataset.column_names:
-            raise InputError(
-                f"The {data} have no column {column!r} but {', '.join(dataset.column_names)}: name yours by --{flag} "
-                f"and --label_column_name."
-            )
+            flags, given = f"--{flag} and --label_column_name", ", ".join(dataset.column_names)
+            raise InputError(f"The {data} have no column {column!r} but {given}: name yours with {flags}.")
     if len(dataset) == 0:
         raise InputError(f"The {data} have no rows.")
     for column in columns:
@@ -108,12 +101,10 @@ def _check_columns(dataset: Dataset, split: str, columns: Sequence[str], label_c
 
 
 def read_labels(dataset: Dataset, column: str, split: str) -> list:
-    """
-    The name of every row's label, None where it is missing, or a list of names where a row may have several. 1, 1.0,
-    "1" and "1.0" are one name; "007" is another than "7".
+    """Returns the name of every row's label, None for a missing one, or a list of names for several.
 
-    Raises:
-        InputError: If one is infinite, or is neither a name, a number nor a boolean.
+    1, 1.0, "1" and "1.0" are the same name; "007" and "7" are not. Raises an InputError if a label is infinite, or is
+    not a name, a number or a boolean.
     """
     feature = getattr(dataset.features[column], "feature", dataset.features[column])
 
@@ -123,13 +114,12 @@ def read_labels(dataset: Dataset, column: str, split: str) -> list:
         if isinstance(value, str):
             whole = _WHOLE.fullmatch(value)
             return whole[1] if whole else None if value.strip().lower() in _MISSING else value
-        # NaN is the one value that differs from itself.
+        # NaN differs from itself.
         if value is None or value != value:
             return None
         if not isinstance(value, int | float) or math.isinf(value):
-            raise InputError(
-                f"Row {row} of the {data_of(split)} has the label {value!r}, neither a name nor a finite number."
-            )
+            where = f"Row {row} of the {data_of(split)}"
+            raise InputError(f"{where} has the label {value!r}, which is not a name or a finite number.")
         return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)
 
     return [
@@ -139,13 +129,9 @@ def read_labels(dataset: Dataset, column: str, split: str) -> list:
 
 
 def find_labels(feature: object, values: list, split: str, do_regression: bool | None = None) -> Labels:
-    """
-    What a column's labels are: numbers to be predicted if one has a fraction or `do_regression` says so, else classes,
-    as the column's feature names them or sorted: numbers by value, names by the alphabet.
-
-    Raises:
-        InputError: If there are none, numbers and names are mixed, names are hardly to be told apart, or lists hold
-            fractions.
+    """Finds what a column's labels are: numbers to predict if any has a fraction or with `do_regression`, else classes,
+    in the order of the column's feature or sorted (numbers by value). Raises an InputError if there are none, numbers
+    and names are mixed, names differ only in case or white space, or lists hold fractions.
     """
     data = data_of(split)
     several = any(isinstance(value, list) for value in values)
@@ -153,7 +139,7 @@ def find_labels(feature: object, values: list, split: str, do_regression: bool |
     feature = getattr(feature, "feature", feature)
     if isinstance(feature, ClassLabel) and not do_regression:
         return Labels(list(feature.names), problem_type)
-    # Where each name comes first.
+    # The first row with each name.
     rows: dict[str, int] = {}
     for row, value in enumerate(values, start=1):
         for name in value if isinstance(value, list) else [value]:
@@ -167,22 +153,18 @@ def find_labels(feature: object, values: list, split: str, do_regression: bool |
     if do_regression or (do_regression is None and fraction and not words and not several):
         return Labels(None, REGRESSION)
     if numbers and words:
-        raise InputError(
-            f"The labels of the {data} mix names and numbers, such as {words[0]!r} in row {rows[words[0]]} and "
-            f"{numbers[0]!r} in row {rows[numbers[0]]}: write all of them in one way."
-        )
+        places = " and ".join(f"{name!r} in row {rows[name]}" for name in (words[0], numbers[0]))
+        raise InputError(f"The labels of the {data} mix names and numbers, such as {places}: use one kind.")
     if several and fraction:
         raise InputError(f"The lists of labels of the {data} must hold names or whole numbers.")
     if alike := alike_names(rows):
-        raise InputError(
-            f"Rows {rows[alike[0]]} and {rows[alike[1]]} of the {data} have the labels {alike[0]!r} and {alike[1]!r}, "
-            f"which differ only in case or in white space: write them alike."
-        )
+        places = " and ".join(f"{name!r} in row {rows[name]}" for name in alike)
+        raise InputError(f"The labels of the {data} must differ in more than case or white space: {places}.")
     return Labels(sorted(rows, key=float if numbers else None), problem_type)
 
 
 def alike_names(names: Iterable[str]) -> tuple[str, str] | None:
-    """The first two names that differ only in case, or in white space at their ends."""
+    """Returns the first two names that differ only in case, or in white space at their ends."""
     seen: dict[str, str] = {}
     for name in names:
         other = seen.setdefault(name.strip().casefold(), name)
@@ -192,14 +174,10 @@ def alike_names(names: Iterable[str]) -> tuple[str, str] | None:
 
 
 def label_ids(values: list, labels: Labels, split: str, numbered: Sequence[str] | None = None) -> list:
-    """
-    Of every row the class id; of `REGRESSION` the number; of `CLASSES` 1.0 for every class that it has, else 0.0.
+    """Returns for every row the class id; for `REGRESSION` the number; for `CLASSES` 1.0 for each of its classes and
+    0.0 for the others. The names in `numbered`, by default placeholders such as "LABEL_0", also go by their number.
 
-    Args:
-        numbered: Names that are known by their number too; by default those that nobody gave, "LABEL_0" and so on.
-
-    Raises:
-        InputError: If a row has no label, one that is not known or no number, or several for one.
+    Raises an InputError if a row has no label, an unknown one, one that is not a number, or several for one.
     """
     names = labels.names or []
     ids = {name: number for number, name in enumerate(names)}
@@ -221,18 +199,16 @@ def label_ids(values: list, labels: Labels, split: str, numbered: Sequence[str] 
         given = value if several else [value]
         for name in given:
             if name not in ids:
-                raise InputError(f"{where} the label {name!r}, which is none of {_listed(names, 10)}.")
+                raise InputError(f"{where} the label {name!r}, which is not one of {listed(names, 10)}.")
         chosen = [ids[name] for name in given]
         result.append([float(number in chosen) for number in range(len(names))] if several else chosen[0])
     return result
 
 
 def trained_labels(config: PreTrainedConfig, head: str) -> Labels | None:
-    """
-    What a checkpoint was trained to tell, in its order; None of one that has no such head.
+    """Returns what a checkpoint was trained to predict, in its order; None if it has no such head.
 
-    Args:
-        head: The end of its class's name: "ForSequenceClassification" or "ForImageClassification".
+    `head` is the end of a class name: "ForSequenceClassification" or "ForImageClassification".
     """
     if not any(name.endswith(head) for name in config.architectures or ()):
         return None
@@ -242,42 +218,34 @@ def trained_labels(config: PreTrainedConfig, head: str) -> Labels | None:
 
 
 def set_labels(config: PreTrainedConfig, labels: Labels, head: str, *, train: bool, new_classifier: bool) -> bool:
-    """
-    Writes the labels into a config: `id2label`, `label2id`, `problem_type`.
+    """Writes the labels into a config (`id2label`, `label2id`, `problem_type`), and returns whether the checkpoint was
+    trained for other labels and must get a new classifier from `draw_classifier`.
 
-    Args:
-        head: As for `trained_labels`.
-        new_classifier: Whether a checkpoint that was trained to tell something else may get a new classifier.
-
-    Returns:
-        Whether it must get one, by `draw_classifier`.
-
-    Raises:
-        InputError: If it must and may not, is no classifier and is not trained, or would learn a single class.
+    Raises an InputError if it must but may not (`new_classifier`), is not a classifier and is not trained, or would
+    learn a single class.
     """
     known, title = trained_labels(config, head), config.name_or_path
     names = ["value"] if labels.names is None else labels.names
     if known is None and not train:
-        raise InputError(f"{title or 'A new model'} is no trained classifier: train it first, with --do_train.")
+        raise InputError(f"{title or 'A new model'} is not a trained classifier: train it first, with --do_train.")
     if train and labels.problem_type == ONE_CLASS and len(names) < 2:
         raise InputError(f"The training data have only the label {names[0]!r}; there must be two or more.")
     fits = known is not None and known.problem_type == labels.problem_type and config.num_labels == len(names)
-    # Two lists of the thousand classes of ImageNet differ in a few words.
+    # Two lists of ImageNet's thousand classes differ in a few words.
     equal = fits and sum(a == b for a, b in zip(known.names or names, names)) >= 0.99 * len(names)
     new = known is not None and not equal and not (fits and _are_placeholders(known.names))
     if new and not (train and new_classifier):
-        advice = "give it a new classifier by --ignore_mismatched_sizes" if train else "evaluate it on its own classes"
+        advice = "draw a new classifier with --ignore_mismatched_sizes" if train else "evaluate it on its own classes"
         if fits:
-            advice += ", or write these into id2label of its config.json if they are other names of the same classes"
+            advice += ", or, if these are other names of the same classes, write them into id2label of its config.json"
         if known.names is None:
-            advice += ", or give --do_regression if the labels are numbers to be predicted"
-        raise InputError(
-            f"The checkpoint {title} was trained to tell {_words(known)}, and the data have {_words(labels)}: {advice}."
-        )
+            advice += ", or give --do_regression if the labels are numbers to predict"
+        facts = f"was trained to predict {_words(known)}, but the data have {_words(labels)}"
+        raise InputError(f"The checkpoint {title} {facts}: {advice}.")
     if new:
         logger.info("The classifier is new, for %s", _words(labels))
     elif fits and known != labels:
-        logger.info("The classes of %s take the names of the data: %s", title, _listed(names, 10))
+        logger.info("The classes of %s take the names of the data: %s", title, listed(names, 10))
     config.id2label = dict(enumerate(names))
     config.label2id = {name: number for number, name in enumerate(names)}
     config.problem_type = labels.problem_type
@@ -285,7 +253,7 @@ def set_labels(config: PreTrainedConfig, labels: Labels, head: str, *, train: bo
 
 
 def _are_placeholders(names: list[str]) -> bool:
-    """Whether they are transformers' own, which nobody gave."""
+    """Whether these are the default names of transformers."""
     return names == [f"LABEL_{number}" for number in range(len(names))]
 
 
@@ -293,16 +261,18 @@ def _words(labels: Labels) -> str:
     if labels.names is None:
         return "numbers"
     several = "any of " if labels.problem_type == CLASSES else ""
-    return f"{several}{len(labels.names)} classes ({_listed(labels.names, 5)})"
+    return f"{several}{len(labels.names)} classes ({listed(labels.names)})"
 
 
-def _listed(names: list[str], most: int) -> str:
-    return ", ".join(names[:most]) + (", ..." if len(names) > most else "")
+def listed(names: list[str], most: int = 5, total: int | None = None) -> str:
+    """Returns the first names, and how many more of the `total` there are."""
+    more = (total or len(names)) - most
+    return ", ".join(names[:most]) + (f" and {more} more" if more > 0 else "")
 
 
 @torch.no_grad()
 def draw_classifier(model: PreTrainedModel):
-    """Draws anew the weights whose shapes depend on the number of classes."""
+    """Draws the weights whose shapes depend on the number of classes again."""
     config = copy.deepcopy(model.config)
     fresh = type(model)(config).state_dict()
     config.num_labels += 1
@@ -314,7 +284,7 @@ def draw_classifier(model: PreTrainedModel):
 
 
 def data_of(split: str) -> str:
-    """ "validation_matched" as "validation data (matched)"."""
+    """Returns "validation_matched" as "validation data (matched)"."""
     kind, _, part = split.partition("_")
     kind = {"train": "training"}.get(kind, kind)
     return f"{kind} data" + (f" ({part})" if part else "")

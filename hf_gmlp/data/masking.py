@@ -1,7 +1,7 @@
-"""BERT's masking: drawn afresh in every epoch of the training, drawn once and for all for evaluation.
+"""BERT's masking: drawn again in every epoch of training, but only once for evaluation.
 
-The masks of a sequence are a function of its tokens, the seed and the epoch. They do not depend on the batch, the
-number of devices or of worker processes, nor on whether the run was cut off and resumed.
+The masks of a sequence depend only on its tokens, the seed and the epoch: not on the batch, the number of devices or
+worker processes, or whether the run was resumed.
 """
 
 import zlib
@@ -18,24 +18,13 @@ Row = dict[str, np.ndarray]
 
 
 class MaskingCollator:
-    """
-    Masks and pads a batch: 15 % of the tokens are to be predicted, of which 80 % become [MASK], 10 % a random token
-    and 10 % stay. With whole-word masking, whole words are chosen, and all of their tokens become [MASK]. Special
-    tokens are left alone, but for [UNK], which stands for a word.
+    """Masks and pads a batch. 15 % of the tokens are to be predicted: 80 % of these become [MASK], 10 % a random token,
+    and 10 % stay. With whole-word masking, whole words are chosen and all of their tokens become [MASK]. Special tokens
+    are not chosen, except [UNK], which stands for a word.
 
-    Args:
-        mlm_probability: The share of tokens to be predicted.
-        whole_word_mask: Needs examples with a column "offset_mapping".
-        seed: Where the masks are drawn from.
-        separate_documents: Also give "position_ids" that restart behind each [SEP].
-
-    Examples have "input_ids"; those with "labels", which are from `MaskedOnce`, are only padded.
-
-    Returns:
-        As `pad_rows`; the labels are also -100 where there is nothing to predict.
-
-    Raises:
-        InputError: If the tokenizer lacks a special token.
+    Examples have "input_ids" and, for whole words, "offset_mapping"; those that already have "labels", from
+    `MaskedOnce`, are only padded (`pad_rows`). With `separate_documents`, the batch also has "position_ids", which
+    restart after each [SEP]. Raises an InputError if the tokenizer lacks a special token.
     """
 
     def __init__(
@@ -49,9 +38,9 @@ class MaskingCollator:
         needed = ("cls", "sep", "mask", "pad")
         missing = [f"[{name.upper()}]" for name in needed if getattr(tokenizer, f"{name}_token_id") is None]
         if missing:
+            remedy = "choose another with --tokenizer_name, or omit that flag to train one"
             raise InputError(
-                f"The tokenizer has no {' and no '.join(missing)}, which masked language modeling needs: take another "
-                f"by --tokenizer_name, or leave that out to have one trained."
+                f"The tokenizer has no {' and no '.join(missing)}, which masked language modeling needs: {remedy}."
             )
         self.pad_token_id = tokenizer.pad_token_id
         self.special = [token for token in tokenizer.all_special_ids if token != tokenizer.unk_token_id]
@@ -66,16 +55,15 @@ class MaskingCollator:
             random_replace_prob=0.0 if whole_word_mask else 0.1,
             return_tensors="np",
         )
-        # Shared memory, so that worker processes see an epoch begin.
+        # In shared memory, so that worker processes see an epoch begin.
         self._epoch = torch.zeros((), dtype=torch.long).share_memory_()
 
     def set_epoch(self, epoch: int):
-        """Other masks from here on."""
         self._epoch.fill_(epoch)
 
     def mask(self, example: dict, epoch: int | None) -> Row:
-        """An example's "input_ids" and "labels" [m], -100 where nothing is to be predicted; None: the evaluation's."""
-        # The masks are drawn from these bytes: of 64 bits a token, in whatever type the tokens come.
+        """Returns "input_ids" and "labels" [m], -100 where nothing is predicted. Epoch None is for evaluation."""
+        # The masks depend on these bytes: 64 bits per token, whatever the type of the tokens.
         ids = np.array([example["input_ids"]], dtype=np.int64)
         draw = [self.seed, zlib.crc32(ids.tobytes())] + ([] if epoch is None else [epoch])
         self.masking.generator = np.random.default_rng(draw)
@@ -91,28 +79,23 @@ class MaskingCollator:
 
     def __call__(self, examples: list[dict]) -> dict[str, torch.Tensor]:
         epoch = int(self._epoch)
-        # An example of an endless stream says itself which reading of the data it comes from.
+        # An example of an endless stream carries the epoch of its reading.
         rows = [row if "labels" in row else self.mask(row, row.get("epoch", epoch)) for row in examples]
         return pad_rows(rows, self.pad_token_id)
 
 
 class MaskedOnce(torch.utils.data.Dataset):
-    """
-    Sequences with masks that are always the same, drawn when they are asked for, so that an evaluation gives the same
-    number at every step, with any batch size and on any number of devices. Each row is as `MaskingCollator.mask` gives
-    it.
-
-    Raises:
-        InputError: If there is nothing to predict at all.
+    """Sequences whose masks are always the same, so that an evaluation gives the same number at every step, with any
+    batch size and any number of devices. Rows are those of `MaskingCollator.mask`. Raises an InputError if there is
+    nothing at all to predict.
     """
 
     def __init__(self, dataset: Dataset, collator: MaskingCollator):
         self.dataset, self.collator = dataset, collator
-        # The first row answers this, but for texts of very few words.
+        # The first row suffices, except for texts of very few words.
         if not any((self[index]["labels"] != -100).any() for index in range(len(self))):
-            raise InputError(
-                "The masks leave nothing of the validation text to predict: give more text, or raise --mlm_probability."
-            )
+            remedy = "give more text, or raise --mlm_probability"
+            raise InputError(f"The masks leave nothing of the validation text to predict: {remedy}.")
 
     def __len__(self) -> int:
         return len(self.dataset)
@@ -122,18 +105,14 @@ class MaskedOnce(torch.utils.data.Dataset):
 
 
 def pad_rows(rows: list[Row], pad_token_id: int) -> dict[str, torch.Tensor]:
-    """
-    A batch of rows with "input_ids", "labels" and perhaps "position_ids", padded on the right to the longest.
-
-    Returns:
-        These, [batch, m], labels of -100 at the padding, and, if the rows differ in length, "attention_mask".
+    """Batches rows of "input_ids", "labels" and perhaps "position_ids" as [batch, m], padded on the right; the labels
+    of padding are -100. If the rows differ in length, the batch has an "attention_mask".
     """
     lengths = torch.tensor([len(row["input_ids"]) for row in rows])
     mask = torch.arange(int(lengths.max())) < lengths[:, None]  # [batch, m]
     batch = {}
     for key, value in {"input_ids": pad_token_id, "labels": -100, "position_ids": 0}.items():
-        if key not in rows[0]:
-            continue
-        batch[key] = torch.full(mask.shape, value)
-        batch[key][mask] = torch.from_numpy(np.concatenate([row[key] for row in rows]).astype(np.int64))
+        if key in rows[0]:
+            batch[key] = torch.full(mask.shape, value)
+            batch[key][mask] = torch.from_numpy(np.concatenate([row[key] for row in rows]).astype(np.int64))
     return batch if mask.all() else batch | {"attention_mask": mask.long()}

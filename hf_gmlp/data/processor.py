@@ -1,4 +1,4 @@
-"""The image processor of our image models, for evaluation: needs Pillow, and torchvision only if it is there."""
+"""The image processor for evaluation: needs Pillow, and uses torchvision if it is installed."""
 
 from collections.abc import Sequence
 
@@ -6,7 +6,7 @@ from transformers import BaseImageProcessor, ConvNextImageProcessorPil, ViTImage
 from transformers.image_utils import PILImageResampling
 from transformers.utils import is_torchvision_available
 
-# Up to here transformers' ConvNeXT processor crops; from here on it bends the image into a square.
+# transformers' ConvNeXT processor crops below this size; from here on it squeezes the image into a square.
 LARGEST_CROP = 384
 
 
@@ -19,24 +19,22 @@ def evaluation_processor(
     std: Sequence[float] = (0.5, 0.5, 0.5),
     pillow: bool = False,
 ) -> BaseImageProcessor:
-    """
-    The image processor that does what timm does for evaluation: the shorter side resized to the image size over
-    `crop_pct`, the center cut out.
+    """Returns an image processor that prepares images as timm does for evaluation: it resizes the shorter side to the
+    image size over `crop_pct` and cuts out the center.
 
-    transformers has that for squares of less than 384 pixels, in its ConvNeXT processor, which its own training scripts
-    understand; images of other sizes are resized without a crop.
+    transformers does this for squares of less than 384 pixels, in its ConvNeXT processor, which its own training
+    scripts understand; images of other sizes are resized without a crop.
 
     Args:
-        size: Height and width in pixels of what comes out.
+        size: Height and width of the result in pixels.
         crop_pct: Share of the shorter side that is kept.
-        mean, std: Of each channel, on a scale from 0 to 1.
-        pillow: Compute with Pillow, as timm does, also where torchvision is installed. Both write the same file.
+        mean, std: Per channel, on a scale from 0 to 1.
+        pillow: Compute with Pillow, as timm does, even if torchvision is installed. Both write the same file.
     """
     convnext, vit = ConvNextImageProcessorPil, ViTImageProcessorPil
     if is_torchvision_available() and not pillow:
-        from transformers import ConvNextImageProcessor, ViTImageProcessor
-
-        convnext, vit = ConvNextImageProcessor, ViTImageProcessor
+        from transformers import ConvNextImageProcessor as convnext
+        from transformers import ViTImageProcessor as vit
     fields = {"image_mean": list(mean), "image_std": list(std), "resample": resample, "do_convert_rgb": len(mean) == 3}
     height, width = size
     if height == width < LARGEST_CROP:
@@ -45,7 +43,7 @@ def evaluation_processor(
 
 
 def processor_size(processor: BaseImageProcessor) -> tuple[int, int] | None:
-    """Height and width in pixels of what a processor makes; None if that depends on the image."""
+    """Returns the height and width in pixels of a processor's results; None if they depend on the image."""
     size = getattr(processor, "size", None) or {}
     if getattr(processor, "do_center_crop", False):
         size = processor.crop_size

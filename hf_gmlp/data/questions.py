@@ -1,6 +1,6 @@
 """Questions with their answers in a context: SQuAD by name or from files, and the windows of tokens that a model reads.
 
-`datasets` is imported where data are loaded: `hf_gmlp.answerer` needs the windows without it.
+`datasets` is imported only to load data: `hf_gmlp.answerer` makes windows without it.
 """
 
 import itertools
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-# What `decode` needs of a window besides the logits, and the model does not.
+# Columns of a window that `decode` needs besides the logits, and the model does not.
 DECODING_COLUMNS = ("question_index", "cls_index", "context_start", "offsets")
 
 
@@ -36,20 +36,18 @@ def load_questions(
     max_samples: Mapping[str, int | None] | None = None,
     access: Access | None = None,
 ) -> dict[str, "Dataset"]:
-    """
-    Questions, checked, one a row: "id", "question", "context" and "answers" {"text": [...], "answer_start": [...]},
-    both lists empty if there is no answer. A "test" split in which no question has an answer has no such column.
+    """Returns checked questions, one per row: "id", "question", "context" and "answers" {"text": [...], "answer_start":
+    [...]}, both lists empty if there is no answer. A "test" split without any answer has no such column.
 
     Args:
-        dataset_name: Taken if there are no files, so that a recipe may name it.
-        files: Split -> JSON files, nested as SQuAD is published, flat (rows, also under "data"), or JSON lines.
+        dataset_name: Used if there are no files, so that a recipe may name it.
+        files: Split -> JSON files, nested as SQuAD is published, flat (rows, possibly under "data"), or JSON lines.
         splits: Which of "train", "validation" and "test" are needed.
-        version_2_with_negative: Whether questions without an answer are allowed.
-        max_samples: Split -> at most so many questions are kept.
+        version_2_with_negative: Whether questions may have no answer.
+        max_samples: Split -> maximum number of questions.
 
-    Raises:
-        InputError: If data are missing or are no such JSON, two questions have one id, an answer is not where it is
-            said to be, or a question has no answer though that is not allowed.
+    Raises an InputError if data are missing or are not such JSON, two questions share an id, an answer is not in its
+    place, or a question has no answer but must have one.
     """
     from datasets import Dataset, Features, Value
 
@@ -71,7 +69,7 @@ def load_questions(
         names = ", ".join(name for name, _ in sources)
         ((key, count),) = Counter(row["id"] for row in rows).most_common(1)
         if count > 1:
-            raise InputError(f"Two questions in {names} have the id {key}, by which predictions are kept.")
+            raise InputError(f"Two questions in {names} have the id {key}: predictions need unique ids.")
         without = [row["id"] for row in rows if not row["answers"]["text"]]
         answered = split != "test" or len(without) < len(rows)
         if without and answered and not version_2_with_negative:
@@ -94,22 +92,19 @@ def make_windows(
     doc_stride: int,
     answers: Sequence[tuple[int, int] | None] | None = None,
 ) -> dict[str, list]:
-    """
-    [CLS] question [SEP] context [SEP] for each pair; a longer context is spread over several windows, `doc_stride`
-    tokens of which overlap. A question is cut if it is longer than what each window would have of new context.
+    """Makes windows [CLS] question [SEP] context [SEP] of each pair. A long context gives several windows that overlap
+    by `doc_stride` tokens. A question is cut if it is longer than a window's share of new context.
 
     Args:
-        answers: Where the answer stands in the context, as the pair of its first character and the one after its
-            last; None if there is none.
+        answers: First character of the answer in the context and the one after its last; None if there is no answer.
 
     Returns:
-        Columns, one entry a window: what the tokenizer gives ("input_ids" etc.); "question_index", which question it
-        is; "cls_index" and "context_start", the places of [CLS] and of the first token of context; "offsets", the
-        characters [start, end) of each token of context, empty for white space; and with `answers` "start_positions"
-        and "end_positions", the first and last token of the answer, or [CLS] if it is not wholly in the window.
+        Columns with an entry per window: those of the tokenizer ("input_ids" etc.); "question_index"; "cls_index" and
+        "context_start", the places of [CLS] and of the first context token; "offsets", the characters [start, end) of
+        each context token, empty for white space; and with `answers` "start_positions" and "end_positions", the first
+        and last token of the answer, or [CLS] if the window does not hold all of it.
 
-    Raises:
-        InputError: If the tokenizer cannot do this, or `doc_stride` is more than half of `max_seq_length`.
+    Raises an InputError if the tokenizer cannot do this, or `doc_stride` is more than half of `max_seq_length`.
     """
     check_tokenizer(tokenizer)
     check_lengths(max_seq_length, doc_stride)
@@ -123,7 +118,7 @@ def make_windows(
         stride=doc_stride,
         return_overflowing_tokens=True,
         return_offsets_mapping=True,
-        # "[SEP]" in an article is three signs of text, not the end of it.
+        # "[SEP]" in an article is text.
         split_special_tokens=True,
     )
     sources, all_offsets = encoded.pop("overflow_to_sample_mapping"), encoded.pop("offset_mapping")
@@ -153,16 +148,14 @@ def window_dataset(
     num_proc: int | None = None,
     **lengths: int,
 ) -> "Dataset":
-    """
-    The windows of what `load_questions` gave, labeled with the first answer of each question if there is one.
+    """Returns the windows of what `load_questions` gave, labeled with the first answer of each question, if any.
 
-    Args:
-        training: Leave out the columns that only decoding needs.
-        lengths: "max_seq_length" and "doc_stride", as for `make_windows`.
+    With `training`, they lack the columns that only decoding needs. `lengths` are "max_seq_length" and "doc_stride" of
+    `make_windows`.
     """
     from datasets import Features, Value
 
-    # Small integers: a training set of windows is kept in the memory of every process.
+    # Small integers: every process keeps the training windows in memory.
     features: dict = {name: [Value("int32" if name == "input_ids" else "int8")] for name in tokenizer.model_input_names}
     if not training:
         features |= {name: Value("int32") for name in ("question_index", "cls_index", "context_start")}
@@ -188,53 +181,43 @@ def window_dataset(
 
 
 def check_tokenizer(tokenizer: PreTrainedTokenizerBase):
-    """
-    Raises:
-        InputError: If the tokenizer does not say which characters its tokens stand for, puts no [CLS] into a sequence,
-            or cannot pad on the right.
-    """
+    """Raises an InputError if the tokenizer has no offsets, puts no [CLS] into a sequence, or does not pad right."""
     if not tokenizer.is_fast:
-        kind = type(tokenizer).__name__
-        raise InputError(f"{kind} is a slow one, which does not say where its tokens stand: take a fast tokenizer.")
+        raise InputError(f"{type(tokenizer).__name__} does not say where its tokens stand: choose a fast tokenizer.")
     if tokenizer.cls_token_id is None or tokenizer.cls_token_id not in tokenizer("", "")["input_ids"]:
-        raise InputError("The tokenizer has no [CLS], or puts none into a sequence: it is the place of no answer.")
+        raise InputError("The tokenizer puts no [CLS] into a sequence, which marks that there is no answer.")
     if tokenizer.pad_token_id is None:
-        raise InputError("The tokenizer has no padding token: set pad_token, save it, and name it by --tokenizer_name.")
+        raise InputError("The tokenizer has no padding token: set its pad_token, and save it again.")
     if tokenizer.padding_side != "right":
-        raise InputError("The tokenizer pads on the left: take one that pads on the right, or set padding_side.")
+        raise InputError("The tokenizer pads on the left: set padding_side to right, or choose another.")
 
 
 def check_lengths(max_seq_length: int, doc_stride: int):
-    """
-    Raises:
-        InputError: If a window has no room for a question and something new of its context.
-    """
+    """Raises an InputError if a window has no room for a question and new context."""
     if max_seq_length < 16:
-        raise InputError(f"--max_seq_length counts question and context and must be at least 16, got {max_seq_length}.")
+        raise InputError(f"--max_seq_length, of question and context, must be at least 16, got {max_seq_length}.")
     if not 0 <= doc_stride <= max_seq_length // 2:
-        limit = f"at least 0 and at most half of --max_seq_length, {max_seq_length // 2}"
+        limit = f"from 0 to half of --max_seq_length, {max_seq_length // 2}"
         raise InputError(f"--doc_stride {doc_stride}, the overlap of two windows, must be {limit}.")
 
 
 def shorten_questions(questions: Sequence[str], tokenizer: PreTrainedTokenizerBase, longest: int) -> list[str]:
-    """The questions without white space at their ends, cut where they have more than `longest` tokens."""
+    """Strips the questions of white space, and cuts those of more than `longest` tokens."""
     questions = [question.strip() for question in questions]
     options = {"add_special_tokens": False, "split_special_tokens": True, "verbose": False}
     tokens = tokenizer(questions, **options)["input_ids"]
     cut = [index for index, ids in enumerate(tokens) if len(ids) > longest]
     for index in cut:
         while len(ids := tokenizer(questions[index], **options)["input_ids"]) > longest:
-            # Never more than the share of characters that fits, so it ends; cut inside a word, it may take two rounds.
+            # Keeps at most the share of characters that fits, so it ends; a cut inside a word may take two rounds.
             questions[index] = questions[index][: len(questions[index]) * longest // len(ids)]
     if cut:
-        logger.warning(
-            f"{len(cut)} question(s) were cut to {longest} tokens, for the context's sake; first: {questions[cut[0]]}"
-        )
+        logger.warning(f"{len(cut)} question(s) were cut to {longest} tokens; the first: {questions[cut[0]]}")
     return questions
 
 
 def _answer_tokens(offsets: list[list[int]], answer: tuple[int, int] | None) -> tuple[int, int] | None:
-    """The first and last of some tokens of context that the answer touches; None if it is not wholly in them."""
+    """The first and last token that the answer touches; None if the tokens do not hold all of it."""
     text = [place for place, (start, end) in enumerate(offsets) if start < end]
     if answer is None or not text or answer[0] < offsets[text[0]][0] or answer[1] > offsets[text[-1]][1]:
         return None
@@ -243,7 +226,7 @@ def _answer_tokens(offsets: list[list[int]], answer: tuple[int, int] | None) -> 
 
 
 def _first_answer(answers: dict[str, list]) -> tuple[int, int] | None:
-    """Where the first answer stands, without white space at its ends."""
+    """The place of the first answer, without white space at its ends."""
     if not answers["text"]:
         return None
     text = answers["text"][0]
@@ -252,16 +235,16 @@ def _first_answer(answers: dict[str, list]) -> tuple[int, int] | None:
 
 
 def _read_rows(path: Path) -> list[dict]:
-    """The questions of a file in any of the three forms, with the fields as they are there."""
+    """The unchecked questions of a file in any of the three forms."""
     check_file(path)
     with reading([path], "JSON or JSON lines"), open_text(path) as file:
         values = _parse(file.read())
     content = values[0] if len(values) == 1 else values
     if isinstance(content, dict):
-        # A single line of JSON lines is an object too.
+        # Possibly a single line of JSON lines.
         content = content["data"] if "data" in content else [content]
     if not isinstance(content, list) or not all(isinstance(row, dict) for row in content):
-        raise InputError(f'{path} has no list of questions: neither rows nor articles, alone or under "data".')
+        raise InputError(f'{path} has no list of questions: no rows or articles, at the top or under "data".')
     if not any("paragraphs" in row for row in content):
         return content
     with reading([path], 'articles, each with "paragraphs", each with a "context" and its "qas"'):
@@ -270,45 +253,41 @@ def _read_rows(path: Path) -> list[dict]:
 
 
 def _parse(text: str) -> list:
-    """The values in JSON that stand one after another in a text: one, or one a line."""
-    decoder, space, values = json.JSONDecoder(), re.compile(r"\s*"), []
-    place = space.match(text).end()
+    """The JSON values of a text: one, or one per line."""
+    decoder, space = json.JSONDecoder(), re.compile(r"\s*")
+    text, values, place = text.rstrip(), [], 0
     while place < len(text):
-        value, place = decoder.raw_decode(text, place)
+        value, place = decoder.raw_decode(text, space.match(text, place).end())
         values.append(value)
-        place = space.match(text, place).end()
     return values
 
 
 def _checked(where: str, rows: Iterable[dict], split: str) -> list[dict]:
-    """Rows with the four fields alone, checked."""
+    """Rows with only the four fields, checked."""
     checked, moved = [], []
     for number, row in enumerate(rows, start=1):
-        # A truth value is an int, and is no id.
+        # `type`, not `isinstance`: a boolean is an int, but not an id.
         name = f"question {row['id'] if type(row.get('id')) in (str, int) else f'number {number}'} in {where}"
         for field, kinds in {"id": (str, int), "question": (str,), "context": (str,)}.items():
             if type(row.get(field)) not in kinds:
-                raise InputError(f"The {name} has no field {field!r} with text, but {', '.join(row) or 'none at all'}.")
+                raise InputError(f"The {name} has no field {field!r} with text, only {', '.join(row) or 'nothing'}.")
         if not row["context"].strip():
             raise InputError(f"The context of {name} is empty.")
         given = _answers(row, name, split)
         places = [_find_answer(row["context"], text, start, name) for text, start in given]
         moved += [row["id"] for (_, start), place in zip(given, places) if place != start]
-        answers = {"text": [text for text, _ in given], "answer_start": places}
         fields = {"id": str(row["id"]), "question": row["question"], "context": row["context"]}
-        checked.append(fields | {"answers": answers})
+        checked.append(fields | {"answers": {"text": [text for text, _ in given], "answer_start": places}})
     if not checked:
         raise InputError(f"There is no question in {where}.")
     if moved:
-        logger.warning(
-            f"In {where}, {len(moved)} answer(s) stood behind white space at answer_start, which was moved there; the "
-            f"first in question {moved[0]}."
-        )
+        change = "answer_start was moved past white space"
+        logger.warning(f"In {where}, {change} for {len(moved)} answer(s), the first in question {moved[0]}.")
     return checked
 
 
 def _answers(row: dict, name: str, split: str) -> list[tuple[str, int]]:
-    """Texts and places of a row's answers, given as a dictionary of lists or as a list of dictionaries."""
+    """Texts and places of a row's answers, from a dictionary of lists or a list of dictionaries."""
     impossible = row.get("is_impossible")
     match row.get("answers"):
         case None if impossible or split == "test":
@@ -318,22 +297,20 @@ def _answers(row: dict, name: str, split: str) -> list[tuple[str, int]]:
         case [*entries] if all(isinstance(one, dict) and {"text", "answer_start"} <= one.keys() for one in entries):
             answers = [(one["text"], one["answer_start"]) for one in entries]
         case _:
-            raise InputError(f"The 'answers' of {name} must be as many 'text's as 'answer_start's, or an empty list.")
+            raise InputError(f"The 'answers' of {name} must have as many 'text's as 'answer_start's.")
     if impossible is not None and impossible is not (not answers) and (answers or split != "test"):
         raise InputError(f"'is_impossible' of {name} is {impossible!r}, but it has {len(answers)} answers.")
     return answers
 
 
 def _find_answer(context: str, text: str, start: int, name: str) -> int:
-    """The place of an answer: where it is said to be, or behind the white space there."""
-    # Neither a truth value nor 5.0.
+    """The place of an answer: `start`, or after the white space there."""
+    # Not a boolean or 5.0.
     if not isinstance(text, str) or not text.strip() or type(start) is not int:
         raise InputError(f"An answer to {name} must be text at a whole number, got {text!r} at {start!r}.")
     rest = context[max(start, 0) :]
     for place in (start, len(context) - len(rest.lstrip())):
         if start >= 0 and context.startswith(text, place):
             return place
-    raise InputError(
-        f"An answer to {name}, {text!r}, is not at character {start} of its context, where {rest[: len(text)]!r} "
-        f"stands: put 'answer_start' right, or leave the question out."
-    )
+    place = f"at character {start} of its context, where {rest[: len(text)]!r} stands"
+    raise InputError(f"An answer to {name}, {text!r}, is not {place}: correct 'answer_start', or remove the question.")

@@ -1,4 +1,4 @@
-"""Training sequences of a streamed corpus, endless, shuffled, and resumable at any sequence."""
+"""Training sequences of a streamed corpus: endless, shuffled, and resumable at any sequence."""
 
 import copy
 import itertools
@@ -17,26 +17,20 @@ Row = dict[str, np.ndarray]
 
 
 class SequenceStream(torch.utils.data.IterableDataset):
-    """
-    Endless training sequences of a streamed corpus: documents are tokenized on the way, and each next sequence is
-    drawn at random from a buffer. In every epoch (reading of the corpus) each sequence comes once.
+    """Endless training sequences of a streamed corpus, which is tokenized on the way. Each next sequence is drawn at
+    random from a buffer; in every epoch (one reading of the corpus) each sequence comes exactly once.
 
-    It can say where it is, the buffer included, so that a resumed run sees every sequence once and none twice without
-    reading the corpus again from its start.
+    The stream saves its state, including the buffer, so that a resumed run sees every sequence exactly once without
+    reading the corpus again from its start. An InputError while reading says that the corpus cannot be read or does not
+    give a single sequence. Each row has the columns of `make_sequences` and "epoch".
 
     Args:
         documents: A column "text", strings or None.
-        make_sequences: From documents to columns of sequences, as `hf_gmlp.data.text.pack` does.
-        max_samples: Read so many sequences per epoch only.
-        buffer_size: Sequences among which the next one is drawn.
-        documents_per_batch: Documents that are tokenized together, if they are no more than `BATCH_BYTES`.
-        seed: Of the drawing.
-
-    Yields:
-        The columns of `make_sequences`, and "epoch".
-
-    Raises:
-        InputError: While reading, if the corpus cannot be read, or does not give a single sequence.
+        make_sequences: From documents to columns of sequences, such as `hf_gmlp.data.text.pack`.
+        max_samples: Read at most this many sequences per epoch.
+        buffer_size: Number of sequences to draw the next one from.
+        documents_per_batch: Maximum number of documents to tokenize together, up to `BATCH_BYTES` characters.
+        seed: For drawing.
     """
 
     def __init__(
@@ -51,7 +45,7 @@ class SequenceStream(torch.utils.data.IterableDataset):
     ):
         self.documents, self.make_sequences, self.max_samples = documents, make_sequences, max_samples
         self.buffer_size, self.documents_per_batch = buffer_size, documents_per_batch
-        # A DataLoader reads ahead of the training, by less than this many sequences.
+        # A DataLoader reads fewer sequences than this ahead of the training.
         self.read_ahead = max(buffer_size, 20_000)
         random = np.random.default_rng(seed).bit_generator.state
         self.start = {"documents": None, "buffer": [], "random": random, "yielded": 0, "epoch": 0, "read": 0}
@@ -66,7 +60,7 @@ class SequenceStream(torch.utils.data.IterableDataset):
         random.bit_generator.state = now["random"]
         self.snapshots.clear()
         while True:
-            # A copy: a data set that was told where to start would start there in every epoch.
+            # A copy: a data set with a loaded state would start there in every epoch.
             corpus = copy.deepcopy(self.documents)
             if now["documents"] is not None:
                 corpus.load_state_dict(now["documents"])
@@ -88,7 +82,7 @@ class SequenceStream(torch.utils.data.IterableDataset):
                     break
             if now["read"] == 0:
                 raise InputError("The streamed training text does not give a single sequence: it is empty or blank.")
-            # The buffer is emptied before the corpus begins anew, so that an epoch is an epoch.
+            # The epoch ends only when the buffer is empty.
             while buffer:
                 place = random.integers(len(buffer))
                 buffer[place], buffer[-1] = buffer[-1], buffer[place]
@@ -97,7 +91,7 @@ class SequenceStream(torch.utils.data.IterableDataset):
             now |= {"documents": None, "read": 0, "epoch": now["epoch"] + 1}
 
     def _next_rows(self, texts: list[str | None], read: int) -> list[Row]:
-        """The sequences of some documents, as far as `max_samples` goes."""
+        """The sequences of some documents, up to `max_samples`."""
         columns = self.make_sequences(texts)
         # Copies: a row that waits in the buffer must not keep the whole batch in memory.
         rows = [
@@ -112,7 +106,7 @@ class SequenceStream(torch.utils.data.IterableDataset):
             self.snapshots.popleft()
 
     def save_state(self, path: str | Path, yielded: int):
-        """Writes what `load_state` needs to go on after the first `yielded` sequences."""
+        """Writes what `load_state` needs to continue after the first `yielded` sequences."""
         snapshot = max((s for s in self.snapshots if s["yielded"] <= yielded), key=lambda s: s["yielded"])
         buffer = {}
         for name in snapshot["buffer"][0] if snapshot["buffer"] else ():
@@ -121,12 +115,7 @@ class SequenceStream(torch.utils.data.IterableDataset):
         torch.save(snapshot | {"buffer": buffer, "skip": yielded - snapshot["yielded"]}, path)
 
     def load_state(self, path: str | Path):
-        """
-        Makes the next iteration go on where `save_state` was told.
-
-        Raises:
-            InputError: If the file is not what `save_state` wrote.
-        """
+        """Continues the next iteration where `save_state` was told to; an InputError if the file is damaged."""
         try:
             state = torch.load(path, weights_only=True)
             lists = {name: torch.split(column["values"], column["lengths"]) for name, column in state["buffer"].items()}
@@ -135,10 +124,8 @@ class SequenceStream(torch.utils.data.IterableDataset):
             if state.keys() != self.start.keys():
                 raise ValueError("it is of another version")
         except Exception as error:
-            raise InputError(
-                f"{path} is damaged, and the stream cannot go on from it: remove its folder to go on from the "
-                f"checkpoint before."
-            ) from error
+            remedy = "remove its folder to continue from the checkpoint before"
+            raise InputError(f"{path} is damaged, and the stream cannot continue from it: {remedy}.") from error
         self.start, self.skip = state | {"buffer": rows}, skip
 
 

@@ -1,4 +1,4 @@
-"""Text for language modeling: from the Hub or from files, to sequences of token ids ready for a collator."""
+"""Text for language modeling: from the Hub or from files to sequences of token ids, ready for a collator."""
 
 import itertools
 import math
@@ -9,20 +9,21 @@ from functools import partial
 import numpy as np
 import pyarrow as pa
 from datasets import Dataset, IterableDataset
-from transformers import PreTrainedTokenizerBase
+from transformers import PreTrainedTokenizerBase as Tokenizer
 
 from ..errors import InputError
 from .documents import TEXT_FEATURES
 from .files import BATCH_BYTES, GROUP_SIZE, Access, in_batches, load_data, reading
 from .stream import SequenceStream
 
-# Where a long text may be cut for the tokenizer: behind the end of a line, or in front of a word's space.
+# Where a long text may be cut for the tokenizer: after the end of a line, or before the space of a word.
 _CUT = re.compile(r"(?<=\S\n)(?=\S)|(?<=\S)(?= \S)")
-# Characters on either side of a cut that show whether the tokens are those of the whole.
+# Characters on either side of a cut that show whether it changes the tokens.
 _SURROUNDINGS = 200
 
 _NOWHERE = np.zeros((1, 2), dtype=np.int32)
 
+Texts = Iterable[str | None]
 Sequences = dict[str, list[np.ndarray]]
 
 
@@ -42,22 +43,14 @@ def load_texts(
     train: bool = True,
     validate: bool = True,
 ) -> dict[str, Dataset | IterableDataset]:
-    """
-    Training and validation documents, as a column "text".
+    """Returns the documents of "train" and "validation", as far as they are asked for, in a column "text".
 
-    In a .txt file, documents are parted by blank lines; with `line_by_line`, every line is one. Without validation
-    data, `validation_split_percentage` of the training documents are held out, drawn with `seed`; of a stream, the
-    first `max_eval_samples`. They are held out even if only one of the parts is asked for.
+    Blank lines separate the documents of a .txt file; with `line_by_line`, every line is one. Without validation data,
+    a random `validation_split_percentage` of the training documents is held out, or the first `max_eval_samples` of a
+    stream, even if only one part is asked for. The validation part of a stream is held in memory.
 
-    Args:
-        train, validate: Which parts are asked for. Files that neither needs are not read.
-
-    Returns:
-        "train" and "validation", those asked for; a stream's "validation" is small and held in memory.
-
-    Raises:
-        InputError: If no data or two kinds of it are named, they cannot be read, there is no column of text, or they
-            do not suffice for both parts.
+    Files that neither part needs are not read. Raises an InputError if no data or two kinds of it are named, they
+    cannot be read, there is no column of text, or there are too few documents for both parts.
     """
     files = {split: paths for split, paths in (("train", train_files), ("validation", validation_files)) if paths}
     if (dataset_name is None) == (not files):
@@ -80,18 +73,16 @@ def load_texts(
             rows = list(itertools.islice(splits[needed[-1]], count if held_apart else count + 1))
         if not held_apart:
             if len(rows) <= count:
-                raise InputError(
-                    f"The stream has no text behind the first {count}, which are held out: lower --max_eval_samples, "
-                    f"give more text, or give a --validation_file."
-                )
+                remedy = "lower --max_eval_samples, give more text, or give a --validation_file"
+                raise InputError(f"The stream has no text after the first {count}, which are held out: {remedy}.")
             splits["train"] = splits["train"].skip(count)
         splits["validation"] = Dataset.from_list(rows[:count], features=TEXT_FEATURES)
     elif not held_apart:
         number, share = len(splits["train"]), validation_split_percentage / 100
         if math.ceil(number * share) >= number:
+            remedy = "lower --validation_split_percentage, or give a --validation_file"
             raise InputError(
-                f"{validation_split_percentage} % of {number} document(s) leave none to train on: lower "
-                f"--validation_split_percentage, or give a --validation_file."
+                f"Holding out {100 * share:g} % of {number} document(s) leaves none to train on: {remedy}."
             )
         splits["train"], splits["validation"] = splits["train"].train_test_split(share, seed=seed).values()
     if validate and not streaming and max_eval_samples is not None:
@@ -102,22 +93,15 @@ def load_texts(
 def text_rows(
     data: Dataset | IterableDataset, text_column: str, where: str, access: Access = Access()
 ) -> Dataset | IterableDataset:
-    """
-    A data set's column of text as its only one, "text": numbers as they are written, None where there is nothing.
+    """Keeps only the column of text, as "text": numbers as they are written, None where there is nothing.
 
-    Args:
-        where: The data in words, for a sentence on what is wrong with them.
-
-    Raises:
-        InputError: If there is no such column, or (of a stream while it is read) it has something else than text.
+    Raises an InputError about `where` if there is no such column or (for a stream, during reading) it holds no text.
     """
     # A stream may not know its columns before its first row.
     columns = data.column_names or list(next(iter(data), {}))
     if text_column not in columns:
-        raise InputError(
-            f"There is no column {text_column!r} in {where} but {', '.join(columns) or 'nothing at all'}: name the one "
-            f"with the text by --text_column."
-        )
+        given = ", ".join(columns) or "nothing at all"
+        raise InputError(f"There is no column {text_column!r} in {where} but {given}: name one with --text_column.")
     data = data.select_columns([text_column])
     if text_column != "text":
         data = data.rename_column(text_column, "text")
@@ -131,14 +115,16 @@ def text_rows(
 def _as_text(row: dict, name: str) -> dict[str, str | None]:
     value = row["text"]
     if isinstance(value, list | dict | bytes):
-        raise InputError(f"{name} has a {type(value).__name__} in it and must be text: name another by --text_column.")
-    # What is not equal to itself is what pandas writes for a missing number.
+        raise InputError(
+            f"{name} has a {type(value).__name__} in it and must be text: name another with --text_column."
+        )
+    # pandas writes NaN, which differs from itself, for a missing number.
     return {"text": None if value is None or value != value else str(value)}
 
 
 def tokenize(
     texts: Mapping[str, Dataset | IterableDataset],
-    tokenizer: PreTrainedTokenizerBase,
+    tokenizer: Tokenizer,
     max_seq_length: int,
     *,
     line_by_line: bool = False,
@@ -149,20 +135,14 @@ def tokenize(
     seed: int = 0,
     access: Access = Access(),
 ) -> tuple[Dataset | SequenceStream | None, Dataset | None]:
-    """
-    What `load_texts` gave as training and validation sequences, packed or line by line; None for a part that it did not
-    give. No validation token is left out; of the training sequences the first `max_train_samples` are kept.
+    """Turns the parts that `load_texts` gave into training and validation sequences; a missing part gives None.
 
-    Args:
-        causal: Pack for a causal language model (`pack_causal`), which has no lines and no offsets.
-        offsets: Also give "offset_mapping", which whole-word masking needs.
-        seed: Of the order of a stream.
+    The sequences are arrays "input_ids" and, with `offsets`, which whole-word masking needs, "offset_mapping". They are
+    packed documents, lines (`line_by_line`), or blocks for a causal language model (`causal`). No validation token is
+    left out; of the training sequences the first `max_train_samples` are kept. Those of a stream are a
+    `SequenceStream`, whose order depends on `seed`.
 
-    Returns:
-        Arrays "input_ids" and perhaps "offset_mapping"; the training sequences of a stream are a `SequenceStream`.
-
-    Raises:
-        InputError: If no sequence comes out, or the tokenizer lacks what these sequences need.
+    Raises an InputError if there are no sequences, or the tokenizer lacks what they need.
     """
     if offsets and not tokenizer.is_fast:
         raise InputError("The tokenizer does not know where its tokens stand: leave out --whole_word_mask.")
@@ -181,13 +161,12 @@ def tokenize(
             load_from_cache_file=not access.overwrite_cache,
             desc="Tokenizing",
         )
-        if len(made) == 0 and (line_by_line or part != "training" or not any(map(has_text, documents["text"]))):
-            raise InputError(f"The {part} text is blank: give a file, or name a --text_column, with words in it.")
         if len(made) == 0:
+            if line_by_line or part != "training" or not any(map(has_text, documents["text"])):
+                raise InputError(f"The {part} text is blank: give a file, or name a --text_column, with words in it.")
             remedy = "or lower --block_size" if causal else "lower --max_seq_length, or use --line_by_line"
-            raise InputError(
-                f"The {part} text does not fill one sequence of {max_seq_length} tokens: give more text, {remedy}."
-            )
+            size = f"one sequence of {max_seq_length} tokens"
+            raise InputError(f"The {part} text does not fill {size}: give more text, {remedy}.")
         return made.with_format("numpy")
 
     train = texts.get("train")
@@ -201,8 +180,8 @@ def tokenize(
     return train, validation
 
 
-def _table(documents: pa.Table, make: Callable[[Iterable[str | None]], Sequences]) -> pa.Table:
-    """Sequences as a table: lists of numbers, or of pairs of them."""
+def _table(documents: pa.Table, make: Callable[[Texts], Sequences]) -> pa.Table:
+    """Sequences as a table of lists of numbers, or of pairs of them."""
     columns = {}
     for name, rows in make(text.as_py() for text in documents["text"]).items():
         borders = np.cumsum([0, *map(len, rows)], dtype=np.int32)
@@ -214,24 +193,15 @@ def _table(documents: pa.Table, make: Callable[[Iterable[str | None]], Sequences
 
 
 def pack(
-    documents: Iterable[str | None],
-    tokenizer: PreTrainedTokenizerBase,
-    max_seq_length: int,
-    *,
-    offsets: bool = False,
-    keep_remainder: bool = False,
+    documents: Texts, tokenizer: Tokenizer, max_seq_length: int, *, offsets: bool = False, keep_remainder: bool = False
 ) -> Sequences:
-    """
-    Documents laid end to end, [SEP] between them, and cut into sequences [CLS] ... [SEP] of exactly `max_seq_length`
-    tokens: no padding, no truncation. What is left at the end, less than one sequence, is dropped, or, with
-    `keep_remainder`, kept as a shorter one.
-
-    Returns:
-        "input_ids" [m] and perhaps "offset_mapping" [m, 2] of each sequence.
+    """Joins documents with [SEP] between them and cuts them into sequences [CLS] ... [SEP] of exactly `max_seq_length`
+    tokens, without padding or truncation. The end, if shorter, is dropped, or kept with `keep_remainder`. Returns
+    "input_ids" [m] and perhaps "offset_mapping" [m, 2] of each sequence.
     """
     first, last = np.array([[tokenizer.cls_token_id], [tokenizer.sep_token_id]], dtype=np.int32)
-    # Between documents, not after the last: each sequence ends in a [SEP] of its own.
-    ids, spans = (column[1:] for column in _lay_end_to_end(documents, tokenizer, last, offsets=offsets))
+    # Only between documents: each sequence ends in a [SEP] anyway.
+    ids, spans = (column[1:] for column in _join(documents, tokenizer, last, offsets=offsets))
     body = max_seq_length - 2
     starts = range(0, len(ids) if keep_remainder else len(ids) // body * body, body)
     packed = {"input_ids": [np.concatenate([first, ids[start : start + body], last]) for start in starts]}
@@ -242,52 +212,37 @@ def pack(
 
 
 def pack_causal(
-    documents: Iterable[str | None],
-    tokenizer: PreTrainedTokenizerBase,
-    max_seq_length: int,
-    *,
-    keep_remainder: bool = False,
+    documents: Texts, tokenizer: Tokenizer, max_seq_length: int, *, keep_remainder: bool = False
 ) -> Sequences:
-    """
-    Documents laid end to end, the end-of-text token in front of each, and cut into blocks of exactly `max_seq_length`
-    tokens. What is left at the end is dropped, or, with `keep_remainder`, kept as a shorter block.
+    """Joins documents with the end-of-text token before each and cuts them into blocks ("input_ids" [m]) of exactly
+    `max_seq_length` tokens. The end, if shorter, is dropped, or kept with `keep_remainder`.
 
-    Every token of every document is predicted once and no more: the first of a document from the end-of-text token,
-    which is also where a text begins that is generated from nothing; and the first of a block as the last of the block
-    before, which ends with it too. There is no [CLS] and no token at the end of a block, for a block may begin and end
-    anywhere, as a prompt does.
-
-    Returns:
-        "input_ids" [m] of each block.
+    Every token of every document is predicted exactly once: a block starts with the last token of the block before,
+    and a document with the end-of-text token, as a text generated from nothing does. There is no [CLS] and no token at
+    the end of a block, since a block may begin and end anywhere, as a prompt does.
     """
-    ids, _ = _lay_end_to_end(documents, tokenizer, np.array([end_of_text(tokenizer)], dtype=np.int32))
+    ids, _ = _join(documents, tokenizer, np.array([end_of_text(tokenizer)], dtype=np.int32))
     predictions, step = len(ids) - 1, max_seq_length - 1
     starts = range(0, predictions if keep_remainder else predictions // step * step, step)
     return {"input_ids": [ids[start : start + max_seq_length] for start in starts]}
 
 
 def tokenize_lines(
-    texts: Iterable[str | None],
-    tokenizer: PreTrainedTokenizerBase,
-    max_seq_length: int,
-    *,
-    offsets: bool = False,
-    keep_remainder: bool = False,
+    texts: Texts, tokenizer: Tokenizer, max_seq_length: int, *, offsets: bool = False, keep_remainder: bool = False
 ) -> Sequences:
-    """Each text that is not blank as one sequence [CLS] ... [SEP], truncated; columns as those of `pack`."""
-    lines: Sequences = {name: [] for name in ["input_ids", *(["offset_mapping"] if offsets else [])]}
+    """Makes each text that is not blank a truncated sequence [CLS] ... [SEP]; the columns are those of `pack`."""
+    lines: Sequences = {"input_ids": []} | ({"offset_mapping": []} if offsets else {})
     for group in in_batches(filter(has_text, texts), GROUP_SIZE):
-        for ids, spans in _encode(group, tokenizer, offsets=offsets, truncation=True, max_length=max_seq_length):
-            lines["input_ids"].append(ids)
-            if offsets:
-                lines["offset_mapping"].append(spans)
+        for encoded in _encode(group, tokenizer, offsets=offsets, truncation=True, max_length=max_seq_length):
+            for column, values in zip(lines.values(), encoded):
+                column.append(values)
     return lines
 
 
-def _lay_end_to_end(
-    documents: Iterable[str | None], tokenizer: PreTrainedTokenizerBase, border: np.ndarray, *, offsets: bool = False
+def _join(
+    documents: Texts, tokenizer: Tokenizer, border: np.ndarray, *, offsets: bool = False
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The tokens of all documents, `border` in front of each, and, with `offsets`, where in its document each is."""
+    """The tokens of all documents, `border` before each, and, with `offsets`, where in its document each stands."""
     ids, spans = [border[:0]], [_NOWHERE[:0]]
     pieces = (piece for text in filter(has_text, documents) for piece in cut(text, tokenizer))
     for group in in_batches(pieces, GROUP_SIZE, size_of=lambda item: len(item[1])):
@@ -298,16 +253,15 @@ def _lay_end_to_end(
     return np.concatenate(ids), np.concatenate(spans)
 
 
-def cut(text: str, tokenizer: PreTrainedTokenizerBase) -> Iterator[tuple[int, str]]:
+def cut(text: str, tokenizer: Tokenizer) -> Iterator[tuple[int, str]]:
     """
-    A text longer than `GROUP_SIZE` in pieces of about a quarter of that, whose tokens are together those of the whole,
-    each with its place in the text. Where the tokenizer has another way with the beginning of a text than with its
-    middle, it is not cut.
+    Cuts a text longer than `GROUP_SIZE` into pieces of about a quarter of that, each with its place in the text, whose
+    tokens together are those of the whole text. A text that has no such places is not cut.
     """
     start = 0
     while len(text) - start > GROUP_SIZE:
         places = (match.start() for match in _CUT.finditer(text, start + GROUP_SIZE // 4))
-        # A tokenizer that joins what stands on both sides of one place may not do so of another.
+        # A tokenizer may join the text on both sides of one place, but not of the next.
         end = next((place for place in itertools.islice(places, 16) if _is_border(text, place, tokenizer)), None)
         if end is None:
             break
@@ -316,49 +270,38 @@ def cut(text: str, tokenizer: PreTrainedTokenizerBase) -> Iterator[tuple[int, st
     yield start, text[start:]
 
 
-def _is_border(text: str, place: int, tokenizer: PreTrainedTokenizerBase) -> bool:
-    """Whether the tokens around a place of a text are the same if it is cut there."""
+def _is_border(text: str, place: int, tokenizer: Tokenizer) -> bool:
+    """Whether a cut at this place leaves the tokens around it unchanged."""
     left, right = text[max(0, place - _SURROUNDINGS) : place], text[place : place + _SURROUNDINGS]
     before, after, whole = tokenizer([left, right, left + right], add_special_tokens=False, verbose=False)["input_ids"]
     return before + after == whole
 
 
 def _encode(
-    texts: list[str], tokenizer: PreTrainedTokenizerBase, *, offsets: bool, **options
+    texts: list[str], tokenizer: Tokenizer, *, offsets: bool, **options
 ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Of each text the tokens [m] and, with `offsets`, from which to which character each goes [m, 2]; else none."""
-    # A tokenizer warns of documents longer than a sequence unless told not to.
-    encoded = tokenizer(
-        texts,
-        return_offsets_mapping=offsets,
-        return_attention_mask=False,
-        return_token_type_ids=False,
-        verbose=False,
-        **options,
-    )
+    """For each text its tokens [m] and, with `offsets`, the characters that each stands for [m, 2]; else none."""
+    options |= {"return_offsets_mapping": offsets, "return_attention_mask": False, "return_token_type_ids": False}
+    # Not verbose: a tokenizer warns of documents longer than a sequence.
+    encoded = tokenizer(texts, verbose=False, **options)
     for i, ids in enumerate(encoded["input_ids"]):
         spans = encoded["offset_mapping"][i] if offsets else []
         yield np.array(ids, dtype=np.int32), np.array(spans, dtype=np.int32).reshape(-1, 2)
 
 
 def has_text(text: str | None) -> bool:
-    """Whether there is more to a text than white space."""
+    """Whether a text holds more than white space."""
     return bool(text) and not text.isspace()
 
 
-def end_of_text(tokenizer: PreTrainedTokenizerBase) -> int:
-    """
-    The token that parts documents for a causal language model.
-
-    Raises:
-        InputError: If the tokenizer has none.
-    """
+def end_of_text(tokenizer: Tokenizer) -> int:
+    """Returns the token that separates documents for a causal language model; an InputError if there is none."""
     token = tokenizer.sep_token_id if tokenizer.eos_token_id is None else tokenizer.eos_token_id
     if token is None:
         raise InputError("The tokenizer has no end-of-text token: set its eos_token, and save it again.")
     return token
 
 
-def count_bytes(documents: Iterable[str | None]) -> int:
-    """The UTF-8 bytes of what `pack_causal` packs: of the documents that are not blank."""
+def count_bytes(documents: Texts) -> int:
+    """Returns the number of UTF-8 bytes of the documents that are not blank, which `pack_causal` packs."""
     return sum(len(text.encode("utf-8")) for text in documents if has_text(text))

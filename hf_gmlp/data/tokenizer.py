@@ -1,14 +1,9 @@
-"""Train the cased SentencePiece tokenizer of the paper (Appendix A.2: "32K cased SentencePieces") on any text.
+"""Trains the paper's tokenizer (Appendix A.2: "32K cased SentencePieces") on any text; docs/tokenizer.md says more.
 
-`sentencepiece` does the training; the result is rebuilt from stock parts of `tokenizers`, so that a plain
-`AutoTokenizer.from_pretrained(folder)` loads it, without sentencepiece and without this package.
-
-With byte fallback (the default) decoding gives back exactly the text that was encoded: nothing is normalized, no space
-is added or dropped, and a character that the vocabulary lacks becomes its UTF-8 bytes. docs/tokenizer.md says more.
-
-Spaces belong to the word that follows: the tokens of "The fox" are "The" and " fox". The marker is a real space, not
-SentencePiece's "▁": `tokenizers` leaves white space out of the offsets, so that an offset pair is exactly the word, by
-which transformers finds whole words to mask; and "▁" itself survives, which SentencePiece turns into a space.
+The result is made of stock parts of `tokenizers`, so a plain `AutoTokenizer.from_pretrained(folder)` loads it. A space
+belongs to the word after it: "The fox" gives "The" and " fox". It is a real space, not SentencePiece's "▁":
+`tokenizers` leaves white space out of the offsets, by which transformers finds whole words to mask, and a "▁" in the
+text survives.
 """
 
 import argparse
@@ -29,49 +24,52 @@ from .files import COMPRESSIONS, FILE_KINDS, GROUP_SIZE, file_kind, load_data, r
 
 # The position in this list is the id; GMLPConfig's defaults name the same ids.
 SPECIAL_TOKENS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
-# Tokens of their own, so that no word spans two lines, and known also without byte fallback.
+# Separate tokens, so that no word spans two lines and they are known without byte fallback.
 LINE_TOKENS = ["\n", "\t", "\r"]
-# In the vocabulary even where the corpus lacks it: a tokenizer trained on prose still reads code and markup.
+# Always in the vocabulary: a tokenizer trained on prose still reads code and markup.
 PRINTABLE_ASCII = "".join(map(chr, range(0x21, 0x7F)))
 MODEL_TYPES = ("unigram", "bpe")
-# Of the byte tokenizer: two tokens, and behind them the bytes in their order.
+# The byte tokenizer has two special tokens, followed by the 256 bytes.
 BYTE_SPECIAL_TOKENS = ["[PAD]", "[SEP]"]
 FIRST_BYTE = len(BYTE_SPECIAL_TOKENS)
 
-# Options of `train_tokenizer` that are numbers, and what `hf-gmlp train-tokenizer --help` says of them.
+# Which values of an option are allowed, and the same in words.
+RULES = {
+    "model_type": (lambda value: value in MODEL_TYPES, " or ".join(MODEL_TYPES)),
+    "max_length": (lambda value: value >= 4, "at least 4, since a pair has three special tokens"),
+    "character_coverage": (lambda value: 0.98 <= value <= 1, "from 0.98 to 1"),
+    "input_sentence_size": (lambda value: value == 0 or value > 100, "0 (all lines) or above 100"),
+}
+# Numeric options of `train_tokenizer`: default, and help text for `hf-gmlp train-tokenizer`.
 NUMBERS = {
-    "vocab_size": (32000, "tokens"),
-    "character_coverage": (0.9995, "share of characters with a token of their own"),
-    "max_length": (512, "tokens where truncation cuts"),
-    "input_sentence_size": (10_000_000, "train on a random sample of N lines if there are more; 0: on all"),
+    "vocab_size": (32000, "number of tokens"),
+    "character_coverage": (0.9995, "share of the characters that get their own token"),
+    "max_length": (512, "truncate to N tokens"),
+    "input_sentence_size": (10_000_000, "train on a random sample of N lines; 0: on all lines"),
 }
 
-# A word is what SentencePiece cannot cross: it starts at every space, and the line tokens stand alone.
+# No token crosses a word. A word starts at every space, and each line token is a word.
 WORD_PATTERN = r"[\n\t\r]| ?[^ \n\t\r]+| "
-# The text "<0x0A>" must not be read as the byte token of that name, nor "[CLS]" where special tokens are switched off:
-# cut at the x and after the bracket. No learned token lies across: SentencePiece parts letters from digits and signs.
+# The text "<0x0A>" must not become the byte token of that name, nor "[CLS]" where special tokens are switched off: cut
+# at the x and after the bracket. No learned token crosses a cut: SentencePiece separates letters from digits and signs.
 TOKEN_NAME_PATTERN = r"(?<=<0)x(?=[0-9A-F]{2}>)|(?<=\[)(?:PAD|UNK|CLS|SEP|MASK)(?=\])"
-# Where a text is cut for training. Control characters and lone surrogates stay out of the vocabulary; so do U+2581 and
-# U+2585, which sentencepiece uses itself (it would drop a whole sentence for one U+2585).
+# Where a text is cut for training. The vocabulary has no control characters, lone surrogates, U+2581 or U+2585; these
+# two are sentencepiece's own (it would drop a whole sentence for one U+2585).
 _LINE_END = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\u2581\u2585\ud800-\udfff]+")
-# sentencepiece leaves out sentences above 4,192 bytes. A character takes four bytes at most.
+# sentencepiece skips sentences of more than 4,192 bytes; a character takes at most four.
 _LONGEST_SENTENCE = 1000
 _SENTENCE = re.compile(rf".{{1,{_LONGEST_SENTENCE}}}(?= |$)|.{{1,{_LONGEST_SENTENCE}}}")
-# The training algorithm's sums depend on the number of threads: fixed, so that every machine gets the same result.
+# The sums in training depend on the number of threads: fixed, so that every machine gets the same result.
 _NUM_THREADS = 16
 
 
 def train_tokenizer(
     texts: Iterable[str], *, model_type: str = "unigram", max_length: int = 512, **options
 ) -> PreTrainedTokenizerFast:
-    """Train a tokenizer and return it ready for use: `save_pretrained` writes it, `AutoTokenizer` loads it.
+    """Trains a tokenizer with [PAD]=0 [UNK]=1 [CLS]=2 [SEP]=3 [MASK]=4 and BERT's template and segment ids.
 
-    Special tokens are [PAD]=0 [UNK]=1 [CLS]=2 [SEP]=3 [MASK]=4, the template is BERT's with its segment ids. The same
-    texts in the same order give the same tokenizer. See the module's text for what encoding keeps.
-
-    Args:
-        max_length: The tokenizer's `model_max_length`: where `truncation=True` cuts, special tokens included.
-        texts, model_type, options: Arguments of `train_sentencepiece`, which also says what is raised.
+    The same texts in the same order give the same tokenizer. `max_length` becomes its `model_max_length`; for the
+    other arguments and the errors raised see `train_sentencepiece`.
     """
     check_options(max_length=max_length)
     model = train_sentencepiece(texts, model_type=model_type, **options)
@@ -87,34 +85,27 @@ def train_sentencepiece(
     character_coverage: float = 0.9995,
     input_sentence_size: int = 10_000_000,
 ) -> bytes:
-    """Train the SentencePiece model under `train_tokenizer`.
+    """Trains the SentencePiece model behind `train_tokenizer` and returns it serialized.
 
     Args:
-        texts: Texts of any length, read once: a list, a generator, a streamed column. A text is cut at line ends and
-            control characters and then at a space before every 1,000 characters, so that no part of it is left out.
-        vocab_size: Number of tokens, special and byte tokens included.
+        texts: Strings of any length (else a TypeError), read once, and cut so that no part is left out.
+        vocab_size: Number of tokens, including special and byte tokens.
         model_type: "unigram" or "bpe".
         byte_fallback: Whether a character outside the vocabulary becomes bytes (256 of the tokens) or [UNK].
-        character_coverage: Share of the corpus' characters that get a token of their own, from 0.98 to 1.
-            Printable ASCII always does.
-        input_sentence_size: Lines to train on, above 100; 0 for all. Of a longer corpus a random sample of that many is
-            kept (sentencepiece fixes the seed), and the corpus is still read to its end. Ten million lines of web text
-            take some gigabytes of memory.
+        character_coverage: Share of the characters that get their own token, 0.98 to 1; printable ASCII always does.
+        input_sentence_size: Number of lines to train on, above 100, or 0 for all. A longer corpus is read to its end
+            and sampled (sentencepiece fixes the seed). Ten million lines of web text take some gigabytes of memory.
 
-    Returns:
-        The serialized model: what `sentencepiece.SentencePieceProcessor(model_proto=...)` opens.
-
-    Raises:
-        InputError: If an option is out of range, there is no text, `vocab_size` does not fit the corpus (the message
-            then names the size that would), or sentencepiece is not installed.
-        TypeError: If `texts` is a single string or yields something else than strings.
+    Raises an InputError if an option is out of range, there is no text, `vocab_size` does not fit the corpus (the
+    message names the size that would), or sentencepiece is not installed.
     """
-    # Only training needs it: a trained tokenizer has to load where it is not installed.
+    # Imported here: a trained tokenizer loads without sentencepiece.
     need("sentencepiece")
     import sentencepiece as spm
 
-    check_options(vocab_size, model_type, byte_fallback, character_coverage, input_sentence_size)
-    # sentencepiece turns an exception of its input into a RuntimeError without the original: keep that here.
+    numbers = {"character_coverage": character_coverage, "input_sentence_size": input_sentence_size}
+    check_options(byte_fallback, vocab_size=vocab_size, model_type=model_type, **numbers)
+    # sentencepiece hides an exception of its input behind a RuntimeError: keep the original.
     failures: list[BaseException] = []
 
     def sentences() -> Iterator[str]:
@@ -124,7 +115,9 @@ def train_sentencepiece(
             failures.append(error)
             raise
 
-    pad, unk, cls, sep, mask = SPECIAL_TOKENS
+    special = {}
+    for number, name in enumerate(("pad", "unk", "bos", "eos")):
+        special |= {f"{name}_id": number, f"{name}_piece": SPECIAL_TOKENS[number]}
     model = io.BytesIO()
     try:
         spm.SentencePieceTrainer.train(
@@ -133,27 +126,19 @@ def train_sentencepiece(
             vocab_size=vocab_size,
             model_type=model_type,
             byte_fallback=byte_fallback,
-            character_coverage=character_coverage,
+            **numbers,
             required_chars=PRINTABLE_ASCII,
-            pad_id=0,
-            unk_id=1,
-            bos_id=2,
-            eos_id=3,
-            pad_piece=pad,
-            unk_piece=unk,
-            bos_piece=cls,
-            eos_piece=sep,
-            control_symbols=[mask],
+            **special,
+            control_symbols=SPECIAL_TOKENS[-1:],
             user_defined_symbols=LINE_TOKENS,
-            # The three that make encoding lossless: text is taken as it is, and a space is never added or dropped.
+            # These three make encoding lossless: the text stays as it is, and no space is added or dropped.
             normalization_rule_name="identity",
             add_dummy_prefix=False,
             remove_extra_whitespaces=False,
-            input_sentence_size=input_sentence_size,
             shuffle_input_sentence=True,
             max_sentence_length=4 * _LONGEST_SENTENCE,
             num_threads=_NUM_THREADS,
-            # Errors only: the trainer writes hundreds of progress lines to the terminal.
+            # Errors only, not hundreds of lines of progress.
             minloglevel=2,
         )
     except (RuntimeError, ValueError) as error:
@@ -166,16 +151,10 @@ def train_sentencepiece(
 def convert_sentencepiece(
     model: bytes, *, model_type: str = "unigram", max_length: int = 512
 ) -> PreTrainedTokenizerFast:
-    """Turn a serialized model of `train_sentencepiece` into a fast tokenizer that gives the same ids.
+    """Turns a serialized model of `train_sentencepiece` into a fast tokenizer that gives the same ids.
 
-    Args:
-        model_type, max_length: As for `train_tokenizer`.
-
-    Raises:
-        InputError: If the model was trained with other special tokens, an option is out of range, or sentencepiece is
-            not installed.
+    Raises an InputError if the model has other special tokens, an option is out of range, or sentencepiece is missing.
     """
-    # Only training needs it: a trained tokenizer has to load where it is not installed.
     need("sentencepiece")
     import sentencepiece as spm
 
@@ -205,12 +184,10 @@ def convert_sentencepiece(
     tokenizer.decoder = decoders.Sequence([decoders.ByteFallback(), decoders.Fuse()])
     tokenizer.post_processor = processors.Sequence(
         [
-            # Only its second job is wanted: to leave white space out of the offsets. It changes no token.
+            # It leaves white space out of the offsets, and changes no token.
             processors.ByteLevel(trim_offsets=True, add_prefix_space=False),
             processors.TemplateProcessing(
-                single=f"{cls} $A {sep}",
-                pair=f"{cls} $A {sep} $B:1 {sep}:1",
-                special_tokens=[(cls, 2), (sep, 3)],
+                single=f"{cls} $A {sep}", pair=f"{cls} $A {sep} $B:1 {sep}:1", special_tokens=[(cls, 2), (sep, 3)]
             ),
         ]
     )
@@ -223,7 +200,7 @@ def convert_sentencepiece(
         # As in GMLPConfig: a language model starts at [CLS] and stops at [SEP].
         bos_token=cls,
         eos_token=sep,
-        # " fox" carries its own space, so a mask that stands for a word has to take the space before it.
+        # The space belongs to the word, so a mask that replaces a word must take the space before it.
         mask_token=AddedToken(mask, lstrip=True, normalized=False, special=True),
         model_max_length=max_length,
         model_input_names=["input_ids", "token_type_ids", "attention_mask"],
@@ -234,12 +211,12 @@ def convert_sentencepiece(
 
 
 def byte_tokenizer(max_length: int = 512) -> PreTrainedTokenizerFast:
+    """Returns a tokenizer with a token for every byte of UTF-8, id `FIRST_BYTE` + byte, that needs no training.
+
+    Decoding returns the encoded text exactly. [PAD] is 0 and [SEP], between documents, is 1; in a text, their names are
+    plain letters.
     """
-    A tokenizer with a token for every byte of UTF-8, id `FIRST_BYTE` + byte, and no training: for language models that
-    are measured in bits per byte. Decoding gives back exactly the text that was encoded. [PAD] is 0, and [SEP], which
-    stands between documents, 1; written out in a text they are letters like any other.
-    """
-    # The characters by which `tokenizers` writes bytes.
+    # `tokenizers` writes bytes as these characters.
     vocabulary = BYTE_SPECIAL_TOKENS + [letter for _, letter in sorted(bytes_to_unicode().items())]
     tokenizer = Tokenizer(models.BPE({token: i for i, token in enumerate(vocabulary)}, []))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
@@ -258,9 +235,8 @@ def byte_tokenizer(max_length: int = 512) -> PreTrainedTokenizerFast:
 
 
 def open_ended(tokenizer: PreTrainedTokenizerBase) -> PreTrainedTokenizerBase:
-    """
-    The tokenizer as a causal language model needs it: where it puts a special token behind a text, as BERT's [SEP], a
-    copy that does not, for a prompt would be over with it. Others are returned as they are.
+    """Returns a copy of a tokenizer such as BERT's that does not end a text with a special token, and so a prompt; a
+    tokenizer that does not do that is returned unchanged.
     """
     ids = tokenizer("a")["input_ids"]
     if not tokenizer.is_fast or not ids or ids[-1] not in tokenizer.all_special_ids:
@@ -272,7 +248,7 @@ def open_ended(tokenizer: PreTrainedTokenizerBase) -> PreTrainedTokenizerBase:
         tokenizer_object=backend,
         **tokenizer.special_tokens_map | {"bos_token": end, "eos_token": end},
         model_max_length=tokenizer.model_max_length,
-        # No segments: some causal models add an embedding for them.
+        # Without segments, for which some causal models add an embedding.
         model_input_names=["input_ids", "attention_mask"],
         clean_up_tokenization_spaces=False,
     )
@@ -287,27 +263,23 @@ def read_texts(
     streaming: bool = True,
     text_column: str = "text",
 ) -> Iterator[str]:
-    """Read the texts of local files one after another, without loading a file whole, or those of a data set.
+    """Yields the texts of local files or of a data set that are not blank, one at a time.
 
     Args:
-        paths: Files of the kinds of `hf_gmlp.data.files`, also of several. Every line of a .txt file is a text.
+        paths: Files of the kinds of `hf_gmlp.data.files`, possibly mixed. Every line of a .txt file is a text.
         dataset_name, dataset_config_name, split: A data set on the Hub, or a folder that `load_dataset` opens.
-        streaming: Whether to read it over the network as texts are asked for, or to download it first.
-        text_column: The column that holds the text, in all but plain text files.
+        streaming: Read the data set over the network instead of downloading it first.
+        text_column: The column that holds the text, except in .txt files.
 
-    Yields:
-        The texts that are not blank.
-
-    Raises:
-        InputError: At once if nothing or both are named, a file is missing, empty, a folder or of an unknown kind, or
-            the data set cannot be had; while reading if something cannot be read, or there is no such column of text.
+    Raises an InputError at once if neither or both are named, a file is missing, empty or of an unknown kind, or the
+    data set cannot be loaded; and during reading if something cannot be read, or there is no column of text.
     """
-    # Takes seconds, which `hf-gmlp --help` does without.
+    # This import takes seconds, which `hf-gmlp --help` does without.
     from .text import has_text, text_rows
 
     paths = [paths] if isinstance(paths, str | Path) else list(paths)
     if (dataset_name is None) == (not paths):
-        raise InputError("Give either files or --dataset_name: the text to train on comes from one of them.")
+        raise InputError("Give either files or --dataset_name to train on.")
     sources = [(str(path), file_kind([path])) for path in paths] or [(dataset_name, "text")]
     if dataset_name is not None:
         loaded = load_data(dataset_name=dataset_name, dataset_config_name=dataset_config_name, streaming=streaming)
@@ -327,39 +299,31 @@ def read_texts(
 
 
 def characters_per_token(tokenizer: PreTrainedTokenizerFast, texts: Iterable[str]) -> float:
-    """Mean number of characters that a token stands for, special tokens of the template not counted.
-
-    Raises:
-        InputError: If there is no text.
-    """
+    """Returns the mean number of characters per token, not counting special tokens."""
     texts = list(texts)
     if not any(texts):
         raise InputError("There is no text to count characters per token on.")
-    # Not verbose: a text longer than the model takes is no mistake here.
+    # Not verbose: a text may be longer than the model takes.
     ids = tokenizer(texts, add_special_tokens=False, verbose=False)["input_ids"]
     return sum(map(len, texts)) / sum(map(len, ids))
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the options of `hf-gmlp train-tokenizer` to a parser."""
-    source = parser.add_argument_group("text to train on (files, or a data set)")
-    kinds = f"{', '.join(FILE_KINDS)}, each also as {', '.join(COMPRESSIONS)}"
+    """Adds the options of `hf-gmlp train-tokenizer` to a parser."""
+    source = parser.add_argument_group("text to train on (either files or a data set)")
+    kinds = f"{', '.join(FILE_KINDS)}, each possibly compressed as {', '.join(COMPRESSIONS)}"
     source.add_argument("files", nargs="*", metavar="FILES", help=kinds)
-    source.add_argument("--dataset_name", metavar="NAME", help="a data set on the hub, as allenai/c4")
-    source.add_argument("--dataset_config_name", metavar="NAME", help="its configuration, as en")
+    source.add_argument("--dataset_name", metavar="NAME", help="a data set on the Hub, such as allenai/c4")
+    source.add_argument("--dataset_config_name", metavar="NAME", help="its configuration, such as en")
     source.add_argument("--split", default="train", help="its split (default: %(default)s)")
-    source.add_argument("--streaming", action="store_true", help="read it over the network, without downloading it")
+    source.add_argument("--streaming", action="store_true", help="read it over the network instead of downloading it")
     source.add_argument("--text_column", default="text", metavar="NAME", help="column of the text (default: text)")
     source.add_argument("--max_samples", type=int, metavar="N", help="stop after N texts (default: read all)")
 
     options = parser.add_argument_group("tokenizer")
     options.add_argument("--model_type", choices=MODEL_TYPES, default="unigram", help="default: %(default)s")
-    options.add_argument(
-        "--no_byte_fallback",
-        dest="byte_fallback",
-        action="store_false",
-        help="unknown characters are [UNK], not bytes",
-    )
+    text = "unknown characters become [UNK], not bytes"
+    options.add_argument("--no_byte_fallback", dest="byte_fallback", action="store_false", help=text)
     for name, (default, text) in NUMBERS.items():
         text = f"{text} (default: %(default)s)"
         options.add_argument(f"--{name}", type=type(default), default=default, metavar="N", help=text)
@@ -367,12 +331,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(args: argparse.Namespace) -> None:
-    """Run `hf-gmlp train-tokenizer`: read, train, save, report.
-
-    Raises:
-        InputError: If an option or the text does not fit, or the output folder cannot be written or already holds a
-            tokenizer.
-    """
+    """Runs `hf-gmlp train-tokenizer`: read, train, save, report."""
     need("datasets", "sentencepiece")
     options = {name: getattr(args, name) for name in ("model_type", "byte_fallback", *NUMBERS)}
     check_options(**options)
@@ -381,7 +340,7 @@ def main(args: argparse.Namespace) -> None:
     output_dir = Path(args.output_dir)
     folder = next(path for path in (output_dir.absolute(), *output_dir.absolute().parents) if path.exists())
     if not folder.is_dir() or not os.access(folder, os.W_OK | os.X_OK):
-        raise InputError(f"--output_dir {output_dir} cannot be written, because {folder} is a file or not yours.")
+        raise InputError(f"--output_dir {output_dir} cannot be written: {folder} is a file or not writable.")
     if any((output_dir / name).exists() for name in ("tokenizer.json", "tokenizer_config.json")):
         raise InputError(f"{output_dir} already holds a tokenizer: choose another --output_dir, or delete it first.")
 
@@ -390,7 +349,6 @@ def main(args: argparse.Namespace) -> None:
     number, sample = 0, []
 
     def counted() -> Iterator[str]:
-        """The texts, counted, and the first of them kept."""
         nonlocal number
         for number, text in enumerate(itertools.islice(texts, args.max_samples), start=1):
             if number <= 1000 and sum(map(len, sample)) < GROUP_SIZE:
@@ -409,63 +367,43 @@ def main(args: argparse.Namespace) -> None:
     print(f'load it with:         AutoTokenizer.from_pretrained("{output_dir}")')
 
 
-def check_options(
-    vocab_size: int = 32000,
-    model_type: str = "unigram",
-    byte_fallback: bool = True,
-    character_coverage: float = 1.0,
-    input_sentence_size: int = 0,
-    max_length: int = 512,
-):
-    """
-    Raises:
-        InputError: If an option of `train_tokenizer` is out of its range.
-    """
-    if model_type not in MODEL_TYPES:
-        raise InputError(f"model_type must be {' or '.join(MODEL_TYPES)}, got {model_type!r}.")
-    if max_length < 4:
-        raise InputError(f"max_length must be at least 4, since a pair takes three special tokens, got {max_length}.")
-    if not 0.98 <= character_coverage <= 1:
-        raise InputError(f"character_coverage must be at least 0.98 and at most 1, got {character_coverage}.")
-    if input_sentence_size != 0 and input_sentence_size <= 100:
-        raise InputError(f"input_sentence_size must be 0 (all lines) or above 100, got {input_sentence_size}.")
+def check_options(byte_fallback: bool = True, **options):
+    """Raises an InputError if an option of `train_tokenizer` is out of its range."""
     smallest = len(SPECIAL_TOKENS) + len(LINE_TOKENS) + 256 * byte_fallback + len(PRINTABLE_ASCII) + 1
-    if vocab_size < smallest:
-        always = f"special tokens, line ends, {'256 bytes, ' * byte_fallback}printable ASCII and the space"
-        raise InputError(f"vocab_size must be at least {smallest}, got {vocab_size}: {always} are always there.")
+    always = f"special tokens, line ends, {'256 bytes, ' * byte_fallback}printable ASCII and the space"
+    rules = RULES | {"vocab_size": (lambda value: value >= smallest, f"at least {smallest} (for {always})")}
+    for name, value in options.items():
+        allowed, words = rules[name]
+        if not allowed(value):
+            raise InputError(f"{name} must be {words}, got {value!r}.")
 
 
 def _training_sentences(texts: Iterable[str]) -> Iterator[str]:
-    """Cut texts into what sentencepiece takes: single lines of at most `_LONGEST_SENTENCE` characters."""
+    """Cuts texts into lines of at most `_LONGEST_SENTENCE` characters, as sentencepiece expects."""
     if isinstance(texts, str):
-        raise TypeError("texts is a single string: give a list or another iterable of strings.")
+        raise TypeError("texts is a single string: give an iterable of strings.")
     for number, text in enumerate(texts):
         if not isinstance(text, str):
-            raise TypeError(f"Text {number} is of type {type(text).__name__}: every text has to be a string.")
+            raise TypeError(f"Text {number} is of type {type(text).__name__}: every text must be a string.")
         for line in _LINE_END.split(text):
             if line and not line.isspace():
                 yield from _SENTENCE.findall(line)
 
 
 def _explain(message: str, vocab_size: int) -> str:
-    """Put sentencepiece's message on a text that does not suffice in plain words; leave any other as it is."""
+    """Explains sentencepiece's messages about too little text; returns any other as it is."""
     if "sentences_.empty()" in message:
         return "There is no text to train a tokenizer on: every text was empty, or there were none."
     if match := re.search(r"Vocabulary size too high \(\d+\).*<= (\d+)", message):
-        size = f"the largest size that works on it is {match[1]}"
-        return f"vocab_size is {vocab_size}, too large for this text: {size}; use that or less, or more text."
+        return f"vocab_size is {vocab_size}, too large for this text: use at most {match[1]}, or more text."
     if match := re.search(r"Vocabulary size is smaller than required_chars\. \d+ vs (\d+)", message):
-        size = f"its characters alone need {match[1]}"
-        return f"vocab_size is {vocab_size}, too small for this text: {size}; use more, or lower character_coverage."
+        size = f"its characters need {match[1]} tokens"
+        return f"vocab_size is {vocab_size}, too small for this text: {size}; raise it, or lower character_coverage."
     return f"sentencepiece could not train on this text: {message}"
 
 
 def _merges(pieces: list[str]) -> list[tuple[str, str]]:
-    """All pairs of pieces that join into a piece, in the order in which SentencePiece would join them.
-
-    SentencePiece's BPE joins the neighbors that make the best-ranked piece, however they are split; `tokenizers` wants
-    the pairs themselves, ranked.
-    """
+    """All pairs of pieces that join into a piece, in SentencePiece's order, which `tokenizers` needs for BPE."""
     known = set(pieces)
     return [
         (piece[:cut], piece[cut:])

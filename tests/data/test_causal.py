@@ -9,7 +9,7 @@ from hf_gmlp.errors import InputError
 
 
 @pytest.mark.parametrize("block_size", [2, 7, 8, 56, 57, 58, 60])
-def test_blocks_are_those_of_the_packed_document(tmp_path, block_size):
+def test_blocks_match_a_packed_document(tmp_path, block_size):
     text = "Ä paragraph.\n\n\n  And another one, with 漢字 in it...\n"
     assert len(text.encode()) == 56
     (tmp_path / "text").write_text(text, encoding="utf-8")
@@ -26,7 +26,7 @@ def test_blocks_are_those_of_the_packed_document(tmp_path, block_size):
     assert ByteBlocks(span, 1, block_size, keep_remainder=True, max_samples=1).num_bytes == min(block_size - 1, 56)
 
 
-def test_files_are_documents_and_their_ends_are_held_out(tmp_path):
+def test_each_file_is_a_document_whose_end_is_held_out(tmp_path):
     data = np.random.default_rng(0).integers(256, size=300, dtype=np.uint8).tobytes()
     for name, part in (("a.txt", data[:100]), ("b", data[100:])):
         (tmp_path / name).write_bytes(part)
@@ -39,12 +39,12 @@ def test_files_are_documents_and_their_ends_are_held_out(tmp_path):
     assert read(train) == data[:90] + data[100:280]
     assert read(held_out) == data[90:100] + data[280:]
     assert held_out.num_bytes == 30
-    # Every file begins with the end-of-text token, and no block goes over its end.
+    # Every file starts with the end-of-text token, and no block crosses its end.
     firsts = [int(blocks[i]["input_ids"][0]) for blocks in (train, held_out) for i in range(len(blocks))]
     assert [i for i, token in enumerate(firsts) if token == 1] == [0, 9, 27, 28]
     train, held_out = load_bytes(files, files[1:], byte_tokenizer(), 16, max_train_samples=4, max_eval_samples=5)
     assert (len(train), len(held_out), held_out.num_bytes) == (4, 5, 75)
-    # Each part alone is what it is beside the other.
+    # Each part is the same without the other.
     train, nothing = load_bytes(files, None, byte_tokenizer(), 11, validation_split_percentage=10, validate=False)
     assert nothing is None and read(train) == data[:90] + data[100:280]
     nothing, held_out = load_bytes(files, None, byte_tokenizer(), 11, validation_split_percentage=10, train=False)
@@ -54,7 +54,7 @@ def test_files_are_documents_and_their_ends_are_held_out(tmp_path):
         load_bytes(None, files, byte_tokenizer(), 11)
 
 
-def test_what_is_read_as_bytes():
+def test_which_files_are_read_as_bytes():
     for names in (["enwik8"], ["a.txt", "b.xml"], ["v1.2.c"], ["text.gz"]):
         assert are_raw_bytes(names)
     for names in ([], None, ["a.jsonl"], ["a.txt", "b.parquet"], ["a.json.gz"]):
@@ -69,7 +69,7 @@ def test_bad_files_are_named(tmp_path):
     cases = [
         ("none", None, "There is no file"),
         ("empty", None, "is empty"),
-        ("text.xz", None, "is packed"),
+        ("text.xz", None, "is compressed"),
         ("few", "text", "training text does not fill one block of 10"),
         ("text", "data.csv", "documents for both"),
         ("text", "empty", "is empty"),
@@ -80,15 +80,15 @@ def test_bad_files_are_named(tmp_path):
             load_bytes([str(tmp_path / train)], files, byte_tokenizer(), 10)
 
 
-def test_batches_are_padded_on_the_right_and_their_labels_are_the_tokens():
+def test_batches_are_padded_on_the_right_and_labels_are_tokens():
     collator = CausalCollator(byte_tokenizer())
     batch = collator([{"input_ids": np.array([1, 5, 0, 7])}, {"input_ids": [8, 9], "epoch": 3}])
     assert batch["input_ids"].tolist() == [[1, 5, 0, 7], [8, 9, 0, 0]]
-    # A [PAD] that is written in the text would be a label; padding is none.
+    # A [PAD] written in the text would be a label; padding is not.
     assert batch["labels"].tolist() == [[-100, 5, 0, 7], [-100, 9, -100, -100]]
     assert batch["attention_mask"].tolist() == [[1, 1, 1, 1], [1, 1, 0, 0]]
     assert "attention_mask" not in collator([{"input_ids": torch.tensor([1, 2])}])
-    # Of a tokenizer without a padding token.
+    # A tokenizer without a padding token.
     tokenizer = byte_tokenizer()
     tokenizer.pad_token = None
     batch = CausalCollator(tokenizer)([{"input_ids": [1, 5]}, {"input_ids": [8]}])

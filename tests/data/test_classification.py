@@ -22,7 +22,7 @@ def load(tmp_path):
 
 @pytest.fixture
 def write(tmp_path):
-    """write(name, rows) makes a file of the kind that its name ends in."""
+    """write(name, rows) makes a file of the kind in its ending."""
 
     def write(name, rows):
         path = tmp_path / name
@@ -56,7 +56,7 @@ def rows(labels, columns=("sentence",)):
         ([0.5, 4.0, 2.25], [4.0, 0.25], None, [4.0, 0.25]),
     ],
 )
-def test_labels_of_every_kind_from_files_of_every_kind(load, write, ending, train, validation, names, ids):
+def test_every_kind_of_label_from_every_kind_of_file(load, write, ending, train, validation, names, ids):
     data = load(
         train_files=[write(f"train.{ending}", rows(train))],
         validation_files=[write(f"validation.{ending}", rows(validation))],
@@ -65,11 +65,11 @@ def test_labels_of_every_kind_from_files_of_every_kind(load, write, ending, trai
     assert data.splits["validation"]["labels"][:] == ids
     assert data.splits["train"]["sentence1"][:] == [f"sentence {i}" for i in range(len(train))]
     if names is not None:
-        # Back to what the file says.
+        # The ids lead back to the file's labels.
         assert [names[number] for number in data.splits["train"]["labels"]] == list(map(str, train))
 
 
-def test_booleans_and_whole_numbers_that_are_no_classes(load, write):
+def test_boolean_classes_and_whole_numbers_for_regression(load, write):
     train = write("train.jsonl", rows([True, False]))
     assert load(train_files=[train], validate=False).labels == ["False", "True"]
     stars = write("stars.jsonl", rows([1, 5, 3]))
@@ -87,7 +87,7 @@ def test_pairs_and_columns_by_name(load, write):
     data = load(train_files=[pairs], validate=False, text_columns=["other"], label_column="label")
     assert data.splits["train"].column_names == ["sentence1", "labels"]
     assert list(texts(data.splits["train"])) == ["other 0", "other 1"]
-    # Columns in another order than they stand in the file, one of which has the other's new name.
+    # Columns in another order than in the file, where one has the other's new name.
     swapped = write("swapped.jsonl", rows([0, 1], ("sentence1", "sentence2")))
     data = load(train_files=[swapped], validate=False, text_columns=["sentence2", "sentence1"])
     assert data.splits["train"]["sentence1"][0] == "sentence2 0"
@@ -125,9 +125,9 @@ def test_a_checkpoint_keeps_its_order(load, write):
     for options in (files, files | train):
         data = load(**options, train=False, known=Labels(["c", "a", "b"], ONE_CLASS))
         assert data.labels == ["c", "a", "b"] and data.splits["validation"]["labels"][:] == [2, 0, 1]
-    # Other classes make a new head.
+    # Other classes need a new head.
     assert load(**files, **train, known=Labels(["x", "y", "z"], ONE_CLASS)).labels == ["a", "b", "c"]
-    # A task's numbers mean what the task says, in whatever order the checkpoint has the classes.
+    # A task's numbers keep their meaning, whatever the checkpoint's order.
     pairs = write("p.jsonl", rows([0, 1], ("sentence1", "sentence2")))
     order = ["not_entailment", "entailment"]
     data = load(task_name="rte", validation_files=[pairs], train=False, known=Labels(order, ONE_CLASS))
@@ -138,14 +138,14 @@ def test_a_checkpoint_keeps_its_order(load, write):
     assert data.labels is None and data.splits["validation"]["labels"][:] == [1.0, 2.0]
 
 
-def test_first_rows_only_after_all_labels_were_seen(load, write):
+def test_labels_come_from_all_rows_before_the_first_are_taken(load, write):
     train = write("t.jsonl", rows(["a", "a", "b"]))
     data = load(train_files=[train], validation_files=[train], max_samples={"train": 2, "validation": 9})
     assert data.labels == ["a", "b"] and len(data.splits["train"]) == 2 and len(data.splits["validation"]) == 3
 
 
 def glue_on_the_hub(name):
-    """What nyu-mll/glue gives for a task: its splits, columns and features, with -1 as the labels of the tests."""
+    """A task as in nyu-mll/glue: its splits, columns and features, with -1 as the labels of the tests."""
     task = TASKS[name]
     label = Value("float32") if task.labels is None else ClassLabel(names=list(task.labels))
     features = Features({**{column: Value("string") for column in task.columns}, "label": label, "idx": Value("int32")})
@@ -178,20 +178,20 @@ def test_every_task_as_it_is_on_the_hub(load, monkeypatch, name):
         assert len(dataset.column_names) == len(task.columns) + ("labels" in dataset.column_names)
 
 
-def test_data_sets_of_the_hub(load, monkeypatch):
+def test_data_sets_on_the_hub(load, monkeypatch):
     features = Features({"text": Value("string"), "label": ClassLabel(names=["z", "a"])})
     made = DatasetDict({"train": Dataset.from_dict({"text": ["x", "y"], "label": [0, 1]}, features=features)})
     monkeypatch.setattr(classification, "load_data", lambda **options: made)
-    # The order of the data set itself.
+    # The data set's own order.
     assert load(dataset_name="some/data", validate=False).labels == ["z", "a"]
-    with pytest.raises(InputError, match="has no split validation but train: name one by --validation_split_name"):
+    with pytest.raises(InputError, match="has no split validation but train: name one with --validation_split_name"):
         load(dataset_name="some/data")
     made["dev"] = made["train"]
     data = load(dataset_name="some/data", split_names={"train": None, "validation": "dev"})
     assert list(data.splits) == ["train", "validation"]
     with pytest.raises(InputError, match="has no split held-out but train, dev"):
         load(dataset_name="some/data", split_names={"validation": "held-out"})
-    # A part of MNLI is known by its own name.
+    # A part of MNLI has its own name.
     monkeypatch.setattr(classification, "load_data", lambda **options: glue_on_the_hub("mnli"))
     data = load(task_name="mnli", split_names={"validation": "validation_mismatched"})
     assert list(data.splits) == ["train", "validation_mismatched"]
@@ -214,12 +214,12 @@ def tokenizer():
     )
 
 
-def test_pairs_are_bert_s(tokenizer):
+def test_pairs_have_the_input_of_bert(tokenizer):
     pairs = Dataset.from_dict(
         {"sentence1": ["w0 w1", "w0 w1 w2 w3 w4"], "sentence2": ["w5", "w6 w7"], "labels": [1, 0]}
     )
     encoded = tokenize(pairs, tokenizer, 8)
-    # The longer one is cut.
+    # The longer sentence is cut.
     assert encoded["input_ids"][:] == [[2, 5, 6, 3, 10, 3], [2, 5, 6, 7, 3, 11, 12, 3]]
     assert encoded["token_type_ids"][:] == [[0, 0, 0, 0, 1, 1], [0, 0, 0, 0, 0, 1, 1, 1]]
     assert encoded["labels"][:] == [1, 0]
@@ -232,7 +232,7 @@ def test_single_sentences_and_padding(tokenizer):
     assert encoded["attention_mask"][:] == [[1, 1, 1, 0, 0], [1, 1, 1, 1, 1]]
 
 
-def test_bad_data_get_one_sentence(load, write, tmp_path):
+def test_bad_data_are_explained_in_one_sentence(load, write, tmp_path):
     good = write("good.jsonl", rows(["a", "b"]))
     pairs = write("pairs.jsonl", rows([0, 1], ("premise", "hypothesis")))
     textless = write("textless.jsonl", [*rows(["a", "b"]), {"sentence": None, "label": "a"}])
@@ -254,18 +254,21 @@ def test_bad_data_get_one_sentence(load, write, tmp_path):
         ({"train_files": [good], "task_name": "mnli"}, "training data have no column 'premise' but sentence, label"),
         ({"train_files": [good], "label_column": "gold"}, "training data have no column 'gold' but sentence, label"),
         ({"train_files": [good], "text_columns": ["body"]}, "training data have no column 'body'"),
-        ({"train_files": [write("c.jsonl", [{"body": "x", "label": 1}])]}, "Which columns hold the sentences"),
+        (
+            {"train_files": [write("c.jsonl", [{"body": "x", "label": 1}])]},
+            "Name the columns of the sentences with --text_column_names: the training data have",
+        ),
         (
             {"train_files": [write("o.jsonl", rows(["a", "b"]))], "task_name": "sst2", "do_regression": True},
             "--do_regression true does not fit --task_name sst2",
         ),
-        ({"train_files": [write("l.jsonl", rows([{"a": 1}, {"a": 2}]))]}, "label {'a': 1}, neither a name nor"),
-        ({"train_files": [good], "split_names": {"test": "x"}}, "--test_split_name is for a data set of the Hub"),
+        ({"train_files": [write("l.jsonl", rows([{"a": 1}, {"a": 2}]))]}, "label {'a': 1}, which is not a name or"),
+        ({"train_files": [good], "split_names": {"test": "x"}}, "--test_split_name is for a data set on the Hub"),
         ({"train_files": [good], "text_columns": ["label"]}, "columns label, label of the training data must be diff"),
         ({"train_files": [good], "text_columns": ["sentence"] * 2}, "sentence, sentence, label of .* be different"),
         (
             {"train_files": [write("k.jsonl", [{"sentence": ["x", "y"], "label": 0}, {"sentence": [], "label": 1}])]},
-            "The column 'sentence' of the training data must hold text, and holds List",
+            "The column 'sentence' of the training data must hold text, not List",
         ),
         ({"train_files": [write("n.jsonl", rows(["a", None, "b"]))]}, "Row 2 of the training data has no label"),
         ({"train_files": [write("m.csv", rows(["a", "", "b"]))]}, "Row 2 of the training data has no label"),
@@ -281,12 +284,12 @@ def test_bad_data_get_one_sentence(load, write, tmp_path):
 
 
 @pytest.mark.parametrize("split", ["validation", "test"])
-def test_a_label_that_was_never_trained(load, write, split):
+def test_a_label_missing_from_the_training_data_is_refused(load, write, split):
     files = {
         "train_files": [write("t.jsonl", rows(["a", "b"]))],
         f"{split}_files": [write("v.jsonl", rows(["a", "c"]))],
     }
-    with pytest.raises(InputError, match=f"Row 2 of the {split} data has the label 'c', which is none of a, b"):
+    with pytest.raises(InputError, match=f"Row 2 of the {split} data has the label 'c', which is not one of a, b"):
         load(**files, validate=split == "validation", test=split == "test")
 
 
@@ -322,7 +325,7 @@ def test_several_labels_per_row(load, write):
     assert data.labels == known.names and data.splits["validation"]["labels"][:] == [[1, 0, 1, 0]]
 
 
-def test_any_number_of_columns_joined(load, write):
+def test_any_number_of_columns_can_be_joined(load, write):
     train = write("t.jsonl", rows([0, 1], ("title", "body", "place")))
     data = load(train_files=[train], validate=False, text_columns=["place", "title", "body"], delimiter=" | ")
     assert data.splits["train"]["sentence1"][0] == "place 0 | title 0 | body 0"
@@ -336,7 +339,7 @@ def test_training_rows_are_shuffled_before_the_first_are_taken(load, write):
     drawn = data.splits["train"]["sentence1"][:]
     assert len(drawn) == 8 and drawn != [f"sentence {i}" for i in range(8)]
     assert drawn != other.splits["train"]["sentence1"][:]
-    # Each with its own label; and the validation data stay in order.
+    # Labels move along, and the validation data stay in order.
     assert data.splits["train"]["labels"][:] == [int(text.split()[1]) % 2 for text in drawn]
     assert data.splits["validation"]["sentence1"][:] == [f"sentence {i}" for i in range(20)]
 
@@ -346,12 +349,12 @@ def test_a_checkpoint_is_evaluated_on_some_of_its_classes(load, write):
     some = write("t.jsonl", rows(["b", "b"]))
     data = load(train_files=[some], validation_files=[some], train=False, known=known)
     assert data.labels == known.names and data.splits["validation"]["labels"][:] == [2, 2]
-    # Names that nobody gave are known by their numbers.
+    # Placeholder names go by their numbers.
     made = Labels(["LABEL_0", "LABEL_1"], ONE_CLASS)
     data = load(validation_files=[write("n.jsonl", rows([1, 0]))], train=False, known=made)
     assert data.splits["validation"]["labels"][:] == [1, 0]
 
 
-def test_without_training_data_something_must_tell_the_labels(load, write):
-    with pytest.raises(InputError, match="Nothing tells which labels there are"):
+def test_labels_must_be_known_without_training_data(load, write):
+    with pytest.raises(InputError, match="The labels are unknown: give --task_name"):
         load(validation_files=[write("v.jsonl", rows(["a", "b"]))], train=False)

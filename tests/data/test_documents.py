@@ -9,7 +9,7 @@ TEXT = "\ufeffone\r\ntwo  \n \t\n\n\n  three\u2028still three\n\nfour"
 
 
 @pytest.mark.parametrize("streaming", [False, True])
-def test_documents_are_parted_by_blank_lines_and_lines_by_line_ends(tmp_path, streaming, monkeypatch):
+def test_blank_lines_separate_documents(tmp_path, streaming, monkeypatch):
     # Every batch has one document.
     monkeypatch.setattr(documents_module, "BATCH_BYTES", 1)
     (tmp_path / "a.txt").write_text(TEXT, encoding="utf-8", newline="")

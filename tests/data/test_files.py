@@ -8,7 +8,7 @@ from hf_gmlp.errors import InputError
 
 
 @pytest.mark.parametrize("streaming", [False, True])
-def test_words_that_pandas_takes_for_missing_stay_words(tmp_path, streaming):
+def test_words_such_as_null_stay_words(tmp_path, streaming):
     (tmp_path / "a.csv").write_text('text\nNA\n"null, None"\n')
     (tmp_path / "a.tsv").write_text('text\tlabel\nsay "no\tNA\n')
     options = {"streaming": streaming, "access": Access(cache_dir=str(tmp_path / "cache"))}
@@ -25,7 +25,7 @@ def test_kinds(tmp_path):
         ([], "at least one file"),
         ([tmp_path], "is a folder"),
         ([tmp_path / "none.txt"], "no file"),
-        ([tmp_path / "d"], "of no known kind"),
+        ([tmp_path / "d"], "of an unknown kind"),
         ([tmp_path / "a.txt", tmp_path / "c.jsonl.gz"], "one kind at a time, got jsonl, txt"),
     ]:
         with pytest.raises(InputError, match=message):
@@ -33,7 +33,7 @@ def test_kinds(tmp_path):
 
 
 @pytest.mark.parametrize("streaming", [False, True])
-def test_bad_files_get_one_sentence(tmp_path, streaming):
+def test_bad_files_are_explained_in_one_sentence(tmp_path, streaming):
     packed = gzip.compress(b"some text\n" * 1000)
     for name, content, message in [
         ("a.json", b'[{"text": "a"', "a.json cannot be read as json: "),
@@ -49,7 +49,7 @@ def test_bad_files_get_one_sentence(tmp_path, streaming):
         assert "\n" not in str(error.value)
 
 
-def test_the_cache_knows_files_by_what_is_in_them(tmp_path):
+def test_the_cache_identifies_files_by_their_contents(tmp_path):
     path, access = tmp_path / "a.jsonl", Access(cache_dir=str(tmp_path / "cache"))
     times = None
     for word in ("one", "two"):
@@ -68,7 +68,7 @@ def test_no_data_and_no_such_data_set(tmp_path):
         load_data(dataset_name=str(tmp_path / "none"), dataset_config_name="en")
 
 
-def test_batches_have_a_size_and_a_number():
+def test_batches_are_limited_in_size_and_count():
     texts = ["aaa", "b", "", "cc", "ddddd", "e"]
     assert list(in_batches(texts, 4)) == [["aaa", "b"], ["", "cc", "ddddd"], ["e"]]
     assert list(in_batches(texts, 100, count=4)) == [texts[:4], texts[4:]]

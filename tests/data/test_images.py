@@ -100,18 +100,18 @@ def test_a_file_with_paths_of_images(folder, tmp_path):
         np.testing.assert_array_equal(a, b)
 
 
-def test_a_data_set_of_the_hub_by_its_local_copy(folder, tmp_path):
+def test_a_local_copy_of_a_hub_data_set(folder, tmp_path):
     rows = [{"img": str(file), "label": file.parent.name} for file in sorted(folder.rglob("*.jpg"))]
     (tmp_path / "hub").mkdir()
     for split in ("train", "test"):
         Dataset.from_list(rows).cast_column("img", Image()).to_parquet(tmp_path / "hub" / f"{split}.parquet")
     data = load_images(dataset_name=str(tmp_path / "hub"), image_column="img", access=Access(str(tmp_path / "cache")))
     assert {split: len(dataset) for split, dataset in data.splits.items()} == {"train": 12, "validation": 12}
-    with pytest.raises(InputError, match="no column 'image' but img, label: name yours by --image_column_name"):
+    with pytest.raises(InputError, match="no column 'image' but img, label: name yours with --image_column_name"):
         load_images(dataset_name=str(tmp_path / "hub"), access=Access(str(tmp_path / "cache")))
 
 
-def test_a_changed_zip_file_is_unpacked_anew(folder, tmp_path):
+def test_a_changed_zip_file_is_unpacked_again(folder, tmp_path):
     options = {"train_dir": str(zipped(folder)), "access": Access(str(tmp_path / "cache"))}
     assert len(loaded(**options).splits["train"]) == 12
     (folder / "apple" / "3.jpg").unlink()
@@ -119,7 +119,7 @@ def test_a_changed_zip_file_is_unpacked_anew(folder, tmp_path):
     assert len(loaded(**options).splits["train"]) == 11
 
 
-def test_validation_is_held_out_or_of_its_own(folder):
+def test_validation_images_are_held_out_or_given(folder):
     data = load_images(train_dir=str(folder), train_val_split=0.25, seed=1)
     names = [{row["image"]["path"] for row in data.splits[split]} for split in ("train", "validation")]
     assert [len(split) for split in names] == [9, 3] and not names[0] & names[1]
@@ -129,7 +129,7 @@ def test_validation_is_held_out_or_of_its_own(folder):
     ]
 
 
-def test_a_limited_number_is_drawn_from_all_classes(folder):
+def test_a_limited_sample_has_several_classes(folder):
     drawn = loaded(train_dir=str(folder), max_samples={"train": 6}, seed=3).splits["train"]["labels"][:]
     assert len(drawn) == 6 and len(set(drawn)) > 1
 
@@ -146,21 +146,21 @@ def test_a_checkpoint_with_the_same_classes_keeps_its_order(folder):
     assert loaded(train_dir=str(folder), known=known).labels == ["apple", "boat"]
 
 
-def test_what_is_wrong_with_the_folders_is_said(folder, tmp_path, caplog):
-    with pytest.raises(InputError, match="Name the images, in one way"):
+def test_bad_folders_are_explained(folder, tmp_path, caplog):
+    with pytest.raises(InputError, match="Name the images in one way"):
         loaded()
-    with pytest.raises(InputError, match="Name the images, in one way"):
+    with pytest.raises(InputError, match="Name the images in one way"):
         loaded(train_dir=str(folder), train_files=["x.parquet"])
-    with pytest.raises(InputError, match="There is no folder and no whole zip file .*nowhere"):
+    with pytest.raises(InputError, match="There is no folder and no complete zip file .*nowhere"):
         loaded(train_dir=str(tmp_path / "nowhere"))
     with pytest.raises(InputError, match="apple has no class folders"):
         loaded(train_dir=str(folder / "apple"))
     (tmp_path / "broken.zip").write_bytes(zipped(folder).read_bytes()[:500])
-    with pytest.raises(InputError, match="There is no folder and no whole zip file .*broken.zip"):
+    with pytest.raises(InputError, match="There is no folder and no complete zip file .*broken.zip"):
         loaded(train_dir=str(tmp_path / "broken.zip"))
     shutil.copytree(folder, tmp_path / "root" / "train")
     shutil.copytree(folder, tmp_path / "root" / "val")
-    with pytest.raises(InputError, match="train and val, which look like splits .* give --train_dir .*root/train"):
+    with pytest.raises(InputError, match="train and val, splits instead of classes: give --train_dir .*root/train"):
         loaded(train_dir=str(tmp_path / "root"))
     with pytest.raises(InputError, match="There are no training images"):
         loaded(validation_dir=str(folder))
@@ -168,7 +168,7 @@ def test_what_is_wrong_with_the_folders_is_said(folder, tmp_path, caplog):
     shutil.copytree(folder, tmp_path / "other")
     (tmp_path / "other" / "apple").rename(tmp_path / "other" / "apples")
     with pytest.raises(
-        InputError, match="Row 1 of the validation data has the label 'apples', which is none of apple, boat, cloud"
+        InputError, match="Row 1 of the validation data has the label 'apples', which is not one of apple, boat, cloud"
     ):
         load_images(train_dir=str(folder), validation_dir=str(tmp_path / "other"))
     shutil.rmtree(tmp_path / "other" / "apples")
@@ -182,7 +182,7 @@ def test_what_is_wrong_with_the_folders_is_said(folder, tmp_path, caplog):
         read_folder(folder)
 
 
-def test_zip_files_that_are_not_unpacked(folder, tmp_path, monkeypatch):
+def test_bad_zip_files_are_not_unpacked(folder, tmp_path, monkeypatch):
     access = Access(str(tmp_path / "cache"))
 
     def refused(message, path=tmp_path / "made.zip"):
@@ -203,7 +203,7 @@ def test_zip_files_that_are_not_unpacked(folder, tmp_path, monkeypatch):
     refused("made.zip cannot be read as a zip file: .*password required")
     for name in ("../0.jpg", "a/../../0.jpg", "/tmp/0.jpg"):
         make({"a/0.jpg": b"x", name: b"x"})
-        refused("made.zip holds .*0.jpg, outside of its folder")
+        refused("made.zip holds .*0.jpg, outside its folder")
     make({"a/0.jpg": bytes(100_000)})
     with monkeypatch.context() as patch:
         patch.setattr(images.shutil, "disk_usage", lambda path: shutil._ntuple_diskusage(0, 0, 99_999))
@@ -219,11 +219,11 @@ def test_zip_files_of_zeros_are_not_unpacked(folder, tmp_path):
     with zipfile.ZipFile(path, "a", zipfile.ZIP_DEFLATED) as archive, archive.open("cat/0.png", "w") as file:
         for _ in range(1100):
             file.write(bytes(1 << 20))
-    with pytest.raises(InputError, match="would become 1,15.*, which no images do"):
+    with pytest.raises(InputError, match="unpacks to 1,15.* bytes, too many for images"):
         load_images(train_dir=str(path), access=Access(cache_dir=str(tmp_path / "cache")))
 
 
-def test_files_that_are_no_images_by_name_are_said(folder, tmp_path, caplog):
+def test_files_without_an_image_ending_are_listed(folder, tmp_path, caplog):
     for name in ("0.heic", "notes", ".hidden"):
         (folder / CLASSES[0] / name).write_text("x")
     data = load_images(train_dir=str(folder), validate=False)
@@ -231,11 +231,11 @@ def test_files_that_are_no_images_by_name_are_said(folder, tmp_path, caplog):
     assert "2 files of" in caplog.text and "0.heic" in caplog.text and ".hidden" not in caplog.text
 
 
-def test_unpacked_files_are_known_by_their_contents(folder, tmp_path):
+def test_unpacked_files_are_identified_by_their_contents(folder, tmp_path):
     access, other = Access(str(tmp_path / "cache")), Access(str(tmp_path / "cache"), overwrite_cache=True)
     path = zipped(folder)
     unpacked = Path(read_folder(path, access)[0]["image"]["path"])
-    # The same under another date and place.
+    # The same file with another date and place.
     copy = shutil.copy(path, tmp_path / "cache" / path.name)
     unpacked.unlink()
     assert len(read_folder(copy, access)) == 11
@@ -247,7 +247,7 @@ def test_folders_that_cannot_be_told_apart_or_read(folder, tmp_path):
     with pytest.raises(InputError, match="has the class folders Apple and apple, which differ only in case"):
         read_folder(folder)
     (folder / "Apple").rmdir()
-    # What no list of files should hold.
+    # Entries that no list of files should hold.
     (folder / "boat" / ".hidden").mkdir()
     shutil.copy(folder / "boat" / "0.jpg", folder / "boat" / ".hidden" / "0.jpg")
     (folder / "boat" / "folder.jpg").mkdir()
@@ -297,7 +297,7 @@ def test_files_with_paths_that_cannot_be_used(folder, tmp_path):
         load_images(train_dir=str(tmp_path / "one"))
 
 
-def test_whatever_is_wrong_with_an_image_is_said():
+def test_damaged_images_of_every_format_are_found():
     def saved(image, kind):
         file = io.BytesIO()
         image.save(file, kind)
@@ -306,7 +306,7 @@ def test_whatever_is_wrong_with_an_image_is_said():
     assert image_fault({"bytes": None, "path": None}, (1, 1))["fault"] == "no such file"
     whole = saved(picture(), "AVIF")
     assert image_fault(whole, (1, 1))["fault"] == ""
-    # What is not said to be bad can be decoded.
+    # Images without a fault can be decoded.
     for kind in ("PNG", "GIF", "TIFF", "BMP", "WEBP", "AVIF", "PPM"):
         whole = saved(picture(), kind)["bytes"]
         for place in range(0, len(whole), max(1, len(whole) // 60)):
@@ -330,7 +330,7 @@ def test_bad_images_are_named_or_skipped_and_counted(folder, caplog):
         keep_good(dataset, "train", found)
     message = str(error.value)
     for words in ("4 of the 14 images of the training data cannot be used", "apple/1.jpg (cut off or damaged: ",
-                  "apple/2.jpg (no image)", "boat/0.jpg (15x40 pixels, less than a patch of 16x16)",
+                  "apple/2.jpg (not an image)", "boat/0.jpg (15x40 pixels, less than a patch of 16x16)",
                   "cloud/1.png (pixels of more than 8 bits", "give --skip_bad_images"):  # fmt: skip
         assert words in message
     with caplog.at_level(logging.INFO):
@@ -342,7 +342,7 @@ def test_bad_images_are_named_or_skipped_and_counted(folder, caplog):
     assert all(image.shape[2] == 3 for image in pixels(kept))
 
 
-def test_where_nothing_is_good_skipping_is_no_help(tmp_path):
+def test_skipping_needs_a_good_image(tmp_path):
     for name in CLASSES:
         (tmp_path / name).mkdir()
         (tmp_path / name / "0.jpg").write_text("no image")
@@ -351,7 +351,7 @@ def test_where_nothing_is_good_skipping_is_no_help(tmp_path):
         keep_good(dataset, "train", find_faults(dataset, "train", (1, 1)), skip=True)
 
 
-def test_every_cut_of_a_jpeg_is_found(tmp_path):
+def test_truncated_jpegs_are_found(tmp_path):
     picture(size=(200, 150)).save(tmp_path / "whole.jpg", quality=90)
     whole = (tmp_path / "whole.jpg").read_bytes()
     assert image_fault({"bytes": whole, "path": None}, (1, 1)) == {"fault": "", "remark": ""}
@@ -367,21 +367,21 @@ def test_pictures_are_turned_upright(tmp_path):
     np.testing.assert_array_equal(np.asarray(decode({"bytes": None, "path": str(tmp_path / "turned.png")})), upright)
 
 
-def test_a_damaged_exif_block_leaves_the_picture_unturned(folder, caplog):
+def test_a_picture_with_damaged_exif_is_not_turned(folder, caplog):
     (folder / "apple" / "0.jpg").unlink()
     picture().save(folder / "apple" / "0.png", exif=b"Exif\x00\x00MM\x00*")
     dataset = loaded(train_dir=str(folder)).splits["train"]
     found = find_faults(dataset, "train", (1, 1))
     with caplog.at_level(logging.INFO):
         assert len(keep_good(dataset, "train", found)) == 12
-    assert "1 images of the training data are not turned upright, as their EXIF is damaged" in caplog.text
+    assert "1 images of the training data are not turned upright, since their EXIF is damaged" in caplog.text
     assert decode(dataset[0]["image"]).size == picture().size
 
 
 def test_training_transform_is_crop_flip_and_normalization():
     transform = training_transform((24, 16), [0.4, 0.5, 0.6], [0.2, 0.3, 0.4], crop_scale=(1.0, 1.0), horizontal_flip=1)
     image = picture(size=(16, 24))
-    # The whole of an image whose shape is that of the crop, if the shape of the crop does not vary.
+    # The whole image, since it has the shape of the crop, which does not vary here.
     transform.transforms[0].ratio = (16 / 24, 16 / 24)
     expected = torch.from_numpy(np.asarray(image).copy()).permute(2, 0, 1).flip(-1) / 255
     expected = (expected - torch.tensor([0.4, 0.5, 0.6])[:, None, None]) / torch.tensor([0.2, 0.3, 0.4])[:, None, None]
@@ -390,14 +390,14 @@ def test_training_transform_is_crop_flip_and_normalization():
     assert isinstance(policy, v2.AutoAugment) and policy.policy == v2.AutoAugmentPolicy.CIFAR10
 
 
-def test_mixing_is_mixup_or_cutmix():
+def test_mixing_applies_mixup_or_cutmix():
     images = torch.stack([torch.full((3, 8, 8), float(i)) for i in range(4)])
     labels = torch.arange(4)
     seen = set()
     for _ in range(40):
         mixed, shares = mixing_transform(4, mixup_alpha=0.8, cutmix_alpha=1.0, switch_prob=0.5)(images, labels)
         torch.testing.assert_close(shares.sum(1), torch.ones(4))
-        # A pixel is of the class that the label says, in both.
+        # Pixels and labels are mixed in the same shares.
         torch.testing.assert_close(mixed.mean((1, 2, 3)), shares @ torch.arange(4.0), atol=1e-4, rtol=0)
         whole = (mixed == mixed.round()).all()
         seen.add("cutmix" if whole and len(mixed[0].unique()) > 1 else "mixup" if not whole else "either")
@@ -419,7 +419,7 @@ def rows(folder):
     return dataset.add_column("index", range(len(dataset)))
 
 
-def test_augmentation_is_a_function_of_image_seed_and_epoch(folder):
+def test_augmentation_depends_only_on_image_seed_and_epoch(folder):
     dataset, collate = rows(folder), collator()
     batch = [dataset[i] for i in (3, 7, 11)]
     torch.manual_seed(1)
@@ -458,7 +458,7 @@ def test_worker_processes_make_the_same_batches_and_see_an_epoch_begin(folder):
     assert torch.equal(here[0], there[0]) and torch.equal(here[1], there[1]) and not torch.equal(here[0], here[1])
 
 
-def test_evaluation_is_what_the_image_processor_makes(folder):
+def test_evaluation_uses_the_image_processor(folder):
     dataset, collate = loaded(train_dir=str(folder)).splits["train"], collator()
     batch = collate([dataset[i] for i in (2, 5)])
     expected = collate.processor([PIL.Image.open(dataset[i]["image"]["path"]) for i in (2, 5)], return_tensors="pt")
@@ -466,7 +466,7 @@ def test_evaluation_is_what_the_image_processor_makes(folder):
     assert to_pil_image(batch["pixel_values"][0]).size == (16, 16)
 
 
-def test_classes_that_are_numbers_are_sorted_by_value(folder, tmp_path):
+def test_numeric_classes_are_sorted_by_value(folder, tmp_path):
     files = sorted(folder.rglob("*.jpg"))
     rows = {"image": [str(file) for file in files], "label": [float(10 - i % 3) for i in range(len(files))]}
     Dataset.from_dict(rows).to_parquet(tmp_path / "photos.parquet")

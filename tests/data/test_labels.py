@@ -1,4 +1,4 @@
-"""What a column of labels says, what a checkpoint says, and how the one comes into the other's config."""
+"""Labels of a column and of a checkpoint, and how they are written into a config."""
 
 import datetime
 import logging
@@ -39,7 +39,7 @@ def read(labels):
 @pytest.mark.parametrize(
     ("labels", "expected"),
     [
-        # Whole numbers are classes however they are written, in the order of their values.
+        # Whole numbers are classes, however they are written, in the order of their values.
         ([1.0, 0.0, 10.0, 2.0], Labels(["0", "1", "2", "10"], ONE_CLASS)),
         (["1.0", "0", " 10", "2."], Labels(["0", "1", "2", "10"], ONE_CLASS)),
         ([1, -1], Labels(["-1", "1"], ONE_CLASS)),
@@ -53,11 +53,11 @@ def read(labels):
         ([[10, 9], [2]], Labels(["2", "9", "10"], CLASSES)),
     ],
 )  # fmt: skip
-def test_what_a_column_says(labels, expected):
+def test_labels_of_a_column(labels, expected):
     assert find(labels) == expected
 
 
-def test_what_a_flag_and_a_feature_say():
+def test_labels_with_a_flag_or_a_feature():
     assert find([1.0, 0.0], do_regression=True) == Labels(None, REGRESSION)
     assert find([1.5, 0.0], do_regression=False) == Labels(["0", "1.5"], ONE_CLASS)
     names = ClassLabel(names=["z", "a", "Z"])
@@ -69,30 +69,30 @@ def test_what_a_flag_and_a_feature_say():
 @pytest.mark.parametrize(
     ("labels", "message"),
     [
-        (["a", "3", "b"], "mix names and numbers, such as 'a' in row 1 and '3' in row 2: write all of them in one way"),
-        (["yes", "no", "Yes"], "Rows 1 and 3 .* have the labels 'yes' and 'Yes', which differ only in case"),
-        (["yes", "no", "no "], "Rows 2 and 3 .* the labels 'no' and 'no ', which differ only in case or in white"),
-        ([0.0, float("inf")], "Row 2 of the training data has the label inf, neither a name nor a finite number"),
+        (["a", "3", "b"], "mix names and numbers, such as 'a' in row 1 and '3' in row 2: use one kind"),
+        (["yes", "no", "Yes"], "must differ in more than case or white space: 'yes' in row 1 and 'Yes' in row 3"),
+        (["yes", "no", "no "], "must differ in more than case or white space: 'no' in row 2 and 'no ' in row 3"),
+        ([0.0, float("inf")], "Row 2 of the training data has the label inf, which is not a name or a finite number"),
         ([datetime.date(2020, 1, 1)], "Row 1 .* has the label datetime.date"),
         ([[0.5], [1.0]], "must hold names or whole numbers"),
         ([None, None], "have no labels"),
         ([[], []], "have no labels"),
     ],
 )
-def test_what_no_column_may_say(labels, message):
+def test_bad_labels_are_refused(labels, message):
     with pytest.raises(InputError, match=message):
         find(labels)
 
 
 @pytest.mark.parametrize("missing", [None, "", " ", "nan", "NaN", "null"])
-def test_a_label_that_is_missing_is_no_class(missing):
+def test_a_missing_label_is_not_a_class(missing):
     values = read(["a", missing, "b"])
     assert find_labels(Value("string"), values, "train").names == ["a", "b"]
     with pytest.raises(InputError, match="Row 2 of the training data has no label"):
         label_ids(values, Labels(["a", "b"], ONE_CLASS), "train")
 
 
-def test_ids_numbers_and_sets():
+def test_label_ids():
     for values, expected in ((["b", "1.0", "1"], [1, 0, 0]), ([1.0], [0]), ([1], [0])):
         assert label_ids(read(values), Labels(["1", "b"], ONE_CLASS), "train") == expected
     for values, expected in ((["0.5", "2"], [0.5, 2.0]), ([0.1, 2.0], [0.1, 2.0]), ([3], [3.0])):
@@ -100,12 +100,12 @@ def test_ids_numbers_and_sets():
     several = Labels(["a", "b", "c"], CLASSES)
     assert label_ids([["c", "a", "c"], []], several, "train") == [[1.0, 0.0, 1.0], [0.0, 0.0, 0.0]]
     for values, labels, message in [
-        (["x"], Labels(["a", "b"], ONE_CLASS), "Row 1 of the test data has the label 'x', which is none of a, b"),
+        (["x"], Labels(["a", "b"], ONE_CLASS), "Row 1 of the test data has the label 'x', which is not one of a, b"),
         (["nan1"], Labels(None, REGRESSION), "the label 'nan1', which is not a number"),
         (["inf"], Labels(None, REGRESSION), "the label 'inf', which is not a number"),
         (read([True]), Labels(None, REGRESSION), "the label 'True', which is not a number"),
         (["a"], several, "the label 'a', which must be a list"),
-        (read([["a"], [None]]), several, "Row 2 .* has the label None, which is none of a, b, c"),
+        (read([["a"], [None]]), several, "Row 2 .* has the label None, which is not one of a, b, c"),
         ([["a"], []], find([["a"], []], do_regression=True), r"the label \['a'\], which must not be a list"),
         ([["a"]], Labels(["a", "b"], ONE_CLASS), "which must not be a list"),
     ]:
@@ -118,7 +118,7 @@ def classifier(names, **fields):
     return GMLPConfig(id2label=dict(enumerate(names)), **fields)
 
 
-def test_labels_are_written_into_the_config_and_come_back():
+def test_labels_are_written_into_the_config_and_read_back():
     config = GMLPConfig()
     assert trained_labels(config, HEAD) is None
     assert not set_labels(config, Labels(["b", "a", "c"], ONE_CLASS), HEAD, train=True, new_classifier=False)
@@ -131,11 +131,11 @@ def test_labels_are_written_into_the_config_and_come_back():
     config = GMLPConfig(architectures=["GMLPForMaskedLM"], name_or_path="x")
     set_labels(config, Labels(None, REGRESSION), HEAD, train=True, new_classifier=False)
     assert config.num_labels == 1 and config.problem_type == "regression"
-    with pytest.raises(InputError, match="x is no trained classifier: train it first"):
+    with pytest.raises(InputError, match="x is not a trained classifier: train it first"):
         set_labels(config, Labels(["a", "b"], ONE_CLASS), HEAD, train=False, new_classifier=True)
     with pytest.raises(InputError, match="only the label 'a'; there must be two or more"):
         set_labels(config, Labels(["a"], ONE_CLASS), HEAD, train=True, new_classifier=True)
-    # Of other software, which says nothing of the kind.
+    # Other software does not save a problem type.
     bert = BertConfig(num_labels=1, architectures=["BertForSequenceClassification"])
     assert trained_labels(bert, HEAD) == Labels(None, REGRESSION)
 
@@ -143,14 +143,22 @@ def test_labels_are_written_into_the_config_and_come_back():
 @pytest.mark.parametrize(
     ("config", "labels", "message"),
     [
-        (classifier("bac"), Labels(["x", "y"], ONE_CLASS), r"tell 3 classes \(b, a, c\), and the data have 2 classes"),
-        (classifier("ab"), Labels(["x", "y"], ONE_CLASS), "or write these into id2label of its config.json if"),
+        (
+            classifier("bac"),
+            Labels(["x", "y"], ONE_CLASS),
+            r"predict 3 classes \(b, a, c\), but the data have 2 classes",
+        ),
+        (classifier("ab"), Labels(["x", "y"], ONE_CLASS), "or, if these are other names .* write them into id2label"),
         (classifier("ab"), Labels(["a", "b"], CLASSES), r"the data have any of 2 classes \(a, b\)"),
         (classifier("ab"), Labels(None, REGRESSION), "the data have numbers"),
-        (classifier("v", problem_type=REGRESSION), Labels(["a", "b"], ONE_CLASS), "tell numbers, .* --do_regression"),
+        (
+            classifier("v", problem_type=REGRESSION),
+            Labels(["a", "b"], ONE_CLASS),
+            "predict numbers, .* --do_regression",
+        ),
     ],
 )
-def test_another_classifier_is_made_only_if_that_is_asked_for(config, labels, message, caplog):
+def test_a_new_classifier_must_be_asked_for(config, labels, message, caplog):
     for train, new_classifier in ((True, False), (False, True)):
         with pytest.raises(InputError, match=message):
             set_labels(config, labels, HEAD, train=train, new_classifier=new_classifier)
@@ -160,25 +168,25 @@ def test_another_classifier_is_made_only_if_that_is_asked_for(config, labels, me
     assert trained_labels(config, HEAD) == labels
 
 
-def test_names_that_nobody_gave_are_replaced(caplog):
+def test_placeholder_names_are_replaced(caplog):
     config = classifier(["LABEL_0", "LABEL_1"])
     with caplog.at_level(logging.INFO):
         assert not set_labels(config, Labels(["no", "yes"], ONE_CLASS), HEAD, train=False, new_classifier=False)
     assert config.id2label == {0: "no", 1: "yes"} and "take the names of the data: no, yes" in caplog.text
 
 
-def test_a_few_other_names_of_very_many_are_other_words():
+def test_a_few_of_many_names_may_differ():
     names = [f"class {number}" for number in range(200)]
     config = classifier(names)
     names[7] = "another word"
     assert not set_labels(config, Labels(names, ONE_CLASS), HEAD, train=False, new_classifier=False)
     names[8] = names[9] = "more"
-    with pytest.raises(InputError, match="trained to tell 200 classes"):
+    with pytest.raises(InputError, match="trained to predict 200 classes"):
         set_labels(config, Labels(["x", "y", "z", *names[3:]], ONE_CLASS), HEAD, train=False, new_classifier=False)
 
 
 @pytest.mark.parametrize("kind", ["gmlp", "bert"])
-def test_a_new_classifier_is_all_that_is_drawn(kind, text_config, far_model):
+def test_only_the_classifier_is_drawn_again(kind, text_config, far_model):
     sizes = {"hidden_size": 16, "num_hidden_layers": 1, "intermediate_size": 32, "num_attention_heads": 2}
     config, model_class = (text_config(), GMLPForSequenceClassification)
     if kind == "bert":

@@ -18,12 +18,12 @@ def sequences():
     return Dataset.from_dict({"input_ids": rows})
 
 
-def test_masks_of_the_evaluation_are_fixed(sequences, word_tokenizer):
+def test_evaluation_masks_are_fixed(sequences, word_tokenizer):
     first = MaskedOnce(sequences, MaskingCollator(word_tokenizer, seed=3))
     collator = MaskingCollator(word_tokenizer, seed=3)
     collator.set_epoch(7)
-    torch.rand(7), np.random.rand(7)  # nothing else that draws random numbers may matter
-    # Nor the order or the company: a sequence has its masks.
+    torch.rand(7), np.random.rand(7)  # other random numbers must not matter
+    # Order and batch do not matter either.
     again = MaskedOnce(sequences.select(range(59, -1, -1)), collator)
     other = MaskedOnce(sequences, MaskingCollator(word_tokenizer, seed=4))
     assert len(first) == len(again) == 60
@@ -33,30 +33,13 @@ def test_masks_of_the_evaluation_are_fixed(sequences, word_tokenizer):
     assert any((first[i]["labels"] != other[i]["labels"]).any() for i in range(60))
 
 
-def test_masks_are_those_of_earlier_versions(sequences, word_tokenizer):
+def test_masks_match_earlier_versions(sequences, word_tokenizer):
     masked = MaskedOnce(sequences, MaskingCollator(word_tokenizer, seed=3))[40]
-    # Also of tokens in another type.
+    # Also for tokens of another type.
     row = {"input_ids": np.array(sequences[40]["input_ids"], dtype=np.int32)}
     assert (MaskedOnce([row], MaskingCollator(word_tokenizer, seed=3))[0]["labels"] == masked["labels"]).all()
-    assert np.flatnonzero(masked["labels"] != -100).tolist() == [
-        2,
-        8,
-        9,
-        10,
-        16,
-        27,
-        35,
-        39,
-        48,
-        53,
-        62,
-        77,
-        83,
-        86,
-        88,
-        92,
-        100,
-    ]
+    expected = [2, 8, 9, 10, 16, 27, 35, 39, 48, 53, 62, 77, 83, 86, 88, 92, 100]
+    assert np.flatnonzero(masked["labels"] != -100).tolist() == expected
 
 
 def test_unknown_words_are_masked_and_special_tokens_are_not(word_tokenizer):
@@ -65,7 +48,7 @@ def test_unknown_words_are_masked_and_special_tokens_are_not(word_tokenizer):
     assert set(labels.tolist()) == {-100, 1, 9}
 
 
-def test_what_cannot_be_masked_is_refused(word_tokenizer):
+def test_text_that_cannot_be_masked_is_refused(word_tokenizer):
     with pytest.raises(InputError, match=r"has no \[CLS\] and no \[SEP\] and no \[MASK\], which masked"):
         MaskingCollator(byte_tokenizer())
     for rows in ([], [{"input_ids": [2, 7, 3]}, {"input_ids": [2, 3]}]):
@@ -73,7 +56,7 @@ def test_what_cannot_be_masked_is_refused(word_tokenizer):
             MaskedOnce(rows, MaskingCollator(word_tokenizer, mlm_probability=1e-9))
 
 
-def test_shares_are_those_of_bert(sequences, word_tokenizer):
+def test_shares_match_bert(sequences, word_tokenizer):
     collator = MaskingCollator(word_tokenizer)
     labels, inputs, originals = [], [], []
     for epoch in range(5):
@@ -93,7 +76,7 @@ def test_shares_are_those_of_bert(sequences, word_tokenizer):
     assert (inputs[chosen] == originals[chosen]).mean() == pytest.approx(0.1, abs=0.03)
 
 
-def test_masks_are_fresh_every_epoch_and_the_same_in_any_batch(sequences, word_tokenizer):
+def test_masks_change_every_epoch_and_are_the_same_in_any_batch(sequences, word_tokenizer):
     collator = MaskingCollator(word_tokenizer)
     collator.set_epoch(1)
     whole = collator([sequences[i] for i in range(20)])
@@ -101,7 +84,7 @@ def test_masks_are_fresh_every_epoch_and_the_same_in_any_batch(sequences, word_t
     assert torch.equal(whole["labels"], torch.stack(one_by_one))
     collator.set_epoch(2)
     assert not torch.equal(collator([sequences[i] for i in range(20)])["labels"], whole["labels"])
-    # The row of a stream brings its epoch along.
+    # A row of a stream carries its epoch.
     stream_rows = [sequences[i] | {"epoch": 1} for i in range(20)]
     assert torch.equal(collator(stream_rows)["labels"], whole["labels"])
 
@@ -131,8 +114,8 @@ def test_padding(sequences, word_tokenizer):
     assert "attention_mask" not in collator([fixed[0], fixed[1]])
 
 
-def test_whole_words_are_masked_whole(word_tokenizer):
-    # Words of one, two and three tokens, told apart by the gaps between their offsets.
+def test_whole_words_are_masked(word_tokenizer):
+    # Words of one, two and three tokens, separated by gaps between their offsets.
     words, ids, spans, position = [], [], [], 0
     for length in [1, 2, 3] * 30:
         for _ in range(length):

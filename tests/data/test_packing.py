@@ -37,14 +37,14 @@ def test_samples_share_a_row(tokenizer):
     assert batch["labels"].tolist() == [0.5, 1.5]
 
 
-def test_labels_as_long_as_the_tokens(tokenizer):
+def test_several_labels_per_sample_stay_rows(tokenizer):
     """Several labels per sample stay a row per sample, whatever their number."""
     samples = [{"input_ids": [5, 6], "labels": [1.0, 0.0]}, {"input_ids": [7, 8], "labels": [0.0, 1.0]}]
     assert PackingCollator(tokenizer)(samples)["labels"].tolist() == [[1.0, 0.0], [0.0, 1.0]]
 
 
-def test_masked_documents_are_apart(tokenizer):
-    """Borders are those of the text, whatever the masks make of it, and the masks are the usual ones."""
+def test_masked_documents_are_separated(tokenizer):
+    """Borders come from the unmasked text, and the masks are the usual ones."""
     sep = tokenizer.sep_token_id
     rows = [{"input_ids": np.array(ids)} for ids in ([2, 9, 8, sep, 7, 9, sep], [2, 9, sep])]
     plain, apart = (MaskingCollator(tokenizer, 0.9, seed=1, separate_documents=flag) for flag in (False, True))
@@ -57,7 +57,7 @@ def test_masked_documents_are_apart(tokenizer):
     assert once["position_ids"].tolist() == [[0, 1, 2, 3, 0, 1, 2]]
 
 
-def test_causal_documents_are_apart_and_their_ends_are_predicted():
+def test_causal_documents_are_separated_and_their_ends_predicted():
     tokenizer = byte_tokenizer(32)
     end = end_of_text(tokenizer)
     batch = CausalCollator(tokenizer, separate_documents=True)(

@@ -27,7 +27,7 @@ def load(path, split="validation", **options):
 
 @pytest.fixture(scope="module")
 def bert_tokenizer():
-    """BERT's parts: lower case, accents stripped, words and signs apart, continuations with ##."""
+    """BERT's parts: lower case, no accents, words and punctuation separated, continuations with ##."""
     letters = "abcdefghijklmnopqrstuvwxyz0123456789"
     words = ["the", "train", "went", "to", "was", "traveler", "who", *letters, *".,?-'"]
     special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
@@ -44,9 +44,9 @@ def bert_tokenizer():
     )
 
 
-@pytest.fixture(params=["ours", "bert"])
+@pytest.fixture(params=["sentencepiece", "bert"])
 def any_tokenizer(request, squad_tokenizer, bert_tokenizer):
-    return {"ours": squad_tokenizer, "bert": bert_tokenizer}[request.param]
+    return {"sentencepiece": squad_tokenizer, "bert": bert_tokenizer}[request.param]
 
 
 def test_every_form_of_a_file_gives_the_same_questions(tmp_path):
@@ -84,12 +84,12 @@ def test_data_set_by_name(tmp_path):
         load_questions(dataset_name=name, splits=["validation"], access=Access(str(tmp_path / "cache")))
     with pytest.raises(InputError, match="nowhere cannot be loaded"):
         load_questions(dataset_name=str(tmp_path / "nowhere"), splits=["train"])
-    # Files come first, so that a recipe may name a data set.
+    # Files take precedence, so that a recipe may name a data set.
     files = {"train": [write(tmp_path / "rows.json", rows[:2])]}
     assert len(load_questions(dataset_name=name, files=files, splits=["train"])["train"]) == 2
 
 
-def test_packed_files_byte_order_marks_and_ends_of_lines(tmp_path):
+def test_compressed_files_byte_order_marks_and_line_ends(tmp_path):
     row = {
         "id": "a",
         "question": "Q?",
@@ -135,7 +135,7 @@ def test_bad_files_are_named(tmp_path):
         ),
         ({"data": [{"paragraphs": ["a"]}]}, "as articles"),
         ([changed(row, id=None)], "question number 1 in .* has no field 'id'"),
-        ([changed(row, question=None)], "0-0-name in .* has no field 'question' with text, but id, title, context"),
+        ([changed(row, question=None)], "0-0-name in .* has no field 'question' with text, only id, title, context"),
         ([changed(row, id=True)], "question number 1 in .* has no field 'id'"),
         ([changed(row, id=float("nan"))], "question number 1 in .* has no field 'id'"),
         ([changed(row, question=3)], "question 0-0-name in .* has no field 'question'"),
@@ -183,7 +183,7 @@ def test_bad_files_are_named(tmp_path):
         load_questions()
 
 
-def test_answer_behind_white_space_is_moved_and_said(tmp_path, caplog):
+def test_answers_after_white_space_are_moved_and_logged(tmp_path, caplog):
     row = {"id": 7, "question": "q", "context": "It is\n  here.", "answers": {"text": ["here"], "answer_start": [5]}}
     loaded = load(write(tmp_path / "x.json", [row]))
     assert loaded["answers"][0] == {"text": ["here"], "answer_start": [8]} and loaded["id"][0] == "7"
@@ -224,7 +224,7 @@ def test_windows_cover_the_context_and_overlap(any_tokenizer):
             assert ids[:first] == [2, *asked, 3] and ids[-1] == 3 and len(ids) == first + len(offsets) + 1
             assert windows["token_type_ids"][row] == segments and windows["attention_mask"][row] == [1] * len(ids)
             body = list(zip(ids[first:-1], map(tuple, offsets)))
-            # The last of the window before are the first of this one.
+            # The windows overlap.
             assert not seen or seen[-12:] == body[:12]
             seen += body[12:] if seen else body
         assert seen == list(zip(whole["input_ids"], whole["offset_mapping"]))
@@ -255,7 +255,7 @@ def test_labels_are_the_answer_or_cls(any_tokenizer):
     for index, first, offsets, start, end in zip(*columns, windows["end_positions"]):
         text = [(a, b) for a, b in offsets if a < b]
         if start == 0:
-            # Not wholly in this window.
+            # This window does not hold all of the answer.
             assert end == 0 and not (text[0][0] <= spans[index][0] and spans[index][1] <= text[-1][1])
             continue
         found.add(index)
@@ -278,7 +278,7 @@ def test_labels_of_questions_without_answer(squad_tokenizer):
     assert "start_positions" not in windows
 
 
-def test_long_questions_are_cut_and_said(squad_tokenizer, caplog):
+def test_long_questions_are_cut_and_logged(squad_tokenizer, caplog):
     questions = ["word " * 100, "日本語の質問" * 20, "Who?", " " * 200 + "Who?"]
     short = shorten_questions(questions, squad_tokenizer, 10)
     for before, after in zip(questions, short):
@@ -315,15 +315,15 @@ def test_window_dataset_of_several_batches(squad_tokenizer):
 
 
 def test_bad_lengths_and_tokenizers(squad_tokenizer):
-    for length, stride, message in ((32, 17, "doc_stride 17, .* at most half of --max_seq_length, 16"),
+    for length, stride, message in ((32, 17, "doc_stride 17, .* half of --max_seq_length, 16"),
                                     (32, -1, "doc_stride -1"), (15, 4, "at least 16, got 15")):  # fmt: skip
         with pytest.raises(InputError, match=message):
             make_windows(["Q?"], ["a"], squad_tokenizer, max_seq_length=length, doc_stride=stride)
-    with pytest.raises(InputError, match="CanineTokenizer is a slow one"):
+    with pytest.raises(InputError, match="CanineTokenizer does not say"):
         check_tokenizer(CanineTokenizer())
     backend = Tokenizer(models.WordLevel({"[UNK]": 0, "[CLS]": 1, "[SEP]": 2}, unk_token="[UNK]"))
     for special in ({}, {"cls_token": "[CLS]"}):
-        with pytest.raises(InputError, match="no \\[CLS\\], or puts none into a sequence"):
+        with pytest.raises(InputError, match="puts no \\[CLS\\] into a sequence"):
             check_tokenizer(PreTrainedTokenizerFast(tokenizer_object=backend, unk_token="[UNK]", **special))
     backend.post_processor = processors.BertProcessing(("[SEP]", 2), ("[CLS]", 1))
     for options, message in (({}, "no padding token"),

@@ -22,7 +22,7 @@ def corpus(tmp_path, documents=57, files=2):
 
 
 def make_sequences(texts):
-    """Two sequences a document, of one and of two numbers."""
+    """Two sequences per document, of one and of two numbers."""
     return {"input_ids": [row for text in texts for row in ([int(text)], [int(text), int(text)])]}
 
 
@@ -35,9 +35,9 @@ def plain(rows):
     return [(row["epoch"], *map(int, row["input_ids"])) for row in rows]
 
 
-def test_every_sequence_comes_once_an_epoch_in_another_order(tmp_path):
+def test_every_sequence_comes_once_per_epoch_in_a_new_order(tmp_path):
     documents = corpus(tmp_path)
-    # A data set that was read before, as for the training of a tokenizer, starts anew.
+    # A data set that was read before, to train a tokenizer, starts again.
     assert len(list(documents)) == 57
     rows = plain(itertools.islice(stream(documents), 3 * 114))
     epochs = [[row[1:] for row in rows if row[0] == epoch] for epoch in range(3)]
@@ -61,7 +61,7 @@ def test_resumes_at_any_sequence(tmp_path, yielded, read_ahead):
     second = stream(corpus(tmp_path), seed=99)
     second.load_state(tmp_path / "state.pt")
     assert plain(itertools.islice(second, 400 - yielded)) == expected[yielded:]
-    # And once more from there: what counts is the number since the very beginning.
+    # Once more from there: sequences are counted from the very start.
     third = stream(corpus(tmp_path))
     third.load_state(tmp_path / "state.pt")
     iterator = iter(third)
@@ -104,7 +104,7 @@ def test_columns_with_pairs_survive_a_save(tmp_path):
         assert all(np.array_equal(one[key], two[key]) for key in ("input_ids", "offset_mapping", "epoch"))
 
 
-def test_long_documents_are_tokenized_by_their_size(tmp_path, monkeypatch):
+def test_long_documents_make_small_batches(tmp_path, monkeypatch):
     monkeypatch.setattr(stream_module, "BATCH_BYTES", 20)
     batches = []
 
@@ -130,7 +130,7 @@ def test_rows_in_the_buffer_do_not_keep_their_batch(tmp_path):
         assert row["input_ids"].base is None and row["input_ids"].dtype == np.int32
 
 
-def test_a_damaged_state_and_a_damaged_text_are_named(tmp_path):
+def test_damaged_states_and_texts_are_named(tmp_path):
     reading = stream(corpus(tmp_path))
     list(itertools.islice(reading, 20))
     reading.save_state(tmp_path / "state.pt", 20)
@@ -138,7 +138,7 @@ def test_a_damaged_state_and_a_damaged_text_are_named(tmp_path):
     torch.save({"buffer": {}, "skip": 0}, tmp_path / "other.pt")
     for content in (b"", b"x", whole[: len(whole) // 2], (tmp_path / "other.pt").read_bytes()):
         (tmp_path / "state.pt").write_bytes(content)
-        with pytest.raises(InputError, match="state.pt is damaged, and the stream cannot go on from it"):
+        with pytest.raises(InputError, match="state.pt is damaged, and the stream cannot continue from it"):
             stream(corpus(tmp_path)).load_state(tmp_path / "state.pt")
     documents = corpus(tmp_path)
     with open(tmp_path / "1.jsonl", "a") as file:
@@ -147,7 +147,7 @@ def test_a_damaged_state_and_a_damaged_text_are_named(tmp_path):
         list(itertools.islice(stream(documents), 200))
 
 
-def test_an_empty_corpus_does_not_turn_forever(tmp_path):
+def test_an_empty_corpus_does_not_loop_forever(tmp_path):
     (tmp_path / "blank.jsonl").write_text(json.dumps({"text": " "}) + "\n")
     blank = load_dataset("json", data_files=[str(tmp_path / "blank.jsonl")], split="train", streaming=True)
     with pytest.raises(InputError, match="not give a single sequence"):

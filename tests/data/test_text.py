@@ -21,7 +21,7 @@ def lists(rows):
     return [row.tolist() for row in rows]
 
 
-def test_pack_lays_documents_end_to_end_and_loses_nothing_but_the_end(word_tokenizer):
+def test_pack_joins_documents_and_drops_only_the_end(word_tokenizer):
     texts = documents([3, 1, 9, 4])
     packed = pack(texts, word_tokenizer, 7)
     expected = []
@@ -42,7 +42,7 @@ def test_blank_documents_leave_no_trace(word_tokenizer):
     assert pack(["", " "], word_tokenizer, 6, offsets=True) == {"input_ids": [], "offset_mapping": []}
 
 
-def test_lines_are_truncated_not_joined(word_tokenizer):
+def test_lines_are_truncated_and_not_joined(word_tokenizer):
     lines = tokenize_lines(["w0 w1 w2 w3", "", "w4", None], word_tokenizer, 5, offsets=True)
     assert lists(lines["input_ids"]) == [[2, 5, 6, 7, 3], [2, 9, 3]]
     assert lists(lines["offset_mapping"])[1] == [[0, 0], [0, 2], [0, 0]]
@@ -110,7 +110,7 @@ def test_batches_are_a_thousand_texts_or_fewer_long_ones(word_tokenizer, monkeyp
 
 
 @pytest.mark.parametrize("trained", [False, True])
-def test_long_texts_are_cut_where_the_tokens_are_those_of_the_whole(monkeypatch, word_tokenizer, trained):
+def test_cutting_long_texts_does_not_change_their_tokens(monkeypatch, word_tokenizer, trained):
     text = "\n".join("word by word,  line\t by\n\n  line  " * 3 + str(i) for i in range(150))
     word_tokenizer = train_tokenizer([text], vocab_size=370) if trained else word_tokenizer
     monkeypatch.setattr(text_module, "GROUP_SIZE", 2000)
@@ -123,7 +123,7 @@ def test_long_texts_are_cut_where_the_tokens_are_those_of_the_whole(monkeypatch,
     assert list(cut("x" * 5000, word_tokenizer)) == [(0, "x" * 5000)]
 
 
-def test_a_tokenizer_that_begins_texts_otherwise_gets_them_whole(monkeypatch):
+def test_texts_whose_start_is_tokenized_differently_are_not_cut(monkeypatch):
     backend = Tokenizer(models.WordLevel({"▁a": 0, "a": 1, "▁": 2}, unk_token="a"))
     backend.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
     monkeypatch.setattr(text_module, "GROUP_SIZE", 200)
@@ -159,7 +159,7 @@ def test_files_of_every_kind(tmp_path, ending, streaming):
     assert set(next(iter(loaded["train"]))) == {"text"}
 
 
-def test_held_out_documents_are_no_training_documents(tmp_path):
+def test_held_out_documents_are_not_trained_on(tmp_path):
     texts = [f"document {i}" for i in range(40)]
     path = write(tmp_path / "train.jsonl", texts)
 
@@ -173,13 +173,13 @@ def test_held_out_documents_are_no_training_documents(tmp_path):
     assert load(validation_split_percentage=25, seed=2)[1] != validation
     train, validation = load(streaming=True, max_eval_samples=7)
     assert len(validation) == 7 and train + validation == texts[7:] + texts[:7]
-    # Whichever part is asked for, it is the same.
+    # Each part is the same without the other.
     for options in ({"seed": 1}, {"streaming": True, "max_eval_samples": 7}):
         both = load(**options)
         assert [load(validate=False, **options), load(train=False, **options)] == [both[:1], both[1:]]
 
 
-def test_what_is_not_needed_is_not_read(tmp_path):
+def test_files_that_are_not_needed_are_not_read(tmp_path):
     here, gone = write(tmp_path / "here.jsonl", ["a", "b"]), str(tmp_path / "gone.jsonl")
     options = {"access": cache(tmp_path)}
     loaded = load_texts(train_files=[gone], validation_files=[here], train=False, **options)
@@ -206,7 +206,7 @@ def test_numbers_are_text_and_nulls_are_none(tmp_path, streaming):
 
 
 @pytest.mark.parametrize("streaming", [False, True])
-def test_what_is_no_text_is_refused(tmp_path, word_tokenizer, streaming):
+def test_columns_without_text_are_refused(tmp_path, word_tokenizer, streaming):
     for content, message in (
         ('{"text": ["a"]}\n', "The column 'text' of the .* data has a list in it and must be text"),
         ('{"text": "a"}\n{"text": {"b": 1}}\n', "data has a dict in it"),
@@ -221,11 +221,11 @@ def test_what_is_no_text_is_refused(tmp_path, word_tokenizer, streaming):
             train, _ = tokenize(texts, word_tokenizer, 8)
             next(iter(train))
     if streaming:
-        with pytest.raises(InputError, match="no text behind the first 1000, .* lower --max_eval_samples"):
+        with pytest.raises(InputError, match="no text after the first 1000, .* lower --max_eval_samples"):
             load_texts(train_files=[str(path)], streaming=True, access=cache(tmp_path))
 
 
-def test_whole_words_need_a_tokenizer_that_knows_where_they_are(word_tokenizer, monkeypatch):
+def test_whole_words_need_a_tokenizer_with_offsets(word_tokenizer, monkeypatch):
     monkeypatch.setattr(type(word_tokenizer), "is_fast", False)
     with pytest.raises(InputError, match="leave out --whole_word_mask"):
         tokenize({}, word_tokenizer, 8, offsets=True)
@@ -237,7 +237,7 @@ def test_line_by_line_reads_lines(tmp_path):
     assert [row["text"] for row in loaded["train"]] == ["one", "two", "three"]
 
 
-def test_bad_data_is_named(tmp_path, word_tokenizer):
+def test_bad_data_are_named(tmp_path, word_tokenizer):
     good = write(tmp_path / "good.jsonl", ["a", "b"])
     (tmp_path / "empty.txt").touch()
     (tmp_path / "data.xyz").write_text("x")
@@ -247,12 +247,15 @@ def test_bad_data_is_named(tmp_path, word_tokenizer):
         ({"dataset_name": "c4", "train_files": [good]}, "either --dataset_name"),
         ({"train_files": [str(tmp_path / "none.txt")]}, "no file .*none.txt"),
         ({"train_files": [str(tmp_path / "empty.txt")]}, "empty.txt is empty"),
-        ({"train_files": [str(tmp_path / "data.xyz")]}, "data.xyz is of no known kind"),
+        ({"train_files": [str(tmp_path / "data.xyz")]}, "data.xyz is of an unknown kind"),
         ({"train_files": [good, write(tmp_path / "v.txt", ["a"])]}, "of one kind"),
         ({"train_files": [str(tmp_path / "broken.json")]}, "broken.json cannot be read as json"),
         ({"train_files": [str(tmp_path / "broken.json")], "streaming": True}, "cannot be read as json"),
         ({"train_files": [good], "text_column": "body"}, "no column 'body' in the train data but text, other"),
-        ({"train_files": [good], "validation_split_percentage": 99}, r"99 % of 2 document\(s\) leave none to train on"),
+        (
+            {"train_files": [good], "validation_split_percentage": 99},
+            r"99 % of 2 document\(s\) leaves none to train on",
+        ),
     ]
     for options, message in cases:
         with pytest.raises(InputError, match=message):

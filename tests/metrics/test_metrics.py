@@ -1,4 +1,4 @@
-"""The metrics against scikit-learn and scipy, which compute them; and that no network is needed to load them."""
+"""The metrics compared with scikit-learn and scipy, which compute them."""
 
 import numpy as np
 import pytest
@@ -25,7 +25,7 @@ ORACLES = {
 
 
 @pytest.mark.parametrize("name", ORACLES)
-def test_same_as_where_they_come_from(name):
+def test_same_as_scikit_learn_and_scipy(name):
     kind, oracle, options = ORACLES[name]
     metric = load_metric(name)
     for seed in (0, 1):
@@ -33,7 +33,6 @@ def test_same_as_where_they_come_from(name):
         expected = oracle(references, predictions, **options)
         result = metric.compute(predictions=predictions, references=references, **options)
         assert result == {name: pytest.approx(expected, abs=1e-12)} and type(result[name]) is float
-    # Which of the two is the truth matters to none of them but F1's precision and recall.
     assert -1 < expected < 1
 
 

@@ -12,7 +12,7 @@ WORDS = ["the", "The", "a", "An", "cat", "Cat.", "dog", "dog's", "-", "U.S.", "1
 
 
 def case(seed, count):
-    """Questions with answers full of articles, signs and spaces, and answers given that are right, nearly or not."""
+    """Questions with answers full of articles, punctuation and spaces, and correct, similar and wrong predictions."""
     draw = random.Random(seed)
 
     def text(longest):
@@ -31,105 +31,27 @@ def case(seed, count):
     return predictions, references, {key: round(draw.gauss(0, 2), 1) for key in references}
 
 
+V1 = ("exact_match", "f1")
+V2 = (
+    "exact f1 total HasAns_exact HasAns_f1 HasAns_total NoAns_exact NoAns_f1 NoAns_total "
+    "best_exact best_exact_thresh best_f1 best_f1_thresh"
+).split()
+# One line each: v1.1; v2.0; v2.0 with a threshold.
 GOLDEN = [
     (
-        {"exact_match": 51.111111111, "f1": 27.777777778},
-        {
-            "exact": 36.666666667,
-            "f1": 37.5,
-            "total": 60,
-            "HasAns_exact": 33.333333333,
-            "HasAns_f1": 34.444444444,
-            "HasAns_total": 45,
-            "NoAns_exact": 46.666666667,
-            "NoAns_f1": 46.666666667,
-            "NoAns_total": 15,
-            "best_exact": 36.666666667,
-            "best_exact_thresh": 0.0,
-            "best_f1": 37.5,
-            "best_f1_thresh": 0.0,
-        },
-        {
-            "exact": 23.333333333,
-            "f1": 24.166666667,
-            "total": 60,
-            "HasAns_exact": 8.888888889,
-            "HasAns_f1": 10.0,
-            "HasAns_total": 45,
-            "NoAns_exact": 66.666666667,
-            "NoAns_f1": 66.666666667,
-            "NoAns_total": 15,
-            "best_exact": 36.666666667,
-            "best_exact_thresh": 2.9,
-            "best_f1": 37.5,
-            "best_f1_thresh": 2.9,
-        },
+        "51.111111111 27.777777778",
+        "36.666666667 37.5 60 33.333333333 34.444444444 45 46.666666667 46.666666667 15 36.666666667 0.0 37.5 0.0",
+        "23.333333333 24.166666667 60 8.888888889 10.0 45 66.666666667 66.666666667 15 36.666666667 2.9 37.5 2.9",
     ),
     (
-        {"exact_match": 51.111111111, "f1": 38.518518519},
-        {
-            "exact": 40.0,
-            "f1": 42.222222222,
-            "total": 60,
-            "HasAns_exact": 37.777777778,
-            "HasAns_f1": 40.740740741,
-            "HasAns_total": 45,
-            "NoAns_exact": 46.666666667,
-            "NoAns_f1": 46.666666667,
-            "NoAns_total": 15,
-            "best_exact": 40.0,
-            "best_exact_thresh": 0.0,
-            "best_f1": 42.222222222,
-            "best_f1_thresh": 0.0,
-        },
-        {
-            "exact": 26.666666667,
-            "f1": 26.666666667,
-            "total": 60,
-            "HasAns_exact": 8.888888889,
-            "HasAns_f1": 8.888888889,
-            "HasAns_total": 45,
-            "NoAns_exact": 80.0,
-            "NoAns_f1": 80.0,
-            "NoAns_total": 15,
-            "best_exact": 38.333333333,
-            "best_exact_thresh": 3.3,
-            "best_f1": 40.555555556,
-            "best_f1_thresh": 4.4,
-        },
+        "51.111111111 38.518518519",
+        "40.0 42.222222222 60 37.777777778 40.740740741 45 46.666666667 46.666666667 15 40.0 0.0 42.222222222 0.0",
+        "26.666666667 26.666666667 60 8.888888889 8.888888889 45 80.0 80.0 15 38.333333333 3.3 40.555555556 4.4",
     ),
     (
-        {"exact_match": 65.0, "f1": 38.333333333},
-        {
-            "exact": 40.0,
-            "f1": 42.222222222,
-            "total": 60,
-            "HasAns_exact": 45.0,
-            "HasAns_f1": 48.333333333,
-            "HasAns_total": 40,
-            "NoAns_exact": 30.0,
-            "NoAns_f1": 30.0,
-            "NoAns_total": 20,
-            "best_exact": 41.666666667,
-            "best_exact_thresh": 0.0,
-            "best_f1": 41.666666667,
-            "best_f1_thresh": 0.0,
-        },
-        {
-            "exact": 28.333333333,
-            "f1": 28.333333333,
-            "total": 60,
-            "HasAns_exact": 17.5,
-            "HasAns_f1": 17.5,
-            "HasAns_total": 40,
-            "NoAns_exact": 50.0,
-            "NoAns_f1": 50.0,
-            "NoAns_total": 20,
-            "best_exact": 38.333333333,
-            "best_exact_thresh": 3.4,
-            "best_f1": 40.555555556,
-            "best_f1_thresh": 3.4,
-        },
+        "65.0 38.333333333",
+        "40.0 42.222222222 60 45.0 48.333333333 40 30.0 30.0 20 41.666666667 0.0 41.666666667 0.0",
+        "28.333333333 28.333333333 60 17.5 17.5 40 50.0 50.0 20 38.333333333 3.4 40.555555556 3.4",
     ),
 ]
 
@@ -137,20 +59,20 @@ GOLDEN = [
 def test_rules():
     assert normalize_answer(" The  U.S. Army's\tA-team, an\u00a0era ") == "us armys ateam era"
     assert exact_match("The cat!", "cat") == 1 and exact_match("cats", "cat") == 0
-    # Two of three words given, two of four right ones: 2 * (2/3 * 2/4) / (2/3 + 2/4).
+    # Two of three predicted words, two of four correct words: 2 * (2/3 * 2/4) / (2/3 + 2/4).
     assert f1_score("big red dog", "red dog in town") == pytest.approx(4 / 7)
-    # A word counts as often as both have it.
+    # A word counts as often as it is in both.
     assert f1_score("no no no", "no") == pytest.approx(1 / 2)
     assert f1_score("", "the") == 1 and f1_score("", "x") == f1_score("x", "") == 0
 
 
-def test_versions_differ_on_answers_of_articles_alone():
+def test_versions_differ_on_answers_of_only_articles():
     assert squad_scores({"q": "an"}, {"q": ["the"]}) == {"exact_match": 100, "f1": 0}
     v2 = squad_v2_scores({"q": "an"}, {"q": ["the"]})
     assert (v2["exact"], v2["f1"], v2["HasAns_total"]) == (100, 100, 1)
 
 
-def test_best_over_the_right_answers_and_nothing_for_no_answer_given():
+def test_the_best_correct_answer_counts_and_a_missing_prediction_scores_0():
     references = {"a": ["red dog", "dog"], "b": ["x"], "c": ["y"]}
     scores = squad_scores({"a": "Dog.", "b": "x z"}, references)
     assert scores == {"exact_match": pytest.approx(100 / 3), "f1": pytest.approx(100 * (1 + 2 / 3) / 3)}
@@ -165,16 +87,16 @@ def test_thresholds():
     assert (scores["best_exact"], scores["best_exact_thresh"]) == (75, -3.0)
     scores = squad_v2_scores(predictions, references, odds, no_answer_threshold=1.0)
     assert (scores["exact"], scores["NoAns_exact"], scores["best_exact"]) == (50, 50, 75)
-    # Without odds, nothing is taken back.
+    # Without odds, no answer is withdrawn.
     assert squad_v2_scores(predictions, references)["exact"] == 25
 
 
 @pytest.mark.parametrize("seed", range(3))
 def test_same_numbers_as_the_official_scripts(seed):
     # GOLDEN was computed once by the official script of v1.1 (as in evaluate's metric "squad") and by
-    # transformers.data.metrics.squad_metrics.squad_evaluate of transformers 4.57.1, on these very predictions.
+    # transformers.data.metrics.squad_metrics.squad_evaluate of transformers 4.57.1, on these predictions.
     predictions, references, odds = case(seed, 60)
-    v1, v2, thresholded = GOLDEN[seed]
+    v1, v2, thresholded = (dict(zip(names, map(float, row.split()))) for names, row in zip((V1, V2, V2), GOLDEN[seed]))
     assert squad_scores(predictions, {key: value for key, value in references.items() if value}) == pytest.approx(v1)
     assert squad_v2_scores(predictions, references) == pytest.approx(v2)
     assert squad_v2_scores(predictions, references, odds, no_answer_threshold=-0.3) == pytest.approx(thresholded)
@@ -183,7 +105,7 @@ def test_same_numbers_as_the_official_scripts(seed):
 def test_bad_input_is_named():
     with pytest.raises(ValueError, match="no questions"):
         squad_scores({}, {})
-    with pytest.raises(ValueError, match="Question q has no right answer"):
+    with pytest.raises(ValueError, match="Question q has no correct answer"):
         squad_scores({"q": "x"}, {"q": []})
     with pytest.raises(ValueError, match="no prediction for question q"):
         squad_v2_scores({}, {"q": []})

@@ -1,24 +1,16 @@
-"""Pearson's correlation coefficient."""
+"""Pearson's correlation coefficient, from -1 to 1; 0 for a constant prediction, where it is undefined."""
 
-# `evaluate` looks for imports line by line: each stands on a line of its own.
+# `evaluate` finds imports line by line: keep each on its own line.
 import datasets
 import evaluate
 from scipy.stats import pearsonr
 
 
 class Pearson(evaluate.Metric):
-    """Pearson's correlation coefficient, from -1 to 1; 0 for a constant prediction, where it is not defined."""
-
     def _info(self):
-        values = {"predictions": datasets.Value("float64"), "references": datasets.Value("float64")}
-        return evaluate.MetricInfo(
-            description=__doc__,
-            citation="",
-            inputs_description="predictions and references: numbers.",
-            features=datasets.Features(values),
-        )
+        features = {"predictions": datasets.Value("float64"), "references": datasets.Value("float64")}
+        return evaluate.MetricInfo(description=__doc__, citation="", features=datasets.Features(features))
 
-    def _compute(self, predictions: list[float], references: list[float]) -> dict[str, float]:
-        if len(set(predictions)) < 2 or len(set(references)) < 2:
-            return {"pearson": 0.0}
-        return {"pearson": float(pearsonr(predictions, references)[0])}
+    def _compute(self, predictions, references):
+        constant = len(set(predictions)) < 2 or len(set(references)) < 2
+        return {"pearson": 0.0 if constant else float(pearsonr(predictions, references)[0])}

@@ -1,24 +1,16 @@
-"""Spearman's correlation coefficient."""
+"""Spearman's correlation coefficient, from -1 to 1; 0 for a constant prediction, where it is undefined."""
 
-# `evaluate` looks for imports line by line: each stands on a line of its own.
+# `evaluate` finds imports line by line: keep each on its own line.
 import datasets
 import evaluate
 from scipy.stats import spearmanr
 
 
 class Spearman(evaluate.Metric):
-    """Spearman's correlation coefficient, from -1 to 1; 0 for a constant prediction, where it is not defined."""
-
     def _info(self):
-        values = {"predictions": datasets.Value("float64"), "references": datasets.Value("float64")}
-        return evaluate.MetricInfo(
-            description=__doc__,
-            citation="",
-            inputs_description="predictions and references: numbers.",
-            features=datasets.Features(values),
-        )
+        features = {"predictions": datasets.Value("float64"), "references": datasets.Value("float64")}
+        return evaluate.MetricInfo(description=__doc__, citation="", features=datasets.Features(features))
 
-    def _compute(self, predictions: list[float], references: list[float]) -> dict[str, float]:
-        if len(set(predictions)) < 2 or len(set(references)) < 2:
-            return {"spearman": 0.0}
-        return {"spearman": float(spearmanr(predictions, references)[0])}
+    def _compute(self, predictions, references):
+        constant = len(set(predictions)) < 2 or len(set(references)) < 2
+        return {"spearman": 0.0 if constant else float(spearmanr(predictions, references)[0])}
