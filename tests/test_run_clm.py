@@ -260,7 +260,7 @@ def test_bad_input_gets_one_sentence(tmp_path, folder, models, training):
         ([*models["gpt2"], "--train_file", tmp_path / "short"], "short is of no known kind"),
         ([*models["gpt2"], *text, "--block_size", 65], "--block_size 65 is above the model's n = 64"),
         ([*models["gpt2"], *text, "--block_size", 1], "--block_size must be at least 2"),
-        ([*models["gpt2"], *text, "--streaming", "--max_steps", -1], "say how long to train by --max_steps"),
+        ([*models["gpt2"], *text, "--streaming", "--max_steps", -1], "set the length of the training with --max_steps"),
         ([*models["gpt2"]], "Name the data"),
         (["--config_name", folder / "bert", *text, "--byte_level"], "sees later tokens"),
         (
@@ -284,7 +284,7 @@ def test_checkpoint_of_a_masked_language_model_is_trained_on_and_not_evaluated(
     with pytest.raises(InputError, match="was trained as a GMLPForMaskedLM, not to predict the next token: evaluate"):
         run(*flags, "--do_eval", "--output_dir", tmp_path / "out")
     results = run(*flags, *training, "--output_dir", tmp_path / "out")
-    assert "its weights are where this training begins" in caplog.text and results["eval_bits_per_byte"] < 8
+    assert "the training starts from its weights" in caplog.text and results["eval_bits_per_byte"] < 8
     again = run("--model_name_or_path", tmp_path / "out", *flags[2:], "--do_eval", "--output_dir", tmp_path / "again")
     assert again["eval_bits_per_byte"] == pytest.approx(results["eval_bits_per_byte"], rel=1e-5)
 

@@ -368,7 +368,7 @@ def test_one_sentence_for_what_cannot_work_and_nothing_written(folder, run):
     tokenizer.save_pretrained(folder / "other-tokenizer")
     for flags, message in [
         (("--max_seq_length", 33), "--max_seq_length 33 is above the model's n = 32"),
-        (("--tokenizer_name", "other-tokenizer"), "tokenizer has 450 tokens and the model .* for 400"),
+        (("--tokenizer_name", "other-tokenizer"), "tokenizer has 450 tokens, but the model .* for 400"),
         (("--config_overrides", "num_hidden_layers=3"), "does not fit the weights"),
         (("--validation_file", "matched.jsonl"), "validation data have no column 'sentence'"),
         (("--metric_for_best_model", "bleu"), "must be one of eval_accuracy, eval_f1, eval_loss"),

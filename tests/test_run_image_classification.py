@@ -235,7 +235,7 @@ def test_what_cannot_work_is_said_in_one_sentence(run):
         (("--image_size", "0"), "--image_size must be at least 1 and"),
         (("--crop_pct", "1.5"), "--crop_pct must be above 0 and at most 1, got 1.5"),
         (("--crop_scale", "0.5", "0.2"), "--crop_scale takes two shares"),
-        (("--auto_augment", "mnist"), "--auto_augment is imagenet, cifar10 or svhn"),
+        (("--auto_augment", "mnist"), "--auto_augment must be imagenet, cifar10 or svhn"),
         (("--mixup_alpha", "-1"), "--mixup_alpha must be at least 0, got -1"),
         (("--switch_prob", "2"), "--switch_prob must be at least 0 and at most 1, got 2"),
         (("--metric_for_best_model", "f1"), "f1"),

@@ -73,9 +73,9 @@ def test_recipes_of_the_tables_are_the_hyper_parameters_of_the_paper(recipe, tmp
 
 
 def test_bad_arguments_get_one_sentence(tmp_path):
-    with pytest.raises(InputError, match="Say what to train"):
+    with pytest.raises(InputError, match="Give either --config_name"):
         parse("--output_dir", str(tmp_path))
-    with pytest.raises(InputError, match="one of the two"):
+    with pytest.raises(InputError, match="Give either --config_name"):
         parse("--config_name", "gmlp-base", "--model_name_or_path", "x", "--output_dir", str(tmp_path))
     with pytest.raises(InputError, match="--mlm_probability must be above 0 and below 1, got 15"):
         parse("--config_name", "gmlp-base", "--mlm_probability", "15", "--output_dir", str(tmp_path))
@@ -164,7 +164,7 @@ def test_sequence_length_is_checked_against_the_model():
         CLMArguments(block_size=65).sequence_length(config)
     # What takes sequences of any length.
     assert CLMArguments(block_size=500).sequence_length(MambaConfig()) == 500
-    with pytest.raises(InputError, match="no longest sequence: say by --block_size"):
+    with pytest.raises(InputError, match="no maximum length: set the tokens per sequence with --block_size"):
         CLMArguments().sequence_length(MambaConfig())
 
 

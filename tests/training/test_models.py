@@ -79,9 +79,9 @@ def test_new_model_takes_the_tokenizer_s_vocabulary(word_tokenizer):
 
 def test_vocabulary_that_does_not_fit(word_tokenizer):
     check_vocabulary(GMLPConfig(vocab_size=300), word_tokenizer, "m")
-    with pytest.raises(InputError, match="tokenizer has 205 tokens and the model m has embeddings for 100"):
+    with pytest.raises(InputError, match="tokenizer has 205 tokens, but the model m has embeddings for 100"):
         check_vocabulary(GMLPConfig(vocab_size=100), word_tokenizer, "m")
-    with pytest.raises(InputError, match="pads with token 0 and the model m with 7"):
+    with pytest.raises(InputError, match="pads with token 0, but the model m with 7"):
         check_vocabulary(BertConfig(vocab_size=300, pad_token_id=7), word_tokenizer, "m")
 
 
@@ -115,7 +115,7 @@ def test_causal_model_begins_and_ends_with_one_token():
 def test_model_that_sees_later_tokens_is_found(randomize):
     sizes = {"vocab_size": 30, "hidden_size": 16, "num_attention_heads": 2, "intermediate_size": 16}
     bert = BertConfig(num_hidden_layers=1, **sizes)
-    with pytest.raises(InputError, match="BertLMHeadModel of this config sees later tokens"):
+    with pytest.raises(InputError, match="BertLMHeadModel with this config sees later tokens"):
         check_causal(AutoModelForCausalLM.from_config(bert))
     bert.is_decoder = True
     model = AutoModelForCausalLM.from_config(bert).train()
@@ -151,7 +151,7 @@ def test_byte_level_wants_the_byte_tokenizer(tmp_path, word_tokenizer):
         == AutoTokenizer.from_pretrained(tmp_path / "bytes").get_vocab()
     )
     arguments.tokenizer_name = str(tmp_path / "words")
-    with pytest.raises(InputError, match="words is not the one of --byte_level"):
+    with pytest.raises(InputError, match="words is not that of --byte_level"):
         load_tokenizer(arguments, None, [], **options)
 
 

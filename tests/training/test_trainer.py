@@ -45,8 +45,7 @@ def make_trainer(folder, model=None, rows=None, metric_names=None, **arguments):
         train_dataset=Dataset.from_list(rows),
         eval_dataset=Dataset.from_list(rows),
         metric_names=metric_names,
-        dataset="two words",
-        license="mit",
+        card={"dataset": "two words", "license": "mit"},
     )
 
 
