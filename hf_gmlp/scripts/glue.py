@@ -15,7 +15,7 @@ from transformers import AutoModelForSequenceClassification, DataCollatorWithPad
 
 from .. import errors
 from ..data.classification import find_task, load_sentences, texts, tokenize
-from ..data.labels import ONE_CLASS, Labels, draw_classifier, set_labels, trained_labels
+from ..data.labels import ONE_CLASS, Labels, set_labels, trained_labels
 from ..data.packing import PackingCollator
 from ..training import glue, series
 from ..training.arguments import GlueArguments, RunArguments, SentenceModelArguments, data_access, parse_arguments
@@ -42,10 +42,7 @@ def main():
     with training_args.main_process_first(desc="reading"):
         data = load_sentences(
             task_name=data_args.task_name,
-            dataset_name=data_args.dataset_name,
-            dataset_config_name=data_args.dataset_config_name,
-            train_files=data_args.train_file,
-            validation_files=data_args.validation_file,
+            **data_args.sources(),
             test_files=data_args.test_file,
             split_names={split: getattr(data_args, f"{split}_split_name") for split in ("train", "validation", "test")},
             text_columns=data_args.text_column_names,
@@ -96,8 +93,6 @@ def main():
         options = {"train": args.do_train, "new_classifier": new_classifier}
         model = load_model(AutoModelForSequenceClassification, model_args, config, tokenizer, **options)
         check_packing(model, data_args)
-        if new_classifier:
-            draw_classifier(model)
         trainer = GMLPTrainer(
             model=model,
             args=args,

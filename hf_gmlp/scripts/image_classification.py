@@ -31,12 +31,9 @@ def main():
     # Data: readable images and their classes.
     with training_args.main_process_first(desc="reading"):
         data = load_images(
-            dataset_name=data_args.dataset_name,
-            dataset_config_name=data_args.dataset_config_name,
+            **data_args.sources(),
             train_dir=data_args.train_dir,
             validation_dir=data_args.validation_dir,
-            train_files=data_args.train_file,
-            validation_files=data_args.validation_file,
             image_column=data_args.image_column_name,
             label_column=data_args.label_column_name,
             known=trained_labels(config, HEAD),

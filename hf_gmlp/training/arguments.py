@@ -78,8 +78,8 @@ class BaseModelArguments:
         "Config of a new model: a preset (`hf-gmlp presets` lists them), a folder or a name on the Hub."
     )
     config_overrides: str | None = flag(
-        "Changes to the config, such as num_hidden_layers=6,attention_size=64. In a checkpoint, the shapes of the "
-        "weights must stay: change only values such as hidden_dropout_prob=0.1."
+        "Changes to the config, such as num_hidden_layers=6,attention_size=64. The weights of a checkpoint "
+        "must keep their shapes: change only values such as hidden_dropout_prob=0.1."
     )
     cache_dir: str | None = flag("Folder for downloads and prepared data.")
     model_revision: str = flag("Branch, tag or commit of the checkpoint.", "main")
@@ -188,14 +188,17 @@ class DataArguments:
         "Training files, all of one kind: txt, json, jsonl, csv, tsv or parquet. They may be compressed (gz, bz2, xz)."
     )
     validation_file: list[str] | None = flag("Validation files, of the same kinds.")
-    max_train_samples: int | None = flag(
-        "Maximum number of training samples: a random sample of the images, or the first texts."
-    )
-    max_eval_samples: int | None = flag("Maximum number of validation samples, likewise.")
+    max_train_samples: int | None = flag("Maximum number of training samples (the first ones).")
+    max_eval_samples: int | None = flag("Maximum number of validation samples (the first ones).")
     preprocessing_num_workers: int | None = flag("Number of processes that prepare the data.")
     overwrite_cache: bool = flag("Prepare the data again instead of taking them from the cache.", False)
     license: str | None = flag("License of the weights for the model card, such as apache-2.0.")
     language: str | None = flag("Language of the data for the model card, such as en.")
+
+    def sources(self) -> dict[str, object]:
+        """Where the data are, as arguments of `load_texts`, `load_sentences` and `load_images`."""
+        files = {"train_files": self.train_file, "validation_files": self.validation_file}
+        return {"dataset_name": self.dataset_name, "dataset_config_name": self.dataset_config_name} | files
 
     def card_facts(self, model_args: BaseModelArguments, description: str | None = None) -> dict[str, str | None]:
         """What the model card says about data and weights; of a checkpoint, only its name on the Hub."""
@@ -266,10 +269,9 @@ class TextArguments(DataArguments):
     streaming: bool = flag("Stream the data set instead of downloading it.", False)
 
     def texts(self) -> dict[str, object]:
-        """Where the text is, as arguments of `load_texts`."""
-        names = ("dataset_name", "dataset_config_name", "text_column", "streaming", "validation_split_percentage")
-        files = {"train_files": self.train_file, "validation_files": self.validation_file}
-        return {name: getattr(self, name) for name in (*names, "max_eval_samples")} | files
+        """The text to read, as arguments of `load_texts`."""
+        names = ("text_column", "streaming", "validation_split_percentage", "max_eval_samples")
+        return self.sources() | {name: getattr(self, name) for name in names}
 
     def description(self, train: object, validation: Sized | None, sequence_length: int) -> str:
         """The data in words, for the model card: name and number of sequences, if known."""
@@ -299,8 +301,8 @@ class CLMArguments(TextArguments):
 
     block_size: int | None = flag("Tokens per block; by default, the model's n.")
     byte_level: bool = flag(
-        "Make each byte a token, without training a tokenizer. A text file is read unchanged as one document; without "
-        "validation files, its last part is held out.",
+        "Make each byte a token instead of training a tokenizer. A text file is read unchanged as one document; "
+        "without validation files, its last part is held out.",
         False,
     )
 
@@ -313,7 +315,7 @@ class SeriesArguments(DataArguments):
         "Train without padding: put the samples of a batch into one row, hidden from each other (gMLP and aMLP only).",
         False,
     )
-    max_predict_samples: int | None = flag("Maximum number of samples to predict.")
+    max_predict_samples: int | None = flag("Maximum number of samples to predict (the first ones).")
     seeds: list[int] | None = flag("Train once with each of these seeds, and report the median and the spread.")
     sweep_batch_sizes: list[int] | None = flag("Train with each of these global batch sizes, and report the best.")
     sweep_learning_rates: list[float] | None = flag("Train with each of these learning rates, and report the best.")
@@ -342,10 +344,10 @@ class GlueArguments(SeriesArguments):
     validation_file: list[str] | None = flag(
         "Validation files, of the same kinds; for MNLI, the matched file before the mismatched one."
     )
-    test_file: list[str] | None = flag("Files to predict, of the same kinds; for MNLI, matched, mismatched, AX.")
+    test_file: list[str] | None = flag("Files to predict labels for; for MNLI, matched, mismatched, AX.")
     train_split_name: str | None = flag("Split of the data set to train on.")
     validation_split_name: str | None = flag("Split of the data set to evaluate on.")
-    test_split_name: str | None = flag("Split of the data set to predict.")
+    test_split_name: str | None = flag("Split of the data set to predict labels for.")
     text_column_names: list[str] | None = flag(
         "Column of the sentence, or the two columns of a pair, if they are not named as in a GLUE task. With "
         "--text_column_delimiter, any number of columns."
@@ -435,6 +437,8 @@ class ImageArguments(DataArguments):
     train_dir: str | None = flag("Training images: a folder, or a zip file, with a folder for each class.")
     validation_dir: str | None = flag("Validation images, in the same form.")
     train_file: list[str] | None = flag("Training images: parquet files, or csv or json files with paths of images.")
+    max_train_samples: int | None = flag("Maximum number of training images (random sample).")
+    max_eval_samples: int | None = flag("Maximum number of validation images (random sample).")
     train_val_split: float = flag("Share of the training images to hold out if there are no validation data.", 0.15)
     image_column_name: str = flag("Column of the image.", "image")
     label_column_name: str = flag("Column of the class.", "label")
@@ -450,8 +454,8 @@ class ImageArguments(DataArguments):
     )
     horizontal_flip: float = flag("Probability of flipping an image from left to right.", 0.5)
     auto_augment: str | None = flag("AutoAugment policy: imagenet, cifar10 or svhn.")
-    mixup_alpha: float = flag("Alpha of Mixup (0: off).", 0.0)
-    cutmix_alpha: float = flag("Alpha of CutMix (0: off).", 0.0)
+    mixup_alpha: float = flag("Alpha of Mixup; 0 turns it off.", 0.0)
+    cutmix_alpha: float = flag("Alpha of CutMix; 0 turns it off.", 0.0)
     switch_prob: float = flag("Probability of CutMix where Mixup is on too.", 0.5)
 
     def __post_init__(self):
@@ -542,7 +546,7 @@ class _HelpFormatter(argparse.RawDescriptionHelpFormatter, argparse.ArgumentDefa
         if not action.option_strings or action.nargs == 0:
             return super()._format_action_invocation(action)
         # HfArgumentParser adds a spelling with dashes to every flag, and choices may fill ten lines.
-        values = "VALUE ..." if action.nargs in ("+", "*") else "VALUE"
+        values = {"+": "VALUE ...", "*": "VALUE ...", "?": "[true|false]"}.get(action.nargs, "VALUE")
         return f"{action.option_strings[0]} {values}"
 
     def _get_help_string(self, action: argparse.Action) -> str:

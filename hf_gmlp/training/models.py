@@ -18,6 +18,7 @@ from transformers import (
     TrainingArguments,
 )
 
+from ..data.labels import draw_classifier
 from ..data.text import end_of_text
 from ..data.tokenizer import byte_tokenizer, train_tokenizer
 from ..errors import InputError
@@ -129,64 +130,52 @@ def load_tokenizer(
 
 def load_model(
     auto_class: type,
-    arguments: ModelArguments,
+    arguments: BaseModelArguments,
     config: PreTrainedConfig,
-    tokenizer: PreTrainedTokenizerBase,
+    tokenizer: PreTrainedTokenizerBase | None = None,
     *,
     train: bool,
     new_classifier: bool = False,
 ) -> PreTrainedModel:
     """
-    The checkpoint as `auto_class`, or a new model with the tokenizer's vocabulary and special tokens; the `config` is
-    copied. Raises InputError if there is no such model of the config's type, or as `open_checkpoint`.
+    The checkpoint as `auto_class`, or a new model with the tokenizer's vocabulary and special tokens. The `config` is
+    copied.
+
+    Args:
+        train: Whether the model will be trained: only then may its head be new, and its weights are float32.
+        new_classifier: Whether to replace the checkpoint's classifier.
+
+    Raises:
+        InputError: If the config does not allow such a model, or as `open_model`.
     """
+    config = copy.deepcopy(config)
     if type(config) not in auto_class._model_mapping and not arguments.trust_remote_code:
         task = auto_class.__name__.removeprefix("AutoModelFor")
         raise InputError(f"There is no {task} of the model type {config.model_type!r}: choose another model.")
     if arguments.model_name_or_path is not None:
-        return open_checkpoint(auto_class, arguments, config, train=train, new_classifier=new_classifier)[0]
-    config = copy.deepcopy(config)
-    config.vocab_size, config.pad_token_id = len(tokenizer), tokenizer.pad_token_id
-    config.bos_token_id, config.eos_token_id = tokenizer.cls_token_id, tokenizer.sep_token_id
+        model, _ = open_model(
+            auto_class,
+            arguments.model_name_or_path,
+            new_head=train,
+            new_size=config.num_labels if new_classifier else None,
+            config=config,
+            **arguments.hub_options(),
+            revision=arguments.model_revision,
+            dtype=torch.float32 if train else "auto",
+        )
+        if new_classifier:
+            draw_classifier(model)
+        return model
+    if tokenizer is not None:
+        config.vocab_size, config.pad_token_id = len(tokenizer), tokenizer.pad_token_id
+        config.bos_token_id, config.eos_token_id = tokenizer.cls_token_id, tokenizer.sep_token_id
     if auto_class is AutoModelForCausalLM:
         # The token between documents begins and ends a text.
         config.bos_token_id = config.eos_token_id = end_of_text(tokenizer)
-    return new_model(auto_class, arguments, config)
-
-
-def new_model(auto_class: type, arguments: BaseModelArguments, config: PreTrainedConfig) -> PreTrainedModel:
-    """A new model. Raises InputError if the config does not allow one."""
     try:
         return auto_class.from_config(config, trust_remote_code=arguments.trust_remote_code)
     except (ValueError, TypeError, ImportError, RuntimeError, AssertionError) as error:
         raise InputError(f"This config does not make a {config.model_type} model: {error}") from error
-
-
-def open_checkpoint(
-    auto_class: type,
-    arguments: BaseModelArguments,
-    config: PreTrainedConfig,
-    *,
-    train: bool,
-    new_classifier: bool = False,
-) -> tuple[PreTrainedModel, list[str]]:
-    """
-    `open_model` of the checkpoint, with its errors.
-
-    Args:
-        train: Whether the model will be trained: only then may its head be new, and its weights are float32.
-        new_classifier: Whether the head may be new because its size differs.
-    """
-    return open_model(
-        auto_class,
-        arguments.model_name_or_path,
-        new_head=train,
-        new_size=config.num_labels if new_classifier else None,
-        config=copy.deepcopy(config),
-        **arguments.hub_options(),
-        revision=arguments.model_revision,
-        dtype=torch.float32 if train else "auto",
-    )
 
 
 def check_vocabulary(config: PreTrainedConfig, tokenizer: PreTrainedTokenizerBase, name: str):

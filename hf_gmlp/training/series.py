@@ -12,18 +12,8 @@ from pathlib import Path
 from accelerate.utils import release_memory
 
 from ..errors import InputError
+from . import folder as run_folder
 from .arguments import ModelArguments, RunArguments, SeriesArguments
-from .folder import (
-    FINISHED,
-    PLACES,
-    check_same,
-    read_settings,
-    resume_point,
-    run_settings,
-    total_batch_size,
-    write_json,
-    write_text,
-)
 
 logger = logging.getLogger(__name__)
 
@@ -44,7 +34,7 @@ def plan_runs(model_args: ModelArguments, data_args: SeriesArguments, args: RunA
         raise InputError("Runs are compared by their results on the validation data: give --do_train and --do_eval.")
     if args.push_to_hub or args.resume_from_checkpoint is not None:
         raise InputError("--push_to_hub and --resume_from_checkpoint are for a single run: choose one first.")
-    shared = run_settings(model_args, data_args, args)
+    shared = run_folder.run_settings(model_args, data_args, args)
     lists = {
         "global_batch_size": data_args.sweep_batch_sizes,
         "learning_rate": data_args.sweep_learning_rates,
@@ -62,13 +52,13 @@ def plan_runs(model_args: ModelArguments, data_args: SeriesArguments, args: RunA
             run = dataclasses.replace(args, output_dir=str(folder), **given)
         except ValueError as error:
             raise InputError(str(error)) from error
-        settings = shared | given | {"global_batch_size": total_batch_size(run)}
+        settings = shared | given | {"global_batch_size": run_folder.total_batch_size(run)}
         if is_finished(run):
             # It will not be repeated, so it must have these settings.
-            earlier = read_settings(folder)
+            earlier = run_folder.read_settings(folder)
             if earlier is None:
                 raise InputError(f"{folder} holds a finished run of another command. Choose another --output_dir.")
-            check_same(folder, earlier, settings, free=PLACES)
+            run_folder.check_same(folder, earlier, settings, free=run_folder.PLACES)
         runs[folder] = run, settings
     return list(runs.values())
 
@@ -84,7 +74,7 @@ def make_runs(args: RunArguments, runs: Runs, run: Callable, checkpoint: str | N
             if is_finished(one):
                 logger.info("Already finished: skipped")
                 continue
-            checkpoint = resume_point(one, settings)
+            checkpoint = run_folder.resume_point(one, settings)
         run(one, checkpoint)
         release_memory()
     if settings is not None and args.process_index == 0:
@@ -93,7 +83,7 @@ def make_runs(args: RunArguments, runs: Runs, run: Callable, checkpoint: str | N
 
 def is_finished(run: RunArguments) -> bool:
     """Whether a run of a series is over and will not be repeated."""
-    return Path(run.output_dir, FINISHED).is_file() and not run.overwrite_output_dir
+    return Path(run.output_dir, run_folder.FINISHED).is_file() and not run.overwrite_output_dir
 
 
 def summarize(runs: list[RunArguments]) -> list[dict]:
@@ -103,10 +93,10 @@ def summarize(runs: list[RunArguments]) -> list[dict]:
     """
     settings: dict[tuple, list[RunArguments]] = {}
     for run in runs:
-        settings.setdefault((total_batch_size(run), run.learning_rate), []).append(run)
+        settings.setdefault((run_folder.total_batch_size(run), run.learning_rate), []).append(run)
     rows = []
     for (batch_size, learning_rate), members in settings.items():
-        results = [_read_results(Path(run.output_dir, FINISHED)) for run in members]
+        results = [_read_results(Path(run.output_dir, run_folder.FINISHED)) for run in members]
         keys = [key for key in results[0] if not key.endswith(("_runtime", "_per_second"))]
         folder = Path(members[0].output_dir)
         rows.append(
@@ -174,7 +164,7 @@ def report_series(args: RunArguments, rows: list[dict], metric: str) -> dict:
         return -math.inf if any(map(math.isnan, medians.values())) else sign * medians[metric]
 
     best, folder = max(rows, key=quality), Path(args.output_dir)
-    write_json(folder / "summary.json", {"metric": metric, "best": best, "settings": rows})
+    run_folder.write_json(folder / "summary.json", {"metric": metric, "best": best, "settings": rows})
     names = [f"{key}_{name}" for key, numbers in best["metrics"].items() for name in numbers]
     table = [["batch_size", "learning_rate", "runs", *names]]
     print(f"\nMedian (minimum to maximum, standard deviation) over the runs; * is the best by {metric}")
@@ -187,6 +177,6 @@ def report_series(args: RunArguments, rows: list[dict], metric: str) -> dict:
             if not key.endswith("loss") or key == metric:
                 print(f", {key}", "{median:.4f} ({min:.4f} to {max:.4f}, std {std:.4f})".format(**numbers), end="")
         print()
-    write_text(folder / "summary.csv", "".join(",".join(map(str, cells)) + "\n" for cells in table))
+    run_folder.write_text(folder / "summary.csv", "".join(",".join(map(str, cells)) + "\n" for cells in table))
     print(f"Everything is in {folder}\n")
     return best

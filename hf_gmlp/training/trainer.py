@@ -24,20 +24,8 @@ from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, HubStrategy, Train
 from ..cards import TASKS, TrainingRecord, hyperparameters, model_card, write_trainer_card
 from ..data.stream import SequenceStream
 from ..errors import InputError, hub_reason
+from . import folder as run_folder
 from .arguments import BaseModelArguments, DataArguments, RunArguments, program
-from .folder import (
-    FINISHED,
-    NAMES,
-    check_same,
-    open_series,
-    read_manifest,
-    read_settings,
-    resume_point,
-    run_settings,
-    whole_files,
-    write_json,
-    write_manifest,
-)
 
 logger = logging.getLogger(__name__)
 
@@ -113,10 +101,10 @@ class GMLPTrainer(Trainer):
             self.add_callback(EpochCallback(self.data_collator))
 
     def train(self, resume_from_checkpoint: str | None = None, **kwargs) -> TrainOutput:
-        self.settings = (read_settings(Path(self.args.output_dir)) or {}) | self._training_rows()
+        self.settings = (run_folder.read_settings(Path(self.args.output_dir)) or {}) | self._training_rows()
         if resume_from_checkpoint is not None:
             checkpoint = Path(resume_from_checkpoint)
-            check_same(checkpoint.parent, read_manifest(checkpoint)["settings"], self.settings)
+            run_folder.check_same(checkpoint.parent, run_folder.read_manifest(checkpoint)["settings"], self.settings)
         if isinstance(self.train_dataset, SequenceStream):
             # The stream finds its place at once, where Trainer would read everything before it, and does so in this
             # process, since each worker would read the whole stream.
@@ -168,13 +156,7 @@ class GMLPTrainer(Trainer):
         finally:
             self.args.dataloader_drop_last, self.data_collator = drop_last, collator
 
-    def compute_loss(
-        self,
-        model: nn.Module,
-        inputs: Mapping[str, torch.Tensor],
-        return_outputs: bool = False,
-        num_items_in_batch: torch.Tensor | int | None = None,
-    ) -> torch.Tensor | tuple[torch.Tensor, Mapping]:
+    def compute_loss(self, model: nn.Module, inputs, return_outputs: bool = False, num_items_in_batch=None):
         # Models that take packed documents divide by the number of labels, and a packed batch has no single samples.
         self.knows_scale |= self.train_collator is not None
         if self.compute_loss_func is None and num_items_in_batch is not None and not self.knows_scale:
@@ -212,7 +194,7 @@ class GMLPTrainer(Trainer):
         if self.args.should_save:
             folder = Path(self.args.output_dir)
             checkpoint = folder / f"{PREFIX_CHECKPOINT_DIR}-{self.state.global_step}"
-            write_manifest(checkpoint, self.settings, resumable=not self.args.save_only_model)
+            run_folder.write_manifest(checkpoint, self.settings, resumable=not self.args.save_only_model)
             if self.args.push_to_hub and self.args.hub_strategy != HubStrategy.END:
                 # Trainer uploads config and weights, but not the code that the config names.
                 for code in checkpoint.glob("*.py"):
@@ -270,7 +252,7 @@ class GMLPTrainer(Trainer):
             if not all(weight.isfinite().all() for weight in weights):
                 metrics["train_loss"] = math.nan
             self.check_finite(metrics)
-            with whole_files(self.args.output_dir, self.is_world_process_zero()) as folder:
+            with run_folder.whole_files(self.args.output_dir, self.is_world_process_zero()) as folder:
                 self.accelerator.wait_for_everyone()
                 self.save_model(str(folder), _internal_call=True)
                 self.accelerator.wait_for_everyone()
@@ -335,7 +317,7 @@ class GMLPTrainer(Trainer):
             self.create_model_card(pushing=False)
         if self.is_world_process_zero():
             results = {key: round(value, 6) if isinstance(value, float) else value for key, value in metrics.items()}
-            write_json(Path(self.args.output_dir, FINISHED), results)
+            run_folder.write_json(Path(self.args.output_dir, run_folder.FINISHED), results)
             width = max(map(len, results))
             print("\nResults")
             for key, value in results.items():
@@ -423,7 +405,7 @@ def start_run(
         if getattr(args, name) != default:
             raise InputError(f"--{name} is set by this script: leave it out.")
     folder = os.path.realpath(args.output_dir)
-    for name in NAMES:
+    for name in run_folder.NAMES:
         given = Path(getattr(model_args, name, None) or "")
         if args.overwrite_output_dir and given.name and given.exists() and given.resolve().is_relative_to(folder):
             raise InputError(f"--overwrite_output_dir would delete --{name} {given}: choose another --output_dir.")
@@ -432,11 +414,11 @@ def start_run(
             Path(model_args.cache_dir).mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise InputError(f"--cache_dir {model_args.cache_dir} cannot be used ({error.strerror}).") from error
-    settings, checkpoint = run_settings(model_args, data_args, args), None
+    settings, checkpoint = run_folder.run_settings(model_args, data_args, args), None
     if series:
-        open_series(args, settings)
+        run_folder.open_series(args, settings)
     else:
-        checkpoint = resume_point(args, settings)
+        checkpoint = run_folder.resume_point(args, settings)
     if args.global_batch_size is not None and args.do_train:
         devices, steps = args.world_size * max(1, args.n_gpu), args.gradient_accumulation_steps
         numbers = (args.global_batch_size, devices, args.per_device_train_batch_size, steps)

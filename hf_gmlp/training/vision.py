@@ -17,14 +17,13 @@ from transformers import (
 )
 from transformers.modeling_outputs import ImageClassifierOutput
 
-from ..data.labels import draw_classifier
 from ..data.processor import evaluation_processor, processor_size
 from ..errors import InputError, need
 from ..loading import reason
 from ..metrics import load_metric
 from ..models.configuration_gmlp import GMLPVisionConfig, as_pair
 from .arguments import ImageModelArguments
-from .models import load_config, new_model, open_checkpoint
+from .models import load_config, load_model
 from .recipes import parse_overrides
 
 logger = logging.getLogger(__name__)
@@ -45,7 +44,7 @@ def load_image_config(arguments: ImageModelArguments, size: tuple[int, int] | No
     config = load_config(arguments)
     if size is None or not hasattr(config, "image_size") or size == image_size(config):
         return config
-    # The images are read later, which may take long.
+    # Checked before the images are read.
     if not isinstance(config, GMLPVisionConfig):
         raise InputError(
             f"--image_size {size[0]} {size[1]}: {config.name_or_path} is a {config.model_type} for images of "
@@ -140,25 +139,17 @@ def load_image_model(
     train: bool,
     new_classifier: bool = False,
 ) -> PreTrainedModel:
-    """
-    A new image classifier, or the checkpoint as one: a gMLP is resized to the `size` in pixels, and the classifier may
-    be new. Raises InputError as `open_checkpoint` and `new_model`.
-    """
-    if arguments.model_name_or_path is None:
-        model = new_model(AutoModelForImageClassification, arguments, config)
-        if isinstance(config, TimmWrapperConfig):
-            # transformers' wrapper reinitializes all linear layers, and so undoes timm's own initialization, such as
-            # spatial weights near zero and biases of one in its gMLP.
-            import timm
+    """`load_model` of an image classifier; a gMLP checkpoint is resized to the `size` [height, width] in pixels."""
+    model = load_model(AutoModelForImageClassification, arguments, config, train=train, new_classifier=new_classifier)
+    new = arguments.model_name_or_path is None
+    if new and isinstance(config, TimmWrapperConfig):
+        # transformers' wrapper reinitializes all linear layers, and so undoes timm's own initialization, such as
+        # spatial weights near zero and biases of one in its gMLP.
+        import timm
 
-            fresh = timm.create_model(config.architecture, num_classes=config.num_labels, **(config.model_args or {}))
-            model.timm_model.load_state_dict(fresh.state_dict())
-        return model
-    options = {"train": train, "new_classifier": new_classifier}
-    model, _ = open_checkpoint(AutoModelForImageClassification, arguments, config, **options)
-    if new_classifier:
-        draw_classifier(model)
-    if size is not None and hasattr(config, "image_size") and size != image_size(config):
+        fresh = timm.create_model(config.architecture, num_classes=config.num_labels, **(config.model_args or {}))
+        model.timm_model.load_state_dict(fresh.state_dict())
+    if not new and size is not None and hasattr(config, "image_size") and size != image_size(config):
         model.resize_image_size(size)
         logger.info("Resized to %d x %d pixels: %d tokens", *size, model.config.max_position_embeddings)
     return model

@@ -77,7 +77,7 @@ def test_checkpoint_says_what_it_consists_of(run):
 
 def test_older_checkpoints_go_only_when_a_newer_one_is_whole(tmp_path, monkeypatch):
     trainer = make_trainer(tmp_path, save_steps=2, save_total_limit=1)
-    monkeypatch.setattr("hf_gmlp.training.trainer.write_manifest", lambda *args, **kwargs: 1 / 0)
+    monkeypatch.setattr("hf_gmlp.training.folder.write_manifest", lambda *args, **kwargs: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         trainer.train()
     monkeypatch.undo()
