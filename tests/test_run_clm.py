@@ -177,7 +177,9 @@ def test_documents_apart(folder, models, training):
             following = block[begin + 1 : stop + 1]
             total -= sum(scores[place, token].item() for place, token in enumerate(following))
     assert results["eval_loss"] == pytest.approx(total / (len(tokens) - 1), abs=1e-4)
-    with pytest.raises(InputError, match=r"--separate_documents is for gMLPs and aMLPs: in a GPT2LMHeadModel"):
+    with pytest.raises(
+        InputError, match=r"--separate_documents is only for gMLPs and aMLPs: a GPT2LMHeadModel would mix"
+    ):
         run(*models["gpt2"], *training, *files, "--output_dir", folder / "mixed")
 
 

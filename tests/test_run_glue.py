@@ -265,7 +265,9 @@ def test_packing_trains_the_same_weights_without_padding(folder, run, monkeypatc
 
 def test_packing_of_what_would_mix_is_refused(run):
     flags = ("--train_file", "train.jsonl", "--do_train", "--packing", "--output_dir", "mixed")
-    with pytest.raises(InputError, match=r"--packing is for gMLPs and aMLPs: in a BertForSequenceClassification"):
+    with pytest.raises(
+        InputError, match=r"--packing is only for gMLPs and aMLPs: a BertForSequenceClassification would mix"
+    ):
         run("--model_name_or_path", "bert", *flags)
     with pytest.raises(InputError, match="--packing leaves no padding"):
         run("--model_name_or_path", "gmlp", *flags, "--pad_to_max_length")

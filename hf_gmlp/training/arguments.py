@@ -74,9 +74,7 @@ class BaseModelArguments:
     _argument_group_name: ClassVar[str] = "model"
 
     model_name_or_path: str | None = flag("Checkpoint to start from: a folder or a name on the Hub.")
-    config_name: str | None = flag(
-        "Config of a new model: a preset (`hf-gmlp presets` lists them), a folder or a name on the Hub."
-    )
+    config_name: str | None = flag("New model's config: a preset (see hf-gmlp presets), a folder or a name on the Hub.")
     config_overrides: str | None = flag(
         "Changes to the config, such as num_hidden_layers=6,attention_size=64. The weights of a checkpoint "
         "must keep their shapes: change only values such as hidden_dropout_prob=0.1."
@@ -89,9 +87,7 @@ class BaseModelArguments:
 
     def __post_init__(self):
         if (self.model_name_or_path is None) == (self.config_name is None):
-            raise ValueError(
-                "Give either --config_name (a preset or config of a new model) or --model_name_or_path (a checkpoint)."
-            )
+            raise ValueError("Give either --config_name (for a new model) or --model_name_or_path (a checkpoint).")
 
     def hub_options(self) -> dict[str, object]:
         """Options of every `from_pretrained`."""
@@ -102,13 +98,9 @@ class BaseModelArguments:
 class ModelArguments(BaseModelArguments):
     """The text model to start from, and its tokenizer."""
 
-    tokenizer_name: str | None = flag(
-        "Tokenizer: a folder or a name on the Hub; by default, the checkpoint's, or a new one trained on your data."
-    )
+    tokenizer_name: str | None = flag("Tokenizer to use instead of the checkpoint's or a newly trained one.")
     vocab_size: int = flag("Vocabulary size of a new tokenizer.", 32000)
-    max_tokenizer_samples: int = flag(
-        "Maximum number of texts (the first ones) to train a new tokenizer on.", 1_000_000
-    )
+    max_tokenizer_samples: int = flag("Maximum number of texts to train a tokenizer on.", 1_000_000)
 
 
 # Of both kinds of classifiers.
@@ -126,9 +118,7 @@ class SentenceModelArguments(ModelArguments):
 class ImageModelArguments(BaseModelArguments):
     """The image classifier to start from."""
 
-    image_processor_name: str | None = flag(
-        "Image processor: a folder or a name on the Hub; by default, the checkpoint's."
-    )
+    image_processor_name: str | None = flag("Image processor to use instead of the checkpoint's.")
     ignore_mismatched_sizes: bool = flag(_NEW_CLASSIFIER, False)
 
 
@@ -148,9 +138,7 @@ class RunArguments(TrainingArguments):
         "paper's recipes use 1.",
         1.0,
     )
-    overwrite_output_dir: bool = flag(
-        "Delete the checkpoints and results of an earlier run in --output_dir, and start over.", False
-    )
+    overwrite_output_dir: bool = flag("Delete an earlier run from --output_dir, and start over.", False)
 
     def __post_init__(self):
         # Before transformers' own checks, which divide by some of these.
@@ -161,12 +149,10 @@ class RunArguments(TrainingArguments):
             self.ddp_find_unused_parameters = False
         if self.global_batch_size is None:
             return
-        devices = self.world_size * max(1, self.n_gpu)
-        if self.global_batch_size % devices:
-            raise ValueError(
-                f"--global_batch_size {self.global_batch_size} is not a multiple of the {devices} devices of this run."
-            )
-        share = self.global_batch_size // devices
+        whole, devices = self.global_batch_size, self.world_size * max(1, self.n_gpu)
+        if whole % devices:
+            raise ValueError(f"--global_batch_size {whole} is not a multiple of the {devices} devices of this run.")
+        share = whole // devices
         largest = min(share, self.per_device_train_batch_size)
         self.per_device_train_batch_size = next(size for size in range(largest, 0, -1) if share % size == 0)
         self.gradient_accumulation_steps = share // self.per_device_train_batch_size
@@ -263,9 +249,7 @@ class TextArguments(DataArguments):
 
     text_column: str = flag("Name of the text column.", "text")
     separate_documents: bool = flag("Hide the documents in one sequence from each other (gMLP and aMLP only).", False)
-    validation_split_percentage: int = flag(
-        "Percentage of the training documents to hold out if there are no validation data.", 5
-    )
+    validation_split_percentage: int = flag("Percentage of documents to hold out if there are no validation data.", 5)
     streaming: bool = flag("Stream the data set instead of downloading it.", False)
 
     def texts(self) -> dict[str, object]:
@@ -301,9 +285,7 @@ class CLMArguments(TextArguments):
 
     block_size: int | None = flag("Tokens per block; by default, the model's n.")
     byte_level: bool = flag(
-        "Make each byte a token instead of training a tokenizer. A text file is read unchanged as one document; "
-        "without validation files, its last part is held out.",
-        False,
+        "Make each byte a token. Text files are read unchanged; without validation files, their end is held out.", False
     )
 
 
@@ -311,10 +293,7 @@ class CLMArguments(TextArguments):
 class SeriesArguments(DataArguments):
     """Data that one command may train on several times."""
 
-    packing: bool = flag(
-        "Train without padding: put the samples of a batch into one row, hidden from each other (gMLP and aMLP only).",
-        False,
-    )
+    packing: bool = flag("Train on one unpadded row per batch, whose samples do not mix (gMLP and aMLP only).", False)
     max_predict_samples: int | None = flag("Maximum number of samples to predict (the first ones).")
     seeds: list[int] | None = flag("Train once with each of these seeds, and report the median and the spread.")
     sweep_batch_sizes: list[int] | None = flag("Train with each of these global batch sizes, and report the best.")
@@ -341,24 +320,16 @@ class GlueArguments(SeriesArguments):
     """The sentences to classify, and the runs to make."""
 
     task_name: str | None = flag("GLUE task: cola, mnli, mrpc, qnli, qqp, rte, sst2, stsb or wnli.")
-    validation_file: list[str] | None = flag(
-        "Validation files, of the same kinds; for MNLI, the matched file before the mismatched one."
-    )
+    validation_file: list[str] | None = flag("Validation files; for MNLI, the matched one first.")
     test_file: list[str] | None = flag("Files to predict labels for; for MNLI, matched, mismatched, AX.")
     train_split_name: str | None = flag("Split of the data set to train on.")
     validation_split_name: str | None = flag("Split of the data set to evaluate on.")
     test_split_name: str | None = flag("Split of the data set to predict labels for.")
-    text_column_names: list[str] | None = flag(
-        "Column of the sentence, or the two columns of a pair, if they are not named as in a GLUE task. With "
-        "--text_column_delimiter, any number of columns."
-    )
-    text_column_delimiter: str | None = flag("Join the text columns into one sentence, with this text between them.")
+    text_column_names: list[str] | None = flag("Text column, or the two of a pair; by default, named as in GLUE.")
+    text_column_delimiter: str | None = flag("Join any number of text columns, with this between them.")
     label_column_name: str = flag("Column of the label or labels.", "label")
     do_regression: bool = flag("Predict numbers; by default, only if the labels have fractions.")
-    metric_name: str | None = flag(
-        "Metric to report first and compare runs by: accuracy, f1, matthews_correlation, spearman or pearson; by "
-        "default, that of the task."
-    )
+    metric_name: str | None = flag("Metric to compare runs: accuracy, f1, matthews_correlation, spearman or pearson.")
     shuffle_train_dataset: bool = flag("Shuffle the training rows before --max_train_samples is applied.", False)
     shuffle_seed: int = flag("Seed for --shuffle_train_dataset.", 42)
     max_seq_length: int | None = flag("Tokens per sentence or pair; by default 128, or the model's n if smaller.")
@@ -368,11 +339,9 @@ class GlueArguments(SeriesArguments):
         super().__post_init__()
         if self.packing and self.pad_to_max_length:
             raise ValueError("--packing leaves no padding: give either --packing or --pad_to_max_length.")
-        names = self.text_column_names or []
-        if len(names) > 2 and self.text_column_delimiter is None:
+        if len(self.text_column_names or ()) > 2 and self.text_column_delimiter is None:
             raise ValueError(
-                f"--text_column_names takes one or two columns, got {', '.join(names)}; to join more, give "
-                f"--text_column_delimiter."
+                "--text_column_names takes one or two columns; to join more, give --text_column_delimiter."
             )
         # [CLS] A [SEP] B [SEP], with one token per sentence.
         if self.max_seq_length is not None and self.max_seq_length < 5:
@@ -397,9 +366,7 @@ class GlueArguments(SeriesArguments):
 class QAArguments(SeriesArguments):
     """The questions to answer, and how answers are found."""
 
-    train_file: list[str] | None = flag(
-        "Questions to train on: JSON files (as SQuAD's or flat) or JSON lines. They may be compressed (gz)."
-    )
+    train_file: list[str] | None = flag("Questions to train on: JSON (as SQuAD's, or flat) or JSON lines; also .gz.")
     validation_file: list[str] | None = flag("Questions to evaluate on, in the same formats.")
     test_file: list[str] | None = flag("Questions to answer, in the same formats.")
     version_2_with_negative: bool = flag("Allow questions without an answer, as in SQuAD v2.0.", False)
@@ -407,13 +374,9 @@ class QAArguments(SeriesArguments):
         'Answer "" if the score of no answer exceeds that of the best answer by more than this.', 0.0
     )
     max_seq_length: int | None = flag("Tokens of a question and a window of context; by default, the model's n.")
-    doc_stride: int | None = flag(
-        "Overlap of the windows of a long context, in tokens; by default 128, or a third of max_seq_length if smaller."
-    )
+    doc_stride: int | None = flag("Overlap of windows in tokens; by default 128, or max_seq_length / 3 if smaller.")
     pad_to_max_length: bool = flag(
-        "Pad to --max_seq_length instead of the longest sequence of the batch. Always on if the model sees its padding "
-        "(mask_padding=false).",
-        False,
+        "Pad to --max_seq_length instead of the longest sequence; always on for mask_padding=false.", False
     )
     n_best_size: int = flag("Number of answers per question in nbest_predictions.json.", 20)
     max_answer_length: int = flag("Maximum number of tokens of an answer.", 30)
@@ -443,15 +406,9 @@ class ImageArguments(DataArguments):
     image_column_name: str = flag("Column of the image.", "image")
     label_column_name: str = flag("Column of the class.", "label")
     skip_bad_images: bool = flag("Skip and count images that cannot be read, instead of stopping.", False)
-    image_size: list[int] | None = flag(
-        "Size in pixels: one number, or height and width; by default, the model's. A gMLP checkpoint is resized to it."
-    )
-    crop_pct: float | None = flag(
-        "Share of the shorter side that evaluation keeps; by default, that of the image processor, or 0.875."
-    )
-    crop_scale: list[float] = flag(
-        "Smallest and largest area of the random crop in training, as shares of the image.", [0.08, 1.0]
-    )
+    image_size: list[int] | None = flag("Pixels: one number, or height and width. A gMLP checkpoint is resized.")
+    crop_pct: float | None = flag("Share of the shorter side kept in evaluation; default: the processor's, or 0.875.")
+    crop_scale: list[float] = flag("Range of the area of random crops, as shares of the image.", [0.08, 1.0])
     horizontal_flip: float = flag("Probability of flipping an image from left to right.", 0.5)
     auto_augment: str | None = flag("AutoAugment policy: imagenet, cifar10 or svhn.")
     mixup_alpha: float = flag("Alpha of Mixup; 0 turns it off.", 0.0)

@@ -88,9 +88,7 @@ def claim(folder: Path):
         if key not in _locks:
             _locks[key] = _lock(folder / LOCK)
     except BlockingIOError as error:
-        raise InputError(
-            f"Another run is writing to {folder}: wait until it is over, or choose another --output_dir."
-        ) from error
+        raise InputError(f"Another run is writing to {folder}: wait, or choose another --output_dir.") from error
     except (OSError, ValueError) as error:
         why = getattr(error, "strerror", None) or error
         raise InputError(f"--output_dir {folder} cannot be written to ({why}): choose another.") from error
@@ -251,10 +249,7 @@ def resume_point(args: RunArguments, settings: dict) -> str | None:
             if args.overwrite_output_dir:
                 clear(folder)
         if (folder / FINISHED).is_file():
-            raise InputError(
-                f"{folder} holds a finished run. Choose another --output_dir, or start over with "
-                f"--overwrite_output_dir."
-            )
+            raise InputError(f"{folder} holds a finished run: give another --output_dir, or --overwrite_output_dir.")
         if not args.do_train and (folder / SETTINGS).is_file():
             if any(folder.glob("checkpoint-*")):
                 raise InputError(f"{folder} holds an interrupted run: finish it, or choose another --output_dir.")
