@@ -127,7 +127,7 @@ def test_result_generates_text(of_bytes):
     assert tokenizer.decode(tokenizer("Ä [SEP]\r\n")["input_ids"]) == "Ä [SEP]\r\n"
 
 
-def test_evaluation_depends_on_no_batch_size_and_goes_on_from_the_checkpoint(of_bytes, folder):
+def test_evaluation_of_a_checkpoint_does_not_depend_on_the_batch_size(of_bytes, folder):
     out, results = of_bytes
     # Nothing is trained, so that no training text is named.
     again = run("--model_name_or_path", out, "--byte_level", "--validation_file", folder / "held_out.txt",
@@ -197,7 +197,7 @@ def test_card_says_what_was_done(folder, models, training):
 
 
 @pytest.mark.parametrize("streaming", [False, True])
-def test_killed_run_goes_on_as_if_nothing_had_happened(tmp_path, folder, models, streaming):
+def test_killed_run_resumes_to_the_same_weights(tmp_path, folder, models, streaming):
     flags = [*models["amlp"], "--do_train", "--max_steps", 40, "--save_steps", 10, "--learning_rate", 3e-3, "--use_cpu",
              "--validation_file", folder / "held_out.jsonl", "--train_file", folder / "text.jsonl", "--byte_level",
              "--report_to", "none"]  # fmt: skip
@@ -291,7 +291,7 @@ def test_checkpoint_of_a_masked_language_model_is_trained_on_and_not_evaluated(
     assert again["eval_bits_per_byte"] == pytest.approx(results["eval_bits_per_byte"], rel=1e-5)
 
 
-def test_raw_file_without_an_ending_and_bytes_that_are_no_utf8(tmp_path, models, training):
+def test_raw_file_without_an_ending_and_bytes_that_are_not_utf8(tmp_path, models, training):
     """As enwik8 comes: a name without an ending, and cut anywhere."""
     data = np.random.default_rng(0).integers(256, size=3001, dtype=np.uint8).tobytes()
     (tmp_path / "enwik8").write_bytes(data)

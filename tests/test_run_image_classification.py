@@ -226,7 +226,7 @@ def test_bad_images_end_the_run_before_it_begins_or_are_counted(run, folder):
     assert run(*flags, "--skip_bad_images", "--output_dir", "skipped")["skipped_train_images"] == 1
 
 
-def test_what_cannot_work_is_said_in_one_sentence(run):
+def test_bad_input_gets_one_sentence(run):
     with pytest.raises(InputError, match="--do_train, --do_eval"):
         run(*GMLP, *DATA, "--output_dir", "x")
     with pytest.raises(InputError, match="does not predict"):

@@ -130,7 +130,7 @@ def test_streaming_and_lines(tmp_path, flags):
 
 
 @pytest.mark.parametrize("streaming", [False, True])
-def test_killed_run_goes_on_as_if_nothing_had_happened(tmp_path, flags, streaming):
+def test_killed_run_resumes_to_the_same_weights(tmp_path, flags, streaming):
     flags = [*flags, "--max_steps", 40, "--save_steps", 10, "--eval_strategy", "no", "--max_eval_samples", 5]
     flags += ["--config_overrides", f"{flags[flags.index('--config_overrides') + 1]},hidden_dropout_prob=0.1"]
     flags += ["--streaming"] if streaming else ["--per_device_train_batch_size", 24]  # several epochs

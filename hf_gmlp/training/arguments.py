@@ -103,7 +103,7 @@ class ModelArguments(BaseModelArguments):
     max_tokenizer_samples: int = flag("Maximum number of texts to train a tokenizer on.", 1_000_000)
 
 
-# Of both kinds of classifiers.
+# For sentences and for images.
 _NEW_CLASSIFIER = "Give the checkpoint a new classifier if it was trained for other classes."
 
 
@@ -239,7 +239,7 @@ class DataArguments:
 
 
 def data_access(model_args: BaseModelArguments, data_args: DataArguments, args: RunArguments) -> Access:
-    """How a run gets its data. Only one process per machine reads them anew; the others find them in the cache."""
+    """How a run gets its data: one process per machine fills the cache, and the others read it."""
     return Access(model_args.cache_dir, model_args.token, data_args.overwrite_cache and args.local_process_index == 0)
 
 

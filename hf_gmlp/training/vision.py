@@ -121,7 +121,7 @@ def load_processor(
     made = size or image_size(config, processor)
     if processor is not None and crop_pct is None and processor_size(processor) == made:
         return processor
-    # Of transformers' wrapper of timm's transforms.
+    # timm's transforms, in transformers' wrapper.
     data = getattr(processor, "data_config", {})
     fields = {
         "crop_pct": crop_pct or getattr(processor, "crop_pct", None) or data.get("crop_pct"),

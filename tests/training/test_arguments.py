@@ -38,18 +38,6 @@ def test_flags_win_over_the_recipe(tmp_path):
     assert training.lr_scheduler_kwargs == {"num_cycles": 1}
 
 
-def test_recipes_include_each_other(tmp_path):
-    (tmp_path / "sub").mkdir()
-    (tmp_path / "base.yaml").write_text(
-        "config_name: gmlp-base\nmax_steps: 7\ncache_dir: here\nlearning_rate: 1.0e-4\n"
-    )
-    (tmp_path / "small.yaml").write_text("max_steps: 3\ncache_dir: null\n")
-    (tmp_path / "sub" / "row.yaml").write_text("include: [../base.yaml, ../small.yaml]\nlearning_rate: 5.0e-4\n")
-    model, _, training = parse(str(tmp_path / "sub" / "row.yaml"), "--output_dir", str(tmp_path))
-    assert training.max_steps == 3 and training.learning_rate == 5e-4
-    assert model.config_name == "gmlp-base" and model.cache_dir is None
-
-
 @pytest.mark.parametrize(
     "recipe", sorted(RECIPES.glob("table[346]/*.yaml")), ids=lambda path: f"{path.parent.name}/{path.stem}"
 )
@@ -139,7 +127,7 @@ def test_every_range_is_that_of_a_flag():
     ],
     ids=lambda flags: flags[0],
 )
-def test_what_the_libraries_refuse_is_no_traceback(tmp_path, flags):
+def test_errors_of_the_libraries_give_no_traceback(tmp_path, flags):
     with pytest.raises((InputError, SystemExit)):
         parse("--config_name", "gmlp-base", "--output_dir", str(tmp_path), *flags)
 

@@ -66,7 +66,7 @@ def cut_off(arguments, step=4):
     return make_checkpoint(folder, settings, step)
 
 
-def test_same_command_goes_on(command):
+def test_same_command_resumes(command):
     arguments = command()
     checkpoint = cut_off(arguments)
     assert start_run(*arguments) == str(checkpoint)
@@ -85,7 +85,7 @@ def test_same_command_goes_on(command):
     ],
     ids=str,
 )
-def test_changes_that_leave_the_weights_alone_may_pass(command, tmp_path, changes):
+def test_changes_that_do_not_affect_the_weights_are_allowed(command, tmp_path, changes):
     cut_off(command())
     if "train_file" in changes:
         changes = {"train_file": [path.format(folder=tmp_path, name=tmp_path.name) for path in changes["train_file"]]}
@@ -176,7 +176,7 @@ def test_run_without_a_checkpoint_starts_anew(command, tmp_path):
 
 
 @pytest.mark.parametrize("name", ["tokenizer.json", "model.safetensors", "config.json", "checkpoint-7"])
-def test_nothing_from_elsewhere_is_overwritten(command, tmp_path, name):
+def test_foreign_files_are_not_overwritten(command, tmp_path, name):
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / name).write_text("mine")
     with pytest.raises(InputError, match=f"already holds {name}, from elsewhere: choose another --output_dir"):
@@ -248,7 +248,7 @@ def test_checkpoint_without_its_best_is_skipped(tmp_path, caplog):
     assert checkpoint_to_resume(RunArguments(**flags)) == str(tmp_path / "checkpoint-12")
 
 
-def test_a_pipe_is_not_waited_for(tmp_path):
+def test_pipes_are_refused(tmp_path):
     os.mkfifo(tmp_path / "pipe.txt")
     with pytest.raises(InputError, match=r"pipe\.txt is a pipe or a device"):
         fingerprint([tmp_path / "pipe.txt"])
@@ -261,7 +261,7 @@ def test_predictions_of_an_earlier_run_are_cleared(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["my.tsv"]
 
 
-def test_checkpoint_of_weights_alone_is_skipped(tmp_path, caplog):
+def test_checkpoint_without_an_optimizer_is_skipped(tmp_path, caplog):
     make_checkpoint(tmp_path, {}, 4, resumable=False)
     assert checkpoint_to_resume(RunArguments(output_dir=str(tmp_path), use_cpu=True)) is None
     assert "save_only_model" in caplog.text and "starting from the beginning" in caplog.text
@@ -352,7 +352,7 @@ def test_secrets_are_not_written_down(command):
     assert "hf_secret" not in json.dumps(settings)
 
 
-def test_resuming_checks_the_manifest_and_not_the_flags_alone(command, tmp_path):
+def test_resuming_checks_the_manifest(command, tmp_path):
     arguments = command()
     folder = cut_off(arguments).parent
     # Somebody has written over settings.json.

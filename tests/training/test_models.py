@@ -85,7 +85,7 @@ def test_vocabulary_that_does_not_fit(word_tokenizer):
 
 
 @pytest.mark.parametrize("make", [GMLPConfig, BertConfig])
-def test_overrides_of_a_checkpoint_leave_its_weights_alone(tmp_path, make):
+def test_overrides_of_a_checkpoint_must_fit_its_weights(tmp_path, make):
     sizes = {"hidden_size": 12, "num_hidden_layers": 2, "intermediate_size": 16, "vocab_size": 50}
     make(**sizes).save_pretrained(tmp_path)
 
@@ -126,7 +126,7 @@ def test_model_that_sees_later_tokens_is_found(randomize):
         check_causal(randomize(AutoModelForCausalLM.from_config(config)))
 
 
-def test_what_a_checkpoint_was_trained_for(caplog):
+def test_checkpoints_not_trained_for_the_next_token(caplog):
     for config in (GMLPConfig(is_causal=True), GPT2Config(), GMLPConfig(is_causal=True, architectures=["Other"])):
         check_pretraining(config, "m", do_train=False)
     assert not caplog.records
@@ -137,7 +137,7 @@ def test_what_a_checkpoint_was_trained_for(caplog):
     assert len(caplog.records) == 2
 
 
-def test_byte_level_wants_the_byte_tokenizer(tmp_path, word_tokenizer):
+def test_byte_level_needs_the_byte_tokenizer(tmp_path, word_tokenizer):
     options = {"max_length": 9, "byte_level": True}
     arguments = ModelArguments(config_name="gmlp-base")
     made = load_tokenizer(arguments, None, [], **options)

@@ -145,7 +145,7 @@ def test_recipes_that_cannot_be_read(tmp_path, text, words):
     assert "\n" not in str(caught.value)
 
 
-def test_recipes_that_are_not_there(tmp_path):
+def test_missing_recipes(tmp_path):
     with pytest.raises(InputError, match=r"no file .*none\.yaml"):
         command_line([str(tmp_path / "none.yaml")])
     (tmp_path / "folder.yaml").mkdir()

@@ -158,7 +158,7 @@ def test_global_batch_size_gives_the_accumulation(tmp_path, whole, given, expect
         ),
     ],
 )
-def test_what_cannot_begin_gets_one_sentence(tmp_path, flags):
+def test_training_that_cannot_begin_gets_one_sentence(tmp_path, flags):
     with pytest.raises(InputError, match="The training cannot begin: "):
         make_trainer(tmp_path, **flags).train()
 
