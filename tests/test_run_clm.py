@@ -250,10 +250,7 @@ def test_bad_input_gets_one_sentence(tmp_path, folder, models, training):
         ([*models["gpt2"], *raw, tmp_path / "empty"], "empty is empty"),
         ([*models["gpt2"], *raw, tmp_path / "text.gz"], "text.gz is packed.* unpack it first"),
         ([*models["gpt2"], *raw, tmp_path / "short"], "training text does not fill one block of 64 tokens"),
-        (
-            [*models["gpt2"], *raw, folder / "text.txt", "--validation_file", folder / "text.jsonl"],
-            "for both",
-        ),
+        ([*models["gpt2"], *raw, folder / "text.txt", "--validation_file", folder / "text.jsonl"], "for both"),
         ([*models["gpt2"], *text, "--byte_level", "--validation_split_percentage", 0], "above 0 and below 100"),
         (
             [*models["gpt2"], "--train_file", tmp_path / "one.txt"],
@@ -265,10 +262,7 @@ def test_bad_input_gets_one_sentence(tmp_path, folder, models, training):
         ([*models["gpt2"], *text, "--streaming", "--max_steps", -1], "set the length of the training with --max_steps"),
         ([*models["gpt2"]], "Name the data"),
         (["--config_name", folder / "bert", *text, "--byte_level"], "sees later tokens"),
-        (
-            ["--config_name", "gmlp-ti16-224", *text, "--byte_level", "--block_size", 64],
-            "no CausalLM of the model",
-        ),
+        (["--config_name", "gmlp-ti16-224", *text, "--byte_level", "--block_size", 64], "no CausalLM of the model"),
     ]
     for flags, message in cases:
         with pytest.raises(InputError, match=message):

@@ -10,4 +10,7 @@ def need_extra():
 
 
 # `python -m hf_gmlp.scripts.mlm` imports this package outside of the script's own `errors.run`.
-errors.run(need_extra) if sys.argv[:1] == ["-m"] else need_extra()
+if sys.argv[:1] == ["-m"]:
+    errors.run(need_extra)
+else:
+    need_extra()

@@ -31,7 +31,7 @@ def main():
     # Arguments.
     dataclasses = (SentenceModelArguments, GlueArguments, RunArguments)
     model_args, data_args, training_args = parse_arguments(dataclasses, __doc__)
-    checkpoint = start_run(model_args, data_args, training_args, series=data_args.is_series())
+    checkpoint = start_run(model_args, data_args, training_args)
     runs = series.plan_runs(model_args, data_args, training_args)
     task = find_task(data_args.task_name)
     config = load_config(model_args)

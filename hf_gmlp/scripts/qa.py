@@ -28,7 +28,7 @@ logger = logging.getLogger(__name__)
 def main():
     # Arguments.
     model_args, data_args, training_args = parse_arguments((ModelArguments, QAArguments, RunArguments), __doc__)
-    checkpoint = start_run(model_args, data_args, training_args, series=data_args.is_series())
+    checkpoint = start_run(model_args, data_args, training_args)
     runs = series.plan_runs(model_args, data_args, training_args)
     config = load_config(model_args)
     lengths = data_args.window_lengths(config)

@@ -194,10 +194,7 @@ class AnswerMetrics:
         return squad_v2_scores(texts, references, null_odds, no_answer_threshold=self.threshold)
 
     def write(self, args: "TrainingArguments", prefix: str):
-        """
-        Writes the last answers into the output folder, in one process only: {prefix}_predictions.json (question id ->
-        answer, for the official scripts), _nbest_predictions.json and, if there may be no answer, _null_odds.json.
-        """
+        """Writes {prefix}_predictions.json (for the official scripts), _nbest_predictions.json and _null_odds.json."""
         from .folder import write_text
 
         if not args.should_save:

@@ -218,10 +218,7 @@ class DataArguments:
         return None if local else self.dataset_name
 
     def sequence_length(self, config: PreTrainedConfig, default: float = math.inf) -> int:
-        """
-        Tokens per sequence: --max_seq_length (or --block_size); without it, the model's n or `default`, the smaller.
-        Raises InputError if the flag is above the model's n, or if nothing limits the length.
-        """
+        """--max_seq_length or --block_size (InputError if above the model's n), else the model's n or `default`."""
         flag = "block_size" if hasattr(self, "block_size") else "max_seq_length"
         length, longest = getattr(self, flag), getattr(config, "max_position_embeddings", None) or math.inf
         if config.model_type in COUNT_FROM_PADDING:
@@ -382,10 +379,7 @@ class QAArguments(SeriesArguments):
     max_answer_length: int = flag("Maximum number of tokens of an answer.", 30)
 
     def window_lengths(self, config: PreTrainedConfig) -> dict[str, int]:
-        """
-        "max_seq_length" and "doc_stride" of the windows. Raises InputError if the first is above the model's n, or the
-        two do not go together.
-        """
+        """The windows' "max_seq_length" and "doc_stride"; raises InputError if they do not fit together."""
         has_n = getattr(config, "max_position_embeddings", None) is not None
         max_seq_length = self.sequence_length(config, default=math.inf if has_n else 512)
         doc_stride = min(128, max_seq_length // 3) if self.doc_stride is None else self.doc_stride

@@ -75,10 +75,7 @@ _locks: dict[str, object] = {}
 
 
 def claim(folder: Path):
-    """
-    Makes the output folder, and keeps other runs out of it until this process ends, however it ends. Raises InputError
-    if it is not a folder, cannot be written to, or is used by another run.
-    """
+    """Makes the output folder, and keeps other runs out until this process ends; raises InputError if it cannot."""
     if os.path.lexists(folder) and not folder.is_dir():
         kind = "a link to nothing" if folder.is_symlink() and not folder.exists() else "a file"
         raise InputError(f"--output_dir {folder} is {kind}: name a folder.")
@@ -122,10 +119,7 @@ def write_json(path: Path, content: object):
 
 @contextmanager
 def whole_files(folder: str | Path, main: bool = True) -> Iterator[Path]:
-    """
-    Yields a folder to write into. Its files are moved to `folder` once all of them are written, by the process that is
-    `main`; the others only learn where to write.
-    """
+    """Yields a folder whose files the `main` process moves to `folder` once all of them are written."""
     folder = Path(folder)
     partial = folder / SAVING
     if main:
@@ -148,10 +142,7 @@ def total_batch_size(args: RunArguments) -> int:
 
 
 def run_settings(model_args: BaseModelArguments, data_args: DataArguments, args: RunArguments) -> dict:
-    """
-    Everything that decides the result of a run: flags by name, and the contents of the files that they name ("data" by
-    split, and "given": configs, tokenizers and checkpoints in local folders).
-    """
+    """Everything that decides the result of a run: flags, and the contents of local data and models ("given")."""
     settings = {
         field.name: getattr(arguments, field.name)
         for arguments in (model_args, data_args, args)
@@ -173,10 +164,7 @@ def run_settings(model_args: BaseModelArguments, data_args: DataArguments, args:
 
 
 def fingerprint(paths: Iterable[str | Path]) -> str:
-    """
-    A hash of the contents of files and folders or, above 32 GiB, of their sizes. Raises InputError if a file is missing
-    or cannot be read.
-    """
+    """A hash of the contents of files and folders or, above 32 GiB, of their sizes; raises InputError on failure."""
     files, names = [], []
     try:
         for path in map(Path, paths):
@@ -322,10 +310,7 @@ def _checkpoints(folder: Path) -> list[Path]:
 
 
 def checkpoint_to_resume(args: TrainingArguments) -> str | None:
-    """
-    The checkpoint named by `resume_from_checkpoint`, else the last whole one in the output folder, if there is one.
-    Raises InputError if the named one is not whole.
-    """
+    """The checkpoint named by flag (InputError if it is not whole), else the last whole one in the folder, if any."""
     named, folder = args.resume_from_checkpoint, Path(args.output_dir)
     if named not in (None, "true", "True"):
         if fault := _resume_fault(Path(named), args):

@@ -27,10 +27,7 @@ METRICS = {
 
 
 def metric_names(task: Task | None, problem_type: str, chosen: str | None = None) -> tuple[str, ...]:
-    """
-    The metrics of a GLUE task or of other data; runs are compared by the first. Raises InputError if the `chosen` first
-    metric does not suit such labels.
-    """
+    """The metrics of a GLUE task or other data, the `chosen` one first (InputError if it does not suit the labels)."""
     names = task.metrics if task is not None else METRICS[problem_type][:2]
     if chosen is None:
         return names
@@ -65,10 +62,7 @@ def classification_metrics(
 
 
 def predicted(logits: np.ndarray | tuple, problem_type: str) -> np.ndarray:
-    """
-    Class ids [samples] from logits [samples, classes], numbers [samples] from [samples, 1], or 0 and 1 for each of
-    several classes [samples, classes]. In a tuple, the logits come first.
-    """
+    """Class ids or numbers [samples], or 0 and 1 of several classes [samples, classes], from [samples, classes]."""
     logits = logits[0] if isinstance(logits, tuple) else logits
     if problem_type == CLASSES:
         return (logits > 0).astype(int)

@@ -201,10 +201,7 @@ def check_pretraining(config: PreTrainedConfig, name: str, do_train: bool):
 
 
 def check_packing(model: PreTrainedModel, data_args: DataArguments):
-    """
-    Raises InputError if documents or samples are to share a row in a model that would mix them, or that would be
-    trained without the padding it sees in evaluation.
-    """
+    """Raises InputError if the model would mix what shares a row, or sees padding that training would lack."""
     for flag in ("separate_documents", "packing"):
         if not getattr(data_args, flag, False):
             continue

@@ -74,10 +74,7 @@ def find_recipe(name: str) -> Path:
 
 
 def merge(*recipes: dict[str, object]) -> dict[str, object]:
-    """
-    Merges recipes: later values replace earlier ones, but mappings are merged key by key. In a mapping, null removes an
-    earlier value, and is a value itself where there was none.
-    """
+    """Merges recipes: the last wins, but mappings are merged key by key, and null in them removes an earlier value."""
     merged: dict[str, object] = {}
     for name, value in (item for recipe in recipes for item in recipe.items()):
         old = merged.get(name)

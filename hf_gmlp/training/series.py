@@ -87,10 +87,7 @@ def is_finished(run: RunArguments) -> bool:
 
 
 def summarize(runs: list[RunArguments]) -> list[dict]:
-    """
-    The `spread` over the seeds of every validation metric, for each batch size and learning rate: dictionaries with
-    "batch_size", "learning_rate", "seeds", "folder" and "metrics".
-    """
+    """The `spread` over the seeds of every validation metric, for each batch size and learning rate."""
     settings: dict[tuple, list[RunArguments]] = {}
     for run in runs:
         settings.setdefault((run_folder.total_batch_size(run), run.learning_rate), []).append(run)
@@ -133,10 +130,7 @@ def spread(values: list[float]) -> dict[str, float]:
 
 
 def main_metric(args: RunArguments, keys: list[str], chosen: str | None = None) -> str | None:
-    """
-    The metric to compare runs by: --metric_for_best_model, else the first of `keys`, if any. Raises InputError if the
-    flag is not among them, or not the metric `chosen` with --metric_name.
-    """
+    """--metric_for_best_model (InputError if not in `keys` or not `chosen`), else the first of `keys`, if any."""
     if not keys or args.metric_for_best_model is None:
         return keys[0] if keys else None
     wanted = f"eval_{args.metric_for_best_model.removeprefix('eval_')}"
@@ -151,10 +145,7 @@ def main_metric(args: RunArguments, keys: list[str], chosen: str | None = None) 
 
 
 def report_series(args: RunArguments, rows: list[dict], metric: str) -> dict:
-    """
-    Prints the result of `summarize` as a table, writes summary.json and summary.csv into the output folder, and returns
-    the row with the best median of `metric`.
-    """
+    """Prints the result of `summarize`, writes summary.json and .csv, and returns the row best by `metric`."""
     # TrainingArguments derives it from --metric_for_best_model; for every other metric, greater is better.
     sign = -1 if args.greater_is_better is False else 1
 

@@ -25,7 +25,7 @@ from ..cards import TASKS, TrainingRecord, hyperparameters, model_card, write_tr
 from ..data.stream import SequenceStream
 from ..errors import InputError, hub_reason
 from . import folder as run_folder
-from .arguments import BaseModelArguments, DataArguments, RunArguments, program
+from .arguments import BaseModelArguments, DataArguments, RunArguments, SeriesArguments, program
 
 logger = logging.getLogger(__name__)
 
@@ -141,9 +141,13 @@ class GMLPTrainer(Trainer):
                 f"There are {len(rows)} training samples, not one batch of {batch}, and --dataloader_drop_last drops "
                 f"incomplete batches: lower --per_device_train_batch_size."
             )
+
+        def plain(value: object) -> object:
+            return value.hex() if isinstance(value, bytes) else np.asarray(value).tolist()
+
         digest = xxhash.xxh3_128()
         for index in range(0, len(rows), max(1, len(rows) // 64)):
-            digest.update(json.dumps(rows[index], default=_plain, sort_keys=True).encode())
+            digest.update(json.dumps(rows[index], default=plain, sort_keys=True).encode())
         return {"training_rows": {"number": len(rows), "contents": digest.hexdigest()}}
 
     def _get_dataloader(self, *args, is_training: bool = False, **kwargs) -> DataLoader:
@@ -350,11 +354,6 @@ def shown_command(argv: list[str]) -> str:
     return " ".join(shown)
 
 
-def _plain(value: object) -> object:
-    """Bytes and arrays in a row, as JSON takes them."""
-    return value.hex() if isinstance(value, bytes) else np.asarray(value).tolist()
-
-
 def positional_weights(model: nn.Module) -> list[nn.Parameter]:
     """
     The weights that only know positions: W of every gMLP block, tables of relative position biases, position
@@ -375,20 +374,10 @@ def positional_weights(model: nn.Module) -> list[nn.Parameter]:
     return weights
 
 
-def start_run(
-    model_args: BaseModelArguments, data_args: DataArguments, args: RunArguments, *, series: bool = False
-) -> str | None:
+def start_run(model_args: BaseModelArguments, data_args: DataArguments, args: RunArguments) -> str | None:
     """
-    The first step of every script: checks the flags, prepares the output folder, and sets up logging and seeds.
-
-    Args:
-        series: Whether the output folder will hold several runs, each of which prepares its own.
-
-    Returns:
-        The checkpoint to resume from, if there is one.
-
-    Raises:
-        InputError: If there is nothing to do, or the output folder cannot be used (see `resume_point`).
+    The first step of every script: checks the flags, prepares the output folder, sets up logging and seeds, and returns
+    the checkpoint to resume from, if there is one. Raises InputError if there is nothing to do, or as `resume_point`.
     """
     logging.basicConfig(format="%(message)s", level=logging.INFO if args.should_log else logging.WARNING)
     # It would log every request to the Hub.
@@ -415,7 +404,8 @@ def start_run(
         except OSError as error:
             raise InputError(f"--cache_dir {model_args.cache_dir} cannot be used ({error.strerror}).") from error
     settings, checkpoint = run_folder.run_settings(model_args, data_args, args), None
-    if series:
+    if isinstance(data_args, SeriesArguments) and data_args.is_series():
+        # Each run prepares its own folder there.
         run_folder.open_series(args, settings)
     else:
         checkpoint = run_folder.resume_point(args, settings)
