@@ -276,7 +276,7 @@ def _start_in(folder: Path, settings: dict):
     if left and earlier is None:
         advice = ", or name the tokenizer with --tokenizer_name" if "tokenizer.json" in left else ""
         raise InputError(
-            f"{folder} already holds {', '.join(left[:5])}, from elsewhere: choose another --output_dir{advice}."
+            f"{folder} already holds {', '.join(left[:5])} from another source: choose another --output_dir{advice}."
         )
     if earlier is not None and changes(earlier, settings):
         # There is no checkpoint: only a tokenizer is lost.

@@ -179,7 +179,7 @@ def test_run_without_a_checkpoint_starts_anew(command, tmp_path):
 def test_foreign_files_are_not_overwritten(command, tmp_path, name):
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / name).write_text("mine")
-    with pytest.raises(InputError, match=f"already holds {name}, from elsewhere: choose another --output_dir"):
+    with pytest.raises(InputError, match=f"already holds {name} from another source: choose another --output_dir"):
         start_run(*command())
     assert (tmp_path / "out" / name).read_text() == "mine"
 
