@@ -32,10 +32,7 @@ logger = logging.getLogger(__name__)
 
 
 def load_config(arguments: BaseModelArguments, **fields) -> PreTrainedConfig:
-    """
-    The config of a checkpoint, of a preset, or another one, with the overrides and the `fields`, such as `num_labels`.
-    Raises InputError if there is no such config, or an override does not fit it or the weights of a checkpoint.
-    """
+    """The config of a checkpoint or preset, with overrides and `fields`; raises InputError if they do not fit."""
     new, overrides = arguments.model_name_or_path is None, arguments.config_overrides or ""
     name = arguments.config_name if new else arguments.model_name_or_path
     if new and name in PRESETS:

@@ -33,10 +33,7 @@ def next_token_losses(logits: torch.Tensor | tuple, labels: torch.Tensor) -> tup
 
 
 class MaskedLanguageModelMetrics:
-    """
-    `compute_metrics` for Trainer with `batch_eval_metrics=True`: loss (nats per predicted token), perplexity and
-    accuracy over all predicted tokens of an evaluation. Raises InputError if no token was predicted.
-    """
+    """`compute_metrics` over all batches of an evaluation; raises InputError if no token was predicted."""
 
     def __init__(self):
         self.loss = self.right = self.tokens = 0

@@ -39,10 +39,7 @@ _Loader.add_implicit_resolver("tag:yaml.org,2002:float", _NUMBER, None)
 
 
 def command_line(argv: list[str]) -> list[str]:
-    """
-    Replaces the recipes at the start of a command line with flags: later recipes override earlier ones, and flags
-    override recipes. All `--config_overrides` are merged key by key. Raises InputError if one cannot be read.
-    """
+    """Turns recipes at the start of a command line into flags, and merges all --config_overrides key by key."""
     paths = list(itertools.takewhile(lambda word: word.lower().endswith(RECIPE_ENDINGS), argv))
     recipe = merge(*(read_recipe(find_recipe(path)) for path in paths))
     flags, texts, words = [], [], iter(argv[len(paths) :])
@@ -114,10 +111,7 @@ def read_recipe(path: Path, within: tuple[Path, ...] = ()) -> dict[str, object]:
 
 
 def parse_overrides(text: str) -> dict[str, object]:
-    """
-    The text of --config_overrides as a mapping: a JSON object, or `key=value` pairs with commas between them and values
-    as in a recipe. Raises InputError if it is neither, a key is named twice, or a number is not finite.
-    """
+    """--config_overrides as a mapping, from `key=value` pairs or JSON; raises InputError if it is neither."""
     with reading([f"--config_overrides {text[:200]}"], "key=value pairs with commas between them, or as JSON"):
         if not text.lstrip().startswith("{"):
             # As a mapping of YAML, of which JSON is a part.
