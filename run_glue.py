@@ -1,11 +1,10 @@
 #!/usr/bin/env python
-"""`hf-gmlp run glue`, for a checkout: the script is hf_gmlp/scripts/glue.py."""
+"""`hf-gmlp run glue`, for a checkout."""
 
 from hf_gmlp import errors
 
 
 def main():
-    # Within `errors.run`, which says what to install where something is missing.
     from hf_gmlp.scripts.glue import main
 
     main()

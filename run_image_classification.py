@@ -1,11 +1,10 @@
 #!/usr/bin/env python
-"""`hf-gmlp run image_classification`, for a checkout: the script is hf_gmlp/scripts/image_classification.py."""
+"""`hf-gmlp run image_classification`, for a checkout."""
 
 from hf_gmlp import errors
 
 
 def main():
-    # Within `errors.run`, which says what to install where something is missing.
     from hf_gmlp.scripts.image_classification import main
 
     main()

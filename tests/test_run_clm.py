@@ -127,7 +127,7 @@ def test_result_generates_text(of_bytes):
     assert tokenizer.decode(tokenizer("Ä [SEP]\r\n")["input_ids"]) == "Ä [SEP]\r\n"
 
 
-def test_evaluation_depends_on_no_batch_size_and_goes_on_from_the_checkpoint(of_bytes, folder):
+def test_evaluation_of_a_checkpoint_does_not_depend_on_the_batch_size(of_bytes, folder):
     out, results = of_bytes
     # Nothing is trained, so that no training text is named.
     again = run("--model_name_or_path", out, "--byte_level", "--validation_file", folder / "held_out.txt",
@@ -177,7 +177,9 @@ def test_documents_apart(folder, models, training):
             following = block[begin + 1 : stop + 1]
             total -= sum(scores[place, token].item() for place, token in enumerate(following))
     assert results["eval_loss"] == pytest.approx(total / (len(tokens) - 1), abs=1e-4)
-    with pytest.raises(InputError, match=r"--separate_documents is for gMLPs and aMLPs: in a GPT2LMHeadModel"):
+    with pytest.raises(
+        InputError, match=r"--separate_documents is only for gMLPs and aMLPs: a GPT2LMHeadModel would mix"
+    ):
         run(*models["gpt2"], *training, *files, "--output_dir", folder / "mixed")
 
 
@@ -195,7 +197,7 @@ def test_card_says_what_was_done(folder, models, training):
 
 
 @pytest.mark.parametrize("streaming", [False, True])
-def test_killed_run_goes_on_as_if_nothing_had_happened(tmp_path, folder, models, streaming):
+def test_killed_run_resumes_to_the_same_weights(tmp_path, folder, models, streaming):
     flags = [*models["amlp"], "--do_train", "--max_steps", 40, "--save_steps", 10, "--learning_rate", 3e-3, "--use_cpu",
              "--validation_file", folder / "held_out.jsonl", "--train_file", folder / "text.jsonl", "--byte_level",
              "--report_to", "none"]  # fmt: skip
@@ -248,10 +250,7 @@ def test_bad_input_gets_one_sentence(tmp_path, folder, models, training):
         ([*models["gpt2"], *raw, tmp_path / "empty"], "empty is empty"),
         ([*models["gpt2"], *raw, tmp_path / "text.gz"], "text.gz is compressed.* decompress it first"),
         ([*models["gpt2"], *raw, tmp_path / "short"], "training text does not fill one block of 64 tokens"),
-        (
-            [*models["gpt2"], *raw, folder / "text.txt", "--validation_file", folder / "text.jsonl"],
-            "for both",
-        ),
+        ([*models["gpt2"], *raw, folder / "text.txt", "--validation_file", folder / "text.jsonl"], "for both"),
         ([*models["gpt2"], *text, "--byte_level", "--validation_split_percentage", 0], "above 0 and below 100"),
         (
             [*models["gpt2"], "--train_file", tmp_path / "one.txt"],
@@ -260,13 +259,10 @@ def test_bad_input_gets_one_sentence(tmp_path, folder, models, training):
         ([*models["gpt2"], "--train_file", tmp_path / "short"], "short is of an unknown kind"),
         ([*models["gpt2"], *text, "--block_size", 65], "--block_size 65 is above the model's n = 64"),
         ([*models["gpt2"], *text, "--block_size", 1], "--block_size must be at least 2"),
-        ([*models["gpt2"], *text, "--streaming", "--max_steps", -1], "say how long to train by --max_steps"),
+        ([*models["gpt2"], *text, "--streaming", "--max_steps", -1], "set the length of the training with --max_steps"),
         ([*models["gpt2"]], "Name the data"),
         (["--config_name", folder / "bert", *text, "--byte_level"], "sees later tokens"),
-        (
-            ["--config_name", "gmlp-ti16-224", *text, "--byte_level", "--block_size", 64],
-            "no CausalLM of the model",
-        ),
+        (["--config_name", "gmlp-ti16-224", *text, "--byte_level", "--block_size", 64], "no CausalLM of the model"),
     ]
     for flags, message in cases:
         with pytest.raises(InputError, match=message):
@@ -284,12 +280,12 @@ def test_checkpoint_of_a_masked_language_model_is_trained_on_and_not_evaluated(
     with pytest.raises(InputError, match="was trained as a GMLPForMaskedLM, not to predict the next token: evaluate"):
         run(*flags, "--do_eval", "--output_dir", tmp_path / "out")
     results = run(*flags, *training, "--output_dir", tmp_path / "out")
-    assert "its weights are where this training begins" in caplog.text and results["eval_bits_per_byte"] < 8
+    assert "the training starts from its weights" in caplog.text and results["eval_bits_per_byte"] < 8
     again = run("--model_name_or_path", tmp_path / "out", *flags[2:], "--do_eval", "--output_dir", tmp_path / "again")
     assert again["eval_bits_per_byte"] == pytest.approx(results["eval_bits_per_byte"], rel=1e-5)
 
 
-def test_raw_file_without_an_ending_and_bytes_that_are_no_utf8(tmp_path, models, training):
+def test_raw_file_without_an_ending_and_bytes_that_are_not_utf8(tmp_path, models, training):
     """As enwik8 comes: a name without an ending, and cut anywhere."""
     data = np.random.default_rng(0).integers(256, size=3001, dtype=np.uint8).tobytes()
     (tmp_path / "enwik8").write_bytes(data)

@@ -166,7 +166,7 @@ def test_finished_runs_of_a_sweep_are_skipped(sweep, run, capsys):
         run(*flags, "--num_train_epochs", 1)
 
 
-def test_an_interrupted_run_of_a_series_goes_on(folder, run, monkeypatch):
+def test_an_interrupted_run_of_a_series_resumes(folder, run, monkeypatch):
     flags = ("--model_name_or_path", "gmlp", "--config_overrides", "hidden_dropout_prob=0.1", "--train_file",
              "train.jsonl", "--validation_file", "validation.jsonl", "--do_train", "--do_eval", "--max_train_samples",
              64, "--num_train_epochs", 3, "--save_strategy", "epoch", "--learning_rate", 3e-3)  # fmt: skip
@@ -263,15 +263,17 @@ def test_packing_trains_the_same_weights_without_padding(folder, run, monkeypatc
         torch.testing.assert_close(weights[1][name], weight, rtol=0, atol=1e-5)
 
 
-def test_packing_of_what_would_mix_is_refused(run):
+def test_packing_is_refused_for_models_that_would_mix_samples(run):
     flags = ("--train_file", "train.jsonl", "--do_train", "--packing", "--output_dir", "mixed")
-    with pytest.raises(InputError, match=r"--packing is for gMLPs and aMLPs: in a BertForSequenceClassification"):
+    with pytest.raises(
+        InputError, match=r"--packing is only for gMLPs and aMLPs: a BertForSequenceClassification would mix"
+    ):
         run("--model_name_or_path", "bert", *flags)
     with pytest.raises(InputError, match="--packing leaves no padding"):
         run("--model_name_or_path", "gmlp", *flags, "--pad_to_max_length")
 
 
-def test_labels_of_one_s_own_there_and_back(folder, run):
+def test_custom_labels_there_and_back(folder, run):
     # As somebody's spreadsheet has them.
     names = {0: "thumbs down", 1: "None"}
     for split, count in (("train", 160), ("validation", 40)):
@@ -364,13 +366,13 @@ def test_regression_with_a_bert(folder, run):
     assert config.model_type == "bert" and config.problem_type == "regression" and config.num_labels == 1
 
 
-def test_one_sentence_for_what_cannot_work_and_nothing_written(folder, run):
+def test_bad_input_gets_one_sentence_and_writes_nothing(folder, run):
     data = ("--train_file", "train.jsonl", "--validation_file", "validation.jsonl", "--do_train", "--do_eval")
     tokenizer = train_tokenizer([" ".join(NOUNS) + " ".join(map(str, range(10000)))], vocab_size=450)
     tokenizer.save_pretrained(folder / "other-tokenizer")
     for flags, message in [
         (("--max_seq_length", 33), "--max_seq_length 33 is above the model's n = 32"),
-        (("--tokenizer_name", "other-tokenizer"), "tokenizer has 450 tokens and the model .* for 400"),
+        (("--tokenizer_name", "other-tokenizer"), "tokenizer has 450 tokens, but the model .* for 400"),
         (("--config_overrides", "num_hidden_layers=3"), "does not fit the weights"),
         (("--validation_file", "matched.jsonl"), "validation data have no column 'sentence'"),
         (("--metric_for_best_model", "bleu"), "must be one of eval_accuracy, eval_f1, eval_loss"),

@@ -130,7 +130,7 @@ def test_streaming_and_lines(tmp_path, flags):
 
 
 @pytest.mark.parametrize("streaming", [False, True])
-def test_killed_run_goes_on_as_if_nothing_had_happened(tmp_path, flags, streaming):
+def test_killed_run_resumes_to_the_same_weights(tmp_path, flags, streaming):
     flags = [*flags, "--max_steps", 40, "--save_steps", 10, "--eval_strategy", "no", "--max_eval_samples", 5]
     flags += ["--config_overrides", f"{flags[flags.index('--config_overrides') + 1]},hidden_dropout_prob=0.1"]
     flags += ["--streaming"] if streaming else ["--per_device_train_batch_size", 24]  # several epochs
@@ -154,7 +154,7 @@ def test_killed_run_goes_on_as_if_nothing_had_happened(tmp_path, flags, streamin
     resumed = run_mlm(*flags, "--output_dir", cut)
     assert resumed.returncode == 0, resumed.stderr
     assert "Skipping" in resumed.stderr and "optimizer.pt is damaged" in resumed.stderr
-    assert f"Going on from {cut / 'checkpoint-20'}" in resumed.stderr
+    assert f"Resuming from {cut / 'checkpoint-20'}" in resumed.stderr
     expected, actual = (load_file(tmp_path / run / "model.safetensors") for run in ("whole", "cut"))
     assert expected.keys() == actual.keys()
     for name in expected:
@@ -196,7 +196,7 @@ def test_bad_input_gets_one_sentence(tmp_path, flags, monkeypatch):
 def test_batch_that_cannot_be_divided(tmp_path, flags):
     launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
     process = finish(start_mlm(*flags, "--global_batch_size", 5, "--output_dir", tmp_path, launcher=launcher))
-    assert process.returncode != 0 and "--global_batch_size 5 is no multiple of the 2 devices" in process.stderr
+    assert process.returncode != 0 and "--global_batch_size 5 is not a multiple of the 2 devices" in process.stderr
 
 
 def test_help_starts_with_what_it_does():

@@ -160,7 +160,7 @@ def test_prediction_with_and_without_known_answers(finished, data, tmp_path, mon
     assert len(json.loads((tmp_path / "five" / "predict_predictions.json").read_text())) == 5
 
 
-def test_interrupted_run_goes_on_and_evaluates_on_the_way(finished, data, tmp_path, monkeypatch):
+def test_interrupted_run_resumes_and_evaluates_on_the_way(finished, data, tmp_path, monkeypatch):
     folder, out = finished[0], tmp_path / "out"
     flags = ["--model_name_or_path", folder, "--config_overrides", "hidden_dropout_prob=0.2", "--do_train", "--do_eval",
              "--train_file", data["v1_train"], "--validation_file", data["v1_validation"], "--max_steps", 6,

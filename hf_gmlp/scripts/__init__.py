@@ -1,4 +1,4 @@
-"""The training scripts, a module each: `hf-gmlp run mlm`, `python -m hf_gmlp.scripts.mlm`, a checkout's run_mlm.py."""
+"""The training scripts: `hf-gmlp run mlm`, `python -m hf_gmlp.scripts.mlm`, or run_mlm.py in a checkout."""
 
 import sys
 
@@ -9,8 +9,8 @@ def need_extra():
     errors.need(*errors.OPTIONAL["hf-gmlp[train]"])
 
 
+# `python -m hf_gmlp.scripts.mlm` imports this package outside of the script's own `errors.run`.
 if sys.argv[:1] == ["-m"]:
-    # `python -m hf_gmlp.scripts.mlm` comes by here before it comes to the script and its `errors.run`.
     errors.run(need_extra)
 else:
     need_extra()

@@ -1,9 +1,10 @@
-"""Train a causal gMLP or aMLP (or any AutoModelForCausalLM) to predict the next token. For example
+"""Train a causal gMLP or aMLP (or any AutoModelForCausalLM) to predict the next token. For example:
 
     hf-gmlp run clm --config_name gmlp-base --train_file corpus.txt --do_train --do_eval --output_dir out
 
-which first trains a tokenizer on the corpus, as none is given; with --byte_level, every byte is a token. Flags have the
-names of transformers' own run_clm.py. Recipes, YAML files of flags, may come first; what stands later wins.
+This also trains a tokenizer on the corpus, since none is named; with --byte_level, every byte is a token. Flags have
+the names of transformers' own run_clm.py. Recipes (YAML files of flags) may come first; flags override them, and later
+recipes override earlier ones.
 """
 
 from transformers import AutoModelForCausalLM
@@ -13,15 +14,7 @@ from ..data.causal import CausalCollator, are_raw_bytes, load_bytes
 from ..data.text import count_bytes, load_texts, tokenize
 from ..data.tokenizer import open_ended
 from ..training.arguments import CLMArguments, ModelArguments, RunArguments, data_access, parse_arguments
-from ..training.models import (
-    check_causal,
-    check_packing,
-    check_pretraining,
-    check_vocabulary,
-    load_config,
-    load_model,
-    load_tokenizer,
-)
+from ..training.models import check_causal, check_packing, check_pretraining, load_config, load_model, load_tokenizer
 from ..training.perplexity import CausalLanguageModelMetrics, next_token_losses
 from ..training.trainer import GMLPTrainer, start_run
 
@@ -30,29 +23,21 @@ def main():
     # Arguments.
     model_args, data_args, training_args = parse_arguments((ModelArguments, CLMArguments, RunArguments), __doc__)
     checkpoint = start_run(model_args, data_args, training_args)
-    # The bytes of text files need no data set: they are read from the files when they are wanted.
-    raw = data_args.byte_level and are_raw_bytes(data_args.train_file or data_args.validation_file)
     access = data_access(model_args, data_args, training_args)
     parts = {"train": training_args.do_train, "validate": training_args.do_eval}
     config = load_config(model_args)
     block_size = data_args.sequence_length(config)
 
-    # Data: documents, then blocks of tokens.
+    # Data: documents, then blocks of tokens. The bytes of text files are read when they are needed.
     texts = {}
+    raw = data_args.byte_level and are_raw_bytes(data_args.train_file or data_args.validation_file)
     if not raw:
         with training_args.main_process_first(desc="reading"):
-            texts = load_texts(
-                **data_args.texts(),
-                seed=training_args.seed,
-                access=access,
-                **parts,
-            )
+            texts = load_texts(**data_args.texts(), seed=training_args.seed, access=access, **parts)
     words = (row["text"] for row in texts.get("train", ()) if row["text"])
-    byte_level = data_args.byte_level
-    tokenizer = load_tokenizer(model_args, training_args, words, max_length=block_size, byte_level=byte_level)
-    tokenizer = open_ended(tokenizer)
+    options = {"max_length": block_size, "config": config, "byte_level": data_args.byte_level}
+    tokenizer = open_ended(load_tokenizer(model_args, training_args, words, **options))
     if model_args.model_name_or_path is not None:
-        check_vocabulary(config, tokenizer, model_args.model_name_or_path)
         check_pretraining(config, model_args.model_name_or_path, training_args.do_train)
     if raw:
         train_dataset, eval_dataset = load_bytes(
@@ -84,10 +69,9 @@ def main():
     # Trainer.
     model = load_model(AutoModelForCausalLM, model_args, config, tokenizer, train=training_args.do_train)
     check_causal(model)
-    if data_args.separate_documents:
-        check_packing(model, "--separate_documents")
+    check_packing(model, data_args)
     training_args.batch_eval_metrics = True
-    # The collator makes all that the model takes.
+    # The collator makes exactly what the model takes.
     training_args.remove_unused_columns = False
     trainer = GMLPTrainer(
         model=model,
@@ -99,14 +83,9 @@ def main():
         compute_metrics=CausalLanguageModelMetrics(num_bytes),
         preprocess_logits_for_metrics=next_token_losses,
         metric_names=("perplexity", "accuracy", "bits_per_byte"),
-        **data_args.card_facts(model_args, data_args.description(train_dataset, eval_dataset, block_size)),
+        card=data_args.card_facts(model_args, data_args.description(train_dataset, eval_dataset, block_size)),
     )
-
-    # Report.
-    metrics = trainer.train_and_evaluate(checkpoint)
-    trainer.finish(metrics)
-    if training_args.push_to_hub:
-        trainer.push_to_hub()
+    trainer.finish(trainer.train_and_evaluate(checkpoint))
 
 
 if __name__ == "__main__":

@@ -1,14 +1,13 @@
-"""Fine-tune a gMLP or aMLP (or any AutoModelForSequenceClassification) on GLUE or on sentences of your own. For example
+"""Fine-tune a gMLP or aMLP (or any AutoModelForSequenceClassification) on GLUE or on your own sentences. For example:
 
     hf-gmlp run glue --model_name_or_path my-gmlp --task_name sst2 --do_train --do_eval --output_dir out
     hf-gmlp run glue recipes/finetune-sst2.yaml --model_name_or_path my-gmlp --output_dir sweep
 
-The second trains with every batch size, learning rate and seed of the paper, one after the other, and reports medians.
-Data of your own come by --train_file and --validation_file. Flags have the names of transformers' own run_glue.py.
-Recipes, YAML files of flags, may come first; what stands later wins.
+The second command trains with every batch size, learning rate and seed of the paper, and reports medians. Name your own
+data with --train_file and --validation_file. Flags have the names of transformers' own run_glue.py. Recipes (YAML files
+of flags) may come first; flags override them, and later recipes override earlier ones.
 """
 
-import copy
 import logging
 from pathlib import Path
 
@@ -16,11 +15,11 @@ from transformers import AutoModelForSequenceClassification, DataCollatorWithPad
 
 from .. import errors
 from ..data.classification import find_task, load_sentences, texts, tokenize
-from ..data.labels import ONE_CLASS, Labels, draw_classifier, set_labels, trained_labels
+from ..data.labels import ONE_CLASS, Labels, set_labels, trained_labels
 from ..data.packing import PackingCollator
 from ..training import glue, series
 from ..training.arguments import GlueArguments, RunArguments, SentenceModelArguments, data_access, parse_arguments
-from ..training.models import check_packing, check_vocabulary, load_config, load_model, load_tokenizer
+from ..training.models import check_packing, load_config, load_model, load_tokenizer
 from ..training.trainer import GMLPTrainer, start_run
 
 logger = logging.getLogger(__name__)
@@ -32,7 +31,7 @@ def main():
     # Arguments.
     dataclasses = (SentenceModelArguments, GlueArguments, RunArguments)
     model_args, data_args, training_args = parse_arguments(dataclasses, __doc__)
-    checkpoint = start_run(model_args, data_args, training_args, series=series.is_series(data_args))
+    checkpoint = start_run(model_args, data_args, training_args)
     runs = series.plan_runs(model_args, data_args, training_args)
     task = find_task(data_args.task_name)
     config = load_config(model_args)
@@ -43,10 +42,7 @@ def main():
     with training_args.main_process_first(desc="reading"):
         data = load_sentences(
             task_name=data_args.task_name,
-            dataset_name=data_args.dataset_name,
-            dataset_config_name=data_args.dataset_config_name,
-            train_files=data_args.train_file,
-            validation_files=data_args.validation_file,
+            **data_args.sources(),
             test_files=data_args.test_file,
             split_names={split: getattr(data_args, f"{split}_split_name") for split in ("train", "validation", "test")},
             text_columns=data_args.text_column_names,
@@ -57,11 +53,7 @@ def main():
             train=training_args.do_train,
             validate=training_args.do_eval,
             test=training_args.do_predict,
-            max_samples={
-                "train": data_args.max_train_samples,
-                "validation": data_args.max_eval_samples,
-                "test": data_args.max_predict_samples,
-            },
+            max_samples=data_args.max_samples(),
             shuffle_seed=data_args.shuffle_seed if data_args.shuffle_train_dataset else None,
             access=access,
         )
@@ -74,14 +66,12 @@ def main():
     metrics = glue.metric_names(task, data.problem_type, data_args.metric_name)
     main_metric = series.main_metric(training_args, glue.metric_keys(metrics, data.splits), data_args.metric_name)
     sentences = texts(data.splits["train"]) if training_args.do_train else ()
-    tokenizer = load_tokenizer(model_args, training_args, sentences, max_length=max_seq_length)
-    if model_args.model_name_or_path is not None:
-        check_vocabulary(config, tokenizer, model_args.model_name_or_path)
+    tokenizer = load_tokenizer(model_args, training_args, sentences, max_length=max_seq_length, config=config)
     if not getattr(config, "mask_padding", True) and not data_args.pad_to_max_length:
-        logger.warning("This model sees padding: without --pad_to_max_length its answers depend on the batch.")
+        logger.warning("This model sees padding: without --pad_to_max_length, its answers depend on the batch.")
     if tokenizer.padding_side == "left" and not config.model_type.startswith(("gmlp", "bert_relpos", "text_mixer")):
         logger.warning(
-            "The tokenizer pads on the left: where a model counts places from there, answers depend on the batch."
+            "The tokenizer pads on the left: if the model counts positions from there, answers depend on the batch."
         )
     with training_args.main_process_first(desc="tokenizing"):
         datasets = {
@@ -97,55 +87,35 @@ def main():
             if split != "train" or training_args.do_train
         }
 
-    # One run, or one for every batch size, learning rate and seed.
-    for args, start in series.unfinished(runs, checkpoint):
-        run(args, start, model_args, data_args, config, tokenizer, datasets, metrics, new_classifier)
-    if series.is_series(data_args) and training_args.process_index == 0:
-        series.report_series(training_args, series.summarize([args for args, _ in runs]), main_metric)
+    def run(args: RunArguments, checkpoint: str | None):
+        # A new head depends on the seed of the run.
+        set_seed(args.seed)
+        options = {"train": args.do_train, "new_classifier": new_classifier}
+        model = load_model(AutoModelForSequenceClassification, model_args, config, tokenizer, **options)
+        check_packing(model, data_args)
+        trainer = GMLPTrainer(
+            model=model,
+            args=args,
+            train_dataset=datasets.get("train"),
+            eval_dataset=glue.validation_sets(datasets),
+            processing_class=tokenizer,
+            data_collator=DataCollatorWithPadding(tokenizer),
+            train_collator=PackingCollator(tokenizer) if data_args.packing else None,
+            compute_metrics=glue.classification_metrics(metrics, config),
+            metric_names=tuple(key.removeprefix("eval_") for key in glue.metric_keys(metrics, datasets)),
+            in_series=data_args.is_series(),
+            card=data_args.card_facts(model_args),
+        )
+        results = trainer.train_and_evaluate(checkpoint)
+        for split in (split for split in datasets if split.startswith("test")):
+            output = trainer.predict(datasets[split], metric_key_prefix=split)
+            results |= output.metrics
+            if trainer.is_world_process_zero():
+                name = task.tests.get(split, "predictions") if task is not None else "predictions"
+                glue.write_predictions(Path(args.output_dir, f"{name}.tsv"), output.predictions, config, task)
+        trainer.finish(results)
 
-
-def run(args, checkpoint, model_args, data_args, config, tokenizer, datasets, metrics, new_classifier):
-    """One run: Trainer, then report."""
-    # The new head is drawn with the seed of the run.
-    set_seed(args.seed)
-    task = find_task(data_args.task_name)
-    model = load_model(
-        AutoModelForSequenceClassification,
-        model_args,
-        copy.deepcopy(config),
-        tokenizer,
-        train=args.do_train,
-        new_classifier=new_classifier,
-    )
-    if data_args.packing:
-        check_packing(model, "--packing")
-    if new_classifier:
-        draw_classifier(model)
-    trainer = GMLPTrainer(
-        model=model,
-        args=args,
-        train_dataset=datasets["train"] if args.do_train else None,
-        eval_dataset=glue.validation_sets(datasets),
-        processing_class=tokenizer,
-        data_collator=DataCollatorWithPadding(tokenizer),
-        train_collator=PackingCollator(tokenizer) if data_args.packing else None,
-        compute_metrics=glue.classification_metrics(metrics, config),
-        metric_names=tuple(key.removeprefix("eval_") for key in glue.metric_keys(metrics, datasets)),
-        in_series=series.is_series(data_args),
-        **data_args.card_facts(model_args),
-    )
-
-    # Report.
-    results = trainer.train_and_evaluate(checkpoint)
-    for split in (split for split in datasets if split.startswith("test")):
-        output = trainer.predict(datasets[split], metric_key_prefix=split)
-        results |= output.metrics
-        if trainer.is_world_process_zero():
-            name = task.tests.get(split, "predictions") if task is not None else "predictions"
-            glue.write_predictions(Path(args.output_dir, f"{name}.tsv"), output.predictions, config, task)
-    trainer.finish(results)
-    if args.push_to_hub:
-        trainer.push_to_hub()
+    series.make_runs(training_args, runs, run, checkpoint, main_metric)
 
 
 if __name__ == "__main__":

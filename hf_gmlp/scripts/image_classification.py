@@ -1,11 +1,11 @@
-"""Train or fine-tune a gMLP (or any AutoModelForImageClassification) on images. For example
+"""Train or fine-tune a gMLP (or any AutoModelForImageClassification) on images. For example:
 
     hf-gmlp run image_classification --config_name gmlp-ti16-224 --train_dir photos --do_train --output_dir out
     hf-gmlp run image_classification paper/recipes/table2/gmlp-s16-224.yaml --output_dir out
 
-where `photos` is a folder, or a zip file, with a folder for every class. Models of timm go by --config_name timm/NAME.
-Flags have the names of transformers' own run_image_classification.py. Recipes, YAML files of flags, may come first;
-what stands later wins.
+Here `photos` is a folder, or a zip file, with a folder for each class. --config_name timm/NAME names a model of timm.
+Flags have the names of transformers' own run_image_classification.py. Recipes (YAML files of flags) may come first;
+flags override them, and later recipes override earlier ones.
 """
 
 from accelerate.utils import broadcast_object_list
@@ -28,15 +28,12 @@ def main():
     config = vision.load_image_config(model_args, data_args.size())
     processor = vision.load_processor(model_args, config, data_args.size(), data_args.crop_pct)
 
-    # Data: images that can be read, and their classes.
+    # Data: readable images and their classes.
     with training_args.main_process_first(desc="reading"):
         data = load_images(
-            dataset_name=data_args.dataset_name,
-            dataset_config_name=data_args.dataset_config_name,
+            **data_args.sources(),
             train_dir=data_args.train_dir,
             validation_dir=data_args.validation_dir,
-            train_files=data_args.train_file,
-            validation_files=data_args.validation_file,
             image_column=data_args.image_column_name,
             label_column=data_args.label_column_name,
             known=trained_labels(config, HEAD),
@@ -53,13 +50,12 @@ def main():
     )
     skipped = {}
     for split, dataset in data.splits.items():
-        # One process looks at all images, and tells the others.
-        found = [None]
+        faults = [None]
         if training_args.process_index == 0:
-            smallest, workers = vision.patch_size(config), data_args.preprocessing_num_workers
-            found[0] = find_faults(dataset, split, smallest, num_proc=workers)
-        broadcast_object_list(found)
-        data.splits[split] = keep_good(dataset, split, found[0], skip=data_args.skip_bad_images)
+            workers = data_args.preprocessing_num_workers
+            faults[0] = find_faults(dataset, split, vision.patch_size(config), num_proc=workers)
+        broadcast_object_list(faults)
+        data.splits[split] = keep_good(dataset, split, faults[0], skip=data_args.skip_bad_images)
         skipped[f"skipped_{split}_images"] = len(dataset) - len(data.splits[split])
     train_dataset, eval_dataset = data.splits.get("train"), data.splits.get("validation")
     if train_dataset is not None:
@@ -79,12 +75,11 @@ def main():
     )
 
     # Trainer.
+    options = {"train": training_args.do_train, "new_classifier": new_classifier}
     # The collator needs columns that the model does not take.
     training_args.remove_unused_columns = False
     trainer = GMLPTrainer(
-        model=vision.load_image_model(
-            model_args, config, data_args.size(), train=training_args.do_train, new_classifier=new_classifier
-        ),
+        model=vision.load_image_model(model_args, config, data_args.size(), **options),
         args=training_args,
         train_dataset=train_dataset,
         eval_dataset=eval_dataset,
@@ -94,18 +89,14 @@ def main():
         compute_metrics=vision.accuracy_metrics(),
         metric_names=("accuracy", "top5_accuracy") if config.num_labels >= 5 else ("accuracy",),
         preprocess_logits_for_metrics=vision.ranked_classes,
-        **data_args.card_facts(model_args, data_args.description(data.splits, config.num_labels)),
+        card=data_args.card_facts(model_args, data_args.description(data.splits, config.num_labels)),
         hyperparameters=data_args.augmentation(),
     )
-
-    # Report.
     metrics = skipped if data_args.skip_bad_images else {}
     metrics |= trainer.train_and_evaluate(checkpoint)
-    # Trainer takes every pixel for a token.
+    # Trainer counts pixels as tokens.
     metrics.pop("total_flos", None)
     trainer.finish(metrics)
-    if training_args.push_to_hub:
-        trainer.push_to_hub()
 
 
 if __name__ == "__main__":

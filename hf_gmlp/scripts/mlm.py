@@ -1,9 +1,9 @@
-"""Pretrain a gMLP or aMLP (or any AutoModelForMaskedLM) by masked language modeling. For example
+"""Pretrain a gMLP or aMLP (or any AutoModelForMaskedLM) by masked language modeling. For example:
 
     hf-gmlp run mlm --config_name gmlp-base --train_file corpus.txt --do_train --do_eval --output_dir out
 
-which first trains a tokenizer on the corpus, as none is given. Flags have the names of transformers' own run_mlm.py.
-Recipes, YAML files of flags, may come first; what stands later wins.
+This also trains a tokenizer on the corpus, since none is named. Flags have the names of transformers' own run_mlm.py.
+Recipes (YAML files of flags) may come first; flags override them, and later recipes override earlier ones.
 """
 
 from transformers import AutoModelForMaskedLM
@@ -12,7 +12,7 @@ from .. import errors
 from ..data.masking import MaskedOnce, MaskingCollator
 from ..data.text import load_texts, tokenize
 from ..training.arguments import MLMArguments, ModelArguments, RunArguments, data_access, parse_arguments
-from ..training.models import check_packing, check_vocabulary, load_config, load_model, load_tokenizer
+from ..training.models import check_packing, load_config, load_model, load_tokenizer
 from ..training.perplexity import MaskedLanguageModelMetrics, token_losses
 from ..training.trainer import GMLPTrainer, start_run
 
@@ -36,9 +36,7 @@ def main():
             validate=training_args.do_eval,
         )
     words = (row["text"] for row in texts.get("train", ()) if row["text"])
-    tokenizer = load_tokenizer(model_args, training_args, words, max_length=max_seq_length)
-    if model_args.model_name_or_path is not None:
-        check_vocabulary(config, tokenizer, model_args.model_name_or_path)
+    tokenizer = load_tokenizer(model_args, training_args, words, max_length=max_seq_length, config=config)
     collator = MaskingCollator(
         tokenizer,
         data_args.mlm_probability,
@@ -58,35 +56,28 @@ def main():
             seed=training_args.seed,
             access=access,
         )
-    # The text need not stay in memory while its tokens are trained on.
+    # Frees the memory of the text.
     del texts, words
-    masked = None if eval_dataset is None else MaskedOnce(eval_dataset, collator)
 
     # Trainer.
+    model = load_model(AutoModelForMaskedLM, model_args, config, tokenizer, train=training_args.do_train)
+    check_packing(model, data_args)
     training_args.batch_eval_metrics = True
     # The collator needs columns that the model does not take.
     training_args.remove_unused_columns = False
-    model = load_model(AutoModelForMaskedLM, model_args, config, tokenizer, train=training_args.do_train)
-    if data_args.separate_documents:
-        check_packing(model, "--separate_documents")
     trainer = GMLPTrainer(
         model=model,
         args=training_args,
         train_dataset=train_dataset,
-        eval_dataset=masked,
+        eval_dataset=None if eval_dataset is None else MaskedOnce(eval_dataset, collator),
         processing_class=tokenizer,
         data_collator=collator,
         compute_metrics=MaskedLanguageModelMetrics(),
         preprocess_logits_for_metrics=token_losses,
         metric_names=("perplexity", "accuracy"),
-        **data_args.card_facts(model_args, data_args.description(train_dataset, eval_dataset, max_seq_length)),
+        card=data_args.card_facts(model_args, data_args.description(train_dataset, eval_dataset, max_seq_length)),
     )
-
-    # Report.
-    metrics = trainer.train_and_evaluate(checkpoint)
-    trainer.finish(metrics)
-    if training_args.push_to_hub:
-        trainer.push_to_hub()
+    trainer.finish(trainer.train_and_evaluate(checkpoint))
 
 
 if __name__ == "__main__":

@@ -1,1 +1,1 @@
-"""What the run_*.py scripts share: arguments, the trainer, metrics, and the care of an output folder."""
+"""Shared by the training scripts: arguments, config and model, trainer, metrics, and the output folder."""

@@ -1,7 +1,4 @@
-"""From the logits of windows to answers, and their scores.
-
-What only training needs is imported where it is used: `hf_gmlp.answerer` decodes without it.
-"""
+"""From the logits of windows to answers and their scores; `hf_gmlp.answerer` imports it without training's packages."""
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
@@ -21,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class Span(NamedTuple):
-    """A candidate: the characters [start, end) of the context, and the logits of its first and last token."""
+    """Characters [start, end) of the context, and the logits of their first and last token."""
 
     start: int
     end: int
@@ -35,18 +32,21 @@ class Span(NamedTuple):
 
 @dataclass
 class Decoded:
-    """The answers to one question."""
+    """
+    The answers to one question.
+
+    text: The best span.
+    nbest: The best spans, best first, and "" for no answer where that is allowed: "text", "start", "end" (characters of
+        the context), "probability" (within this list), "start_logit", "end_logit".
+    null_odds: The score of no answer minus that of the best span; None if there is always an answer.
+    """
 
     text: str
-    """The best span."""
     nbest: list[dict]
-    """The best spans, with no answer at all ("") among them where that is allowed: "text", "start", "end" (characters
-    of the context), "probability" (over this list), "start_logit", "end_logit"; best first."""
     null_odds: float | None
-    """Score of no answer minus that of the best span; None where there is always an answer."""
 
     def answer(self, null_score_diff_threshold: float = 0.0) -> str:
-        """The best span; "" if no answer scores higher by more than the threshold."""
+        """The best span; "" if the score of no answer exceeds its score by more than the threshold."""
         return "" if self.null_odds is not None and self.null_odds > null_score_diff_threshold else self.text
 
 
@@ -59,13 +59,9 @@ def best_spans(
     max_answer_length: int,
 ) -> list[Span]:
     """
-    The spans of one window with the highest sum of start and end logit: of all spans, not only of those that start at
-    one of the best starts and end at one of the best ends.
-
-    Args:
-        start_logits, end_logits: [c], of the tokens of context alone.
-        offsets: The characters [start, end) of each; a span neither starts nor ends with a token that has none.
-        max_answer_length: In tokens.
+    The spans of one window with the highest sum of start and end logit, of all spans of up to `max_answer_length`
+    tokens. The logits [c] are those of the context; `offsets` are the characters [start, end) of its tokens, and a
+    token without characters neither starts nor ends a span.
     """
     if len(offsets) == 0:
         return []
@@ -74,13 +70,13 @@ def best_spans(
     ends = np.where(is_text, np.asarray(end_logits, dtype=np.float64), -np.inf)
     width = min(max_answer_length, len(offsets))
     ends = np.concatenate([ends, np.full(width - 1, -np.inf)])
-    # [c, width]: row i, column k is the span of tokens i to i + k.
+    # [c, width]: row i, column k is the span from token i to i + k.
     scores = starts[:, None] + np.lib.stride_tricks.sliding_window_view(ends, width)
     flat = scores.ravel()
-    # To sort all of them takes ten times as long.
+    # Sorting all of them takes ten times as long.
     least = np.partition(flat, -n_best_size)[-n_best_size] if n_best_size < flat.size else -np.inf
     chosen = np.flatnonzero((flat >= least) & np.isfinite(flat))
-    # Of equal scores the first and shortest span comes first.
+    # Among equal scores, the first and shortest span comes first.
     firsts, extra = np.divmod(chosen[np.argsort(-flat[chosen], kind="stable")][:n_best_size], width)
     return [
         Span(offsets[first][0], offsets[last][1], float(starts[first]), float(ends[last]))
@@ -99,19 +95,17 @@ def decode(
     version_2_with_negative: bool = False,
 ) -> list[Decoded]:
     """
-    The answers to questions from the logits of their windows.
-
-    No answer scores, in a window, the logits of [CLS], and over all windows of a question the least of that: a window
-    that does not have the answer says that there is none, and rightly.
+    The answers to questions from the logits of their windows. The score of no answer is the sum of the logits of [CLS],
+    the lowest over all windows: a window without the answer correctly says that there is none.
 
     Args:
         contexts: One for each question.
-        windows: Rows of `make_windows`, "question_index" pointing into `contexts`.
-        start_logits, end_logits: For each window [m], as long as the window or, where it is padded, longer.
+        windows: Rows of `make_windows`, whose "question_index" is a place in `contexts`.
+        start_logits, end_logits: [m] for each window, at least as long as the window.
         version_2_with_negative: Whether there may be no answer.
 
     Raises:
-        InputError: If a logit is not a finite number.
+        InputError: If a logit is not finite.
     """
     spans: list[list[Span]] = [[] for _ in contexts]
     nulls: list[list[Span]] = [[] for _ in contexts]
@@ -129,7 +123,7 @@ def decode(
     decoded = []
     for context, candidates, none in zip(contexts, spans, nulls):
         candidates.sort(key=lambda span: -span.score)
-        # The same words in two windows are one answer; a context of white space has none.
+        # The same words in two windows are one answer. A context of white space has none.
         places = {(span.start, span.end): span for span in reversed(candidates)}
         ranked = [span for span in candidates if places[span.start, span.end] is span] or [Span(0, 0, 0.0, 0.0)]
         best, ranked, null_odds = ranked[0], ranked[:n_best_size], None
@@ -137,7 +131,7 @@ def decode(
             null = min(none, key=lambda span: span.score)
             null_odds = null.score - best.score
             ranked = sorted([*ranked, null], key=lambda span: -span.score)[:n_best_size]
-            # Its score is wanted, however low.
+            # Its score is reported, however low.
             ranked = ranked if null in ranked else [*ranked, null]
         weights = np.exp(np.array([span.score for span in ranked]) - max(span.score for span in ranked))
         nbest = [
@@ -150,15 +144,15 @@ def decode(
 
 class AnswerMetrics:
     """
-    Decodes and scores an evaluation; `Trainer` calls it as `compute_metrics`. `decoded` keeps the last answers.
+    `compute_metrics` for Trainer: decodes and scores an evaluation. `decoded` keeps the last answers.
 
-    Scores are exact match and F1 by SQuAD's official rules; of v2, also by question kind, and with the threshold that
-    would have been best. The official script searches that among the answers in predictions.json, from which a
-    threshold has already taken some away; here it is searched with the best span of every question.
+    Scores are exact match and F1 by SQuAD's official rules; for v2 also by kind of question, and with the best
+    threshold. That is searched with the best span of every question, while the official script searches it with the
+    answers in predictions.json, some of which a threshold has already removed.
 
     Args:
-        questions: What `load_questions` gave.
-        windows: What `window_dataset` made of them, in the order in which it is evaluated.
+        questions: From `load_questions`.
+        windows: From `window_dataset`, in the order of the evaluation.
         version_2_with_negative, options: As for `decode`.
     """
 
@@ -178,13 +172,13 @@ class AnswerMetrics:
 
     def __call__(self, prediction: "EvalPrediction | PredictionOutput") -> dict[str, float]:
         if prediction.label_ids is not None and not np.array_equal(prediction.label_ids[0], self.start_positions):
-            raise ValueError("The windows were not evaluated in their order, so no logits can be matched to a context.")
+            raise ValueError("The windows were not evaluated in their order: logits and contexts do not match.")
         options = self.options | {"version_2_with_negative": self.negative}
         self.decoded = decode(self.questions["context"], self.windows, *prediction.predictions[:2], **options)
         return self._scores(self.decoded) if "answers" in self.questions.column_names else {}
 
     def names(self) -> list[str]:
-        """The metrics that an evaluation will give."""
+        """The metrics of an evaluation."""
         return list(self._scores([Decoded("", [], 0.0)] * len(self.questions)))
 
     def _scores(self, decoded: Sequence[Decoded]) -> dict[str, float]:
@@ -200,10 +194,7 @@ class AnswerMetrics:
         return squad_v2_scores(texts, references, null_odds, no_answer_threshold=self.threshold)
 
     def write(self, args: "TrainingArguments", prefix: str):
-        """
-        Writes the last answers into the output folder, in one process alone: {prefix}_predictions.json (question id ->
-        answer, as the official scripts read), _nbest_predictions.json and, if there may be no answer, _null_odds.json.
-        """
+        """Writes {prefix}_predictions.json (for the official scripts), _nbest_predictions.json and _null_odds.json."""
         from .folder import write_text
 
         if not args.should_save:

@@ -1,4 +1,4 @@
-"""The output folder of a run: who may write to it, what a run goes on from, and files that are whole or not there."""
+"""The output folder of a run: who may write to it, where a run resumes, and files that are whole or not there."""
 
 import dataclasses
 import errno
@@ -27,67 +27,55 @@ logger = logging.getLogger(__name__)
 
 # Written last, when a run is over.
 FINISHED = "all_results.json"
-# What a run was made with, so that tables know whose result it is, and another command does not take it for its own.
+# The settings of a run: tables read them, and other commands are compared with them.
 SETTINGS = "settings.json"
-# What a checkpoint consists of, and the settings of its run; written last.
+# The files of a checkpoint and the settings of its run; written last.
 MANIFEST = "manifest.json"
-# Names that begin so are not pushed to the Hub.
+# Names with an underscore are not pushed to the Hub.
 LOCK, SAVING = "_run.lock", "_saving"
-# What a run leaves in its folder, besides checkpoints.
+# What a run leaves in its folder besides checkpoints, and its results.
 LEFT = ("config.json", "model*", "tokenizer*", "special_tokens_map.json", "preprocessor_config.json", "README.md")
-# And what it found.
 RESULTS = ("predictions.tsv", *(f"{name}.tsv" for task in TASKS.values() for name in task.tests.values()))
 RESULTS += tuple(
-    f"{a}_{b}.json" for a in ("eval", "predict") for b in ("predictions", "nbest_predictions", "null_odds")
+    f"{split}_{name}.json"
+    for split in ("eval", "predict")
+    for name in ("predictions", "nbest_predictions", "null_odds")
 )
 RESULTS += ("summary.json", "summary.csv", FINISHED)
 
-# Flags that change what is seen of a run, where it is, or how fast it goes, but not its weights.
-ELSEWHERE = {
-    *("output_dir", "overwrite_output_dir", "resume_from_checkpoint", "do_train", "do_eval", "cache_dir", "token"),
-    *(
-        "trust_remote_code",
-        "overwrite_cache",
-        "preprocessing_num_workers",
-        "license",
-        "language",
-        "disable_tqdm",
-        "report_to",
-    ),
-    *("seeds", "sweep_batch_sizes", "sweep_learning_rates", "run_name", "project", "debug", "local_rank", "use_cpu"),
-    *("per_device_train_batch_size", "gradient_accumulation_steps", "auto_find_batch_size", "include_for_metrics"),
-    *("prediction_loss_only", "batch_eval_metrics", "bf16_full_eval", "fp16_full_eval", "per_device_eval_batch_size"),
-    *("push_to_hub", "ignore_data_skip", "remove_unused_columns", "label_names", "skip_memory_metrics", "tf32"),
-    *("activation_checkpointing", "activation_checkpointing_kwargs", "gradient_checkpointing", "full_determinism"),
-    *("gradient_checkpointing_kwargs", "use_cache", "include_num_input_tokens_seen", "enable_jit_checkpoint"),
-    *("restore_callback_states_from_checkpoint", "torch_empty_cache_steps", "accelerator_config"),
-}
-ELSEWHERE_PREFIXES = ("logging_", "log_", "eval_", "save_", "hub_", "trackio_", "ddp_", "torch_compile")
+# Flags that change the output, place or speed of a run, but not its weights.
+ELSEWHERE = set(
+    """
+    output_dir overwrite_output_dir resume_from_checkpoint do_train do_eval cache_dir token trust_remote_code
+    overwrite_cache preprocessing_num_workers license language disable_tqdm report_to seeds sweep_batch_sizes
+    sweep_learning_rates run_name project debug local_rank use_cpu per_device_train_batch_size
+    gradient_accumulation_steps auto_find_batch_size include_for_metrics prediction_loss_only batch_eval_metrics
+    bf16_full_eval fp16_full_eval per_device_eval_batch_size push_to_hub ignore_data_skip remove_unused_columns
+    label_names skip_memory_metrics tf32 activation_checkpointing activation_checkpointing_kwargs
+    gradient_checkpointing gradient_checkpointing_kwargs full_determinism use_cache include_num_input_tokens_seen
+    enable_jit_checkpoint restore_callback_states_from_checkpoint torch_empty_cache_steps accelerator_config
+    """.split()
+)
+ELSEWHERE_PREFIXES = ("_", "logging_", "log_", "eval_", "save_", "hub_", "trackio_", "ddp_", "torch_compile")
 ELSEWHERE_PREFIXES += ("dataloader_num", "dataloader_p", "dataloader_m", "dataloader_in_order")
-# Of the settings, what may differ between two runs that are the same: the names of files whose contents are compared.
+# Settings that may differ between equal runs: names of files, whose contents are compared instead.
 PLACES = {"train_file", "validation_file", "test_file", "train_dir", "validation_dir"}
-# And what besides may be another when a run goes on: what is predicted afterwards.
+# Settings that may also change when a run is resumed: what is predicted afterwards.
 FREE = PLACES | {"do_predict", "max_predict_samples", "test_split_name", "test"}
-# What the runs of a series do not share.
+# Settings in which the runs of a series differ.
 SWEPT = ("global_batch_size", "learning_rate", "seed")
-# Flags that may name a folder, and what of it counts: not what a run wrote about itself.
+# Flags that may name a folder; of its files, all but those that a run wrote about itself are compared.
 NAMES = ("model_name_or_path", "config_name", "tokenizer_name", "image_processor_name")
 GIVEN = (".json", ".txt", ".model", ".safetensors", ".bin")
 NOT_GIVEN = ("trainer_state.json", "training_args.bin", MANIFEST, SETTINGS, FINISHED)
-# Above this, files are known by name and size: reading them takes minutes.
+# Above this many bytes, files are compared by name and size only: reading them takes minutes.
 LARGEST_HASHED = 32 << 30
 
 _locks: dict[str, object] = {}
 
 
 def claim(folder: Path):
-    """
-    Makes the output folder, tries whether it can be written to, and keeps other runs out of it until this process
-    ends, however it ends.
-
-    Raises:
-        InputError: If it is no folder, cannot be written to, or another run is at work in it.
-    """
+    """Makes the output folder, and keeps other runs out until this process ends; raises InputError if it cannot."""
     if os.path.lexists(folder) and not folder.is_dir():
         kind = "a link to nothing" if folder.is_symlink() and not folder.exists() else "a file"
         raise InputError(f"--output_dir {folder} is {kind}: name a folder.")
@@ -97,25 +85,22 @@ def claim(folder: Path):
         if key not in _locks:
             _locks[key] = _lock(folder / LOCK)
     except BlockingIOError as error:
-        raise InputError(
-            f"Another run is at work in {folder}: wait until it is over, or choose another --output_dir."
-        ) from error
+        raise InputError(f"Another run is writing to {folder}: wait, or choose another --output_dir.") from error
     except (OSError, ValueError) as error:
-        raise InputError(
-            f"--output_dir {folder} cannot be written to ({getattr(error, 'strerror', None) or error}): choose another."
-        ) from error
+        why = getattr(error, "strerror", None) or error
+        raise InputError(f"--output_dir {folder} cannot be written to ({why}): choose another.") from error
 
 
 def _lock(path: Path) -> object:
     file = open(path, "a")
     try:
-        # Not flock, which processes that this one has forked would hold on to.
+        # Not flock, which forked processes would hold on to.
         fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except (OSError, AttributeError) as error:
         if getattr(error, "errno", None) in (errno.EAGAIN, errno.EACCES):
             raise BlockingIOError from error
         # Windows, and some network file systems.
-        logger.warning("%s cannot be locked: see to it that no other run writes there", path.parent)
+        logger.warning("%s cannot be locked: make sure that no other run writes there", path.parent)
     return file
 
 
@@ -127,14 +112,14 @@ def write_text(path: str | Path, text: str):
     os.replace(partial, path)
 
 
+def write_json(path: Path, content: object):
+    """Writes a JSON file, whole or not at all."""
+    write_text(path, json.dumps(content, indent=2) + "\n")
+
+
 @contextmanager
 def whole_files(folder: str | Path, main: bool = True) -> Iterator[Path]:
-    """
-    A folder to write into, whose files go to `folder` when all of them are written.
-
-    Args:
-        main: Whether this process moves the files; the others only learn where to write.
-    """
+    """Yields a folder whose files the `main` process moves to `folder` once all of them are written."""
     folder = Path(folder)
     partial = folder / SAVING
     if main:
@@ -142,7 +127,7 @@ def whole_files(folder: str | Path, main: bool = True) -> Iterator[Path]:
         partial.mkdir(parents=True)
     yield partial
     if main:
-        # Of a tokenizer, tokenizer.json says that it is there.
+        # tokenizer.json comes last: it says that a tokenizer is there.
         for path in sorted(partial.iterdir(), key=lambda path: path.name == "tokenizer.json"):
             if path.is_dir():
                 shutil.rmtree(folder / path.name, ignore_errors=True)
@@ -157,16 +142,12 @@ def total_batch_size(args: RunArguments) -> int:
 
 
 def run_settings(model_args: BaseModelArguments, data_args: DataArguments, args: RunArguments) -> dict:
-    """
-    All that decides the result of a run: by the names of the flags, and the contents of the files that they name
-    ("data" by split, and "given": configs and tokenizers in local folders).
-    """
-    arguments = (model_args, data_args, args)
-    flags = [(field.name, getattr(one, field.name)) for one in arguments for field in dataclasses.fields(one)]
+    """Everything that decides the result of a run: flags, and the contents of local data and models ("given")."""
     settings = {
-        name: value
-        for name, value in flags
-        if name not in ELSEWHERE and not name.startswith(ELSEWHERE_PREFIXES) and not name.startswith("_")
+        field.name: getattr(arguments, field.name)
+        for arguments in (model_args, data_args, args)
+        for field in dataclasses.fields(arguments)
+        if field.name not in ELSEWHERE and not field.name.startswith(ELSEWHERE_PREFIXES)
     }
     settings["global_batch_size"] = total_batch_size(args)
     settings["data"] = {split: fingerprint(paths) for split, paths in data_args.files().items()}
@@ -178,29 +159,24 @@ def run_settings(model_args: BaseModelArguments, data_args: DataArguments, args:
         for name, folder in named.items()
         if folder.name and folder.is_dir()
     }
-    # As it is read back.
+    # As it will be read back.
     return json.loads(json.dumps(settings, default=str))
 
 
 def fingerprint(paths: Iterable[str | Path]) -> str:
-    """
-    What tells the data in files and folders from others: a hash of their contents or, above 32 GiB, of their sizes.
-
-    Raises:
-        InputError: If a file is missing or cannot be read.
-    """
+    """A hash of the contents of files and folders or, above 32 GiB, of their sizes; raises InputError on failure."""
     files, names = [], []
     try:
         for path in map(Path, paths):
             found = sorted(one for one in path.rglob("*") if one.is_file()) if path.is_dir() else [path]
             if path.exists() and not path.is_dir() and not path.is_file():
-                # A pipe may be waited for, and a device read, for ever.
-                raise InputError(f"{path} is a pipe or a device: save what comes from it as a file.")
+                # Reading it might never end.
+                raise InputError(f"{path} is a pipe or a device: save its content as a file.")
             files += found
-            # The name of a file does not count, but that of a class does.
+            # The name of a file does not count, but its place in a folder, the name of a class, does.
             names += [str(one.relative_to(path)) for one in found]
         sizes = [path.stat().st_size for path in files]
-        # Not their times, which a copy of them does not have.
+        # Times would differ between copies.
         known = f"{len(files)} files, {xxhash.xxh3_64_hexdigest(json.dumps([names, sizes]).encode())}"
         return f"{known}, {content_hash(files)}" if sum(sizes) <= LARGEST_HASHED else known
     except FileNotFoundError as error:
@@ -210,48 +186,33 @@ def fingerprint(paths: Iterable[str | Path]) -> str:
 
 
 def changes(earlier: dict, now: dict, free: Collection[str] = FREE) -> list[str]:
-    """In words, which of the settings are others than before. More steps than before are no change: a run may go on."""
+    """The settings that have changed, in words. A larger `max_steps` is not a change: a run may go on."""
     found = []
+    titles = {"data": "the {} data have", "given": "what is in --{} has", "training_rows": "the training rows have"}
     for name in sorted((earlier.keys() & now.keys()) - free):
         before, after = earlier[name], now[name]
-        if name == "max_steps" and 0 < before < after:
+        if before == after or (name == "max_steps" and 0 < before < after):
             continue
-        if name in ("data", "given", "training_rows"):
-            parts = [part for part in sorted({*before, *after} - free) if before.get(part) != after.get(part)]
-            if not parts:
-                continue
-            title = {
-                "data": "the {} data have",
-                "given": "what is in --{} has",
-                "training_rows": "the training rows have",
-            }
-            found += list({f"{title[name].format(part)} changed": None for part in parts})
-        elif before != after:
-            found.append(f"{name} was {_short(before)} and is {_short(after)}")
+        if name not in titles:
+            found.append(f"{name} was {json.dumps(before):.80} and is {json.dumps(after):.80}")
+            continue
+        parts = [part for part in sorted({*before, *after} - free) if before.get(part) != after.get(part)]
+        found += dict.fromkeys(f"{titles[name].format(part)} changed" for part in parts)
     return found
 
 
-def _short(value: object) -> str:
-    text = json.dumps(value)
-    return text if len(text) <= 80 else f"{text[:77]}..."
-
-
 def check_same(folder: Path, earlier: dict, now: dict, free: Collection[str] = FREE):
-    """
-    Raises:
-        InputError: If the run in a folder was made with other settings; those of the names `free` do not count.
-    """
-    found = changes(earlier, now, free)
-    if found:
+    """Raises InputError if the run in a folder has other settings; those named in `free` do not count."""
+    if found := changes(earlier, now, free):
         listed = "; ".join(found[:5]) + (f"; and {len(found) - 5} more" if len(found) > 5 else "")
         raise InputError(
-            f"{folder} holds a run of another command: {listed}. Give that command again, choose another --output_dir, "
-            f"or start anew by --overwrite_output_dir."
+            f"{folder} holds a run of another command: {listed}. Repeat that command, choose another --output_dir, or "
+            f"start over with --overwrite_output_dir."
         )
 
 
 def read_settings(folder: Path) -> dict | None:
-    """The settings of the run in a folder; None if there are none that can be read."""
+    """The settings of the run in a folder; None if they are missing or unreadable."""
     try:
         settings = json.loads((folder / SETTINGS).read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -261,89 +222,76 @@ def read_settings(folder: Path) -> dict | None:
 
 def resume_point(args: RunArguments, settings: dict) -> str | None:
     """
-    Makes the output folder ready for a run, notes its settings there, and finds the checkpoint that it goes on from.
-
-    Args:
-        settings: What `run_settings` gave.
-
-    Returns:
-        The last whole checkpoint of an earlier run with the same settings that was cut off; None for a fresh start.
+    Prepares the output folder of a run, writes there its settings (from `run_settings`), and returns the last whole
+    checkpoint of an interrupted run with the same settings; None for a fresh start.
 
     Raises:
-        InputError: If the folder cannot be had, holds a finished run, a run with other settings, or something else that
-            would be overwritten; or if `resume_from_checkpoint` names no whole checkpoint.
+        InputError: If the folder cannot be used, holds a finished run, a run with other settings, or files that would
+            be overwritten; or if `resume_from_checkpoint` is not a whole checkpoint.
     """
-    folder = Path(args.output_dir)
-    checkpoint = None
-    # The others find what the first one leaves.
+    folder, checkpoint = Path(args.output_dir), None
+    # The first process prepares the folder for the others.
     with args.main_process_first(local=False, desc="output folder"):
         if args.process_index == 0:
             claim(folder)
             if args.overwrite_output_dir:
                 clear(folder)
-        check_unfinished(folder)
+        if (folder / FINISHED).is_file():
+            raise InputError(f"{folder} holds a finished run: give another --output_dir, or --overwrite_output_dir.")
         if not args.do_train and (folder / SETTINGS).is_file():
             if any(folder.glob("checkpoint-*")):
-                raise InputError(f"{folder} holds a run that was cut off: finish it, or choose another --output_dir.")
-            # Of a training that never began: the results to come are not its own.
+                raise InputError(f"{folder} holds an interrupted run: finish it, or choose another --output_dir.")
+            # The settings of a training that never began.
             (folder / SETTINGS).unlink()
         if args.do_train:
             checkpoint = checkpoint_to_resume(args)
         if checkpoint is not None:
             check_same(Path(checkpoint).parent, read_manifest(Path(checkpoint))["settings"], settings)
             if args.process_index == 0:
-                # Where the tokenizer was trained by the run, this is it, and known to be whole.
+                # If the run trained a tokenizer, the checkpoint has it whole.
                 with whole_files(folder) as partial:
                     for path in Path(checkpoint).glob("tokenizer*"):
                         shutil.copy(path, partial)
-                write_text(folder / SETTINGS, json.dumps(settings, indent=2) + "\n")
+                write_json(folder / SETTINGS, settings)
         elif args.do_train and args.process_index == 0:
-            _take_room(folder, settings)
+            _start_in(folder, settings)
     return checkpoint
 
 
 def open_series(args: RunArguments, settings: dict):
-    """
-    Makes the output folder ready for several runs, each of which has a folder of its own in it: what they share there,
-    a tokenizer, is that of these settings.
-
-    Raises:
-        InputError: As `resume_point`.
-    """
+    """Prepares the output folder of several runs, each in its own folder there, with a shared tokenizer."""
     folder = Path(args.output_dir)
-    shared = {name: value for name, value in settings.items() if name not in SWEPT}
     with args.main_process_first(local=False, desc="output folder"):
         if args.process_index == 0:
             claim(folder)
             if args.overwrite_output_dir:
                 clear(folder)
-            _take_room(folder, shared)
+            _start_in(folder, {name: value for name, value in settings.items() if name not in SWEPT})
 
 
-def _take_room(folder: Path, settings: dict):
-    """Notes the settings in a folder where nothing is from elsewhere, and what is of a run with others is removed."""
+def _start_in(folder: Path, settings: dict):
+    """Writes the settings, and removes what a run with other settings left; refuses files of unknown origin."""
     earlier = read_settings(folder)
     left = [path.name for pattern in (*LEFT, "checkpoint-*") for path in sorted(folder.glob(pattern))]
     if left and earlier is None:
+        advice = ", or name the tokenizer with --tokenizer_name" if "tokenizer.json" in left else ""
         raise InputError(
-            f"{folder} already holds {', '.join(left[:5])}, from elsewhere: choose another --output_dir"
-            + (", or name the tokenizer by --tokenizer_name." if "tokenizer.json" in left else ".")
+            f"{folder} already holds {', '.join(left[:5])} from another source: choose another --output_dir{advice}."
         )
     if earlier is not None and changes(earlier, settings):
-        # There is no checkpoint, so that only a tokenizer is lost.
-        logger.info("Starting anew in %s, where a run with other settings left no checkpoint", folder)
+        # There is no checkpoint: only a tokenizer is lost.
+        logger.info("Starting over in %s, where a run with other settings left no checkpoint", folder)
         _remove_left(folder)
     if earlier != settings:
-        write_text(folder / SETTINGS, json.dumps(settings, indent=2) + "\n")
+        write_json(folder / SETTINGS, settings)
 
 
 def clear(folder: Path):
-    """Removes a run from its folder: what is known to be of a run, and nothing else."""
+    """Removes the files of a run from its folder, and nothing else."""
     if not (folder / SETTINGS).is_file() and not (folder / FINISHED).is_file():
         return
-    for path in folder.glob("checkpoint-*"):
-        if path.name.removeprefix("checkpoint-").isdigit():
-            shutil.rmtree(path)
+    for path in _checkpoints(folder):
+        shutil.rmtree(path)
     _remove_left(folder)
     for name in (SETTINGS, "trainer_state.json", *RESULTS):
         (folder / name).unlink(missing_ok=True)
@@ -355,79 +303,57 @@ def _remove_left(folder: Path):
             path.unlink()
 
 
-def check_unfinished(folder: Path):
-    """
-    Raises:
-        InputError: If the folder holds a finished run.
-    """
-    if (folder / FINISHED).is_file():
-        raise InputError(
-            f"{folder} holds a finished run. Choose another --output_dir, or start anew by --overwrite_output_dir."
-        )
+def _checkpoints(folder: Path) -> list[Path]:
+    """The checkpoints in a folder, the latest first."""
+    steps = {path: path.name.removeprefix("checkpoint-") for path in folder.glob("checkpoint-*")}
+    return sorted((path for path in steps if steps[path].isdigit()), key=lambda path: int(steps[path]), reverse=True)
 
 
 def checkpoint_to_resume(args: TrainingArguments) -> str | None:
-    """
-    The last whole checkpoint in the output folder, that a cut-off run goes on from; None for a fresh start.
-
-    Raises:
-        InputError: If `resume_from_checkpoint` names no whole checkpoint.
-    """
-    folder = Path(args.output_dir)
-    if args.resume_from_checkpoint not in (None, "true", "True"):
-        fault = checkpoint_fault(Path(args.resume_from_checkpoint)) or _best_fault(
-            Path(args.resume_from_checkpoint), args
-        )
-        if fault is not None:
-            raise InputError(f"{args.resume_from_checkpoint} is no whole checkpoint of these scripts: {fault}.")
-        return args.resume_from_checkpoint
-    found = [path for path in folder.glob("checkpoint-*") if path.name.removeprefix("checkpoint-").isdigit()]
-    for checkpoint in sorted(found, key=lambda path: int(path.name.removeprefix("checkpoint-")), reverse=True):
-        fault = checkpoint_fault(checkpoint) or _best_fault(checkpoint, args)
+    """The checkpoint named by flag (InputError if it is not whole), else the last whole one in the folder, if any."""
+    named, folder = args.resume_from_checkpoint, Path(args.output_dir)
+    if named not in (None, "true", "True"):
+        if fault := _resume_fault(Path(named), args):
+            raise InputError(f"{named} is not a whole checkpoint of these scripts: {fault}.")
+        return named
+    found = _checkpoints(folder)
+    for checkpoint in found:
+        fault = _resume_fault(checkpoint, args)
         if fault is None:
-            logger.info("Going on from %s", checkpoint)
+            logger.info("Resuming from %s", checkpoint)
             return str(checkpoint)
-        logger.warning("Skipping %s, which cannot be gone on from: %s", checkpoint, fault)
+        logger.warning("Skipping %s: %s", checkpoint, fault)
     if found:
-        logger.warning("No checkpoint in %s can be gone on from: starting from the beginning", folder)
+        logger.warning("No checkpoint in %s can be resumed: starting from the beginning", folder)
     return None
 
 
 def write_manifest(checkpoint: Path, settings: dict, resumable: bool):
-    """
-    Says what a checkpoint consists of, when all of it is written.
-
-    Args:
-        resumable: Whether optimizer, schedule and random state are part of it.
-    """
+    """Lists the files of a checkpoint; `resumable` with optimizer, schedule and random state. Call it last."""
     files = sorted(path for path in checkpoint.rglob("*") if path.is_file() and path.name != MANIFEST)
-    manifest = {
-        "settings": settings,
-        "resumable": resumable,
-        "files": {
-            path.relative_to(checkpoint).as_posix(): {"size": path.stat().st_size, "xxh3_128": content_hash([path])}
-            for path in files
-        },
+    listed = {
+        path.relative_to(checkpoint).as_posix(): {"size": path.stat().st_size, "xxh3_128": content_hash([path])}
+        for path in files
     }
-    write_text(checkpoint / MANIFEST, json.dumps(manifest, indent=2) + "\n")
+    write_json(checkpoint / MANIFEST, {"settings": settings, "resumable": resumable, "files": listed})
 
 
 def read_manifest(checkpoint: Path) -> dict:
-    """What `write_manifest` wrote."""
+    """The manifest that `write_manifest` wrote."""
     return json.loads((checkpoint / MANIFEST).read_text(encoding="utf-8"))
 
 
 def checkpoint_fault(checkpoint: Path) -> str | None:
-    """Why a run cannot go on from a checkpoint; None if it can."""
+    """Why a run cannot be resumed from a checkpoint; None if it can."""
     try:
         manifest = read_manifest(checkpoint)
         files, resumable, _ = manifest["files"], manifest["resumable"], manifest["settings"]
     except OSError:
-        return f"{MANIFEST} is missing, which is written last"
+        return f"{MANIFEST}, which is written last, is missing"
     except (ValueError, KeyError, TypeError):
         return f"{MANIFEST} is damaged"
     if not resumable:
-        return "it was saved by --save_only_model, without optimizer, schedule and random state"
+        return "it was saved with --save_only_model, without optimizer, schedule and random state"
     for name, expected in files.items():
         path = checkpoint / name
         if not path.is_file():
@@ -437,14 +363,15 @@ def checkpoint_fault(checkpoint: Path) -> str | None:
     return None
 
 
-def _best_fault(checkpoint: Path, args: TrainingArguments) -> str | None:
-    """Why the best checkpoint until then, which the run may end with, is lost; None if it is not or not wanted."""
-    if not args.load_best_model_at_end:
-        return None
+def _resume_fault(checkpoint: Path, args: TrainingArguments) -> str | None:
+    """The fault of a checkpoint, or of the best one so far if the run may end with that."""
+    fault = checkpoint_fault(checkpoint)
+    if fault is not None or not args.load_best_model_at_end:
+        return fault
     state = json.loads((checkpoint / "trainer_state.json").read_text(encoding="utf-8"))
     best = Path(state["best_model_checkpoint"] or checkpoint)
     if best.name == checkpoint.name:
         return None
     best = best if best.is_dir() else Path(args.output_dir, best.name)
     fault = checkpoint_fault(best)
-    return None if fault is None else f"of {best}, the best so far, {fault}"
+    return None if fault is None else f"in {best}, the best checkpoint so far, {fault}"

@@ -1,4 +1,4 @@
-"""What run_glue.py needs beyond the other scripts: labels, metrics and predictions."""
+"""For the GLUE script only: metrics and predictions."""
 
 import csv
 import io
@@ -27,12 +27,7 @@ METRICS = {
 
 
 def metric_names(task: Task | None, problem_type: str, chosen: str | None = None) -> tuple[str, ...]:
-    """
-    The metrics of a task of GLUE, or of data of one's own; runs are compared by the first.
-
-    Raises:
-        InputError: If the `chosen` first one is none for such labels.
-    """
+    """The metrics of a GLUE task or other data, the `chosen` one first (InputError if it does not suit the labels)."""
     names = task.metrics if task is not None else METRICS[problem_type][:2]
     if chosen is None:
         return names
@@ -45,9 +40,8 @@ def classification_metrics(
     names: Iterable[str], config: PreTrainedConfig
 ) -> Callable[[EvalPrediction], dict[str, float]]:
     """
-    `compute_metrics` for Trainer, of some modules of hf_gmlp/metrics. Of two classes F1 is that of the second, of more
-    it is the mean over all. Where a row may have several, F1 is that of all decisions, and accuracy the share of right
-    rows.
+    `compute_metrics` for Trainer, from modules of hf_gmlp/metrics. F1 is that of the second of two classes, the mean
+    over more, or that of all decisions if a row may have several classes; accuracy is then the share of correct rows.
     """
     metrics = {name: load_metric(name) for name in names}
     several = config.problem_type == CLASSES
@@ -68,30 +62,25 @@ def classification_metrics(
 
 
 def predicted(logits: np.ndarray | tuple, problem_type: str) -> np.ndarray:
-    """
-    Class ids [samples] from logits [samples, classes]; or numbers [samples] from [samples, 1]; or 1 for each of several
-    classes, else 0 [samples, classes]. A model may give more than its logits; they come first.
-    """
+    """Class ids or numbers [samples], or 0 and 1 of several classes [samples, classes], from [samples, classes]."""
     logits = logits[0] if isinstance(logits, tuple) else logits
     if problem_type == CLASSES:
-        # Where the sigmoid is above a half.
         return (logits > 0).astype(int)
-    # A run that diverged gives no numbers; it shall not end a series of runs.
+    # A run that diverged must not end a series of runs.
     return np.nan_to_num(logits).squeeze(-1) if problem_type == REGRESSION else logits.argmax(-1)
 
 
 def write_predictions(path: str | Path, logits: np.ndarray | tuple, config: PreTrainedConfig, task: Task | None = None):
     """
-    Writes "index<tab>prediction" for every sample: for a task of GLUE what its leaderboard takes (the name of the label
-    or its number, or a number from 0 to 5), else the name of the label, the names of several, or a number.
+    Writes "index<tab>prediction" for each sample: the name of the label, the names of several, or a number; for a GLUE
+    task as its leaderboard expects it (the name or the number of the label, or a number from 0 to 5).
     """
     if not np.isfinite(logits[0] if isinstance(logits, tuple) else logits).all():
         logger.warning("The model's logits are not finite numbers: %s is not written", path)
         return
     values, names = predicted(logits, config.problem_type), config.id2label
     if config.problem_type == REGRESSION:
-        # Digits enough for a float32, so that no two become equal. The leaderboard's one regression, STS-B, is about
-        # similarities from 0 to 5.
+        # All digits of a float32. The leaderboard's one regression, STS-B, has similarities from 0 to 5.
         values = [f"{value:.9g}" for value in (values if task is None else values.clip(0, 5))]
     elif config.problem_type == CLASSES:
         values = [", ".join(names[number] for number in row.nonzero()[0]) for row in values]
@@ -107,7 +96,7 @@ def write_predictions(path: str | Path, logits: np.ndarray | tuple, config: PreT
 
 
 def validation_sets(datasets: Mapping[str, Dataset]) -> Dataset | dict[str, Dataset] | None:
-    """The validation data as Trainer takes them: one set, or several by name, which are evaluated apart."""
+    """The validation data as Trainer takes them: one set, or several by name to evaluate separately."""
     sets = {
         split.removeprefix("validation").removeprefix("_"): dataset
         for split, dataset in datasets.items()
@@ -117,6 +106,6 @@ def validation_sets(datasets: Mapping[str, Dataset]) -> Dataset | dict[str, Data
 
 
 def metric_keys(names: Iterable[str], splits: Iterable[str]) -> list[str]:
-    """What an evaluation reports, and runs may be compared by: each metric of each validation split, and the loss."""
+    """The results of an evaluation: each metric of each validation split, and the loss."""
     prefixes = [split.replace("validation", "eval", 1) for split in splits if split.startswith("validation")]
     return [f"{prefix}_{name}" for prefix in prefixes for name in (*names, "loss")]

@@ -1,4 +1,4 @@
-"""Config, tokenizer and model of a run: of a checkpoint, or new."""
+"""The config, tokenizer and model of a run: from a checkpoint, or new."""
 
 import copy
 import itertools
@@ -18,12 +18,13 @@ from transformers import (
     TrainingArguments,
 )
 
+from ..data.labels import draw_classifier
 from ..data.text import end_of_text
 from ..data.tokenizer import byte_tokenizer, train_tokenizer
 from ..errors import InputError
 from ..loading import open_model, open_tokenizer, reason
 from ..presets import PRESETS, preset_path
-from .arguments import BaseModelArguments, ModelArguments
+from .arguments import BaseModelArguments, DataArguments, ModelArguments
 from .folder import whole_files
 from .recipes import parse_overrides
 
@@ -31,16 +32,7 @@ logger = logging.getLogger(__name__)
 
 
 def load_config(arguments: BaseModelArguments, **fields) -> PreTrainedConfig:
-    """
-    The config that the arguments ask for: of a checkpoint, of a preset, or any other, with the overrides. Those of a
-    checkpoint must leave the shapes of its weights as they are, as dropout does.
-
-    Args:
-        fields: More fields to set, such as `num_labels`.
-
-    Raises:
-        InputError: If there is no such config, or an override does not fit it or the checkpoint's weights.
-    """
+    """The config of a checkpoint or preset, with overrides and `fields`; raises InputError if they do not fit."""
     new, overrides = arguments.model_name_or_path is None, arguments.config_overrides or ""
     name = arguments.config_name if new else arguments.model_name_or_path
     if new and name in PRESETS:
@@ -59,7 +51,7 @@ def load_config(arguments: BaseModelArguments, **fields) -> PreTrainedConfig:
         flag, also = ("config_name", "; hf-gmlp presets lists the presets") if new else ("model_name_or_path", "")
         raise InputError(f"--{flag} {name}: {reason(name, 'config.json', error)}{also}.") from error
     if new:
-        # A new model comes from nowhere: not from the preset's folder.
+        # Not the folder of the preset.
         config.name_or_path = ""
     original = copy.deepcopy(config)
     try:
@@ -75,14 +67,14 @@ def load_config(arguments: BaseModelArguments, **fields) -> PreTrainedConfig:
         raise InputError(f"--config_overrides {changes}: {error.__cause__ or error}") from error
     if overrides and not new and weight_shapes(config, arguments) != weight_shapes(original, arguments):
         raise InputError(
-            f"--config_overrides {overrides} does not fit the weights of {name}: of a checkpoint, change only what "
-            f"leaves their shapes as they are, such as hidden_dropout_prob."
+            f"--config_overrides {overrides} does not fit the weights of {name}: in a checkpoint, change only what "
+            f"keeps their shapes, such as hidden_dropout_prob."
         )
     return config
 
 
 def weight_shapes(config: PreTrainedConfig, arguments: BaseModelArguments) -> dict[str, torch.Size]:
-    """The shape of every weight that a model of this config has, without making them."""
+    """The shapes of the weights of a model with this config, without making the weights."""
     with torch.device("meta"):
         model = AutoModel.from_config(config, trust_remote_code=arguments.trust_remote_code)
     return {key: weight.shape for key, weight in model.state_dict().items()}
@@ -94,21 +86,25 @@ def load_tokenizer(
     texts: Iterable[str],
     *,
     max_length: int,
+    config: PreTrainedConfig | None = None,
     byte_level: bool = False,
 ) -> PreTrainedTokenizerBase:
     """
-    The tokenizer named by the arguments, else the checkpoint's. If none is given, one is trained on the first of the
-    `texts` into the output folder, or taken from there when a run goes on; or it is the one of bytes, if `byte_level`.
+    The tokenizer named by the arguments, else the checkpoint's, else with `byte_level` that of bytes, else one trained
+    on the first of the `texts`, which is kept in the output folder.
 
     Raises:
-        InputError: If there is no such tokenizer, the texts do not suffice for one, or it is not that of `byte_level`.
+        InputError: If there is no such tokenizer, the texts do not suffice for one, it is not that of `byte_level`, or
+            it does not fit the checkpoint with this `config`.
     """
     name = arguments.tokenizer_name or arguments.model_name_or_path
     if name is not None:
         revision = "main" if arguments.tokenizer_name is not None else arguments.model_revision
         tokenizer = open_tokenizer(name, revision=revision, **arguments.hub_options())
         if byte_level and tokenizer.get_vocab() != byte_tokenizer().get_vocab():
-            raise InputError(f"The tokenizer of {name} is not the one of --byte_level: leave that out.")
+            raise InputError(f"The tokenizer of {name} is not that of --byte_level: leave --byte_level out.")
+        if config is not None and arguments.model_name_or_path is not None:
+            check_vocabulary(config, tokenizer, arguments.model_name_or_path)
         return tokenizer
     if byte_level:
         return byte_tokenizer(max_length)
@@ -121,7 +117,7 @@ def load_tokenizer(
             except InputError as error:
                 logger.warning("%s", error)
         if training_args.process_index == 0:
-            logger.info("No tokenizer given: training one of %d tokens on the training text", vocab_size)
+            logger.info("No tokenizer given: training one with %d tokens on the training text", vocab_size)
             texts = itertools.islice(texts, arguments.max_tokenizer_samples)
             tokenizer = train_tokenizer(texts, vocab_size=vocab_size, max_length=max_length)
             with whole_files(folder) as partial:
@@ -131,124 +127,94 @@ def load_tokenizer(
 
 def load_model(
     auto_class: type,
-    arguments: ModelArguments,
+    arguments: BaseModelArguments,
     config: PreTrainedConfig,
-    tokenizer: PreTrainedTokenizerBase,
+    tokenizer: PreTrainedTokenizerBase | None = None,
     *,
     train: bool,
     new_classifier: bool = False,
 ) -> PreTrainedModel:
     """
-    The checkpoint as `auto_class`, or a new model whose vocabulary and special tokens are the tokenizer's.
+    The checkpoint as `auto_class`, or a new model with the tokenizer's vocabulary and special tokens. The `config` is
+    copied.
 
     Args:
-        train, new_classifier: As for `open_checkpoint`.
+        train: Whether the model will be trained: only then may its head be new, and its weights are float32.
+        new_classifier: Whether to replace the checkpoint's classifier.
 
     Raises:
-        InputError: If there is no such model of the config's type, or as `check_vocabulary` and `open_checkpoint`.
+        InputError: If the config does not allow such a model, or as `open_model`.
     """
+    config = copy.deepcopy(config)
     if type(config) not in auto_class._model_mapping and not arguments.trust_remote_code:
         task = auto_class.__name__.removeprefix("AutoModelFor")
-        raise InputError(f"There is no {task} of the model type {config.model_type!r}: take another model.")
+        raise InputError(f"There is no {task} of the model type {config.model_type!r}: choose another model.")
     if arguments.model_name_or_path is not None:
-        check_vocabulary(config, tokenizer, arguments.model_name_or_path)
-        return open_checkpoint(auto_class, arguments, config, train=train, new_classifier=new_classifier)[0]
-    config.vocab_size, config.pad_token_id = len(tokenizer), tokenizer.pad_token_id
-    config.bos_token_id, config.eos_token_id = tokenizer.cls_token_id, tokenizer.sep_token_id
+        model, _ = open_model(
+            auto_class,
+            arguments.model_name_or_path,
+            new_head=train,
+            new_size=config.num_labels if new_classifier else None,
+            config=config,
+            **arguments.hub_options(),
+            revision=arguments.model_revision,
+            dtype=torch.float32 if train else "auto",
+        )
+        if new_classifier:
+            draw_classifier(model)
+        return model
+    if tokenizer is not None:
+        config.vocab_size, config.pad_token_id = len(tokenizer), tokenizer.pad_token_id
+        config.bos_token_id, config.eos_token_id = tokenizer.cls_token_id, tokenizer.sep_token_id
     if auto_class is AutoModelForCausalLM:
-        # One token between documents, from which a text begins and by which it ends.
+        # The token between documents begins and ends a text.
         config.bos_token_id = config.eos_token_id = end_of_text(tokenizer)
-    return new_model(auto_class, arguments, config)
-
-
-def new_model(auto_class: type, arguments: BaseModelArguments, config: PreTrainedConfig) -> PreTrainedModel:
-    """
-    Raises:
-        InputError: If no model can be made of the config.
-    """
     try:
         return auto_class.from_config(config, trust_remote_code=arguments.trust_remote_code)
     except (ValueError, TypeError, ImportError, RuntimeError, AssertionError) as error:
-        raise InputError(f"No {config.model_type} can be made of this config: {error}") from error
-
-
-def open_checkpoint(
-    auto_class: type,
-    arguments: BaseModelArguments,
-    config: PreTrainedConfig,
-    *,
-    train: bool,
-    new_classifier: bool = False,
-) -> tuple[PreTrainedModel, list[str]]:
-    """
-    What `open_model` gives of the checkpoint as `auto_class`, with its errors.
-
-    Args:
-        train: Whether the model will be trained: only then may it have a new head, and its weights are in float32.
-        new_classifier: Whether the head may be new because it has another size.
-    """
-    return open_model(
-        auto_class,
-        arguments.model_name_or_path,
-        new_head=train,
-        new_size=config.num_labels if new_classifier else None,
-        config=copy.deepcopy(config),
-        **arguments.hub_options(),
-        revision=arguments.model_revision,
-        dtype=torch.float32 if train else "auto",
-    )
+        raise InputError(f"This config does not make a {config.model_type} model: {error}") from error
 
 
 def check_vocabulary(config: PreTrainedConfig, tokenizer: PreTrainedTokenizerBase, name: str):
-    """
-    Raises:
-        InputError: If the tokenizer has more tokens than the checkpoint `name` has embeddings, or pads with another.
-    """
+    """Raises InputError if the tokenizer has more tokens than the checkpoint `name`, or another padding token."""
     if len(tokenizer) > config.vocab_size:
-        fault = f"has {len(tokenizer)} tokens and the model {name} has embeddings for {config.vocab_size}"
+        fault = f"has {len(tokenizer)} tokens, but the model {name} has embeddings for {config.vocab_size}"
     elif None not in (config.pad_token_id, tokenizer.pad_token_id) and config.pad_token_id != tokenizer.pad_token_id:
-        fault = f"pads with token {tokenizer.pad_token_id} and the model {name} with {config.pad_token_id}"
+        fault = f"pads with token {tokenizer.pad_token_id}, but the model {name} with {config.pad_token_id}"
     else:
         return
-    raise InputError(f"The tokenizer {fault}: take the tokenizer that belongs to the model.")
+    raise InputError(f"The tokenizer {fault}: use the model's own tokenizer.")
 
 
 def check_pretraining(config: PreTrainedConfig, name: str, do_train: bool):
-    """
-    Says of a checkpoint `name` that is to predict the next token if it was trained for something else.
-
-    Raises:
-        InputError: If it is not to be trained now either.
-    """
+    """Warns if a checkpoint was not trained to predict the next token; raises InputError unless it will be."""
     trained_for = (config.architectures or [""])[0]
     if getattr(config, "is_causal", True) and not trained_for.endswith("ForMaskedLM"):
         return
     fault = f"{name} was trained as a {trained_for or 'model that sees later tokens'}, not to predict the next token"
     if not do_train:
-        raise InputError(f"{fault}: evaluate a causal model, or train this one by --do_train first.")
-    logger.warning("%s: its weights are where this training begins.", fault)
+        raise InputError(f"{fault}: evaluate a causal model, or train this one with --do_train first.")
+    logger.warning("%s: the training starts from its weights.", fault)
+
+
+def check_packing(model: PreTrainedModel, data_args: DataArguments):
+    """Raises InputError if the model would mix what shares a row, or sees padding that training would lack."""
+    for flag in ("separate_documents", "packing"):
+        if not getattr(data_args, flag, False):
+            continue
+        if not getattr(model, "packs_documents", False):
+            raise InputError(
+                f"--{flag} is only for gMLPs and aMLPs: a {type(model).__name__} would mix what shares a row."
+            )
+        if flag == "packing" and not model.config.mask_padding:
+            raise InputError(
+                "--packing trains without padding, which this model sees: add --config_overrides mask_padding=true."
+            )
 
 
 @torch.no_grad()
-def check_packing(model: PreTrainedModel, flag: str):
-    """
-    Raises:
-        InputError: If documents that share a row would mix in this model, or if it would be trained without the padding
-            that it sees otherwise.
-    """
-    if not getattr(model, "packs_documents", False):
-        raise InputError(f"{flag} is for gMLPs and aMLPs: in a {type(model).__name__}, what shares a row would mix.")
-    if flag == "--packing" and not model.config.mask_padding:
-        raise InputError(
-            "--packing trains without padding, which this model sees: add --config_overrides mask_padding=true."
-        )
-
-
 def check_causal(model: PreTrainedModel):
-    """
-    Raises:
-        InputError: If what the model says of a token changes with a later one: it would learn to copy it.
-    """
+    """Raises InputError if a later token changes the logits of an earlier one: the model would learn to copy it."""
     training = model.training
     model.eval()
     ids = torch.arange(min(8, model.config.vocab_size), device=model.device)[None]
@@ -258,6 +224,6 @@ def check_causal(model: PreTrainedModel):
     model.train(training)
     if (before - after).abs().max() > 1e-6 * before.abs().max():
         raise InputError(
-            f"A {type(model).__name__} of this config sees later tokens: take a causal model, such as a gMLP or GPT-2; "
-            f"a BERT is one by --config_overrides is_decoder=true."
+            f"A {type(model).__name__} with this config sees later tokens: use a causal model, such as a gMLP or a "
+            f"GPT-2; for a BERT, add --config_overrides is_decoder=true."
         )

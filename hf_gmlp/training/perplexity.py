@@ -1,4 +1,4 @@
-"""Metrics of the training scripts."""
+"""Metrics of language models."""
 
 import math
 
@@ -10,15 +10,9 @@ from ..errors import InputError
 
 def token_losses(logits: torch.Tensor | tuple, labels: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """
-    What is kept of a batch's logits in an evaluation: per token, its loss in nats and whether it was predicted
-    rightly; `Trainer` calls this as `preprocess_logits_for_metrics`.
-
-    Args:
-        logits: [batch, m, vocabulary]
-        labels: [batch, m], -100 where there is nothing to predict.
-
-    Returns:
-        Two tensors [batch, m], 0 where there is nothing to predict.
+    `preprocess_logits_for_metrics` for Trainer: from logits [batch, m, vocabulary] and labels [batch, m] (-100 where
+    nothing is predicted), the loss of each token in nats and whether it was predicted correctly, both [batch, m] and 0
+    where nothing is predicted.
     """
     logits = logits[0] if isinstance(logits, tuple) else logits
     losses = torch.zeros(labels.shape, device=logits.device)
@@ -32,23 +26,14 @@ def token_losses(logits: torch.Tensor | tuple, labels: torch.Tensor) -> tuple[to
 
 
 def next_token_losses(logits: torch.Tensor | tuple, labels: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """
-    `token_losses` of a causal language model, whose logits at one place predict the label of the next. The results
-    stand at the places of the labels; the first place, which nothing predicts, is 0.
-    """
+    """`token_losses` of a causal language model, whose logits predict the next label; the first token's are 0."""
     logits = logits[0] if isinstance(logits, tuple) else logits
     losses, right = token_losses(logits[:, :-1], labels[:, 1:])
     return torch.nn.functional.pad(losses, (1, 0)), torch.nn.functional.pad(right, (1, 0))
 
 
 class MaskedLanguageModelMetrics:
-    """
-    Loss (nats per predicted token), perplexity and accuracy over all predicted tokens of an evaluation, whatever its
-    batches: `Trainer` calls it once a batch, with `batch_eval_metrics=True`.
-
-    Raises:
-        InputError: If no token was predicted.
-    """
+    """`compute_metrics` over all batches of an evaluation; raises InputError if no token was predicted."""
 
     def __init__(self):
         self.loss = self.right = self.tokens = 0
@@ -62,26 +47,18 @@ class MaskedLanguageModelMetrics:
         if not compute_result:
             return None
         if self.tokens == 0:
-            raise InputError("The evaluation had no token to predict, and has no result: give more validation text.")
+            raise InputError("The evaluation had no token to predict: give more validation text.")
         loss, accuracy, tokens = self.loss / self.tokens, self.right / self.tokens, self.tokens
         self.loss = self.right = self.tokens = 0
-        # exp overflows past 709 nats, where the number means nothing any more.
-        return {
-            "token_loss": loss,
-            "perplexity": math.exp(min(loss, 700.0)),
-            "accuracy": accuracy,
-            "predicted_tokens": tokens,
-        }
+        # exp overflows past 709 nats.
+        results = {"token_loss": loss, "perplexity": math.exp(min(loss, 700.0))}
+        return results | {"accuracy": accuracy, "predicted_tokens": tokens}
 
 
 class CausalLanguageModelMetrics(MaskedLanguageModelMetrics):
     """
-    The same of a causal language model, and bits per byte: the loss of the whole text in bits over the length of the
-    text in UTF-8 bytes. Unlike a loss per token it can be compared between tokenizers. End-of-text tokens between
-    documents cost bits and are no bytes.
-
-    Args:
-        num_bytes: The UTF-8 bytes of the text that an evaluation predicts. It predicts every token once.
+    The same metrics and bits per byte, which can be compared between tokenizers: the loss of the whole text in bits
+    over its `num_bytes` in UTF-8. End-of-text tokens between documents cost bits but do not count as bytes.
     """
 
     def __init__(self, num_bytes: int):
@@ -89,8 +66,7 @@ class CausalLanguageModelMetrics(MaskedLanguageModelMetrics):
         self.num_bytes = num_bytes
 
     def __call__(self, prediction: EvalPrediction, compute_result: bool) -> dict[str, float] | None:
-        results = super().__call__(prediction, compute_result)
-        if results is None:
+        if (results := super().__call__(prediction, compute_result)) is None:
             return None
         bits = results["token_loss"] * results["predicted_tokens"] / math.log(2)
         return results | {"bits_per_byte": bits / self.num_bytes, "predicted_bytes": self.num_bytes}

@@ -1,4 +1,4 @@
-"""Recipes: YAML files of flags, which build on each other, and overrides of a config, which are merged key by key."""
+"""Recipes: YAML files of flags, which may include each other; and overrides of a config, merged key by key."""
 
 import itertools
 import json
@@ -12,11 +12,11 @@ from ..data.files import check_file, reading
 from ..errors import InputError
 
 RECIPE_ENDINGS = (".yaml", ".yml", ".json")
-# Those of the project: in an installed package, and in a checkout.
+# In an installed package, and in a checkout.
 _FOLDERS = (Path(__file__).parents[1] / "recipes", Path(__file__).parents[2] / "recipes")
 RECIPES = next((folder for folder in _FOLDERS if folder.is_dir()), _FOLDERS[0])
 
-# A quoted text, within which nothing is a key, or the key of a `key=value` pair.
+# A quoted text, in which nothing is a key, or the key of a `key=value` pair.
 _KEY = re.compile(r"""(?<![^\s=:,\[{])("(?:\\.|[^"\\])*"|'[^']*')|(^|,)\s*([^\s=,'"{}\[\]]+)\s*=""")
 
 
@@ -28,24 +28,18 @@ class _Loader(yaml.SafeLoader):
             empty = node.flow_style and value_node.value == "" and value_node.style is None
             if not isinstance(key, str) or key in keys or empty:
                 line = key_node.start_mark.line + 1
-                raise ValueError(f"the key {key!r} must be text, stand once and have a value, in line {line}")
+                raise ValueError(f"the key {key!r} must be text, unique, and have a value, in line {line}")
             keys.add(key)
         return super().construct_mapping(node, deep)
 
 
-# YAML 1.1 takes 1e-6 for text, and NaN, which JSON has, too.
+# YAML 1.1 reads 1e-6, and JSON's NaN, as text.
 _NUMBER = re.compile(r"(?:[-+]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)[eE][-+]?[0-9]+|[-+]\.[0-9]+|NaN|-?Infinity)$")
 _Loader.add_implicit_resolver("tag:yaml.org,2002:float", _NUMBER, None)
 
 
 def command_line(argv: list[str]) -> list[str]:
-    """
-    A command line whose first words may be recipes, as flags alone: the later wins over the earlier, and flags over
-    recipes. All `--config_overrides` are merged key by key.
-
-    Raises:
-        InputError: If a recipe or the text of `--config_overrides` cannot be read.
-    """
+    """Turns recipes at the start of a command line into flags, and merges all --config_overrides key by key."""
     paths = list(itertools.takewhile(lambda word: word.lower().endswith(RECIPE_ENDINGS), argv))
     recipe = merge(*(read_recipe(find_recipe(path)) for path in paths))
     flags, texts, words = [], [], iter(argv[len(paths) :])
@@ -61,7 +55,7 @@ def command_line(argv: list[str]) -> list[str]:
     given = []
     for name, value in merge(recipe, *({"config_overrides": parse_overrides(text)} for text in texts)).items():
         values = [json.dumps(one) if isinstance(one, dict) else str(one) for one in _list(value) if one is not None]
-        # A single value is not taken for a flag, whatever it begins with.
+        # So that a negative number is not read as a flag.
         if len(values) == 1 and values[0].startswith("-"):
             given.append(f"--{name}={values[0]}")
         elif values:
@@ -77,10 +71,7 @@ def find_recipe(name: str) -> Path:
 
 
 def merge(*recipes: dict[str, object]) -> dict[str, object]:
-    """
-    Recipes, each over the one before: values replace each other, but mappings are merged key by key. In a mapping null
-    takes away what was there, and is a value like any other where nothing was.
-    """
+    """Merges recipes: the last wins, but mappings are merged key by key, and null in them removes an earlier value."""
     merged: dict[str, object] = {}
     for name, value in (item for recipe in recipes for item in recipe.items()):
         old = merged.get(name)
@@ -92,20 +83,20 @@ def merge(*recipes: dict[str, object]) -> dict[str, object]:
 
 def read_recipe(path: Path, within: tuple[Path, ...] = ()) -> dict[str, object]:
     """
-    A recipe as a mapping from flags to values. Under `include` it may name other recipes, by paths relative to its
-    own, which it builds on and whose values it overrides; null takes a value away.
+    A recipe as a mapping from flags to values. Under `include` it may name other recipes, by paths relative to its own,
+    and override their values; null removes a value.
 
     Raises:
-        InputError: If a file is missing, includes itself (`within` are those that include it), or is not a mapping
-            from flags to values, lists of values, or mappings of either.
+        InputError: If a file is missing, includes itself (`within` are the files that include it), or does not map
+            flags to values, lists of values, or mappings to either.
     """
     if path.resolve() in [one.resolve() for one in within]:
-        raise InputError(f"{within[-1]} includes {path}, which includes it too: take one of the two out.")
+        raise InputError(f"{within[-1]} includes {path}, which includes it too: remove one of the two.")
     check_file(path)
     with reading([path], "a recipe"):
         content = _read_yaml(path.read_text(encoding="utf-8-sig"))
         if not isinstance(content, dict):
-            raise ValueError("it must map flags to values, one a line, such as 'learning_rate: 1e-4'")
+            raise ValueError("it must map flags to values, one per line, such as 'learning_rate: 1e-4'")
         # `learning-rate` is the same flag.
         recipe = {name.replace("-", "_"): value for name, value in content.items()}
         if len(recipe) < len(content):
@@ -114,24 +105,18 @@ def read_recipe(path: Path, within: tuple[Path, ...] = ()) -> dict[str, object]:
             recipe["config_overrides"] = parse_overrides(recipe["config_overrides"])
         for name, value in recipe.items():
             if not all(map(_is_plain, value.values() if isinstance(value, dict) else [value])):
-                raise ValueError(f"{name} must be a finite value, a list of such, or one mapping to values and lists")
+                raise ValueError(f"{name} must be a finite value, a list of them, or a mapping to values and lists")
     included = [path.parent / str(name) for name in _list(recipe.pop("include", []))]
     return merge(*(read_recipe(other, (*within, path)) for other in included), recipe)
 
 
 def parse_overrides(text: str) -> dict[str, object]:
-    """
-    The text of --config_overrides as a mapping: a JSON object, or `key=value` pairs parted by commas, each value as in
-    a recipe. Commas within brackets or quotation marks part nothing.
-
-    Raises:
-        InputError: If it is neither, a key is named twice, or a number is not finite.
-    """
-    with reading([f"--config_overrides {text[:200]}"], "key=value pairs parted by commas, or as JSON"):
+    """--config_overrides as a mapping, from `key=value` pairs or JSON; raises InputError if it is neither."""
+    with reading([f"--config_overrides {text[:200]}"], "key=value pairs with commas between them, or as JSON"):
         if not text.lstrip().startswith("{"):
-            # A mapping of YAML, as JSON is one.
+            # As a mapping of YAML, of which JSON is a part.
             text = "{" + _KEY.sub(lambda part: part[1] or f"{part[2]}{part[3]}: ", text) + "\n}"
-        # It is handed on as JSON, which has finite numbers only.
+        # Passed on as JSON, which has only finite numbers.
         return json.loads(json.dumps(_read_yaml(text), allow_nan=False))
 
 
@@ -140,7 +125,7 @@ def _read_yaml(text: str) -> object:
         return yaml.load(text, _Loader)
     except yaml.MarkedYAMLError as error:
         reason = f"{error.problem}, in line {error.problem_mark.line + 1}"
-    # Apart from the error, whose first line says less.
+    # Outside of the handler: the first line of that error says less.
     raise ValueError(reason)
 
 

@@ -1,4 +1,4 @@
-"""What run_image_classification.py needs beyond the other scripts: timm's models, classes, processor, loss, metrics."""
+"""For the image classification script only: timm's models, sizes, image processors, loss and metrics."""
 
 import logging
 from collections.abc import Callable
@@ -17,14 +17,13 @@ from transformers import (
 )
 from transformers.modeling_outputs import ImageClassifierOutput
 
-from ..data.labels import draw_classifier
 from ..data.processor import evaluation_processor, processor_size
 from ..errors import InputError, need
 from ..loading import reason
 from ..metrics import load_metric
 from ..models.configuration_gmlp import GMLPVisionConfig, as_pair
 from .arguments import ImageModelArguments
-from .models import load_config, new_model, open_checkpoint
+from .models import load_config, load_model
 from .recipes import parse_overrides
 
 logger = logging.getLogger(__name__)
@@ -34,12 +33,9 @@ TIMM = "timm/"
 
 def load_image_config(arguments: ImageModelArguments, size: tuple[int, int] | None) -> PreTrainedConfig:
     """
-    The config that the arguments ask for, for images of a `size` [height, width] in pixels if there is one. New models
-    of timm go by names such as "timm/resmlp_12_224", and the overrides are then arguments of `timm.create_model`.
-
-    Raises:
-        InputError: As `load_config`; or if timm has no such model, the size does not fit, or a checkpoint other than a
-            gMLP's would have to be resized.
+    `load_config` for images of a `size` [height, width] in pixels, if given. New models of timm have names such as
+    "timm/resmlp_12_224", and their overrides are arguments of `timm.create_model`. Also raises InputError if timm has
+    no such model, the size does not fit, or a checkpoint other than a gMLP would have to be resized.
     """
     if arguments.model_name_or_path is None and arguments.config_name.startswith(TIMM):
         return _timm_config(arguments, size)
@@ -48,11 +44,11 @@ def load_image_config(arguments: ImageModelArguments, size: tuple[int, int] | No
     config = load_config(arguments)
     if size is None or not hasattr(config, "image_size") or size == image_size(config):
         return config
-    # Whether a checkpoint can take images of another size is known before they are read.
+    # Checked before the images are read.
     if not isinstance(config, GMLPVisionConfig):
         raise InputError(
             f"--image_size {size[0]} {size[1]}: {config.name_or_path} is a {config.model_type} for images of "
-            f"{image_size(config)[0]} x {image_size(config)[1]} pixels, and only gMLPs are resized here."
+            f"{image_size(config)[0]} x {image_size(config)[1]} pixels, and only gMLPs are resized."
         )
     try:
         type(config)(**(config.to_dict() | {"image_size": list(size)}))
@@ -69,7 +65,7 @@ def _timm_config(arguments: ImageModelArguments, size: tuple[int, int] | None) -
     if not timm.is_model(name):
         raise InputError(f"timm {timm.__version__} has no model {name!r}; timm.list_models() lists what it has.")
     given = parse_overrides(arguments.config_overrides or "")
-    # A model that must know its size has an argument for it; a convolutional network has not.
+    # Convolutional networks take no size.
     tries = [given] if size is None or "img_size" in given else [given | {"img_size": size}, given]
     for model_args in tries:
         try:
@@ -83,7 +79,7 @@ def _timm_config(arguments: ImageModelArguments, size: tuple[int, int] | None) -
 
 
 def image_size(config: PreTrainedConfig, processor: BaseImageProcessor | None = None) -> tuple[int, int]:
-    """Height and width in pixels that a model takes: what its config says, else its processor, else timm, else 224."""
+    """Height and width in pixels that a model takes, from its config, else its processor, else timm, else 224."""
     size = getattr(config, "image_size", None)
     if isinstance(config, TimmWrapperConfig):
         size = (config.model_args or {}).get("img_size")
@@ -97,7 +93,7 @@ def image_size(config: PreTrainedConfig, processor: BaseImageProcessor | None = 
 
 
 def patch_size(config: PreTrainedConfig) -> tuple[int, int]:
-    """Height and width in pixels of a patch; 1 for a model that has none."""
+    """Height and width of a patch in pixels; 1 for a model without patches."""
     return as_pair(getattr(config, "patch_size", None) or 1)
 
 
@@ -105,11 +101,9 @@ def load_processor(
     arguments: ImageModelArguments, config: PreTrainedConfig, size: tuple[int, int] | None, crop_pct: float | None
 ) -> BaseImageProcessor:
     """
-    The image processor of the checkpoint, or the one that was named; for a new model, or if another size in pixels or
-    `crop_pct` is asked for, an `evaluation_processor` with mean, standard deviation and `crop_pct` of what was loaded.
-
-    Raises:
-        InputError: If there is no processor where one was named.
+    The named image processor, or the checkpoint's. A new model, another size in pixels or a `crop_pct` gets an
+    `evaluation_processor` with the mean, standard deviation and `crop_pct` of the one that was loaded, if any. Raises
+    InputError if it cannot be opened.
     """
     processor, name = None, arguments.image_processor_name or arguments.model_name_or_path
     if name is not None:
@@ -122,12 +116,12 @@ def load_processor(
         except Exception as error:
             why = reason(name, "preprocessor_config.json", error)
             raise InputError(
-                f"The image processor of {name} cannot be opened: {why}. Name one by --image_processor_name."
+                f"The image processor of {name} cannot be opened: {why}. Name one with --image_processor_name."
             ) from error
     made = size or image_size(config, processor)
     if processor is not None and crop_pct is None and processor_size(processor) == made:
         return processor
-    # What transformers' wrapper of timm's transforms has.
+    # timm's transforms, in transformers' wrapper.
     data = getattr(processor, "data_config", {})
     fields = {
         "crop_pct": crop_pct or getattr(processor, "crop_pct", None) or data.get("crop_pct"),
@@ -145,28 +139,17 @@ def load_image_model(
     train: bool,
     new_classifier: bool = False,
 ) -> PreTrainedModel:
-    """
-    The checkpoint as an image classifier of the config's classes, or a new one. A gMLP checkpoint is resized to the
-    `size` in pixels, and gets a new classifier if that is asked for.
+    """`load_model` of an image classifier; a gMLP checkpoint is resized to the `size` [height, width] in pixels."""
+    model = load_model(AutoModelForImageClassification, arguments, config, train=train, new_classifier=new_classifier)
+    new = arguments.model_name_or_path is None
+    if new and isinstance(config, TimmWrapperConfig):
+        # transformers' wrapper reinitializes all linear layers, and so undoes timm's own initialization, such as
+        # spatial weights near zero and biases of one in its gMLP.
+        import timm
 
-    Raises:
-        InputError: As `open_checkpoint`, or if no model can be made of the config.
-    """
-    if arguments.model_name_or_path is None:
-        model = new_model(AutoModelForImageClassification, arguments, config)
-        if isinstance(config, TimmWrapperConfig):
-            # transformers' wrapper draws all linear layers anew, as if only the classifier could be new, and so undoes
-            # what a timm model starts from: the spatial weights of its gMLP near zero and their biases at one, say.
-            import timm
-
-            fresh = timm.create_model(config.architecture, num_classes=config.num_labels, **(config.model_args or {}))
-            model.timm_model.load_state_dict(fresh.state_dict())
-        return model
-    options = {"train": train, "new_classifier": new_classifier}
-    model, _ = open_checkpoint(AutoModelForImageClassification, arguments, config, **options)
-    if new_classifier:
-        draw_classifier(model)
-    if size is not None and hasattr(config, "image_size") and size != image_size(config):
+        fresh = timm.create_model(config.architecture, num_classes=config.num_labels, **(config.model_args or {}))
+        model.timm_model.load_state_dict(fresh.state_dict())
+    if not new and size is not None and hasattr(config, "image_size") and size != image_size(config):
         model.resize_image_size(size)
         logger.info("Resized to %d x %d pixels: %d tokens", *size, model.config.max_position_embeddings)
     return model
@@ -174,8 +157,8 @@ def load_image_model(
 
 def classification_loss(label_smoothing: float = 0.0) -> Callable[..., torch.Tensor]:
     """
-    `compute_loss_func` for Trainer: cross-entropy against classes [B] or the shares [B, classes] of a mixed batch. In
-    training with label smoothing (which Trainer's own smoother can not do for shares), in evaluation without.
+    `compute_loss_func` for Trainer: cross-entropy against classes [B] or the class shares [B, classes] of a mixed
+    batch, which Trainer's own label smoother does not take. Evaluation has no label smoothing.
     """
 
     def compute(
@@ -186,7 +169,7 @@ def classification_loss(label_smoothing: float = 0.0) -> Callable[..., torch.Ten
         if num_items_in_batch is None:
             return F.cross_entropy(logits, labels, label_smoothing=smoothing)
         if labels.ndim == 2:
-            # Trainer counts numbers, and a mixed image has one for every class.
+            # Trainer counts numbers, of which a mixed image has one per class.
             num_items_in_batch = num_items_in_batch / labels.shape[1]
         return F.cross_entropy(logits, labels, label_smoothing=smoothing, reduction="sum") / num_items_in_batch
 
@@ -194,10 +177,7 @@ def classification_loss(label_smoothing: float = 0.0) -> Callable[..., torch.Ten
 
 
 def ranked_classes(logits: torch.Tensor | tuple, labels: torch.Tensor) -> torch.Tensor:
-    """
-    What is kept of a batch's logits [B, classes] in an evaluation: the five best classes of each image, the best first
-    [B, 5]; `Trainer` calls this as `preprocess_logits_for_metrics`.
-    """
+    """`preprocess_logits_for_metrics` for Trainer: from logits [B, classes], the best five classes [B, 5], in order."""
     logits = logits[0] if isinstance(logits, tuple) else logits
     return logits.topk(min(5, logits.shape[-1]), dim=-1).indices
 

@@ -31,7 +31,7 @@ def main(checkpoint: str, output: str):
     labels = torch.where(torch.rand(64, 8, generator=generator) < torch.linspace(0.1, 0.9, 64)[:, None], ids, -100)
     rows = [{"input_ids": i, "labels": one} for i, one in zip(ids.tolist(), labels.tolist())]
     trainer = GMLPTrainer(
-        model=model, args=args, train_dataset=Dataset.from_list(rows), dataset="random numbers", license="mit"
+        model=model, args=args, train_dataset=Dataset.from_list(rows), card={"dataset": "random numbers"}
     )
     lean_branch, calls = lean.lean_branch, []
     lean.lean_branch = lambda *inputs: calls.append(1) or lean_branch(*inputs)

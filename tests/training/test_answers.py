@@ -167,7 +167,7 @@ def test_scores_of_version_1(tmp_path, squad_tokenizer):
     assert scores == squad_scores(predictions, {row["id"]: row["answers"]["text"] for row in flat(content)})
 
 
-def test_logits_that_are_no_numbers_are_refused(questions, windows):
+def test_logits_that_are_not_finite_are_refused(questions, windows):
     start, end = random_logits(windows)
     end[3, 0] = np.nan
     with pytest.raises(InputError, match="not finite numbers"):

@@ -66,7 +66,7 @@ def cut_off(arguments, step=4):
     return make_checkpoint(folder, settings, step)
 
 
-def test_same_command_goes_on(command):
+def test_same_command_resumes(command):
     arguments = command()
     checkpoint = cut_off(arguments)
     assert start_run(*arguments) == str(checkpoint)
@@ -85,7 +85,7 @@ def test_same_command_goes_on(command):
     ],
     ids=str,
 )
-def test_changes_that_leave_the_weights_alone_may_pass(command, tmp_path, changes):
+def test_changes_that_do_not_affect_the_weights_are_allowed(command, tmp_path, changes):
     cut_off(command())
     if "train_file" in changes:
         changes = {"train_file": [path.format(folder=tmp_path, name=tmp_path.name) for path in changes["train_file"]]}
@@ -155,7 +155,7 @@ def test_new_start(command, tmp_path):
     assert not checkpoint.exists() and not (tmp_path / "out" / "tokenizer.json").exists() and mine.exists()
     assert json.loads((tmp_path / "out" / "settings.json").read_text())["learning_rate"] == 1e-3
     within = command(config_name=None, model_name_or_path=str(tmp_path / "out"), overwrite_output_dir=True)
-    with pytest.raises(InputError, match="would remove --model_name_or_path"):
+    with pytest.raises(InputError, match="would delete --model_name_or_path"):
         start_run(*within)
     # What is no run is left alone.
     other = tmp_path / "other"
@@ -176,10 +176,10 @@ def test_run_without_a_checkpoint_starts_anew(command, tmp_path):
 
 
 @pytest.mark.parametrize("name", ["tokenizer.json", "model.safetensors", "config.json", "checkpoint-7"])
-def test_nothing_from_elsewhere_is_overwritten(command, tmp_path, name):
+def test_foreign_files_are_not_overwritten(command, tmp_path, name):
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / name).write_text("mine")
-    with pytest.raises(InputError, match=f"already holds {name}, from elsewhere: choose another --output_dir"):
+    with pytest.raises(InputError, match=f"already holds {name} from another source: choose another --output_dir"):
         start_run(*command())
     assert (tmp_path / "out" / name).read_text() == "mine"
 
@@ -195,14 +195,14 @@ def test_finished_run_is_not_written_over(command, tmp_path):
             start_run(*command(**flags))
     with pytest.raises(InputError, match="Say what to do"):
         start_run(*command(do_train=False))
-    with pytest.raises(InputError, match="knows nothing yet: give --do_train"):
+    with pytest.raises(InputError, match="is untrained: give --do_train"):
         start_run(*command(do_train=False, do_eval=True))
 
 
 def test_evaluation_does_not_finish_a_run(command):
     cut_off(command())
     evaluation = command(config_name=None, model_name_or_path="m", do_train=False, do_eval=True)
-    with pytest.raises(InputError, match="holds a run that was cut off: finish it"):
+    with pytest.raises(InputError, match="holds an interrupted run: finish it"):
         start_run(*evaluation)
     # A training that never began is in nobody's way.
     shutil.rmtree(Path(evaluation[2].output_dir) / "checkpoint-4")
@@ -226,7 +226,7 @@ def test_damaged_checkpoint_is_skipped(tmp_path, name, caplog):
         if (name, damage) != ("manifest.json", "changed"):
             assert name in checkpoint_fault(folder / "checkpoint-12")
         assert checkpoint_to_resume(args) == str(folder / "checkpoint-8")
-        with pytest.raises(InputError, match="is no whole checkpoint of these scripts: "):
+        with pytest.raises(InputError, match="is not a whole checkpoint of these scripts: "):
             checkpoint_to_resume(RunArguments(output_dir=str(folder), use_cpu=True,
                                               resume_from_checkpoint=str(folder / "checkpoint-12")))  # fmt: skip
 
@@ -244,11 +244,11 @@ def test_checkpoint_without_its_best_is_skipped(tmp_path, caplog):
     assert checkpoint_to_resume(args) == str(tmp_path / "checkpoint-12")
     (best / "model.safetensors").unlink()
     assert checkpoint_to_resume(args) == str(tmp_path / "checkpoint-4")
-    assert f"of {best}, the best so far, model.safetensors is missing" in caplog.text
+    assert f"in {best}, the best checkpoint so far, model.safetensors is missing" in caplog.text
     assert checkpoint_to_resume(RunArguments(**flags)) == str(tmp_path / "checkpoint-12")
 
 
-def test_a_pipe_is_not_waited_for(tmp_path):
+def test_pipes_are_refused(tmp_path):
     os.mkfifo(tmp_path / "pipe.txt")
     with pytest.raises(InputError, match=r"pipe\.txt is a pipe or a device"):
         fingerprint([tmp_path / "pipe.txt"])
@@ -261,7 +261,7 @@ def test_predictions_of_an_earlier_run_are_cleared(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["my.tsv"]
 
 
-def test_checkpoint_of_weights_alone_is_skipped(tmp_path, caplog):
+def test_checkpoint_without_an_optimizer_is_skipped(tmp_path, caplog):
     make_checkpoint(tmp_path, {}, 4, resumable=False)
     assert checkpoint_to_resume(RunArguments(output_dir=str(tmp_path), use_cpu=True)) is None
     assert "save_only_model" in caplog.text and "starting from the beginning" in caplog.text
@@ -290,7 +290,7 @@ def test_two_runs_do_not_share_a_folder(tmp_path):
     process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, start_new_session=True)
     try:
         assert process.stdout.readline() == "claimed\n"
-        with pytest.raises(InputError, match="Another run is at work in"):
+        with pytest.raises(InputError, match="Another run is writing to"):
             claim(tmp_path)
         # A dead process leaves nothing behind, though a child of it goes on.
         process.kill()
@@ -352,7 +352,7 @@ def test_secrets_are_not_written_down(command):
     assert "hf_secret" not in json.dumps(settings)
 
 
-def test_resuming_checks_the_manifest_and_not_the_flags_alone(command, tmp_path):
+def test_resuming_checks_the_manifest(command, tmp_path):
     arguments = command()
     folder = cut_off(arguments).parent
     # Somebody has written over settings.json.
@@ -367,7 +367,7 @@ def test_resuming_checks_the_manifest_and_not_the_flags_alone(command, tmp_path)
         ({"label_names": ["x"]}, "--label_names is set by this script"),
         ({"prediction_loss_only": True}, "--prediction_loss_only is set by this script"),
         ({"do_predict": True}, "This script does not predict"),
-        ({"streaming": True, "max_steps": -1}, "say how long to train by --max_steps"),
+        ({"streaming": True, "max_steps": -1}, "set the length of the training with --max_steps"),
         ({"cache_dir": "/proc/none"}, "--cache_dir /proc/none cannot be used"),
     ],
 )

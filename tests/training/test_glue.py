@@ -108,8 +108,7 @@ def test_the_metric_that_decides(tmp_path):
     with pytest.raises(InputError, match="must be one of eval_matched_accuracy, eval_matched_loss, eval_mismatched"):
         series.main_metric(args, mnli)
     with pytest.raises(
-        InputError,
-        match="--metric_for_best_model accuracy .* must be one of eval_f1 where --metric_name is f1",
+        InputError, match="--metric_for_best_model accuracy .* must be one of eval_f1 where --metric_name is f1"
     ):
         series.main_metric(args, both, "f1")
     *_, args = parse(tmp_path, "--metric_for_best_model", "mismatched_accuracy")

@@ -22,7 +22,6 @@ from hf_gmlp.training.models import (
     load_config,
     load_model,
     load_tokenizer,
-    open_checkpoint,
     parse_overrides,
 )
 
@@ -79,14 +78,14 @@ def test_new_model_takes_the_tokenizer_s_vocabulary(word_tokenizer):
 
 def test_vocabulary_that_does_not_fit(word_tokenizer):
     check_vocabulary(GMLPConfig(vocab_size=300), word_tokenizer, "m")
-    with pytest.raises(InputError, match="tokenizer has 205 tokens and the model m has embeddings for 100"):
+    with pytest.raises(InputError, match="tokenizer has 205 tokens, but the model m has embeddings for 100"):
         check_vocabulary(GMLPConfig(vocab_size=100), word_tokenizer, "m")
-    with pytest.raises(InputError, match="pads with token 0 and the model m with 7"):
+    with pytest.raises(InputError, match="pads with token 0, but the model m with 7"):
         check_vocabulary(BertConfig(vocab_size=300, pad_token_id=7), word_tokenizer, "m")
 
 
 @pytest.mark.parametrize("make", [GMLPConfig, BertConfig])
-def test_overrides_of_a_checkpoint_leave_its_weights_alone(tmp_path, make):
+def test_overrides_of_a_checkpoint_must_fit_its_weights(tmp_path, make):
     sizes = {"hidden_size": 12, "num_hidden_layers": 2, "intermediate_size": 16, "vocab_size": 50}
     make(**sizes).save_pretrained(tmp_path)
 
@@ -115,7 +114,7 @@ def test_causal_model_begins_and_ends_with_one_token():
 def test_model_that_sees_later_tokens_is_found(randomize):
     sizes = {"vocab_size": 30, "hidden_size": 16, "num_attention_heads": 2, "intermediate_size": 16}
     bert = BertConfig(num_hidden_layers=1, **sizes)
-    with pytest.raises(InputError, match="BertLMHeadModel of this config sees later tokens"):
+    with pytest.raises(InputError, match="BertLMHeadModel with this config sees later tokens"):
         check_causal(AutoModelForCausalLM.from_config(bert))
     bert.is_decoder = True
     model = AutoModelForCausalLM.from_config(bert).train()
@@ -127,7 +126,7 @@ def test_model_that_sees_later_tokens_is_found(randomize):
         check_causal(randomize(AutoModelForCausalLM.from_config(config)))
 
 
-def test_what_a_checkpoint_was_trained_for(caplog):
+def test_checkpoints_not_trained_for_the_next_token(caplog):
     for config in (GMLPConfig(is_causal=True), GPT2Config(), GMLPConfig(is_causal=True, architectures=["Other"])):
         check_pretraining(config, "m", do_train=False)
     assert not caplog.records
@@ -138,7 +137,7 @@ def test_what_a_checkpoint_was_trained_for(caplog):
     assert len(caplog.records) == 2
 
 
-def test_byte_level_wants_the_byte_tokenizer(tmp_path, word_tokenizer):
+def test_byte_level_needs_the_byte_tokenizer(tmp_path, word_tokenizer):
     options = {"max_length": 9, "byte_level": True}
     arguments = ModelArguments(config_name="gmlp-base")
     made = load_tokenizer(arguments, None, [], **options)
@@ -151,7 +150,7 @@ def test_byte_level_wants_the_byte_tokenizer(tmp_path, word_tokenizer):
         == AutoTokenizer.from_pretrained(tmp_path / "bytes").get_vocab()
     )
     arguments.tokenizer_name = str(tmp_path / "words")
-    with pytest.raises(InputError, match="words is not the one of --byte_level"):
+    with pytest.raises(InputError, match="words is not that of --byte_level"):
         load_tokenizer(arguments, None, [], **options)
 
 
@@ -166,20 +165,19 @@ def checkpoint(tmp_path):
 
 def open_as(auto_class, folder, *, train=False, fields=None, **options):
     arguments = ModelArguments(model_name_or_path=str(folder))
-    return open_checkpoint(auto_class, arguments, load_config(arguments, **fields or {}), train=train, **options)
+    return load_model(auto_class, arguments, load_config(arguments, **fields or {}), train=train, **options)
 
 
 def test_whole_checkpoints_open(checkpoint, tmp_path):
-    model, new = open_as(AutoModelForSequenceClassification, checkpoint)
-    assert isinstance(model, GMLPForSequenceClassification) and not new
+    assert isinstance(open_as(AutoModelForSequenceClassification, checkpoint), GMLPForSequenceClassification)
     # A new head, which is trained; BERT's pooler is none of its numbered layers.
     open_as(AutoModelForMaskedLM, checkpoint, train=True)
     bert = BertConfig(**SIZES, num_attention_heads=2)
     AutoModelForMaskedLM.from_config(bert).save_pretrained(tmp_path / "bert")
-    model, _ = open_as(AutoModelForSequenceClassification, tmp_path / "bert", train=True)
+    model = open_as(AutoModelForSequenceClassification, tmp_path / "bert", train=True)
     assert isinstance(model, BertForSequenceClassification)
     model.half().save_pretrained(tmp_path / "half")
-    assert open_as(AutoModelForSequenceClassification, tmp_path / "half", train=True)[0].dtype == torch.float32
+    assert open_as(AutoModelForSequenceClassification, tmp_path / "half", train=True).dtype == torch.float32
 
 
 def test_random_heads_are_not_evaluated(checkpoint):
@@ -191,9 +189,11 @@ def test_classifiers_of_another_size(checkpoint):
     for train in (False, True):
         with pytest.raises(InputError, match="do not fit its config: classifier.*have another shape"):
             open_as(AutoModelForSequenceClassification, checkpoint, train=train, fields={"num_labels": 5})
-    model, new = open_as(AutoModelForSequenceClassification, checkpoint, train=True, fields={"num_labels": 5},
-                         new_classifier=True)  # fmt: skip
-    assert model.config.num_labels == 5 and all(name.startswith("classifier") for name in new) and new
+    model = open_as(AutoModelForSequenceClassification, checkpoint, train=True, fields={"num_labels": 5},
+                    new_classifier=True)  # fmt: skip
+    old, weights = load_file(checkpoint / "model.safetensors"), model.state_dict()
+    changed = [name for name in old if not torch.equal(old[name], weights[name])]
+    assert model.config.num_labels == 5 and changed and all(name.startswith("classifier") for name in changed)
 
 
 @pytest.mark.parametrize(

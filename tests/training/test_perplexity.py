@@ -35,7 +35,7 @@ def test_same_numbers_in_any_batches():
         assert result["predicted_tokens"] == int(predicted.sum())
 
 
-def test_nothing_predicted_is_no_result():
+def test_an_evaluation_without_predicted_tokens_is_refused():
     nothing = EvalPrediction((torch.zeros(2, 3), torch.zeros(2, 3)), torch.full((2, 3), -100))
     for metrics in (MaskedLanguageModelMetrics(), CausalLanguageModelMetrics(5)):
         assert metrics(nothing, compute_result=False) is None

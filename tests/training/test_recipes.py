@@ -80,7 +80,7 @@ def test_overrides_of_a_command_line(text, overrides):
         ("=1", "the key '=1' must .* have a value"),
         ("a=", "the key 'a' must .* have a value"),
         ("a=,b=1", "the key 'a' must .* have a value"),
-        ("a=1,a=2", "the key 'a' must .* stand once"),
+        ("a=1,a=2", "the key 'a' must .* unique"),
         ("a=[1,2", "expected ',' or ']'"),
         ("a='x,b=2", "unexpected end"),
         ("a=1]", "expected ',' or '}', but got ']'"),
@@ -90,7 +90,7 @@ def test_overrides_of_a_command_line(text, overrides):
         ("a={0: x}", "the key 0 must be text"),
         ("a=!!python/name:os.system x", "could not determine a constructor for the tag"),
         ("a=&x [*x]", "Circular"),
-        ('{"a": 1, "a": 2}', "the key 'a' must .* stand once"),
+        ('{"a": 1, "a": 2}', "the key 'a' must .* unique"),
         ('{"a": NaN}', "Out of range"),
         ('{"a": 1', "expected ',' or '}'"),
         ("a=" + "[" * 3000 + "]" * 3000, "recursion"),
@@ -119,11 +119,11 @@ LAUGHS = "a: &a [x, x]\nb: &b [*a, *a]\nc: &c [*b, *b]\n"
         ("a: 1".encode("utf-16"), "x.yaml .*it is not UTF-8"),
         ("a: \0", "x.yaml .*unacceptable character #x0000"),
         ("a: !!python/object/apply:os.system ['true']", "x.yaml .*could not determine a constructor for the tag"),
-        (LAUGHS, "x.yaml .*b must be a finite value, a list of such"),
+        (LAUGHS, "x.yaml .*b must be a finite value, a list of them"),
         ("1: 2", "x.yaml .*the key 1 must be text"),
-        ("a: 1\na: 2", "x.yaml .*the key 'a' must .* stand once .*, in line 2"),
+        ("a: 1\na: 2", "x.yaml .*the key 'a' must .* unique.*, in line 2"),
         ("a_b: 1\na-b: 2", "x.yaml .*a flag is named twice, with - and with _"),
-        ("a: [[1]]", "x.yaml .*a must be a finite value, a list of such, or one mapping"),
+        ("a: [[1]]", "x.yaml .*a must be a finite value, a list of them, or a mapping"),
         ("a: {b: {c: 1}}", "x.yaml .*a must be"),
         ("a: []", "x.yaml .*a must be"),
         ("a: [1, null]", "x.yaml .*a must be"),
@@ -145,7 +145,7 @@ def test_recipes_that_cannot_be_read(tmp_path, text, words):
     assert "\n" not in str(caught.value)
 
 
-def test_recipes_that_are_not_there(tmp_path):
+def test_missing_recipes(tmp_path):
     with pytest.raises(InputError, match=r"no file .*none\.yaml"):
         command_line([str(tmp_path / "none.yaml")])
     (tmp_path / "folder.yaml").mkdir()

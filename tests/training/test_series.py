@@ -53,7 +53,7 @@ def test_flags_that_do_not_go_together(tmp_path):
         (("--sweep_batch_sizes", 0), "--sweep_batch_sizes must be at least 1 and"),
         (("--max_seq_length", 4), "must be above 4"),
         (("--max_eval_samples", 0), "--max_eval_samples must be at least 1"),
-        (("--text_column_names", "a", "b", "c"), "one or two columns, got a, b, c; more are joined by"),
+        (("--text_column_names", "a", "b", "c"), "one or two columns; to join more, give"),
     ]:
         with pytest.raises(InputError, match=message):
             plan(tmp_path, *flags)

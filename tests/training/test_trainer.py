@@ -45,8 +45,7 @@ def make_trainer(folder, model=None, rows=None, metric_names=None, **arguments):
         train_dataset=Dataset.from_list(rows),
         eval_dataset=Dataset.from_list(rows),
         metric_names=metric_names,
-        dataset="two words",
-        license="mit",
+        card={"dataset": "two words", "license": "mit"},
     )
 
 
@@ -78,7 +77,7 @@ def test_checkpoint_says_what_it_consists_of(run):
 
 def test_older_checkpoints_go_only_when_a_newer_one_is_whole(tmp_path, monkeypatch):
     trainer = make_trainer(tmp_path, save_steps=2, save_total_limit=1)
-    monkeypatch.setattr("hf_gmlp.training.trainer.write_manifest", lambda *args, **kwargs: 1 / 0)
+    monkeypatch.setattr("hf_gmlp.training.folder.write_manifest", lambda *args, **kwargs: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         trainer.train()
     monkeypatch.undo()
@@ -159,7 +158,7 @@ def test_global_batch_size_gives_the_accumulation(tmp_path, whole, given, expect
         ),
     ],
 )
-def test_what_cannot_begin_gets_one_sentence(tmp_path, flags):
+def test_training_that_cannot_begin_gets_one_sentence(tmp_path, flags):
     with pytest.raises(InputError, match="The training cannot begin: "):
         make_trainer(tmp_path, **flags).train()
 

@@ -123,7 +123,7 @@ def test_the_processor_of_a_checkpoint_is_kept(tmp_path, vision_config, far_mode
     config = load_image_config(given, None)
     with pytest.raises(
         InputError,
-        match="image processor of .*: the folder has no preprocessor_config.json. Name one by --image_processor_name",
+        match="image processor of .*: the folder has no preprocessor_config.json. Name one with --image_processor_name",
     ):
         load_processor(given, config, None, None)
     ViTImageProcessor(size={"height": 16, "width": 16}, image_mean=[0.1, 0.2, 0.3]).save_pretrained(tmp_path)
@@ -168,7 +168,7 @@ def test_only_gmlps_are_resized(tmp_path, vision_config, far_model):
 def test_norms_and_biases_are_not_decayed(tmp_path, vision_config):
     def decayed(model):
         args = TrainingArguments(tmp_path, report_to="none", use_cpu=True)
-        return set(GMLPTrainer(model, args, dataset="", license="mit").get_decay_parameter_names(model))
+        return set(GMLPTrainer(model, args, card={"dataset": ""}).get_decay_parameter_names(model))
 
     gmlp = AutoModelForImageClassification.from_config(vision_config())
     names = {name for name, _ in gmlp.named_parameters()}
