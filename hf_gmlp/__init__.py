@@ -1,7 +1,7 @@
 """gMLP and aMLP ("Pay Attention to MLPs") for Hugging Face Transformers.
 
 Importing this package registers its models with the Auto classes, so that `AutoModel…`, `Trainer`, `pipeline` and
-`push_to_hub` treat them as they treat any other model, and its fast implementations of the block with the models.
+`push_to_hub` work as with any other model, and registers the fast implementations of the block with the models.
 """
 
 from transformers import AutoConfig, AutoTokenizer, PreTrainedTokenizerFast
@@ -57,7 +57,7 @@ for _config, _code_map, _module in (
 del _config, _code_map, _module, _auto_class, _model_class
 
 if is_vision_available():
-    # Image processors need Pillow, which `pip install "hf-gmlp[vision]"` brings.
+    # Image processors need Pillow, which is in hf-gmlp[vision].
     from transformers import AutoImageProcessor, ViTImageProcessorPil
 
     _image_processors = {"pil": ViTImageProcessorPil}
@@ -70,7 +70,7 @@ if is_vision_available():
 
 kernels.register()
 adapters.register()
-# Its model card is filled in. A checkpoint's own code, without this package, uploads the library's.
+# With this package, a model is uploaded with its own card. A checkpoint's code alone uploads the library's.
 GMLPPreTrainedModel.push_to_hub = cards.push_to_hub
 GMLPPreTrainedModel.save_pretrained = cards.save_pretrained
 

@@ -153,7 +153,7 @@ def test_bad_input_is_named(tmp_path, answerer, model, checkpoint, squad_tokeniz
     for words, options, message in cases:
         with pytest.raises(InputError, match=message):
             answerer(*words, **options)
-    with pytest.raises(InputError, match="does not bring its tokenizer"):
+    with pytest.raises(InputError, match="does not include one"):
         QuestionAnswerer(model)
     with pytest.raises(InputError, match="no tokenizer to open in /nowhere/at/all"):
         QuestionAnswerer("/nowhere/at/all")

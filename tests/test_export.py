@@ -204,7 +204,7 @@ def test_what_cannot_be_exported_is_refused(saved, tmp_path, monkeypatch):
     (tmp_path / "full").mkdir()
     for out, to, options, message in (
         ("full", "onnx", {}, "exists already"),
-        ("out", "openvino", {"int8": True}, "--int8 is for --to onnx"),
+        ("out", "openvino", {"int8": True}, "--int8 works only with --to onnx"),
         ("out", "onnx", {"task": "translation"}, "There is no task 'translation'. Choose one of: feature-extraction"),
         ("out", "onnx", {"task": "question-answering"}, "would be random"),
     ):

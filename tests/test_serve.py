@@ -146,8 +146,8 @@ def test_a_picture_is_classified_as_by_the_model_alone(image, folders, picture):
 @pytest.mark.parametrize(
     ("body", "sentence"),
     [
-        (json.dumps({"text": "the cat"}), "The text has no <blank>: put it where the model is to guess."),
-        (json.dumps({"text": "<blank> " * 30}), "The text has 32 tokens, and the model takes up to 12: shorten it."),
+        (json.dumps({"text": "the cat"}), "The text has no <blank>: insert one where a word is missing."),
+        (json.dumps({"text": "<blank> " * 30}), "The text has 32 tokens, but the model takes at most 12: shorten it."),
         ("no JSON", 'Send JSON: {"text": "..."}.'),
         ("[]", 'Send JSON: {"text": "..."}.'),
         (json.dumps({"text": 3}), 'Send JSON: {"text": "..."}.'),
@@ -166,7 +166,8 @@ def test_what_is_no_picture_is_refused(image, picture):
 
 def test_what_is_too_large_is_refused(image):
     reply = requests.post(f"{image}/predict", data=bytes(20 * 2**20 + 1))
-    assert (reply.status_code, reply.json()["detail"]) == (413, "This is larger than 20 MB: send something smaller.")
+    assert reply.status_code == 413
+    assert reply.json()["detail"] == "The upload is larger than 20 MB: send something smaller."
 
 
 def test_filters_are_a_picture(masked, image, causal):
@@ -242,16 +243,16 @@ def test_a_text_ends_at_n_tokens_and_says_so(client, name):
 
 @pytest.mark.parametrize("stream", [False, True])
 def test_what_cannot_be_done_is_refused(client, name, stream):
-    long = "The prompt has 48 tokens, and with what follows it the model takes up to 48: shorten it."
+    long = "The prompt has 48 tokens, but prompt and completion together may have at most 48: shorten it."
     for options, sentence in (
         ({"prompt": "x" * 48}, long),
-        ({"prompt": ""}, "The prompt is empty: the model goes on after a text."),
+        ({"prompt": ""}, "The prompt is empty: send a text to continue."),
         ({"max_tokens": 0}, "max_tokens must be at least 1."),
         ({"temperature": -1}, "temperature must be at least 0."),
         ({"temperature": "hot"}, "could not convert string to float: 'hot'"),
         ({"top_p": 2}, "top_p must be between 0 and 1."),
         ({"frequency_penalty": -1}, "frequency_penalty must be above -1."),
-        ({"n": 2, "echo": True}, "This server cannot do what n and echo asked for: leave it out."),
+        ({"n": 2, "echo": True}, "This server does not support n and echo: leave it out."),
         ({"model": "another"}, f"Server is pinned to '{name}'; requested 'another'."),
     ):
         with pytest.raises(openai.BadRequestError) as refusal:
@@ -261,7 +262,7 @@ def test_what_cannot_be_done_is_refused(client, name, stream):
     tool = {"type": "function", "function": {"name": "f", "parameters": {}}}
     for messages, options, sentence in (
         ([said], {}, long),
-        ([said], {"tools": [tool]}, "This model has no chat template, so it cannot be given tools."),
+        ([said], {"tools": [tool]}, "This model has no chat template, so it cannot use tools."),
         ([{"content": "It"}], {}, "The request lacks 'role'."),
     ):
         with pytest.raises(openai.BadRequestError) as refusal:
@@ -303,7 +304,7 @@ def test_what_cannot_be_served_is_named(tmp_path, folders, capsys, far_model, te
     shutil.copytree(folders["image"], tmp_path / "no-processor")
     (tmp_path / "no-processor" / "preprocessor_config.json").unlink()
     for model, sentence in (
-        ("nowhere", "There is no model to open in nowhere: it is no folder here"),
+        ("nowhere", "There is no model to open in nowhere: it is not a folder here"),
         (tmp_path, "the folder has no config.json"),
         (tmp_path / "classifier", "is a GMLPForSequenceClassification. Only masked and causal language models"),
         (tmp_path / "no-mask", "has no mask token"),
@@ -373,7 +374,7 @@ def test_masks_are_filled_on_the_page(browser, masked, folders):
     assert browser.title == folders["masked"].name and "<blank>" in page("about").text
     page("input").send_keys("the cat sat on")
     page("go").click()
-    page.wait(lambda: page("error").text == "The text has no <blank>: put it where the model is to guess.")
+    page.wait(lambda: page("error").text == "The text has no <blank>: insert one where a word is missing.")
     page("mask").click()
     assert page("input").get_property("value") == "the cat sat on<blank>"
     page("go").click()
@@ -407,7 +408,7 @@ def test_a_picture_is_classified_on_the_page(browser, image, picture, tmp_path):
     assert page.rows() == shown and page("error").text == ""
     (tmp_path / "large.png").write_bytes(bytes(21 * 2**20))
     page("file").send_keys(str(tmp_path / "large.png"))
-    page.wait(lambda: page("error").text == "This is larger than 20 MB: send something smaller.")
+    page.wait(lambda: page("error").text == "The file is larger than 20 MB. Choose a smaller one.")
     page.check()
 
 

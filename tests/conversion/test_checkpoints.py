@@ -79,12 +79,12 @@ def test_damaged_files(tmp_path, ending):
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ({}, "holds no tensors by name"),
-        ([torch.ones(2)], "holds no tensors by name"),
-        (torch.ones(2), "holds no tensors by name"),
+        ({}, "does not hold tensors by name"),
+        ([torch.ones(2)], "does not hold tensors by name"),
+        (torch.ones(2), "does not hold tensors by name"),
         ({"epoch": 3, "best": 0.7}, "holds more than tensors .epoch, best."),
         ({"net": TENSORS}, "holds more than tensors .net."),
-        ({0: torch.ones(2)}, "holds no tensors by name"),
+        ({0: torch.ones(2)}, "does not hold tensors by name"),
     ],
 )
 def test_files_without_tensors_by_name(tmp_path, content, message):

@@ -70,7 +70,7 @@ def test_logits_are_those_of_the_annotated_model(randomize, length):
     assert theirs.encoder.layers[0].sgu.weight.triu(1).abs().max() > 0.1
     ours, notes = model_from_labml(theirs.state_dict())
     assert_same_logits(ours, theirs, length)
-    assert type(ours) is GMLPForCausalLM and any("taken for the causal one" in note for note in notes)
+    assert type(ours) is GMLPForCausalLM and any("assumed to be the causal one" in note for note in notes)
     assert all((matrix.triu(1) == 0).all() for matrix in ours.get_position_embeddings())
 
 
@@ -123,6 +123,6 @@ def test_tensors_that_do_not_belong(randomize):
         model_from_labml(state, "weights.pth")
     message = str(error.value)
     assert "1 missing (encoder.layers.1.proj2.bias)" in message and "1 unknown (optimizer.step)" in message
-    assert "generator.projection.weight [41, 16] in place of [40, 16]" in message
-    with pytest.raises(InputError, match="no checkpoint of a gMLP of labml_nn"):
+    assert "generator.projection.weight [41, 16] instead of [40, 16]" in message
+    with pytest.raises(InputError, match="not a checkpoint of a gMLP of labml_nn"):
         model_from_labml(AnnotatedGMLPBlock(8, 16, 4).state_dict())

@@ -54,7 +54,7 @@ def test_a_causal_model_becomes_one(peer, circulant, length, attn_dim):
         wrong, notes = model_from_lucidrains(theirs.state_dict())
         ids = torch.randint(0, 40, (2, 12))
         assert (wrong(ids).logits - theirs(ids)).abs().max() > 0.1
-        assert any("else give --causal" in note for note in notes)
+        assert any("otherwise give --causal" in note for note in notes)
 
 
 def test_a_causal_model_generates_as_the_package(peer):
@@ -101,7 +101,7 @@ def test_from_a_file_by_the_command(tmp_path, peer, capsys, ending):
 @pytest.mark.parametrize(
     ("fields", "options", "message"),
     [
-        ({"heads": 2}, {}, "2 heads.*cannot be carried over"),
+        ({"heads": 2}, {}, "2 heads.*cannot be converted"),
         ({"num_tokens": None}, {}, "no tensor to_embed.weight"),
     ],
 )
@@ -122,11 +122,11 @@ def test_tensors_that_do_not_belong(peer):
     assert (
         f"1 missing ({unit}.circulant_pos_y)" in message and "1 unknown (layers.1.fn.fn.fn.attn.to_out.bias)" in message
     )
-    assert f"{unit}.weight [1, 12, 12] in place of [1, 12]" in message
+    assert f"{unit}.weight [1, 12, 12] instead of [1, 12]" in message
 
 
 def test_other_models_of_the_package():
     vision = gMLPVision(image_size=16, patch_size=4, num_classes=3, dim=8, depth=2)
     for model in (vision, nn.Linear(2, 3)):
-        with pytest.raises(InputError, match="no checkpoint of a text model of g-mlp-pytorch"):
+        with pytest.raises(InputError, match="not a checkpoint of a text model of g-mlp-pytorch"):
             model_from_lucidrains(model.state_dict())

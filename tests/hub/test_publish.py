@@ -116,7 +116,7 @@ def test_model_and_tokenizer_are_pushed_whole(hub, pushed):
     result = of(pushed, "text")
     assert hub.repositories["me/text"].files(result["pinned"]).keys() == MODEL | TOKENIZER
     card = ModelCard(result["card"])
-    assert "cats" in card.data.tags and card.data.license == "mit" and "The weights: mit." in card.text
+    assert "cats" in card.data.tags and card.data.license == "mit" and "The license of the weights is mit." in card.text
     titles = ["Upload model", "Upload tokenizer", "Upload README.md with huggingface_hub", "Second", "Other code"]
     assert hub.repositories["me/text"].titles()[1:] == titles
 
@@ -125,7 +125,7 @@ def test_a_second_push_keeps_what_a_person_wrote(hub, pushed):
     of(pushed, "text")
     card = card_of(hub, "me/text")
     assert (card.data.license, card.data.thumbnail) == ("cc-by-4.0", "cat.png")
-    assert "The weights: cc-by-4.0." in card.text and "cats" in card.data.tags
+    assert "The license of the weights is cc-by-4.0." in card.text and "cats" in card.data.tags
 
 
 def test_branches_and_pull_requests(hub, pushed):
@@ -179,7 +179,7 @@ def test_adapters(hub, pushed):
 
 
 def test_a_card_that_cannot_be_read_stops_no_push(hub, pushed):
-    assert "cannot be read, and stays as it is" in of(pushed, "broken")["said"]
+    assert "cannot be read and is left unchanged" in of(pushed, "broken")["said"]
     training = {"training_args.bin"} | TOKENIZER
     for name, files in {"me/broken": MODEL, "me/broken-trained": MODEL | training}.items():
         assert hub.repositories[name].files().keys() == files
