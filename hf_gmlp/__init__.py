@@ -10,36 +10,12 @@ from transformers.utils import is_torchvision_available, is_vision_available
 
 from . import adapters, cards, kernels
 from ._version import __version__
-from .models import modeling_baselines, modeling_gmlp
-from .models.configuration_baselines import BertRelposConfig, TextMixerConfig
-from .models.configuration_gmlp import GMLPConfig, GMLPVisionConfig
-from .models.modeling_baselines import (
-    BertRelposForMaskedLM,
-    BertRelposForQuestionAnswering,
-    BertRelposForSequenceClassification,
-    BertRelposForTokenClassification,
-    BertRelposModel,
-    TextMixerForMaskedLM,
-    TextMixerForQuestionAnswering,
-    TextMixerForSequenceClassification,
-    TextMixerForTokenClassification,
-    TextMixerModel,
-)
-from .models.modeling_gmlp import (
-    GMLPBlock,
-    GMLPForCausalLM,
-    GMLPForImageClassification,
-    GMLPForMaskedLM,
-    GMLPForMultipleChoice,
-    GMLPForQuestionAnswering,
-    GMLPForSequenceClassification,
-    GMLPForTokenClassification,
-    GMLPModel,
-    GMLPPreTrainedModel,
-    GMLPVisionBackbone,
-    GMLPVisionModel,
-    GMLPVisionPreTrainedModel,
-)
+from .models import configuration_baselines, configuration_gmlp, modeling_baselines, modeling_gmlp
+from .models.configuration_baselines import *
+from .models.configuration_gmlp import *
+from .models.modeling_baselines import *
+from .models.modeling_gmlp import *
+from .models.modeling_gmlp import GMLPBlock
 from .models.spatial_gating import SpatialGatingUnit, SpatialProjection
 from .presets import list_presets, preset_path
 
@@ -75,35 +51,13 @@ GMLPPreTrainedModel.push_to_hub = cards.push_to_hub
 GMLPPreTrainedModel.save_pretrained = cards.save_pretrained
 
 __all__ = [
-    "BertRelposConfig",
-    "BertRelposForMaskedLM",
-    "BertRelposForQuestionAnswering",
-    "BertRelposForSequenceClassification",
-    "BertRelposForTokenClassification",
-    "BertRelposModel",
+    *configuration_baselines.__all__,
+    *configuration_gmlp.__all__,
+    *modeling_baselines.__all__,
+    *modeling_gmlp.__all__,
     "GMLPBlock",
-    "GMLPConfig",
-    "GMLPForCausalLM",
-    "GMLPForImageClassification",
-    "GMLPForMaskedLM",
-    "GMLPForMultipleChoice",
-    "GMLPForQuestionAnswering",
-    "GMLPForSequenceClassification",
-    "GMLPForTokenClassification",
-    "GMLPModel",
-    "GMLPPreTrainedModel",
-    "GMLPVisionBackbone",
-    "GMLPVisionConfig",
-    "GMLPVisionModel",
-    "GMLPVisionPreTrainedModel",
     "SpatialGatingUnit",
     "SpatialProjection",
-    "TextMixerConfig",
-    "TextMixerForMaskedLM",
-    "TextMixerForQuestionAnswering",
-    "TextMixerForSequenceClassification",
-    "TextMixerForTokenClassification",
-    "TextMixerModel",
     "__version__",
     "list_presets",
     "preset_path",

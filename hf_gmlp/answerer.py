@@ -71,7 +71,9 @@ class QuestionAnswerer:
         batch_size: int = 16,
     ) -> dict | list[dict] | list[list[dict]]:
         """
-        Returns the best answers, which are passages of the context.
+        Returns the best answers, which are passages of the context: for a question, "answer", "score" (its probability
+        among the 20 best, or the `top_k` if that is more), "start" and "end", so that `context[start:end] == answer`; a
+        list of these if `top_k > 1`; a list of either if `question` is a sequence.
 
         Args:
             question: One or several.
@@ -82,20 +84,14 @@ class QuestionAnswerer:
             max_answer_length: Maximum number of tokens in an answer.
             batch_size: Windows per pass of the model.
 
-        Returns:
-            For a question, "answer", "score" (its probability among the 20 best, or the `top_k` if that is more),
-            "start" and "end", so that `context[start:end] == answer`; a list of these if `top_k > 1`; a list of either
-            if `question` is a sequence.
-
         Raises:
             InputError: If the number of contexts does not match, one is empty, or an option is out of range.
         """
         questions = [question] if isinstance(question, str) else list(question)
         contexts = [context] * len(questions) if isinstance(context, str) else list(context)
         if len(contexts) != len(questions):
-            raise InputError(
-                f"There are {len(questions)} questions and {len(contexts)} contexts: give one context, or one for each question."
-            )
+            counts = f"{len(questions)} questions and {len(contexts)} contexts"
+            raise InputError(f"There are {counts}: give one context, or one for each question.")
         if not all(context.strip() for context in contexts):
             raise InputError("A context is empty: give a text that may contain the answer.")
         for name, value in (("top_k", top_k), ("max_answer_length", max_answer_length), ("batch_size", batch_size)):
@@ -103,8 +99,9 @@ class QuestionAnswerer:
                 raise InputError(f"{name} must be at least 1, got {value}.")
         if not questions:
             return []
-        lengths = {"max_seq_length": self.max_seq_length, "doc_stride": self.doc_stride}
-        windows = make_windows(questions, contexts, self.tokenizer, **lengths)
+        windows = make_windows(
+            questions, contexts, self.tokenizer, max_seq_length=self.max_seq_length, doc_stride=self.doc_stride
+        )
         start_logits, end_logits = self._logits(windows, batch_size)
         rows = [dict(zip(DECODING_COLUMNS, row)) for row in zip(*(windows[name] for name in DECODING_COLUMNS))]
         decoded = decode(

@@ -143,21 +143,19 @@ def model_card(
     source: str | None = None,
 ) -> ModelCard:
     """
-    Returns the card of a model that is about to be saved or pushed. It states only what is known.
+    Returns the card of a gMLP or aMLP, which states only what is known.
 
     Args:
-        model: A gMLP or aMLP with any head.
         name: Where the model will be found: a repository such as "me/my-gmlp", or a folder.
         training: How it was trained. Without it, the card in the folder that the model was loaded from is carried over
-            if the weights are still the same; otherwise the card says that the training was not recorded.
-        tags: More tags for the Hub.
+            if the weights are still the same.
         license: The identifier of the weights' license, such as "mit".
         source: Where converted weights come from, in Markdown.
     """
     config = model.config
     earlier = _card_of_origin(model) if training is None else None
     data = _metadata(model, name, training, tags, license)
-    told = _training(training) if source is None else f"## Source\n\n{source}\n\n{_training(training)}"
+    told = (f"## Source\n\n{source}\n\n" if source else "") + _training(training)
     if earlier is not None and _is_own(earlier):
         # What it says about the weights is still true. Everything else is written anew.
         kept = ("## Source", "## Training", "## Results")
@@ -185,12 +183,8 @@ def model_card(
 
 def filled_in(earlier: ModelCard, card: ModelCard) -> ModelCard:
     """
-    Returns an existing card, completed from a new one. What a person wrote stays: any text that is not exactly as this
-    module or transformers wrote it, and all metadata. A generated text and its metadata are replaced.
-
-    Args:
-        earlier: The existing card, as loaded.
-        card: The card that would be written if there were none.
+    Returns the `earlier` card, completed from a new one. What a person wrote stays: all metadata, and any text that
+    is not exactly as this module or transformers wrote it. A generated text and its metadata are replaced.
     """
     fields, new, text = earlier.data.to_dict(), card.data.to_dict(), earlier.text
     if _is_own(earlier) or _is_blank(earlier):
@@ -221,13 +215,8 @@ def push_to_hub(
     license: str | None = None,
 ) -> str:
     """
-    Uploads weights, config, code and a model card. A card that is already in the repository is completed (`filled_in`);
-    otherwise `model_card` writes one.
-
-    Takes the arguments of `PreTrainedModel.push_to_hub`, and `license`, the identifier of the weights' license.
-
-    Returns:
-        The commit, as `huggingface_hub` describes it.
+    Uploads weights, config, code and a model card, which completes the card in the repository, if there is one. Takes
+    the arguments of `PreTrainedModel.push_to_hub`, and `license`, the identifier of the weights' license.
     """
     if has_adapter(model):
         # Only the adapter is uploaded, and this card would describe a model.
@@ -316,11 +305,8 @@ def hyperparameters(trainer: Trainer) -> dict[str, object]:
 
 def write_trainer_card(trainer: Trainer, card: ModelCard, *, pushing: bool = True):
     """
-    Writes README.md into a Trainer's output folder, completing the card that is there.
-
-    Args:
-        pushing: Whether the folder may be pushed. If so, the card in the repository is completed too, and if either
-            card cannot be read, none is uploaded.
+    Writes README.md into a Trainer's output folder, completing the card that is there. If the folder is to be pushed,
+    completes the card in the repository too; if either of them cannot be read, none is uploaded.
     """
     folder = Path(trainer.args.output_dir)
     readme = folder / "README.md"
@@ -336,10 +322,7 @@ def write_trainer_card(trainer: Trainer, card: ModelCard, *, pushing: bool = Tru
 def write_card(card: ModelCard, folder: Path, *earlier: Path | None) -> bool:
     """
     Writes README.md into a folder, completing earlier cards, of which the last takes precedence. If one of them cannot
-    be read, writes nothing.
-
-    Returns:
-        Whether the card was written.
+    be read, writes nothing and returns False.
     """
     for path in filter(None, earlier):
         try:
@@ -396,23 +379,15 @@ def _has_weights_of(model: PreTrainedModel, folder: Path) -> bool:
     except (OSError, ValueError, SafetensorError):
         return False
     own = json.loads(model.config.to_json_string(use_diff=False))
-    if config.get("architectures") != [type(model).__name__]:
+    differs = any(own.get(key) != value for key, value in config.items() if key in SAME_FIELDS)
+    weights, saved = model.state_dict(), {key: file for file in files for key in file.keys()}
+    # A file holds tied weights only once.
+    untied = weights.keys() - set(getattr(model, "all_tied_weights_keys", None) or {})
+    if differs or config.get("architectures") != [type(model).__name__] or not untied <= saved.keys() <= weights.keys():
         return False
-    if any(own.get(key) != value for key, value in config.items() if key in SAME_FIELDS):
+    if any(weight.is_meta for weight in weights.values()):
         return False
-    weights = model.state_dict()
-    # Of tied weights, a file holds only one.
-    missing = weights.keys() - set(getattr(model, "all_tied_weights_keys", None) or {})
-    for file in files:
-        for key in file.keys():
-            weight = weights.get(key)
-            if weight is None or weight.is_meta:
-                return False
-            saved = file.get_tensor(key)
-            if saved.shape != weight.shape or not torch.equal(saved.to(weight.dtype), weight.detach().cpu()):
-                return False
-            missing.discard(key)
-    return not missing
+    return all(torch.equal(file.get_tensor(key).to(weights[key]), weights[key].detach()) for key, file in saved.items())
 
 
 def _is_own(card: ModelCard) -> bool:
@@ -422,12 +397,9 @@ def _is_own(card: ModelCard) -> bool:
 
 def _is_blank(card: ModelCard) -> bool:
     """Returns whether a card is the unchanged form that transformers uploads with a tokenizer or a processor."""
-    line = "This is the model card of a 🤗 transformers model that has been pushed on the Hub. "
-    if line not in card.text:
-        return False
-    description = f"{line}This model card has been automatically generated."
-    form = ModelCard.from_template(ModelCardData(), model_description=description)
-    return card.text.strip() == form.text.strip()
+    line = "This is the model card of a 🤗 transformers model that has been pushed on the Hub."
+    description = f"{line} This model card has been automatically generated."
+    return card.text.strip() == ModelCard.from_template(ModelCardData(), model_description=description).text.strip()
 
 
 def _signed(text: str) -> str:

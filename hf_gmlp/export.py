@@ -56,16 +56,10 @@ Inputs = dict[str, Any]
 
 
 def export(
-    checkpoint: str,
-    out: str | Path,
-    to: str,
-    *,
-    task: str | None = None,
-    int8: bool = False,
-    push_to_hub: str | None = None,
+    checkpoint: str, out: str | Path, to: str, *, task: str | None = None, int8=False, push_to_hub: str | None = None
 ) -> list[str]:
     """
-    Exports a checkpoint.
+    Exports a checkpoint, and returns lines that say what was written and how far its outputs are from the model's.
 
     Args:
         checkpoint: A folder, or a name on the Hub.
@@ -74,9 +68,6 @@ def export(
         task: A key of `TASKS`; by default the task that the checkpoint was saved for.
         int8: Whether to write an ONNX model with 8-bit weights too.
         push_to_hub: A repository on the Hub to upload to.
-
-    Returns:
-        Lines that say what was written and how far its outputs are from the model's.
 
     Raises:
         InputError: If the model cannot be exported, or the program's outputs differ. Nothing is written then.
@@ -103,19 +94,15 @@ def export(
         run = trace(module, to, stage / file)
         difference, _ = compare(module, run)
         if not difference <= TOLERANCE:
-            raise InputError(
-                f"The {to} program of {checkpoint} is wrong: it differs from the model by {difference:.1e} of the "
-                f"largest output, more than {TOLERANCE:.0e}. Nothing was written."
-            )
+            fault = f"differs from the model by {difference:.1e} of the largest output, more than {TOLERANCE:.0e}"
+            raise InputError(f"The {to} program of {checkpoint} {fault}. Nothing was written.")
         lines = [f"{name} as {to}: largest difference from the model {difference:.1e} of the largest output"]
         if int8:
             difference, agreement = compare(module, quantize(stage / file, run.metadata))
             if difference != difference:
                 raise InputError(f"{checkpoint} gives outputs that are not numbers in 8 bits: export without --int8.")
-            lines.append(
-                f"{name} as onnx in 8 bits, on random input: {agreement:.1%} of predictions agree with the model, "
-                f"largest difference {difference:.1e}"
-            )
+            agreement = f"{agreement:.1%} of predictions agree with the model, largest difference {difference:.1e}"
+            lines.append(f"{name} as onnx in 8 bits, on random input: {agreement}")
         if beside:
             (stage / folder).rename(out / folder)
         else:
@@ -142,9 +129,8 @@ def push(out: Path, folder: str, repository: str) -> str:
             commit_message=f"Export to {folder}",
         )
     except Exception as error:
-        raise InputError(
-            f"The export is in {out}, but could not be uploaded to {repository}: {hub_reason(error)}."
-        ) from error
+        fault = f"could not be uploaded to {repository}: {hub_reason(error)}"
+        raise InputError(f"The export is in {out}, but {fault}.") from error
 
 
 def open_for(checkpoint: str, task: str | None) -> tuple[PreTrainedModel, str]:
@@ -284,9 +270,8 @@ def trace(module: nn.Module, to: str, path: Path) -> Callable[..., Any]:
     except ImportError as error:
         raise InputError(f"--to {to} needs packages that are missing: pip install {FORMATS[to][1]}.") from error
     except Exception as error:
-        raise InputError(
-            f"A {type(module).__name__} cannot be exported to {to}: {first_line(error).rstrip('.')}."
-        ) from error
+        why = first_line(error).rstrip(".")
+        raise InputError(f"A {type(module).__name__} cannot be exported to {to}: {why}.") from error
 
 
 def name_sizes(graph: Any):
@@ -358,11 +343,8 @@ def flatten(tree: Any, prefix: str = "") -> dict[str, torch.Tensor]:
 @torch.no_grad()
 def compare(module: nn.Module, run: Callable[..., Any]) -> tuple[float, float]:
     """
-    Runs a program and its model on the same inputs.
-
-    Returns:
-        The largest difference of an output, relative to that output's largest value, and the share of predictions (of
-        the largest logit) that agree.
+    Runs a program and its model on the same inputs. Returns the largest difference of an output, relative to that
+    output's largest value, and the share of predictions (of the largest logit) that agree.
     """
     generator_state = torch.get_rng_state()
     torch.manual_seed(0)

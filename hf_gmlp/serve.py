@@ -57,12 +57,8 @@ PLAIN_CHAT = """\
 
 def serve(checkpoint: str, host: str = "127.0.0.1", port: int = 8000):
     """
-    Serves a model until Ctrl-C.
-
-    Args:
-        checkpoint: Folder or name of a masked or causal language model or an image classifier.
-        host: The address to listen on.
-        port: 0 takes any free port. The address is printed.
+    Serves a masked or causal language model or an image classifier until Ctrl-C, and prints its address. Port 0 is any
+    free port.
 
     Raises:
         InputError: If the model cannot be opened or served, or the port cannot be used.
@@ -152,7 +148,9 @@ def causal(checkpoint: str) -> FastAPI:
         begins = tokenizer("a")["input_ids"][0] == tokenizer.bos_token_id
         tokenizer.chat_template = ("{{ bos_token }}" if begins else "") + PLAIN_CHAT
         print(f"{checkpoint} has no chat template: in a chat, it continues the last message like any other text.")
-    models, state = OpenModel(checkpoint, model, tokenizer), OneGeneration()
+    models, state, manager = OpenModel(checkpoint, model, tokenizer), GenerationState(), FittingGeneration()
+    # One request after another: a gMLP has no paged cache for batches of requests.
+    state.get_manager = lambda model_id, use_cb=False: manager
     app = build_server(
         models,
         ChatHandler(models, state),
@@ -215,17 +213,6 @@ class OpenModel(ModelManager):
         return [{"id": self.force_model, "object": "model", "created": self.created, "owned_by": ""}]
 
 
-class OneGeneration(GenerationState):
-    """Generates for one request after another: a gMLP has no paged cache for batches of requests."""
-
-    def __init__(self):
-        super().__init__()
-        self.manager = FittingGeneration()
-
-    def get_manager(self, model_id: str, use_cb: bool = False) -> GenerateManager:
-        return self.manager
-
-
 class FittingGeneration(GenerateManager):
     """Refuses requests that the model cannot fulfill before an answer begins."""
 
@@ -240,23 +227,19 @@ class FittingGeneration(GenerateManager):
 
 def fit(config: GenerationConfig, prompt: int, n: int):
     """
-    Ends a generation at n tokens including the prompt, so that the answer reports "length" if it was cut.
-
-    Raises:
-        HTTPException: If the prompt leaves no room, or a setting is out of range.
+    Ends a generation at n tokens including the prompt, so that the answer reports "length" if it was cut. Raises an
+    HTTPException if the prompt leaves no room, or a setting is out of range.
     """
     room, new = n - prompt, config.max_new_tokens
     long = f"The prompt has {prompt} tokens, but prompt and completion together may have at most {n}: shorten it."
+    temperature, top_p, penalty = config.temperature, config.top_p, config.repetition_penalty
     for wrong, fault in (
         (prompt == 0, "The prompt is empty: send a text to continue."),
         (room <= 0, long),
         (new is not None and new <= 0, "max_tokens must be at least 1."),
-        (config.temperature is not None and not config.temperature >= 0, "temperature must be at least 0."),
-        (config.top_p is not None and not 0 <= config.top_p <= 1, "top_p must be between 0 and 1."),
-        (
-            config.repetition_penalty is not None and not config.repetition_penalty > 0,
-            "frequency_penalty must be above -1.",
-        ),
+        (temperature is not None and not temperature >= 0, "temperature must be at least 0."),
+        (top_p is not None and not 0 <= top_p <= 1, "top_p must be between 0 and 1."),
+        (penalty is not None and not penalty > 0, "frequency_penalty must be above -1."),
     ):
         if wrong:
             raise HTTPException(400, fault)

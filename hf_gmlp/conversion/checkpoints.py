@@ -8,7 +8,7 @@ import argparse
 import functools
 import pickle
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -65,11 +65,8 @@ class Source:
 
     def build(self, model_class: type[PreTrainedModel], blocks: str, **fields) -> PreTrainedModel:
         """
-        Returns a model on the "meta" device, whose shapes are the expected ones.
-
-        Args:
-            blocks: What precedes the number of a block in the names of the tensors, such as "blocks.".
-            fields: The config, without the depth.
+        Returns a model on the "meta" device, with the expected shapes. `blocks` precedes the number of a block in the
+        names of the tensors, such as "blocks."; `fields` are those of the config without the depth.
 
         Raises:
             InputError: If the sizes do not make a model.
@@ -180,20 +177,25 @@ def check_new(out: str | Path):
         raise InputError(f"{out} exists already: choose a new name.")
 
 
+def convert(model_from: Callable, kind: str, source: str, out: str, license: str | None) -> list[str]:
+    """
+    Converts a file into a checkpoint: a new folder with config, weights, code and card. Returns sentences about it.
+
+    Args:
+        model_from: Makes a model and sentences about it from tensors and their path.
+
+    Raises:
+        InputError: If the source cannot be read or converted, or `out` is not new.
+    """
+    check_new(out)
+    model, notes = model_from(read_tensors(source), source)
+    return write_checkpoint(model, out, f"{kind}, {Path(source).name}", notes, license)
+
+
 def write_checkpoint(
     model: PreTrainedModel, out: str | Path, source: str, notes: list[str], license: str | None
 ) -> list[str]:
-    """
-    Writes config, weights, code and a model card that names the source.
-
-    Args:
-        source: What the weights were before, in words.
-        notes: What a user of the weights must know, in sentences.
-        license: The identifier of the weights' license.
-
-    Returns:
-        Sentences about the result.
-    """
+    """Writes config, weights, code and a card that names the source (in words). Returns sentences about the result."""
     out = Path(out)
     # A sentence, and a list.
     origin = f"The weights were converted from {source}; they were not trained with hf_gmlp.\n"
@@ -203,8 +205,9 @@ def write_checkpoint(
         card.save(out / "README.md")
     except OSError as error:
         raise InputError(f"{out} cannot be written: {error}") from error
-    report = [f"{out}: {summary(model)}. Open it with {model._auto_class}.", *notes]
-    return report if license else [*report, "The license of the weights is unknown, as the card says (--license)."]
+    if not license:
+        notes = [*notes, "The license of the weights is unknown, as the card says (--license)."]
+    return [f"{out}: {summary(model)}. Open it with {model._auto_class}.", *notes]
 
 
 def summary(model: PreTrainedModel) -> str:

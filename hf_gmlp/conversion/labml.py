@@ -1,6 +1,6 @@
 """Converts the text model of labml.ai's annotated gMLP into a causal language model."""
 
-from pathlib import Path
+import functools
 
 import torch
 
@@ -27,14 +27,12 @@ def model_from_labml(
     tensors: dict[str, torch.Tensor], path: str = "the state dict", drop_positions: bool = False
 ) -> tuple[GMLPForCausalLM, list[str]]:
     """
-    Converts the state dict of labml_nn's AutoregressiveTransformer with GMLPBlock.
+    Converts the state dict of labml_nn's AutoregressiveTransformer with GMLPBlock. Returns the model, and sentences
+    about it.
 
     Args:
         path: Where the tensors come from, for messages.
         drop_positions: Leave out position encodings that the source adds to its embeddings.
-
-    Returns:
-        The model, and sentences about it.
 
     Raises:
         InputError: If these are not the tensors of such a model, or it has position encodings.
@@ -85,15 +83,6 @@ def model_from_labml(
 
 
 def convert_labml(source: str, out: str, *, drop_positions: bool = False, license: str | None = None) -> list[str]:
-    """
-    Converts a file into a checkpoint: a new folder with config, weights, code and card.
-
-    Returns:
-        Sentences about the result.
-
-    Raises:
-        InputError: If the source cannot be read or converted, or `out` is not new.
-    """
-    checkpoints.check_new(out)
-    model, notes = model_from_labml(checkpoints.read_tensors(source), source, drop_positions)
-    return checkpoints.write_checkpoint(model, out, f"{KIND}, {Path(source).name}", notes, license)
+    """Converts a file into a checkpoint. See `checkpoints.convert`."""
+    model_from = functools.partial(model_from_labml, drop_positions=drop_positions)
+    return checkpoints.convert(model_from, KIND, source, out, license)

@@ -1,6 +1,6 @@
 """Converts the text model `gMLP` of g-mlp-pytorch (lucidrains) into a masked or causal language model."""
 
-from pathlib import Path
+import functools
 
 import torch
 
@@ -29,15 +29,12 @@ def model_from_lucidrains(
     tensors: dict[str, torch.Tensor], path: str = "the state dict", causal: bool = False
 ) -> tuple[GMLPForCausalLM | GMLPForMaskedLM, list[str]]:
     """
-    Converts a state dict of `g_mlp_pytorch.gMLP`.
+    Converts a state dict of `g_mlp_pytorch.gMLP`. Returns the model, and sentences about it.
 
     Args:
         path: Where the tensors come from, for messages.
         causal: Whether the source was made with `causal=True`, which its state dict does not show. It then becomes a
             causal language model, otherwise a masked one.
-
-    Returns:
-        The model, and sentences about it.
 
     Raises:
         InputError: If these are not the tensors of such a model, or it has several heads.
@@ -112,15 +109,6 @@ def circulant_matrix(weight: torch.Tensor, pos_x: torch.Tensor, pos_y: torch.Ten
 
 
 def convert_lucidrains(source: str, out: str, *, causal: bool = False, license: str | None = None) -> list[str]:
-    """
-    Converts a file into a checkpoint: a new folder with config, weights, code and card.
-
-    Returns:
-        Sentences about the result.
-
-    Raises:
-        InputError: If the source cannot be read or converted, or `out` is not new.
-    """
-    checkpoints.check_new(out)
-    model, notes = model_from_lucidrains(checkpoints.read_tensors(source), source, causal)
-    return checkpoints.write_checkpoint(model, out, f"{KIND}, {Path(source).name}", notes, license)
+    """Converts a file into a checkpoint. See `checkpoints.convert`."""
+    model_from = functools.partial(model_from_lucidrains, causal=causal)
+    return checkpoints.convert(model_from, KIND, source, out, license)

@@ -86,12 +86,7 @@ def model_from_timm(
 
 
 def timm_state_dict(model: GMLPForImageClassification) -> dict[str, torch.Tensor]:
-    """
-    Returns a model's weights by timm's names, for `load_state_dict(..., strict=True)` of a gMLP of timm.
-
-    Raises:
-        InputError: If the model differs from timm's gMLPs.
-    """
+    """Returns weights by timm's names, or raises an InputError if the model differs from timm's gMLPs."""
     check_config(model.config, "the model")
     state = model.state_dict()
     return {name: state[own].contiguous() for own, name in checkpoints.names_in(LAYERS, state).items()}
@@ -141,12 +136,7 @@ def imagenet_labels() -> dict[int, str] | None:
 
 
 def pretrained(name: str) -> tuple[dict[str, torch.Tensor], dict, str | None]:
-    """
-    Returns tensors, preparation of images and license of a model that timm downloads or has in its cache.
-
-    Raises:
-        InputError: If timm is not installed, has no gMLP with that name or no weights for it, or cannot get them.
-    """
+    """Returns tensors, preparation of images and license of a model of timm, or raises an InputError."""
     try:
         import timm
     except ImportError as error:
@@ -169,16 +159,12 @@ def convert_timm(
     source: str, out: str, *, image_size: tuple[int, int] | None = None, license: str | None = None
 ) -> list[str]:
     """
-    Converts weights of timm into a checkpoint: config, weights, code, image processor and card.
+    Converts weights of timm, a name or a file, into a checkpoint: a new folder with config, weights, code, image
+    processor and card. Returns sentences about it.
 
     Args:
-        source: A name of timm's, or a file.
-        out: A new folder.
         image_size: Height and width in pixels, for a file for images that are not square.
         license: The identifier of the weights' license; by default, the one that timm states for a name.
-
-    Returns:
-        Sentences about the result.
 
     Raises:
         InputError: If the source cannot be found, read or converted, or `out` is not new.
@@ -207,14 +193,8 @@ def convert_timm(
 
 def convert_to_timm(checkpoint: str, out: str) -> list[str]:
     """
-    Converts a checkpoint into a state dict of timm.
-
-    Args:
-        checkpoint: Folder or name on the Hub of an image classifier with pooling="mean".
-        out: A new file with one of the `ENDINGS`.
-
-    Returns:
-        Sentences about the result.
+    Converts the checkpoint of an image classifier with pooling="mean" (a folder or a name on the Hub) into a state dict
+    of timm, in a new file with one of the `ENDINGS`. Returns sentences about it.
 
     Raises:
         InputError: If the checkpoint cannot be opened or differs from timm's gMLPs, or `out` is not such a file.

@@ -44,7 +44,7 @@ _ENWIK8_NOTE = (
     "(its train.py), with two more tokens than the 256 bytes, [PAD] and [SEP], as with --byte_level."
 )
 _LABML_NOTE = (
-    "Not in the paper, which has no causal models. These are the sizes of labml.ai's experiment with its annotated gMLP "
+    "Not in the paper, which has no causal models. These are the sizes of labml.ai's experiment with its gMLP "
     "(labml_nn/transformers/gmlp/experiment.py). That reads Tiny Shakespeare by characters and adds fixed position "
     "encodings; this preset has bytes, [PAD] and [SEP], and no position encodings."
 )
