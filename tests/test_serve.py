@@ -77,22 +77,16 @@ def folders(tmp_path_factory, far_model, text_config, vision_config):
     return folders
 
 
-@pytest.fixture(scope="module")
-def masked(folders):
-    with served(folders["masked"]) as address:
-        yield address
+def address_of(name):
+    @pytest.fixture(scope="module")
+    def address(folders):
+        with served(folders[name]) as address:
+            yield address
+
+    return address
 
 
-@pytest.fixture(scope="module")
-def image(folders):
-    with served(folders["image"]) as address:
-        yield address
-
-
-@pytest.fixture(scope="module")
-def causal(folders):
-    with served(folders["causal"]) as address:
-        yield address
+masked, image, causal = address_of("masked"), address_of("image"), address_of("causal")
 
 
 @pytest.fixture(scope="module")

@@ -145,46 +145,6 @@ def broken(folder):
     return {"said": SAID.getvalue(), "kept": (here / "_README.md").read_text()}
 
 
-def housekeeping(folder):
-    """What people ask of a Hub besides."""
-    name = api.create_repo("house").repo_id
-    add = [CommitOperationAdd(path, b"1" * size) for path, size in (("a/b/model.bin", 4), ("a/c.txt", 2), ("d.txt", 1))]
-    first = api.create_commit(name, add, commit_message="Three files").oid
-    api.create_branch(name, branch="side")
-    api.create_tag(name, tag="v1", revision="side")
-    api.delete_file("d.txt", name, create_pr=True)
-    api.delete_folder("a", name, revision="side")
-    refs = api.list_repo_refs(name, include_pull_requests=True)
-    found = {
-        "user": api.whoami()["name"],
-        "exists": [api.repo_exists(name), api.repo_exists("me/no"), api.file_exists(name, "d.txt", revision="side/no")],
-        "branches": [ref.name for ref in refs.branches],
-        "tags": [ref.name for ref in refs.tags],
-        "pulls": [ref.ref for ref in refs.pull_requests],
-        "files": sorted(api.list_repo_files(name)),
-        "folder": [one.path for one in api.list_repo_tree(name, "a")],
-        "paths": [
-            [one.path, one.size, one.lfs is not None] for one in api.get_paths_info(name, ["d.txt", "a/b/model.bin"])
-        ],
-    }
-    assert api.list_repo_files(name, revision="side") == ["d.txt"]
-    try:
-        api.create_commit(name, [CommitOperationAdd("e.txt", b"")], commit_message="Late", parent_commit=first[::-1])
-    except HfHubHTTPError as error:
-        found["commits"] = "wrong" if error.response.status_code == 412 else str(error)
-    api.delete_branch(name, branch="side")
-    api.delete_tag(name, tag="v1")
-    refs = api.list_repo_refs(name)
-    found["left"] = [[ref.name for ref in refs.branches], [ref.name for ref in refs.tags]]
-    api.delete_repo(name)
-    assert not api.repo_exists(name)
-    try:
-        HfApi(token=False).create_repo("me/nothing")
-    except HfHubHTTPError as error:
-        found["no token"] = error.response.status_code == 401
-    return found
-
-
 def adapters(folder):
     """LoRA on a model of the Hub: the adapter, the merged model, and a Trainer that trains one."""
     config = LoraConfig(r=2, target_modules=["proj_in"], init_lora_weights=False)
@@ -240,7 +200,7 @@ def refused(folder):
     return words
 
 
-JOBS = (text, elsewhere, saved, images, trainer, adapters, baselines, tokenizer_first, refused, broken, housekeeping)
+JOBS = (text, elsewhere, saved, images, trainer, adapters, baselines, tokenizer_first, refused, broken)
 
 
 def main(folder: Path, target: Path):

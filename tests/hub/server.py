@@ -256,8 +256,8 @@ class Handler(BaseHTTPRequestHandler):
                 except ValueError as error:
                     raise Refusal(400, str(error), errors=[{"message": str(error)}], warnings=[]) from error
                 self.answer({"errors": [], "warnings": []})
-            case (_, "api", "repos", verb):
-                self.create_or_delete(verb, json.loads(self.body))
+            case ("POST", "api", "repos", "create"):
+                self.create(json.loads(self.body))
             case (_, "api", "models", owner, name, *rest):
                 self.route_model(f"{owner}/{name}", rest)
             case ("POST", owner, name, "info", "lfs", "objects", "batch"):
@@ -285,20 +285,17 @@ class Handler(BaseHTTPRequestHandler):
         if self.headers.get("Authorization"):
             self.hub.leaks.append(f"{self.command} {self.path}")
 
-    def create_or_delete(self, verb: str, asked: dict):
+    def create(self, asked: dict):
         if self.user is None:
             raise Refusal(401, "Invalid username or password.")
         name = f"{asked.get('organization') or self.user}/{asked['name']}"
         if name.partition("/")[0] != self.user:
             raise Refusal(403, f"You don't have the rights to create a model under the namespace of {name}")
         url = {"url": f"{self.hub.url}/{name}"}
-        if verb == "delete":
-            del self.hub.repositories[self.repository(name, write=True).name]
-        elif name in self.hub.repositories:
+        if name in self.hub.repositories:
             raise Refusal(409, "You already created this model repo", **url)
-        else:
-            private = asked.get("visibility") == "private" or bool(asked.get("private"))
-            self.hub.repositories[name] = Repository(name, private)
+        private = asked.get("visibility") == "private" or bool(asked.get("private"))
+        self.hub.repositories[name] = Repository(name, private)
         self.answer(url)
 
     def resolve(self, repository: Repository, revision: str, path: str):
@@ -315,8 +312,7 @@ class Handler(BaseHTTPRequestHandler):
 
     def route_model(self, name: str, rest: list[str]):
         propose = self.query.get("create_pr") == "1"
-        write = self.command != "GET" and rest[:1] != ["paths-info"]
-        repository = self.repository(name, write, propose)
+        repository = self.repository(name, self.command != "GET", propose)
         match (self.command, *rest):
             case ("GET",) | ("GET", "revision", _):
                 sha, files = self.revision(repository, rest[1] if rest else "main")
@@ -347,24 +343,8 @@ class Handler(BaseHTTPRequestHandler):
                 self.make_ref(repository, f"refs/heads/{branch}", json.loads(self.body).get("startingPoint") or "main")
             case ("POST", "tag", revision):
                 self.make_ref(repository, f"refs/tags/{json.loads(self.body)['tag']}", revision)
-            case ("DELETE", "branch" | "tag" as kind, ref):
-                ref = f"refs/{'heads' if kind == 'branch' else 'tags'}/{ref}"
-                if repository.refs.pop(ref, None) is None:
-                    raise Refusal(404, f"Reference {ref} not found", "RevisionNotFound")
-                self.answer({})
-            case ("GET", "refs"):
-                kinds = {"branches": "refs/heads/", "tags": "refs/tags/", "pullRequests": "refs/pr/"}
-                answer = {"converts": [], **{kind: [] for kind in kinds}}
-                for ref, sha in sorted(repository.refs.items()):
-                    kind, prefix = next((kind, prefix) for kind, prefix in kinds.items() if ref.startswith(prefix))
-                    answer[kind].append({"name": ref.removeprefix(prefix), "ref": ref, "targetCommit": sha})
-                self.answer(answer)
             case ("GET", "tree", revision, *path):
                 self.answer(self.listing(self.revision(repository, revision)[1], "/".join(path)))
-            case ("POST", "paths-info", revision):
-                files = self.revision(repository, revision)[1]
-                paths = parse_qs(self.body.decode()).get("paths", [])
-                self.answer([files[path].info(path) for path in paths if path in files])
             case _:
                 raise Refusal(404, f"Sorry, there is nothing at {self.command} {self.path}")
 
@@ -395,8 +375,6 @@ class Handler(BaseHTTPRequestHandler):
         lines = [json.loads(line) for line in self.body.splitlines()]
         parent, files = self.revision(repository, revision)
         files, header = dict(files), lines[0]["value"]
-        if header.get("parentCommit") not in (None, parent):
-            raise Refusal(412, "A commit has happened since. Please refresh and try again.")
         for line in lines[1:]:
             value = line["value"]
             match line["key"]:
@@ -409,9 +387,6 @@ class Handler(BaseHTTPRequestHandler):
                 case "deletedFile":
                     if files.pop(value["path"], None) is None:
                         raise Refusal(404, "A file with this name doesn't exist", "EntryNotFound")
-                case "deletedFolder":
-                    folder = f"{value['path'].rstrip('/')}/"
-                    files = {path: file for path, file in files.items() if not path.startswith(folder)}
         if any(line["value"].get("path") == "README.md" for line in lines[1:]) and "README.md" in files:
             try:
                 card_metadata(files["README.md"].data.decode())

@@ -189,16 +189,6 @@ def test_a_card_that_cannot_be_read_stops_no_push(hub, pushed):
     assert pushed["broken"]["kept"] == BROKEN.decode()
 
 
-def test_everyday_questions(pushed):
-    result = of(pushed, "housekeeping")
-    assert result["user"] == "me" and result["exists"] == [True, False, False]
-    assert result["branches"] == ["main", "side"] and result["tags"] == ["v1"] and result["pulls"] == ["refs/pr/1"]
-    assert result["left"] == [["main"], []]
-    assert result["files"] == ["a/b/model.bin", "a/c.txt", "d.txt"] and result["folder"] == ["a/b", "a/c.txt"]
-    assert result["paths"] == [["d.txt", 1, False], ["a/b/model.bin", 4, True]]
-    assert result["commits"] == "wrong" and result["no token"] is True
-
-
 @pytest.mark.parametrize(
     "what, words",
     [
