@@ -46,7 +46,7 @@ if is_vision_available():
 
 kernels.register()
 adapters.register()
-# With this package, a model is uploaded with its own card. A checkpoint's code alone uploads the library's.
+# The package uploads a model with this project's card. Without it, a checkpoint is uploaded with the library's card.
 GMLPPreTrainedModel.push_to_hub = cards.push_to_hub
 GMLPPreTrainedModel.save_pretrained = cards.save_pretrained
 

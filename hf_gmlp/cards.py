@@ -1,4 +1,7 @@
-"""The model card of a gMLP or aMLP: what it is, how to load it, what it was trained on, and its results."""
+"""The model card of a gMLP or aMLP: what it is, how to load it, what it was trained on, and its results.
+
+The text is in card.md, a Jinja template.
+"""
 
 from __future__ import annotations
 
@@ -64,46 +67,6 @@ GATINGS = {
     "additive": "additive, Z + f(Z)",
     "linear": "linear, f(Z)",
 }
-TEMPLATE = """# {name}
-
-This {task} is {family}, the architecture introduced in
-[Pay Attention to MLPs](https://arxiv.org/abs/2105.08050). Each block mixes information across {tokens} with a learned
-linear projection {attention}.
-
-## Architecture
-
-{architecture}
-
-## How to load
-
-```python
-{code}
-```
-
-The checkpoint includes the model's code, which `trust_remote_code=True` allows to run. If the `hf_gmlp` package is
-installed, you can `import hf_gmlp` instead. The checkpoint also opens with the Auto classes of other tasks; a head that
-it does not have starts with random weights and must be trained.
-
-{training}
-
-## Limits
-
-{limits} The model reflects its training data, including the biases in that data.
-
-## License
-
-{license} The code in the checkpoint is licensed under Apache 2.0.
-
-## Citation
-
-```bibtex
-@article{{liu2021pay,
-  title   = {{Pay Attention to {{MLPs}}}},
-  author  = {{Liu, Hanxiao and Dai, Zihang and So, David R. and Le, Quoc V.}},
-  journal = {{arXiv preprint arXiv:2105.08050}},
-  year    = {{2021}}
-}}
-```"""
 
 
 @dataclass
@@ -152,32 +115,31 @@ def model_card(
         license: The identifier of the weights' license, such as "mit".
         source: Where converted weights come from, in Markdown.
     """
-    config = model.config
     earlier = _card_of_origin(model) if training is None else None
     data = _metadata(model, name, training, tags, license)
-    told = (f"## Source\n\n{source}\n\n" if source else "") + _training(training)
+    carried_over = ""
     if earlier is not None and _is_own(earlier):
         # What it says about the weights is still true. Everything else is written anew.
         kept = ("## Source", "## Training", "## Results")
         sections = re.split(r"\n(?=## )", _unsigned(earlier.text))
-        told = "\n\n".join(section.strip() for section in sections if section.startswith(kept))
+        carried_over = "\n\n".join(section.strip() for section in sections if section.startswith(kept)) + "\n"
         for key in TRAINING_FIELDS:
             setattr(data, key, getattr(earlier.data, key))
-    vision = config.model_type == "gmlp_vision"
-    attention = f"and one small self-attention head (width {config.attention_size})"
-    text = TEMPLATE.format(
-        name=escape(name),
-        task=_task(model)[1],
-        family="an aMLP" if config.attention_size else "a gMLP",
-        tokens="image patches" if vision else "tokens",
-        attention=attention if config.attention_size else "instead of self-attention",
-        architecture=_architecture(model),
-        code=_code(model, name),
-        training=told,
-        limits=_limits(model),
-        license=_license(license),
+    card = ModelCard.from_template(
+        data,
+        template_path=str(Path(__file__).with_name("card.md")),
+        **_facts(model),
+        name=name,
+        quoted=json.dumps(name, ensure_ascii=False),
+        source=source,
+        carried_over=carried_over,
+        training=training,
+        license_sentence=_license(license),
+        escape=escape,
+        fence=_fence,
+        table=_table,
     )
-    card = ModelCard(f"---\n{data.to_yaml()}\n---\n\n{_signed(text)}")
+    card.text = f"\n{_signed(card.text.strip())}"
     return card if earlier is None else filled_in(earlier, card)
 
 
@@ -387,7 +349,10 @@ def _has_weights_of(model: PreTrainedModel, folder: Path) -> bool:
         return False
     if any(weight.is_meta for weight in weights.values()):
         return False
-    return all(torch.equal(file.get_tensor(key).to(weights[key]), weights[key].detach()) for key, file in saved.items())
+    return all(
+        torch.equal(file.get_tensor(key).to(weights[key].dtype), weights[key].detach().cpu())
+        for key, file in saved.items()
+    )
 
 
 def _is_own(card: ModelCard) -> bool:
@@ -452,85 +417,29 @@ def _metadata(model, name, training, tags, license) -> ModelCardData:
     )
 
 
-def _table(header: tuple[str, str], rows: dict[str, object]) -> str:
-    return markdown_table([header, *((escape(key), escape(value)) for key, value in rows.items())])
+def _table(header: tuple[str, str], rows: dict[str, object], form: str = "{}") -> str:
+    return markdown_table([header, *((escape(key), escape(form.format(value))) for key, value in rows.items())])
 
 
-def _architecture(model) -> str:
-    config = model.config
-    parameters = sum(parameter.numel() for parameter in model.parameters())
-    rows = {
-        "preset": preset_name(config) or "none (custom sizes)",
-        "parameters": f"{parameters / 1e6:.2f} M",
-        "blocks (L)": config.num_hidden_layers,
-        "width (d_model)": config.hidden_size,
-        "width inside a block (d_ffn)": config.intermediate_size,
-        "spatial gating": GATINGS.get(config.spatial_gating, config.spatial_gating),
-        "spatial weights": "Toeplitz (2n - 1 per block)" if config.toeplitz else "dense (n x n per block)",
-        "tiny attention": f"one head of width {config.attention_size}" if config.attention_size else "none",
-        "tokens (n)": config.max_position_embeddings,
-        "pooling": config.pooling,
+def _fence(text: str) -> str:
+    """Returns a fence for code, longer than any in the code itself."""
+    return "`" * max(3, 1 + max(map(len, re.findall("`+", text)), default=0))
+
+
+def _facts(model) -> dict[str, object]:
+    """Returns what the template card.md says about a model."""
+    config, vision = model.config, model.config.model_type == "gmlp_vision"
+    pipeline_tag, task, example = _task(model)
+    return {
+        "config": config,
+        "vision": vision,
+        "pipeline_tag": pipeline_tag,
+        "task": task,
+        "example": example,
+        "auto_class": model._auto_class,
+        "preset": preset_name(config),
+        "parameters": sum(parameter.numel() for parameter in model.parameters()),
+        "gating": escape(GATINGS.get(config.spatial_gating, config.spatial_gating)),
+        "labels": list(config.id2label.values()) if type(model).__name__.endswith("Classification") else [],
+        "image_size": as_pair(config.image_size) if vision else None,
     }
-    if config.model_type == "gmlp_vision":
-        rows |= {"image size": config.image_size, "patch size": config.patch_size}
-    else:
-        rows |= {
-            "direction": "causal (no token sees a later one)" if config.is_causal else "bidirectional",
-            "vocabulary size": config.vocab_size,
-            "padding": "masked" if config.mask_padding else "not masked",
-        }
-    if type(model).__name__.endswith("Classification"):
-        labels = [str(label) for label in config.id2label.values()]
-        rows["labels"] = ", ".join(labels[:10]) + (f" and {len(labels) - 10} more" if len(labels) > 10 else "")
-    return _table(("Property", "Value"), rows)
-
-
-def _code(model, name: str) -> str:
-    """Returns Python that loads a model and, where there is a pipeline for its task, calls it."""
-    pipeline_tag, _, example = _task(model)
-    image = model.config.model_type == "gmlp_vision"
-    processor, variable = ("AutoImageProcessor", "image_processor") if image else ("AutoTokenizer", "tokenizer")
-    quoted = json.dumps(name, ensure_ascii=False)
-    # A folder without a tokenizer class is asked for that of its model, which is remote code.
-    trust = "" if image else ", trust_remote_code=True"
-    lines = [
-        f"from transformers import {model._auto_class}, {processor}{', pipeline' if example else ''}",
-        "",
-        f"model = {model._auto_class}.from_pretrained({quoted}, trust_remote_code=True)",
-        f"{variable} = {processor}.from_pretrained({quoted}{trust})",
-    ]
-    if example:
-        lines += ["", f'pipe = pipeline("{pipeline_tag}", model=model, {variable}={variable})']
-        lines.append(f"print(pipe({example}))")
-    return "\n".join(lines)
-
-
-def _training(training: TrainingRecord | None) -> str:
-    if training is None:
-        return "## Training\n\nThe data, hyperparameters and results were not recorded with this checkpoint."
-    parts = [f"## Training\n\n**Data:** {escape(training.dataset or 'not recorded')}"]
-    if training.command:
-        # A flag may contain a fence itself.
-        fence = "`" * max(3, 1 + max(map(len, re.findall("`+", training.command)), default=0))
-        parts.append(f"**Command:**\n\n{fence}bash\n{training.command}\n{fence}")
-    if training.hyperparameters:
-        parts.append("**Hyperparameters:**\n\n" + _table(("Name", "Value"), training.hyperparameters))
-    if training.metrics:
-        metrics = {key: f"{value:.4g}" for key, value in training.metrics.items()}
-        parts.append("## Results on held-out data\n\n" + _table(("Metric", "Value"), metrics))
-    return "\n\n".join(parts)
-
-
-def _limits(model) -> str:
-    config = model.config
-    if config.model_type == "gmlp_vision":
-        height, width = as_pair(config.image_size)
-        return (
-            f"The model takes images of {height} x {width} pixels, which the image processor produces. For another "
-            "size, call `model.resize_image_size(...)` and continue training."
-        )
-    generated = ", prompt and generated text together" if type(model).__name__ == "GMLPForCausalLM" else ""
-    return (
-        f"A sequence may have at most {config.max_position_embeddings} tokens{generated}, with padding on either side. "
-        "For longer sequences, call `model.resize_position_embeddings(...)` and continue training."
-    )

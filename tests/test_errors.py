@@ -28,7 +28,7 @@ def fail(error):
         (RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried"), 2, "Error: The memory is full ("),
     ],
 )
-def test_commands_end_in_a_sentence(capsys, error, code, sentence):
+def test_commands_end_with_a_sentence(capsys, error, code, sentence):
     with pytest.raises(SystemExit) as caught:
         errors.run(fail(error))
     assert caught.value.code == code
@@ -36,7 +36,7 @@ def test_commands_end_in_a_sentence(capsys, error, code, sentence):
     assert text.startswith(sentence) and text.count("\n") == 1
 
 
-def test_a_file_that_a_worker_process_misses(capsys):
+def test_a_file_that_is_missing_in_a_worker_process(capsys):
     with pytest.raises(SystemExit):
         errors.run(fail(FileNotFoundError("Caught in DataLoader worker process 0.\n  File x\nNo such file: 'a.png'\n")))
     assert capsys.readouterr().err == "Error: A file can no longer be read (No such file: 'a.png').\n"
@@ -48,7 +48,7 @@ def test_faults_of_the_program_keep_their_traceback():
     assert errors.run(lambda: None) is None
 
 
-def test_what_an_error_was_raised_from():
+def test_causes_of_an_error():
     try:
         try:
             raise OSError(errno.ENOSPC, "full")
@@ -73,7 +73,7 @@ def test_what_an_error_was_raised_from():
         (OSError("connected-gated-mlp has no file."), "connected-gated-mlp has no file"),
     ],
 )
-def test_why_the_hub_did_not_give_something(error, reason):
+def test_reasons_of_the_hub(error, reason):
     assert reason in errors.hub_reason(error) and "\n" not in errors.hub_reason(error)
 
 

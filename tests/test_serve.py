@@ -1,4 +1,4 @@
-"""A served model over HTTP, by OpenAI's client, and in a browser."""
+"""A served model over HTTP, with OpenAI's client, and in a browser."""
 
 import io
 import json
@@ -31,7 +31,7 @@ WORDS = "the a cat dog sat ran on under mat house and then slept".split()
 
 
 def word_tokenizer() -> PreTrainedTokenizerFast:
-    """A tokenizer for WORDS that puts [CLS] and [SEP] around a text, as BERT's does, and has a mask of another name."""
+    """Returns a tokenizer for WORDS that puts [CLS] and [SEP] around a text, as BERT's does, with an unusual mask."""
     special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "<blank>"]
     tokenizer = Tokenizer(models.WordLevel({word: i for i, word in enumerate(special + WORDS)}, unk_token="[UNK]"))
     tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
@@ -43,7 +43,7 @@ def word_tokenizer() -> PreTrainedTokenizerFast:
 
 @contextmanager
 def served(folder):
-    """The address of a server of the model in a folder."""
+    """Serves the model in a folder, and yields the address."""
     server = uvicorn.Server(uvicorn.Config(make_app(str(folder)), log_level="error"))
     listener = socket.create_server(("127.0.0.1", 0))
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
@@ -57,7 +57,7 @@ def served(folder):
 
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory, far_model, text_config, vision_config):
-    """The folders of tiny models, by what they do."""
+    """The folders of tiny models, by task."""
     folders = {name: tmp_path_factory.mktemp(name) for name in ("masked", "image", "causal", "words")}
     far_model(GMLPForMaskedLM, text_config(vocab_size=len(word_tokenizer()))).save_pretrained(folders["masked"])
     word_tokenizer().save_pretrained(folders["masked"])
@@ -66,7 +66,7 @@ def folders(tmp_path_factory, far_model, text_config, vision_config):
     ViTImageProcessor(size={"height": 16, "width": 16}).save_pretrained(folders["image"])
     causal = text_config(vocab_size=258, max_position_embeddings=48, eos_token_id=None)
     model = far_model(GMLPForCausalLM, causal)
-    # It writes ASCII: half a character cannot be streamed, and a browser shows control characters in its own way.
+    # Only ASCII: half a character cannot be streamed, and a browser changes control characters.
     model.generation_config.suppress_tokens = [*range(34), *range(129, 258)]
     model.save_pretrained(folders["causal"])
     byte_tokenizer(48).save_pretrained(folders["causal"])
@@ -111,7 +111,7 @@ def picture():
 # The page's own requests
 
 
-def test_masks_are_filled_as_by_the_model_alone(masked, folders):
+def test_masks_are_filled_as_without_the_server(masked, folders):
     text = "the <blank> sat on the <blank>"
     reply = requests.post(f"{masked}/predict", json={"text": text})
     assert reply.status_code == 200
@@ -126,7 +126,7 @@ def test_masks_are_filled_as_by_the_model_alone(masked, folders):
     assert len(one) == 1 and len(one[0]) == 5
 
 
-def test_a_picture_is_classified_as_by_the_model_alone(image, folders, picture):
+def test_a_picture_is_classified_as_without_the_server(image, folders, picture):
     reply = requests.post(f"{image}/predict", data=picture)
     inputs = ViTImageProcessor.from_pretrained(folders["image"])(Image.open(io.BytesIO(picture)), return_tensors="pt")
     expected = GMLPForImageClassification.from_pretrained(folders["image"])(**inputs).logits[0].softmax(-1)
@@ -152,13 +152,13 @@ def test_a_text_that_cannot_be_filled_is_refused(masked, body, sentence):
     assert (reply.status_code, reply.json()["detail"]) == (400, sentence)
 
 
-def test_what_is_no_picture_is_refused(image, picture):
+def test_a_file_that_is_not_a_picture_is_refused(image, picture):
     for body, fault in ((b"words", "no image"), (picture[:200], "cut off or damaged"), (b"", "no image")):
         reply = requests.post(f"{image}/predict", data=body)
         assert reply.status_code == 400 and f"This cannot be read as a picture: {fault}" in reply.json()["detail"]
 
 
-def test_what_is_too_large_is_refused(image):
+def test_a_large_upload_is_refused(image):
     reply = requests.post(f"{image}/predict", data=bytes(20 * 2**20 + 1))
     assert reply.status_code == 413
     assert reply.json()["detail"] == "The upload is larger than 20 MB: send something smaller."
@@ -185,7 +185,7 @@ def test_a_model_without_filters_is_served(tmp_path, far_model):
 
 
 def greedy(folder, prompt: str, count: int) -> str:
-    """What the model alone writes after a prompt."""
+    """Returns what the model generates after a prompt without the server."""
     tokenizer = byte_tokenizer()
     ids = tokenizer(prompt, return_tensors="pt").input_ids
     text = GMLPForCausalLM.from_pretrained(folder).generate(ids, max_new_tokens=count, do_sample=False)
@@ -200,7 +200,7 @@ def test_the_model_is_listed(client, name, causal):
     assert "There is no model 'another' here" in requests.post(f"{causal}/load_model", json={"model": "another"}).text
 
 
-def test_a_text_goes_on_as_by_the_model_alone(client, name, folders):
+def test_a_text_is_continued_as_without_the_server(client, name, folders):
     asked = {"model": name, "prompt": "It is", "max_tokens": 8, "temperature": 0}
     reply = client.completions.create(**asked)
     assert reply.choices[0].text == greedy(folders["causal"], "It is", 8)
@@ -210,7 +210,7 @@ def test_a_text_goes_on_as_by_the_model_alone(client, name, folders):
     assert last.choices[0].finish_reason == "length" and last.usage.completion_tokens == 8
 
 
-def test_a_chat_without_template_goes_on_after_the_last_message(client, name, folders):
+def test_a_chat_without_a_template_continues_the_last_message(client, name, folders):
     first = {"role": "user", "content": "It is"}
     asked = {"model": name, "max_tokens": 8, "temperature": 0}
     reply = client.chat.completions.create(messages=[first], **asked).choices[0].message
@@ -221,7 +221,7 @@ def test_a_chat_without_template_goes_on_after_the_last_message(client, name, fo
     assert text == greedy(folders["causal"], "It is so.\nOr", 8)
 
 
-def test_temperature_is_heeded(client, name):
+def test_temperature_changes_the_text(client, name):
     def write(**options):
         return client.completions.create(model=name, prompt="It is", max_tokens=20, **options).choices[0].text
 
@@ -236,7 +236,7 @@ def test_a_text_ends_at_n_tokens_and_says_so(client, name):
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_what_cannot_be_done_is_refused(client, name, stream):
+def test_unsupported_requests_are_refused(client, name, stream):
     long = "The prompt has 48 tokens, but prompt and completion together may have at most 48: shorten it."
     for options, sentence in (
         ({"prompt": "x" * 48}, long),
@@ -264,8 +264,8 @@ def test_what_cannot_be_done_is_refused(client, name, stream):
         assert refusal.value.response.json() == {"detail": sentence}
 
 
-def test_a_prompt_does_not_end_with_the_end(folders):
-    """The tokenizer puts [SEP] behind a text, after which a model begins another."""
+def test_a_prompt_does_not_end_with_sep(folders):
+    """The tokenizer puts [SEP] after a text, and a model would then start another text."""
     with served(folders["words"]) as address:
         asked = {"prompt": "the cat", "max_tokens": 3, "temperature": 0}
         reply = requests.post(f"{address}/v1/completions", json=asked).json()
@@ -291,7 +291,7 @@ def test_the_command_serves_until_it_is_interrupted(folders):
     assert process.communicate(timeout=60) == ("", "") and process.returncode == 0
 
 
-def test_what_cannot_be_served_is_named(tmp_path, folders, capsys, far_model, text_config):
+def test_errors_of_the_command(tmp_path, folders, capsys, far_model, text_config):
     far_model(GMLPForSequenceClassification, text_config()).save_pretrained(tmp_path / "classifier")
     shutil.copytree(folders["masked"], tmp_path / "no-mask")
     byte_tokenizer(12).save_pretrained(tmp_path / "no-mask")
@@ -338,7 +338,7 @@ def browser(request, tmp_path_factory):
 
 
 class Page:
-    """The page of a server in a browser: it has no errors in its console and is no wider than the screen."""
+    """The page of a server in a browser. `check` finds errors in its console and anything wider than the screen."""
 
     def __init__(self, browser, address: str):
         self.browser = browser
@@ -359,7 +359,7 @@ class Page:
 
     def check(self):
         assert self.browser.execute_script("return document.documentElement.scrollWidth <= window.innerWidth")
-        # A refused request is a line there.
+        # The console has a line for a refused request.
         assert [line for line in self.browser.get_log("browser") if "status of 4" not in line["message"]] == []
 
 
@@ -406,7 +406,7 @@ def test_a_picture_is_classified_on_the_page(browser, image, picture, tmp_path):
     page.check()
 
 
-def test_a_text_goes_on_on_the_page(browser, causal, folders):
+def test_a_text_is_continued_on_the_page(browser, causal, folders):
     page = Page(browser, causal)
     page("input").send_keys("It is")
     for id, value in (("tokens", "8"), ("temperature", "0")):

@@ -1,4 +1,4 @@
-"""Files of tensors: what is read, and one clear sentence for what is not."""
+"""Files of tensors: some are read, and others are refused with a clear sentence."""
 
 import argparse
 
@@ -14,7 +14,7 @@ TENSORS = {"a.weight": torch.arange(6.0).view(2, 3), "blocks.10.b.bias": torch.o
 
 
 class Payload:
-    """An object that writes a file when it is unpickled in the usual way."""
+    """An object that writes a file if it is unpickled without restrictions."""
 
     def __init__(self, path):
         self.path = path

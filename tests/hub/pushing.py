@@ -1,6 +1,6 @@
-"""Run by test_publish.py in a process of its own, at whose HF_ENDPOINT a Hub answers: every way to push a model.
+"""Pushes models in every way. test_publish.py runs this in a process with a Hub at HF_ENDPOINT.
 
-Writes what came of each job, or its traceback, to a file.
+Writes the result of each job, or its traceback, to a file.
 """
 
 import io
@@ -114,7 +114,7 @@ def training_rows():
 
 
 def train(folder, model, name, **fields):
-    """With a Trainer of the library, which pushes every checkpoint."""
+    """Trains with the library's Trainer, which pushes every checkpoint."""
     args = TrainingArguments(str(folder / name), max_steps=2, save_steps=1, eval_steps=1, eval_strategy="steps",
                              learning_rate=0.01, use_cpu=True, report_to="none", disable_tqdm=True, push_to_hub=True,
                              hub_model_id=name, hub_always_push=True, **fields)  # fmt: skip
@@ -135,7 +135,7 @@ def trainer(folder):
 
 
 def broken(folder):
-    """Cards whose metadata nobody can read: in the repository, and in the output folder."""
+    """Cards with unreadable metadata: in the repository, and in the output folder."""
     text_model().push_to_hub("me/broken")
     train(folder, text_model(GMLPForSequenceClassification), "me/broken-trained")
     here = folder / "me/broken-here"
@@ -175,7 +175,7 @@ def tokenizer_first(folder):
 
 
 def refused(folder):
-    """What the Hub refuses, in its words."""
+    """What the Hub refuses, with its messages."""
     model, words = text_model(), {}
     for name, push in {
         "license": lambda: model.push_to_hub("me/licensed", license="do what you like"),

@@ -28,6 +28,7 @@ WHEEL_PARTS = (
     "presets/amlp-base/config.json",
     "metrics/squad/squad.py",
     "analysis/paper_tables.md",
+    "card.md",
     "serve.html",
     "py.typed",
     "scripts/mlm.py",
