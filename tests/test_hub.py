@@ -19,12 +19,10 @@ import torch
 from huggingface_hub import ModelCard
 from huggingface_hub.errors import EntryNotFoundError
 from PIL import Image
-from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from transformers import (
     AutoConfig,
     AutoModelForMaskedLM,
     PreTrainedModel,
-    PreTrainedTokenizerFast,
     Trainer,
     TrainingArguments,
     ViTImageProcessorPil,
@@ -41,6 +39,8 @@ from hf_gmlp import (
     cards,
 )
 from hf_gmlp.cards import TrainingRecord, model_card
+
+from .samples import bert_tokenizer
 
 CODE_FILES = ("configuration_gmlp.py", "heads.py", "modeling_gmlp.py", "spatial_gating.py")
 PACKAGE = Path(hf_gmlp.__file__).parent
@@ -562,23 +562,6 @@ def test_other_models_are_pushed_as_in_the_library():
     assert BertRelposForMaskedLM.push_to_hub is PreTrainedModel.push_to_hub
 
 
-def word_tokenizer() -> PreTrainedTokenizerFast:
-    special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
-    words = "the a capital of france is sentence to try .".split()
-    tokenizer = Tokenizer(models.WordLevel({w: i for i, w in enumerate(special + words)}, unk_token="[UNK]"))
-    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-    tokenizer.post_processor = processors.BertProcessing(("[SEP]", 3), ("[CLS]", 2))
-    return PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer,
-        unk_token="[UNK]",
-        pad_token="[PAD]",
-        cls_token="[CLS]",
-        sep_token="[SEP]",
-        mask_token="[MASK]",
-        model_max_length=12,
-    )
-
-
 @pytest.fixture(scope="module")
 def snippets(text_config, vision_config, far_model, tmp_path_factory):
     """Runs the code in the card of every class in one fresh process: {class: what it printed}"""
@@ -590,7 +573,8 @@ def snippets(text_config, vision_config, far_model, tmp_path_factory):
         model = make_model(class_name, text_config, vision_config, far_model)
         model.save_pretrained(folder)
         if model.config.model_type == "gmlp":
-            word_tokenizer().save_pretrained(folder)
+            words = "the a capital of france is sentence to try .".split()
+            bert_tokenizer(words, model_max_length=12).save_pretrained(folder)
         else:
             ViTImageProcessorPil(size={"height": 16, "width": 16}).save_pretrained(folder)
         text = model_card(model, str(folder)).text

@@ -19,26 +19,20 @@ from PIL import Image
 from selenium import webdriver
 from selenium.webdriver.common.by import By
 from selenium.webdriver.support.ui import WebDriverWait
-from tokenizers import Tokenizer, models, pre_tokenizers, processors
-from transformers import BertConfig, BertForMaskedLM, PreTrainedTokenizerFast, ViTImageProcessor
+from transformers import BertConfig, BertForMaskedLM, ViTImageProcessor
 
 from hf_gmlp import GMLPForCausalLM, GMLPForImageClassification, GMLPForMaskedLM, GMLPForSequenceClassification
 from hf_gmlp.cli import main
 from hf_gmlp.data.tokenizer import byte_tokenizer
 from hf_gmlp.serve import make_app
 
+from .samples import bert_tokenizer
+
 WORDS = "the a cat dog sat ran on under mat house and then slept".split()
 
 
-def word_tokenizer() -> PreTrainedTokenizerFast:
-    """Returns a tokenizer for WORDS that puts [CLS] and [SEP] around a text, as BERT's does, with an unusual mask."""
-    special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "<blank>"]
-    tokenizer = Tokenizer(models.WordLevel({word: i for i, word in enumerate(special + WORDS)}, unk_token="[UNK]"))
-    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
-    ends = [("[CLS]", 2), ("[SEP]", 3)]
-    tokenizer.post_processor = processors.TemplateProcessing(single="[CLS] $A [SEP]", special_tokens=ends)
-    names = dict(zip(("pad_token", "unk_token", "cls_token", "sep_token", "mask_token"), special))
-    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, **names)
+def word_tokenizer():
+    return bert_tokenizer(WORDS, mask="<blank>")
 
 
 @contextmanager

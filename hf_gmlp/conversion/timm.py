@@ -219,26 +219,12 @@ def convert_to_timm(checkpoint: str, out: str) -> list[str]:
 
 def timm_call(config: GMLPVisionConfig, out: str) -> str:
     """Returns the Python call that makes timm's model of the same sizes, and loads the file if it can."""
-    image_size, patch_size = as_pair(config.image_size), as_pair(config.patch_size)
-    fields = {
-        name: value
-        for name, value, default in (
-            ("img_size", image_size, (224, 224)),
-            ("in_chans", config.num_channels, 3),
-            ("num_classes", config.num_labels, 1000),
-        )
-        if value != default
-    }
-    for name, embed_dim in NAMED.items():
-        sizes = (config.hidden_size, config.intermediate_size, config.num_hidden_layers, patch_size)
-        if sizes == (embed_dim, 6 * embed_dim, 30, (16, 16)):
-            arguments = "".join(f", {key}={value}" for key, value in fields.items())
-            return f'timm.create_model("{name}"{arguments}, checkpoint_path="{out}")'
-    fields |= {
-        "patch_size": patch_size,
-        "num_blocks": config.num_hidden_layers,
-        "embed_dim": config.hidden_size,
-        "mlp_ratio": config.intermediate_size / config.hidden_size,
-    }
-    arguments = ", ".join(f"{key}={value}" for key, value in fields.items())
-    return f"MlpMixer({arguments}, block_layer=SpatialGatingBlock, mlp_layer=GatedMlp) of timm.models.mlp_mixer"
+    image_size, channels = as_pair(config.image_size), config.num_channels
+    task = f"img_size={image_size}, in_chans={channels}, num_classes={config.num_labels}"
+    width, ratio = config.hidden_size, config.intermediate_size / config.hidden_size
+    sizes = {"patch_size": as_pair(config.patch_size), "num_blocks": config.num_hidden_layers, "mlp_ratio": ratio}
+    name = next((name for name, embed_dim in NAMED.items() if embed_dim == width), None)
+    if name is not None and sizes == {"patch_size": (16, 16), "num_blocks": 30, "mlp_ratio": 6}:
+        return f'timm.create_model("{name}", {task}, checkpoint_path="{out}")'
+    arguments = ", ".join(f"{key}={value}" for key, value in (sizes | {"embed_dim": width}).items())
+    return f"MlpMixer({task}, {arguments}, block_layer=SpatialGatingBlock, mlp_layer=GatedMlp) of timm.models.mlp_mixer"

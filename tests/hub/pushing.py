@@ -14,8 +14,7 @@ import torch
 from huggingface_hub import CommitOperationAdd, HfApi, ModelCard
 from huggingface_hub.errors import HfHubHTTPError
 from peft import LoraConfig, get_peft_model
-from tokenizers import Tokenizer, models, pre_tokenizers, processors
-from transformers import AutoModelForMaskedLM, PreTrainedTokenizerFast, Trainer, TrainingArguments, ViTImageProcessorPil
+from transformers import AutoModelForMaskedLM, Trainer, TrainingArguments, ViTImageProcessorPil
 
 from hf_gmlp import (
     BertRelposConfig,
@@ -28,6 +27,7 @@ from hf_gmlp import (
     GMLPVisionConfig,
 )
 from hf_gmlp.cards import model_card
+from tests.samples import bert_tokenizer
 
 WORDS = "the a capital of france is paris rome nice dull film sentence to try once upon time .".split()
 SIZES = {"vocab_size": 40, "hidden_size": 16, "num_hidden_layers": 2, "intermediate_size": 32}
@@ -55,12 +55,7 @@ def logits(model):
 
 
 def word_tokenizer():
-    special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
-    tokenizer = Tokenizer(models.WordLevel({w: i for i, w in enumerate(special + WORDS)}, unk_token="[UNK]"))
-    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-    tokenizer.post_processor = processors.BertProcessing(("[SEP]", 3), ("[CLS]", 2))
-    names = ("pad_token", "unk_token", "cls_token", "sep_token", "mask_token")
-    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, model_max_length=12, **dict(zip(names, special)))
+    return bert_tokenizer(WORDS, model_max_length=12)
 
 
 def text(folder):
