@@ -230,8 +230,7 @@ def dynamic_shapes(module: nn.Module, inputs: Inputs, to: str) -> Inputs:
     largest = {"max": EXECUTORCH_BATCH} if to == "executorch" else {}
     if to == "openvino" or isinstance(module, CausalStep):
         # The sizes of cache and mask depend on each other, and the slices in OpenVINO's exporter would exclude n.
-        batch, length = Dim.AUTO(min=1, max=largest.get("max", 2**15)), Dim.AUTO(min=1, max=n)
-        past = Dim.AUTO(min=0, max=n)
+        batch, length, past = Dim.AUTO(min=1, max=2**15), Dim.AUTO(min=1, max=n), Dim.AUTO(min=0, max=n)
     else:
         batch, length, past = Dim("batch", **largest), Dim("length", max=n), None
     if is_image(module):
