@@ -367,9 +367,7 @@ def test_masks_are_filled_on_the_page(browser, masked, folders):
     assert page("input").get_property("value") == "the cat sat on<blank>"
     page("go").click()
     expected = requests.post(f"{masked}/predict", json={"text": "the cat sat on<blank>"}).json()["answers"][0]
-    assert page.rows() == [
-        f"{row['answer']} {100 * row['probability']:.1f} %".replace(" ", "\n", 1) for row in expected
-    ]
+    assert page.rows() == [f"{row['answer']} {100 * row['probability']:.1f}%".replace(" ", "\n", 1) for row in expected]
     assert page("error").text == ""
     page.check()
 
@@ -386,7 +384,7 @@ def test_a_picture_is_classified_on_the_page(browser, image, picture, tmp_path):
     assert "3 classes" in page("about").text
     browser.execute_script(DROP, list(picture), "image/png")
     expected = requests.post(f"{image}/predict", data=picture).json()["answers"][0]
-    shown = [f"{row['answer']} {100 * row['probability']:.1f} %".replace(" ", "\n", 1) for row in expected]
+    shown = [f"{row['answer']} {100 * row['probability']:.1f}%".replace(" ", "\n", 1) for row in expected]
     assert page.rows() == shown
     assert browser.execute_script("return document.getElementById('preview').naturalWidth") == 30
     browser.execute_script(DROP, list(b"words"), "text/plain")
