@@ -122,7 +122,7 @@ def model_card(
         # What it says about the weights is still true. Everything else is written anew.
         kept = ("## Source", "## Training", "## Results")
         sections = re.split(r"\n(?=## )", _unsigned(earlier.text))
-        carried_over = "\n\n".join(section.strip() for section in sections if section.startswith(kept)) + "\n"
+        carried_over = "\n\n".join(section.strip() for section in sections if section.startswith(kept))
         for key in TRAINING_FIELDS:
             setattr(data, key, getattr(earlier.data, key))
     card = ModelCard.from_template(
