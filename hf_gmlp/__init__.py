@@ -1,7 +1,7 @@
 """gMLP and aMLP ("Pay Attention to MLPs") for Hugging Face Transformers.
 
 Importing this package registers its models with the Auto classes, so that `AutoModel…`, `Trainer`, `pipeline` and
-`push_to_hub` treat them as they treat any other model, and its fast implementations of the block with the models.
+`push_to_hub` work as with any other model, and registers the fast implementations of the block with the models.
 """
 
 from transformers import AutoConfig, AutoTokenizer, PreTrainedTokenizerFast
@@ -10,36 +10,12 @@ from transformers.utils import is_torchvision_available, is_vision_available
 
 from . import adapters, cards, kernels
 from ._version import __version__
-from .models import modeling_baselines, modeling_gmlp
-from .models.configuration_baselines import BertRelposConfig, TextMixerConfig
-from .models.configuration_gmlp import GMLPConfig, GMLPVisionConfig
-from .models.modeling_baselines import (
-    BertRelposForMaskedLM,
-    BertRelposForQuestionAnswering,
-    BertRelposForSequenceClassification,
-    BertRelposForTokenClassification,
-    BertRelposModel,
-    TextMixerForMaskedLM,
-    TextMixerForQuestionAnswering,
-    TextMixerForSequenceClassification,
-    TextMixerForTokenClassification,
-    TextMixerModel,
-)
-from .models.modeling_gmlp import (
-    GMLPBlock,
-    GMLPForCausalLM,
-    GMLPForImageClassification,
-    GMLPForMaskedLM,
-    GMLPForMultipleChoice,
-    GMLPForQuestionAnswering,
-    GMLPForSequenceClassification,
-    GMLPForTokenClassification,
-    GMLPModel,
-    GMLPPreTrainedModel,
-    GMLPVisionBackbone,
-    GMLPVisionModel,
-    GMLPVisionPreTrainedModel,
-)
+from .models import configuration_baselines, configuration_gmlp, modeling_baselines, modeling_gmlp
+from .models.configuration_baselines import *
+from .models.configuration_gmlp import *
+from .models.modeling_baselines import *
+from .models.modeling_gmlp import *
+from .models.modeling_gmlp import GMLPBlock
 from .models.spatial_gating import SpatialGatingUnit, SpatialProjection
 from .presets import list_presets, preset_path
 
@@ -57,7 +33,7 @@ for _config, _code_map, _module in (
 del _config, _code_map, _module, _auto_class, _model_class
 
 if is_vision_available():
-    # Image processors need Pillow, which `pip install "hf-gmlp[vision]"` brings.
+    # Image processors need Pillow, which is in hf-gmlp[vision].
     from transformers import AutoImageProcessor, ViTImageProcessorPil
 
     _image_processors = {"pil": ViTImageProcessorPil}
@@ -70,40 +46,18 @@ if is_vision_available():
 
 kernels.register()
 adapters.register()
-# Its model card is filled in. A checkpoint's own code, without this package, uploads the library's.
+# The package uploads a model with this project's card. Without it, a checkpoint is uploaded with the library's card.
 GMLPPreTrainedModel.push_to_hub = cards.push_to_hub
 GMLPPreTrainedModel.save_pretrained = cards.save_pretrained
 
 __all__ = [
-    "BertRelposConfig",
-    "BertRelposForMaskedLM",
-    "BertRelposForQuestionAnswering",
-    "BertRelposForSequenceClassification",
-    "BertRelposForTokenClassification",
-    "BertRelposModel",
+    *configuration_baselines.__all__,
+    *configuration_gmlp.__all__,
+    *modeling_baselines.__all__,
+    *modeling_gmlp.__all__,
     "GMLPBlock",
-    "GMLPConfig",
-    "GMLPForCausalLM",
-    "GMLPForImageClassification",
-    "GMLPForMaskedLM",
-    "GMLPForMultipleChoice",
-    "GMLPForQuestionAnswering",
-    "GMLPForSequenceClassification",
-    "GMLPForTokenClassification",
-    "GMLPModel",
-    "GMLPPreTrainedModel",
-    "GMLPVisionBackbone",
-    "GMLPVisionConfig",
-    "GMLPVisionModel",
-    "GMLPVisionPreTrainedModel",
     "SpatialGatingUnit",
     "SpatialProjection",
-    "TextMixerConfig",
-    "TextMixerForMaskedLM",
-    "TextMixerForQuestionAnswering",
-    "TextMixerForSequenceClassification",
-    "TextMixerForTokenClassification",
-    "TextMixerModel",
     "__version__",
     "list_presets",
     "preset_path",

@@ -1,18 +1,13 @@
-"""PEFT: the layers that an adapter changes where nobody names any, in PEFT's own tables, by model type."""
+"""PEFT: the layers that an adapter changes by default, entered into PEFT's own tables by model type."""
 
 import functools
 import importlib.abc
 import importlib.util
 import sys
 
-# PEFT's table -> layers; "" stands for all tables that are not named. IA3 scales what a feedforward module is given.
-_GMLP = {
-    "": ["proj_in", "proj_out", "qkv_proj"],
-    "LNTUNING": ["norm"],
-    "IA3": ["proj_in", "proj_out", "qkv_proj"],
-    "IA3_FEEDFORWARD": ["proj_out"],
-    "BEFT": ["proj_in"],
-}
+# PEFT's table -> layers; "" stands for all tables not listed. IA3 scales the input of a feedforward module.
+_PROJECTIONS = {"": ["proj_in", "proj_out"], "IA3_FEEDFORWARD": ["proj_out"], "BEFT": ["proj_in"]}
+_GMLP = _PROJECTIONS | {"": ["proj_in", "proj_out", "qkv_proj"], "LNTUNING": ["norm"]}
 DEFAULT_TARGETS = {
     "gmlp": _GMLP,
     "gmlp_vision": _GMLP,
@@ -23,20 +18,14 @@ DEFAULT_TARGETS = {
         "IA3_FEEDFORWARD": ["mlp.proj_out"],
         "BEFT": ["v_proj"],
     },
-    "text_mixer": {
-        "": ["proj_in", "proj_out"],
-        "LNTUNING": ["token_norm", "channel_norm"],
-        "IA3": ["proj_in", "proj_out"],
-        "IA3_FEEDFORWARD": ["proj_out"],
-        "BEFT": ["proj_in"],
-    },
+    "text_mixer": _PROJECTIONS | {"LNTUNING": ["token_norm", "channel_norm"]},
 }
 
 
 def register_targets():
     """
-    Enters `DEFAULT_TARGETS` into the tables of PEFT, which is imported; what is there already stays. A sequence
-    classifier gets its pooler saved with its classifier: most checkpoints have neither.
+    Enters `DEFAULT_TARGETS` into the tables of PEFT, which is imported; existing entries stay. A sequence classifier
+    also saves its pooler with its classifier, because most checkpoints have neither.
     """
     from peft import PeftModelForSequenceClassification
     from peft.utils import constants
@@ -60,7 +49,7 @@ def register_targets():
 
 
 class PeftFinder(importlib.abc.MetaPathFinder):
-    """Finds PEFT where it is, and has its tables filled as soon as it is imported: importing it here takes seconds."""
+    """Fills PEFT's tables as soon as PEFT is imported. Importing it here would take seconds."""
 
     searching = False
 
@@ -85,7 +74,7 @@ class PeftFinder(importlib.abc.MetaPathFinder):
 
 
 def register():
-    """Fills PEFT's tables, now if it is imported and otherwise when it will be."""
+    """Fills PEFT's tables, now if it is imported, and otherwise when it will be."""
     if sys.modules.get("peft") is not None:
         register_targets()
     else:

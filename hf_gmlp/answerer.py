@@ -1,4 +1,4 @@
-"""Answers to questions from a text, by a model trained for that: transformers 5 has no pipeline for it any more.
+"""Extractive question answering, for which transformers 5 no longer has a pipeline.
 
 answerer = QuestionAnswerer("my-squad-model")
 answerer("Who wrote it?", "The novel was written by Mary Shelley.")
@@ -19,15 +19,15 @@ from .training.answers import Decoded, decode
 
 class QuestionAnswerer:
     """
-    A model and its tokenizer, to be called with questions and contexts.
+    A model and its tokenizer, called with questions and contexts.
 
     Args:
-        model: A trained question answering model: a folder, a name on the Hub, or the model itself, of any kind.
-        tokenizer: Its tokenizer, if it is not found with the model.
-        max_seq_length: Tokens of question and context together; by default what the tokenizer names, where the model
-            takes as much. A longer context is read in windows.
-        doc_stride: Tokens of overlap between windows; 128 by default, or a third of a window.
-        device: Where the model runs; where it is by default.
+        model: A trained question-answering model of any kind: a folder, a name on the Hub, or the model itself.
+        tokenizer: Its tokenizer, unless it is saved with the model.
+        max_seq_length: Tokens of question and context together; by default, the tokenizer's maximum, if the model takes
+            that many. A longer context is read in windows.
+        doc_stride: Tokens by which windows overlap; by default 128, but at most a third of a window.
+        device: Where the model runs; by default, where it is.
 
     Raises:
         InputError: If there is no such model, it was not trained for question answering, or the tokenizer does not fit.
@@ -44,14 +44,14 @@ class QuestionAnswerer:
         trust_remote_code: bool = False,
     ):
         if tokenizer is None and isinstance(model, PreTrainedModel):
-            raise InputError("A model alone does not bring its tokenizer: name that too.")
+            raise InputError("Give a tokenizer too: a model object does not include one.")
         if not isinstance(tokenizer, PreTrainedTokenizerBase):
             tokenizer = open_tokenizer(tokenizer or model, trust_remote_code=trust_remote_code)
         if not isinstance(model, PreTrainedModel):
             model, _ = open_model(AutoModelForQuestionAnswering, model, trust_remote_code=trust_remote_code)
         if len(tokenizer) > model.config.vocab_size:
-            sizes = f"{len(tokenizer)} tokens and the model embeddings for {model.config.vocab_size}"
-            raise InputError(f"The tokenizer has {sizes}: take the tokenizer that belongs to the model.")
+            sizes = f"{len(tokenizer)} tokens, but the model has embeddings for {model.config.vocab_size}"
+            raise InputError(f"The tokenizer has {sizes}: use the tokenizer that belongs to the model.")
         longest = getattr(model.config, "max_position_embeddings", None) or 512
         if max_seq_length is not None and max_seq_length > longest:
             raise InputError(f"max_seq_length {max_seq_length} is above the model's n = {longest}: lower it.")
@@ -71,38 +71,37 @@ class QuestionAnswerer:
         batch_size: int = 16,
     ) -> dict | list[dict] | list[list[dict]]:
         """
-        The best answers, from the words of the context.
+        Returns the best answers, which are passages of the context: for a question, "answer", "score" (its probability
+        among the 20 best, or the `top_k` if that is more), "start" and "end", so that `context[start:end] == answer`; a
+        list of these if `top_k > 1`; a list of either if `question` is a sequence.
 
         Args:
             question: One or several.
             context: One for all questions, or one for each.
-            top_k: So many answers to each question, best first.
-            handle_impossible_answer: There may be no answer, which is then the empty one, "" at [0, 0).
-            null_score_diff_threshold: There is none if that scores higher than the best answer by more than this.
-            max_answer_length: Tokens of an answer at most.
+            top_k: Number of answers to each question, best first.
+            handle_impossible_answer: Whether there may be no answer. That is the empty answer, "" at [0, 0).
+            null_score_diff_threshold: There is no answer if "" scores higher than the best answer by more than this.
+            max_answer_length: Maximum number of tokens in an answer.
             batch_size: Windows per pass of the model.
 
-        Returns:
-            To a question, "answer", "score" (its probability among the 20 best, or the `top_k` if that is more),
-            and "start" and "end": `context[start:end] == answer`. A list of such with `top_k > 1`; and a list of
-            either, if several questions were asked.
-
         Raises:
-            InputError: If there are not as many contexts as questions, one is empty, or an option is out of range.
+            InputError: If the number of contexts does not match, one is empty, or an option is out of range.
         """
         questions = [question] if isinstance(question, str) else list(question)
         contexts = [context] * len(questions) if isinstance(context, str) else list(context)
         if len(contexts) != len(questions):
-            raise InputError(f"There are {len(questions)} questions and {len(contexts)} contexts: give one or as many.")
+            counts = f"{len(questions)} questions and {len(contexts)} contexts"
+            raise InputError(f"There are {counts}: give one context, or one for each question.")
         if not all(context.strip() for context in contexts):
-            raise InputError("A context is empty: there is nothing to find an answer in.")
+            raise InputError("A context is empty: give a text that may contain the answer.")
         for name, value in (("top_k", top_k), ("max_answer_length", max_answer_length), ("batch_size", batch_size)):
             if value < 1:
                 raise InputError(f"{name} must be at least 1, got {value}.")
         if not questions:
             return []
-        lengths = {"max_seq_length": self.max_seq_length, "doc_stride": self.doc_stride}
-        windows = make_windows(questions, contexts, self.tokenizer, **lengths)
+        windows = make_windows(
+            questions, contexts, self.tokenizer, max_seq_length=self.max_seq_length, doc_stride=self.doc_stride
+        )
         start_logits, end_logits = self._logits(windows, batch_size)
         rows = [dict(zip(DECODING_COLUMNS, row)) for row in zip(*(windows[name] for name in DECODING_COLUMNS))]
         decoded = decode(
@@ -122,8 +121,8 @@ class QuestionAnswerer:
 
     @torch.inference_mode()
     def _logits(self, windows: dict[str, list], batch_size: int) -> tuple[list, list]:
-        """Start and end logits of each window."""
-        # A model that sees its padding must be given as much of it as in training.
+        """Returns the start and end logits of each window."""
+        # A model that sees padding needs as much of it as in training.
         padding = "longest" if getattr(self.model.config, "mask_padding", True) else "max_length"
         names = [name for name in self.tokenizer.model_input_names if name in windows]
         start_logits, end_logits = [], []
@@ -141,7 +140,7 @@ class QuestionAnswerer:
 
 
 def _ranked(decoded: Decoded, null_score_diff_threshold: float) -> list[dict]:
-    """The n-best list, with no answer in front if and only if the threshold puts it there."""
+    """Returns the n-best list, which starts with no answer if and only if the threshold decides so."""
     answer = decoded.answer(null_score_diff_threshold)
     first = next((entry for entry in decoded.nbest if entry["text"] == answer), decoded.nbest[0])
     return [first, *(entry for entry in decoded.nbest if entry is not first)]

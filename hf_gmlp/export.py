@@ -1,7 +1,7 @@
-"""Exports a checkpoint to ONNX, OpenVINO, ExecuTorch or AOTInductor, through the exporters of transformers.
+"""Exports a checkpoint to ONNX, OpenVINO, ExecuTorch or AOTInductor with the exporters of transformers.
 
-Nothing is written before the exported program has given what the model gives, for several batches and lengths, with and
-without padding.
+Nothing is written until the exported program has given the same outputs as the model for several batch sizes and
+lengths, with and without padding.
 """
 
 import contextlib
@@ -21,13 +21,14 @@ from transformers import AutoImageProcessor, AutoModel, GenerationConfig, PreTra
 from transformers.cache_utils import DynamicCache
 from transformers.exporters.auto import EXPORT_BACKENDS, get_exporter_class, get_runner_class
 
-from .errors import InputError, hub_reason
+from .errors import InputError, first_line, hub_reason
 from .loading import open_config, open_model, open_tokenizer
+from .models.configuration_gmlp import as_pair
 from .models.modeling_gmlp import GMLPForCausalLM, prepare_cache
 
 logger = logging.getLogger(__name__)
 
-# Folder and file beside the checkpoint, and what the program is called with pip.
+# Format -> (file in the export, packages to install).
 FORMATS = {
     "onnx": ("onnx/model.onnx", "onnx onnxscript onnxruntime"),
     "openvino": ("openvino/openvino_model.xml", "openvino"),
@@ -44,96 +45,77 @@ TASKS = {
     "multiple-choice": "AutoModelForMultipleChoice",
     "image-classification": "AutoModelForImageClassification",
 }
-# The largest difference from the model, relative to its largest output.
+# The largest difference from the model's output, relative to that output's largest value.
 TOLERANCE = 1e-4
 # ExecuTorch plans its memory for the largest batch.
 EXECUTORCH_BATCH = 8
-# One file holds at most 2 GiB of protobuf.
+# A protobuf file holds at most 2 GiB.
 ONE_FILE = int(1.9 * 2**30)
 
 Inputs = dict[str, Any]
 
 
 def export(
-    checkpoint: str,
-    out: str | Path,
-    to: str,
-    *,
-    task: str | None = None,
-    int8: bool = False,
-    push_to_hub: str | None = None,
+    checkpoint: str, out: str | Path, to: str, *, task: str | None = None, int8=False, push_to_hub: str | None = None
 ) -> list[str]:
     """
-    Exports a checkpoint.
+    Exports a checkpoint, and returns lines that say what was written and how far its outputs are from the model's.
 
     Args:
         checkpoint: A folder, or a name on the Hub.
-        out: A new folder, or the folder of the checkpoint itself, which then gets a sub-folder.
+        out: A new folder, or the folder of the checkpoint, which then gets a subfolder.
         to: A key of `FORMATS`.
-        task: A key of `TASKS`; by default what the checkpoint was saved as.
-        int8: Whether to write an ONNX model with weights of 8 bits too.
+        task: A key of `TASKS`; by default the task that the checkpoint was saved for.
+        int8: Whether to write an ONNX model with 8-bit weights too.
         push_to_hub: A repository on the Hub to upload to.
 
-    Returns:
-        Lines that say what was written and how far it is from the model.
-
     Raises:
-        InputError: If it cannot be exported, or gives something else than the model. Nothing is written then.
+        InputError: If the model cannot be exported, or the program's outputs differ. Nothing is written then.
     """
     out, file = Path(out), FORMATS[to][0]
     beside = out.is_dir() and out.resolve() == Path(checkpoint).resolve()
     folder = Path(file).parts[0]
-    if task is not None and task not in TASKS:
-        raise InputError(f"There is no task {task!r}. Choose one of: {', '.join(TASKS)}.")
-    if int8 and to != "onnx":
-        raise InputError("--int8 is for --to onnx: leave it out.")
-    if (out / folder).exists() or (out.exists() and not beside):
-        taken = out / folder if beside else out
-        raise InputError(f"{taken} exists already: choose a new folder, the checkpoint's own, or remove {taken}.")
+    taken = out / folder if beside else out
+    for wrong, fault in (
+        (task not in (None, *TASKS), f"There is no task {task!r}. Choose one of: {', '.join(TASKS)}."),
+        (int8 and to != "onnx", "--int8 works only with --to onnx."),
+        (taken.exists(), f"{taken} exists already: remove it, choose a new folder, or export into the checkpoint's."),
+    ):
+        if wrong:
+            raise InputError(fault)
     model, name = open_for(checkpoint, task)
     if name == "text-generation" and to in ("executorch", "aoti"):
-        raise InputError(f"A cache that grows does not work in {to}: export causal models to onnx or openvino.")
+        raise InputError(f"{to} does not support a growing cache: export causal models to onnx or openvino.")
     module = CausalStep(model) if name == "text-generation" else model
-    lines = []
     out.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".export-", dir=out.parent) as temporary:
         stage = Path(temporary) / "export"
         (stage / folder).mkdir(parents=True)
         run = trace(module, to, stage / file)
-        difference, agreement = compare(module, run)
+        difference, _ = compare(module, run)
         if not difference <= TOLERANCE:
-            raise InputError(
-                f"The {to} program of {checkpoint} is wrong: it differs from the model by {difference:.1e} of the "
-                f"largest output, more than {TOLERANCE:.0e}. Nothing was written."
-            )
-        lines.append(f"{name} as {to}: largest difference from the model {difference:.1e} of the largest output")
+            fault = f"differs from the model by {difference:.1e} of the largest output, more than {TOLERANCE:.0e}"
+            raise InputError(f"The {to} program of {checkpoint} {fault}. Nothing was written.")
+        lines = [f"{name} as {to}: largest difference from the model {difference:.1e} of the largest output"]
         if int8:
-            run = quantize(stage / file, run.metadata)
-            difference, agreement = compare(module, run)
+            difference, agreement = compare(module, quantize(stage / file, run.metadata))
             if difference != difference:
-                raise InputError(f"{checkpoint} gives no numbers in 8 bits: export it without --int8.")
-            lines.append(
-                f"{name} as onnx in 8 bits, on random input: {agreement:.1%} of predictions are the model's, largest "
-                f"difference {difference:.1e}"
-            )
+                raise InputError(f"{checkpoint} gives outputs that are not numbers in 8 bits: export without --int8.")
+            agreement = f"{agreement:.1%} of predictions agree with the model, largest difference {difference:.1e}"
+            lines.append(f"{name} as onnx in 8 bits, on random input: {agreement}")
         if beside:
             (stage / folder).rename(out / folder)
         else:
             save_beside(checkpoint, model, stage)
             stage.rename(out)
-    lines.append(f"It is in {out / folder}.")
+    lines.append(f"The export is in {out / folder}.")
     if push_to_hub:
         lines.append(f"Uploaded to {push(out, folder, push_to_hub)}")
     return lines
 
 
 def push(out: Path, folder: str, repository: str) -> str:
-    """
-    Uploads an export: its sub-folder, and the files beside it if the repository has no model yet.
-
-    Returns:
-        Where it is.
-    """
+    """Uploads the subfolder of an export, and the files beside it if the repository has no model yet; returns where."""
     from huggingface_hub import HfApi
 
     api = HfApi()
@@ -147,43 +129,35 @@ def push(out: Path, folder: str, repository: str) -> str:
             commit_message=f"Export to {folder}",
         )
     except Exception as error:
-        raise InputError(
-            f"The export is in {out} and could not be uploaded to {repository}: {hub_reason(error)}."
-        ) from error
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# The model
+        fault = f"could not be uploaded to {repository}: {hub_reason(error)}"
+        raise InputError(f"The export is in {out}, but {fault}.") from error
 
 
 def open_for(checkpoint: str, task: str | None) -> tuple[PreTrainedModel, str]:
-    """The model of a task, ready to be traced, and the name of the task."""
+    """Returns the model for a task, ready to be traced, and the name of the task."""
     config = open_config(checkpoint)
     if task is None:
         architecture = (config.architectures or [""])[0]
         heads = {auto_class.removeprefix("AutoModel"): name for name, auto_class in TASKS.items()}
         task = next((name for head, name in heads.items() if head and head in architecture), "feature-extraction")
     auto_class = getattr(transformers, TASKS[task])
-    # No pooler, which a language model's checkpoint does not have.
+    # The checkpoint of a language model has no pooler.
     options = {"add_pooling_layer": False} if auto_class is AutoModel else {}
-    # In the paper's form, without dropout, named outputs and single precision.
     config.return_dict = True
     model, _ = open_model(auto_class, checkpoint, config=config, dtype=torch.float32, **options)
     if hasattr(model, "set_gating_implementation"):
         model.set_gating_implementation("naive")
     if task == "text-generation" and not isinstance(model, GMLPForCausalLM):
-        raise InputError(f"Only causal gMLPs and aMLPs are exported, and {checkpoint} is another model.")
+        raise InputError(f"{checkpoint} is not a causal gMLP or aMLP: other language models are not exported.")
     size = "image_size" if is_image(model) else "max_position_embeddings"
     if not hasattr(model.config, size):
-        raise InputError(
-            f"The config of {checkpoint} has no `{size}`, so its inputs are not known: it is not exported."
-        )
+        raise InputError(f"The config of {checkpoint} has no `{size}`, so the shape of its inputs is not known.")
     return model.eval().requires_grad_(False), task
 
 
 class CausalStep(nn.Module):
     """
-    A causal model as a function of tokens and cache. The cache is {block: {"key": v}}, and in an aMLP, {"key": v,
+    A causal model as a function of tokens and cache. The cache is {block: {"key": v}}, or in an aMLP {"key": v,
     "value": keys and values of tiny attention side by side}, all [B, 1, t, width].
     """
 
@@ -191,17 +165,14 @@ class CausalStep(nn.Module):
         super().__init__()
         self.model, self.config = model, model.config
 
-    def widths(self) -> dict[str, int]:
-        """Of what one block keeps."""
-        widths = {"key": self.config.spatial_size}
-        return widths | ({"value": 2 * self.config.attention_size} if self.config.attention_size else {})
-
     def empty(self, batch: int, length: int = 0) -> dict[str, dict[str, torch.Tensor]]:
-        """A cache of zeros."""
-        blocks = range(self.config.num_hidden_layers)
+        """Returns a cache of zeros."""
+        widths = {"key": self.config.spatial_size}
+        if self.config.attention_size:
+            widths["value"] = 2 * self.config.attention_size
         return {
-            str(block): {name: torch.zeros(batch, 1, length, width) for name, width in self.widths().items()}
-            for block in blocks
+            str(block): {name: torch.zeros(batch, 1, length, width) for name, width in widths.items()}
+            for block in range(self.config.num_hidden_layers)
         }
 
     def forward(self, input_ids: torch.Tensor, attention_mask: torch.Tensor, past_key_values: dict) -> dict:
@@ -222,13 +193,8 @@ class CausalStep(nn.Module):
 
 
 def fill(layer: Any, keys: torch.Tensor, values: torch.Tensor):
-    """Puts what earlier tokens left into a layer of a cache."""
     layer.lazy_initialization(keys, values)
     layer.keys, layer.values = keys, values
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# Inputs
 
 
 def is_image(module: nn.Module) -> bool:
@@ -236,17 +202,15 @@ def is_image(module: nn.Module) -> bool:
 
 
 def tokens(module: nn.Module) -> int:
-    """n of a model for text, which its inputs have; 1 of one for images."""
+    """Returns n of a text model, the longest input; 1 for an image model."""
     return 1 if is_image(module) else module.config.max_position_embeddings
 
 
 def make_inputs(module: nn.Module, batch: int, length: int, padding: str = "", past: int = 0) -> Inputs:
-    """Random input. With padding "left" or "right", half of the sequences have some."""
+    """Returns random inputs. With padding "left" or "right", every second sequence has some."""
     config = module.config
     if is_image(module):
-        size = config.image_size
-        height, width = (size, size) if isinstance(size, int) else size
-        return {"pixel_values": torch.randn(batch, config.num_channels, height, width)}
+        return {"pixel_values": torch.randn(batch, config.num_channels, *as_pair(config.image_size))}
     shape = (batch, 3, length) if "MultipleChoice" in type(module).__name__ else (batch, length)
     mask = torch.ones(*shape[:-1], past + length, dtype=torch.long)
     hidden = (past + length) // 3
@@ -261,14 +225,12 @@ def make_inputs(module: nn.Module, batch: int, length: int, padding: str = "", p
 
 
 def dynamic_shapes(module: nn.Module, inputs: Inputs, to: str) -> Inputs:
-    """Which sizes may change: batch, choices and length."""
+    """Returns which sizes may change: batch, choices and length."""
     n = tokens(module)
-    # ExecuTorch plans its memory for the largest.
     largest = {"max": EXECUTORCH_BATCH} if to == "executorch" else {}
     if to == "openvino" or isinstance(module, CausalStep):
-        # Sizes of cache and mask depend on each other; and the slices of OpenVINO's exporter would except n.
-        batch, length = Dim.AUTO(min=1, max=largest.get("max", 2**15)), Dim.AUTO(min=1, max=n)
-        past = Dim.AUTO(min=0, max=n)
+        # The sizes of cache and mask depend on each other, and the slices in OpenVINO's exporter would exclude n.
+        batch, length, past = Dim.AUTO(min=1, max=2**15), Dim.AUTO(min=1, max=n), Dim.AUTO(min=0, max=n)
     else:
         batch, length, past = Dim("batch", **largest), Dim("length", max=n), None
     if is_image(module):
@@ -278,26 +240,19 @@ def dynamic_shapes(module: nn.Module, inputs: Inputs, to: str) -> Inputs:
     return torch.utils._pytree.tree_map(lambda x: sizes[x.dim()], inputs)
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# The program
-
-
 def trace(module: nn.Module, to: str, path: Path) -> Callable[..., Any]:
-    """Writes the program of a model, and returns it, as read back from its file."""
+    """Writes the program of a model, and returns the program as read back from its file."""
     if tokens(module) < 4 and not is_image(module):
-        raise InputError(
-            f"The model takes {tokens(module)} tokens, too few to trace it with: export one of at least 4."
-        )
+        raise InputError(f"The model takes {tokens(module)} tokens, too few to trace it: export one with at least 4.")
     causal = isinstance(module, CausalStep)
     inputs = make_inputs(module, 2, 2 if causal else 3, "right", past=2 if causal else 0)
     backend = "dynamo" if to == "aoti" else to
-    shapes = dynamic_shapes(module, inputs, to)
     try:
         exporter = get_exporter_class(backend)()
-        config = EXPORT_BACKENDS[backend].config(dynamic=True, dynamic_shapes=shapes)
+        config = EXPORT_BACKENDS[backend].config(dynamic=True, dynamic_shapes=dynamic_shapes(module, inputs, to))
         if to == "openvino":
             config.stateful = False
-        # The exporter of torch prints its progress.
+        # torch's exporter prints its progress.
         with contextlib.redirect_stdout(sys.stderr):
             program, metadata = exporter.export_program(module, inputs, config)
         if to == "aoti":
@@ -308,18 +263,18 @@ def trace(module: nn.Module, to: str, path: Path) -> Callable[..., Any]:
             save_onnx(program, path)
         else:
             exporter.save_program(program, path)
-        # On some processors OpenVINO computes in half precision otherwise.
+        # On some processors OpenVINO would compute in half precision.
         options = {"config": {"INFERENCE_PRECISION_HINT": "f32"}} if to == "openvino" else {}
         return get_runner_class(backend).from_program(exporter.load_program(path), metadata, **options)
     except ImportError as error:
         raise InputError(f"--to {to} needs packages that are missing: pip install {FORMATS[to][1]}.") from error
     except Exception as error:
-        first = next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
-        raise InputError(f"A {type(module).__name__} cannot be exported to {to}: {first.rstrip('.')}.") from error
+        why = first_line(error).rstrip(".")
+        raise InputError(f"A {type(module).__name__} cannot be exported to {to}: {why}.") from error
 
 
 def name_sizes(graph: Any):
-    """Gives the sizes that may change the names by which transformers.js makes an empty cache."""
+    """Gives the sizes that may change the names that transformers.js needs to make an empty cache."""
     import onnx_ir
 
     axes = {2: ["batch_size", "sequence_length"], 3: ["batch_size", "num_choices", "sequence_length"]}
@@ -327,7 +282,7 @@ def name_sizes(graph: Any):
     names: dict[str, str] = {}
     for value in graph.inputs:
         for size, name in zip(value.shape, axes[len(value.shape)]):
-            # Of a mask over a cache and what comes, a sum.
+            # A mask covers the cache and the new tokens: its length is a sum.
             names.setdefault(str(size), "total_sequence_length" if "+" in str(size) else name)
     for value in [*graph.inputs, *(value for node in graph for value in node.outputs)]:
         if value.shape is not None:
@@ -336,25 +291,15 @@ def name_sizes(graph: Any):
 
 
 def save_onnx(program: Any, path: Path):
-    """One file, which is what a browser loads, or where that cannot be, weights in a second file."""
+    """Writes one file, which a browser can load, or if that would be too large, the weights in a second file."""
     import onnx_ir
 
     size = sum(one.const_value.nbytes for one in program.graph.initializers.values() if one.const_value is not None)
     onnx_ir.save(program, path, external_data=f"{path.name}_data" if size > ONE_FILE else None)
 
 
-def flatten(tree: Any, prefix: str = "") -> dict[str, torch.Tensor]:
-    """The tensors of nested dictionaries by their path, as the exporters name them."""
-    if isinstance(tree, torch.Tensor):
-        return {prefix: tree}
-    found = {}
-    for key, value in (tree or {}).items():
-        found |= flatten(value, f"{prefix}.{key}" if prefix else str(key))
-    return found
-
-
 def quantize(path: Path, metadata: Any) -> Callable[..., Any]:
-    """Writes model_quantized.onnx beside an ONNX file: linear layers and embeddings in 8 bits, all else as it was."""
+    """Writes model_quantized.onnx beside an ONNX file: linear layers and embeddings in 8 bits, the rest unchanged."""
     import onnx_ir
     from transformers.exporters import OnnxRuntimeDynamicConfig, OnnxRuntimeQuantizer
 
@@ -363,19 +308,19 @@ def quantize(path: Path, metadata: Any) -> Callable[..., Any]:
     for node in list(graph):
         weight = node.inputs[0] if node.op_type == "Transpose" else None
         if weight is not None and weight.const_value is not None:
-            # The decoder's, which is the embeddings' too: turned at every call, it would not be computed in 8 bits.
+            # The decoder shares the embeddings. Transposed at every call, it would not be computed in 8 bits.
             array = np.ascontiguousarray(weight.const_value.numpy().T)
             turned = onnx_ir.val(f"{weight.name}_turned", const_value=onnx_ir.tensor(array))
             graph.register_initializer(turned)
             onnx_ir.convenience.replace_all_uses_with(node.outputs[0], turned)
             graph.remove(node, safe=True)
-    # W is a parameter whose columns are chosen as rows of embeddings are: it stays in single precision.
+    # The spatial W is gathered as embeddings are, but stays in single precision.
     spatial = [
         node.name
         for node in graph
         if any(value is not None and "spatial_gating_unit.proj." in (value.name or "") for value in node.inputs)
     ]
-    # Seven bits, since processors without VNNI overflow at eight; and no convolution, which is slower in integers.
+    # Seven bits, because processors without VNNI overflow at eight. Convolutions are slower in integers.
     config = OnnxRuntimeDynamicConfig(
         op_types_to_quantize=["MatMul", "Gemm", "Gather"], per_channel=True, reduce_range=True, nodes_to_exclude=spatial
     )
@@ -384,18 +329,21 @@ def quantize(path: Path, metadata: Any) -> Callable[..., Any]:
     return get_runner_class("onnx").from_program(get_exporter_class("onnx").load_program(quantized), metadata)
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# Comparison
+def flatten(tree: Any, prefix: str = "") -> dict[str, torch.Tensor]:
+    """Returns the tensors of nested dictionaries by their path, as the exporters name them."""
+    if isinstance(tree, torch.Tensor):
+        return {prefix: tree}
+    found = {}
+    for key, value in (tree or {}).items():
+        found |= flatten(value, f"{prefix}.{key}" if prefix else str(key))
+    return found
 
 
 @torch.no_grad()
 def compare(module: nn.Module, run: Callable[..., Any]) -> tuple[float, float]:
     """
-    Runs a program and its model on the same input.
-
-    Returns:
-        The largest difference of an output, relative to the largest of that output, and the share of equal predictions
-        (of the largest values).
+    Runs a program and its model on the same inputs. Returns the largest difference of an output, relative to that
+    output's largest value, and the share of predictions (of the largest logit) that agree.
     """
     generator_state = torch.get_rng_state()
     torch.manual_seed(0)
@@ -412,7 +360,7 @@ def compare(module: nn.Module, run: Callable[..., Any]) -> tuple[float, float]:
                 if value.dim() == 4:
                     value, other = value[:, 0], other[:, 0]
                 if "attention_mask" in inputs and value.dim() >= 2 and name != "pooler_output":
-                    # What stands in the place of padding is of no use.
+                    # Outputs at padding do not matter.
                     real = inputs["attention_mask"][..., -value.shape[1] :] != 0
                     if value.shape[: real.dim()] == real.shape:
                         value, other = value[real], other[real]
@@ -421,12 +369,12 @@ def compare(module: nn.Module, run: Callable[..., Any]) -> tuple[float, float]:
                     equal += int((value.argmax(-1) == other.argmax(-1)).sum())
                     count += value.argmax(-1).numel()
     torch.set_rng_state(generator_state)
-    # The largest, or NaN if one is.
+    # Unlike Python's max, this is NaN if any difference is.
     return float(torch.stack(differences).max()), equal / max(1, count)
 
 
 def steps(module: nn.Module, inputs: Inputs):
-    """The calls of one case, and what the model gives. A causal model is given a prompt, more tokens, single tokens."""
+    """Yields inputs and the model's outputs. A causal model takes a prompt, then several tokens, then single tokens."""
     if not isinstance(module, CausalStep):
         yield inputs, flatten(module(**inputs))
         return
@@ -441,17 +389,13 @@ def steps(module: nn.Module, inputs: Inputs):
 
 
 def save_beside(checkpoint: str, model: PreTrainedModel, folder: Path):
-    """Config with its code, tokenizer or image processor, and generation config."""
+    """Saves config with code, tokenizer or image processor, and generation config."""
     model.config.save_pretrained(folder)
-    if is_image(model):
-        try:
-            AutoImageProcessor.from_pretrained(checkpoint).save_pretrained(folder)
-        except OSError:
-            logger.warning("%s has no image processor, so the export has none either.", checkpoint)
-    else:
-        try:
-            open_tokenizer(checkpoint).save_pretrained(folder)
-        except InputError:
-            logger.warning("%s has no tokenizer, so the export has none either.", checkpoint)
+    opens = {"image processor": AutoImageProcessor.from_pretrained, "tokenizer": open_tokenizer}
+    kind = "image processor" if is_image(model) else "tokenizer"
+    try:
+        opens[kind](checkpoint).save_pretrained(folder)
+    except (OSError, InputError):
+        logger.warning("%s has no %s, so the export has none either.", checkpoint, kind)
     if isinstance(model, GMLPForCausalLM):
         (model.generation_config or GenerationConfig()).save_pretrained(folder)

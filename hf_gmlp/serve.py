@@ -1,9 +1,8 @@
 """
-`hf-gmlp serve`: a trained model on this machine, as a page in the browser to try it in, and, if it writes, as an API
-for OpenAI's clients.
+`hf-gmlp serve`: a trained model as a page in the browser and, if it can generate text, as an API for OpenAI's clients.
 
-The API is the server of `transformers serve`, which by itself opens only classes that the library contains. Here it is
-handed a model that is open already.
+The API is the server of `transformers serve`. By itself that opens only classes of the library; here it is given a
+model that is already open.
 """
 
 import json
@@ -45,11 +44,11 @@ from .errors import InputError
 from .loading import open_config, open_model, open_tokenizer, reason
 from .models.modeling_gmlp import GMLPPreTrainedModel
 
-# What may be uploaded: the picture of any camera, or a long book.
+# The largest upload: a picture from any camera, or a long book.
 MEGABYTES = 20
-# A model of plain text goes on after what the last message says; what each side says next begins a new line.
+# A model of plain text continues the last message. Each new message starts a line.
 PLAIN_CHAT = """\
-{%- if tools %}{{ raise_exception('This model has no chat template, so it cannot be given tools.') }}{% endif -%}
+{%- if tools %}{{ raise_exception('This model has no chat template, so it cannot use tools.') }}{% endif -%}
 {%- for message in messages -%}
 {%- if not loop.first and message.role != 'assistant' %}{{ '\\n' }}{% endif -%}
 {{- message.content -}}
@@ -58,40 +57,31 @@ PLAIN_CHAT = """\
 
 def serve(checkpoint: str, host: str = "127.0.0.1", port: int = 8000):
     """
-    Serves a model until Ctrl-C.
-
-    Args:
-        checkpoint: Folder or name of a masked or causal language model or an image classifier.
-        host: The address to listen at.
-        port: 0 takes any that is free; the one taken is printed.
+    Serves a masked or causal language model or an image classifier until Ctrl-C, and prints its address. Port 0 is any
+    free port.
 
     Raises:
-        InputError: If the model cannot be opened, cannot be served, or the port cannot be had.
+        InputError: If the model cannot be opened or served, or the port cannot be used.
     """
     try:
         # Before the model is opened, which may take long.
         listener = socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
     except (OSError, OverflowError) as error:
-        raise InputError(f"Nothing can be served at {host}, port {port} ({error}): choose another --port.") from error
+        raise InputError(f"Cannot listen on {host}, port {port} ({error}): choose another --port.") from error
     with listener:
         app = make_app(checkpoint)
         address = f"http://{f'[{host}]' if ':' in host else host}:{listener.getsockname()[1]}"
-        words = f"{checkpoint} is at {address}: open it in a browser. Ctrl-C ends it."
+        lines = [f"{checkpoint} is at {address}: open it in a browser. Press Ctrl-C to stop."]
         if app.state.about["kind"] == "causal":
-            words += f"\nOpenAI's clients: base_url {address}/v1, model {checkpoint}, any api_key."
-            words += f"\nIn a terminal: transformers chat {checkpoint} {address}"
-        print(words, flush=True)
+            lines.append(f"OpenAI's clients: base_url {address}/v1, model {checkpoint}, any api_key.")
+            lines.append(f"In a terminal: transformers chat {checkpoint} {address}")
+        print(*lines, sep="\n", flush=True)
         with suppress(KeyboardInterrupt):
             uvicorn.Server(uvicorn.Config(app, log_level="warning")).run(sockets=[listener])
 
 
 def make_app(checkpoint: str) -> FastAPI:
-    """
-    The page of a model, and its API, as an application to be run.
-
-    Raises:
-        InputError: If the model cannot be opened or served.
-    """
+    """Returns the application that serves a model, or raises an InputError if it cannot be opened or served."""
     config = open_config(checkpoint)
     name = (config.architectures or ["model without a head"])[0]
     kinds = {"ForMaskedLM": masked, "ForCausalLM": causal, "LMHeadModel": causal, "ForImageClassification": image}
@@ -104,7 +94,7 @@ def make_app(checkpoint: str) -> FastAPI:
 
 
 def masked(checkpoint: str) -> FastAPI:
-    """A masked language model: fills the masks of a text."""
+    """Serves a masked language model, which fills in the masks of a text."""
     model, tokenizer = _on_device(AutoModelForMaskedLM, checkpoint), open_tokenizer(checkpoint)
     if tokenizer.mask_token is None:
         raise InputError(f"The tokenizer in {checkpoint} has no mask token, so there is nothing to fill in.")
@@ -120,23 +110,23 @@ def masked(checkpoint: str) -> FastAPI:
             raise HTTPException(400, 'Send JSON: {"text": "..."}.')
         ids = tokenizer(text, verbose=False)["input_ids"]
         if tokenizer.mask_token_id not in ids:
-            raise HTTPException(400, f"The text has no {tokenizer.mask_token}: put it where the model is to guess.")
+            raise HTTPException(400, f"The text has no {tokenizer.mask_token}: insert one where a word is missing.")
         if len(ids) > n:
-            raise HTTPException(400, f"The text has {len(ids)} tokens, and the model takes up to {n}: shorten it.")
+            raise HTTPException(400, f"The text has {len(ids)} tokens, but the model takes at most {n}: shorten it.")
         found = filler(text, top_k=min(5, model.config.vocab_size))
-        return [_rows(one, "token_str") for one in (found if isinstance(found[0], list) else [found])]
+        return [_rows(mask, "token_str") for mask in (found if isinstance(found[0], list) else [found])]
 
     return _add_page(FastAPI(), checkpoint, model, answer, kind="masked", n=n, mask=tokenizer.mask_token)
 
 
 def image(checkpoint: str) -> FastAPI:
-    """An image classifier: the classes of a picture."""
+    """Serves an image classifier."""
     model = _on_device(AutoModelForImageClassification, checkpoint)
     try:
         processor = AutoImageProcessor.from_pretrained(checkpoint)
     except Exception as error:
-        reads = reason(checkpoint, "preprocessor_config.json", error)
-        raise InputError(f"There is no image processor to open in {checkpoint}: {reads}.") from error
+        why = reason(checkpoint, "preprocessor_config.json", error)
+        raise InputError(f"There is no image processor to open in {checkpoint}: {why}.") from error
     classifier = pipeline("image-classification", model=model, image_processor=processor)
 
     def answer(body: bytes) -> list[list[dict]]:
@@ -149,16 +139,18 @@ def image(checkpoint: str) -> FastAPI:
 
 
 def causal(checkpoint: str) -> FastAPI:
-    """A causal language model: the server of transformers, and the page."""
+    """Serves a causal language model with the server of transformers, and adds the page."""
     model, tokenizer = _on_device(AutoModelForCausalLM, checkpoint), open_ended(open_tokenizer(checkpoint))
     if model.generation_config.do_sample is None:
-        # As OpenAI's clients expect; a temperature of 0 is greedy search.
+        # OpenAI's clients expect sampling. A temperature of 0 is greedy search.
         model.generation_config.do_sample = True
     if tokenizer.chat_template is None:
         begins = tokenizer("a")["input_ids"][0] == tokenizer.bos_token_id
         tokenizer.chat_template = ("{{ bos_token }}" if begins else "") + PLAIN_CHAT
-        print(f"{checkpoint} has no chat template: in a chat, it goes on after the last message as after any text.")
-    models, state = OpenModel(checkpoint, model, tokenizer), OneGeneration()
+        print(f"{checkpoint} has no chat template: in a chat, it continues the last message like any other text.")
+    models, state, manager = OpenModel(checkpoint, model, tokenizer), GenerationState(), FittingGeneration()
+    # One request after another: a gMLP has no paged cache for batches of requests.
+    state.get_manager = lambda model_id, use_cb=False: manager
     app = build_server(
         models,
         ChatHandler(models, state),
@@ -168,7 +160,7 @@ def causal(checkpoint: str) -> FastAPI:
         systemone_handler=None,
         generation_state=state,
     )
-    # Those two are for other kinds of models.
+    # These are for other kinds of models.
     others = ("/v1/audio/transcriptions", "/v1/systemone")
     app.router.routes[:] = [route for route in app.routes if route.path not in others]
 
@@ -182,26 +174,26 @@ def causal(checkpoint: str) -> FastAPI:
 
 
 class Complete:
-    """A handler of transformers that refuses what it would otherwise pass over with a line in the log."""
+    """Makes a handler of transformers refuse options that it would ignore with a line in the log."""
 
     def _validate_request(self, body: dict):
         super()._validate_request(body)
-        left_out = [name for name in ("n", "best_of") if body.get(name, 1) not in (None, 1)]
-        left_out += [name for name in ("echo", "logprobs", "top_logprobs", "presence_penalty") if body.get(name)]
-        if left_out:
-            raise HTTPException(400, f"This server cannot do what {' and '.join(left_out)} asked for: leave it out.")
+        ignored = [name for name in ("n", "best_of") if body.get(name, 1) not in (None, 1)]
+        ignored += [name for name in ("echo", "logprobs", "top_logprobs", "presence_penalty") if body.get(name)]
+        if ignored:
+            raise HTTPException(400, f"This server does not support {' and '.join(ignored)}: leave it out.")
 
 
 class ChatHandler(Complete, ChatCompletionHandler):
-    """Chats."""
+    """Serves chats."""
 
 
 class TextHandler(Complete, CompletionHandler):
-    """Texts that go on after a prompt."""
+    """Serves completions of a prompt."""
 
 
 class OpenModel(ModelManager):
-    """transformers' keeper of models, with a single model, which is open and stays."""
+    """A model manager with one model, which is already open and stays open."""
 
     def __init__(self, name: str, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase):
         super().__init__()
@@ -221,19 +213,8 @@ class OpenModel(ModelManager):
         return [{"id": self.force_model, "object": "model", "created": self.created, "owned_by": ""}]
 
 
-class OneGeneration(GenerationState):
-    """transformers' state of generation, one request after another: a gMLP has no paged cache for batches of them."""
-
-    def __init__(self):
-        super().__init__()
-        self.manager = FittingGeneration()
-
-    def get_manager(self, model_id: str, use_cb: bool = False) -> GenerateManager:
-        return self.manager
-
-
 class FittingGeneration(GenerateManager):
-    """transformers' generation, for requests that the model can fulfill: others are refused before an answer begins."""
+    """Refuses requests that the model cannot fulfill before an answer begins."""
 
     def generate_streaming(self, model, processor, inputs, gen_config, **options):
         fit(gen_config, inputs["input_ids"].shape[-1], model.config.max_position_embeddings)
@@ -246,22 +227,21 @@ class FittingGeneration(GenerateManager):
 
 def fit(config: GenerationConfig, prompt: int, n: int):
     """
-    Ends a generation at n tokens, prompt included, so that the answer says "length" where it was cut.
-
-    Raises:
-        HTTPException: If the prompt leaves no room, or a setting is out of its range.
+    Ends a generation at n tokens including the prompt, so that the answer reports "length" if it was cut. Raises an
+    HTTPException if the prompt leaves no room, or a setting is out of range.
     """
     room, new = n - prompt, config.max_new_tokens
-    takes = f"The prompt has {prompt} tokens, and with what follows it the model takes up to {n}: shorten it."
-    for fits, fault in (
-        (prompt > 0, "The prompt is empty: the model goes on after a text."),
-        (room > 0, takes),
-        (new is None or new > 0, "max_tokens must be at least 1."),
-        (config.temperature is None or config.temperature >= 0, "temperature must be at least 0."),
-        (config.top_p is None or 0 <= config.top_p <= 1, "top_p must be between 0 and 1."),
-        (config.repetition_penalty is None or config.repetition_penalty > 0, "frequency_penalty must be above -1."),
+    long = f"The prompt has {prompt} tokens, but prompt and completion together may have at most {n}: shorten it."
+    temperature, top_p, penalty = config.temperature, config.top_p, config.repetition_penalty
+    for wrong, fault in (
+        (prompt == 0, "The prompt is empty: send a text to continue."),
+        (room <= 0, long),
+        (new is not None and new <= 0, "max_tokens must be at least 1."),
+        (temperature is not None and not temperature >= 0, "temperature must be at least 0."),
+        (top_p is not None and not 0 <= top_p <= 1, "top_p must be between 0 and 1."),
+        (penalty is not None and not penalty > 0, "frequency_penalty must be above -1."),
     ):
-        if not fits:
+        if wrong:
             raise HTTPException(400, fault)
     if new is not None or config.max_length is None:
         config.max_new_tokens = min(new or room, room)
@@ -270,9 +250,9 @@ def fit(config: GenerationConfig, prompt: int, n: int):
 def _add_page(
     app: FastAPI, checkpoint: str, model: PreTrainedModel, answer: Callable[[bytes], list] | None, **about
 ) -> FastAPI:
-    """Adds the page of a model, its picture of filters and, if there is `answer`, what that says of a POST."""
-    app.state.about = {"model": checkpoint, "class": type(model).__name__, "megabytes": MEGABYTES, **about}
+    """Adds the page of a model, the picture of its filters and, if there is an `answer`, POST requests for it."""
     filters = _filters(model)
+    app.state.about = {"model": checkpoint, "class": type(model).__name__, "megabytes": MEGABYTES, **about}
     app.state.about["filters"] = filters is not None
     busy = threading.Lock()
 
@@ -302,14 +282,14 @@ def _add_page(
             async for chunk in request.stream():
                 body += chunk
                 if len(body) > MEGABYTES * 2**20:
-                    raise HTTPException(413, f"This is larger than {MEGABYTES} MB: send something smaller.")
+                    raise HTTPException(413, f"The upload is larger than {MEGABYTES} MB: send something smaller.")
             return {"answers": await run_in_threadpool(one_at_a_time, bytes(body))}
 
     return app
 
 
 def _filters(model: PreTrainedModel) -> bytes | None:
-    """A picture of the spatial filters, drawn before there are threads, which matplotlib's figures do not share."""
+    """Draws the spatial filters before there are threads, among which matplotlib's figures cannot be shared."""
     if not isinstance(model, GMLPPreTrainedModel):
         return None
     with tempfile.TemporaryDirectory() as folder:
@@ -318,8 +298,7 @@ def _filters(model: PreTrainedModel) -> bytes | None:
 
 
 def _rows(found: list[dict], label: str) -> list[dict]:
-    """The answers of a pipeline as the page shows them."""
-    return [{"answer": one[label], "probability": one["score"]} for one in found]
+    return [{"answer": row[label], "probability": row["score"]} for row in found]
 
 
 def _on_device(auto_class: type, checkpoint: str) -> PreTrainedModel:

@@ -3,6 +3,9 @@
 import json
 import random
 
+from tokenizers import Tokenizer, models, pre_tokenizers, processors
+from transformers import PreTrainedTokenizerFast
+
 GATINGS = ["split", "multiplicative", "additive", "linear"]
 
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
@@ -70,3 +73,13 @@ def write(path, content):
 def documents(sizes):
     words = iter(WORDS)
     return [" ".join(next(words) for _ in range(size)) for size in sizes]
+
+
+def bert_tokenizer(words, *, mask="[MASK]", **options):
+    """A tokenizer with one token per word, and [CLS] and [SEP] around a text."""
+    special = [*SPECIAL[:4], mask]
+    tokenizer = Tokenizer(models.WordLevel({word: i for i, word in enumerate(special + words)}, unk_token="[UNK]"))
+    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    tokenizer.post_processor = processors.BertProcessing(("[SEP]", 3), ("[CLS]", 2))
+    names = dict(zip(("pad_token", "unk_token", "cls_token", "sep_token", "mask_token"), special))
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, **names, **options)

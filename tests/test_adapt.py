@@ -1,4 +1,4 @@
-"""Adapters of PEFT, prompt tuning and quantized weights: each lowers a loss, and comes back from disk as it was."""
+"""Adapters of PEFT, prompt tuning and quantized weights: each lowers a loss and can be saved and loaded."""
 
 import copy
 import os
@@ -43,7 +43,7 @@ from hf_gmlp import (
 from .conftest import TEXT_SIZES, VISION_SIZES
 
 DOCS = Path(__file__).parents[1] / "docs" / "adapt.md"
-# What PEFT looks up where nobody names layers.
+# Where PEFT looks up its default layers.
 TABLES = [name for name in vars(constants) if re.fullmatch("TRANSFORMERS_MODELS_TO_.*_MODULES_MAPPING", name)]
 BASELINES = {
     "bert_relpos": BertRelposConfig(**TEXT_SIZES, num_attention_heads=4),
@@ -76,7 +76,7 @@ VIRTUAL = 3
 
 @pytest.fixture
 def masked_lm(text_config, far_model, tmp_path):
-    """masked_lm(**fields) saves a masked language model, without pooler and classifier, and gives its folder."""
+    """masked_lm(**fields) saves a masked language model, without pooler and classifier, and returns its folder."""
 
     def save(**fields):
         far_model(GMLPForMaskedLM, text_config(**fields)).save_pretrained(tmp_path / "base")
@@ -94,7 +94,7 @@ def batch(random_ids):
 
 
 def train(model, inputs, steps=6, learning_rate=3e-2):
-    """The loss before and after some steps; a model without one is trained towards zero."""
+    """Returns the loss before and after some steps. A model without a loss is trained towards zero."""
 
     def loss():
         outputs = model(**inputs)
@@ -136,7 +136,7 @@ assert peft.tuners.lora.LoraModel.target_module_mapping["bert"] == ["query", "va
 
 
 def test_without_peft(monkeypatch):
-    """Where it cannot be imported, there is nothing to fill."""
+    """If PEFT cannot be imported, there is nothing to fill."""
     monkeypatch.setitem(sys.modules, "peft", None)
     monkeypatch.setattr(sys, "meta_path", list(sys.meta_path))
     adapters.register()
@@ -156,13 +156,13 @@ def test_every_table_names_layers(table, text_config):
         for target in targets:
             found = [layer for name, layer in model.named_modules() if name.endswith(f".{target}")]
             assert found and all(isinstance(layer, kind) for layer in found), (model.config.model_type, target)
-            # Changing what a text says is left to the blocks.
+            # Only blocks are adapted.
             assert not any(name.endswith(f"pooler.{target}") for name, _ in model.named_modules())
 
 
 @pytest.mark.parametrize("method", METHODS)
 def test_adapters_of_a_new_classifier(masked_lm, batch, assert_same, tmp_path, method):
-    """The base has neither pooler nor classifier: the random ones of the next process must not be seen."""
+    """The base has neither pooler nor classifier: new random ones must not replace those that were trained."""
     folder, config = masked_lm(attention_size=4), copy.deepcopy(METHODS[method])
     config.task_type = "SEQ_CLS"
     model = peft.get_peft_model(AutoModelForSequenceClassification.from_pretrained(folder, num_labels=3), config)
@@ -177,7 +177,7 @@ def test_adapters_of_a_new_classifier(masked_lm, batch, assert_same, tmp_path, m
     assert type(merged) is GMLPForSequenceClassification
     assert_same(output(merged, batch), trained)
     if method == "LN tuning":
-        # PEFT merges what it adapted and leaves what it saved whole wrapped.
+        # PEFT merges adapted layers, but fully saved ones stay wrapped.
         return
     merged.save_pretrained(tmp_path / "merged")
     assert_same(output(GMLPForSequenceClassification.from_pretrained(tmp_path / "merged"), batch), trained)
@@ -239,7 +239,7 @@ def test_transformers_own_adapters(masked_lm, batch, assert_same, tmp_path):
     assert_same(output(again, batch), trained)
 
 
-def test_a_frozen_pooler_is_spoken_of(masked_lm, caplog):
+def test_a_frozen_pooler_is_warned_about(masked_lm, caplog):
     from transformers.utils import logging
 
     logging.get_logger().warning_once.cache_clear()
@@ -256,7 +256,7 @@ def test_a_frozen_pooler_is_spoken_of(masked_lm, caplog):
 
 @pytest.mark.parametrize("toeplitz", [False, True])
 def test_spatial_weights(masked_lm, batch, assert_same, tmp_path, toeplitz):
-    """A dense W has low-rank changes; a Toeplitz W has fewer weights than such a change would, and is saved whole."""
+    """A dense W allows low-rank changes. A Toeplitz W has fewer weights than such a change, and is saved as a whole."""
     low_rank = {"target_modules": [], "target_parameters": ["spatial_gating_unit.proj.weight"]}
     whole = {"target_modules": ["proj_in"], "modules_to_save": ["spatial_gating_unit.proj"]}
     folder = masked_lm(toeplitz=toeplitz)
@@ -322,7 +322,7 @@ def embeddings_name(weights):
 
 
 def test_a_tuned_prompt_goes_before_generated_text(masked_lm, batch, random_ids):
-    """With a cache, each token is what the whole text without one says."""
+    """Generation with a cache gives the same tokens as the whole text without a cache."""
     model = GMLPForCausalLM.from_pretrained(masked_lm(attention_size=4))
     tuned = peft.get_peft_model(
         model, peft.PromptTuningConfig(task_type="CAUSAL_LM", num_virtual_tokens=VIRTUAL)
@@ -346,7 +346,7 @@ def test_labels_without_virtual_tokens(masked_lm, batch):
 @pytest.mark.parametrize("task", HEADS)
 @pytest.mark.parametrize("is_causal", [False, True])
 def test_prefix_tuning_is_refused(text_config, batch, task, is_causal):
-    # Keys of the width of v, which nothing would refuse by itself.
+    # These keys have the width of v, so no shape would be wrong.
     model = HEADS[task](text_config(is_causal=is_causal, intermediate_size=2 * TEXT_SIZES["hidden_size"]))
     tuned = peft.get_peft_model(model, peft.PrefixTuningConfig(task_type=task, num_virtual_tokens=VIRTUAL))
     with pytest.raises(ValueError, match="In place of prefix tuning, use prompt tuning or LoRA"):
@@ -364,7 +364,7 @@ def test_prefix_tuning_of_the_baselines_is_refused(batch, name):
 
 
 def test_heads_in_the_config(text_config, tmp_path):
-    """What prompt tuning looks for; config.json stays as it was."""
+    """Prompt tuning finds what it needs, and config.json is unchanged."""
     config = text_config(attention_size=4)
     assert config.to_dict()["num_attention_heads"] == 1
     config.save_pretrained(tmp_path)
@@ -375,7 +375,7 @@ def test_heads_in_the_config(text_config, tmp_path):
 
 
 def test_cards_of_adapters(masked_lm, text_config, tmp_path, monkeypatch):
-    """PEFT and transformers write the cards of adapters, which are no models."""
+    """PEFT and transformers write the cards of adapters, which are not models."""
     folder = masked_lm()
     pushed = []
     monkeypatch.setattr(PreTrainedModel, "push_to_hub", lambda model, *args, **options: pushed.append((args, options)))
@@ -392,7 +392,7 @@ def test_cards_of_adapters(masked_lm, text_config, tmp_path, monkeypatch):
     )
     trainer = Trainer(model=wrapped, args=arguments, train_dataset=samples)
     trainer.train()
-    # Has the Trainer of this process take the cards of this package.
+    # Makes the Trainer of this process write the cards of this package.
     GMLPForMaskedLM(text_config()).save_pretrained(tmp_path / "other")
     assert Trainer.create_model_card is cards.create_model_card
     trainer.save_model()
@@ -407,7 +407,7 @@ def test_cards_of_adapters(masked_lm, text_config, tmp_path, monkeypatch):
 
 @torch.no_grad()
 def dequantized(model, folder):
-    """The same model with the weights that its quantized layers stand for, computed plainly."""
+    """Returns the same model with dequantized weights."""
     import bitsandbytes
 
     plain = GMLPForSequenceClassification.from_pretrained(folder, num_labels=3, gating_implementation="naive")
@@ -430,7 +430,7 @@ def dequantized(model, folder):
 
 
 def test_qlora(masked_lm, batch, tmp_path):
-    """bitsandbytes in 4 bits: the channel projections are quantized, W is not; the adapter trains and comes back."""
+    """With bitsandbytes in 4 bits, channel projections are quantized and W is not; adapters can be trained."""
     pytest.importorskip("bitsandbytes")
     folder = masked_lm(attention_size=64, hidden_size=64, intermediate_size=128)
     quantization = BitsAndBytesConfig(
@@ -443,7 +443,7 @@ def test_qlora(masked_lm, batch, tmp_path):
         )
 
     base = load()
-    # On a CPU, bitsandbytes computes in half precision as soon as a layer is not in training.
+    # On a CPU, bitsandbytes computes in half precision unless a layer is in training mode.
     with torch.no_grad():
         logits = base.train()(**batch).logits
     torch.testing.assert_close(logits, output(dequantized(base, folder), batch), atol=1e-5, rtol=1e-4)
@@ -481,8 +481,8 @@ def test_int8_of_torchao(masked_lm, batch, tmp_path):
     torch.testing.assert_close(output(again, batch), output(model, batch))
 
 
-def test_layers_alone(text_config):
-    """x -> block(x) from public names, trained as any layer; W starts at zero and b at one."""
+def test_layers_outside_a_model(text_config):
+    """Public layers work like any layer. W starts near zero and b at one, so a block starts as a feed-forward layer."""
     block = hf_gmlp.GMLPBlock(text_config())
     x = torch.randn(2, 9, TEXT_SIZES["hidden_size"])
     feed_forward = block.activation(block.proj_in(block.norm(x)))[..., : TEXT_SIZES["intermediate_size"] // 2]
@@ -503,7 +503,7 @@ def test_layers_alone(text_config):
 
 
 def examples():
-    """The runnable examples of docs/adapt.md, by the heading over each."""
+    """Returns the runnable examples of docs/adapt.md by their headings."""
     text = DOCS.read_text(encoding="utf-8")
     return {
         section.partition("\n")[0]: re.search(r"```python\n(.*?)```", section, re.DOTALL).group(1)

@@ -58,7 +58,7 @@ def test_answers_are_words_of_the_context(answerer):
     assert len({(one["start"], one["end"]) for one in ranked}) == 30
 
 
-def test_best_answer_is_that_of_the_model_alone(answerer, model, squad_tokenizer):
+def test_the_best_answer_is_that_of_the_logits(answerer, model, squad_tokenizer):
     context = "The train went to Oslo."
     inputs = squad_tokenizer("Where?", context, return_tensors="pt", return_offsets_mapping=True)
     offsets, context_tokens = inputs.pop("offset_mapping")[0].tolist(), inputs.pop("token_type_ids")[0].tolist()
@@ -78,7 +78,7 @@ def test_best_answer_is_that_of_the_model_alone(answerer, model, squad_tokenizer
     assert answer["score"] == pytest.approx(1 / np.exp(top - top[0]).sum(), rel=1e-4)
 
 
-def test_one_or_many_in_any_batches(answerer):
+def test_answers_do_not_depend_on_the_batch(answerer):
     questions = ["Where?", "Who traveled in the train?", "When?"]
     contexts = [CONTEXT, CONTEXT[:30], CONTEXT[20:200]]
     alone = [answerer(question, context) for question, context in zip(questions, contexts)]
@@ -90,7 +90,7 @@ def test_one_or_many_in_any_batches(answerer):
     assert [len(ranked) for ranked in answerer(questions, CONTEXT, top_k=3)] == [3, 3, 3]
 
 
-def test_whole_of_a_long_context_is_read(answerer, squad_tokenizer):
+def test_all_of_a_long_context_is_read(answerer, squad_tokenizer):
     lengths = {"max_seq_length": answerer.max_seq_length, "doc_stride": answerer.doc_stride}
     assert lengths == {"max_seq_length": 48, "doc_stride": 16}
     windows = make_windows(["Where?"], [CONTEXT], squad_tokenizer, **lengths)
@@ -111,7 +111,7 @@ def test_no_answer(answerer):
     assert always[0]["answer"] == "" and always[1]["answer"] == best["answer"]
 
 
-def test_threshold_moves_no_answer_alone():
+def test_the_threshold_moves_only_the_empty_answer():
     scores = {"": 0.5, "Oslo": 0.3, "Rome": 0.2}
     decoded = Decoded("Oslo", [{"text": text, "probability": score} for text, score in scores.items()], null_odds=0.5)
     assert [entry["text"] for entry in _ranked(decoded, 0.4)] == ["", "Oslo", "Rome"]
@@ -121,7 +121,7 @@ def test_threshold_moves_no_answer_alone():
     assert [entry["text"] for entry in _ranked(decoded, -1)] == ["", "Oslo", "Rome"]
 
 
-def test_padding_that_is_seen_is_always_the_same(squad_tokenizer, far_model):
+def test_unmasked_padding_is_always_the_same(squad_tokenizer, far_model):
     config = GMLPConfig(
         vocab_size=len(squad_tokenizer),
         hidden_size=16,
@@ -143,7 +143,7 @@ def test_any_model(squad_tokenizer, far_model):
     assert CONTEXT[answer["start"] : answer["end"]] == answer["answer"] != ""
 
 
-def test_bad_input_is_named(tmp_path, answerer, model, checkpoint, squad_tokenizer):
+def test_errors_of_the_answerer(tmp_path, answerer, model, checkpoint, squad_tokenizer):
     cases = [
         (("Where?", " \n"), {}, "context is empty"),
         ((["Where?"], ["a", "b"]), {}, "1 questions and 2 contexts"),
@@ -153,7 +153,7 @@ def test_bad_input_is_named(tmp_path, answerer, model, checkpoint, squad_tokeniz
     for words, options, message in cases:
         with pytest.raises(InputError, match=message):
             answerer(*words, **options)
-    with pytest.raises(InputError, match="does not bring its tokenizer"):
+    with pytest.raises(InputError, match="does not include one"):
         QuestionAnswerer(model)
     with pytest.raises(InputError, match="no tokenizer to open in /nowhere/at/all"):
         QuestionAnswerer("/nowhere/at/all")
@@ -201,7 +201,7 @@ def test_command_with_bad_input(words, message, capsys):
 
 
 def test_needs_nothing_but_torch_and_transformers(checkpoint):
-    """What only training needs is not installed with the models."""
+    """Packages that only training needs are not installed with the models."""
     program = f"""
 import sys
 for name in ("datasets", "evaluate", "accelerate", "sentencepiece", "sklearn", "scipy", "matplotlib"):

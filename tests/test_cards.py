@@ -1,4 +1,4 @@
-"""The model card: whole for every head, true to the model, and carried on from a trained checkpoint."""
+"""The model card: complete for every head, true to the model, and carried over from a trained checkpoint."""
 
 import ast
 import re
@@ -38,7 +38,7 @@ def make_model(class_name, text_config, vision_config, **fields):
     return model_class(make_config(**fields))
 
 
-# The Hub's own names of tasks, written down a second time.
+# The Hub's names of tasks, independently of the package.
 PIPELINE_TAGS = {
     "GMLPModel": "feature-extraction",
     "GMLPForMaskedLM": "fill-mask",
@@ -56,18 +56,19 @@ PIPELINE_TAGS = {
 def test_every_model_has_a_task():
     code_maps = GMLPConfig.code_map, GMLPVisionConfig.code_map
     assert set(TASKS) == {class_name for code_map in code_maps for class_name in code_map.values()}
-    for class_name, (_, _, auto_class, _) in TASKS.items():
+    for class_name in TASKS:
+        auto_class = getattr(hf_gmlp, class_name)._auto_class
         assert class_name in {code_map.get(auto_class) for code_map in code_maps}
 
 
 @pytest.mark.parametrize("attention_size", [0, 8])
 @pytest.mark.parametrize("class_name", TASKS)
-def test_cards_are_whole(text_config, vision_config, class_name, attention_size):
+def test_a_card_is_complete(text_config, vision_config, class_name, attention_size):
     model = make_model(class_name, text_config, vision_config, attention_size=attention_size)
     card = ModelCard(str(model_card(model, "me/my-model")))
     assert card.data.library_name == "transformers"
     assert card.data.pipeline_tag == PIPELINE_TAGS[class_name]
-    # Nobody said.
+    # No license was given.
     assert card.data.license is None and "The license of the weights is not stated." in card.text
     family = "amlp" if attention_size else "gmlp"
     assert card.data.tags == [family, "arxiv:2105.08050"]
@@ -77,11 +78,11 @@ def test_cards_are_whole(text_config, vision_config, class_name, attention_size)
     millions = sum(parameter.numel() for parameter in model.parameters()) / 1e6
     assert f"| parameters | {millions:.2f} M |" in card.text
     assert "were not recorded" in card.text
-    # Nothing left to fill in.
+    # No placeholder is left.
     assert not re.search(r"\[More Information|<!-- (?!hf_gmlp)|{{|TODO|\bNone\b|your-|, ,", str(card))
     (code,) = re.findall(r"```python\n(.*?)```", card.text, flags=re.DOTALL)
     compile(code, "card", "exec")
-    assert f'{TASKS[class_name][2]}.from_pretrained("me/my-model", trust_remote_code=True)' in code
+    assert f'{type(model)._auto_class}.from_pretrained("me/my-model", trust_remote_code=True)' in code
 
 
 @pytest.mark.parametrize(
@@ -90,7 +91,7 @@ def test_cards_are_whole(text_config, vision_config, class_name, attention_size)
         ({"spatial_gating": "additive"}, "| spatial gating | additive, Z + f(Z) |"),
         ({"toeplitz": False}, "| spatial weights | dense (n x n per block) |"),
         ({"attention_size": 8}, "| tiny attention | one head of width 8 |"),
-        ({"mask_padding": False}, "| padding | visible |"),
+        ({"mask_padding": False}, "| padding | not masked |"),
         ({"id2label": {i: f"kind {i}" for i in range(3)}}, "| labels | kind 0, kind 1, kind 2 |"),
         ({"num_labels": 12}, "LABEL_9 and 2 more |"),
     ],
@@ -99,18 +100,18 @@ def test_the_table_describes_the_model(text_config, fields, row):
     assert row in model_card(GMLPForSequenceClassification(text_config(**fields)), "x").text
 
 
-def test_a_causal_model_is_told_from_the_others(text_config):
+def test_the_card_of_a_causal_model(text_config):
     text = model_card(GMLPForCausalLM(text_config()), "x").text
-    assert "| direction | causal" in text and "padding goes on either side" in text and "generated together" in text
+    assert "| direction | causal" in text and "padding on either side" in text and "generated text" in text
     assert 'pipeline("text-generation"' in text
     text = model_card(GMLPForMaskedLM(text_config()), "x").text
-    assert "| direction | both ways |" in text and "generated together" not in text
+    assert "| direction | bidirectional |" in text and "generated text" not in text
 
 
-def test_training_is_told(text_config):
+def test_the_card_of_a_trained_model(text_config):
     card = model_card(GMLPForSequenceClassification(text_config()), "me/my-model", training=RECORD, license="mit")
     card = ModelCard(str(card))
-    assert card.data.license == "mit" and "The weights: mit." in card.text
+    assert card.data.license == "mit" and "The license of the weights is mit." in card.text
     assert card.data.datasets == ["me/cats"]
     (result,) = card.data.eval_results
     assert (result.metric_type, result.metric_value, result.dataset_type) == ("accuracy", 0.8125, "me/cats")
@@ -126,7 +127,7 @@ def test_training_is_told(text_config):
 
 
 @pytest.mark.parametrize("folder_name", ["run-7", "out", "a", "gMLP"])
-def test_the_card_of_a_trained_checkpoint_goes_along(text_config, tmp_path, folder_name):
+def test_the_card_of_a_trained_checkpoint_is_carried_over(text_config, tmp_path, folder_name):
     folder = tmp_path / folder_name
     model = GMLPForSequenceClassification(text_config())
     model.save_pretrained(folder)
@@ -135,21 +136,19 @@ def test_the_card_of_a_trained_checkpoint_goes_along(text_config, tmp_path, fold
 
     loaded = GMLPForSequenceClassification.from_pretrained(folder)
     card = ModelCard(str(model_card(loaded, "me/hub-name", tags=["new", "cats"])))
-    # Only the name differs, wherever it stood.
+    # Only the name differs, wherever it appears.
     assert card.data.model_name == "me/hub-name"
     assert card.data.tags == ["gmlp", "arxiv:2105.08050", "cats", "new"]
     assert card.data.eval_results == first.data.eval_results
     assert card.text.strip() == model_card(model, "me/hub-name", training=RECORD).text.strip()
-    # A model that has become another one since has no results.
+    # A changed model has no results.
     with torch.no_grad():
         loaded.classifier.bias += 1
     assert "were not recorded" in (other := model_card(loaded, "me/hub-name")).text and other.data.eval_results is None
     other = GMLPForSequenceClassification.from_pretrained(folder)
     other.resize_position_embeddings(2 * other.config.max_position_embeddings)
-    other = model_card(other, "x")
-    assert (
-        RECORD.dataset not in other.text and f"| tokens n | {2 * model.config.max_position_embeddings} |" in other.text
-    )
+    text = model_card(other, "x").text
+    assert RECORD.dataset not in text and f"| tokens (n) | {2 * model.config.max_position_embeddings} |" in text
     unchanged = GMLPForSequenceClassification.from_pretrained(folder)
     other = model_card(GMLPForMaskedLM.from_pretrained(folder), "x")
     assert other.data.pipeline_tag == "fill-mask" and RECORD.dataset not in other.text
@@ -162,17 +161,17 @@ def test_the_card_of_a_trained_checkpoint_goes_along(text_config, tmp_path, fold
     assert RECORD.dataset not in model_card(loaded, "me/hub-name", training=again).text
 
 
-def test_another_license_for_a_card_taken_over(text_config, tmp_path):
+def test_another_license_for_a_carried_over_card(text_config, tmp_path):
     model = GMLPModel(text_config())
     model.save_pretrained(tmp_path)
     model_card(model, "first", training=RECORD).save(tmp_path / "README.md")
     card = model_card(GMLPModel.from_pretrained(tmp_path), "second", license="mit")
     assert card.data.license == "mit"
-    assert "The weights: mit." in card.text and "is not stated" not in card.text
-    # And that of the card, where nobody says another.
+    assert "The license of the weights is mit." in card.text and "is not stated" not in card.text
+    # By default, the license of the card stays.
     card.save(tmp_path / "README.md")
     card = model_card(GMLPModel.from_pretrained(tmp_path), "third")
-    assert card.data.license == "mit" and "The weights: mit." in card.text and RECORD.dataset in card.text
+    assert card.data.license == "mit" and "the weights is mit." in card.text and RECORD.dataset in card.text
 
 
 PERSON = """---
@@ -195,7 +194,7 @@ def test_what_a_person_wrote_stays(text_config, tmp_path):
     assert card.text.strip() == "# My model\n\nI wrote this myself."
     assert (card.data.license, card.data.thumbnail, card.data.library_name) == ("cc-by-4.0", "cat.png", "transformers")
     assert card.data.tags == ["mine", "gmlp", "arxiv:2105.08050"] and card.data.pipeline_tag == "fill-mask"
-    # So does a card of this project's once somebody has changed it.
+    # The same holds for a generated card that a person has changed.
     card = model_card(GMLPForMaskedLM(text_config()), "me/x", training=RECORD)
     card.text = card.text.replace("## Limits", "## What I think of it\n\nNot much.\n\n## Limits")
     card.save(tmp_path / "README.md")
@@ -203,7 +202,7 @@ def test_what_a_person_wrote_stays(text_config, tmp_path):
     assert "Not much." in again.text and RECORD.dataset in again.text
 
 
-def test_a_card_of_this_project_gives_way_to_the_next(text_config, tmp_path):
+def test_a_generated_card_is_replaced(text_config, tmp_path):
     model_card(GMLPForMaskedLM(text_config()), "me/x", training=RECORD, license="mit").save(tmp_path / "README.md")
     text = (tmp_path / "README.md").read_text().replace("license: mit", "license: gpl-3.0\nthumbnail: cat.png")
     (tmp_path / "README.md").write_text(text)
@@ -213,25 +212,25 @@ def test_a_card_of_this_project_gives_way_to_the_next(text_config, tmp_path):
     )
     assert "Dogs" in card.text and RECORD.dataset not in card.text and card.data.eval_results is None
     assert card.data.datasets is None
-    # Somebody chose these.
-    assert (card.data.license, card.data.thumbnail) == ("gpl-3.0", "cat.png") and "The weights: gpl-3.0." in card.text
-    # It is still a card that this project wrote.
+    # A person chose these.
+    assert (card.data.license, card.data.thumbnail) == ("gpl-3.0", "cat.png") and "the weights is gpl-3.0." in card.text
+    # It still counts as generated.
     card.save(tmp_path / "README.md")
     third = filled_in(ModelCard.load(tmp_path / "README.md"), model_card(GMLPForMaskedLM(text_config()), "me/x"))
-    assert "Dogs" not in third.text and "The weights: gpl-3.0." in third.text
+    assert "Dogs" not in third.text and "The license of the weights is gpl-3.0." in third.text
 
 
-def test_the_form_of_the_library_gives_way(text_config):
+def test_the_form_of_the_library_is_replaced(text_config):
     form = transformers_form()
     card = filled_in(form, model_card(GMLPForMaskedLM(text_config()), "me/x"))
     assert "# me/x" in card.text and "More Information Needed" not in card.text
-    # But not once somebody has written into it.
+    # But not after a person has written into it.
     form.text = form.text.replace("[More Information Needed]", "Me", 1)
     assert "Me\n" in filled_in(form, model_card(GMLPForMaskedLM(text_config()), "me/x")).text
 
 
 def transformers_form():
-    """The card that a tokenizer is pushed with where there is none."""
+    """Returns the card with which transformers pushes a tokenizer if there is none."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(ModelCard, "load", lambda *args, **kwargs: throw(EntryNotFoundError("There is no card.")))
         return create_and_tag_model_card("me/x")
@@ -244,7 +243,7 @@ def throw(error):
 def test_a_card_that_cannot_be_read_is_left_alone(text_config, tmp_path, caplog):
     (tmp_path / "README.md").write_text("---\nlicense: [unclosed\n---\n# Mine")
     write_card(model_card(GMLPForMaskedLM(text_config()), "me/x"), tmp_path, tmp_path / "README.md")
-    assert (tmp_path / "README.md").read_text().endswith("# Mine") and "stays as it is" in caplog.text
+    assert (tmp_path / "README.md").read_text().endswith("# Mine") and "is left unchanged" in caplog.text
 
 
 def test_odd_names_break_nothing(text_config):
@@ -267,14 +266,14 @@ def test_odd_names_break_nothing(text_config):
     assert html.count("<h1>") == 1 and html.count("<h2>") == 7
 
 
-def test_what_the_training_began_with_and_its_language(text_config):
+def test_the_base_model_and_the_language(text_config):
     record = TrainingRecord(dataset="Cats", base_model="me/base", language="en")
     card = ModelCard(str(model_card(GMLPForMaskedLM(text_config()), "me/x", training=record)))
     assert (card.data.base_model, card.data.language) == ("me/base", "en")
     assert card.data.to_dict()["widget"] == [{"text": "The capital of France is [MASK]."}]
 
 
-def test_a_trainer_of_the_library_writes_the_same_card(text_config, tmp_path):
+def test_the_librarys_trainer_writes_the_same_card(text_config, tmp_path):
     rows = [{"input_ids": [2, 5, 6, 3], "labels": [5, 5, 6, 3]}] * 4
     args = TrainingArguments(str(tmp_path / "out"), max_steps=1, use_cpu=True, report_to="none", learning_rate=1e-3)
     model = GMLPForMaskedLM(text_config())
@@ -286,7 +285,7 @@ def test_a_trainer_of_the_library_writes_the_same_card(text_config, tmp_path):
     card = ModelCard.load(tmp_path / "out" / "README.md")
     assert f"| loss | {loss:.4g} |" in card.text and "| learning\\_rate" not in card.text
     assert card.data.license == "mit" and "cats" in card.data.tags and "| learning_rate | 0.001 |" in card.text
-    # Other models have the library's.
+    # Other models get the library's card.
     other = BertForMaskedLM(
         BertConfig(vocab_size=40, hidden_size=8, num_hidden_layers=1, num_attention_heads=1, intermediate_size=8)
     )
@@ -297,7 +296,7 @@ def test_a_trainer_of_the_library_writes_the_same_card(text_config, tmp_path):
     assert "generated automatically" in (tmp_path / "bert" / "README.md").read_text()
 
 
-def test_a_model_class_of_ones_own_has_a_card(text_config):
+def test_a_subclass_has_a_card(text_config):
     class MyClassifier(GMLPForSequenceClassification):
         pass
 
@@ -311,7 +310,7 @@ def test_presets_are_recognized(name):
     assert preset_name(config_class.from_preset(name, num_labels=7, drop_path_rate=0.3)) == name
 
 
-def test_other_sizes_are_no_preset(text_config):
+def test_other_sizes_are_not_a_preset(text_config):
     assert preset_name(text_config()) is None
     assert preset_name(GMLPConfig.from_preset("gmlp-base", toeplitz=False)) is None
 
@@ -322,7 +321,7 @@ def test_parameters_of_a_tied_model_are_counted_once(text_config):
     assert "| parameters | 1.70 M |" in model_card(model, "x").text
 
 
-def test_a_model_on_no_device_has_a_card(vision_config):
+def test_a_model_on_the_meta_device_has_a_card(vision_config):
     with torch.device("meta"):
         model = GMLPVisionModel(vision_config(image_size=(16, 8)))
     assert "(16, 8)" in model_card(model, "x").text

@@ -20,7 +20,7 @@ def fail(error):
     ("error", "code", "sentence"),
     [
         (errors.InputError("No."), 2, "Error: No.\n"),
-        (KeyboardInterrupt(), 130, "Error: Interrupted. A training goes on"),
+        (KeyboardInterrupt(), 130, "Error: Interrupted. To continue a training"),
         (OSError(errno.ENOSPC, "No space left on device"), 2, "Error: The disk is full ("),
         (PermissionError(errno.EACCES, "Permission denied", "/etc/x"), 2, "Error: /etc/x cannot be used (Permission"),
         (RuntimeError("[enforce fail at inline_container.cc:671] . unexpected pos 6976 vs 6868"), 2, "Error: The disk"),
@@ -28,7 +28,7 @@ def fail(error):
         (RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried"), 2, "Error: The memory is full ("),
     ],
 )
-def test_commands_end_in_a_sentence(capsys, error, code, sentence):
+def test_commands_end_with_a_sentence(capsys, error, code, sentence):
     with pytest.raises(SystemExit) as caught:
         errors.run(fail(error))
     assert caught.value.code == code
@@ -36,10 +36,10 @@ def test_commands_end_in_a_sentence(capsys, error, code, sentence):
     assert text.startswith(sentence) and text.count("\n") == 1
 
 
-def test_a_file_that_a_worker_process_misses(capsys):
+def test_a_file_that_is_missing_in_a_worker_process(capsys):
     with pytest.raises(SystemExit):
         errors.run(fail(FileNotFoundError("Caught in DataLoader worker process 0.\n  File x\nNo such file: 'a.png'\n")))
-    assert capsys.readouterr().err == "Error: A file cannot be read any more (No such file: 'a.png').\n"
+    assert capsys.readouterr().err == "Error: A file can no longer be read (No such file: 'a.png').\n"
 
 
 def test_faults_of_the_program_keep_their_traceback():
@@ -48,7 +48,7 @@ def test_faults_of_the_program_keep_their_traceback():
     assert errors.run(lambda: None) is None
 
 
-def test_what_an_error_was_raised_from():
+def test_causes_of_an_error():
     try:
         try:
             raise OSError(errno.ENOSPC, "full")
@@ -66,14 +66,14 @@ def test_what_an_error_was_raised_from():
         (hub.LocalEntryNotFoundError("x"), "the Hub cannot be reached"),
         (hub.OfflineModeIsEnabled("x"), "the Hub cannot be reached"),
         (ConnectionError("x"), "the Hub cannot be reached"),
-        (hub.EntryNotFoundError("x"), "the repository on the Hub lacks a file"),
+        (hub.EntryNotFoundError("x"), "lacks a required file"),
         (hub.HFValidationError("x"), "there is no folder and no repository"),
         (OSError("We couldn't connect to 'https://huggingface.co' to load the files."), "the Hub cannot be reached"),
         (ValueError("It is damaged.\nIn detail."), "It is damaged"),
         (OSError("connected-gated-mlp has no file."), "connected-gated-mlp has no file"),
     ],
 )
-def test_why_the_hub_did_not_give_something(error, reason):
+def test_reasons_of_the_hub(error, reason):
     assert reason in errors.hub_reason(error) and "\n" not in errors.hub_reason(error)
 
 

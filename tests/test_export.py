@@ -1,4 +1,4 @@
-"""Exports: what is written gives what the model gives, or nothing is written."""
+"""Exports: a program that is written has the outputs of the model."""
 
 import json
 import os
@@ -107,7 +107,7 @@ def test_an_image_classifier_beside_its_weights_in_eight_bits(saved, tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("head", ["ForMaskedLM", "ForImageClassification"])
-def test_eight_bits_are_for_linear_layers_and_embeddings(saved, tmp_path, monkeypatch, head):
+def test_only_linear_layers_and_embeddings_are_in_eight_bits(saved, tmp_path, monkeypatch, head):
     import onnx
 
     # A decoder and a W that are too large to be folded into other constants.
@@ -122,10 +122,10 @@ def test_eight_bits_are_for_linear_layers_and_embeddings(saved, tmp_path, monkey
         spatial = {f"model.layers.{block}.spatial_gating_unit.proj.weight" for block in range(2)}
         assert {kinds[name] for name in spatial} == {onnx.TensorProto.FLOAT}
     quantized = [name for node in graph.node if node.op_type == "MatMulInteger" for name in node.input if name in kinds]
-    # Weights and their zero points: two layers in each of two blocks, and two more behind them.
+    # Weights and their zero points: two layers in each of two blocks, and two more after them.
     assert len(quantized) == 2 * (2 * 2 + 2)
     assert all(kinds[name] == onnx.TensorProto.INT8 for name in quantized)
-    # What is left in single precision is W times v.
+    # Only W times v stays in single precision.
     assert sum(node.op_type == "MatMul" for node in graph.node) == 2
 
 
@@ -138,7 +138,7 @@ def test_a_causal_model_generates_from_its_cache(saved, tmp_path, fields):
     program = session(tmp_path / "out" / "onnx" / "model.onnx")
     prompt = torch.randint(5, 40, (2, 3))
     expected = model.generate(prompt, max_new_tokens=8, min_new_tokens=8, do_sample=False)
-    # As transformers.js generates: a cache without rows, then what came out of it.
+    # As transformers.js generates: first an empty cache, then the one that was returned.
     past = [one for one in program.get_inputs() if one.name.startswith("past")]
     assert all(one.shape[:3] == ["batch_size", 1, "past_sequence_length"] for one in past)
     shapes = {one.name: [2, 1, 0, one.shape[3]] for one in past}
@@ -152,7 +152,7 @@ def test_a_causal_model_generates_from_its_cache(saved, tmp_path, fields):
         outputs = program.run(None, {"input_ids": new.numpy(), "attention_mask": mask.numpy()} | cache)
         outputs = dict(zip([one.name for one in program.get_outputs()], outputs))
         logits = torch.from_numpy(outputs.pop("logits"))[:, -1]
-        logits[:, 3] = -torch.inf  # [SEP], of which `min_new_tokens` lets none through
+        logits[:, 3] = -torch.inf  # [SEP], which `min_new_tokens` excludes
         new = logits.argmax(-1, keepdim=True)
         tokens = torch.cat([tokens, new], 1)
         cache = {name.replace("present", "past_key_values"): value for name, value in outputs.items()}
@@ -176,7 +176,7 @@ def test_executorch_with_a_dense_matrix(saved, tmp_path):
     assert "executorch/model.pte" in files(tmp_path / "out")
 
 
-def test_a_program_that_gives_something_else_is_not_written(saved, tmp_path, monkeypatch):
+def test_a_program_with_other_outputs_is_not_written(saved, tmp_path, monkeypatch):
     model, folder = saved("ForMaskedLM")
     shown = set(os.listdir(tmp_path))
 
@@ -199,12 +199,12 @@ def test_a_program_that_gives_something_else_is_not_written(saved, tmp_path, mon
         export(str(folder), tmp_path / "out", "onnx")
 
 
-def test_what_cannot_be_exported_is_refused(saved, tmp_path, monkeypatch):
+def test_errors_of_exports(saved, tmp_path, monkeypatch):
     _, folder = saved("ForMaskedLM")
     (tmp_path / "full").mkdir()
     for out, to, options, message in (
         ("full", "onnx", {}, "exists already"),
-        ("out", "openvino", {"int8": True}, "--int8 is for --to onnx"),
+        ("out", "openvino", {"int8": True}, "--int8 works only with --to onnx"),
         ("out", "onnx", {"task": "translation"}, "There is no task 'translation'. Choose one of: feature-extraction"),
         ("out", "onnx", {"task": "question-answering"}, "would be random"),
     ):
@@ -247,7 +247,7 @@ def test_an_export_is_pushed_beside_the_weights(saved, tmp_path, monkeypatch, ha
     monkeypatch.setattr("huggingface_hub.HfApi", Api)
     assert exporting.push(folder, "onnx", "gmlp") == "https://huggingface.co/me/gmlp"
     assert calls["exist_ok"] and calls["repo_id"] == "me/gmlp" and calls["folder_path"] == folder
-    # What a repository has already stays as it is.
+    # Existing files of a repository stay unchanged.
     assert calls["allow_patterns"] == (["onnx/*"] if has_model else None)
 
 

@@ -19,12 +19,10 @@ import torch
 from huggingface_hub import ModelCard
 from huggingface_hub.errors import EntryNotFoundError
 from PIL import Image
-from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from transformers import (
     AutoConfig,
     AutoModelForMaskedLM,
     PreTrainedModel,
-    PreTrainedTokenizerFast,
     Trainer,
     TrainingArguments,
     ViTImageProcessorPil,
@@ -42,6 +40,8 @@ from hf_gmlp import (
 )
 from hf_gmlp.cards import TrainingRecord, model_card
 
+from .samples import bert_tokenizer
+
 CODE_FILES = ("configuration_gmlp.py", "heads.py", "modeling_gmlp.py", "spatial_gating.py")
 PACKAGE = Path(hf_gmlp.__file__).parent
 TEXT_MAP, VISION_MAP = GMLPConfig.code_map, GMLPVisionConfig.code_map
@@ -54,17 +54,17 @@ from transformers.models.auto import auto_factory
 auto_factory.hf_api = lambda: type("Hub", (), {"repo_exists": lambda self, name: True})()
 """
 
-# Reads a list of jobs and writes what came of them. A job opens a folder as every class of `auto_classes`, says what
-# the backbone makes of fixed inputs, and saves the model again.
+# Reads a list of jobs and writes their results. A job opens a folder as every class of `auto_classes`, runs the
+# backbone on fixed inputs, and saves the model again.
 OPEN = """
 import json, sys
-sys.modules["hf_gmlp"] = None  # as where it is not installed: importing it fails
+sys.modules["hf_gmlp"] = None  # as if it were not installed: importing it fails
 
 import torch, transformers
 
 def open_as(auto_class, folder, save_to):
     auto_class = getattr(transformers, auto_class)
-    # A classifier may have another number of labels than the head that was saved: that of choices has one.
+    # A classifier may have another number of labels than the saved head: multiple choice has one.
     model, info = auto_class.from_pretrained(
         folder, trust_remote_code=True, output_loading_info=True, ignore_mismatched_sizes=True
     )
@@ -75,7 +75,7 @@ def open_as(auto_class, folder, save_to):
         inputs = {"pixel_values": torch.linspace(-1, 1, 3 * 16 * 16).view(1, 3, 16, 16)}
     with torch.no_grad():
         output = model.base_model(**inputs)
-    # The patches of an image without its [CLS] token are what all its classes give.
+    # All image classes give the patches, but not all give the [CLS] token.
     maps = output.get("feature_maps")
     output = output.last_hidden_state[:, -16:] if maps is None else maps[-1].flatten(2).transpose(1, 2)
     if save_to:
@@ -132,7 +132,7 @@ def open_elsewhere(jobs: list[dict], folder: Path) -> list[dict]:
 
 
 def backbone_output(model: torch.nn.Module) -> torch.Tensor:
-    """The same as in the fresh process."""
+    """Returns what `open_as` computes in the fresh process."""
     if model.config.model_type == "gmlp":
         inputs = {"input_ids": torch.arange(5, 15)[None], "attention_mask": torch.tensor([[1] * 7 + [0] * 3])}
     else:
@@ -148,7 +148,7 @@ def code_map_of(class_name: str) -> dict[str, str]:
 
 
 def outputs_by_class(model: torch.nn.Module, folder: Path) -> dict[str, torch.Tensor]:
-    """The same for all classes, but for the causal one, which makes any checkpoint causal."""
+    """Returns the same output for all classes except the causal one, which makes any checkpoint causal."""
     code_map = code_map_of(type(model).__name__)
     outputs = dict.fromkeys(code_map, backbone_output(model))
     if "AutoModelForCausalLM" in code_map:
@@ -243,7 +243,7 @@ def test_only_heads_are_new(opened, name):
 
 
 def test_saved_again_without_the_package(checkpoints, opened, tmp_path):
-    """What a process without the package saves opens in the next such process."""
+    """A checkpoint saved by a process without the package opens in the next such process."""
     jobs, expected = [], []
     for name, (original, code_map, output) in checkpoints.items():
         auto_map = json.loads((original / "config.json").read_text(encoding="utf-8"))["auto_map"]
@@ -268,8 +268,8 @@ def test_the_code_saved_is_that_of_the_package(checkpoints):
         assert "gating_implementation" not in json.loads((folder / "config.json").read_text(encoding="utf-8"))
 
 
-def test_configs_alone(text_config, vision_config, tmp_path):
-    """A folder with no weights makes new models elsewhere, and so does the one that is saved there from it."""
+def test_configs_without_weights(text_config, vision_config, tmp_path):
+    """A folder without weights makes new models elsewhere, and so does a folder that is saved there from it."""
     text_config(num_labels=5).save_pretrained(tmp_path / "text")
     vision_config(num_labels=5).save_pretrained(tmp_path / "image")
     script = """
@@ -280,7 +280,7 @@ from transformers import AutoConfig, AutoModel, AutoModelForSequenceClassificati
 source, target = sys.argv[1:]
 for name, head in (("text", AutoModelForSequenceClassification), ("image", AutoModelForImageClassification)):
     config = AutoConfig.from_pretrained(f"{source}/{name}", trust_remote_code=True)
-    # Before any model is made: the code of the models is not loaded yet.
+    # Before any model is made, when the code of the models is not loaded yet.
     config.save_pretrained(f"{target}/{name}")
     for auto_class in (AutoModel, head):
         model = auto_class.from_config(config, trust_remote_code=True)
@@ -297,7 +297,7 @@ for name, head in (("text", AutoModelForSequenceClassification), ("image", AutoM
     run_elsewhere(script, tmp_path / "second", str(tmp_path / "again"), str(tmp_path / "once_more"))
 
 
-def test_presets_elsewhere_say_where_they_are(checkpoints, tmp_path):
+def test_presets_without_the_package_say_how_to_get_them(checkpoints, tmp_path):
     script = """
 import sys
 sys.modules["hf_gmlp"] = None
@@ -313,7 +313,7 @@ except ValueError as error:
 
 
 def test_without_the_package_blocks_are_naive(text_config, far_model, tmp_path):
-    """Whatever the model was computed by, its checkpoint neither says so nor has the code."""
+    """A checkpoint neither names a fast implementation nor contains its code."""
     model = far_model(GMLPForMaskedLM, text_config(attention_size=8, gating_implementation="lean"))
     model.save_pretrained(tmp_path / "model")
     torch.save(backbone_output(model), tmp_path / "output.pt")
@@ -370,8 +370,8 @@ LoudForMaskedLM.register_for_auto_class("AutoModelForMaskedLM")
 """
 
 
-def test_a_subclass_of_ones_own_travels(text_config, far_model, monkeypatch, tmp_path):
-    """With its own file and its own map, through two fresh processes, the second with what the first has saved."""
+def test_a_subclass_travels_with_its_code(text_config, far_model, monkeypatch, tmp_path):
+    """The subclass keeps its file and map through two fresh processes; the second opens what the first has saved."""
     (tmp_path / "loud_gmlp.py").write_text(OWN_MODULE, encoding="utf-8")
     monkeypatch.syspath_prepend(tmp_path)
     loud_gmlp = importlib.import_module("loud_gmlp")
@@ -394,7 +394,7 @@ model.save_pretrained(target)
 """
     for source, target in (("first", "second"), ("second", "third")):
         folders = [str(tmp_path / name) for name in (source, target, "output.pt")]
-        # The file imports the package, which must be there.
+        # The file imports the package, so it must be available.
         run_elsewhere(script, tmp_path / f"with {source}", *folders, PYTHONPATH=str(PACKAGE.parent))
         saved = json.loads((tmp_path / source / "config.json").read_text(encoding="utf-8"))
         assert saved["auto_map"] == {
@@ -416,7 +416,7 @@ def test_the_package_is_used_where_it_is_installed(checkpoints):
 
 @pytest.fixture
 def hub(monkeypatch, tmp_path):
-    """Stands for the Hub: keeps what was asked of it and a copy of what was uploaded."""
+    """Replaces the Hub; keeps the calls and a copy of what was uploaded."""
     fake = SimpleNamespace(calls={}, uploaded=tmp_path / "uploaded", card=None)
 
     class FakeApi:
@@ -476,14 +476,14 @@ def test_push_to_hub_passes_its_arguments_on(text_config, far_model, hub):
     }
 
 
-def test_push_to_hub_in_parts(text_config, far_model, hub):
+def test_push_to_hub_in_shards(text_config, far_model, hub):
     model = far_model(GMLPForMaskedLM, text_config(vocab_size=2000))
     model.push_to_hub("mine", max_shard_size="100KB", create_pr=True)
     assert len(list(hub.uploaded.glob("*.safetensors"))) > 1
     assert hub.calls["upload_folder"]["create_pr"] is True and "create_branch" not in hub.calls
 
 
-def test_push_to_hub_takes_the_card_of_the_training_along(text_config, far_model, hub, tmp_path):
+def test_push_to_hub_carries_over_the_card_of_the_training(text_config, far_model, hub, tmp_path):
     folder = tmp_path / "run"
     model = far_model(GMLPForSequenceClassification, text_config())
     model.save_pretrained(folder)
@@ -504,7 +504,7 @@ def test_push_to_hub_keeps_the_card_that_a_person_wrote(text_config, far_model, 
     card = ModelCard.load(hub.uploaded / "README.md")
     assert card.text.strip() == "My own words." and card.data.license == "cc-by-4.0"
     assert card.data.pipeline_tag == "fill-mask"
-    # One that cannot be read is not overwritten.
+    # A card that cannot be read is not overwritten.
     shutil.rmtree(hub.uploaded)
     hub.card.write_text("---\nlicense: [\n---\n\nMy own words.\n")
     model.push_to_hub("mine")
@@ -524,7 +524,7 @@ def test_saving_with_a_push_is_the_same_push(text_config, far_model, hub, tmp_pa
 
 
 def test_push_to_hub_without_the_package(checkpoints, tmp_path):
-    """A checkpoint's own code uploads itself by the library's means, with the library's card."""
+    """Without the package, the library uploads a checkpoint with its code and the library's card."""
     script = """
 import sys
 from pathlib import Path
@@ -558,30 +558,13 @@ model.push_to_hub("me/mine")
     assert uploaded == {"config.json", "model.safetensors", "README.md", *CODE_FILES}
 
 
-def test_other_models_are_pushed_by_the_library():
+def test_other_models_are_pushed_as_in_the_library():
     assert BertRelposForMaskedLM.push_to_hub is PreTrainedModel.push_to_hub
-
-
-def word_tokenizer() -> PreTrainedTokenizerFast:
-    special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
-    words = "the a capital of france is sentence to try .".split()
-    tokenizer = Tokenizer(models.WordLevel({w: i for i, w in enumerate(special + words)}, unk_token="[UNK]"))
-    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-    tokenizer.post_processor = processors.BertProcessing(("[SEP]", 3), ("[CLS]", 2))
-    return PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer,
-        unk_token="[UNK]",
-        pad_token="[PAD]",
-        cls_token="[CLS]",
-        sep_token="[SEP]",
-        mask_token="[MASK]",
-        model_max_length=12,
-    )
 
 
 @pytest.fixture(scope="module")
 def snippets(text_config, vision_config, far_model, tmp_path_factory):
-    """The code in the card of every class, run in one fresh process: {class: what it printed}"""
+    """Runs the code in the card of every class in one fresh process: {class: what it printed}"""
     root = tmp_path_factory.mktemp("snippets")
     Image.new("RGB", (20, 30), "orange").save(root / "picture.jpg")
     codes = {}
@@ -590,7 +573,8 @@ def snippets(text_config, vision_config, far_model, tmp_path_factory):
         model = make_model(class_name, text_config, vision_config, far_model)
         model.save_pretrained(folder)
         if model.config.model_type == "gmlp":
-            word_tokenizer().save_pretrained(folder)
+            words = "the a capital of france is sentence to try .".split()
+            bert_tokenizer(words, model_max_length=12).save_pretrained(folder)
         else:
             ViTImageProcessorPil(size={"height": 16, "width": 16}).save_pretrained(folder)
         text = model_card(model, str(folder)).text

@@ -1,4 +1,4 @@
-"""The gMLPs and aMLPs of the paper: their sizes, and the parameter counts that it prints."""
+"""The presets: their sizes, and the parameter counts that the paper prints."""
 
 import pytest
 import torch
@@ -17,7 +17,7 @@ from hf_gmlp import (
 )
 from hf_gmlp.presets import PRESETS
 
-# Parameters in millions as Tables 1, 3, 4 and 5 print them, written down a second time.
+# Parameters in millions as Tables 1, 3, 4 and 5 print them, independently of the package.
 PAPER = {
     "gmlp-base": "130",
     "gmlp-large": "365",
@@ -55,7 +55,7 @@ SIZES = {
 }
 
 
-# What others train: (layers, d_model, d_ffn, n, parameters in millions).
+# Models of other projects: (layers, d_model, d_ffn, n, parameters in millions).
 CAUSAL = {"gmlp-causal-enwik8": (8, 512, 2048, 768, 17.5), "gmlp-causal-labml": (6, 512, 2048, 256, 10.0)}
 
 
@@ -121,7 +121,7 @@ def test_overrides():
     config = GMLPConfig.from_preset("amlp-base", num_labels=3, hidden_dropout_prob=0.1, num_hidden_layers=2)
     assert (config.num_labels, config.hidden_dropout_prob, config.num_hidden_layers) == (3, 0.1, 2)
     assert config.attention_size == 64 and len(config.id2label) == 3
-    # The preset itself is as before.
+    # The preset itself is unchanged.
     assert GMLPConfig.from_preset("amlp-base").num_hidden_layers == 36
 
 

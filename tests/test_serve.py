@@ -1,4 +1,4 @@
-"""A served model over HTTP, by OpenAI's client, and in a browser."""
+"""A served model over HTTP, with OpenAI's client, and in a browser."""
 
 import io
 import json
@@ -19,31 +19,25 @@ from PIL import Image
 from selenium import webdriver
 from selenium.webdriver.common.by import By
 from selenium.webdriver.support.ui import WebDriverWait
-from tokenizers import Tokenizer, models, pre_tokenizers, processors
-from transformers import BertConfig, BertForMaskedLM, PreTrainedTokenizerFast, ViTImageProcessor
+from transformers import BertConfig, BertForMaskedLM, ViTImageProcessor
 
 from hf_gmlp import GMLPForCausalLM, GMLPForImageClassification, GMLPForMaskedLM, GMLPForSequenceClassification
 from hf_gmlp.cli import main
 from hf_gmlp.data.tokenizer import byte_tokenizer
 from hf_gmlp.serve import make_app
 
+from .samples import bert_tokenizer
+
 WORDS = "the a cat dog sat ran on under mat house and then slept".split()
 
 
-def word_tokenizer() -> PreTrainedTokenizerFast:
-    """A tokenizer for WORDS that puts [CLS] and [SEP] around a text, as BERT's does, and has a mask of another name."""
-    special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "<blank>"]
-    tokenizer = Tokenizer(models.WordLevel({word: i for i, word in enumerate(special + WORDS)}, unk_token="[UNK]"))
-    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
-    ends = [("[CLS]", 2), ("[SEP]", 3)]
-    tokenizer.post_processor = processors.TemplateProcessing(single="[CLS] $A [SEP]", special_tokens=ends)
-    names = dict(zip(("pad_token", "unk_token", "cls_token", "sep_token", "mask_token"), special))
-    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, **names)
+def word_tokenizer():
+    return bert_tokenizer(WORDS, mask="<blank>")
 
 
 @contextmanager
 def served(folder):
-    """The address of a server of the model in a folder."""
+    """Serves the model in a folder, and yields the address."""
     server = uvicorn.Server(uvicorn.Config(make_app(str(folder)), log_level="error"))
     listener = socket.create_server(("127.0.0.1", 0))
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
@@ -57,7 +51,7 @@ def served(folder):
 
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory, far_model, text_config, vision_config):
-    """The folders of tiny models, by what they do."""
+    """The folders of tiny models, by task."""
     folders = {name: tmp_path_factory.mktemp(name) for name in ("masked", "image", "causal", "words")}
     far_model(GMLPForMaskedLM, text_config(vocab_size=len(word_tokenizer()))).save_pretrained(folders["masked"])
     word_tokenizer().save_pretrained(folders["masked"])
@@ -66,7 +60,7 @@ def folders(tmp_path_factory, far_model, text_config, vision_config):
     ViTImageProcessor(size={"height": 16, "width": 16}).save_pretrained(folders["image"])
     causal = text_config(vocab_size=258, max_position_embeddings=48, eos_token_id=None)
     model = far_model(GMLPForCausalLM, causal)
-    # It writes ASCII: half a character cannot be streamed, and a browser shows control characters in its own way.
+    # Only ASCII: half a character cannot be streamed, and a browser changes control characters.
     model.generation_config.suppress_tokens = [*range(34), *range(129, 258)]
     model.save_pretrained(folders["causal"])
     byte_tokenizer(48).save_pretrained(folders["causal"])
@@ -77,22 +71,16 @@ def folders(tmp_path_factory, far_model, text_config, vision_config):
     return folders
 
 
-@pytest.fixture(scope="module")
-def masked(folders):
-    with served(folders["masked"]) as address:
-        yield address
+def address_of(name):
+    @pytest.fixture(scope="module")
+    def address(folders):
+        with served(folders[name]) as address:
+            yield address
+
+    return address
 
 
-@pytest.fixture(scope="module")
-def image(folders):
-    with served(folders["image"]) as address:
-        yield address
-
-
-@pytest.fixture(scope="module")
-def causal(folders):
-    with served(folders["causal"]) as address:
-        yield address
+masked, image, causal = address_of("masked"), address_of("image"), address_of("causal")
 
 
 @pytest.fixture(scope="module")
@@ -117,7 +105,7 @@ def picture():
 # The page's own requests
 
 
-def test_masks_are_filled_as_by_the_model_alone(masked, folders):
+def test_masks_are_filled_as_without_the_server(masked, folders):
     text = "the <blank> sat on the <blank>"
     reply = requests.post(f"{masked}/predict", json={"text": text})
     assert reply.status_code == 200
@@ -132,7 +120,7 @@ def test_masks_are_filled_as_by_the_model_alone(masked, folders):
     assert len(one) == 1 and len(one[0]) == 5
 
 
-def test_a_picture_is_classified_as_by_the_model_alone(image, folders, picture):
+def test_a_picture_is_classified_as_without_the_server(image, folders, picture):
     reply = requests.post(f"{image}/predict", data=picture)
     inputs = ViTImageProcessor.from_pretrained(folders["image"])(Image.open(io.BytesIO(picture)), return_tensors="pt")
     expected = GMLPForImageClassification.from_pretrained(folders["image"])(**inputs).logits[0].softmax(-1)
@@ -146,8 +134,8 @@ def test_a_picture_is_classified_as_by_the_model_alone(image, folders, picture):
 @pytest.mark.parametrize(
     ("body", "sentence"),
     [
-        (json.dumps({"text": "the cat"}), "The text has no <blank>: put it where the model is to guess."),
-        (json.dumps({"text": "<blank> " * 30}), "The text has 32 tokens, and the model takes up to 12: shorten it."),
+        (json.dumps({"text": "the cat"}), "The text has no <blank>: insert one where a word is missing."),
+        (json.dumps({"text": "<blank> " * 30}), "The text has 32 tokens, but the model takes at most 12: shorten it."),
         ("no JSON", 'Send JSON: {"text": "..."}.'),
         ("[]", 'Send JSON: {"text": "..."}.'),
         (json.dumps({"text": 3}), 'Send JSON: {"text": "..."}.'),
@@ -158,15 +146,16 @@ def test_a_text_that_cannot_be_filled_is_refused(masked, body, sentence):
     assert (reply.status_code, reply.json()["detail"]) == (400, sentence)
 
 
-def test_what_is_no_picture_is_refused(image, picture):
+def test_a_file_that_is_not_a_picture_is_refused(image, picture):
     for body, fault in ((b"words", "not an image"), (picture[:200], "cut off or damaged"), (b"", "not an image")):
         reply = requests.post(f"{image}/predict", data=body)
         assert reply.status_code == 400 and f"This cannot be read as a picture: {fault}" in reply.json()["detail"]
 
 
-def test_what_is_too_large_is_refused(image):
+def test_a_large_upload_is_refused(image):
     reply = requests.post(f"{image}/predict", data=bytes(20 * 2**20 + 1))
-    assert (reply.status_code, reply.json()["detail"]) == (413, "This is larger than 20 MB: send something smaller.")
+    assert reply.status_code == 413
+    assert reply.json()["detail"] == "The upload is larger than 20 MB: send something smaller."
 
 
 def test_filters_are_a_picture(masked, image, causal):
@@ -190,7 +179,7 @@ def test_a_model_without_filters_is_served(tmp_path, far_model):
 
 
 def greedy(folder, prompt: str, count: int) -> str:
-    """What the model alone writes after a prompt."""
+    """Returns what the model generates after a prompt without the server."""
     tokenizer = byte_tokenizer()
     ids = tokenizer(prompt, return_tensors="pt").input_ids
     text = GMLPForCausalLM.from_pretrained(folder).generate(ids, max_new_tokens=count, do_sample=False)
@@ -205,7 +194,7 @@ def test_the_model_is_listed(client, name, causal):
     assert "There is no model 'another' here" in requests.post(f"{causal}/load_model", json={"model": "another"}).text
 
 
-def test_a_text_goes_on_as_by_the_model_alone(client, name, folders):
+def test_a_text_is_continued_as_without_the_server(client, name, folders):
     asked = {"model": name, "prompt": "It is", "max_tokens": 8, "temperature": 0}
     reply = client.completions.create(**asked)
     assert reply.choices[0].text == greedy(folders["causal"], "It is", 8)
@@ -215,7 +204,7 @@ def test_a_text_goes_on_as_by_the_model_alone(client, name, folders):
     assert last.choices[0].finish_reason == "length" and last.usage.completion_tokens == 8
 
 
-def test_a_chat_without_template_goes_on_after_the_last_message(client, name, folders):
+def test_a_chat_without_a_template_continues_the_last_message(client, name, folders):
     first = {"role": "user", "content": "It is"}
     asked = {"model": name, "max_tokens": 8, "temperature": 0}
     reply = client.chat.completions.create(messages=[first], **asked).choices[0].message
@@ -226,7 +215,7 @@ def test_a_chat_without_template_goes_on_after_the_last_message(client, name, fo
     assert text == greedy(folders["causal"], "It is so.\nOr", 8)
 
 
-def test_temperature_is_heeded(client, name):
+def test_temperature_changes_the_text(client, name):
     def write(**options):
         return client.completions.create(model=name, prompt="It is", max_tokens=20, **options).choices[0].text
 
@@ -241,17 +230,17 @@ def test_a_text_ends_at_n_tokens_and_says_so(client, name):
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_what_cannot_be_done_is_refused(client, name, stream):
-    long = "The prompt has 48 tokens, and with what follows it the model takes up to 48: shorten it."
+def test_unsupported_requests_are_refused(client, name, stream):
+    long = "The prompt has 48 tokens, but prompt and completion together may have at most 48: shorten it."
     for options, sentence in (
         ({"prompt": "x" * 48}, long),
-        ({"prompt": ""}, "The prompt is empty: the model goes on after a text."),
+        ({"prompt": ""}, "The prompt is empty: send a text to continue."),
         ({"max_tokens": 0}, "max_tokens must be at least 1."),
         ({"temperature": -1}, "temperature must be at least 0."),
         ({"temperature": "hot"}, "could not convert string to float: 'hot'"),
         ({"top_p": 2}, "top_p must be between 0 and 1."),
         ({"frequency_penalty": -1}, "frequency_penalty must be above -1."),
-        ({"n": 2, "echo": True}, "This server cannot do what n and echo asked for: leave it out."),
+        ({"n": 2, "echo": True}, "This server does not support n and echo: leave it out."),
         ({"model": "another"}, f"Server is pinned to '{name}'; requested 'another'."),
     ):
         with pytest.raises(openai.BadRequestError) as refusal:
@@ -261,7 +250,7 @@ def test_what_cannot_be_done_is_refused(client, name, stream):
     tool = {"type": "function", "function": {"name": "f", "parameters": {}}}
     for messages, options, sentence in (
         ([said], {}, long),
-        ([said], {"tools": [tool]}, "This model has no chat template, so it cannot be given tools."),
+        ([said], {"tools": [tool]}, "This model has no chat template, so it cannot use tools."),
         ([{"content": "It"}], {}, "The request lacks 'role'."),
     ):
         with pytest.raises(openai.BadRequestError) as refusal:
@@ -269,8 +258,8 @@ def test_what_cannot_be_done_is_refused(client, name, stream):
         assert refusal.value.response.json() == {"detail": sentence}
 
 
-def test_a_prompt_does_not_end_with_the_end(folders):
-    """The tokenizer puts [SEP] behind a text, after which a model begins another."""
+def test_a_prompt_does_not_end_with_sep(folders):
+    """The tokenizer puts [SEP] after a text, and a model would then start another text."""
     with served(folders["words"]) as address:
         asked = {"prompt": "the cat", "max_tokens": 3, "temperature": 0}
         reply = requests.post(f"{address}/v1/completions", json=asked).json()
@@ -296,14 +285,14 @@ def test_the_command_serves_until_it_is_interrupted(folders):
     assert process.communicate(timeout=60) == ("", "") and process.returncode == 0
 
 
-def test_what_cannot_be_served_is_named(tmp_path, folders, capsys, far_model, text_config):
+def test_errors_of_the_command(tmp_path, folders, capsys, far_model, text_config):
     far_model(GMLPForSequenceClassification, text_config()).save_pretrained(tmp_path / "classifier")
     shutil.copytree(folders["masked"], tmp_path / "no-mask")
     byte_tokenizer(12).save_pretrained(tmp_path / "no-mask")
     shutil.copytree(folders["image"], tmp_path / "no-processor")
     (tmp_path / "no-processor" / "preprocessor_config.json").unlink()
     for model, sentence in (
-        ("nowhere", "There is no model to open in nowhere: it is no folder here"),
+        ("nowhere", "There is no model to open in nowhere: it is not a folder here"),
         (tmp_path, "the folder has no config.json"),
         (tmp_path / "classifier", "is a GMLPForSequenceClassification. Only masked and causal language models"),
         (tmp_path / "no-mask", "has no mask token"),
@@ -343,7 +332,7 @@ def browser(request, tmp_path_factory):
 
 
 class Page:
-    """The page of a server in a browser: it has no errors in its console and is no wider than the screen."""
+    """The page of a server in a browser. `check` finds errors in its console and anything wider than the screen."""
 
     def __init__(self, browser, address: str):
         self.browser = browser
@@ -364,7 +353,7 @@ class Page:
 
     def check(self):
         assert self.browser.execute_script("return document.documentElement.scrollWidth <= window.innerWidth")
-        # A refused request is a line there.
+        # The console has a line for a refused request.
         assert [line for line in self.browser.get_log("browser") if "status of 4" not in line["message"]] == []
 
 
@@ -373,14 +362,12 @@ def test_masks_are_filled_on_the_page(browser, masked, folders):
     assert browser.title == folders["masked"].name and "<blank>" in page("about").text
     page("input").send_keys("the cat sat on")
     page("go").click()
-    page.wait(lambda: page("error").text == "The text has no <blank>: put it where the model is to guess.")
+    page.wait(lambda: page("error").text == "The text has no <blank>: insert one where a word is missing.")
     page("mask").click()
     assert page("input").get_property("value") == "the cat sat on<blank>"
     page("go").click()
     expected = requests.post(f"{masked}/predict", json={"text": "the cat sat on<blank>"}).json()["answers"][0]
-    assert page.rows() == [
-        f"{row['answer']} {100 * row['probability']:.1f} %".replace(" ", "\n", 1) for row in expected
-    ]
+    assert page.rows() == [f"{row['answer']} {100 * row['probability']:.1f}%".replace(" ", "\n", 1) for row in expected]
     assert page("error").text == ""
     page.check()
 
@@ -397,7 +384,7 @@ def test_a_picture_is_classified_on_the_page(browser, image, picture, tmp_path):
     assert "3 classes" in page("about").text
     browser.execute_script(DROP, list(picture), "image/png")
     expected = requests.post(f"{image}/predict", data=picture).json()["answers"][0]
-    shown = [f"{row['answer']} {100 * row['probability']:.1f} %".replace(" ", "\n", 1) for row in expected]
+    shown = [f"{row['answer']} {100 * row['probability']:.1f}%".replace(" ", "\n", 1) for row in expected]
     assert page.rows() == shown
     assert browser.execute_script("return document.getElementById('preview').naturalWidth") == 30
     browser.execute_script(DROP, list(b"words"), "text/plain")
@@ -407,11 +394,11 @@ def test_a_picture_is_classified_on_the_page(browser, image, picture, tmp_path):
     assert page.rows() == shown and page("error").text == ""
     (tmp_path / "large.png").write_bytes(bytes(21 * 2**20))
     page("file").send_keys(str(tmp_path / "large.png"))
-    page.wait(lambda: page("error").text == "This is larger than 20 MB: send something smaller.")
+    page.wait(lambda: page("error").text == "The file is larger than 20 MB. Choose a smaller one.")
     page.check()
 
 
-def test_a_text_goes_on_on_the_page(browser, causal, folders):
+def test_a_text_is_continued_on_the_page(browser, causal, folders):
     page = Page(browser, causal)
     page("input").send_keys("It is")
     for id, value in (("tokens", "8"), ("temperature", "0")):

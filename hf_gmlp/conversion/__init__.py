@@ -1,1 +1,1 @@
-"""Checkpoints of other projects made into ours, and ours into timm's: one module per project, and what they share."""
+"""Conversions from checkpoints of other projects, and to timm: one module for each project."""

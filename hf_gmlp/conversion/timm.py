@@ -1,4 +1,4 @@
-"""timm's gMLPs (`gmlp_ti16_224`, `gmlp_s16_224`, `gmlp_b16_224`) as ours, and ours as timm's."""
+"""Converts timm's gMLPs (`gmlp_ti16_224`, `gmlp_s16_224`, `gmlp_b16_224`) into image classifiers, and back."""
 
 import math
 from collections import Counter
@@ -6,28 +6,17 @@ from pathlib import Path
 
 import safetensors.torch
 import torch
-from transformers import AutoConfig
 from transformers.image_processing_utils import BaseImageProcessor
 
-from ..errors import InputError, need, not_installed
-from ..loading import open_model, reason
+from ..errors import InputError, first_line, need, not_installed
+from ..loading import open_config, open_model
 from ..models.configuration_gmlp import GMLPVisionConfig, as_pair
 from ..models.modeling_gmlp import GMLPForImageClassification
-from .checkpoints import (
-    build,
-    check_new,
-    check_tensors,
-    depth_of,
-    fill,
-    names_in,
-    read_tensors,
-    shape_of,
-    summary,
-    write_checkpoint,
-)
+from . import checkpoints
 
 KIND = "a gMLP of timm"
-# Our layer -> timm's.
+ENDINGS = (".safetensors", ".pth", ".pt", ".bin")
+# Layer of this package -> layer of timm.
 LAYERS = {
     "model.embeddings.projection": "stem.proj",
     "model.layers.{}.norm": "blocks.{}.norm",
@@ -38,7 +27,7 @@ LAYERS = {
     "model.norm": "norm",
     "classifier": "head",
 }
-# What timm's gMLPs are, and no checkpoint of timm says.
+# Properties of timm's gMLPs that its checkpoints do not show.
 FIXED = {
     "spatial_gating": "split",
     "toeplitz": False,
@@ -48,10 +37,10 @@ FIXED = {
     "spatial_layer_norm_eps": 1e-5,
     "pooling": "mean",
 }
-# How timm prepares images for them: the defaults of its file mlp_mixer.py.
+# How timm prepares images for them: the defaults of its mlp_mixer.py.
 PREPARATION = {"mean": (0.5, 0.5, 0.5), "std": (0.5, 0.5, 0.5), "crop_pct": 0.875, "interpolation": "bicubic"}
 RESAMPLING = {"nearest": 0, "lanczos": 1, "bilinear": 2, "bicubic": 3}
-# timm's name -> embed_dim, what its three gMLPs differ in.
+# timm's three gMLPs -> embed_dim.
 NAMED = {"gmlp_ti16_224": 128, "gmlp_s16_224": 256, "gmlp_b16_224": 512}
 
 
@@ -59,98 +48,82 @@ def model_from_timm(
     tensors: dict[str, torch.Tensor], path: str = "the state dict", image_size: tuple[int, int] | None = None
 ) -> GMLPForImageClassification:
     """
-    Our model with the weights of a state dict of timm's; all sizes are read from the tensors.
+    Converts a state dict of timm. All sizes come from the tensors.
 
     Args:
-        path: Where they come from, for messages.
-        image_size: Height and width in pixels, needed when the number of tokens is no square number.
+        path: Where the tensors come from, for messages.
+        image_size: Height and width in pixels, required if the number of tokens is not a square number.
 
     Raises:
         InputError: If these are not the tensors of a gMLP of timm, or the image size does not fit them.
     """
-    hidden_size, channels, *patch_size = shape_of(tensors, "stem.proj.weight", 4, path, KIND)
-    intermediate_size = shape_of(tensors, "blocks.0.mlp_channels.fc1.weight", 2, path, KIND)[0]
-    tokens = shape_of(tensors, "blocks.0.mlp_channels.gate.proj.bias", 1, path, KIND)[0]
-    num_labels = shape_of(tensors, "head.weight", 2, path, KIND)[0]
-    if image_size is None:
-        side = math.isqrt(tokens)
-        if side * side != tokens:
-            raise InputError(
-                f"{path} is for images of {tokens} patches, which make no square: say their size by --image_size H W."
-            )
-        image_size = (side * patch_size[0], side * patch_size[1])
-    elif math.prod(image_size) != tokens * math.prod(patch_size):
-        raise InputError(
-            f"{path} is for images of {tokens} patches of {patch_size[0]}x{patch_size[1]} pixels, which do not make up "
-            f"{image_size[0]}x{image_size[1]}: give another --image_size."
-        )
-    model = build(
+    source = checkpoints.Source(tensors, path, KIND)
+    hidden_size, channels, *patch = source.shape("stem.proj.weight", 4)
+    tokens = source.shape("blocks.0.mlp_channels.gate.proj.bias", 1)[0]
+    side = math.isqrt(tokens)
+    patches = f"{path} is for images of {tokens} patches of {patch[0]}x{patch[1]} pixels"
+    if image_size is None and side * side != tokens:
+        raise InputError(f"{patches}, which are not a square: give their size with --image_size H W.")
+    height, width = image_size or (side * patch[0], side * patch[1])
+    if height * width != tokens * math.prod(patch):
+        raise InputError(f"{patches}, which do not make {height}x{width} pixels: give another --image_size.")
+    model = source.build(
         GMLPForImageClassification,
-        path,
+        "blocks.",
         hidden_size=hidden_size,
-        num_hidden_layers=depth_of(tensors, "blocks."),
-        intermediate_size=intermediate_size,
-        # One number where one will do, as in the presets.
-        image_size=image_size[0] if image_size[0] == image_size[1] else tuple(image_size),
-        patch_size=patch_size[0] if patch_size[0] == patch_size[1] else tuple(patch_size),
+        intermediate_size=source.shape("blocks.0.mlp_channels.fc1.weight", 2)[0],
+        # One number if possible, as in the presets.
+        image_size=height if height == width else (height, width),
+        patch_size=patch[0] if patch[0] == patch[1] else tuple(patch),
         num_channels=channels,
-        num_labels=num_labels,
+        num_labels=source.shape("head.weight", 2)[0],
         **FIXED,
     )
-    ours = model.state_dict()
-    theirs = names_in(LAYERS, ours)
-    check_tensors(tensors, {theirs[name]: tensor.shape for name, tensor in ours.items()}, path, KIND)
-    return fill(model, {name: tensors[theirs[name]] for name in ours})
+    state = model.state_dict()
+    names = checkpoints.names_in(LAYERS, state)
+    source.check({name: state[own].shape for own, name in names.items()})
+    return checkpoints.fill(model, {own: tensors[name] for own, name in names.items()})
 
 
 def timm_state_dict(model: GMLPForImageClassification) -> dict[str, torch.Tensor]:
-    """
-    The weights of one of our models by timm's names, for `load_state_dict(..., strict=True)` of a gMLP of timm.
-
-    Raises:
-        InputError: If the model has something that timm's gMLPs have not.
-    """
+    """Returns weights by timm's names, or raises an InputError if the model differs from timm's gMLPs."""
     check_config(model.config, "the model")
     state = model.state_dict()
-    return {theirs: state[ours].contiguous() for ours, theirs in names_in(LAYERS, state).items()}
+    return {name: state[own].contiguous() for own, name in checkpoints.names_in(LAYERS, state).items()}
 
 
 def check_config(config: GMLPVisionConfig, name: str):
-    """
-    Raises:
-        InputError: If the config is not that of an image model in timm's form, naming all that differs.
-    """
+    """Raises an InputError if a config differs from that of timm's gMLPs, naming all differences."""
     if config.model_type != GMLPVisionConfig.model_type:
         raise InputError(f"{name} is of type {config.model_type!r}: timm has gMLPs for images only.")
-    differing = [f"{key}={getattr(config, key)!r}" for key, value in FIXED.items() if getattr(config, key) != value]
+    differing = {key: value for key, value in FIXED.items() if getattr(config, key) != value}
     if differing:
-        wanted = ", ".join(f"{key}={value!r}" for key, value in FIXED.items() if getattr(config, key) != value)
-        raise InputError(f"{name} has {', '.join(differing)}; timm's gMLPs have {wanted} and nothing else.")
+        found = ", ".join(f"{key}={getattr(config, key)!r}" for key in differing)
+        fixed = ", ".join(f"{key}={value!r}" for key, value in differing.items())
+        raise InputError(f"{name} has {found}; timm's gMLPs have only {fixed}.")
 
 
 def image_processor(config: GMLPVisionConfig, preparation: dict) -> BaseImageProcessor:
-    """
-    The image processor that does what timm does for evaluation.
-
-    Args:
-        preparation: `mean`, `std`, `crop_pct` and `interpolation`, by timm's names.
-    """
-    # It imports Pillow, which weights for timm do not need.
+    """Returns the image processor that does what timm does for evaluation; for `preparation`, see `PREPARATION`."""
+    # Imports Pillow, which weights for timm do not need.
     from ..data.processor import evaluation_processor
 
     mean, std = preparation["mean"], preparation["std"]
     if len(mean) != config.num_channels:
         mean, std = mean[:1] * config.num_channels, std[:1] * config.num_channels
-    resample = RESAMPLING[preparation["interpolation"]]
-    size = as_pair(config.image_size)
-    # With Pillow, which is all that a conversion needs, and timm's own pixels.
     return evaluation_processor(
-        size, crop_pct=preparation["crop_pct"], resample=resample, mean=mean, std=std, pillow=True
+        as_pair(config.image_size),
+        crop_pct=preparation["crop_pct"],
+        resample=RESAMPLING[preparation["interpolation"]],
+        mean=mean,
+        std=std,
+        # For timm's exact pixels, and because a conversion needs no torchvision.
+        pillow=True,
     )
 
 
 def imagenet_labels() -> dict[int, str] | None:
-    """The classes of ImageNet-1k as timm names them, each name once; `None` where timm is not installed."""
+    """Returns the classes of ImageNet-1k, each with a unique name, as timm names them; None if it is not installed."""
     try:
         from timm.data import ImageNetInfo
     except ImportError:
@@ -158,31 +131,25 @@ def imagenet_labels() -> dict[int, str] | None:
     info = ImageNetInfo("imagenet-1k")
     names = info.label_descriptions()
     count = Counter(names)
-    # Cranes are birds and machines: WordNet's identifier tells them apart.
+    # A crane is a bird or a machine: WordNet's identifier distinguishes them.
     return {i: name if count[name] == 1 else f"{name} ({info.index_to_label_name(i)})" for i, name in enumerate(names)}
 
 
 def pretrained(name: str) -> tuple[dict[str, torch.Tensor], dict, str | None]:
-    """
-    Tensors, preparation of images and license of a model that timm downloads (or finds in the cache).
-
-    Raises:
-        InputError: If timm is not installed, has no gMLP of that name or no weights for it, or cannot get them.
-    """
+    """Returns tensors, preparation of images and license of a model of timm, or raises an InputError."""
     try:
         import timm
     except ImportError as error:
-        raise InputError(f"There is no file {name}, and for names of models {not_installed('timm')}") from error
+        raise InputError(f"There is no file {name}. For names of models: {not_installed('timm')}") from error
     name = name.removeprefix("timm/")
     if name.split(".")[0] not in NAMED:
-        raise InputError(f"{name!r} is neither a file nor a gMLP of timm, which are: {', '.join(NAMED)}.")
+        raise InputError(f"{name!r} is neither a file nor a gMLP of timm. Those are: {', '.join(NAMED)}.")
     try:
         model = timm.create_model(name, pretrained=True)
-    # From the network and from timm's registry, of many kinds.
+    # The network and timm's registry raise errors of many kinds.
     except Exception as error:
         raise InputError(
-            f"timm does not give the weights of {name!r}: {str(error).strip().splitlines()[0]} Where it has none, or "
-            f"without a network, give a file of weights."
+            f"timm does not provide the weights of {name!r} ({first_line(error)}): give a file of weights instead."
         ) from error
     preparation = {key: model.pretrained_cfg[key] for key in PREPARATION}
     return model.state_dict(), preparation, model.pretrained_cfg.get("license")
@@ -192,64 +159,50 @@ def convert_timm(
     source: str, out: str, *, image_size: tuple[int, int] | None = None, license: str | None = None
 ) -> list[str]:
     """
-    Writes timm's weights as a checkpoint of ours: config, weights, code, image processor and card.
+    Converts weights of timm, a name or a file, into a checkpoint: a new folder with config, weights, code, image
+    processor and card. Returns sentences about it.
 
     Args:
-        source: A name of timm's, or a file.
-        out: A new folder.
-        image_size: Height and width in pixels, where the file is for images that are not square.
-        license: The identifier of the weights' license; by default what timm says, "unknown" of a file.
-
-    Returns:
-        What there is to say about the result, in sentences.
+        image_size: Height and width in pixels, for a file for images that are not square.
+        license: The identifier of the weights' license; by default, the one that timm states for a name.
 
     Raises:
-        InputError: If the source cannot be had, read or converted, or `out` is not new.
+        InputError: If the source cannot be found, read or converted, or `out` is not new.
     """
-    check_new(out)
+    checkpoints.check_new(out)
     need("PIL")
-    if Path(source).exists() or Path(source).suffix in (".safetensors", ".pth", ".pt", ".bin"):
-        tensors, preparation, source_license = read_tensors(source), PREPARATION, None
+    if Path(source).exists() or Path(source).suffix in ENDINGS:
+        tensors, preparation, source_license = checkpoints.read_tensors(source), PREPARATION, None
     else:
         tensors, preparation, source_license = pretrained(source)
     model = model_from_timm(tensors, source, image_size)
-    notes = []
+    notes = ["The classes have no names: LABEL_0 and so on (id2label and label2id in config.json)."]
     labels = imagenet_labels() if model.config.num_labels == 1000 else None
     if labels is not None:
         model.config.id2label = labels
         model.config.label2id = {label: i for i, label in labels.items()}
-        notes.append("The 1,000 classes are taken for those of ImageNet-1k, and named as timm names them.")
-    else:
-        notes.append("The classes have no names: LABEL_0 and so on (id2label and label2id in config.json).")
+        notes = ["The 1,000 classes are assumed to be those of ImageNet-1k, and have the names that timm gives them."]
     processor = image_processor(model.config, preparation)
     if not hasattr(processor, "crop_pct"):
-        notes.append("Images are resized to the whole image size, without timm's crop of the center.")
-    report = write_checkpoint(model, out, f"timm's weights {Path(source).name}", notes, license or source_license)
+        notes.append("Images are resized to the full image size, without timm's crop of the center.")
+    origin = f"timm's weights {Path(source).name}"
+    report = checkpoints.write_checkpoint(model, out, origin, notes, license or source_license)
     processor.save_pretrained(out)
     return report
 
 
 def convert_to_timm(checkpoint: str, out: str) -> list[str]:
     """
-    Writes a checkpoint of ours as a state dict of timm's.
-
-    Args:
-        checkpoint: Folder or name on the Hub of an image classifier with pooling="mean".
-        out: A new file, .safetensors, .pth, .pt or .bin.
-
-    Returns:
-        What there is to say about the result, in sentences.
+    Converts the checkpoint of an image classifier with pooling="mean" (a folder or a name on the Hub) into a state dict
+    of timm, in a new file with one of the `ENDINGS`. Returns sentences about it.
 
     Raises:
-        InputError: If there is no such checkpoint, timm cannot have it, or `out` is not new or of no such kind.
+        InputError: If the checkpoint cannot be opened or differs from timm's gMLPs, or `out` is not such a file.
     """
-    if Path(out).suffix not in (".safetensors", ".pth", ".pt", ".bin"):
-        raise InputError(f"{out} is to be a file that ends in .safetensors, .pth, .pt or .bin.")
-    check_new(out)
-    try:
-        config = AutoConfig.from_pretrained(checkpoint)
-    except Exception as error:
-        raise InputError(f"{checkpoint} cannot be opened: {reason(checkpoint, 'config.json', error)}.") from error
+    if Path(out).suffix not in ENDINGS:
+        raise InputError(f"{out} must be a file that ends in {', '.join(ENDINGS[:-1])} or {ENDINGS[-1]}.")
+    checkpoints.check_new(out)
+    config = open_config(checkpoint)
     check_config(config, checkpoint)
     model, _ = open_model(GMLPForImageClassification, checkpoint)
     state = timm_state_dict(model)
@@ -261,26 +214,17 @@ def convert_to_timm(checkpoint: str, out: str) -> list[str]:
             torch.save(state, out)
     except OSError as error:
         raise InputError(f"{out} cannot be written: {error}") from error
-    return [f"{out}: {summary(model)}.", f"In timm: {timm_call(config, out)}"]
+    return [f"{out}: {checkpoints.summary(model)}.", f"In timm: {timm_call(config, out)}"]
 
 
 def timm_call(config: GMLPVisionConfig, out: str) -> str:
-    """The Python call that makes timm's model of the same sizes, with the weights of the file where it can."""
-    fields = {}
-    if as_pair(config.image_size) != (224, 224):
-        fields["img_size"] = as_pair(config.image_size)
-    fields |= {"in_chans": config.num_channels} if config.num_channels != 3 else {}
-    fields |= {"num_classes": config.num_labels} if config.num_labels != 1000 else {}
-    for name, embed_dim in NAMED.items():
-        sizes = (config.hidden_size, config.intermediate_size, config.num_hidden_layers, as_pair(config.patch_size))
-        if sizes == (embed_dim, 6 * embed_dim, 30, (16, 16)):
-            said = "".join(f", {key}={value}" for key, value in fields.items())
-            return f'timm.create_model("{name}"{said}, checkpoint_path="{out}")'
-    fields |= {
-        "patch_size": as_pair(config.patch_size),
-        "num_blocks": config.num_hidden_layers,
-        "embed_dim": config.hidden_size,
-        "mlp_ratio": config.intermediate_size / config.hidden_size,
-    }
-    said = ", ".join(f"{key}={value}" for key, value in fields.items())
-    return f"MlpMixer({said}, block_layer=SpatialGatingBlock, mlp_layer=GatedMlp) of timm.models.mlp_mixer"
+    """Returns the Python call that makes timm's model of the same sizes, and loads the file if it can."""
+    image_size, channels = as_pair(config.image_size), config.num_channels
+    task = f"img_size={image_size}, in_chans={channels}, num_classes={config.num_labels}"
+    width, ratio = config.hidden_size, config.intermediate_size / config.hidden_size
+    sizes = {"patch_size": as_pair(config.patch_size), "num_blocks": config.num_hidden_layers, "mlp_ratio": ratio}
+    name = next((name for name, embed_dim in NAMED.items() if embed_dim == width), None)
+    if name is not None and sizes == {"patch_size": (16, 16), "num_blocks": 30, "mlp_ratio": 6}:
+        return f'timm.create_model("{name}", {task}, checkpoint_path="{out}")'
+    arguments = ", ".join(f"{key}={value}" for key, value in (sizes | {"embed_dim": width}).items())
+    return f"MlpMixer({task}, {arguments}, block_layer=SpatialGatingBlock, mlp_layer=GatedMlp) of timm.models.mlp_mixer"

@@ -1,9 +1,8 @@
-"""The named architectures of the paper, and two causal ones that others train, one folder with a config.json each.
+"""The named architectures of the paper, and two causal models of other projects: a folder with a config.json for each.
 
-`GMLPConfig.from_preset("amlp-base")` makes a config of one; `preset_path("amlp-base")` is a folder that
-`AutoConfig.from_pretrained` and any `--config_name` take. The models that the paper compares with are among them:
-transformers' own BERT and ViT (without dropout, as the paper trains) and those of modeling_baselines.py. The table
-below says what the paper prints of each.
+`GMLPConfig.from_preset("amlp-base")` makes a config; `preset_path("amlp-base")` is a folder for
+`AutoConfig.from_pretrained` or `--config_name`. The paper's comparators are included: BERT and ViT of transformers
+(without dropout, as the paper trains them) and the models of modeling_baselines.py.
 """
 
 from dataclasses import dataclass
@@ -13,8 +12,8 @@ from pathlib import Path
 @dataclass(frozen=True)
 class Preset:
     """
-    What the paper says of an architecture: parameters in millions, FLOPs in billions, and where it says so. Of one that
-    is not in the paper ("-") the parameters are ours, counted likewise.
+    What the paper prints for an architecture, and where: parameters in millions, FLOPs in billions. For one that is not
+    in the paper ("-"), parameters are counted in the same way.
     """
 
     name: str
@@ -25,37 +24,35 @@ class Preset:
 
 
 _NOATTN_NOTE = (
-    "Without queries and keys 95.5 M parameters are left, where the paper prints 96: the one count that is not the "
-    "printed one when rounded."
+    "Without queries and keys, 95.5 M parameters remain, but the paper prints 96: this is the only count that does not "
+    "round to the printed one."
 )
 _MIXER_NOTE = (
-    "The caption of Table 3 says d_ffn = 3072, but that makes 140 M parameters; the 112 M of the table come out with "
-    "d_ffn = 2304, which this preset has."
+    "The caption of Table 3 says d_ffn = 3072, but that gives 140 M parameters. This preset has d_ffn = 2304, which "
+    "gives the table's 112 M."
 )
 _DEEP_AND_THIN_NOTE = (
-    "The paper does not say d_ffn, here four times d_model, nor how positions are encoded, here absolutely; with both, "
-    "the parameters come out as printed."
+    "The paper states neither d_ffn nor how positions are encoded. With four times d_model and absolute positions, the "
+    "parameters are as printed."
 )
 _D_FFN_NOTE = (
-    "The caption of Table 3 says d_ffn = 3072 for all gMLPs, but without a split that makes 130 M parameters; the "
-    "92 M of the table come out with d_ffn = 2048, which this preset has, or with 24 layers of 3072."
+    "The caption of Table 3 says d_ffn = 3072 for all gMLPs, but without a split that gives 130 M parameters. This "
+    "preset has d_ffn = 2048, which gives the table's 92 M; so would 24 layers with 3072."
 )
 _ENWIK8_NOTE = (
     "Not in the paper, which has no causal models. These are the sizes that lucidrains/g-mlp-pytorch trains on enwik8 "
-    "(train.py there), with two tokens more than the 256 bytes: [PAD] and [SEP], as --byte_level has them."
+    "(its train.py), with two more tokens than the 256 bytes, [PAD] and [SEP], as with --byte_level."
 )
 _LABML_NOTE = (
-    "Not in the paper, which has no causal models. These are the sizes of the experiment beside labml.ai's annotated "
-    "gMLP (labml_nn/transformers/gmlp/experiment.py), which reads Tiny Shakespeare by characters and adds fixed "
-    "position encodings; here there are bytes, [PAD] and [SEP], and no encodings."
+    "Not in the paper, which has no causal models. These are the sizes of labml.ai's experiment with its gMLP "
+    "(labml_nn/transformers/gmlp/experiment.py). That reads Tiny Shakespeare by characters and adds fixed position "
+    "encodings; this preset has bytes, [PAD] and [SEP], and no position encodings."
 )
-_MADDS_NOTE = (
-    "Table 2 prints multiply-adds, which are doubled here; its 86 M are without the classifier of 1,000 classes."
-)
-_DEIT_TI_NOTE = "Table 2 prints multiply-adds, which are doubled here, and 5 M parameters, where there are 5.7."
+_MADDS_NOTE = "Table 2 prints multiply-adds, which are doubled here. Its 86 M exclude the classifier for 1,000 classes."
+_DEIT_TI_NOTE = "Table 2 prints multiply-adds, which are doubled here, and 5 M parameters; there are 5.7 M."
 _VIT_L_NOTE = (
-    "Table 2 prints multiply-adds, which are doubled here, and 307 M parameters, as the ViT paper does; with 1,000 "
-    "classes there are 304.7."
+    "Table 2 prints multiply-adds, which are doubled here, and the ViT paper's 307 M parameters; with 1,000 classes "
+    "there are 304.7 M."
 )
 
 PRESETS = {
@@ -99,17 +96,12 @@ PRESETS = {
 
 
 def list_presets() -> list[str]:
-    """The names of all presets, in the order of the paper's tables."""
+    """Returns the names of all presets."""
     return list(PRESETS)
 
 
 def preset_path(name: str) -> Path:
-    """
-    The folder of a preset, to be given to `AutoConfig.from_pretrained` or to a script's `--config_name`.
-
-    Raises:
-        ValueError: If there is no preset of that name.
-    """
+    """Returns the folder of a preset, or raises a ValueError if there is no preset with that name."""
     if name not in PRESETS:
         raise ValueError(f"There is no preset {name!r}. Choose one of: {', '.join(PRESETS)}.")
     return Path(__file__).parent / name

@@ -1,4 +1,4 @@
-"""Files of tensors: what is read, and one clear sentence for what is not."""
+"""Files of tensors: some are read, and others are refused with a clear sentence."""
 
 import argparse
 
@@ -14,7 +14,7 @@ TENSORS = {"a.weight": torch.arange(6.0).view(2, 3), "blocks.10.b.bias": torch.o
 
 
 class Payload:
-    """An object that writes a file when it is unpickled in the usual way."""
+    """An object that writes a file if it is unpickled without restrictions."""
 
     def __init__(self, path):
         self.path = path
@@ -79,12 +79,12 @@ def test_damaged_files(tmp_path, ending):
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ({}, "holds no tensors by name"),
-        ([torch.ones(2)], "holds no tensors by name"),
-        (torch.ones(2), "holds no tensors by name"),
+        ({}, "does not hold tensors by name"),
+        ([torch.ones(2)], "does not hold tensors by name"),
+        (torch.ones(2), "does not hold tensors by name"),
         ({"epoch": 3, "best": 0.7}, "holds more than tensors .epoch, best."),
         ({"net": TENSORS}, "holds more than tensors .net."),
-        ({0: torch.ones(2)}, "holds no tensors by name"),
+        ({0: torch.ones(2)}, "does not hold tensors by name"),
     ],
 )
 def test_files_without_tensors_by_name(tmp_path, content, message):

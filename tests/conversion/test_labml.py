@@ -1,4 +1,4 @@
-"""labml's annotated gMLP as ours, against its description in tests/peers/annotated.py."""
+"""Converts labml's annotated gMLP, and compares with its description in tests/peers/annotated.py."""
 
 import copy
 
@@ -48,7 +48,7 @@ class Autoregressive(nn.Module):
     def forward(self, ids):
         x = self.src_embed(ids)
         for layer in self.encoder.layers:
-            # The mask, which theirs multiplies W by.
+            # labml's model multiplies W by this mask.
             masked = copy.deepcopy(layer)
             masked.sgu.weight.data *= torch.ones_like(masked.sgu.weight).tril()
             x = masked(x)
@@ -66,11 +66,11 @@ def assert_same_logits(ours, theirs, length=LENGTH):
 @pytest.mark.parametrize("length", [12, 5])
 def test_logits_are_those_of_the_annotated_model(randomize, length):
     theirs = randomize(Autoregressive(nn.Embedding(VOCABULARY, D_MODEL)), std=0.2)
-    # What stands above the diagonal was never seen, and must not come back.
+    # Weights above the diagonal were masked, and must stay without effect.
     assert theirs.encoder.layers[0].sgu.weight.triu(1).abs().max() > 0.1
     ours, notes = model_from_labml(theirs.state_dict())
     assert_same_logits(ours, theirs, length)
-    assert type(ours) is GMLPForCausalLM and any("taken for the causal one" in note for note in notes)
+    assert type(ours) is GMLPForCausalLM and any("assumed to be the causal one" in note for note in notes)
     assert all((matrix.triu(1) == 0).all() for matrix in ours.get_position_embeddings())
 
 
@@ -86,7 +86,7 @@ def test_the_converted_model_generates_as_the_annotated_one(randomize):
 
 
 @pytest.mark.parametrize("learned", [False, True])
-def test_position_encodings_have_no_place(randomize, learned):
+def test_position_encodings_are_refused_or_dropped(randomize, learned):
     theirs = randomize(Autoregressive(Embeddings(learned)), std=0.2)
     state = theirs.state_dict()
     with pytest.raises(InputError, match="src_embed.positional_encodings.*--drop_positions"):
@@ -98,7 +98,7 @@ def test_position_encodings_have_no_place(randomize, learned):
     assert_same_logits(ours, theirs)
 
 
-def test_from_a_file_by_the_command(tmp_path, randomize, capsys):
+def test_the_command_converts_a_file(tmp_path, randomize, capsys):
     theirs = randomize(Autoregressive(Embeddings(learned=False)), std=0.2)
     torch.save(theirs.state_dict(), tmp_path / "weights.pth")
     words = ["convert", "labml", str(tmp_path / "weights.pth"), str(tmp_path / "out")]
@@ -114,7 +114,7 @@ def test_from_a_file_by_the_command(tmp_path, randomize, capsys):
     assert "license: mit" in (tmp_path / "out" / "README.md").read_text()
 
 
-def test_tensors_that_do_not_belong(randomize):
+def test_tensors_that_do_not_fit(randomize):
     state = Autoregressive(nn.Embedding(VOCABULARY, D_MODEL)).state_dict()
     del state["encoder.layers.1.proj2.bias"]
     state["generator.projection.weight"] = torch.zeros(41, D_MODEL)
@@ -123,6 +123,6 @@ def test_tensors_that_do_not_belong(randomize):
         model_from_labml(state, "weights.pth")
     message = str(error.value)
     assert "1 missing (encoder.layers.1.proj2.bias)" in message and "1 unknown (optimizer.step)" in message
-    assert "generator.projection.weight [41, 16] in place of [40, 16]" in message
-    with pytest.raises(InputError, match="no checkpoint of a gMLP of labml_nn"):
+    assert "generator.projection.weight [41, 16] instead of [40, 16]" in message
+    with pytest.raises(InputError, match="not a checkpoint of a gMLP of labml_nn"):
         model_from_labml(AnnotatedGMLPBlock(8, 16, 4).state_dict())

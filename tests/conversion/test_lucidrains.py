@@ -1,4 +1,4 @@
-"""g-mlp-pytorch's text models as ours, against the package itself."""
+"""Converts g-mlp-pytorch's text models, and compares with the package itself."""
 
 import pytest
 import safetensors.torch
@@ -43,7 +43,7 @@ def test_logits_are_those_of_the_package(peer, attn_dim, circulant):
 @pytest.mark.parametrize("attn_dim", [None, 8])
 @pytest.mark.parametrize("circulant", [False, True])
 @pytest.mark.parametrize("length", [12, 5])
-def test_a_causal_model_becomes_one(peer, circulant, length, attn_dim):
+def test_a_causal_model_stays_causal(peer, circulant, length, attn_dim):
     theirs = peer(causal=True, circulant_matrix=circulant, attn_dim=attn_dim)
     ours, notes = model_from_lucidrains(theirs.state_dict(), causal=True)
     assert type(ours) is GMLPForCausalLM and ours.config.is_causal
@@ -54,14 +54,14 @@ def test_a_causal_model_becomes_one(peer, circulant, length, attn_dim):
         wrong, notes = model_from_lucidrains(theirs.state_dict())
         ids = torch.randint(0, 40, (2, 12))
         assert (wrong(ids).logits - theirs(ids)).abs().max() > 0.1
-        assert any("else give --causal" in note for note in notes)
+        assert any("otherwise give --causal" in note for note in notes)
 
 
 def test_a_causal_model_generates_as_the_package(peer):
     theirs = peer(causal=True, attn_dim=8)
     ours, _ = model_from_lucidrains(theirs.state_dict(), causal=True)
     prompt = torch.randint(0, 40, (2, 3))
-    # The likeliest token alone is kept, so that nothing is drawn.
+    # Only the most likely token is kept, so nothing is sampled.
     text = AutoregressiveWrapper(theirs).generate(prompt, 9, filter_thres=0.97)
     assert torch.equal(ours.generate(prompt, do_sample=False, max_new_tokens=9)[:, 3:], text)
 
@@ -75,11 +75,11 @@ def test_other_sizes(peer):
 
 
 @pytest.mark.parametrize("ending", ["safetensors", "pt"])
-def test_from_a_file_by_the_command(tmp_path, peer, capsys, ending):
+def test_the_command_converts_a_file(tmp_path, peer, capsys, ending):
     theirs = peer(attn_dim=8)
     source, out = str(tmp_path / f"weights.{ending}"), str(tmp_path / "out")
     if ending == "pt":
-        # A checkpoint of a training script, of a model under DistributedDataParallel.
+        # A training script's checkpoint of a model under DistributedDataParallel.
         weights = {f"module.{name}": tensor for name, tensor in theirs.state_dict().items()}
         torch.save({"epoch": 3, "model": weights}, source)
     else:
@@ -101,16 +101,16 @@ def test_from_a_file_by_the_command(tmp_path, peer, capsys, ending):
 @pytest.mark.parametrize(
     ("fields", "options", "message"),
     [
-        ({"heads": 2}, {}, "2 heads.*cannot be carried over"),
+        ({"heads": 2}, {}, "2 heads.*cannot be converted"),
         ({"num_tokens": None}, {}, "no tensor to_embed.weight"),
     ],
 )
-def test_what_cannot_be_carried_over(peer, fields, options, message):
+def test_models_that_cannot_be_converted(peer, fields, options, message):
     with pytest.raises(InputError, match=message):
         model_from_lucidrains(peer(**fields).state_dict(), "weights.pt", **options)
 
 
-def test_tensors_that_do_not_belong(peer):
+def test_tensors_that_do_not_fit(peer):
     state = peer(circulant_matrix=True).state_dict()
     unit = "layers.2.fn.fn.fn.sgu"
     del state[f"{unit}.circulant_pos_y"]
@@ -122,11 +122,11 @@ def test_tensors_that_do_not_belong(peer):
     assert (
         f"1 missing ({unit}.circulant_pos_y)" in message and "1 unknown (layers.1.fn.fn.fn.attn.to_out.bias)" in message
     )
-    assert f"{unit}.weight [1, 12, 12] in place of [1, 12]" in message
+    assert f"{unit}.weight [1, 12, 12] instead of [1, 12]" in message
 
 
-def test_other_models_of_the_package():
+def test_other_models_of_the_package_are_refused():
     vision = gMLPVision(image_size=16, patch_size=4, num_classes=3, dim=8, depth=2)
     for model in (vision, nn.Linear(2, 3)):
-        with pytest.raises(InputError, match="no checkpoint of a text model of g-mlp-pytorch"):
+        with pytest.raises(InputError, match="not a checkpoint of a text model of g-mlp-pytorch"):
             model_from_lucidrains(model.state_dict())

@@ -1,4 +1,4 @@
-"""timm's gMLPs as ours and back: logits, images, names, and what cannot be converted."""
+"""Converts timm's gMLPs and back: logits, images, names, and what cannot be converted."""
 
 import json
 import sys
@@ -21,7 +21,7 @@ from hf_gmlp.errors import InputError
 
 @torch.no_grad()
 def far(model):
-    """Noise of 0.2 on W and 0.1 on biases, norms and the head, so that no gate of 30 blocks explodes."""
+    """Adds noise of 0.2 to W and 0.1 to biases, norms and the head, so that the gates of 30 blocks do not explode."""
     for name, parameter in model.named_parameters():
         std = 0.2 if name.endswith("gate.proj.weight") else 0.1 if parameter.ndim == 1 or "head" in name else 0.0
         parameter.add_(torch.randn(parameter.shape), alpha=std)
@@ -29,7 +29,7 @@ def far(model):
 
 
 def small(**fields):
-    """timm's class with other sizes than those of its named models."""
+    """Returns a model of timm's class with other sizes than its named models."""
     sizes = {"img_size": 16, "patch_size": 4, "num_blocks": 3, "embed_dim": 16, "mlp_ratio": 4, "num_classes": 5}
     return far(MlpMixer(**(sizes | fields), block_layer=SpatialGatingBlock, mlp_layer=GatedMlp))
 
@@ -51,7 +51,7 @@ def assert_same_logits(ours, theirs, size=(16, 16), channels=3):
 
 
 @pytest.mark.parametrize("name", ["gmlp_ti16_224", "gmlp_s16_224"])
-def test_the_named_models_there_and_back(name):
+def test_the_named_models_and_back(name):
     theirs = far(timm.create_model(name, num_classes=10))
     ours = model_from_timm(theirs.state_dict())
     config = GMLPVisionConfig.from_preset(name.replace("_", "-"))
@@ -85,7 +85,7 @@ def test_sizes_come_from_the_tensors(fields, given, found):
     assert_same_logits(ours, back, size, channels)
 
 
-def test_a_grid_that_is_not_square_must_be_said():
+def test_the_size_of_a_grid_that_is_not_square_is_required():
     tensors = small(img_size=(8, 24)).state_dict()
     with pytest.raises(InputError, match="12 patches.*--image_size H W"):
         model_from_timm(tensors)
@@ -96,7 +96,7 @@ def test_a_grid_that_is_not_square_must_be_said():
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
-def test_the_dtype_stays(tmp_path, dtype):
+def test_the_dtype_is_kept(tmp_path, dtype):
     theirs = small().to(dtype)
     torch.save(theirs.state_dict(), tmp_path / "weights.pth")
     convert_timm(str(tmp_path / "weights.pth"), str(tmp_path / "out"))
@@ -107,7 +107,7 @@ def test_the_dtype_stays(tmp_path, dtype):
 
 
 @pytest.mark.parametrize("ending", ["safetensors", "pth"])
-def test_from_file_to_file_by_the_command(tmp_path, weights, capsys, ending):
+def test_the_command_converts_a_file_and_back(tmp_path, weights, capsys, ending):
     source, theirs = weights
     folder, back = str(tmp_path / "new" / "ours"), str(tmp_path / f"back.{ending}")
     main(["convert", "timm", source, folder, "--license", "mit"])
@@ -137,7 +137,7 @@ def test_the_printed_call_opens_a_named_model(tmp_path, capsys):
     assert_same_logits(ours, eval(call, {"timm": timm}).eval(), (224, 224))
 
 
-def test_a_name_goes_through_timms_download(tmp_path, monkeypatch):
+def test_a_name_is_downloaded_by_timm(tmp_path, monkeypatch):
     theirs = far(timm.create_model("gmlp_ti16_224"))
     torch.save(theirs.state_dict(), tmp_path / "downloaded.pth")
     create_model = timm.create_model
@@ -159,15 +159,15 @@ def test_a_name_goes_through_timms_download(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("source", "message"),
     [
-        ("gmlp_s16_224.ra3_in1k", "timm does not give the weights.*give a file"),
+        ("gmlp_s16_224.ra3_in1k", "timm does not provide the weights.*give a file"),
         ("gmlp_b16_224", "No pretrained weights exist.*give a file"),
-        ("gmlp_s16_224.unknown", "timm does not give the weights.*unknown"),
+        ("gmlp_s16_224.unknown", "timm does not provide the weights.*unknown"),
         ("resnet50", "neither a file nor a gMLP of timm.*gmlp_s16_224"),
         ("nowhere/weights.pth", "There is no file nowhere/weights.pth"),
     ],
 )
-def test_names_that_give_nothing(tmp_path, monkeypatch, source, message):
-    # An empty cache, beside the offline mode of all tests.
+def test_names_without_weights(tmp_path, monkeypatch, source, message):
+    # An empty cache; all tests are offline.
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "cache"))
     monkeypatch.setenv("TORCH_HOME", str(tmp_path / "cache"))
     with pytest.raises(InputError, match=message):
@@ -185,13 +185,13 @@ def test_without_timm(tmp_path, monkeypatch):
         convert_timm("gmlp_s16_224", str(tmp_path / "other"))
 
 
-def test_classes_of_imagenet_have_a_name_each():
+def test_classes_of_imagenet_have_unique_names():
     labels = imagenet_labels()
     assert list(labels) == list(range(1000)) and len(set(labels.values())) == 1000
     assert labels[134] == "crane (n02012849)" and labels[517] == "crane (n03126707)"
 
 
-def test_tensors_that_do_not_belong(tmp_path, weights):
+def test_tensors_that_do_not_fit(tmp_path, weights):
     state = weights[1].state_dict()
     del state["blocks.1.norm.bias"], state["norm.weight"]
     state["head_dist.weight"] = torch.zeros(2)
@@ -203,28 +203,28 @@ def test_tensors_that_do_not_belong(tmp_path, weights):
     message = str(error.value)
     assert "2 missing (blocks.1.norm.bias, norm.weight)" in message
     assert "1 unknown (head_dist.weight)" in message
-    assert "blocks.2.mlp_channels.gate.proj.weight [16, 15] in place of [16, 16]" in message
-    assert "1 not of floating point (head.bias)" in message and "bad.pth" in message
+    assert "blocks.2.mlp_channels.gate.proj.weight [16, 15] instead of [16, 16]" in message
+    assert "1 not floating-point (head.bias)" in message and "bad.pth" in message
     assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.parametrize("name", ["mixer_s32_224", "vit_tiny_patch16_224", "resnet18"])
-def test_other_models_of_timm(name):
+def test_other_models_of_timm_are_refused(name):
     state = timm.create_model(name, num_classes=3).state_dict()
-    with pytest.raises(InputError, match="file.pth is no checkpoint of a gMLP of timm: it has no tensor"):
+    with pytest.raises(InputError, match="file.pth is not a checkpoint of a gMLP of timm: it has no tensor"):
         model_from_timm(state, "file.pth")
 
 
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"pooling": "cls"}, "has pooling='cls'; timm's gMLPs have pooling='mean'"),
+        ({"pooling": "cls"}, "has pooling='cls'; timm's gMLPs have only pooling='mean'"),
         ({"attention_size": 8}, "attention_size=8"),
         ({"spatial_gating": "additive"}, "spatial_gating='additive'"),
         ({"hidden_act": "relu", "layer_norm_eps": 1e-5}, "hidden_act='relu', layer_norm_eps=1e-05"),
     ],
 )
-def test_what_timm_cannot_have(tmp_path, vision_config, far_model, fields, message):
+def test_models_that_timm_does_not_have(tmp_path, vision_config, far_model, fields, message):
     model = far_model(GMLPForImageClassification, vision_config(**({"pooling": "mean"} | fields)))
     model.save_pretrained(tmp_path / "ours")
     with pytest.raises(InputError, match=message):
@@ -232,7 +232,7 @@ def test_what_timm_cannot_have(tmp_path, vision_config, far_model, fields, messa
     assert not (tmp_path / "out.pth").exists()
 
 
-def test_no_image_classifier_no_file_of_timm(tmp_path, vision_config, text_config, far_model):
+def test_only_image_classifiers_become_files_of_timm(tmp_path, vision_config, text_config, far_model):
     far_model(GMLPForImageClassification, vision_config(pooling="mean")).model.save_pretrained(tmp_path / "headless")
     far_model(GMLPForMaskedLM, text_config()).save_pretrained(tmp_path / "text")
     vision_config(pooling="mean").save_pretrained(tmp_path / "weightless")
@@ -240,7 +240,7 @@ def test_no_image_classifier_no_file_of_timm(tmp_path, vision_config, text_confi
     for folder, message in [
         ("headless", "classifier.bias, classifier.weight would be random"),
         ("text", "of type 'gmlp': timm has gMLPs for images only"),
-        ("nowhere", "nowhere cannot be opened"),
+        ("nowhere", "no model to open in .*nowhere"),
         ("weightless", "no model to open in .*weightless"),
     ]:
         with pytest.raises(InputError, match=message):
@@ -249,7 +249,7 @@ def test_no_image_classifier_no_file_of_timm(tmp_path, vision_config, text_confi
         convert_to_timm(str(tmp_path / "headless"), str(tmp_path / "out"))
 
 
-def test_nothing_is_written_over(tmp_path, weights):
+def test_nothing_is_overwritten(tmp_path, weights):
     source, _ = weights
     (tmp_path / "out").mkdir()
     convert_timm(source, str(tmp_path / "out"))
@@ -284,7 +284,7 @@ TRANSFORM = create_transform(
 
 
 def picture(width, height):
-    """Smooth areas and noise, as a photograph has them."""
+    """Returns a picture with smooth areas and noise, like a photograph."""
     rng = np.random.default_rng(width * height)
     coarse = Image.fromarray(rng.integers(0, 256, (height // 16 + 2, width // 16 + 2, 3), dtype=np.uint8))
     noise = Image.fromarray(rng.integers(0, 256, (height, width, 3), dtype=np.uint8))
@@ -299,22 +299,22 @@ def test_images_are_prepared_as_timm_does(processor_folder, backend, most, mean,
     image = picture(*size)
     expected, actual = TRANSFORM(image), processor(image, return_tensors="pt")["pixel_values"][0]
     assert actual.shape == (3, 224, 224) and expected.std() > 0.1
-    # In steps of 255. With PIL nothing differs; torchvision resizes tensors, and rounds a few colors to the next step,
-    # once for the height and once for the width.
+    # In steps of 1/255. PIL gives the same values. torchvision resizes tensors, and rounds a few colors to the next
+    # step, once for the height and once for the width.
     difference = (actual - expected).abs() * 127.5
     assert difference.max() <= most + 1e-3 and difference.mean() <= mean + 1e-3
 
 
 @pytest.mark.parametrize("backend", ["pil", "torchvision"])
-def test_where_half_a_pixel_is_rounded_the_other_way(processor_folder, backend):
-    # 640x427 -> 383x256: of the 79.5 pixels on the left, transformers cuts 79 and timm 80.
+def test_half_a_pixel_is_rounded_the_other_way(processor_folder, backend):
+    # 640x427 -> 383x256: transformers cuts 79 of the 79.5 pixels on the left, and timm 80.
     processor = AutoImageProcessor.from_pretrained(processor_folder, backend=backend)
     image = picture(640, 427)
     expected, actual = TRANSFORM(image), processor(image, return_tensors="pt")["pixel_values"][0]
     assert (actual[:, :, 1:] - expected[:, :, :-1]).abs().max() <= 2 / 127.5 + 1e-5
 
 
-def test_grey_pictures_are_made_color(processor_folder):
+def test_gray_pictures_become_color(processor_folder):
     for backend in ("pil", "torchvision"):
         processor = AutoImageProcessor.from_pretrained(processor_folder, backend=backend)
         for mode in ("L", "CMYK", "P", "RGBA"):
@@ -324,7 +324,7 @@ def test_grey_pictures_are_made_color(processor_folder):
 
 
 @pytest.mark.parametrize(("fields", "size"), [({"img_size": 384, "patch_size": 48}, (384, 384)), ({}, (8, 24))])
-def test_sizes_without_a_stock_crop_are_resized(tmp_path, fields, size):
+def test_sizes_without_a_crop_are_resized(tmp_path, fields, size):
     model = small(**({"img_size": size} | fields))
     torch.save(model.state_dict(), tmp_path / "weights.pt")
     said = convert_timm(str(tmp_path / "weights.pt"), str(tmp_path / "out"), image_size=size)

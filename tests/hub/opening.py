@@ -1,6 +1,6 @@
-"""Run by test_publish.py in a process of its own, which cannot import hf_gmlp: every way to open what was pushed.
+"""Opens what was pushed in every way. test_publish.py runs this in a process that cannot import hf_gmlp.
 
-Writes what came of each job, or its traceback, to a file.
+Writes the result of each job, or its traceback, to a file.
 """
 
 import json
@@ -9,7 +9,7 @@ import sys
 import traceback
 
 # ruff: noqa: E402
-sys.modules["hf_gmlp"] = None  # as where it is not installed: importing it fails
+sys.modules["hf_gmlp"] = None  # as if it were not installed: importing it fails
 
 import numpy as np
 import torch
@@ -19,7 +19,7 @@ from PIL import Image
 from transformers import pipeline
 
 IDS = torch.arange(5, 15)[None]
-# Their code is in transformers, and so is what writes their cards, which name no task.
+# transformers has the code of these and writes their cards, which do not name a task.
 BASELINES = ("me/bert", "me/vit")
 REMOTE = {"trust_remote_code": True}
 PIXELS = torch.linspace(-1, 1, 3 * 16 * 16).view(1, 3, 16, 16)
@@ -29,7 +29,7 @@ def open_as(auto_class, name, **options):
     model = getattr(transformers, auto_class).from_pretrained(name, **REMOTE, **options).eval()
     module = sys.modules[type(model).__module__]
     assert module.__name__.startswith("transformers_modules."), module
-    # The code came by way of the Hub, and lies in the cache of modules of this process.
+    # The code came from the Hub into the module cache of this process.
     assert module.__file__.startswith(os.environ["HF_HOME"]), module.__file__
     return model
 
@@ -42,7 +42,7 @@ def logits(auto_class, name, **options):
 
 
 def ask(task, name, question, **options):
-    """By the name of a task, and by what the repository says of it."""
+    """Asks a pipeline made by the name of a task, and one made from what the repository says."""
     pipe = pipeline(task, model=name, **REMOTE, **options)
     if name not in BASELINES:
         assert type(pipe.model).__module__.startswith("transformers_modules.")
@@ -98,7 +98,7 @@ def private_without_token(job):
 
 
 def without_trust(job):
-    """Refused, and no question asked that nobody answers."""
+    """Is refused without a question on the terminal."""
     try:
         transformers.AutoModelForMaskedLM.from_pretrained("me/text")
     except ValueError as error:
@@ -139,7 +139,7 @@ def adapter(job):
 
 
 def snippet(job):
-    """The code of a card, as somebody copies it."""
+    """Runs the code of a card."""
     code = ModelCard.load("me/text").text.split("```python\n")[1].split("```")[0]
     namespace = {}
     exec(code, namespace)
@@ -147,7 +147,7 @@ def snippet(job):
 
 
 def cards(job):
-    """Every card is one that the Hub takes."""
+    """Checks that the Hub accepts every card."""
     for name in job["repositories"]:
         ModelCard.load(name).validate()
     return len(job["repositories"])
@@ -171,7 +171,7 @@ def image_classification(job):
 
 
 def question_answering(job):
-    """transformers has no pipeline for it any more."""
+    """Calls the model, since transformers no longer has a pipeline."""
     model = open_as("AutoModelForQuestionAnswering", "me/qa")
     tokenizer = transformers.AutoTokenizer.from_pretrained("me/qa", **REMOTE)
     inputs = tokenizer("Who traveled?", "The traveler was Greta.", return_tensors="pt")
@@ -189,7 +189,7 @@ def vit(job):
 
 
 def checkpoint(job):
-    """What a script pushed on its way, from the folder within the repository."""
+    """Opens what a script pushed during training, in a folder of the repository."""
     return type(open_as("AutoModelForCausalLM", "me/clm", subfolder="last-checkpoint")).__name__
 
 

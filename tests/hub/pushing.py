@@ -1,6 +1,6 @@
-"""Run by test_publish.py in a process of its own, at whose HF_ENDPOINT a Hub answers: every way to push a model.
+"""Pushes models in every way. test_publish.py runs this in a process with a Hub at HF_ENDPOINT.
 
-Writes what came of each job, or its traceback, to a file.
+Writes the result of each job, or its traceback, to a file.
 """
 
 import io
@@ -14,8 +14,7 @@ import torch
 from huggingface_hub import CommitOperationAdd, HfApi, ModelCard
 from huggingface_hub.errors import HfHubHTTPError
 from peft import LoraConfig, get_peft_model
-from tokenizers import Tokenizer, models, pre_tokenizers, processors
-from transformers import AutoModelForMaskedLM, PreTrainedTokenizerFast, Trainer, TrainingArguments, ViTImageProcessorPil
+from transformers import AutoModelForMaskedLM, Trainer, TrainingArguments, ViTImageProcessorPil
 
 from hf_gmlp import (
     BertRelposConfig,
@@ -28,6 +27,7 @@ from hf_gmlp import (
     GMLPVisionConfig,
 )
 from hf_gmlp.cards import model_card
+from tests.samples import bert_tokenizer
 
 WORDS = "the a capital of france is paris rome nice dull film sentence to try once upon time .".split()
 SIZES = {"vocab_size": 40, "hidden_size": 16, "num_hidden_layers": 2, "intermediate_size": 32}
@@ -55,12 +55,7 @@ def logits(model):
 
 
 def word_tokenizer():
-    special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
-    tokenizer = Tokenizer(models.WordLevel({w: i for i, w in enumerate(special + WORDS)}, unk_token="[UNK]"))
-    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-    tokenizer.post_processor = processors.BertProcessing(("[SEP]", 3), ("[CLS]", 2))
-    names = ("pad_token", "unk_token", "cls_token", "sep_token", "mask_token")
-    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, model_max_length=12, **dict(zip(names, special)))
+    return bert_tokenizer(WORDS, model_max_length=12)
 
 
 def text(folder):
@@ -114,7 +109,7 @@ def training_rows():
 
 
 def train(folder, model, name, **fields):
-    """With a Trainer of the library, which pushes every checkpoint."""
+    """Trains with the library's Trainer, which pushes every checkpoint."""
     args = TrainingArguments(str(folder / name), max_steps=2, save_steps=1, eval_steps=1, eval_strategy="steps",
                              learning_rate=0.01, use_cpu=True, report_to="none", disable_tqdm=True, push_to_hub=True,
                              hub_model_id=name, hub_always_push=True, **fields)  # fmt: skip
@@ -135,7 +130,7 @@ def trainer(folder):
 
 
 def broken(folder):
-    """Cards whose metadata nobody can read: in the repository, and in the output folder."""
+    """Cards with unreadable metadata: in the repository, and in the output folder."""
     text_model().push_to_hub("me/broken")
     train(folder, text_model(GMLPForSequenceClassification), "me/broken-trained")
     here = folder / "me/broken-here"
@@ -143,46 +138,6 @@ def broken(folder):
     (here / "README.md").write_bytes(Path(api.hf_hub_download("me/broken", "README.md")).read_bytes())
     train(folder, text_model(GMLPForSequenceClassification), "me/broken-here", hub_strategy="end")
     return {"said": SAID.getvalue(), "kept": (here / "_README.md").read_text()}
-
-
-def housekeeping(folder):
-    """What people ask of a Hub besides."""
-    name = api.create_repo("house").repo_id
-    add = [CommitOperationAdd(path, b"1" * size) for path, size in (("a/b/model.bin", 4), ("a/c.txt", 2), ("d.txt", 1))]
-    first = api.create_commit(name, add, commit_message="Three files").oid
-    api.create_branch(name, branch="side")
-    api.create_tag(name, tag="v1", revision="side")
-    api.delete_file("d.txt", name, create_pr=True)
-    api.delete_folder("a", name, revision="side")
-    refs = api.list_repo_refs(name, include_pull_requests=True)
-    found = {
-        "user": api.whoami()["name"],
-        "exists": [api.repo_exists(name), api.repo_exists("me/no"), api.file_exists(name, "d.txt", revision="side/no")],
-        "branches": [ref.name for ref in refs.branches],
-        "tags": [ref.name for ref in refs.tags],
-        "pulls": [ref.ref for ref in refs.pull_requests],
-        "files": sorted(api.list_repo_files(name)),
-        "folder": [one.path for one in api.list_repo_tree(name, "a")],
-        "paths": [
-            [one.path, one.size, one.lfs is not None] for one in api.get_paths_info(name, ["d.txt", "a/b/model.bin"])
-        ],
-    }
-    assert api.list_repo_files(name, revision="side") == ["d.txt"]
-    try:
-        api.create_commit(name, [CommitOperationAdd("e.txt", b"")], commit_message="Late", parent_commit=first[::-1])
-    except HfHubHTTPError as error:
-        found["commits"] = "wrong" if error.response.status_code == 412 else str(error)
-    api.delete_branch(name, branch="side")
-    api.delete_tag(name, tag="v1")
-    refs = api.list_repo_refs(name)
-    found["left"] = [[ref.name for ref in refs.branches], [ref.name for ref in refs.tags]]
-    api.delete_repo(name)
-    assert not api.repo_exists(name)
-    try:
-        HfApi(token=False).create_repo("me/nothing")
-    except HfHubHTTPError as error:
-        found["no token"] = error.response.status_code == 401
-    return found
 
 
 def adapters(folder):
@@ -215,7 +170,7 @@ def tokenizer_first(folder):
 
 
 def refused(folder):
-    """What the Hub refuses, in its words."""
+    """What the Hub refuses, with its messages."""
     model, words = text_model(), {}
     for name, push in {
         "license": lambda: model.push_to_hub("me/licensed", license="do what you like"),
@@ -240,7 +195,7 @@ def refused(folder):
     return words
 
 
-JOBS = (text, elsewhere, saved, images, trainer, adapters, baselines, tokenizer_first, refused, broken, housekeeping)
+JOBS = (text, elsewhere, saved, images, trainer, adapters, baselines, tokenizer_first, refused, broken)
 
 
 def main(folder: Path, target: Path):

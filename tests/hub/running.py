@@ -1,5 +1,6 @@
-"""Run by test_publish.py in a process of its own, at whose HF_ENDPOINT a Hub answers: the scripts, one after the other,
-as if each were called alone. Writes the sentence that each ended with, if it did not end well, to a file.
+"""Runs the scripts one after another. test_publish.py runs this in a process with a Hub at HF_ENDPOINT.
+
+Writes the last line of each script that failed to a file.
 """
 
 import contextlib
@@ -11,7 +12,7 @@ import traceback
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-# As where the scripts lie.
+# As if called in the folder of the scripts.
 sys.path.insert(0, str(ROOT))
 
 

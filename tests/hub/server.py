@@ -1,7 +1,7 @@
-"""A Hugging Face Hub of models in this process: what `huggingface_hub` asks for when a model is pushed or fetched.
+"""A Hugging Face Hub of models in this process, with what `huggingface_hub` needs to push and fetch a model.
 
-Commits are kept in memory. What the real one refuses is refused: nobody's token, somebody else's repository, a card
-whose metadata is wrong, a large file that was never uploaded. Large files are served from another host name, as there.
+Commits are kept in memory. Like the real Hub, it refuses an unknown token, another user's repository, a card with wrong
+metadata and a large file that was never uploaded, and it serves large files from another host name.
 """
 
 import base64
@@ -16,7 +16,7 @@ from urllib.parse import parse_qs, unquote, urlsplit
 
 import yaml
 
-# Token -> user. Whoever writes to a repository of somebody else is refused.
+# Token -> user.
 USERS = {"hf_mine": "me", "hf_other": "somebody"}
 LARGE = (".bin", ".gz", ".model", ".onnx", ".pt", ".pth", ".safetensors", ".zip")
 LICENSES = ("apache-2.0", "cc-by-4.0", "cc0-1.0", "gpl-3.0", "mit", "openrail", "other", "unknown")
@@ -33,7 +33,7 @@ class File(NamedTuple):
 
     @property
     def oid(self) -> str:
-        """What Git calls it; of a large file, it has a pointer."""
+        """Git's hash. For a large file, Git has a pointer."""
         data = self.data
         if self.large:
             head = "version https://git-lfs.github.com/spec/v1"
@@ -66,7 +66,7 @@ class Repository:
         return sha
 
     def find(self, revision: str) -> str | None:
-        """The commit that a branch, a tag, a whole ref or a beginning of a commit's name means."""
+        """Returns the commit for a branch, a tag, a full ref or the start of a commit's hash."""
         for ref in (f"refs/heads/{revision}", f"refs/tags/{revision}", revision):
             if ref in self.refs:
                 return self.refs[ref]
@@ -78,7 +78,7 @@ class Repository:
         return {path: file.data for path, file in self.commits[self.find(revision)].files.items()}
 
     def titles(self, revision: str = "main") -> list[str]:
-        """Of the commits, from the first."""
+        """Returns the titles of the commits, oldest first."""
         sha, titles = self.find(revision), []
         while sha is not None:
             titles.append(self.commits[sha].title)
@@ -93,7 +93,7 @@ class Refusal(Exception):
 
 
 def card_metadata(text: str) -> dict:
-    """The metadata of a card; raises ValueError, with the message of the Hub, for what the Hub does not take."""
+    """Returns the metadata of a card, or raises a ValueError with the Hub's message."""
     found = re.match(r"\s*---\r?\n(.*?)\r?\n---(\r?\n|$)", text, flags=re.DOTALL)
     if found is None:
         return {}
@@ -161,13 +161,13 @@ class Hub:
         self.server.server_close()
 
     def environment(self, home, token: str | None = "hf_mine") -> dict[str, str]:
-        """The variables by which a fresh process finds this Hub, and keeps nothing outside of a folder."""
+        """Returns the environment in which a fresh process finds this Hub, and keeps its files in one folder."""
         tokens = {} if token is None else {"HF_TOKEN": token}
         return tokens | {
             "HF_ENDPOINT": self.url,
             "HF_HOME": str(home),
             "HF_HUB_OFFLINE": "0",
-            # Large files then go by LFS.
+            # So that large files use LFS.
             "HF_HUB_DISABLE_XET": "1",
             "HF_HUB_DISABLE_TELEMETRY": "1",
             "NO_PROXY": "127.0.0.1,localhost",
@@ -178,7 +178,7 @@ class Hub:
 class Handler(BaseHTTPRequestHandler):
     hub: Hub
     protocol_version = "HTTP/1.1"
-    # The answer's head and body are two writes: the second must not wait for an acknowledgment of the first.
+    # Head and body are two writes. The second must not wait for an acknowledgment of the first.
     disable_nagle_algorithm = True
 
     def log_message(self, *args):
@@ -227,7 +227,7 @@ class Handler(BaseHTTPRequestHandler):
         return USERS.get(token)
 
     def repository(self, name: str, write: bool = False, propose: bool = False) -> Repository:
-        """One that the user may see and, with `write`, write to or, with `propose`, open a pull request in."""
+        """Returns a repository that the user may read, change (`write`) or open a pull request in (`propose`)."""
         found = self.hub.repositories.get(name)
         owner = name.partition("/")[0]
         if found is None or (found.private and self.user != owner):
@@ -256,8 +256,8 @@ class Handler(BaseHTTPRequestHandler):
                 except ValueError as error:
                     raise Refusal(400, str(error), errors=[{"message": str(error)}], warnings=[]) from error
                 self.answer({"errors": [], "warnings": []})
-            case (_, "api", "repos", verb):
-                self.create_or_delete(verb, json.loads(self.body))
+            case ("POST", "api", "repos", "create"):
+                self.create(json.loads(self.body))
             case (_, "api", "models", owner, name, *rest):
                 self.route_model(f"{owner}/{name}", rest)
             case ("POST", owner, name, "info", "lfs", "objects", "batch"):
@@ -285,20 +285,17 @@ class Handler(BaseHTTPRequestHandler):
         if self.headers.get("Authorization"):
             self.hub.leaks.append(f"{self.command} {self.path}")
 
-    def create_or_delete(self, verb: str, asked: dict):
+    def create(self, asked: dict):
         if self.user is None:
             raise Refusal(401, "Invalid username or password.")
         name = f"{asked.get('organization') or self.user}/{asked['name']}"
         if name.partition("/")[0] != self.user:
             raise Refusal(403, f"You don't have the rights to create a model under the namespace of {name}")
         url = {"url": f"{self.hub.url}/{name}"}
-        if verb == "delete":
-            del self.hub.repositories[self.repository(name, write=True).name]
-        elif name in self.hub.repositories:
+        if name in self.hub.repositories:
             raise Refusal(409, "You already created this model repo", **url)
-        else:
-            private = asked.get("visibility") == "private" or bool(asked.get("private"))
-            self.hub.repositories[name] = Repository(name, private)
+        private = asked.get("visibility") == "private" or bool(asked.get("private"))
+        self.hub.repositories[name] = Repository(name, private)
         self.answer(url)
 
     def resolve(self, repository: Repository, revision: str, path: str):
@@ -315,8 +312,7 @@ class Handler(BaseHTTPRequestHandler):
 
     def route_model(self, name: str, rest: list[str]):
         propose = self.query.get("create_pr") == "1"
-        write = self.command != "GET" and rest[:1] != ["paths-info"]
-        repository = self.repository(name, write, propose)
+        repository = self.repository(name, self.command != "GET", propose)
         match (self.command, *rest):
             case ("GET",) | ("GET", "revision", _):
                 sha, files = self.revision(repository, rest[1] if rest else "main")
@@ -347,24 +343,8 @@ class Handler(BaseHTTPRequestHandler):
                 self.make_ref(repository, f"refs/heads/{branch}", json.loads(self.body).get("startingPoint") or "main")
             case ("POST", "tag", revision):
                 self.make_ref(repository, f"refs/tags/{json.loads(self.body)['tag']}", revision)
-            case ("DELETE", "branch" | "tag" as kind, ref):
-                ref = f"refs/{'heads' if kind == 'branch' else 'tags'}/{ref}"
-                if repository.refs.pop(ref, None) is None:
-                    raise Refusal(404, f"Reference {ref} not found", "RevisionNotFound")
-                self.answer({})
-            case ("GET", "refs"):
-                kinds = {"branches": "refs/heads/", "tags": "refs/tags/", "pullRequests": "refs/pr/"}
-                answer = {"converts": [], **{kind: [] for kind in kinds}}
-                for ref, sha in sorted(repository.refs.items()):
-                    kind, prefix = next((kind, prefix) for kind, prefix in kinds.items() if ref.startswith(prefix))
-                    answer[kind].append({"name": ref.removeprefix(prefix), "ref": ref, "targetCommit": sha})
-                self.answer(answer)
             case ("GET", "tree", revision, *path):
                 self.answer(self.listing(self.revision(repository, revision)[1], "/".join(path)))
-            case ("POST", "paths-info", revision):
-                files = self.revision(repository, revision)[1]
-                paths = parse_qs(self.body.decode()).get("paths", [])
-                self.answer([files[path].info(path) for path in paths if path in files])
             case _:
                 raise Refusal(404, f"Sorry, there is nothing at {self.command} {self.path}")
 
@@ -395,8 +375,6 @@ class Handler(BaseHTTPRequestHandler):
         lines = [json.loads(line) for line in self.body.splitlines()]
         parent, files = self.revision(repository, revision)
         files, header = dict(files), lines[0]["value"]
-        if header.get("parentCommit") not in (None, parent):
-            raise Refusal(412, "A commit has happened since. Please refresh and try again.")
         for line in lines[1:]:
             value = line["value"]
             match line["key"]:
@@ -409,9 +387,6 @@ class Handler(BaseHTTPRequestHandler):
                 case "deletedFile":
                     if files.pop(value["path"], None) is None:
                         raise Refusal(404, "A file with this name doesn't exist", "EntryNotFound")
-                case "deletedFolder":
-                    folder = f"{value['path'].rstrip('/')}/"
-                    files = {path: file for path, file in files.items() if not path.startswith(folder)}
         if any(line["value"].get("path") == "README.md" for line in lines[1:]) and "README.md" in files:
             try:
                 card_metadata(files["README.md"].data.decode())

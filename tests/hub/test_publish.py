@@ -1,7 +1,7 @@
-"""Models on their way through a Hub: pushed by every road, and opened by name where this package is not installed.
+"""Models pushed to a Hub in every way, and opened by name where this package is not installed.
 
-The Hub (server.py) is one of this process. What talks to it does so in processes of its own, which find it by
-HF_ENDPOINT; each of them takes seconds to start, so that one does the work of many tests.
+The Hub (server.py) runs in this process. Its clients run in other processes, which find it by HF_ENDPOINT. Each of them
+takes seconds to start, so one does the work of many tests.
 """
 
 import json
@@ -35,17 +35,17 @@ TOKENIZER = {"tokenizer.json", "tokenizer_config.json"}
 @pytest.fixture(scope="module")
 def hub():
     with Hub() as hub:
-        # Cards that are there already; two of them since before the Hub looked at metadata.
+        # Existing cards, two of them from before the Hub checked metadata.
         for name, card in {"me/broken": BROKEN, "me/broken-trained": BROKEN, "me/tuned": PERSON}.items():
             hub.repositories[name] = one = Repository(name, private=False)
             one.commit("refs/heads/main", {"README.md": File(card, large=False)}, one.find("main"), "A card")
         yield hub
-        # Large files lie elsewhere, and nobody's token goes there.
+        # Large files have another host, to which no token may be sent.
         assert hub.leaks == []
 
 
 def talk(script: str, folder: Path, *arguments: object, **environment: str) -> dict:
-    """What a script of this folder wrote, run in a process of its own."""
+    """Runs a script of this folder in another process, and returns what it wrote."""
     folder.mkdir(parents=True, exist_ok=True)
     target = folder / "results.json"
     kept = {key: value for key, value in os.environ.items() if not key.startswith("HF_")}
@@ -64,7 +64,7 @@ def talk(script: str, folder: Path, *arguments: object, **environment: str) -> d
 
 @pytest.fixture(scope="module")
 def pushed(hub, tmp_path_factory):
-    """What came of pushing.py: {job: result}"""
+    """The results of pushing.py: {job: result}"""
     folder = tmp_path_factory.mktemp("pushing")
     package = {"PYTHONPATH": str(HERE.parents[1])}
     return talk("pushing.py", folder, folder, **hub.environment(folder / "home"), **package)
@@ -72,7 +72,7 @@ def pushed(hub, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def home(tmp_path_factory):
-    """Where fresh processes keep what they fetched."""
+    """Where fresh processes keep what they fetch."""
     return tmp_path_factory.mktemp("home")
 
 
@@ -84,7 +84,7 @@ def open_by_name(hub, folder: Path, home: Path, functions: str, **job) -> dict:
 
 @pytest.fixture(scope="module")
 def opened(hub, pushed, home, tmp_path_factory):
-    """What came of opening.py: {function: result}"""
+    """The results of opening.py: {function: result}"""
     functions = """main_branch pinned tag code_revision branch pull_request private private_without_token without_trust
                    heads images trained baseline merged adapter snippet cards pushed_again"""
     repositories = [name for name, one in hub.repositories.items() if one.files().get("README.md", BROKEN) != BROKEN]
@@ -94,7 +94,7 @@ def opened(hub, pushed, home, tmp_path_factory):
 
 
 def of(results: dict, name: str):
-    """The result of a job, if it went well."""
+    """Returns the result of a job that succeeded."""
     result = results[name]
     assert not (isinstance(result, dict) and "error" in result), result["error"]
     return result
@@ -112,11 +112,11 @@ def card_of(hub, name: str, revision: str = "main") -> ModelCard:
 # Pushed
 
 
-def test_model_and_tokenizer_are_pushed_whole(hub, pushed):
+def test_model_and_tokenizer_are_pushed_completely(hub, pushed):
     result = of(pushed, "text")
     assert hub.repositories["me/text"].files(result["pinned"]).keys() == MODEL | TOKENIZER
     card = ModelCard(result["card"])
-    assert "cats" in card.data.tags and card.data.license == "mit" and "The weights: mit." in card.text
+    assert "cats" in card.data.tags and card.data.license == "mit" and "The license of the weights is mit." in card.text
     titles = ["Upload model", "Upload tokenizer", "Upload README.md with huggingface_hub", "Second", "Other code"]
     assert hub.repositories["me/text"].titles()[1:] == titles
 
@@ -125,7 +125,7 @@ def test_a_second_push_keeps_what_a_person_wrote(hub, pushed):
     of(pushed, "text")
     card = card_of(hub, "me/text")
     assert (card.data.license, card.data.thumbnail) == ("cc-by-4.0", "cat.png")
-    assert "The weights: cc-by-4.0." in card.text and "cats" in card.data.tags
+    assert "The license of the weights is cc-by-4.0." in card.text and "cats" in card.data.tags
 
 
 def test_branches_and_pull_requests(hub, pushed):
@@ -133,7 +133,7 @@ def test_branches_and_pull_requests(hub, pushed):
     repository = hub.repositories["me/branches"]
     assert set(repository.refs) == {"refs/heads/main", "refs/heads/side/way", "refs/pr/1", "refs/pr/2"}
     assert repository.files() == {} and repository.files("side/way").keys() == MODEL
-    # One more commit to the second of them; its card is filled in.
+    # The second pull request has one more commit, which completed its card.
     assert repository.titles("refs/pr/2") == ["initial commit", "Upload model", "Once more"]
     assert "mended" in card_of(hub, "me/branches", "refs/pr/2").data.tags
 
@@ -144,12 +144,12 @@ def test_saving_with_a_push(hub, pushed):
     shards = {f"model-0000{i}-of-00002.safetensors" for i in (1, 2)} | {"model.safetensors.index.json"}
     expected = (MODEL | TOKENIZER | shards | {"generation_config.json"}) - {"model.safetensors"}
     assert repository.files().keys() == expected
-    # The tokenizer's push has read the card and written it again.
+    # The tokenizer's push has read and rewritten the card.
     assert str(card_of(hub, "me/saved")) == str(ModelCard(result["card"]))
 
 
 @pytest.mark.parametrize("name, job", [("me/tokenizer-first", "tokenizer_first"), ("me/pictures", "images")])
-def test_the_form_that_comes_with_a_tokenizer_gives_way_to_the_card(hub, pushed, name, job):
+def test_the_card_replaces_the_form_that_comes_with_a_tokenizer(hub, pushed, name, job):
     of(pushed, job)
     card = card_of(hub, name)
     assert f"# {name}" in card.text and "More Information Needed" not in card.text
@@ -159,13 +159,13 @@ def test_a_trainer_of_the_library(hub, pushed):
     of(pushed, "trainer")
     repository = hub.repositories["me/trained"]
     steps = [f"Training in progress, step {step}" for step in (1, 2)]
-    # Another push of the same weights changes nothing: the card is a person's by then.
+    # The last push of the same weights changed nothing, since a person had edited the card.
     assert repository.titles()[1:] == [*steps, "End of training", "Upload README.md with huggingface_hub"]
     assert repository.files().keys() == MODEL | TOKENIZER | {"training_args.bin"}
     card = card_of(hub, "me/trained")
     assert (card.data.language, card.data.license) == ("en", "mit") and "cats" in card.data.tags
     assert card.data.to_dict()["widget"] == [{"text": "A sentence to try."}] and "Two words" in card.text
-    # Written there between the two pushes.
+    # Added between the two pushes.
     assert "Not much." in card.text
 
 
@@ -178,25 +178,15 @@ def test_adapters(hub, pushed):
     assert hub.repositories["me/trained-adapter"].files().keys() == adapter | TOKENIZER | {"training_args.bin"}
 
 
-def test_a_card_that_cannot_be_read_stops_no_push(hub, pushed):
-    assert "cannot be read, and stays as it is" in of(pushed, "broken")["said"]
+def test_a_card_that_cannot_be_read_does_not_stop_a_push(hub, pushed):
+    assert "cannot be read and is left unchanged" in of(pushed, "broken")["said"]
     training = {"training_args.bin"} | TOKENIZER
     for name, files in {"me/broken": MODEL, "me/broken-trained": MODEL | training}.items():
         assert hub.repositories[name].files().keys() == files
         assert hub.repositories[name].files()["README.md"] == BROKEN
-    # The other one lay in the output folder.
+    # This card was in the output folder.
     assert hub.repositories["me/broken-here"].files().keys() == (MODEL | training) - {"README.md"}
     assert pushed["broken"]["kept"] == BROKEN.decode()
-
-
-def test_everyday_questions(pushed):
-    result = of(pushed, "housekeeping")
-    assert result["user"] == "me" and result["exists"] == [True, False, False]
-    assert result["branches"] == ["main", "side"] and result["tags"] == ["v1"] and result["pulls"] == ["refs/pr/1"]
-    assert result["left"] == [["main"], []]
-    assert result["files"] == ["a/b/model.bin", "a/c.txt", "d.txt"] and result["folder"] == ["a/b", "a/c.txt"]
-    assert result["paths"] == [["d.txt", 1, False], ["a/b/model.bin", 4, True]]
-    assert result["commits"] == "wrong" and result["no token"] is True
 
 
 @pytest.mark.parametrize(
@@ -213,9 +203,9 @@ def test_everyday_questions(pushed):
         ("broken", "Invalid metadata in README.md"),
     ],
 )
-def test_what_the_hub_refuses_is_said(hub, pushed, what, words):
+def test_refusals_of_the_hub_are_passed_on(hub, pushed, what, words):
     assert words in (of(pushed, "refused")[what] or "")
-    # But who may not push may propose.
+    # A user who may not push may open a pull request.
     assert "refs/pr/1" in hub.repositories["me/text"].refs
 
 
@@ -263,7 +253,7 @@ def test_a_checkpoint_opens_as_every_class(opened):
     }  # fmt: skip
 
 
-def test_who_may_not_is_told_so(opened):
+def test_missing_access_is_explained(opened):
     assert "not a valid model identifier" in of(opened, "private_without_token")
     assert "trust_remote_code=True" in of(opened, "without_trust")
 
@@ -274,7 +264,7 @@ def test_cards_are_valid_and_their_code_runs(opened):
 
 
 def test_offline_after_one_download(hub, pushed, opened, home, tmp_path):
-    """With nobody there."""
+    """The Hub is not running then."""
     functions = "main_branch pinned tag branch pull_request private images adapter"
     (tmp_path / "job.json").write_text(json.dumps({"functions": functions.split(), "pinned": pushed["text"]["pinned"]}))
     nobody = {"HF_HUB_OFFLINE": "1", "HF_ENDPOINT": "http://127.0.0.1:9"}
@@ -289,7 +279,7 @@ def test_offline_after_one_download(hub, pushed, opened, home, tmp_path):
 
 @pytest.fixture(scope="module")
 def ran(hub, tmp_path_factory):
-    """The scripts with --push_to_hub: {name: last words or None}, and the folder that they wrote to."""
+    """The scripts with --push_to_hub: {name: error or None}, and the folder that they wrote to."""
     folder = tmp_path_factory.mktemp("running")
     (folder / "text.txt").write_text("\n\n".join(text for _, text in sorted(topics.items())[:12]), encoding="utf-8")
     write(folder / "train.jsonl", opinions(48, 0))
@@ -351,7 +341,7 @@ def test_a_script_pushes_what_it_leaves(hub, ran, name):
     files = {path: data for path, data in repository.files().items() if "/" not in path}
     assert files == local
     assert repository.private == (name == "qa")
-    # The token was on the command line of two.
+    # Two command lines had the token.
     assert not [path for path, data in repository.files().items() if b"hf_mine" in data]
     card = card_of(hub, f"me/{name}")
     if name not in ("bert", "vit", "tuned"):
@@ -362,7 +352,7 @@ def test_a_script_pushes_what_it_leaves(hub, ran, name):
 
 
 @pytest.mark.slow
-def test_a_script_begins_with_a_model_of_the_hub_and_keeps_the_card_there(hub, ran):
+def test_a_script_starts_from_a_model_on_the_hub_and_keeps_its_card(hub, ran):
     assert ran[0]["tuned"] is None, ran[0]["tuned"]
     card = card_of(hub, "me/tuned")
     assert card.text.strip() == "My own words." and card.data.license == "cc-by-4.0"
@@ -371,7 +361,7 @@ def test_a_script_begins_with_a_model_of_the_hub_and_keeps_the_card_there(hub, r
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["mlm", "glue", "clm", "images"])
-def test_what_is_pushed_on_the_way_is_a_whole_model(hub, ran, name):
+def test_a_model_pushed_during_training_is_complete(hub, ran, name):
     repository = hub.repositories[f"me/{name}"]
     sha = next(sha for sha, commit in repository.commits.items() if commit.title == "Training in progress, step 1")
     assert repository.files(sha).keys() >= MODEL - {"README.md"}
@@ -381,7 +371,7 @@ def test_what_is_pushed_on_the_way_is_a_whole_model(hub, ran, name):
 @pytest.mark.parametrize(
     "name, checkpoint", [("clm", "last-checkpoint"), ("glue", "checkpoint-1"), ("glue", "checkpoint-2")]
 )
-def test_a_checkpoint_that_was_pushed_can_be_gone_on_from(hub, ran, tmp_path, name, checkpoint):
+def test_training_can_continue_from_a_pushed_checkpoint(hub, ran, tmp_path, name, checkpoint):
     files = hub.repositories[f"me/{name}"].files()
     for path, data in files.items():
         (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
@@ -390,7 +380,7 @@ def test_a_checkpoint_that_was_pushed_can_be_gone_on_from(hub, ran, tmp_path, na
 
 
 @pytest.mark.slow
-def test_a_license_that_the_hub_refuses_is_refused_before_the_training(ran):
+def test_an_invalid_license_is_refused_before_training(ran):
     results, folder = ran
     assert "The Hub does not take --license please" in results["refused"] and "must be one of" in results["refused"]
     assert not list((folder / "out-refused").glob("model*"))
@@ -398,7 +388,7 @@ def test_a_license_that_the_hub_refuses_is_refused_before_the_training(ran):
 
 @pytest.mark.slow
 def test_pipelines_by_name(ran, opened_from_scripts):
-    """They say what the models in the folders of the scripts say."""
+    """The answers are those of the models in the scripts' folders."""
     folder, opened = ran[1], opened_from_scripts
 
     def here(task, name, question, **options):

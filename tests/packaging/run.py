@@ -27,6 +27,7 @@ WHEEL_PARTS = (
     "kernels/__init__.py",
     "presets/amlp-base/config.json",
     "metrics/squad/squad.py",
+    "card.md",
     "serve.html",
     "py.typed",
     "scripts/mlm.py",

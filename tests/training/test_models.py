@@ -201,11 +201,11 @@ def test_classifiers_of_another_size(checkpoint):
     [
         ("fewer layers", "lacks .* weights that a GMLPForSequenceClassification of its config has"),
         ("more layers", "has .* weights that a GMLPForSequenceClassification of its config does not have"),
-        ("another model", "lacks .* weights .* it is another model"),
+        ("another model", "lacks .* weights .* belong to different models"),
         ("nan", "has weights that are not finite numbers, such as model"),
         ("cut", "no model to open in .*: the file is cut off or damaged"),
         ("empty", "no model to open in .*: model.safetensors is empty"),
-        ("pointer", "no model to open in .*: model.safetensors is a pointer of Git LFS"),
+        ("pointer", "no model to open in .*: model.safetensors is a Git LFS pointer"),
         ("text", "no model to open in .*: the file is cut off or damaged"),
         ("missing", "no model to open in .*: .*no file named"),
     ],
