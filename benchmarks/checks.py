@@ -81,7 +81,8 @@ def model_from_annotated(peer: Annotated) -> nn.Module:
         pairs += [(layer.norm, block.norm), (layer.proj_in, block.proj1), (layer.proj_out, block.proj2)]
         pairs += [(unit.norm, block.sgu.norm), (unit.proj, block.sgu)]
     for module, source in pairs:
-        module.load_state_dict(source.state_dict())
+        for name, parameter in module.named_parameters():
+            parameter.copy_(getattr(source, name))
     return model
 
 

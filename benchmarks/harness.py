@@ -200,23 +200,21 @@ def length_suite(
     bench: Bench, suite: str, lengths: tuple[int, ...], channels: int, total: int = 1, dtype=torch.float32, rounds=None
 ):
     """The Toeplitz product as a matrix and by FFT, as sequences grow; a batch has `total` tokens, or one sequence."""
-    table: list[list[object]] = [["tokens"]]
-    table[0] += [f"{kind}, {what}" for kind in KINDS for what in ("matrix, ms", "FFT, ms", "ratio")]
+    table = [["tokens", "", "matrix, ms", "FFT, ms", "matrix / FFT"]]
     for length in lengths:
         sizes = {"batch": max(1, total // length), "tokens": length}
         forms = checks.toeplitz_forms(sizes["batch"], length, channels, bench.device.type, dtype)
-        cells: list[object] = [f"{length:,}"]
         for i, kind in enumerate(KINDS):
             steps = {name: form[i] for name, form in forms.items()}
             times = bench.times(f"{suite}, {kind}, {length} tokens", steps, rounds)
             for name, seconds in times.items():
                 bench.add(suite, f"{kind} time", seconds, "s", system=name, **sizes)
-            cells += [f"{times[name] * 1e3:.3f}" if name in times else None for name in forms] + [None]
+            cells = [f"{times[name] * 1e3:.3f}" if name in times else "-" for name in forms] + ["-"]
             if len(times) == 2:
                 ratio = times["matrix"] / times["fft"]
                 cells[-1] = f"{ratio:.2f}"
                 bench.add(suite, f"{kind} time / fft", ratio, "", system="matrix", **sizes)
-        table.append(cells)
+            table.append([f"{length:,}", kind, *cells])
         del forms, steps
         bench.free()
     print(f"\n{suite}: Toeplitz product with {channels} channels\n\n{markdown_table(table)}", flush=True)

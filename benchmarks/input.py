@@ -89,15 +89,11 @@ def measure_rates(arguments: argparse.Namespace) -> list[dict]:
     step_sequences = arguments.sequences_per_second or text_step(rounds, 1 if arguments.quick else 2)
     rates = [(step_sequences, f"{what}, sequences of 512 tokens", rate) for what, rate in text_rates(count, rounds)]
     rates += [(step_images, f"{what}, images of 224 pixels", rate) for what, rate in image_rates(count, rounds)]
-    return [
-        {
-            "what": what,
-            "samples_per_second": rate,
-            "training_samples_per_second": step,
-            "workers": math.ceil(step / rate),
-        }
-        for step, what, rate in rates
-    ]
+    rows = []
+    for step, what, rate in rates:
+        row = {"what": what, "samples_per_second": rate, "training_samples_per_second": step}
+        rows.append(row | {"workers": math.ceil(step / rate)})
+    return rows
 
 
 def rate_of(step: Callable[[], object], samples: int, rounds: int) -> float:
