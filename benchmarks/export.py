@@ -19,13 +19,8 @@ from pathlib import Path
 import onnxruntime
 import openvino
 import torch
+import transformers
 from PIL import Image
-from transformers import (
-    AutoImageProcessor,
-    AutoModelForImageClassification,
-    AutoModelForSequenceClassification,
-    AutoTokenizer,
-)
 
 from hf_gmlp import errors
 from hf_gmlp.analysis.machine import circumstances
@@ -98,15 +93,15 @@ def main():
 def read_model(folder: str, arguments: argparse.Namespace) -> tuple[torch.nn.Module, Batches]:
     """A model, and the data as batches of inputs and labels."""
     if arguments.images:
-        model = AutoModelForImageClassification.from_pretrained(folder).eval()
+        model = transformers.AutoModelForImageClassification.from_pretrained(folder).eval()
         return model, read_images(folder, arguments.images, model.config.label2id)
-    model = AutoModelForSequenceClassification.from_pretrained(folder).eval()
+    model = transformers.AutoModelForSequenceClassification.from_pretrained(folder).eval()
     return model, read_sentences(folder, arguments.sentences, model.config.label2id)
 
 
 def read_sentences(folder: str, file: str, label_ids: dict[str, int]) -> Batches:
     """Reads a line of {"sentence": ..., "label": ...} for every sentence."""
-    tokenizer = AutoTokenizer.from_pretrained(folder)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
     rows = [json.loads(line) for line in Path(file).read_text(encoding="utf-8").splitlines()]
     batches = []
     for start in range(0, len(rows), EVALUATED):
@@ -119,7 +114,7 @@ def read_sentences(folder: str, file: str, label_ids: dict[str, int]) -> Batches
 
 def read_images(folder: str, file: str, label_ids: dict[str, int]) -> Batches:
     """Reads a zip file with a folder for every class."""
-    processor, batches = AutoImageProcessor.from_pretrained(folder), []
+    processor, batches = transformers.AutoImageProcessor.from_pretrained(folder), []
     with zipfile.ZipFile(file) as archive:
         names = [name for name in sorted(archive.namelist()) if Path(name).parent.name in label_ids]
         names = [name for name in names if not name.endswith("/")]

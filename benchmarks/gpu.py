@@ -498,7 +498,7 @@ def cost_suite(bench: GPUBench):
     if bench.quick:
         base = {"layers": 1, "batch": 2, "tokens": 16}
         grown = {"tokens": (16, 32), "batch": (1, 2), "layers": (1, 2)}
-    build, names = partial(peers.build_text, blocks_per_layer=4), [*bench.forms, peers.DENSE, peers.BERT]
+    build, names = partial(peers.build_text, bert_share=4), [*bench.forms, peers.DENSE, peers.BERT]
     harness.scaling_suite(bench, build, names, base, grown)
 
 

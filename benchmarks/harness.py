@@ -324,12 +324,12 @@ def draw(path: Path, rows: list[dict], title: str):
 def draw_bars(axis, rows: list[dict]):
     """Horizontal bars for each system, in units of hf_gmlp's plain form; a system may lack some."""
     names = list(dict.fromkeys(label_of(row) for row in rows))[::-1]
-    measures = ("forward time", "training time", "training memory above start")
-    for i, measure in enumerate(measures):
+    measures = {"forward time": "forward", "training time": "training", "training memory above start": "memory"}
+    for i, (measure, label) in enumerate(measures.items()):
         found = {label_of(row): row["value"] for row in rows if row["measure"] == measure}
         unit = found.get(peers.PLAIN) or float("nan")
         places = [names.index(name) + 0.27 * (1 - i) for name in found]
-        axis.barh(places, [value / unit for value in found.values()], height=0.25, label=measure)
+        axis.barh(places, [value / unit for value in found.values()], height=0.25, label=label)
     axis.set_yticks(range(len(names)), names)
     axis.set_xlabel(f"in units of {peers.PLAIN}")
     # Below, since bars may be anywhere.

@@ -39,13 +39,7 @@ import torch
 from datasets import load_dataset
 from peers import ROOT, masked_labels
 from PIL import Image
-from transformers import (
-    AutoTokenizer,
-    DataCollatorForLanguageModeling,
-    PreTrainedTokenizerBase,
-    Trainer,
-    TrainingArguments,
-)
+from transformers import AutoTokenizer, DataCollatorForLanguageModeling, Trainer, TrainingArguments
 
 from hf_gmlp import GMLPConfig, GMLPForImageClassification, GMLPForMaskedLM, GMLPVisionConfig, errors
 from hf_gmlp.data.images import ImageCollator, mixing_transform, training_transform
@@ -228,7 +222,7 @@ def train_peer(text: str, validation: str, folder: str):
     trainer.evaluate()
 
 
-def encode(texts: list[str], tokenizer: PreTrainedTokenizerBase) -> dict[str, list[list[int]]]:
+def encode(texts: list[str], tokenizer: Callable) -> dict[str, list[list[int]]]:
     """Tokenizes a batch of texts as the example of transformers does."""
     return dict(tokenizer(texts, return_special_tokens_mask=True, verbose=False))
 

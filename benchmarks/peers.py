@@ -147,20 +147,9 @@ def build_vision(name: str, layers: int, batch: int, device: str = "cpu") -> Sys
 
 
 def build_text(
-    name: str,
-    layers: int,
-    batch: int,
-    tokens: int,
-    vocabulary: int = 32,
-    device: str = "cpu",
-    blocks_per_layer: int = 3,
+    name: str, layers: int, batch: int, tokens: int, vocabulary: int = 32, device: str = "cpu", bert_share: int = 3
 ) -> System:
-    """
-    One of TEXT or FORMS.
-
-    Args:
-        blocks_per_layer: gMLP blocks for each layer of BERT-base: 3 have its parameters.
-    """
+    """One of TEXT or FORMS. BERT has a layer of BERT-base for `bert_share` gMLP blocks; 3 have the same parameters."""
     with torch.device(device):
         if name in FORMS:
             from hf_gmlp import GMLPConfig, GMLPModel
@@ -178,7 +167,7 @@ def build_text(
         else:
             from transformers import BertConfig, BertModel
 
-            layers = max(1, layers // blocks_per_layer)
+            layers = max(1, layers // bert_share)
             sizes = {"vocab_size": vocabulary, "num_hidden_layers": layers, "max_position_embeddings": tokens}
             config = BertConfig(**sizes, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
             model = BertModel(config, add_pooling_layer=False)
@@ -221,7 +210,7 @@ class MaskedLM(nn.Module):
 def build_masked(name: str, layers: int, batch: int, tokens: int, vocabulary: int, device: str = "cpu") -> System:
     """gMLP-base, or a peer of its size, as a masked language model with logits at the masked positions only."""
     # BERT-base has 12 layers where gMLP-base has 48.
-    trunk = None if name in FORMS else build_text(name, layers, batch, tokens, vocabulary, device, blocks_per_layer=4)
+    trunk = None if name in FORMS else build_text(name, layers, batch, tokens, vocabulary, device, bert_share=4)
     with torch.device(device):
         if trunk is None:
             from hf_gmlp import GMLPConfig, GMLPForMaskedLM
