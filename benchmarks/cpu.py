@@ -141,47 +141,32 @@ def product_steps(
     Args:
         stem: Width of a flattened patch, 0 without.
     """
-    d_ffn, half, rows = 6 * d, 3 * d, batch * tokens
-    spatial, v = torch.randn(tokens, tokens).expand(batch, -1, -1), torch.randn(batch, tokens, half)
-    gate, square = torch.empty_like(v), torch.empty(batch, tokens, tokens)
 
-    def make(inner: int, columns: int, needs_input_grad: bool = True) -> list[tuple[torch.Tensor, ...]]:
-        """Left, right and output of a linear layer's product, and in training of those of its gradients."""
-        x, weight, y = torch.randn(rows, inner), torch.randn(columns, inner), torch.randn(rows, columns)
-        products = [(x, weight.T, y)]
-        if training and needs_input_grad:
-            products.append((y, weight, torch.empty_like(x)))
+    def with_output(left: torch.Tensor, right: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return left, right, torch.empty(*left.shape[:-1], right.shape[-1])
+
+    block = harness.block_products(batch, tokens, d)
+    products = layers * [with_output(*block[name]) for name in block if training or "gradient" not in name]
+    if stem:
+        patches, weight = torch.randn(batch * tokens, stem), torch.randn(d, stem)
+        products.append(with_output(patches, weight.T))
         if training:
-            products.append((y.T, x, torch.empty_like(weight)))
-        return products
+            # The weight needs a gradient, but the input of a model does not.
+            products.append(with_output(torch.randn(batch * tokens, d).T, patches))
 
-    # The input of a model needs no gradient.
-    products = make(stem, d, needs_input_grad=False) if stem else []
-    products += layers * (make(d, d_ffn) + make(half, d))
-
-    def by_mkl():
+    def step(onednn: bool):
         for left, right, out in products:
-            torch.mm(left, right, out=out)
-
-    def by_onednn():
-        for left, right, out in products:
-            if left.is_contiguous():
+            if left.dim() == 3:
+                torch.bmm(left, right, out=out)
+            elif onednn and left.is_contiguous():
                 torch.ops.mkldnn._linear_pointwise(left, right.T, None, "none", [], "none")
             else:
-                # It has no advantage in the gradients of weights.
+                # Also for the gradients of weights, in which oneDNN has no advantage.
                 torch.mm(left, right, out=out)
 
-    def step(linear: Callable[[], None]):
-        linear()
-        for _ in range(layers):
-            torch.bmm(spatial, v, out=gate)
-            if training:
-                torch.bmm(spatial.transpose(1, 2), v, out=gate)
-                torch.bmm(v, gate.transpose(1, 2), out=square)
-
-    steps = {"products": partial(step, by_mkl)}
+    steps = {"products": partial(step, False)}
     if ONEDNN_LINEAR:
-        steps["products by oneDNN"] = partial(step, by_onednn)
+        steps["products by oneDNN"] = partial(step, True)
     return steps
 
 

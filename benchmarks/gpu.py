@@ -238,10 +238,6 @@ def rate_suite(bench: GPUBench, own_products: bool):
     """The rates that everything else is a share of."""
     bench.rate = measured_rate(bench)
     rounds = 3 if bench.quick else 30
-
-    def normal(*shape: int) -> torch.Tensor:
-        return torch.randn(shape, device=bench.device, dtype=torch.bfloat16)
-
     source = torch.empty(2**16 if bench.quick else 2**30, dtype=torch.uint8, device=bench.device).random_()
     target = torch.empty_like(source)
     bandwidth = 2 * source.numel() / bench.times("rate", {"": partial(target.copy_, source)}, rounds)[""]
@@ -250,26 +246,16 @@ def rate_suite(bench: GPUBench, own_products: bool):
     if not own_products:
         return
 
-    batch, tokens, d = bench.arguments.batch, bench.arguments.tokens, 512
-    rows, d_ffn, half = batch * tokens, 6 * d, 3 * d
-    x, z, v = normal(rows, d), normal(rows, d_ffn), normal(batch, tokens, half)
-    w_in, w_out, w = normal(d_ffn, d), normal(d, half), normal(tokens, tokens).expand(batch, -1, -1)
-    gated = v.view(rows, half)
+    batch, tokens = bench.arguments.batch, bench.arguments.tokens
+    factors = harness.block_products(batch, tokens, 512, bench.device, torch.bfloat16)
     products = {
-        "in": lambda: torch.mm(x, w_in.T),
-        "in, gradient of x": lambda: torch.mm(z, w_in),
-        "in, gradient of W": lambda: torch.mm(z.T, x),
-        "out": lambda: torch.mm(gated, w_out.T),
-        "out, gradient of x": lambda: torch.mm(x, w_out),
-        "out, gradient of W": lambda: torch.mm(x.T, gated),
-        "spatial": lambda: torch.bmm(w, v),
-        "spatial, gradient of v": lambda: torch.bmm(w.transpose(1, 2), v),
-        "spatial, gradient of W": lambda: torch.bmm(v, v.transpose(1, 2)),
+        name: partial(torch.bmm if left.dim() == 3 else torch.mm, left, right)
+        for name, (left, right) in factors.items()
     }
     times = bench.times("rate", products, rounds)
     operations = {name: flops_of(products[name]) for name in times}
     sums = {name: [name] for name in times}
-    sums |= {"forward products": [name for name in times if "," not in name], "training products": list(times)}
+    sums |= {"forward products": [name for name in times if "gradient" not in name], "training products": list(times)}
     table = [["product", "ms", "TFLOP/s", "share of the rate"]]
     for what, names in sums.items():
         seconds = sum(times[name] for name in names)

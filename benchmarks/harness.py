@@ -193,6 +193,31 @@ def kept_bytes(bench: Bench, system: System) -> float:
     return sum(kept.values()) / (output.shape[0] * system.tokens)
 
 
+def block_products(
+    batch: int, tokens: int, d: int, device: str = "cpu", dtype: torch.dtype = torch.float32
+) -> dict[str, tuple[torch.Tensor, torch.Tensor]]:
+    """The factors of all matrix products of a gMLP block. The names of those of a backward pass say "gradient"."""
+
+    def normal(*shape: int) -> torch.Tensor:
+        return torch.randn(shape, device=device, dtype=dtype)
+
+    rows, d_ffn, half = batch * tokens, 6 * d, 3 * d
+    x, z, v = normal(rows, d), normal(rows, d_ffn), normal(batch, tokens, half)
+    w_in, w_out, w = normal(d_ffn, d), normal(d, half), normal(tokens, tokens).expand(batch, -1, -1)
+    gated = v.view(rows, half)
+    return {
+        "in": (x, w_in.T),
+        "in, gradient of x": (z, w_in),
+        "in, gradient of W": (z.T, x),
+        "out": (gated, w_out.T),
+        "out, gradient of x": (x, w_out),
+        "out, gradient of W": (x.T, gated),
+        "spatial": (w, v),
+        "spatial, gradient of v": (w.transpose(1, 2), v),
+        "spatial, gradient of W": (v, v.transpose(1, 2)),
+    }
+
+
 # ------------------------------------------------------------------------------------------------------ common suites
 
 
