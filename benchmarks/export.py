@@ -1,4 +1,3 @@
-#!/usr/bin/env python
 """Size, time and accuracy of exported models beside their originals, in turns in one process. For example
 
     hf-gmlp export gmlp gmlp-x --to onnx --int8 && hf-gmlp export gmlp gmlp-ov --to openvino
@@ -6,37 +5,141 @@
         --sentences sst2/validation.jsonl --length 32
 
 Models are folders of run_glue.py or run_image_classification.py. A program is timed only if its predictions on the data
-are those of its model, or in 8 bits nearly so. Times are of one thread of the CPU, medians of all turns: the clock on
-the wall says little where other work runs.
+are those of its model, or in 8 bits nearly so. Times are CPU times of one thread, medians over all rounds.
 """
 
 import argparse
 import json
 import statistics
-import sys
 import time
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
-
 import onnxruntime
 import openvino
 import torch
+import transformers
 from PIL import Image
-from transformers import (
-    AutoImageProcessor,
-    AutoModelForImageClassification,
-    AutoModelForSequenceClassification,
-    AutoTokenizer,
-)
 
-import hf_gmlp  # noqa: F401
+from hf_gmlp import errors
 from hf_gmlp.analysis.machine import circumstances
+from hf_gmlp.markdown import markdown_table
 
 Inputs = dict[str, torch.Tensor]
 Run = Callable[[Inputs], torch.Tensor]
+Batches = list[tuple[Inputs, torch.Tensor]]
+# Samples in a batch of the evaluation.
+EVALUATED = 50
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--models", nargs="+", required=True, help="folders of trained models")
+    parser.add_argument("--onnx", nargs="+", required=True, help="their exports with --to onnx --int8, in that order")
+    parser.add_argument("--openvino", nargs="*", default=[], help="their exports with --to openvino, in that order")
+    data = parser.add_mutually_exclusive_group(required=True)
+    data.add_argument("--sentences", help="a jsonl file with sentence and label")
+    data.add_argument("--images", help="a zip file with a folder of images for every class")
+    parser.add_argument("--batch_sizes", nargs="+", type=int, default=[1, 8], help="default: 1 8")
+    parser.add_argument("--length", type=int, default=32, help="tokens of a timed sentence (default: %(default)s)")
+    parser.add_argument("--rounds", type=int, default=200, help="default: %(default)s")
+    arguments = parser.parse_args()
+    torch.manual_seed(0)
+    torch.set_num_threads(1)
+
+    sizes = arguments.batch_sizes
+    table = [["model", "runtime", "parameters", "MB", "accuracy", "as PyTorch"]]
+    table[0] += [*(f"ms, batch {size}" for size in sizes), *(f"speed, batch {size}" for size in sizes)]
+    # For each row of the table its model, and for each batch size what is timed.
+    models, steps = [], []
+    for at, folder in enumerate(arguments.models):
+        model, batches = read_model(folder, arguments)
+        labels, expected = torch.cat([labels for _, labels in batches]), None
+        for title, (run, file) in programs_of(at, model, arguments).items():
+            found = torch.cat([run(inputs).argmax(-1) for inputs, _ in batches])
+            expected = found if expected is None else expected
+            agreement = (found == expected).float().mean().item()
+            if agreement < (0.9 if "int8" in title else 0.999):
+                raise errors.InputError(f"{title} agrees with {folder} on only {agreement:.1%} of the data.")
+            cells = [Path(folder).name, title, f"{model.num_parameters() / 1e6:.2f} M"]
+            cells += [f"{file.stat().st_size / 1e6:.2f}", f"{(found == labels).float().mean().item():.1%}"]
+            table.append([*cells, f"{agreement:.1%}"])
+            models.append(at)
+            steps.append([(run, timed_inputs(model, batches, size, arguments)) for size in sizes])
+    times = [[[] for _ in sizes] for _ in steps]
+    for turn in range(arguments.rounds + 3):
+        for at, runs in enumerate(steps):
+            for i, (run, inputs) in enumerate(runs):
+                begin = time.process_time()
+                run(inputs)
+                # The first turns warm up.
+                if turn >= 3:
+                    times[at][i].append((time.process_time() - begin) * 1e3)
+
+    for at, cells in enumerate(table[1:]):
+        first = models.index(models[at])
+        cells += [f"{statistics.median(values):.2f}" for values in times[at]]
+        # The median of each turn's ratio: other work on the machine slows both.
+        for own, values in zip(times[first], times[at]):
+            cells.append(f"{statistics.median(one / other for one, other in zip(own, values)):.2f}")
+    print(
+        *(f"{name}: {value}" for name, value in circumstances("transformers", "onnxruntime", "openvino").items()),
+        sep="\n",
+    )
+    print(markdown_table(table))
+
+
+def read_model(folder: str, arguments: argparse.Namespace) -> tuple[torch.nn.Module, Batches]:
+    """A model, and the data as batches of inputs and labels."""
+    if arguments.images:
+        model = transformers.AutoModelForImageClassification.from_pretrained(folder).eval()
+        return model, read_images(folder, arguments.images, model.config.label2id)
+    model = transformers.AutoModelForSequenceClassification.from_pretrained(folder).eval()
+    return model, read_sentences(folder, arguments.sentences, model.config.label2id)
+
+
+def read_sentences(folder: str, file: str, label_ids: dict[str, int]) -> Batches:
+    """Reads a line of {"sentence": ..., "label": ...} for every sentence."""
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+    rows = [json.loads(line) for line in Path(file).read_text(encoding="utf-8").splitlines()]
+    batches = []
+    for start in range(0, len(rows), EVALUATED):
+        part = rows[start : start + EVALUATED]
+        encoded = tokenizer([row["sentence"] for row in part], padding=True, truncation=True, return_tensors="pt")
+        labels = [label_ids.get(str(row["label"]), row["label"]) for row in part]
+        batches.append((dict(encoded), torch.tensor(labels)))
+    return batches
+
+
+def read_images(folder: str, file: str, label_ids: dict[str, int]) -> Batches:
+    """Reads a zip file with a folder for every class."""
+    processor, batches = transformers.AutoImageProcessor.from_pretrained(folder), []
+    with zipfile.ZipFile(file) as archive:
+        names = [name for name in sorted(archive.namelist()) if Path(name).parent.name in label_ids]
+        names = [name for name in names if not name.endswith("/")]
+        for start in range(0, len(names), EVALUATED):
+            part = names[start : start + EVALUATED]
+            images = [Image.open(archive.open(name)).convert("RGB") for name in part]
+            labels = torch.tensor([label_ids[Path(name).parent.name] for name in part])
+            batches.append((dict(processor(images, return_tensors="pt")), labels))
+    return batches
+
+
+def programs_of(at: int, model: torch.nn.Module, arguments: argparse.Namespace) -> dict[str, tuple[Run, Path]]:
+    """A model and its exports: how each is run, and the file with its weights."""
+    exported = Path(arguments.onnx[at]) / "onnx"
+    programs = {"PyTorch": (torch_run(model), Path(arguments.models[at]) / "model.safetensors")}
+    for title, name in (("ONNX Runtime", "model.onnx"), ("ONNX Runtime, int8", "model_quantized.onnx")):
+        programs[title] = (onnx_run(exported / name), exported / name)
+    if arguments.openvino:
+        path = Path(arguments.openvino[at]) / "openvino" / "openvino_model.xml"
+        programs["OpenVINO"] = (openvino_run(path), path.with_suffix(".bin"))
+    return programs
+
+
+def torch_run(model: torch.nn.Module) -> Run:
+    return torch.inference_mode()(lambda inputs: model(**inputs).logits)
 
 
 def onnx_run(path: Path) -> Run:
@@ -51,139 +154,15 @@ def openvino_run(path: Path) -> Run:
     settings = {"INFERENCE_NUM_THREADS": 1, "INFERENCE_PRECISION_HINT": "f32", "PERFORMANCE_HINT": "LATENCY"}
     compiled = openvino.Core().compile_model(path, "CPU", settings)
     names = [one.any_name for one in compiled.inputs]
-
-    def run(inputs: Inputs) -> torch.Tensor:
-        return torch.from_numpy(compiled({name: inputs[name].numpy() for name in names})["logits"].copy())
-
-    return run
+    return lambda inputs: torch.from_numpy(compiled({name: inputs[name].numpy() for name in names})["logits"].copy())
 
 
-def torch_run(model: torch.nn.Module) -> Run:
-    @torch.inference_mode()
-    def run(inputs: Inputs) -> torch.Tensor:
-        return model(**inputs).logits
-
-    return run
-
-
-def read_sentences(folder: str, file: str, label_ids: dict[str, int], batch: int) -> list[tuple[Inputs, torch.Tensor]]:
-    """Batches of encoded sentences, {"sentence": ..., "label": ...} in every line, and their labels."""
-    tokenizer = AutoTokenizer.from_pretrained(folder)
-    rows = [json.loads(line) for line in Path(file).read_text(encoding="utf-8").splitlines()]
-    batches = []
-    for start in range(0, len(rows), batch):
-        part = rows[start : start + batch]
-        encoded = tokenizer([row["sentence"] for row in part], padding=True, truncation=True, return_tensors="pt")
-        labels = [label_ids.get(str(row["label"]), row["label"]) for row in part]
-        batches.append((dict(encoded), torch.tensor(labels)))
-    return batches
-
-
-def read_images(folder: str, file: str, label_ids: dict[str, int], batch: int) -> list[tuple[Inputs, torch.Tensor]]:
-    """Batches of processed images from a zip file with a folder for every class, and their labels."""
-    processor, images, labels = AutoImageProcessor.from_pretrained(folder), [], []
-    with zipfile.ZipFile(file) as archive:
-        for name in sorted(archive.namelist()):
-            label = Path(name).parent.name
-            if label in label_ids and not name.endswith("/"):
-                images.append(Image.open(archive.open(name)).convert("RGB"))
-                labels.append(label_ids[label])
-    starts = range(0, len(images), batch)
-    return [
-        (dict(processor(images[at : at + batch], return_tensors="pt")), torch.tensor(labels[at : at + batch]))
-        for at in starts
-    ]
-
-
-def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--models", nargs="+", required=True, help="folders of trained models")
-    parser.add_argument("--onnx", nargs="+", required=True, help="their exports with --to onnx --int8, in that order")
-    parser.add_argument("--openvino", nargs="*", default=[], help="their exports with --to openvino, in that order")
-    data = parser.add_mutually_exclusive_group(required=True)
-    data.add_argument("--sentences", help="a jsonl file with sentence and label")
-    data.add_argument("--images", help="a zip file with a folder of images for every class")
-    parser.add_argument("--batch_sizes", nargs="+", type=int, default=[1, 8])
-    parser.add_argument("--length", type=int, default=32, help="tokens of a timed sentence")
-    parser.add_argument("--rounds", type=int, default=200)
-    arguments = parser.parse_args()
-    torch.manual_seed(0)
-    torch.set_num_threads(1)
-
-    auto = AutoModelForImageClassification if arguments.images else AutoModelForSequenceClassification
-    rows, runs = [], {}
-    for at, folder in enumerate(arguments.models):
-        model = auto.from_pretrained(folder).eval()
-        exported = Path(arguments.onnx[at]) / "onnx"
-        programs = {"PyTorch": (torch_run(model), Path(folder) / "model.safetensors")}
-        for title, name in (("ONNX Runtime", "model.onnx"), ("ONNX Runtime, int8", "model_quantized.onnx")):
-            programs[title] = (onnx_run(exported / name), exported / name)
-        if arguments.openvino:
-            path = Path(arguments.openvino[at]) / "openvino" / "openvino_model.xml"
-            programs["OpenVINO"] = (openvino_run(path), path.with_suffix(".bin"))
-        read = read_images if arguments.images else read_sentences
-        batches = read(folder, arguments.images or arguments.sentences, model.config.label2id, 50)
-        labels, expected = torch.cat([labels for _, labels in batches]), None
-        for title, (run, file) in programs.items():
-            found = torch.cat([run(inputs).argmax(-1) for inputs, _ in batches])
-            expected = found if expected is None else expected
-            agreement = (found == expected).float().mean().item()
-            if agreement < (0.9 if "int8" in title else 0.999):
-                raise SystemExit(f"{folder} in {title} agrees with its model on {agreement:.1%} only.")
-            rows.append(
-                {
-                    "model": Path(folder).name,
-                    "runtime": title,
-                    "parameters": model.num_parameters(),
-                    "MB": file.stat().st_size / 1e6,
-                    "accuracy": (found == labels).float().mean().item(),
-                    "agreement": agreement,
-                }
-            )
-            for size in arguments.batch_sizes:
-                if arguments.images:
-                    inputs = {"pixel_values": batches[0][0]["pixel_values"][:size].contiguous()}
-                else:
-                    ids = torch.randint(5, model.config.vocab_size, (size, arguments.length))
-                    inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
-                    inputs["token_type_ids"] = torch.zeros_like(ids)
-                runs[len(rows) - 1, size] = (run, inputs)
-    times: dict[tuple[int, int], list[float]] = {key: [] for key in runs}
-    for turn in range(arguments.rounds + 3):
-        for key, (run, inputs) in runs.items():
-            begin = time.process_time()
-            run(inputs)
-            if turn >= 3:
-                times[key].append((time.process_time() - begin) * 1e3)
-
-    print(
-        *(f"{name}: {value}" for name, value in circumstances("transformers", "onnxruntime", "openvino").items()),
-        sep="\n",
-    )
-    sizes = arguments.batch_sizes
-    header = [
-        "model",
-        "runtime",
-        "parameters",
-        "MB",
-        "accuracy",
-        "as PyTorch",
-        *(f"ms, batch {size}" for size in sizes),
-    ]
-    header += [f"speed, batch {size}" for size in sizes]
-    print("|", " | ".join(header), "|\n|", " | ".join("---" for _ in header), "|")
-    for at, row in enumerate(rows):
-        medians = [statistics.median(times[at, size]) for size in sizes]
-        first = next(one for one, other in enumerate(rows) if other["model"] == row["model"])
-        # Ratios of a turn, then their median: what else ran on the machine slowed both.
-        ratios = [
-            statistics.median(mine / other for mine, other in zip(times[first, size], times[at, size]))
-            for size in sizes
-        ]
-        cells = [row["model"], row["runtime"], f"{row['parameters'] / 1e6:.2f} M", f"{row['MB']:.2f}"]
-        cells += [f"{row['accuracy']:.1%}", f"{row['agreement']:.1%}", *(f"{value:.2f}" for value in medians)]
-        print("|", " | ".join([*cells, *(f"{value:.2f}" for value in ratios)]), "|")
+def timed_inputs(model: torch.nn.Module, batches: Batches, size: int, arguments: argparse.Namespace) -> Inputs:
+    if arguments.images:
+        return {"pixel_values": batches[0][0]["pixel_values"][:size].contiguous()}
+    ids = torch.randint(5, model.config.vocab_size, (size, arguments.length))
+    return {"input_ids": ids, "attention_mask": torch.ones_like(ids), "token_type_ids": torch.zeros_like(ids)}
 
 
 if __name__ == "__main__":
-    main()
+    errors.run(main)

@@ -10,16 +10,15 @@ Suites:
               work by g-mlp-pytorch (lucidrains), labml's form and BERT-base
     vision    gMLP-S on images of 224 pixels; timm's gMLP-S and ViT-S
     unit      GELU and spatial gating unit alone, and one block, in all forms
-    fft       the Toeplitz product as a matrix and by FFT
+    fft       the Toeplitz product as a bf16 matrix and by FFT in single precision
     scaling   cost per token as tokens, batch and depth grow
 
-Everything runs under bf16 autocast with parameters in single precision. Systems take turns within every round, each
-with one untimed step first; CUDA events take the time; the median of the rounds counts. Forward is up to the loss of a
-text and the logits of an image; a training step is forward and backward, without an optimizer, which is the same for
-all. Dropout is off everywhere; a line says layers and parameters. "MFU" is the operations of the model (those of the
-plain form, counted by torch) over time over the rate of a large product that was measured in the same run. "compiled"
-is torch.compile of every block of the plain form, unless --compile says otherwise. "Above start" is the peak of a
-training step less what was there before it, parameters among that; gradients count.
+Everything runs under bf16 autocast with parameters in single precision and without dropout. Systems take turns within
+every round, and the median of the rounds counts. Forward is up to the loss of a text and the logits of an image; a
+training step is forward and backward, without an optimizer. "MFU" is the operations of the model (those of the plain
+form, counted by torch) over time, as a share of the rate of a large product in the same run. "Compiled" models are the
+plain form with every block compiled, unless --compile says otherwise. "Above start" is the peak memory of a training
+step, with gradients, minus what was there before it, such as parameters.
 
 No number of a system is reported if its outputs or gradients differ from those of the plain form: in single precision
 by more than rounding, or under autocast if they are farther from the truth than 1.3 times the plain form's. A system
@@ -30,533 +29,493 @@ The results are added to benchmarks/results/gpu-DATE.csv after every suite, and 
 
 import argparse
 import datetime
+import gc
 import shlex
-import subprocess
+import statistics
 import sys
 import time
+import traceback
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from functools import partial
-from importlib.metadata import PackageNotFoundError, version
-from pathlib import Path
 
+import checks
+import harness
+import peers
 import torch
-from gpu_measure import (
-    Bench,
-    able,
-    build_all,
-    check,
-    flops_of,
-    forward_step,
-    label_of,
-    measure,
-    saved_by,
-    seconds_of,
-    training_step,
-)
-from gpu_systems import build_alone, build_masked, build_ours, compiled, our_forms, text_sizes, with_labels
-from systems import (
-    OURS,
-    RESULTS,
-    build_annotated,
-    build_bert,
-    build_lucidrains,
-    build_text,
-    build_timm,
-    build_vision,
-    build_vit,
-    check_agreement,
-    draw_bars,
-    draw_lengths,
-    interleaved,
-    name_sizes,
-    toeplitz_forms,
-    write,
-)
+from harness import KINDS, Bench, Found
+from peers import FORMS, LEAN, PLAIN, TIMM, TRITON, System
+from torch import nn
+from torch.nn import functional as F
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils.flop_counter import FlopCounterMode
 
-from hf_gmlp import errors
-from hf_gmlp.analysis.machine import processor_name
+from hf_gmlp import GMLPConfig, errors
 from hf_gmlp.errors import InputError
-from hf_gmlp.models.spatial_gating import spatial_matrix
+from hf_gmlp.kernels.triton import can_use_triton, gating_backward, gating_forward
+from hf_gmlp.markdown import markdown_table
+from hf_gmlp.models.modeling_gmlp import GMLPBlock
+from hf_gmlp.models.spatial_gating import SpatialGatingUnit, spatial_matrix
 
-SUITES = ("rate", "text", "vision", "unit", "fft", "scaling")
+SPEED, ABOVE, WHOLE = "training samples", "training memory above start", "training memory with parameters"
+# Label; suite and measure; the peer by which hf_gmlp's best form is divided (None: 1) and the peer's mode (None: any);
+# how the quotient must compare with what, or nothing. Less is better where it must be below.
+GOALS = [
+    ("gMLP-base training, share of the measured rate", "text", "training MFU", None, None, ">=", 0.5),
+    ("gMLP-base training, MFU over BERT-base's", "text", "training MFU", "BERT-base", None, ">=", 1.0),
+    ("gMLP-base training, over lucidrains eager", "text", SPEED, "lucidrains", "eager", ">=", 1.5),
+    ("gMLP-base training, over lucidrains compiled", "text", SPEED, "lucidrains", "compiled", "", 0.0),
+    ("gMLP-S training, over timm eager", "vision", SPEED, TIMM, "eager", ">=", 1.3),
+    ("gMLP-S training, over timm compiled", "vision", SPEED, TIMM, "compiled", "", 0.0),
+    ("gMLP-S forward, over timm eager", "vision", "forward samples", TIMM, "eager", ">=", 1.3),
+    ("gMLP-S forward, over timm compiled", "vision", "forward samples", TIMM, "compiled", "", 0.0),
+    ("gMLP-S training memory above start, over timm's", "vision", ABOVE, TIMM, "eager", "<=", 0.5),
+    ("gMLP-S training memory with parameters, over timm's", "vision", WHOLE, TIMM, "eager", "<=", 0.5),
+]
 
 
 def main():
-    arguments = parse_arguments()
+    arguments = read_arguments()
     errors.run(lambda: benchmark(arguments))
 
 
-def parse_arguments() -> argparse.Namespace:
+def read_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--suites", nargs="+", choices=SUITES, default=list(SUITES))
-    parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda", help="cpu is for --quick alone")
-    parser.add_argument("--quick", action="store_true", help="tiny models and few rounds: does it run")
-    parser.add_argument("--batch", type=int, help="texts in a batch (default: 64)")
-    parser.add_argument("--images", type=int, help="images in a batch (default: 128)")
-    parser.add_argument("--layers", type=int, help="gMLP blocks of the text models, BERT a fourth (default: 48)")
-    parser.add_argument("--tokens", type=int, help="length of a text (default: 512)")
-    parser.add_argument("--rounds", type=int, help="how often every system is timed (default: 7)")
-    parser.add_argument(
-        "--compile",
-        choices=("blocks", "model", "none"),
-        default="blocks",
-        help="what torch.compile is given; whole models take minutes each (default: %(default)s)",
-    )
+    parser.add_argument("--suites", nargs="+", choices=("rate", *SUITES), default=["rate", *SUITES])
+    parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda", help="cpu only with --quick")
+    compile = "what torch.compile is given; whole models take minutes each (default: %(default)s)"
+    parser.add_argument("--compile", choices=("blocks", "model", "none"), default="blocks", help=compile)
     parser.add_argument("--backend", default="inductor", help="of torch.compile (default: %(default)s)")
-    parser.add_argument(
-        "--without", nargs="+", default=[], metavar="WORD", help="leave out systems with such a word in their name"
-    )
-    parser.add_argument("--out", type=Path, default=RESULTS, help="folder of the results (default: %(default)s)")
-    arguments = parser.parse_args()
-    usual = {"batch": (64, 2), "images": (128, 1), "layers": (48, 2), "tokens": (512, 32), "rounds": (7, 1)}
-    for name, (full, quick) in usual.items():
-        if getattr(arguments, name) is None:
-            setattr(arguments, name, quick if arguments.quick else full)
-        if getattr(arguments, name) < 1:
-            parser.error(f"--{name} must be at least 1")
+    without = "leave out systems with such a word in their name"
+    parser.add_argument("--without", nargs="+", default=[], metavar="WORD", help=without)
+    sizes = {
+        "batch": ("texts in a batch (default: 64)", 64, 2),
+        "images": ("images in a batch (default: 128)", 128, 1),
+        "layers": ("gMLP blocks of the text models, BERT a fourth (default: 48)", 48, 2),
+        "tokens": ("length of a text (default: 512)", 512, 32),
+        "rounds": ("how often every system is timed (default: 7)", 7, 1),
+    }
+    arguments = harness.parse_arguments(parser, sizes)
     if arguments.device == "cpu" and not arguments.quick:
-        parser.error("--device cpu takes hours at full size: add --quick, or see benchmarks/cpu.py")
+        parser.error("--device cpu takes hours at full size: add --quick, or use benchmarks/cpu.py")
     return arguments
 
 
 def benchmark(arguments: argparse.Namespace):
     if arguments.device == "cuda" and not torch.cuda.is_available():
-        raise InputError(
-            "There is no CUDA GPU here: run this on a machine with one, or try it out with --device cpu --quick."
-        )
-    bench = Bench(arguments, torch.device(arguments.device))
+        raise InputError("There is no CUDA GPU here: use a machine with one, or try --device cpu --quick.")
+    bench = GPUBench(arguments, arguments.device)
     torch.manual_seed(0)
-    # Single precision is what it says, in the checks.
+    # Keeps single precision in the checks free of TF32.
     torch.set_float32_matmul_precision("highest")
     torch.backends.cudnn.allow_tf32 = False
-    # Blocks of many models share one function, and every size and precision is compiled for itself.
-    torch._dynamo.config.recompile_limit = 256
-    arguments.out.mkdir(parents=True, exist_ok=True)
     path = arguments.out / f"gpu-{datetime.date.today().isoformat()}.csv"
-    common = circumstances(bench)
+    command = shlex.join(["python", "benchmarks/gpu.py", *sys.argv[1:]])
+    common = harness.about(cuda=torch.version.cuda, command=command)
     print(", ".join(f"{key} {value}" for key, value in common.items()))
-    bench.forms = our_forms(bench)
-    functions = {
-        "text": text_suite,
-        "vision": vision_suite,
-        "unit": unit_suite,
-        "fft": fft_suite,
-        "scaling": scaling_suite,
-    }
+    if TRITON not in bench.forms:
+        print(f"{TRITON} is left out: it needs the package triton and an NVIDIA GPU.")
     begin = time.perf_counter()
-    # Everything else is a share of it.
+    # Everything else is a share of this.
     rate_suite(bench, own_products="rate" in arguments.suites)
     written = 0
     for suite in ("rate", *(suite for suite in arguments.suites if suite != "rate")):
         try:
             if suite != "rate":
-                functions[suite](bench)
+                SUITES[suite](bench)
         except Exception as error:
-            # Hours on such machines are dear: neither what was found so far nor the other suites are lost.
+            # Time on such machines is expensive: keep what was found, and go on with the other suites.
             bench.fault(f"the suite {suite} ended", error)
         torch._dynamo.reset()
         bench.free()
-        write(path, bench.rows[written:], common)
+        print(f"\n{suite}: done after {time.perf_counter() - begin:.0f} s", flush=True)
+        harness.write_results(path, bench.rows[written:], common)
         written = len(bench.rows)
-        print(f"[{suite} done after {time.perf_counter() - begin:.0f} s]", flush=True)
-    print(f"rate at the end: {measured_rate(bench) / bench.rate:.1%} of that at the beginning")
+    print(f"rate at the end: {measured_rate(bench) / bench.rate:.1%} of the rate at the beginning")
     print_goals(bench)
-    write(path, bench.rows[written:], common)
-    draw(path.with_suffix(".png"), bench)
-    print(f"\nWritten: {path} and {path.with_suffix('.png').name}")
+    harness.write_results(path, bench.rows[written:], common)
+    harness.draw(path.with_suffix(".png"), bench.rows, common.get("gpu", common["machine"]))
     if bench.faults:
         raise InputError("Not everything was measured. " + " ".join(bench.faults))
+
+
+class GPUBench(Bench):
+    """
+    A run under bf16 autocast on a GPU. What fails is left out, and the rest goes on.
+
+    Attributes:
+        forms: The names of the forms of hf_gmlp that can run here.
+        rate: Operations per second of a large product.
+        faults: One sentence for each error.
+    """
+
+    autocast = True
+
+    def __init__(self, arguments: argparse.Namespace, device: str):
+        super().__init__(arguments, device)
+        self.quick, self.cuda = arguments.quick, device == "cuda"
+        self.forms = [PLAIN, LEAN] + ([TRITON] if can_use_triton(self.device) else [])
+        self.rate, self.faults = 0.0, []
+
+    def precision(self) -> AbstractContextManager:
+        return torch.autocast(self.device.type, torch.bfloat16)
+
+    def wanted(self, name: str) -> bool:
+        # The others are compared with the plain form.
+        return name.endswith(", plain") or not any(word in name for word in self.arguments.without)
+
+    def fault(self, what: str, error: Exception):
+        if isinstance(error, torch.OutOfMemoryError):
+            reason = "it does not fit into memory."
+        elif isinstance(error, InputError):
+            reason = str(error)
+        else:
+            reason = f"{type(error).__name__}: {(str(error).strip() or 'no message').splitlines()[0][:300]}"
+            # The machine may be gone when you look for the place of the error.
+            traceback.print_exception(error, limit=-5)
+        self.faults.append(f"{what}: {reason}")
+        print(f"! {self.faults[-1]}", flush=True)
+
+    def free(self):
+        # On a CPU, collecting would take longer than everything else.
+        if self.cuda:
+            gc.collect()
+            torch.cuda.empty_cache()
+
+    def seconds(self, step: Callable[[], object]) -> float:
+        if not self.cuda:
+            start = time.perf_counter()
+            step()
+            return time.perf_counter() - start
+
+        def run(repeats: int) -> float:
+            start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+            # Untimed: another system had the caches and the allocator before.
+            step()
+            start.record()
+            for _ in range(repeats):
+                step()
+            end.record()
+            end.synchronize()
+            return start.elapsed_time(end) / 1e3 / repeats
+
+        # A short step runs often, so that the launch of the first does not count.
+        once = run(1)
+        return once if once > 0.01 else run(min(100, int(0.02 / once) + 1))
+
+    def peak(self, step: Callable[[], object]) -> float:
+        """MiB that a step needs beside what is there already."""
+        torch.cuda.reset_peak_memory_stats()
+        before = torch.cuda.memory_allocated()
+        step()
+        return (torch.cuda.max_memory_allocated() - before) / 2**20
+
+
+def flops_of(step: Callable[[], object]) -> int:
+    """Operations of the products in a step; attention as the products it consists of, in each direction."""
+    with FlopCounterMode(display=False) as counter, sdpa_kernel(SDPBackend.MATH):
+        step()
+    return counter.get_total_flops()
 
 
 # ---------------------------------------------------------------------------------------------------------------- rate
 
 
-def measured_rate(bench: Bench) -> float:
+def measured_rate(bench: GPUBench) -> float:
     """Operations per second of a large bf16 product."""
     size, rounds = (256, 3) if bench.quick else (8192, 30)
     left, right, out = torch.randn(3, size, size, device=bench.device, dtype=torch.bfloat16)
     for _ in range(3 if bench.quick else 100):
         # Until the clocks are up.
         torch.mm(left, right, out=out)
-    step = partial(torch.mm, left, right, out=out)
-    rate = flops_of(lambda: torch.mm(left, right)) / interleaved({"": step}, rounds, partial(seconds_of, bench))[""]
+    seconds = bench.times("rate", {"": partial(torch.mm, left, right, out=out)}, rounds)[""]
+    rate = flops_of(lambda: torch.mm(left, right)) / seconds
     bench.add("rate", f"bf16 product of {size}^3", rate, "FLOP/s", system="matrix product")
     return rate
 
 
-def rate_suite(bench: Bench, own_products: bool):
+def rate_suite(bench: GPUBench, own_products: bool):
     """The rates that everything else is a share of."""
     bench.rate = measured_rate(bench)
     rounds = 3 if bench.quick else 30
-
-    def normal(*shape: int) -> torch.Tensor:
-        return torch.randn(shape, device=bench.device, dtype=torch.bfloat16)
-
     source = torch.empty(2**16 if bench.quick else 2**30, dtype=torch.uint8, device=bench.device).random_()
     target = torch.empty_like(source)
-    copy = {"": partial(target.copy_, source)}
-    bandwidth = 2 * source.numel() / interleaved(copy, rounds, partial(seconds_of, bench))[""]
+    bandwidth = 2 * source.numel() / bench.times("rate", {"": partial(target.copy_, source)}, rounds)[""]
     bench.add("rate", "copy, bytes read and written", bandwidth, "B/s", system="copy")
     print(f"\nrate: {bench.rate / 1e12:.4g} TFLOP/s in a large bf16 product, {bandwidth / 1e9:.4g} GB/s in a copy")
     if not own_products:
         return
 
-    batch, tokens, d = bench.arguments.batch, bench.arguments.tokens, 512
-    rows, d_ffn, half = batch * tokens, 6 * d, 3 * d
-    x, z, v = normal(rows, d), normal(rows, d_ffn), normal(batch, tokens, half)
-    w_in, w_out, w = normal(d_ffn, d), normal(d, half), normal(tokens, tokens).expand(batch, -1, -1)
-    gated = v.view(rows, half)
+    batch, tokens = bench.arguments.batch, bench.arguments.tokens
+    factors = harness.block_products(batch, tokens, 512, bench.device, torch.bfloat16)
     products = {
-        "in": lambda: torch.mm(x, w_in.T),
-        "in, gradient of x": lambda: torch.mm(z, w_in),
-        "in, gradient of W": lambda: torch.mm(z.T, x),
-        "out": lambda: torch.mm(gated, w_out.T),
-        "out, gradient of x": lambda: torch.mm(x, w_out),
-        "out, gradient of W": lambda: torch.mm(x.T, gated),
-        "spatial": lambda: torch.bmm(w, v),
-        "spatial, gradient of v": lambda: torch.bmm(w.transpose(1, 2), v),
-        "spatial, gradient of W": lambda: torch.bmm(v, v.transpose(1, 2)),
+        name: partial(torch.bmm if left.dim() == 3 else torch.mm, left, right)
+        for name, (left, right) in factors.items()
     }
-    times = interleaved(products, rounds, partial(seconds_of, bench))
-    operations = {name: flops_of(step) for name, step in products.items()}
-    print(f"products of a block of gMLP-base, batch {batch}, {tokens} tokens")
-    for name in products:
-        rate = operations[name] / times[name]
-        print(f"  {name:<26}{times[name] * 1e3:>9.3f} ms{rate / 1e12:>9.4g} TFLOP/s{rate / bench.rate:>8.1%}")
-        bench.add("rate", f"product {name}", rate, "FLOP/s", system="gMLP-base", batch=batch, tokens=tokens)
-    for kind, names in (("forward", [name for name in products if "," not in name]), ("training", list(products))):
-        share = sum(operations[name] for name in names) / sum(times[name] for name in names) / bench.rate
-        print(f"  all of {kind:<19}{share:>8.1%} of the rate: with these products, no code around them gets beyond")
-        bench.add("rate", f"{kind} products / rate", share, "", system="gMLP-base", batch=batch, tokens=tokens)
+    times = bench.times("rate", products, rounds)
+    operations = {name: flops_of(products[name]) for name in times}
+    sums = {name: [name] for name in times}
+    sums |= {"forward products": [name for name in times if "gradient" not in name], "training products": list(times)}
+    table = [["product", "ms", "TFLOP/s", "share of the rate"]]
+    for what, names in sums.items():
+        seconds = sum(times[name] for name in names)
+        rate = sum(operations[name] for name in names) / seconds
+        table.append([what, f"{seconds * 1e3:.3f}", f"{rate / 1e12:.4g}", f"{rate / bench.rate:.1%}"])
+        measured = (f"product {what}", rate, "FLOP/s") if what in times else (f"{what} / rate", rate / bench.rate, "")
+        bench.add("rate", *measured, system="gMLP-base", batch=batch, tokens=tokens)
+    print(f"\nproducts of a block of gMLP-base, batch {batch}, {tokens} tokens: no code beats their share")
+    print("\n" + markdown_table(table))
 
 
-# ---------------------------------------------------------------------------------------------------------------- text
+# -------------------------------------------------------------------------------------------------------------- models
 
 
-def text_suite(bench: Bench):
-    sizes = text_sizes(bench)
-    few = sizes | {"layers": 2, "batch": 2, "vocabulary": 32}
-    trunks = {
-        "ours": partial(build_text, "lean"),
-        "ours, plain": partial(build_text, "naive"),
-        "lucidrains, circulant": partial(build_lucidrains, True),
-        "lucidrains, dense": partial(build_lucidrains, False),
-        "annotated (labml's form)": build_annotated,
-    }
-    check_agreement({name: build(**few) for name, build in trunks.items()})
-
-    dense, circulant = partial(build_lucidrains, False), partial(build_lucidrains, True)
-    # BERT-base has 12 layers where gMLP-base has 48.
-    bert = partial(build_masked, bench, build_bert, layers=max(1, sizes["layers"] // 4))
-    builders = [partial(build_ours, bench, form) for form in bench.forms]
-    builders += [partial(build_masked, bench, build) for build in (dense, circulant, build_annotated)] + [bert]
-    if bench.arguments.compile != "none":
-        builders.append(lambda: compiled(bench, build_ours(bench, "naive")))
-        builders.append(lambda: compiled(bench, build_masked(bench, dense)))
-        builders.append(lambda: compiled(bench, bert()))
-    systems = build_all(bench, "text", builders)
-
-    one = few | {"batch": min(8, sizes["batch"])}
-    forms = {OURS[form]: partial(build_text, form) for form in bench.forms}
-    saved = saved_by(bench, forms | {name: trunks[name] for name in list(trunks)[2:]}, one)
-    check(bench, "text", systems)
-    measure(bench, "text", systems, sizes["batch"], saved)
+def model_suite(bench: GPUBench, suite: str):
+    arguments, device = bench.arguments, bench.device.type
+    if suite == "text":
+        build, trunk = peers.build_masked, peers.build_text
+        names = [*bench.forms, peers.DENSE, peers.CIRCULANT, peers.ANNOTATED, peers.BERT]
+        to_compile = (PLAIN, peers.DENSE, peers.BERT)
+        sizes = {"layers": arguments.layers, "batch": arguments.batch, "tokens": arguments.tokens, "device": device}
+        sizes |= {"vocabulary": 64 if bench.quick else 32000}
+        few = sizes | {"vocabulary": 32}
+    else:
+        build = trunk = peers.build_vision
+        names, to_compile = [*bench.forms, TIMM, peers.VIT], (PLAIN, TIMM, peers.VIT)
+        sizes = few = {"layers": 2 if bench.quick else 30, "batch": arguments.images, "device": device}
+    checks.check_peers({name: trunk(name, **few | {"layers": 2, "batch": 2}) for name in names if name not in FORMS})
+    builders = [partial(build, name, **sizes) for name in names]
+    how = arguments.compile, arguments.backend
+    if arguments.compile != "none":
+        builders += [lambda name=name: peers.compiled(build(name, **sizes), *how) for name in to_compile]
+    systems = bench.build_all(suite, builders)
+    few = {name: few[name] for name in few if name != "layers"} | {"batch": min(8, sizes["batch"])}
+    saved = harness.saved_bytes(bench, suite, {name: partial(trunk, name) for name in names}, **few)
+    checks.check_forms(bench, suite, systems)
+    measure(bench, suite, systems, sizes["batch"], saved)
 
 
-# -------------------------------------------------------------------------------------------------------------- vision
-
-
-def vision_suite(bench: Bench):
-    batch = bench.arguments.images
-    sizes = {"layers": 2 if bench.quick else 30, "batch": batch, "device": bench.device.type}
-    few = sizes | {"layers": 2, "batch": min(2, batch)}
-    check_agreement(
-        {
-            "ours": build_vision("lean", **few),
-            "ours, plain": build_vision("naive", **few),
-            "timm gmlp_s16": build_timm(**few),
-        }
-    )
-    forms = {OURS[form]: partial(build_vision, form) for form in bench.forms}
-    builders = [partial(build, **sizes) for build in (*forms.values(), build_timm, build_vit)]
-    if bench.arguments.compile != "none":
-        plain = partial(build_vision, "naive", **sizes)
-        builders.append(lambda: compiled(bench, plain()))
-        builders += [lambda build=build: compiled(bench, build(**sizes)) for build in (build_timm, build_vit)]
-    systems = build_all(bench, "vision", [lambda build=build: with_labels(bench, build()) for build in builders])
-    saved = saved_by(bench, forms | {"timm gmlp_s16": build_timm}, few | {"batch": min(8, batch)})
-    check(bench, "vision", systems)
-    measure(bench, "vision", systems, batch, saved)
+def measure(bench: GPUBench, suite: str, systems: dict[str, System], batch: int, saved: dict[str, float] | None = None):
+    """Times, operations and memory of all systems of a suite, which are checked already."""
+    small = min(2, batch)
+    flops: dict[str, dict[str, int]] = {}
+    for name, system in systems.items():
+        # Other forms do the same work, if perhaps by other operations.
+        source = systems.get(name.split(",")[0] + ", plain") or systems.get(peers.base_of(name), system)
+        if source.name not in flops:
+            # With gradients too: the unit's input is a parameter, which torch's counter cannot follow without.
+            forward = harness.forward_step(bench, source, small, gradients=True)
+            counts = flops_of(forward), flops_of(harness.training_step(bench, source, small))
+            flops[source.name] = {kind: count * batch // small for kind, count in zip(KINDS, counts)}
+        flops[name] = flops[source.name]
+    found: dict[str, Found] = {name: {} for name in systems}
+    for kind, make in KINDS.items():
+        steps = {name: make(bench, system) for name, system in systems.items()}
+        for name, times in bench.all_times(f"{suite}, {kind}", steps).items():
+            median, operations = statistics.median(times), flops[name][kind]
+            found[name] |= {
+                f"{kind} time": (median, "s"),
+                f"{kind} spread": ((max(times) - min(times)) / median, ""),
+                f"{kind} samples": (batch / median, "samples/s"),
+                f"{kind} operations": (operations, "FLOP"),
+                f"{kind} rate": (operations / median, "FLOP/s"),
+                f"{kind} MFU": (operations / median / bench.rate, ""),
+            }
+            if kind == "training" and bench.cuda:
+                above = bench.peak(steps[name])
+                own = systems[name].parameters * 4 / 2**20
+                found[name] |= {ABOVE: (above, "MiB"), WHOLE: (above + own, "MiB")}
+    for name, value in (saved or {}).items():
+        if name in found:
+            found[name]["saved per token and layer"] = (value, "bytes")
+    harness.report(bench, suite, systems, found, batch)
 
 
 # ---------------------------------------------------------------------------------------------------------------- unit
 
 
-def unit_suite(bench: Bench):
-    """The unit, and the block, in their forms; of the unit, also bytes per second of the least that must move."""
+class Alone(nn.Module):
+    """
+    A block, or its GELU and spatial gating unit, with its inputs, so that their gradients are compared too. The unit's
+    inputs are the halves u and v of Z before the GELU, apart, as the lean and the Triton form have them.
+    """
+
+    def __init__(self, block: GMLPBlock, inputs: list[torch.Tensor], form: str):
+        super().__init__()
+        self.inputs = nn.ParameterList(inputs)
+        self.part = block if len(inputs) == 1 else block.spatial_gating_unit
+        self.form = form
+
+    def forward(self, count: int | None = None) -> torch.Tensor:
+        # No slice of a whole input: its gradient would be copied.
+        inputs = [x if count is None else x[:count] for x in self.inputs]
+        if len(inputs) == 1:
+            return self.part(*inputs)
+        if torch.is_autocast_enabled(inputs[0].device.type):
+            # As they come from a product. While times are taken, they are in bfloat16 already.
+            inputs = [x.to(torch.bfloat16) for x in inputs]
+        return (triton_unit if self.form == TRITON else plain_unit)(self.part, *inputs)
+
+
+def plain_unit(unit: SpatialGatingUnit, u: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+    return F.gelu(u) * unit.proj(unit.norm(F.gelu(v)), unit.config.is_causal)
+
+
+def triton_unit(unit: SpatialGatingUnit, u: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+    parameters = unit.norm.weight, unit.norm.bias, unit.proj.weight, unit.proj.bias
+    if torch.is_grad_enabled():
+        return TritonUnit.apply(unit, u, v, *parameters)
+    return gating_forward(u, v, *arguments_of(unit, parameters), **form_of(unit), needs_gate=False)[0]
+
+
+def arguments_of(unit: SpatialGatingUnit, parameters: tuple[torch.Tensor, ...]) -> tuple:
+    return *parameters[:2], unit.norm.eps, *parameters[2:]
+
+
+def form_of(unit: SpatialGatingUnit) -> dict:
+    return {"spatial_gating": "split", "toeplitz": unit.proj.toeplitz, "causal": unit.config.is_causal}
+
+
+class TritonUnit(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, unit, u, v, *parameters):
+        gated, gate = gating_forward(u, v, *arguments_of(unit, parameters), **form_of(unit))
+        ctx.unit = unit
+        ctx.save_for_backward(u, v, gate, *parameters)
+        return gated
+
+    @staticmethod
+    def backward(ctx, grad):
+        u, v, gate, *parameters = ctx.saved_tensors
+        arguments = arguments_of(ctx.unit, parameters)
+        # The gated product is needed only by the projection behind the unit, which is not here.
+        found = gating_backward(grad, u, v, gate, *arguments, **form_of(ctx.unit), needs_gated=False)
+        return None, found.u, found.v, found.norm_weight, found.norm_bias, found.weight, found.bias
+
+
+def build_alone(
+    bench: GPUBench, what: str, form: str, batch: int, tokens: int, channels: int, kind: str, compile: bool = False
+) -> System:
+    """The unit or the block (`what`) in a form, with a W of a kind."""
+    config = GMLPConfig(
+        hidden_size=channels // 3,
+        intermediate_size=2 * channels,
+        max_position_embeddings=tokens,
+        toeplitz=kind != "dense",
+        is_causal=kind == "causal",
+        gating_implementation="naive" if what == "unit" else FORMS[form],
+    )
+    block = GMLPBlock(config)
+    block.spatial_gating_unit.proj.reset_parameters(peers.SPATIAL_NOISE)
+    width = channels if what == "unit" else channels // 3
+    both = peers.fixed(2, batch, tokens, width, device=bench.device)
+    model = Alone(block, [x.clone() for x in both] if what == "unit" else [both[0].clone()], form).to(bench.device)
+    system = System(form.replace("hf_gmlp", what), model, model, 1, tokens, loss=model)
+    system.cotangent = peers.fixed(batch, tokens, width, device=bench.device)
+    return peers.compiled(system, "model", bench.arguments.backend) if compile else system
+
+
+def unit_suite(bench: GPUBench):
+    """The unit and the block in their forms; for the unit, also bytes per second of the least that must move."""
     # gMLP-base's, gMLP-S's, and longer texts.
     sizes = [(64, 512, 1536), (128, 196, 768), (16, 2048, 1536)]
     kinds = [("dense", "toeplitz", "causal"), ("dense",), ("toeplitz", "causal")]
     if bench.quick:
         sizes, kinds = [(2, 16, 48)], kinds[:1]
-    for size, of_size in zip(sizes, kinds):
-        for kind in of_size:
-            plan = [(what, form, False) for what in ("unit", "block") for form in bench.forms]
-            # A unit by itself has no lean form.
-            plan.remove(("unit", "lean", False))
-            # Each takes some seconds to compile, so not all of them are.
-            if bench.arguments.compile != "none" and size in sizes[:2]:
-                plan += [("unit", "naive", True), ("block", "naive", True)]
-            suite = f"unit: {kind}, {size[1]} x {size[2]}"
-            builders = [partial(build_alone, bench, what, form, *size, kind, compile) for what, form, compile in plan]
-            systems = build_all(bench, suite, builders)
-            check(bench, suite, systems)
-            for system in systems.values():
-                if system.name.startswith("unit"):
-                    system.model.inputs.to(torch.bfloat16)
-                    system.cotangent = system.cotangent.to(torch.bfloat16)
-            measure(bench, suite, systems, size[0])
-            del systems
-            bench.free()
-            add_bytes(bench, suite, size)
+    for size, kind in [(size, kind) for size, of_size in zip(sizes, kinds) for kind in of_size]:
+        plan = [(what, form, False) for what in ("unit", "block") for form in bench.forms]
+        # A unit alone has no lean form.
+        plan.remove(("unit", LEAN, False))
+        # Each takes some seconds to compile, so the longer texts do without.
+        if bench.arguments.compile != "none" and size in sizes[:2]:
+            plan += [("unit", PLAIN, True), ("block", PLAIN, True)]
+        unit_of_size(bench, f"unit: {kind}, {size[1]} x {size[2]}", size, kind, plan)
+        bench.free()
     for tokens in (16,) if bench.quick else (512, 2048):
         toeplitz_cost(bench, tokens)
 
 
-def add_bytes(bench: Bench, suite: str, size: tuple[int, int, int]):
-    """
-    Bytes per second of the unit, counted as the least that must move: forward, u and v are read and s(Z) is written; in
-    training, u, v and the gradient of s(Z) are read, and the gradients of u and v written; 2 bytes each.
-    """
-    numbers = size[0] * size[1] * size[2] * 2
+def unit_of_size(bench: GPUBench, suite: str, size: tuple[int, int, int], kind: str, plan: list[tuple]):
+    builders = [partial(build_alone, bench, what, form, *size, kind, compile) for what, form, compile in plan]
+    systems = bench.build_all(suite, builders)
+    checks.check_forms(bench, suite, systems)
+    for system in systems.values():
+        if system.name.startswith("unit"):
+            system.model.inputs.to(torch.bfloat16)
+            system.cotangent = system.cotangent.to(torch.bfloat16)
+    measure(bench, suite, systems, size[0])
+    # The least that must move: forward, u and v are read and s(Z) is written. Training also reads u, v and the gradient
+    # of s(Z), and writes the gradients of u and v. Two bytes each.
+    tensor = size[0] * size[1] * size[2] * 2
+    tensors = {"forward time": 3, "training time": 8}
     for row in [row for row in bench.rows if row["suite"] == suite and row["system"].startswith("unit")]:
-        if row["measure"] in ("forward time", "training time"):
-            kind = row["measure"].split()[0]
-            speed = (3 if kind == "forward" else 8) * numbers / row["value"]
-            print(f"  {label_of(row)}, {kind}: {speed / 1e9:.4g} GB/s")
-            bench.rows.append(row | {"measure": f"{kind} least bytes", "value": speed, "unit": "B/s"})
+        if row["measure"] in tensors:
+            speed = tensors[row["measure"]] * tensor / row["value"]
+            what = row["measure"].removesuffix(" time")
+            print(f"{harness.label_of(row)}, {what}: {speed / 1e9:.4g} GB/s")
+            bench.rows.append(row | {"measure": f"{what} least bytes", "value": speed, "unit": "B/s"})
 
 
-def toeplitz_cost(bench: Bench, tokens: int):
-    """What making W from its 2n - 1 weights costs in every block, and its gradient."""
+def toeplitz_cost(bench: GPUBench, tokens: int):
+    """The cost of making W from its 2n - 1 weights, which every block pays, and of its gradient."""
     weight = torch.randn(2 * tokens - 1, device=bench.device, requires_grad=True)
     grad = torch.randn(tokens, tokens, device=bench.device)
     steps = {
         "forward": lambda: spatial_matrix(weight.detach(), tokens),
         "training": lambda: torch.autograd.grad(spatial_matrix(weight, tokens), weight, grad),
     }
-    times = interleaved(steps, bench.arguments.rounds, partial(seconds_of, bench))
-    for kind, seconds in times.items():
+    for kind, seconds in bench.times("unit", steps).items():
         print(f"the matrix W of {tokens} tokens from its weights, {kind}: {seconds * 1e3:.3f} ms")
         bench.add("unit", f"{kind} time", seconds, "s", system="Toeplitz matrix", tokens=tokens)
 
 
-# ----------------------------------------------------------------------------------------------------------------- fft
+# ----------------------------------------------------------------------------------------------------- fft and scaling
 
 
-def fft_suite(bench: Bench):
+def fft_suite(bench: GPUBench):
     lengths = (16, 32) if bench.quick else (512, 1024, 2048, 4096, 8192, 16384)
-    channels = 24 if bench.quick else 1536
-    print(
-        f"\nToeplitz product of 32,768 tokens by {channels} channels in all: bf16 matrix / FFT in single precision, ms"
-    )
-    for length in lengths:
-        batch = 2 if bench.quick else 32768 // length
-        forms = toeplitz_forms(batch, length, channels, bench.device.type, torch.bfloat16)
-        line = f"{length:>7}"
-        for i, kind in enumerate(("forward", "training")):
-            steps = able(bench, f"fft, {kind}, {length} tokens", {name: form[i] for name, form in forms.items()})
-            times = interleaved(steps, bench.arguments.rounds, partial(seconds_of, bench))
-            for name, seconds in times.items():
-                bench.add("fft", f"{kind} time", seconds, "s", system=name, batch=batch, tokens=length)
-            if len(times) == 2:
-                ratio = times["matrix"] / times["fft"]
-                line += f"   {kind} {times['matrix'] * 1e3:8.3f} / {times['fft'] * 1e3:8.3f} {ratio:6.2f}x"
-                bench.add("fft", f"{kind} time / fft", ratio, "", system="matrix", batch=batch, tokens=length)
-        print(line, flush=True)
-        del forms
-        bench.free()
+    channels, total = (24, 2 * lengths[-1]) if bench.quick else (1536, 32768)
+    harness.length_suite(bench, "fft", lengths, channels, total, torch.bfloat16)
 
 
-# ------------------------------------------------------------------------------------------------------------- scaling
-
-
-def scaling_suite(bench: Bench):
-    """Time per token and layer as one size grows and the others stay."""
+def cost_suite(bench: GPUBench):
     base = {"layers": 6, "batch": 16, "tokens": 512}
     grown = {"tokens": (128, 512, 1024, 2048, 4096), "batch": (1, 4, 16, 64, 256), "layers": (3, 12, 48)}
     if bench.quick:
         base = {"layers": 1, "batch": 2, "tokens": 16}
         grown = {"tokens": (16, 32), "batch": (1, 2), "layers": (1, 2)}
-    for what, values in grown.items():
-        print(f"\nns per token and layer, growing {what}: forward / training")
-        for value in values:
-            sizes = base | {what: value}
-            given = sizes | {"device": bench.device.type}
-            bert = given | {"layers": max(1, sizes["layers"] // 4)}
-            builders = [partial(build_text, form, **given) for form in bench.forms]
-            builders += [partial(build_lucidrains, False, **given), partial(build_bert, **bert)]
-            systems = build_all(bench, "scaling", builders)
-            suite = f"scaling: {what}"
-            check(bench, suite, systems)
-            line: dict[str, str] = {}
-            for kind, make in (("forward", forward_step), ("training", training_step)):
-                steps = {name: make(bench, system) for name, system in systems.items()}
-                steps = able(bench, f"{suite} {value}, {kind}", steps)
-                times = interleaved(steps, min(bench.arguments.rounds, 3), partial(seconds_of, bench))
-                for name, seconds in times.items():
-                    per_token = seconds / (sizes["batch"] * sizes["tokens"] * systems[name].layers)
-                    line[name] = (f"{line[name]} / " if name in line else "") + f"{per_token * 1e9:.2f}"
-                    measured = {"measure": f"{kind} time per token and layer", "value": per_token, "unit": "s"}
-                    bench.rows.append({"suite": suite} | systems[name].row(sizes["batch"]) | measured)
-            print(f"{value:>7}  " + "   ".join(f"{name} {text}" for name, text in line.items()), flush=True)
-            del systems, builders, steps
-            bench.free()
+    build, names = partial(peers.build_text, bert_share=4), [*bench.forms, peers.DENSE, peers.BERT]
+    harness.scaling_suite(bench, build, names, base, grown)
 
 
-# --------------------------------------------------------------------------------------------------------------- output
+SUITES = {
+    "text": partial(model_suite, suite="text"),
+    "vision": partial(model_suite, suite="vision"),
+    "unit": unit_suite,
+    "fft": fft_suite,
+    "scaling": cost_suite,
+}
 
 
-def circumstances(bench: Bench) -> dict:
-    def installed(package: str) -> str:
-        try:
-            return version(package)
-        except PackageNotFoundError:
-            return ""
-
-    driver = ""
-    if bench.cuda:
-        question = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
-        try:
-            driver = subprocess.run(question, capture_output=True, text=True, timeout=30).stdout.strip().split("\n")[0]
-        except (OSError, subprocess.TimeoutExpired):
-            pass
-    return {
-        "date": datetime.datetime.now().isoformat(timespec="minutes"),
-        "device": torch.cuda.get_device_name() if bench.cuda else processor_name(),
-        "driver": driver,
-        "cuda": (torch.version.cuda or "") if bench.cuda else "",
-        "torch": torch.__version__,
-        **{name: installed(name) for name in ("triton", "transformers", "timm", "g-mlp-pytorch")},
-        "command": shlex.join(["python", "benchmarks/gpu.py", *sys.argv[1:]]),
-    }
-
-
-def goals_of(bench: Bench) -> list[tuple[str, str, float, str, float]]:
-    """What is wanted: (what, of which of our forms, measured, how it must compare, wanted); NaN where not measured."""
-
-    def best(suite: str, start: str, measure: str, pick: Callable = max, modes=("eager", "compiled")) -> tuple:
-        found = [
-            (row["value"], label_of(row))
-            for row in bench.rows
-            if (row["suite"], row["measure"]) == (suite, measure)
-            and row["system"].startswith(start)
-            and row["mode"] in modes
-        ]
-        return pick(found, default=(float("nan"), "-"))
-
-    samples, above, whole = "training samples", "training memory above start", "training memory with parameters"
-    timm, eager, compiled_alone = "timm gmlp_s16", ("eager",), ("compiled",)
-    share = best("text", "ours", "training MFU")
-    bert = best("text", "BERT", "training MFU")
-    pairs = [
-        ("gMLP-base training, over lucidrains eager", "text", samples, "lucidrains", eager, ">=", 1.5),
-        ("gMLP-base training, over lucidrains compiled", "text", samples, "lucidrains", compiled_alone, "", 0.0),
-        ("gMLP-S training, over timm eager", "vision", samples, timm, eager, ">=", 1.3),
-        ("gMLP-S training, over timm compiled", "vision", samples, timm, compiled_alone, "", 0.0),
-        ("gMLP-S forward, over timm eager", "vision", "forward samples", timm, eager, ">=", 1.3),
-        ("gMLP-S forward, over timm compiled", "vision", "forward samples", timm, compiled_alone, "", 0.0),
-        ("gMLP-S training memory above start, of timm's", "vision", above, timm, eager, "<=", 0.5),
-        ("gMLP-S training memory with parameters, of timm's", "vision", whole, timm, eager, "<=", 0.5),
-    ]
-    goals = [
-        ("gMLP-base training, share of the measured rate", share[1], share[0], ">=", 0.5),
-        (f"gMLP-base training, MFU over that of {bert[1]}", share[1], share[0] / bert[0], ">=", 1.0),
-    ]
-    for what, suite, measured, peer, modes, relation, wanted in pairs:
-        pick = min if relation == "<=" else max
-        ours, theirs = best(suite, "ours", measured, pick), best(suite, peer, measured, pick, modes)
-        goals.append((what, ours[1], ours[0] / theirs[0], relation, wanted))
-    return goals
-
-
-def print_goals(bench: Bench):
-    """The goals and what was reached, by the best of our forms against the best of theirs; as rows, too."""
+def print_goals(bench: GPUBench):
+    """Prints the goals and what was reached, by the best form of hf_gmlp and of the peer; keeps them as rows."""
     if bench.quick:
-        print("\nThe models were tiny: what follows says that this command runs, and nothing else.")
-    print(f"\n{'goal':<64}{'our form':<18}{'measured':>9}{'wanted':>9}")
-    for what, form, measured, relation, wanted in goals_of(bench):
+        print("\nThe models were tiny: what follows only says that this command runs.")
+    rows, table = list(bench.rows), [["goal", "form", "measured", "wanted", ""]]
+    for what, suite, measure, peer, mode, relation, wanted in GOALS:
+        found = [row for row in rows if (row["suite"], row["measure"]) == (suite, measure)]
+        own = [row for row in found if row["system"].startswith("hf_gmlp")]
+        others = [row for row in found if peer and row["system"].startswith(peer) and mode in (None, row["mode"])]
         goal = f"{relation} {wanted}" if relation else ""
-        if measured != measured:
-            print(f"{what:<64}{form:<18}{'-':>9}{goal:>9}  not measured")
+        if not own or (peer and not others):
+            table.append([what, "-", "-", goal, "not measured"])
             continue
-        reached = "" if not relation else "reached" if (measured >= wanted) == (relation == ">=") else "NOT reached"
-        print(f"{what:<64}{form:<18}{measured:>9.3f}{goal:>9}  {reached}")
-        bench.add("goal", what, measured, goal, system=form)
-
-
-def draw(path, bench: Bench):
-    """MFU and memory of every system, what length costs, and how cost grows."""
-    from hf_gmlp.analysis.pictures import plt, save_picture
-
-    def bars(suite: str, measures: dict[str, str]) -> dict[str, dict[str, float]]:
-        found = {
-            label: {
-                label_of(row): row["value"] for row in bench.rows if row["suite"] == suite and row["measure"] == measure
-            }
-            for measure, label in measures.items()
-        }
-        return {label: values for label, values in found.items() if values}
-
-    panels: list[Callable] = []
-    for suite in ("text", "vision"):
-        shares = bars(suite, {"forward MFU": "forward", "training MFU": "training"})
-        rates = bars(suite, {"forward samples": "forward", "training samples": "training"})
-        memory = bars(suite, {"training memory with parameters": "with", "training memory above start": "without"})
-        if shares:
-            panels.append(partial(draw_bars, bars=shares, xlabel="share of the measured rate", title=f"{suite}, MFU"))
-            plain = {label: values.get("ours, plain", float("nan")) for label, values in rates.items()}
-            ratios = {
-                label: {name: value / plain[label] for name, value in values.items()} for label, values in rates.items()
-            }
-            title = f"{suite}, samples per second"
-            panels.append(partial(draw_bars, bars=ratios, xlabel="in units of ours, plain", title=title))
-        if memory:
-            memory = {f"{label} parameters": values for label, values in memory.items()}
-            title = f"{suite}, peak memory of training"
-            panels.append(partial(draw_bars, bars=memory, xlabel="MiB", title=title))
-    lengths = [row for row in bench.rows if row["suite"] == "fft" and row["measure"] == "forward time"]
-    if lengths:
-        panels.append(partial(draw_lengths, rows=lengths))
-    for what in ("tokens", "batch", "layers"):
-        rows = [row for row in bench.rows if row["suite"] == f"scaling: {what}" and "training" in row["measure"]]
-        if rows:
-            panels.append(partial(draw_growth, what=what, rows=rows))
-    if not panels:
-        return
-    columns = min(3, len(panels))
-    lines = -(-len(panels) // columns)
-    figure, axes = plt.subplots(
-        lines, columns, figsize=(5.6 * columns, 3.8 * lines), squeeze=False, layout="constrained"
-    )
-    for axis, panel in zip(axes.flat, panels):
-        panel(axis)
-    for axis in axes.flat[len(panels) :]:
-        axis.set_axis_off()
-    figure.suptitle(circumstances(bench)["device"])
-    save_picture(figure, path)
-
-
-def draw_growth(axis, what: str, rows: list[dict]):
-    for name in dict.fromkeys(row["system"] for row in rows):
-        # BERT has fewer layers than were asked for, so that its points lie where it is.
-        points = [(row[what], row["value"] * 1e9) for row in rows if row["system"] == name]
-        axis.loglog(*zip(*points), marker="o", label=name)
-    name_sizes(axis, [row[what] for row in rows])
-    axis.set_xlabel(what)
-    axis.set_ylabel("ns per token and layer")
-    axis.set_title(f"training, {what} growing")
-    axis.legend(fontsize=7)
+        pick = partial(min if relation == "<=" else max, key=lambda row: row["value"])
+        form, value = harness.label_of(pick(own)), pick(own)["value"] / (pick(others)["value"] if peer else 1)
+        reached = "reached" if (value >= wanted) == (relation == ">=") else "NOT reached"
+        table.append([what, form, f"{value:.3f}", goal, reached if relation else ""])
+        bench.add("goal", what, value, goal, system=form)
+    print("\n" + markdown_table(table))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""What packing saves on sentences of one's own: padded and packed training steps in turns, in one process. For example
+"""What packing saves on your own sentences: padded and packed training steps in turns, in one process. For example
 
     python benchmarks/packing.py sst2/train.jsonl --tokenizer_name my-model
 
@@ -13,20 +13,19 @@ import time
 
 import torch
 from datasets import load_dataset
-from transformers import AutoConfig, AutoModelForSequenceClassification, AutoTokenizer, DataCollatorWithPadding
+from harness import about
+from transformers import AutoModelForSequenceClassification, AutoTokenizer, DataCollatorWithPadding
 
-import hf_gmlp
-from hf_gmlp import errors
-from hf_gmlp.analysis.machine import circumstances
+from hf_gmlp import GMLPConfig, errors
 from hf_gmlp.data.packing import PackingCollator
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("train_file", help="JSON lines with a column of text")
-    parser.add_argument("--text_column", default="sentence")
+    parser.add_argument("--text_column", default="sentence", help="default: %(default)s")
     parser.add_argument("--tokenizer_name", required=True, help="folder or name of a tokenizer")
-    parser.add_argument("--batch_size", type=int, default=32)
+    parser.add_argument("--batch_size", type=int, default=32, help="default: %(default)s")
     parser.add_argument("--steps", type=int, default=40, help="steps of each kind (default: %(default)s)")
     parser.add_argument("--config_overrides", default="num_hidden_layers=6,hidden_size=128,intermediate_size=768")
     arguments = parser.parse_args()
@@ -34,25 +33,27 @@ def main():
     tokenizer = AutoTokenizer.from_pretrained(arguments.tokenizer_name)
     texts = load_dataset("json", data_files=arguments.train_file, split="train")[arguments.text_column]
     draw = random.Random(0)
-    batches = [draw.sample(list(texts), arguments.batch_size) for _ in range(arguments.steps)]
-    samples = [
-        [dict(tokenizer(text, truncation=True, max_length=128)) | {"labels": 0} for text in batch] for batch in batches
+    batches = [
+        [
+            dict(tokenizer(text, truncation=True, max_length=128)) | {"labels": 0}
+            for text in draw.sample(list(texts), arguments.batch_size)
+        ]
+        for _ in range(arguments.steps)
     ]
     collators = {"padded": DataCollatorWithPadding(tokenizer), "packed": PackingCollator(tokenizer)}
-    padding = 1 - sum(len(row["input_ids"]) for batch in samples for row in batch) / sum(
-        collators["padded"](batch)["input_ids"].numel() for batch in samples
-    )
-    print("; ".join(f"{name} {value}" for name, value in circumstances("transformers").items()))
+    filled = sum(len(row["input_ids"]) for batch in batches for row in batch)
+    padding = 1 - filled / sum(collators["padded"](batch)["input_ids"].numel() for batch in batches)
+    print("; ".join(f"{name} {value}" for name, value in about().items()))
     print(f"one thread, seed 0, batches of {arguments.batch_size}: {padding:.1%} of a padded batch is padding")
+    overrides = dict(field.split("=") for field in arguments.config_overrides.split(","))
+    options = {name: int(value) for name, value in overrides.items()} | {"max_position_embeddings": 128}
+    options |= {"vocab_size": len(tokenizer), "num_labels": 2, "pooling": "mean"}
     for name, attention_size in (("gMLP", 0), ("aMLP", 64)):
         torch.manual_seed(0)
-        config = AutoConfig.from_pretrained(hf_gmlp.preset_path("gmlp-base"), vocab_size=len(tokenizer), num_labels=2)
-        fields = dict(field.split("=") for field in arguments.config_overrides.split(","))
-        config.update({key: int(value) for key, value in fields.items()} | {"attention_size": attention_size})
-        config.max_position_embeddings, config.pooling = 128, "mean"
+        config = GMLPConfig.from_preset("gmlp-base", attention_size=attention_size, **options)
         model = AutoModelForSequenceClassification.from_config(config)
         times, gradients = {kind: [] for kind in collators}, {}
-        for batch in samples:
+        for batch in batches:
             for kind, collate in collators.items():
                 model.zero_grad()
                 inputs = collate(batch)

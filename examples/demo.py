@@ -15,7 +15,6 @@ import os
 import re
 import subprocess
 import sys
-from collections import Counter
 from pathlib import Path
 from pydoc_data.topics import topics
 
@@ -36,28 +35,34 @@ def main():
     print(f"Text: {len(train)} topics of the Python reference to train on, {len(validation)} held out.", flush=True)
 
     if (model_folder / "all_results.json").is_file():
-        print(f"The model in {model_folder} is trained already; remove that folder to train it again.")
+        print(f"The model in {model_folder} is already trained; remove that folder to train it again.")
     else:
+        leave_busy_cores()
         command = [sys.executable, str(ROOT / "run_mlm.py"), str(ROOT / "recipes" / "demo.yaml")]
         command += ["--train_file", str(train_file), "--validation_file", str(validation_file)]
         command += ["--output_dir", str(model_folder)]
         print("$", " ".join(["python", *map(os.path.relpath, command[1:3]), *command[3:]]), flush=True)
         subprocess.run(command, check=True)
 
-    # Now that the training is over: the imports below take seconds themselves.
+    # These imports take seconds, so they come after the training.
+    from datasets import disable_progress_bars
     from transformers import AutoModelForMaskedLM, AutoTokenizer, logging
 
     from hf_gmlp.analysis.filters import plot_filters
 
+    sys.path.insert(0, str(ROOT / "paper"))
+    from yardsticks import token_losses
+
     logging.set_verbosity_error()
     logging.disable_progress_bar()
+    disable_progress_bars()
     model = AutoModelForMaskedLM.from_pretrained(model_folder).eval()
     tokenizer = AutoTokenizer.from_pretrained(model_folder)
 
     results = json.loads((model_folder / "all_results.json").read_text(encoding="utf-8"))
-    unigram = unigram_perplexity(tokenizer, train_file, validation_file, model.config.max_position_embeddings)
+    losses = token_losses(model_folder, train_file, validation_file, model.config.max_position_embeddings)
     print("\nPerplexity of the masked tokens in held-out text (lower is better)")
-    print(f"  by frequency alone (unigram)  {unigram:8.1f}")
+    print(f"  by frequency only (unigram)   {math.exp(losses['unigram']):8.1f}")
     print(f"  this gMLP                     {results['eval_perplexity']:8.1f}")
 
     print("\nMasks filled in held-out sentences")
@@ -70,8 +75,25 @@ def main():
     print(f"The spatial filters of its {model.config.num_hidden_layers} blocks, as in Figure 4: {filters}")
 
 
+def leave_busy_cores():
+    """
+    Limits the threads of PyTorch to the cores that other programs leave idle, unless OMP_NUM_THREADS is set: threads
+    that share cores with other work wait for each other, and are slower than one.
+    """
+    import psutil
+
+    if "OMP_NUM_THREADS" in os.environ:
+        return
+    busy = psutil.cpu_percent(interval=2, percpu=True)
+    allowed = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else range(len(busy))
+    idle = round(sum(1 - busy[core] / 100 for core in allowed))
+    if idle < len(allowed):
+        os.environ["OMP_NUM_THREADS"] = str(max(1, idle))
+        print(f"{idle} of {len(allowed)} cores are idle: training with OMP_NUM_THREADS={max(1, idle)}.", flush=True)
+
+
 def split_topics() -> tuple[list[str], list[str]]:
-    """Every topic as one document of running text, its paragraphs on lines of their own; every eighth is held out."""
+    """Returns each topic as a document of running text, a line for each paragraph: to train on, and every eighth."""
     documents = []
     for _, text in sorted(topics.items()):
         paragraphs = (re.sub(r"\s+", " ", paragraph).strip() for paragraph in re.split(r"\n\s*\n", text))
@@ -79,30 +101,8 @@ def split_topics() -> tuple[list[str], list[str]]:
     return [d for i, d in enumerate(documents) if i % 8 != 3], documents[3::8]
 
 
-def unigram_perplexity(tokenizer, train_file: Path, validation_file: Path, max_seq_length: int) -> float:
-    """
-    Perplexity of the tokens that the evaluation masked, if each is predicted by its frequency in the training text
-    (plus one, so that none is impossible).
-    """
-    from datasets import disable_progress_bars
-
-    from hf_gmlp.data.masking import MaskedOnce, MaskingCollator
-    from hf_gmlp.data.text import load_texts, tokenize
-
-    disable_progress_bars()
-    texts = load_texts(train_files=[str(train_file)], validation_files=[str(validation_file)])
-    train, validation = tokenize(texts, tokenizer, max_seq_length)
-    frequency = Counter(token for ids in train["input_ids"] for token in ids.tolist())
-    total = sum(frequency.values()) + len(tokenizer)
-    # The masks of recipes/demo.yaml, by its seed.
-    masked = MaskedOnce(validation, MaskingCollator(tokenizer, seed=0))
-    labels = [label for row in masked for label in row["labels"].tolist() if label != -100]
-    losses = [-math.log((frequency[label] + 1) / total) for label in labels]
-    return math.exp(sum(losses) / len(losses))
-
-
 def masked_sentences(documents: list[str], count: int = 3) -> list[tuple[str, str]]:
-    """The first plain sentence of some held-out topics with a short word masked near its middle, and that word."""
+    """Returns plain sentences of different topics, each with a short word masked near its middle, and that word."""
     found = []
     for document in documents:
         for sentence in re.findall(r"(?:^|(?<=\. ))[A-Z][a-z]+ [a-z][a-z, ]{50,110}\.(?= |$)", document, re.MULTILINE):
@@ -116,7 +116,7 @@ def masked_sentences(documents: list[str], count: int = 3) -> list[tuple[str, st
 
 
 def fill(model, tokenizer, sentence: str, count: int = 5) -> list[str]:
-    """The likeliest tokens for [MASK]."""
+    """Returns the likeliest tokens for [MASK]."""
     from transformers import pipeline
 
     answers = pipeline("fill-mask", model=model, tokenizer=tokenizer, top_k=count)(sentence)

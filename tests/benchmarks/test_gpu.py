@@ -1,13 +1,13 @@
-"""benchmarks/gpu.py in tiny on a CPU: that every suite runs, that numbers are what they say, and that it refuses."""
+"""benchmarks/gpu.py in tiny on a CPU: that every suite runs, and that its numbers are right or refused."""
 
 import csv
 import math
-from functools import partial
 
 import pytest
 import torch
 from torch import nn
 
+from hf_gmlp.errors import InputError
 from hf_gmlp.kernels import fft, lean
 from hf_gmlp.kernels import triton as triton_kernels
 
@@ -22,9 +22,19 @@ def gpu(load):
 
 @pytest.fixture
 def bench(gpu, monkeypatch):
-    """A run of which only parts are wanted."""
+    """A run of which only parts are used."""
     monkeypatch.setattr("sys.argv", ["gpu.py", "--device", "cpu", "--quick", "--compile", "none"])
-    return gpu.Bench(gpu.parse_arguments(), torch.device("cpu"), forms=["naive", "lean"], rate=1e12)
+    return gpu.GPUBench(gpu.read_arguments(), "cpu")
+
+
+def masked(gpu, name="hf_gmlp, plain", layers=2, tokens=32):
+    return gpu.peers.build_masked(name, layers=layers, batch=2, tokens=tokens, vocabulary=64)
+
+
+def operations(gpu, bench, system):
+    """Operations forward and of a training step."""
+    forward = gpu.harness.forward_step(bench, system, gradients=True)
+    return gpu.flops_of(forward), gpu.flops_of(gpu.harness.training_step(bench, system))
 
 
 TINY = ("--device", "cpu", "--quick", "--layers", 1, "--batch", 2, "--tokens", 16, "--backend", "eager")
@@ -54,11 +64,13 @@ def measures(rows, suite, system, mode="eager"):
 def test_every_system_is_timed_in_every_suite(run):
     rows, table = run
     assert table.with_suffix(".png").stat().st_size > 10_000
-    text = [("ours", "compiled"), ("lucidrains, dense", "compiled"), ("BERT-base", "compiled")]
-    text += [(name, "eager") for name in ("ours, plain", "ours, lean", "lucidrains, dense", "lucidrains, circulant")]
+    text = [("hf_gmlp", "compiled"), ("lucidrains, dense", "compiled"), ("BERT-base", "compiled")]
+    text += [
+        (name, "eager") for name in ("hf_gmlp, plain", "hf_gmlp, lean", "lucidrains, dense", "lucidrains, circulant")
+    ]
     text += [("annotated (labml's form)", "eager"), ("BERT-base", "eager")]
-    vision = [(name, "eager") for name in ("ours, plain", "ours, lean", "timm gmlp_s16", "ViT-S")]
-    vision += [(name, "compiled") for name in ("ours", "timm gmlp_s16", "ViT-S")]
+    vision = [(name, "eager") for name in ("hf_gmlp, plain", "hf_gmlp, lean", "timm gmlp_s16", "ViT-S")]
+    vision += [(name, "compiled") for name in ("hf_gmlp", "timm gmlp_s16", "ViT-S")]
     units = [("unit, plain", "eager"), ("unit", "compiled"), ("block, lean", "eager"), ("block", "compiled")]
     kinds = {f"unit: {kind}, 16 x 48": units for kind in ("dense", "toeplitz", "causal")}
     for suite, systems in ({"text": text, "vision": vision} | kinds).items():
@@ -66,7 +78,7 @@ def test_every_system_is_timed_in_every_suite(run):
             found = measures(rows, suite, system, mode)
             for kind in ("forward", "training"):
                 assert found[f"{kind} time"] > 0 and found[f"{kind} operations"] > 0, (suite, system, mode)
-    for what, system in (("tokens", "ours, lean"), ("batch", "lucidrains, dense"), ("layers", "BERT")):
+    for what, system in (("tokens", "hf_gmlp, lean"), ("batch", "lucidrains, dense"), ("layers", "BERT")):
         assert measures(rows, f"scaling: {what}", system)["training time per token and layer"] > 0
     assert measures(rows, "fft", "matrix").keys() == {
         f"{kind} {what}" for kind in ("forward", "training") for what in ("time", "time / fft")
@@ -77,9 +89,9 @@ def test_every_system_is_timed_in_every_suite(run):
 def test_rows_say_where_and_with_what(run):
     rows = run[0]
     for row in rows:
-        assert row["date"] and row["device"] and row["torch"] and row["transformers"] and "--quick" in row["command"]
-    ours = next(row for row in rows if (row["suite"], row["system"]) == ("text", "ours, plain"))
-    assert (ours["layers"], ours["batch"], ours["tokens"]) == ("1", "2", "16")
+        assert row["date"] and row["machine"] and row["torch"] and row["transformers"] and "--quick" in row["command"]
+    row = next(row for row in rows if (row["suite"], row["system"]) == ("text", "hf_gmlp, plain"))
+    assert (row["layers"], row["batch"], row["tokens"]) == ("1", "2", "16")
 
 
 def test_shares_follow_from_times(run):
@@ -91,27 +103,27 @@ def test_shares_follow_from_times(run):
             assert found["training rate"] == pytest.approx(found["training operations"] / found["training time"], 1e-4)
     # The rate is measured at the beginning, which counts, and at the end.
     first = next(float(row["value"]) for row in rows if row["measure"] in rate)
-    found = measures(rows, "text", "ours, lean")
+    found = measures(rows, "text", "hf_gmlp, lean")
     assert found["training MFU"] == pytest.approx(found["training rate"] / first, rel=1e-4)
     assert found["training samples"] == pytest.approx(2 / found["training time"], rel=1e-4)
 
 
-def test_all_of_ours_have_the_operations_of_the_plain_form(run):
+def test_all_forms_have_the_operations_of_the_plain_form(run):
     rows = run[0]
-    plain = measures(rows, "text", "ours, plain")
+    plain = measures(rows, "text", "hf_gmlp, plain")
     # Two texts of 16 tokens, 2 of them masked; every product has two more backward.
     forward = 2 * 2 * 16 * (9 * 512 * 512 + 16 * 3 * 512) + 2 * 2 * 2 * (512 * 512 + 512 * 64)
     assert plain["forward operations"] == pytest.approx(forward, rel=1e-5)
     assert plain["training operations"] == pytest.approx(3 * forward, rel=1e-5)
-    for system, mode in (("ours, lean", "eager"), ("ours", "compiled")):
+    for system, mode in (("hf_gmlp, lean", "eager"), ("hf_gmlp", "compiled")):
         found = measures(rows, "text", system, mode)
         assert all(found[f"{kind} operations"] == plain[f"{kind} operations"] for kind in ("forward", "training"))
 
 
 def test_goals_compare_the_best_with_the_best(gpu, bench, capsys):
     for system, mode, samples, mfu in (
-        ("ours, plain", "eager", 10, 0.2),
-        ("ours", "compiled", 30, 0.6),
+        ("hf_gmlp, plain", "eager", 10, 0.2),
+        ("hf_gmlp", "compiled", 30, 0.6),
         ("lucidrains, dense", "eager", 15, 0.3),
         ("lucidrains, circulant", "eager", 16, 0.31),
         ("lucidrains, dense", "compiled", 29, 0.58),
@@ -120,80 +132,60 @@ def test_goals_compare_the_best_with_the_best(gpu, bench, capsys):
     ):
         bench.add("text", "training samples", samples, "", system=system, mode=mode)
         bench.add("text", "training MFU", mfu, "", system=system, mode=mode)
-    goals = {what: (form, value, wanted) for what, form, value, _, wanted in gpu.goals_of(bench)}
-    assert goals["gMLP-base training, share of the measured rate"] == ("ours, compiled", 0.6, 0.5)
-    assert goals["gMLP-base training, over lucidrains eager"] == ("ours, compiled", 30 / 16, 1.5)
-    assert goals["gMLP-base training, over lucidrains compiled"][1] == 30 / 29
-    assert goals["gMLP-base training, MFU over that of BERT-base, compiled"][1] == pytest.approx(1.2)
-    assert math.isnan(goals["gMLP-S training, over timm eager"][1])
-    for system, memory in (("ours, plain", 90), ("ours, lean", 60), ("timm gmlp_s16", 100)):
+    for system, memory in (("hf_gmlp, plain", 90), ("hf_gmlp, lean", 60), ("timm gmlp_s16", 100)):
         bench.add("vision", "training memory above start", memory, "MiB", system=system)
-    goals = {what: (form, value) for what, form, value, _, _ in gpu.goals_of(bench)}
-    assert goals["gMLP-S training memory above start, of timm's"] == ("ours, lean", 0.6)
     gpu.print_goals(bench)
-    lines = capsys.readouterr().out.splitlines()
-    assert any("above start" in line and line.endswith("NOT reached") for line in lines)
-    assert any("share of the measured rate" in line and line.endswith(" reached") for line in lines)
-    assert any("over timm eager" in line and line.endswith("not measured") for line in lines)
+    goals = {row["measure"]: (row["system"], row["value"]) for row in bench.rows if row["suite"] == "goal"}
+    assert goals == {
+        "gMLP-base training, share of the measured rate": ("hf_gmlp, compiled", 0.6),
+        "gMLP-base training, MFU over BERT-base's": ("hf_gmlp, compiled", pytest.approx(1.2)),
+        "gMLP-base training, over lucidrains eager": ("hf_gmlp, compiled", 30 / 16),
+        "gMLP-base training, over lucidrains compiled": ("hf_gmlp, compiled", 30 / 29),
+        "gMLP-S training memory above start, over timm's": ("hf_gmlp, lean", 0.6),
+    }
+    printed = capsys.readouterr().out
+    assert (
+        "| gMLP-S training memory above start, over timm's | hf_gmlp, lean | 0.600 | <= 0.5 | NOT reached |" in printed
+    )
+    assert (
+        "| gMLP-base training, share of the measured rate | hf_gmlp, compiled | 0.600 | >= 0.5 | reached |" in printed
+    )
+    assert "| gMLP-S training, over timm eager | - | - | >= 1.3 | not measured |" in printed
 
 
 def test_operations_of_a_block_are_those_of_its_products(gpu, bench):
-    from gpu_systems import build_ours, text_sizes
-
-    counts = {}
-    for layers in (2, 3):
-        bench.arguments.layers = layers
-        system = build_ours(bench, "naive")
-        forward = gpu.flops_of(gpu.forward_step(bench, system, gradients=True))
-        counts[layers] = forward, gpu.flops_of(gpu.training_step(bench, system))
-    batch, n, d = text_sizes(bench)["batch"], text_sizes(bench)["tokens"], 512
+    (forward_2, training_2), (forward_3, training_3) = (operations(gpu, bench, masked(gpu, layers=n)) for n in (2, 3))
+    batch, n, d = 2, 32, 512
     # Multiplications and additions: W_in [6d, d], W [n, n] on 3d channels, W_out [d, 3d].
     block = 2 * batch * n * (6 * d * d + n * 3 * d + 3 * d * d)
-    assert counts[3][0] - counts[2][0] == block
+    assert forward_3 - forward_2 == block
     # Backward, each product has one for either of its factors.
-    assert counts[3][1] - counts[2][1] == 3 * block
+    assert training_3 - training_2 == 3 * block
 
 
 def test_operations_of_a_head_are_those_of_the_masked_positions(gpu, bench):
-    from gpu_systems import build_ours
-
-    bench.arguments.layers = 1
-    counts = []
-    for tokens in (40, 80):
-        bench.arguments.tokens = tokens
-        counts.append(gpu.flops_of(gpu.forward_step(bench, build_ours(bench, "naive"), gradients=True)))
-    heads = [count - 2 * 2 * n * (9 * 512 * 512 + n * 3 * 512) for count, n in zip(counts, (40, 80))]
+    heads = []
+    for n in (40, 80):
+        count, _ = operations(gpu, bench, masked(gpu, layers=1, tokens=n))
+        heads.append(count - 2 * 2 * n * (9 * 512 * 512 + n * 3 * 512))
     # 15 percent of two texts through the transform and the decoder for 64 words.
     assert heads == [2 * 2 * masked * (512 * 512 + 512 * 64) for masked in (6, 12)]
 
 
-def test_operations_of_attention_are_counted(gpu, bench):
-    bert = partial(gpu.build_bert, 1, 2, vocabulary=64)
-    counts = []
-    for n in (32, 64):
-        system = bert(tokens=n)
-        counts.append(
-            (
-                gpu.flops_of(gpu.forward_step(bench, system, gradients=True)),
-                gpu.flops_of(gpu.training_step(bench, system)),
-            )
-        )
-    for n, (forward, training) in zip((32, 64), counts):
-        layer = 2 * 2 * n * (12 * 768 * 768 + 2 * n * 768)
-        assert forward == layer and training == 3 * layer
+@pytest.mark.parametrize("n", [32, 64])
+def test_operations_of_attention_are_counted(gpu, bench, n):
+    forward, training = operations(gpu, bench, gpu.peers.build_text("BERT", 1, 2, n, vocabulary=64))
+    layer = 2 * 2 * n * (12 * 768 * 768 + 2 * n * 768)
+    assert forward == layer and training == 3 * layer
 
 
-def test_peers_do_the_same_work(gpu, bench):
-    from gpu_systems import build_masked, build_ours
-
-    ours = build_ours(bench, "naive")
-    for build in (partial(gpu.build_lucidrains, False), gpu.build_annotated):
-        peer = build_masked(bench, build)
-        steps = [gpu.training_step(bench, system) for system in (ours, peer)]
-        assert len({gpu.flops_of(step) for step in steps}) == 1
-        assert peer.run().shape == ours.run().shape
-        # Biases, and the segments and W of n tokens: 2n - 1 weights against n * n.
-        assert abs(peer.parameters - ours.parameters) < 0.01 * ours.parameters
+@pytest.mark.parametrize("name", ["lucidrains, dense", "annotated (labml's form)"])
+def test_peers_do_the_same_work(gpu, bench, name):
+    plain, peer = masked(gpu), masked(gpu, name)
+    assert operations(gpu, bench, plain) == operations(gpu, bench, peer)
+    assert peer.run().shape == plain.run().shape
+    # Biases, and the segments and W of n tokens: 2n - 1 weights against n * n.
+    assert abs(peer.parameters - plain.parameters) < 0.01 * plain.parameters
 
 
 @pytest.mark.parametrize("suite", ["text", "vision", "unit", "fft"])
@@ -217,8 +209,7 @@ def test_nothing_is_reported_of_a_wrong_result(gpu, call, monkeypatch, tmp_path,
 
 
 def test_half_precision_that_is_worse_than_the_plain_forms_is_refused(gpu):
-    from gpu_measure import check_bf16
-
+    check_bf16 = gpu.checks.check_bf16
     generator = torch.Generator().manual_seed(0)
     shapes = {"layers.0.norm.weight": (50,), "layers.1.norm.weight": (50,), "decoder.weight": (100, 100)}
 
@@ -231,25 +222,25 @@ def test_half_precision_that_is_worse_than_the_plain_forms_is_refused(gpu):
 
     truth = torch.ones(100, 100), {name: torch.ones(shape) for name, shape in shapes.items()}
     plain = values({})
-    check_bf16("ours", values({}), plain, truth)
-    check_bf16("ours", truth, plain, truth)
-    check_bf16("ours", plain, plain, truth)
-    with pytest.raises(gpu.InputError, match="outputs of ours"):
-        check_bf16("ours", values({"output": 0.015}), plain, truth)
-    with pytest.raises(gpu.InputError, match=", gradients of ours"):
-        check_bf16("ours", values({"decoder.weight": 0.015}), plain, truth)
+    check_bf16("lean", values({}), plain, truth)
+    check_bf16("lean", truth, plain, truth)
+    check_bf16("lean", plain, plain, truth)
+    with pytest.raises(InputError, match="outputs of lean"):
+        check_bf16("lean", values({"output": 0.015}), plain, truth)
+    with pytest.raises(InputError, match="the gradients of lean"):
+        check_bf16("lean", values({"decoder.weight": 0.015}), plain, truth)
     # Of all the gradients it is a small part.
-    with pytest.raises(gpu.InputError, match="gradients of layers.norm.weight of ours"):
-        check_bf16("ours", values({"layers.1.norm.weight": 0.04}), plain, truth)
-    with pytest.raises(gpu.InputError):
-        check_bf16("ours", (truth[0] * math.nan, truth[1]), plain, truth)
+    with pytest.raises(InputError, match="gradients of layers.norm.weight of lean"):
+        check_bf16("lean", values({"layers.1.norm.weight": 0.04}), plain, truth)
+    with pytest.raises(InputError):
+        check_bf16("lean", (truth[0] * math.nan, truth[1]), plain, truth)
 
 
 @pytest.mark.skipif(not triton_kernels.can_use_triton(torch.device("cpu")), reason="triton is not interpreted here")
 @pytest.mark.parametrize("kind", ["dense", "toeplitz", "causal"])
 def test_the_unit_by_triton_is_the_plain_one(gpu, bench, kind):
     found = []
-    for form in ("naive", "triton"):
+    for form in ("hf_gmlp, plain", "hf_gmlp, triton"):
         system = gpu.build_alone(bench, "unit", form, 2, 9, 12, kind)
         if found:
             system.model.load_state_dict(found[0][0])
@@ -259,14 +250,11 @@ def test_the_unit_by_triton_is_the_plain_one(gpu, bench, kind):
         output.backward(system.cotangent)
         gradients = [parameter.grad for parameter in system.model.parameters() if parameter.grad is not None]
         found.append((system.model.state_dict(), [forward, output.detach(), *gradients]))
-    for ours, theirs in zip(found[1][1], found[0][1], strict=True):
-        torch.testing.assert_close(ours, theirs, atol=1e-5, rtol=1e-4)
+    for value, expected in zip(found[1][1], found[0][1], strict=True):
+        torch.testing.assert_close(value, expected, atol=1e-5, rtol=1e-4)
 
 
-def test_triton_that_no_kernel_runs_of_is_refused(gpu, bench, monkeypatch):
-    from gpu_measure import kernels_launched
-    from gpu_systems import build_alone
-
+def test_triton_without_a_kernel_is_refused(gpu, bench, monkeypatch):
     class Kernel:
         def fn(self):
             pass
@@ -277,20 +265,21 @@ def test_triton_that_no_kernel_runs_of_is_refused(gpu, bench, monkeypatch):
     for name in [name for name, value in vars(triton_kernels).items() if hasattr(value, "run")]:
         monkeypatch.delattr(triton_kernels, name)
     monkeypatch.setattr(triton_kernels, "kernel", Kernel(), raising=False)
-    with kernels_launched() as launched:
+    with gpu.checks.kernels_launched() as launched:
         assert Kernel().run() == 7
     Kernel().run()
     assert launched == ["fn"]
 
-    systems = {name: build_alone(bench, "unit", "naive", 2, 8, 12, "dense") for name in ("unit, plain", "unit, triton")}
-    for name, system in systems.items():
-        system.name = name
-    gpu.check(bench, "unit", systems)
+    systems = {}
+    for name in ("unit, plain", "unit, triton"):
+        systems[name] = gpu.build_alone(bench, "unit", "hf_gmlp, plain", 2, 8, 12, "dense")
+        systems[name].name = name
+    gpu.checks.check_forms(bench, "unit", systems)
     assert list(systems) == ["unit, plain"]
-    assert "none of our Triton kernels ran" in bench.faults[0]
+    assert "no Triton kernel of hf_gmlp ran" in bench.faults[0]
 
 
-def test_a_system_without_memory_is_left_out_and_the_rest_goes_on(gpu, bench, capsys):
+def test_a_system_without_memory_is_left_out_and_the_rest_goes_on(bench):
     def full():
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 80 GiB.")
 
@@ -298,7 +287,7 @@ def test_a_system_without_memory_is_left_out_and_the_rest_goes_on(gpu, bench, ca
         raise RuntimeError("a kernel failed\nat length")
 
     steps = {"full": full, "fine": lambda: None, "broken": broken}
-    assert list(gpu.able(bench, "text", steps)) == ["fine"]
+    assert list(bench.all_times("text", steps)) == ["fine"]
     assert bench.faults == [
         "text: full is left out: it does not fit into memory.",
         "text: broken is left out: RuntimeError: a kernel failed",
@@ -306,44 +295,37 @@ def test_a_system_without_memory_is_left_out_and_the_rest_goes_on(gpu, bench, ca
 
 
 def test_compiled_blocks_share_their_code(gpu, bench):
-    from gpu_systems import build_ours, compiled
-
     graphs = []
 
     def backend(module, inputs):
         graphs.append(module)
         return module.forward
 
-    bench.arguments.layers, bench.arguments.backend, bench.arguments.compile = 3, backend, "blocks"
     torch._dynamo.reset()
-    system = compiled(bench, build_ours(bench, "naive"))
-    assert system.name == "ours, compiled"
-    gpu.training_step(bench, system)()
+    system = gpu.peers.compiled(masked(gpu, layers=3), "blocks", backend)
+    assert system.name == "hf_gmlp, compiled"
+    gpu.harness.training_step(bench, system)()
     assert len(graphs) == 1
     torch._dynamo.reset()
 
 
 def test_blocks_are_found_in_any_model(gpu):
-    from gpu_systems import blocks_of
-
     class Block(nn.Module):
         def __init__(self):
             super().__init__()
             self.inner = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
 
     model = nn.Sequential(nn.Sequential(nn.Linear(9, 9), nn.GELU()), nn.ModuleList(Block() for _ in range(3)))
-    assert [type(block) for block in blocks_of(model)] == [Block] * 3
+    assert [type(block) for block in gpu.peers.blocks_of(model)] == [Block] * 3
 
 
 def test_systems_are_left_out_by_name_but_the_plain_form(gpu, bench):
-    from systems import System
-
-    bench.arguments.without = ["ours", "BERT"]
-    systems = [System(name, nn.Linear(1, 1), None, 1, 1) for name in ("ours, plain", "ours, lean", "BERT", "ViT")]
-    assert list(gpu.build_all(bench, "text", [lambda system=system: system for system in systems])) == [
-        "ours, plain",
-        "ViT",
+    bench.arguments.without = ["hf_gmlp", "BERT"]
+    systems = [
+        gpu.System(name, nn.Linear(1, 1), None, 1, 1) for name in ("hf_gmlp, plain", "hf_gmlp, lean", "BERT", "ViT")
     ]
+    kept = bench.build_all("text", [lambda system=system: system for system in systems])
+    assert list(kept) == ["hf_gmlp, plain", "ViT"]
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="There is a GPU.")
