@@ -1,10 +1,9 @@
-"""Stands in for the test classes of the pipelines: what each pipeline of transformers must give for our models.
+"""Stands in for the test classes of transformers' pipelines.
 
-`PipelineTesterMixin` loads a tiny checkpoint with its tokenizer or image processor, asks `get_test_pipeline` for a
-pipeline and examples, has `run_pipeline_test` check the answers, and then runs ten examples in batches of four.
+`PipelineTesterMixin` loads a tiny checkpoint with its tokenizer or image processor, gets a pipeline and examples from
+`get_test_pipeline`, lets `run_pipeline_test` check the answers, and then runs ten examples in batches of four.
 """
 
-import math
 import unittest
 
 import numpy as np
@@ -27,13 +26,13 @@ TEXTS = ["the cat sat on the mat", "a dog", "the dog sat on the cat and the cat 
 
 
 class PipelineTests(unittest.TestCase):
-    """What the classes below share; not a test by itself."""
+    """The base of the classes below."""
 
     pipeline_class = None
     examples = TEXTS
 
     def get_test_pipeline(self, model, tokenizer=None, image_processor=None, dtype="float32", **unused):
-        """Returns the pipeline over the model in the wanted precision, and examples for it."""
+        """Returns a pipeline with the model in the given precision, and examples for it."""
         model = model.to(getattr(torch, dtype))
         pipeline = self.pipeline_class(
             model=model, tokenizer=tokenizer, image_processor=image_processor, device=torch_device
@@ -41,14 +40,14 @@ class PipelineTests(unittest.TestCase):
         return pipeline, self.examples
 
     def check_scores(self, answers: list[dict], count: int) -> None:
-        """Checks `count` answers with finite scores between 0 and 1, best first."""
+        """Checks that there are `count` answers with scores between 0 and 1, best first."""
         scores = [answer["score"] for answer in answers]
         self.assertEqual(len(scores), count)
-        self.assertTrue(all(math.isfinite(score) and 0 <= score <= 1 for score in scores), scores)
+        self.assertTrue(all(0 <= score <= 1 for score in scores), scores)
         self.assertEqual(scores, sorted(scores, reverse=True))
 
     def check_alone_as_in_a_batch(self, pipeline, read_scores, **options) -> None:
-        """Checks that an example gives the same scores alone and padded beside others."""
+        """Checks that an example has the same scores alone and padded in a batch."""
         examples = list(self.examples)
         alone = [read_scores(pipeline(example, **options)) for example in examples]
         batched = [read_scores(answer) for answer in pipeline(examples, batch_size=len(examples), **options)]
@@ -89,7 +88,7 @@ class TextGenerationTests(PipelineTests):
     pipeline_class = TextGenerationPipeline
 
     def get_test_pipeline(self, model, tokenizer=None, **kwargs):
-        """The fixtures' tokenizer ends every text, prompts too, with [SEP]: no more text would come."""
+        """Removes the [SEP] that the tokenizer adds to every prompt, after which no text would follow."""
         tokenizer.backend_tokenizer.post_processor = None
         model.generation_config.update(max_new_tokens=5, do_sample=False, eos_token_id=None)
         return super().get_test_pipeline(model, tokenizer, **kwargs)
@@ -99,7 +98,7 @@ class TextGenerationTests(PipelineTests):
         for example, text in zip(examples, alone):
             self.assertTrue(text.startswith(example))
             self.assertGreater(len(text), len(example))
-        # Prompts of different lengths, padded on the left. In half precision, a rounding may choose another word.
+        # Prompts of different lengths, padded on the left. In half precision, rounding may change a word.
         if pipeline.model.dtype == torch.float32:
             batched = pipeline(list(examples), batch_size=len(examples))
             self.assertEqual([answers[0]["generated_text"] for answers in batched], alone)
@@ -141,7 +140,7 @@ class ZeroShotTests(PipelineTests):
     pipeline_class = ZeroShotClassificationPipeline
 
     def get_test_pipeline(self, model, tokenizer=None, **kwargs):
-        """Zero-shot classification reads entailment off a label of that name, so one of ours gets it."""
+        """Names one of the labels "entailment", which zero-shot classification looks for."""
         model.config.label2id = {"entailment": 0, "neutral": 1, "contradiction": 2}
         model.config.id2label = {number: label for label, number in model.config.label2id.items()}
         pipeline, examples = super().get_test_pipeline(model, tokenizer, **kwargs)
