@@ -1,6 +1,7 @@
 """Tiny models for all tests. Their weights are far from the initial ones, where W is so near zero that a test would
 hardly notice the spatial path."""
 
+import gc
 import os
 
 # Must be set before the first import of transformers: no test may need a network.
@@ -35,6 +36,21 @@ VISION_SIZES = {
     "patch_size": 4,
     "num_labels": 3,
 }
+
+
+def pytest_collection_modifyitems(items):
+    # Files with slow tests first, so that no worker waits for one at the end.
+    slow = {item.path for item in items if item.get_closest_marker("slow")}
+    items.sort(key=lambda item: item.path not in slow)
+
+
+def pytest_collection_finish():
+    # Each training calls the garbage collector, which took half a second to visit everything that tests import.
+    gc.freeze()
+
+
+def pytest_sessionfinish():
+    gc.unfreeze()
 
 
 @pytest.fixture(autouse=True)

@@ -24,6 +24,8 @@ from hf_gmlp.data.tokenizer import byte_tokenizer
 from hf_gmlp.errors import InputError
 from hf_gmlp.training.folder import checkpoint_fault
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parent.parent
 
 

@@ -27,6 +27,8 @@ from hf_gmlp.cli import main
 from hf_gmlp.data.tokenizer import byte_tokenizer
 from hf_gmlp.serve import make_app
 
+pytestmark = pytest.mark.slow
+
 WORDS = "the a cat dog sat ran on under mat house and then slept".split()
 
 

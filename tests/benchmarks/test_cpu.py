@@ -9,6 +9,8 @@ import torch
 
 from hf_gmlp.kernels import fft, lean
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def cpu(load):

@@ -3,10 +3,13 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 import torch
 from safetensors.torch import load_file
 
 from hf_gmlp import GMLPConfig, GMLPForImageClassification, GMLPForMaskedLM
+
+pytestmark = pytest.mark.slow
 
 SCRIPT = Path(__file__).parent / "fsdp_training.py"
 ROOT = SCRIPT.parents[2]
