@@ -69,7 +69,6 @@ def alone(model, tokenizer, texts):
     return [model(**tokenizer(text, return_tensors="pt"))[0][0] for text in texts]
 
 
-# ---------------------------------------------------------------------------------------------------------------------
 # sentence-transformers
 
 
@@ -166,7 +165,6 @@ def test_cross_encoder(saved, texts):
     torch.testing.assert_close(found, expected, **CLOSE)
 
 
-# ---------------------------------------------------------------------------------------------------------------------
 # SetFit
 
 
@@ -191,7 +189,6 @@ def test_setfit(sentences, tmp_path):
     np.testing.assert_allclose(model.predict_proba(texts, as_numpy=True), expected, atol=1e-4)
 
 
-# ---------------------------------------------------------------------------------------------------------------------
 # TRL
 
 
@@ -339,7 +336,6 @@ def test_grpo(saved, trl_trainer, texts):
     assert np.mean([row["reward"] for row in history[-3:]]) > 1.3 * np.mean([row["reward"] for row in history[:3]])
 
 
-# ---------------------------------------------------------------------------------------------------------------------
 # lm-eval
 
 
@@ -391,7 +387,6 @@ def test_lm_eval(saved, texts):
         assert answer == tokenizer.decode(ids, skip_special_tokens=True).split("w0")[0]
 
 
-# ---------------------------------------------------------------------------------------------------------------------
 # Pipelines of transformers
 
 
@@ -472,7 +467,6 @@ def test_evaluator(saved, texts):
     assert found["accuracy"] == pytest.approx(3 / 5)
 
 
-# ---------------------------------------------------------------------------------------------------------------------
 # accelerate
 
 

@@ -6,14 +6,13 @@ needs CUDA's libraries on Linux; PIP_EXTRA_INDEX_URL=https://download.pytorch.or
 """
 
 import re
-import shutil
 import signal
 import sys
 import tempfile
 import tomllib
 from pathlib import Path
 
-from .run import DISK_NEEDED, ROOT, call, end_early
+from .run import ROOT, call, check_disk, end_early
 
 # Must match each other.
 TORCH = ("torch", "torchvision")
@@ -43,8 +42,7 @@ def main():
     for name in sys.argv[1:] or environments:
         if name not in environments:
             sys.exit(f"There is no environment {name!r}. Choose one of: {', '.join(environments)}.")
-        if shutil.disk_usage(tempfile.gettempdir()).free < DISK_NEEDED:
-            sys.exit(f"{tempfile.gettempdir()} has less than {DISK_NEEDED / 1e9:.0f} GB left: TMPDIR=... make compat")
+        check_disk("compat")
         with tempfile.TemporaryDirectory(prefix="hf-gmlp-compat-") as folder:
             call(sys.executable, "-m", "venv", folder)
             python = Path(folder, "bin", "python")

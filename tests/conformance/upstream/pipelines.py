@@ -25,6 +25,13 @@ from transformers.testing_utils import torch_device
 TEXTS = ["the cat sat on the mat", "a dog", "the dog sat on the cat and the cat ran to the mat ."]
 
 
+IMAGES = [Image.effect_noise(size, 90).convert("RGB") for size in ((50, 40), (30, 24))]
+
+
+def read_scores(answers: list[dict]) -> list[float]:
+    return [answer["score"] for answer in answers]
+
+
 class PipelineTests(unittest.TestCase):
     """The base of the classes below."""
 
@@ -41,7 +48,7 @@ class PipelineTests(unittest.TestCase):
 
     def check_scores(self, answers: list[dict], count: int) -> None:
         """Checks that there are `count` answers with scores between 0 and 1, best first."""
-        scores = [answer["score"] for answer in answers]
+        scores = read_scores(answers)
         self.assertEqual(len(scores), count)
         self.assertTrue(all(0 <= score <= 1 for score in scores), scores)
         self.assertEqual(scores, sorted(scores, reverse=True))
@@ -59,10 +66,13 @@ class PipelineTests(unittest.TestCase):
 class FeatureExtractionTests(PipelineTests):
     pipeline_class = FeatureExtractionPipeline
 
+    def token_count(self, pipeline, example):
+        return len(pipeline.tokenizer(example)["input_ids"])
+
     def run_pipeline_test(self, pipeline, examples):
         for example in examples:
             features = np.array(pipeline(example))
-            tokens = len(pipeline.tokenizer(example)["input_ids"])
+            tokens = self.token_count(pipeline, example)
             self.assertEqual(features.shape, (1, tokens, pipeline.model.config.hidden_size))
             self.assertTrue(np.isfinite(features).all())
 
@@ -81,7 +91,7 @@ class FillMaskTests(PipelineTests):
         self.assertEqual({answer["token_str"] for answer in only_known}, {"cat", "dog"})
         two_masks = pipeline("the [MASK] sat on the [MASK]", top_k=2)
         self.assertEqual([len(answers) for answers in two_masks], [2, 2])
-        self.check_alone_as_in_a_batch(pipeline, lambda answers: [answer["score"] for answer in answers])
+        self.check_alone_as_in_a_batch(pipeline, read_scores)
 
 
 class TextGenerationTests(PipelineTests):
@@ -109,16 +119,19 @@ class TextGenerationTests(PipelineTests):
 class TextClassificationTests(PipelineTests):
     pipeline_class = TextClassificationPipeline
 
-    def run_pipeline_test(self, pipeline, examples):
+    def check_labels(self, pipeline, examples):
         labels = set(pipeline.model.config.id2label.values())
         for example in examples:
-            answers = pipeline(example, top_k=None)
+            answers = pipeline(example, top_k=len(labels))
             self.check_scores(answers, len(labels))
             self.assertEqual({answer["label"] for answer in answers}, labels)
             self.assertAlmostEqual(sum(answer["score"] for answer in answers), 1, places=2)
+        self.check_alone_as_in_a_batch(pipeline, read_scores, top_k=len(labels))
+
+    def run_pipeline_test(self, pipeline, examples):
+        self.check_labels(pipeline, examples)
         pair = pipeline({"text": examples[0], "text_pair": examples[1]})
-        self.assertIn(pair["label"], labels)
-        self.check_alone_as_in_a_batch(pipeline, lambda answers: [answer["score"] for answer in answers], top_k=None)
+        self.assertIn(pair["label"], pipeline.model.config.id2label.values())
 
 
 class TokenClassificationTests(PipelineTests):
@@ -133,7 +146,7 @@ class TokenClassificationTests(PipelineTests):
             self.assertTrue(all(0 <= entity["score"] <= 1 for entity in entities))
         grouped = pipeline(examples[0], aggregation_strategy="simple")
         self.assertEqual(" ".join(group["word"] for group in grouped), examples[0])
-        self.check_alone_as_in_a_batch(pipeline, lambda entities: [entity["score"] for entity in entities])
+        self.check_alone_as_in_a_batch(pipeline, read_scores)
 
 
 class ZeroShotTests(PipelineTests):
@@ -155,32 +168,20 @@ class ZeroShotTests(PipelineTests):
         self.assertAlmostEqual(sum(answer["scores"]), 1, places=2)
 
 
-class ImageClassificationTests(PipelineTests):
+class ImageClassificationTests(TextClassificationTests):
     pipeline_class = ImageClassificationPipeline
-
-    @property
-    def examples(self):
-        rng = np.random.default_rng(0)
-        return [Image.fromarray(rng.integers(0, 256, (*size, 3), dtype=np.uint8)) for size in [(40, 50), (24, 30)]]
+    examples = IMAGES
 
     def run_pipeline_test(self, pipeline, examples):
-        labels = set(pipeline.model.config.id2label.values())
-        for example in examples:
-            answers = pipeline(example, top_k=len(labels))
-            self.check_scores(answers, len(labels))
-            self.assertEqual({answer["label"] for answer in answers}, labels)
-        self.check_alone_as_in_a_batch(pipeline, lambda answers: [answer["score"] for answer in answers])
+        self.check_labels(pipeline, examples)
 
 
-class ImageFeatureExtractionTests(ImageClassificationTests):
+class ImageFeatureExtractionTests(FeatureExtractionTests):
     pipeline_class = ImageFeatureExtractionPipeline
+    examples = IMAGES
 
-    def run_pipeline_test(self, pipeline, examples):
-        config = pipeline.model.config
-        for example in examples:
-            features = np.array(pipeline(example))
-            self.assertEqual(features.shape, (1, config.max_position_embeddings, config.hidden_size))
-            self.assertTrue(np.isfinite(features).all())
+    def token_count(self, pipeline, example):
+        return pipeline.model.config.max_position_embeddings
 
 
 PIPELINE_TESTS = {
