@@ -53,6 +53,12 @@ def pytest_sessionfinish():
     gc.unfreeze()
 
 
+@pytest.fixture(scope="session", autouse=True)
+def torchrun_logs(tmp_path_factory):
+    """Runs of torchrun otherwise leave an empty folder of logs in /tmp."""
+    os.environ["PET_LOG_DIR"] = str(tmp_path_factory.mktemp("torchrun"))
+
+
 @pytest.fixture(autouse=True)
 def seeded():
     """Every test draws the same random numbers, whatever ran before it."""
