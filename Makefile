@@ -1,59 +1,67 @@
-# Everything here runs in a virtual environment of its own, .venv, made with any Python from 3.11 on:
+# Everything here runs in the virtual environment .venv, which Python 3.11 or newer makes:
 #   make demo            or, with another Python:   make demo PYTHON=python3.12
 PYTHON ?= python3
 BIN := .venv/bin
 INSTALLED := .venv/.installed
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo replicate test conformance package compat integrations docs lint format clean
+.PHONY: help install demo replicate test test-fast coverage conformance package compat integrations docs lint format clean
 
 help: ## list the targets
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
 
-install: $(INSTALLED) ## install the package and all that its scripts and tests need into .venv
+install: $(INSTALLED) ## install the package and everything for its scripts and tests into .venv
 
 $(INSTALLED): pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
-		{ echo "hf_gmlp needs Python 3.11 or newer; name one with make PYTHON=python3.12"; exit 1; }
+		{ echo "hf_gmlp needs Python 3.11 or newer; choose one with make PYTHON=python3.12"; exit 1; }
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --upgrade pip
 	@echo "Installing torch, transformers and the rest into .venv; this takes a minute or two."
 	$(BIN)/python -m pip install --quiet --editable ".[dev,docs,export,serve]"
 	@touch $(INSTALLED)
 
-demo: $(INSTALLED) ## train a small gMLP on the reference of Python, in minutes, and see what it learned
+demo: $(INSTALLED) ## train a small gMLP on Python's documentation, in minutes, and show what it learned
 	$(BIN)/python examples/demo.py
 
-replicate: $(INSTALLED) ## run the paper's comparisons in small; ARGS="--help" says how
+replicate: $(INSTALLED) ## run the paper's comparisons at a small size; ARGS="--help" says how
 	$(BIN)/python paper/replicate.py $(ARGS)
 
-test: $(INSTALLED) ## run the tests
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile
+test: $(INSTALLED) ## run all tests, in under eight minutes on two cores
+	$(PYTEST)
 
-conformance: $(INSTALLED) ## run transformers' own common tests on our models (fetches its source once)
+test-fast: $(INSTALLED) ## run the nine tests in ten that are fast, in under a minute on two cores
+	$(PYTEST) -m "not slow"
+
+coverage: $(INSTALLED) ## run all tests, and report the lines of hf_gmlp that none of them reaches
+	$(PYTEST) --cov --cov-report=term-missing:skip-covered
+
+conformance: $(INSTALLED) ## run transformers' common tests on the models (fetches its source once)
 	$(BIN)/python -m tests.conformance.run
 
 package: $(INSTALLED) ## build the wheel, and use it where only torch and transformers are installed
 	$(BIN)/python -m tests.packaging.run $(DIST)
 
-compat: $(INSTALLED) ## run tests with the oldest and newest torch and transformers, each in an environment of its own
+compat: $(INSTALLED) ## run tests with the oldest and newest torch and transformers, in separate environments
 	$(BIN)/python -m tests.packaging.compat $(ARGS)
 
-integrations: ## run tests with sentence-transformers, TRL and others, in an environment of its own
+integrations: ## run tests with sentence-transformers, TRL and others, in a separate environment
 	$(PYTHON) -m venv build/integrations-venv
 	build/integrations-venv/bin/python -m pip install --quiet --editable ".[dev,integrations]"
 	OMP_NUM_THREADS=1 build/integrations-venv/bin/python -m pytest tests/test_integrations.py tests/test_adapt.py
 
-docs: $(INSTALLED) ## build the documentation site into build/site, and check its links
+docs: $(INSTALLED) ## build the documentation site in build/site, and check its links
 	$(BIN)/mkdocs build --quiet --strict
 
-lint: $(INSTALLED) ## check style and format
+lint: $(INSTALLED) ## check style, format and spelling
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	git ls-files -z | xargs -0 $(BIN)/codespell
 
-format: $(INSTALLED) ## put style and format right
+format: $(INSTALLED) ## fix style and format
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
 clean: ## remove .venv and everything built
-	rm -rf .venv build dist .pytest_cache .ruff_cache *.egg-info
+	rm -rf .venv build dist .pytest_cache .ruff_cache .coverage *.egg-info

@@ -1,24 +1,24 @@
-"""Tiny models for all tests, with weights far from their initial ones: at initialization W is so near zero that a test
-hardly feels the spatial path."""
+"""Tiny models for all tests. Their weights are far from the initial ones, where W is so near zero that a test would
+hardly notice the spatial path."""
 
+import gc
 import os
 
-# Before the first import of transformers: no test may need a network.
+# Must be set before the first import of transformers: no test may need a network.
 os.environ["HF_HUB_OFFLINE"] = "1"
 
 import pytest
 import torch
 
 if not torch.cuda.is_available():
-    # Before the first import of triton: its kernels then run on the CPU, slowly.
+    # Must be set before the first import of triton: its kernels then run on the CPU, slowly.
     os.environ.setdefault("TRITON_INTERPRET", "1")
 
-from tokenizers import Tokenizer, models, pre_tokenizers, processors
-from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerFast
+from transformers import PreTrainedConfig, PreTrainedModel
 
 from hf_gmlp import GMLPConfig, GMLPVisionConfig
 
-from .samples import SPECIAL, WORDS, flat, squad
+from . import samples
 
 TEXT_SIZES = {
     "vocab_size": 40,
@@ -38,21 +38,42 @@ VISION_SIZES = {
 }
 
 
+def pytest_collection_modifyitems(items):
+    # Files with slow tests first, so that no worker waits for one at the end.
+    slow = {item.path for item in items if item.get_closest_marker("slow")}
+    items.sort(key=lambda item: item.path not in slow)
+
+
+def pytest_collection_finish():
+    # Each training calls the garbage collector, which took half a second to visit everything that tests import.
+    gc.freeze()
+
+
+def pytest_sessionfinish():
+    gc.unfreeze()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def torchrun_logs(tmp_path_factory):
+    """Runs of torchrun otherwise leave an empty folder of logs in /tmp."""
+    os.environ["PET_LOG_DIR"] = str(tmp_path_factory.mktemp("torchrun"))
+
+
 @pytest.fixture(autouse=True)
 def seeded():
-    """Every test draws the same numbers, whichever tests run before it."""
+    """Every test draws the same random numbers, whatever ran before it."""
     torch.manual_seed(0)
 
 
 @pytest.fixture(scope="session")
 def text_config():
-    """text_config(**fields) makes the config of a tiny text model."""
+    """text_config(**fields) returns the config of a tiny text model."""
     return lambda **fields: GMLPConfig(**(TEXT_SIZES | fields))
 
 
 @pytest.fixture(scope="session")
 def vision_config():
-    """vision_config(**fields) makes the config of a tiny image model, with 4 x 4 patches."""
+    """vision_config(**fields) returns the config of a tiny image model with 4 x 4 patches."""
     return lambda **fields: GMLPVisionConfig(**(VISION_SIZES | fields))
 
 
@@ -64,34 +85,30 @@ def randomize():
 
 @pytest.fixture(scope="session")
 def far_model():
-    """far_model(model_class, config) makes a model in eval mode with weights far from their initial ones."""
+    """far_model(model_class, config) returns a model in eval mode with weights far from the initial ones."""
     return far_model_
 
 
 @pytest.fixture(scope="session")
 def random_ids():
-    """random_ids(*shape) draws token ids of the tiny vocabulary, without the special ones."""
+    """random_ids(*shape) draws token ids of the tiny vocabulary, but no special ones."""
     return lambda *shape: torch.randint(5, TEXT_SIZES["vocab_size"], shape)
 
 
 @pytest.fixture(scope="session")
 def word_tokenizer():
     """One token per word."""
-    tokenizer = Tokenizer(models.WordLevel({token: i for i, token in enumerate(SPECIAL + WORDS)}, unk_token="[UNK]"))
-    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    tokenizer.post_processor = processors.TemplateProcessing(
-        single="[CLS] $A [SEP]", special_tokens=[("[CLS]", 2), ("[SEP]", 3)]
-    )
-    names = {"pad_token": 0, "unk_token": 1, "cls_token": 2, "sep_token": 3, "mask_token": 4}
-    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, **{name: SPECIAL[i] for name, i in names.items()})
+    return samples.word_tokenizer(samples.WORDS)
 
 
 @pytest.fixture(scope="session")
 def squad_tokenizer():
-    """A trained tokenizer; characters that it has not seen become bytes."""
+    """A trained tokenizer; unseen characters become bytes."""
     from hf_gmlp.data.tokenizer import train_tokenizer
 
-    return train_tokenizer([row["context"] + " " + row["question"] for row in flat(squad(40))], vocab_size=380)
+    return train_tokenizer(
+        [row["context"] + " " + row["question"] for row in samples.flat(samples.squad(40))], vocab_size=380
+    )
 
 
 @torch.no_grad()

@@ -19,7 +19,7 @@ QUESTIONS = {"name": "Who traveled?", "city": "Where did the train go?", "month"
 
 def squad(count, *, seed=0, unanswerable=False):
     """
-    A data set in SQuAD's published form that a tiny model learns in seconds: the kind of question tells the kind of
+    A data set in SQuAD's published form that a tiny model learns in seconds: each kind of question asks for one kind of
     word, wherever it stands. With `unanswerable`, one of the three questions of each paragraph has no answer.
     """
     draw = random.Random(seed)
@@ -50,7 +50,7 @@ def squad(count, *, seed=0, unanswerable=False):
 
 
 def flat(content):
-    """The rows of a nested file."""
+    """Returns the rows of a nested file."""
     return [
         {
             "id": question["id"],
@@ -83,3 +83,13 @@ def bert_tokenizer(words, *, mask="[MASK]", **options):
     tokenizer.post_processor = processors.BertProcessing(("[SEP]", 3), ("[CLS]", 2))
     names = dict(zip(("pad_token", "unk_token", "cls_token", "sep_token", "mask_token"), special))
     return PreTrainedTokenizerFast(tokenizer_object=tokenizer, **names, **options)
+
+
+def word_tokenizer(words, *, ends=True, **options):
+    """A tokenizer of words that spaces separate; with `ends` it writes [CLS] a [SEP] b [SEP], as BERT's does."""
+    tokenizer = Tokenizer(models.WordLevel({token: i for i, token in enumerate(SPECIAL + words)}, unk_token="[UNK]"))
+    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    if ends:
+        tokenizer.post_processor = processors.BertProcessing(("[SEP]", 3), ("[CLS]", 2))
+    names = dict(zip(("pad_token", "unk_token", "cls_token", "sep_token", "mask_token"), SPECIAL))
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, **names | options)

@@ -116,6 +116,7 @@ def output(model, inputs):
     return model.eval()(**inputs)[0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("first", ["hf_gmlp", "peft"])
 def test_targets_are_known_whichever_is_imported_first(first):
     second = "hf_gmlp" if first == "peft" else "peft"

@@ -200,6 +200,7 @@ def test_command_with_bad_input(words, message, capsys):
     assert stop.value.code == 2 and message in error and "Traceback" not in error
 
 
+@pytest.mark.slow
 def test_needs_nothing_but_torch_and_transformers(checkpoint):
     """Packages that only training needs are not installed with the models."""
     program = f"""

@@ -15,6 +15,8 @@ from hf_gmlp.data.processor import evaluation_processor
 from hf_gmlp.errors import InputError
 from hf_gmlp.export import export
 
+pytestmark = pytest.mark.slow
+
 onnxruntime = pytest.importorskip("onnxruntime")
 pytest.importorskip("onnxscript")
 

@@ -1,6 +1,6 @@
-"""Libraries that build on transformers: what each computes with these models equals a computation by hand.
+"""What libraries on top of transformers compute with these models equals a computation by hand.
 
-Libraries that are not installed are skipped; `make integrations` has them all.
+Tests of libraries that are not installed are skipped; `make integrations` installs them all.
 """
 
 import copy
@@ -18,14 +18,8 @@ import torch
 from datasets import Dataset
 from PIL import Image
 from sklearn.linear_model import LogisticRegression
-from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from torch.nn import functional as F
-from transformers import (
-    AutoModelForMaskedLM,
-    PreTrainedTokenizerFast,
-    ViTImageProcessor,
-    pipeline,
-)
+from transformers import AutoModelForMaskedLM, ViTImageProcessor, pipeline
 
 import hf_gmlp
 from hf_gmlp import (
@@ -37,42 +31,32 @@ from hf_gmlp import (
     GMLPVisionModel,
 )
 
+from . import samples
 from .conftest import TEXT_SIZES
 
-SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
-WORDS = [f"w{i}" for i in range(TEXT_SIZES["vocab_size"] - len(SPECIAL))]
+WORDS = samples.WORDS[: TEXT_SIZES["vocab_size"] - len(samples.SPECIAL)]
 ACCURACY = Path(hf_gmlp.__file__).parent / "metrics" / "accuracy"
 N = TEXT_SIZES["max_position_embeddings"]
 CLOSE = {"rtol": 1e-4, "atol": 1e-5}
 ATTENTION = pytest.mark.parametrize("attention_size", [0, 8], ids=["gmlp", "amlp"])
 
 
-def word_tokenizer(ends: bool, **options) -> PreTrainedTokenizerFast:
-    """A tokenizer of WORDS; with `ends`, as BERT's, it writes [CLS] a [SEP] b [SEP]."""
-    vocabulary = {word: i for i, word in enumerate(SPECIAL + WORDS)}
-    tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="[UNK]"))
-    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
-    if ends:
-        tokenizer.post_processor = processors.BertProcessing(("[SEP]", 3), ("[CLS]", 2))
-    names = dict(zip(("pad_token", "unk_token", "cls_token", "sep_token", "mask_token"), SPECIAL))
-    names |= {"bos_token": "[CLS]", "eos_token": "[SEP]"}
-    names["model_input_names"] = ["input_ids", "attention_mask"] + ["token_type_ids"] * ends
-    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, model_max_length=N, **names | options)
-
-
 @pytest.fixture
 def texts():
-    """Of 1, 9, 4, 6 and 3 words."""
+    """Texts of 1, 9, 4, 6 and 3 words."""
     return [" ".join(WORDS[i] for i in torch.randint(len(WORDS), (length,))) for length in (1, 9, 4, 6, 3)]
 
 
 @pytest.fixture
 def saved(far_model, text_config, tmp_path):
-    """saved(model_class, **fields) saves a model and a tokenizer, and gives the folder, the model and the tokenizer."""
+    """saved(model_class, **fields) saves a model and a tokenizer; returns the folder and both."""
 
     def save(model_class, padding_side="right", **fields):
         model = far_model(model_class, text_config(**fields))
-        tokenizer = word_tokenizer(model_class is not GMLPForCausalLM, padding_side=padding_side)
+        ends = model_class is not GMLPForCausalLM
+        options = {"padding_side": padding_side, "model_max_length": N, "bos_token": "[CLS]", "eos_token": "[SEP]"}
+        options["model_input_names"] = ["input_ids", "attention_mask"] + ["token_type_ids"] * ends
+        tokenizer = samples.word_tokenizer(WORDS, ends=ends, **options)
         for part in (model, tokenizer):
             part.save_pretrained(tmp_path / "saved")
         return str(tmp_path / "saved"), model, tokenizer
@@ -81,23 +65,22 @@ def saved(far_model, text_config, tmp_path):
 
 
 def alone(model, tokenizer, texts):
-    """The logits, or last hidden states, of each text in a row of its own."""
+    """Returns the logits, or last hidden states, of each text in a separate row."""
     return [model(**tokenizer(text, return_tensors="pt"))[0][0] for text in texts]
 
 
-# ---------------------------------------------------------------------------------------------------------------------
 # sentence-transformers
 
 
 def by_hand(model, tokenizer, texts):
-    """The mean of the last hidden states of each text in a row of its own, without padding."""
+    """Returns the mean of the last hidden states of each text, without padding."""
     rows = [tokenizer(text, truncation=True, return_tensors="pt") for text in texts]
     return torch.cat([model(**row).last_hidden_state.mean(1) for row in rows])
 
 
 @pytest.fixture
 def sentences(saved):
-    """sentences(**fields) is a model of sentence embeddings, and the model and tokenizer that it is made from."""
+    """sentences(**fields) returns a model for sentence embeddings, and the model and tokenizer in it."""
     library = pytest.importorskip("sentence_transformers")
     from sentence_transformers.base.modules import Transformer
     from sentence_transformers.sentence_transformer.modules import Pooling
@@ -115,7 +98,7 @@ def sentences(saved):
 @pytest.mark.parametrize("padding_side", ["left", "right"])
 @torch.no_grad()
 def test_sentence_embeddings(sentences, texts, padding_side, attention_size):
-    """Batches of padded texts, and one that is longer than n and cut off."""
+    """Batches of padded texts; one is longer than n and is cut off."""
     library, model, tokenizer = sentences(padding_side=padding_side, attention_size=attention_size)
     texts.append(" ".join(WORDS[:20]))
     assert library.max_seq_length == N and library.tokenizer.padding_side == padding_side
@@ -125,7 +108,7 @@ def test_sentence_embeddings(sentences, texts, padding_side, attention_size):
 
 OPEN_SENTENCES = """
 import json, sys
-sys.modules["hf_gmlp"] = None  # as where it is not installed: importing it fails
+sys.modules["hf_gmlp"] = None  # importing it fails, as if it were not installed
 from sentence_transformers import SentenceTransformer
 model = SentenceTransformer(sys.argv[1], trust_remote_code=True, device="cpu")
 assert type(model[0].auto_model).__module__.startswith("transformers_modules.")
@@ -134,7 +117,7 @@ print("found", json.dumps(model.encode(sys.argv[2:]).tolist()))
 
 
 def test_sentence_embeddings_are_trained_and_saved(sentences, texts, tmp_path):
-    """The loss of pairs by hand, lower after a few steps; the model opens with the package and with its own code."""
+    """The loss of pairs by hand falls in training; the model opens with the package and with its saved code."""
     library, model, tokenizer = sentences(attention_size=8)
     from sentence_transformers import SentenceTransformer, SentenceTransformerTrainer
     from sentence_transformers import SentenceTransformerTrainingArguments as Arguments
@@ -182,12 +165,11 @@ def test_cross_encoder(saved, texts):
     torch.testing.assert_close(found, expected, **CLOSE)
 
 
-# ---------------------------------------------------------------------------------------------------------------------
 # SetFit
 
 
 def test_setfit(sentences, tmp_path):
-    """Learns which of two words stands in a text; probabilities are those of the head on embeddings by hand."""
+    """Learns which of two words a text has; the probabilities are those of the head on embeddings by hand."""
     setfit = pytest.importorskip("setfit")
     library, _, tokenizer = sentences()
     noise = torch.randint(10, len(WORDS), (16, 5)).tolist()
@@ -207,19 +189,34 @@ def test_setfit(sentences, tmp_path):
     np.testing.assert_allclose(model.predict_proba(texts, as_numpy=True), expected, atol=1e-4)
 
 
-# ---------------------------------------------------------------------------------------------------------------------
 # TRL
 
 
-def trl_args(config_class, folder, **options):
+@pytest.fixture
+def trl_trainer(tmp_path):
+    """trl_trainer(kind, *arguments, **options) makes TRL's trainer of that kind, with `options` in its config."""
+    trl = pytest.importorskip("trl")
     usual = {"use_cpu": True, "bf16": False, "report_to": "none", "save_strategy": "no", "disable_tqdm": True}
-    return config_class(str(folder / "run"), **usual, logging_steps=1, **options)
+
+    def make(kind, *arguments, data, tokenizer, **options):
+        config = getattr(trl, f"{kind}Config")(str(tmp_path / "run"), **usual, logging_steps=1, **options)
+        data = Dataset.from_dict(data)
+        return getattr(trl, f"{kind}Trainer")(*arguments, args=config, train_dataset=data, processing_class=tokenizer)
+
+    return make
 
 
-def losses_of(trainer):
-    """What the steps of a training log as their losses."""
+def first_loss(trainer):
+    """Returns the loss of the first batch, in eval mode."""
+    return trainer.compute_loss(trainer.model.eval(), next(iter(trainer.get_train_dataloader())))
+
+
+def check_learning(trainer):
+    """Trains, checks that the loss falls by a fifth, and returns the loss of the first step."""
     trainer.train()
-    return [row["loss"] for row in trainer.state.log_history if "loss" in row]
+    losses = [row["loss"] for row in trainer.state.log_history if "loss" in row]
+    assert losses[-1] < 0.8 * losses[0]
+    return losses[0]
 
 
 SFT = {
@@ -232,24 +229,20 @@ SFT = {
 
 @ATTENTION
 @pytest.mark.parametrize("options", SFT.values(), ids=SFT)
-def test_sft(saved, texts, tmp_path, options, attention_size):
+def test_sft(saved, trl_trainer, texts, options, attention_size):
     """
     SFTTrainer: the loss of a batch, and its gradients, are those of the texts one by one.
 
-    With `packing` or `padding_free`, TRL gives `position_ids` that restart, which these models obey whatever their
-    attention implementation: no flash attention is needed. TRL cuts texts to `max_length` before it packs them. A row
-    may be longer than n, a text may not, and is refused.
+    With `packing` or `padding_free`, TRL passes `position_ids` that restart, which these models obey with every
+    attention implementation: no flash attention is needed. TRL cuts texts to `max_length` before it packs them.
     """
-    trl = pytest.importorskip("trl")
     _, model, tokenizer = saved(GMLPForCausalLM, attention_size=attention_size)
     rates = {"per_device_train_batch_size": len(texts), "learning_rate": 3e-3, "max_steps": 12}
-    args = trl_args(trl.SFTConfig, tmp_path, **rates, **options)
-    trainer = trl.SFTTrainer(model, args, train_dataset=Dataset.from_dict({"text": texts}), processing_class=tokenizer)
+    trainer = trl_trainer("SFT", model, data={"text": texts}, tokenizer=tokenizer, **rates, **options)
     batch = next(iter(trainer.get_train_dataloader()))
     packed = len(options) > 1
     assert len(batch["input_ids"]) == (1 if packed else len(texts)) and ("position_ids" in batch) == packed
-    model.eval()
-    found = trainer.compute_loss(model, batch)
+    found = first_loss(trainer)
     found.backward()
     gradients = {name: parameter.grad for name, parameter in model.named_parameters()}
     model.zero_grad()
@@ -261,31 +254,27 @@ def test_sft(saved, texts, tmp_path, options, attention_size):
     for name, parameter in model.named_parameters():
         torch.testing.assert_close(gradients[name], parameter.grad, **CLOSE)
     model.zero_grad()
-    losses = losses_of(trainer)
-    assert losses[0] == pytest.approx(expected.item(), abs=1e-3) and losses[-1] < 0.8 * losses[0]
+    assert check_learning(trainer) == pytest.approx(expected.item(), abs=1e-3)
 
 
-def test_sft_refuses_texts_longer_than_n(saved, tmp_path):
-    trl = pytest.importorskip("trl")
+def test_sft_refuses_texts_longer_than_n(saved, trl_trainer):
+    """A packed row may be longer than n, but a text in it may not."""
     _, model, tokenizer = saved(GMLPForCausalLM)
-    texts = Dataset.from_dict({"text": [" ".join(WORDS[:20])] * 2})
-    args = trl_args(trl.SFTConfig, tmp_path, packing=True, max_length=2 * N)
+    texts = {"text": [" ".join(WORDS[:20])] * 2}
     with pytest.raises(ValueError, match="have 21 tokens and the model takes up to 12"):
-        trl.SFTTrainer(model, args, train_dataset=texts, processing_class=tokenizer).train()
+        trl_trainer("SFT", model, data=texts, tokenizer=tokenizer, packing=True, max_length=2 * N).train()
 
 
-def test_dpo(saved, far_model, text_config, texts, tmp_path):
-    """DPOTrainer: the loss of pairs of answers against another model's, by hand, and lower after a few steps."""
-    trl = pytest.importorskip("trl")
+def test_dpo(saved, far_model, text_config, trl_trainer, texts):
+    """DPOTrainer: the loss of pairs of answers against another model's equals that by hand, and falls."""
     _, model, tokenizer = saved(GMLPForCausalLM)
     reference = far_model(GMLPForCausalLM, text_config()).requires_grad_(False)
     for parameter in reference.parameters():
         parameter.mul_(0.8)
-    rows = [{"prompt": prompt, "chosen": " w1 w2 w3", "rejected": " w4"} for prompt in texts if len(prompt.split()) < 9]
-    rates = {"per_device_train_batch_size": len(rows), "learning_rate": 1e-3, "max_steps": 8, "beta": 0.2}
-    args = trl_args(trl.DPOConfig, tmp_path, **rates)
-    data = Dataset.from_list(rows)
-    trainer = trl.DPOTrainer(model, reference, args, train_dataset=data, processing_class=tokenizer)
+    prompts = [text for text in texts if len(text.split()) < 9]
+    rows = {"prompt": prompts, "chosen": [" w1 w2 w3"] * len(prompts), "rejected": [" w4"] * len(prompts)}
+    rates = {"per_device_train_batch_size": len(prompts), "learning_rate": 1e-3, "max_steps": 8, "beta": 0.2}
+    trainer = trl_trainer("DPO", model, reference, data=rows, tokenizer=tokenizer, **rates)
     model.eval()
 
     def score(scorer, prompt, answer):
@@ -296,42 +285,33 @@ def test_dpo(saved, far_model, text_config, texts, tmp_path):
 
     expected = []
     with torch.no_grad():
-        for row in rows:
-            a, b = (
-                score(model, row["prompt"], row[x]) - score(reference, row["prompt"], row[x])
-                for x in ("chosen", "rejected")
-            )
+        for row in zip(*rows.values()):
+            a, b = (score(model, row[0], answer) - score(reference, row[0], answer) for answer in row[1:])
             expected.append(-F.logsigmoid(0.2 * (a - b)))
-        found = trainer.compute_loss(model, next(iter(trainer.get_train_dataloader())))
+        found = first_loss(trainer)
     torch.testing.assert_close(found, torch.stack(expected).mean(), **CLOSE)
-    losses = losses_of(trainer)
-    assert losses[-1] < 0.8 * losses[0]
+    check_learning(trainer)
 
 
-def test_reward(saved, texts, tmp_path):
-    """RewardTrainer on a causal classifier: the loss of pairs of texts by hand, and lower after a few steps."""
-    trl = pytest.importorskip("trl")
+def test_reward(saved, trl_trainer, texts):
+    """RewardTrainer on a causal classifier: the loss of pairs of texts equals that by hand, and falls."""
     _, model, tokenizer = saved(GMLPForSequenceClassification, num_labels=1, is_causal=True)
     tokenizer.backend_tokenizer.post_processor = None
     pairs = {"chosen": texts[:4], "rejected": texts[1:]}
     rates = {"per_device_train_batch_size": 4, "learning_rate": 3e-3, "max_steps": 15}
-    args = trl_args(trl.RewardConfig, tmp_path, **rates)
-    trainer = trl.RewardTrainer(model, args, train_dataset=Dataset.from_dict(pairs), processing_class=tokenizer)
-    model.eval()
+    trainer = trl_trainer("Reward", model, data=pairs, tokenizer=tokenizer, **rates)
     with torch.no_grad():
+        found = first_loss(trainer)
         a, b = (torch.cat(alone(model, tokenizer, [text + "[SEP]" for text in pairs[name]])) for name in pairs)
-        found = trainer.compute_loss(model, next(iter(trainer.get_train_dataloader())))
     torch.testing.assert_close(found, -F.logsigmoid(a - b).mean(), **CLOSE)
-    losses = losses_of(trainer)
-    assert losses[-1] < 0.8 * losses[0]
+    check_learning(trainer)
 
 
-def test_grpo(saved, texts, tmp_path):
+def test_grpo(saved, trl_trainer, texts):
     """
-    GRPOTrainer: prompts are padded on the left and answers on the right, and the entropy that it logs is that of the
-    answers behind their prompts in rows of their own. The reward of words that begin with w1 or w2 rises.
+    GRPOTrainer: it pads prompts on the left and answers on the right, and logs the entropy that the answers have
+    without padding. The reward for words that begin with w1 or w2 rises.
     """
-    trl = pytest.importorskip("trl")
     _, model, tokenizer = saved(GMLPForCausalLM, attention_size=8)
     before, seen = copy.deepcopy(model), []
 
@@ -339,10 +319,10 @@ def test_grpo(saved, texts, tmp_path):
         seen.append(list(zip(prompts, completion_ids)))
         return [answer.count("w1") + answer.count("w2") for answer in completions]
 
-    prompts = Dataset.from_dict({"prompt": [text for text in texts if len(text.split()) < 7]})
+    prompts = {"prompt": [text for text in texts if len(text.split()) < 7]}
     rates = {"per_device_train_batch_size": 32, "num_generations": 8, "learning_rate": 3e-3, "max_steps": 15}
-    args = trl_args(trl.GRPOConfig, tmp_path, **rates, max_completion_length=5)
-    trainer = trl.GRPOTrainer(model, reward, args, train_dataset=prompts, processing_class=tokenizer)
+    rates["max_completion_length"] = 5
+    trainer = trl_trainer("GRPO", model, reward, data=prompts, tokenizer=tokenizer, **rates)
     trainer.train()
     entropies = []
     with torch.no_grad():
@@ -356,13 +336,12 @@ def test_grpo(saved, texts, tmp_path):
     assert np.mean([row["reward"] for row in history[-3:]]) > 1.3 * np.mean([row["reward"] for row in history[:3]])
 
 
-# ---------------------------------------------------------------------------------------------------------------------
 # lm-eval
 
 
 @torch.no_grad()
 def test_lm_eval(saved, texts):
-    """HFLM: likelihoods of answers, in batches, also behind a context that is cut to n; of whole texts; and answers."""
+    """HFLM: likelihoods of answers in batches (one context is cut to n) and of whole texts; and generated answers."""
     pytest.importorskip("lm_eval")
     from lm_eval.api.instance import Instance
     from lm_eval.models.huggingface import HFLM
@@ -372,7 +351,7 @@ def test_lm_eval(saved, texts):
     assert library.max_length == N
 
     def scores(ids, last):
-        """Log-likelihoods of the last tokens, and whether each is the most likely one."""
+        """Returns the log-likelihood of the last tokens, and whether each is the most likely one."""
         ids = torch.tensor(ids)
         predicted = model(ids[None, :-1]).logits[0, -last:].log_softmax(-1)
         return predicted.gather(1, ids[-last:, None]).sum().item(), predicted.argmax(-1).equal(ids[-last:])
@@ -391,7 +370,7 @@ def test_lm_eval(saved, texts):
     assert found == [(pytest.approx(score, abs=1e-3), greedy) for score, greedy in expected]
     assert [greedy for _, greedy in found] == [False] * 6 + [True]
 
-    # The first n tokens behind [CLS], and then what is left behind the tokens before it.
+    # The first n tokens after [CLS], then the next n, then the rest after as many earlier tokens as fit.
     ids = [2, *tokenizer(long).input_ids]
     windows = [(ids[:13], 12), (ids[12:25], 12), (ids[18:31], 6)]
     expected = [scores([2, *tokenizer(text).input_ids], len(text.split()))[0] for text in texts]
@@ -408,7 +387,6 @@ def test_lm_eval(saved, texts):
         assert answer == tokenizer.decode(ids, skip_special_tokens=True).split("w0")[0]
 
 
-# ---------------------------------------------------------------------------------------------------------------------
 # Pipelines of transformers
 
 
@@ -446,7 +424,7 @@ def test_token_classification(saved, texts):
 
 @torch.no_grad()
 def test_zero_shot_classification(saved, texts):
-    """Each label becomes the second part of a pair; the scores of entailment share one."""
+    """Each label becomes the second part of a pair; the scores are a softmax over their entailments."""
     names, candidates = {0: "contradiction", 1: "neutral", 2: "entailment"}, ["w1", "w2 w3 w4", "w5 w6"]
     numbers = {name: i for i, name in names.items()}
     folder, model, tokenizer = saved(GMLPForSequenceClassification, id2label=names, label2id=numbers)
@@ -474,8 +452,8 @@ def test_image_feature_extraction(far_model, vision_config, tmp_path):
 @torch.no_grad()
 def test_evaluator(saved, texts):
     """
-    The evaluator of the library evaluate, with the package's own metric. It must make the pipeline itself: given one,
-    evaluate 0.4.6 fails with any model, as it looks for a class that transformers 5 has dropped.
+    The evaluator of the library evaluate, with the package's metric. It gets a folder: given a pipeline, evaluate
+    0.4.6 fails with any model, as it looks for a class that transformers 5 has dropped.
     """
     folder, model, tokenizer = saved(GMLPForSequenceClassification)
     guesses = [logits.argmax().item() for logits in alone(model, tokenizer, texts)]
@@ -489,12 +467,11 @@ def test_evaluator(saved, texts):
     assert found["accuracy"] == pytest.approx(3 / 5)
 
 
-# ---------------------------------------------------------------------------------------------------------------------
 # accelerate
 
 
 def test_accumulated_gradients(far_model, text_config, random_ids):
-    """Eight batches of two rows as `Accelerator` takes them, two to a step, and four of four rows in plain PyTorch."""
+    """Eight batches of two rows, two to a step, with `Accelerator` equal four batches of four in plain PyTorch."""
     data = torch.utils.data.TensorDataset(random_ids(16, 10), torch.arange(16) % 3)
     accelerator = accelerate.Accelerator(gradient_accumulation_steps=2, cpu=True)
 
@@ -546,7 +523,7 @@ HALF_ON_DISK = {
 )
 @torch.no_grad()
 def test_device_maps(saved, random_ids, tmp_path, places, on_disk):
-    """The decoder's weight is that of the embeddings; what lies on disk is read for each pass."""
+    """The decoder shares the weight of the embeddings; weights on disk are read for each pass."""
     folder, model, _ = saved(GMLPForMaskedLM, attention_size=8)
     placed = AutoModelForMaskedLM.from_pretrained(folder, **places, offload_folder=str(tmp_path / "disk"))
     absent = {name for name, parameter in placed.named_parameters() if parameter.is_meta}
@@ -560,12 +537,10 @@ def test_device_maps(saved, random_ids, tmp_path, places, on_disk):
 @pytest.mark.parametrize("where", ["disk_offload", "cpu_offload"])
 @torch.no_grad()
 def test_offloaded(far_model, text_config, random_ids, tmp_path, where):
-    """A causal model, wholly on disk or in main memory: logits, and text that is generated with a cache."""
+    """A causal model, wholly on disk or in main memory: logits, and text generated with a cache."""
     expected, found = (far_model(GMLPForCausalLM, text_config(attention_size=8)) for _ in range(2))
-    if where == "disk_offload":
-        found = accelerate.disk_offload(found, str(tmp_path), execution_device="cpu")
-    else:
-        found = accelerate.cpu_offload(found, execution_device="cpu")
+    folder = [str(tmp_path)] if where == "disk_offload" else []
+    found = getattr(accelerate, where)(found, *folder, execution_device="cpu")
     assert all(parameter.is_meta for parameter in found.parameters())
     ids = random_ids(2, 5)
     torch.testing.assert_close(found(ids).logits, expected(ids).logits, **CLOSE)

@@ -130,6 +130,7 @@ def test_a_smoke_recipe_makes_any_recipe_small(path, tmp_path):
         assert data.sequence_length(config) == 64 and data.seeds is None and data.max_train_samples == 320
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", [path for path in ALL if script_of(path)[1] == "smoke"], ids=path_id)
 def test_recipes_of_language_models_run_small(path, tmp_path, monkeypatch):
     text = tmp_path / "text.txt"

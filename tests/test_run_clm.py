@@ -25,6 +25,8 @@ from hf_gmlp.training.folder import checkpoint_fault
 from hf_gmlp.training.models import load_config
 from hf_gmlp.training.recipes import read_recipe
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parent.parent
 RECIPES = ROOT / "recipes"
 SIZES = "num_hidden_layers=2,hidden_size=32,intermediate_size=64,attention_size=16,max_position_embeddings=64"

@@ -33,6 +33,8 @@ from hf_gmlp.data.tokenizer import train_tokenizer
 from hf_gmlp.errors import InputError
 from hf_gmlp.training.trainer import GMLPTrainer
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parent.parent
 GOOD, BAD = ("good", "fine", "great", "lovely"), ("bad", "dull", "awful", "poor")
 NOUNS = (

@@ -18,6 +18,8 @@ from transformers import AutoImageProcessor, AutoModelForImageClassification, pi
 import run_image_classification
 from hf_gmlp.errors import InputError
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parent.parent
 COLORS = {"blue": (40, 60, 200), "green": (50, 180, 60), "red": (200, 50, 40)}
 TINY = "patch_size=8,num_hidden_layers=2,hidden_size=32,intermediate_size=64"

@@ -1,11 +1,14 @@
-"""run_mlm.py as a user calls it, in processes of its own."""
+"""run_mlm.py as a user calls it; in a new process only where the process matters."""
 
+import io
 import json
+import logging
 import os
 import shutil
 import subprocess
 import sys
 import time
+from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 from pydoc_data.topics import topics
 
@@ -16,9 +19,12 @@ from safetensors.torch import load_file
 from transformers import AutoModelForMaskedLM, AutoModelForSequenceClassification, AutoTokenizer, pipeline
 
 import run_mlm as run_mlm_script
+from hf_gmlp import errors
 from hf_gmlp.data.tokenizer import byte_tokenizer
 from hf_gmlp.errors import InputError
 from hf_gmlp.training.folder import checkpoint_fault
+
+pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parent.parent
 
@@ -26,7 +32,7 @@ ROOT = Path(__file__).parent.parent
 def start_mlm(*flags, launcher=(sys.executable,)):
     return subprocess.Popen(
         [*launcher, ROOT / "run_mlm.py", *map(str, flags)],
-        env=os.environ | {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"},
+        env=os.environ | {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": str(torch.get_num_threads())},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -34,7 +40,21 @@ def start_mlm(*flags, launcher=(sys.executable,)):
 
 
 def run_mlm(*flags):
-    return finish(start_mlm(*flags))
+    """Runs the script in this process, which saves the imports; returns what a new process would return."""
+    code, output, messages, root = 0, io.StringIO(), io.StringIO(), logging.getLogger()
+    handler, level = logging.StreamHandler(messages), root.level
+    with pytest.MonkeyPatch.context() as patch, redirect_stdout(output), redirect_stderr(messages):
+        patch.setattr(sys, "argv", ["run_mlm.py", *map(str, flags)])
+        root.addHandler(handler)
+        root.setLevel(logging.INFO)
+        try:
+            errors.run(run_mlm_script.main)
+        except SystemExit as end:
+            code = end.code
+        finally:
+            root.removeHandler(handler)
+            root.setLevel(level)
+    return subprocess.CompletedProcess(flags, code, output.getvalue(), messages.getvalue())
 
 
 def finish(process):
@@ -200,7 +220,7 @@ def test_batch_that_cannot_be_divided(tmp_path, flags):
 
 
 def test_help_starts_with_what_it_does():
-    process = run_mlm("--help")
+    process = finish(start_mlm("--help"))
     first_screen = "\n".join(process.stdout.splitlines()[:24])
     assert "masked language modeling" in first_screen and "--config_name gmlp-base" in first_screen
     assert "--train_file" in first_screen

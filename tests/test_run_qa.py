@@ -25,6 +25,8 @@ from hf_gmlp.training.recipes import parse_overrides
 
 from .samples import flat, squad, write
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parent.parent
 RECIPES = ROOT / "recipes"
 

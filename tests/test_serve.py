@@ -28,6 +28,8 @@ from hf_gmlp.serve import make_app
 
 from .samples import bert_tokenizer
 
+pytestmark = pytest.mark.slow
+
 WORDS = "the a cat dog sat ran on under mat house and then slept".split()
 
 

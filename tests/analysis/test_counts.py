@@ -8,6 +8,7 @@ from hf_gmlp.presets import PRESETS, preset_path
 
 # The vision Transformers' printed numbers are of other papers, which count otherwise:
 # tests/models/test_baseline_presets.py has theirs.
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name in PRESETS if not name.startswith(("deit", "vit"))])
 def test_counts_are_those_of_the_paper(name):
     preset = PRESETS[name]

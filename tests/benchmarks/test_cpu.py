@@ -11,6 +11,8 @@ import torch
 from hf_gmlp.errors import InputError
 from hf_gmlp.kernels import fft, lean
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def cpu(load):

@@ -11,6 +11,8 @@ from hf_gmlp.errors import InputError
 from hf_gmlp.kernels import fft, lean
 from hf_gmlp.kernels import triton as triton_kernels
 
+pytestmark = pytest.mark.slow
+
 pytest.importorskip("g_mlp_pytorch")
 pytest.importorskip("timm")
 

@@ -12,6 +12,7 @@ def benchmark(load):
     return load("input")
 
 
+@pytest.mark.slow
 def test_workers_follow_from_the_rates(benchmark, call, tmp_path):
     call(benchmark, "--quick", "--images_per_second", 1e6, "--sequences_per_second", 1e-3, "--out", tmp_path)
     (table,) = tmp_path.glob("input-*.csv")

@@ -1,1 +1,1 @@
-"""The common tests of transformers, run against our models; docs/conformance.md tells what and how."""
+"""Runs the common tests of transformers on the project's models; see docs/conformance.md."""

@@ -1,7 +1,7 @@
-"""Runs the common tests of transformers against our models: `python -m tests.conformance.run [pytest arguments]`.
+"""Runs the common tests of transformers on the project's models: `python -m tests.conformance.run [pytest arguments]`.
 
-The tests are those of the installed transformers version, fetched on the first run (see fetch.py). They take the
-network only for that. docs/conformance.md says what runs, what is skipped and why.
+The first run fetches the tests of the installed transformers version (see fetch.py); later runs need no network.
+docs/conformance.md says what runs, what is skipped and why.
 """
 
 import importlib.util
@@ -12,7 +12,7 @@ from collections import Counter
 from pathlib import Path
 
 FOLDER = Path(__file__).resolve().parent
-# What differs between skip reasons that are the same: the names of tests, tasks and classes.
+# Names in skip reasons that are otherwise equal: of tests, tasks and classes.
 PARTICULARS = {
     r"^\w+::\w+ is skipped: `[\w-]+`": "the pipeline's task",
     r"<class '[\w.]*'>|`?\w*(GMLP|BertRelpos|TextMixer)\w+`?": "the model",
@@ -20,7 +20,7 @@ PARTICULARS = {
 
 
 def general_reason(reason: str) -> str:
-    """Returns a skip reason without what is particular to one test, so that equal reasons can be counted."""
+    """Returns a skip reason without the names in it, so that equal reasons can be counted."""
     reason = reason.removeprefix("Skipped: ")
     for pattern, replacement in PARTICULARS.items():
         reason = re.sub(pattern, replacement, reason)
@@ -30,8 +30,8 @@ def general_reason(reason: str) -> str:
 class Summary:
     """A pytest plugin that counts outcomes and groups the reasons of skipped tests.
 
-    A test made of subtests counts as skipped when all that it did was to skip subtests: transformers marks a test that
-    does not concern any of the classes in this way, and pytest alone would call it passed.
+    A test counts as skipped if it skipped all of its subtests: this is how transformers marks a test that concerns none
+    of the classes, and pytest alone would call it passed.
     """
 
     def __init__(self, arguments: list[str]):
@@ -64,7 +64,7 @@ class Summary:
         return "skipped" if "skipped" in outcomes or only_skipped_subtests else "passed"
 
     def grouped_reasons(self) -> Counter:
-        """Returns how many tests were skipped for which reason."""
+        """Returns the number of skipped tests for each reason."""
         return Counter(min(reasons) for nodeid, reasons in self.reasons.items() if self.verdict(nodeid) == "skipped")
 
     def pytest_terminal_summary(self, terminalreporter):
@@ -74,15 +74,11 @@ class Summary:
             write(f"{count:5} skipped: {reason}")
         write(", ".join(f"{verdicts[outcome]} {outcome}" for outcome in ("passed", "failed", "skipped")))
         if self.arguments:
-            write(f"This was with {' '.join(self.arguments)}: the whole suite runs without arguments.")
+            write(f"This was a run with {' '.join(self.arguments)}; without arguments the whole suite runs.")
 
 
 def main(arguments: list[str]) -> int:
-    """Fetches what is needed, runs the suite and returns pytest's exit code.
-
-    Args:
-        arguments: Passed on to pytest, for instance `["-k", "training", "-x"]`.
-    """
+    """Fetches the tests, runs the suite with `arguments` for pytest, and returns pytest's exit code."""
     from .fetch import CACHE_FOLDER, fetch_common_tests
 
     try:
@@ -91,7 +87,7 @@ def main(arguments: list[str]) -> int:
         print(error, file=sys.stderr)
         return 1
 
-    # Read when torch and transformers are imported, hence set first; the workers and the ranks inherit them.
+    # Must be set before torch and transformers are imported. The workers and the ranks inherit them.
     fixtures_folder = CACHE_FOLDER / "fixtures"
     os.environ.update(
         HF_GMLP_CONFORMANCE="1",
@@ -99,7 +95,7 @@ def main(arguments: list[str]) -> int:
         HF_HUB_DISABLE_PROGRESS_BARS="1",
         TRANSFORMERS_TINY_MODEL_PATH=str(fixtures_folder),
         TOKENIZERS_PARALLELISM="false",
-        # transformers leaves its slow tests out by default; those that concern us take seconds.
+        # transformers skips its slow tests by default; those that concern these models take seconds.
         RUN_SLOW="1",
         # The models are tiny: one thread per worker.
         OMP_NUM_THREADS="1",

@@ -1,4 +1,4 @@
-"""The image processors that our vision models are registered with, against the common tests of transformers."""
+"""Runs the common tests of transformers on the image processors of the vision models."""
 
 import unittest
 
@@ -11,17 +11,11 @@ from .upstream.test_image_processing_common import ImageProcessingTester, ImageP
 
 class GMLPImageProcessingTester(ImageProcessingTester):
     def __init__(self, parent):
-        super().__init__(
-            parent,
-            size={"height": 18, "width": 18},
-            do_resize=True,
-            do_normalize=True,
-            image_mean=[0.5, 0.4, 0.3],
-            image_std=[0.5, 0.6, 0.7],
-        )
+        fields = {"image_mean": [0.5, 0.4, 0.3], "image_std": [0.5, 0.6, 0.7]}
+        super().__init__(parent, size={"height": 18, "width": 18}, do_resize=True, do_normalize=True, **fields)
 
     def _get_image_processing_classes(self) -> dict[str, type]:
-        """The common code looks for a model of transformers by the name of this file's folder."""
+        """The method that it overrides looks for a model of transformers by the name of this file's folder."""
         return IMAGE_PROCESSOR_MAPPING[GMLPVisionConfig]
 
 

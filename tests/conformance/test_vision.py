@@ -1,4 +1,4 @@
-"""The vision models against the common tests of transformers."""
+"""Runs the common tests of transformers on the vision models."""
 
 import unittest
 
@@ -16,22 +16,17 @@ from .upstream.test_pipeline_mixin import PipelineTesterMixin
 
 
 class GMLPVisionModelTester:
-    """Makes the small configuration and the inputs that the common tests ask for; they read its attributes too."""
+    """Makes the small config and the inputs for the common tests, which also read the attributes."""
 
-    base_model_class = GMLPVisionModel
     is_training = True
     batch_size = 13
-    num_labels = 3
     hidden_size = 32
     num_hidden_layers = 2
-    intermediate_size = 64
-    num_channels = 3
     image_size = 24
     patch_size = 8
     num_attention_heads = 1
 
-    def __init__(self, parent, **config_fields):
-        self.parent = parent
+    def __init__(self, **config_fields):
         self.config_fields = config_fields
         self.seq_length = self.get_config().max_position_embeddings
 
@@ -39,18 +34,17 @@ class GMLPVisionModelTester:
         return GMLPVisionConfig(
             hidden_size=self.hidden_size,
             num_hidden_layers=self.num_hidden_layers,
-            intermediate_size=self.intermediate_size,
+            intermediate_size=64,
             image_size=self.image_size,
             patch_size=self.patch_size,
-            num_channels=self.num_channels,
-            num_labels=self.num_labels,
+            num_labels=3,
             # Far from the paper's 1e-6, with which the tests would hardly notice the spatial projection.
             spatial_initializer_range=0.3,
             **self.config_fields,
         )
 
     def prepare_config_and_inputs_for_common(self) -> tuple[GMLPVisionConfig, dict]:
-        shape = [self.batch_size, self.num_channels, self.image_size, self.image_size]
+        shape = [self.batch_size, 3, self.image_size, self.image_size]
         return self.get_config(), {"pixel_values": floats_tensor(shape)}
 
 
@@ -63,21 +57,21 @@ class GMLPVisionModelTest(ModelTesterMixin, FSDPPlanMixin, unittest.TestCase):
     test_resize_embeddings = False
 
     def setUp(self):
-        self.model_tester = GMLPVisionModelTester(self, **self.config_fields)
+        self.model_tester = GMLPVisionModelTester(**self.config_fields)
         self.config_tester = ConfigTester(self, config_class=GMLPVisionConfig, has_text_modality=False, hidden_size=32)
 
     def test_config(self):
         self.config_tester.run_common_tests()
 
     def test_model_get_set_embeddings(self):
-        """The common test wants an `nn.Embedding`; patches are embedded by a convolution."""
+        """The common test needs an `nn.Embedding`; a convolution embeds the patches."""
         for model_class in self.all_model_classes:
             model = model_class(self.model_tester.get_config())
             self.assertIsInstance(model.get_input_embeddings(), nn.Module)
             self.assertIsNone(model.get_output_embeddings())
 
     def test_resize_position_vector_embeddings(self):
-        """The common test wants one `nn.Embedding` of positions; here it is the image size that can change."""
+        """The common test needs one `nn.Embedding` of positions; here the image size can change."""
         for model_class in self.all_model_classes:
             model = model_class(self.model_tester.get_config()).to(torch_device).eval()
             for size in (self.model_tester.image_size + 16, self.model_tester.image_size - 8):
@@ -90,7 +84,7 @@ class GMLPVisionModelTest(ModelTesterMixin, FSDPPlanMixin, unittest.TestCase):
 
 
 class AMLPVisionModelTest(GMLPVisionModelTest):
-    """With tiny attention, and the mean over the patches."""
+    """Tiny attention, and the mean over the patches."""
 
     config_fields = {"pooling": "mean", "attention_size": 8}
     has_attentions = True
@@ -99,10 +93,9 @@ class AMLPVisionModelTest(GMLPVisionModelTest):
 class GMLPVisionBackboneTest(BackboneTesterMixin, unittest.TestCase):
     all_model_classes = (GMLPVisionBackbone,)
     config_class = GMLPVisionConfig
-    config_fields = {"attention_size": 8}
 
     def setUp(self):
-        self.model_tester = GMLPVisionModelTester(self, **self.config_fields)
+        self.model_tester = GMLPVisionModelTester(attention_size=8)
 
 
 class GMLPVisionPipelineTest(PipelineTesterMixin, unittest.TestCase):

@@ -214,6 +214,7 @@ def test_bad_zip_files_are_not_unpacked(folder, tmp_path, monkeypatch):
     refused("made.zip cannot be read as a zip file: ")
 
 
+@pytest.mark.slow
 def test_zip_files_of_zeros_are_not_unpacked(folder, tmp_path):
     path = zipped(folder)
     with zipfile.ZipFile(path, "a", zipfile.ZIP_DEFLATED) as archive, archive.open("cat/0.png", "w") as file:

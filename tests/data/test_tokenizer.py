@@ -290,6 +290,7 @@ for folder in sys.argv[2:]:
 """
 
 
+@pytest.mark.slow
 def test_a_stock_auto_tokenizer_loads_the_folder(tokenizer, tmp_path):
     model_configs = {
         "alone": None,

@@ -24,6 +24,8 @@ from ..test_run_glue import opinions, write
 from ..test_run_image_classification import write_photos
 from .server import File, Hub, Repository
 
+pytestmark = pytest.mark.slow
+
 HERE = Path(__file__).parent
 CODE = {"configuration_gmlp.py", "heads.py", "modeling_gmlp.py", "spatial_gating.py"}
 MODEL = CODE | {"README.md", "config.json", "model.safetensors"}

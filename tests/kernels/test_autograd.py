@@ -306,6 +306,7 @@ def test_offloaded_saved_tensors(pair, assert_close, output_and_gradients, lean_
     assert lean_calls
 
 
+@pytest.mark.slow
 def test_compiled_autograd(pair, assert_close, lean_calls, x):
     compiled_autograd = pytest.importorskip("torch._dynamo.compiled_autograd")
     if not hasattr(compiled_autograd, "_enable"):

@@ -155,6 +155,7 @@ def test_what_watches_operators_sees_the_matrix(make_block, short_fft, hooked, f
     assert_close([found], [expected])
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(
     version.parse(torch.__version__) < version.parse("2.15"), reason="torch 2.8 compiles the matrix for any length"
 )

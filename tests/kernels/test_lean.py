@@ -102,6 +102,7 @@ def test_with_a_cache_blocks_are_naive(text_config, lean_calls):
     assert not lean_calls
 
 
+@pytest.mark.slow
 @needs_triton
 @pytest.mark.parametrize("attention_size", [0, 8])
 @pytest.mark.parametrize("toeplitz", [False, True])
@@ -399,6 +400,7 @@ def test_lean_keeps_ten_numbers_per_channel_where_naive_keeps_23(make_block, toe
     assert saved_numbers(naive, x) >= 22 * d
 
 
+@pytest.mark.slow
 def test_a_compiled_model_is_one_graph(far_model, text_config, random_ids):
     model = far_model(GMLPForMaskedLM, text_config(gating_implementation="lean", attention_size=8)).train()
     ids = random_ids(2, 12)

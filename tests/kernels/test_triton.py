@@ -19,9 +19,12 @@ from hf_gmlp.models.spatial_gating import spatial_matrix
 
 pytest.importorskip("triton", reason="triton is not installed")
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-pytestmark = pytest.mark.skipif(
-    not can_use_triton(DEVICE), reason="no GPU for Triton's kernels, and TRITON_INTERPRET=1 was not set"
-)
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(
+        not can_use_triton(DEVICE), reason="no GPU for Triton's kernels, and TRITON_INTERPRET=1 was not set"
+    ),
+]
 EPS = 1e-5
 
 

@@ -492,6 +492,7 @@ def test_causal_models_always_hide_padding(causal_model, random_ids):
     torch.testing.assert_close(model(ids, mask).logits[0, 4:], model(ids[:1, 4:]).logits[0])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("attention", ATTENTIONS)
 @pytest.mark.parametrize("toeplitz", [True, False])
 @torch.no_grad()
@@ -652,6 +653,7 @@ def test_assisted_generation(causal_model, random_ids):
     assert torch.equal(model.generate(ids, prompt_lookup_num_tokens=2, max_new_tokens=14, do_sample=False), expected)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("attention_size", [0, 8])
 @pytest.mark.parametrize("toeplitz", [True, False])
 def test_generating_with_a_static_cache(causal_model, random_ids, fresh_compiler, toeplitz, attention_size):
@@ -905,6 +907,7 @@ def test_trainer_learns_to_count(text_config, tmp_path):
 # Compilation and export
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fields", [{}, {"toeplitz": False}, {"attention_size": 8}], ids=["Toeplitz", "dense", "aMLP"])
 def test_compiles_into_one_graph(causal_model, random_ids, fresh_compiler, fields):
     model = causal_model(**fields).train()
@@ -919,6 +922,7 @@ def test_compiles_into_one_graph(causal_model, random_ids, fresh_compiler, field
     torch.testing.assert_close(results[0], results[1], atol=1e-5, rtol=1e-4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("attention", ATTENTIONS)
 @pytest.mark.parametrize("toeplitz", [True, False])
 @torch.no_grad()

@@ -103,6 +103,7 @@ json.dump(answers, open("answers.json", "w"))
 """
 
 
+@pytest.mark.slow
 def test_checkpoints_travel(baseline_config, far_model, tmp_path):
     """Every head opens as every other class in a process without the package, which saves it whole again."""
     jobs, expected = {}, {}

@@ -579,6 +579,7 @@ def test_sparse_prediction(baseline_config, far_model, random_ids):
     assert model.train()(ids, labels=labels).logits.shape == (4, 40)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_trainer_learns(baseline_config, tmp_path, kind):
     """Which of two tokens comes first; with accumulation, which must not multiply the loss."""

@@ -999,6 +999,7 @@ def assert_compiled_equals_plain(model, inputs, backend):
     torch.testing.assert_close(results[0], results[1], atol=1e-5, rtol=1e-4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["Toeplitz", "dense", "aMLP", "image", "image aMLP"])
 def test_compiles_into_one_graph(text_config, vision_config, far_model, random_ids, fresh_compiler, name):
     model, inputs = compile_cases(text_config, vision_config, far_model, random_ids)[name]()
@@ -1006,11 +1007,13 @@ def test_compiles_into_one_graph(text_config, vision_config, far_model, random_i
 
 
 @pytest.mark.slow
+@pytest.mark.slow
 def test_compiles_with_inductor(text_config, vision_config, far_model, random_ids, fresh_compiler):
     model, inputs = compile_cases(text_config, vision_config, far_model, random_ids)["aMLP"]()
     assert_compiled_equals_plain(model, inputs, "inductor")
 
 
+@pytest.mark.slow
 @torch.no_grad()
 def test_compiled_for_any_length(text_config, far_model, random_ids, fresh_compiler):
     model = far_model(GMLPModel, text_config(attention_size=8))
@@ -1020,6 +1023,7 @@ def test_compiled_for_any_length(text_config, far_model, random_ids, fresh_compi
         torch.testing.assert_close(compiled(ids).last_hidden_state, model(ids).last_hidden_state)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("attention", [None, "eager", "sdpa"])
 @pytest.mark.parametrize("toeplitz", [True, False])
 @torch.no_grad()
@@ -1042,6 +1046,7 @@ def test_exported_for_any_batch_and_length(text_config, far_model, random_ids, t
         torch.testing.assert_close(exported, model(**case).logits, atol=1e-5, rtol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("pooling", ["cls", "mean"])
 @torch.no_grad()
 def test_images_exported_for_any_batch(vision_config, far_model, pooling):
@@ -1093,6 +1098,7 @@ def test_training_under_autocast(text_config, vision_config, far_model, random_i
 # Trainer and the Auto classes
 
 
+@pytest.mark.slow
 def test_trainer_learns_a_rule(text_config, tmp_path):
     """Whether token 7 comes before token 8, which no model can tell without mixing tokens."""
     generator = torch.Generator().manual_seed(0)

@@ -1,29 +1,27 @@
 """Runs tests with the oldest and the newest torch and transformers: `python -m tests.packaging.compat [NAME ...]`.
 
-NAME is one of the environments below. pyproject.toml says what is oldest; "oldest" has its lower bounds of everything.
-The newest of both is what `make test` has. Each environment is a temporary folder of up to 7 GB: torch brings CUDA's
-libraries on Linux, and does not import without them. PIP_EXTRA_INDEX_URL=https://download.pytorch.org/whl/cpu spares
-them, where that index can be reached.
+NAME is one of the environments below; without it all of them run. "oldest" has the lower bounds of everything in
+pyproject.toml. `make test` has the newest versions. Each environment is a temporary folder of up to 7 GB, as torch
+needs CUDA's libraries on Linux; PIP_EXTRA_INDEX_URL=https://download.pytorch.org/whl/cpu avoids them.
 """
 
 import re
-import shutil
 import signal
 import sys
 import tempfile
 import tomllib
 from pathlib import Path
 
-from .run import DISK_NEEDED, ROOT, call, end_early
+from .run import ROOT, call, check_disk, end_early
 
-# What goes along with torch.
+# Must match each other.
 TORCH = ("torch", "torchvision")
 TESTS = ("tests/models", "tests/kernels", "tests/test_hub.py", "tests/test_cards.py", "tests/test_cli.py")
 TESTS += ("tests/training/test_trainer.py", "tests/data/test_images.py", "tests/metrics")
 
 
 def lower_bounds() -> dict[str, str]:
-    """Requirements for the oldest version of everything that pyproject.toml names, by name."""
+    """Returns requirements for the oldest version of each package in pyproject.toml, by name."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     extras = [project["optional-dependencies"][name] for name in ("train", "plots", "vision", "dev")]
     requirements = sum(extras, project["dependencies"])
@@ -32,20 +30,19 @@ def lower_bounds() -> dict[str, str]:
 
 
 def main():
-    """Makes each environment in turn, installs the package into it, and tests it there."""
+    """Makes each environment in turn, installs the package there, and tests it."""
     oldest = lower_bounds()
     environments = {
         "oldest": list(oldest.values()),
-        # Kernels are tested in Triton's interpreter, and the one of that time fails with NumPy 2.4.
+        # The kernel tests use Triton's interpreter, which in this version fails with NumPy 2.4.
         "oldest-torch": [*(oldest[name] for name in TORCH), "numpy<2.4"],
         "oldest-transformers": [oldest["transformers"]],
     }
     signal.signal(signal.SIGTERM, end_early)
     for name in sys.argv[1:] or environments:
         if name not in environments:
-            sys.exit(f"There is no environment {name!r}: choose among {', '.join(environments)}.")
-        if shutil.disk_usage(tempfile.gettempdir()).free < DISK_NEEDED:
-            sys.exit(f"{tempfile.gettempdir()} has less than {DISK_NEEDED / 1e9:.0f} GB left: TMPDIR=... make compat")
+            sys.exit(f"There is no environment {name!r}. Choose one of: {', '.join(environments)}.")
+        check_disk("compat")
         with tempfile.TemporaryDirectory(prefix="hf-gmlp-compat-") as folder:
             call(sys.executable, "-m", "venv", folder)
             python = Path(folder, "bin", "python")

@@ -1,10 +1,8 @@
 """Builds the wheel and the source archive and uses them in a new environment: `python -m tests.packaging.run [FOLDER]`.
 
-FOLDER is where the two stay; without it they are removed.
-
-The environment is made in a temporary folder and has the declared dependencies alone: the one that the tests run in has
-every extra, and so hides an import of something undeclared. With the CUDA libraries that torch brings on Linux it takes
-up to 6 GB of disk, and is removed at the end.
+The two stay in FOLDER; without it they are removed. The environment is temporary and has only the declared
+dependencies: the one for the tests has every extra, and so hides an undeclared import. With the CUDA libraries that
+torch installs on Linux it takes up to 6 GB of disk.
 """
 
 import os
@@ -21,31 +19,18 @@ from pathlib import Path, PurePosixPath
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = "hf_gmlp"
-# The parts of the package that a wrong setting would leave out of the wheel.
-WHEEL_PARTS = (
-    "models/modeling_gmlp.py",
-    "kernels/__init__.py",
-    "presets/amlp-base/config.json",
-    "metrics/squad/squad.py",
-    "card.md",
-    "serve.html",
-    "py.typed",
-    "scripts/mlm.py",
-    "recipes/mlm-full.yaml",
-    "paper/recipes/table6/amlp-base.yaml",
-)
 SDIST_FOLDERS = (PACKAGE, "benchmarks", "docs", "examples", "paper", "recipes", "tests")
 SDIST_FILES = (
     *("CHANGELOG.md", "CITATION.cff", "CONTRIBUTING.md", "LICENSE", "Makefile", "README.md", "pyproject.toml"),
     *(f"run_{name}.py" for name in ("mlm", "clm", "glue", "qa", "image_classification")),
 )
-# Quick tests that need conftest.py, fixtures, recipes, a script and the paper's folder.
+# Quick tests that need conftest.py, fixtures, recipes, a script and the folder paper/.
 SDIST_TESTS = ("tests/models/test_fixtures.py", "tests/training/test_recipes.py", "tests/paper/test_protocol.py")
 DISK_NEEDED = 10e9
 
 
 def files_under(folder: str) -> set[str]:
-    """The files of a folder of the working tree, as archives name them, without caches and hidden files."""
+    """Returns the files in a folder of the working tree, as archives name them, without caches and hidden files."""
     paths = (path.relative_to(ROOT) for path in (ROOT / folder).rglob("*") if path.is_file())
     return {
         path.as_posix() for path in paths if not any(part == "__pycache__" or part[0] == "." for part in path.parts)
@@ -53,31 +38,31 @@ def files_under(folder: str) -> set[str]:
 
 
 def check_wheel(path: Path):
-    """The wheel holds the whole package and nothing else."""
+    """Checks that the wheel holds the whole package and nothing else."""
     archive = zipfile.ZipFile(path)
     names = {name for name in archive.namelist() if not name.endswith("/")}
     packed = {name for name in names if not PurePosixPath(name).parts[0].endswith(".dist-info")}
     recipes = {f"{PACKAGE}/{name}" for name in files_under("recipes") | files_under("paper/recipes")}
-    compare(path, packed, files_under(PACKAGE) | recipes | {f"{PACKAGE}/{part}" for part in WHEEL_PARTS})
+    compare(path, packed, files_under(PACKAGE) | recipes)
     if not any(name.endswith(".dist-info/licenses/LICENSE") for name in names):
         sys.exit(f"{path.name} lacks the LICENSE.")
     (metadata,) = (archive.read(name).decode() for name in names if name.endswith(".dist-info/METADATA"))
     dead = re.findall(r"\]\((?!https?://|#)[^)]*\)", metadata.partition("\n\n")[2])
     if dead:
-        sys.exit(f"The description in {path.name} has links that lead nowhere on a package index: {', '.join(dead)}.")
+        sys.exit(f"The description in {path.name} has links that a package index cannot resolve: {', '.join(dead)}.")
 
 
 def check_sdist(path: Path):
-    """The source archive holds the package, and what is needed to test it and to train with it."""
+    """Checks that the source archive holds the package and everything for testing and training."""
     with tarfile.open(path) as archive:
         names = {str(PurePosixPath(*PurePosixPath(entry.name).parts[1:])) for entry in archive if entry.isfile()}
-    # The build adds files of its own at the top.
+    # The build adds files at the top.
     packed = {name for name in names if name in SDIST_FILES or name.partition("/")[0] in SDIST_FOLDERS}
     compare(path, packed, set(SDIST_FILES).union(*map(files_under, SDIST_FOLDERS)))
 
 
 def test_sdist(path: Path, scratch: Path):
-    """The unpacked source archive finds all of its tests and runs some of them, with its own copy of the package."""
+    """Collects all tests of the unpacked source archive and runs some of them, with the package in the archive."""
     with tarfile.open(path) as archive:
         archive.extractall(scratch / "sdist", filter="data")
     (folder,) = (scratch / "sdist").iterdir()
@@ -88,7 +73,7 @@ def test_sdist(path: Path, scratch: Path):
 
 
 def compare(path: Path, packed: set[str], expected: set[str]):
-    """Ends with a sentence that names files of the working tree that an archive lacks, or files that do not belong."""
+    """Exits with the names of files that the archive lacks, or that should not be in it."""
     for verb, names in (("lacks", expected - packed), ("should not have", packed - expected)):
         if names:
             sys.exit(f"{path.name} {verb} {len(names)} files, such as {', '.join(sorted(names)[:5])}.")
@@ -96,7 +81,7 @@ def compare(path: Path, packed: set[str], expected: set[str]):
 
 
 def call(*words: str | Path, show: bool = False, **options):
-    """Runs a command and says how long it took. Prints its output if `show`, or if it fails, which ends everything."""
+    """Runs a command and prints its time, and with `show` its output. Exits if the command fails."""
     print("$", *words, flush=True)
     start = time.monotonic()
     done = subprocess.run(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, **options)
@@ -107,23 +92,29 @@ def call(*words: str | Path, show: bool = False, **options):
     print(f"  {time.monotonic() - start:.0f} s", flush=True)
 
 
+def check_disk(target: str):
+    """Exits if the folder for temporary files is too small for an environment with torch."""
+    folder = tempfile.gettempdir()
+    if shutil.disk_usage(folder).free < DISK_NEEDED:
+        size = DISK_NEEDED / 1e9
+        sys.exit(
+            f"{folder} needs {size:.0f} GB for an environment with torch. Choose a folder: TMPDIR=... make {target}"
+        )
+
+
 def end_early(*_):
-    """Ends the run, but not before its environment is removed: whoever stops it must not be left with a full disk."""
+    """Ends the run but lets it remove its environment first, so that a stopped run does not fill the disk."""
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     sys.exit("Ended early.")
 
 
 def main():
-    """Builds, looks into what was built, installs it and uses it."""
-    if shutil.disk_usage(tempfile.gettempdir()).free < DISK_NEEDED:
-        sys.exit(
-            f"{tempfile.gettempdir()} has less than the {DISK_NEEDED / 1e9:.0f} GB left that a new environment with "
-            "torch may need; name another folder: TMPDIR=... make package"
-        )
+    """Builds the archives, checks their contents, installs them and uses them."""
+    check_disk("package")
     signal.signal(signal.SIGTERM, end_early)
     with tempfile.TemporaryDirectory(prefix="hf-gmlp-package-") as folder:
         scratch = Path(folder)
-        # The wheel is made from the unpacked source archive, so this shows too that the archive is complete.
+        # This builds the wheel from the unpacked source archive, so it also shows that the archive is complete.
         dist = Path(sys.argv[1]).resolve() if sys.argv[1:] else scratch / "dist"
         call(sys.executable, "-m", "build", "--outdir", dist, ROOT)
         (wheel,), (sdist,) = dist.glob("*.whl"), dist.glob("*.tar.gz")
@@ -136,7 +127,7 @@ def main():
         python = scratch / "venv" / "bin" / "python"
         install = (python, "-m", "pip", "install", "-qq")
         call(*install, wheel)
-        # An empty folder and no PYTHONPATH: nothing may lead to the working tree.
+        # An empty folder and no PYTHONPATH, so that Python cannot find the working tree.
         (scratch / "empty").mkdir()
         environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
         environment |= {"HF_HOME": str(scratch / "hf_home"), "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
@@ -145,7 +136,7 @@ def main():
 
         call(*install, "--no-deps", "--force-reinstall", sdist)
         call(python.with_name("hf-gmlp"), "--version", show=True, cwd=scratch / "empty", env=environment)
-    print("The wheel and the source archive work with their declared dependencies alone.")
+    print("The wheel and the source archive work with only their declared dependencies.")
 
 
 if __name__ == "__main__":

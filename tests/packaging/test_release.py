@@ -1,4 +1,4 @@
-"""What a release says of itself in several places is the same in all of them."""
+"""Checks that the files which describe a release agree."""
 
 import re
 import tomllib
@@ -16,7 +16,7 @@ def test_the_version_is_the_same_everywhere():
     changes = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
     versions = re.findall(r"^## \[(\d\S*)\] - (\S+)$", changes, flags=re.MULTILINE)
     assert versions[0] == (__version__, str(citation["date-released"])) and citation["version"] == __version__
-    # Each is a link.
+    # Each version has a link.
     assert re.findall(r"^\[(\d\S*)\]: https://", changes, flags=re.MULTILINE) == [name for name, _ in versions]
 
 
@@ -26,15 +26,15 @@ def test_the_citation_names_the_paper():
     assert "arxiv.org/abs/2105.08050" in citation["references"][0]["url"]
 
 
-def test_missing_modules_name_extras_that_bring_them():
+def test_errors_about_missing_modules_name_the_right_extra():
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["optional-dependencies"]
     packages = {"PIL": "pillow", "sklearn": "scikit-learn"}
 
-    def brought(extra: str) -> set[str]:
+    def packages_of(extra: str) -> set[str]:
         names = {re.match(r"[\w-]+(\[\w+\])?", requirement)[0] for requirement in extras[extra]}
-        return names.union(*(brought(name[8:-1]) for name in names if name.startswith("hf-gmlp[")))
+        return names.union(*(packages_of(name[8:-1]) for name in names if name.startswith("hf-gmlp[")))
 
     for package, modules in errors.OPTIONAL.items():
         if extra := package.removeprefix("hf-gmlp").strip("[]"):
-            names = brought(extra) if extra in extras else {package}
+            names = packages_of(extra) if extra in extras else {package}
             assert {packages.get(module, module) for module in modules} <= names

@@ -1,6 +1,6 @@
-"""Uses the installed package where only its declared dependencies are installed; `run.py` starts it there.
+"""Uses the package where only its declared dependencies are installed; `run.py` starts it there.
 
-It imports nothing of the tests, because it must see only what `pip install` brings.
+It imports nothing from the tests, which that environment does not have.
 """
 
 import importlib.util
@@ -16,47 +16,29 @@ from transformers.utils import logging
 
 import hf_gmlp
 
-# What the extras bring, or what tests and training take along with them.
+# What the extras, the tests or the training scripts install.
 EXTRAS = ("accelerate", "datasets", "evaluate", "matplotlib", "PIL", "pytest", "scipy", "sentencepiece", "sklearn")
 EXTRAS += ("timm", "torchvision")
-TEXT_SIZES = {
-    "vocab_size": 40,
-    "hidden_size": 16,
-    "num_hidden_layers": 2,
-    "intermediate_size": 32,
-    "max_position_embeddings": 12,
-}
+COMMAND = Path(sysconfig.get_path("scripts")) / "hf-gmlp"
+SIZES = {"hidden_size": 16, "num_hidden_layers": 2, "intermediate_size": 32}
+TEXT_SIZES = SIZES | {"vocab_size": 40, "max_position_embeddings": 12}
 RELPOS_SIZES = {"num_attention_heads": 4, "relative_attention_num_buckets": 8, "relative_attention_max_distance": 6}
-VISION_SIZES = {
-    "hidden_size": 16,
-    "num_hidden_layers": 2,
-    "intermediate_size": 32,
-    "image_size": 16,
-    "patch_size": 4,
-}
+VISION_SIZES = SIZES | {"image_size": 16, "patch_size": 4}
 
 
 def check_environment():
-    """The package comes from this environment, and no extra is here to help it."""
+    """Checks that the package comes from this environment and that no extra is installed."""
     assert sys.prefix != sys.base_prefix, "not a virtual environment"
     site_packages = Path(sysconfig.get_path("purelib")).resolve()
     assert Path(hf_gmlp.__file__).resolve().is_relative_to(site_packages), hf_gmlp.__file__
     assert hf_gmlp.__version__ == version("hf-gmlp")
     importable = [name for name in EXTRAS if importlib.util.find_spec(name) is not None]
-    assert not importable, f"installed, though no declared dependency: {', '.join(importable)}"
-    print(f"hf_gmlp {hf_gmlp.__version__} of {site_packages}, without {', '.join(EXTRAS)}")
+    assert not importable, f"installed, but not a declared dependency: {', '.join(importable)}"
+    print(f"hf_gmlp {hf_gmlp.__version__} in {site_packages}, without {', '.join(EXTRAS)}")
 
 
 def save_and_open(model: PreTrainedModel, folder: str, inputs: dict, auto_class: type = AutoModel):
-    """
-    A saved model gives the same output after it is opened, by its class and by the Auto class.
-
-    Args:
-        model: A model that was just made. It takes a training step first if `inputs` have labels.
-        folder: Where to save it.
-        inputs: What its `forward` takes.
-        auto_class: Opens it; `AutoModel` opens the encoder alone.
-    """
+    """Trains a step if there are labels; checks that its class and the Auto class open the saved model unchanged."""
     if "labels" in inputs:
         model.train()
         model(**inputs).loss.backward()
@@ -67,6 +49,7 @@ def save_and_open(model: PreTrainedModel, folder: str, inputs: dict, auto_class:
         opened = type(model).from_pretrained(folder)
         torch.testing.assert_close(opened(**inputs)[0], model(**inputs)[0])
         opened = auto_class.from_pretrained(folder)
+        # `AutoModel` opens only the encoder.
         expected = model.base_model if auto_class is AutoModel else model
         assert type(opened) is type(expected)
         torch.testing.assert_close(opened(**inputs)[0], expected(**inputs)[0])
@@ -74,7 +57,7 @@ def save_and_open(model: PreTrainedModel, folder: str, inputs: dict, auto_class:
 
 
 def check_text():
-    """Models for text: a masked and a causal language model, a classifier, and a BERT to compare them with."""
+    """Uses models for text: a masked and a causal language model, a classifier, and a BERT."""
     ids = torch.randint(5, TEXT_SIZES["vocab_size"], (2, 10))
     inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
 
@@ -98,13 +81,13 @@ def check_text():
 
 
 def check_vision():
-    """Models for images take tensors; only what makes tensors of pictures needs an extra."""
+    """Uses a model for images: it takes tensors, and only what makes tensors from pictures needs an extra."""
     model = hf_gmlp.GMLPVisionModel(hf_gmlp.GMLPVisionConfig(**VISION_SIZES))
     save_and_open(model, "vision", {"pixel_values": torch.randn(2, 3, 16, 16)})
 
 
 def check_presets():
-    """Every preset opens, and a model is made of one."""
+    """Opens every preset, and makes a model from one."""
     for name in hf_gmlp.list_presets():
         AutoConfig.from_pretrained(hf_gmlp.preset_path(name))
     config = hf_gmlp.GMLPConfig.from_preset("amlp-base", num_hidden_layers=1, vocab_size=100)
@@ -113,51 +96,48 @@ def check_presets():
 
 
 def check_command():
-    """The command `hf-gmlp` lists the presets and exports one."""
-    command = Path(sysconfig.get_path("scripts")) / "hf-gmlp"
-    for words in (["presets"], ["presets", "amlp-base", "--export", "export"]):
-        done = subprocess.run([command, *words], capture_output=True, text=True)
-        assert done.returncode == 0 and done.stdout, f"hf-gmlp {' '.join(words)}: {done.stdout}{done.stderr}"
+    """Uses the command `hf-gmlp`: it lists and exports presets, finds recipes, and refuses what needs a checkout."""
+    for words in ("presets", "presets amlp-base --export export", "recipes"):
+        done = subprocess.run([COMMAND, *words.split()], capture_output=True, text=True)
+        assert done.returncode == 0 and done.stdout, f"hf-gmlp {words}: {done.stdout}{done.stderr}"
     assert Path("export", "config.json").is_file()
-    print("hf-gmlp presets: lists and exports")
-    for words in (["table", "7"], ["plot", "scaling"]):
-        done = subprocess.run([command, *words], capture_output=True, text=True)
-        assert done.returncode == 2 and "need a checkout" in done.stderr and done.stderr.count("\n") == 1, done.stderr
-    done = subprocess.run([command, "recipes"], capture_output=True, text=True)
-    assert "paper/recipes/table6/amlp-base.yaml" in done.stdout, done.stderr
+    # The last command lists the recipes.
+    assert "paper/recipes/table6/amlp-base.yaml" in done.stdout, done.stdout
     from hf_gmlp.training.recipes import command_line
 
     assert command_line(["paper/recipes/table6/amlp-base.yaml"])[-2:] == ["--config_name", "amlp-base"]
-    print("recipes: found beside the package")
+    for words in (["table", "7"], ["plot", "scaling"]):
+        done = subprocess.run([COMMAND, *words], capture_output=True, text=True)
+        assert done.returncode == 2 and "need a checkout" in done.stderr and done.stderr.count("\n") == 1, done.stderr
+    print("hf-gmlp: lists and exports presets, finds recipes")
 
 
 def check_missing_extras():
-    """What needs an extra says which, in one sentence."""
+    """Checks that commands without their extra name it in one sentence."""
     torch.save({"weight": torch.ones(2)}, "weights.pth")
-    command = Path(sysconfig.get_path("scripts")) / "hf-gmlp"
     for words, sentence in (
         (["plot", "filters", "masked-lm"], 'matplotlib is not installed: pip install "hf-gmlp[plots]".'),
         (["train-tokenizer", "weights.pth", "--output_dir", "out"], 'pip install "hf-gmlp[train]".'),
         (["run", "mlm", "--help"], 'accelerate is not installed: pip install "hf-gmlp[train]".'),
         (["run", "image_classification"], 'accelerate is not installed: pip install "hf-gmlp[train]".'),
         (["convert", "timm", "weights.pth", "out"], 'PIL is not installed: pip install "hf-gmlp[vision]".'),
-        # Nothing is missing for this one, which comes as far as the weights.
+        # These need no extra, and complain about the weights.
         (["convert", "lucidrains", "weights.pth", "out"], "is no checkpoint of"),
         (["convert", "to-timm", "vision", "out.pth"], "pooling='mean'"),
     ):
-        done = subprocess.run([command, *words], capture_output=True, text=True)
+        done = subprocess.run([COMMAND, *words], capture_output=True, text=True)
         assert done.returncode == 2 and done.stderr.startswith("Error: ") and sentence in done.stderr, done.stderr
         assert done.stderr.count("\n") == 1, done.stderr
     for module in ("mlm", "image_classification"):
         done = subprocess.run([sys.executable, "-m", f"hf_gmlp.scripts.{module}"], capture_output=True, text=True)
         assert done.stderr == 'Error: accelerate is not installed: pip install "hf-gmlp[train]".\n', done.stderr
-    print("missing extras: named in a sentence")
+    print("missing extras: named in one sentence")
 
 
 def main():
     """Runs all checks in the current folder, which must be empty."""
     assert not any(Path.cwd().iterdir()), f"{Path.cwd()} must be empty"
-    # Only the results are of interest, not progress bars and heads that are left out on purpose.
+    # Hides progress bars, and warnings about heads that are left out on purpose.
     logging.set_verbosity_error()
     logging.disable_progress_bar()
     torch.manual_seed(0)

@@ -3,6 +3,7 @@
 import json
 import math
 import random
+import runpy
 import subprocess
 import sys
 from pathlib import Path
@@ -65,6 +66,7 @@ def finish(run):
     (run.folder / "all_results.json").write_text(json.dumps(results))
 
 
+@pytest.mark.slow
 def test_every_stage_is_run_and_reported(tmp_path, arguments, monkeypatch):
     monkeypatch.setattr(report, "toeplitz_share", lambda folder: 0.9)
     study = replicate.prepare(
@@ -151,7 +153,7 @@ def test_what_cannot_work_is_said_before_any_work(arguments, flags, words):
 
 
 @pytest.mark.slow
-def test_real_trainings_are_drawn(tmp_path, arguments):
+def test_real_trainings_are_drawn(tmp_path, arguments, monkeypatch):
     """A real training of every kind, on English; the others as if made."""
     documents = (text for part in split_topics() for text in part)
     rows = (json.dumps({"text": text}) + "\n" for text in documents)
@@ -165,6 +167,9 @@ def test_real_trainings_are_drawn(tmp_path, arguments):
         for run in runs:
             if run is not real:
                 finish(run)
-        replicate.call(real.command, real.folder.with_name(f"{real.folder.name}.log"))
+        # In this process, which has imported all that it needs.
+        with monkeypatch.context() as patch:
+            patch.setattr(sys, "argv", list(map(str, real.command)))
+            runpy.run_path(sys.argv[0], run_name="__main__")
     report.draw_models(study, study.output)
     assert {"filters.png", "matrices.png"} == {path.name for path in study.output.glob("*.png")}

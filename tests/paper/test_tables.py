@@ -245,6 +245,7 @@ def test_sizes_and_counts_come_out(number):
                 assert cell.verdict == "=", (row.name, column, cell)
 
 
+@pytest.mark.slow
 def test_counts_of_models_that_only_timm_has():
     timm = pytest.importorskip("timm")
     row = next(row for row in build_table(2).rows if row.name.startswith("ResMLP-12"))

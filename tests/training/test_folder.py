@@ -282,6 +282,7 @@ def test_folder_that_cannot_be_written_to(tmp_path, kind):
         claim(path)
 
 
+@pytest.mark.slow
 def test_two_runs_do_not_share_a_folder(tmp_path):
     code = f"import sys; sys.path.insert(0, {str(Path(__file__).parents[2])!r})\n"
     code += "from pathlib import Path; from hf_gmlp.training.folder import claim; import os, time\n"

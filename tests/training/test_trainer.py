@@ -223,6 +223,7 @@ def weights_by_batch_size(folder, make_model, rows):
 
 
 # BERT ignores the number of labels that Trainer tells it, and so does ModernBERT's loss for regression.
+@pytest.mark.slow
 @pytest.mark.parametrize("config", [gmlp_config, bert_config, MODERN_BERT])
 @pytest.mark.parametrize("regression", [False, True])
 def test_accumulated_gradients_are_those_of_one_batch(tmp_path, config, regression):
@@ -323,6 +324,7 @@ POSITIONAL = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", POSITIONAL)
 def test_learning_rate_of_positions(tmp_path, kind):
     """A step of plain gradient descent is that many times longer for W, and of the same length for all else."""

@@ -1,11 +1,9 @@
-"""The common tests of transformers as one importable package, fitted to models that live outside transformers.
+"""Makes the common tests of transformers one importable package, and fits them to models outside transformers.
 
 The package has two folders: this one, and the fetched `tests/` folder, so that the relative imports between the common
-tests work. Their source archive leaves out the folders they import from (`exporters`, `generation`, `utils`,
-`pipelines`): the modules of those names here stand in for them.
-
-Everything that has to be told to the common tests about our models is told below, once, at import: each process that
-imports a common test, spawned ones too, gets it.
+tests work. The source archive lacks the folders from which they import (`exporters`, `generation`, `utils`,
+`pipelines`): the modules of those names here stand in for them. What the common tests need to know about these models
+is set below, at import, so that spawned processes know it too.
 """
 
 import os
@@ -15,8 +13,8 @@ from ..fetch import common_tests_folder
 
 if "HF_GMLP_CONFORMANCE" not in os.environ:
     raise ImportError(
-        "Run these tests with `python -m tests.conformance.run`, which fetches and prepares what they need, and "
-        "not by calling pytest on them."
+        "Run these tests with `python -m tests.conformance.run`, which fetches and prepares what they need, not with "
+        "pytest."
     )
 __path__.append(str(common_tests_folder()))
 
@@ -32,9 +30,9 @@ sys.modules.setdefault("fetch_hub_objects_for_ci", fetch_hub_objects_for_ci)
 from . import test_fsdp_mixin, test_modeling_common, test_pipeline_mixin, test_tensor_parallel_mixin  # noqa: E402
 from .pipelines import PIPELINE_TESTS  # noqa: E402
 
-# The common tests know which inputs and labels a class takes, and which tests concern it, by its name in these tables.
-# Ours are registered with the Auto classes but not in the tables, so without this no loss and no gradient would be
-# tested. The tables are replaced in the tests' own namespace: transformers' stay as they are.
+# The name of a class in these tables tells the common tests which inputs and labels it takes and which tests it needs.
+# Registering a class with the Auto classes does not add it to the tables: without this, no loss and no gradient would
+# be tested. The tables are replaced only in the namespace of the tests, not in transformers.
 NAMES_IN_TABLES = {
     "MODEL_MAPPING_NAMES": {"gmlp": "GMLPModel", "gmlp_vision": "GMLPVisionModel"},
     "MODEL_FOR_MASKED_LM_MAPPING_NAMES": {"gmlp": "GMLPForMaskedLM"},
@@ -61,7 +59,7 @@ for table, names in NAMES_IN_TABLES.items():
 
 
 class AutoLanguageModel:
-    """Causal or masked, as the config is: the masked one takes the same inputs and labels."""
+    """A causal or a masked model, depending on the config. Both take the same inputs and labels."""
 
     @staticmethod
     def auto_class(config: transformers.PreTrainedConfig) -> type:
@@ -77,8 +75,8 @@ class AutoLanguageModel:
         return cls.auto_class(transformers.AutoConfig.from_pretrained(folder)).from_pretrained(folder, **kwargs)
 
 
-# The FSDP tests build a causal language model, which not all of our models can be. They run for a handful of model
-# types only, unless this list is None, as the file itself says.
+# The FSDP tests build a causal language model, which not every model here can be. They run for all model types only if
+# the list of types is None.
 test_fsdp_mixin.AutoModelForCausalLM = AutoLanguageModel
 test_fsdp_mixin.FSDP_DISTRIBUTED_TEST_MODEL_TYPES = None
 test_tensor_parallel_mixin.TP_DISTRIBUTED_TEST_MODEL_TYPES = None

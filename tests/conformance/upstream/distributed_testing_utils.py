@@ -1,7 +1,6 @@
 """Stands in for the helpers that start one process per rank: gloo on a CPU, nccl on CUDA devices."""
 
 import os
-import socket
 import sys
 from collections.abc import Callable
 
@@ -26,49 +25,44 @@ def _set_rank_device(rank: int) -> None:
     if torch_device == "cuda":
         torch.cuda.set_device(rank)
     else:
-        # The ranks share the cores; more threads than cores only slow each other down.
+        # The ranks share the cores; more threads than cores would only slow each other down.
         torch.set_num_threads(1)
 
 
 def _run_rank(rank: int, function: Callable, args: tuple) -> None:
     function(rank, *args)
-    # Not by returning: on busy cores, a rank was seen to abort while it tore its interpreter down, after its test had
-    # passed. An error in the function is raised above and takes the ordinary way.
+    # Leaves without the interpreter's cleanup: threads of torch are still running, and one that then asks for the
+    # interpreter aborts the process, although its test has passed. Errors in the function are raised above.
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(0)
 
 
 def _start_rank_processes(function: Callable, args: tuple, nprocs: int) -> None:
-    """Runs `function(rank, *args)` in `nprocs` fresh processes and waits; an error in one of them is raised here."""
+    """Runs `function(rank, *args)` in `nprocs` new processes and waits; raises an error in one of them here."""
     torch.multiprocessing.start_processes(_run_rank, args=(function, args), nprocs=nprocs, start_method="spawn")
 
 
 def run_distributed(world_size: int) -> Callable:
-    """A decorator: `function(rank, *args)` then runs in a process group of `world_size` fresh processes."""
+    """A decorator: `function(rank, *args)` then runs in a process group of `world_size` new processes."""
 
     def decorate(function: Callable) -> Callable:
         def run(*args):
-            with socket.socket() as free:
-                free.bind(("localhost", 0))
-                port = free.getsockname()[1]
-            _start_rank_processes(_run_in_group, (world_size, port, function, args), world_size)
+            # This process serves the store until all ranks have ended: no other process can take its port, and no rank
+            # loses it because rank 0 ends first.
+            store = dist.TCPStore("localhost", 0, world_size=None, is_master=True, wait_for_workers=False)
+            _start_rank_processes(_run_in_group, (world_size, store.host, store.port, function, args), world_size)
 
         return run
 
     return decorate
 
 
-def _run_in_group(rank: int, world_size: int, port: int, function: Callable, args: tuple) -> None:
-    group = {
-        "RANK": rank,
-        "LOCAL_RANK": rank,
-        "WORLD_SIZE": world_size,
-        "MASTER_ADDR": "localhost",
-        "MASTER_PORT": port,
-    }
-    os.environ.update({name: str(value) for name, value in group.items()})
+def _run_in_group(rank: int, world_size: int, host: str, port: int, function: Callable, args: tuple) -> None:
     _set_rank_device(rank)
-    dist.init_process_group(_get_distributed_backend())
+    # transformers reads these.
+    os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(world_size))
+    store = dist.TCPStore(host, port, world_size=None, is_master=False)
+    dist.init_process_group(_get_distributed_backend(), store=store, rank=rank, world_size=world_size)
     function(rank, *args)
     dist.barrier()

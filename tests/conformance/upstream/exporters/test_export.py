@@ -1,25 +1,17 @@
-"""Stands in for the export tests: every class through torch.export, with transformers' own exporter."""
+"""Stands in for the export tests: every class goes through torch.export with transformers' exporter."""
 
 import copy
 
 import torch
 from transformers.exporters import DynamoConfig, DynamoExporter
-from transformers.testing_utils import (
-    require_torch_greater_or_equal,
-    set_config_for_less_flaky_test,
-    torch_device,
-)
+from transformers.testing_utils import require_torch_greater_or_equal, set_config_for_less_flaky_test, torch_device
 
 
 class ExportTesterMixin:
-    """Part of `ModelTesterMixin`; uses its `model_tester`, `all_model_classes` and `_prepare_for_class`."""
+    """A base of `ModelTesterMixin`, whose `model_tester`, `all_model_classes` and `_prepare_for_class` it uses."""
 
     def check_export(self, dynamic: bool) -> None:
-        """Exports every class and compares the exported program with the model, on its own and on a smaller batch.
-
-        Args:
-            dynamic: Whether the exported program must take another batch size than it was traced with.
-        """
+        """Compares the exported program of every class with the model; if `dynamic`, also on a smaller batch."""
         for model_class in self.all_model_classes:
             with self.subTest(model_class.__name__):
                 config, inputs = self.model_tester.prepare_config_and_inputs_for_common()
@@ -35,7 +27,7 @@ class ExportTesterMixin:
                     self.assertEqual(list(expected.keys()), list(actual.keys()))
                     torch.testing.assert_close(actual[0], expected[0], atol=1e-4, rtol=1e-4)
 
-    # What transformers' exporter asks for.
+    # transformers' exporter needs it.
     @require_torch_greater_or_equal("2.11")
     def test_torch_export(self):
         self.check_export(dynamic=False)

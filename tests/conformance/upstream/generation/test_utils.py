@@ -1,14 +1,14 @@
-"""Stands in for the tests of `generate`: what it must give for every class that generates."""
+"""Stands in for the tests of `generate`, for every class that can generate text."""
 
 import torch
 from transformers.testing_utils import set_config_for_less_flaky_test, torch_device
 
 
 class GenerationTesterMixin:
-    """Beside `ModelTesterMixin`; uses its `model_tester` and `all_model_classes`."""
+    """Goes with `ModelTesterMixin`, whose `model_tester` and `all_model_classes` it uses."""
 
     def generative_cases(self):
-        """(model in double precision, prompts [B, m], their mask with padding on the left) of each class."""
+        """Yields (model in double precision, prompts [B, m], mask with padding on the left) for each class."""
         for model_class in self.all_model_classes:
             if not model_class.can_generate():
                 continue
@@ -16,7 +16,7 @@ class GenerationTesterMixin:
             set_config_for_less_flaky_test(config)
             torch.manual_seed(0)
             model = model_class(config).to(torch_device).double().eval()
-            # Texts go on to the end, and padding is a token like any other but for the mask.
+            # No text ends early, and padding is a token like any other except for the mask.
             model.generation_config.eos_token_id = None
             ids = inputs["input_ids"][:4]
             mask = torch.ones_like(ids)
@@ -24,7 +24,7 @@ class GenerationTesterMixin:
             yield model, ids, mask
 
     def check_same_texts(self, mask_prompts: bool, **options) -> None:
-        """The same texts with a cache, with a static one, without one, and when the prompt is read in pieces."""
+        """Checks that all kinds of caches, no cache, and prompts read in pieces give the same texts."""
         for model, ids, mask in self.generative_cases():
             given = {"attention_mask": mask} if mask_prompts else {}
             texts = []
