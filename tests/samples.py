@@ -75,21 +75,15 @@ def documents(sizes):
     return [" ".join(next(words) for _ in range(size)) for size in sizes]
 
 
-def bert_tokenizer(words, *, mask="[MASK]", **options):
-    """A tokenizer with one token per word, and [CLS] and [SEP] around a text."""
+def word_tokenizer(words, *, ends=True, mask="[MASK]", punctuation=False, **options):
+    """
+    Returns a tokenizer with one token per word; spaces separate words, with `punctuation` punctuation marks too. With
+    `ends` it writes [CLS] a [SEP] b [SEP], as BERT's tokenizer does.
+    """
     special = [*SPECIAL[:4], mask]
     tokenizer = Tokenizer(models.WordLevel({word: i for i, word in enumerate(special + words)}, unk_token="[UNK]"))
-    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-    tokenizer.post_processor = processors.BertProcessing(("[SEP]", 3), ("[CLS]", 2))
-    names = dict(zip(("pad_token", "unk_token", "cls_token", "sep_token", "mask_token"), special))
-    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, **names, **options)
-
-
-def word_tokenizer(words, *, ends=True, **options):
-    """A tokenizer of words that spaces separate; with `ends` it writes [CLS] a [SEP] b [SEP], as BERT's does."""
-    tokenizer = Tokenizer(models.WordLevel({token: i for i, token in enumerate(SPECIAL + words)}, unk_token="[UNK]"))
-    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    tokenizer.pre_tokenizer = (pre_tokenizers.BertPreTokenizer if punctuation else pre_tokenizers.WhitespaceSplit)()
     if ends:
         tokenizer.post_processor = processors.BertProcessing(("[SEP]", 3), ("[CLS]", 2))
-    names = dict(zip(("pad_token", "unk_token", "cls_token", "sep_token", "mask_token"), SPECIAL))
+    names = dict(zip(("pad_token", "unk_token", "cls_token", "sep_token", "mask_token"), special))
     return PreTrainedTokenizerFast(tokenizer_object=tokenizer, **names | options)

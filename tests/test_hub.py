@@ -40,7 +40,7 @@ from hf_gmlp import (
 )
 from hf_gmlp.cards import TrainingRecord, model_card
 
-from .samples import bert_tokenizer
+from . import samples
 
 CODE_FILES = ("configuration_gmlp.py", "heads.py", "modeling_gmlp.py", "spatial_gating.py")
 PACKAGE = Path(hf_gmlp.__file__).parent
@@ -581,7 +581,7 @@ def snippets(text_config, vision_config, far_model, tmp_path_factory):
         model.save_pretrained(folder)
         if model.config.model_type == "gmlp":
             words = "the a capital of france is sentence to try .".split()
-            bert_tokenizer(words, model_max_length=12).save_pretrained(folder)
+            samples.word_tokenizer(words, punctuation=True, model_max_length=12).save_pretrained(folder)
         else:
             ViTImageProcessorPil(size={"height": 16, "width": 16}).save_pretrained(folder)
         text = model_card(model, str(folder)).text

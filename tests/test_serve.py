@@ -26,7 +26,7 @@ from hf_gmlp.cli import main
 from hf_gmlp.data.tokenizer import byte_tokenizer
 from hf_gmlp.serve import make_app
 
-from .samples import bert_tokenizer
+from . import samples
 
 pytestmark = pytest.mark.slow
 
@@ -34,7 +34,7 @@ WORDS = "the a cat dog sat ran on under mat house and then slept".split()
 
 
 def word_tokenizer():
-    return bert_tokenizer(WORDS, mask="<blank>")
+    return samples.word_tokenizer(WORDS, punctuation=True, mask="<blank>")
 
 
 @contextmanager

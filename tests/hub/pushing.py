@@ -27,7 +27,7 @@ from hf_gmlp import (
     GMLPVisionConfig,
 )
 from hf_gmlp.cards import model_card
-from tests.samples import bert_tokenizer
+from tests import samples
 
 WORDS = "the a capital of france is paris rome nice dull film sentence to try once upon time .".split()
 SIZES = {"vocab_size": 40, "hidden_size": 16, "num_hidden_layers": 2, "intermediate_size": 32}
@@ -55,7 +55,7 @@ def logits(model):
 
 
 def word_tokenizer():
-    return bert_tokenizer(WORDS, model_max_length=12)
+    return samples.word_tokenizer(WORDS, punctuation=True, model_max_length=12)
 
 
 def text(folder):

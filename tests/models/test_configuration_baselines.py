@@ -12,7 +12,8 @@ from transformers import AutoConfig, AutoTokenizer, pipeline
 import hf_gmlp
 from hf_gmlp import BertRelposConfig, TextMixerConfig
 
-from ..test_hub import run_elsewhere, word_tokenizer
+from .. import samples
+from ..test_hub import run_elsewhere
 from .conftest import KINDS
 
 CODE_FILES = ("configuration_baselines.py", "heads.py", "modeling_baselines.py")
@@ -63,7 +64,7 @@ def test_every_class_is_registered(config_class):
 
 @pytest.mark.parametrize("kind", ["relpos", "mixer"])
 def test_tokenizer_and_pipeline(baseline_config, far_model, tmp_path, kind):
-    tokenizer = word_tokenizer()
+    tokenizer = samples.word_tokenizer("the a capital of france is .".split(), model_max_length=12)
     config = baseline_config(kind, vocab_size=len(tokenizer))
     far_model(getattr(hf_gmlp, config.code_map()["AutoModelForMaskedLM"]), config).save_pretrained(tmp_path)
     # Without a class name in its config, the tokenizer is found by the model type.
