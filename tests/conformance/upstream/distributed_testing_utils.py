@@ -1,5 +1,6 @@
 """Stands in for the helpers that start one process per rank: gloo on a CPU, nccl on CUDA devices."""
 
+import multiprocessing
 import os
 import sys
 from collections.abc import Callable
@@ -40,7 +41,11 @@ def _run_rank(rank: int, function: Callable, args: tuple) -> None:
 
 def _start_rank_processes(function: Callable, args: tuple, nprocs: int) -> None:
     """Runs `function(rank, *args)` in `nprocs` new processes and waits; raises an error in one of them here."""
-    torch.multiprocessing.start_processes(_run_rank, args=(function, args), nprocs=nprocs, start_method="spawn")
+    # Ranks that each import torch and transformers crowd the machine for many seconds, so they are forked from a server
+    # that has imported both once. CUDA does not survive a fork.
+    method = "spawn" if torch_device == "cuda" else "forkserver"
+    multiprocessing.set_forkserver_preload([function.__module__])
+    torch.multiprocessing.start_processes(_run_rank, args=(function, args), nprocs=nprocs, start_method=method)
 
 
 def run_distributed(world_size: int) -> Callable:
