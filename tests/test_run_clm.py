@@ -256,7 +256,7 @@ def test_bad_input_gets_one_sentence(tmp_path, folder, models, training):
         ([*models["gpt2"], *text, "--byte_level", "--validation_split_percentage", 0], "above 0 and below 100"),
         (
             [*models["gpt2"], "--train_file", tmp_path / "one.txt"],
-            r"5 % of 1 document\(s\) leave none.*give a --validation_file",
+            r"5 % of 1 document\(s\) leaves none.*give a --validation_file",
         ),
         ([*models["gpt2"], "--train_file", tmp_path / "short"], "short is of an unknown kind"),
         ([*models["gpt2"], *text, "--block_size", 65], "--block_size 65 is above the model's n = 64"),

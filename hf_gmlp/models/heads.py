@@ -284,7 +284,7 @@ class TextEmbeddings(nn.Module):
         self.token_type_embeddings = None
         if config.type_vocab_size:
             self.token_type_embeddings = nn.Embedding(config.type_vocab_size, config.hidden_size)
-        self.norm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps) if normalize else nn.Identity()
+        self.norm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps) if normalize else None
         self.dropout = nn.Dropout(config.hidden_dropout_prob)
 
     def forward(
@@ -298,7 +298,9 @@ class TextEmbeddings(nn.Module):
             if token_type_ids is None:
                 token_type_ids = torch.zeros(embeddings.shape[:2], dtype=torch.long, device=embeddings.device)
             embeddings = embeddings + self.token_type_embeddings(token_type_ids)
-        return self.dropout(self.norm(embeddings))
+        if self.norm is not None:
+            embeddings = self.norm(embeddings)
+        return self.dropout(embeddings)
 
 
 def eager_attention_forward(

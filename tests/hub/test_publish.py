@@ -384,7 +384,7 @@ def test_training_can_continue_from_a_pushed_checkpoint(hub, ran, tmp_path, name
 @pytest.mark.slow
 def test_an_invalid_license_is_refused_before_training(ran):
     results, folder = ran
-    assert "The Hub does not take --license please" in results["refused"] and "must be one of" in results["refused"]
+    assert "The Hub does not accept --license please" in results["refused"] and "must be one of" in results["refused"]
     assert not list((folder / "out-refused").glob("model*"))
 
 

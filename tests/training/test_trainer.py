@@ -187,7 +187,7 @@ def test_report_card_and_results(tmp_path, capsys):
     assert f"{results['eval_loss']:.4f}" in capsys.readouterr().out
     card = ModelCard.load(tmp_path / "README.md")
     assert card.data.license == "mit"
-    assert "**Data.** two words" in card.text and "| global batch size | 8 |" in card.text
+    assert "**Data:** two words" in card.text and "| global batch size | 8 |" in card.text
     assert f"| loss | {metrics['eval_loss']:.4g} |" in card.text
 
 
