@@ -1,5 +1,6 @@
 """The Trainer of the training scripts, and how each script begins."""
 
+import filecmp
 import inspect
 import json
 import logging
@@ -200,9 +201,12 @@ class GMLPTrainer(Trainer):
             checkpoint = folder / f"{PREFIX_CHECKPOINT_DIR}-{self.state.global_step}"
             run_folder.write_manifest(checkpoint, self.settings, resumable=not self.args.save_only_model)
             if self.args.push_to_hub and self.args.hub_strategy != HubStrategy.END:
-                # Trainer uploads config and weights, but not the code that the config names.
+                # Trainer uploads config and weights, but not the code that the config names. It is not written
+                # again, since an earlier upload may still be reading it.
                 for code in checkpoint.glob("*.py"):
-                    shutil.copy(code, folder)
+                    target = folder / code.name
+                    if not target.is_file() or not filecmp.cmp(code, target, shallow=False):
+                        shutil.copy(code, target)
                 super()._push_from_checkpoint(str(checkpoint))
             rotate_checkpoints(str(folder), limit, self.state.best_model_checkpoint, use_mtime=True)
 
