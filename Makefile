@@ -31,7 +31,7 @@ replicate: $(INSTALLED) ## run the paper's comparisons at a small size; ARGS="--
 test: $(INSTALLED) ## run all tests, in under eight minutes on two cores
 	$(PYTEST)
 
-test-fast: $(INSTALLED) ## run the nine tests in ten that are fast, in under a minute on two cores
+test-fast: $(INSTALLED) ## run the fast tests, three in four, in under a minute on two cores
 	$(PYTEST) -m "not slow"
 
 coverage: $(INSTALLED) ## run all tests, and report the lines of hf_gmlp that none of them reaches

@@ -42,6 +42,8 @@ from hf_gmlp import (
 
 from .conftest import TEXT_SIZES, VISION_SIZES
 
+pytestmark = pytest.mark.slow
+
 DOCS = Path(__file__).parents[1] / "docs" / "adapt.md"
 # Where PEFT looks up its default layers.
 TABLES = [name for name in vars(constants) if re.fullmatch("TRANSFORMERS_MODELS_TO_.*_MODULES_MAPPING", name)]
@@ -116,7 +118,6 @@ def output(model, inputs):
     return model.eval()(**inputs)[0]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("first", ["hf_gmlp", "peft"])
 def test_targets_are_known_whichever_is_imported_first(first):
     second = "hf_gmlp" if first == "peft" else "peft"

@@ -42,6 +42,8 @@ from hf_gmlp.cards import TrainingRecord, model_card
 
 from . import samples
 
+pytestmark = pytest.mark.slow
+
 CODE_FILES = ("configuration_gmlp.py", "heads.py", "modeling_gmlp.py", "spatial_gating.py")
 PACKAGE = Path(hf_gmlp.__file__).parent
 TEXT_MAP, VISION_MAP = GMLPConfig.code_map, GMLPVisionConfig.code_map
@@ -222,7 +224,6 @@ def assert_opened(results, code_map, expected):
         torch.testing.assert_close(torch.tensor(result["output"]), expected[auto_class])
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", [*CLASSES, "trainer"])
 def test_opens_as_every_class_without_the_package(checkpoints, opened, name):
     folder, code_map, expected = checkpoints[name]
@@ -243,7 +244,6 @@ def test_only_heads_are_new(opened, name):
             assert key.removeprefix("model.").startswith(heads), key
 
 
-@pytest.mark.slow
 def test_saved_again_without_the_package(checkpoints, opened, tmp_path):
     """A checkpoint saved by a process without the package opens in the next such process."""
     jobs, expected = [], []
@@ -270,7 +270,6 @@ def test_the_code_saved_is_that_of_the_package(checkpoints):
         assert "gating_implementation" not in json.loads((folder / "config.json").read_text(encoding="utf-8"))
 
 
-@pytest.mark.slow
 def test_configs_without_weights(text_config, vision_config, tmp_path):
     """A folder without weights makes new models elsewhere, and so does a folder that is saved there from it."""
     text_config(num_labels=5).save_pretrained(tmp_path / "text")
@@ -300,7 +299,6 @@ for name, head in (("text", AutoModelForSequenceClassification), ("image", AutoM
     run_elsewhere(script, tmp_path / "second", str(tmp_path / "again"), str(tmp_path / "once_more"))
 
 
-@pytest.mark.slow
 def test_presets_without_the_package_say_how_to_get_them(checkpoints, tmp_path):
     script = """
 import sys
@@ -316,7 +314,6 @@ except ValueError as error:
     assert "install it" in run_elsewhere(script, tmp_path, str(checkpoints["GMLPModel"][0]))
 
 
-@pytest.mark.slow
 def test_without_the_package_blocks_are_naive(text_config, far_model, tmp_path):
     """A checkpoint neither names a fast implementation nor contains its code."""
     model = far_model(GMLPForMaskedLM, text_config(attention_size=8, gating_implementation="lean"))
@@ -375,7 +372,6 @@ LoudForMaskedLM.register_for_auto_class("AutoModelForMaskedLM")
 """
 
 
-@pytest.mark.slow
 def test_a_subclass_travels_with_its_code(text_config, far_model, monkeypatch, tmp_path):
     """The subclass keeps its file and map through two fresh processes; the second opens what the first has saved."""
     (tmp_path / "loud_gmlp.py").write_text(OWN_MODULE, encoding="utf-8")
@@ -529,7 +525,6 @@ def test_saving_with_a_push_is_the_same_push(text_config, far_model, hub, tmp_pa
     assert str(saved) == str(ModelCard.load(hub.uploaded / "README.md"))
 
 
-@pytest.mark.slow
 def test_push_to_hub_without_the_package(checkpoints, tmp_path):
     """Without the package, the library uploads a checkpoint with its code and the library's card."""
     script = """
@@ -603,7 +598,6 @@ json.dump(printed, open("printed.json", "w"))
     return json.loads((root / "printed.json").read_text(encoding="utf-8"))
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     "class_name, printed",
     [

@@ -13,6 +13,8 @@ from hf_gmlp.analysis.pictures import plt
 from hf_gmlp.cli import main
 from hf_gmlp.errors import InputError
 
+pytestmark = pytest.mark.slow
+
 WORDS = "[PAD] [UNK] [CLS] [SEP] the man woman plays sleeps $ 5 a_b".split()
 
 

@@ -17,6 +17,8 @@ from hf_gmlp.analysis.toeplitz import spatial_matrices
 from hf_gmlp.cli import main
 from hf_gmlp.errors import InputError
 
+pytestmark = pytest.mark.slow
+
 
 def text_model(layers, toeplitz=True):
     torch.manual_seed(0)

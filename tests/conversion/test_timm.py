@@ -18,6 +18,8 @@ from hf_gmlp.cli import main
 from hf_gmlp.conversion.timm import convert_timm, convert_to_timm, imagenet_labels, model_from_timm, timm_state_dict
 from hf_gmlp.errors import InputError
 
+pytestmark = pytest.mark.slow
+
 
 @torch.no_grad()
 def far(model):

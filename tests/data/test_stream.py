@@ -10,6 +10,8 @@ from hf_gmlp.data import stream as stream_module
 from hf_gmlp.data.stream import SequenceStream
 from hf_gmlp.errors import InputError
 
+pytestmark = pytest.mark.slow
+
 
 def corpus(tmp_path, documents=57, files=2):
     """Document i is the text "i", over several files."""

@@ -95,6 +95,7 @@ def test_a_part_that_is_not_asked_for_is_none(word_tokenizer):
     assert train is None and validation[2]["offset_mapping"].shape == (5, 2)
 
 
+@pytest.mark.slow
 def test_batches_are_a_thousand_texts_or_fewer_long_ones(word_tokenizer, monkeypatch):
     sizes = []
 

@@ -34,6 +34,8 @@ from hf_gmlp.data.tokenizer import (
 )
 from hf_gmlp.errors import InputError
 
+pytestmark = pytest.mark.slow
+
 DOCUMENTS = [*topics.values(), "Ein Café, zwei Cafés: naïve Größe. " * 20, "日本語の文章です。日本の言語。" * 20]
 KINDS = [("unigram", True), ("unigram", False), ("bpe", True), ("bpe", False)]
 ODD_TEXTS = [
@@ -290,7 +292,6 @@ for folder in sys.argv[2:]:
 """
 
 
-@pytest.mark.slow
 def test_a_stock_auto_tokenizer_loads_the_folder(tokenizer, tmp_path):
     model_configs = {
         "alone": None,

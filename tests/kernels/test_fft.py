@@ -180,6 +180,7 @@ def test_compiled_models_of_long_sequences_take_the_fft(far_model, text_config, 
     assert taken == ([False, True] if dynamic else [False, True, True][: len(taken)])
 
 
+@pytest.mark.slow
 def test_a_compiled_model_trains_with_the_fft(far_model, text_config, random_ids, short_fft, assert_close):
     fields = {"num_hidden_layers": 1, "attention_size": 8, "toeplitz": True, "is_causal": True}
     model = far_model(GMLPForMaskedLM, text_config(**fields)).double().train()

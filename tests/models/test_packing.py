@@ -220,6 +220,7 @@ def test_gradient_checkpointing(far_model, text_config, documents):
         torch.testing.assert_close(a, b)
 
 
+@pytest.mark.slow
 @torch.no_grad()
 def test_compiled(far_model, text_config, documents):
     model = far_model(GMLPForMaskedLM, text_config(attention_size=8))

@@ -7,6 +7,8 @@ from transformers import AutoConfig
 from hf_gmlp.analysis.counts import paper_flops, paper_parameters
 from hf_gmlp.presets import preset_path
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[2]
 CLAIMS = ROOT / "paper" / "claims.md"
 TEXT = CLAIMS.read_text(encoding="utf-8")

@@ -26,6 +26,8 @@ from hf_gmlp.errors import InputError
 
 from .conftest import finished_run
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def write_run(tmp_path):

@@ -16,6 +16,8 @@ from hf_gmlp.training.folder import run_settings
 
 from .conftest import finished_run
 
+pytestmark = pytest.mark.slow
+
 # The lines of the tables in the text of the paper (arXiv:2105.08050), without what PDF makes of formulas. Tables 7 to 9
 # print once what neighboring columns share.
 PAPER = {
@@ -245,7 +247,6 @@ def test_sizes_and_counts_come_out(number):
                 assert cell.verdict == "=", (row.name, column, cell)
 
 
-@pytest.mark.slow
 def test_counts_of_models_that_only_timm_has():
     timm = pytest.importorskip("timm")
     row = next(row for row in build_table(2).rows if row.name.startswith("ResMLP-12"))
