@@ -418,7 +418,7 @@ class Head:
         inputs_embeds: torch.FloatTensor | None = None,
         labels: torch.Tensor | None = None,
         **kwargs: Unpack[TransformersKwargs],
-    ) -> ModelOutput:
+    ) -> MaskedLMOutput | SequenceClassifierOutput | TokenClassifierOutput:
         """Takes the arguments of the base model, and labels. Returns `logits` and, with labels, `loss`; the shapes are
         in the docstring of the class."""
         outputs = self.model(input_ids, attention_mask, token_type_ids, inputs_embeds, **kwargs | {"return_dict": True})
