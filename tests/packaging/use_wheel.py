@@ -122,7 +122,7 @@ def check_missing_extras():
         (["run", "image_classification"], 'accelerate is not installed: pip install "hf-gmlp[train]".'),
         (["convert", "timm", "weights.pth", "out"], 'PIL is not installed: pip install "hf-gmlp[vision]".'),
         # These need no extra, and complain about the weights.
-        (["convert", "lucidrains", "weights.pth", "out"], "is no checkpoint of"),
+        (["convert", "lucidrains", "weights.pth", "out"], "is not a checkpoint of"),
         (["convert", "to-timm", "vision", "out.pth"], "pooling='mean'"),
     ):
         done = subprocess.run([COMMAND, *words], capture_output=True, text=True)
