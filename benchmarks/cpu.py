@@ -80,9 +80,6 @@ def benchmark(arguments: argparse.Namespace):
     harness.draw(path.with_suffix(".png"), bench.rows, common["machine"])
 
 
-# -------------------------------------------------------------------------------------------------------------- models
-
-
 def builders_of(suite: str, arguments: argparse.Namespace) -> dict[str, Callable[..., peers.System]]:
     """Name -> a function of layers and batch that builds the system."""
     if suite == "vision":
@@ -168,9 +165,6 @@ def product_steps(
     if ONEDNN_LINEAR:
         steps["products by oneDNN"] = partial(step, True)
     return steps
-
-
-# -------------------------------------------------------------------------------------------------------------- memory
 
 
 def resident_peak() -> float:

@@ -72,9 +72,6 @@ def main():
     harness.write_results(path, rows, harness.about())
 
 
-# --------------------------------------------------------------------------------------------------------------- rates
-
-
 def measure_rates(arguments: argparse.Namespace) -> list[dict]:
     torch.set_num_threads(1)
     torch.manual_seed(0)
@@ -175,9 +172,6 @@ def text_step(rounds: int, batch: int) -> float:
 
     one = seconds(1)
     return 1 / (one + 47 * (seconds(2) - one))
-
-
-# -------------------------------------------------------------------------------------------------------------- memory
 
 
 def measure_memory(text: Path) -> list[dict]:
