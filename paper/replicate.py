@@ -37,6 +37,7 @@ from protocol import FINETUNED, POOLINGS, SEEDS, SIZES, SYSTEMS, TASKS  # noqa: 
 
 from hf_gmlp import errors  # noqa: E402
 from hf_gmlp.errors import InputError  # noqa: E402
+from hf_gmlp.training.folder import FINISHED  # noqa: E402
 
 
 def main():
@@ -151,13 +152,13 @@ class Run:
 
     @property
     def is_finished(self) -> bool:
-        return (self.folder / "all_results.json").is_file() or self.diverged.is_file()
+        return (self.folder / FINISHED).is_file() or self.diverged.is_file()
 
     @cached_property
     def results(self) -> dict[str, float]:
         if self.diverged.is_file():
             return {"eval_loss": math.inf, "eval_perplexity": math.inf, "eval_accuracy": 0.0}
-        return json.loads((self.folder / "all_results.json").read_text(encoding="utf-8"))
+        return json.loads((self.folder / FINISHED).read_text(encoding="utf-8"))
 
     def __str__(self) -> str:
         return f"{self.stage}: " + ", ".join(f"{name} {value}" for name, value in self.key.items())
