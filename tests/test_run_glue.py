@@ -137,7 +137,6 @@ def test_sweep_trains_every_setting_and_reports_medians(sweep):
     # It learns, and the best is chosen.
     assert summary["best"]["metrics"]["eval_accuracy"]["median"] == pytest.approx(max(medians), abs=1e-6)
     assert max(medians) > 0.85
-    assert len((output / "summary.csv").read_text().splitlines()) == 5
 
 
 def test_models_of_a_sweep_open_with_their_labels(sweep):

@@ -16,7 +16,7 @@ GLUE = "nyu-mll/glue"
 @dataclass(frozen=True)
 class Task:
     """One of GLUE's nine tasks: the columns of the sentence or the pair; the names of the labels 0, 1, ..., None for
-    numbers to predict; modules of hf_gmlp/metrics, the first of which compares runs; the test splits, each with the
+    numbers to predict; metrics of hf_gmlp/metrics, the first of which compares runs; the test splits, each with the
     leaderboard's name for its predictions, which may be names of labels or their numbers.
     """
 

@@ -41,7 +41,7 @@ RESULTS += tuple(
     for split in ("eval", "predict")
     for name in ("predictions", "nbest_predictions", "null_odds")
 )
-RESULTS += ("summary.json", "summary.csv", FINISHED)
+RESULTS += ("summary.json", FINISHED)
 
 # Flags that change the output, place or speed of a run, but not its weights.
 ELSEWHERE = set(

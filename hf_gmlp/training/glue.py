@@ -18,7 +18,7 @@ from .folder import write_text
 
 logger = logging.getLogger(__name__)
 
-# Modules of hf_gmlp/metrics by the kind of labels; the first two by default.
+# Metrics of hf_gmlp/metrics by the kind of labels; the first two by default.
 METRICS = {
     ONE_CLASS: ("accuracy", "f1", "matthews_correlation"),
     CLASSES: ("f1", "accuracy"),
@@ -40,7 +40,7 @@ def classification_metrics(
     names: Iterable[str], config: PreTrainedConfig
 ) -> Callable[[EvalPrediction], dict[str, float]]:
     """
-    `compute_metrics` for Trainer, from modules of hf_gmlp/metrics. F1 is that of the second of two classes, the mean
+    `compute_metrics` for Trainer, from hf_gmlp/metrics. F1 is that of the second of two classes, the mean
     over more, or that of all decisions if a row may have several classes; accuracy is then the share of correct rows.
     """
     metrics = {name: load_metric(name) for name in names}

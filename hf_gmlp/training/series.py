@@ -145,7 +145,7 @@ def main_metric(args: RunArguments, keys: list[str], chosen: str | None = None) 
 
 
 def report_series(args: RunArguments, rows: list[dict], metric: str) -> dict:
-    """Prints the result of `summarize`, writes summary.json and .csv, and returns the row best by `metric`."""
+    """Prints the result of `summarize`, writes summary.json, and returns the row best by `metric`."""
     # TrainingArguments derives it from --metric_for_best_model; for every other metric, greater is better.
     sign = -1 if args.greater_is_better is False else 1
 
@@ -156,18 +156,14 @@ def report_series(args: RunArguments, rows: list[dict], metric: str) -> dict:
 
     best, folder = max(rows, key=quality), Path(args.output_dir)
     run_folder.write_json(folder / "summary.json", {"metric": metric, "best": best, "settings": rows})
-    names = [f"{key}_{name}" for key, numbers in best["metrics"].items() for name in numbers]
-    table = [["batch_size", "learning_rate", "runs", *names]]
     print(f"\nMedian (minimum to maximum, standard deviation) over the runs; * is the best by {metric}")
     for row in rows:
-        table.append([row["batch_size"], row["learning_rate"], len(row["seeds"])])
-        print("{} batch {}, learning rate {:g}, {} runs".format("*" if row is best else " ", *table[-1]), end="")
+        mark, runs = "*" if row is best else " ", len(row["seeds"])
+        print(f"{mark} batch {row['batch_size']}, learning rate {row['learning_rate']:g}, {runs} runs", end="")
         for key, numbers in row["metrics"].items():
-            table[-1] += numbers.values()
-            # The loss is in the files.
+            # The loss is in the file.
             if not key.endswith("loss") or key == metric:
                 print(f", {key}", "{median:.4f} ({min:.4f} to {max:.4f}, std {std:.4f})".format(**numbers), end="")
         print()
-    run_folder.write_text(folder / "summary.csv", "".join(",".join(map(str, cells)) + "\n" for cells in table))
     print(f"Everything is in {folder}\n")
     return best

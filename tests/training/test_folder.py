@@ -255,7 +255,7 @@ def test_pipes_are_refused(tmp_path):
 
 
 def test_predictions_of_an_earlier_run_are_cleared(tmp_path):
-    for name in ("settings.json", "predictions.tsv", "MNLI-m.tsv", "eval_predictions.json", "summary.csv", "my.tsv"):
+    for name in ("settings.json", "predictions.tsv", "MNLI-m.tsv", "eval_predictions.json", "summary.json", "my.tsv"):
         (tmp_path / name).write_text("{}")
     clear(tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["my.tsv"]

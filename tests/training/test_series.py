@@ -110,9 +110,6 @@ def test_summary(tmp_path, capsys):
     assert json.loads((tmp_path / "summary.json").read_text()) == {
         "metric": "eval_accuracy", "best": rows[0], "settings": rows
     }  # fmt: skip
-    lines = (tmp_path / "summary.csv").read_text().splitlines()
-    assert lines[0].startswith("batch_size,learning_rate,runs,eval_accuracy_median,eval_accuracy_min")
-    assert lines[1].startswith("8,1e-05,4,0.7,0.5,0.9,") and len(lines) == 3
     table = capsys.readouterr().out.splitlines()
     assert [line.split()[0] for line in table if "e-05" in line] == ["*", "batch"]
     assert table[-4].startswith("* batch 8, learning rate 1e-05, 4 runs, eval_accuracy 0.7000 (0.5000 to 0.9000, std ")

@@ -1,0 +1,36 @@
+"""The metrics of GLUE and of image classification, each a configuration of this module, computed by scikit-learn and
+scipy: accuracy and F1, from 0 to 1; the correlation coefficients of Matthews, Pearson and Spearman, from -1 to 1 and 0
+for a constant prediction. F1 is that of class 1 (average="binary") or the mean over the classes (average="macro").
+
+    evaluate.load("hf_gmlp/metrics/classification", "f1").compute(predictions=[1, 0], references=[1, 1])
+"""
+
+# `evaluate` finds imports line by line: keep each on its own line.
+import datasets
+import evaluate
+import sklearn.metrics
+import scipy.stats
+
+# Of the correct and the predicted values.
+METRICS = {
+    "accuracy": sklearn.metrics.accuracy_score,
+    # A class that is neither predicted nor present counts as 0, without a warning.
+    "f1": lambda *values, average="binary": sklearn.metrics.f1_score(*values, average=average, zero_division=0),
+    "matthews_correlation": sklearn.metrics.matthews_corrcoef,
+    "pearson": lambda *values: scipy.stats.pearsonr(*values)[0],
+    "spearman": lambda *values: scipy.stats.spearmanr(*values)[0],
+}
+
+
+class Classification(evaluate.Metric):
+    def _info(self):
+        if self.config_name not in METRICS:
+            raise ValueError(f"There is no metric {self.config_name!r}; there are {', '.join(METRICS)}.")
+        number = datasets.Value("float64" if self.config_name in ("pearson", "spearman") else "int64")
+        features = datasets.Features({"predictions": number, "references": number})
+        return evaluate.MetricInfo(description=__doc__, citation="", features=features)
+
+    def _compute(self, predictions, references, **options):
+        constant = self.config_name in ("pearson", "spearman") and 1 in (len(set(predictions)), len(set(references)))
+        value = 0.0 if constant else METRICS[self.config_name](references, predictions, **options)
+        return {self.config_name: float(value)}
