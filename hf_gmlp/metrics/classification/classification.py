@@ -8,8 +8,8 @@ for a constant prediction. F1 is that of class 1 (average="binary") or the mean 
 # `evaluate` finds imports line by line: keep each on its own line.
 import datasets
 import evaluate
-import sklearn.metrics
 import scipy.stats
+import sklearn.metrics
 
 # Of the correct and the predicted values.
 METRICS = {
