@@ -95,7 +95,7 @@ def timm_state_dict(model: GMLPForImageClassification) -> dict[str, torch.Tensor
 def check_config(config: GMLPVisionConfig, name: str):
     """Raises an InputError if a config differs from that of timm's gMLPs, naming all differences."""
     if config.model_type != GMLPVisionConfig.model_type:
-        raise InputError(f"{name} is of type {config.model_type!r}: timm has only gMLPs for images.")
+        raise InputError(f"{name} is of type {config.model_type!r}: timm's gMLPs are image models.")
     differing = {key: value for key, value in FIXED.items() if getattr(config, key) != value}
     if differing:
         found = ", ".join(f"{key}={getattr(config, key)!r}" for key in differing)

@@ -241,7 +241,7 @@ def test_only_image_classifiers_become_files_of_timm(tmp_path, vision_config, te
     out = str(tmp_path / "out.pth")
     for folder, message in [
         ("headless", "classifier.bias, classifier.weight would be random"),
-        ("text", "of type 'gmlp': timm has only gMLPs for images"),
+        ("text", "of type 'gmlp': timm's gMLPs are image models"),
         ("nowhere", "no model to open in .*nowhere"),
         ("weightless", "no model to open in .*weightless"),
     ]:

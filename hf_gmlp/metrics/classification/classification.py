@@ -31,6 +31,7 @@ class Classification(evaluate.Metric):
         return evaluate.MetricInfo(description=__doc__, citation="", features=features)
 
     def _compute(self, predictions, references, **options):
-        constant = self.config_name in ("pearson", "spearman") and 1 in (len(set(predictions)), len(set(references)))
+        correlates = self.config_name in ("pearson", "spearman")
+        constant = correlates and min(len(set(predictions)), len(set(references))) < 2
         value = 0.0 if constant else METRICS[self.config_name](references, predictions, **options)
         return {self.config_name: float(value)}
