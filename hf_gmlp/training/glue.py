@@ -40,8 +40,8 @@ def classification_metrics(
     names: Iterable[str], config: PreTrainedConfig
 ) -> Callable[[EvalPrediction], dict[str, float]]:
     """
-    `compute_metrics` for Trainer, from hf_gmlp/metrics. F1 is that of the second of two classes, the mean
-    over more, or that of all decisions if a row may have several classes; accuracy is then the share of correct rows.
+    `compute_metrics` for Trainer, from hf_gmlp/metrics. F1 is that of the second of two classes, the mean over more, or
+    that of all decisions if a row may have several classes; accuracy is then the share of correct rows.
     """
     metrics = {name: load_metric(name) for name in names}
     several = config.problem_type == CLASSES
