@@ -8,7 +8,6 @@ import json
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import accelerate
 import evaluate
@@ -21,7 +20,6 @@ from sklearn.linear_model import LogisticRegression
 from torch.nn import functional as F
 from transformers import AutoModelForMaskedLM, ViTImageProcessor, pipeline
 
-import hf_gmlp
 from hf_gmlp import (
     GMLPForCausalLM,
     GMLPForMaskedLM,
@@ -30,12 +28,12 @@ from hf_gmlp import (
     GMLPModel,
     GMLPVisionModel,
 )
+from hf_gmlp.metrics import load_metric
 
 from . import samples
 from .conftest import TEXT_SIZES
 
 WORDS = samples.WORDS[: TEXT_SIZES["vocab_size"] - len(samples.SPECIAL)]
-ACCURACY = Path(hf_gmlp.__file__).parent / "metrics" / "accuracy"
 N = TEXT_SIZES["max_position_embeddings"]
 CLOSE = {"rtol": 1e-4, "atol": 1e-5}
 ATTENTION = pytest.mark.parametrize("attention_size", [0, 8], ids=["gmlp", "amlp"])
@@ -460,7 +458,7 @@ def test_evaluator(saved, texts):
     found = evaluate.evaluator("text-classification").compute(
         folder,
         data=Dataset.from_dict({"text": texts, "label": [*guesses[:3], *((guess + 1) % 3 for guess in guesses[3:])]}),
-        metric=evaluate.load(str(ACCURACY)),
+        metric=load_metric("accuracy"),
         label_mapping=model.config.label2id,
         device=-1,
     )
