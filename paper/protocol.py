@@ -45,7 +45,7 @@ MORE_SEEDS = (4, 5)
 
 HELD, NOT_HELD, NOISE = "held", "not held", "within noise"
 ONE_SEED, DIVERGED = "no verdict (one seed)", "no verdict (diverged)"
-UNLEARNED, NO_ATTENTION = "no verdict (near the unigram)", "no verdict (attention gives nothing here)"
+UNLEARNED, NO_ATTENTION = "no verdict (near the unigram)", "no verdict (no certain gain from attention)"
 GUESSED = "no verdict (near the commonest label)"
 
 
