@@ -313,7 +313,8 @@ class GMLPTrainer(Trainer):
             metrics=self.results,
             command=shown_command(sys.argv),
         )
-        name = self.hub_model_id or (folder.name if folder.is_absolute() else str(folder))
+        elsewhere = folder.is_absolute() or ".." in folder.parts
+        name = self.hub_model_id or (folder.resolve().name if elsewhere else str(folder))
         card = model_card(model, name, training=record, tags=kwargs.get("tags"), license=self.license)
         write_trainer_card(self, card, pushing=pushing)
 

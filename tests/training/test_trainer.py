@@ -191,6 +191,17 @@ def test_report_card_and_results(tmp_path, capsys):
     assert f"| loss | {metrics['eval_loss']:.4g} |" in card.text
 
 
+@pytest.mark.parametrize("folder, title", [("runs/out", "runs/out"), ("../out", "out"), ("{}/out", "out")])
+def test_a_card_names_only_what_is_below_this_folder(folder, title, tmp_path, monkeypatch):
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    folder = Path(folder.format(tmp_path))
+    folder.mkdir(parents=True)
+    make_trainer(folder).create_model_card()
+    card = ModelCard.load(folder / "README.md")
+    assert f"\n# {title}\n" in card.text and f'from_pretrained("{title}"' in card.text
+
+
 def gmlp_config(**fields):
     return GMLPConfig(**SIZES, max_position_embeddings=8, **fields)
 
