@@ -15,7 +15,7 @@ import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, processors
+from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 from transformers.convert_slow_tokenizer import bytes_to_unicode
 
@@ -64,7 +64,7 @@ _NUM_THREADS = 16
 
 
 def train_tokenizer(
-    texts: Iterable[str], *, model_type: str = "unigram", max_length: int = 512, **options
+    texts: Iterable[str], *, model_type: str = "unigram", max_length: int = 512, lowercase: bool = False, **options
 ) -> PreTrainedTokenizerFast:
     """Trains a tokenizer with [PAD]=0 [UNK]=1 [CLS]=2 [SEP]=3 [MASK]=4 and BERT's template and segment ids.
 
@@ -72,8 +72,8 @@ def train_tokenizer(
     other arguments and the errors raised see `train_sentencepiece`.
     """
     check_options(max_length=max_length)
-    model = train_sentencepiece(texts, model_type=model_type, **options)
-    return convert_sentencepiece(model, model_type=model_type, max_length=max_length)
+    model = train_sentencepiece(texts, model_type=model_type, lowercase=lowercase, **options)
+    return convert_sentencepiece(model, model_type=model_type, max_length=max_length, lowercase=lowercase)
 
 
 def train_sentencepiece(
@@ -84,6 +84,7 @@ def train_sentencepiece(
     byte_fallback: bool = True,
     character_coverage: float = 0.9995,
     input_sentence_size: int = 10_000_000,
+    lowercase: bool = False,
 ) -> bytes:
     """Trains the SentencePiece model behind `train_tokenizer` and returns it serialized.
 
@@ -95,6 +96,7 @@ def train_sentencepiece(
         character_coverage: Share of the characters that get their own token, 0.98 to 1; printable ASCII always does.
         input_sentence_size: Number of lines to train on, above 100, or 0 for all. A longer corpus is read to its end
             and sampled (sentencepiece fixes the seed). Ten million lines of web text take some gigabytes of memory.
+        lowercase: Whether to lowercase the text, as in bert-base-uncased. Pass the same to `convert_sentencepiece`.
 
     Raises an InputError if an option is out of range, there is no text, `vocab_size` does not fit the corpus (the
     message names the size that would), or sentencepiece is not installed.
@@ -110,7 +112,7 @@ def train_sentencepiece(
 
     def sentences() -> Iterator[str]:
         try:
-            yield from _training_sentences(texts)
+            yield from _training_sentences(texts, lowercase)
         except (Exception, KeyboardInterrupt) as error:
             failures.append(error)
             raise
@@ -149,7 +151,7 @@ def train_sentencepiece(
 
 
 def convert_sentencepiece(
-    model: bytes, *, model_type: str = "unigram", max_length: int = 512
+    model: bytes, *, model_type: str = "unigram", max_length: int = 512, lowercase: bool = False
 ) -> PreTrainedTokenizerFast:
     """Turns a serialized model of `train_sentencepiece` into a fast tokenizer that gives the same ids.
 
@@ -175,6 +177,8 @@ def convert_sentencepiece(
         merges = _merges([pieces[i] for i in ids if not is_name[i]])
         vocab = {piece: i for i, piece in enumerate(pieces)}
         tokenizer = Tokenizer(models.BPE(vocab, merges, unk_token=unk, fuse_unk=True, byte_fallback=byte_fallback))
+    if lowercase:
+        tokenizer.normalizer = normalizers.Lowercase()
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
         [
             pre_tokenizers.Split(Regex(WORD_PATTERN), behavior="isolated"),
@@ -324,6 +328,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     options.add_argument("--model_type", choices=MODEL_TYPES, default="unigram", help="default: %(default)s")
     text = "unknown characters become [UNK], not bytes"
     options.add_argument("--no_byte_fallback", dest="byte_fallback", action="store_false", help=text)
+    options.add_argument("--lowercase", action="store_true", help="lowercase the text, as in bert-base-uncased")
     for name, (default, text) in NUMBERS.items():
         text = f"{text} (default: %(default)s)"
         options.add_argument(f"--{name}", type=type(default), default=default, metavar="N", help=text)
@@ -335,6 +340,7 @@ def main(args: argparse.Namespace) -> None:
     need("datasets", "sentencepiece")
     options = {name: getattr(args, name) for name in ("model_type", "byte_fallback", *NUMBERS)}
     check_options(**options)
+    options["lowercase"] = args.lowercase
     if args.max_samples is not None and args.max_samples < 1:
         raise InputError(f"--max_samples must be at least 1, got {args.max_samples}.")
     output_dir = Path(args.output_dir)
@@ -360,7 +366,8 @@ def main(args: argparse.Namespace) -> None:
     tokenizer = train_tokenizer(counted(), **options)
     tokenizer.save_pretrained(output_dir)
     fallback = "byte fallback" if args.byte_fallback else "unknown characters become [UNK]"
-    print(f"vocabulary:           {len(tokenizer):,} tokens ({args.model_type}, {fallback})")
+    case = ", lowercase" * args.lowercase
+    print(f"vocabulary:           {len(tokenizer):,} tokens ({args.model_type}, {fallback}{case})")
     print(f"documents read:       {number:,} (rows, or lines of plain text)")
     print(f"characters per token: {characters_per_token(tokenizer, sample):.2f} on the first {len(sample):,} documents")
     print(f"saved in:             {output_dir}")
@@ -378,7 +385,7 @@ def check_options(byte_fallback: bool = True, **options):
             raise InputError(f"{name} must be {words}, got {value!r}.")
 
 
-def _training_sentences(texts: Iterable[str]) -> Iterator[str]:
+def _training_sentences(texts: Iterable[str], lowercase: bool) -> Iterator[str]:
     """Cuts texts into lines of at most `_LONGEST_SENTENCE` characters, as sentencepiece expects."""
     if isinstance(texts, str):
         raise TypeError("texts is a single string: give an iterable of strings.")
@@ -387,6 +394,9 @@ def _training_sentences(texts: Iterable[str]) -> Iterator[str]:
             raise TypeError(f"Text {number} is of type {type(text).__name__}: every text must be a string.")
         for line in _LINE_END.split(text):
             if line and not line.isspace():
+                if lowercase:
+                    # What the tokenizer will do, which is not str.lower.
+                    line = normalizers.Lowercase().normalize_str(line)
                 yield from _SENTENCE.findall(line)
 
 

@@ -105,8 +105,12 @@ def load_tokenizer(
             raise InputError(f"The tokenizer of {name} is not that of --byte_level: leave --byte_level out.")
         if config is not None and arguments.model_name_or_path is not None:
             check_vocabulary(config, tokenizer, arguments.model_name_or_path)
+        if arguments.lowercase and tokenizer("A")["input_ids"] != tokenizer("a")["input_ids"]:
+            raise InputError(f"--lowercase is for a new tokenizer, and that of {name} is cased: leave it out.")
         return tokenizer
     if byte_level:
+        if arguments.lowercase:
+            raise InputError("--byte_level keeps every byte: leave --lowercase out.")
         return byte_tokenizer(max_length)
     folder, vocab_size = Path(training_args.output_dir), arguments.vocab_size
     # Other processes wait, and then find it trained.
@@ -119,7 +123,9 @@ def load_tokenizer(
         if training_args.process_index == 0:
             logger.info("No tokenizer given: training one with %d tokens on the training text", vocab_size)
             texts = itertools.islice(texts, arguments.max_tokenizer_samples)
-            tokenizer = train_tokenizer(texts, vocab_size=vocab_size, max_length=max_length)
+            tokenizer = train_tokenizer(
+                texts, vocab_size=vocab_size, max_length=max_length, lowercase=arguments.lowercase
+            )
             with whole_files(folder) as partial:
                 tokenizer.save_pretrained(partial)
         return open_tokenizer(str(folder))

@@ -356,7 +356,7 @@ def test_long_lines_and_lines_with_reserved_characters_are_used():
 def test_cutting_loses_nothing():
     rng = random.Random(0)
     line = "".join(rng.choices("ab日", k=30_000)) + " " + "".join(rng.choices("abc   ", k=30_000)) + "end"
-    sentences = list(tokenizer_module._training_sentences([line, "", "\n \n", "two\r\nlines"]))
+    sentences = list(tokenizer_module._training_sentences([line, "", "\n \n", "two\r\nlines"], False))
     assert "".join(sentences[:-2]) == line
     assert sentences[-2:] == ["two", "lines"]
     assert all(len(sentence.encode()) <= 4000 for sentence in sentences)
@@ -517,6 +517,22 @@ def parse(*arguments):
     parser = argparse.ArgumentParser()
     tokenizer_module.add_arguments(parser)
     return parser.parse_args([str(argument) for argument in arguments])
+
+
+@pytest.mark.parametrize("model_type", ["unigram", "bpe"])
+def test_lowercase(model_type, tmp_path):
+    texts = [*DOCUMENTS, "İSTANBUL and ΣΟΦΟΣ"]
+    train_tokenizer(texts, vocab_size=1000, model_type=model_type, lowercase=True).save_pretrained(tmp_path)
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path)
+    learned = set(tokenizer.get_vocab()) - set(tokenizer.all_special_tokens)
+    # Single capitals, since all of printable ASCII is always there; and names of bytes, such as <0x0A>.
+    assert all(piece == piece.lower() or len(piece) == 1 or piece.startswith("<0x") for piece in learned)
+    text = "The File [MASK] <0x0A> İSTANBUL"
+    assert tokenizer(text)["input_ids"] == tokenizer("the file [MASK] <0x0a> i̇stanbul")["input_ids"]
+    assert tokenizer.mask_token_id in tokenizer(text)["input_ids"]
+    offsets = tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)["offset_mapping"]
+    assert text[offsets[0][0] : offsets[-1][1]] == text
+    assert tokenizer.decode(tokenizer("A Name", add_special_tokens=False)["input_ids"]) == "a name"
 
 
 def test_command(tmp_path, capsys):

@@ -12,7 +12,7 @@ from transformers import (
 )
 
 from hf_gmlp import GMLPConfig, GMLPForMaskedLM, GMLPForSequenceClassification
-from hf_gmlp.data.tokenizer import byte_tokenizer
+from hf_gmlp.data.tokenizer import byte_tokenizer, train_tokenizer
 from hf_gmlp.errors import InputError
 from hf_gmlp.training.arguments import ModelArguments, RunArguments
 from hf_gmlp.training.models import (
@@ -152,6 +152,24 @@ def test_byte_level_needs_the_byte_tokenizer(tmp_path, word_tokenizer):
     arguments.tokenizer_name = str(tmp_path / "words")
     with pytest.raises(InputError, match="words is not that of --byte_level"):
         load_tokenizer(arguments, None, [], **options)
+
+
+def test_lowercase_is_for_a_new_tokenizer(tmp_path):
+    texts = ["The Tree stands behind A house", "a Name of the tree"] * 20
+    training = RunArguments(output_dir=str(tmp_path / "new"), use_cpu=True)
+    arguments = ModelArguments(config_name="gmlp-base", vocab_size=361, lowercase=True)
+    made = load_tokenizer(arguments, training, texts, max_length=9)
+    assert made("The A")["input_ids"] == made("the a")["input_ids"]
+    made.save_pretrained(tmp_path / "small")
+    train_tokenizer(texts, vocab_size=361).save_pretrained(tmp_path / "cased")
+    arguments.tokenizer_name = str(tmp_path / "small")
+    assert load_tokenizer(arguments, training, texts, max_length=9).get_vocab() == made.get_vocab()
+    arguments.tokenizer_name = str(tmp_path / "cased")
+    with pytest.raises(InputError, match="that of .*cased is cased: leave it out"):
+        load_tokenizer(arguments, training, texts, max_length=9)
+    arguments.tokenizer_name = None
+    with pytest.raises(InputError, match="keeps every byte"):
+        load_tokenizer(arguments, training, texts, max_length=9, byte_level=True)
 
 
 SIZES = {"hidden_size": 12, "num_hidden_layers": 2, "intermediate_size": 16, "vocab_size": 50}
