@@ -106,7 +106,7 @@ def load_tokenizer(
         if config is not None and arguments.model_name_or_path is not None:
             check_vocabulary(config, tokenizer, arguments.model_name_or_path)
         if arguments.lowercase and tokenizer("A")["input_ids"] != tokenizer("a")["input_ids"]:
-            raise InputError(f"--lowercase is for a new tokenizer, and that of {name} is cased: leave it out.")
+            raise InputError(f"--lowercase is for new tokenizers, and that of {name} is cased: pass --lowercase false.")
         return tokenizer
     if byte_level:
         if arguments.lowercase:

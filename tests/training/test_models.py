@@ -165,7 +165,7 @@ def test_lowercase_is_for_a_new_tokenizer(tmp_path):
     arguments.tokenizer_name = str(tmp_path / "small")
     assert load_tokenizer(arguments, training, texts, max_length=9).get_vocab() == made.get_vocab()
     arguments.tokenizer_name = str(tmp_path / "cased")
-    with pytest.raises(InputError, match="that of .*cased is cased: leave it out"):
+    with pytest.raises(InputError, match="that of .*cased is cased: pass --lowercase false"):
         load_tokenizer(arguments, training, texts, max_length=9)
     arguments.tokenizer_name = None
     with pytest.raises(InputError, match="keeps every byte"):
