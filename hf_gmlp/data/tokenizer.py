@@ -155,6 +155,8 @@ def convert_sentencepiece(
 ) -> PreTrainedTokenizerFast:
     """Turns a serialized model of `train_sentencepiece` into a fast tokenizer that gives the same ids.
 
+    With `lowercase`, the tokenizer lowercases its text first, as the training of the model did.
+
     Raises an InputError if the model has other special tokens, an option is out of range, or sentencepiece is missing.
     """
     need("sentencepiece")

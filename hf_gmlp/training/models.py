@@ -110,7 +110,7 @@ def load_tokenizer(
         return tokenizer
     if byte_level:
         if arguments.lowercase:
-            raise InputError("--byte_level keeps every byte: leave --lowercase out.")
+            raise InputError("--byte_level keeps every byte: pass --lowercase false.")
         return byte_tokenizer(max_length)
     folder, vocab_size = Path(training_args.output_dir), arguments.vocab_size
     # Other processes wait, and then find it trained.
