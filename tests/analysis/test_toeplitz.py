@@ -67,7 +67,7 @@ def test_share_of_random_matrices(grid):
 
 def test_share_of_the_mean():
     assert constant_share(torch.full((4, 4), -0.3)) == pytest.approx(1.0)
-    matrix = torch.randn(6, 6) + 0.5
+    matrix = torch.randn(6, 6, dtype=torch.double) + 0.5
     centered = matrix - matrix.mean()
     assert constant_share(matrix) == pytest.approx(1 - (centered.square().sum() / matrix.square().sum()).item())
     assert constant_share(centered) == pytest.approx(0.0, abs=1e-12)

@@ -12,6 +12,7 @@ from hf_gmlp.cli import main
 from hf_gmlp.conversion.labml import model_from_labml
 from hf_gmlp.errors import InputError
 
+from ..numerics import assert_close
 from ..peers.annotated import AnnotatedGMLPBlock
 
 D_MODEL, LENGTH, VOCABULARY = 16, 12, 40
@@ -60,7 +61,7 @@ def assert_same_logits(ours, theirs, length=LENGTH):
     ids = torch.randint(0, VOCABULARY, (3, length))
     logits = theirs(ids.T).transpose(0, 1)
     assert logits.std() > 0.1
-    torch.testing.assert_close(ours(ids).logits, logits, atol=1e-5, rtol=1e-5)
+    assert_close(ours(ids).logits, logits, depth=3)
 
 
 @pytest.mark.parametrize("length", [12, 5])

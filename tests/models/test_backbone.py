@@ -12,6 +12,7 @@ from hf_gmlp import GMLPForImageClassification, GMLPVisionBackbone, GMLPVisionCo
 from hf_gmlp.conversion.timm import model_from_timm
 
 from ..conversion.test_timm import far
+from ..numerics import assert_close
 
 
 def maps(hidden_states, config):
@@ -69,12 +70,12 @@ def test_features_of_timm(norm):
         expected = reference.forward_intermediates(pixels, indices=indices, norm=norm, intermediates_only=True)
         for feature_map, intermediate in zip(found, expected, strict=True):
             assert intermediate.std() > 0.1
-            torch.testing.assert_close(feature_map, intermediate, atol=1e-5, rtol=1e-4)
+            assert_close(feature_map, intermediate, depth=30)
         if not norm:
             only = timm.create_model("gmlp_ti16_224", features_only=True, out_indices=indices).eval()
             only.model.load_state_dict(reference.state_dict(), strict=False)
             for feature_map, feature in zip(found, only(pixels), strict=True):
-                torch.testing.assert_close(feature_map, feature, atol=1e-5, rtol=1e-4)
+                assert_close(feature_map, feature, depth=30)
 
 
 def test_stages_in_the_config(tmp_path):

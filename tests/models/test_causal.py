@@ -38,6 +38,7 @@ from hf_gmlp import (
 from hf_gmlp.models.modeling_gmlp import GMLPBlock, GMLPCacheLayer
 from hf_gmlp.models.spatial_gating import SpatialProjection
 
+from ..numerics import assert_close
 from ..peers.annotated import AnnotatedGMLPBlock
 from ..samples import GATINGS
 from .helpers import ATTENTIONS, G_MLP_PYTORCH, attention_fields, both, copy_g_mlp_pytorch, copy_parameters, train
@@ -138,15 +139,15 @@ def test_logits_and_gradients_are_those_of_g_mlp_pytorch(text_config, randomize,
     copy_g_mlp_pytorch(tested, reference)
     ids = torch.randint(0, 40, (3, length))
     output, expected = tested(ids, labels=ids), reference(ids)
-    torch.testing.assert_close(output.logits, expected, atol=1e-5, rtol=1e-5)
+    assert_close(output.logits, expected, depth=3)
     loss = F.cross_entropy(expected[:, :-1].flatten(0, 1), ids[:, 1:].flatten())
     torch.testing.assert_close(output.loss, loss)
     output.loss.backward()
     loss.backward()
     for block, reference_layer in zip(tested.model.layers, reference.layers):
         projection, unit = block.spatial_gating_unit.proj, reference_layer.fn.fn.fn.sgu
-        torch.testing.assert_close(projection.weight.grad, unit.weight.grad[0], atol=1e-5, rtol=1e-4)
-        torch.testing.assert_close(projection.bias.grad, unit.bias.grad[0], atol=1e-5, rtol=1e-4)
+        assert_close(projection.weight.grad, unit.weight.grad[0], depth=3)
+        assert_close(projection.bias.grad, unit.bias.grad[0], depth=3)
 
 
 @pytest.mark.parametrize("length", [12, 7])
@@ -160,7 +161,7 @@ def test_block_is_the_annotated_one_with_a_mask(text_config, randomize, length):
     copy_parameters(pairs)
     reference.sgu.weight *= torch.ones(12, 12).tril()
     x = torch.randn(3, length, 16)
-    torch.testing.assert_close(tested(x), reference(x.transpose(0, 1)).transpose(0, 1), atol=1e-5, rtol=1e-5)
+    assert_close(tested(x), reference(x.transpose(0, 1)).transpose(0, 1))
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -184,13 +185,13 @@ def in_pieces(model, ids, ends, past_key_values=None, **kwargs):
 def test_logits_with_and_without_a_cache(causal_model, random_ids, gating, toeplitz, attention):
     model = causal_model(spatial_gating=gating, toeplitz=toeplitz, **attention_fields(attention))
     ids = random_ids(3, 24)
-    for dtype, tolerance in ((torch.float32, 1e-5), (torch.float64, 1e-10)):
+    for dtype in (torch.float32, torch.float64):
         model.to(dtype)
         expected = model(ids).logits
         assert expected.std() > 0.1
         for ends in ([7, 8, 9, 14, 15, 24], range(1, 25)):
             logits, cache = in_pieces(model, ids, ends)
-            torch.testing.assert_close(logits, expected, atol=tolerance * expected.abs().max().item(), rtol=tolerance)
+            assert_close(logits, expected, depth=2)
         assert cache.get_seq_length() == 24
 
 
@@ -231,7 +232,7 @@ def test_the_cache_does_not_copy_earlier_tokens(causal_model, random_ids):
 def test_caches_of_the_library(causal_model, random_ids, attention_size, make_cache):
     model, ids = causal_model(attention_size=attention_size), random_ids(2, 24)
     logits, cache = in_pieces(model, ids, [5, 6, 7, 24], make_cache(model.config))
-    torch.testing.assert_close(logits, model(ids).logits, atol=1e-5, rtol=1e-5)
+    assert_close(logits, model(ids).logits, depth=2)
     assert all(type(layer) is GMLPCacheLayer for layer in cache.layers)
     assert len(cache.layers) == (4 if attention_size else 2)
 
@@ -245,7 +246,7 @@ def test_operations_on_a_cache(causal_model, random_ids):
         """From `length` tokens in the cache, to the end, in steps."""
         for t in range(length, 20):
             logits = model(ids[:, t : t + 1], past_key_values=cache).logits
-            torch.testing.assert_close(logits[:, 0], model(ids[:, : t + 1]).logits[:, -1], atol=1e-5, rtol=1e-5)
+            assert_close(logits[:, 0], model(ids[:, : t + 1]).logits[:, -1], depth=2)
 
     swapped = copy.deepcopy(cache)
     swapped.reorder_cache(torch.tensor([1, 0]))
@@ -278,7 +279,7 @@ def test_gradients_through_a_cache(causal_model, random_ids):
         model.zero_grad()
         in_pieces(model, ids, ends)[0].square().mean().backward()
         gradients.append([parameter.grad.clone() for parameter in model.parameters()])
-    torch.testing.assert_close(gradients[1], gradients[0], atol=1e-6, rtol=1e-4)
+    assert_close(gradients[1], gradients[0], depth=2)
 
 
 def test_a_model_that_looks_both_ways_has_no_cache(text_config, far_model, random_ids):
@@ -856,7 +857,7 @@ def test_gradient_checkpointing(causal_model, random_ids):
         output.loss.backward()
         gradients.append([parameter.grad.clone() for parameter in model.parameters()])
         model.gradient_checkpointing_enable()
-    torch.testing.assert_close(gradients[1], gradients[0], atol=1e-6, rtol=1e-5)
+    assert_close(gradients[1], gradients[0], depth=2)
 
 
 @pytest.mark.parametrize("attention", [None, "sdpa"])
@@ -919,7 +920,7 @@ def test_compiles_into_one_graph(causal_model, random_ids, fresh_compiler, field
         output = forward(**inputs)
         output.loss.backward()
         results.append([output.loss.detach(), output.logits.detach(), *(p.grad.clone() for p in model.parameters())])
-    torch.testing.assert_close(results[0], results[1], atol=1e-5, rtol=1e-4)
+    assert_close(results[0], results[1], depth=2)
 
 
 @pytest.mark.slow
@@ -941,7 +942,7 @@ def test_exported_for_any_batch_and_length(causal_model, random_ids, toeplitz, a
     for rows, tokens in ((2, 8), (3, 12), (5, 3), (4, 2)):
         case = inputs(rows, tokens)
         exported = program.module()(**case).logits
-        torch.testing.assert_close(exported, model(**case).logits, atol=1e-5, rtol=1e-5)
+        assert_close(exported, model(**case).logits, depth=2)
 
 
 @torch.no_grad()

@@ -27,6 +27,7 @@ from hf_gmlp import (
 from hf_gmlp.models import modeling_gmlp, spatial_gating
 from hf_gmlp.models.modeling_gmlp import GMLPBlock, drop_path
 
+from ..numerics import assert_close, assert_gradients
 from ..peers.annotated import AnnotatedGMLPBlock
 from ..samples import GATINGS
 from .helpers import (
@@ -55,7 +56,7 @@ VISION_HEADS = [GMLPVisionModel, GMLPForImageClassification]
 # Equality with independent implementations
 
 
-def assert_same_function(tested, reference, inputs, rtol=1e-5):
+def assert_same_function(tested, reference, inputs, depth=1):
     """Outputs of two functions, and the gradients at the input of a random projection of them."""
     results = []
     for function in (tested, reference):
@@ -64,9 +65,7 @@ def assert_same_function(tested, reference, inputs, rtol=1e-5):
         weights = torch.randn(output.shape, generator=torch.Generator().manual_seed(3))
         results.append((output.detach(), torch.autograd.grad((output * weights).sum(), x)[0]))
     for value, expected_value in zip(*results):
-        scale = expected_value.abs().max().item()
-        assert scale > 0
-        torch.testing.assert_close(value, expected_value, atol=rtol * scale, rtol=rtol)
+        assert_close(value, expected_value, depth)
 
 
 def test_logits_and_gradients_are_those_of_timm(vision_config):
@@ -98,7 +97,7 @@ def test_logits_and_gradients_are_those_of_timm(vision_config):
     copy_parameters(pairs)
     assert len(pairs) == len(list(reference.parameters())) == len(list(tested.parameters()))
 
-    assert_same_function(lambda x: tested(x).logits, reference, torch.randn(1, 3, 224, 224))
+    assert_same_function(lambda x: tested(x).logits, reference, torch.randn(1, 3, 224, 224), depth=30)
 
 
 @pytest.mark.parametrize("attention_size", [0, 8])
@@ -108,10 +107,10 @@ def test_logits_and_gradients_are_those_of_g_mlp_pytorch(text_config, randomize,
     tested = GMLPForMaskedLM(text_config(attention_size=attention_size, **G_MLP_PYTORCH)).eval()
     copy_g_mlp_pytorch(tested, reference)
     ids = torch.randint(0, 40, (3, 12))
-    torch.testing.assert_close(tested(ids).logits, reference(ids), atol=1e-5, rtol=1e-5)
+    assert_close(tested(ids).logits, reference(ids), depth=3)
     embedded = reference.to_embed(ids).detach()
     reference.to_embed = torch.nn.Identity()
-    assert_same_function(lambda x: tested(inputs_embeds=x).logits, reference, embedded)
+    assert_same_function(lambda x: tested(inputs_embeds=x).logits, reference, embedded, depth=3)
 
 
 @pytest.mark.parametrize("length", [12, 7])
@@ -168,7 +167,7 @@ def assert_padding_is_hidden(model):
             output = model(ids[batch], attention_mask=mask[batch], token_type_ids=segments[batch])
             for place, row in enumerate(batch):
                 in_batch = per_token(output, lengths[row])[place]
-                torch.testing.assert_close(in_batch, alone[row][0], atol=2e-5, rtol=1e-5)
+                assert_close(in_batch, alone[row][0], depth=2)
 
 
 @pytest.mark.parametrize("attention", ATTENTIONS)
@@ -194,7 +193,7 @@ def test_no_gradient_flows_from_padding(text_config, far_model, attention):
     mask = torch.ones(2, 12)
     mask[0, 7:] = 0
     model(inputs_embeds=embeds, attention_mask=mask).last_hidden_state[0, :7].sum().backward()
-    assert (embeds.grad[0, :7] != 0).any()
+    assert (embeds.grad[0, :7].abs().amax(-1) > 1e-3).all()
     assert (embeds.grad[0, 7:] == 0).all() and (embeds.grad[1] == 0).all()
 
 
@@ -339,7 +338,7 @@ def test_patches_are_read_row_by_row(vision_config, far_model):
         for row in (0, 4)
         for column in (0, 4, 8)
     ]
-    torch.testing.assert_close(model.embeddings(pixels)[0], torch.stack(expected), atol=1e-5, rtol=1e-5)
+    assert_close(model.embeddings(pixels)[0], torch.stack(expected))
 
 
 @torch.no_grad()
@@ -432,7 +431,7 @@ def test_a_smooth_model_is_independent_of_the_resolution(vision_config, far_mode
         resized = copy.deepcopy(model)
         resized.resize_image_size(size)
         after = resized(color.expand(-1, -1, *((size, size) if size == 32 else size))).logits
-        torch.testing.assert_close(after, before, atol=1e-4, rtol=1e-4)
+        assert_close(after, before, depth=2)
 
 
 @pytest.mark.parametrize("new", [18, (16, 18), 0, -16, (16, 16, 16), "big", None])
@@ -458,7 +457,7 @@ def test_a_grown_model_trains(text_config, far_model, random_ids, toeplitz):
     ids = random_ids(2, 16)
     model(ids, labels=ids).loss.backward()
     for projection in model.spatial_projections():
-        assert (projection.weight.grad != 0).all() and (projection.bias.grad != 0).all()
+        assert all((p.grad.abs() > 1e-6 * p.grad.abs().max()).all() for p in projection.parameters())
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -497,7 +496,7 @@ def test_a_dropped_block_is_an_identity(text_config, randomize):
     same = (output == x).all(dim=(1, 2))
     assert 10 < same.sum() < 54
     branch = block.eval()(x) - x
-    torch.testing.assert_close(output[~same], (x + 2 * branch)[~same], atol=1e-4, rtol=1e-4)
+    assert_close(output[~same], (x + 2 * branch)[~same])
 
 
 @pytest.mark.parametrize(
@@ -548,7 +547,7 @@ def test_hidden_dropout_is_on_the_embeddings_and_on_every_block(text_config, vis
             # Adding the shortcut and taking it away again leaves rounding errors.
             gone = dropped.abs() < 1e-5
             assert 0.4 < gone.float().mean() < 0.6
-            torch.testing.assert_close(dropped[~gone], 2 * whole[~gone], atol=1e-4, rtol=1e-4)
+            assert_close(dropped[~gone], 2 * whole[~gone])
 
 
 def test_classifier_dropout_is_hidden_dropout_by_default(text_config):
@@ -677,7 +676,7 @@ def test_attentions_are_the_weights_used(text_config, far_model, random_ids):
         query, key = layer.attention.qkv_proj(layer.norm(hidden_states)).chunk(3, dim=-1)[:2]
         scores = (query @ key.transpose(1, 2)) / 8**0.5
         scores = scores.masked_fill(mask[:, None] == 0, float("-inf"))
-        torch.testing.assert_close(weights[:, 0], scores.softmax(-1), atol=1e-5, rtol=1e-5)
+        assert_close(weights[:, 0], scores.softmax(-1))
     assert model(ids, mask).attentions is None
     assert far_model(GMLPModel, text_config())(ids, mask, output_attentions=True).attentions == ()
 
@@ -695,7 +694,7 @@ def test_sdpa_equals_eager(text_config, vision_config, far_model, random_ids, ga
         text.set_attn_implementation(implementation)
         image.set_attn_implementation(implementation)
         results.append((text(ids, mask).last_hidden_state, image(pixels).last_hidden_state))
-    torch.testing.assert_close(results[0], results[1], atol=1e-5, rtol=1e-5)
+    assert_close(results[0], results[1], depth=2)
 
 
 @pytest.mark.parametrize("model_class", TEXT_HEADS + VISION_HEADS)
@@ -876,7 +875,7 @@ def test_accumulated_losses_and_gradients_are_those_of_one_batch(
         loss.backward()
         total += loss.item()
     assert total == pytest.approx(whole.item(), rel=1e-5)
-    torch.testing.assert_close(gradients(), expected, atol=1e-5, rtol=1e-4)
+    assert_close(gradients(), expected, depth=2)
 
 
 @pytest.mark.parametrize("name", LOSSES)
@@ -884,8 +883,9 @@ def test_every_parameter_gets_a_gradient(text_config, vision_config, far_model, 
     model_class, config, inputs, _ = loss_case(name, text_config, vision_config, random_ids)
     model = far_model(model_class, type(config)(**config.to_diff_dict() | {"attention_size": 8})).train()
     model(**inputs).loss.backward()
-    for parameter_name, parameter in model.named_parameters():
-        assert parameter.grad is not None and (parameter.grad != 0).any(), parameter_name
+    # One number added to all logits of a softmax changes nothing.
+    vanishing = {"choices": ["classifier.bias"], "questions": ["qa_outputs.bias", "model.norm.bias"]}
+    assert_gradients(model, vanishing.get(name, ()))
 
 
 @pytest.mark.parametrize(
@@ -929,8 +929,7 @@ def test_sparse_prediction(text_config, far_model, random_ids):
     torch.testing.assert_close(outputs[1].loss, outputs[0].loss)
     for output in outputs:
         output.loss.backward()
-    for (name, one), other in zip(dense.named_parameters(), sparse.parameters(), strict=True):
-        torch.testing.assert_close(one.grad, other.grad, atol=1e-6, rtol=1e-4, msg=lambda m, name=name: f"{name}: {m}")
+    assert_close(*([parameter.grad for parameter in model.parameters()] for model in (sparse, dense)), depth=2)
     # All logits are needed without labels, and outside training.
     assert sparse(ids).logits.shape == (3, 10, 40)
     assert sparse.eval()(ids, labels=labels).logits.shape == (3, 10, 40)
@@ -957,7 +956,7 @@ def test_multiple_choice_scores_each_choice_separately(text_config, far_model, r
     for row in range(2):
         for choice in range(3):
             inputs = [tensor[row : row + 1, choice : choice + 1] for tensor in (ids, mask, segments)]
-            torch.testing.assert_close(model(*inputs).logits[0, 0], logits[row, choice], atol=1e-5, rtol=1e-5)
+            assert_close(model(*inputs).logits[0, 0], logits[row, choice], depth=2)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -996,7 +995,7 @@ def assert_compiled_equals_plain(model, inputs, backend):
         output = forward(**inputs)
         output.loss.backward()
         results.append([output.loss.detach(), output.logits.detach(), *(p.grad.clone() for p in model.parameters())])
-    torch.testing.assert_close(results[0], results[1], atol=1e-5, rtol=1e-4)
+    assert_close(results[0], results[1], depth=2)
 
 
 @pytest.mark.slow
@@ -1020,7 +1019,7 @@ def test_compiled_for_any_length(text_config, far_model, random_ids, fresh_compi
     compiled = torch.compile(model, fullgraph=True, backend="eager", dynamic=True)
     for batch, length in ((2, 9), (3, 5), (1, 12)):
         ids = random_ids(batch, length)
-        torch.testing.assert_close(compiled(ids).last_hidden_state, model(ids).last_hidden_state)
+        assert_close(compiled(ids).last_hidden_state, model(ids).last_hidden_state, depth=2)
 
 
 @pytest.mark.slow
@@ -1043,7 +1042,7 @@ def test_exported_for_any_batch_and_length(text_config, far_model, random_ids, t
     for rows, tokens in ((2, 8), (3, 12), (5, 3), (4, 2)):
         case = inputs(rows, tokens)
         exported = program.module()(**case).logits
-        torch.testing.assert_close(exported, model(**case).logits, atol=1e-5, rtol=1e-5)
+        assert_close(exported, model(**case).logits, depth=2)
 
 
 @pytest.mark.slow
@@ -1297,7 +1296,7 @@ def test_implementations(text_config, far_model, random_ids):
         model.set_gating_implementation("counted")
         assert torch.equal(model(ids).logits, expected) and calls == list(model.model.layers)
         model.set_gating_implementation("auto")
-        torch.testing.assert_close(model(ids).logits, expected, atol=1e-5, rtol=1e-5)
+        assert_close(model(ids).logits, expected, depth=2)
         assert len(calls) == 2
     finally:
         del modeling_gmlp.GATING_IMPLEMENTATIONS["counted"]

@@ -23,6 +23,8 @@ from hf_gmlp.kernels import lean
 from hf_gmlp.models.heads import packed_documents
 from hf_gmlp.models.modeling_gmlp import drop_path
 
+from ..numerics import assert_close
+
 LENGTHS = (3, 7, 1, 9)
 FORMS = [
     {"toeplitz": toeplitz, "gating_implementation": gating} | attention
@@ -227,7 +229,7 @@ def test_compiled(far_model, text_config, documents):
     batch = flattened(documents)
     expected = model(**batch).logits
     torch.compiler.reset()
-    torch.testing.assert_close(torch.compile(model, backend="aot_eager")(**batch).logits, expected)
+    assert_close(torch.compile(model, backend="aot_eager")(**batch).logits, expected, depth=2)
 
 
 @pytest.mark.parametrize(

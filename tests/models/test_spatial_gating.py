@@ -10,6 +10,7 @@ from torch.nn import functional as F
 from hf_gmlp.models.heads import shift
 from hf_gmlp.models.spatial_gating import SpatialGatingUnit, SpatialProjection, spatial_matrix
 
+from ..numerics import assert_close
 from ..peers.appendix_c import create_toeplitz_matrix
 from ..samples import GATINGS
 
@@ -112,7 +113,7 @@ def test_gatings_of_table_3(text_config, randomize, gating, toeplitz, with_atten
         "additive": lambda: z + f(z),
         "linear": lambda: f(z),
     }[gating]()
-    torch.testing.assert_close(unit(z, attention), expected, atol=1e-5, rtol=1e-5)
+    assert_close(unit(z, attention), expected)
 
 
 def test_padding_is_hidden_after_the_norm(text_config, randomize):
@@ -189,10 +190,10 @@ def test_resize_grid_interpolates_both_sides(new_grid, prefix):
     expected[:prefix] = rows[:prefix]
     for j in range(prefix + new):
         expected[prefix:, j] = pil_resize(rows[prefix:, j].reshape(old_grid), new_grid).ravel()
-    np.testing.assert_allclose(projection.weight.detach().numpy(), expected, atol=1e-5)
+    assert_close(projection.weight, expected)
 
     expected_bias = np.concatenate([bias[:prefix], pil_resize(bias[prefix:].reshape(old_grid), new_grid).ravel()])
-    np.testing.assert_allclose(projection.bias.detach().numpy(), expected_bias, atol=1e-5)
+    assert_close(projection.bias, expected_bias)
 
 
 def test_resize_grid_to_the_same_grid_changes_nothing():
@@ -214,7 +215,7 @@ def test_a_projection_that_averages_patches_still_does_after_resize_grid(new_gri
     # The [CLS] token's own value enters as before, and the patches as their mean.
     v = torch.randn(2, 1 + new, 3)
     expected = v[:, :1] / 16 + v[:, 1:].mean(1, keepdim=True) + 0.25
-    torch.testing.assert_close(projection(v), expected.expand(-1, 1 + new, -1), atol=1e-5, rtol=0)
+    assert_close(projection(v), expected.expand(-1, 1 + new, -1))
 
 
 def test_resize_grid_keeps_dtype_and_frozen_weights():
