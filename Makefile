@@ -4,9 +4,16 @@ PYTHON ?= python3
 BIN := .venv/bin
 INSTALLED := .venv/.installed
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
+# What `make portable` runs. torch, oneDNN and MKL choose their instructions apart, and each set rounds otherwise.
+NUMBERS := tests/test_numerics.py tests/models tests/conversion tests/analysis/test_toeplitz.py \
+	tests/training/test_trainer.py tests/test_adapt.py tests/test_answerer.py -k "not inductor"
+SSE4 := ATEN_CPU_CAPABILITY=default DNNL_MAX_CPU_ISA=SSE41 MKL_ENABLE_INSTRUCTIONS=SSE4_2
+AVX2 := ATEN_CPU_CAPABILITY=avx2 DNNL_MAX_CPU_ISA=AVX2 MKL_ENABLE_INSTRUCTIONS=AVX2
+# Of the random order; repeat one with make portable SEED=...
+SEED := $(shell date +%s)
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo replicate test test-fast coverage conformance package compat integrations docs lint format clean
+.PHONY: help install demo replicate test test-fast portable coverage conformance package compat integrations docs lint format clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -33,6 +40,11 @@ test: $(INSTALLED) ## run all tests, in under eight minutes on two cores
 
 test-fast: $(INSTALLED) ## run the fast tests, three in four, in under a minute on two cores
 	$(PYTEST) -m "not slow"
+
+portable: $(INSTALLED) ## run tests that compare numbers as older processors round, and in a random order
+	$(SSE4) $(PYTEST) $(NUMBERS)
+	@echo "In a random order: SEED=$(SEED)"
+	$(AVX2) OMP_NUM_THREADS=2 $(BIN)/python -m pytest -p randomly --randomly-seed=$(SEED) $(NUMBERS)
 
 coverage: $(INSTALLED) ## run all tests, and report the lines of hf_gmlp that none of them reaches
 	$(PYTEST) --cov --cov-report=term-missing:skip-covered

@@ -41,6 +41,7 @@ from hf_gmlp import (
 )
 
 from .conftest import TEXT_SIZES, VISION_SIZES
+from .numerics import assert_close
 
 pytestmark = pytest.mark.slow
 
@@ -187,7 +188,7 @@ def test_adapters_of_a_new_classifier(masked_lm, batch, assert_same, tmp_path, m
 
 @pytest.fixture
 def assert_same():
-    return lambda a, b: torch.testing.assert_close(a, b, atol=2e-5, rtol=1e-4)
+    return lambda a, b: assert_close(a, b, depth=2)
 
 
 OTHERS = {f"image, {name}": config for name, config in METHODS.items()}
@@ -220,7 +221,8 @@ def test_a_causal_model_generates_with_lora(masked_lm, batch, tmp_path):
     first, last = train(model, batch | {"labels": batch["input_ids"]})
     assert last < 0.9 * first
     prompt = {"input_ids": batch["input_ids"][:1, :4], "do_sample": False, "max_new_tokens": 4, "eos_token_id": None}
-    words = model.eval().generate(**prompt)
+    # In double precision, rounding does not decide between two words.
+    words = model.eval().double().generate(**prompt)
     torch.testing.assert_close(model.merge_and_unload().generate(**prompt), words)
 
 
@@ -331,7 +333,7 @@ def test_a_tuned_prompt_goes_before_generated_text(masked_lm, batch, random_ids)
     ).eval()
     text = random_ids(1, 5)
     with torch.no_grad():
-        tuned.prompt_encoder.default.embedding.weight.normal_()
+        tuned.double().prompt_encoder.default.embedding.weight.normal_()
         words = tuned.generate(input_ids=text, max_new_tokens=4, do_sample=False, eos_token_id=None)
         for _ in range(4):
             text = torch.cat([text, tuned(input_ids=text).logits[:, -1:].argmax(-1)], dim=1)
@@ -448,7 +450,7 @@ def test_qlora(masked_lm, batch, tmp_path):
     # On a CPU, bitsandbytes computes in half precision unless a layer is in training mode.
     with torch.no_grad():
         logits = base.train()(**batch).logits
-    torch.testing.assert_close(logits, output(dequantized(base, folder), batch), atol=1e-5, rtol=1e-4)
+    assert_close(logits, output(dequantized(base, folder), batch), depth=2)
     assert base.spatial_projections()[0].weight.dtype == torch.float32
     model = peft.get_peft_model(peft.prepare_model_for_kbit_training(base), peft.LoraConfig(task_type="SEQ_CLS"))
     first, last = train(model, batch | {"labels": torch.tensor([0, 1, 2, 0])}, learning_rate=1e-2)
@@ -490,7 +492,7 @@ def test_layers_outside_a_model(text_config):
     feed_forward = block.activation(block.proj_in(block.norm(x)))[..., : TEXT_SIZES["intermediate_size"] // 2]
     torch.testing.assert_close(block(x), x + block.proj_out(feed_forward))
     block(x).square().sum().backward()
-    assert block.spatial_gating_unit.proj.weight.grad.abs().sum() > 0
+    assert block.spatial_gating_unit.proj.weight.grad.abs().max() > 1e-3
     attentive = hf_gmlp.GMLPBlock(text_config(attention_size=4))
     assert attentive(x).shape == x.shape
     unit = hf_gmlp.SpatialGatingUnit(text_config())

@@ -135,8 +135,10 @@ def test_evaluation_of_a_checkpoint_does_not_depend_on_the_batch_size(of_bytes, 
     again = run("--model_name_or_path", out, "--byte_level", "--validation_file", folder / "held_out.txt",
                 "--do_eval", "--use_cpu", "--per_device_eval_batch_size", 3,
                 "--output_dir", folder / f"{out.name}-again")  # fmt: skip
-    for name in ("eval_loss", "eval_bits_per_byte", "eval_accuracy", "eval_predicted_bytes"):
+    for name in ("eval_loss", "eval_bits_per_byte", "eval_predicted_bytes"):
         assert again[name] == pytest.approx(results[name], rel=1e-5)
+    # Rounding may decide which of two bytes is the most likely one.
+    assert again["eval_accuracy"] == pytest.approx(results["eval_accuracy"], abs=3 / results["eval_predicted_bytes"])
 
 
 def test_bits_per_byte_of_a_trained_tokenizer_count_the_bytes_of_the_text(folder, models, training):

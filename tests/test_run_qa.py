@@ -245,11 +245,12 @@ def test_packing_trains_the_same_weights(data, tmp_path, monkeypatch):
             ("packed", ("--packing",)),
         )
     ]
-    assert results[0]["eval_f1"] == results[1]["eval_f1"]
+    # Rounding may decide between two answers.
+    assert results[0]["eval_f1"] == pytest.approx(results[1]["eval_f1"], abs=100 / 60 + 1e-6)
     models = [AutoModelForQuestionAnswering.from_pretrained(tmp_path / name) for name in ("single", "packed")]
     for name, weight in models[0].state_dict().items():
-        # A softmax over places does not change with a bias, whose gradient is rounding alone.
-        if name != "qa_outputs.bias":
+        # A softmax ignores one number added to all logits, so the gradients of these biases are rounding alone.
+        if name not in ("qa_outputs.bias", "model.norm.bias"):
             torch.testing.assert_close(models[1].state_dict()[name], weight, rtol=0, atol=1e-5)
 
 

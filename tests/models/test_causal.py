@@ -88,10 +88,11 @@ def test_outputs_depend_on_no_later_token(causal_model, gating, toeplitz, attent
     logits.square().sum().backward()
     for projection in model.spatial_projections():
         gradient = projection.weight.grad
+        trained = gradient.abs() > 1e-6 * gradient.abs().max()
         if toeplitz:
-            assert (gradient[24:] == 0).all() and (gradient[24 - 7 : 24] != 0).all()
+            assert (gradient[24:] == 0).all() and trained[24 - 7 : 24].all()
         else:
-            assert (gradient.triu(1) == 0).all() and (gradient[:7, :7].tril().count_nonzero() == 28)
+            assert (gradient.triu(1) == 0).all() and trained[:7, :7].sum() == 28
 
 
 @pytest.mark.parametrize("toeplitz", [True, False])
@@ -689,13 +690,13 @@ def letter_tokenizer() -> PreTrainedTokenizerFast:
 
 
 def test_streaming(causal_model, random_ids, capsys):
-    model, tokenizer, ids = causal_model(attention_size=8), letter_tokenizer(), random_ids(1, 5)
+    model, tokenizer, ids = causal_model(attention_size=8).double(), letter_tokenizer(), random_ids(1, 5)
     text = model.generate(ids, max_new_tokens=10, do_sample=False, streamer=TextStreamer(tokenizer, skip_prompt=True))
     assert capsys.readouterr().out == tokenizer.decode(text[0, 5:]) + "\n"
 
 
 def test_stopping(causal_model, random_ids):
-    model, tokenizer, ids = causal_model(), letter_tokenizer(), random_ids(2, 5)
+    model, tokenizer, ids = causal_model().double(), letter_tokenizer(), random_ids(2, 5)
     free = model.generate(ids, max_new_tokens=12, do_sample=False)
 
     class AfterThree(StoppingCriteria):
@@ -730,7 +731,7 @@ def warned(monkeypatch, caplog):
 
 @pytest.mark.parametrize("toeplitz", [True, False])
 def test_a_text_ends_at_n(causal_model, random_ids, warned, toeplitz):
-    model, ids = causal_model(n=12, toeplitz=toeplitz), random_ids(2, 5)
+    model, ids = causal_model(n=12, toeplitz=toeplitz).double(), random_ids(2, 5)
     text = model.generate(ids, max_new_tokens=7, do_sample=False)
     assert text.shape == (2, 12) and not warned.records
     longer = model.generate(ids, max_new_tokens=9, do_sample=False)
@@ -812,8 +813,8 @@ def test_a_masked_language_model_opens_as_a_causal_one(text_config, far_model, r
     ids = random_ids(1, 9)
     changed = ids.clone()
     changed[:, 6:] = 5
-    assert torch.equal(causal(ids).logits[:, :6], causal(changed).logits[:, :6])
-    assert not torch.equal(masked(ids).logits[:, :6], masked(changed).logits[:, :6])
+    assert_close(causal(ids).logits[:, :6], causal(changed).logits[:, :6], depth=2)
+    assert (masked(ids).logits[:, :6] - masked(changed).logits[:, :6]).abs().max() > 1e-2
 
 
 def test_the_config_given_is_not_changed(text_config):

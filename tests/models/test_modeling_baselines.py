@@ -232,7 +232,7 @@ def test_dropout_of_attention_differs_between_samples(baseline_config, far_model
     model = far_model(BertRelposModel, config)
     ids = random_ids(1, 9).expand(2, -1)
     one, other = model(ids).last_hidden_state
-    assert torch.equal(one, other)
+    assert_close(one, other, depth=2)
     one, other = model.train()(ids).last_hidden_state
     assert (one - other).abs().max() > 0.01
 

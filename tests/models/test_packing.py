@@ -203,8 +203,8 @@ def test_attentions_have_a_row_for_each_document(far_model, text_config, documen
 def test_stochastic_depth_drops_documents(documents):
     packing = packed_documents({"position_ids": flattened(documents)["position_ids"]}, (1, 20), None, "cpu")
     torch.manual_seed(0)
-    kept = drop_path(torch.ones(1, 20, 2), 0.5, True, packing)
-    parts = [part.unique().tolist() for part in kept[0].split(LENGTHS)]
+    kept = torch.cat([drop_path(torch.ones(1, 20, 2), 0.5, True, packing) for _ in range(20)])
+    parts = [part.unique().tolist() for row in kept for part in row.split(LENGTHS)]
     assert all(part in ([0.0], [2.0]) for part in parts)
     assert [0.0] in parts and [2.0] in parts
 

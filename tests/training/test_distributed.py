@@ -31,7 +31,7 @@ def test_fsdp_on_two_processes_trains_the_same_model_as_one(tmp_path):
     assert two.keys() - one.keys() == {"decoder.weight"}
     assert torch.equal(two["decoder.weight"], two["model.embeddings.word_embeddings.weight"])
     for name in one:
-        assert not torch.equal(one[name], start[name])
+        assert (one[name] - start[name]).abs().max() > 1e-3
         torch.testing.assert_close(two[name], one[name], atol=1e-5, rtol=1e-4)
 
 
