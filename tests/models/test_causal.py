@@ -147,8 +147,8 @@ def test_logits_and_gradients_are_those_of_g_mlp_pytorch(text_config, randomize,
     loss.backward()
     for block, reference_layer in zip(tested.model.layers, reference.layers):
         projection, unit = block.spatial_gating_unit.proj, reference_layer.fn.fn.fn.sgu
-        assert_close(projection.weight.grad, unit.weight.grad[0], depth=3)
-        assert_close(projection.bias.grad, unit.bias.grad[0], depth=3)
+        gradients = [projection.weight.grad, projection.bias.grad]
+        assert_close(gradients, [unit.weight.grad[0], unit.bias.grad[0]], depth=3)
 
 
 @pytest.mark.parametrize("length", [12, 7])
