@@ -3,7 +3,8 @@
 PYTHON ?= python3
 BIN := .venv/bin
 INSTALLED := .venv/.installed
-PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
+ON_TWO_CORES := $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
+PYTEST := OMP_NUM_THREADS=1 $(ON_TWO_CORES)
 # What `make portable` runs. torch, oneDNN and MKL choose their instructions apart, and each set rounds otherwise.
 NUMBERS := tests/test_numerics.py tests/models tests/conversion tests/analysis/test_toeplitz.py \
 	tests/training/test_trainer.py tests/test_adapt.py tests/test_answerer.py -k "not inductor"
@@ -44,7 +45,7 @@ test-fast: $(INSTALLED) ## run the fast tests, three in four, in under a minute 
 portable: $(INSTALLED) ## run tests that compare numbers as older processors round, and in a random order
 	$(SSE4) $(PYTEST) $(NUMBERS)
 	@echo "In a random order: SEED=$(SEED)"
-	$(AVX2) OMP_NUM_THREADS=2 $(BIN)/python -m pytest -p randomly --randomly-seed=$(SEED) $(NUMBERS)
+	$(AVX2) OMP_NUM_THREADS=2 $(ON_TWO_CORES) -p randomly --randomly-seed=$(SEED) $(NUMBERS)
 
 coverage: $(INSTALLED) ## run all tests, and report the lines of hf_gmlp that none of them reaches
 	$(PYTEST) --cov --cov-report=term-missing:skip-covered
