@@ -45,7 +45,7 @@ test-fast: $(INSTALLED) ## run the fast tests, three in four, in under a minute 
 portable: $(INSTALLED) ## run tests that compare numbers as older processors round, and in a random order
 	$(SSE4) $(PYTEST) $(NUMBERS)
 	@echo "In a random order: SEED=$(SEED)"
-	$(AVX2) OMP_NUM_THREADS=2 $(ON_TWO_CORES) -p randomly --randomly-seed=$(SEED) $(NUMBERS)
+	$(AVX2) OMP_NUM_THREADS=2 OMP_WAIT_POLICY=passive $(ON_TWO_CORES) -p randomly --randomly-seed=$(SEED) $(NUMBERS)
 
 coverage: $(INSTALLED) ## run all tests, and report the lines of hf_gmlp that none of them reaches
 	$(PYTEST) --cov --cov-report=term-missing:skip-covered
