@@ -1,7 +1,12 @@
-"""The command `hf-gmlp`."""
+"""The command `hf-gmlp`.
+
+Nothing here may import torch or transformers before a command needs them: they take seconds, and every help screen, the
+presets and the recipes are printed without them (tests/test_cli.py).
+"""
 
 import argparse
 import importlib
+import json
 import sys
 import textwrap
 from collections.abc import Callable
@@ -10,8 +15,9 @@ from pathlib import Path
 
 from . import errors
 from ._version import __version__
-from .data import tokenizer
+from .data.files import COMPRESSIONS, FILE_KINDS
 from .errors import InputError
+from .presets import PRESETS, preset_path
 
 
 def main(argv: list[str] | None = None):
@@ -21,7 +27,18 @@ def main(argv: list[str] | None = None):
     add_commands(parser, "command", COMMANDS)
     options = vars(parser.parse_args(argv))
     function = options.pop("function")
-    errors.run(lambda: function(**options))
+
+    def command():
+        if function not in (presets, recipes):
+            register_models()
+        function(**options)
+
+    errors.run(command)
+
+
+def register_models():
+    """Makes the Auto classes know the models, as `import hf_gmlp` does outside of this command."""
+    importlib.import_module(".registration", __package__)
 
 
 def add_commands(parser: argparse.ArgumentParser, kind: str, commands: dict):
@@ -63,11 +80,6 @@ def recipes():
 
 def presets(name: str | None, count: bool, export: str | None):
     """Lists the presets, shows one, or exports one."""
-    from transformers import AutoConfig
-
-    from .analysis.counts import paper_flops, paper_parameters
-    from .presets import PRESETS, preset_path
-
     if name is not None and name not in PRESETS:
         raise InputError(f"There is no preset {name!r}. Choose one of: {', '.join(PRESETS)}.")
     if export is not None:
@@ -75,6 +87,9 @@ def presets(name: str | None, count: bool, export: str | None):
             raise InputError("Say which preset to export: hf-gmlp presets NAME --export DIR.")
         if Path(export).exists():
             raise InputError(f"{export} already exists. Choose a new folder.")
+        register_models()
+        from transformers import AutoConfig
+
         config = AutoConfig.from_pretrained(preset_path(name))
         config.save_pretrained(export)
         code = " with --trust_remote_code" if hasattr(config, "auto_map") else ""
@@ -83,23 +98,32 @@ def presets(name: str | None, count: bool, export: str | None):
     header = f"{'name':<25}{'paper':<15}{'L':>4}{'d_model':>8}{'d_ffn':>6}{'n':>5}{'attn':>5}{'params':>9}{'FLOPs':>10}"
     print(header + (f"{'counted':>10}{'counted':>11}" if count else ""))
     for preset in PRESETS.values() if name is None else [PRESETS[name]]:
-        config = AutoConfig.from_pretrained(preset_path(preset.name), num_labels=1000)
-        vit = config.model_type == "vit"
-        # With the [CLS] token of a ViT.
-        tokens = (config.image_size // config.patch_size) ** 2 + 1 if vit else config.max_position_embeddings
-        full = getattr(config, "content_attention", vit or config.model_type == "bert")
-        attention = getattr(config, "attention_size", "full" if full else 0) or "-"
-        sizes = f"{config.num_hidden_layers:>4}{config.hidden_size:>8}{config.intermediate_size:>6}{tokens:>5}"
+        fields = json.loads((preset_path(preset.name) / "config.json").read_text(encoding="utf-8"))
+        # All image models have a [CLS] token.
+        tokens = fields.get("max_position_embeddings") or (fields["image_size"] // fields["patch_size"]) ** 2 + 1
+        full = fields["model_type"] in ("bert", "bert_relpos", "vit") and fields.get("content_attention", True)
+        attention = "full" if full else fields.get("attention_size") or "-"
+        sizes = f"{fields['num_hidden_layers']:>4}{fields['hidden_size']:>8}{fields['intermediate_size']:>6}{tokens:>5}"
         flops = f"{preset.flops:.1f} B" if preset.flops else "-"
-        counted = f"{paper_parameters(config) / 1e6:>8.2f} M{paper_flops(config) / 1e9:>9.1f} B" if count else ""
         paper = f"{attention:>5}{preset.parameters:>7g} M{flops:>10}"
-        print(f"{preset.name:<25}{preset.paper:<15}{sizes}{paper}{counted}")
+        print(f"{preset.name:<25}{preset.paper:<15}{sizes}{paper}{counted(preset.name) if count else ''}")
     if name is None:
         print("\nparams and FLOPs (of one forward pass) as the paper prints them; --count adds those of these models.")
     else:
         folder = preset_path(name)
         note = f"\n{PRESETS[name].note}\n" if PRESETS[name].note else ""
         print(f"{note}\n{(folder / 'config.json').read_text(encoding='utf-8').strip()}\n\nfolder: {folder}")
+
+
+def counted(preset: str) -> str:
+    """Counts parameters and FLOPs of a preset, as two columns."""
+    register_models()
+    from transformers import AutoConfig
+
+    from .analysis.counts import paper_flops, paper_parameters
+
+    config = AutoConfig.from_pretrained(preset_path(preset), num_labels=1000)
+    return f"{paper_parameters(config) / 1e6:>8.2f} M{paper_flops(config) / 1e9:>9.1f} B"
 
 
 def quiet():
@@ -241,7 +265,37 @@ def export(**options):
 
 
 def train_tokenizer(**options):
+    from .data import tokenizer
+
     tokenizer.main(argparse.Namespace(**options))
+
+
+def tokenizer_arguments(added: argparse.ArgumentParser):
+    source = added.add_argument_group("text to train on (either files or a data set)")
+    kinds = f"{', '.join(FILE_KINDS)}, each possibly compressed as {', '.join(COMPRESSIONS)}"
+    source.add_argument("files", nargs="*", metavar="FILES", help=kinds)
+    source.add_argument("--dataset_name", metavar="NAME", help="a data set on the Hub, such as allenai/c4")
+    source.add_argument("--dataset_config_name", metavar="NAME", help="its configuration, such as en")
+    source.add_argument("--split", default="train", help="its split (default: %(default)s)")
+    source.add_argument("--streaming", action="store_true", help="read it over the network instead of downloading it")
+    source.add_argument("--text_column", default="text", metavar="NAME", help="column of the text (default: text)")
+    source.add_argument("--max_samples", type=int, metavar="N", help="stop after N texts (default: read all)")
+
+    options = added.add_argument_group("tokenizer")
+    kinds = ("unigram", "bpe")
+    options.add_argument("--model_type", choices=kinds, default=kinds[0], help="default: %(default)s")
+    text = "unknown characters become [UNK], not bytes"
+    options.add_argument("--no_byte_fallback", dest="byte_fallback", action="store_false", help=text)
+    options.add_argument("--lowercase", action="store_true", help="lowercase the text, as in bert-base-uncased")
+    for name, default, text in (
+        ("vocab_size", 32000, "number of tokens"),
+        ("character_coverage", 0.9995, "share of the characters that get their own token"),
+        ("max_length", 512, "truncate to N tokens"),
+        ("input_sentence_size", 10_000_000, "train on a random sample of N lines; 0: on all lines"),
+    ):
+        text = f"{text} (default: %(default)s)"
+        options.add_argument(f"--{name}", type=type(default), default=default, metavar="N", help=text)
+    added.add_argument("--output_dir", required=True, metavar="FOLDER", help="where to save the tokenizer")
 
 
 def context_arguments(added: argparse.ArgumentParser):
@@ -311,14 +365,14 @@ PLOTS = {
 CONVERSIONS = {
     "timm": command(convert, "a gMLP of timm -> image classifier", WEIGHTS, PIXELS, CHECKPOINT, LICENSE),
     "lucidrains": command(convert, "a gMLP of g-mlp-pytorch -> language model", WEIGHTS, CAUSAL, CHECKPOINT, LICENSE),
-    "labml": command(convert, "a gMLP of labml_nn -> masked language model", WEIGHTS, DROP, CHECKPOINT, LICENSE),
+    "labml": command(convert, "a gMLP of labml_nn -> causal language model", WEIGHTS, DROP, CHECKPOINT, LICENSE),
     "to-timm": command(convert, 'image classifier with pooling="mean" -> weights for timm', MODEL, TIMM),
 }
 COMMANDS = {
     "run": command(run, "train, fine-tune or evaluate: run SCRIPT --help", SCRIPT, WORDS),
     "recipes": command(recipes, "list the YAML files of flags that `hf-gmlp run` takes"),
     "presets": command(presets, "list the architectures of the paper, or show one", PRESET, COUNT, EXPORT),
-    "train-tokenizer": command(train_tokenizer, "train a tokenizer on files or on a data set", tokenizer.add_arguments),
+    "train-tokenizer": command(train_tokenizer, "train a tokenizer on files or on a data set", tokenizer_arguments),
     "plot": (None, "draw what a model has learned", PLOTS),
     "table": command(table, "print a table of the paper with this project's numbers", NUMBER, RUNS, RECIPES, FILE),
     "answer": command(

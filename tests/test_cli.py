@@ -1,3 +1,6 @@
+import json
+import os
+import subprocess
 import sys
 from pathlib import Path
 from pydoc_data.topics import topics
@@ -6,8 +9,97 @@ import pytest
 import torch
 from transformers import AutoConfig
 
+import hf_gmlp
 from hf_gmlp import GMLPConfig, GMLPForMaskedLM, list_presets
+from hf_gmlp.cli import COMMANDS, main
+
+
+def help_screens(commands=COMMANDS, before=()):
+    """Yields the arguments of the help of every command and sub-command."""
+    yield (*before, "--help")
+    for name, (function, _, arguments) in commands.items():
+        yield from help_screens(arguments if function is None else {}, (*before, name))
+
+
+LISTS = [("--version",), ("presets",), ("presets", "amlp-base"), ("recipes",)]
+
+
+def as_command(script: str, folder: Path) -> str:
+    """Returns what a script prints in a fresh process that takes itself for the command `hf-gmlp`."""
+    script = f"import sys\nsys.argv = ['/usr/bin/hf-gmlp']\n{script}"
+    environment = os.environ | {"PYTHONPATH": str(Path(hf_gmlp.__file__).parents[1])}
+    done = subprocess.run([sys.executable, "-c", script], cwd=folder, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def screens(tmp_path_factory):
+    """{arguments: (text, modules imported so far)}: all help screens and lists, printed by one process."""
+    script = f"""
+import contextlib, io, json, runpy
+
+# What pip installs.
+start = "from hf_gmlp.cli import main\\nraise SystemExit(main())\\n"
+with open("hf-gmlp", "w") as file:
+    file.write(start)
+screens = []
+for words in {[*help_screens(), *LISTS]}:
+    sys.argv[1:], text = words, io.StringIO()
+    with contextlib.redirect_stdout(text):
+        try:
+            runpy.run_path("hf-gmlp", run_name="__main__")
+        except SystemExit as stop:
+            assert not stop.code, words
+    screens.append((words, text.getvalue(), list(sys.modules)))
+print(json.dumps(screens))
+"""
+    printed = json.loads(as_command(script, tmp_path_factory.mktemp("screens")))
+    return {tuple(words): (text, modules) for words, text, modules in printed}
+
+
+@pytest.mark.parametrize("words", [*help_screens(), *LISTS], ids=" ".join)
+def test_help_and_lists_import_neither_torch_nor_transformers(screens, words):
+    text, modules = screens[words]
+    assert text.startswith("usage: hf-gmlp") if "--help" in words else text.strip()
+    assert not {"torch", "transformers", "huggingface_hub", "datasets", "numpy"} & set(modules)
+
+
+def test_labml_s_model_becomes_causal(screens):
+    text, _ = screens["convert", "--help"]
+    assert "a gMLP of labml_nn -> causal language model" in " ".join(text.split())
+
+
+@pytest.mark.slow
+def test_the_package_in_the_command(tmp_path):
+    """It imports the models when they are first used, and has the same names."""
+    script = """
+import hf_gmlp
+assert set(hf_gmlp.__all__) <= set(dir(hf_gmlp)) and not hasattr(hf_gmlp, "GMLP")
+from hf_gmlp import errors
+assert "transformers" not in sys.modules
+from hf_gmlp import *
+import pickle
+from transformers import AutoModelForMaskedLM
+config = GMLPConfig(vocab_size=9, hidden_size=8, num_hidden_layers=1, intermediate_size=8)
+assert type(AutoModelForMaskedLM.from_config(config)) is GMLPForMaskedLM is hf_gmlp.GMLPForMaskedLM
+assert pickle.loads(pickle.dumps(config)).to_dict() == config.to_dict()
+"""
+    as_command(script, tmp_path)
+
+
+@pytest.mark.slow
+def test_commands_know_the_models(tmp_path):
+    """In a process where `import hf_gmlp` has not registered them."""
+    config = GMLPConfig(vocab_size=9, hidden_size=8, num_hidden_layers=2, intermediate_size=8)
+    GMLPForMaskedLM(config).save_pretrained(tmp_path / "model")
+    script = """
 from hf_gmlp.cli import main
+main(["plot", "filters", "model", "--output", "filters.png"])
+"""
+    assert "filters.png" in as_command(script, tmp_path) and (tmp_path / "filters.png").is_file()
+    shown = as_command('from hf_gmlp.cli import main\nmain(["presets", "gmlp-linear", "--count"])', tmp_path)
+    assert "92.17 M" in shown
 
 
 def test_presets_are_listed_and_shown(capsys):

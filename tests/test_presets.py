@@ -14,6 +14,7 @@ from hf_gmlp import (
     GMLPVisionConfig,
     list_presets,
     preset_path,
+    registration,
 )
 from hf_gmlp.presets import PRESETS
 
@@ -193,5 +194,6 @@ def test_public_names_are_frozen():
         "list_presets",
         "preset_path",
     }
+    assert set(hf_gmlp.__all__) == {*registration.__all__, "__version__", "list_presets", "preset_path"}
     for name in hf_gmlp.__all__:
         assert hasattr(hf_gmlp, name)

@@ -20,7 +20,7 @@ from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 from transformers.convert_slow_tokenizer import bytes_to_unicode
 
 from ..errors import InputError, need
-from .files import COMPRESSIONS, FILE_KINDS, GROUP_SIZE, file_kind, load_data, read_files, reading
+from .files import GROUP_SIZE, file_kind, load_data, read_files, reading
 
 # The position in this list is the id; GMLPConfig's defaults name the same ids.
 SPECIAL_TOKENS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
@@ -39,13 +39,6 @@ RULES = {
     "max_length": (lambda value: value >= 4, "at least 4, since a pair has three special tokens"),
     "character_coverage": (lambda value: 0.98 <= value <= 1, "from 0.98 to 1"),
     "input_sentence_size": (lambda value: value == 0 or value > 100, "0 (all lines) or above 100"),
-}
-# Numeric options of `train_tokenizer`: default, and help text for `hf-gmlp train-tokenizer`.
-NUMBERS = {
-    "vocab_size": (32000, "number of tokens"),
-    "character_coverage": (0.9995, "share of the characters that get their own token"),
-    "max_length": (512, "truncate to N tokens"),
-    "input_sentence_size": (10_000_000, "train on a random sample of N lines; 0: on all lines"),
 }
 
 # No token crosses a word. A word starts at every space, and each line token is a word.
@@ -314,33 +307,10 @@ def characters_per_token(tokenizer: PreTrainedTokenizerFast, texts: Iterable[str
     return sum(map(len, texts)) / sum(map(len, ids))
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds the options of `hf-gmlp train-tokenizer` to a parser."""
-    source = parser.add_argument_group("text to train on (either files or a data set)")
-    kinds = f"{', '.join(FILE_KINDS)}, each possibly compressed as {', '.join(COMPRESSIONS)}"
-    source.add_argument("files", nargs="*", metavar="FILES", help=kinds)
-    source.add_argument("--dataset_name", metavar="NAME", help="a data set on the Hub, such as allenai/c4")
-    source.add_argument("--dataset_config_name", metavar="NAME", help="its configuration, such as en")
-    source.add_argument("--split", default="train", help="its split (default: %(default)s)")
-    source.add_argument("--streaming", action="store_true", help="read it over the network instead of downloading it")
-    source.add_argument("--text_column", default="text", metavar="NAME", help="column of the text (default: text)")
-    source.add_argument("--max_samples", type=int, metavar="N", help="stop after N texts (default: read all)")
-
-    options = parser.add_argument_group("tokenizer")
-    options.add_argument("--model_type", choices=MODEL_TYPES, default="unigram", help="default: %(default)s")
-    text = "unknown characters become [UNK], not bytes"
-    options.add_argument("--no_byte_fallback", dest="byte_fallback", action="store_false", help=text)
-    options.add_argument("--lowercase", action="store_true", help="lowercase the text, as in bert-base-uncased")
-    for name, (default, text) in NUMBERS.items():
-        text = f"{text} (default: %(default)s)"
-        options.add_argument(f"--{name}", type=type(default), default=default, metavar="N", help=text)
-    parser.add_argument("--output_dir", required=True, metavar="FOLDER", help="where to save the tokenizer")
-
-
 def main(args: argparse.Namespace) -> None:
     """Runs `hf-gmlp train-tokenizer`: read, train, save, report."""
     need("datasets", "sentencepiece")
-    options = {name: getattr(args, name) for name in ("model_type", "byte_fallback", *NUMBERS)}
+    options = {name: getattr(args, name) for name in ("vocab_size", "byte_fallback", *RULES)}
     check_options(**options)
     options["lowercase"] = args.lowercase
     if args.max_samples is not None and args.max_samples < 1:

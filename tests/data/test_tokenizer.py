@@ -21,6 +21,7 @@ from transformers import (
     pipeline,
 )
 
+from hf_gmlp import cli
 from hf_gmlp.data import tokenizer as tokenizer_module
 from hf_gmlp.data.tokenizer import (
     FIRST_BYTE,
@@ -515,7 +516,7 @@ def test_read_texts_of_a_data_set(tmp_path, streaming, monkeypatch):
 
 def parse(*arguments):
     parser = argparse.ArgumentParser()
-    tokenizer_module.add_arguments(parser)
+    cli.tokenizer_arguments(parser)
     return parser.parse_args([str(argument) for argument in arguments])
 
 

@@ -1,0 +1,50 @@
+"""Imports the models, and registers them with transformers' Auto classes and with PEFT's tables."""
+
+from transformers import AutoConfig, AutoTokenizer, PreTrainedTokenizerFast
+from transformers.models import auto
+from transformers.utils import is_torchvision_available, is_vision_available
+
+from . import adapters, kernels
+from .models import configuration_baselines, configuration_gmlp, modeling_baselines, modeling_gmlp
+from .models.configuration_baselines import *
+from .models.configuration_gmlp import *
+from .models.modeling_baselines import *
+from .models.modeling_gmlp import *
+from .models.modeling_gmlp import GMLPBlock
+from .models.spatial_gating import SpatialGatingUnit, SpatialProjection
+
+__all__ = [
+    *configuration_baselines.__all__,
+    *configuration_gmlp.__all__,
+    *modeling_baselines.__all__,
+    *modeling_gmlp.__all__,
+    "GMLPBlock",
+    "SpatialGatingUnit",
+    "SpatialProjection",
+]
+
+for _config, _code_map, _module in (
+    (GMLPConfig, GMLPConfig.code_map, modeling_gmlp),
+    (GMLPVisionConfig, GMLPVisionConfig.code_map, modeling_gmlp),
+    (BertRelposConfig, BertRelposConfig.code_map(), modeling_baselines),
+    (TextMixerConfig, TextMixerConfig.code_map(), modeling_baselines),
+):
+    AutoConfig.register(_config.model_type, _config)
+    for _auto_class, _model_class in _code_map.items():
+        getattr(auto, _auto_class).register(_config, getattr(_module, _model_class))
+    if _config is not GMLPVisionConfig:
+        AutoTokenizer.register(_config, tokenizer_class=PreTrainedTokenizerFast)
+
+if is_vision_available():
+    # Image processors need Pillow, which is in hf-gmlp[vision].
+    from transformers import AutoImageProcessor, ViTImageProcessorPil
+
+    _image_processors = {"pil": ViTImageProcessorPil}
+    if is_torchvision_available():
+        from transformers import ViTImageProcessor
+
+        _image_processors["torchvision"] = ViTImageProcessor
+    AutoImageProcessor.register(GMLPVisionConfig, image_processor_classes=_image_processors)
+
+kernels.register()
+adapters.register()
