@@ -10,21 +10,24 @@ import json
 import logging
 import math
 import re
-import sys
 import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import torch
 import yaml
 from huggingface_hub import EvalResult, HfApi, ModelCard, ModelCardData
 from huggingface_hub.errors import EntryNotFoundError, LocalEntryNotFoundError
+from safetensors import SafetensorError, safe_open
+from transformers import PreTrainedModel
 
 from .markdown import escape, markdown_table
 from .models.configuration_gmlp import as_pair
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedModel, Trainer
+    # Takes seconds, and only training needs it.
+    from transformers import Trainer
 
 logger = logging.getLogger(__name__)
 
@@ -182,8 +185,6 @@ def push_to_hub(
     """
     if has_adapter(model):
         # Only the adapter is uploaded, and this card would describe a model.
-        from transformers import PreTrainedModel
-
         options = {"commit_message": commit_message, "commit_description": commit_description, "private": private}
         options |= {"token": token, "revision": revision, "create_pr": create_pr, "tags": tags}
         return PreTrainedModel.push_to_hub(model, repo_id, max_shard_size=max_shard_size, **options)
@@ -205,47 +206,15 @@ def push_to_hub(
         )
 
 
-def save_pretrained(
-    model: PreTrainedModel,
-    save_directory: str | Path,
-    is_main_process: bool = True,
-    state_dict: dict | None = None,
-    push_to_hub: bool = False,
-    **kwargs,
+def save_and_push(
+    model: PreTrainedModel, save_directory: str | Path, is_main_process: bool, state_dict: dict | None, **kwargs
 ):
-    """`PreTrainedModel.save_pretrained`; with `push_to_hub`, takes the arguments of `push_to_hub` too, and calls it."""
-    from transformers import PreTrainedModel
-
-    upload = {name: kwargs.pop(name) for name in PUSH_ARGUMENTS if push_to_hub and name in kwargs}
-    PreTrainedModel.save_pretrained(model, save_directory, is_main_process, state_dict, **kwargs)
-    if push_to_hub and is_main_process:
+    """`PreTrainedModel.save_pretrained`, followed by `push_to_hub`; takes the arguments of both."""
+    upload = {name: kwargs.pop(name) for name in PUSH_ARGUMENTS if name in kwargs}
+    model.save_pretrained(save_directory, is_main_process, state_dict, **kwargs)
+    if is_main_process:
         shared = {name: kwargs[name] for name in ("token", "max_shard_size") if name in kwargs}
         model.push_to_hub(upload.pop("repo_id", None) or Path(save_directory).resolve().name, **shared, **upload)
-    trainer = sys.modules.get("transformers.trainer")
-    if trainer is not None and trainer.Trainer.create_model_card is not create_model_card:
-        # A Trainer saves its model before it writes a card.
-        create_model_card.of_other_models = trainer.Trainer.create_model_card
-        trainer.Trainer.create_model_card = create_model_card
-
-
-def create_model_card(trainer: Trainer, *args, **kwargs):
-    """`Trainer.create_model_card`; for a gMLP, writes the card of this module with what the trainer knows."""
-    model = trainer.accelerator.unwrap_model(trainer.model)
-    if has_adapter(model) or not any(parent.__name__ in TASKS for parent in type(model).__mro__):
-        create_model_card.of_other_models(trainer, *args, **kwargs)
-    elif trainer.is_world_process_zero():
-        datasets, tags = kwargs.get("dataset_tags") or [], kwargs.get("tags")
-        record = TrainingRecord(
-            dataset=str(kwargs.get("dataset") or ""),
-            hyperparameters=hyperparameters(trainer),
-            metrics=next((entry for entry in reversed(trainer.state.log_history) if "eval_loss" in entry), {}),
-            dataset_id=datasets if isinstance(datasets, str) else next(iter(datasets), None),
-            base_model=kwargs.get("finetuned_from"),
-            language=kwargs.get("language"),
-        )
-        name = trainer.hub_model_id or Path(trainer.args.output_dir).resolve().name
-        tags = [tags] if isinstance(tags, str) else tags
-        write_trainer_card(trainer, model_card(model, name, training=record, tags=tags, license=kwargs.get("license")))
 
 
 def has_adapter(model: PreTrainedModel) -> bool:
@@ -332,9 +301,6 @@ def _card_of_origin(model: PreTrainedModel) -> ModelCard | None:
 
 def _has_weights_of(model: PreTrainedModel, folder: Path) -> bool:
     """Returns whether all weights of a model, and its sizes, are those in a folder."""
-    import torch
-    from safetensors import SafetensorError, safe_open
-
     try:
         config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
         files = [safe_open(path, framework="pt") for path in sorted(folder.glob("*.safetensors"))]

@@ -2,13 +2,13 @@
 
 import ast
 import re
+from types import SimpleNamespace
 
 import pytest
 import torch
 from huggingface_hub import ModelCard
 from huggingface_hub.errors import EntryNotFoundError
 from markdown_it import MarkdownIt
-from transformers import BertConfig, BertForMaskedLM, Trainer, TrainingArguments
 from transformers.utils.hub import create_and_tag_model_card
 
 import hf_gmlp
@@ -20,6 +20,7 @@ from hf_gmlp import (
     GMLPModel,
     GMLPVisionConfig,
     GMLPVisionModel,
+    cards,
 )
 from hf_gmlp.cards import TASKS, TrainingRecord, filled_in, model_card, preset_name, write_card
 
@@ -246,6 +247,19 @@ def test_a_card_that_cannot_be_read_is_left_alone(text_config, tmp_path, caplog)
     assert (tmp_path / "README.md").read_text().endswith("# Mine") and "is left unchanged" in caplog.text
 
 
+def test_a_trainer_does_not_push_a_card_that_cannot_be_read(text_config, tmp_path, monkeypatch):
+    monkeypatch.setattr(cards, "_repository_card", lambda *args: None)
+    args = SimpleNamespace(output_dir=str(tmp_path), hub_token=None, hub_revision=None)
+    trainer, card = SimpleNamespace(args=args, hub_model_id="me/x"), model_card(GMLPForMaskedLM(text_config()), "me/x")
+    (tmp_path / "README.md").write_text(broken := "---\nlicense: [unclosed\n---\n# Mine")
+    cards.write_trainer_card(trainer, card, pushing=False)
+    assert (tmp_path / "README.md").read_text() == broken
+    cards.write_trainer_card(trainer, card)
+    # Trainer does not upload it under this name.
+    assert [path.name for path in tmp_path.iterdir()] == ["_README.md"]
+    assert (tmp_path / "_README.md").read_text() == broken
+
+
 def test_odd_names_break_nothing(text_config):
     labels = {0: "a|b", 1: "line\nbreak", 2: "<script>", 3: "*bold* `code` [link](x)"}
     model = GMLPForSequenceClassification(text_config(num_labels=4, id2label=labels))
@@ -271,29 +285,6 @@ def test_the_base_model_and_the_language(text_config):
     card = ModelCard(str(model_card(GMLPForMaskedLM(text_config()), "me/x", training=record)))
     assert (card.data.base_model, card.data.language) == ("me/base", "en")
     assert card.data.to_dict()["widget"] == [{"text": "The capital of France is [MASK]."}]
-
-
-def test_the_librarys_trainer_writes_the_same_card(text_config, tmp_path):
-    rows = [{"input_ids": [2, 5, 6, 3], "labels": [5, 5, 6, 3]}] * 4
-    args = TrainingArguments(str(tmp_path / "out"), max_steps=1, use_cpu=True, report_to="none", learning_rate=1e-3)
-    model = GMLPForMaskedLM(text_config())
-    trainer = Trainer(model, args, train_dataset=rows, eval_dataset=rows)
-    trainer.train()
-    loss = trainer.evaluate()["eval_loss"]
-    trainer.save_model()
-    trainer.create_model_card(dataset="Cats", license="mit", tags="cats")
-    card = ModelCard.load(tmp_path / "out" / "README.md")
-    assert f"| loss | {loss:.4g} |" in card.text and "| learning\\_rate" not in card.text
-    assert card.data.license == "mit" and "cats" in card.data.tags and "| learning_rate | 0.001 |" in card.text
-    # Other models get the library's card.
-    other = BertForMaskedLM(
-        BertConfig(vocab_size=40, hidden_size=8, num_hidden_layers=1, num_attention_heads=1, intermediate_size=8)
-    )
-    args = TrainingArguments(str(tmp_path / "bert"), max_steps=1, use_cpu=True, report_to="none")
-    trainer = Trainer(other, args, train_dataset=rows)
-    trainer.train()
-    trainer.create_model_card()
-    assert "generated automatically" in (tmp_path / "bert" / "README.md").read_text()
 
 
 def test_a_subclass_has_a_card(text_config):

@@ -533,7 +533,7 @@ from pathlib import Path
 sys.modules["hf_gmlp"] = None
 from types import SimpleNamespace
 from huggingface_hub.errors import EntryNotFoundError
-from transformers import AutoModelForMaskedLM, PreTrainedModel
+from transformers import AutoModelForMaskedLM
 from transformers.utils import hub
 
 model = AutoModelForMaskedLM.from_pretrained(sys.argv[1], trust_remote_code=True)
@@ -552,12 +552,12 @@ def no_card(*args, **kwargs):
 
 hub.hf_api = FakeApi
 hub.ModelCard.load = no_card
-assert type(model).push_to_hub is PreTrainedModel.push_to_hub
 model.push_to_hub("me/mine")
 """
     run_elsewhere(script, tmp_path, str(checkpoints["GMLPForMaskedLM"][0]))
     uploaded = {path.name for path in (tmp_path / "uploaded").iterdir()}
     assert uploaded == {"config.json", "model.safetensors", "README.md", *CODE_FILES}
+    assert "automatically generated" in (tmp_path / "uploaded" / "README.md").read_text(encoding="utf-8")
 
 
 def test_other_models_are_pushed_as_in_the_library():

@@ -1,5 +1,6 @@
 """Rows of local files and of data sets on the Hub; one sentence explains what cannot be read."""
 
+import glob
 import io
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -128,9 +129,7 @@ def read_files(
 
     Raises an InputError as `file_kind` does, or if the contents are not what the file's ending says.
     """
-    # These imports take a second, which `hf-gmlp --help` does without.
-    import glob
-
+    # These imports take a second, which `hf-gmlp --help` does without: it lists the kinds of files.
     from datasets import load_dataset_builder
 
     from .documents import Documents

@@ -273,7 +273,7 @@ def read_texts(
     Raises an InputError at once if neither or both are named, a file is missing, empty or of an unknown kind, or the
     data set cannot be loaded; and during reading if something cannot be read, or there is no column of text.
     """
-    # This import takes seconds, which `hf-gmlp --help` does without.
+    # Imported here: making and using a tokenizer needs no `datasets`, which is in hf-gmlp[train].
     from .text import has_text, text_rows
 
     paths = [paths] if isinstance(paths, str | Path) else list(paths)

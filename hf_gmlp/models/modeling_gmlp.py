@@ -248,6 +248,25 @@ class GMLPPreTrainedModel(PreTrainedModel):
         elif isinstance(module, GMLPPatchEmbeddings) and module.cls_token is not None:
             init.normal_(module.cls_token, std=self.config.initializer_range)
 
+    @staticmethod
+    def _cards():
+        """The module of the package hf_gmlp that writes model cards, or None in the code that a checkpoint carries."""
+        from importlib import import_module
+
+        return import_module("hf_gmlp.cards") if __name__.startswith("hf_gmlp.") else None
+
+    def push_to_hub(self, *args, **kwargs) -> str:
+        """`PreTrainedModel.push_to_hub`. The package hf_gmlp writes its own model card, and takes `license` for it."""
+        cards = self._cards()
+        return super().push_to_hub(*args, **kwargs) if cards is None else cards.push_to_hub(self, *args, **kwargs)
+
+    def save_pretrained(self, save_directory, is_main_process=True, state_dict=None, push_to_hub=False, **kwargs):
+        """`PreTrainedModel.save_pretrained`. With `push_to_hub`, takes the arguments of `push_to_hub`."""
+        cards = self._cards() if push_to_hub else None
+        if cards is None:
+            return super().save_pretrained(save_directory, is_main_process, state_dict, push_to_hub, **kwargs)
+        cards.save_and_push(self, save_directory, is_main_process, state_dict, **kwargs)
+
     def set_gating_implementation(self, name: str):
         """
         Chooses how the blocks compute: "naive", the paper's equations, "auto", or a form that `import hf_gmlp` adds.

