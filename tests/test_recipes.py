@@ -5,6 +5,7 @@ import sys
 from pathlib import Path
 from pydoc_data.topics import topics
 
+import PIL.Image
 import pytest
 import torch
 from accelerate.commands.config.config_args import load_config_from_file
@@ -13,6 +14,12 @@ from transformers import get_scheduler
 import run_clm
 import run_mlm
 from hf_gmlp import GMLPVisionConfig
+from hf_gmlp.data.classification import load_sentences
+from hf_gmlp.data.files import Access
+from hf_gmlp.data.images import load_images
+from hf_gmlp.data.questions import load_questions
+from hf_gmlp.data.text import load_texts
+from hf_gmlp.errors import InputError
 from hf_gmlp.training.arguments import (
     CLMArguments,
     GlueArguments,
@@ -47,19 +54,23 @@ def script_of(path):
         return (ModelArguments, QAArguments), "smoke-finetune"
     if name in ("table2", "imagenet", "small-images", "finetune-images", "finetune-288"):
         return (ImageModelArguments, ImageArguments), "smoke-images"
-    if "finetune" in path.stem:
+    if "finetun" in path.stem:
         return (SentenceModelArguments, GlueArguments), "smoke-finetune"
     return (ModelArguments, CLMArguments if name.startswith("clm") else MLMArguments), "smoke"
 
 
-def small(path, smoke, folder):
-    """The flags of a recipe with its smoke recipe behind it, and a model where it leaves that to a flag."""
+def command(path, *later, folder):
+    """The flags of a recipe with later ones behind it, and a model where it leaves that to a flag."""
     # Those of figure7/ stand behind a recipe.
     first = [str(PAPER / "figure8" / "amlp-18l.yaml")] if path.parent.name == "figure7" else []
-    argv = [*first, str(path), str(RECIPES / f"{smoke}.yaml"), "--use_cpu", "--output_dir", str(folder)]
+    argv = [*first, str(path), *map(str, later), "--use_cpu", "--output_dir", str(folder)]
     if "--config_name" in command_line(argv):
         return argv
-    return [*argv, "--config_name", "gmlp-ti16-224" if smoke == "smoke-images" else "gmlp-18l"]
+    return [*argv, "--config_name", "gmlp-ti16-224" if ImageArguments in script_of(path)[0] else "gmlp-18l"]
+
+
+def small(path, smoke, folder):
+    return command(path, RECIPES / f"{smoke}.yaml", folder=folder)
 
 
 def path_id(path):
@@ -130,12 +141,94 @@ def test_a_smoke_recipe_makes_any_recipe_small(path, tmp_path):
         assert data.sequence_length(config) == 64 and data.seeds is None and data.max_train_samples == 320
 
 
+@pytest.fixture(scope="module")
+def mine(tmp_path_factory):
+    """Somebody's own data for every script, under the name of its dataclass of flags."""
+    folder = tmp_path_factory.mktemp("mine")
+    (folder / "MLMArguments.txt").write_text("\n\n".join(f"My text {number}." for number in range(40)))
+    (folder / "CLMArguments.txt").write_text((folder / "MLMArguments.txt").read_text())
+    row = {"sentence": "Mine.", "premise": "Mine.", "hypothesis": "Yours.", "label": 0}
+    (folder / "GlueArguments.jsonl").write_text("".join(json.dumps(row | {"label": x}) + "\n" for x in (0, 1)))
+    row = {"id": "1", "question": "Whose?", "context": "Mine.", "answers": {"text": ["Mine"], "answer_start": [0]}}
+    (folder / "QAArguments.jsonl").write_text(json.dumps(row))
+    for name in ("cat", "dog"):
+        (folder / "ImageArguments" / name).mkdir(parents=True)
+        PIL.Image.new("RGB", (8, 8)).save(folder / "ImageArguments" / name / "mine.png")
+    return folder
+
+
+def load_train_data(data, cache):
+    """The training data that a script would read."""
+    options = {"train": True, "validate": False, "access": Access(str(cache))}
+    match data:
+        case QAArguments():
+            return load_questions(dataset_name=data.dataset_name, files=data.files(), splits=["train"])["train"]
+        case GlueArguments():
+            splits = {split: getattr(data, f"{split}_split_name") for split in ("train", "validation", "test")}
+            return load_sentences(
+                task_name=data.task_name, **data.sources(), split_names=splits, test_files=data.test_file, **options
+            ).splits["train"]
+        case ImageArguments():
+            return load_images(**data.sources(), train_dir=data.train_dir, **options).splits["train"]
+    return load_texts(**data.texts(), **options)["train"]
+
+
+@pytest.mark.parametrize("later", ["flags", "recipe"])
+@pytest.mark.parametrize("path", ALL, ids=path_id)
+def test_own_files_replace_the_data_of_any_recipe(path, later, mine, tmp_path):
+    types, _ = script_of(path)
+    (given,) = mine.glob(f"{types[1].__name__}*")
+    flag = "train_dir" if given.is_dir() else "train_file"
+    if later == "flags":
+        argv = [*command(path, folder=tmp_path / "out"), f"--{flag}", str(given)]
+    else:
+        (tmp_path / "mine.yaml").write_text(json.dumps({flag: str(given)}))
+        argv = command(path, tmp_path / "mine.yaml", folder=tmp_path / "out")
+    model, data, _ = parse_arguments((*types, RunArguments), "", [*argv, "--bf16", "false"])
+    assert data.dataset_name is None and not getattr(data, "streaming", False)
+    facts = data.card_facts(model)
+    assert facts["dataset"].startswith(given.name) and facts["dataset_id"] is None
+    rows = load_train_data(data, mine / "cache")
+    # Of 40 texts, 2 are held out.
+    assert len(rows) == {"MLMArguments": 38, "CLMArguments": 38, "QAArguments": 1}.get(types[1].__name__, 2)
+    assert str(given) in rows[0]["image"]["path"] if "image" in rows[0] else "M" in str(rows[0])
+
+
+def test_files_beside_a_data_set_are_refused(tmp_path):
+    flags = [str(PAPER / "table6/amlp-base.yaml"), "--output_dir", str(tmp_path), "--use_cpu", "--bf16", "false"]
+    with pytest.raises(InputError, match="^--dataset_name and --train_file both name the data: leave one of them out"):
+        parse_arguments(
+            (ModelArguments, MLMArguments, RunArguments), "", [*flags, "--dataset_name", "x", "--train-file", "y.txt"]
+        )
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory):
+    path = tmp_path_factory.mktemp("text") / "corpus.txt"
+    path.write_text("\n\n".join(text for _, text in sorted(topics.items())[:20]), encoding="utf-8")
+    return path
+
+
+@pytest.mark.slow
+def test_a_run_on_own_files_after_a_recipe_of_the_paper_says_so(corpus, tmp_path, monkeypatch, caplog):
+    sizes = "num_hidden_layers=1,hidden_size=16,intermediate_size=32,attention_size=8,max_position_embeddings=16"
+    flags = f"""
+        --train_file {corpus} --config_overrides {sizes} --max_seq_length 16 --vocab_size 400 --max_steps 2
+        --global_batch_size 4 --warmup_steps 1 --max_eval_samples 4 --eval_strategy no --save_strategy no --bf16 false
+        --use_cpu --disable_tqdm true --report_to none --cache_dir {tmp_path}/cache --output_dir {tmp_path}/out
+    """.split()
+    monkeypatch.setattr(sys, "argv", ["run_mlm.py", str(PAPER / "table6/amlp-base.yaml"), *flags])
+    with caplog.at_level("INFO"):
+        run_mlm.main()
+    card = (tmp_path / "out" / "README.md").read_text()
+    assert "Data: corpus.txt" in caplog.text and "**Data:** corpus.txt: " in card
+    assert "allenai" not in card and "allenai" not in (tmp_path / "out" / "settings.json").read_text()
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("path", [path for path in ALL if script_of(path)[1] == "smoke"], ids=path_id)
-def test_recipes_of_language_models_run_small(path, tmp_path, monkeypatch):
-    text = tmp_path / "text.txt"
-    text.write_text("\n\n".join(text for _, text in sorted(topics.items())[:20]), encoding="utf-8")
-    flags = ["--train_file", str(text), "--disable_tqdm", "true", "--report_to", "none", "--cache_dir", str(tmp_path)]
+def test_recipes_of_language_models_run_small(path, corpus, tmp_path, monkeypatch):
+    flags = ["--train_file", str(corpus), "--disable_tqdm", "true", "--report_to", "none", "--cache_dir", str(tmp_path)]
     monkeypatch.setattr(sys, "argv", ["run", *small(path, "smoke", tmp_path / "out"), *flags])
     (run_clm if script_of(path)[0][1] is CLMArguments else run_mlm).main()
     results = json.loads((tmp_path / "out" / "all_results.json").read_text())

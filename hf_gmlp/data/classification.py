@@ -94,12 +94,12 @@ def load_sentences(
         max_samples: Maximum number of rows of "train", "validation" and "test", from the start.
         shuffle_seed: Seed for shuffling the training rows beforehand.
 
-    Raises an InputError if no data or two kinds of it are named, something needed is missing or unreadable, a column or
-    label is missing, or there is a label that the training data do not have.
+    Raises an InputError if no data are named, something needed is missing or unreadable, a column or label is missing,
+    or there is a label that the training data do not have.
     """
     task = find_task(task_name)
     files = {"train": train_files, "validation": validation_files, "test": test_files}
-    if (dataset_name is not None or task is None) and (dataset_name is None) == (not any(files.values())):
+    if task is None and dataset_name is None and not any(files.values()):
         raise InputError("Name the data: --task_name for GLUE, --dataset_name for the Hub, or --train_file and so on.")
     named = {kind: name for kind, name in (split_names or {}).items() if name is not None}
     # The training data define the labels, even if nothing is trained.

@@ -57,19 +57,19 @@ def load_images(
     """Returns images as columns "image", not decoded (a dictionary of "bytes" and "path"), and "labels", class ids.
 
     They come from folders (or zip files) with a folder for every class; from files (parquet with images in it, csv or
-    json with their paths); or, if neither is named, so that a recipe may name it, from a data set on the Hub.
+    json with their paths); or, if neither is named, from a data set on the Hub.
     The classes are those of the training data, in the order of the data set's own names or of the alphabet, or in that
     of a checkpoint (`known`) with the same classes.
 
     If validation data are needed (`validate`) but not given, the share `train_val_split` of the training images is held
     out. `max_samples` are the maximum numbers of images of "train" and "validation" (random samples).
 
-    Raises an InputError if no data or two kinds of it are named, something needed is missing, empty or unreadable, or
-    the validation data have a class that the training data do not have.
+    Raises an InputError if no data are named, something needed is missing, empty or unreadable, or the validation data
+    have a class that the training data do not have.
     """
     folders = {split: path for split, path in (("train", train_dir), ("validation", validation_dir)) if path}
     files = {split: paths for split, paths in (("train", train_files), ("validation", validation_files)) if paths}
-    if (folders and files) or not (folders or files or dataset_name):
+    if not (folders or files or dataset_name):
         raise InputError(
             "Name the images in one way: --dataset_name for a data set on the Hub, --train_dir and --validation_dir "
             "for folders of class folders, or --train_file and --validation_file for parquet files."

@@ -40,7 +40,7 @@ def load_questions(
     [...]}, both lists empty if there is no answer. A "test" split without any answer has no such column.
 
     Args:
-        dataset_name: Used if there are no files, so that a recipe may name it.
+        dataset_name: Used if there are no files.
         files: Split -> JSON files, nested as SQuAD is published, flat (rows, possibly under "data"), or JSON lines.
         splits: Which of "train", "validation" and "test" are needed.
         version_2_with_negative: Whether questions may have no answer.

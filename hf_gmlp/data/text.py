@@ -49,11 +49,11 @@ def load_texts(
     a random `validation_split_percentage` of the training documents is held out, or the first `max_eval_samples` of a
     stream, even if only one part is asked for. The validation part of a stream is held in memory.
 
-    Files that neither part needs are not read. Raises an InputError if no data or two kinds of it are named, they
-    cannot be read, there is no column of text, or there are too few documents for both parts.
+    Files that neither part needs are not read. Raises an InputError if no data are named, they cannot be read, there is
+    no column of text, or there are too few documents for both parts.
     """
     files = {split: paths for split, paths in (("train", train_files), ("validation", validation_files)) if paths}
-    if (dataset_name is None) == (not files):
+    if not files and dataset_name is None:
         raise InputError("Name the data: either --dataset_name, or --train_file and perhaps --validation_file.")
     options = {"streaming": streaming, "access": access}
     given: Mapping = files or load_data(dataset_name=dataset_name, dataset_config_name=dataset_config_name, **options)

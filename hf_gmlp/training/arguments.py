@@ -172,7 +172,8 @@ class DataArguments:
     dataset_name: str | None = flag("Data set on the Hub, such as allenai/c4.")
     dataset_config_name: str | None = flag("Configuration of that data set, such as en.")
     train_file: list[str] | None = flag(
-        "Training files, all of one kind: txt, json, jsonl, csv, tsv or parquet. They may be compressed (gz, bz2, xz)."
+        "Training files, all of one kind: txt, json, jsonl, csv, tsv or parquet. They may be compressed (gz, bz2, xz). "
+        "Files replace the data set of a recipe."
     )
     validation_file: list[str] | None = flag("Validation files, of the same kinds.")
     max_train_samples: int | None = flag("Maximum number of training samples (the first ones).")
@@ -181,6 +182,16 @@ class DataArguments:
     overwrite_cache: bool = flag("Prepare the data again instead of taking them from the cache.", False)
     license: str | None = flag("License of the weights for the model card, such as apache-2.0.")
     language: str | None = flag("Language of the data for the model card, such as en.")
+
+    def __post_init__(self):
+        names = (
+            "dataset_name",
+            *(f"{split}_{kind}" for kind in ("file", "dir") for split in ("train", "validation", "test")),
+        )
+        named = [name for name in names if getattr(self, name, None)]
+        if len({name.rpartition("_")[2] for name in named}) > 1:
+            flags = " and ".join(f"--{name}" for name in (named[0], named[-1]))
+            raise ValueError(f"{flags} both name the data: leave one of them out.")
 
     def sources(self) -> dict[str, object]:
         """Where the data are, as arguments of `load_texts`, `load_sentences` and `load_images`."""
@@ -211,12 +222,11 @@ class DataArguments:
         """The data in words, for the model card: the names of the first files, else of the data set."""
         for paths in self.files().values():
             return ", ".join(Path(path).name for path in paths)
-        return f"{self.dataset_name} {self.dataset_config_name or ''}".strip()
+        return f"{self.dataset_name or ''} {self.dataset_config_name or ''}".strip()
 
     def dataset_id(self) -> str | None:
         """The data's name on the Hub; None for local data."""
-        local = self.files() or Path(self.dataset_name or "").exists()
-        return None if local else self.dataset_name
+        return None if Path(self.dataset_name or "").exists() else self.dataset_name
 
     def sequence_length(self, config: PreTrainedConfig, default: float = math.inf) -> int:
         """--max_seq_length or --block_size (InputError if above the model's n), else the model's n or `default`."""
@@ -298,6 +308,7 @@ class SeriesArguments(DataArguments):
     sweep_learning_rates: list[float] | None = flag("Train with each of these learning rates, and report the best.")
 
     def __post_init__(self):
+        super().__post_init__()
         for name in ("seeds", "sweep_batch_sizes", "sweep_learning_rates"):
             values = getattr(self, name) or []
             if len(set(values)) < len(values):
@@ -411,6 +422,7 @@ class ImageArguments(DataArguments):
     switch_prob: float = flag("Probability of CutMix where Mixup is on too.", 0.5)
 
     def __post_init__(self):
+        super().__post_init__()
         if self.image_size is not None and len(self.image_size) > 2:
             sizes = " ".join(map(str, self.image_size))
             raise ValueError(f"--image_size takes one number of pixels, or height and width, got {sizes}.")

@@ -151,7 +151,7 @@ def run_settings(model_args: BaseModelArguments, data_args: DataArguments, args:
     }
     settings["global_batch_size"] = total_batch_size(args)
     settings["data"] = {split: fingerprint(paths) for split, paths in data_args.files().items()}
-    if data_args.dataset_name is not None and not settings["data"] and Path(data_args.dataset_name).exists():
+    if data_args.dataset_name is not None and Path(data_args.dataset_name).exists():
         settings["data"]["dataset_name"] = fingerprint([data_args.dataset_name])
     named = {name: Path(getattr(model_args, name, None) or "") for name in NAMES}
     settings["given"] = {

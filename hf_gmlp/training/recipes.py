@@ -16,6 +16,10 @@ RECIPE_ENDINGS = (".yaml", ".yml", ".json")
 _FOLDERS = (Path(__file__).parents[1] / "recipes", Path(__file__).parents[2] / "recipes")
 RECIPES = next((folder for folder in _FOLDERS if folder.is_dir()), _FOLDERS[0])
 
+# Flags that name data, by kind of source, and flags that describe a data set on the Hub and do not apply to files.
+_SOURCES = (("dataset_name",), ("train_file", "validation_file", "test_file"), ("train_dir", "validation_dir"))
+_OF_DATASET = ("dataset_config_name", "streaming", *(f"{part}_split_name" for part in ("train", "validation", "test")))
+
 # A quoted text, in which nothing is a key, or the key of a `key=value` pair.
 _KEY = re.compile(r"""(?<![^\s=:,\[{])("(?:\\.|[^"\\])*"|'[^']*')|(^|,)\s*([^\s=,'"{}\[\]]+)\s*=""")
 
@@ -39,16 +43,22 @@ _Loader.add_implicit_resolver("tag:yaml.org,2002:float", _NUMBER, None)
 
 
 def command_line(argv: list[str]) -> list[str]:
-    """Turns recipes at the start of a command line into flags, and merges all --config_overrides key by key."""
+    """
+    Turns recipes at the start of a command line into flags, and merges all --config_overrides key by key. Data named by
+    flags replace those of the recipes.
+    """
     paths = list(itertools.takewhile(lambda word: word.lower().endswith(RECIPE_ENDINGS), argv))
     recipe = merge(*(read_recipe(find_recipe(path)) for path in paths))
-    flags, texts, words = [], [], iter(argv[len(paths) :])
+    flags, typed, texts, words = [], set(), [], iter(argv[len(paths) :])
     for word in words:
         flag, equals, text = word.partition("=")
-        if flag.replace("-", "_") != "__config_overrides" or (text := text if equals else next(words, None)) is None:
+        name = flag.replace("-", "_").removeprefix("__")
+        typed.add(name if flag.startswith("--") else None)
+        if name != "config_overrides" or (text := text if equals else next(words, None)) is None:
             flags.append(word)
         else:
             texts.append(text)
+    drop_replaced_data(recipe, typed)
     if len(texts) == 1 and recipe.get("config_overrides") is None:
         # As it was typed.
         recipe["config_overrides"] = texts.pop()
@@ -71,14 +81,35 @@ def find_recipe(name: str) -> Path:
 
 
 def merge(*recipes: dict[str, object]) -> dict[str, object]:
-    """Merges recipes: the last wins, but mappings are merged key by key, and null in them removes an earlier value."""
+    """
+    Merges recipes: the last wins, but mappings are merged key by key, and null in them removes an earlier value. Data
+    that a recipe names replace those of the recipes before it.
+    """
     merged: dict[str, object] = {}
-    for name, value in (item for recipe in recipes for item in recipe.items()):
-        old = merged.get(name)
-        if isinstance(value, dict) and isinstance(old, dict):
-            value = {key: one for key, one in (old | value).items() if one is not None or old.get(key) is None}
-        merged[name] = value
+    for recipe in recipes:
+        drop_replaced_data(merged, {name for name, value in recipe.items() if value is not None})
+        for name, value in recipe.items():
+            old = merged.get(name)
+            if isinstance(value, dict) and isinstance(old, dict):
+                value = {key: one for key, one in (old | value).items() if one is not None or old.get(key) is None}
+            merged[name] = value
     return merged
+
+
+def drop_replaced_data(earlier: dict[str, object], later: set[str]):
+    """
+    Removes data from `earlier` values if the `later` flags name data from another kind of source: a data set on the
+    Hub, files, or folders. What describes a removed data set, such as its configuration, is removed with it. A GLUE
+    task stays: without its data set, it says which columns, labels and metrics files have.
+    """
+    if not any(later.intersection(names) for names in _SOURCES):
+        return
+    for names in _SOURCES:
+        if not later.intersection(names):
+            removed = [earlier.pop(name, None) for name in names]
+            if names == ("dataset_name",) and removed != [None]:
+                for name in _OF_DATASET:
+                    earlier.pop(name, None)
 
 
 def read_recipe(path: Path, within: tuple[Path, ...] = ()) -> dict[str, object]:

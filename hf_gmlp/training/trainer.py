@@ -418,5 +418,7 @@ def start_run(model_args: BaseModelArguments, data_args: DataArguments, args: Ru
         devices, steps = args.world_size * max(1, args.n_gpu), args.gradient_accumulation_steps
         numbers = (args.global_batch_size, devices, args.per_device_train_batch_size, steps)
         logger.info("A batch of %d: %d device(s) x %d x %d step(s) of gradient accumulation", *numbers)
+    if data := data_args.data_name():
+        logger.info("Data: %s", data)
     set_seed(args.seed)
     return checkpoint

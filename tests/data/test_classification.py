@@ -240,7 +240,6 @@ def test_bad_data_are_explained_in_one_sentence(load, write, tmp_path):
     (tmp_path / "head.csv").write_text("sentence,label\n")
     cases = [
         ({}, "Name the data"),
-        ({"dataset_name": "x/y", "train_files": [good]}, "Name the data"),
         ({"task_name": "sst3", "train_files": [good]}, "GLUE has no task 'sst3'; --task_name is one of cola"),
         ({"train_files": [good], "validate": True}, "no validation data: give --validation_file"),
         ({"validation_files": [good]}, "no training data: give --train_file"),

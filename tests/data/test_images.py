@@ -149,8 +149,6 @@ def test_a_checkpoint_with_the_same_classes_keeps_its_order(folder):
 def test_bad_folders_are_explained(folder, tmp_path, caplog):
     with pytest.raises(InputError, match="Name the images in one way"):
         loaded()
-    with pytest.raises(InputError, match="Name the images in one way"):
-        loaded(train_dir=str(folder), train_files=["x.parquet"])
     with pytest.raises(InputError, match="There is no folder and no complete zip file .*nowhere"):
         loaded(train_dir=str(tmp_path / "nowhere"))
     with pytest.raises(InputError, match="apple has no class folders"):

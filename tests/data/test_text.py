@@ -245,7 +245,6 @@ def test_bad_data_are_named(tmp_path, word_tokenizer):
     (tmp_path / "broken.json").write_text('[{"text": "a"')
     cases = [
         ({}, "Name the data"),
-        ({"dataset_name": "c4", "train_files": [good]}, "either --dataset_name"),
         ({"train_files": [str(tmp_path / "none.txt")]}, "no file .*none.txt"),
         ({"train_files": [str(tmp_path / "empty.txt")]}, "empty.txt is empty"),
         ({"train_files": [str(tmp_path / "data.xyz")]}, "data.xyz is of an unknown kind"),

@@ -139,6 +139,15 @@ def test_data_of_this_machine_have_no_name_on_the_hub(tmp_path):
     assert GlueArguments(task_name="sst2").dataset_id() == "nyu-mll/glue"
 
 
+def test_two_sources_of_data_are_refused():
+    for kind in (MLMArguments, CLMArguments, GlueArguments, QAArguments, ImageArguments):
+        with pytest.raises(ValueError, match="--dataset_name and --train_file both name the data: leave one of them"):
+            kind(dataset_name="c4", train_file=["a.txt"])
+    with pytest.raises(ValueError, match="--validation_file and --train_dir both name the data"):
+        ImageArguments(train_dir="photos", validation_file=["a.parquet"])
+    assert GlueArguments(task_name="sst2", train_file=["a.csv"]).data_name() == "a.csv (sst2)"
+
+
 def test_sequence_length_is_checked_against_the_model():
     config = GMLPConfig(max_position_embeddings=64)
     assert MLMArguments().sequence_length(config) == 64

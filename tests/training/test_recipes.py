@@ -57,6 +57,36 @@ def test_recipes_include_each_other(tmp_path):
 
 
 @pytest.mark.parametrize(
+    ("earlier", "later", "kept"),
+    [
+        # What describes a data set goes with it.
+        ({"dataset_name": "c4", "dataset_config_name": "en", "streaming": True}, {"train_file": "a"}, {}),
+        ({"dataset_name": "c4", "test_split_name": "dev", "seed": 1}, {"test_file": "a"}, {"seed": 1}),
+        ({"dataset_name": "c4", "streaming": True}, {"train_file": "a", "streaming": True}, {}),
+        ({"dataset_name": "imagenet", "train_file": None}, {"train_dir": "photos"}, {}),
+        ({"train_file": "a", "validation_file": "b"}, {"dataset_name": "c4"}, {}),
+        ({"train_dir": "photos", "validation_dir": "more"}, {"train_file": "a"}, {}),
+        # A task says what the columns of files mean, and a stream may be one of files.
+        ({"task_name": "sst2"}, {"train_file": "a"}, {"task_name": "sst2"}),
+        ({"streaming": True}, {"train_file": "a"}, {"streaming": True}),
+        # Of the same kind, each value replaces its own.
+        ({"train_file": "a", "validation_file": "b"}, {"train_file": "c"}, {"validation_file": "b"}),
+        ({"dataset_name": "c4", "streaming": True}, {"dataset_name": "pile"}, {"streaming": True}),
+        # null names nothing.
+        ({"dataset_name": "c4"}, {"train_file": None}, {"dataset_name": "c4"}),
+    ],
+)
+def test_later_data_replace_earlier_ones(tmp_path, earlier, later, kept):
+    assert merge(earlier, later) == kept | later
+    (tmp_path / "earlier.json").write_text(json.dumps(earlier))
+    if None not in later.values():
+        typed = [f"--{name.replace('_', '-')}={value}" for name, value in later.items()]
+        flags = command_line([str(tmp_path / "earlier.json"), *typed])
+        assert flags[-len(typed) :] == typed
+        assert {word.removeprefix("--") for word in flags[: -len(typed) : 2]} - later.keys() == kept.keys()
+
+
+@pytest.mark.parametrize(
     ("text", "overrides"),
     [
         ("", {}),
