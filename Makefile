@@ -26,7 +26,7 @@ $(INSTALLED): pyproject.toml
 		{ echo "hf_gmlp needs Python 3.11 or newer; choose one with make PYTHON=python3.12"; exit 1; }
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --upgrade pip
-	@echo "Installing torch, transformers and the rest into .venv; this takes a minute or two."
+	@echo "Installing torch, transformers and the rest into .venv."
 	$(BIN)/python -m pip install --quiet --editable ".[dev,docs,export,serve]"
 	@touch $(INSTALLED)
 
@@ -36,10 +36,10 @@ demo: $(INSTALLED) ## train a small gMLP on Python's documentation, in minutes, 
 replicate: $(INSTALLED) ## run the paper's comparisons at a small size; ARGS="--help" says how
 	$(BIN)/python paper/replicate.py $(ARGS)
 
-test: $(INSTALLED) ## run all tests, in under eight minutes on two cores
+test: $(INSTALLED) ## run all tests, in about 11 minutes on two AVX2 cores (AMD EPYC)
 	$(PYTEST)
 
-test-fast: $(INSTALLED) ## run the fast tests, three in four, in under a minute on two cores
+test-fast: $(INSTALLED) ## run the fast tests, three in four
 	$(PYTEST) -m "not slow"
 
 portable: $(INSTALLED) ## run tests that compare numbers as older processors round, and in a random order

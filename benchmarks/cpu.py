@@ -1,7 +1,7 @@
 """gMLP beside its peers on a CPU, in one process and one run.
 
-    python benchmarks/cpu.py                              vision, text and length, in some minutes
-    python benchmarks/cpu.py --quick                      the same, small, in less than a minute
+    python benchmarks/cpu.py                              vision, text and length
+    python benchmarks/cpu.py --quick                      the same, small
     python benchmarks/cpu.py --suites text --batch 8      one of them
     python benchmarks/cpu.py --suites scaling             cost as tokens, batch and depth grow
     python benchmarks/cpu.py --modes eager compiled       through torch.compile too (needs a C++ compiler)

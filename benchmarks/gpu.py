@@ -1,6 +1,6 @@
 """gMLP beside its peers on a GPU, in one process and one run: whether they compute the same, how fast, in what memory.
 
-    python benchmarks/gpu.py                              everything, in some minutes
+    python benchmarks/gpu.py                              everything
     python benchmarks/gpu.py --suites text --batch 32     one suite
     python benchmarks/gpu.py --device cpu --quick         all of it in tiny, on a machine without a GPU: does it run
 
@@ -83,7 +83,7 @@ def read_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--suites", nargs="+", choices=("rate", *SUITES), default=["rate", *SUITES])
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda", help="cpu only with --quick")
-    compile = "what torch.compile is given; whole models take minutes each (default: %(default)s)"
+    compile = "what torch.compile is given; whole models take long (default: %(default)s)"
     parser.add_argument("--compile", choices=("blocks", "model", "none"), default="blocks", help=compile)
     parser.add_argument("--backend", default="inductor", help="of torch.compile (default: %(default)s)")
     without = "leave out systems with such a word in their name"
@@ -97,7 +97,7 @@ def read_arguments() -> argparse.Namespace:
     }
     arguments = harness.parse_arguments(parser, sizes)
     if arguments.device == "cpu" and not arguments.quick:
-        parser.error("--device cpu takes hours at full size: add --quick, or use benchmarks/cpu.py")
+        parser.error("--device cpu takes too long at full size: add --quick, or use benchmarks/cpu.py")
     return arguments
 
 

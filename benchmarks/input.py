@@ -54,7 +54,7 @@ TINY = {"num_hidden_layers": 1, "hidden_size": 16, "intermediate_size": 32, "max
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="fewer samples, in less than a minute")
+    parser.add_argument("--quick", action="store_true", help="fewer samples")
     parser.add_argument("--images_per_second", type=float, help="rate of a training step on another device")
     parser.add_argument("--sequences_per_second", type=float, help="rate of a training step on another device")
     parser.add_argument("--memory", type=Path, metavar="TEXT", help="a .txt file of about 100 MB to measure memory on")

@@ -6,9 +6,8 @@
     make replicate ARGS="--size tiny"
 
 paper/replication.md says what is trained and when a claim counts as held. Every training is a plain call of run_mlm.py
-or run_glue.py. The size small takes five hours on two cores. --minutes limits the time of a call, and the same command
-continues where the last one stopped. The output folder gets a report of what is finished: report.md, with tables,
-verdicts and pictures.
+or run_glue.py. --minutes limits the time of a call, and the same command continues where the last one stopped. The
+output folder gets a report of what is finished: report.md, with tables, verdicts and pictures.
 """
 
 import argparse
