@@ -1,4 +1,4 @@
-"""Train a small gMLP on real English within minutes, and see what it has learned.
+"""Train a small gMLP on real English, and see what it has learned: under three minutes on two AVX2 cores (AMD EPYC).
 
     python examples/demo.py [--output_dir build/demo]
 
@@ -13,7 +13,7 @@ import json
 import math
 import os
 import re
-import subprocess
+import runpy
 import sys
 from pathlib import Path
 from pydoc_data.topics import topics
@@ -38,13 +38,15 @@ def main():
         print(f"The model in {model_folder} is already trained; remove that folder to train it again.")
     else:
         leave_busy_cores()
-        command = [sys.executable, str(ROOT / "run_mlm.py"), str(ROOT / "recipes" / "demo.yaml")]
+        command = [str(ROOT / "run_mlm.py"), str(ROOT / "recipes" / "demo.yaml")]
         command += ["--train_file", str(train_file), "--validation_file", str(validation_file)]
         command += ["--output_dir", str(model_folder)]
-        print("$", " ".join(["python", *map(os.path.relpath, command[1:3]), *command[3:]]), flush=True)
-        subprocess.run(command, check=True)
+        print("$", " ".join(["python", *map(os.path.relpath, command[:2]), *command[2:]]), flush=True)
+        # In this process, which saves a second import of the libraries.
+        sys.argv = command
+        runpy.run_path(command[0], run_name="__main__")
 
-    # These imports take seconds, so they come after the training.
+    # PyTorch counts its threads when it is imported, so these imports come after `leave_busy_cores`.
     from datasets import disable_progress_bars
     from transformers import AutoModelForMaskedLM, AutoTokenizer, logging
 
@@ -60,7 +62,9 @@ def main():
     tokenizer = AutoTokenizer.from_pretrained(model_folder)
 
     results = json.loads((model_folder / "all_results.json").read_text(encoding="utf-8"))
-    losses = token_losses(model_folder, train_file, validation_file, model.config.max_position_embeddings)
+    settings = json.loads((model_folder / "settings.json").read_text(encoding="utf-8"))
+    length, probability = model.config.max_position_embeddings, settings["mlm_probability"]
+    losses = token_losses(model_folder, train_file, validation_file, length, probability)
     print("\nPerplexity of the masked tokens in held-out text (lower is better)")
     print(f"  counting tokens (unigram)           {math.exp(losses['unigram']):8.1f}")
     print(f"  counting neighbors left and right   {math.exp(losses['neighbors']):8.1f}")
@@ -85,7 +89,7 @@ def leave_busy_cores():
 
     if "OMP_NUM_THREADS" in os.environ:
         return
-    busy = psutil.cpu_percent(interval=2, percpu=True)
+    busy = psutil.cpu_percent(interval=1, percpu=True)
     allowed = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else range(len(busy))
     idle = round(sum(1 - busy[core] / 100 for core in allowed))
     if idle < len(allowed):

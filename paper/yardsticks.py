@@ -32,7 +32,11 @@ BIGRAM_WEIGHT = 50.0
 
 
 def token_losses(
-    tokenizer: str | Path, train_file: str | Path, validation_file: str | Path, length: int
+    tokenizer: str | Path,
+    train_file: str | Path,
+    validation_file: str | Path,
+    length: int,
+    mlm_probability: float = 0.15,
 ) -> dict[str, float]:
     """
     Returns losses in nats per masked token of the evaluation of run_mlm.py: "unigram", each token predicted by its
@@ -49,7 +53,7 @@ def token_losses(
     train, validation = tokenize(texts, tokenizer, length)
     # The masks of the evaluation with seed 0.
     labels, left, right = [], [], []
-    for row in MaskedOnce(validation, MaskingCollator(tokenizer, seed=0)):
+    for row in MaskedOnce(validation, MaskingCollator(tokenizer, mlm_probability)):
         places = np.flatnonzero(row["labels"] != -100)
         labels.append(row["labels"][places])
         left.append(row["input_ids"][places - 1])
@@ -244,6 +248,7 @@ def main():
         for name in names:
             one.add_argument(name)
     kinds.choices["tokens"].add_argument("--max_seq_length", type=int, default=128)
+    kinds.choices["tokens"].add_argument("--mlm_probability", type=float, default=0.15)
     kinds.choices["images"].add_argument("--epochs", type=int, default=20)
     kinds.choices["images"].add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
     options = vars(parser.parse_args())
@@ -255,7 +260,8 @@ def measure(kind: str, validation: str, train: str | None = None, **options):
         for name, score in question_yardstick(validation).items():
             print(f"{name}: {score:.1f}")
     elif kind == "tokens":
-        losses = token_losses(options["tokenizer"], train, validation, options["max_seq_length"])
+        as_masked = options["max_seq_length"], options["mlm_probability"]
+        losses = token_losses(options["tokenizer"], train, validation, *as_masked)
         for name, loss in losses.items():
             print(f"{name:<10} loss {loss:.4f}, perplexity {math.exp(loss):.1f}")
     elif kind == "bytes":
