@@ -30,7 +30,7 @@ $(INSTALLED): pyproject.toml
 	$(BIN)/python -m pip install --quiet --editable ".[dev,docs,export,serve]"
 	@touch $(INSTALLED)
 
-demo: $(INSTALLED) ## train a small gMLP on Python's documentation, and show what it learned: under three minutes on two AVX2 cores
+demo: $(INSTALLED) ## train a small gMLP on Python's documentation, and show what it learned: 3 minutes of two AVX2 cores (AMD EPYC)
 	$(BIN)/python examples/demo.py
 
 replicate: $(INSTALLED) ## run the paper's comparisons at a small size; ARGS="--help" says how

@@ -1,4 +1,4 @@
-"""Train a small gMLP on real English, and see what it has learned: under three minutes on two AVX2 cores (AMD EPYC).
+"""Train a small gMLP on real English, and see what it has learned: 3 minutes of two AVX2 cores (AMD EPYC).
 
     python examples/demo.py [--output_dir build/demo]
 
