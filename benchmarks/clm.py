@@ -146,7 +146,7 @@ def speed(arguments: argparse.Namespace) -> tuple[list[list], list[dict]]:
     generating = time_generation(bench, systems, sorted({*marks, *spread}))
     ids = torch.randint(2, VOCABULARY, (arguments.batch_size, arguments.n + 1))
     steps = {name: partial(train, model, adamw(model.train(), 1e-4), ids) for name, model in systems.items()}
-    training = bench.times("training", steps, arguments.repeats)
+    training = bench.times(steps, arguments.repeats)
 
     rows, sizes = [], {key: getattr(arguments, key) for key in ("layers", "dim", "n", "batch_size", "repeats")}
     table = [["tokens per second (times the first system's)", "parameters", *(f"token {mark}" for mark in marks)]]
@@ -154,7 +154,7 @@ def speed(arguments: argparse.Namespace) -> tuple[list[list], list[dict]]:
     for name, model in systems.items():
         seconds = {f"token {mark}": generating[name, mark] for mark in marks}
         seconds["mean token"] = statistics.mean(generating[name, place] for place in spread)
-        seconds["training"] = training[name] / (arguments.batch_size * arguments.n)
+        seconds["training"] = statistics.median(training[name]) / (arguments.batch_size * arguments.n)
         table.append([name, f"{parameters_of(model) / 1e6:.2f} M"])
         for measure, second in seconds.items():
             row = {"system": name, "measure": measure, "seconds_per_token": second, "tokens_per_second": 1 / second}

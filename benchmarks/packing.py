@@ -1,73 +1,107 @@
-"""What packing saves on your own sentences: padded and packed training steps in turns, in one process. For example
+"""Several documents in a row, beside the same tokens in plain or padded rows. Run by cpu.py."""
 
-    python benchmarks/packing.py sst2/train.jsonl --tokenizer_name my-model
-
-prints the share of padding, the CPU time of a step either way for a gMLP and an aMLP, and the largest difference of a
-gradient. Samples are drawn as in training, in batches of --batch_size.
-"""
-
-import argparse
 import random
 import statistics
-import time
+from functools import partial
 
 import torch
-from datasets import load_dataset
-from harness import about
-from transformers import AutoModelForSequenceClassification, AutoTokenizer, DataCollatorWithPadding
+from checks import compare
+from harness import Bench
+from peers import fixed_ids, perturb
+from torch.nn.utils.rnn import pad_sequence
 
-from hf_gmlp import GMLPConfig, errors
-from hf_gmlp.data.packing import PackingCollator
+from hf_gmlp import GMLPConfig, GMLPModel
+from hf_gmlp.markdown import markdown_table
+
+VOCABULARY = 32
+Inputs = dict[str, torch.Tensor]
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("train_file", help="JSON lines with a column of text")
-    parser.add_argument("--text_column", default="sentence", help="default: %(default)s")
-    parser.add_argument("--tokenizer_name", required=True, help="folder or name of a tokenizer")
-    parser.add_argument("--batch_size", type=int, default=32, help="default: %(default)s")
-    parser.add_argument("--steps", type=int, default=40, help="steps of each kind (default: %(default)s)")
-    parser.add_argument("--config_overrides", default="num_hidden_layers=6,hidden_size=128,intermediate_size=768")
-    arguments = parser.parse_args()
-    torch.set_num_threads(1)
-    tokenizer = AutoTokenizer.from_pretrained(arguments.tokenizer_name)
-    texts = load_dataset("json", data_files=arguments.train_file, split="train")[arguments.text_column]
-    draw = random.Random(0)
-    batches = [
-        [
-            dict(tokenizer(text, truncation=True, max_length=128)) | {"labels": 0}
-            for text in draw.sample(list(texts), arguments.batch_size)
-        ]
-        for _ in range(arguments.steps)
-    ]
-    collators = {"padded": DataCollatorWithPadding(tokenizer), "packed": PackingCollator(tokenizer)}
-    filled = sum(len(row["input_ids"]) for batch in batches for row in batch)
-    padding = 1 - filled / sum(collators["padded"](batch)["input_ids"].numel() for batch in batches)
-    print("; ".join(f"{name} {value}" for name, value in about().items()))
-    print(f"one thread, seed 0, batches of {arguments.batch_size}: {padding:.1%} of a padded batch is padding")
-    overrides = dict(field.split("=") for field in arguments.config_overrides.split(","))
-    options = {name: int(value) for name, value in overrides.items()} | {"max_position_embeddings": 128}
-    options |= {"vocab_size": len(tokenizer), "num_labels": 2, "pooling": "mean"}
-    for name, attention_size in (("gMLP", 0), ("aMLP", 64)):
+def packing_suite(bench: Bench):
+    """A forward pass and a training step of a gMLP and an aMLP on packed rows, as multiples of those on other rows."""
+    longest = 64 if bench.arguments.quick else 512
+    table = [["documents", "model", "rows", "packed, ms", "forward, ratio", "training, ratio"]]
+    for model_name, attention_size in (("gMLP", 0), ("aMLP", 64)):
         torch.manual_seed(0)
-        config = GMLPConfig.from_preset("gmlp-base", attention_size=attention_size, **options)
-        model = AutoModelForSequenceClassification.from_config(config)
-        times, gradients = {kind: [] for kind in collators}, {}
-        for batch in batches:
-            for kind, collate in collators.items():
-                model.zero_grad()
-                inputs = collate(batch)
-                begin = time.process_time()
-                model(**inputs).loss.backward()
-                times[kind].append(time.process_time() - begin)
-                gradients[kind] = [p.grad for p in model.parameters() if p.grad is not None]
-        difference = max((a - b).abs().max().item() for a, b in zip(*gradients.values(), strict=True))
-        padded, packed = (statistics.median(times[kind]) * 1000 for kind in ("padded", "packed"))
-        print(
-            f"{name}: padded {padded:.0f} ms, packed {packed:.0f} ms of CPU a step: {packed / padded:.2f}; "
-            f"gradients differ by {difference:.1e}"
+        config = GMLPConfig(
+            num_hidden_layers=bench.arguments.layers,
+            max_position_embeddings=longest,
+            vocab_size=VOCABULARY,
+            type_vocab_size=0,
+            attention_size=attention_size,
         )
+        model = GMLPModel(config, add_pooling_layer=False)
+        perturb(model)
+        for what, (lengths, rows, other, others) in cases(longest).items():
+            packed = packed_rows(lengths, rows)
+            check_packing(model, packed, lengths)
+            inputs = {"packed": packed, other: others}
+            cells = [what, model_name, f"packed / {other}"]
+            for kind, step in (("forward", forward), ("training", training)):
+                model.train(kind == "training")
+                times = bench.times({name: partial(step, model, one) for name, one in inputs.items()})
+                ratio = statistics.median(a / b for a, b in zip(times["packed"], times[other]))
+                cells += [f"{1e3 * statistics.median(times['packed']):.0f}"] if kind == "forward" else []
+                cells.append(f"{ratio:.2f}")
+                for name, seconds in times.items():
+                    system = f"{model_name}, {name}"
+                    bench.add("packing", system, f"{kind}, ms", 1e3 * statistics.median(seconds), documents=what)
+            table.append(cells)
+    print(f"\npacking: {bench.arguments.layers} blocks, CPU time packed divided by the other rows'\n")
+    print(markdown_table(table), flush=True)
+
+
+def cases(longest: int) -> dict[str, tuple[list[int], int, str, Inputs]]:
+    """Documents -> their lengths, the number of packed rows, and the rows to compare with, in words and as inputs."""
+    # Lengths like those of sentences.
+    draw = random.Random(0)
+    sentences = [max(1, min(longest, round(draw.lognormvariate(3.0, 0.8)))) for _ in range(64)]
+    apart = [longest // 2, longest // 4, longest // 4] * 4
+    plain = "plain rows of as many tokens"
+    return {
+        f"one of {longest} and {longest} of 1 token": ([longest] + [1] * longest, 1, plain, plain_rows(2, longest)),
+        "64, log-normal, flattened into one row": (sentences, 1, "padded rows", padded_rows(sentences)),
+        f"3 in each of 4 rows of {longest} tokens": (apart, 4, plain, plain_rows(4, longest)),
+    }
+
+
+def plain_rows(count: int, tokens: int) -> Inputs:
+    return {"input_ids": fixed_ids(count, tokens, VOCABULARY)}
+
+
+def padded_rows(lengths: list[int]) -> Inputs:
+    documents = fixed_ids(1, sum(lengths), VOCABULARY)[0].split(lengths)
+    mask = [torch.ones(length, dtype=torch.long) for length in lengths]
+    return {"input_ids": pad_sequence(documents, True), "attention_mask": pad_sequence(mask, True)}
+
+
+def packed_rows(lengths: list[int], rows: int) -> Inputs:
+    """As DataCollatorWithFlattening and `--separate_documents` make them: positions count from 0 in each document."""
+    ids, positions = fixed_ids(1, sum(lengths), VOCABULARY), torch.cat([torch.arange(length) for length in lengths])
+    return {"input_ids": ids.view(rows, -1), "position_ids": positions.view(rows, -1)}
+
+
+@torch.no_grad()
+def check_packing(model: GMLPModel, packed: Inputs, lengths: list[int]):
+    """Compares the output of every document with its own in a row by itself."""
+    model.eval()
+    outputs = model(**packed).last_hidden_state.flatten(0, 1).split(lengths)
+    documents = packed["input_ids"].flatten().split(lengths)
+    for length in set(lengths):
+        same = [i for i, one in enumerate(lengths) if one == length]
+        expected = model(torch.stack([documents[i] for i in same])).last_hidden_state
+        compare("packed outputs", torch.stack([outputs[i] for i in same]), expected, "those of the documents alone")
+
+
+@torch.no_grad()
+def forward(model: GMLPModel, inputs: Inputs):
+    model(**inputs)
+
+
+def training(model: GMLPModel, inputs: Inputs):
+    model(**inputs).last_hidden_state.pow(3).mean().backward()
+    model.zero_grad()
 
 
 if __name__ == "__main__":
-    errors.run(main)
+    raise SystemExit("Run `python benchmarks/cpu.py --suites packing`.")

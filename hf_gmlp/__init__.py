@@ -43,6 +43,7 @@ __all__ = [
     "TextMixerForTokenClassification",
     "TextMixerModel",
     "__version__",
+    "enable_selective_checkpointing",
     "list_presets",
     "preset_path",
 ]

@@ -145,8 +145,6 @@ def open_for(checkpoint: str, task: str | None) -> tuple[PreTrainedModel, str]:
     options = {"add_pooling_layer": False} if auto_class is AutoModel else {}
     config.return_dict = True
     model, _ = open_model(auto_class, checkpoint, config=config, dtype=torch.float32, **options)
-    if hasattr(model, "set_gating_implementation"):
-        model.set_gating_implementation("naive")
     if task == "text-generation" and not isinstance(model, GMLPForCausalLM):
         raise InputError(f"{checkpoint} is not a causal gMLP or aMLP: other language models are not exported.")
     size = "image_size" if is_image(model) else "max_position_embeddings"
@@ -176,19 +174,18 @@ class CausalStep(nn.Module):
         }
 
     def forward(self, input_ids: torch.Tensor, attention_mask: torch.Tensor, past_key_values: dict) -> dict:
-        cache, depth = prepare_cache(DynamicCache(), self.config), self.config.num_hidden_layers
-        for block, kept in enumerate(past_key_values.values()):
-            fill(cache.layers[block], kept["key"], kept["key"][..., :0])
-            if "value" in kept:
-                size = self.config.attention_size
-                fill(cache.layers[depth + block], kept["value"][..., :size], kept["value"][..., size:])
+        cache, size = prepare_cache(DynamicCache(), self.config), self.config.attention_size
+        for block, kept in zip(self.model.model.layers, past_key_values.values(), strict=True):
+            fill(cache.layers[block.spatial_gating_unit.layer_idx], kept["key"], kept["key"][..., :0])
+            if size:
+                fill(cache.layers[block.attention.layer_idx], kept["value"][..., :size], kept["value"][..., size:])
         output = self.model(input_ids, attention_mask, past_key_values=cache, use_cache=True)
         present = {}
-        for block in range(depth):
-            present[str(block)] = {"key": cache.layers[block].keys}
-            if self.config.attention_size:
-                layer = cache.layers[depth + block]
-                present[str(block)]["value"] = torch.cat([layer.keys, layer.values], -1)
+        for number, block in enumerate(self.model.model.layers):
+            present[str(number)] = {"key": cache.layers[block.spatial_gating_unit.layer_idx].keys}
+            if size:
+                layer = cache.layers[block.attention.layer_idx]
+                present[str(number)]["value"] = torch.cat([layer.keys, layer.values], -1)
         return {"logits": output.logits, "present": present}
 
 

@@ -4,7 +4,7 @@ from transformers import AutoConfig, AutoTokenizer, PreTrainedTokenizerFast
 from transformers.models import auto
 from transformers.utils import is_torchvision_available, is_vision_available
 
-from . import adapters, kernels
+from . import adapters
 from .models import configuration_baselines, configuration_gmlp, modeling_baselines, modeling_gmlp
 from .models.configuration_baselines import *
 from .models.configuration_gmlp import *
@@ -12,6 +12,7 @@ from .models.modeling_baselines import *
 from .models.modeling_gmlp import *
 from .models.modeling_gmlp import GMLPBlock
 from .models.spatial_gating import SpatialGatingUnit, SpatialProjection
+from .training.checkpointing import enable_selective_checkpointing
 
 __all__ = [
     *configuration_baselines.__all__,
@@ -21,6 +22,7 @@ __all__ = [
     "GMLPBlock",
     "SpatialGatingUnit",
     "SpatialProjection",
+    "enable_selective_checkpointing",
 ]
 
 for _config, _code_map, _module in (
@@ -46,5 +48,4 @@ if is_vision_available():
         _image_processors["torchvision"] = ViTImageProcessor
     AutoImageProcessor.register(GMLPVisionConfig, image_processor_classes=_image_processors)
 
-kernels.register()
 adapters.register()

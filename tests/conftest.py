@@ -9,11 +9,6 @@ os.environ["HF_HUB_OFFLINE"] = "1"
 
 import pytest
 import torch
-
-if not torch.cuda.is_available():
-    # Must be set before the first import of triton: its kernels then run on the CPU, slowly.
-    os.environ.setdefault("TRITON_INTERPRET", "1")
-
 from transformers import PreTrainedConfig, PreTrainedModel
 
 from hf_gmlp import GMLPConfig, GMLPVisionConfig

@@ -429,7 +429,7 @@ def dequantized(model, folder):
     """Returns the same model with dequantized weights."""
     import bitsandbytes
 
-    plain = GMLPForSequenceClassification.from_pretrained(folder, num_labels=3, gating_implementation="naive")
+    plain = GMLPForSequenceClassification.from_pretrained(folder, num_labels=3)
     plain.load_state_dict(
         {
             name: weight

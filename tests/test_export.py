@@ -260,6 +260,5 @@ def test_the_task_is_what_the_checkpoint_was_saved_as(saved, tmp_path):
         _, folder = saved(head)
         assert exporting.open_for(str(folder), None)[1] == task
     _, folder = saved("ForImageClassification")
-    model, task = exporting.open_for(str(folder), None)
-    assert task == "image-classification" and model.config.gating_implementation == "naive"
+    assert exporting.open_for(str(folder), None)[1] == "image-classification"
     assert json.loads((folder / "config.json").read_text())["architectures"] == ["GMLPForImageClassification"]

@@ -267,7 +267,6 @@ def test_the_code_saved_is_that_of_the_package(checkpoints):
     for folder, _, _ in checkpoints.values():
         for name in CODE_FILES:
             assert (folder / name).read_bytes() == (PACKAGE / "models" / name).read_bytes()
-        assert "gating_implementation" not in json.loads((folder / "config.json").read_text(encoding="utf-8"))
 
 
 def test_configs_without_weights(text_config, vision_config, tmp_path):
@@ -312,41 +311,6 @@ except ValueError as error:
     print(error)
 """
     assert "install it" in run_elsewhere(script, tmp_path, str(checkpoints["GMLPModel"][0]))
-
-
-def test_without_the_package_blocks_are_naive(text_config, far_model, tmp_path):
-    """A checkpoint neither names a fast implementation nor contains its code."""
-    model = far_model(GMLPForMaskedLM, text_config(attention_size=8, gating_implementation="lean"))
-    model.save_pretrained(tmp_path / "model")
-    torch.save(backbone_output(model), tmp_path / "output.pt")
-    script = """
-import sys
-sys.modules["hf_gmlp"] = None
-import torch
-from transformers import AutoModel
-
-folder = sys.argv[1]
-model = AutoModel.from_pretrained(f"{folder}/model", trust_remote_code=True).eval()
-code = sys.modules[type(model).__module__]
-assert code.GATING_IMPLEMENTATIONS == {"auto": code.naive_gating, "naive": code.naive_gating}
-mask = torch.tensor([[1] * 7 + [0] * 3])
-for name in ("auto", "naive"):
-    model.set_gating_implementation(name)
-    with torch.no_grad():
-        output = model(torch.arange(5, 15)[None], mask).last_hidden_state
-    torch.testing.assert_close(output, torch.load(f"{folder}/output.pt"))
-for ask in (
-    lambda: model.set_gating_implementation("lean"),
-    lambda: AutoModel.from_pretrained(f"{folder}/model", trust_remote_code=True, gating_implementation="lean"),
-):
-    try:
-        ask()
-    except ValueError as error:
-        print(error)
-"""
-    printed = run_elsewhere(script, tmp_path / "elsewhere", str(tmp_path)).splitlines()
-    assert len(printed) == 2 and printed[0] == printed[1]
-    assert "There is no gating implementation 'lean' here. Choose one of: 'auto', 'naive'." in printed[0]
 
 
 OWN_MODULE = """

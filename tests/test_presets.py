@@ -142,8 +142,8 @@ def test_a_misspelled_override_is_an_error():
     [
         (lambda: GMLPConfig.from_preset("gmlp-huge"), "no preset 'gmlp-huge'. Choose one of: .*gmlp-base"),
         (lambda: preset_path("gmlp-huge"), "no preset 'gmlp-huge'. Choose one of: .*gmlp-base"),
-        (lambda: GMLPConfig.from_preset("gmlp-s16-224"), "belongs to `GMLPVisionConfig`, not to `GMLPConfig`"),
-        (lambda: GMLPVisionConfig.from_preset("amlp-base"), "belongs to `GMLPConfig`, not to `GMLPVisionConfig`"),
+        (lambda: GMLPConfig.from_preset("gmlp-s16-224"), "'gmlp_vision', not a `GMLPConfig`"),
+        (lambda: GMLPVisionConfig.from_preset("amlp-base"), "'gmlp', not a `GMLPVisionConfig`"),
     ],
 )
 def test_wrong_names_and_classes(call, message):
@@ -153,10 +153,9 @@ def test_wrong_names_and_classes(call, message):
 
 @pytest.mark.parametrize("name", [name for name in list_presets() if name not in {*PAPER, *CAUSAL}])
 def test_a_preset_of_another_architecture(name):
-    for config_class, other in ((GMLPConfig, "GMLPVisionConfig"), (GMLPVisionConfig, "GMLPConfig")):
-        with pytest.raises(ValueError, match=f"'{name}'") as error:
+    for config_class in (GMLPConfig, GMLPVisionConfig):
+        with pytest.raises(ValueError, match=f"'{name}'.*not a `{config_class.__name__}`"):
             config_class.from_preset(name)
-        assert f"belongs to `{other}`" not in str(error.value)
 
 
 def test_public_names_are_frozen():
@@ -191,6 +190,7 @@ def test_public_names_are_frozen():
         "TextMixerForTokenClassification",
         "TextMixerModel",
         "__version__",
+        "enable_selective_checkpointing",
         "list_presets",
         "preset_path",
     }

@@ -6,12 +6,11 @@ A head is a mixin in front of an architecture's PreTrainedModel class:
     class GMLPForMaskedLM(ForMaskedLM, GMLPPreTrainedModel):
         base_model_class = GMLPModel
 
-The base model is made as `base_model_class(config, add_pooling_layer=...)` and returns a `TextModelOutput`.
+The base model is made as `base_model_class(config, add_pooling_layer=...)`.
 Shapes: B batch, m tokens, D hidden_size, V vocab_size. Every checkpoint contains this file.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
@@ -22,7 +21,6 @@ from transformers.activations import ACT2FN
 from transformers.cache_utils import Cache
 from transformers.loss.loss_utils import fixed_cross_entropy
 from transformers.modeling_outputs import (
-    BaseModelOutputWithPoolingAndCrossAttentions,
     CausalLMOutputWithPast,
     MaskedLMOutput,
     ModelOutput,
@@ -82,8 +80,8 @@ def check_probabilities(config: PreTrainedConfig, *names: str):
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Losses. The library's own cast float64 to float32, and all but that for single labels ignore `num_items_in_batch`, so
-# that a loss comes out N times too large when Trainer accumulates N gradients.
+# Losses. The library's own cast float64 to float32, and most of them ignore `num_items_in_batch`, so that a loss comes
+# out N times too large when Trainer accumulates N gradients.
 
 
 def at_least_single(logits: torch.Tensor) -> torch.Tensor:
@@ -91,31 +89,26 @@ def at_least_single(logits: torch.Tensor) -> torch.Tensor:
     return logits.to(torch.promote_types(logits.dtype, torch.float32))
 
 
-def token_loss(
+def class_loss(
     logits: torch.Tensor,
     labels: torch.Tensor,
     num_items_in_batch: torch.Tensor | int | None = None,
     ignore_index: int = -100,
     **kwargs,
 ) -> torch.Tensor:
-    """Cross-entropy over the tokens that have a label: logits [..., classes], labels [...], where `ignore_index` leaves
-    a token out. `num_items_in_batch` is the number of labels to divide by, by default that of these labels."""
+    """Cross-entropy of logits [..., classes] and labels [...], without those that are `ignore_index`, divided by
+    `num_items_in_batch`, by default the number of these labels."""
     labels = labels.to(logits.device).flatten()
     return fixed_cross_entropy(at_least_single(logits).flatten(0, -2), labels, num_items_in_batch, ignore_index)
 
 
 def next_token_loss(
-    logits: torch.Tensor,
-    labels: torch.Tensor,
-    num_items_in_batch: torch.Tensor | int | None = None,
-    ignore_index: int = -100,
-    shift_labels: torch.Tensor | None = None,
-    **kwargs,
+    logits: torch.Tensor, labels: torch.Tensor, shift_labels: torch.Tensor | None = None, **kwargs
 ) -> torch.Tensor:
-    """As `token_loss`, for logits [B, m, V] of the next token. `shift_labels` are already shifted."""
+    """As `class_loss`, for logits [B, m, V] of the next token. `shift_labels` are already shifted."""
     if shift_labels is None:
-        shift_labels = F.pad(labels, (0, 1), value=ignore_index)[..., 1:]
-    return token_loss(logits, shift_labels, num_items_in_batch, ignore_index)
+        shift_labels = F.pad(labels, (0, 1), value=kwargs.get("ignore_index", -100))[..., 1:]
+    return class_loss(logits, shift_labels, **kwargs)
 
 
 def classification_loss(
@@ -126,148 +119,127 @@ def classification_loss(
     **kwargs,
 ) -> torch.Tensor:
     """
-    Mean squared error ("regression"), cross-entropy ("single_label_classification") or binary cross-entropy per label
-    ("multi_label_classification"), by `config.problem_type`, which is set from the labels if it is `None`. Labels are
-    [B], or [B, num_labels] with several values per sample; logits are [B, num_labels].
+    The loss of `config.problem_type`, which is set from the labels if it is `None`: cross-entropy, mean squared error
+    or binary cross-entropy per label. Labels are [B], or [B, num_labels] with several per sample, like the logits.
 
     Raises:
-        ValueError: If `config.problem_type` is not one of the three.
+        ValueError: If there is no such problem type.
     """
     if config.problem_type is None:
         whole = labels.dtype in (torch.long, torch.int)
         kind = "single_label_classification" if whole else "multi_label_classification"
         config.problem_type = "regression" if config.num_labels == 1 else kind
-    labels, logits = labels.to(logits.device), at_least_single(logits)
     if config.problem_type == "single_label_classification":
-        return fixed_cross_entropy(logits, labels.view(-1), num_items_in_batch)
+        return class_loss(logits, labels, num_items_in_batch)
     distances = {"regression": F.mse_loss, "multi_label_classification": F.binary_cross_entropy_with_logits}
     if config.problem_type not in distances:
-        raise ValueError(
-            f"`config.problem_type` must be 'regression', 'single_label_classification' or "
-            f"'multi_label_classification', got {config.problem_type!r}."
-        )
-    reduction = "mean" if num_items_in_batch is None else "sum"
-    loss = distances[config.problem_type](logits.view(labels.shape), labels.to(logits.dtype), reduction=reduction)
+        known = ", ".join(map(repr, ("single_label_classification", *distances)))
+        raise ValueError(f"`config.problem_type` must be one of {known}, got {config.problem_type!r}.")
+    logits, reduction = at_least_single(logits).view(labels.shape), "mean" if num_items_in_batch is None else "sum"
+    loss = distances[config.problem_type](logits, labels.to(logits.device, logits.dtype), reduction=reduction)
     return loss if num_items_in_batch is None else loss / num_items_in_batch
 
 
-def choice_loss(
-    logits: torch.Tensor, labels: torch.Tensor, num_items_in_batch: torch.Tensor | int | None = None, **kwargs
-) -> torch.Tensor:
-    """Cross-entropy over the choices: logits [B, choices], labels [B]."""
-    return fixed_cross_entropy(at_least_single(logits), labels.view(-1).to(logits.device), num_items_in_batch)
-
-
 # ---------------------------------------------------------------------------------------------------------------------
-# Where a sequence stands in its row, which may have padding on either side or hold several sequences
+# Documents: a row may hold one, with padding on either side, or several
 
 
-def first_places(attention_mask: torch.Tensor) -> torch.Tensor:
-    """The place of each sequence's first token, or 0 if there is none: [B, t] -> [B]"""
+def is_readable(x: torch.Tensor) -> bool:
+    """Whether the values of a tensor can be looked at: not while a model is compiled, exported, traced or faked."""
+    return type(x) is torch.Tensor and not (x.is_meta or torch.compiler.is_compiling() or torch.jit.is_tracing())
+
+
+def first_index(attention_mask: torch.Tensor) -> torch.Tensor:
+    """The index of the first token that is not padding, or 0 if there is none: [B, t] -> [B]"""
     return (attention_mask != 0).long().argmax(-1)
 
 
-def last_places(attention_mask: torch.Tensor) -> torch.Tensor:
-    """The place of each sequence's last token, or 0 if there is none: [B, t] -> [B]"""
-    places = torch.arange(attention_mask.shape[1], device=attention_mask.device)
-    return torch.where(attention_mask != 0, places, 0).amax(-1)
+def last_index(attention_mask: torch.Tensor) -> torch.Tensor:
+    """The index of the last token that is not padding, or 0 if there is none: [B, t] -> [B]"""
+    index = torch.arange(attention_mask.shape[1], device=attention_mask.device)
+    return torch.where(attention_mask != 0, index, 0).amax(-1)
 
 
-def shift(x: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
-    """Moves each sequence of x [B, t, ...] towards its front by its number of places [B], which may be negative. What
-    leaves at one end comes back at the other."""
-    columns, length = torch.arange(x.shape[1], device=x.device) + places[:, None], x.shape[1]
-    # Not `%`: the ONNX exporter does not support it with a symbolic length.
-    columns = torch.where(columns < 0, columns + length, torch.where(columns < length, columns, columns - length))
-    return x[torch.arange(x.shape[0], device=x.device)[:, None], columns]
+def document_numbers(
+    shape: tuple[int, int],
+    attention_mask: torch.Tensor | None = None,
+    position_ids: torch.Tensor | None = None,
+    seq_idx: torch.Tensor | None = None,
+    cu_seq_lens: torch.Tensor | None = None,
+) -> torch.Tensor | None:
+    """
+    The number of each token's document within its packed row, counted from 0. It is told by the first of these that is
+    given: `seq_idx` [B, m], which changes where a document begins, `cu_seq_lens` [documents + 1], the bounds of the
+    documents in a batch of one row, or `position_ids` [B, m], which do not increase where a document begins.
+
+    Returns:
+        [B, m], or `None` if nothing tells or every row holds one document. Compiled models do not look at the values.
+
+    Raises:
+        ValueError: If an argument does not fit the shape of the tokens, B and m.
+    """
+    for name, value in (("position_ids", position_ids), ("seq_idx", seq_idx)):
+        if value is not None and value.shape not in (shape, (1, shape[1])):
+            raise ValueError(f"`{name}` must have the shape of the tokens, {tuple(shape)}, got {tuple(value.shape)}.")
+    shown = None if attention_mask is None else attention_mask != 0
+    if seq_idx is not None:
+        begins = seq_idx.diff() != 0
+    elif cu_seq_lens is not None:
+        if shape[0] != 1 or (is_readable(cu_seq_lens) and cu_seq_lens[[0, -1]].tolist() != [0, shape[1]]):
+            raise ValueError(f"`cu_seq_lens_q` must go from 0 to m in a batch of one row, [1, m], not {tuple(shape)}.")
+        index = torch.arange(shape[1], device=cu_seq_lens.device)
+        begins = torch.bucketize(index, cu_seq_lens, right=True)[None].diff() != 0
+    elif position_ids is not None and shown is None:
+        begins = position_ids.diff() <= 0
+    elif position_ids is not None:
+        # Compared with the token before that is not padding.
+        index, position_ids = torch.arange(shape[1], device=position_ids.device), position_ids.expand(shape)
+        before = torch.where(shown, index, -1).cummax(-1)[0][:, :-1]
+        begins = (before >= 0) & shown[:, 1:] & (position_ids[:, 1:] <= position_ids.gather(1, before.clamp(min=0)))
+    else:
+        return None
+    numbers = F.pad(begins, (1, 0)).cumsum(-1).expand(shape)
+    if is_readable(numbers):
+        padding = torch.zeros_like(numbers, dtype=torch.bool) if shown is None else ~shown
+        lowest, highest = numbers.masked_fill(padding, shape[1]).amin(-1), numbers.masked_fill(padding, -1).amax(-1)
+        return numbers if (lowest < highest).any() else None
+    return numbers
 
 
 class Documents(NamedTuple):
-    """Where k documents stand that are packed into rows [B, m], with N tokens in all and at most l in one."""
+    """A row for each of k packed documents, of at most l tokens: [B, m, ...] -> [k, l, ...] and back."""
 
-    tokens: torch.Tensor  # [N], the places of their tokens in the flattened rows, without padding between documents
+    index: torch.Tensor  # [k, l], the index of each token in the flattened [B, m]; 0 behind a document's end
     real: torch.Tensor  # [k, l], whether there is a token
-    rows: torch.Tensor  # [N], the place of each token in the flattened [k, l]
+    shape: tuple[int, int]  # B and m
 
-    def gather(self, x: torch.Tensor) -> torch.Tensor:
-        """All tokens in one row: [B, m, ...] -> [1, N, ...]"""
-        return x.flatten(0, 1).index_select(0, self.tokens)[None]
+    @classmethod
+    def find(cls, numbers: torch.Tensor, attention_mask: torch.Tensor | None = None) -> "Documents":
+        """The documents of the rows of `document_numbers`, [B, m], from the first token of each that is not padding to
+        its last."""
+        index = torch.arange(numbers.numel(), device=numbers.device)
+        keys = (numbers + torch.arange(numbers.shape[0], device=numbers.device)[:, None] * numbers.shape[1]).flatten()
+        if attention_mask is not None:
+            index = index[attention_mask.flatten() != 0]
+        begins = F.pad(keys[index].diff() != 0, (1, 0), value=True).nonzero()[:, 0]
+        first, last = index[begins], index[F.pad(begins[1:] - 1, (0, 1), value=len(index) - 1)]
+        index = first[:, None] + torch.arange(int((last - first).max()) + 1, device=numbers.device)
+        real = index <= last[:, None]
+        return cls(torch.where(real, index, 0), real, tuple(numbers.shape))
 
-    def scatter(self, x: torch.Tensor, shape: tuple[int, int]) -> torch.Tensor:
-        """Back from `gather`, with zeros for padding: [1, N, ...] -> [B, m, ...]"""
-        return x.new_zeros(shape[0] * shape[1], *x.shape[2:]).index_copy_(0, self.tokens, x[0]).unflatten(0, shape)
+    def mask(self, attention_mask: torch.Tensor | None) -> torch.Tensor:
+        """Whether there is a token that is not padding: [B, m] -> [k, l]"""
+        return self.real if attention_mask is None else self.split(attention_mask != 0)
 
     def split(self, x: torch.Tensor) -> torch.Tensor:
-        """A row for each document, with zeros behind its end: [1, N, ...] -> [k, l, ...]"""
-        shape = self.real.shape
-        return x.new_zeros(shape.numel(), *x.shape[2:]).index_copy_(0, self.rows, x[0]).unflatten(0, shape)
+        """A row for each document, with zeros behind its end: [B, m, ...] -> [k, l, ...]"""
+        rows = x.flatten(0, 1).index_select(0, self.index.flatten()).unflatten(0, self.index.shape)
+        return rows.masked_fill(~self.real.reshape(*self.real.shape, *[1] * (x.dim() - 2)), 0)
 
     def join(self, x: torch.Tensor) -> torch.Tensor:
-        """Back from `split`, and its transpose: [k, l, ...] -> [1, N, ...]"""
-        return x.flatten(0, 1).index_select(0, self.rows)[None]
-
-
-def packed_documents(
-    kwargs: dict, shape: tuple[int, int], attention_mask: torch.Tensor | None, device: torch.device
-) -> Documents | None:
-    """
-    Finds the documents that are packed into the rows of a batch from what transformers, TRL and flash attention pass:
-    `position_ids` that restart, `seq_idx` or `cu_seq_lens_q`.
-
-    Args:
-        kwargs: Those of a forward pass. What describes packing is removed.
-        shape: B and m.
-        attention_mask: [B, m], 0 for padding. A document reaches from its first to its last token that is not padding.
-
-    Returns:
-        The documents, or `None` if no row holds more than one.
-
-    Raises:
-        ValueError: If an input does not have the batch's shape, inputs contradict each other, or the positions of a
-            document are not counted from 0.
-    """
-    column, keys = torch.arange(shape[1], device=device), []  # keys: each [B, m], with changes between documents
-    given = {name: kwargs.pop(name, None) for name in ("position_ids", "seq_idx")}
-    for name, value in given.items():
-        if value is None:
-            continue
-        if value.shape not in (shape, (1, shape[1]), shape[1:]):
-            raise ValueError(f"`{name}` must have the shape of the tokens, {tuple(shape)}, got {tuple(value.shape)}.")
-        given[name] = value = value.to(device).expand(shape)
-        keys.append(value if name == "seq_idx" else column - value)
-    for name in ("cu_seq_lens_q", "cu_seq_lens_k", "cu_seqlens", "max_length_q", "max_length_k"):
-        bounds = kwargs.pop(name, None)
-        if bounds is None or name.startswith("max"):
-            continue
-        bounds = bounds.to(device).flatten()
-        if shape[0] != 1 or bounds[0] != 0 or bounds[-1] != shape[1] or (bounds.diff() < 0).any():
-            raise ValueError(
-                f"`{name}` must go up from 0 to the number of tokens in a batch of one row, got {bounds.tolist()} for "
-                f"a batch of {tuple(shape)}."
-            )
-        keys.append(torch.bucketize(column, bounds, right=True)[None])
-    if not keys:
-        return None
-    shown = torch.arange(shape[0] * shape[1], device=device)
-    if attention_mask is not None:
-        shown = shown[attention_mask.to(device).flatten() != 0]
-    new_row = (shown // shape[1]).diff() != 0
-    begins = [F.pad((key.flatten()[shown].diff() != 0) | new_row, (1, 0), value=len(shown) > 0) for key in keys]
-    if any(not torch.equal(begin, begins[0]) for begin in begins):
-        raise ValueError("`position_ids`, `seq_idx` and `cu_seq_lens` must agree about where documents begin.")
-    begin = begins[0].nonzero()[:, 0]
-    if given["position_ids"] is not None and given["position_ids"].flatten()[shown][begin].any():
-        raise ValueError(
-            "`position_ids` must count the tokens of each document from 0, without padding in front of it. Leave them "
-            "out unless rows are packed."
-        )
-    if len(begin) == new_row.sum() + 1 or not len(shown):
-        return None
-    first, last = shown[begin], shown[F.pad(begin[1:], (0, 1), value=len(shown)) - 1]
-    lengths = last - first + 1
-    place = torch.arange(int(lengths.max()), device=device)
-    real = place < lengths[:, None]
-    return Documents((first[:, None] + place)[real], real, real.flatten().nonzero()[:, 0])
+        """Back from `split`, with zeros for padding between documents: [k, l, ...] -> [B, m, ...]"""
+        flat = x.new_zeros(self.shape[0] * self.shape[1], *x.shape[2:])
+        return flat.index_copy(0, self.index[self.real], x[self.real]).unflatten(0, self.shape)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -333,18 +305,22 @@ def eager_attention_forward(
 
 
 def check_inputs(input_ids: torch.Tensor | None, inputs_embeds: torch.Tensor | None) -> torch.Tensor:
-    """Returns the one that is given. Raises a ValueError if that is both or neither."""
+    """Returns the one that is given. Raises a ValueError if that is both or neither, or has no tokens."""
     if (input_ids is None) == (inputs_embeds is None):
         raise ValueError("Pass either `input_ids` or `inputs_embeds`, and not both.")
-    return input_ids if inputs_embeds is None else inputs_embeds
+    given = input_ids if inputs_embeds is None else inputs_embeds
+    if 0 in given.shape[:2]:
+        raise ValueError(f"There are no tokens: the batch has the shape {tuple(given.shape[:2])}.")
+    return given
 
 
-@dataclass
-class TextModelOutput(BaseModelOutputWithPoolingAndCrossAttentions):
-    """The output of a text model. With k documents packed into rows, `documents` tells where they stand, and
-    `pooler_output` is [k, D]."""
-
-    documents: Documents | None = None
+def check_mask(attention_mask: torch.Tensor | None, shape: tuple[int, int]):
+    """Raises a ValueError if the mask does not have the shape of the tokens."""
+    if attention_mask is not None and attention_mask.shape != shape:
+        raise ValueError(
+            f"`attention_mask` must have one entry per token, shape {tuple(shape)}, got {tuple(attention_mask.shape)}: "
+            f"a matrix over the tokens has no masks between pairs of them."
+        )
 
 
 def pool_tokens(
@@ -353,9 +329,10 @@ def pool_tokens(
     """One vector for each sequence, [B, m, D] -> [B, D], by `pooling`: "cls", the first token, or the last if
     `is_causal`, since only the last has seen the others; "mean" or "max" over all tokens but padding, 0 in the mask."""
     if pooling == "cls":
-        last, places = hidden_states.shape[1] - 1, last_places if is_causal else first_places
-        place = (last if is_causal else 0) if padding_mask is None else places(padding_mask)
-        return hidden_states[torch.arange(hidden_states.shape[0], device=hidden_states.device), place]
+        if padding_mask is None:
+            return hidden_states[:, -1 if is_causal else 0]
+        index = (last_index if is_causal else first_index)(padding_mask)
+        return hidden_states[torch.arange(hidden_states.shape[0], device=hidden_states.device), index]
     if padding_mask is None:
         return hidden_states.mean(1) if pooling == "mean" else hidden_states.amax(1)
     padding = (padding_mask == 0)[..., None]
@@ -394,47 +371,25 @@ def classifier_dropout(config: PreTrainedConfig) -> nn.Dropout:
 
 
 class Head:
-    """What heads share. Those with logits and labels for one `self.loss_function` only implement `predict`."""
+    """What heads share: the base model, and an output with a loss."""
 
     base_model_class: type[PreTrainedModel]
-    output_class: type[ModelOutput]
 
     def __init__(self, config: PreTrainedConfig, add_pooling_layer: bool = False):
         super().__init__(config)
         self.model = self.base_model_class(config, add_pooling_layer=add_pooling_layer)
 
-    def predict(
-        self, outputs: TextModelOutput, labels: torch.Tensor | None
-    ) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """Returns the logits, and the labels that belong to them."""
-        raise NotImplementedError
-
-    @can_return_tuple
-    def forward(
-        self,
-        input_ids: torch.LongTensor | None = None,
-        attention_mask: torch.Tensor | None = None,
-        token_type_ids: torch.LongTensor | None = None,
-        inputs_embeds: torch.FloatTensor | None = None,
-        labels: torch.Tensor | None = None,
-        **kwargs: Unpack[TransformersKwargs],
-    ) -> MaskedLMOutput | SequenceClassifierOutput | TokenClassifierOutput:
-        """Takes the arguments of the base model, and labels. Returns `logits` and, with labels, `loss`; the shapes are
-        in the docstring of the class."""
-        outputs = self.model(input_ids, attention_mask, token_type_ids, inputs_embeds, **kwargs | {"return_dict": True})
-        logits, labels = self.predict(outputs, labels)
-        return self.output_class(
-            loss=self.compute_loss(logits, labels, **kwargs),
-            logits=logits,
-            hidden_states=outputs.hidden_states,
-            attentions=outputs.attentions,
+    def make_output(
+        self, output_class: type, outputs: ModelOutput, logits: torch.Tensor, labels: torch.Tensor | None, **kwargs
+    ) -> ModelOutput:
+        """An output with the loss, if there are labels."""
+        loss = None
+        if labels is not None:
+            names = {"config": self.config, "vocab_size": self.config.vocab_size}
+            loss = self.loss_function(logits=logits, labels=labels, **names, **kwargs)
+        return output_class(
+            loss=loss, logits=logits, hidden_states=outputs.hidden_states, attentions=outputs.attentions
         )
-
-    def compute_loss(self, logits: torch.Tensor, labels: torch.Tensor | None, **kwargs) -> torch.Tensor | None:
-        if labels is None:
-            return None
-        names = {"config": self.config, "vocab_size": self.config.vocab_size}
-        return self.loss_function(logits=logits, labels=labels, **names, **kwargs)
 
 
 class LanguageModelHead(Head):
@@ -476,29 +431,46 @@ class PooledHead(Head):
 
 
 class ForMaskedLM(LanguageModelHead):
-    """
-    A masked-language-model head (paper, section 4).
-
-    Labels are [B, m], the token to predict, or -100 where there is nothing to predict. `logits` is [B, m, V], or
-    [labeled positions, V] in training with `config.sparse_prediction`.
-    """
+    """A masked-language-model head (paper, section 4)."""
 
     _auto_class = "AutoModelForMaskedLM"
-    output_class = MaskedLMOutput
 
     def __init__(self, config: PreTrainedConfig):
         super().__init__(config)
         self.head = PredictionHead(config) if getattr(config, "mlm_transform", True) else nn.Identity()
         self.decoder = nn.Linear(config.hidden_size, config.vocab_size)
-        self.loss_function = token_loss
+        self.loss_function = class_loss
         self.post_init()
 
-    def predict(self, outputs, labels):
+    @can_return_tuple
+    def forward(
+        self,
+        input_ids: torch.LongTensor | None = None,
+        attention_mask: torch.Tensor | None = None,
+        token_type_ids: torch.LongTensor | None = None,
+        inputs_embeds: torch.FloatTensor | None = None,
+        position_ids: torch.LongTensor | None = None,
+        seq_idx: torch.LongTensor | None = None,
+        labels: torch.LongTensor | None = None,
+        **kwargs: Unpack[TransformersKwargs],
+    ) -> MaskedLMOutput:
+        r"""
+        Args:
+            input_ids, inputs_embeds: [B, m] or [B, m, D], one of them.
+            attention_mask, token_type_ids, position_ids, seq_idx: [B, m], as in the base model.
+            labels: [B, m], the token to predict, or -100 where there is nothing to predict.
+
+        Returns:
+            `loss`, if there are labels, and `logits` [B, m, V], or [labeled positions, V] in training with
+            `config.sparse_prediction`.
+        """
+        inputs = (input_ids, attention_mask, token_type_ids, inputs_embeds, position_ids, seq_idx)
+        outputs = self.model(*inputs, **kwargs | {"return_dict": True})
         hidden_states = outputs.last_hidden_state
         if self.config.sparse_prediction and self.training and labels is not None:
             labeled = labels != -100
             hidden_states, labels = hidden_states[labeled], labels[labeled]
-        return self.decoder(self.head(hidden_states)), labels
+        return self.make_output(MaskedLMOutput, outputs, self.decoder(self.head(hidden_states)), labels, **kwargs)
 
 
 class ForCausalLM(LanguageModelHead):
@@ -519,6 +491,8 @@ class ForCausalLM(LanguageModelHead):
         attention_mask: torch.Tensor | None = None,
         token_type_ids: torch.LongTensor | None = None,
         inputs_embeds: torch.FloatTensor | None = None,
+        position_ids: torch.LongTensor | None = None,
+        seq_idx: torch.LongTensor | None = None,
         past_key_values: Cache | None = None,
         use_cache: bool | None = None,
         labels: torch.LongTensor | None = None,
@@ -526,12 +500,15 @@ class ForCausalLM(LanguageModelHead):
         **kwargs: Unpack[TransformersKwargs],
     ) -> CausalLMOutputWithPast:
         r"""
-        Args (others as in the base model):
-            labels: [B, m], the tokens themselves, which are shifted here, or -100 where there is nothing to predict.
-            logits_to_keep: How many of the last tokens to compute logits for, or the places of tokens; all by default.
+        Args:
+            input_ids, inputs_embeds: [B, m] or [B, m, D], one of them.
+            attention_mask, token_type_ids, position_ids, seq_idx, past_key_values, use_cache: As in the base model.
+            labels: [B, m], the tokens themselves, which are shifted here, or -100 where there is nothing to predict. No
+                document predicts the first token of the next.
+            logits_to_keep: How many of the last tokens to compute logits for, or the indices of tokens; all by default.
 
         Returns:
-            `loss`, `logits` [B, m, V] and `past_key_values`.
+            `loss`, if there are labels, `logits` [B, m, V] and `past_key_values`.
 
         Raises:
             ValueError: If `config.is_causal` was turned off.
@@ -547,41 +524,29 @@ class ForCausalLM(LanguageModelHead):
                 "is wrong: Trainer does not shift the labels of causal models from outside of transformers. Pass it a "
                 "`compute_loss_func` that shifts them, or train with run_clm.py."
             )
-        outputs = self.model(
-            input_ids,
-            attention_mask,
-            token_type_ids,
-            inputs_embeds,
-            past_key_values=past_key_values,
-            use_cache=use_cache,
-            **kwargs | {"return_dict": True},
-        )
+        inputs = (input_ids, attention_mask, token_type_ids, inputs_embeds, position_ids, seq_idx)
+        cache = {"past_key_values": past_key_values, "use_cache": use_cache}
+        outputs = self.model(*inputs, **kwargs | cache | {"return_dict": True})
         kept = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep
         logits = self.decoder(outputs.last_hidden_state[:, kept])
-        if labels is not None and outputs.documents is not None:
-            # No document tells what the next one begins with.
-            documents = outputs.documents
-            begins = documents.tokens[documents.rows % documents.real.shape[1] == 0]
-            labels = labels.flatten().index_fill(0, begins.to(labels.device), -100).view_as(labels)
-        return CausalLMOutputWithPast(
-            loss=self.compute_loss(logits, labels, **kwargs),
-            logits=logits,
-            past_key_values=outputs.past_key_values,
-            hidden_states=outputs.hidden_states,
-            attentions=outputs.attentions,
-        )
+        packing = (attention_mask, position_ids, seq_idx, kwargs.get("cu_seq_lens_q"))
+        if labels is not None and kwargs.get("shift_labels") is None and outputs.past_key_values is None:
+            if (numbers := document_numbers(labels.shape, *packing)) is not None:
+                counted = (labels[:, 1:] != -100).sum()
+                labels = labels.masked_fill(F.pad(numbers.diff() != 0, (1, 0)).to(labels.device), -100)
+                if kwargs.get("num_items_in_batch") is not None:
+                    # Trainer has counted the first tokens of documents too.
+                    remaining = (labels[:, 1:] != -100).sum() / counted.clamp(min=1)
+                    kwargs["num_items_in_batch"] = kwargs["num_items_in_batch"] * remaining
+        output = self.make_output(CausalLMOutputWithPast, outputs, logits, labels, **kwargs)
+        output.past_key_values = outputs.past_key_values
+        return output
 
 
 class ForSequenceClassification(PooledHead):
-    """
-    A classifier or regressor on the pooler's output, for GLUE's tasks among others.
-
-    Labels are [B], classes or values, or [B, num_labels], several labels or values per sample. `logits` is
-    [B, num_labels]. With packed documents, B is their number.
-    """
+    """A classifier or regressor on the pooler's output, for GLUE's tasks among others."""
 
     _auto_class = "AutoModelForSequenceClassification"
-    output_class = SequenceClassifierOutput
 
     def __init__(self, config: PreTrainedConfig):
         super().__init__(config, config.num_labels)
@@ -589,36 +554,76 @@ class ForSequenceClassification(PooledHead):
         self.loss_function = classification_loss
         self.post_init()
 
-    def predict(self, outputs, labels):
-        return self.classifier(self.dropout(outputs.pooler_output)), labels
+    @can_return_tuple
+    def forward(
+        self,
+        input_ids: torch.LongTensor | None = None,
+        attention_mask: torch.Tensor | None = None,
+        token_type_ids: torch.LongTensor | None = None,
+        inputs_embeds: torch.FloatTensor | None = None,
+        position_ids: torch.LongTensor | None = None,
+        seq_idx: torch.LongTensor | None = None,
+        labels: torch.Tensor | None = None,
+        **kwargs: Unpack[TransformersKwargs],
+    ) -> SequenceClassifierOutput:
+        r"""
+        Args:
+            input_ids, inputs_embeds: [B, m] or [B, m, D], one of them.
+            attention_mask, token_type_ids, position_ids, seq_idx: [B, m], as in the base model.
+            labels: [B], classes or values, or [B, num_labels], several per sample.
+
+        Returns:
+            `loss`, if there are labels, and `logits` [B, num_labels]. With packed documents, B is their number.
+        """
+        inputs = (input_ids, attention_mask, token_type_ids, inputs_embeds, position_ids, seq_idx)
+        outputs = self.model(*inputs, **kwargs | {"return_dict": True})
+        logits = self.classifier(self.dropout(outputs.pooler_output))
+        return self.make_output(SequenceClassifierOutput, outputs, logits, labels, **kwargs)
 
 
 class ForTokenClassification(Head):
-    """
-    A classifier on every token, for named entities among others.
-
-    Labels are [B, m], the class of each token, or -100 to leave it out. `logits` is [B, m, num_labels].
-    """
+    """A classifier on every token, for named entities among others."""
 
     _auto_class = "AutoModelForTokenClassification"
-    output_class = TokenClassifierOutput
 
     def __init__(self, config: PreTrainedConfig):
         super().__init__(config)
         self.num_labels = config.num_labels
         self.dropout = classifier_dropout(config)
         self.classifier = nn.Linear(config.hidden_size, config.num_labels)
-        self.loss_function = token_loss
+        self.loss_function = class_loss
         self.post_init()
 
-    def predict(self, outputs, labels):
+    @can_return_tuple
+    def forward(
+        self,
+        input_ids: torch.LongTensor | None = None,
+        attention_mask: torch.Tensor | None = None,
+        token_type_ids: torch.LongTensor | None = None,
+        inputs_embeds: torch.FloatTensor | None = None,
+        position_ids: torch.LongTensor | None = None,
+        seq_idx: torch.LongTensor | None = None,
+        labels: torch.LongTensor | None = None,
+        **kwargs: Unpack[TransformersKwargs],
+    ) -> TokenClassifierOutput:
+        r"""
+        Args:
+            input_ids, inputs_embeds: [B, m] or [B, m, D], one of them.
+            attention_mask, token_type_ids, position_ids, seq_idx: [B, m], as in the base model.
+            labels: [B, m], the class of each token, or -100 to leave it out.
+
+        Returns:
+            `loss`, if there are labels, and `logits` [B, m, num_labels].
+        """
+        inputs = (input_ids, attention_mask, token_type_ids, inputs_embeds, position_ids, seq_idx)
+        outputs = self.model(*inputs, **kwargs | {"return_dict": True})
         logits = self.classifier(self.dropout(outputs.last_hidden_state))
         if labels is not None and labels.shape != logits.shape[:2]:
             raise ValueError(
                 f"`labels` must have one entry per token, shape {tuple(logits.shape[:2])}, got {tuple(labels.shape)}. "
                 f"Virtual tokens of prompt tuning come first: pad the labels with -100 there."
             )
-        return logits, labels
+        return self.make_output(TokenClassifierOutput, outputs, logits, labels, **kwargs)
 
 
 class ForQuestionAnswering(Head):
@@ -638,24 +643,31 @@ class ForQuestionAnswering(Head):
         attention_mask: torch.Tensor | None = None,
         token_type_ids: torch.LongTensor | None = None,
         inputs_embeds: torch.FloatTensor | None = None,
+        position_ids: torch.LongTensor | None = None,
+        seq_idx: torch.LongTensor | None = None,
         start_positions: torch.LongTensor | None = None,
         end_positions: torch.LongTensor | None = None,
         **kwargs: Unpack[TransformersKwargs],
     ) -> QuestionAnsweringModelOutput:
         r"""
-        Args (others as in the base model):
-            start_positions, end_positions: [B], the places of the answer's first and last token. The loss leaves out
-                places outside of the sequence.
+        Args:
+            input_ids, inputs_embeds: [B, m] or [B, m, D], one of them.
+            attention_mask, token_type_ids, position_ids, seq_idx: [B, m], as in the base model.
+            start_positions, end_positions: [B], the indices of the answer's first and last token. The loss leaves out
+                indices outside of the sequence.
 
         Returns:
-            `loss`, and `start_logits` and `end_logits` [B, m]. With packed documents, B is their number, m the length
-            of the longest, and places are counted from the first token of a document.
+            `loss`, if there are positions, and `start_logits` and `end_logits` [B, m]. With packed documents, B is
+            their number, m the length of the longest, and indices are counted from the first token of a document.
         """
-        outputs = self.model(input_ids, attention_mask, token_type_ids, inputs_embeds, **kwargs | {"return_dict": True})
+        inputs = (input_ids, attention_mask, token_type_ids, inputs_embeds, position_ids, seq_idx)
+        outputs = self.model(*inputs, **kwargs | {"return_dict": True})
         logits = self.qa_outputs(outputs.last_hidden_state)
-        if outputs.documents is not None:
-            documents = outputs.documents
-            logits = documents.split(documents.gather(logits))
+        packing = (attention_mask, position_ids, seq_idx, kwargs.get("cu_seq_lens_q"))
+        numbers = document_numbers(logits.shape[:2], *packing)
+        if numbers is not None:
+            documents = Documents.find(numbers, attention_mask)
+            logits = documents.split(logits)
             logits = logits.masked_fill(~documents.real[..., None], torch.finfo(logits.dtype).min)
         start_logits, end_logits = logits.unbind(-1)
         loss = None
@@ -671,19 +683,14 @@ class ForQuestionAnswering(Head):
 
 
 class ForMultipleChoice(PooledHead):
-    """
-    Scores each of several choices by the pooler's output, for SWAG among others.
-
-    Inputs have a dimension for the choices, [B, choices, m]. Labels are [B], the right choice. `logits` is
-    [B, choices].
-    """
+    """Scores each of several choices by the pooler's output, for SWAG among others."""
 
     _auto_class = "AutoModelForMultipleChoice"
 
     def __init__(self, config: PreTrainedConfig):
         super().__init__(config, 1)
         # The library has no loss for choices and would use that of a causal language model.
-        self.loss_function = choice_loss
+        self.loss_function = class_loss
         self.post_init()
 
     @can_return_tuple
@@ -693,19 +700,24 @@ class ForMultipleChoice(PooledHead):
         attention_mask: torch.Tensor | None = None,
         token_type_ids: torch.LongTensor | None = None,
         inputs_embeds: torch.FloatTensor | None = None,
+        position_ids: torch.LongTensor | None = None,
         labels: torch.LongTensor | None = None,
         **kwargs: Unpack[TransformersKwargs],
     ) -> MultipleChoiceModelOutput:
+        r"""
+        Args:
+            input_ids, inputs_embeds: [B, choices, m] or [B, choices, m, D], one of them.
+            attention_mask, token_type_ids, position_ids: [B, choices, m], as in the base model. Choices are not packed.
+            labels: [B], the right choice.
+
+        Returns:
+            `loss`, if there are labels, and `logits` [B, choices].
+        """
         num_choices = (input_ids if inputs_embeds is None else inputs_embeds).shape[1]
-        inputs = (input_ids, attention_mask, token_type_ids, inputs_embeds)
+        inputs = (input_ids, attention_mask, token_type_ids, inputs_embeds, position_ids)
         flat = [None if tensor is None else tensor.flatten(0, 1) for tensor in inputs]
         outputs = self.model(*flat, **kwargs | {"return_dict": True})
-        if outputs.documents is not None:
+        logits = self.classifier(self.dropout(outputs.pooler_output))
+        if logits.shape[0] != flat[0 if inputs_embeds is None else 3].shape[0]:
             raise ValueError("Give each choice a row of its own: packed documents do not tell which question is whose.")
-        logits = self.classifier(self.dropout(outputs.pooler_output)).view(-1, num_choices)
-        return MultipleChoiceModelOutput(
-            loss=self.compute_loss(logits, labels, **kwargs),
-            logits=logits,
-            hidden_states=outputs.hidden_states,
-            attentions=outputs.attentions,
-        )
+        return self.make_output(MultipleChoiceModelOutput, outputs, logits.view(-1, num_choices), labels, **kwargs)

@@ -19,6 +19,7 @@ from transformers import PreTrainedModel
 from transformers.activations import ACT2FN
 from transformers.masking_utils import create_bidirectional_mask
 from transformers.modeling_layers import GradientCheckpointingLayer
+from transformers.modeling_outputs import BaseModelOutputWithPoolingAndCrossAttentions
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 from transformers.processing_utils import Unpack
 from transformers.utils import TransformersKwargs
@@ -33,13 +34,13 @@ from .heads import (
     ForTokenClassification,
     Pooler,
     TextEmbeddings,
-    TextModelOutput,
     check_inputs,
+    check_mask,
+    document_numbers,
     eager_attention_forward,
-    first_places,
-    packed_documents,
+    first_index,
+    is_readable,
     pool_tokens,
-    shift,
 )
 
 
@@ -190,13 +191,22 @@ class TextMixerLayer(GradientCheckpointingLayer):
         if padding_mask is not None:
             # After the LayerNorm, whose bias would otherwise take the place of the zeros. Padding in front goes behind,
             # so that a sequence begins with the first row and column of both matrices.
-            first = first_places(padding_mask)
-            x = shift(x * padding_mask[..., None].to(x.dtype), first)
+            first = first_index(padding_mask)
+            x = roll(x * padding_mask[..., None].to(x.dtype), first)
         # Zeros up to n have the effect of using the leading part of both matrices.
         x = F.pad(x.transpose(1, 2), (0, self.max_length - length))
         # Transposed before the slice: `torch.export` refuses the length n where the last dimension is sliced.
         x = self.token_mlp(x).transpose(1, 2)[:, :length]
-        return x if padding_mask is None else shift(x, -first)
+        return x if padding_mask is None else roll(x, -first)
+
+
+def roll(x: torch.Tensor, steps: torch.Tensor) -> torch.Tensor:
+    """Moves each row of x [B, m, ...] towards its front by its number of steps [B], which may be negative. What leaves
+    at one end comes back at the other."""
+    index, length = torch.arange(x.shape[1], device=x.device) + steps[:, None], x.shape[1]
+    # Not `%`: the ONNX exporter does not support it with a symbolic length.
+    index = torch.where(index < 0, index + length, torch.where(index < length, index, index - length))
+    return x[torch.arange(x.shape[0], device=x.device)[:, None], index]
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -250,14 +260,18 @@ class BaselineModel(BaselinePreTrainedModel):
         attention_mask: torch.Tensor | None = None,
         token_type_ids: torch.LongTensor | None = None,
         inputs_embeds: torch.FloatTensor | None = None,
+        position_ids: torch.LongTensor | None = None,
+        seq_idx: torch.LongTensor | None = None,
         **kwargs: Unpack[TransformersKwargs],
-    ) -> TextModelOutput:
+    ) -> BaseModelOutputWithPoolingAndCrossAttentions:
         r"""
         Args:
             input_ids: [B, m]; a TextMixer needs m <= n.
             attention_mask: [B, m], 1 for tokens and 0 for padding, on either side.
-            token_type_ids: [B, m], the segment of each token; all 0 by default.
+            token_type_ids: [B or 1, m], the segment of each token; all 0 by default.
             inputs_embeds: [B, m, D], in place of `input_ids`.
+            position_ids, seq_idx: [B or 1, m], as in a gMLP, but a row holds one document, counted from its first token
+                that is not padding.
 
         Returns:
             `last_hidden_state` [B, m, D] and `pooler_output` [B, D].
@@ -277,14 +291,29 @@ class BaselineModel(BaselinePreTrainedModel):
                 f"A {type(self).__name__} has no `past_key_values`. In place of prefix tuning, use prompt tuning or "
                 f"LoRA."
             )
-        if packed_documents(kwargs, shape, padding_mask, hidden_states.device) is not None:
-            raise ValueError("This model reads a row as one document. Give each document a row of its own.")
+        cu_seq_lens = kwargs.pop("cu_seq_lens_q", None)
+        numbers = document_numbers(shape, padding_mask, position_ids, seq_idx, cu_seq_lens)
+        if numbers is not None or not count_from_first(position_ids, padding_mask):
+            raise ValueError(
+                "This model reads a row as one document, counted from its first token. Give each document a row of its "
+                "own, and leave `position_ids` out."
+            )
         for layer in self.layers:
             hidden_states = layer(hidden_states, layer_mask, **kwargs)
         hidden_states, pooled = self.norm(hidden_states), None
         if self.pooler is not None:
             pooled = self.pooler(pool_tokens(hidden_states, padding_mask, self.config.pooling))
-        return TextModelOutput(last_hidden_state=hidden_states, pooler_output=pooled)
+        return BaseModelOutputWithPoolingAndCrossAttentions(last_hidden_state=hidden_states, pooler_output=pooled)
+
+
+def count_from_first(position_ids: torch.Tensor | None, padding_mask: torch.Tensor | None) -> bool:
+    """Whether positions count the tokens of a row from its first that is not padding. Compiled models do not look."""
+    if position_ids is None or not is_readable(position_ids):
+        return True
+    index = torch.arange(position_ids.shape[1], device=position_ids.device)
+    if padding_mask is None:
+        return torch.equal(position_ids, index.expand_as(position_ids))
+    return not ((position_ids != index - first_index(padding_mask)[:, None]) & (padding_mask != 0)).any()
 
 
 class BertRelposModel(BaselineModel):
@@ -312,11 +341,7 @@ class TextMixerModel(BaselineModel):
                 f"The sequences have {shape[1]} tokens and the model takes up to {self.config.max_position_embeddings} "
                 f"(`config.max_position_embeddings`). Truncate them, or train a model with a larger n."
             )
-        if attention_mask is not None and attention_mask.shape != shape:
-            raise ValueError(
-                f"`attention_mask` must have one entry per token, shape {tuple(shape)}, got "
-                f"{tuple(attention_mask.shape)}: an MLP over the tokens has no masks between pairs of them."
-            )
+        check_mask(attention_mask, shape)
         return attention_mask
 
 

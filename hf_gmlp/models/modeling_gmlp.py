@@ -4,20 +4,23 @@
 A gMLP is a Transformer-sized stack of blocks in which one matrix over the tokens, W, takes the place of self-attention
 and of position embeddings. On x [B, m, D], a block computes
 
-    x + drop_path(dropout(W_out s(gelu(W_in LN(x)))))    Equation 1, Figure 1     GMLPBlock, naive_gating
+    x + drop_path(dropout(W_out s(gelu(W_in LN(x)))))    Equation 1, Figure 1     GMLPBlock
     s(Z) = u * (W LN(v) + b), Z = [u, v]                 Equations 2 to 4         SpatialGatingUnit (spatial_gating.py)
     s(Z) = u * (W LN(v) + b + tiny_attention(LN(x)))     an aMLP, Figure 6        GMLPTinyAttention
 
 W [n, n] and b [n] act on the token axis, the same for all channels. W starts near zero and b at one, so that a block
 starts as a plain feed-forward network and learns how much to mix. F, the width of Z, is d_ffn in the paper.
 
-- Length: m <= n tokens use W[:m, :m] and b[:m]. `resize_position_embeddings` and `resize_image_size` change n.
-- Padding is hidden from W and attention: a sequence has the same output alone, padded on either side, or in any batch.
-- Packed documents: several may share a row (`position_ids` that restart); W and attention see each of them alone.
-- Causal models (`config.is_causal`) hide W[i, j] with j > i. A cache keeps v, so that a new token costs one row of W.
+Positions are an input: a token at position p_i reads W[p_i, p_j] for each token j that it sees, and b[p_i]. By default,
+positions are counted from the first token that is not padding. This one rule (`Positions` in spatial_gating.py) covers
 
-The file follows the data: patches -> GMLPBlock -> GMLPPreTrainedModel (initialization, resizing) -> cache -> text
-models -> image models. The embeddings and heads of text models are in heads.py.
+- shorter sequences, which use W[:m, :m] and b[:m] (`resize_position_embeddings` and `resize_image_size` change n),
+- padding on either side, which no token sees: a sequence has the same output alone or in any batch,
+- several documents in a row, which do not see each other,
+- causal models, in which no token sees later ones, and their caches, which keep v: a new token costs one row of W.
+
+The file follows the data: patches -> GMLPBlock -> GMLPPreTrainedModel (initialization, resizing) -> text models ->
+image models. The embeddings and heads of text models are in heads.py.
 
 Shapes: B batch, m tokens given, t tokens including those in a cache, n config.max_position_embeddings, D hidden_size,
 F intermediate_size, E spatial_size (F / 2 after a split), A attention_size, V vocab_size. Every checkpoint contains
@@ -38,7 +41,12 @@ from transformers.backbone_utils import BackboneMixin
 from transformers.cache_utils import Cache, DynamicCache, DynamicLayer, StaticLayer
 from transformers.masking_utils import create_causal_mask
 from transformers.modeling_layers import GradientCheckpointingLayer
-from transformers.modeling_outputs import BackboneOutput, BaseModelOutputWithPooling, ImageClassifierOutput
+from transformers.modeling_outputs import (
+    BackboneOutput,
+    BaseModelOutputWithPooling,
+    BaseModelOutputWithPoolingAndCrossAttentions,
+    ImageClassifierOutput,
+)
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 from transformers.processing_utils import Unpack
 from transformers.utils import TransformersKwargs, logging
@@ -56,18 +64,27 @@ from .heads import (
     ForTokenClassification,
     Pooler,
     TextEmbeddings,
-    TextModelOutput,
     check_inputs,
+    check_mask,
     classification_loss,
+    document_numbers,
     eager_attention_forward,
-    first_places,
-    packed_documents,
+    is_readable,
     pool_tokens,
-    shift,
 )
-from .spatial_gating import SpatialGatingUnit, SpatialProjection
+from .spatial_gating import (
+    Positions,
+    SpatialGatingUnit,
+    SpatialProjection,
+    check_length,
+    find_cached_positions,
+    find_positions,
+)
 
 logger = logging.get_logger(__name__)
+
+# What flash attention is told of packed documents, in the `kwargs` of a forward pass.
+PACKING = ("cu_seq_lens_q", "cu_seq_lens_k", "max_length_q", "max_length_k")
 
 
 class GMLPPatchEmbeddings(nn.Module):
@@ -82,22 +99,12 @@ class GMLPPatchEmbeddings(nn.Module):
         self.dropout = nn.Dropout(config.hidden_dropout_prob)
 
     def forward(self, pixel_values: torch.Tensor) -> torch.Tensor:  # [B, C, H, W] -> [B, n, D]
-        if pixel_values.dim() != 4:
+        expected = (self.config.num_channels, *as_pair(self.config.image_size))
+        if pixel_values.shape[1:] != expected:
             raise ValueError(
-                f"`pixel_values` must be a batch of images, [batch, channels, height, width], got shape "
-                f"{list(pixel_values.shape)}. Put a single image into a batch with `pixel_values[None]`."
-            )
-        channels, height, width = pixel_values.shape[1:]
-        if channels != self.config.num_channels:
-            raise ValueError(
-                f"The images have {channels} channels and the model takes {self.config.num_channels} "
-                f"(`config.num_channels`). Convert them first, for example to RGB with the image processor."
-            )
-        if (height, width) != as_pair(self.config.image_size):
-            expected = "x".join(str(side) for side in as_pair(self.config.image_size))
-            raise ValueError(
-                f"The images are {height}x{width} pixels and the model takes {expected} (`config.image_size`). Resize "
-                f"them with the image processor, or the model with `model.resize_image_size(({height}, {width}))`."
+                f"`pixel_values` must be a batch of images, [batch, channels, height, width] = [B, {expected[0]}, "
+                f"{expected[1]}, {expected[2]}] by the config, got {list(pixel_values.shape)}. Resize and convert them "
+                f"with the image processor, or change the model with `model.resize_image_size((height, width))`."
             )
         embeddings = self.projection(pixel_values.to(self.projection.weight.dtype)).flatten(2).transpose(1, 2)
         if self.cls_token is not None:
@@ -106,13 +113,13 @@ class GMLPPatchEmbeddings(nn.Module):
 
 
 class GMLPTinyAttention(nn.Module):
-    """The single-head attention that makes an aMLP (Figure 6): [B, m, D] -> [B, m, E]."""
+    """The single-head attention that makes an aMLP (Figure 6)."""
 
     def __init__(self, config: GMLPBaseConfig, layer_idx: int = 0):
         super().__init__()
         self.config = config
-        # The cache layer that holds keys and values, behind those of the spatial gating units.
-        self.layer_idx = config.num_hidden_layers + layer_idx
+        # The cache layer that holds keys and values.
+        self.layer_idx = layer_idx
         self.scaling = config.attention_size**-0.5
         self.qkv_proj = nn.Linear(config.hidden_size, 3 * config.attention_size)
         self.out_proj = nn.Linear(config.attention_size, config.spatial_size)
@@ -123,12 +130,22 @@ class GMLPTinyAttention(nn.Module):
 
     def forward(
         self,
-        hidden_states: torch.Tensor,  # [B, m, D]
-        attention_mask: torch.Tensor | None = None,  # as the attention implementation takes it
-        past_key_values: Cache | None = None,
+        hidden_states: torch.Tensor,
+        attention_mask: torch.Tensor | None = None,
         documents: Documents | None = None,
+        past_key_values: Cache | None = None,
         **kwargs: Unpack[TransformersKwargs],
-    ) -> tuple[torch.Tensor, torch.Tensor | None]:  # [B, m, E]
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """
+        Args:
+            hidden_states: LN(x), [B, m, D]
+            attention_mask: As the attention implementation takes it.
+            documents: Packed documents, if each gets a row of its own.
+            past_key_values: Holds keys and values of earlier tokens, and takes those of these.
+
+        Returns:
+            [B, m, E], and the weights of the attention [B, 1, m, t], if the implementation returns them.
+        """
         size, qkv = self.config.attention_size, self.qkv_proj(hidden_states)
         qkv = (qkv if documents is None else documents.split(qkv))[:, None]
         query, key, value = qkv[..., :size], qkv[..., size : 2 * size], qkv[..., 2 * size :]  # [B, 1, m, A]
@@ -145,46 +162,9 @@ class GMLPTinyAttention(nn.Module):
         return self.out_proj(output if documents is None else documents.join(output)), weights
 
 
-def naive_gating(
-    block: nn.Module,
-    hidden_states: torch.Tensor,
-    padding_mask: torch.Tensor | None = None,
-    attention_mask: torch.Tensor | None = None,
-    first: torch.Tensor | None = None,
-    past_key_values: Cache | None = None,
-    documents: Documents | None = None,
-    **kwargs: Unpack[TransformersKwargs],
-) -> torch.Tensor:
-    """
-    The branch of a block as in the paper (section 2, Figure 1): W_out s(gelu(W_in LN(x))), [B, m, D]
-
-    Args:
-        block: The `GMLPBlock` whose layers are called.
-        hidden_states: x, [B, m, D]
-        padding_mask: [B, m], 0 for padding, which is hidden from W.
-        attention_mask: For tiny attention, as the attention implementation takes it.
-        first: [B], the place of each sequence's first token, if there is padding in front.
-        past_key_values: Holds v, keys and values of earlier tokens, and takes those of these.
-        documents: Where the documents stand that share the one row of this batch. W and attention see each alone.
-    """
-    packed = {} if documents is None else {"documents": documents}
-    x = block.norm(hidden_states)
-    z = block.activation_dropout(block.activation(block.proj_in(x)))  # [B, m, F]
-    attention_output = None
-    if block.attention is not None:
-        attention_output = block.attention(x, attention_mask, past_key_values, **packed, **kwargs)[0]  # [B, m, E]
-    gated = block.spatial_gating_unit(z, attention_output, padding_mask, first, past_key_values, **packed)  # [B, m, E]
-    return block.proj_out(gated)
-
-
-# How a block computes its branch, by `config.gating_implementation`. All have the signature of `naive_gating` and give
-# its outputs and gradients. The installed package adds faster ones and sets "auto"; a checkpoint has only this one.
-GATING_IMPLEMENTATIONS: dict[str, Callable[..., torch.Tensor]] = {"auto": naive_gating, "naive": naive_gating}
-
-
 class GMLPBlock(GradientCheckpointingLayer):
     """x + W_out s(gelu(W_in LN(x))) (Equation 1, Figure 1); in an aMLP, tiny attention is added to the gate (Figure 6).
-    The arguments are those of `naive_gating`."""
+    All layers are called, in this order, whatever wraps or replaces them."""
 
     def __init__(self, config: GMLPBaseConfig, drop_path_rate: float = 0.0, layer_idx: int = 0):
         super().__init__()
@@ -193,32 +173,55 @@ class GMLPBlock(GradientCheckpointingLayer):
         self.proj_in = nn.Linear(config.hidden_size, config.intermediate_size)
         self.activation = ACT2FN[config.hidden_act]
         self.activation_dropout = nn.Dropout(config.activation_dropout)
-        self.attention = GMLPTinyAttention(config, layer_idx) if config.attention_size else None
-        self.spatial_gating_unit = SpatialGatingUnit(config, layer_idx)
+        # In a cache, each attention has a layer in front of that of its gating unit, as they are called.
+        caches = 2 if config.attention_size else 1
+        self.attention = GMLPTinyAttention(config, caches * layer_idx) if config.attention_size else None
+        self.spatial_gating_unit = SpatialGatingUnit(config, caches * layer_idx + caches - 1)
         self.proj_out = nn.Linear(config.spatial_size, config.hidden_size)
         self.dropout = nn.Dropout(config.hidden_dropout_prob)
         self.drop_path_rate = drop_path_rate
 
-    def forward(self, hidden_states: torch.Tensor, *inputs, **kwargs) -> torch.Tensor:  # [B, m, D]
-        branch = GATING_IMPLEMENTATIONS[self.config.gating_implementation](self, hidden_states, *inputs, **kwargs)
-        documents = kwargs.get("documents")
-        return hidden_states + drop_path(self.dropout(branch), self.drop_path_rate, self.training, documents)
+    def forward(
+        self,
+        hidden_states: torch.Tensor,
+        positions: Positions | None = None,
+        attention_mask: torch.Tensor | None = None,
+        past_key_values: Cache | None = None,
+        **kwargs: Unpack[TransformersKwargs],
+    ) -> torch.Tensor:
+        """
+        Args:
+            hidden_states: x, [B, m, D]
+            positions: Which entries of W and b to use; by default those of rows without padding.
+            attention_mask: For tiny attention, as the attention implementation takes it.
+            past_key_values: Holds v, keys and values of earlier tokens, and takes those of these.
+
+        Returns:
+            [B, m, D]
+        """
+        positions = Positions(self.config.is_causal) if positions is None else positions
+        x = self.norm(hidden_states)
+        z = self.activation_dropout(self.activation(self.proj_in(x)))  # [B, m, F]
+        attention_output = None
+        if self.attention is not None:
+            attention_output = self.attention(x, attention_mask, positions.documents, past_key_values, **kwargs)[0]
+        branch = self.proj_out(self.spatial_gating_unit(z, attention_output, positions, past_key_values))
+        return hidden_states + drop_path(self.dropout(branch), self.drop_path_rate, self.training, positions.numbers)
 
 
-def drop_path(branch: torch.Tensor, rate: float, training: bool, documents: Documents | None = None) -> torch.Tensor:
-    """Stochastic depth (Huang et al., 2016; the paper's [32]): in training, zeroes the branch of a sample or a packed
-    document with probability `rate`, and scales the others up by 1 / (1 - rate)."""
+def drop_path(branch: torch.Tensor, rate: float, training: bool, numbers: torch.Tensor | None = None) -> torch.Tensor:
+    """Stochastic depth (Huang et al., 2016; the paper's [32]): in training, zeroes the branch [B, m, D] of a row, or of
+    a packed document by its number [B, m], with probability `rate`, and scales the others up by 1 / (1 - rate)."""
     if not training or rate == 0.0:
         return branch
-    count = len(branch if documents is None else documents.real)
-    survival = torch.empty(count, 1, 1, dtype=branch.dtype, device=branch.device).bernoulli_(1.0 - rate)
-    if documents is not None:
-        survival = documents.join(survival.expand(*documents.real.shape, 1))
-    return branch * survival / (1.0 - rate)
+    count = 1 if numbers is None else branch.shape[1]
+    survival = branch.new_empty(branch.shape[0], count).bernoulli_(1.0 - rate)
+    survival = survival if numbers is None else survival.gather(1, numbers)
+    return branch * survival[..., None] / (1.0 - rate)
 
 
 class GMLPPreTrainedModel(PreTrainedModel):
-    """Initialization, resizing and the choice of an implementation for all models of this file."""
+    """What all models of this file share: initialization, resizing and model cards."""
 
     config: GMLPConfig
     base_model_prefix = "model"
@@ -234,8 +237,9 @@ class GMLPPreTrainedModel(PreTrainedModel):
     _can_record_outputs = {"hidden_states": GMLPBlock, "attentions": GMLPTinyAttention}
 
     def __init__(self, config: GMLPBaseConfig, *inputs, **kwargs):
+        # Fields may have been changed since the config was made.
+        config.validate()
         super().__init__(config, *inputs, **kwargs)
-        self.set_gating_implementation(config.gating_implementation)
 
     @torch.no_grad()
     def _init_weights(self, module: nn.Module):
@@ -267,21 +271,6 @@ class GMLPPreTrainedModel(PreTrainedModel):
             return super().save_pretrained(save_directory, is_main_process, state_dict, push_to_hub, **kwargs)
         cards.save_and_push(self, save_directory, is_main_process, state_dict, **kwargs)
 
-    def set_gating_implementation(self, name: str):
-        """
-        Chooses how the blocks compute: "naive", the paper's equations, "auto", or a form that `import hf_gmlp` adds.
-        Outputs and gradients stay the same. Checkpoints do not store the choice.
-
-        Raises:
-            ValueError: If there is no implementation of that name.
-        """
-        if name not in GATING_IMPLEMENTATIONS:
-            raise ValueError(
-                f"There is no gating implementation {name!r} here. Choose one of: "
-                f"{', '.join(map(repr, GATING_IMPLEMENTATIONS))}. For faster ones, import the package hf_gmlp."
-            )
-        self.config.gating_implementation = name
-
     def spatial_projections(self) -> list[SpatialProjection]:
         """The W and b of every block, from the first to the last."""
         return [module for module in self.modules() if isinstance(module, SpatialProjection)]
@@ -292,9 +281,9 @@ class GMLPPreTrainedModel(PreTrainedModel):
 
     def resize_position_embeddings(self, new_num_position_embeddings: int):
         """
-        Changes n, the maximum number of tokens, in place. Sequences up to the old n keep their outputs; the new part
-        starts as at initialization (no mixing, bias one) and needs training. A Toeplitz model keeps what it learned
-        about every offset and applies it at the new places. Create the optimizer after this, not before.
+        Changes n, the maximum number of tokens, in place. Sequences up to the old n keep their outputs; the added
+        positions start as at initialization (no mixing, bias one) and must be trained. A Toeplitz model keeps what it
+        learned about every offset. Create the optimizer after this, not before.
 
         Raises:
             ValueError: If the new n is not a whole number of at least 1; nothing has changed then.
@@ -315,144 +304,84 @@ def build_layers(config: GMLPBaseConfig) -> nn.ModuleList:
 
 class GMLPCacheLayer(DynamicLayer):
     """
-    A growing cache layer. transformers' own copies all earlier tokens for each new one; where no gradient can be asked
-    for, this one writes into a buffer of n rows instead.
+    A growing cache layer with room for the keys (v, for one) of later tokens. transformers' own copies all tokens for
+    each new one, which is a third of the time of a token behind 950 (docs/performance.md).
 
-    Rows that were handed out are never overwritten. A layer continues in its buffer only behind the last written row,
-    and only while its keys are the tensor that it handed out last: a cache that was cropped, reordered, moved, branched
-    or filled in inference mode gets a new buffer.
+    It continues in its room only if nothing has changed since the last token: where a cache is cropped, reordered,
+    moved or branched, or gradients are recorded, the library's layer does the work.
     """
 
-    def __init__(self, max_length: int):
-        super().__init__()
-        self.max_length = max_length
-        self.buffer: CacheBuffer | None = None
+    # The tensor with room, [B, 1, length, E], and how many of its tokens are written; copies of the layer share them.
+    room: tuple[torch.Tensor, list[int]] | None = None
+    last_keys: torch.Tensor | None = None
 
-    def update(
-        self, key_states: torch.Tensor, value_states: torch.Tensor, *args, **kwargs
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        """[B, 1, m, width] each -> all that the layer holds, [B, 1, t, width] each"""
-        if torch.is_grad_enabled() or torch.compiler.is_compiling():
-            self.buffer = None
-            return super().update(key_states, value_states)
-        if not self.is_initialized:
-            self.lazy_initialization(key_states, value_states)
-        if self.buffer is None or not self.buffer.continues(self.keys):
-            start = self.get_seq_length()
-            length = max(self.max_length, start + key_states.shape[2])
-            self.buffer = CacheBuffer(key_states, value_states, length)
-            if start:
-                self.buffer.append(self.keys, self.values)
-        self.keys, self.values = self.buffer.append(key_states, value_states)
+    def update(self, key_states: torch.Tensor, value_states: torch.Tensor, *args, **kwargs):
+        past, length = self.get_seq_length(), self.get_seq_length() + key_states.shape[2]
+        if past == 0 or self.keys is not self.last_keys or torch.is_grad_enabled() or torch.compiler.is_compiling():
+            self.room = None
+            self.last_keys, values = super().update(key_states, value_states)
+            return self.last_keys, values
+        written = self.room is not None and self.room[1] == [past] and length <= self.room[0].shape[2]
+        if not written or (self.room[0].is_inference() and not torch.is_inference_mode_enabled()):
+            self.room = key_states.new_empty(*key_states.shape[:2], 2 * length, key_states.shape[3]), [past]
+            self.room[0][:, :, :past] = self.keys
+        self.room[0][:, :, past:length] = key_states
+        self.room[1][:] = [length]
+        self.keys = self.last_keys = self.room[0][:, :, :length]
+        self.values = torch.cat([self.values, value_states], dim=2)
         return self.keys, self.values
 
-    def offload(self):
-        super().offload()
-        self.buffer = None
-
     def reset(self):
-        # Some versions of transformers leave rows of zeros, which would be read as tokens.
-        self.keys = self.values = self.buffer = None
+        # The library's layer left rows of zeros in older versions of transformers, which would be read as tokens.
+        self.keys = self.values = self.room = self.last_keys = None
         self.is_initialized = False
         super().reset()
 
 
-class CacheBuffer:
-    """Room for the keys and values of `length` tokens, each [B, 1, length, width], which copies of a cache share."""
-
-    def __init__(self, keys: torch.Tensor, values: torch.Tensor, length: int):
-        self.keys, self.values = (x.new_empty(*x.shape[:2], length, x.shape[3]) for x in (keys, values))
-        self.filled = 0
-        self.handed_out: torch.Tensor | None = None
-
-    def continues(self, keys: torch.Tensor) -> bool:
-        """Whether `keys` were handed out last, and the rows behind them may be written."""
-        writable = torch.is_inference_mode_enabled() or not self.keys.is_inference()
-        return keys is self.handed_out and writable and self.filled < self.keys.shape[2]
-
-    def append(self, keys: torch.Tensor, values: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Returns all rows so far."""
-        start, length = self.filled, keys.shape[2]
-        self.filled = start + length
-        self.keys.narrow(2, start, length).copy_(keys)
-        if values.shape[3]:
-            self.values.narrow(2, start, length).copy_(values)
-        self.handed_out = self.keys.narrow(2, 0, self.filled)
-        return self.handed_out, self.values.narrow(2, 0, self.filled)
-
-
 def prepare_cache(past_key_values: Cache, config: GMLPConfig) -> Cache:
     """
-    Gives an empty cache of transformers the layers of this model: one per block for v and, with tiny attention, one per
-    block for keys and values. Growing layers become `GMLPCacheLayer`s.
+    Gives an empty cache of transformers as many layers as this model fills: one per block for v, and with tiny
+    attention another in front of each for keys and values.
 
     Raises:
-        ValueError: If the cache has layers of another kind (quantized, paged), was filled by another model, or is a
-            static one of more than n tokens.
+        ValueError: If it has layers that neither grow nor are static, room for more than n tokens, or another content.
     """
-    layers = getattr(past_key_values, "layers", None)
+    layers, n = getattr(past_key_values, "layers", None), config.max_position_embeddings
     if layers is None or any(type(layer) not in (DynamicLayer, GMLPCacheLayer, StaticLayer) for layer in layers):
         raise ValueError(
-            f"A gMLP takes the dynamic, offloaded and static caches of transformers, and not a "
-            f"{type(past_key_values).__name__} of other layers. Leave `cache_implementation` and `past_key_values` to "
-            f"`generate`."
+            f"A gMLP takes the dynamic, static and offloaded caches of transformers, not a "
+            f"{type(past_key_values).__name__} with other layers. Leave it to `generate`."
         )
-    n, count = config.max_position_embeddings, config.num_hidden_layers * (2 if config.attention_size else 1)
-    if any(layer.is_initialized for layer in layers):
-        if len(layers) < count or layers[0].keys.shape[-1] != config.spatial_size or layers[0].values.shape[-1]:
+    count, filled = (
+        config.num_hidden_layers * (2 if config.attention_size else 1),
+        any(x.is_initialized for x in layers),
+    )
+    if filled:
+        v = layers[1 if config.attention_size else 0] if len(layers) >= count else layers[0]
+        if len(layers) < count or not v.is_initialized or v.keys.shape[-1] != config.spatial_size or v.values.numel():
             raise ValueError(
                 "This cache was filled by another kind of model or by prefix tuning: it does not hold v of a gMLP. In "
                 "place of prefix tuning, use prompt tuning or LoRA."
             )
-        return past_key_values
-    if layers and type(layers[0]) is StaticLayer:
-        room = layers[0].max_cache_len
-        if room > n:
-            raise ValueError(
-                f"The static cache has room for {room} tokens and the model takes up to {n} "
-                f"(`config.max_position_embeddings`). Create it with `max_cache_len={n}` or less."
-            )
+    room = getattr(layers[0], "max_cache_len", 0) if layers else 0
+    if room > n:
+        raise ValueError(
+            f"The static cache has room for {room} tokens and the model takes up to {n} "
+            f"(`config.max_position_embeddings`). Create it with `max_cache_len={n}` or less."
+        )
+    elif room:
         layers += [StaticLayer(max_cache_len=room) for _ in range(count - len(layers))]
-    elif not layers or type(layers[0]) is DynamicLayer:
-        past_key_values.layers = [GMLPCacheLayer(n) for _ in range(count)]
-        past_key_values.layer_class_to_replicate = None
+    elif not filled:
+        layers[:] = [GMLPCacheLayer() for _ in range(count)]
     return past_key_values
 
 
-def check_places(
-    kwargs: dict, count: int, start: int | torch.Tensor, first: torch.Tensor | None, padding_mask: torch.Tensor | None
-):
-    """
-    Removes what describes packing from the `kwargs` of a forward pass of `count` tokens behind `start` cached ones.
-
-    Raises:
-        ValueError: If documents are packed, or `position_ids` do not count the tokens that are not padding.
-    """
-    packing = ("seq_idx", "cu_seq_lens_q", "cu_seq_lens_k", "cu_seqlens")
-    wrong = any([kwargs.pop(name, None) is not None for name in packing])
-    for name in ("max_length_q", "max_length_k"):
-        kwargs.pop(name, None)
-    position_ids = kwargs.pop("position_ids", None)
-    if position_ids is not None and not wrong:
-        places = torch.arange(count, device=position_ids.device)[None] + start
-        if first is not None:
-            places = places - first[:, None].to(position_ids.device)
-        shown = True if padding_mask is None else padding_mask.to(places.device) != 0
-        wrong = position_ids.shape[-1] != count or bool(((position_ids != places) & shown).any())
-    if wrong:
-        raise ValueError(
-            "With a cache, each row is one text whose tokens are counted from 0: pass no other `position_ids` and pack "
-            "no documents. Without a cache (`use_cache=False`), documents may be packed."
-        )
-
-
-def check_length(config: GMLPBaseConfig, length: int):
+def check_config(config: GMLPBaseConfig, length: int):
     """Raises a ValueError if n in the config is not the `length` of W."""
     if config.max_position_embeddings != length:
         raise ValueError(
-            f"The config says {config.max_position_embeddings} tokens (`max_position_embeddings`) and W has weights "
-            f"for {length}. Undo the change of the config and call `model.resize_position_embeddings` or "
-            f"`model.resize_image_size`, which change both."
+            f"W has weights for {length} tokens, not for the {config.max_position_embeddings} of the config. Undo the "
+            f"change of the config and call `model.resize_position_embeddings` or `model.resize_image_size`."
         )
 
 
@@ -477,144 +406,143 @@ class GMLPModel(GMLPPreTrainedModel):
         self.embeddings.word_embeddings = value
 
     @merge_with_config_defaults
-    @can_return_tuple
+    @capture_outputs
     def forward(
         self,
         input_ids: torch.LongTensor | None = None,
         attention_mask: torch.Tensor | None = None,
         token_type_ids: torch.LongTensor | None = None,
         inputs_embeds: torch.FloatTensor | None = None,
+        position_ids: torch.LongTensor | None = None,
+        seq_idx: torch.LongTensor | None = None,
         past_key_values: Cache | None = None,
         use_cache: bool | None = None,
         **kwargs: Unpack[TransformersKwargs],
-    ) -> TextModelOutput:
+    ) -> BaseModelOutputWithPoolingAndCrossAttentions:
         r"""
         Args:
             input_ids: [B, m], with m <= n, or with packed documents of at most n tokens each.
-            attention_mask: [B, m], 1 for tokens and 0 for padding, on either side: rows and columns of W are counted
-                from a sequence's first token. With `past_key_values` [B, t], including the tokens in the cache.
-            token_type_ids: [B, m], the segment of each token; all 0 by default.
+            attention_mask: [B, m], 1 for tokens and 0 for padding, on either side. With `past_key_values` [B, t],
+                including the tokens in the cache.
+            token_type_ids: [B or 1, m], the segment of each token; all 0 by default.
             inputs_embeds: [B, m, D], in place of `input_ids`.
+            position_ids: [B or 1, m], the row and column of W for each token, from 0 to n - 1. By default, counted from
+                the first token of a document that is not padding. Where they do not increase, a document begins.
+            seq_idx: [B or 1, m], the number of each token's document, if several are packed into a row. They do not see
+                each other, and each has the same output as in a row of its own. In `kwargs`, `cu_seq_lens_q` does the
+                same for a batch of one row.
             past_key_values: A causal model's cache of earlier tokens.
             use_cache: Whether to create a cache if there is none; off by default.
-            position_ids, seq_idx, cu_seq_lens_q (in `kwargs`): Where packed documents begin (see `packed_documents`).
-                Each document has the same output as in a row of its own.
 
         Returns:
-            `last_hidden_state` [B, m, D], `pooler_output` [B, D] and, if there is a cache, `past_key_values`. With k
-            packed documents of at most l tokens, `pooler_output` is [k, D], each of `attentions` is [k, 1, l, l], and
-            `documents` tells where they stand.
+            `last_hidden_state` [B, m, D], `pooler_output` [B, D], or [documents, D] if rows are packed, and, if there
+            is a cache, `past_key_values`.
 
         Raises:
             ValueError: If not exactly one of `input_ids` and `inputs_embeds` is given, if a sequence with its cached
-                tokens is longer than n, if the mask has another shape, if the model cannot use the cache, or if the
-                packing is contradictory or combined with a cache.
+                tokens is longer than n, if an input has another shape, or if the model cannot use the cache.
         """
         given = check_inputs(input_ids, inputs_embeds)
-        if past_key_values is not None and not self.config.is_causal:
+        check_config(self.config, self.length)
+        if past_key_values is None and use_cache and self.config.is_causal:
+            past_key_values = DynamicCache()
+        packing = {name: kwargs.pop(name, None) for name in PACKING}
+        if past_key_values is None:
+            check_mask(attention_mask, given.shape[:2])
+            numbers = document_numbers(given.shape[:2], attention_mask, position_ids, seq_idx, packing["cu_seq_lens_q"])
+            index, split = torch.arange(given.shape[1], device=given.device), self.splits_documents(**kwargs)
+            causal = self.config.is_causal
+            positions = find_positions(self.config, index, causal, attention_mask, position_ids, numbers, split)
+        elif seq_idx is None and packing["cu_seq_lens_q"] is None:
+            positions, attention_mask = self.locate_cached(given, attention_mask, position_ids, past_key_values)
+        else:
+            raise ValueError("With a cache, a row cannot hold several documents. Pass `use_cache=False`.")
+        hidden_states = self.embeddings(input_ids, token_type_ids, inputs_embeds)
+        pair_mask = None
+        if self.config.attention_size:
+            pair_mask = self.create_pair_mask(hidden_states, attention_mask, positions, past_key_values)
+        for layer in self.layers[: self.config.num_hidden_layers]:
+            hidden_states = layer(hidden_states, positions, pair_mask, past_key_values=past_key_values, **kwargs)
+        hidden_states, pooled = self.norm(hidden_states), None
+        if self.pooler is not None:
+            tokens, mask = hidden_states, attention_mask
+            if positions.numbers is not None:
+                documents = positions.documents or Documents.find(positions.numbers, attention_mask)
+                tokens, mask = documents.split(tokens), documents.mask(attention_mask)
+            pooled = self.pooler(pool_tokens(tokens, mask, self.config.pooling, self.config.is_causal))
+        return BaseModelOutputWithPoolingAndCrossAttentions(
+            last_hidden_state=hidden_states, pooler_output=pooled, past_key_values=past_key_values
+        )
+
+    def locate_cached(
+        self,
+        given: torch.Tensor,
+        attention_mask: torch.Tensor | None,
+        position_ids: torch.Tensor | None,
+        past_key_values: Cache,
+    ) -> tuple[Positions, torch.Tensor | None]:
+        """The positions of the tokens `given`, [B, m] or [B, m, D], behind those in a cache, and the mask [B, t]."""
+        if not self.config.is_causal:
             raise ValueError(
                 "`past_key_values` is for causal models (`config.is_causal`): in this model, a new token changes the "
                 "outputs of all earlier ones. In place of prefix tuning, use prompt tuning or LoRA."
             )
-        check_length(self.config, self.length)
-        if past_key_values is None and use_cache and self.config.is_causal:
-            past_key_values = DynamicCache()
-        shape, device = given.shape[:2], given.device
-        start, room = 0, None
-        if past_key_values is not None:
-            prepare_cache(past_key_values, self.config)
-            # A copy: with a static cache, this is a tensor that its layers increase.
-            start = past_key_values.get_seq_length() + 0
-            room = past_key_values.get_max_length() if past_key_values.is_compileable else None
-        longest = length = shape[1] + start if room is None else room
-        if attention_mask is not None and room is not None and attention_mask.shape != (shape[0], room):
-            # A mask that is not as long as the static cache, like those of `generate`, covers the tokens so far.
-            length = int(start) + shape[1]
-        if attention_mask is not None and attention_mask.shape != (shape[0], length):
-            raise ValueError(
-                f"`attention_mask` must have one entry per token, shape {(shape[0], length)}, got "
-                f"{tuple(attention_mask.shape)}: a spatial projection has no masks between pairs of tokens."
-            )
-        documents = None
-        if past_key_values is None:
-            documents = packed_documents(kwargs, shape, attention_mask, device)
-            longest = length if documents is None else documents.real.shape[1]
-        if longest > self.config.max_position_embeddings:
-            raise ValueError(
-                f"The sequences have {longest} tokens and the model takes up to {self.config.max_position_embeddings} "
-                f"(`config.max_position_embeddings`). Truncate them, or grow the model with "
-                f"`model.resize_position_embeddings({longest})` and continue training it."
-            )
+        prepare_cache(past_key_values, self.config)
+        # A copy: in a static cache, this is a tensor that its layers increase.
+        start = past_key_values.get_seq_length() + 0
+        index, length = torch.arange(given.shape[1], device=given.device), start + given.shape[1]
+        if past_key_values.is_compileable:
+            room = past_key_values.get_max_length()
+            if attention_mask is not None and attention_mask.shape[1] != room:
+                # A mask that ends with the new tokens, as that of `generate` does.
+                if is_readable(attention_mask):
+                    check_mask(attention_mask, (given.shape[0], int(length)))
+                attention_mask = F.pad(attention_mask, (0, room - attention_mask.shape[1]))
+            length = room
+        check_length(length, self.config.max_position_embeddings)
+        check_mask(attention_mask, (given.shape[0], length))
+        return find_cached_positions(self.config, index, start, length, attention_mask, position_ids), attention_mask
 
-        padding_mask = first = moved = None
-        if documents is not None:
-            # All tokens in one row, without padding for the channel projections. W sees a row for each document.
-            if attention_mask is not None:
-                padding_mask = documents.gather(attention_mask.to(device))
-            input_ids, token_type_ids, inputs_embeds = (
-                None if x is None else documents.gather(x) for x in (input_ids, token_type_ids, inputs_embeds)
-            )
-            attention_mask = documents.real if padding_mask is None else documents.split(padding_mask)
-        elif attention_mask is not None:
-            places = torch.arange(shape[1], device=device)[None] + start
-            attention_mask = F.pad(attention_mask.to(device), (0, 0 if room is None else room - length))
-            first = first_places(attention_mask)
-            padding_mask = attention_mask.gather(1, places.expand(shape))
-        if past_key_values is not None:
-            check_places(kwargs, shape[1], start, first, padding_mask)
-        names = ("output_hidden_states", "output_attentions")
-        records = any(kwargs.get(name, getattr(self.config, name, False)) for name in names)
-        if first is not None and past_key_values is None and not records:
-            # Padding in front goes behind, once for all blocks, and comes back below. If what blocks compute is asked
-            # for, everything must stay in its place, and every gating unit moves its tokens itself.
-            moved, first = first, None
-            input_ids, token_type_ids, inputs_embeds, padding_mask = (
-                None if x is None else shift(x, moved) for x in (input_ids, token_type_ids, inputs_embeds, padding_mask)
-            )
-            attention_mask = padding_mask
+    def splits_documents(self, output_attentions: bool | None = None, **kwargs) -> bool | None:
+        """Whether packed documents get rows of their own in tiny attention and in the product with W. Flash attention
+        takes no mask between pairs of tokens; attention weights that are returned are those of the given rows."""
+        if not self.config.attention_size:
+            return None
+        if self.config.output_attentions if output_attentions is None else output_attentions:
+            return False
+        return True if "flash" in self.config._attn_implementation else None
 
-        hidden_states = self.embeddings(input_ids, token_type_ids, inputs_embeds)
-        # No token of a causal model sees padding behind it, and padding before it has no row of W.
-        hides = self.config.mask_padding or self.config.is_causal
-        pair_mask = None
-        if self.config.attention_size:
-            # Lets tokens see each other both ways, unless `config.is_causal`.
-            pair_mask = create_causal_mask(
-                config=self.config,
-                inputs_embeds=hidden_states if documents is None else documents.split(hidden_states),
-                attention_mask=attention_mask if hides else None if documents is None else documents.real,
-                past_key_values=past_key_values,
-            )
-        kwargs |= {"past_key_values": past_key_values, "return_dict": True}
-        kwargs |= {} if documents is None else {"documents": documents}
-        outputs = self.apply_layers(hidden_states, padding_mask if hides else None, pair_mask, first, **kwargs)
-        hidden_states, pooled = outputs.last_hidden_state, None
-        if self.pooler is not None:
-            tokens, mask = hidden_states, padding_mask
-            if documents is not None:
-                tokens, mask = documents.split(tokens), attention_mask
-            pooled = self.pooler(pool_tokens(tokens, mask, self.config.pooling, self.config.is_causal))
-        all_hidden_states = outputs.hidden_states
-        if moved is not None:
-            hidden_states = shift(hidden_states, -moved)
+    def create_pair_mask(
+        self,
+        hidden_states: torch.Tensor,
+        attention_mask: torch.Tensor | None,
+        positions: Positions,
+        past_key_values: Cache | None,
+    ) -> torch.Tensor | None:
+        """The mask of tiny attention, as its implementation takes it: tokens see each other both ways, unless
+        `config.is_causal`, within a document, and no padding that is hidden from W."""
+        documents, same_document = positions.documents, None
         if documents is not None:
-            hidden_states = documents.scatter(hidden_states, shape)
-            all_hidden_states = all_hidden_states and tuple(documents.scatter(x, shape) for x in all_hidden_states)
-        return TextModelOutput(
-            last_hidden_state=hidden_states,
-            pooler_output=pooled,
+            hidden_states, attention_mask = documents.split(hidden_states), documents.mask(attention_mask)
+        elif positions.padding is None:
+            attention_mask = None
+        if documents is None and (numbers := positions.numbers) is not None:
+            if "flash" in self.config._attn_implementation:
+                raise ValueError(
+                    "Flash attention takes packed documents only in models that are not compiled, with positions that "
+                    "count from 0, and without `output_attentions`. Use `attn_implementation='sdpa'`."
+                )
+
+            def same_document(batch, head, query, key):
+                return numbers[batch, query] == numbers[batch, key]
+
+        return create_causal_mask(
+            config=self.config,
+            inputs_embeds=hidden_states,
+            attention_mask=attention_mask,
             past_key_values=past_key_values,
-            hidden_states=all_hidden_states,
-            attentions=outputs.attentions,
-            documents=documents,
+            and_mask_function=same_document,
         )
-
-    @capture_outputs
-    def apply_layers(self, hidden_states: torch.Tensor, *masks, **kwargs) -> TextModelOutput:
-        """All blocks and the final LayerNorm; the arguments are those of `naive_gating`."""
-        for layer in self.layers:
-            hidden_states = layer(hidden_states, *masks, **kwargs)
-        return TextModelOutput(last_hidden_state=self.norm(hidden_states))
 
 
 class GMLPForMaskedLM(ForMaskedLM, GMLPPreTrainedModel):
@@ -645,43 +573,45 @@ class GMLPForCausalLM(ForCausalLM, GMLPPreTrainedModel, GenerationMixin):
         self, attention_mask: torch.Tensor | None, past_key_values: Cache, **kwargs
     ) -> torch.Tensor | None:
         """Part of `generate` with a static cache: pads the mask to the size of the cache, so that its shape stays."""
-        if attention_mask is None:
-            return None
-        return F.pad(attention_mask, (0, past_key_values.get_max_length() - attention_mask.shape[1]))
+        room = past_key_values.get_max_length()
+        return None if attention_mask is None else F.pad(attention_mask, (0, room - attention_mask.shape[1]))
+
+    def _get_static_cache_init_shape(self) -> None:
+        """Part of `generate`: the layers of a cache differ in shape, so each is initialized when it is first used."""
+
+    def _get_candidate_generator(self, generation_config: GenerationConfig, *args, assistant_model=None, **kwargs):
+        """Part of assisted `generate`."""
+        room = assistant_model.config.max_position_embeddings if isinstance(assistant_model, GMLPForCausalLM) else None
+        if room is not None and room < generation_config.max_length:
+            raise ValueError(
+                f"The text may grow to {generation_config.max_length} tokens, and the assistant takes up to {room}: "
+                f"lower `max_new_tokens`, or grow the assistant with `resize_position_embeddings`."
+            )
+        return super()._get_candidate_generator(generation_config, *args, assistant_model=assistant_model, **kwargs)
 
     def init_continuous_batching(self, *args, **kwargs):
-        raise ValueError(
-            "A gMLP has no continuous batching and no paged cache: its spatial projections read a row as one text. Use "
-            "`generate` with a batch of padded prompts."
-        )
+        raise ValueError("A gMLP has no paged cache: use `generate` with a batch of padded prompts.")
 
     def _prepare_generated_length(
         self, generation_config: GenerationConfig, input_ids_length: int, inputs_tensor: torch.Tensor, **kwargs
     ) -> GenerationConfig:
-        """Part of `generate`: limits it to n tokens, with a warning, and refuses caches that cannot work."""
-        cache = generation_config.cache_implementation or ""
-        if cache == "quantized" or ("offloaded" in cache and not torch.accelerator.is_available()):
-            reason = "needs values for every key, and v has none" if cache == "quantized" else "needs an accelerator"
-            raise ValueError(f"`cache_implementation={cache!r}` {reason}. Leave it out, or use 'static'.")
+        """Part of `generate`: limits it to n tokens, with a warning."""
         generation_config = super()._prepare_generated_length(
             generation_config, input_ids_length=input_ids_length, inputs_tensor=inputs_tensor, **kwargs
         )
         n, prompt = self.config.max_position_embeddings, max(input_ids_length, inputs_tensor.shape[1])
         # `generate` does not count a prompt of embeddings.
-        limit = n - prompt + input_ids_length
-        needed = max(prompt + 1, prompt - input_ids_length + generation_config.max_length)
+        uncounted = prompt - input_ids_length
+        needed = max(prompt + 1, generation_config.max_length + uncounted)
         grow = f"grow the model with `model.resize_position_embeddings({needed})` and continue training it"
         if prompt >= n:
             raise ValueError(
                 f"The prompt has {prompt} tokens, and the model takes up to {n} (`config.max_position_embeddings`) "
                 f"including the new ones. Shorten the prompt, or {grow}."
             )
-        if generation_config.max_length > limit:
-            logger.warning(
-                f"The text will end at {n} tokens (`config.max_position_embeddings`), {n - prompt} after the prompt "
-                f"instead of {generation_config.max_length - input_ids_length}. For more, {grow}."
-            )
-            generation_config.max_length = limit
+        if needed > n:
+            logger.warning(f"The text will end at {n} tokens (`config.max_position_embeddings`). For more, {grow}.")
+            generation_config.max_length = n - uncounted
         return generation_config
 
 
@@ -779,10 +709,11 @@ class GMLPVisionModel(GMLPVisionPreTrainedModel):
         """
         if pixel_values is None:
             raise ValueError("Pass `pixel_values`; the image processor makes them from images.")
-        check_length(self.config, self.length)
+        check_config(self.config, self.length)
         hidden_states = self.embeddings(pixel_values)
-        for layer in self.layers:
-            hidden_states = layer(hidden_states, **kwargs)
+        positions = Positions(self.config.is_causal)
+        for layer in self.layers[: self.config.num_hidden_layers]:
+            hidden_states = layer(hidden_states, positions, **kwargs)
         hidden_states = self.norm(hidden_states)
         pooled = None
         if self.pooler is not None:
@@ -840,7 +771,7 @@ class GMLPVisionBackbone(BackboneMixin, GMLPVisionModel):
     def forward(self, pixel_values: torch.FloatTensor, **kwargs: Unpack[TransformersKwargs]) -> BackboneOutput:
         r"""Takes images [B, channels, height, width]; returns `feature_maps`, [B, D, rows, columns] of patches without
         the [CLS] token for each of `config.out_features`."""
-        check_length(self.config, self.length)
+        check_config(self.config, self.length)
         feature_maps, hidden_states = (), self.embeddings(pixel_values)
         for stage, layer in zip(self.stage_names, [None, *self.layers]):
             if layer is not None:

@@ -2,7 +2,9 @@
 """The spatial gating unit (paper, section 2.1, Equations 2 to 4, Table 3 and Appendix C).
 
 One matrix W [n, n], the same for all channels, mixes the tokens, and the result gates them: s(Z) = Z1 * (W LN(Z2) + b).
-Shapes: B batch, m tokens given to the model (m <= n), t tokens including those in a cache, E channels.
+W and b encode position, and `Positions` says which of their entries a forward pass uses.
+
+Shapes: B batch, m tokens given to the model, t tokens including those in a cache, n rows and columns of W, E channels.
 """
 
 import operator
@@ -16,7 +18,7 @@ from transformers import PreTrainedConfig
 from transformers import initialization as init
 from transformers.cache_utils import Cache
 
-from .heads import Documents, shift
+from .heads import Documents, first_index, is_readable
 
 
 class SpatialGating(NamedTuple):
@@ -36,19 +38,205 @@ SPATIAL_GATINGS = {
     "linear": SpatialGating(False, lambda u, f: f),
 }
 
+# From this number of tokens on, CPUs multiply by a Toeplitz W with an FFT (docs/performance.md).
+FFT_LENGTH = 1024
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Positions
+
+
+class Positions(NamedTuple):
+    """
+    Which entries of W and b the tokens of a forward pass use, in every block: the token at index i of a row, which has
+    position p_i, uses b[p_i], and W[p_i, p_j] for every token j that it sees. By default p_i = i and all see all.
+    """
+
+    causal: bool = False  # whether a token sees only itself and those before it
+    start: int = 0  # the index of the first new token, behind the tokens of a growing cache
+    rows: torch.Tensor | None = None  # [B or 1, m], the position of each new token; by default counted from `start`
+    # [B or 1, m, t], where W[p_i, p_j] is in the flattened weight; by default, W[start:t, :t] is taken
+    entries: torch.Tensor | None = None
+    hidden: torch.Tensor | None = None  # [B or 1, m, t], True where token i does not see token j
+    padding: torch.Tensor | None = None  # [B, m], True for padding, which no token sees
+    numbers: torch.Tensor | None = None  # [B, m], the number of each token's document in a packed row
+    documents: Documents | None = None  # the same documents, if W gets a row for each of them
+
+
+def find_positions(
+    config: PreTrainedConfig,
+    index: torch.Tensor,
+    causal: bool,
+    attention_mask: torch.Tensor | None = None,
+    position_ids: torch.Tensor | None = None,
+    numbers: torch.Tensor | None = None,
+    split: bool | None = None,
+) -> Positions:
+    """
+    The positions of a batch without a cache.
+
+    Args:
+        index: 0 to m - 1.
+        attention_mask: [B, m], 0 for padding.
+        position_ids: [B or 1, m]. By default, each document is counted from its first token that is not padding.
+        numbers: [B, m], the documents of packed rows (`document_numbers`).
+        split: Whether W gets a row for each packed document. By default, if that is less work than a W per packed row.
+
+    Raises:
+        ValueError: If a document is longer than n, or a position is out of range or occurs twice in a document.
+    """
+    m, n = index.shape[0], config.max_position_embeddings
+    shown = None if attention_mask is None else attention_mask != 0
+    padding = ~shown if shown is not None and (config.mask_padding or causal or numbers is not None) else None
+    if m > n and numbers is None and padding is not None and is_readable(padding):
+        # Padding may reach beyond n, in the last packed row of a data set for one.
+        numbers = torch.zeros_like(padding, dtype=torch.long)
+    if numbers is None:
+        check_length(m, n)
+        first = index[:1] if shown is None else first_index(shown)[:, None]  # [B or 1, 1]
+    else:
+        first = torch.where(padding, m, index) if padding is not None else index.expand_as(numbers)
+        first = torch.full_like(numbers, m).scatter_reduce(1, numbers, first, "amin").gather(1, numbers)  # [B, m]
+    rows, counted = index - first, True
+    if numbers is None:
+        # Padding in front counts as if it stood behind.
+        rows = torch.where(rows < 0, rows + m, rows)
+    if position_ids is not None:
+        same = (position_ids == rows) | (False if padding is None else padding)
+        counted = is_readable(same) and bool(same.all())
+        rows = rows if counted else position_ids
+    # In a Toeplitz W, counted positions change no distance.
+    shared = config.toeplitz and counted and (padding is not None or shown is None)
+    if counted and numbers is None and (shown is None or (not shared and is_readable(first) and not first.any())):
+        return Positions(causal, padding=padding)
+    if numbers is not None and is_readable(numbers):
+        documents = Documents.find(numbers, attention_mask)
+        k, longest = documents.real.shape
+        if counted:
+            check_length(longest, n)
+        split = k * longest**2 < numbers.shape[0] * m**2 if split is None else split
+        if split and counted:
+            return Positions(causal, padding=padding, numbers=numbers, documents=documents)
+    if padding is not None:
+        rows = torch.where(padding, rows.clamp(0, n - 1), rows)
+    if not counted and is_readable(rows):
+        check_position_ids(rows, padding, numbers, n)
+    hidden = None if numbers is None else numbers[:, :, None] != numbers[:, None, :]
+    if causal and not (shared and hidden is None):
+        later = index > index[:, None]
+        hidden = later if hidden is None else hidden | later
+    entries = None if shared else weight_entries(config, rows, rows)
+    return Positions(causal, rows=rows, entries=entries, hidden=hidden, padding=padding, numbers=numbers)
+
+
+def find_cached_positions(
+    config: PreTrainedConfig,
+    index: torch.Tensor,
+    start: int | torch.Tensor,
+    length: int,
+    attention_mask: torch.Tensor | None = None,
+    position_ids: torch.Tensor | None = None,
+) -> Positions:
+    """
+    The positions of new tokens behind those in the cache of a causal model.
+
+    Args:
+        index: 0 to m - 1.
+        start: The number of tokens in the cache; a tensor if the cache is static.
+        length: t, the number of tokens in the cache with the new ones, or for which a static cache has room.
+        attention_mask: [B, t], 0 for padding.
+        position_ids: [B or 1, m], of the new tokens; those in the cache count up to them. By default, counted from the
+            first token that is not padding.
+
+    Raises:
+        ValueError: If `position_ids` do not count up one by one.
+    """
+    new, columns = index + start, torch.arange(length, device=index.device)
+    shown = None if attention_mask is None else (attention_mask != 0).index_select(1, new)
+    padding = None if shown is None else ~shown
+    counted = True
+    if position_ids is not None:
+        # A token counts those that are not padding. Cached ones have the same offset to this as the new ones.
+        counts = columns[None] if attention_mask is None else (attention_mask != 0).cumsum(1) - 1
+        offsets = position_ids - counts.index_select(1, new)
+        if padding is not None:
+            offsets = offsets.masked_fill(padding, -length)
+        offset = offsets.amax(1, keepdim=True)
+        if (
+            is_readable(offset)
+            and index.shape[0] > 1
+            and ((offsets != offset) & (True if shown is None else shown)).any()
+        ):
+            raise ValueError(
+                "With a cache, `position_ids` must count up the tokens of each row one by one, and rows cannot hold "
+                "several documents. Leave them out, or pass `use_cache=False`."
+            )
+        counted = attention_mask is None
+        columns = counts + offset
+    elif attention_mask is not None:
+        columns = columns - first_index(attention_mask)[:, None]
+    # Rows and columns of W side by side, which a static cache does not have.
+    growing = isinstance(start, int) and start + index.shape[0] == length
+    if growing and attention_mask is None and (position_ids is None or (is_readable(offset) and not offset.any())):
+        return Positions(True, start)
+    columns = columns.clamp(min=0)
+    rows = columns.index_select(-1, new)
+    if growing and config.toeplitz and counted:
+        return Positions(True, start, rows=rows, padding=padding)
+    hidden = torch.arange(length, device=index.device) > new[:, None]
+    return Positions(True, 0, rows, weight_entries(config, rows, columns), hidden, padding)
+
+
+def weight_entries(config: PreTrainedConfig, rows: torch.Tensor, columns: torch.Tensor) -> torch.Tensor:
+    """Where W[i, j] is in the flattened weight, for rows i [..., m] and columns j [..., t]: [..., m, t]"""
+    n, rows, columns = config.max_position_embeddings, rows[..., :, None], columns[..., None, :]
+    return n - 1 + columns - rows if config.toeplitz else n * rows + columns
+
+
+def check_length(length: int, n: int):
+    if length > n:
+        raise ValueError(
+            f"The sequences have {length} tokens and the model takes up to {n} (`config.max_position_embeddings`). "
+            f"Truncate them, or grow the model with `model.resize_position_embeddings({length})` and continue training "
+            f"it."
+        )
+
+
+def check_position_ids(rows: torch.Tensor, padding: torch.Tensor | None, numbers: torch.Tensor | None, n: int):
+    if rows.amin() < 0 or rows.amax() >= n:
+        raise ValueError(
+            f"`position_ids` must be from 0 to {n - 1} (`config.max_position_embeddings` is {n}), got "
+            f"{int(rows.amin())} to {int(rows.amax())}."
+        )
+    keys = rows if numbers is None else rows + n * numbers
+    if padding is not None:
+        keys = torch.where(padding, -1 - torch.arange(rows.shape[1], device=rows.device), keys)
+    if (keys.sort(-1)[0].diff() == 0).any():
+        raise ValueError(
+            "`position_ids` have the same position twice in one document. Leave them out, or tell the documents apart "
+            "with `seq_idx`."
+        )
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The spatial projection
+
 
 def spatial_matrix(weight: torch.Tensor, length: int, start: int = 0, causal: bool = False) -> torch.Tensor:
     """
     The rows from `start` on of the leading [t, t] block of W, where t = `length`: [t - start, t]
 
     Args:
-        weight: W, [n, n], or [2n - 1] if it is Toeplitz: W[i, j] = weight[n - 1 + j - i] (Appendix C).
+        weight: W, [n, n], or [2n - 1] if it is Toeplitz: W[i, j] = weight[n - 1 + j - i] (Appendix C). A Toeplitz W is
+            continued with zeros beyond n.
         causal: Whether W[i, j] counts as 0 for j > i.
     """
     # When one token is generated, only the last row is new, and the last row sees all columns.
     last_row_only = start > 0 and start == length - 1
     if weight.dim() == 1:
         n = (weight.shape[0] + 1) // 2
+        if length > n:
+            weight, n = F.pad(weight, (length - n, length - n)), length
         # Row i is the window of weights that starts at offset -i; `unfold` lists the windows from the last row to the
         # first. Strided views and one copy are several times faster, forward and backward, than indexing with [t, t].
         # The windows have n weights rather than t, which `torch.export` would take for a constant.
@@ -58,6 +246,27 @@ def spatial_matrix(weight: torch.Tensor, length: int, start: int = 0, causal: bo
         # `torch.export` refuses the length n where columns are sliced, and ExecuTorch negative padding.
         matrix = weight[start:length].index_select(1, torch.arange(length, device=weight.device))
     return matrix.tril(start) if causal and not last_row_only else matrix
+
+
+def toeplitz_product(weight: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+    """
+    W v of a Toeplitz W as a convolution over the tokens, by FFT: O(m log m) per channel, and no W in memory. Rounding
+    spreads over all tokens, in float32 by about 2e-5 of the largest output.
+
+    Args:
+        weight: [2n - 1], as in `spatial_matrix`.
+        v: [B, m, E]
+
+    Returns:
+        [B, m, E]
+    """
+    n, m, dtype = (weight.shape[0] + 1) // 2, v.shape[1], torch.promote_types(v.dtype, torch.float32)
+    # By lag i - j: from 0 to m - 1, a zero, and from -(m - 1) to -1.
+    lags = weight[n - m : n + m - 1].flip(0).to(dtype)
+    kernel = torch.fft.rfft(torch.cat([lags[m - 1 :], lags.new_zeros(1), lags[: m - 1]]))
+    # Along the last axis, a transform runs over neighboring numbers.
+    spectrum = torch.fft.rfft(v.to(dtype).transpose(1, 2).contiguous(), 2 * m)
+    return torch.fft.irfft(spectrum * kernel, 2 * m)[..., :m].transpose(1, 2).to(v.dtype)
 
 
 class SpatialProjection(nn.Module):
@@ -92,49 +301,37 @@ class SpatialProjection(nn.Module):
         """`spatial_matrix` of this W, by default all of it: [t - start, t]"""
         return spatial_matrix(self.weight, self.length if length is None else length, start, causal)
 
-    def entries(self, rows: torch.Tensor, columns: torch.Tensor) -> torch.Tensor:
-        """W[i, j] for the rows i [..., m] and the columns j [..., t], all from 0 to n - 1: [..., m, t]"""
-        rows, columns = rows[..., :, None], columns[..., None, :]
-        return self.weight[self.length - 1 + columns - rows] if self.toeplitz else self.weight[rows, columns]
-
-    def forward(
-        self,
-        v: torch.Tensor,
-        causal: bool = False,
-        start: int | torch.Tensor = 0,
-        first: torch.Tensor | None = None,
-    ) -> torch.Tensor:
+    def forward(self, v: torch.Tensor, positions: Positions | None = None) -> torch.Tensor:
         """
         Args:
-            v: [B, t, E]
-            causal: Whether a token sees only itself and earlier ones.
-            start: With a cache, the place of the first of the m new tokens; the projection is then causal. With a
-                static cache, whose t places are not all filled, the places of all new tokens, [m].
-            first: [B], the place of each sequence's first token, from which rows and columns of W and b are counted; 0
-                by default. If the projection is causal, v must be zero for the padding in front.
+            v: [B, t, E]. Padding must be zero.
+            positions: Which entries of W and b to use; by default the leading ones.
 
         Returns:
             [B, m, E]
         """
-        length = v.shape[1]
-        if isinstance(start, int) and (first is None or (self.toeplitz and causal)):
-            weight, bias = self.matrix(length, start, causal), self.bias[start:length]
-            if first is not None:
-                # Hidden tokens in front change no distance, which is all that a Toeplitz W knows, but b starts later.
-                bias = self.bias[(torch.arange(start, length, device=v.device) - first[:, None]).clamp(min=0)]
-        elif isinstance(start, int) and start == 0:
-            # Moving the sequences to the front and back is less work than a W [B, t, t].
-            return shift(self(shift(v, first), causal), -first)
+        positions = Positions() if positions is None else positions
+        if positions.documents is not None:
+            rows = self(positions.documents.split(v), Positions(positions.causal))
+            return positions.documents.join(rows)
+        length, start = v.shape[1], positions.start
+        bias = self.bias[start:length] if positions.rows is None else self.bias[positions.rows]
+        if positions.entries is None and positions.hidden is None and self.takes_fft(v, positions.causal):
+            return toeplitz_product(self.weight, v) + bias[..., None]
+        if positions.entries is None:
+            weight = self.matrix(length, start, positions.causal)
         else:
-            columns = torch.arange(length, device=v.device)
-            rows = columns[start:] if isinstance(start, int) else start
-            if first is not None:
-                rows, columns = rows - first[:, None], columns - first[:, None]
-            weight = self.entries(rows.clamp(min=0), columns.clamp(min=0))
-            weight = weight.masked_fill(columns[..., None, :] > rows[..., :, None], 0.0)
-            bias = self.bias[rows.clamp(min=0)]
+            weight = self.weight.flatten()[positions.entries]
+        if positions.hidden is not None:
+            weight = weight.masked_fill(positions.hidden, 0.0)
         # Not `weight @ v`, which copies v to fold the batch into one product.
         return torch.baddbmm(bias[..., None], weight.expand(v.shape[0], -1, -1), v)
+
+    def takes_fft(self, v: torch.Tensor, causal: bool) -> bool:
+        """Not in causal models, where later tokens must not change earlier ones even by rounding. Exported models take
+        every length, and must not choose by it."""
+        exporting = torch.compiler.is_exporting() or torch.jit.is_tracing()
+        return self.toeplitz and not causal and v.device.type == "cpu" and not exporting and v.shape[1] >= FFT_LENGTH
 
     def set_parameters(self, weight: torch.Tensor, bias: torch.Tensor):
         self.weight = nn.Parameter(weight, requires_grad=self.weight.requires_grad)
@@ -188,34 +385,35 @@ class SpatialGatingUnit(nn.Module):
 
     def forward(
         self,
-        hidden_states: torch.Tensor,  # Z, [B, m, d_ffn], after the activation
-        attention_output: torch.Tensor | None = None,  # [B, m, E], the tiny attention of an aMLP, added to f (Figure 6)
-        padding_mask: torch.Tensor | None = None,  # [B, m], 0 for padding, which is hidden from all tokens
-        first: torch.Tensor | None = None,  # [B], as in `SpatialProjection`
-        past_key_values: Cache | None = None,  # holds v of earlier tokens, and takes that of these
-        documents: Documents | None = None,  # where the documents stand that share the one row of this batch
+        hidden_states: torch.Tensor,
+        attention_output: torch.Tensor | None = None,
+        positions: Positions | None = None,
+        past_key_values: Cache | None = None,
     ) -> torch.Tensor:
-        """Returns s(Z), [B, m, E], where E is d_ffn / 2 after a split and d_ffn without one."""
+        """
+        Args:
+            hidden_states: Z, [B, m, d_ffn], after the activation.
+            attention_output: [B, m, E], the tiny attention of an aMLP, which is added to f (Figure 6).
+            positions: Which entries of W and b to use; by default those of a row without padding.
+            past_key_values: Holds v of earlier tokens, and takes that of these.
+
+        Returns:
+            s(Z), [B, m, E], where E is d_ffn / 2 after a split and d_ffn without one.
+        """
         gating = SPATIAL_GATINGS[self.config.spatial_gating]
+        positions = Positions(self.config.is_causal) if positions is None else positions
         u = v = hidden_states
         if gating.splits:
             half = hidden_states.shape[-1] // 2
             u, v = hidden_states[..., :half], hidden_states[..., half:]
         v = self.norm(v)
-        if padding_mask is not None:
+        if positions.padding is not None:
             # After the norm, whose bias would otherwise leak from padding into every token.
-            v = v.masked_fill(padding_mask[:, :, None] == 0, 0.0)
-        start: int | torch.Tensor = 0
+            v = v.masked_fill(positions.padding[..., None], 0.0)
         if past_key_values is not None:
             # As keys, without values.
             v = past_key_values.update(v[:, None], v[:, None, :, :0], self.layer_idx)[0][:, 0]
-            start = past_key_values.get_seq_length(self.layer_idx) - u.shape[1]
-            if not isinstance(start, int):
-                start = start + torch.arange(u.shape[1], device=u.device)
-        if documents is None:
-            f = self.proj(v, self.config.is_causal, start, first)
-        else:
-            f = documents.join(self.proj(documents.split(v), self.config.is_causal))
+        f = self.proj(v, positions)
         if attention_output is not None:
             f = f + attention_output
         return gating.combine(u, f)

@@ -125,7 +125,7 @@ class ImageModelArguments(BaseModelArguments):
 
 @dataclass
 class RunArguments(TrainingArguments):
-    """transformers' own arguments, and three more."""
+    """transformers' own arguments, and four more."""
 
     _argument_group_name: ClassVar[str] = "training (transformers.TrainingArguments)"
 
@@ -139,12 +139,22 @@ class RunArguments(TrainingArguments):
         "paper's recipes use 1.",
         1.0,
     )
+    selective_checkpointing: bool = flag(
+        "Keep only the results of matrix products for the backward pass, and recompute the rest: about half the memory "
+        "for activations, in nearly the same time.",
+        False,
+    )
     overwrite_output_dir: bool = flag("Delete an earlier run from --output_dir, and start over.", False)
 
     def __post_init__(self):
         # Before transformers' own checks, which divide by some of these.
         check_ranges(self)
         super().__post_init__()
+        if self.selective_checkpointing and self.gradient_checkpointing:
+            raise ValueError(
+                "--selective_checkpointing and --gradient_checkpointing (or --activation_checkpointing) cannot be "
+                "combined: leave one of them out."
+            )
         if self.ddp_find_unused_parameters is None:
             # The loss of a head uses every parameter; searching the graph for unused ones takes time.
             self.ddp_find_unused_parameters = False

@@ -52,8 +52,9 @@ ELSEWHERE = set(
     gradient_accumulation_steps auto_find_batch_size include_for_metrics prediction_loss_only batch_eval_metrics
     bf16_full_eval fp16_full_eval per_device_eval_batch_size push_to_hub ignore_data_skip remove_unused_columns
     label_names skip_memory_metrics tf32 activation_checkpointing activation_checkpointing_kwargs
-    gradient_checkpointing gradient_checkpointing_kwargs full_determinism use_cache include_num_input_tokens_seen
-    enable_jit_checkpoint restore_callback_states_from_checkpoint torch_empty_cache_steps accelerator_config
+    gradient_checkpointing gradient_checkpointing_kwargs selective_checkpointing full_determinism use_cache
+    include_num_input_tokens_seen enable_jit_checkpoint restore_callback_states_from_checkpoint
+    torch_empty_cache_steps accelerator_config
     """.split()
 )
 ELSEWHERE_PREFIXES = ("_", "logging_", "log_", "eval_", "save_", "hub_", "trackio_", "ddp_", "torch_compile")

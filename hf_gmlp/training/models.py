@@ -43,7 +43,6 @@ def load_config(arguments: BaseModelArguments, **fields) -> PreTrainedConfig:
             **arguments.hub_options(),
             revision=arguments.model_revision,
             attn_implementation=arguments.attn_implementation,
-            **fields,
         )
     except StrictDataclassError as error:
         raise InputError(f"The config of {name} is not valid: {error.__cause__ or error}") from error
@@ -55,6 +54,9 @@ def load_config(arguments: BaseModelArguments, **fields) -> PreTrainedConfig:
         config.name_or_path = ""
     original = copy.deepcopy(config)
     try:
+        # Checked together with the overrides: an image size may fit only a new patch size.
+        for key, value in fields.items():
+            setattr(config, key, value)
         for key, value in parse_overrides(overrides).items():
             if not hasattr(config, key) or key.startswith("_") or key == "model_type" or callable(getattr(config, key)):
                 raise InputError(f"--config_overrides names {key!r}, which a {type(config).__name__} does not have.")

@@ -27,6 +27,7 @@ from ..data.stream import SequenceStream
 from ..errors import InputError, hub_reason
 from . import folder as run_folder
 from .arguments import BaseModelArguments, DataArguments, RunArguments, SeriesArguments, program
+from .checkpointing import enable_selective_checkpointing
 
 logger = logging.getLogger(__name__)
 
@@ -84,6 +85,11 @@ class GMLPTrainer(Trainer):
             raise InputError(f"--metric_for_best_model must be one of {', '.join(names)}, got {best}.")
         if train_collator is not None and self.args.n_gpu > 1:
             raise InputError("A packed batch is one row, which cannot be split: use `accelerate launch`.")
+        if self.args.selective_checkpointing:
+            try:
+                enable_selective_checkpointing(self.model)
+            except ValueError as error:
+                raise InputError(f"--selective_checkpointing: {error} Leave it out.") from error
         # Pinned memory is for transfers to an accelerator; torch warns where there is none.
         self.args.dataloader_pin_memory &= torch.accelerator.is_available()
         if self.label_smoother is not None and getattr(self.model, "loss_type", None) == "ForCausalLM":

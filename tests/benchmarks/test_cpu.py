@@ -3,15 +3,18 @@
 import argparse
 import csv
 import time
-from functools import partial
 
 import pytest
 import torch
 
 from hf_gmlp.errors import InputError
-from hf_gmlp.kernels import fft, lean
+from hf_gmlp.models.spatial_gating import SpatialProjection
 
 pytestmark = pytest.mark.slow
+
+pytest.importorskip("g_mlp_pytorch")
+pytest.importorskip("timm")
+TINY = ("--quick", "--layers", 1)
 
 
 @pytest.fixture(scope="module")
@@ -21,32 +24,33 @@ def cpu(load):
     torch.set_num_threads(threads)
 
 
-TINY = ("--quick", "--layers", 1, "--batch", 1, "--rounds", 1, "--tokens", 16, "--skip_memory")
+def build(cpu, name, **sizes):
+    peers = cpu.peers
+    make = peers.image_model if name in (peers.TIMM, peers.VIT) or "tokens" not in sizes else peers.text_model
+    return peers.build(make, name, layers=1, batch=2, **sizes)
 
 
 @pytest.fixture(scope="module")
 def rows(cpu, tmp_path_factory):
     out = tmp_path_factory.mktemp("out")
     with pytest.MonkeyPatch.context() as patch:
-        flags = [*TINY, "--suites", "vision", "text", "length", "--out", out]
+        flags = [*TINY, "--suites", "images", "text", "packing", "--out", out]
         patch.setattr("sys.argv", ["cpu.py", *map(str, flags)])
         cpu.main()
     (table,) = out.glob("cpu-*.csv")
-    assert table.with_suffix(".png").stat().st_size > 10_000
     with table.open(newline="", encoding="utf-8") as file:
         return list(csv.DictReader(file))
 
 
-def builders(cpu, suite, tokens=16):
-    return cpu.builders_of(suite, argparse.Namespace(tokens=tokens))
-
-
-def test_every_system_is_timed_forward_and_in_training(cpu, rows):
-    for suite in ("vision", "text"):
-        for name in builders(cpu, suite):
+def test_every_system_is_measured(cpu, rows):
+    for suite in ("images", "text"):
+        for name in cpu.systems_of(suite):
             found = {row["measure"]: row for row in rows if row["suite"] == suite and row["system"] == name}
-            assert float(found["forward time"]["value"]) > 0 and float(found["training time"]["value"]) > 0
-            assert int(found["forward time"]["parameters"]) > 100_000 and found["forward time"]["unit"] == "s"
+            assert found.keys() == {"training", "kept for backward"} | ({"forward"} if "+" not in name else set())
+            assert all(float(row["value"]) > 0 for row in found.values())
+            assert int(found["training"]["parameters"]) > 100_000 and found["training"]["unit"] == "ms"
+    packed = {(row["system"], row["measure"]) for row in rows if row["suite"] == "packing"}
+    assert {("gMLP, packed", "training"), ("aMLP, padded rows", "forward")} < packed
 
 
 def test_rows_say_where_and_with_what(rows):
@@ -60,67 +64,78 @@ def test_results_are_added_to_those_in_the_file(cpu, tmp_path):
     assert path.read_text().split() == ["machine,value,unit", "old,0.333333,", "new,2,s"]
 
 
-def test_saved_bytes(cpu, rows):
-    saved = {(row["suite"], row["system"]): float(row["value"]) for row in rows if row["measure"].startswith("saved")}
-    # Ten numbers of four bytes for each channel.
-    assert saved["vision", "hf_gmlp, lean"] == 10 * 4 * 256
-    assert saved["text", "hf_gmlp, lean"] == 10 * 4 * 512
-    assert saved["vision", "timm gmlp_s16"] > 20 * 4 * 256
-    assert saved["text", "hf_gmlp, plain"] > 20 * 4 * 512
+def test_what_is_kept(cpu):
+    """The rows of 4 channels per token that a block keeps, from the difference of two depths."""
+    bench, peers = cpu.Bench(argparse.Namespace(threads=1)), cpu.peers
 
+    def kept(name):
+        systems = [peers.build(peers.image_model, name, layers=layers, batch=1) for layers in (1, 2)]
+        one, two = (bench.kept(system) * 2**20 for system in systems)
+        return (two - one) / (4 * 196 * 256)
 
-def test_saved_bytes_of_a_known_layer(cpu):
-    def build(layers):
-        model = torch.nn.Sequential(*(torch.nn.Sigmoid() for _ in range(layers)))
-        x = torch.ones(1, 5, 8, requires_grad=True)
-        return cpu.peers.System("sigmoids", model, lambda: model(x), layers, 5)
-
-    assert cpu.harness.saved_bytes(cpu.Bench(None), "", {"sigmoids": build}) == {"sigmoids": 8 * 4}
+    assert 20 < kept(peers.OWN) < 24 and 20 < kept(peers.TIMM) < 24
+    assert 9 < kept(peers.OWN + peers.SELECTIVE) < 12 and 0.9 < kept(peers.OWN + peers.FULL) < 1.5
 
 
 def test_peers_have_as_many_parameters(cpu):
-    vision = {name: build(layers=1, batch=1).parameters for name, build in builders(cpu, "vision").items()}
-    assert vision["hf_gmlp, lean"] == vision["timm gmlp_s16"]
-    text = builders(cpu, "text", tokens=512)
-    own, bert = (text[name](layers=3, batch=1).parameters for name in ("hf_gmlp, lean", "BERT"))
-    assert abs(own - bert) < 0.07 * bert
+    peers = cpu.peers
+    assert build(cpu, peers.OWN).parameters == build(cpu, peers.TIMM).parameters
+    own, bert = (peers.build(peers.text_model, name, layers=3, batch=1, tokens=512) for name in (peers.OWN, peers.BERT))
+    assert abs(own.parameters - bert.parameters) < 0.07 * bert.parameters
 
 
-@pytest.mark.parametrize("suite", ["length", "text"])
+@pytest.mark.parametrize("suite", ["images", "packing"])
 def test_nothing_is_reported_of_a_wrong_result(cpu, call, monkeypatch, tmp_path, capsys, suite):
-    if suite == "length":
-        right = fft.toeplitz_product_fft
-        monkeypatch.setattr(fft, "toeplitz_product_fft", lambda *inputs: right(*inputs) * 1.01)
-    else:
-        right = lean._norm_backward
-        monkeypatch.setattr(lean, "_norm_backward", lambda *inputs: tuple(1.01 * x for x in right(*inputs)))
+    right = SpatialProjection.forward
+
+    def wrong(self, v, positions):
+        # A document by itself has no packed neighbors.
+        factor = 1.01 if suite == "images" or positions.documents is not None else 1
+        return factor * right(self, v, positions)
+
+    monkeypatch.setattr(SpatialProjection, "forward", wrong)
     with pytest.raises(SystemExit):
         call(cpu, *TINY, "--suites", suite, "--out", tmp_path)
-    assert "No times: the " in capsys.readouterr().err
+    assert "No times: " in capsys.readouterr().err
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize("suite, name", [("vision", "timm gmlp_s16"), ("text", "annotated (labml's form)")])
-def test_a_peer_with_other_results_is_noticed(cpu, suite, name):
-    peer = builders(cpu, suite)[name](layers=1, batch=1)
-    cpu.checks.check_peers({name: peer})
-    peer.run = partial(lambda run: run() * 1.01, peer.run)
+@pytest.mark.parametrize("name", ["timm", "g-mlp-pytorch, dense", "g-mlp-pytorch, circulant"])
+def test_a_peer_with_other_results_is_noticed(cpu, name):
+    peer = build(cpu, name, **({} if name == "timm" else {"tokens": 9}))
+    cpu.harness.checks.check({name: peer})
+    peer.model.register_forward_hook(lambda module, inputs, output: 1.01 * output)
     with pytest.raises(InputError, match="the outputs of"):
-        cpu.checks.check_peers({name: peer})
+        cpu.harness.checks.check({name: peer})
 
 
-def test_peak_of_memory(cpu):
-    before = cpu.resident_peak()
-    block = torch.ones(int(before + 200) * 2**18)
-    assert cpu.resident_peak() >= before + 150
-    del block
+def test_compiled_and_checkpointed_systems_are_checked(cpu):
+    peers = cpu.peers
+    name = peers.OWN + peers.SELECTIVE
+    systems = {name: build(cpu, name, tokens=9) for name in (peers.OWN, name)}
+    cpu.harness.checks.check(systems)
+    systems[name].model.norm.weight.register_hook(lambda gradient: 1.01 * gradient)
+    with pytest.raises(InputError, match="the gradients of hf_gmlp . selective checkpointing"):
+        cpu.harness.checks.check(systems)
+    with pytest.raises(InputError, match="hf_gmlp is missing"):
+        cpu.harness.checks.check({name: systems[name]})
 
 
-def test_times_are_medians_of_turns(cpu, monkeypatch):
+def test_blocks_are_found_in_any_model(cpu):
+    class Block(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.inner = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.Linear(2, 2))
+
+    model = torch.nn.Sequential(torch.nn.Linear(9, 9), torch.nn.ModuleList(Block() for _ in range(3)))
+    assert [type(block) for block in cpu.peers.blocks_of(model)] == [Block] * 3
+
+
+def test_times_are_taken_in_turns(cpu, monkeypatch):
     ticks = iter([0, 1, 1, 3, 10, 11, 20, 29, 30, 31, 40, 42])
     monkeypatch.setattr(time, "thread_time", lambda: next(ticks))
     order = []
     steps = {"a": lambda: order.append("a"), "b": lambda: order.append("b")}
     bench = cpu.Bench(argparse.Namespace(threads=1))
-    assert bench.times("", steps, 3) == {"a": 1, "b": 2}
+    assert bench.times(steps, 3) == {"a": [1, 1, 1], "b": [2, 9, 2]}
     assert order == ["a", "b"] * 4

@@ -78,7 +78,11 @@ class TextModelTest(ModelTesterMixin, TrainingTesterMixin, FSDPPlanMixin):
     def setUp(self):
         fields = self.common_fields | self.config_fields
         self.model_tester = TextModelTester(self.config_class, self.causal_lm_class, fields)
-        self.config_tester = ConfigTester(self, config_class=self.config_class, hidden_size=36)
+        # Without `num_attention_heads`: tiny attention has one head.
+        properties = ["hidden_size", "num_hidden_layers"]
+        self.config_tester = ConfigTester(
+            self, config_class=self.config_class, common_properties=properties, hidden_size=36
+        )
 
     def test_config(self):
         self.config_tester.run_common_tests()

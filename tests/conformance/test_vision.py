@@ -58,7 +58,10 @@ class GMLPVisionModelTest(ModelTesterMixin, FSDPPlanMixin, unittest.TestCase):
 
     def setUp(self):
         self.model_tester = GMLPVisionModelTester(**self.config_fields)
-        self.config_tester = ConfigTester(self, config_class=GMLPVisionConfig, has_text_modality=False, hidden_size=32)
+        properties = ["hidden_size", "num_hidden_layers"]
+        self.config_tester = ConfigTester(
+            self, config_class=GMLPVisionConfig, has_text_modality=False, common_properties=properties, hidden_size=32
+        )
 
     def test_config(self):
         self.config_tester.run_common_tests()

@@ -35,8 +35,9 @@ from hf_gmlp import (
     GMLPForTokenClassification,
     GMLPModel,
 )
-from hf_gmlp.models.modeling_gmlp import GMLPBlock, GMLPCacheLayer
-from hf_gmlp.models.spatial_gating import SpatialProjection
+from hf_gmlp.models.modeling_gmlp import GMLPBlock
+from hf_gmlp.models.spatial_gating import Positions, SpatialProjection, find_cached_positions
+from hf_gmlp.training.checkpointing import enable_selective_checkpointing
 
 from ..numerics import assert_close
 from ..peers.annotated import AnnotatedGMLPBlock
@@ -109,19 +110,22 @@ def test_rows_and_blocks_of_a_causal_matrix(toeplitz):
 
 @pytest.mark.parametrize("toeplitz", [True, False])
 @torch.no_grad()
-def test_projection_behind_padding(toeplitz):
-    projection = SpatialProjection(9, toeplitz)
+def test_projection_behind_padding(text_config, toeplitz):
+    projection, config = SpatialProjection(9, toeplitz), text_config(toeplitz=toeplitz, max_position_embeddings=9)
     for parameter in projection.parameters():
         torch.nn.init.normal_(parameter)
     v = torch.randn(1, 6, 3)
     # Two tokens of padding in front, whose v is zero; the other sequence has none.
-    padded = torch.cat([torch.cat([torch.zeros(1, 2, 3), v], dim=1), torch.randn(1, 8, 3)])
-    first = torch.tensor([2, 0])
-    expected = projection(v, causal=True)[0], projection(padded[1:], causal=True)[0]
+    given = torch.cat([torch.cat([torch.zeros(1, 2, 3), v], dim=1), torch.randn(1, 8, 3)])
+    mask = torch.tensor([[0] * 2 + [1] * 6, [1] * 8])
+    expected = projection(v, Positions(True))[0], projection(given[1:], Positions(True))[0]
+    # A static cache of nine tokens has an empty place.
+    static, static_mask = torch.cat([given, torch.zeros(2, 1, 3)], dim=1), F.pad(mask, (0, 1))
     for start in (0, 2, 5, 7):
-        # With a static cache of nine tokens, two places are empty.
-        static = torch.cat([padded, torch.randn(2, 1, 3)], dim=1), torch.arange(start, 8)
-        for output in (projection(padded, True, start, first), projection(static[0], True, static[1], first)):
+        index = torch.arange(8 - start)
+        growing = find_cached_positions(config, index, start, 8, mask)
+        fixed = find_cached_positions(config, index, torch.tensor(start), 9, static_mask)
+        for output in (projection(given, growing), projection(static, fixed)):
             assert output.shape == (2, 8 - start, 3)
             torch.testing.assert_close(output[0, max(2 - start, 0) :], expected[0][max(start - 2, 0) :])
             torch.testing.assert_close(output[1], expected[1][start:])
@@ -211,20 +215,21 @@ def test_a_new_token_costs_one_row_of_w(causal_model, random_ids, attention_size
         assert flops[t] - flops[t - 1] == 2 * 2 * per_token
 
 
+@pytest.mark.parametrize("cache_class", [DynamicCache, StaticCache])
+@pytest.mark.parametrize("attention_size", [0, 8])
 @torch.no_grad()
-def test_the_cache_does_not_copy_earlier_tokens(causal_model, random_ids):
-    model, ids = causal_model(n=64, attention_size=8), random_ids(2, 64)
-    _, cache = in_pieces(model, ids, [10, 11])
-    v, attention = cache.layers[0], cache.layers[2]
-    assert all(type(layer) is GMLPCacheLayer for layer in cache.layers) and len(cache.layers) == 4
-    assert v.keys.shape == (2, 1, 11, 16) and v.values.shape == (2, 1, 11, 0)
-    assert attention.keys.shape == attention.values.shape == (2, 1, 11, 8)
-    places = {(v.keys.data_ptr(), attention.keys.data_ptr())}
-    for t in range(11, 64):
-        model(ids[:, t : t + 1], past_key_values=cache)
-        places.add((v.keys.data_ptr(), attention.keys.data_ptr()))
-    # Room for n tokens from the beginning.
-    assert len(places) == 1
+def test_layers_of_a_cache(causal_model, random_ids, attention_size, cache_class):
+    """v of every block, without values, and in an aMLP a layer of keys and values in front of each."""
+    model, ids = causal_model(n=64, attention_size=attention_size), random_ids(2, 64)
+    cache = DynamicCache() if cache_class is DynamicCache else StaticCache(config=model.config, max_cache_len=40)
+    in_pieces(model, ids, [10, 11], cache)
+    room = 11 if cache_class is DynamicCache else 40
+    shapes = [((2, 1, room, 16), (2, 1, room, 0))] * 2
+    if attention_size:
+        tiny = ((2, 1, room, 8), (2, 1, room, 8))
+        shapes = [tiny, shapes[0], tiny, shapes[1]]
+    assert [(layer.keys.shape, layer.values.shape) for layer in cache.layers] == shapes
+    assert cache.get_seq_length() == 11
 
 
 @pytest.mark.parametrize("make_cache", [lambda config: DynamicCache(), lambda config: DynamicCache(config=config)])
@@ -234,7 +239,6 @@ def test_caches_of_the_library(causal_model, random_ids, attention_size, make_ca
     model, ids = causal_model(attention_size=attention_size), random_ids(2, 24)
     logits, cache = in_pieces(model, ids, [5, 6, 7, 24], make_cache(model.config))
     assert_close(logits, model(ids).logits, depth=2)
-    assert all(type(layer) is GMLPCacheLayer for layer in cache.layers)
     assert len(cache.layers) == (4 if attention_size else 2)
 
 
@@ -320,18 +324,23 @@ def test_a_static_cache_with_more_rows_than_w(causal_model, random_ids):
         model(random_ids(1, 5), past_key_values=StaticCache(config=model.config, max_cache_len=25))
 
 
-def test_caches_that_cannot_work_are_refused(causal_model, random_ids):
-    model, ids = causal_model(attention_size=8), random_ids(1, 5)
-    with pytest.raises(ValueError, match="not a Cache of other layers"):
+@pytest.mark.parametrize("attention_size", [0, 8])
+def test_caches_that_cannot_work_are_refused(causal_model, random_ids, attention_size):
+    model, ids = causal_model(attention_size=attention_size), random_ids(1, 5)
+    with pytest.raises(ValueError, match="A gMLP takes the dynamic, static and offloaded caches"):
         model(ids, past_key_values=Cache(layers=[DynamicSlidingWindowLayer(sliding_window=8)]))
-    for implementation, sentence in (("quantized", "Leave it out"), ("paged", "no continuous batching")):
-        with pytest.raises(ValueError, match=sentence):
-            model.generate(ids, max_new_tokens=3, cache_implementation=implementation)
-    with pytest.raises(ValueError, match="no continuous batching"):
+    # What another model, another kind of gMLP, or prefix tuning has put into it.
+    keys, values = torch.randn(1, 1, 3, 8), torch.randn(1, 1, 3, 8)
+    other = causal_model(attention_size=0 if attention_size else 8)(ids, use_cache=True).past_key_values
+    for cache in (DynamicCache([(keys, values)] * 2), DynamicCache([(keys, values)] * 4), other):
+        with pytest.raises(ValueError, match="does not hold v of a gMLP"):
+            model(ids, past_key_values=cache)
+    for implementation in ("quantized", "paged", "offloaded"):
+        if implementation != "offloaded" or not torch.accelerator.is_available():
+            with pytest.raises((ValueError, RuntimeError, ImportError)):
+                model.generate(ids, max_new_tokens=3, cache_implementation=implementation)
+    with pytest.raises(ValueError, match="no paged cache"):
         model.generate_batch([[5, 6, 7]])
-    if not torch.accelerator.is_available():
-        with pytest.raises(ValueError, match="needs an accelerator"):
-            model.generate(ids, max_new_tokens=3, cache_implementation="offloaded")
 
 
 # What the library and its users do to a cache between two forward passes.
@@ -422,13 +431,11 @@ def test_a_cache_that_was_moved_or_reset(prefix):
     model, ids, logits, make_cache = prefix
     cache = make_cache()
     for layer in cache.layers:
-        assert layer.buffer is not None
         layer.offload()
-        assert layer.buffer is None
         layer.prefetch()
     torch.testing.assert_close(continued(model, cache, ids, 9), logits[:, 9:])
     cache.reset()
-    assert all(layer.buffer is None and layer.keys is None for layer in cache.layers)
+    assert cache.get_seq_length() == 0
     torch.testing.assert_close(continued(model, cache, ids, 0), logits)
 
 
@@ -508,7 +515,8 @@ def test_zeros_in_the_middle_of_a_mask(causal_model, random_ids, toeplitz, atten
     mask[1, :2] = mask[1, 7:9] = 0
     logits = model(ids, mask).logits
     for i in range(3):
-        torch.testing.assert_close(model(ids[i : i + 1], mask[i : i + 1]).logits[0], logits[i])
+        shown = mask[i] == 1
+        torch.testing.assert_close(model(ids[i : i + 1], mask[i : i + 1]).logits[0, shown], logits[i, shown])
     for make_cache in (DynamicCache, lambda: StaticCache(config=model.config, max_cache_len=18)):
         cache = make_cache()
         for start, end in ((0, 9), (9, 10), (10, 16)):
@@ -517,7 +525,7 @@ def test_zeros_in_the_middle_of_a_mask(causal_model, random_ids, toeplitz, atten
             torch.testing.assert_close(pieces[shown], logits[:, start:end][shown])
     torch.compiler.reset()
     compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
-    torch.testing.assert_close(compiled(ids, mask).logits, logits)
+    torch.testing.assert_close(compiled(ids, mask).logits[mask == 1], logits[mask == 1])
 
 
 @torch.no_grad()
@@ -580,7 +588,8 @@ def test_greedy_texts_are_those_of_a_loop(causal_model, random_ids, toeplitz, at
     model = causal_model(toeplitz=toeplitz, **attention_fields(attention)).double()
     ids = random_ids(3, 5)
     expected = greedy_by_hand(model, ids, 19)
-    for options in ({}, {"use_cache": False}, {"prefill_chunk_size": 2}):
+    chunked = {"prefill_chunk_size": 4, "cache_implementation": "static", "disable_compile": True}
+    for options in ({}, {"use_cache": False}, {"prefill_chunk_size": 2}, chunked):
         assert torch.equal(model.generate(ids, max_new_tokens=19, do_sample=False, **options), expected)
     # A single repeated token would hide mistakes.
     assert len(expected[:, 5:].unique()) > 6
@@ -644,15 +653,49 @@ def test_segments_continue(causal_model, random_ids):
     assert not torch.equal(text, model.generate(ids, max_new_tokens=8, do_sample=False))
 
 
-def test_assisted_generation(causal_model, random_ids):
+@pytest.mark.parametrize("fields", [{}, {"toeplitz": False, "attention_size": 8}], ids=["gMLP", "aMLP"])
+def test_assisted_generation(causal_model, random_ids, fields):
     """This removes tokens from the cache. The assistant is another model, so that some of its guesses are wrong."""
-    model, ids = causal_model(attention_size=8).double(), random_ids(1, 6)
+    model, ids = causal_model(**fields).double(), random_ids(1, 6)
     expected = model.generate(ids, max_new_tokens=14, do_sample=False)
     assistant = copy.deepcopy(model)
     with torch.no_grad():
         assistant.decoder.bias.add_(torch.randn(40))
-    assert torch.equal(model.generate(ids, assistant_model=assistant, max_new_tokens=14, do_sample=False), expected)
-    assert torch.equal(model.generate(ids, prompt_lookup_num_tokens=2, max_new_tokens=14, do_sample=False), expected)
+    # One takes just as many tokens as the text has in the end, and one fewer.
+    short, shorter = copy.deepcopy(assistant), copy.deepcopy(assistant)
+    short.resize_position_embeddings(20)
+    shorter.resize_position_embeddings(19)
+    layers = model.config.num_hidden_layers
+    for options in (
+        {"assistant_model": assistant},
+        {"assistant_model": short},
+        {"prompt_lookup_num_tokens": 2},
+        {"assistant_early_exit": 1},
+    ):
+        assert torch.equal(model.generate(ids, max_new_tokens=14, do_sample=False, **options), expected), options
+        assert model.config.num_hidden_layers == layers
+    with pytest.raises(ValueError, match="20 tokens, and the assistant takes up to 19"):
+        model.generate(ids, max_new_tokens=14, assistant_model=shorter)
+
+
+@pytest.mark.parametrize("cache", ["dynamic", "static"])
+@pytest.mark.parametrize("fields", [{}, {"toeplitz": False, "attention_size": 8}], ids=["gMLP", "aMLP"])
+def test_a_second_turn(causal_model, random_ids, fields, cache):
+    """A batch of padded prompts goes on from the cache of the first text, with a mask that has holes."""
+    model = causal_model(**fields).double()
+    ids, mask = padded([random_ids(3), random_ids(6)], "left")
+    options = {"max_new_tokens": 4, "do_sample": False, "return_dict_in_generate": True}
+    if cache == "static":
+        options["past_key_values"] = StaticCache(config=model.config, max_cache_len=20)
+    first = model.generate(ids, attention_mask=mask, **options)
+    options["past_key_values"] = first.past_key_values
+    mask = torch.cat([mask, torch.ones(2, 7, dtype=torch.long)], dim=1)
+    mask[1, 8:10] = 0
+    text = torch.cat([first.sequences, random_ids(2, 3)], dim=1)
+    second = model.generate(text, attention_mask=mask, disable_compile=True, **options).sequences
+    assert torch.equal(
+        second, model.generate(text, attention_mask=mask, use_cache=False, max_new_tokens=4, do_sample=False)
+    )
 
 
 @pytest.mark.slow
@@ -737,11 +780,10 @@ def test_a_text_ends_at_n(causal_model, random_ids, warned, toeplitz):
     longer = model.generate(ids, max_new_tokens=9, do_sample=False)
     assert torch.equal(longer, text)
     (record,) = warned.records
-    assert "end at 12 tokens" in record.message and "7 after the prompt instead of 9" in record.message
-    assert "resize_position_embeddings(14)" in record.message
+    assert "end at 12 tokens" in record.message and "resize_position_embeddings(14)" in record.message
     embeds = model.get_input_embeddings()(ids)
     assert torch.equal(model.generate(inputs_embeds=embeds, max_new_tokens=9, do_sample=False), text[:, 5:])
-    assert "7 after the prompt instead of 9" in warned.records[1].message
+    assert "resize_position_embeddings(14)" in warned.records[1].message
     for length in (12, 13):
         with pytest.raises(
             ValueError, match=rf"prompt has {length} tokens.*up to 12.*resize_position_embeddings\({length + 3}\)"
@@ -849,16 +891,35 @@ def test_logits_to_keep(causal_model, random_ids):
     torch.testing.assert_close(model(ids, logits_to_keep=torch.tensor([1, 5])).logits, logits[:, [1, 5]])
 
 
-def test_gradient_checkpointing(causal_model, random_ids):
-    model, ids = causal_model(attention_size=8).train(), random_ids(2, 10)
+@pytest.mark.parametrize("use_reentrant", [False, True])
+def test_gradient_checkpointing(causal_model, random_ids, use_reentrant):
+    model, ids = causal_model(attention_size=8).train().double(), random_ids(2, 10)
     gradients = []
     for use_cache in (False, True):
         model.zero_grad()
         output = model(ids, labels=ids, use_cache=use_cache)
         output.loss.backward()
         gradients.append([parameter.grad.clone() for parameter in model.parameters()])
-        model.gradient_checkpointing_enable()
-    assert_close(gradients[1], gradients[0], depth=2)
+        model.gradient_checkpointing_enable({"use_reentrant": use_reentrant})
+    torch.testing.assert_close(gradients[1], gradients[0], atol=1e-10, rtol=1e-10)
+
+
+@pytest.mark.parametrize("checkpointing", ["plain", "reentrant", "selective"])
+@pytest.mark.parametrize("attention", ATTENTIONS)
+def test_is_causal_for_one_forward_pass(text_config, far_model, random_ids, attention, checkpointing):
+    """transformers takes the keyword out of the config again before a checkpointed block is computed anew."""
+    model = far_model(GMLPForMaskedLM, text_config(**attention_fields(attention))).train().double()
+    causal = far_model(GMLPForMaskedLM, text_config(is_causal=True, **attention_fields(attention))).train().double()
+    ids = random_ids(2, 10)
+    causal(ids, labels=ids).loss.backward()
+    if checkpointing == "selective":
+        enable_selective_checkpointing(model)
+    else:
+        model.gradient_checkpointing_enable({"use_reentrant": checkpointing == "reentrant"})
+    model(ids, labels=ids, is_causal=True).loss.backward()
+    assert not model.config.is_causal
+    for tested, expected in zip(model.parameters(), causal.parameters(), strict=True):
+        torch.testing.assert_close(tested.grad, expected.grad, atol=1e-10, rtol=1e-10)
 
 
 @pytest.mark.parametrize("attention", [None, "sdpa"])

@@ -21,15 +21,11 @@ FIXTURES = Path(__file__).parent.parent / "fixtures"
         ("bert-relpos-masked-lm", AutoModelForMaskedLM),
     ],
 )
-@pytest.mark.parametrize("implementation", ["auto", "naive"])
-def test_an_early_checkpoint(name, auto_class, implementation):
-    options = {"gating_implementation": implementation} if name != "bert-relpos-masked-lm" else {}
-    model, info = auto_class.from_pretrained(FIXTURES / name, output_loading_info=True, **options)
+def test_an_early_checkpoint(name, auto_class):
+    model, info = auto_class.from_pretrained(FIXTURES / name, output_loading_info=True)
     assert not info["missing_keys"] and not info["unexpected_keys"]
     inputs = load_file(FIXTURES / name / "expected.safetensors")
     expected = inputs.pop("logits")
     with torch.no_grad():
         assert_close(model(**inputs).logits, expected, depth=2)
-    if options:
-        assert model.config.gating_implementation == implementation
-        assert "gating_implementation" not in model.config.to_json_string()
+    assert "gating_implementation" not in model.config.to_json_string()

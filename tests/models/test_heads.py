@@ -13,7 +13,7 @@ from hf_gmlp import (
     GMLPForTokenClassification,
     TextMixerForSequenceClassification,
 )
-from hf_gmlp.models.heads import choice_loss, classification_loss, next_token_loss, pool_tokens, token_loss
+from hf_gmlp.models.heads import class_loss, classification_loss, next_token_loss, pool_tokens
 
 from ..numerics import assert_close
 
@@ -59,7 +59,7 @@ def test_token_losses(num_items):
     reduction = "mean" if num_items is None else "sum"
     count = num_items or 1
     expected = F.cross_entropy(logits.flatten(0, 1), labels.flatten(), reduction=reduction) / count
-    torch.testing.assert_close(token_loss(logits, labels, num_items_in_batch=num_items), expected)
+    torch.testing.assert_close(class_loss(logits, labels, num_items_in_batch=num_items), expected)
     shifted = F.cross_entropy(logits[:, :-1].flatten(0, 1), labels[:, 1:].flatten(), reduction=reduction) / count
     torch.testing.assert_close(next_token_loss(logits, labels, num_items_in_batch=num_items), shifted)
     given = next_token_loss(logits, labels, num_items_in_batch=num_items, shift_labels=labels)
@@ -71,8 +71,7 @@ def test_token_losses(num_items):
 )
 def test_losses_keep_double_precision(text_config, dtype, expected):
     logits, labels = torch.randn(4, 3).to(dtype), torch.tensor([0, 1, 2, 0])
-    assert choice_loss(logits, labels).dtype == expected
-    assert token_loss(logits, labels).dtype == expected
+    assert class_loss(logits, labels).dtype == expected
     assert next_token_loss(logits[None], labels[None]).dtype == expected
     for kind, values in (("regression", torch.ones(4, 3)), ("multi_label_classification", torch.ones(4, 3))):
         config = text_config()

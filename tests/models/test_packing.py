@@ -1,12 +1,15 @@
-"""Packed documents: each has the outputs that it has in a row of its own, in every head and implementation.
+"""Packed documents: each has the outputs and gradients that it has in a row of its own, in every head and layout.
 
 The references are the same models on single documents, with weights far from the initial ones.
 """
 
+import inspect
+
 import pytest
 import torch
+from datasets import Dataset
 from torch.nn import functional as F
-from transformers import DataCollatorWithFlattening, DynamicCache
+from transformers import DataCollatorWithFlattening, DynamicCache, Trainer, TrainingArguments
 
 from hf_gmlp import (
     BertRelposForMaskedLM,
@@ -19,23 +22,14 @@ from hf_gmlp import (
     GMLPModel,
     TextMixerForMaskedLM,
 )
-from hf_gmlp.kernels import lean
-from hf_gmlp.models.heads import packed_documents
+from hf_gmlp.models import modeling_gmlp, spatial_gating
+from hf_gmlp.models.heads import Documents, document_numbers
 from hf_gmlp.models.modeling_gmlp import drop_path
 
-from ..numerics import assert_close
+from .helpers import ATTENTIONS, attention_fields
 
 LENGTHS = (3, 7, 1, 9)
-FORMS = [
-    {"toeplitz": toeplitz, "gating_implementation": gating} | attention
-    for toeplitz in (True, False)
-    for gating in ("naive", "lean")
-    for attention in (
-        {},
-        {"attention_size": 8, "attn_implementation": "eager"},
-        {"attention_size": 8, "attn_implementation": "sdpa"},
-    )
-]
+FORMS = [{"toeplitz": toeplitz} | attention_fields(name) for toeplitz in (True, False) for name in ATTENTIONS]
 
 
 @pytest.fixture
@@ -43,12 +37,37 @@ def documents(random_ids):
     return [random_ids(length) for length in LENGTHS]
 
 
+@pytest.fixture
+def layouts(monkeypatch):
+    """layouts(split) forces the layout of W, if `split` is not None; returns a list of what was chosen."""
+    find, chosen = spatial_gating.find_positions, []
+
+    def force(split=None):
+        def found(*args, **kwargs):
+            bound = inspect.signature(find).bind(*args, **kwargs)
+            if split is not None:
+                bound.arguments["split"] = split
+            positions = find(*bound.args, **bound.kwargs)
+            chosen.append(positions.documents is not None)
+            return positions
+
+        monkeypatch.setattr(modeling_gmlp, "find_positions", found)
+        return chosen
+
+    return force
+
+
+def counted(documents):
+    return torch.cat([torch.arange(len(document)) for document in documents])[None]
+
+
+def numbered(documents):
+    return torch.cat([torch.full((len(document),), i) for i, document in enumerate(documents)])[None]
+
+
 def flattened(documents):
     """All in one row of 20 tokens, which is more than n."""
-    return {
-        "input_ids": torch.cat(documents)[None],
-        "position_ids": torch.cat([torch.arange(len(document)) for document in documents])[None],
-    }
+    return {"input_ids": torch.cat(documents)[None], "position_ids": counted(documents)}
 
 
 def in_rows(documents):
@@ -61,32 +80,137 @@ def in_rows(documents):
     return {"input_ids": torch.stack(rows), "attention_mask": mask, "seq_idx": seq_idx}
 
 
+def gradients(model, loss):
+    """The gradients of all parameters, which are also set to none."""
+    loss.backward()
+    found = {name: parameter.grad for name, parameter in model.named_parameters() if parameter.grad is not None}
+    model.zero_grad()
+    return found
+
+
+def assert_same_gradients(found, expected):
+    assert found.keys() == expected.keys()
+    for name, gradient in expected.items():
+        scale = gradient.abs().max().item()
+        torch.testing.assert_close(found[name], gradient, rtol=1e-10, atol=1e-10 * max(scale, 1.0), msg=name)
+
+
+@pytest.mark.parametrize("split", [True, False])
 @pytest.mark.parametrize("is_causal", [False, True])
 @pytest.mark.parametrize("form", FORMS)
-@torch.no_grad()
-def test_tokens(far_model, text_config, documents, form, is_causal):
-    """In one row longer than n, and in rows with padding: outputs, pooled outputs and hidden states."""
+def test_tokens_and_gradients(far_model, text_config, documents, layouts, form, is_causal, split):
+    """In one row longer than n, and in rows with padding, with a row of W per document or one W per row."""
+    chosen = layouts(split)
     model = far_model(GMLPModel, text_config(is_causal=is_causal, max_position_embeddings=9, **form)).double()
-    expected = [model(document[None], output_hidden_states=True) for document in documents]
-    found = model(**flattened(documents), output_hidden_states=True)
-    assert found.last_hidden_state.shape == (1, 20, model.config.hidden_size)
-    for i in range(len(found.hidden_states)):
-        wanted = torch.cat([output.hidden_states[i] for output in expected], dim=1)
-        torch.testing.assert_close(found.hidden_states[i], wanted, rtol=1e-10, atol=1e-10)
-    torch.testing.assert_close(found.last_hidden_state, torch.cat([x.last_hidden_state for x in expected], dim=1))
-    torch.testing.assert_close(found.pooler_output, torch.cat([x.pooler_output for x in expected]))
+    alone = [model(document[None], output_hidden_states=True) for document in documents]
+    last, pooled = (
+        torch.cat([x[name] for x in alone], i) for i, name in ((1, "last_hidden_state"), (0, "pooler_output"))
+    )
+    weights, pooled_weights = torch.randn_like(last), torch.randn_like(pooled)
+    expected = gradients(model, (last * weights).sum() + (pooled * pooled_weights).sum())
+    assert expected["layers.0.spatial_gating_unit.proj.weight"].count_nonzero() >= 9
     batch = in_rows(documents)
-    found = model(**batch)
-    a, b, c, d = (output.last_hidden_state[0] for output in expected)
-    shown = found.last_hidden_state[batch["attention_mask"] == 1]
-    torch.testing.assert_close(shown, torch.cat([a, b, d, c]))
-    assert not found.last_hidden_state[batch["attention_mask"] == 0].any()
-    a, b, c, d = (output.pooler_output for output in expected)
-    torch.testing.assert_close(found.pooler_output, torch.cat([a, b, d, c]))
+    for inputs, order, mask in (
+        (flattened(documents), [0, 1, 2, 3], torch.ones(1, 20)),
+        (batch, [0, 1, 3, 2], batch["attention_mask"]),
+    ):
+        found = model(**inputs, output_hidden_states=True)
+        assert found.last_hidden_state.shape == (*mask.shape, 16)
+        for i, states in enumerate(found.hidden_states):
+            wanted = torch.cat([alone[j].hidden_states[i][0] for j in order])
+            torch.testing.assert_close(states[mask == 1], wanted, rtol=1e-10, atol=1e-10)
+        torch.testing.assert_close(found.pooler_output, pooled[order], rtol=1e-10, atol=1e-10)
+        in_order = torch.cat([weights[0].split(LENGTHS)[j] for j in order])
+        loss = (found.last_hidden_state[mask == 1] * in_order).sum()
+        assert_same_gradients(gradients(model, loss + (found.pooler_output * pooled_weights[order]).sum()), expected)
+    assert chosen[-2:] == [split, split]
+
+
+@pytest.mark.parametrize("attention", ATTENTIONS)
+@pytest.mark.parametrize(("lengths", "split"), [((4, 4, 4), True), ((9, 1, 1, 1, 1, 1), False)])
+@torch.no_grad()
+def test_the_cheaper_layout_is_chosen(far_model, text_config, random_ids, layouts, attention, lengths, split):
+    chosen, documents = layouts(), [random_ids(length) for length in lengths]
+    model = far_model(GMLPModel, text_config(**attention_fields(attention))).double()
+    found = model(**flattened(documents))
+    assert chosen == [split]
+    alone = [model(document[None]) for document in documents]
+    for name, axis in (("last_hidden_state", 1), ("pooler_output", 0)):
+        expected = torch.cat([output[name] for output in alone], axis)
+        torch.testing.assert_close(found[name], expected, rtol=1e-10, atol=1e-10)
+
+
+@pytest.mark.parametrize("is_causal", [False, True])
+@pytest.mark.parametrize("split", [True, False])
+@torch.no_grad()
+def test_what_describes_packing(far_model, text_config, documents, layouts, is_causal, split):
+    layouts(split)
+    model = far_model(GMLPModel, text_config(attention_size=8, is_causal=is_causal)).double()
+    batch, numbers, starts = flattened(documents), numbered(documents), torch.tensor([0, 3, 10, 11, 20])
+    ids, positions = batch["input_ids"], batch["position_ids"]
+    expected = torch.cat([model(document[None]).last_hidden_state for document in documents], dim=1)
+    for packing in (
+        {"position_ids": positions},
+        {"position_ids": positions, "attention_mask": torch.ones_like(ids)},
+        {"seq_idx": numbers},
+        {"seq_idx": numbers.int(), "position_ids": positions},
+        {"seq_idx": 5 - numbers % 2},
+        {"cu_seq_lens_q": starts, "cu_seq_lens_k": starts, "max_length_q": 9, "max_length_k": 9},
+        {"cu_seq_lens_q": starts.int(), "position_ids": positions},
+        # `seq_idx` goes first, then `cu_seq_lens_q`.
+        {"seq_idx": numbers, "cu_seq_lens_q": torch.tensor([0, 4, 20])},
+    ):
+        found = model(ids, **packing).last_hidden_state
+        torch.testing.assert_close(found, expected, rtol=1e-10, atol=1e-10)
+    # One row describes all, in segments too.
+    segments = ids % 2
+    rows = model(ids.repeat(2, 1), seq_idx=numbers, token_type_ids=segments.repeat(2, 1)).last_hidden_state
+    for packing in ({"seq_idx": numbers}, {"position_ids": positions}):
+        found = model(ids.repeat(2, 1), token_type_ids=segments, **packing).last_hidden_state
+        torch.testing.assert_close(found, rows, rtol=1e-10, atol=1e-10)
+
+
+@pytest.mark.parametrize("attention", ATTENTIONS)
+@torch.no_grad()
+def test_one_document_in_a_row_longer_than_n(far_model, text_config, random_ids, attention):
+    """What is left at the end of a data set: a document, and padding up to the length of the other rows."""
+    model = far_model(GMLPModel, text_config(**attention_fields(attention))).double()
+    document, rest = random_ids(9), torch.zeros(11, dtype=torch.long)
+    expected = model(document[None])
+    mask = torch.cat([torch.ones(9, dtype=torch.long), rest])[None]
+    for packing in (
+        {"seq_idx": torch.cat([rest[:9], rest + 1])[None]},
+        {"seq_idx": torch.zeros(1, 20, dtype=torch.long)},
+        {"position_ids": torch.cat([torch.arange(9), rest])[None]},
+        {"cu_seq_lens_q": torch.tensor([0, 9, 20])},
+    ):
+        found = model(torch.cat([document, rest])[None], mask, **packing)
+        torch.testing.assert_close(found.last_hidden_state[:, :9], expected.last_hidden_state)
+        torch.testing.assert_close(found.pooler_output, expected.pooler_output)
+
+
+def test_a_document_is_no_longer_than_n(text_config, documents):
+    model = GMLPModel(text_config(max_position_embeddings=8))
+    with pytest.raises(ValueError, match="have 9 tokens and the model takes up to 8"):
+        model(**flattened(documents))
+
+
+@pytest.mark.parametrize("toeplitz", [True, False])
+@torch.no_grad()
+def test_positions_of_packed_documents(far_model, text_config, documents, toeplitz):
+    """A document that does not begin at the first row of W, with others that do."""
+    model = far_model(GMLPModel, text_config(toeplitz=toeplitz, attention_size=8)).double()
+    batch = flattened(documents)
+    positions = batch["position_ids"] + (numbered(documents) == 1) * 4
+    packing = {"position_ids": positions, "seq_idx": numbered(documents)}
+    found = model(batch["input_ids"], **packing).last_hidden_state[:, 3:10]
+    alone = model(documents[1][None], position_ids=torch.arange(4, 11)[None]).last_hidden_state
+    torch.testing.assert_close(found, alone, rtol=1e-10, atol=1e-10)
+    assert (alone - model(documents[1][None]).last_hidden_state).abs().max() > 0.01
 
 
 @pytest.mark.parametrize("pooling", ["cls", "mean", "max"])
-@pytest.mark.parametrize("form", [FORMS[2], FORMS[5]])
+@pytest.mark.parametrize("form", [FORMS[2], FORMS[3]])
 def test_gradients_of_a_classifier(far_model, text_config, documents, form, pooling):
     config = text_config(pooling=pooling, num_labels=3, spatial_gating="split", **form)
     model = far_model(GMLPForSequenceClassification, config).double()
@@ -102,37 +226,18 @@ def test_gradients_of_a_classifier(far_model, text_config, documents, form, pool
         torch.testing.assert_close(found[name], parameter.grad, msg=lambda text, name=name: f"{name}: {text}")
 
 
-@pytest.mark.parametrize("gating", ["split", "multiplicative", "additive", "linear"])
-def test_lean_gradients(far_model, text_config, documents, gating, monkeypatch):
-    """The lean form runs and has the first and second derivatives of the naive form."""
-    calls, branch = [], lean.lean_branch
-    monkeypatch.setattr(lean, "lean_branch", lambda *args: calls.append(1) or branch(*args))
-    found = []
-    for implementation in ("naive", "lean"):
-        attention = {"attention_size": 8, "attn_implementation": "eager"}
-        config = text_config(spatial_gating=gating, gating_implementation=implementation, **attention)
-        model = far_model(GMLPForTokenClassification, config).double()
-        embeddings = model.get_input_embeddings()(torch.cat(documents)[None]).detach().requires_grad_()
-        batch = {"inputs_embeds": embeddings, "position_ids": flattened(documents)["position_ids"]}
-        inputs = [embeddings, *model.model.layers.parameters()]
-        loss = model(**batch).logits.pow(2).sum()
-        first = torch.autograd.grad(loss, inputs, create_graph=True)
-        second = torch.autograd.grad(first[0].pow(2).sum(), inputs)
-        found.append([loss, *first, *second])
-    assert len(calls) == config.num_hidden_layers
-    for a, b in zip(*found, strict=True):
-        torch.testing.assert_close(a, b, rtol=1e-9, atol=1e-9 * b.abs().max().item())
-
-
-@pytest.mark.parametrize("short", [False, True])
+@pytest.mark.parametrize("split", [True, False])
 @torch.no_grad()
-def test_fft(far_model, text_config, documents, short, monkeypatch):
+def test_fft(far_model, text_config, documents, layouts, monkeypatch, split):
     """The FFT sees each document alone, too."""
-    monkeypatch.setattr("hf_gmlp.kernels.fft.FFT_LENGTH", 1 if short else 1024)
-    model = far_model(GMLPModel, text_config(gating_implementation="lean")).double()
-    found = model(**flattened(documents)).last_hidden_state
+    layouts(split)
+    model, calls, product = far_model(GMLPModel, text_config()).double(), [], spatial_gating.toeplitz_product
     expected = torch.cat([model(document[None]).last_hidden_state for document in documents], dim=1)
-    torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-9)
+    monkeypatch.setattr(spatial_gating, "FFT_LENGTH", 1)
+    monkeypatch.setattr(spatial_gating, "toeplitz_product", lambda *args: calls.append(1) or product(*args))
+    found = model(**flattened(documents)).last_hidden_state
+    assert len(calls) == (2 if split else 0)
+    torch.testing.assert_close(found, expected, rtol=1e-10, atol=1e-10)
 
 
 @torch.no_grad()
@@ -191,22 +296,75 @@ def test_causal_loss_does_not_cross_documents(far_model, text_config, documents)
         torch.testing.assert_close(model(ids, labels=ids, **given).loss, expected)
 
 
+@pytest.mark.parametrize("num_items", [True, False])
+def test_causal_loss_under_the_count_of_trainer(far_model, text_config, random_ids, num_items):
+    """Trainer counts every label but the first of a row. Documents of 4 and 5 tokens have 3 and 4 predictions."""
+    model, documents = far_model(GMLPForCausalLM, text_config()).double(), [random_ids(4), random_ids(5)]
+    losses = [model(document[None], labels=document[None]).loss for document in documents]
+    expected = (3 * losses[0] + 4 * losses[1]) / 7
+    batch = flattened(documents)
+    count = {"num_items_in_batch": (batch["input_ids"][:, 1:] != -100).sum()} if num_items else {}
+    for packing in ({"position_ids": batch["position_ids"]}, {"seq_idx": numbered(documents)}):
+        found = model(batch["input_ids"], labels=batch["input_ids"], **packing, **count).loss
+        torch.testing.assert_close(found, expected, rtol=1e-10, atol=1e-10)
+
+
+@pytest.mark.parametrize("is_causal", [False, True])
 @torch.no_grad()
-def test_attentions_have_a_row_for_each_document(far_model, text_config, documents):
-    model = far_model(GMLPModel, text_config(attention_size=8, attn_implementation="eager"))
-    found = model(**flattened(documents), output_attentions=True).attentions
-    assert [x.shape for x in found] == [(4, 1, 9, 9)] * model.config.num_hidden_layers
-    expected = model(documents[1][None], output_attentions=True).attentions
-    torch.testing.assert_close(found[0][1, :, :7, :7], expected[0][0])
+def test_attentions_are_those_of_the_given_rows(far_model, text_config, documents, is_causal):
+    model = far_model(
+        GMLPModel, text_config(attention_size=8, attn_implementation="eager", is_causal=is_causal)
+    ).double()
+    found = model(**flattened(documents), output_attentions=True)
+    assert [x.shape for x in found.attentions] == [(1, 1, 20, 20)] * model.config.num_hidden_layers
+    torch.testing.assert_close(found.last_hidden_state, model(**flattened(documents)).last_hidden_state)
+    for layer, weights in enumerate(found.attentions):
+        alone = [model(document[None], output_attentions=True).attentions[layer][0, 0] for document in documents]
+        torch.testing.assert_close(weights[0, 0], torch.block_diag(*alone))
 
 
 def test_stochastic_depth_drops_documents(documents):
-    packing = packed_documents({"position_ids": flattened(documents)["position_ids"]}, (1, 20), None, "cpu")
-    torch.manual_seed(0)
-    kept = torch.cat([drop_path(torch.ones(1, 20, 2), 0.5, True, packing) for _ in range(20)])
+    numbers = document_numbers((1, 20), position_ids=counted(documents))
+    kept = torch.cat([drop_path(torch.ones(1, 20, 2), 0.5, True, numbers) for _ in range(20)])
     parts = [part.unique().tolist() for row in kept for part in row.split(LENGTHS)]
     assert all(part in ([0.0], [2.0]) for part in parts)
     assert [0.0] in parts and [2.0] in parts
+
+
+@torch.no_grad()
+def test_hooks_see_the_rows_that_were_given(far_model, text_config, random_ids):
+    model = far_model(GMLPModel, text_config(attention_size=8))
+    seen = []
+    for layer in model.layers:
+        for module in (layer, layer.norm, layer.spatial_gating_unit, layer.attention):
+            module.register_forward_hook(lambda module, args, output: seen.append((args[0].shape[:2], output)))
+    model(random_ids(3, 9), seq_idx=torch.tensor([[0] * 4 + [1] * 5, [0] * 2 + [1] * 7, [0] * 9]))
+    for given, output in seen:
+        assert given == (3, 9) and (output[0] if isinstance(output, tuple) else output).shape[:2] == (3, 9)
+    assert len(seen) == 8
+
+
+@pytest.mark.parametrize("column", ["position_ids", "seq_idx"])
+def test_a_plain_trainer_keeps_the_columns(far_model, text_config, documents, tmp_path, column):
+    """Trainer keeps the columns that `forward` names, and drops all others."""
+    model = far_model(GMLPForMaskedLM, text_config(attention_size=8))
+    ids = torch.cat(documents).tolist()
+    packing = {"position_ids": counted(documents), "seq_idx": numbered(documents)}[column][0].tolist()
+    data = Dataset.from_list([{"input_ids": ids, "labels": ids, column: packing, "source": 1}] * 2)
+    args = TrainingArguments(
+        output_dir=str(tmp_path), use_cpu=True, per_device_train_batch_size=2, max_steps=1, learning_rate=0.0,
+        logging_steps=1, save_strategy="no", report_to=[], disable_tqdm=True,
+    )  # fmt: skip
+    trainer = Trainer(model=model, args=args, train_dataset=data)
+    trainer._set_signature_columns_if_needed()
+    assert {"position_ids", "seq_idx"} <= set(trainer._signature_columns)
+    (batch,) = trainer.get_train_dataloader()
+    assert set(batch) == {"input_ids", "labels", column}
+    losses = [model(document[None], labels=document[None]).loss * len(document) for document in documents]
+    expected = sum(losses).item() / 20
+    assert trainer.compute_loss(model, dict(batch)).item() == pytest.approx(expected, rel=1e-5)
+    trainer.train()
+    assert trainer.state.log_history[0]["loss"] == pytest.approx(expected, abs=1e-3)
 
 
 def test_gradient_checkpointing(far_model, text_config, documents):
@@ -223,54 +381,75 @@ def test_gradient_checkpointing(far_model, text_config, documents):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("fields", [{"is_causal": True}, {"toeplitz": False, "attention_size": 8}])
 @torch.no_grad()
-def test_compiled(far_model, text_config, documents):
-    model = far_model(GMLPForMaskedLM, text_config(attention_size=8))
+def test_compiled(far_model, text_config, documents, fields):
+    """Any positions, in one graph without a look at values."""
+    model = far_model(GMLPForMaskedLM, text_config(num_hidden_layers=1, **fields)).double()
     batch = flattened(documents)
-    expected = model(**batch).logits
+    ids, starts = batch["input_ids"], torch.tensor([0, 3, 10, 11, 20])
+    padded = in_rows(documents)
+    short, gaps = ids[:, :6], torch.tensor([[0, 2, 3, 7, 8, 11]])
+    cases = [
+        batch,
+        padded,
+        {"input_ids": ids, "seq_idx": numbered(documents)},
+        {"input_ids": ids, "cu_seq_lens_q": starts, "max_length_q": 9},
+        {"input_ids": short, "position_ids": gaps, "attention_mask": torch.tensor([[0, 0, 1, 1, 1, 1]])},
+    ]
+    for case in cases:
+        torch.compiler.reset()
+        found = torch.compile(model, fullgraph=True, backend="aot_eager")(**case).logits
+        shown = case.get("attention_mask", torch.ones_like(case["input_ids"])) == 1
+        torch.testing.assert_close(found[shown], model(**case).logits[shown], rtol=1e-10, atol=1e-10)
     torch.compiler.reset()
-    assert_close(torch.compile(model, backend="aot_eager")(**batch).logits, expected, depth=2)
 
 
 @pytest.mark.parametrize(
     ("packing", "message"),
     [
-        ({"position_ids": torch.arange(3, 10)[None]}, "must count the tokens of each document from 0"),
-        ({"position_ids": torch.tensor([[0, 1, 2, 2, 3, 4, 5]])}, "must count the tokens of each document from 0"),
-        ({"position_ids": torch.arange(8)[None]}, r"shape of the tokens, \(1, 7\), got \(1, 8\)"),
-        ({"seq_idx": torch.zeros(2, 7)}, r"shape of the tokens, \(1, 7\), got \(2, 7\)"),
-        ({"cu_seq_lens_q": torch.tensor([0, 3, 8])}, r"up from 0 to the number of tokens .* got \[0, 3, 8\]"),
-        (
-            {"position_ids": torch.arange(7)[None], "seq_idx": torch.tensor([[0, 0, 0, 1, 1, 1, 1]])},
-            "must agree about where documents begin",
-        ),
+        ({"position_ids": torch.arange(8)[None]}, r"`position_ids` .*\(1, 7\), got \(1, 8\)"),
+        ({"position_ids": torch.arange(7)}, r"`position_ids` .*\(1, 7\), got \(7,\)"),
+        ({"seq_idx": torch.zeros(2, 7)}, r"`seq_idx` .*\(1, 7\), got \(2, 7\)"),
+        ({"cu_seq_lens_q": torch.tensor([0, 3, 8])}, "`cu_seq_lens_q`"),
+        ({"cu_seq_lens_q": torch.tensor([1, 3, 7])}, "`cu_seq_lens_q`"),
     ],
 )
 @pytest.mark.parametrize("is_causal", [False, True])
-def test_contradictory_packing_is_refused(text_config, random_ids, is_causal, packing, message):
-    for model_class in (GMLPModel, GMLPForMaskedLM, GMLPForTokenClassification, GMLPForCausalLM):
+def test_packing_of_another_shape_is_refused(text_config, random_ids, is_causal, packing, message):
+    for model_class in (GMLPModel, GMLPForMaskedLM, GMLPForQuestionAnswering, GMLPForCausalLM):
         model = model_class(text_config(is_causal=is_causal))
         with pytest.raises(ValueError, match=message):
             model(random_ids(1, 7), **packing)
 
 
-def test_a_document_is_no_longer_than_n(text_config, documents):
-    model = GMLPModel(text_config(max_position_embeddings=8))
-    with pytest.raises(ValueError, match="have 9 tokens and the model takes up to 8"):
-        model(**flattened(documents))
+def test_bounds_of_documents_are_for_one_row(text_config, random_ids):
+    with pytest.raises(ValueError, match="`cu_seq_lens_q`"):
+        GMLPModel(text_config())(random_ids(2, 7), cu_seq_lens_q=torch.tensor([0, 3, 7]))
+
+
+def test_documents_there_and_back(documents):
+    batch = in_rows(documents)
+    mask = batch["attention_mask"]
+    found = Documents.find(document_numbers((2, 14), mask, seq_idx=batch["seq_idx"]), mask)
+    assert found.real.sum(1).tolist() == [3, 7, 9, 1] and found.shape == (2, 14)
+    rows = found.split(batch["input_ids"])
+    for row, document in zip(rows, [documents[i] for i in (0, 1, 3, 2)]):
+        assert row.tolist() == document.tolist() + [0] * (9 - len(document))
+    assert torch.equal(found.join(rows), batch["input_ids"] * mask)
 
 
 def test_no_packing_with_a_cache_or_choices(text_config, documents):
     batch = flattened(documents)
     model = GMLPForCausalLM(text_config(max_position_embeddings=24))
     for cache in ({"use_cache": True}, {"past_key_values": DynamicCache()}):
-        with pytest.raises(ValueError, match=r"With a cache, each row is one text.*use_cache=False"):
+        with pytest.raises(ValueError, match="use_cache=False"):
             model(**batch, **cache)
-        with pytest.raises(ValueError, match="With a cache, each row is one text"):
+        with pytest.raises(ValueError, match="use_cache=False"):
             model(batch["input_ids"], seq_idx=torch.zeros(1, 20), **cache)
     model = GMLPForMultipleChoice(text_config(max_position_embeddings=24))
     with pytest.raises(ValueError, match="Give each choice a row of its own"):
-        model(batch["input_ids"][None], position_ids=batch["position_ids"])
+        model(batch["input_ids"][None], position_ids=batch["position_ids"][None])
 
 
 @pytest.mark.parametrize(("kind", "model_class"), [("relpos", BertRelposForMaskedLM), ("mixer", TextMixerForMaskedLM)])

@@ -7,8 +7,13 @@ from PIL import Image
 from torch import nn
 from torch.nn import functional as F
 
-from hf_gmlp.models.heads import shift
-from hf_gmlp.models.spatial_gating import SpatialGatingUnit, SpatialProjection, spatial_matrix
+from hf_gmlp.models.spatial_gating import (
+    Positions,
+    SpatialGatingUnit,
+    SpatialProjection,
+    spatial_matrix,
+    weight_entries,
+)
 
 from ..numerics import assert_close
 from ..peers.appendix_c import create_toeplitz_matrix
@@ -65,19 +70,13 @@ def test_a_projection_is_a_linear_layer_over_the_tokens():
 
 
 @pytest.mark.parametrize("toeplitz", [True, False])
-def test_entries_are_those_of_the_matrix(toeplitz):
+def test_entries_are_those_of_the_matrix(text_config, toeplitz):
     projection = make_projection(7, toeplitz)
     rows, columns = torch.tensor([[0, 6, 3], [2, 2, 5]]), torch.tensor([[1, 4], [0, 6]])
     whole = projection.matrix()
     expected = torch.stack([whole[i][:, j] for i, j in zip(rows, columns)])
-    assert torch.equal(projection.entries(rows, columns), expected)
-
-
-def test_shift():
-    x = torch.arange(10).view(2, 5)
-    assert shift(x, torch.tensor([2, 0])).tolist() == [[2, 3, 4, 0, 1], [5, 6, 7, 8, 9]]
-    places = torch.tensor([4, 3])
-    assert torch.equal(shift(shift(x, places), -places), x)
+    config = text_config(toeplitz=toeplitz, max_position_embeddings=7)
+    assert torch.equal(projection.weight.flatten()[weight_entries(config, rows, columns)], expected)
 
 
 @pytest.mark.parametrize("toeplitz", [True, False])
@@ -125,7 +124,7 @@ def test_padding_is_hidden_after_the_norm(text_config, randomize):
     padded = torch.cat([z, 100 * torch.randn(1, 5, 32)], dim=1)
     mask = torch.tensor([[1] * 7 + [0] * 5])
     alone = unit(z)
-    torch.testing.assert_close(unit(padded, padding_mask=mask)[:, :7], alone)
+    torch.testing.assert_close(unit(padded, positions=Positions(padding=mask == 0))[:, :7], alone)
     assert not torch.allclose(unit(padded)[:, :7], alone, atol=0.1)
 
 

@@ -12,7 +12,6 @@ from datasets import Dataset
 from transformers import AutoModelForMaskedLM
 from transformers.distributed import DistributedConfig
 
-from hf_gmlp.kernels import lean
 from hf_gmlp.training.arguments import RunArguments
 from hf_gmlp.training.trainer import GMLPTrainer
 
@@ -33,11 +32,7 @@ def main(checkpoint: str, output: str):
     trainer = GMLPTrainer(
         model=model, args=args, train_dataset=Dataset.from_list(rows), card={"dataset": "random numbers"}
     )
-    lean_branch, calls = lean.lean_branch, []
-    lean.lean_branch = lambda *inputs: calls.append(1) or lean_branch(*inputs)
     trainer.train()
-    # Both blocks in all steps, sharded or not, and once before the first.
-    assert len(calls) == 2 * (args.max_steps * (8 // 4 // processes) + 1), len(calls)
     trainer.save_model()
 
 

@@ -11,7 +11,6 @@ from transformers import (
     EvalPrediction,
     ResNetConfig,
     ResNetForImageClassification,
-    TrainingArguments,
     ViTConfig,
     ViTForImageClassification,
     ViTImageProcessor,
@@ -20,7 +19,7 @@ from transformers.modeling_outputs import ImageClassifierOutput
 
 from hf_gmlp import GMLPForImageClassification, GMLPVisionModel
 from hf_gmlp.errors import InputError
-from hf_gmlp.training.arguments import ImageModelArguments
+from hf_gmlp.training.arguments import ImageModelArguments, RunArguments
 from hf_gmlp.training.trainer import GMLPTrainer
 from hf_gmlp.training.vision import (
     accuracy_metrics,
@@ -167,7 +166,7 @@ def test_only_gmlps_are_resized(tmp_path, vision_config, far_model):
 
 def test_norms_and_biases_are_not_decayed(tmp_path, vision_config):
     def decayed(model):
-        args = TrainingArguments(tmp_path, report_to="none", use_cpu=True)
+        args = RunArguments(tmp_path, report_to="none", use_cpu=True)
         return set(GMLPTrainer(model, args, card={"dataset": ""}).get_decay_parameter_names(model))
 
     gmlp = AutoModelForImageClassification.from_config(vision_config())

@@ -24,15 +24,13 @@ def compare(auto_class: type, folder: str, inputs: dict[str, torch.Tensor], shar
     expected = auto_class.from_pretrained(folder)
     assert {name.split(".")[-2] for name, x in model.named_parameters() if isinstance(x, DTensor)} == shared
     assert model.base_model.layers[0].proj_in.weight.to_local().shape[0] == model.config.intermediate_size // 2
-    for implementation in ("auto", "naive"):
-        model.set_gating_implementation(implementation)
-        for one in (model, expected):
-            one.zero_grad()
-            one(**inputs).loss.backward()
-        gradients = {name: whole(own.grad) for name, own in model.named_parameters()}
-        assert_close(gradients, {name: own.grad for name, own in expected.named_parameters()}, depth=2)
-        with torch.no_grad():
-            assert_close(model(**inputs).logits, expected(**inputs).logits, depth=2)
+    for one in (model, expected):
+        one.zero_grad()
+        one(**inputs).loss.backward()
+    gradients = {name: whole(own.grad) for name, own in model.named_parameters()}
+    assert_close(gradients, {name: own.grad for name, own in expected.named_parameters()}, depth=2)
+    with torch.no_grad():
+        assert_close(model(**inputs).logits, expected(**inputs).logits, depth=2)
     model.save_pretrained(f"{folder}/saved")
     torch.distributed.barrier()
     for own, parameter in zip(auto_class.from_pretrained(f"{folder}/saved").parameters(), expected.parameters()):

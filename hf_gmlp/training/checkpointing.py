@@ -1,0 +1,43 @@
+"""Selective activation checkpointing: less memory for the backward pass, at little more time."""
+
+import torch
+from torch.utils.checkpoint import CheckpointPolicy, create_selective_checkpoint_contexts
+from transformers import PreTrainedModel
+
+aten = torch.ops.aten
+# Matrix products, in the forms that layers call: they take nearly all of the time of a block.
+PRODUCTS = {
+    operator.default
+    for operator in (
+        *(aten.mm, aten.addmm, aten.bmm, aten.baddbmm, aten.convolution),
+        *(aten._scaled_dot_product_flash_attention, aten._scaled_dot_product_flash_attention_for_cpu),
+        *(aten._scaled_dot_product_efficient_attention, aten._scaled_dot_product_cudnn_attention),
+    )
+}
+
+
+# The position of the left matrix [..., m, k] of a product among the arguments; the right one [..., k, n] follows.
+LEFT = {aten.mm.default: 0, aten.bmm.default: 0, aten.addmm.default: 1, aten.baddbmm.default: 1}
+
+
+def keep_products(context, operator, *args, **kwargs) -> CheckpointPolicy:
+    keep = operator in PRODUCTS
+    if operator in LEFT:
+        # A result much wider than what it is made from, as the output of tiny attention, is large and quick to repeat.
+        k, n = args[LEFT[operator] + 1].shape[-2:]
+        keep = n <= 16 * k
+    return CheckpointPolicy.MUST_SAVE if keep else CheckpointPolicy.PREFER_RECOMPUTE
+
+
+def enable_selective_checkpointing(model: PreTrainedModel):
+    """
+    In training, makes the blocks keep only their inputs and the results of matrix products for the backward pass, and
+    recompute the rest (norms, activations, gating). Outputs and gradients stay the same, compiled too.
+
+    Args:
+        model: A model of this package, for text or images, or any other that supports gradient checkpointing.
+            `model.gradient_checkpointing_disable()` undoes it.
+    """
+    # The older name is deprecated from transformers 5.23 on.
+    enable = getattr(model, "activation_checkpointing_enable", model.gradient_checkpointing_enable)
+    enable({"use_reentrant": False, "context_fn": lambda: create_selective_checkpoint_contexts(keep_products)})

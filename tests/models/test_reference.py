@@ -1,0 +1,280 @@
+"""Random small text models against the paper's equations, written out token by token in double precision.
+
+The reference uses nothing of the package but the weights: gMLP and aMLP (sections 2 and 4, Figures 1 and 6, Table 3,
+Appendix C), for any padding, packing and positions.
+"""
+
+import math
+import random
+from itertools import pairwise
+
+import numpy as np
+import pytest
+import torch
+from transformers import DynamicCache, StaticCache
+
+from hf_gmlp import GMLPConfig, GMLPForCausalLM, GMLPForMaskedLM, GMLPModel
+from hf_gmlp.models import spatial_gating
+
+from ..samples import GATINGS
+
+MODELS = 120
+VOCABULARY = 20
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The reference
+
+
+ACTIVATIONS = {
+    "gelu": lambda x: x * 0.5 * (1 + np.vectorize(math.erf)(x / math.sqrt(2))),
+    "relu": lambda x: np.maximum(x, 0.0),
+    "silu": lambda x: x / (1 + np.exp(-x)),
+}
+
+
+class Reference:
+    def __init__(self, model):
+        self.config = model.config
+        self.weights = {name: value.detach().numpy() for name, value in model.state_dict().items()}
+        self.prefix = "" if isinstance(model, GMLPModel) else "model."
+
+    def get(self, name):
+        return self.weights[self.prefix + name]
+
+    def linear(self, name, x):
+        return x @ self.get(f"{name}.weight").T + self.get(f"{name}.bias")
+
+    def norm(self, name, x, eps):
+        mean, variance = x.mean(), x.var()
+        return (x - mean) / math.sqrt(variance + eps) * self.get(f"{name}.weight") + self.get(f"{name}.bias")
+
+    def spatial(self, block, i, j):
+        """W[i, j] (Appendix C for a Toeplitz W)."""
+        weight = self.get(f"layers.{block}.spatial_gating_unit.proj.weight")
+        return weight[self.config.max_position_embeddings - 1 + j - i] if self.config.toeplitz else weight[i, j]
+
+    def block(self, number, x, sees, positions):
+        """x[i] -> x[i] + W_out s(...), where token i sees the tokens sees[i] and has the position positions[i]."""
+        config, name = self.config, f"layers.{number}"
+        normed = {i: self.norm(f"{name}.norm", value, config.layer_norm_eps) for i, value in x.items()}
+        z = {i: ACTIVATIONS[config.hidden_act](self.linear(f"{name}.proj_in", value)) for i, value in normed.items()}
+        half = config.intermediate_size // 2
+        u, v = z, z
+        if config.spatial_gating == "split":
+            u, v = ({i: value[part] for i, value in z.items()} for part in (slice(half), slice(half, None)))
+        unit = f"{name}.spatial_gating_unit"
+        v = {i: self.norm(f"{unit}.norm", value, config.spatial_layer_norm_eps) for i, value in v.items()}
+        if config.attention_size:
+            qkv = {i: np.split(self.linear(f"{name}.attention.qkv_proj", value), 3) for i, value in normed.items()}
+        result = {}
+        for i in x:
+            f = np.full_like(v[i], self.get(f"{unit}.proj.bias")[positions[i]])
+            for j in sees[i]:
+                f = f + self.spatial(number, positions[i], positions[j]) * v[j]
+            if config.attention_size and sees[i]:
+                scores = np.array([qkv[i][0] @ qkv[j][1] for j in sees[i]]) / math.sqrt(config.attention_size)
+                shares = np.exp(scores - scores.max())
+                shares = shares / shares.sum()
+                mixed = sum(share * qkv[j][2] for share, j in zip(shares, sees[i]))
+                f = f + self.linear(f"{name}.attention.out_proj", mixed)
+            gated = {"split": u[i] * f, "multiplicative": u[i] * f, "additive": u[i] + f, "linear": f}
+            result[i] = x[i] + self.linear(f"{name}.proj_out", gated[config.spatial_gating])
+        return result
+
+    def document(self, ids, segments, positions, real):
+        """The final hidden states of one document, by index: ids, segments and positions by index; only the tokens
+        `real` are seen. Tokens that nobody sees are left out."""
+        config = self.config
+        sees = {i: [j for j in real if j <= i or not config.is_causal] for i in real}
+        x = {i: self.get("embeddings.word_embeddings.weight")[ids[i]] for i in real}
+        if config.type_vocab_size:
+            x = {i: value + self.get("embeddings.token_type_embeddings.weight")[segments[i]] for i, value in x.items()}
+        for number in range(config.num_hidden_layers):
+            x = self.block(number, x, sees, positions)
+        return {i: self.norm("norm", value, config.layer_norm_eps) for i, value in x.items()}
+
+    def pool(self, x, real):
+        values = np.stack([x[i] for i in real])
+        by_name = {"cls": values[-1 if self.config.is_causal else 0], "mean": values.mean(0), "max": values.max(0)}
+        return np.tanh(self.linear("pooler.dense", by_name[self.config.pooling]))
+
+    def head(self, x):
+        """The logits of a language model."""
+        if "head.dense.weight" in self.weights:
+            x = self.weights["head.dense.weight"] @ x + self.weights["head.dense.bias"]
+            x = ACTIVATIONS[self.config.hidden_act](x)
+            x = (x - x.mean()) / math.sqrt(x.var() + self.config.layer_norm_eps)
+            x = x * self.weights["head.norm.weight"] + self.weights["head.norm.bias"]
+        return self.weights["decoder.weight"] @ x + self.weights["decoder.bias"]
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Random models and inputs
+
+
+def draw_config(draw):
+    attention_size = draw.choice([0, 0, 3, 4])
+    return GMLPConfig(
+        vocab_size=VOCABULARY,
+        max_position_embeddings=draw.randint(3, 10),
+        hidden_size=draw.randint(3, 6),
+        num_hidden_layers=draw.randint(1, 3),
+        intermediate_size=2 * draw.randint(2, 5),
+        spatial_gating=draw.choice(["split", *GATINGS]),
+        toeplitz=draw.random() < 0.5,
+        is_causal=draw.random() < 0.4,
+        attention_size=attention_size,
+        mask_padding=draw.random() < 0.7,
+        type_vocab_size=draw.choice([0, 2]),
+        pooling=draw.choice(["cls", "mean", "max"]),
+        hidden_act=draw.choice(list(ACTIVATIONS)),
+        layer_norm_eps=draw.choice([1e-6, 1e-3]),
+        mlm_transform=draw.random() < 0.5,
+        tie_word_embeddings=draw.random() < 0.5,
+        attn_implementation=draw.choice(["eager", "sdpa"]),
+    )
+
+
+def draw_row(draw, n, packed):
+    """The documents of a row as lists of indices, those hidden inside of them, and the number of tokens."""
+    documents, hidden, end = [], set(), 0
+    for _ in range(draw.randint(1, 3) if packed else 1):
+        end += draw.choice([0, 0, 1, 2]) if packed else 0
+        length = draw.randint(1, min(n, 6) if packed else n)
+        documents.append(list(range(end, end + length)))
+        if length > 2 and draw.random() < 0.15:
+            hidden.add(draw.choice(documents[-1][1:-1]))
+        end += length
+    return documents, hidden, end
+
+
+def draw_batch(draw, config):
+    """(arguments of the forward pass, documents of each row, positions of each row)"""
+    n, packed = config.max_position_embeddings, draw.random() < 0.45
+    rows = [draw_row(draw, n, packed) for _ in range(draw.choice([1, 1, 2, 3]))]
+    width = max(end for _, _, end in rows)
+    packed = any(len(documents) > 1 for documents, _, _ in rows)
+    width += draw.choice([0, 0, 1]) if packed or width < n else 0
+    all_documents, mask = [], np.zeros((len(rows), width), int)
+    for row, (documents, hidden, end) in enumerate(rows):
+        # Padding on either side, or on both.
+        shift = draw.choice([0, width - end, draw.randint(0, width - end)])
+        documents = [[i + shift for i in document if i not in hidden] for document in documents]
+        all_documents.append(documents)
+        for document in documents:
+            mask[row, document] = 1
+    ids = np.array([[draw.randrange(VOCABULARY) for _ in range(width)] for _ in rows])
+    segments = np.array([[draw.randrange(2) for _ in range(width)] for _ in rows])
+    arguments = {"input_ids": ids, "token_type_ids": segments}
+    if (mask == 0).any() or draw.random() < 0.5:
+        arguments["attention_mask"] = mask
+    visible = not (config.mask_padding or config.is_causal or packed)
+
+    # The numbers of documents: padding goes to the document in front of it or to that behind.
+    numbers = np.zeros((len(rows), width), int)
+    for row, documents in enumerate(all_documents):
+        for number, document in enumerate(documents[1:], 1):
+            numbers[row, draw.randint(documents[number - 1][-1] + 1, document[0]) :] = number
+    positions = np.zeros((len(rows), width), int)
+    increasing, chosen = True, draw.random() < 0.4 and (not visible or width <= n)
+    for row, documents in enumerate(all_documents):
+        if visible:
+            first = documents[0][0]
+            positions[row] = [(i - first) % width for i in range(width)]
+            if chosen:
+                positions[row] = sorted(draw.sample(range(n), width))
+            continue
+        for document in documents:
+            places = [i - document[0] for i in document]
+            if chosen:
+                places = draw.sample(range(n), len(document))
+                places = places if packed and draw.random() < 0.3 else sorted(places)
+            positions[row, document] = places
+            increasing = increasing and places == sorted(places)
+        for document, following in pairwise(documents):
+            increasing = increasing and positions[row, following[0]] <= positions[row, document[-1]]
+    given = positions.copy()
+    if not visible:
+        given[mask == 0] = draw.choice([0, 1, n - 1])
+    way = draw.choice(["seq_idx", "cu_seq_lens_q", "position_ids"]) if packed else "none"
+    if (way == "position_ids" and not increasing) or (way == "cu_seq_lens_q" and len(rows) > 1):
+        way = "seq_idx"
+    if way == "seq_idx":
+        arguments["seq_idx"] = numbers * 3 % 7
+    elif way == "cu_seq_lens_q":
+        starts = [0, *(np.flatnonzero(np.diff(numbers[0])) + 1), width]
+        arguments["cu_seq_lens_q"] = np.array(starts)
+    if chosen or way == "position_ids" or (not packed and not visible and draw.random() < 0.2):
+        # Of a row that is not packed, they count the document, with or without hidden tokens.
+        arguments["position_ids"] = given
+    if visible:
+        all_documents = [[list(range(width))] for _ in rows]
+    return {name: torch.tensor(value) for name, value in arguments.items()}, all_documents, positions, mask
+
+
+def draw_model(draw, config, seed):
+    model_class = draw.choice([GMLPModel, GMLPForCausalLM if config.is_causal else GMLPForMaskedLM])
+    torch.manual_seed(seed)
+    model = model_class(config).double().eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(torch.randn_like(parameter), alpha=0.4)
+    return model
+
+
+def assert_same(found, expected):
+    np.testing.assert_allclose(found, expected, rtol=1e-12, atol=1e-12 * max(1.0, np.abs(expected).max()))
+
+
+def compare(seed):
+    draw = random.Random(seed)
+    config = draw_config(draw)
+    model = draw_model(draw, config, seed)
+    arguments, documents, positions, mask = draw_batch(draw, config)
+    with torch.no_grad():
+        output = model(**arguments)
+    reference, pooled = Reference(model), []
+    found = (output[0] if isinstance(model, GMLPModel) else output.logits).numpy()
+    ids, segments = arguments["input_ids"].numpy(), arguments["token_type_ids"].numpy()
+    expected = {}
+    for row, row_documents in enumerate(documents):
+        for document in row_documents:
+            states = reference.document(ids[row], segments[row], positions[row], document)
+            real = [i for i in document if mask[row, i]]
+            for i in real:
+                expected[row, i] = states[i] if isinstance(model, GMLPModel) else reference.head(states[i])
+                assert_same(found[row, i], expected[row, i])
+            if isinstance(model, GMLPModel):
+                pooled.append(reference.pool(states, real))
+    if pooled:
+        assert_same(output.pooler_output.numpy(), np.stack(pooled))
+    if not isinstance(model, GMLPForCausalLM) or arguments.keys() & {"seq_idx", "cu_seq_lens_q", "position_ids"}:
+        return
+    # In pieces, behind a cache.
+    width, seen = ids.shape[1], arguments.get("attention_mask")
+    room = draw.randint(width, config.max_position_embeddings)
+    cache = draw.choice([DynamicCache(), StaticCache(config=config, max_cache_len=room)])
+    ends = sorted({width, *(draw.randint(1, width) for _ in range(3))})
+    for start, end in zip([0, *ends], ends):
+        piece = {name: arguments[name][:, start:end] for name in ("input_ids", "token_type_ids")}
+        piece["attention_mask"] = None if seen is None else seen[:, :end]
+        with torch.no_grad():
+            logits = model(**piece, past_key_values=cache).logits.numpy()
+        for (row, i), value in expected.items():
+            if start <= i < end:
+                assert_same(logits[row, i - start], value)
+
+
+@pytest.mark.parametrize("part", range(4))
+def test_random_models(monkeypatch, part):
+    """A failure names the model: `compare(seed)` repeats it."""
+    # Every other part multiplies by a Toeplitz W with an FFT wherever that is possible.
+    monkeypatch.setattr(spatial_gating, "FFT_LENGTH", 1 if part % 2 else 1024)
+    failures = {}
+    for seed in range(part, MODELS, 4):
+        try:
+            compare(seed)
+        except Exception as error:
+            failures[seed] = f"{type(error).__name__}: {str(error).strip()[:200]}"
+    assert not failures
