@@ -352,13 +352,12 @@ def prepare_cache(past_key_values: Cache, config: GMLPConfig) -> Cache:
             f"A gMLP takes the dynamic, static and offloaded caches of transformers, not a "
             f"{type(past_key_values).__name__} with other layers. Leave it to `generate`."
         )
-    count, filled = (
-        config.num_hidden_layers * (2 if config.attention_size else 1),
-        any(x.is_initialized for x in layers),
-    )
+    per_block = 2 if config.attention_size else 1
+    count, filled = per_block * config.num_hidden_layers, any(layer.is_initialized for layer in layers)
     if filled:
-        v = layers[1 if config.attention_size else 0] if len(layers) >= count else layers[0]
-        if len(layers) < count or not v.is_initialized or v.keys.shape[-1] != config.spatial_size or v.values.numel():
+        # v of the first block.
+        v = layers[per_block - 1] if len(layers) >= count else None
+        if v is None or not v.is_initialized or v.keys.shape[-1] != config.spatial_size or v.values.numel():
             raise ValueError(
                 "This cache was filled by another kind of model or by prefix tuning: it does not hold v of a gMLP. In "
                 "place of prefix tuning, use prompt tuning or LoRA."
@@ -369,7 +368,7 @@ def prepare_cache(past_key_values: Cache, config: GMLPConfig) -> Cache:
             f"The static cache has room for {room} tokens and the model takes up to {n} "
             f"(`config.max_position_embeddings`). Create it with `max_cache_len={n}` or less."
         )
-    elif room:
+    if room:
         layers += [StaticLayer(max_cache_len=room) for _ in range(count - len(layers))]
     elif not filled:
         layers[:] = [GMLPCacheLayer() for _ in range(count)]
