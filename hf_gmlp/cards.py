@@ -396,6 +396,10 @@ def _facts(model) -> dict[str, object]:
     """Returns what the template card.md says about a model."""
     config, vision = model.config, model.config.model_type == "gmlp_vision"
     pipeline_tag, task, example = _task(model)
+    spatial_weights = "Toeplitz (2n - 1" if config.toeplitz else "dense (n x n"
+    if vision and config.toeplitz:
+        spatial_weights = "Toeplitz over the grid ({} x {}".format(*(2 * side - 1 for side in config.grid_size))
+    heads = config.spatial_heads
     return {
         "config": config,
         "vision": vision,
@@ -405,6 +409,8 @@ def _facts(model) -> dict[str, object]:
         "auto_class": model._auto_class,
         "preset": preset_name(config),
         "parameters": sum(parameter.numel() for parameter in model.parameters()),
+        "spatial_weights": spatial_weights
+        + (" per block)" if heads == 1 else f" for each of {heads} heads in a block)"),
         "gating": escape(GATINGS.get(config.spatial_gating, config.spatial_gating)),
         "labels": list(config.id2label.values()) if type(model).__name__.endswith("Classification") else [],
         "image_size": as_pair(config.image_size) if vision else None,

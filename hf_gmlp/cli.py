@@ -153,14 +153,15 @@ def plot_filters(checkpoint: str, max_layers: int | None, output: str):
 
 
 def plot_matrices(checkpoint: str, max_layers: int | None, output: str):
-    from .analysis.filters import load_spatial_model
+    from .analysis.filters import head_names, load_spatial_model
     from .analysis.toeplitz import plot_matrices
 
     quiet()
     model = load_spatial_model(checkpoint)
     shares, chance = plot_matrices(model, output, max_layers=36 if max_layers is None else max_layers)
-    for block, share in enumerate(shares, start=1):
-        print(f"block {block:>3}  {share:.4f}")
+    names = head_names(model)
+    for name, share in zip(names, shares):
+        print(f"{name:<{len(names[-1])}}  {share:.4f}")
     if model.config.toeplitz:
         print("The model has the Toeplitz prior: these are 1 by construction.")
     print(f"mean {sum(shares) / len(shares):.4f}, of random weights {chance:.4f}")
@@ -325,7 +326,9 @@ EXPORT = arg(
     "--export", metavar="DIR", help="write config and model code into a new folder, for scripts without hf_gmlp"
 )
 MODEL = arg("checkpoint", help="folder or name of a trained model")
-LAYERS = arg("--max_layers", type=int, help="most blocks to draw, evenly spread (default: 36; filters of images: 12)")
+LAYERS = arg(
+    "--max_layers", type=int, help="most blocks or heads to draw, evenly spread (default: 36; filters of images: 12)"
+)
 SENTENCES = arg("--sentences", nargs="+", required=True, metavar="SENTENCE", help="one sentence or a pair")
 FOLDERS = arg("runs", nargs="+", metavar="RUN", help="output folder of a training script")
 RUNS = arg("--runs", nargs="+", metavar="DIR", help="folders with finished runs (default: only the paper's numbers)")
@@ -341,9 +344,10 @@ THRESHOLD = arg("--null_score_diff_threshold", type=float, default=0.0, help="by
 HOST = arg("--host", default="127.0.0.1", help="address to listen at (default: %(default)s)")
 PORT = arg("--port", type=int, default=8000, help="0 takes a free one (default: %(default)s)")
 WEIGHTS = arg("source", help="file of weights (timm: or the name of a model, to download its weights)")
-CHECKPOINT = arg("out", help="folder to write: config, weights, code, card (timm: image processor)")
+CHECKPOINT = arg("out", help="folder to write: config, weights, code, card (images: image processor)")
 LICENSE = arg("--license", help="identifier of the license of the weights, for the card")
 PIXELS = arg("--image_size", nargs=2, type=int, metavar=("H", "W"), help="pixels, if images are not square")
+PATCH = arg("--patch_size", nargs=2, type=int, metavar=("H", "W"), help="pixels, if patches are not square or not RGB")
 CAUSAL = flag("--causal", "the model was made with causal=True, which the file does not tell")
 DROP = flag("--drop_positions", "convert the model without its position encodings")
 TIMM = arg("out", help="file to write, .safetensors or .pth")
@@ -364,7 +368,9 @@ PLOTS = {
 }
 CONVERSIONS = {
     "timm": command(convert, "a gMLP of timm -> image classifier", WEIGHTS, PIXELS, CHECKPOINT, LICENSE),
-    "lucidrains": command(convert, "a gMLP of g-mlp-pytorch -> language model", WEIGHTS, CAUSAL, CHECKPOINT, LICENSE),
+    "lucidrains": command(
+        convert, "a gMLP of g-mlp-pytorch -> text or image model", WEIGHTS, CAUSAL, PIXELS, PATCH, CHECKPOINT, LICENSE
+    ),
     "labml": command(convert, "a gMLP of labml_nn -> causal language model", WEIGHTS, DROP, CHECKPOINT, LICENSE),
     "to-timm": command(convert, 'image classifier with pooling="mean" -> weights for timm', MODEL, TIMM),
 }

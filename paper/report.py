@@ -77,7 +77,7 @@ def measured(run, labels: list | None) -> dict:
 
 
 def toeplitz_share(folder: Path) -> float:
-    """The Toeplitz share of W less its mean, averaged over the blocks."""
+    """The Toeplitz share of W less its mean, averaged over blocks and heads."""
     from hf_gmlp.analysis.filters import load_spatial_model
     from hf_gmlp.analysis.toeplitz import shift_invariant_share, spatial_matrices
 

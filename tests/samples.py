@@ -8,6 +8,9 @@ from transformers import PreTrainedTokenizerFast
 
 GATINGS = ["split", "multiplicative", "additive", "linear"]
 
+# Config fields of an image model with everything that the paper's lack.
+CONVOLUTIONAL = {"pooling": "mean", "toeplitz": True, "spatial_heads": 4, "stem": "conv"}
+
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 WORDS = [f"w{i}" for i in range(200)]
 

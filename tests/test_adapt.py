@@ -288,12 +288,12 @@ def test_a_frozen_pooler_is_warned_about(masked_lm, caplog):
     assert "pooler that it reads is frozen" in caplog.text
 
 
-@pytest.mark.parametrize("toeplitz", [False, True])
-def test_spatial_weights(masked_lm, batch, assert_same, tmp_path, toeplitz):
+@pytest.mark.parametrize("toeplitz, heads", [(False, 1), (False, 4), (True, 1)])
+def test_spatial_weights(masked_lm, batch, assert_same, tmp_path, toeplitz, heads):
     """A dense W allows low-rank changes. A Toeplitz W has fewer weights than such a change, and is saved as a whole."""
     low_rank = {"target_modules": [], "target_parameters": ["spatial_gating_unit.proj.weight"]}
     whole = {"target_modules": ["proj_in"], "modules_to_save": ["spatial_gating_unit.proj"]}
-    folder = masked_lm(toeplitz=toeplitz)
+    folder = masked_lm(toeplitz=toeplitz, spatial_heads=heads)
     if toeplitz:
         with pytest.raises(ValueError, match="1 dimensional Parameter, but only 2d and 3d are supported"):
             peft.get_peft_model(GMLPForMaskedLM.from_pretrained(folder), peft.LoraConfig(**low_rank))

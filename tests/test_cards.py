@@ -24,6 +24,8 @@ from hf_gmlp import (
 )
 from hf_gmlp.cards import TASKS, TrainingRecord, filled_in, model_card, preset_name, write_card
 
+from .samples import CONVOLUTIONAL
+
 RECORD = TrainingRecord(
     dataset="Two thousand lines about cats; 10 % held out",
     hyperparameters={"learning rate": 7e-4, "steps": 100},
@@ -90,7 +92,9 @@ def test_a_card_is_complete(text_config, vision_config, class_name, attention_si
     "fields, row",
     [
         ({"spatial_gating": "additive"}, "| spatial gating | additive, Z + f(Z) |"),
+        ({}, "| spatial weights | Toeplitz (2n - 1 per block) |"),
         ({"toeplitz": False}, "| spatial weights | dense (n x n per block) |"),
+        ({"spatial_heads": 4}, "| spatial weights | Toeplitz (2n - 1 for each of 4 heads in a block) |"),
         ({"attention_size": 8}, "| tiny attention | one head of width 8 |"),
         ({"mask_padding": False}, "| padding | not masked |"),
         ({"id2label": {i: f"kind {i}" for i in range(3)}}, "| labels | kind 0, kind 1, kind 2 |"),
@@ -99,6 +103,22 @@ def test_a_card_is_complete(text_config, vision_config, class_name, attention_si
 )
 def test_the_table_describes_the_model(text_config, fields, row):
     assert row in model_card(GMLPForSequenceClassification(text_config(**fields)), "x").text
+
+
+@pytest.mark.parametrize(
+    "fields, rows",
+    [
+        ({}, ["| spatial weights | dense (n x n per block) |", "| stem | one convolution per patch |"]),
+        (
+            CONVOLUTIONAL | {"image_size": (8, 12), "spatial_heads": 1},
+            ["| spatial weights | Toeplitz over the grid (3 x 5 per block) |", "| stem | early convolutions |"],
+        ),
+        (CONVOLUTIONAL, ["| Toeplitz over the grid (7 x 7 for each of 4 heads in a block) |"]),
+    ],
+)
+def test_the_table_describes_an_image_model(vision_config, fields, rows):
+    text = model_card(hf_gmlp.GMLPForImageClassification(vision_config(**fields)), "x").text
+    assert all(row in text for row in rows)
 
 
 def test_the_card_of_a_causal_model(text_config):

@@ -16,6 +16,7 @@ from hf_gmlp.errors import InputError
 from hf_gmlp.export import export
 
 from .numerics import assert_close
+from .samples import CONVOLUTIONAL
 
 pytestmark = pytest.mark.slow
 
@@ -63,8 +64,9 @@ TEXT = {
 }
 FIELDS = {
     "ForSequenceClassification": {"toeplitz": False, "attention_size": 8, "pooling": "mean"},
-    "ForTokenClassification": {"toeplitz": False, "type_vocab_size": 0, "mask_padding": False},
+    "ForTokenClassification": {"toeplitz": False, "spatial_heads": 4, "type_vocab_size": 0, "mask_padding": False},
     "ForQuestionAnswering": {"attention_size": 8, "return_dict": False},
+    "Model": {"spatial_heads": 4},
 }
 
 
@@ -93,8 +95,9 @@ def test_every_text_head_in_onnx(saved, tmp_path, head):
 
 
 @pytest.mark.slow
-def test_an_image_classifier_beside_its_weights_in_eight_bits(saved, tmp_path):
-    model, folder = saved("ForImageClassification")
+@pytest.mark.parametrize("fields", [{}, CONVOLUTIONAL], ids=["default", "convolutional"])
+def test_an_image_classifier_beside_its_weights_in_eight_bits(saved, tmp_path, fields):
+    model, folder = saved("ForImageClassification", **fields)
     before = files(folder)
     main(["export", str(folder), str(folder), "--to", "onnx", "--int8"])
     assert files(folder) - before == {"onnx/model.onnx", "onnx/model_quantized.onnx"}

@@ -38,7 +38,8 @@ def save_picture(figure: Figure, path: str | Path):
 
 def block_panels(count: int, height: Callable[[int], float], **options) -> tuple[Figure, list[Axes], int]:
     """
-    Makes a panel for each of `count` blocks, in rows whose height in inches is a function of the panels in a row.
+    Makes a panel for each of `count` blocks or heads, in rows whose height in inches is a function of the panels in a
+    row.
     Returns the figure, its panels, and how many of them are in a row.
     """
     columns = min(count, 6 if count > 12 else 3 if count > 4 else 2)
@@ -56,8 +57,12 @@ def family(config: PreTrainedConfig) -> str:
         name = "aMLP" if config.attention_size else "gMLP"
         if config.spatial_gating != "split":
             name = f"{config.spatial_gating.capitalize()} {name}"
-        dense = config.model_type == "gmlp" and not config.toeplitz
-        return f"{name}, without Toeplitz prior" if dense else name
+        images = config.model_type == "gmlp_vision"
+        if config.toeplitz == images:
+            name += ", with Toeplitz prior" if images else ", without Toeplitz prior"
+        if config.spatial_heads > 1:
+            name += f", {config.spatial_heads} spatial heads"
+        return f"{name}, convolutional stem" if images and config.stem == "conv" else name
     if config.model_type == "bert_relpos":
         return f"BERT with relative positions{'' if config.content_attention else ', without attention'}"
     if config.model_type == "timm_wrapper":

@@ -6,7 +6,7 @@ from pathlib import Path
 import torch
 
 from ..models.modeling_gmlp import GMLPPreTrainedModel
-from .filters import some_blocks, spread_layers
+from .filters import head_names, some_panels, spread_panels
 from .pictures import block_panels, check_picture, save_picture
 
 
@@ -58,16 +58,16 @@ def random_share(n: int, grid: tuple[int, int] | None = None) -> float:
 
 
 def spatial_matrices(model: GMLPPreTrainedModel) -> torch.Tensor:
-    """Returns the W of every block over the tokens of a text or the patches of an image, without [CLS]: [L, n, n]."""
+    """Returns the W of every head over the tokens of a text or the patches of an image, without [CLS]: [L * H, n, n]"""
     prefix = getattr(model.config, "num_prefix_tokens", 0)
     with torch.no_grad():
         matrices = [proj.matrix(causal=model.config.is_causal) for proj in model.spatial_projections()]
-    return torch.stack(matrices)[:, prefix:, prefix:].float().cpu()
+    return torch.cat(matrices)[:, prefix:, prefix:].float().cpu()
 
 
 def shift_invariant_shares(model: GMLPPreTrainedModel) -> tuple[list[float], float]:
     """
-    Returns the `shift_invariant_share` of the W of every block, over the tokens of a text model or the grid of patches
+    Returns the `shift_invariant_share` of the W of every head, over the tokens of a text model or the grid of patches
     of an image model, and the `random_share` to compare them with.
     """
     grid = getattr(model.config, "grid_size", None)
@@ -79,8 +79,8 @@ def plot_matrices(model: GMLPPreTrainedModel, path: str | Path, *, max_layers: i
     """
     Draws the paper's Figure 9: the whole W of every block, with the share of it that is Toeplitz (for an image model:
     that is a convolution over the grid of patches). For a model with the Toeplitz prior, the picture says that the
-    share is 1 by construction.
-    Draws at most `max_layers`, evenly spread. Returns the `shift_invariant_shares` of all blocks.
+    share is 1 by construction. With several heads, it shows the W of each.
+    Draws at most `max_layers` matrices, evenly spread. Returns the `shift_invariant_shares` of all.
 
     Raises:
         InputError: If the picture cannot be written to `path`, or `max_layers` is below 1.
@@ -88,17 +88,20 @@ def plot_matrices(model: GMLPPreTrainedModel, path: str | Path, *, max_layers: i
     check_picture(path)
     matrices = spatial_matrices(model)
     shares, chance = shift_invariant_shares(model)
-    depth, n = matrices.shape[:2]
-    layers = spread_layers(depth, max_layers)
-    figure, axes, columns = block_panels(len(layers), lambda columns: 6.7 / columns + 0.5)
+    (count, n, _), names = matrices.shape, head_names(model)
+    panels = spread_panels(count, max_layers)
+    # The titles of heads have one more line.
+    room = 0.5 if model.config.spatial_heads == 1 else 0.8
+    figure, axes, columns = block_panels(len(panels), lambda columns: 6.7 / columns + room)
     images = model.config.model_type == "gmlp_vision"
     kind = "convolution" if images else "Toeplitz"
-    for i, (axis, layer) in enumerate(zip(axes, layers)):
+    for i, (axis, panel) in enumerate(zip(axes, panels)):
         # Zero is white, and a few large weights, as on the main diagonal, do not take the color from all others.
-        limit = matrices[layer].abs().flatten().sort().values[int(0.995 * (n * n - 1))].item() or 1.0
-        axis.imshow(matrices[layer], cmap="RdBu_r", vmin=-limit, vmax=limit, interpolation="nearest")
-        found = f"\n{kind} {shares[layer]:.3f}\nconstant {constant_share(matrices[layer]):.3f}"
-        axis.set_title(f"block {layer + 1} (±{limit:.2g}){'' if model.config.toeplitz else found}", fontsize=7.5)
+        limit = matrices[panel].abs().flatten().sort().values[int(0.995 * (n * n - 1))].item() or 1.0
+        axis.imshow(matrices[panel], cmap="RdBu_r", vmin=-limit, vmax=limit, interpolation="nearest")
+        found = f"\n{kind} {shares[panel]:.3f}\nconstant {constant_share(matrices[panel]):.3f}"
+        gap = " " if model.config.spatial_heads == 1 else "\n"
+        axis.set_title(f"{names[panel]}{gap}(±{limit:.2g}){'' if model.config.toeplitz else found}", fontsize=7.5)
         # Tokens are counted from 1.
         ticks = sorted({0, n // 2, n - 1})
         labels = [tick + 1 for tick in ticks]
@@ -107,15 +110,17 @@ def plot_matrices(model: GMLPPreTrainedModel, path: str | Path, *, max_layers: i
         axis.tick_params(labelsize=7)
     nearest = "convolution over {} × {} patches".format(*model.config.grid_size) if images else "Toeplitz matrix"
     if model.config.toeplitz:
-        meaning = "The model has the Toeplitz prior: its matrices are Toeplitz by construction"
+        prior = f"a {nearest}" if images else "Toeplitz"
+        meaning = f"The model has the Toeplitz prior: each matrix is {prior} by construction"
     else:
         meaning = (
             f"{kind}: share of the sum of squared weights that is in the nearest {nearest}\n"
             f"(random weights: {chance:.3f} on average); constant: share in the nearest constant matrix"
         )
-    some = some_blocks(len(layers), depth)
+    some = some_panels(model, len(panels))
+    some = f"{some}:\n" if some else ": "
     colors = "red is positive, blue negative; the colors end at the number in brackets"
-    figure.suptitle(f"Spatial matrices W of {n} × {n} weights{some}: {colors}\n{meaning}", fontsize=8.5)
+    figure.suptitle(f"Spatial matrices W of {n} × {n} weights{some}{colors}\n{meaning}", fontsize=8.5)
     figure.supxlabel("token that is read" if not images else "patch that is read, row by row", fontsize=9)
     figure.supylabel("token that is gated" if not images else "patch that is gated", fontsize=9)
     save_picture(figure, path)

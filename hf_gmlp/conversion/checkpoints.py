@@ -6,6 +6,7 @@ project. A file must hold exactly the tensors of the table, in the shapes of a m
 
 import argparse
 import functools
+import math
 import pickle
 import re
 from collections.abc import Callable, Iterable
@@ -16,9 +17,11 @@ import safetensors.torch
 import torch
 from huggingface_hub.errors import StrictDataclassError
 from transformers import PreTrainedModel
+from transformers.image_processing_utils import BaseImageProcessor
 
 from ..cards import model_card
-from ..errors import InputError, first_line
+from ..errors import InputError, first_line, need
+from ..models.configuration_gmlp import GMLPVisionConfig, as_pair
 
 # Where training scripts put the weights in their checkpoints. Averaged weights come first, as in timm.
 WRAPPERS = ("state_dict_ema", "model_ema", "state_dict", "model")
@@ -43,6 +46,10 @@ TOKENIZER_NOTE = (
     "There is no tokenizer. Use the one that the source was trained with, and set pad_token_id, bos_token_id and "
     "eos_token_id in config.json, which the source does not contain."
 )
+CLASSES_NOTE = "The classes have no names: LABEL_0 and so on (id2label and label2id in config.json)."
+# How timm prepares images for its gMLPs: the defaults of its mlp_mixer.py.
+PREPARATION = {"mean": (0.5, 0.5, 0.5), "std": (0.5, 0.5, 0.5), "crop_pct": 0.875, "interpolation": "bicubic"}
+RESAMPLING = {"nearest": 0, "lanczos": 1, "bilinear": 2, "bicubic": 3}
 
 
 @dataclass
@@ -62,6 +69,27 @@ class Source:
         if len(shape) != dimensions or 0 in shape:
             raise InputError(f"{wrong} its tensor {name} has shape {list(shape)}, not {dimensions} dimensions.")
         return shape
+
+    def image_fields(self, tokens: int, patch: Iterable[int], image_size: tuple[int, int] | None) -> dict:
+        """
+        Returns the `image_size` and `patch_size` of a config, for a number of patches and their height and width. The
+        image is taken as a square if `image_size`, its height and width, is None.
+
+        Raises:
+            InputError: If the patches do not make such an image.
+        """
+        (rows, columns), side = patch, math.isqrt(tokens)
+        patches = f"{self.path} is for images of {tokens} patches of {rows}x{columns} pixels"
+        if image_size is None and side * side != tokens:
+            raise InputError(f"{patches}, which are not a square: give their size with --image_size H W.")
+        height, width = image_size or (side * rows, side * columns)
+        if height * width != tokens * rows * columns:
+            raise InputError(f"{patches}, which do not make {height}x{width} pixels: give another --image_size.")
+        # One number if possible, as in the presets.
+        return {
+            "image_size": height if height == width else (height, width),
+            "patch_size": rows if rows == columns else (rows, columns),
+        }
 
     def build(self, model_class: type[PreTrainedModel], blocks: str, **fields) -> PreTrainedModel:
         """
@@ -170,6 +198,26 @@ def fill(model: PreTrainedModel, tensors: dict[str, torch.Tensor]) -> PreTrained
     return model.eval()
 
 
+def image_processor(config: GMLPVisionConfig, preparation: dict = PREPARATION) -> BaseImageProcessor:
+    """Returns the image processor that does what timm does for evaluation; for `preparation`, see `PREPARATION`."""
+    need("PIL")
+    # Imports Pillow, which other conversions do not need.
+    from ..data.processor import evaluation_processor
+
+    mean, std = preparation["mean"], preparation["std"]
+    if len(mean) != config.num_channels:
+        mean, std = mean[:1] * config.num_channels, std[:1] * config.num_channels
+    return evaluation_processor(
+        as_pair(config.image_size),
+        crop_pct=preparation["crop_pct"],
+        resample=RESAMPLING[preparation["interpolation"]],
+        mean=mean,
+        std=std,
+        # For timm's exact pixels, and because a conversion needs no torchvision.
+        pillow=True,
+    )
+
+
 def check_new(out: str | Path):
     """Raises an InputError if there is a file with that name, or a folder that is not empty."""
     out = Path(out)
@@ -179,7 +227,8 @@ def check_new(out: str | Path):
 
 def convert(model_from: Callable, kind: str, source: str, out: str, license: str | None) -> list[str]:
     """
-    Converts a file into a checkpoint: a new folder with config, weights, code and card. Returns sentences about it.
+    Converts a file into a checkpoint: a new folder with config, weights, code, card and, for images, an image
+    processor. Returns sentences about it.
 
     Args:
         model_from: Makes a model and sentences about it from tensors and their path.
@@ -189,13 +238,20 @@ def convert(model_from: Callable, kind: str, source: str, out: str, license: str
     """
     check_new(out)
     model, notes = model_from(read_tensors(source), source)
-    return write_checkpoint(model, out, f"{kind}, {Path(source).name}", notes, license)
+    processor = image_processor(model.config) if isinstance(model.config, GMLPVisionConfig) else None
+    return write_checkpoint(model, out, f"{kind}, {Path(source).name}", notes, license, processor)
 
 
 def write_checkpoint(
-    model: PreTrainedModel, out: str | Path, source: str, notes: list[str], license: str | None
+    model: PreTrainedModel,
+    out: str | Path,
+    source: str,
+    notes: list[str],
+    license: str | None,
+    processor: BaseImageProcessor | None = None,
 ) -> list[str]:
-    """Writes config, weights, code and a card that names the source (in words). Returns sentences about the result."""
+    """Writes config, weights, code, a card that names the source (in words), and the image processor of an image model.
+    Returns sentences about the result."""
     out = Path(out)
     # A sentence, and a list.
     origin = f"The weights were converted from {source}; they were not trained with hf_gmlp.\n"
@@ -203,6 +259,8 @@ def write_checkpoint(
     try:
         model.save_pretrained(out)
         card.save(out / "README.md")
+        if processor is not None:
+            processor.save_pretrained(out)
     except OSError as error:
         raise InputError(f"{out} cannot be written: {error}") from error
     if not license:

@@ -1,12 +1,10 @@
 """Converts timm's gMLPs (`gmlp_ti16_224`, `gmlp_s16_224`, `gmlp_b16_224`) into image classifiers, and back."""
 
-import math
 from collections import Counter
 from pathlib import Path
 
 import safetensors.torch
 import torch
-from transformers.image_processing_utils import BaseImageProcessor
 
 from ..errors import InputError, first_line, need, not_installed
 from ..loading import open_config, open_model
@@ -31,15 +29,14 @@ LAYERS = {
 FIXED = {
     "spatial_gating": "split",
     "toeplitz": False,
+    "spatial_heads": 1,
     "attention_size": 0,
     "hidden_act": "gelu",
     "layer_norm_eps": 1e-6,
     "spatial_layer_norm_eps": 1e-5,
+    "stem": "patch",
     "pooling": "mean",
 }
-# How timm prepares images for them: the defaults of its mlp_mixer.py.
-PREPARATION = {"mean": (0.5, 0.5, 0.5), "std": (0.5, 0.5, 0.5), "crop_pct": 0.875, "interpolation": "bicubic"}
-RESAMPLING = {"nearest": 0, "lanczos": 1, "bilinear": 2, "bicubic": 3}
 # timm's three gMLPs -> embed_dim.
 NAMED = {"gmlp_ti16_224": 128, "gmlp_s16_224": 256, "gmlp_b16_224": 512}
 
@@ -59,24 +56,14 @@ def model_from_timm(
     """
     source = checkpoints.Source(tensors, path, KIND)
     hidden_size, channels, *patch = source.shape("stem.proj.weight", 4)
-    tokens = source.shape("blocks.0.mlp_channels.gate.proj.bias", 1)[0]
-    side = math.isqrt(tokens)
-    patches = f"{path} is for images of {tokens} patches of {patch[0]}x{patch[1]} pixels"
-    if image_size is None and side * side != tokens:
-        raise InputError(f"{patches}, which are not a square: give their size with --image_size H W.")
-    height, width = image_size or (side * patch[0], side * patch[1])
-    if height * width != tokens * math.prod(patch):
-        raise InputError(f"{patches}, which do not make {height}x{width} pixels: give another --image_size.")
     model = source.build(
         GMLPForImageClassification,
         "blocks.",
         hidden_size=hidden_size,
         intermediate_size=source.shape("blocks.0.mlp_channels.fc1.weight", 2)[0],
-        # One number if possible, as in the presets.
-        image_size=height if height == width else (height, width),
-        patch_size=patch[0] if patch[0] == patch[1] else tuple(patch),
         num_channels=channels,
         num_labels=source.shape("head.weight", 2)[0],
+        **source.image_fields(source.shape("blocks.0.mlp_channels.gate.proj.bias", 1)[0], patch, image_size),
         **FIXED,
     )
     state = model.state_dict()
@@ -101,25 +88,6 @@ def check_config(config: GMLPVisionConfig, name: str):
         found = ", ".join(f"{key}={getattr(config, key)!r}" for key in differing)
         fixed = ", ".join(f"{key}={value!r}" for key, value in differing.items())
         raise InputError(f"{name} has {found}; timm's gMLPs have only {fixed}.")
-
-
-def image_processor(config: GMLPVisionConfig, preparation: dict) -> BaseImageProcessor:
-    """Returns the image processor that does what timm does for evaluation; for `preparation`, see `PREPARATION`."""
-    # Imports Pillow, which weights for timm do not need.
-    from ..data.processor import evaluation_processor
-
-    mean, std = preparation["mean"], preparation["std"]
-    if len(mean) != config.num_channels:
-        mean, std = mean[:1] * config.num_channels, std[:1] * config.num_channels
-    return evaluation_processor(
-        as_pair(config.image_size),
-        crop_pct=preparation["crop_pct"],
-        resample=RESAMPLING[preparation["interpolation"]],
-        mean=mean,
-        std=std,
-        # For timm's exact pixels, and because a conversion needs no torchvision.
-        pillow=True,
-    )
 
 
 def imagenet_labels() -> dict[int, str] | None:
@@ -151,7 +119,7 @@ def pretrained(name: str) -> tuple[dict[str, torch.Tensor], dict, str | None]:
         raise InputError(
             f"timm does not provide the weights of {name!r} ({first_line(error)}): give a file of weights instead."
         ) from error
-    preparation = {key: model.pretrained_cfg[key] for key in PREPARATION}
+    preparation = {key: model.pretrained_cfg[key] for key in checkpoints.PREPARATION}
     return model.state_dict(), preparation, model.pretrained_cfg.get("license")
 
 
@@ -172,23 +140,21 @@ def convert_timm(
     checkpoints.check_new(out)
     need("PIL")
     if Path(source).exists() or Path(source).suffix in ENDINGS:
-        tensors, preparation, source_license = checkpoints.read_tensors(source), PREPARATION, None
+        tensors, preparation, source_license = checkpoints.read_tensors(source), checkpoints.PREPARATION, None
     else:
         tensors, preparation, source_license = pretrained(source)
     model = model_from_timm(tensors, source, image_size)
-    notes = ["The classes have no names: LABEL_0 and so on (id2label and label2id in config.json)."]
+    notes = [checkpoints.CLASSES_NOTE]
     labels = imagenet_labels() if model.config.num_labels == 1000 else None
     if labels is not None:
         model.config.id2label = labels
         model.config.label2id = {label: i for i, label in labels.items()}
         notes = ["The 1,000 classes are assumed to be those of ImageNet-1k, and have the names that timm gives them."]
-    processor = image_processor(model.config, preparation)
+    processor = checkpoints.image_processor(model.config, preparation)
     if not hasattr(processor, "crop_pct"):
         notes.append("Images are resized to the full image size, without timm's crop of the center.")
     origin = f"timm's weights {Path(source).name}"
-    report = checkpoints.write_checkpoint(model, out, origin, notes, license or source_license)
-    processor.save_pretrained(out)
-    return report
+    return checkpoints.write_checkpoint(model, out, origin, notes, license or source_license, processor)
 
 
 def convert_to_timm(checkpoint: str, out: str) -> list[str]:

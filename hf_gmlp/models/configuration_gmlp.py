@@ -52,7 +52,11 @@ class GMLPBaseConfig(PreTrainedConfig):
     """How s(Z) uses the spatial projection f (Table 3): "split", Z1 * f(Z2), the spatial gating unit; "multiplicative",
     Z * f(Z); "additive", Z + f(Z); or "linear", f(Z). `SPATIAL_GATINGS` takes more."""
     toeplitz: bool = False
-    """Whether W[i, j] depends only on j - i, so that W has 2n - 1 weights instead of n * n (Appendix C)."""
+    """Whether W[i, j] depends only on j - i, so that W has 2n - 1 weights instead of n * n (Appendix C). Over a grid of
+    h x w patches it depends on the offsets of rows and columns, with (2h - 1)(2w - 1) weights."""
+    spatial_heads: int = 1
+    """H, the groups of channels that have a W and b of their own; 1 in the paper. It must divide the channels that the
+    spatial projection sees, `intermediate_size` / 2 after a split."""
     is_causal: bool = False
     """Whether a token sees only itself and earlier ones, in W and in tiny attention. It is read in every forward pass.
     `GMLPForCausalLM` sets it."""
@@ -106,6 +110,9 @@ class GMLPBaseConfig(PreTrainedConfig):
         if SPATIAL_GATINGS[self.spatial_gating].splits:
             even = f'must be even with `spatial_gating="{self.spatial_gating}"`, which halves the channels'
             check_fields(self, ("intermediate_size",), lambda size: size % 2 == 0, even)
+        check_sizes(self, "spatial_heads")
+        divides = f"must divide the {self.spatial_size} channels of the spatial projection"
+        check_fields(self, ("spatial_heads",), lambda heads: self.spatial_size % heads == 0, divides)
         check_fields(self, ("attention_size",), lambda size: size >= 0, "must be at least 0 (no attention)")
         check_fields(
             self, ("hidden_act",), ACT2FN.__contains__, "must be an activation of transformers, such as 'gelu'"
@@ -118,18 +125,13 @@ class GMLPBaseConfig(PreTrainedConfig):
 
     @classmethod
     def from_preset(cls, name: str, **overrides):
-        """
-        The configuration of an architecture of the paper that comes with the package hf_gmlp, with some fields changed:
-        `from_preset("amlp-base", num_labels=3)`. `hf-gmlp presets` lists the names.
-
-        Raises:
-            ValueError: If there is no preset of that name for this class, or no field of a given name.
-        """
+        """The configuration of an architecture that comes with the package hf_gmlp, with some fields changed:
+        `from_preset("amlp-base", num_labels=3)`. `hf-gmlp presets` lists the names. Raises a ValueError if there is no
+        preset of that name for this class, or no field of a given name."""
         folder = Path(__file__).parent.parent / "presets"
         known = sorted(path.parent.name for path in folder.glob("*/config.json"))
         if name not in known:
-            choice = f"Choose one of: {', '.join(known)}" if known else "The package hf_gmlp has presets: install it"
-            raise ValueError(f"There is no preset {name!r}. {choice}.")
+            raise ValueError(f"There is no preset {name!r} in the package hf_gmlp; it has {', '.join(known)}.")
         fields = json.loads((folder / name / "config.json").read_text(encoding="utf-8"))
         if fields["model_type"] != cls.model_type:
             raise ValueError(f"The preset {name!r} is of the type {fields['model_type']!r}, not a `{cls.__name__}`.")
@@ -210,8 +212,8 @@ class GMLPConfig(GMLPBaseConfig):
 @strict
 class GMLPVisionConfig(BackboneConfigMixin, GMLPBaseConfig):
     """
-    Configuration of the image models (paper, section 3). The defaults are gMLP-S of the paper's Table 1. `toeplitz` and
-    `is_causal` must be off: patches form a grid, and have no first and no last.
+    Configuration of the image models (paper, section 3). The defaults are gMLP-S of the paper's Table 1. For a few
+    thousand images, "gmlp-mini4-32" has what the paper's lack: `toeplitz`, `spatial_heads` and `stem="conv"`.
 
     ```python
     >>> from hf_gmlp import GMLPVisionConfig, GMLPForImageClassification
@@ -241,6 +243,9 @@ class GMLPVisionConfig(BackboneConfigMixin, GMLPBaseConfig):
     """Likewise; it must divide `image_size`."""
     num_channels: int = 3
     """Channels of an image."""
+    stem: Literal["patch", "conv"] = "patch"
+    """What makes patches: "patch", one convolution, as in ViT; or "conv", an early-convolution stem (Xiao et al., 2021,
+    https://arxiv.org/abs/2106.14881), which needs a square patch whose side is a power of 2."""
     pooling: Literal["cls", "mean"] = "cls"
     """"cls" follows ViT: a [CLS] token in front of the patches (n = 197 at 224 pixels) and dense and tanh before the
     classifier, which gives the parameter counts of Table 1. "mean" averages the patches (n = 196), as in timm."""
@@ -297,7 +302,9 @@ class GMLPVisionConfig(BackboneConfigMixin, GMLPBaseConfig):
         return rows * columns + self.num_prefix_tokens
 
     def validate_vision(self):
-        check_fields(self, ("toeplitz", "is_causal"), lambda on: not on, "must be off for images: patches form a grid")
+        check_fields(self, ("is_causal",), lambda on: not on, "must be off for images: patches have no order")
+        if self.toeplitz and self.pooling == "cls":
+            raise ValueError('`toeplitz` needs `pooling="mean"` for images: a [CLS] token has no offset on the grid.')
         check_sizes(self, "num_channels")
         is_size = lambda size: isinstance(size, int) or len(size) == 2  # noqa: E731
         check_fields(self, ("image_size", "patch_size"), is_size, "must be one number or (height, width)")
@@ -305,6 +312,9 @@ class GMLPVisionConfig(BackboneConfigMixin, GMLPBaseConfig):
             if patch < 1 or size < 1 or size % patch:
                 rule = f"`image_size` must be a multiple of the patch {side} (`patch_size`)"
                 raise ValueError(f"{rule}, got {size} and {patch}.")
+        height, width = as_pair(self.patch_size)
+        if self.stem == "conv" and (height != width or height & (height - 1)):
+            raise ValueError(f'`stem="conv"` needs a `patch_size` of 1, 2, 4, 8, ..., got {self.patch_size}.')
         check_probabilities(self, "classifier_dropout")
 
 

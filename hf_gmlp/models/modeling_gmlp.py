@@ -8,16 +8,13 @@ and of position embeddings. On x [B, m, D], a block computes
     s(Z) = u * (W LN(v) + b), Z = [u, v]                 Equations 2 to 4         SpatialGatingUnit (spatial_gating.py)
     s(Z) = u * (W LN(v) + b + tiny_attention(LN(x)))     an aMLP, Figure 6        GMLPTinyAttention
 
-W [n, n] and b [n] act on the token axis, the same for all channels. W starts near zero and b at one, so that a block
-starts as a plain feed-forward network and learns how much to mix. F, the width of Z, is d_ffn in the paper.
+W [n, n] and b [n] act on the token axis, the same for all channels, or for each of several groups (`spatial_heads`). W
+starts near zero and b at one, so that a block starts as a plain feed-forward network and learns how much to mix. F, the
+width of Z, is d_ffn in the paper.
 
 Positions are an input: a token at position p_i reads W[p_i, p_j] for each token j that it sees, and b[p_i]. By default,
 positions are counted from the first token that is not padding. This one rule (`Positions` in spatial_gating.py) covers
-
-- shorter sequences, which use W[:m, :m] and b[:m] (`resize_position_embeddings` and `resize_image_size` change n),
-- padding on either side, which no token sees: a sequence has the same output alone or in any batch,
-- several documents in a row, which do not see each other,
-- causal models, in which no token sees later ones, and their caches, which keep v: a new token costs one row of W.
+shorter sequences, padding on either side, packed documents, causal models, and their caches, which keep v.
 
 The file follows the data: patches -> GMLPBlock -> GMLPPreTrainedModel (initialization, resizing) -> text models ->
 image models. The embeddings and heads of text models are in heads.py.
@@ -87,14 +84,30 @@ logger = logging.get_logger(__name__)
 PACKING = ("cu_seq_lens_q", "cu_seq_lens_k", "max_length_q", "max_length_k")
 
 
+def conv_stem(config: GMLPVisionConfig) -> nn.Sequential:
+    """An early-convolution stem (Xiao et al., 2021): 3 x 3 convolutions, of which each after the first halves the sides
+    and doubles the channels. [B, C, H, W] -> [B, D, H / patch, W / patch]"""
+    size, halvings = as_pair(config.patch_size)[0], as_pair(config.patch_size)[0].bit_length() - 1
+    layers, channels = [], config.num_channels
+    for i in range(halvings + 1):
+        width = max(1, config.hidden_size * 2**i // size)
+        conv = nn.Conv2d(channels, width, 3, stride=2 if i else 1, padding=1, bias=False)
+        layers += [conv, nn.BatchNorm2d(width), nn.ReLU()]
+        channels = width
+    return nn.Sequential(*layers)
+
+
 class GMLPPatchEmbeddings(nn.Module):
-    """The stem of ViT: a convolution cuts the image into patches; with "cls" pooling, a [CLS] token goes in front."""
+    """The stem of ViT, in which a convolution cuts the image into patches, or convolutions and a projection; with "cls"
+    pooling, a [CLS] token goes in front."""
 
     def __init__(self, config: GMLPVisionConfig):
         super().__init__()
         self.config = config
-        patch_size = as_pair(config.patch_size)
-        self.projection = nn.Conv2d(config.num_channels, config.hidden_size, patch_size, stride=patch_size)
+        patch_size, channels, self.stem = as_pair(config.patch_size), config.num_channels, None
+        if config.stem == "conv":
+            patch_size, channels, self.stem = (1, 1), config.hidden_size, conv_stem(config)
+        self.projection = nn.Conv2d(channels, config.hidden_size, patch_size, stride=patch_size)
         self.cls_token = nn.Parameter(torch.empty(1, 1, config.hidden_size)) if config.pooling == "cls" else None
         self.dropout = nn.Dropout(config.hidden_dropout_prob)
 
@@ -106,7 +119,9 @@ class GMLPPatchEmbeddings(nn.Module):
                 f"{expected[1]}, {expected[2]}] by the config, got {list(pixel_values.shape)}. Resize and convert them "
                 f"with the image processor, or change the model with `model.resize_image_size((height, width))`."
             )
-        embeddings = self.projection(pixel_values.to(self.projection.weight.dtype)).flatten(2).transpose(1, 2)
+        pixel_values = pixel_values.to(self.projection.weight.dtype)
+        features = pixel_values if self.stem is None else self.stem(pixel_values)
+        embeddings = self.projection(features).flatten(2).transpose(1, 2)
         if self.cls_token is not None:
             embeddings = torch.cat([self.cls_token.expand(embeddings.shape[0], -1, -1), embeddings], dim=1)
         return self.dropout(embeddings)
@@ -136,16 +151,8 @@ class GMLPTinyAttention(nn.Module):
         past_key_values: Cache | None = None,
         **kwargs: Unpack[TransformersKwargs],
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """
-        Args:
-            hidden_states: LN(x), [B, m, D]
-            attention_mask: As the attention implementation takes it.
-            documents: Packed documents, if each gets a row of its own.
-            past_key_values: Holds keys and values of earlier tokens, and takes those of these.
-
-        Returns:
-            [B, m, E], and the weights of the attention [B, 1, m, t], if the implementation returns them.
-        """
+        """Takes LN(x), [B, m, D], a mask as the attention implementation has it, and packed documents, if each gets a
+        row of its own; returns [B, m, E] and, from some implementations, the attention weights [B, 1, m, t]."""
         size, qkv = self.config.attention_size, self.qkv_proj(hidden_states)
         qkv = (qkv if documents is None else documents.split(qkv))[:, None]
         query, key, value = qkv[..., :size], qkv[..., size : 2 * size], qkv[..., 2 * size :]  # [B, 1, m, A]
@@ -189,16 +196,8 @@ class GMLPBlock(GradientCheckpointingLayer):
         past_key_values: Cache | None = None,
         **kwargs: Unpack[TransformersKwargs],
     ) -> torch.Tensor:
-        """
-        Args:
-            hidden_states: x, [B, m, D]
-            positions: Which entries of W and b to use; by default those of rows without padding.
-            attention_mask: For tiny attention, as the attention implementation takes it.
-            past_key_values: Holds v, keys and values of earlier tokens, and takes those of these.
-
-        Returns:
-            [B, m, D]
-        """
+        """Takes x, [B, m, D], the positions of its tokens, by default those of rows without padding, the mask of tiny
+        attention, and a cache, which is updated; returns [B, m, D]."""
         positions = Positions(self.config.is_causal) if positions is None else positions
         x = self.norm(hidden_states)
         z = self.activation_dropout(self.activation(self.proj_in(x)))  # [B, m, F]
@@ -286,11 +285,11 @@ class GMLPPreTrainedModel(PreTrainedModel):
         learned about every offset. Create the optimizer after this, not before.
 
         Raises:
-            ValueError: If the new n is not a whole number of at least 1; nothing has changed then.
+            TypeError, ValueError: If the new n is not an integer of at least 1; nothing has changed then.
         """
-        length = whole_number(new_num_position_embeddings)
-        if type(length) is not int or length < 1:
-            raise ValueError(f"A model takes sequences of at least 1 token, got {new_num_position_embeddings!r}.")
+        length = operator.index(new_num_position_embeddings)
+        if length < 1:
+            raise ValueError(f"A model takes sequences of at least 1 token, got {length}.")
         self.config.max_position_embeddings = self.base_model.length = length
         for projection in self.spatial_projections():
             projection.resize(length)
@@ -338,41 +337,25 @@ class GMLPCacheLayer(DynamicLayer):
         super().reset()
 
 
-def prepare_cache(past_key_values: Cache, config: GMLPConfig) -> Cache:
-    """
-    Gives an empty cache of transformers as many layers as this model fills: one per block for v, and with tiny
-    attention another in front of each for keys and values.
-
-    Raises:
-        ValueError: If it has layers that neither grow nor are static, room for more than n tokens, or another content.
-    """
-    layers, n = getattr(past_key_values, "layers", None), config.max_position_embeddings
-    if layers is None or any(type(layer) not in (DynamicLayer, GMLPCacheLayer, StaticLayer) for layer in layers):
+def prepare_cache(past_key_values: Cache, config: GMLPConfig):
+    """Gives an empty cache of transformers as many layers as this model fills: one per block for v, and with tiny
+    attention another in front of each for keys and values. Raises a ValueError if it is another kind of cache."""
+    layers, per_block = getattr(past_key_values, "layers", [None]), 2 if config.attention_size else 1
+    count = per_block * config.num_hidden_layers
+    if any(type(layer) not in (DynamicLayer, GMLPCacheLayer, StaticLayer) for layer in layers):
         raise ValueError(
             f"A gMLP takes the dynamic, static and offloaded caches of transformers, not a "
             f"{type(past_key_values).__name__} with other layers. Leave it to `generate`."
         )
-    per_block = 2 if config.attention_size else 1
-    count, filled = per_block * config.num_hidden_layers, any(layer.is_initialized for layer in layers)
-    if filled:
-        # v of the first block.
-        v = layers[per_block - 1] if len(layers) >= count else None
-        if v is None or not v.is_initialized or v.keys.shape[-1] != config.spatial_size or v.values.numel():
-            raise ValueError(
-                "This cache was filled by another kind of model or by prefix tuning: it does not hold v of a gMLP. In "
-                "place of prefix tuning, use prompt tuning or LoRA."
-            )
-    room = getattr(layers[0], "max_cache_len", 0) if layers else 0
-    if room > n:
-        raise ValueError(
-            f"The static cache has room for {room} tokens and the model takes up to {n} "
-            f"(`config.max_position_embeddings`). Create it with `max_cache_len={n}` or less."
-        )
-    if room:
-        layers += [StaticLayer(max_cache_len=room) for _ in range(count - len(layers))]
-    elif not filled:
+    if past_key_values.is_compileable:
+        layers += [StaticLayer(past_key_values.get_max_length()) for _ in range(count - len(layers))]
+    elif not any(layer.is_initialized for layer in layers):
         layers[:] = [GMLPCacheLayer() for _ in range(count)]
-    return past_key_values
+    elif len(layers) < count or layers[per_block - 1].values.numel():
+        raise ValueError(
+            "This cache was filled by another kind of model or by prefix tuning: it does not hold v of a gMLP. In "
+            "place of prefix tuning, use prompt tuning or LoRA."
+        )
 
 
 def check_config(config: GMLPBaseConfig, length: int):
@@ -420,26 +403,20 @@ class GMLPModel(GMLPPreTrainedModel):
     ) -> BaseModelOutputWithPoolingAndCrossAttentions:
         r"""
         Args:
-            input_ids: [B, m], with m <= n, or with packed documents of at most n tokens each.
-            attention_mask: [B, m], 1 for tokens and 0 for padding, on either side. With `past_key_values` [B, t],
-                including the tokens in the cache.
+            input_ids, inputs_embeds: [B, m] or [B, m, D], one of them, with at most n tokens in a document.
+            attention_mask: [B, m], 1 for tokens and 0 for padding, on either side; with a cache [B, t].
             token_type_ids: [B or 1, m], the segment of each token; all 0 by default.
-            inputs_embeds: [B, m, D], in place of `input_ids`.
             position_ids: [B or 1, m], the row and column of W for each token, from 0 to n - 1. By default, counted from
                 the first token of a document that is not padding. Where they do not increase, a document begins.
             seq_idx: [B or 1, m], the number of each token's document, if several are packed into a row. They do not see
-                each other, and each has the same output as in a row of its own. In `kwargs`, `cu_seq_lens_q` does the
-                same for a batch of one row.
-            past_key_values: A causal model's cache of earlier tokens.
-            use_cache: Whether to create a cache if there is none; off by default.
+                each other. In `kwargs`, `cu_seq_lens_q` does the same for a batch of one row.
+            past_key_values, use_cache: A causal model's cache of earlier tokens, and whether to create one.
 
         Returns:
-            `last_hidden_state` [B, m, D], `pooler_output` [B, D], or [documents, D] if rows are packed, and, if there
-            is a cache, `past_key_values`.
+            `last_hidden_state` [B, m, D], `pooler_output` [B, D], or [documents, D] if rows are packed, and the cache.
 
         Raises:
-            ValueError: If not exactly one of `input_ids` and `inputs_embeds` is given, if a sequence with its cached
-                tokens is longer than n, if an input has another shape, or if the model cannot use the cache.
+            ValueError: If an input has another shape or too many tokens, or if the model cannot use the cache.
         """
         given = check_inputs(input_ids, inputs_embeds)
         check_config(self.config, self.length)
@@ -503,8 +480,8 @@ class GMLPModel(GMLPPreTrainedModel):
         return find_cached_positions(self.config, index, start, length, attention_mask, position_ids), attention_mask
 
     def splits_documents(self, output_attentions: bool | None = None, **kwargs) -> bool | None:
-        """Whether packed documents get rows of their own in tiny attention and in the product with W. Flash attention
-        takes no mask between pairs of tokens; attention weights that are returned are those of the given rows."""
+        """Whether packed documents must get rows of their own, as in flash attention, which takes no mask between pairs
+        of tokens, or must not, so that attention weights are those of the given rows; `None` if it is a choice."""
         if not self.config.attention_size:
             return None
         if self.config.output_attentions if output_attentions is None else output_attentions:
@@ -591,25 +568,14 @@ class GMLPForCausalLM(ForCausalLM, GMLPPreTrainedModel, GenerationMixin):
     def init_continuous_batching(self, *args, **kwargs):
         raise ValueError("A gMLP has no paged cache: use `generate` with a batch of padded prompts.")
 
-    def _prepare_generated_length(
-        self, generation_config: GenerationConfig, input_ids_length: int, inputs_tensor: torch.Tensor, **kwargs
-    ) -> GenerationConfig:
-        """Part of `generate`: limits it to n tokens, with a warning."""
-        generation_config = super()._prepare_generated_length(
-            generation_config, input_ids_length=input_ids_length, inputs_tensor=inputs_tensor, **kwargs
-        )
-        n, prompt = self.config.max_position_embeddings, max(input_ids_length, inputs_tensor.shape[1])
+    def _prepare_generated_length(self, generation_config: GenerationConfig, inputs_tensor: torch.Tensor, **kwargs):
+        """Part of `generate`: limits the text to n tokens, with a warning."""
+        generation_config = super()._prepare_generated_length(generation_config, inputs_tensor=inputs_tensor, **kwargs)
         # `generate` does not count a prompt of embeddings.
-        uncounted = prompt - input_ids_length
-        needed = max(prompt + 1, generation_config.max_length + uncounted)
-        grow = f"grow the model with `model.resize_position_embeddings({needed})` and continue training it"
-        if prompt >= n:
-            raise ValueError(
-                f"The prompt has {prompt} tokens, and the model takes up to {n} (`config.max_position_embeddings`) "
-                f"including the new ones. Shorten the prompt, or {grow}."
-            )
-        if needed > n:
-            logger.warning(f"The text will end at {n} tokens (`config.max_position_embeddings`). For more, {grow}.")
+        n, uncounted = self.config.max_position_embeddings, inputs_tensor.shape[1] - kwargs["input_ids_length"]
+        check_length(inputs_tensor.shape[1] + 1, n)
+        if generation_config.max_length + uncounted > n:
+            logger.warning(f"The text will end at {n} tokens (`config.max_position_embeddings`).")
             generation_config.max_length = n - uncounted
         return generation_config
 
@@ -638,11 +604,6 @@ class GMLPForMultipleChoice(ForMultipleChoice, GMLPPreTrainedModel):
     base_model_class = GMLPModel
 
 
-def whole_number(value: object) -> object:
-    """Turns integers of NumPy and others into Python's, which a config takes; leaves anything else as it is."""
-    return operator.index(value) if hasattr(value, "__index__") else value
-
-
 class GMLPVisionPreTrainedModel(GMLPPreTrainedModel):
     config: GMLPVisionConfig
     main_input_name = "pixel_values"
@@ -656,18 +617,18 @@ class GMLPVisionPreTrainedModel(GMLPPreTrainedModel):
 
     def resize_image_size(self, image_size: int | tuple[int, int]):
         """
-        Changes the size of the images in pixels, in place: a number for a square or (height, width). W is interpolated
-        over the grid of patches, in its rows and its columns, and b over its patches; continue training afterwards.
-        Change the image processor too, and create the optimizer after this, not before.
+        Changes the size of the images in pixels, in place: a number for a square or (height, width). A dense W is
+        interpolated over the grid of patches, in its rows and its columns, and b over its patches; a Toeplitz W keeps
+        what it learned about every offset, and does not mix over added ones. Continue training afterwards. Change the
+        image processor too, and create the optimizer after this, not before.
 
         Raises:
             ValueError: If the new size is not a multiple of the patch size.
         """
         old_grid, old_size = self.config.grid_size, self.config.image_size
-        if isinstance(image_size, (list, tuple)):
-            image_size = tuple(whole_number(side) for side in image_size)
-        self.config.image_size = whole_number(image_size)
+        is_pair = isinstance(image_size, (list, tuple))
         try:
+            self.config.image_size = tuple(map(operator.index, image_size)) if is_pair else operator.index(image_size)
             self.config.validate()
         except Exception:
             self.config.image_size = old_size

@@ -2,7 +2,8 @@
 """The spatial gating unit (paper, section 2.1, Equations 2 to 4, Table 3 and Appendix C).
 
 One matrix W [n, n], the same for all channels, mixes the tokens, and the result gates them: s(Z) = Z1 * (W LN(Z2) + b).
-W and b encode position, and `Positions` says which of their entries a forward pass uses.
+W and b encode position, and `Positions` says which of their entries a forward pass uses. With several heads, each of H
+groups of channels has a W and b of its own.
 
 Shapes: B batch, m tokens given to the model, t tokens including those in a cache, n rows and columns of W, E channels.
 """
@@ -224,28 +225,44 @@ def check_position_ids(rows: torch.Tensor, padding: torch.Tensor | None, numbers
 
 def spatial_matrix(weight: torch.Tensor, length: int, start: int = 0, causal: bool = False) -> torch.Tensor:
     """
-    The rows from `start` on of the leading [t, t] block of W, where t = `length`: [t - start, t]
+    The rows from `start` on of the leading [t, t] block of W, where t = `length`: [H, t - start, t]
 
     Args:
-        weight: W, [n, n], or [2n - 1] if it is Toeplitz: W[i, j] = weight[n - 1 + j - i] (Appendix C). A Toeplitz W is
-            continued with zeros beyond n.
+        weight: W, [H, n, n], or [H, 2n - 1] if it is Toeplitz: W[i, j] = weight[n - 1 + j - i] (Appendix C). A Toeplitz
+            W is continued with zeros beyond n.
         causal: Whether W[i, j] counts as 0 for j > i.
     """
     # When one token is generated, only the last row is new, and the last row sees all columns.
     last_row_only = start > 0 and start == length - 1
-    if weight.dim() == 1:
-        n = (weight.shape[0] + 1) // 2
+    if weight.dim() == 2:
+        n = (weight.shape[1] + 1) // 2
         if length > n:
             weight, n = F.pad(weight, (length - n, length - n)), length
         # Row i is the window of weights that starts at offset -i; `unfold` lists the windows from the last row to the
         # first. Strided views and one copy are several times faster, forward and backward, than indexing with [t, t].
         # The windows have n weights rather than t, which `torch.export` would take for a constant.
-        matrix = weight.unfold(0, n, 1)[n - length : n - start, :length]
-        matrix = matrix if last_row_only else matrix.flip(0)
+        matrix = weight.unfold(1, n, 1)[:, n - length : n - start, :length]
+        matrix = matrix if last_row_only else matrix.flip(1)
     else:
         # `torch.export` refuses the length n where columns are sliced, and ExecuTorch negative padding.
-        matrix = weight[start:length].index_select(1, torch.arange(length, device=weight.device))
+        matrix = weight[:, start:length].index_select(2, torch.arange(length, device=weight.device))
     return matrix.tril(start) if causal and not last_row_only else matrix
+
+
+def grid_matrix(weight: torch.Tensor, grid: tuple[int, int]) -> torch.Tensor:
+    """
+    W of a grid of h rows and w columns, Toeplitz in both directions. It mixes the tokens of the grid row by row:
+    W[(r, c), (r', c')] = weight[h - 1 + r' - r, w - 1 + c' - c]
+
+    Args:
+        weight: [H, 2h - 1, 2w - 1]
+
+    Returns:
+        [H, h * w, h * w]
+    """
+    # As in `spatial_matrix`: the windows over the rows, and in each those over the columns, are listed from the last.
+    windows = weight.unfold(1, grid[0], 1).unfold(2, grid[1], 1)  # [H, h, w, h, w]
+    return windows.flip(1, 2).flatten(3).flatten(1, 2)
 
 
 def toeplitz_product(weight: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
@@ -254,7 +271,7 @@ def toeplitz_product(weight: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
     spreads over all tokens, in float32 by about 2e-5 of the largest output.
 
     Args:
-        weight: [2n - 1], as in `spatial_matrix`.
+        weight: [2n - 1], of one head, as in `spatial_matrix`.
         v: [B, m, E]
 
     Returns:
@@ -271,26 +288,26 @@ def toeplitz_product(weight: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
 
 class SpatialProjection(nn.Module):
     """
-    f(v) = W v + b over the token axis (Equation 2), for up to n tokens. W is [n, n], or Toeplitz with 2n - 1 weights.
-
-    It is not an `nn.Linear`, so that tools that collect linear layers (LoRA on "all-linear", quantizers) take the
-    channel projections and leave W alone.
+    f(v) = W v + b over the token axis (Equation 2), for up to n tokens. `weight` is [n, n], [2n - 1] if W is Toeplitz,
+    or [2h - 1, 2w - 1] if it is Toeplitz over a grid of h * w = n tokens, and `bias` is [n], both behind an axis of
+    heads if there are several. It is not an `nn.Linear`, so that LoRA on "all-linear" and quantizers leave it alone.
     """
 
-    def __init__(self, length: int, toeplitz: bool):
+    def __init__(self, length: int, toeplitz: bool, heads: int = 1, grid: tuple[int, int] | None = None):
         super().__init__()
+        self.toeplitz, self.heads, self.grid = toeplitz, heads, grid
+        shape = (2 * length - 1,) if toeplitz else (length, length)
+        if grid is not None:
+            shape = (2 * grid[0] - 1, 2 * grid[1] - 1)
+        axis = () if heads == 1 else (heads,)
         # As `reset_parameters` makes them, but without noise.
-        self.weight = nn.Parameter(torch.zeros(2 * length - 1 if toeplitz else (length, length)))
-        self.bias = nn.Parameter(torch.ones(length))
-
-    @property
-    def toeplitz(self) -> bool:
-        return self.weight.dim() == 1
+        self.weight = nn.Parameter(torch.zeros(*axis, *shape))
+        self.bias = nn.Parameter(torch.ones(*axis, length))
 
     @property
     def length(self) -> int:
         """n, the number of rows and columns of W."""
-        return self.bias.shape[0]
+        return self.bias.shape[-1]
 
     def reset_parameters(self, std: float):
         """W near zero and b at one: the gate starts as f(v) = 1, and the block as a plain feed-forward network."""
@@ -298,13 +315,16 @@ class SpatialProjection(nn.Module):
         init.ones_(self.bias)
 
     def matrix(self, length: int | None = None, start: int = 0, causal: bool = False) -> torch.Tensor:
-        """`spatial_matrix` of this W, by default all of it: [t - start, t]"""
-        return spatial_matrix(self.weight, self.length if length is None else length, start, causal)
+        """`spatial_matrix` or `grid_matrix` of this W, by default all of it: [H, t - start, t]"""
+        weight = self.weight if self.heads > 1 else self.weight[None]
+        if self.grid is not None:
+            return grid_matrix(weight, self.grid)
+        return spatial_matrix(weight, self.length if length is None else length, start, causal)
 
     def forward(self, v: torch.Tensor, positions: Positions | None = None) -> torch.Tensor:
         """
         Args:
-            v: [B, t, E]. Padding must be zero.
+            v: [B, t, E]. Padding must be zero. Head h reads and writes the h-th of H equal parts of the channels.
             positions: Which entries of W and b to use; by default the leading ones.
 
         Returns:
@@ -315,23 +335,32 @@ class SpatialProjection(nn.Module):
             rows = self(positions.documents.split(v), Positions(positions.causal))
             return positions.documents.join(rows)
         length, start = v.shape[1], positions.start
-        bias = self.bias[start:length] if positions.rows is None else self.bias[positions.rows]
-        if positions.entries is None and positions.hidden is None and self.takes_fft(v, positions.causal):
-            return toeplitz_product(self.weight, v) + bias[..., None]
-        if positions.entries is None:
-            weight = self.matrix(length, start, positions.causal)
+        bias = self.bias.view(self.heads, -1)
+        bias = bias[:, start:length] if positions.rows is None else bias[:, positions.rows]
+        takes_fft = positions.entries is None and positions.hidden is None and self.takes_fft(v, positions.causal)
+        if takes_fft:
+            weight = self.weight.view(self.heads, -1)
+        elif positions.entries is None:
+            weight = self.matrix(length, start, positions.causal)[:, None]
         else:
-            weight = self.weight.flatten()[positions.entries]
+            weight = self.weight.view(self.heads, -1)[:, positions.entries]
         if positions.hidden is not None:
             weight = weight.masked_fill(positions.hidden, 0.0)
-        # Not `weight @ v`, which copies v to fold the batch into one product.
-        return torch.baddbmm(bias[..., None], weight.expand(v.shape[0], -1, -1), v)
+        outputs = []
+        for w, b, part in zip(weight, bias, [v] if self.heads == 1 else v.unflatten(2, (self.heads, -1)).unbind(2)):
+            if takes_fft:
+                outputs.append(toeplitz_product(w, part) + b[..., None])
+            else:
+                # Not `w @ part`, which copies v to fold the batch into one product.
+                outputs.append(torch.baddbmm(b[..., None], w.expand(v.shape[0], -1, -1), part))
+        return outputs[0] if self.heads == 1 else torch.cat(outputs, dim=2)
 
     def takes_fft(self, v: torch.Tensor, causal: bool) -> bool:
         """Not in causal models, where later tokens must not change earlier ones even by rounding. Exported models take
         every length, and must not choose by it."""
         exporting = torch.compiler.is_exporting() or torch.jit.is_tracing()
-        return self.toeplitz and not causal and v.device.type == "cpu" and not exporting and v.shape[1] >= FFT_LENGTH
+        long = v.shape[1] >= FFT_LENGTH and v.device.type == "cpu" and not exporting
+        return self.toeplitz and self.grid is None and not causal and long
 
     def set_parameters(self, weight: torch.Tensor, bias: torch.Tensor):
         self.weight = nn.Parameter(weight, requires_grad=self.weight.requires_grad)
@@ -349,27 +378,34 @@ class SpatialProjection(nn.Module):
     @torch.no_grad()
     def resize_grid(self, old_grid: tuple[int, int], new_grid: tuple[int, int], num_prefix_tokens: int):
         """
-        Interpolates a dense W and b from one grid of patches to another, in place: W over the grid of output patches
-        (its rows) and the grid of input patches (its columns), b over its patches. Prefix tokens ([CLS]) stay.
+        Changes the grid of patches, in place. A Toeplitz W keeps the weight of every offset and does not mix over new
+        ones; b keeps the patches of the first rows and columns, and new ones take that of the nearest.
 
-        W sums over its columns, so they are scaled by the ratio of the patch counts: an image of more, finer patches
-        gets the same gate as before.
+        A dense W and b are interpolated: W over the grid of output patches (its rows) and that of input patches (its
+        columns), b over its patches; prefix tokens ([CLS]) stay. W sums over its columns, so they are scaled by the
+        ratio of the patch counts: an image of more, finer patches gets the same gate as before.
         """
         if tuple(old_grid) == tuple(new_grid):
             return
+        if self.grid is not None:
+            (down, right), self.grid = (new - old for old, new in zip(old_grid, new_grid)), tuple(new_grid)
+            bias = F.pad(self.bias.view(1, -1, *old_grid), (0, right, 0, down), mode="replicate")
+            weight = F.pad(self.weight, (right, right, down, down))
+            self.set_parameters(weight, bias.reshape(*self.bias.shape[:-1], -1))
+            return
 
-        def over_grid(values: torch.Tensor) -> torch.Tensor:  # [rows, prefix + old patches] -> [rows, prefix + new]
-            prefix, patches = values[:, :num_prefix_tokens], values[:, num_prefix_tokens:]
-            patches = patches.unflatten(1, tuple(old_grid))[:, None].float()
+        def over_grid(values: torch.Tensor) -> torch.Tensor:  # [..., prefix + old patches] -> [..., prefix + new]
+            prefix, patches = values[..., :num_prefix_tokens], values[..., num_prefix_tokens:]
+            patches = patches.reshape(-1, 1, *old_grid).float()
             patches = F.interpolate(patches, size=tuple(new_grid), mode="bicubic", antialias=True)
-            return torch.cat([prefix, patches.flatten(1).to(prefix.dtype)], dim=1)
+            return torch.cat([prefix, patches.view(*prefix.shape[:-1], -1).to(prefix.dtype)], dim=-1)
 
         weight = over_grid(self.weight)
-        weight[:, num_prefix_tokens:] *= (old_grid[0] * old_grid[1]) / (new_grid[0] * new_grid[1])
-        self.set_parameters(over_grid(weight.T).T.contiguous(), over_grid(self.bias[None])[0])
+        weight[..., num_prefix_tokens:] *= (old_grid[0] * old_grid[1]) / (new_grid[0] * new_grid[1])
+        self.set_parameters(over_grid(weight.mT).mT.contiguous(), over_grid(self.bias))
 
     def extra_repr(self) -> str:
-        return f"length={self.length}, toeplitz={self.toeplitz}"
+        return f"length={self.length}, toeplitz={self.toeplitz}, heads={self.heads}, grid={self.grid}"
 
 
 class SpatialGatingUnit(nn.Module):
@@ -381,7 +417,9 @@ class SpatialGatingUnit(nn.Module):
         # The cache layer that holds v.
         self.layer_idx = layer_idx
         self.norm = nn.LayerNorm(config.spatial_size, eps=config.spatial_layer_norm_eps)
-        self.proj = SpatialProjection(config.max_position_embeddings, config.toeplitz)
+        # Of image models; text has no grid.
+        grid = getattr(config, "grid_size", None) if config.toeplitz else None
+        self.proj = SpatialProjection(config.max_position_embeddings, config.toeplitz, config.spatial_heads, grid)
 
     def forward(
         self,
@@ -390,22 +428,15 @@ class SpatialGatingUnit(nn.Module):
         positions: Positions | None = None,
         past_key_values: Cache | None = None,
     ) -> torch.Tensor:
-        """
-        Args:
-            hidden_states: Z, [B, m, d_ffn], after the activation.
-            attention_output: [B, m, E], the tiny attention of an aMLP, which is added to f (Figure 6).
-            positions: Which entries of W and b to use; by default those of a row without padding.
-            past_key_values: Holds v of earlier tokens, and takes that of these.
-
-        Returns:
-            s(Z), [B, m, E], where E is d_ffn / 2 after a split and d_ffn without one.
-        """
+        """Takes Z, [B, m, d_ffn], after the activation, the tiny attention of an aMLP, [B, m, E], which is added to f
+        (Figure 6), positions, by default those of a row without padding, and a cache for v; returns s(Z), [B, m, E],
+        where E is d_ffn / 2 after a split and d_ffn without one."""
         gating = SPATIAL_GATINGS[self.config.spatial_gating]
         positions = Positions(self.config.is_causal) if positions is None else positions
         u = v = hidden_states
         if gating.splits:
-            half = hidden_states.shape[-1] // 2
-            u, v = hidden_states[..., :half], hidden_states[..., half:]
+            # Not two slices, whose gradients would each be padded with zeros and then added.
+            u, v = hidden_states.unflatten(-1, (2, -1)).unbind(-2)
         v = self.norm(v)
         if positions.padding is not None:
             # After the norm, whose bias would otherwise leak from padding into every token.

@@ -1,7 +1,7 @@
 import pytest
 from transformers import AutoConfig, AutoModelForImageClassification, ViTConfig
 
-from hf_gmlp import BertRelposConfig, GMLPConfig, TextMixerConfig
+from hf_gmlp import BertRelposConfig, GMLPConfig, GMLPVisionConfig, TextMixerConfig
 from hf_gmlp.analysis.counts import paper_flops, paper_parameters
 from hf_gmlp.presets import PRESETS, preset_path
 
@@ -33,6 +33,21 @@ def test_flops_by_hand():
     attention = 20 * (8 * 12 + 4 * 6) + 2 * 20 * 20 * 4
     head = 3 * (8 * 8 + 8 * 50)  # 15 % of 20 tokens
     assert paper_flops(config) == 2 * (3 * (channels + spatial + attention) + head)
+
+
+def test_flops_of_images_with_heads_and_a_convolutional_stem_by_hand():
+    config = GMLPVisionConfig(
+        hidden_size=8, num_hidden_layers=3, intermediate_size=12, image_size=(8, 12), patch_size=4, pooling="mean",
+        toeplitz=True, spatial_heads=3, stem="conv", num_labels=5,
+    )  # fmt: skip
+    # 2 channels at full size, 4 at half of it, 8 at a quarter of it, and the projection of 6 patches.
+    stem = 9 * (96 * 3 * 2 + 24 * 2 * 4 + 6 * 4 * 8) + 6 * 8 * 8
+    block = 6 * (8 * 12 + 6 * 8) + 6 * 6 * 6
+    assert paper_flops(config) == 2 * (stem + 3 * block + 8 * 5)
+    convolutions = 9 * (3 * 2 + 2 * 4 + 4 * 8) + 2 * (2 + 4 + 8) + 8 * 8 + 8
+    # Norms, both projections, and W [3, 3, 5] and b [3, 6].
+    block = 2 * 8 + 8 * 12 + 12 + 2 * 6 + 6 * 8 + 8 + 3 * 3 * 5 + 3 * 6
+    assert paper_parameters(config) == convolutions + 3 * block + 2 * 8 + 8 * 5 + 5
 
 
 @pytest.mark.parametrize("content_attention", [True, False])

@@ -5,17 +5,20 @@ from PIL import Image
 
 from hf_gmlp import GMLPConfig, GMLPForMaskedLM, GMLPModel, GMLPVisionModel
 from hf_gmlp.analysis.filters import (
+    head_names,
     load_spatial_model,
     middle_filters,
     patch_filters,
     plot_filters,
-    spread_layers,
+    spread_panels,
     spread_patches,
 )
 from hf_gmlp.analysis.pictures import plt
 from hf_gmlp.analysis.toeplitz import spatial_matrices
 from hf_gmlp.cli import main
 from hf_gmlp.errors import InputError
+
+from ..samples import CONVOLUTIONAL
 
 pytestmark = pytest.mark.slow
 
@@ -87,9 +90,29 @@ def test_patch_filters_are_rows_of_w_over_the_grid(vision_config, far_model, poo
                 assert filters[layer, 1, r, c] == weight[first + 5, first + 3 * r + c]
 
 
-def test_layers_are_spread_from_first_to_last():
-    assert spread_layers(5, 36) == [0, 1, 2, 3, 4] and spread_layers(1, 36) == [0]
-    assert spread_layers(30, 4) == [0, 10, 19, 29] and len(spread_layers(144, 36)) == 36
+def test_heads_are_drawn_one_by_one(vision_config, text_config, far_model, monkeypatch):
+    figures = []
+    monkeypatch.setattr("hf_gmlp.analysis.filters.save_picture", lambda figure, path: figures.append(figure))
+    text = far_model(GMLPModel, text_config(spatial_heads=2, toeplitz=False))
+    image = far_model(GMLPVisionModel, vision_config(**CONVOLUTIONAL))
+    assert torch.equal(middle_filters(text)[3], text.layers[1].spatial_gating_unit.proj.weight[1, 6])
+    # The weights of patch (1, 2) over 4 x 4 patches, in the third head of the first block.
+    weight = image.layers[0].spatial_gating_unit.proj.weight[2]
+    assert torch.equal(patch_filters(image, [(1, 2)])[2, 0], weight[2:6, 1:5])
+    plot_filters(text, "f.png")
+    plot_filters(image, "f.png", max_layers=3)
+    assert [axis.get_title() for axis in figures[0].axes[:4]] == head_names(text)
+    assert head_names(text)[2] == "block 2, head 1"
+    labels = [axis.get_ylabel() for axis in figures[1].axes if axis.get_ylabel()]
+    assert labels == ["block 1\nhead 1", "block 2\nhead 1", "block 2\nhead 4"]
+    assert "(3 of 8 heads)" in figures[1].get_suptitle()
+    for figure in figures:
+        plt.close(figure)
+
+
+def test_panels_are_spread_from_first_to_last():
+    assert spread_panels(5, 36) == [0, 1, 2, 3, 4] and spread_panels(1, 36) == [0]
+    assert spread_panels(30, 4) == [0, 10, 19, 29] and len(spread_panels(144, 36)) == 36
 
 
 @pytest.mark.parametrize("grid", [(1, 1), (1, 4), (2, 2), (4, 4), (14, 14), (6, 14)])

@@ -6,6 +6,8 @@ from hf_gmlp import BertRelposConfig, GMLPConfig, TextMixerConfig
 from hf_gmlp.analysis.pictures import check_picture, family, legend_below, plt, save_picture
 from hf_gmlp.errors import InputError
 
+from ..samples import CONVOLUTIONAL
+
 
 def test_picture_is_written_and_freed(tmp_path):
     figure, axis = plt.subplots()
@@ -42,8 +44,10 @@ def test_families(vision_config):
         "vit mae": ViTMAEConfig(),
     }
     assert all(family(config) == name for name, config in configs.items())
-    # W of an image model is always dense.
+    # The paper's text models have the prior, and its image models have not.
     assert family(vision_config()) == "gMLP"
+    name = "gMLP, with Toeplitz prior, 4 spatial heads, convolutional stem"
+    assert family(vision_config(**CONVOLUTIONAL)) == name
 
 
 def test_legend_lies_below_the_panels_and_names_each_once():

@@ -16,6 +16,8 @@ from hf_gmlp.analysis.toeplitz import (
 from hf_gmlp.cli import main
 from hf_gmlp.errors import InputError
 
+from ..samples import CONVOLUTIONAL
+
 
 def nearest_convolution(matrix, rows, columns):
     """By least squares over indicator matrices, one for every offset of two patches."""
@@ -99,6 +101,22 @@ def test_picture(tmp_path, text_config, far_model, layers, capsys):
         # Red and blue are there, and not the white of a scale that is not centered.
         pixels = np.asarray(picture.convert("RGB")).astype(int)
     assert (pixels[..., 0] - pixels[..., 2] > 100).any() and (pixels[..., 2] - pixels[..., 0] > 100).any()
+
+
+def test_matrices_of_heads(tmp_path, text_config, vision_config, far_model, capsys):
+    dense = far_model(GMLPForMaskedLM, text_config(toeplitz=False, spatial_heads=4))
+    matrices = spatial_matrices(dense)
+    assert matrices.shape == (8, 12, 12)
+    assert torch.equal(matrices[5], dense.model.layers[1].spatial_gating_unit.proj.weight[1])
+    # A Toeplitz W of images is a convolution over the patches, and not along their line.
+    image = far_model(GMLPForImageClassification, vision_config(**CONVOLUTIONAL))
+    shares, _ = shift_invariant_shares(image)
+    assert shares == pytest.approx([1.0] * 8) and shift_invariant_share(spatial_matrices(image)[0]) < 0.9
+    for model, words in ((dense, "random weights 0.1597"), (image, "1 by construction")):
+        model.save_pretrained(tmp_path / "model")
+        main(["plot", "matrices", str(tmp_path / "model"), "--output", str(tmp_path / "m.png"), "--max_layers", "3"])
+        printed = capsys.readouterr().out
+        assert printed.splitlines()[5].startswith("block 2, head 2  ") and words in printed
 
 
 def test_model_with_the_prior_is_said_to_have_it(tmp_path, text_config, far_model, capsys):

@@ -53,7 +53,7 @@ class GMLPTextTest(TextModelTest, GenerationTesterMixin):
                 model.resize_position_embeddings(length)
                 self.assertEqual(model.config.max_position_embeddings, length)
                 for weight in model.get_position_embeddings():
-                    self.assertEqual(weight.shape[0], 2 * length - 1 if config.toeplitz else length)
+                    self.assertEqual(weight.shape[-1], 2 * length - 1 if config.toeplitz else length)
                 # Short sequences keep their outputs.
                 with torch.no_grad():
                     torch.testing.assert_close(model(**inputs)[0], before)
@@ -95,6 +95,12 @@ class GMLPUnsplitModelTest(GMLPTextTest, unittest.TestCase):
     """A gating of Table 3 that does not split the channels, visible padding, and a bare decoder."""
 
     config_fields = {"spatial_gating": "multiplicative", "mask_padding": False, "mlm_transform": False}
+
+
+class GMLPHeadsModelTest(GMLPTextTest, unittest.TestCase):
+    """A W for each of four groups of channels."""
+
+    config_fields = {"spatial_heads": 4}
 
 
 class GMLPTextPipelineTest(PipelineTesterMixin, unittest.TestCase):

@@ -79,8 +79,9 @@ class GMLPVisionModelTest(ModelTesterMixin, FSDPPlanMixin, unittest.TestCase):
             model = model_class(self.model_tester.get_config()).to(torch_device).eval()
             for size in (self.model_tester.image_size + 16, self.model_tester.image_size - 8):
                 model.resize_image_size(size)
-                tokens = model.config.max_position_embeddings
-                self.assertTrue(all(weight.shape == (tokens, tokens) for weight in model.get_position_embeddings()))
+                tokens, side = model.config.max_position_embeddings, 2 * model.config.grid_size[0] - 1
+                shape = (4, side, side) if model.config.toeplitz else (tokens, tokens)
+                self.assertTrue(all(weight.shape == shape for weight in model.get_position_embeddings()))
                 with torch.no_grad():
                     outputs = model(pixel_values=floats_tensor([2, 3, size, size]), output_hidden_states=True)
                 self.assertEqual(outputs.hidden_states[-1].shape, (2, tokens, self.model_tester.hidden_size))
@@ -91,6 +92,12 @@ class AMLPVisionModelTest(GMLPVisionModelTest):
 
     config_fields = {"pooling": "mean", "attention_size": 8}
     has_attentions = True
+
+
+class GMLPConvolutionalModelTest(GMLPVisionModelTest):
+    """Early convolutions, and a Toeplitz W over the patches for each of four groups of channels."""
+
+    config_fields = {"pooling": "mean", "toeplitz": True, "spatial_heads": 4, "stem": "conv"}
 
 
 class GMLPVisionBackboneTest(BackboneTesterMixin, unittest.TestCase):

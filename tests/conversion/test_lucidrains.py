@@ -1,27 +1,36 @@
-"""Converts g-mlp-pytorch's text models, and compares with the package itself."""
+"""Converts g-mlp-pytorch's text and image models, and compares with the package itself."""
 
 import pytest
 import safetensors.torch
 import torch
 from g_mlp_pytorch import gMLP, gMLPVision
 from g_mlp_pytorch.autoregressive_wrapper import AutoregressiveWrapper
+from g_mlp_pytorch.g_mlp_pytorch import SpatialGatingUnit
+from PIL import Image
 from torch import nn
-from transformers import AutoModelForMaskedLM
+from transformers import AutoImageProcessor, AutoModelForImageClassification, AutoModelForMaskedLM
 
-from hf_gmlp import GMLPForCausalLM
+from hf_gmlp import GMLPForCausalLM, GMLPForImageClassification
 from hf_gmlp.cli import main
-from hf_gmlp.conversion.lucidrains import convert_lucidrains, model_from_lucidrains
+from hf_gmlp.conversion.lucidrains import circulant_matrix, convert_lucidrains, model_from_lucidrains
 from hf_gmlp.errors import InputError
 
 from ..numerics import assert_close
 
 SIZES = {"num_tokens": 40, "dim": 16, "depth": 3, "seq_len": 12, "ff_mult": 4}
+IMAGE_SIZES = {"image_size": 16, "patch_size": 4, "num_classes": 5, "dim": 16, "depth": 3}
 
 
 @pytest.fixture
 def peer(randomize):
-    """peer(**fields) makes a model of the package with weights far from their initial ones."""
+    """peer(**fields) makes a text model of the package with perturbed weights."""
     return lambda **fields: randomize(gMLP(**(SIZES | fields)), std=0.2)
+
+
+@pytest.fixture
+def image_peer(randomize):
+    """image_peer(**fields) makes an image model of the package with perturbed weights."""
+    return lambda **fields: randomize(gMLPVision(**(IMAGE_SIZES | fields)), std=0.2)
 
 
 @torch.no_grad()
@@ -32,24 +41,51 @@ def assert_same_logits(ours, theirs, length=12):
     assert_close(ours(ids).logits, logits, depth=3)
 
 
+def assert_same_function(ours, theirs, inputs, **options):
+    """Asserts that a converted model has the source's logits and gradients, both in double precision."""
+    logits, expected = ours(inputs).logits, theirs(inputs)
+    assert expected.dtype == torch.float64 and expected.std() > 0.1
+    assert_close(logits, expected, depth=3)
+    factors = torch.randn_like(expected)
+    for output in (logits, expected):
+        (output * factors).sum().backward()
+    # Except for circulant weights, a conversion renames and reshapes, so it converts gradients too.
+    gradients = {name: parameter.grad for name, parameter in theirs.named_parameters()}
+    converted = dict(model_from_lucidrains(gradients, **options)[0].named_parameters())
+    actual = {name: parameter.grad for name, parameter in ours.named_parameters() if not name.endswith("qkv_proj.bias")}
+    expected = {name: converted[name] for name in actual}
+    units = [module for module in theirs.modules() if isinstance(module, SpatialGatingUnit)]
+    for i, (unit, projection) in enumerate(zip(units, ours.spatial_projections(), strict=True)):
+        if unit.circulant_matrix:
+            parts = [unit.weight, unit.circulant_pos_x, unit.circulant_pos_y]
+            matrix = circulant_matrix(*parts)
+            name = f"model.layers.{i}.spatial_gating_unit.proj.weight"
+            actual[name] = torch.autograd.grad(matrix, parts, projection.weight.grad.view_as(matrix))
+            expected[name] = [part.grad for part in parts]
+    assert_close(actual, expected, depth=3)
+
+
 @pytest.mark.parametrize("circulant", [False, True])
 @pytest.mark.parametrize("attn_dim", [None, 8])
-def test_logits_are_those_of_the_package(peer, attn_dim, circulant):
-    theirs = peer(attn_dim=attn_dim, circulant_matrix=circulant)
+@pytest.mark.parametrize("heads", [1, 4])
+def test_a_text_model_is_that_of_the_package(peer, heads, attn_dim, circulant):
+    theirs = peer(heads=heads, attn_dim=attn_dim, circulant_matrix=circulant).double()
     ours, notes = model_from_lucidrains(theirs.state_dict())
-    assert_same_logits(ours, theirs)
-    assert ours.config.attention_size == (attn_dim or 0) and not ours.config.toeplitz
+    assert_same_function(ours, theirs, torch.randint(0, 40, (3, 12)))
+    config = ours.config
+    assert (config.spatial_heads, config.attention_size, config.toeplitz) == (heads, attn_dim or 0, False)
     assert any("circulant" in note for note in notes) == circulant
 
 
+@pytest.mark.parametrize("heads", [1, 4])
 @pytest.mark.parametrize("attn_dim", [None, 8])
 @pytest.mark.parametrize("circulant", [False, True])
 @pytest.mark.parametrize("length", [12, 5])
-def test_a_causal_model_stays_causal(peer, circulant, length, attn_dim):
-    theirs = peer(causal=True, circulant_matrix=circulant, attn_dim=attn_dim)
+def test_a_causal_model_stays_causal(peer, circulant, length, attn_dim, heads):
+    theirs = peer(causal=True, circulant_matrix=circulant, attn_dim=attn_dim, heads=heads).double()
     ours, notes = model_from_lucidrains(theirs.state_dict(), causal=True)
     assert type(ours) is GMLPForCausalLM and ours.config.is_causal
-    assert_same_logits(ours, theirs, length)
+    assert_same_function(ours, theirs, torch.randint(0, 40, (3, length)), causal=True)
     assert any("causal (--causal)" in note for note in notes)
     assert all((matrix.triu(1) == 0).all() for matrix in ours.get_position_embeddings())
     if not circulant:
@@ -57,6 +93,66 @@ def test_a_causal_model_stays_causal(peer, circulant, length, attn_dim):
         ids = torch.randint(0, 40, (2, 12))
         assert (wrong(ids).logits - theirs(ids)).abs().max() > 0.1
         assert any("otherwise give --causal" in note for note in notes)
+
+
+@pytest.mark.parametrize("attn_dim", [None, 8])
+@pytest.mark.parametrize("heads", [1, 4])
+def test_an_image_model_is_that_of_the_package(image_peer, heads, attn_dim):
+    theirs = image_peer(heads=heads, attn_dim=attn_dim).double()
+    ours, _ = model_from_lucidrains(theirs.state_dict())
+    assert type(ours) is GMLPForImageClassification
+    assert_same_function(ours, theirs, torch.randn(3, 3, 16, 16).double())
+    config = ours.config
+    assert (config.spatial_heads, config.attention_size, config.stem) == (heads, attn_dim or 0, "patch")
+    assert (config.image_size, config.patch_size, config.num_labels) == (16, 4, 5)
+
+
+@pytest.mark.parametrize(
+    ("fields", "options"),
+    [
+        ({"image_size": (8, 24)}, {"image_size": (8, 24)}),
+        ({"patch_size": (2, 4)}, {"patch_size": (2, 4), "image_size": (16, 16)}),
+        ({"channels": 1}, {"patch_size": (4, 4)}),
+    ],
+)
+def test_sizes_of_images_that_must_be_passed(image_peer, fields, options):
+    theirs = image_peer(**fields, heads=2).double()
+    ours, _ = model_from_lucidrains(theirs.state_dict(), **options)
+    size = options.get("image_size", (16, 16))
+    assert_same_function(ours, theirs, torch.randn(3, fields.get("channels", 3), *size).double(), **options)
+    with pytest.raises(InputError, match="size H W"):
+        model_from_lucidrains(theirs.state_dict())
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"patch_size": (5, 4)}, "patches of 48 values, which do not make 5x4 pixels"),
+        ({"patch_size": (0, 4)}, "do not make 0x4 pixels"),
+        ({"image_size": (16, 20)}, "16 patches of 4x4 pixels, which do not make 16x20"),
+        ({"causal": True}, "is an image model.*leave out --causal"),
+    ],
+)
+def test_options_that_do_not_fit_an_image_model(image_peer, options, message):
+    with pytest.raises(InputError, match=message):
+        model_from_lucidrains(image_peer().state_dict(), **options)
+
+
+def test_the_command_converts_an_image_model(tmp_path, image_peer, capsys):
+    theirs = image_peer(heads=4, attn_dim=8, channels=1)
+    source, out = str(tmp_path / "weights.pt"), str(tmp_path / "out")
+    torch.save(theirs.state_dict(), source)
+    main(["convert", "lucidrains", source, out, "--patch_size", "4", "4"])
+    said = capsys.readouterr().out
+    for part in ("n 16, attention 8", "16x16 pixels", "1 channels", "4x4", "LABEL_0", "prob_survival", "The license"):
+        assert part in said
+    ours, info = AutoModelForImageClassification.from_pretrained(out, output_loading_info=True)
+    assert not info["missing_keys"] and not info["unexpected_keys"]
+    processor = AutoImageProcessor.from_pretrained(out)
+    pixels = processor(Image.effect_noise((30, 20), 99), return_tensors="pt")["pixel_values"]
+    assert pixels.shape == (1, 1, 16, 16)
+    with torch.no_grad():
+        assert_close(ours(pixels).logits, theirs(pixels), depth=3)
 
 
 def test_a_causal_model_generates_as_the_package(peer):
@@ -102,16 +198,11 @@ def test_the_command_converts_a_file(tmp_path, peer, capsys, ending):
         convert_lucidrains("not even looked at", out)
 
 
-@pytest.mark.parametrize(
-    ("fields", "options", "message"),
-    [
-        ({"heads": 2}, {}, "2 heads.*cannot be converted"),
-        ({"num_tokens": None}, {}, "no tensor to_embed.weight"),
-    ],
-)
-def test_models_that_cannot_be_converted(peer, fields, options, message):
-    with pytest.raises(InputError, match=message):
-        model_from_lucidrains(peer(**fields).state_dict(), "weights.pt", **options)
+def test_a_text_model_that_cannot_be_converted(peer):
+    with pytest.raises(InputError, match="no tensor to_embed.weight"):
+        model_from_lucidrains(peer(num_tokens=None).state_dict())
+    with pytest.raises(InputError, match="not an image model: leave out --image_size"):
+        model_from_lucidrains(peer().state_dict(), image_size=(8, 8))
 
 
 def test_tensors_that_do_not_fit(peer):
@@ -129,8 +220,6 @@ def test_tensors_that_do_not_fit(peer):
     assert f"{unit}.weight [1, 12, 12] instead of [1, 12]" in message
 
 
-def test_other_models_of_the_package_are_refused():
-    vision = gMLPVision(image_size=16, patch_size=4, num_classes=3, dim=8, depth=2)
-    for model in (vision, nn.Linear(2, 3)):
-        with pytest.raises(InputError, match="not a checkpoint of a text model of g-mlp-pytorch"):
-            model_from_lucidrains(model.state_dict())
+def test_other_models_are_refused():
+    with pytest.raises(InputError, match="not a checkpoint of a gMLP of g-mlp-pytorch"):
+        model_from_lucidrains(nn.Linear(2, 3).state_dict())

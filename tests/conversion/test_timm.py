@@ -224,6 +224,7 @@ def test_other_models_of_timm_are_refused(name):
     [
         ({"pooling": "cls"}, "has pooling='cls'; timm's gMLPs have only pooling='mean'"),
         ({"attention_size": 8}, "attention_size=8"),
+        ({"spatial_heads": 4, "stem": "conv"}, "spatial_heads=4, stem='conv'"),
         ({"spatial_gating": "additive"}, "spatial_gating='additive'"),
         ({"hidden_act": "relu", "layer_norm_eps": 1e-5}, "hidden_act='relu', layer_norm_eps=1e-05"),
     ],

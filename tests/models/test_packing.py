@@ -29,7 +29,8 @@ from hf_gmlp.models.modeling_gmlp import drop_path
 from .helpers import ATTENTIONS, attention_fields
 
 LENGTHS = (3, 7, 1, 9)
-FORMS = [{"toeplitz": toeplitz} | attention_fields(name) for toeplitz in (True, False) for name in ATTENTIONS]
+FIELDS = [{"spatial_heads": 4}, *map(attention_fields, ATTENTIONS)]
+FORMS = [{"toeplitz": toeplitz} | fields for toeplitz in (True, False) for fields in FIELDS]
 
 
 @pytest.fixture
@@ -226,17 +227,19 @@ def test_gradients_of_a_classifier(far_model, text_config, documents, form, pool
         torch.testing.assert_close(found[name], parameter.grad, msg=lambda text, name=name: f"{name}: {text}")
 
 
+@pytest.mark.parametrize("heads", [1, 4])
 @pytest.mark.parametrize("split", [True, False])
 @torch.no_grad()
-def test_fft(far_model, text_config, documents, layouts, monkeypatch, split):
+def test_fft(far_model, text_config, documents, layouts, monkeypatch, split, heads):
     """The FFT sees each document alone, too."""
     layouts(split)
-    model, calls, product = far_model(GMLPModel, text_config()).double(), [], spatial_gating.toeplitz_product
+    model = far_model(GMLPModel, text_config(spatial_heads=heads)).double()
+    calls, product = [], spatial_gating.toeplitz_product
     expected = torch.cat([model(document[None]).last_hidden_state for document in documents], dim=1)
     monkeypatch.setattr(spatial_gating, "FFT_LENGTH", 1)
     monkeypatch.setattr(spatial_gating, "toeplitz_product", lambda *args: calls.append(1) or product(*args))
     found = model(**flattened(documents)).last_hidden_state
-    assert len(calls) == (2 if split else 0)
+    assert len(calls) == (2 * heads if split else 0)
     torch.testing.assert_close(found, expected, rtol=1e-10, atol=1e-10)
 
 

@@ -42,23 +42,27 @@ def left_and_right(rows):
 
 def loop(projection, v, rows, seen):
     """f[i] = sum over the tokens j that i sees of W[p_i, p_j] v[j] + b[p_i], for v [m, E]."""
-    whole, output = projection.matrix(), []
+    size = v.shape[1] // projection.heads
+    # For each channel, what its head has.
+    whole = projection.matrix().repeat_interleave(size, 0)
+    biases, output = projection.bias.view(projection.heads, -1).repeat_interleave(size, 0), []
     for i, row in enumerate(rows):
-        f = projection.bias[row].expand(v.shape[1])
+        f = biases[:, row]
         for j, column in enumerate(rows):
             if seen[i, j]:
-                f = f + whole[row, column] * v[j]
+                f = f + whole[:, row, column] * v[j]
         output.append(f)
     return torch.stack(output)
 
 
 @pytest.mark.parametrize("is_causal", [False, True])
 @pytest.mark.parametrize("toeplitz", [True, False])
+@pytest.mark.parametrize("heads", [1, 3])
 @pytest.mark.parametrize("case", ["counted", "gaps", "padding", "gaps and padding", "documents", "gaps and documents"])
-def test_entries_of_the_spatial_projection(text_config, toeplitz, is_causal, case):
+def test_entries_of_the_spatial_projection(text_config, toeplitz, is_causal, case, heads):
     """Outputs and gradients of W, b and v."""
     config = text_config(toeplitz=toeplitz)
-    projection = SpatialProjection(12, toeplitz).double()
+    projection = SpatialProjection(12, toeplitz, heads).double()
     for parameter in projection.parameters():
         torch.nn.init.normal_(parameter)
     mask = torch.ones(2, 8, dtype=torch.long)
@@ -76,7 +80,7 @@ def test_entries_of_the_spatial_projection(text_config, toeplitz, is_causal, cas
         config, torch.arange(8), is_causal, mask if "padding" in case else None, given,
         numbers if "documents" in case else None,
     )  # fmt: skip
-    v = torch.randn(2, 8, 3, dtype=torch.double) * mask[..., None]
+    v = torch.randn(2, 8, 6, dtype=torch.double) * mask[..., None]
     v.requires_grad_()
     found, seen = projection(v, positions), (numbers[:, :, None] == numbers[:, None]) & (mask[:, None] == 1)
     seen = seen.tril() if is_causal else seen
@@ -86,7 +90,7 @@ def test_entries_of_the_spatial_projection(text_config, toeplitz, is_causal, cas
     gradients = [torch.autograd.grad((output * weights).sum(), parameters) for output in (found, expected)]
     shown = mask[..., None]
     for a, b in zip(*gradients):
-        a, b = (a * shown, b * shown) if a.dim() == 3 else (a, b)
+        a, b = (a * shown, b * shown) if a.shape == v.shape else (a, b)
         torch.testing.assert_close(a, b, rtol=1e-10, atol=1e-10)
 
 

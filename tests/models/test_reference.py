@@ -1,7 +1,7 @@
 """Random small text models against the paper's equations, written out token by token in double precision.
 
 The reference uses nothing of the package but the weights: gMLP and aMLP (sections 2 and 4, Figures 1 and 6, Table 3,
-Appendix C), for any padding, packing and positions.
+Appendix C), for any padding, packing and positions, and heads of W.
 """
 
 import math
@@ -50,9 +50,15 @@ class Reference:
         return (x - mean) / math.sqrt(variance + eps) * self.get(f"{name}.weight") + self.get(f"{name}.bias")
 
     def spatial(self, block, i, j):
-        """W[i, j] (Appendix C for a Toeplitz W)."""
-        weight = self.get(f"layers.{block}.spatial_gating_unit.proj.weight")
-        return weight[self.config.max_position_embeddings - 1 + j - i] if self.config.toeplitz else weight[i, j]
+        """W[i, j] (Appendix C for a Toeplitz W) of the head of each channel."""
+        weight = self.by_channel(f"layers.{block}.spatial_gating_unit.proj.weight", 1 if self.config.toeplitz else 2)
+        return weight[:, self.config.max_position_embeddings - 1 + j - i] if self.config.toeplitz else weight[:, i, j]
+
+    def by_channel(self, name, ndim):
+        """A parameter of ndim axes after that of the heads, which a single head does not have: [E, ...]"""
+        value, heads = self.get(name), self.config.spatial_heads
+        assert value.ndim == ndim + (heads > 1)
+        return np.repeat(value.reshape(heads, *value.shape[-ndim:]), self.config.spatial_size // heads, axis=0)
 
     def block(self, number, x, sees, positions):
         """x[i] -> x[i] + W_out s(...), where token i sees the tokens sees[i] and has the position positions[i]."""
@@ -69,7 +75,7 @@ class Reference:
             qkv = {i: np.split(self.linear(f"{name}.attention.qkv_proj", value), 3) for i, value in normed.items()}
         result = {}
         for i in x:
-            f = np.full_like(v[i], self.get(f"{unit}.proj.bias")[positions[i]])
+            f = self.by_channel(f"{unit}.proj.bias", 1)[:, positions[i]]
             for j in sees[i]:
                 f = f + self.spatial(number, positions[i], positions[j]) * v[j]
             if config.attention_size and sees[i]:
@@ -114,14 +120,16 @@ class Reference:
 
 
 def draw_config(draw):
-    attention_size = draw.choice([0, 0, 3, 4])
+    attention_size, half, gating = draw.choice([0, 0, 3, 4]), draw.randint(2, 5), draw.choice(["split", *GATINGS])
+    channels = half if gating == "split" else 2 * half
     return GMLPConfig(
         vocab_size=VOCABULARY,
         max_position_embeddings=draw.randint(3, 10),
         hidden_size=draw.randint(3, 6),
         num_hidden_layers=draw.randint(1, 3),
-        intermediate_size=2 * draw.randint(2, 5),
-        spatial_gating=draw.choice(["split", *GATINGS]),
+        intermediate_size=2 * half,
+        spatial_gating=gating,
+        spatial_heads=draw.choice([1, *(heads for heads in range(2, channels + 1) if channels % heads == 0)]),
         toeplitz=draw.random() < 0.5,
         is_causal=draw.random() < 0.4,
         attention_size=attention_size,
@@ -251,8 +259,10 @@ def compare(seed):
         assert_same(output.pooler_output.numpy(), np.stack(pooled))
     if not isinstance(model, GMLPForCausalLM) or arguments.keys() & {"seq_idx", "cu_seq_lens_q", "position_ids"}:
         return
-    # In pieces, behind a cache.
+    # In pieces, behind a cache, which takes no padding beyond n.
     width, seen = ids.shape[1], arguments.get("attention_mask")
+    if width > config.max_position_embeddings:
+        return
     room = draw.randint(width, config.max_position_embeddings)
     cache = draw.choice([DynamicCache(), StaticCache(config=config, max_cache_len=room)])
     ends = sorted({width, *(draw.randint(1, width) for _ in range(3))})

@@ -32,23 +32,23 @@ def test_toeplitz_matrix_is_that_of_appendix_c(n):
     weight = torch.randn(2 * n - 1)
     expected = create_toeplitz_matrix(weight.numpy())
     for m in range(1, n + 1):
-        np.testing.assert_array_equal(spatial_matrix(weight, m).numpy(), expected[:m, :m])
+        np.testing.assert_array_equal(spatial_matrix(weight[None], m)[0].numpy(), expected[:m, :m])
 
 
 def test_toeplitz_matrix_of_one_token():
     weight = torch.tensor([0.7])
-    torch.testing.assert_close(spatial_matrix(weight, 1), torch.tensor([[0.7]]))
+    torch.testing.assert_close(spatial_matrix(weight[None], 1), torch.tensor([[[0.7]]]))
 
 
 def test_toeplitz_matrix_has_both_triangles():
     weight = torch.tensor([-2.0, -1.0, 0.0, 1.0, 2.0])
     expected = [[0.0, 1.0, 2.0], [-1.0, 0.0, 1.0], [-2.0, -1.0, 0.0]]
-    assert spatial_matrix(weight, 3).tolist() == expected
+    assert spatial_matrix(weight[None], 3)[0].tolist() == expected
 
 
 @pytest.mark.parametrize("m", [1, 3, 5])
 def test_gradients_of_spatial_matrix(m):
-    weight = torch.randn(9, dtype=torch.double, requires_grad=True)
+    weight = torch.randn(2, 9, dtype=torch.double, requires_grad=True)
     assert torch.autograd.gradcheck(lambda w: spatial_matrix(w, m), weight)
 
 
@@ -73,7 +73,7 @@ def test_a_projection_is_a_linear_layer_over_the_tokens():
 def test_entries_are_those_of_the_matrix(text_config, toeplitz):
     projection = make_projection(7, toeplitz)
     rows, columns = torch.tensor([[0, 6, 3], [2, 2, 5]]), torch.tensor([[1, 4], [0, 6]])
-    whole = projection.matrix()
+    (whole,) = projection.matrix()
     expected = torch.stack([whole[i][:, j] for i, j in zip(rows, columns)])
     config = text_config(toeplitz=toeplitz, max_position_embeddings=7)
     assert torch.equal(projection.weight.flatten()[weight_entries(config, rows, columns)], expected)
@@ -82,7 +82,7 @@ def test_entries_are_those_of_the_matrix(text_config, toeplitz):
 @pytest.mark.parametrize("toeplitz", [True, False])
 def test_projection_of_a_short_sequence_uses_the_leading_part(toeplitz):
     projection = make_projection(6, toeplitz)
-    whole, v = projection.matrix().detach(), torch.randn(2, 4, 3)
+    whole, v = projection.matrix().detach()[0], torch.randn(2, 4, 3)
     assert whole.shape == (6, 6)
     expected = torch.einsum("ij,bjd->bid", whole[:4, :4], v) + projection.bias[:4, None]
     torch.testing.assert_close(projection(v), expected)
@@ -103,7 +103,7 @@ def test_gatings_of_table_3(text_config, randomize, gating, toeplitz, with_atten
     def f(x):
         normalized = (x - x.mean(-1, keepdim=True)) / torch.sqrt(x.var(-1, correction=0, keepdim=True) + 1e-5)
         normalized = normalized * unit.norm.weight + unit.norm.bias
-        mixed = torch.einsum("ij,bjd->bid", unit.proj.matrix(), normalized) + unit.proj.bias[:, None]
+        mixed = torch.einsum("ij,bjd->bid", unit.proj.matrix()[0], normalized) + unit.proj.bias[:, None]
         return mixed if attention is None else mixed + attention
 
     expected = {
@@ -147,21 +147,21 @@ def test_projection_is_not_a_linear_layer():
 def test_resize_keeps_the_leading_part(toeplitz, new):
     old = 5
     projection = make_projection(old, toeplitz, torch.bfloat16).requires_grad_(False)
-    matrix, bias, weight = projection.matrix(), projection.bias, projection.weight
+    matrix, bias, weight = projection.matrix()[0], projection.bias, projection.weight
     projection.resize(new)
-    kept = min(old, new)
-    assert torch.equal(projection.matrix()[:kept, :kept], matrix[:kept, :kept])
+    kept, (resized,) = min(old, new), projection.matrix()
+    assert torch.equal(resized[:kept, :kept], matrix[:kept, :kept])
     assert torch.equal(projection.bias[:kept], bias[:kept])
     assert (projection.bias[kept:] == 1).all()
-    assert projection.matrix().shape == (new, new)
+    assert resized.shape == (new, new)
     assert projection.weight.dtype == torch.bfloat16 and not projection.weight.requires_grad
     if toeplitz:
         # The weight of an offset applies at the new places too, and new offsets start at zero.
         for offset in range(-(new - 1), new):
             expected = weight[old - 1 + offset] if abs(offset) < old else 0
-            assert (projection.matrix().diagonal(offset) == expected).all()
+            assert (resized.diagonal(offset) == expected).all()
     else:
-        new_part = projection.matrix().clone()
+        new_part = resized.clone()
         new_part[:kept, :kept] = 0
         assert (new_part == 0).all()
 

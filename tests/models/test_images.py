@@ -1,0 +1,270 @@
+"""What images may add to a gMLP: a W that is Toeplitz over the grid of patches, heads of W, early convolutions."""
+
+import copy
+
+import pytest
+import torch
+from torch.nn import functional as F
+from transformers import AutoModelForImageClassification
+
+from hf_gmlp import GMLPForImageClassification, GMLPVisionBackbone, GMLPVisionModel
+from hf_gmlp.models.spatial_gating import SpatialProjection, grid_matrix
+
+from ..numerics import assert_close, assert_gradients
+from ..samples import CONVOLUTIONAL
+
+# A model of 4 x 6 patches.
+FIELDS = CONVOLUTIONAL | {"image_size": (16, 24)}
+
+
+@pytest.fixture
+def image_model(far_model, vision_config):
+    """image_model(**fields) makes an image classifier with `FIELDS`, far from its initial weights; the running means
+    and variances of its BatchNorms too."""
+
+    def make(model_class=GMLPForImageClassification, **fields):
+        model = far_model(model_class, vision_config(**(FIELDS | fields)))
+        for name, buffer in model.named_buffers():
+            if "running" in name:
+                buffer.uniform_(0.5, 1.5)
+        return model
+
+    return make
+
+
+def make_projection(heads, grid=None, length=None, dtype=torch.float32):
+    length = grid[0] * grid[1] if length is None else length
+    projection = SpatialProjection(length, grid is not None, heads, grid).to(dtype)
+    for parameter in projection.parameters():
+        torch.nn.init.normal_(parameter)
+    return projection
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# A W that is Toeplitz over a grid
+
+
+def loop_over_grid(weight, grid):
+    """W of one head by its definition."""
+    h, w = grid
+    matrix = torch.zeros(h * w, h * w, dtype=weight.dtype)
+    for r in range(h):
+        for c in range(w):
+            for r2 in range(h):
+                for c2 in range(w):
+                    matrix[r * w + c, r2 * w + c2] = weight[h - 1 + r2 - r, w - 1 + c2 - c]
+    return matrix
+
+
+@pytest.mark.parametrize("grid", [(1, 1), (1, 4), (3, 1), (2, 3), (4, 3)])
+def test_matrix_of_a_grid(grid):
+    weight = torch.randn(2, 2 * grid[0] - 1, 2 * grid[1] - 1, dtype=torch.double)
+    found = grid_matrix(weight, grid)
+    assert torch.equal(found, torch.stack([loop_over_grid(head, grid) for head in weight]))
+
+
+def test_gradients_of_the_matrix_of_a_grid():
+    weight = torch.randn(2, 3, 5, dtype=torch.double, requires_grad=True)
+    assert torch.autograd.gradcheck(lambda weight: grid_matrix(weight, (2, 3)), weight)
+
+
+def test_a_grid_of_one_row_is_the_toeplitz_matrix_of_a_text():
+    weight = torch.randn(2, 9)
+    text = SpatialProjection(5, True, 2)
+    text.weight.data = weight
+    assert torch.equal(grid_matrix(weight[:, None], (1, 5)), text.matrix())
+
+
+@pytest.mark.parametrize("heads", [1, 3])
+def test_the_product_is_a_convolution_over_the_image(heads):
+    """W v, without the tokens that lie beyond the image: a cross-correlation with zeros around the image."""
+    grid, size = (4, 3), 2
+    projection = make_projection(heads, grid, dtype=torch.double)
+    v = torch.randn(2, 12, heads * size, dtype=torch.double)
+    # One kernel per channel, that of its head: [E, 1, 2h - 1, 2w - 1]
+    kernel = projection.weight.view(heads, 1, 7, 5).repeat_interleave(size, 0)
+    image = v.transpose(1, 2).unflatten(2, grid)
+    expected = F.conv2d(image, kernel, padding=(3, 2), groups=heads * size).flatten(2).transpose(1, 2)
+    bias = projection.bias.view(heads, 12).repeat_interleave(size, 0).T
+    assert_close(projection(v), expected + bias)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Heads
+
+
+@pytest.mark.parametrize("grid, length", [((3, 4), None), (None, 12)], ids=["grid", "dense"])
+def test_heads_are_projections_of_their_channels(grid, length):
+    projection, v = make_projection(3, grid, length), torch.randn(2, 12, 6)
+    expected = []
+    for head, part in enumerate(v.chunk(3, dim=-1)):
+        single = make_projection(1, grid, length)
+        single.weight.data, single.bias.data = projection.weight[head], projection.bias[head]
+        expected.append(single(part))
+        assert torch.equal(projection.matrix()[head], single.matrix()[0])
+    assert_close(projection(v), torch.cat(expected, dim=-1))
+    # Another order of the heads is another projection.
+    assert not torch.allclose(projection(v), torch.cat(expected[::-1], dim=-1), atol=0.1)
+
+
+@pytest.mark.parametrize("toeplitz", [True, False])
+@pytest.mark.parametrize("heads", [1, 4])
+def test_shapes_of_the_weights(vision_config, text_config, heads, toeplitz):
+    """One head has the shapes that a checkpoint without heads has."""
+    axis = () if heads == 1 else (heads,)
+    fields = {"toeplitz": toeplitz, "spatial_heads": heads}
+    (image, _) = GMLPVisionModel(vision_config(pooling="mean", image_size=(8, 12), **fields)).spatial_projections()
+    assert image.weight.shape == (*axis, *((3, 5) if toeplitz else (6, 6))) and image.bias.shape == (*axis, 6)
+    projection = SpatialProjection(12, toeplitz, heads)
+    assert projection.weight.shape == (*axis, *((23,) if toeplitz else (12, 12)))
+    assert projection.bias.shape == (*axis, 12)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Resizing
+
+
+@pytest.mark.parametrize("heads", [1, 2])
+@pytest.mark.parametrize("new_grid", [(6, 4), (2, 2), (5, 2), (2, 6)])
+def test_a_resized_toeplitz_matrix_keeps_every_offset(heads, new_grid):
+    old_grid = (4, 3)
+    projection = make_projection(heads, old_grid, dtype=torch.bfloat16).requires_grad_(False)
+    old = projection.weight.view(heads, 7, 5).clone()
+    bias = projection.bias.view(heads, *old_grid).clone()
+    projection.resize_grid(old_grid, new_grid, 0)
+    new, new_bias = projection.weight.view(heads, *(2 * size - 1 for size in new_grid)), projection.bias
+    for down in range(1 - new_grid[0], new_grid[0]):
+        for right in range(1 - new_grid[1], new_grid[1]):
+            known = abs(down) < old_grid[0] and abs(right) < old_grid[1]
+            expected = old[:, 3 + down, 2 + right] if known else torch.zeros(heads)
+            assert torch.equal(new[:, new_grid[0] - 1 + down, new_grid[1] - 1 + right], expected.bfloat16())
+    for row in range(new_grid[0]):
+        for column in range(new_grid[1]):
+            expected = bias[:, min(row, 3), min(column, 2)]
+            assert torch.equal(new_bias.view(heads, *new_grid)[:, row, column], expected)
+    assert projection.length == new_grid[0] * new_grid[1]
+    assert projection.matrix().shape == (heads, projection.length, projection.length)
+    for parameter in projection.parameters():
+        assert parameter.dtype == torch.bfloat16 and not parameter.requires_grad
+
+
+@pytest.mark.parametrize("prefix", [0, 1])
+def test_heads_are_resized_one_by_one(prefix):
+    """A dense W with heads is interpolated as that of each head."""
+    projection = make_projection(3, length=prefix + 12)
+    singles = [make_projection(1, length=prefix + 12) for _ in range(3)]
+    for head, single in enumerate(singles):
+        single.weight.data, single.bias.data = projection.weight[head].clone(), projection.bias[head].clone()
+    for one in (projection, *singles):
+        one.resize_grid((4, 3), (2, 5), prefix)
+    assert_close(projection.weight, torch.stack([single.weight for single in singles]))
+    assert_close(projection.bias, torch.stack([single.bias for single in singles]))
+    assert projection.weight.shape == (3, prefix + 10, prefix + 10)
+
+
+@torch.no_grad()
+def test_resizing_a_model_there_and_back(image_model):
+    model, pixels = image_model(), torch.randn(2, 3, 16, 24)
+    before, expected = copy.deepcopy(model.state_dict()), model(pixels).logits
+    model.resize_image_size((32, 28))
+    assert [p.weight.shape for p in model.spatial_projections()] == [(4, 15, 13)] * 2
+    assert model(torch.randn(2, 3, 32, 28)).logits.isfinite().all()
+    model.resize_image_size((16, 24))
+    for name, value in model.state_dict().items():
+        assert torch.equal(value, before[name])
+    assert torch.equal(model(pixels).logits, expected)
+
+
+@torch.no_grad()
+def test_a_resized_model_is_saved(image_model, tmp_path):
+    model = image_model()
+    model.resize_image_size((20, 12))
+    model.save_pretrained(tmp_path)
+    pixels = torch.randn(2, 3, 20, 12)
+    assert torch.equal(GMLPForImageClassification.from_pretrained(tmp_path)(pixels).logits, model(pixels).logits)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Early convolutions
+
+
+@pytest.mark.parametrize("patch_size", [1, 2, 4, 16])
+def test_a_conv_stem_halves_the_sides(vision_config, patch_size):
+    config = vision_config(stem="conv", patch_size=patch_size, image_size=(16, 32), hidden_size=16, pooling="mean")
+    stem = GMLPVisionModel(config).embeddings.stem
+    convolutions = [module for module in stem if isinstance(module, torch.nn.Conv2d)]
+    halvings = {1: 0, 2: 1, 4: 2, 16: 4}[patch_size]
+    # The last one has the width of the model, and each has twice that of the one before.
+    assert [conv.out_channels for conv in convolutions] == [16 >> i for i in range(halvings, -1, -1)]
+    assert [conv.stride[0] for conv in convolutions] == [1] + [2] * halvings
+    features, sides = torch.randn(2, 3, 16, 32), []
+    for module in stem:
+        features = module(features)
+        if isinstance(module, torch.nn.Conv2d):
+            sides.append(features.shape[2:])
+    assert sides == [(16 >> i, 32 >> i) for i in range(halvings + 1)]
+    assert features.shape == (2, 16, *config.grid_size)
+
+
+def test_a_narrow_conv_stem(vision_config):
+    """Fewer channels than halvings leave at least one."""
+    config = vision_config(stem="conv", patch_size=16, hidden_size=8, pooling="mean")
+    assert GMLPVisionModel(config)(torch.randn(2, 3, 16, 16)).last_hidden_state.shape == (2, 1, 8)
+
+
+@torch.no_grad()
+def test_a_conv_stem_sees_one_channel_and_a_cls_token(image_model):
+    model = image_model(GMLPVisionModel, toeplitz=False, pooling="cls", num_channels=1)
+    images = torch.randn(2, 1, 16, 24)
+    assert model(images).last_hidden_state.shape == (2, 25, 16)
+    # Evaluation takes the running statistics: an image has the same output alone.
+    assert_close(model(images[:1]).last_hidden_state, model(images).last_hidden_state[:1], depth=2)
+
+
+@pytest.mark.parametrize("reload", [False, True])
+def test_initial_norms_of_a_conv_stem(vision_config, tmp_path, reload):
+    model = GMLPVisionModel(vision_config(**FIELDS))
+    if reload:
+        # Everything but one tensor is missing from the checkpoint.
+        model.save_pretrained(tmp_path, state_dict={"norm.bias": torch.zeros(16)})
+        model = GMLPVisionModel.from_pretrained(tmp_path)
+    norms = [module for module in model.embeddings.stem if isinstance(module, torch.nn.BatchNorm2d)]
+    assert len(norms) == 3
+    for norm in norms:
+        assert (norm.weight == 1).all() and (norm.bias == 0).all()
+        assert (norm.running_mean == 0).all() and (norm.running_var == 1).all() and norm.num_batches_tracked == 0
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Models with all of it
+
+
+def test_heads_divide_the_channels_of_the_gating(vision_config):
+    # Not 16 after a split, but 32.
+    assert vision_config(spatial_gating="additive", spatial_heads=32).spatial_heads == 32
+
+
+def test_every_parameter_has_a_gradient(image_model):
+    model = image_model()
+    model(torch.randn(2, 3, 16, 24), labels=torch.tensor([0, 2])).loss.backward()
+    assert_gradients(model)
+
+
+@torch.no_grad()
+def test_a_saved_model_has_the_same_outputs(image_model, tmp_path):
+    model, pixels = image_model(), torch.randn(2, 3, 16, 24)
+    model.save_pretrained(tmp_path)
+    assert torch.equal(GMLPForImageClassification.from_pretrained(tmp_path)(pixels).logits, model(pixels).logits)
+    copied = AutoModelForImageClassification.from_pretrained(tmp_path, trust_remote_code=True)
+    assert torch.equal(copied(pixels).logits, model(pixels).logits)
+
+
+@torch.no_grad()
+def test_feature_maps(image_model):
+    model = image_model(GMLPVisionBackbone)
+    pixels = torch.randn(2, 3, 16, 24)
+    (maps,) = model(pixels).feature_maps
+    encoder = GMLPVisionModel(model.config).eval()
+    encoder.load_state_dict(model.state_dict())
+    expected = encoder(pixels).last_hidden_state.transpose(1, 2).unflatten(2, (4, 6))
+    assert_close(maps, expected, depth=2)
