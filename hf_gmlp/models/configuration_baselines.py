@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 from huggingface_hub.dataclasses import strict
 from transformers import PreTrainedConfig
 
-from .heads import check_probabilities, check_sizes, full_auto_map
+from .heads import check_fields, check_probabilities, check_sizes, full_auto_map
 
 if TYPE_CHECKING:
     # Never executed, but transformers follows the relative imports that it reads, so that it saves all of the code with
@@ -19,16 +19,13 @@ if TYPE_CHECKING:
 
 @strict
 class BaselineConfig(PreTrainedConfig):
-    """
-    What the baselines share, with BERT's names.
-
-    Raises:
-        huggingface_hub.errors.StrictDataclassError: At construction, for a size, rate or type out of range.
-    """
+    """What the baselines share, with BERT's names."""
 
     _auto_class = "AutoConfig"
-    # The model classes are called so, followed by "Model", "ForMaskedLM" and so on.
-    class_prefix: ClassVar[str] = ""
+    base_model_fsdp_plan: ClassVar[dict[str, str]] = {
+        "embeddings.word_embeddings": "free_full_weight",
+        "layers.*": "free_full_weight",
+    }
 
     vocab_size: int = 32000  # the paper's has 32K cased SentencePieces
     hidden_size: int = 768  # d_model, the width of a token between layers
@@ -39,10 +36,8 @@ class BaselineConfig(PreTrainedConfig):
     hidden_act: str = "gelu"  # inside both kinds of MLP and in the masked-language-model head
     hidden_dropout_prob: float | int = 0.0  # on the embeddings and on the output of every part of a layer
     classifier_dropout: float | int | None = None  # `None` for `hidden_dropout_prob`
-    # The classifiers' input: the first token, or the mean or maximum over all tokens except padding.
-    pooling: Literal["cls", "mean", "max"] = "cls"
-    # In training, compute masked-language-model logits only at the labeled positions: [labeled positions, vocab_size].
-    sparse_prediction: bool = False
+    pooling: Literal["cls", "mean", "max"] = "cls"  # what classifiers read: the first token, or all except padding
+    sparse_prediction: bool = False  # masked-language-model logits in training: at the labeled positions only
     initializer_range: float = 0.02  # standard deviation of all initial weights
     layer_norm_eps: float = 1e-12
     # [PAD], [CLS] and [SEP] of the project's tokenizer.
@@ -60,12 +55,10 @@ class BaselineConfig(PreTrainedConfig):
     @classmethod
     def code_map(cls) -> dict[str, str]:
         """Auto class -> class of modeling_baselines.py."""
-        heads = ("MaskedLM", "SequenceClassification", "TokenClassification", "QuestionAnswering")
-        code_map = {
-            "AutoModel": f"{cls.class_prefix}Model",
-            "AutoModelForPreTraining": f"{cls.class_prefix}ForMaskedLM",
-        }
-        return code_map | {f"AutoModelFor{head}": f"{cls.class_prefix}For{head}" for head in heads}
+        name = cls.__name__.removesuffix("Config")
+        heads = ("ForMaskedLM", "ForSequenceClassification", "ForTokenClassification", "ForQuestionAnswering")
+        code_map = {"AutoModel": f"{name}Model", "AutoModelForPreTraining": f"{name}ForMaskedLM"}
+        return code_map | {f"AutoModel{head}": f"{name}{head}" for head in heads}
 
     def validate_sizes(self):
         check_sizes(self, "vocab_size", "hidden_size", "num_hidden_layers", "intermediate_size")
@@ -75,23 +68,10 @@ class BaselineConfig(PreTrainedConfig):
 
 @strict
 class BertRelposConfig(BaselineConfig):
-    """
-    BERT without position embeddings and with T5's relative position biases, separate in each layer and head. The
-    defaults are the paper's "BERT base + rel pos" (Table 3). Sequences may be longer than `max_position_embeddings`.
-
-    ```python
-    >>> from hf_gmlp import BertRelposConfig, BertRelposForMaskedLM
-
-    >>> model = BertRelposForMaskedLM(BertRelposConfig(num_hidden_layers=6, content_attention=False))
-    ```
-    """
+    """BERT without position embeddings and with T5's relative position biases, separate in each layer and head. The
+    defaults are the paper's "BERT base + rel pos" (Table 3). Sequences may be longer than `max_position_embeddings`."""
 
     model_type = "bert_relpos"
-    class_prefix: ClassVar[str] = "BertRelpos"
-    base_model_fsdp_plan: ClassVar[dict[str, str]] = {
-        "embeddings.word_embeddings": "free_full_weight",
-        "layers.*": "free_full_weight",
-    }
 
     num_attention_heads: int = 12  # must divide `hidden_size`
     # Whether there are queries and keys. Without them, attention is the softmax of the position biases alone, the
@@ -105,44 +85,24 @@ class BertRelposConfig(BaselineConfig):
     attention_probs_dropout_prob: float | int = 0.0
 
     def validate_attention(self):
-        if self.num_attention_heads < 1 or self.hidden_size % self.num_attention_heads:
-            raise ValueError(
-                f"`hidden_size` must be a multiple of `num_attention_heads`, got {self.hidden_size} and "
-                f"{self.num_attention_heads}."
-            )
-        if self.relative_attention_num_buckets < 4 or self.relative_attention_num_buckets % 4:
-            raise ValueError(
-                f"`relative_attention_num_buckets` must be a multiple of 4 (two directions, and in each as many single "
-                f"distances as ranges), got {self.relative_attention_num_buckets}."
-            )
-        if self.relative_attention_max_distance <= self.relative_attention_num_buckets // 4:
-            raise ValueError(
-                f"`relative_attention_max_distance` must be above a quarter of `relative_attention_num_buckets`, got "
-                f"{self.relative_attention_max_distance} and {self.relative_attention_num_buckets}."
-            )
+        check_sizes(self, "num_attention_heads")
+        heads, buckets = self.num_attention_heads, self.relative_attention_num_buckets
+        rule = f"must be a multiple of `num_attention_heads`, {heads}"
+        check_fields(self, ("hidden_size",), lambda size: size % heads == 0, rule)
+        is_valid = lambda number: number > 0 and number % 4 == 0  # noqa: E731
+        check_fields(self, ("relative_attention_num_buckets",), is_valid, "must be a multiple of 4")
+        rule = f"must be above a quarter of `relative_attention_num_buckets`, {buckets}"
+        check_fields(self, ("relative_attention_max_distance",), lambda distance: distance > buckets // 4, rule)
         check_probabilities(self, "attention_probs_dropout_prob")
 
 
 @strict
 class TextMixerConfig(BaselineConfig):
-    """
-    MLP-Mixer (https://arxiv.org/abs/2105.01601) over tokens of text, without position encodings, as in the paper's
-    Table 3. Its caption says d_ffn = 3072, which makes 140 M parameters; the default of 2304 makes the table's 112 M.
-
-    ```python
-    >>> from hf_gmlp import TextMixerConfig, TextMixerForMaskedLM
-
-    >>> model = TextMixerForMaskedLM(TextMixerConfig(num_hidden_layers=6))
-    ```
-    """
+    """MLP-Mixer (https://arxiv.org/abs/2105.01601) over tokens of text, without position encodings, as in the paper's
+    Table 3. Its caption says d_ffn = 3072, which makes 140 M parameters; the default of 2304 makes its 112 M."""
 
     model_type = "text_mixer"
-    class_prefix: ClassVar[str] = "TextMixer"
-    base_model_fsdp_plan: ClassVar[dict[str, str]] = {
-        "embeddings.word_embeddings": "free_full_weight",
-        "layers.*": "free_full_weight",
-        "norm": "keep_full_weight",
-    }
+    base_model_fsdp_plan: ClassVar[dict[str, str]] = BaselineConfig.base_model_fsdp_plan | {"norm": "keep_full_weight"}
 
     num_hidden_layers: int = 24
     intermediate_size: int = 2304

