@@ -58,12 +58,13 @@ SIZES = {
 
 # Models of other projects: (layers, d_model, d_ffn, n, parameters in millions).
 CAUSAL = {"gmlp-causal-enwik8": (8, 512, 2048, 768, 17.5), "gmlp-causal-labml": (6, 512, 2048, 256, 10.0)}
+SMALL_IMAGES = "gmlp-mini4-32"
 
 
 def test_all_presets_are_listed():
     folders = {path.parent.name for path in preset_path("gmlp-base").parent.glob("*/config.json")}
     assert set(list_presets()) == folders
-    assert {name for name in folders if name.startswith(("gmlp", "amlp"))} == {*PAPER, *CAUSAL}
+    assert {name for name in folders if name.startswith(("gmlp", "amlp"))} == {*PAPER, *CAUSAL, SMALL_IMAGES}
     assert set(PAPER) == set(SIZES)
 
 
@@ -93,6 +94,21 @@ def test_sizes_and_ways_to_open(name):
     assert config.toeplitz == (config_class is GMLPConfig)
     gating = name.removeprefix("gmlp-")
     assert config.spatial_gating == (gating if gating in ("linear", "additive", "multiplicative") else "split")
+
+
+def test_small_images():
+    config = GMLPVisionConfig.from_preset(SMALL_IMAGES)
+    assert config.toeplitz and config.spatial_heads == 4 and (config.stem, config.pooling) == ("conv", "mean")
+    assert (
+        config.grid_size == (8, 8)
+        and config.to_json_string() == AutoConfig.from_pretrained(preset_path(SMALL_IMAGES)).to_json_string()
+    )
+    counts = {}
+    for config.num_labels in (10, 1000):
+        with torch.device("meta"):
+            model = GMLPForImageClassification(config)
+        counts[config.num_labels] = sum(parameter.numel() for parameter in model.parameters())
+    assert counts[10] == 716_738 and round(counts[1000] / 1e6, 2) == PRESETS[SMALL_IMAGES].parameters
 
 
 @pytest.mark.parametrize("name", CAUSAL)
@@ -151,7 +167,7 @@ def test_wrong_names_and_classes(call, message):
         call()
 
 
-@pytest.mark.parametrize("name", [name for name in list_presets() if name not in {*PAPER, *CAUSAL}])
+@pytest.mark.parametrize("name", [name for name in list_presets() if name not in {*PAPER, *CAUSAL, SMALL_IMAGES}])
 def test_a_preset_of_another_architecture(name):
     for config_class in (GMLPConfig, GMLPVisionConfig):
         with pytest.raises(ValueError, match=f"'{name}'.*not a `{config_class.__name__}`"):

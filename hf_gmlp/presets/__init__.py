@@ -1,4 +1,5 @@
-"""The named architectures of the paper, and two causal models of other projects: a folder with a config.json for each.
+"""The named architectures of the paper, two causal models of other projects and one for small images: a folder with a
+config.json for each.
 
 `GMLPConfig.from_preset("amlp-base")` makes a config; `preset_path("amlp-base")` is a folder for
 `AutoConfig.from_pretrained` or `--config_name`. The paper's comparators are included: BERT and ViT of transformers
@@ -48,6 +49,10 @@ _LABML_NOTE = (
     "(labml_nn/transformers/gmlp/experiment.py). That reads Tiny Shakespeare by characters and adds fixed position "
     "encodings; this preset has bytes, [PAD] and [SEP], and no position encodings."
 )
+_MINI_NOTE = (
+    "Not in the paper, whose image models learn from 1.3 million images. This one has a prior for a few thousand: W is "
+    "Toeplitz over the grid of patches, with a W for each of four groups of channels, behind early convolutions."
+)
 _MADDS_NOTE = "Table 2 prints multiply-adds, which are doubled here. Its 86 M exclude the classifier for 1,000 classes."
 _DEIT_TI_NOTE = "Table 2 prints multiply-adds, which are doubled here, and 5 M parameters; there are 5.7 M."
 _VIT_L_NOTE = (
@@ -86,6 +91,7 @@ PRESETS = {
         Preset("gmlp-ti16-224", "Table 1", 5.9, 2.7),
         Preset("gmlp-s16-224", "Table 1", 19.5, 8.9),
         Preset("gmlp-b16-224", "Table 1", 73.4, 31.6),
+        Preset("gmlp-mini4-32", "-", 0.84, note=_MINI_NOTE),
         Preset("deit-ti16-224", "Table 2", 5, 2.6, note=_DEIT_TI_NOTE),
         Preset("deit-s16-224", "Table 2", 22, 9.2),
         Preset("deit-b16-224", "Table 2", 86, 35.0, note=_MADDS_NOTE),
