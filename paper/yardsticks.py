@@ -1,10 +1,9 @@
-"""Simple methods to compare results with: frequencies, neighbors, bags of words, a convolutional network.
+"""Simple methods to compare results with: frequencies, neighbors, bags of words. For pictures, see images.py.
 
     python paper/yardsticks.py tokens TOKENIZER TRAIN VALIDATION --max_seq_length 128   # masked language models
     python paper/yardsticks.py bytes TRAIN VALIDATION                                   # causal language models
     python paper/yardsticks.py sentences TRAIN VALIDATION                               # sentences and pairs
     python paper/yardsticks.py questions VALIDATION                                     # SQuAD
-    python paper/yardsticks.py images TRAIN VALIDATION --epochs 20 --seeds 1 2 3        # pictures
 
 Files are of the kinds that the training scripts take.
 """
@@ -14,7 +13,6 @@ import math
 import re
 import statistics
 import sys
-import time
 import warnings
 from pathlib import Path
 
@@ -177,63 +175,6 @@ def question_yardstick(validation_file: str | Path) -> dict[str, float]:
     return scores
 
 
-def image_yardstick(
-    train_file: str, validation_file: str, epochs: int, seed: int, size: int = 32
-) -> tuple[float, float]:
-    """
-    Returns accuracy and seconds of processor time of a convolutional network: six 3 x 3 convolutions in three stages of
-    48, 96 and 160 channels, 0.57 M parameters with ten classes; AdamW, one-cycle learning rate up to 3e-3, crops and
-    flips.
-    """
-    import torch
-    from torch import nn
-    from torchvision.transforms import v2
-
-    from hf_gmlp.data.images import load_images
-
-    torch.manual_seed(seed)
-    data = load_images(train_dir=train_file, validation_dir=validation_file).splits
-    x, y = pixels(data["train"], size)
-    channels, layers = 3, []
-    for width in (48, 96, 160):
-        for _ in range(2):
-            layers += [nn.Conv2d(channels, width, 3, padding=1, bias=False), nn.BatchNorm2d(width), nn.ReLU()]
-            channels = width
-        layers.append(nn.MaxPool2d(2))
-    model = nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(channels, int(y.max()) + 1))
-    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3, weight_decay=0.05)
-    steps = epochs * (len(x) // 64)
-    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 3e-3, total_steps=steps)
-    augment = v2.Compose([v2.RandomCrop(size, padding=size // 8), v2.RandomHorizontalFlip()])
-    started = time.process_time()
-    for _ in range(epochs):
-        order = torch.randperm(len(x))
-        for batch in order[: len(x) // 64 * 64].split(64):
-            images = torch.stack([augment(one) for one in x[batch]])
-            optimizer.zero_grad()
-            nn.functional.cross_entropy(model(images), y[batch]).backward()
-            optimizer.step()
-            schedule.step()
-    seconds = time.process_time() - started
-    model.eval()
-    x, y = pixels(data["validation"], size)
-    with torch.no_grad():
-        right = torch.cat([model(part).argmax(1) for part in x.split(250)]) == y
-    return right.float().mean().item(), seconds
-
-
-def pixels(rows, size: int):
-    """Returns images [N, 3, size, size] around 0, and classes [N]."""
-    import torch
-    from torchvision.transforms import v2
-
-    from hf_gmlp.data.images import decode
-
-    transform = v2.Compose([v2.ToImage(), v2.Resize((size, size)), v2.ToDtype(torch.float32, scale=True)])
-    images = [transform(decode(row["image"])) for row in rows]
-    return (torch.stack(images) - 0.5) / 0.25, torch.tensor(list(rows["labels"]))
-
-
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     kinds = parser.add_subparsers(dest="kind", required=True)
@@ -242,15 +183,12 @@ def main():
         "bytes": ("train", "validation"),
         "sentences": ("train", "validation"),
         "questions": ("validation",),
-        "images": ("train", "validation"),
     }.items():
         one = kinds.add_parser(kind)
         for name in names:
             one.add_argument(name)
     kinds.choices["tokens"].add_argument("--max_seq_length", type=int, default=128)
     kinds.choices["tokens"].add_argument("--mlm_probability", type=float, default=0.15)
-    kinds.choices["images"].add_argument("--epochs", type=int, default=20)
-    kinds.choices["images"].add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
     options = vars(parser.parse_args())
     errors.run(lambda: measure(**options))
 
@@ -268,12 +206,8 @@ def measure(kind: str, validation: str, train: str | None = None, **options):
         texts = [Path(path).read_bytes() for path in (train, validation)]
         for order in range(1, 8):
             print(f"{order}-gram of bytes: {bits_per_byte(*texts, order):.3f} bits per byte")
-    elif kind == "sentences":
-        print(f"tf-idf of words and pairs of words: accuracy {100 * sentence_yardstick(train, validation):.1f} %")
     else:
-        for seed in options["seeds"]:
-            accuracy, seconds = image_yardstick(train, validation, options["epochs"], seed)
-            print(f"convolutional network, seed {seed}: accuracy {100 * accuracy:.1f} %, {seconds:.0f} s of one core")
+        print(f"tf-idf of words and pairs of words: accuracy {100 * sentence_yardstick(train, validation):.1f} %")
 
 
 if __name__ == "__main__":

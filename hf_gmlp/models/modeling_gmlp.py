@@ -248,6 +248,9 @@ class GMLPPreTrainedModel(PreTrainedModel):
             init.zeros_(module.weight)
         elif isinstance(module, SpatialProjection):
             module.reset_parameters(self.config.spatial_initializer_range)
+        elif isinstance(module, nn.Conv2d) and module.bias is None:
+            # Of a convolutional stem: by the size of its input, since Adam's steps have one size for all weights.
+            init.kaiming_normal_(module.weight)
         elif isinstance(module, GMLPPatchEmbeddings) and module.cls_token is not None:
             init.normal_(module.cls_token, std=self.config.initializer_range)
 

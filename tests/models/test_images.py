@@ -7,7 +7,7 @@ import torch
 from torch.nn import functional as F
 from transformers import AutoModelForImageClassification
 
-from hf_gmlp import GMLPForImageClassification, GMLPVisionBackbone, GMLPVisionModel
+from hf_gmlp import GMLPForImageClassification, GMLPVisionBackbone, GMLPVisionConfig, GMLPVisionModel
 from hf_gmlp.models.spatial_gating import SpatialProjection, grid_matrix
 
 from ..numerics import assert_close, assert_gradients
@@ -268,3 +268,12 @@ def test_feature_maps(image_model):
     encoder.load_state_dict(model.state_dict())
     expected = encoder(pixels).last_hidden_state.transpose(1, 2).unflatten(2, (4, 6))
     assert_close(maps, expected, depth=2)
+
+
+def test_a_convolutional_stem_starts_by_the_size_of_its_input():
+    config = GMLPVisionConfig(
+        image_size=8, patch_size=4, hidden_size=256, num_hidden_layers=1, stem="conv", pooling="mean"
+    )
+    stem = GMLPVisionModel(config).embeddings.stem
+    for conv, inputs in zip((stem[0], stem[3], stem[6]), (3, 64, 128)):
+        assert conv.weight.std().item() == pytest.approx((2 / (9 * inputs)) ** 0.5, rel=0.1)

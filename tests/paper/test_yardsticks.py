@@ -75,18 +75,3 @@ def test_sentences_and_the_rule_of_the_repeated_word(tmp_path):
     ]
     (tmp_path / "pairs.jsonl").write_text("".join(json.dumps(row) + "\n" for row in pairs))
     assert yardsticks.repeated_word_rule(tmp_path / "pairs.jsonl") == 0.5
-
-
-def test_a_convolutional_network_tells_light_from_dark(tmp_path):
-    from PIL import Image
-
-    draw = random.Random(0)
-    for split, count in (("train", 64), ("validation", 16)):
-        for name, least in (("dark", 0), ("light", 128)):
-            folder = tmp_path / split / name
-            folder.mkdir(parents=True)
-            for number in range(count):
-                color = tuple(draw.randrange(least, least + 127) for _ in range(3))
-                Image.new("RGB", (32, 32), color).save(folder / f"{number}.png")
-    accuracy, seconds = yardsticks.image_yardstick(str(tmp_path / "train"), str(tmp_path / "validation"), 4, 0, size=8)
-    assert accuracy > 0.9 and seconds > 0

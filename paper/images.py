@@ -1,0 +1,221 @@
+"""What a prior is worth to a gMLP that sees few images, beside a small CNN and a ViT, at equal processor time.
+
+    python paper/images.py times TRAIN --cnn_epochs 20
+    python paper/images.py train TRAIN TEST RESULTS --models all --epochs 43 --learning_rate 3e-3 --seeds 1 2 3
+    python paper/images.py table RESULTS
+
+`times` measures training steps and prints how many epochs every model has in the CNN's time. TRAIN and TEST are zip
+files of class folders with images of 32 pixels; TEST may be "held-out", the last 75 training images of every class, for
+choices. Models (four gMLP blocks of 96 channels, patches
+of 4 pixels): "plain" as in the paper, with mean pooling; "stem", "toeplitz" and "heads" with one part of the prior
+each; "all" with all three; "cnn"; and "vit", transformers' ViT of the same sizes with its [CLS] token. All have AdamW
+(weight decay 0.05 on matrices), 10 % warm-up and a cosine, batches of 64, label smoothing 0.1, crops and flips.
+Every training is a line of RESULTS; one that is there already is not repeated.
+"""
+
+import argparse
+import io
+import json
+import math
+import statistics
+import time
+import zipfile
+from pathlib import Path
+
+import numpy as np
+import torch
+from PIL import Image
+from torch import nn
+from torch.nn import functional as F
+from torchvision.transforms import v2
+from transformers import ViTConfig, ViTForImageClassification
+
+from hf_gmlp import GMLPForImageClassification, GMLPVisionConfig, errors
+
+PRIOR = {"stem": {"stem": "conv"}, "toeplitz": {"toeplitz": True}, "heads": {"spatial_heads": 4}}
+GMLPS = {"plain": {}, **PRIOR, "all": {name: value for part in PRIOR.values() for name, value in part.items()}}
+SIZES = {"image_size": 32, "patch_size": 4, "hidden_size": 96, "intermediate_size": 384, "num_hidden_layers": 4}
+HELD_OUT = 75
+
+
+def build(name: str, classes: int, initializer_range: float = 0.02) -> nn.Module:
+    """A new model that maps images [B, 3, 32, 32] to logits [B, classes], or to an output that has them."""
+    if name == "cnn":
+        return small_cnn(classes)
+    shared = SIZES | {"num_labels": classes, "initializer_range": initializer_range}
+    if name == "vit":
+        return ViTForImageClassification(ViTConfig(num_attention_heads=4, **shared))
+    return GMLPForImageClassification(GMLPVisionConfig(pooling="mean", **shared, **GMLPS[name]))
+
+
+def small_cnn(classes: int) -> nn.Sequential:
+    """Six 3 x 3 convolutions in three stages of 48, 96 and 160 channels: 0.52 M parameters with ten classes."""
+    channels, layers = 3, []
+    for width in (48, 96, 160):
+        for _ in range(2):
+            layers += [nn.Conv2d(channels, width, 3, padding=1, bias=False), nn.BatchNorm2d(width), nn.ReLU()]
+            channels = width
+        layers.append(nn.MaxPool2d(2))
+    return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(channels, classes))
+
+
+def logits_of(model: nn.Module, pixels: torch.Tensor) -> torch.Tensor:
+    output = model(pixels)
+    return output if torch.is_tensor(output) else output.logits
+
+
+def read_images(path: str) -> tuple[torch.Tensor, torch.Tensor]:
+    """Pixels [N, 3, 32, 32] around 0 and classes [N], in the order of the names, so that classes are together."""
+    with zipfile.ZipFile(path) as archive:
+        names = sorted(name for name in archive.namelist() if not name.endswith("/"))
+        pictures = [Image.open(io.BytesIO(archive.read(name))).convert("RGB") for name in names]
+    folders = [name.split("/")[-2] for name in names]
+    classes = {folder: number for number, folder in enumerate(sorted(set(folders)))}
+    pixels = torch.from_numpy(np.stack([np.asarray(picture) for picture in pictures])).permute(0, 3, 1, 2)
+    return (pixels / 255 - 0.5) / 0.25, torch.tensor([classes[folder] for folder in folders])
+
+
+def optimizer_of(model: nn.Module, learning_rate: float, multiplier: float = 1.0) -> torch.optim.Optimizer:
+    """AdamW with weight decay on matrices, without it on vectors and spatial weights, whose rate is multiplied."""
+    spatial = [p for name, p in model.named_parameters() if "spatial_gating_unit.proj" in name]
+    others = [p for name, p in model.named_parameters() if "spatial_gating_unit.proj" not in name]
+    groups = [
+        {"params": [p for p in others if p.ndim > 1], "weight_decay": 0.05},
+        {"params": [p for p in others if p.ndim <= 1], "weight_decay": 0.0},
+        {"params": spatial, "weight_decay": 0.0, "lr": learning_rate * multiplier},
+    ]
+    return torch.optim.AdamW([group for group in groups if group["params"]], learning_rate)
+
+
+def train(
+    model: nn.Module,
+    pixels: torch.Tensor,
+    labels: torch.Tensor,
+    epochs: int,
+    learning_rate: float,
+    multiplier: float = 1.0,
+    batch: int = 64,
+) -> tuple[float, float]:
+    """Trains a model; returns the loss of the last epoch and the seconds of processor time."""
+    optimizer, steps = optimizer_of(model, learning_rate, multiplier), epochs * (len(pixels) // batch)
+    warmup = steps / 10
+    schedule = torch.optim.lr_scheduler.LambdaLR(
+        optimizer,
+        lambda step: (
+            (step + 1) / warmup if step < warmup else 0.5 + 0.5 * math.cos(math.pi * (step - warmup) / (steps - warmup))
+        ),
+    )
+    size = pixels.shape[-1]
+    crop, flip = v2.RandomCrop(size, padding=size // 8), v2.RandomHorizontalFlip()
+    started, losses = time.process_time(), []
+    for _ in range(epochs):
+        losses = []
+        for chosen in torch.randperm(len(pixels))[: len(pixels) // batch * batch].split(batch):
+            images = torch.stack([flip(crop(image)) for image in pixels[chosen]])
+            loss = F.cross_entropy(logits_of(model, images), labels[chosen], label_smoothing=0.1)
+            optimizer.zero_grad()
+            loss.backward()
+            nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            optimizer.step()
+            schedule.step()
+            losses.append(loss.item())
+    return statistics.mean(losses), time.process_time() - started
+
+
+@torch.no_grad()
+def accuracy(model: nn.Module, pixels: torch.Tensor, labels: torch.Tensor) -> float:
+    model.eval()
+    right = torch.cat([logits_of(model, part).argmax(1) for part in pixels.split(250)]) == labels
+    return right.float().mean().item()
+
+
+def hold_out(labels: torch.Tensor) -> torch.Tensor:
+    """Whether an image is held out for choices, [N]: the last 75 of every class."""
+    held = torch.zeros_like(labels, dtype=torch.bool)
+    for label in labels.unique():
+        held[(labels == label).nonzero()[-HELD_OUT:, 0]] = True
+    return held
+
+
+def times(options: argparse.Namespace):
+    """Measures a training step of every model, in turns, and prints how many epochs each has in the CNN's time."""
+    pixels, labels = read_images(options.train)
+    models = {name: build(name, 10) for name in ("cnn", *GMLPS, "vit")}
+    seconds = {name: [] for name in models}
+    for _ in range(options.rounds):
+        for name, model in models.items():
+            seconds[name].append(train(model, pixels[:64], labels[:64], 1, 1e-4)[1])
+    medians = {name: statistics.median(values) for name, values in seconds.items()}
+    for name, median in medians.items():
+        parameters = sum(parameter.numel() for parameter in models[name].parameters()) / 1e6
+        epochs = options.cnn_epochs * medians["cnn"] / median
+        print(f"{name:9} {parameters:.3f} M parameters, {1000 * median:4.0f} ms a step, {round(epochs)} epochs")
+
+
+def run(options: argparse.Namespace):
+    """Trains models and adds a line to RESULTS for each."""
+    results = Path(options.results)
+    done = [json.loads(line) for line in results.read_text().splitlines()] if results.exists() else []
+    pixels, labels = read_images(options.train)
+    if options.test == "held-out":
+        held = hold_out(labels)
+        test_pixels, test_labels, pixels, labels = pixels[held], labels[held], pixels[~held], labels[~held]
+    else:
+        test_pixels, test_labels = read_images(options.test)
+    for seed in options.seeds:
+        for name in options.models:
+            names = ("epochs", "learning_rate", "multiplier", "initializer_range")
+            settings = {"model": name, "seed": seed, "test": Path(options.test).name, "images": len(pixels)}
+            settings |= {key: getattr(options, key) for key in names}
+            if any(settings.items() <= line.items() for line in done):
+                continue
+            torch.manual_seed(seed)
+            model = build(name, int(labels.max()) + 1, options.initializer_range)
+            loss, seconds = train(model, pixels, labels, options.epochs, options.learning_rate, options.multiplier)
+            result = {"accuracy": accuracy(model, test_pixels, test_labels), "loss": loss, "seconds": round(seconds)}
+            line = settings | result | {"threads": torch.get_num_threads(), "torch": torch.__version__}
+            with results.open("a") as file:
+                file.write(json.dumps(line) + "\n")
+            print(f"{name}, seed {seed}: accuracy {100 * result['accuracy']:.1f} %, loss {loss:.3f}, {seconds:.0f} s")
+
+
+def table(options: argparse.Namespace):
+    """Prints RESULTS as a Markdown table: a row for each setting, over its seeds."""
+    rows: dict[tuple, list[dict]] = {}
+    for line in map(json.loads, Path(options.results).read_text().splitlines()):
+        keys = ("test", "model", "images", "epochs", "learning_rate", "multiplier", "initializer_range")
+        rows.setdefault(tuple(line[key] for key in keys), []).append(line)
+    print("| evaluated on | model | images | epochs | rate | multiplier | init | accuracy | median | loss | seconds |")
+    print("|" + " --- |" * 11)
+    for key, lines in sorted(rows.items()):
+        scores = [100 * line["accuracy"] for line in lines]
+        loss, seconds = (statistics.median(line[name] for line in lines) for name in ("loss", "seconds"))
+        cells = [*key, ", ".join(f"{score:.1f}" for score in scores), f"{statistics.median(scores):.1f} %"]
+        print("|", " | ".join(map(str, [*cells, f"{loss:.2f}", seconds])), "|")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    commands = parser.add_subparsers(required=True)
+    timing, training, showing = (commands.add_parser(name) for name in ("times", "train", "table"))
+    timing.add_argument("train")
+    timing.add_argument("--cnn_epochs", type=int, default=20)
+    timing.add_argument("--rounds", type=int, default=9)
+    timing.set_defaults(call=times)
+    for name in ("train", "test", "results"):
+        training.add_argument(name)
+    training.add_argument("--models", nargs="+", choices=["cnn", "vit", *GMLPS], required=True)
+    training.add_argument("--epochs", type=int, required=True)
+    training.add_argument("--learning_rate", type=float, default=3e-3)
+    training.add_argument("--multiplier", type=float, default=1.0, help="of the learning rate of W and b")
+    training.add_argument("--initializer_range", type=float, default=0.02, help="not of the CNN")
+    training.add_argument("--seeds", nargs="+", type=int, default=[0])
+    training.set_defaults(call=run)
+    showing.add_argument("results")
+    showing.set_defaults(call=table)
+    options = parser.parse_args()
+    errors.run(lambda: options.call(options))
+
+
+if __name__ == "__main__":
+    main()
