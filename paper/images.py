@@ -1,8 +1,8 @@
 """What a prior is worth to a gMLP that sees few images, beside a small CNN and a ViT, at equal processor time.
 
     python paper/images.py times TRAIN --cnn_epochs 20
-    python paper/images.py train TRAIN TEST RESULTS --models all --epochs 43 --learning_rate 3e-3 --seeds 1 2 3
-    python paper/images.py table RESULTS
+    python paper/images.py train TRAIN TEST paper/images.jsonl --models all --epochs 43 --seeds 1 2 3
+    python paper/images.py table paper/images.jsonl
 
 `times` measures training steps and prints how many epochs every model has in the CNN's time. TRAIN and TEST are zip
 files of class folders with images of 32 pixels; TEST may be "held-out", the last 75 training images of every class, for
@@ -10,7 +10,7 @@ choices. Models (four gMLP blocks of 96 channels, patches
 of 4 pixels): "plain" as in the paper, with mean pooling; "stem", "toeplitz" and "heads" with one part of the prior
 each; "all" with all three; "cnn"; and "vit", transformers' ViT of the same sizes with its [CLS] token. All have AdamW
 (weight decay 0.05 on matrices), 10 % warm-up and a cosine, batches of 64, label smoothing 0.1, crops and flips.
-Every training is a line of RESULTS; one that is there already is not repeated.
+Every training is a line of the results; one that is there already is not repeated.
 """
 
 import argparse
