@@ -6,11 +6,11 @@
 
 `times` measures training steps and prints how many epochs every model has in the CNN's time. TRAIN and TEST are zip
 files of class folders with images of 32 pixels; TEST may be "held-out", the last 75 training images of every class, for
-choices. Models (four gMLP blocks of 96 channels, patches
-of 4 pixels): "plain" as in the paper, with mean pooling; "stem", "toeplitz" and "heads" with one part of the prior
-each; "all" with all three; "cnn"; and "vit", transformers' ViT of the same sizes with its [CLS] token. All have AdamW
-(weight decay 0.05 on matrices), 10 % warm-up and a cosine, batches of 64, label smoothing 0.1, crops and flips.
-Every training is a line of the results; one that is there already is not repeated.
+choices. Models (four gMLP blocks of 96 channels, patches of 4 pixels): "plain" as in the paper, with mean pooling;
+"stem", "toeplitz" and "heads" with one part of the prior each; "all" with all three; "cnn"; and "vit", transformers'
+ViT of the same sizes with its [CLS] token. All have AdamW (weight decay 0.05 on matrices), 10 % warm-up and a cosine,
+batches of 64, label smoothing 0.1, crops and flips. Every training is a line of the results; one that is there already
+is not repeated.
 """
 
 import argparse
