@@ -21,7 +21,7 @@ import run_clm
 from hf_gmlp.data.tokenizer import byte_tokenizer
 from hf_gmlp.errors import InputError
 from hf_gmlp.training.arguments import CLMArguments, ModelArguments, RunArguments, parse_arguments
-from hf_gmlp.training.folder import checkpoint_fault
+from hf_gmlp.training.folder import read_settings
 from hf_gmlp.training.models import load_config
 from hf_gmlp.training.recipes import read_recipe
 
@@ -211,7 +211,7 @@ def test_killed_run_resumes_to_the_same_weights(tmp_path, folder, models, stream
     run(*flags, "--output_dir", tmp_path / "whole")
     cut = tmp_path / "cut"
     process = start(*flags, "--output_dir", cut)
-    while process.poll() is None and checkpoint_fault(cut / "checkpoint-20") is not None:
+    while process.poll() is None and read_settings(cut / "checkpoint-20") is None:
         time.sleep(0.01)
     process.kill()
     _, errors = process.communicate()

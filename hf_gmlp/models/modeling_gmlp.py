@@ -27,6 +27,7 @@ this file and its three neighbors, which need only torch and transformers.
 import copy
 import operator
 from collections.abc import Callable
+from importlib import import_module
 
 import torch
 from torch import nn
@@ -254,24 +255,11 @@ class GMLPPreTrainedModel(PreTrainedModel):
         elif isinstance(module, GMLPPatchEmbeddings) and module.cls_token is not None:
             init.normal_(module.cls_token, std=self.config.initializer_range)
 
-    @staticmethod
-    def _cards():
-        """The module of the package hf_gmlp that writes model cards, or None in the code that a checkpoint carries."""
-        from importlib import import_module
-
-        return import_module("hf_gmlp.cards") if __name__.startswith("hf_gmlp.") else None
-
-    def push_to_hub(self, *args, **kwargs) -> str:
-        """`PreTrainedModel.push_to_hub`. The package hf_gmlp writes its own model card, and takes `license` for it."""
-        cards = self._cards()
-        return super().push_to_hub(*args, **kwargs) if cards is None else cards.push_to_hub(self, *args, **kwargs)
-
-    def save_pretrained(self, save_directory, is_main_process=True, state_dict=None, push_to_hub=False, **kwargs):
-        """`PreTrainedModel.save_pretrained`. With `push_to_hub`, takes the arguments of `push_to_hub`."""
-        cards = self._cards() if push_to_hub else None
-        if cards is None:
-            return super().save_pretrained(save_directory, is_main_process, state_dict, push_to_hub, **kwargs)
-        cards.save_and_push(self, save_directory, is_main_process, state_dict, **kwargs)
+    def _upload_modified_files(self, working_dir, repo_id, *args, **kwargs):
+        # Both kinds of push end here. The package writes its model card; a checkpoint's code leaves the library's.
+        if __name__.startswith("hf_gmlp."):
+            import_module("hf_gmlp.cards").write_model_card(self, working_dir, repo_id)
+        return super()._upload_modified_files(working_dir, repo_id, *args, **kwargs)
 
     def spatial_projections(self) -> list[SpatialProjection]:
         """The W and b of every block, from the first to the last."""

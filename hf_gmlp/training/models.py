@@ -25,7 +25,6 @@ from ..errors import InputError
 from ..loading import open_model, open_tokenizer, reason
 from ..presets import PRESETS, preset_path
 from .arguments import BaseModelArguments, DataArguments, ModelArguments
-from .folder import whole_files
 from .recipes import parse_overrides
 
 logger = logging.getLogger(__name__)
@@ -128,8 +127,7 @@ def load_tokenizer(
             tokenizer = train_tokenizer(
                 texts, vocab_size=vocab_size, max_length=max_length, lowercase=arguments.lowercase
             )
-            with whole_files(folder) as partial:
-                tokenizer.save_pretrained(partial)
+            tokenizer.save_pretrained(folder)
         return open_tokenizer(str(folder))
 
 

@@ -58,7 +58,7 @@ def plan_runs(model_args: ModelArguments, data_args: SeriesArguments, args: RunA
             earlier = run_folder.read_settings(folder)
             if earlier is None:
                 raise InputError(f"{folder} holds a finished run of another command. Choose another --output_dir.")
-            run_folder.check_same(folder, earlier, settings, free=run_folder.PLACES)
+            run_folder.check_same(folder, earlier, settings)
         runs[folder] = run, settings
     return list(runs.values())
 

@@ -2,7 +2,6 @@
 
 import filecmp
 import inspect
-import json
 import logging
 import math
 import os
@@ -13,16 +12,16 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from pathlib import Path
 
-import numpy as np
 import torch
-import xxhash
 from huggingface_hub import ModelCard, ModelCardData
+from huggingface_hub.errors import RemoteEntryNotFoundError
 from torch import nn
 from torch.utils.data import DataLoader, Dataset, IterableDataset, SequentialSampler
 from transformers import Trainer, TrainerCallback, set_seed
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, HubStrategy, TrainOutput, rotate_checkpoints
+from yaml import YAMLError
 
-from ..cards import TASKS, TrainingRecord, hyperparameters, model_card, write_trainer_card
+from ..cards import TASKS, TrainingRecord, completed, model_card, write_card
 from ..data.stream import SequenceStream
 from ..errors import InputError, hub_reason
 from . import folder as run_folder
@@ -45,8 +44,8 @@ class GMLPTrainer(Trainer):
     """
     transformers' Trainer with six corrections: accumulated gradients of models that ignore the number of labels in the
     whole batch; label smoothing of causal models from outside transformers; an evaluation loss per token instead of per
-    batch, if the metrics have a "token_loss"; evaluation of all rows despite `dataloader_drop_last`; checkpoints with a
-    manifest; and this project's model card. Raises InputError if the arguments do not go together.
+    batch, if the metrics have a "token_loss"; evaluation of all rows despite `dataloader_drop_last`; checkpoints that
+    say when they are complete; and this project's model card. Raises InputError if the arguments do not go together.
 
     Args:
         metric_names: What `compute_metrics` gives, without "eval_"; `metric_for_best_model` must be one of them.
@@ -108,10 +107,12 @@ class GMLPTrainer(Trainer):
             self.add_callback(EpochCallback(self.data_collator))
 
     def train(self, resume_from_checkpoint: str | None = None, **kwargs) -> TrainOutput:
-        self.settings = (run_folder.read_settings(Path(self.args.output_dir)) or {}) | self._training_rows()
-        if resume_from_checkpoint is not None:
-            checkpoint = Path(resume_from_checkpoint)
-            run_folder.check_same(checkpoint.parent, run_folder.read_manifest(checkpoint)["settings"], self.settings)
+        rows, batch = self.train_dataset, self.args.train_batch_size * self.args.world_size
+        if self.args.dataloader_drop_last and not isinstance(rows, IterableDataset) and len(rows) < batch:
+            raise InputError(
+                f"There are {len(rows)} training samples, not one batch of {batch}, and --dataloader_drop_last drops "
+                f"incomplete batches: lower --per_device_train_batch_size."
+            )
         if isinstance(self.train_dataset, SequenceStream):
             # The stream finds its place at once, where Trainer would read everything before it, and does so in this
             # process, since each worker would read the whole stream.
@@ -136,26 +137,6 @@ class GMLPTrainer(Trainer):
             self._load_rng_state(self.random_state)
             self.random_state = None
         return super().training_step(*args, **kwargs)
-
-    def _training_rows(self) -> dict[str, dict]:
-        """The number of training rows and a hash of 64 of them, which reveal changed data of the same name."""
-        rows = self.train_dataset
-        if isinstance(rows, IterableDataset):
-            return {}
-        batch = self.args.train_batch_size * self.args.world_size
-        if self.args.dataloader_drop_last and len(rows) < batch:
-            raise InputError(
-                f"There are {len(rows)} training samples, not one batch of {batch}, and --dataloader_drop_last drops "
-                f"incomplete batches: lower --per_device_train_batch_size."
-            )
-
-        def plain(value: object) -> object:
-            return value.hex() if isinstance(value, bytes) else np.asarray(value).tolist()
-
-        digest = xxhash.xxh3_128()
-        for index in range(0, len(rows), max(1, len(rows) // 64)):
-            digest.update(json.dumps(rows[index], default=plain, sort_keys=True).encode())
-        return {"training_rows": {"number": len(rows), "contents": digest.hexdigest()}}
 
     def _get_dataloader(self, *args, is_training: bool = False, **kwargs) -> DataLoader:
         drop_last, collator = self.args.dataloader_drop_last, self.data_collator
@@ -188,14 +169,14 @@ class GMLPTrainer(Trainer):
         return result
 
     def _save_optimizer_and_scheduler(self, output_dir: str):
-        # Here and not in a callback, so that the stream's state is saved before the manifest.
+        # Here and not in a callback, so that the checkpoint is complete only with the stream's state.
         super()._save_optimizer_and_scheduler(output_dir)
         if isinstance(self.train_dataset, SequenceStream) and self.is_world_process_zero():
             yielded = self.state.global_step * self.get_total_train_batch_size(self.args)
             self.train_dataset.save_state(Path(output_dir) / STREAM_STATE, yielded)
 
     def _save_checkpoint(self, model: nn.Module, trial: object):
-        # The manifest is written after everything else; only then may an older checkpoint go.
+        # The settings are written after everything else; only then may an older checkpoint go.
         limit, self.args.save_total_limit = self.args.save_total_limit, None
         try:
             super()._save_checkpoint(model, trial)
@@ -205,7 +186,9 @@ class GMLPTrainer(Trainer):
         if self.args.should_save:
             folder = Path(self.args.output_dir)
             checkpoint = folder / f"{PREFIX_CHECKPOINT_DIR}-{self.state.global_step}"
-            run_folder.write_manifest(checkpoint, self.settings, resumable=not self.args.save_only_model)
+            if not self.args.save_only_model:
+                settings = run_folder.read_settings(folder) or {}
+                run_folder.write_json(checkpoint / run_folder.SETTINGS, settings)
             if self.args.push_to_hub and self.args.hub_strategy != HubStrategy.END:
                 # Trainer uploads config and weights, but not the code that the config names. It is not written
                 # again, since an earlier upload may still be reading it.
@@ -266,12 +249,8 @@ class GMLPTrainer(Trainer):
             if not all(weight.isfinite().all() for weight in weights):
                 metrics["train_loss"] = math.nan
             self.check_finite(metrics)
-            with run_folder.whole_files(self.args.output_dir, self.is_world_process_zero()) as folder:
-                self.accelerator.wait_for_everyone()
-                self.save_model(str(folder), _internal_call=True)
-                self.accelerator.wait_for_everyone()
-                if self.is_world_process_zero():
-                    self.state.save_to_json(str(folder / "trainer_state.json"))
+            self.save_model(_internal_call=True)
+            self.save_state()
         if self.args.do_eval:
             metrics |= self.evaluate()
         return metrics
@@ -296,7 +275,7 @@ class GMLPTrainer(Trainer):
             ) from error
 
     def _push_from_checkpoint(self, checkpoint_folder: str):
-        # `_save_checkpoint` pushes, once the checkpoint has its manifest.
+        # `_save_checkpoint` pushes, once the checkpoint is complete.
         pass
 
     def _finish_current_push(self):
@@ -305,31 +284,39 @@ class GMLPTrainer(Trainer):
         for error in filter(None, (job.exception() for job in jobs)):
             logger.warning("A checkpoint could not be pushed: %s", hub_reason(error))
 
-    def create_model_card(self, pushing: bool = True, **kwargs):
-        """Writes README.md, for this project's models with its own card; `pushing` if a push may follow."""
+    def create_model_card(self, **kwargs):
+        """Writes README.md, for this project's models with its own card; a person's card is only completed."""
         model = self.accelerator.unwrap_model(self.model)
         if type(model).__name__ not in TASKS:
             return super().create_model_card(**kwargs)
         if not self.is_world_process_zero():
             return
         folder = Path(self.args.output_dir)
+        done = {"max_steps": self.state.global_step, "num_train_epochs": round(self.state.epoch or 0.0, 2)}
+        values = run_folder.hyperparameters(self.args) | done | self.hyperparameters
         record = TrainingRecord(
             **self.card,
-            hyperparameters=hyperparameters(self) | self.hyperparameters,
+            hyperparameters={name: value for name, value in values.items() if value or type(value) in (int, float)},
             metrics=self.results,
             command=shown_command(sys.argv),
         )
         elsewhere = folder.is_absolute() or ".." in folder.parts
         name = self.hub_model_id or (folder.resolve().name if elsewhere else str(folder))
         card = model_card(model, name, training=record, tags=kwargs.get("tags"), license=self.license)
-        write_trainer_card(self, card, pushing=pushing)
+        try:
+            write_card(card, folder)
+            if self.hub_model_id is not None:
+                # The upload replaces the card in the repository.
+                earlier = ModelCard.load(self.hub_model_id, token=self.args.hub_token, ignore_metadata_errors=True)
+                completed(ModelCard.load(folder / "README.md"), earlier).save(folder / "README.md")
+        except RemoteEntryNotFoundError:
+            logger.info("There is no card yet in %s", self.hub_model_id)
+        except YAMLError as error:
+            raise InputError(f"The earlier model card cannot be read: {' '.join(str(error).split())}") from error
 
     def finish(self, metrics: Mapping[str, float]):
-        """Ends the run: writes the card and all_results.json, prints the results, and pushes if `push_to_hub`."""
+        """Ends the run: writes all_results.json and the card, prints the results, and pushes if `push_to_hub`."""
         self.check_finite(metrics)
-        if self.args.do_train:
-            # Whether or not the Hub can be reached.
-            self.create_model_card(pushing=False)
         if self.is_world_process_zero():
             results = {key: round(value, 6) if isinstance(value, float) else value for key, value in metrics.items()}
             run_folder.write_json(Path(self.args.output_dir, run_folder.FINISHED), results)
@@ -340,6 +327,8 @@ class GMLPTrainer(Trainer):
             print(f"Everything is in {self.args.output_dir}\n")
         if self.args.push_to_hub:
             self.push_to_hub()
+        elif self.args.do_train:
+            self.create_model_card()
 
 
 class EpochCallback(TrainerCallback):
@@ -405,7 +394,7 @@ def start_run(model_args: BaseModelArguments, data_args: DataArguments, args: Ru
         if getattr(args, name) != default:
             raise InputError(f"--{name} is set by this script: leave it out.")
     folder = os.path.realpath(args.output_dir)
-    for name in run_folder.NAMES:
+    for name in ("model_name_or_path", "config_name", "tokenizer_name", "image_processor_name"):
         given = Path(getattr(model_args, name, None) or "")
         if args.overwrite_output_dir and given.name and given.exists() and given.resolve().is_relative_to(folder):
             raise InputError(f"--overwrite_output_dir would delete --{name} {given}: choose another --output_dir.")
@@ -414,12 +403,12 @@ def start_run(model_args: BaseModelArguments, data_args: DataArguments, args: Ru
             Path(model_args.cache_dir).mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise InputError(f"--cache_dir {model_args.cache_dir} cannot be used ({error.strerror}).") from error
-    settings, checkpoint = run_folder.run_settings(model_args, data_args, args), None
+    settings = run_folder.run_settings(model_args, data_args, args)
     if isinstance(data_args, SeriesArguments) and data_args.is_series():
         # Each run prepares its own folder there.
-        run_folder.open_series(args, settings)
-    else:
-        checkpoint = run_folder.resume_point(args, settings)
+        swept = ("global_batch_size", "learning_rate", "seed")
+        settings = {name: value for name, value in settings.items() if name not in swept}
+    checkpoint = run_folder.resume_point(args, settings)
     if args.global_batch_size is not None and args.do_train:
         devices, steps = args.world_size * max(1, args.n_gpu), args.gradient_accumulation_steps
         numbers = (args.global_batch_size, devices, args.per_device_train_batch_size, steps)

@@ -3,9 +3,7 @@
 Writes the result of each job, or its traceback, to a file.
 """
 
-import io
 import json
-import logging
 import sys
 import traceback
 from pathlib import Path
@@ -15,6 +13,7 @@ from huggingface_hub import CommitOperationAdd, HfApi
 from huggingface_hub.errors import HfHubHTTPError
 from peft import LoraConfig, get_peft_model
 from transformers import AutoModelForMaskedLM, Trainer, TrainingArguments, ViTImageProcessorPil
+from yaml import YAMLError
 
 from hf_gmlp import (
     BertRelposConfig,
@@ -33,7 +32,6 @@ WORDS = "the a capital of france is paris rome nice dull film sentence to try on
 SIZES = {"vocab_size": 40, "hidden_size": 16, "num_hidden_layers": 2, "intermediate_size": 32}
 IDS = torch.arange(5, 15)[None]
 api = HfApi()
-SAID = io.StringIO()
 
 
 def text_model(model_class=GMLPForMaskedLM, seed=1, **fields):
@@ -61,12 +59,12 @@ def word_tokenizer():
 def text(folder):
     """A model and its tokenizer; then a person's edit, and other weights."""
     first, second = text_model(), text_model(seed=2)
-    first.push_to_hub("me/text", tags=["cats"], license="mit")
+    first.push_to_hub("me/text", tags=["cats"])
     word_tokenizer().push_to_hub("me/text")
     pinned = api.model_info("me/text").sha
     written = Path(api.hf_hub_download("me/text", "README.md")).read_text(encoding="utf-8")
     api.create_tag("me/text", tag="v1")
-    edited = written.replace("license: mit", "license: cc-by-4.0\nthumbnail: cat.png")
+    edited = written.replace("library_name:", "license: cc-by-4.0\nthumbnail: cat.png\nlibrary_name:", 1)
     api.upload_file(path_or_fileobj=edited.encode(), path_in_repo="README.md", repo_id="me/text")
     second.push_to_hub("me/text", commit_message="Second", commit_description="Longer trained")
     # Code that differs from that of the first commit.
@@ -88,10 +86,10 @@ def elsewhere(folder):
 def saved(folder):
     """save_pretrained(push_to_hub=True)."""
     model = text_model(GMLPForCausalLM)
-    options = {"push_to_hub": True, "repo_id": "me/saved", "private": True, "license": "mit"}
+    options = {"push_to_hub": True, "repo_id": "me/saved", "private": True}
     model.save_pretrained(folder / "saved", max_shard_size="10KB", **options)
     word_tokenizer().save_pretrained(folder / "saved-tokenizer", push_to_hub=True, repo_id="me/saved")
-    return {"logits": logits(model), "card": str(model_card(model, "me/saved", license="mit"))}
+    return {"logits": logits(model), "card": str(model_card(model, "me/saved"))}
 
 
 def images(folder):
@@ -127,8 +125,10 @@ def trainer(folder):
 
 def broken(folder):
     """A card with unreadable metadata."""
-    text_model().push_to_hub("me/broken")
-    return {"said": SAID.getvalue()}
+    try:
+        text_model().push_to_hub("me/broken")
+    except YAMLError as error:
+        return {"said": str(error)}
 
 
 def adapters(folder):
@@ -164,7 +164,6 @@ def refused(folder):
     """What the Hub refuses, with its messages."""
     model, words = text_model(), {}
     for name, push in {
-        "license": lambda: model.push_to_hub("me/licensed", license="do what you like"),
         "nobody": lambda: model.push_to_hub("me/nobody", token="hf_unknown"),
         "owner": lambda: model.push_to_hub("somebody/text"),
         "stranger": lambda: model.push_to_hub("me/text", token="hf_other"),
@@ -190,7 +189,6 @@ JOBS = (text, elsewhere, saved, images, trainer, adapters, baselines, tokenizer_
 
 
 def main(folder: Path, target: Path):
-    logging.getLogger("hf_gmlp").addHandler(logging.StreamHandler(SAID))
     results = {}
     for job in JOBS:
         try:
