@@ -170,7 +170,6 @@ def refused(folder):
         "missing": lambda: AutoModelForMaskedLM.from_pretrained("me/missing"),
         "revision": lambda: AutoModelForMaskedLM.from_pretrained("me/text", revision="v9"),
         "hidden": lambda: AutoModelForMaskedLM.from_pretrained("me/saved", token="hf_other"),
-        "branch and pull request": lambda: model.push_to_hub("me/text", revision="side", create_pr=True),
         "broken": lambda: api.upload_file(
             path_or_fileobj=b"---\nlicense: [mit\n---\n", path_in_repo="README.md", repo_id="me/text"
         ),

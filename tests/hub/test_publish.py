@@ -154,7 +154,7 @@ def test_saving_with_a_push(hub, pushed):
     expected = (MODEL | TOKENIZER | shards | {"generation_config.json"}) - {"model.safetensors"}
     assert repository.files().keys() == expected
     # The tokenizer's push has read and rewritten the card.
-    assert str(card_of(hub, "me/saved")) == str(ModelCard(result["card"]))
+    assert str(card_of(hub, "me/saved")).strip() == result["card"].strip()
 
 
 @pytest.mark.parametrize("name, job", [("me/tokenizer-first", "tokenizer_first"), ("me/pictures", "images")])
@@ -199,7 +199,6 @@ def test_a_card_that_cannot_be_read_is_not_overwritten(hub, pushed):
         ("missing", "not a valid model identifier"),
         ("revision", "v9 is not a valid git identifier"),
         ("hidden", "not a valid model identifier"),
-        ("branch and pull request", "Cannot use `create_pr=True` with `revision='side'`"),
         ("broken", "Invalid metadata in README.md"),
     ],
 )
