@@ -34,7 +34,6 @@ SETTINGS = "settings.json"
 LEFT = ["config.json", "model*", "tokenizer*", "special_tokens_map.json", "preprocessor_config.json", "README.md"]
 LEFT += ["eval_*.json", "predict_*.json", "predictions.tsv", "trainer_state.json", "summary.json"]
 LEFT += [f"{name}.tsv" for task in TASKS.values() for name in task.tests.values()]
-
 _locks: dict[str, FileLock] = {}
 
 
