@@ -35,7 +35,8 @@ def _sentence(error: BaseException) -> str | None:
     """Returns what to tell the user, or None for a fault of the program."""
     repeat = "To continue a training from its last checkpoint, repeat the command."
     if isinstance(error, InputError):
-        return str(error)
+        # A worker process passes its traceback on as text.
+        return str(error).rpartition("InputError: ")[2].strip()
     if isinstance(error, KeyboardInterrupt):
         return f"Interrupted. {repeat}"
     if is_disk_full(error):

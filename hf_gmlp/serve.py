@@ -38,7 +38,7 @@ from transformers.cli.serving.server import build_server
 from transformers.cli.serving.utils import GenerateManager, GenerationState
 
 from .analysis.filters import plot_filters
-from .data.images import decode, image_fault
+from .data.images import decode
 from .data.tokenizer import open_ended
 from .errors import InputError
 from .loading import open_config, open_model, open_tokenizer, reason
@@ -130,10 +130,11 @@ def image(checkpoint: str) -> FastAPI:
     classifier = pipeline("image-classification", model=model, image_processor=processor)
 
     def answer(body: bytes) -> list[list[dict]]:
-        picture = {"bytes": body, "path": None}
-        if fault := image_fault(picture, (1, 1))["fault"]:
-            raise HTTPException(400, f"This cannot be read as a picture: {fault}.")
-        return [_rows(classifier(decode(picture), top_k=5), "label")]
+        try:
+            picture = decode({"bytes": body, "path": "This"})
+        except InputError as error:
+            raise HTTPException(400, str(error)) from error
+        return [_rows(classifier(picture, top_k=5), "label")]
 
     return _add_page(FastAPI(), checkpoint, model, answer, kind="image", classes=model.config.num_labels)
 

@@ -57,10 +57,11 @@ def prepare_text(train_files: list[str], validation_files: list[str], length: in
 def read_documents(files: list[str]) -> list[str]:
     """Returns the documents of files of any kind that run_mlm.py reads; the lines of a file with few documents."""
     from hf_gmlp.data.text import load_texts
+    from hf_gmlp.training.arguments import TextArguments
 
     found = []
     for path in files:
-        texts = load_texts(train_files=[path], validation_files=[path], validate=False)["train"]["text"]
+        texts = load_texts(TextArguments(train_file=[path], validation_file=[path]), validate=False)["train"]["text"]
         texts = [text for text in texts if text and not text.isspace()]
         if len(texts) < 20:
             texts = [line for text in texts for line in text.splitlines() if line.strip()]
@@ -99,9 +100,10 @@ def prepare_task(task: str, files: list[str], folder: Path) -> dict[str, Path]:
     the files cannot be read, or do not have the sentences and labels of the task.
     """
     from hf_gmlp.data.classification import load_sentences
+    from hf_gmlp.training.arguments import GlueArguments
 
     columns = ["sentence1", "sentence2"] if task == "pair" else ["sentence1"]
-    data = load_sentences(train_files=[files[0]], validation_files=[files[1]], train=True, validate=True)
+    data = load_sentences(GlueArguments(train_file=[files[0]], validation_file=[files[1]]))
     for rows, path in zip(data.splits.values(), files):
         found = [name for name in rows.column_names if name.startswith("sentence")]
         if len(found) != len(columns):

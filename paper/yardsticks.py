@@ -45,10 +45,11 @@ def token_losses(
 
     from hf_gmlp.data.masking import MaskedOnce, MaskingCollator
     from hf_gmlp.data.text import load_texts, tokenize
+    from hf_gmlp.training.arguments import TextArguments
 
     tokenizer = AutoTokenizer.from_pretrained(tokenizer)
-    texts = load_texts(train_files=[str(train_file)], validation_files=[str(validation_file)])
-    train, validation = tokenize(texts, tokenizer, length)
+    arguments = TextArguments(train_file=[str(train_file)], validation_file=[str(validation_file)])
+    train, validation = tokenize(load_texts(arguments), tokenizer, length, arguments)
     # The masks of the evaluation with seed 0.
     labels, left, right = [], [], []
     for row in MaskedOnce(validation, MaskingCollator(tokenizer, mlm_probability)):
@@ -124,9 +125,9 @@ def sentence_yardstick(train_file: str | Path, validation_file: str | Path) -> f
     from sklearn.pipeline import make_pipeline
 
     from hf_gmlp.data.classification import load_sentences
+    from hf_gmlp.training.arguments import GlueArguments
 
-    files = {"train_files": [str(train_file)], "validation_files": [str(validation_file)]}
-    data = load_sentences(**files, train=True, validate=True)
+    data = load_sentences(GlueArguments(train_file=[str(train_file)], validation_file=[str(validation_file)]))
     parts = []
     for rows in data.splits.values():
         columns = [name for name in rows.column_names if name.startswith("sentence")]
@@ -158,9 +159,10 @@ def question_yardstick(validation_file: str | Path) -> dict[str, float]:
 
     from hf_gmlp.data.questions import load_questions
     from hf_gmlp.metrics.squad.squad import squad_v2_scores
+    from hf_gmlp.training.arguments import QAArguments
 
-    files = {"validation": [str(validation_file)]}
-    rows = load_questions(files=files, splits=["validation"], version_2_with_negative=True)["validation"]
+    arguments = QAArguments(validation_file=[str(validation_file)], version_2_with_negative=True)
+    rows = load_questions(arguments, ["validation"])["validation"]
     model = TfidfVectorizer().fit(rows["context"])
     sentences = {}
     for row in rows:

@@ -162,15 +162,12 @@ def load_train_data(data, cache):
     options = {"train": True, "validate": False, "access": Access(str(cache))}
     match data:
         case QAArguments():
-            return load_questions(dataset_name=data.dataset_name, files=data.files(), splits=["train"])["train"]
+            return load_questions(data, ["train"])["train"]
         case GlueArguments():
-            splits = {split: getattr(data, f"{split}_split_name") for split in ("train", "validation", "test")}
-            return load_sentences(
-                task_name=data.task_name, **data.sources(), split_names=splits, test_files=data.test_file, **options
-            ).splits["train"]
+            return load_sentences(data, **options).splits["train"]
         case ImageArguments():
-            return load_images(**data.sources(), train_dir=data.train_dir, **options).splits["train"]
-    return load_texts(**data.texts(), **options)["train"]
+            return load_images(data, **options).splits["train"]
+    return load_texts(data, **options)["train"]
 
 
 @pytest.mark.parametrize("later", ["flags", "recipe"])

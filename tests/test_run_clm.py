@@ -256,10 +256,7 @@ def test_bad_input_gets_one_sentence(tmp_path, folder, models, training):
         ([*models["gpt2"], *raw, tmp_path / "short"], "training text does not fill one block of 64 tokens"),
         ([*models["gpt2"], *raw, folder / "text.txt", "--validation_file", folder / "text.jsonl"], "for both"),
         ([*models["gpt2"], *text, "--byte_level", "--validation_split_percentage", 0], "above 0 and below 100"),
-        (
-            [*models["gpt2"], "--train_file", tmp_path / "one.txt"],
-            r"5 % of 1 document\(s\) leaves none.*give a --validation_file",
-        ),
+        ([*models["gpt2"], "--train_file", tmp_path / "one.txt"], "1 training samples are too few to hold some out"),
         ([*models["gpt2"], "--train_file", tmp_path / "short"], "short is of an unknown kind"),
         ([*models["gpt2"], *text, "--block_size", 65], "--block_size 65 is above the model's n = 64"),
         ([*models["gpt2"], *text, "--block_size", 1], "--block_size must be at least 2"),

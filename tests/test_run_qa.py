@@ -301,13 +301,16 @@ def test_bad_input_is_refused_before_any_work(finished, data, tmp_path, monkeypa
             ["--model_name_or_path", broken, "--validation_file", data["v1_validation"], "--do_eval"],
             "weights that are not finite numbers",
         ),
-        (["--config_name", "gmlp-18l", "--tokenizer_name", unpadded, *tiny[2:]], "The tokenizer has no padding token"),
+        (
+            ["--config_name", "gmlp-18l", "--tokenizer_name", unpadded, *tiny[2:]],
+            "cannot find answers: choose a fast one",
+        ),
         ([*tiny[:-1]], "Say what to do"),
-        ([*tiny, "--do_eval"], "no validation data: --validation_file"),
+        ([*tiny, "--do_eval"], "no validation data: give --validation_file"),
         (["--config_name", "gmlp-18l", "--do_train"], "Name the data"),
         (["--config_name", "gmlp-18l", "--do_train", "--train_file", data["v2_train"]], "--version_2_with_negative"),
         (["--model_name_or_path", folder, "--tokenizer_name", foreign, *tiny[2:]], "embeddings for 400"),
-        (["--config_name", "gmlp-18l", "--tokenizer_name", slow, *tiny[2:]], "CanineTokenizer does not say"),
+        (["--config_name", "gmlp-18l", "--tokenizer_name", slow, *tiny[2:]], "CanineTokenizer cannot find answers"),
     ]
     for number, (flags, message) in enumerate(cases):
         out = tmp_path / f"out-{number}"

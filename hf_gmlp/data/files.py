@@ -1,24 +1,26 @@
 """Rows of local files and of data sets on the Hub; one sentence explains what cannot be read."""
 
 import glob
-import io
+import itertools
+import os
+import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, TextIO, TypeVar
 
-from ..errors import InputError, causes, hub_reason, is_disk_full
+from ..errors import InputError, causes, first_line, hub_reason, is_disk_full
 
 if TYPE_CHECKING:
     from datasets import Dataset, IterableDataset
 
 _CSV = {"keep_default_na": False, "index_col": False}
-# File ending -> builder of the `datasets` library and its options; `documents` reads text. "NA" and "null" stay text;
+# File ending -> builder of the `datasets` library and its options; `_documents` reads text. "NA" and "null" stay text;
 # in a .tsv file, as GLUE publishes them, a quotation mark is a plain character.
 FILE_KINDS: dict[str, tuple[str, dict]] = {
-    "txt": ("documents", {}),
+    "txt": ("text", {}),
     "json": ("json", {}),
     "jsonl": ("json", {}),
     "csv": ("csv", _CSV),
@@ -42,9 +44,10 @@ class Access:
     token: str | None = None
     overwrite_cache: bool = False
 
-    @property
-    def download_mode(self) -> str | None:
-        return "force_redownload" if self.overwrite_cache else None
+    def options(self) -> dict[str, str | None]:
+        """The arguments of `load_dataset`."""
+        mode = "force_redownload" if self.overwrite_cache else None
+        return {"cache_dir": self.cache_dir, "token": self.token, "download_mode": mode}
 
 
 def load_data(
@@ -54,32 +57,22 @@ def load_data(
     files: Mapping[str, Sequence[str]] | None = None,
     streaming: bool = False,
     access: Access = Access(),
-    **reading_options,
+    **options,
 ) -> "Mapping[str, Dataset | IterableDataset]":
-    """Returns the splits of local files (split -> paths of one kind) or, without files, of a data set on the Hub.
-
-    `reading_options` are `lines` and `text_columns` of `read_files`. Raises an InputError if neither is named, a file
-    cannot be read, or the data set cannot be loaded.
+    """Returns the splits of local files (split -> paths, with options of `read_files`), else of a data set on the Hub;
+    an InputError if neither is named, or something cannot be read.
     """
     if files:
         # Check all files before reading the first.
         for paths in files.values():
             file_kind(paths)
-        options = {"streaming": streaming, "access": access} | reading_options
-        return {split: read_files(paths, **options) for split, paths in files.items()}
+        return {split: read_files(files[split], streaming=streaming, access=access, **options) for split in files}
     if dataset_name is None:
-        raise InputError("No data are named.")
+        raise InputError("Name the data: --dataset_name for the Hub, or --train_file, --validation_file and so on.")
     from datasets import load_dataset
 
     try:
-        return load_dataset(
-            dataset_name,
-            dataset_config_name,
-            streaming=streaming,
-            cache_dir=access.cache_dir,
-            token=access.token,
-            download_mode=access.download_mode,
-        )
+        return load_dataset(dataset_name, dataset_config_name, streaming=streaming, **access.options())
     except Exception as error:
         title = f"{dataset_name} {dataset_config_name or ''}".strip()
         raise InputError(f"The data set {title} cannot be loaded: {hub_reason(error)}.") from error
@@ -93,11 +86,10 @@ def file_kind(paths: Iterable[str | Path]) -> str:
     for path in map(Path, paths):
         check_file(path)
         endings = [suffix.lower().lstrip(".") for suffix in path.suffixes]
-        if endings and endings[-1] in COMPRESSIONS:
-            endings.pop()
-        if not endings or endings[-1] not in FILE_KINDS:
+        kind = next((ending for ending in reversed(endings) if ending not in COMPRESSIONS), None)
+        if kind not in FILE_KINDS:
             raise InputError(f"{path} is of an unknown kind; give files that end in {', '.join(FILE_KINDS)}.")
-        kinds.add(endings[-1])
+        kinds.add(kind)
     if len(kinds) != 1:
         raise InputError(f"Give at least one file, and files of one kind at a time, got {', '.join(sorted(kinds))}.")
     return kinds.pop()
@@ -121,41 +113,64 @@ def read_files(
     lines: bool = False,
     text_columns: Sequence[str] = (),
 ) -> "Dataset | IterableDataset":
-    """Returns the rows of files of one kind. The cache identifies files by their contents, not by their times.
+    """Returns the rows of files of one kind; an InputError if the contents are not what the file's ending says.
 
-    Args:
-        lines: Take every line of a .txt file as a text; otherwise blank lines separate texts.
-        text_columns: Columns of .csv and .tsv files that stay text even if every value looks like a number.
-
-    Raises an InputError as `file_kind` does, or if the contents are not what the file's ending says.
+    With `lines`, every line of a .txt file is a text; otherwise blank lines separate texts. `text_columns` of .csv and
+    .tsv files stay text even if every value looks like a number.
     """
     # These imports take a second, which `hf-gmlp --help` does without: it lists the kinds of files.
-    from datasets import load_dataset_builder
-
-    from .documents import Documents
+    from datasets import Dataset, Features, IterableDataset, Value, load_dataset
 
     paths = [str(path) for path in paths]
     kind = file_kind(paths)
     builder, options = FILE_KINDS[kind]
     with reading(paths, kind):
-        # Two files may have the same size and time. A stream is not cached.
-        contents = "" if streaming else content_hash(paths)
         if kind == "txt":
-            rows = Documents(cache_dir=access.cache_dir, paths=tuple(paths), contents=contents, lines=lines)
+            # The arguments identify the cached copy.
+            arguments = {"paths": [os.path.abspath(path) for path in paths], "lines": lines}
+            arguments["times"] = file_times(paths, access)
+            # 64-bit offsets: a file without a blank line is a single text.
+            options = {"gen_kwargs": arguments, "features": Features({"text": Value("large_string")})}
+            if streaming:
+                data = IterableDataset.from_generator(_documents, **options)
+            else:
+                data = Dataset.from_generator(_documents, cache_dir=access.cache_dir, **options)
         else:
             if builder == "csv" and text_columns:
                 options = options | {"converters": dict.fromkeys(text_columns, str)}
             # Names, not patterns.
-            named = {"data": [glob.escape(path) for path in paths]}
-            name = f"contents-{contents}"
-            rows = load_dataset_builder(builder, name, data_files=named, cache_dir=access.cache_dir, **options)
+            files = {"data": [glob.escape(path) for path in paths]}
+            options = options | access.options() | {"split": "data", "streaming": streaming}
+            data = load_dataset(builder, data_files=files, **options)
         if streaming:
-            data = rows.as_streaming_dataset(split="data")
             # Reading the first row opens the stream.
             next(iter(data), None)
-            return data
-        rows.download_and_prepare(download_mode=access.download_mode)
-        return rows.as_dataset(split="data")
+        return data
+
+
+def _documents(paths: list[str], lines: bool, times: list[int]) -> Iterator[dict[str, str]]:
+    """Blank lines, which may have white space, separate documents, as in WikiText."""
+    for path in paths:
+        with open_text(path) as file:
+            for blank, group in itertools.groupby(file, str.isspace):
+                if not blank:
+                    for text in group if lines else ["".join(group)]:
+                        yield {"text": text.rstrip("\n")}
+
+
+def file_times(paths: Iterable[str | Path], access: Access) -> list[int]:
+    """Returns when the files were changed, to find their cached copies; with `overwrite_cache`, none is found."""
+    return [time.time_ns() if access.overwrite_cache else os.stat(path).st_mtime_ns for path in paths]
+
+
+def hold_out(dataset: "Dataset", fraction: float, seed: int, flag: str) -> "dict[str, Dataset]":
+    """Splits a random fraction of the training data off as validation data; an InputError if one part is empty."""
+    try:
+        train, validation = dataset.train_test_split(fraction, seed=seed).values()
+    except ValueError as error:
+        remedy = f"change --{flag}, or give validation data"
+        raise InputError(f"{len(dataset)} training samples are too few to hold some out: {remedy}.") from error
+    return {"train": train, "validation": validation}
 
 
 @contextmanager
@@ -166,36 +181,24 @@ def reading(paths: Iterable[str | Path], kind: str) -> Iterator[None]:
             # pandas warns of rows with more cells than the header, and would cut them off.
             warnings.filterwarnings("error", "Length of header or names does not match")
             yield
-    except InputError:
-        raise
     except Exception as error:
-        if is_disk_full(error):
+        if isinstance(error, InputError) or is_disk_full(error):
             raise
         *_, cause = causes(error)
-        reason = str(cause) or type(cause).__name__
-        if isinstance(cause, EOFError):
-            reason = "it is cut off"
-        elif isinstance(cause, UnicodeDecodeError):
+        reason = first_line(cause).rstrip(".")
+        if isinstance(cause, UnicodeDecodeError):
             reason = "it is not UTF-8: convert it, or repair the bytes that are not"
-        elif isinstance(cause, Warning):
-            reason = "its rows have more cells than its header names"
         elif "corresponds to no data" in reason:
             # The message of `datasets` for files without a single row.
             reason = "it has no rows"
-        names = ", ".join(map(str, paths))
-        raise InputError(f"{names} cannot be read as {kind}: {reason.splitlines()[0].rstrip('.')}.") from error
+        raise InputError(f"{', '.join(map(str, paths))} cannot be read as {kind}: {reason}.") from error
 
 
-def open_text(path: str | Path) -> io.TextIOBase:
+def open_text(path: str | Path) -> TextIO:
     """Opens a UTF-8 text file, decompressing it if its ending is one of `COMPRESSIONS`."""
-    from fsspec.compression import compr
-    from fsspec.utils import infer_compression
+    import fsspec
 
-    packing = infer_compression(str(path))
-    if packing is not None and packing not in compr:
-        raise InputError(f"{path} is compressed with {packing}, which cannot be read here: decompress it first.")
-    file = open(path, "rb")
-    return io.TextIOWrapper(file if packing is None else compr[packing](file, mode="rb"), encoding="utf-8-sig")
+    return fsspec.open(str(path), "rt", encoding="utf-8-sig", compression="infer").open()
 
 
 def in_batches(

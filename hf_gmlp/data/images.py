@@ -8,12 +8,12 @@ processes or devices, or whether the run was resumed.
 import io
 import logging
 import os
-import shutil
-import tempfile
+import re
 import zipfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import datasets
 import numpy as np
@@ -24,9 +24,12 @@ from datasets import ClassLabel, Dataset
 from torchvision.transforms import v2
 from transformers import BaseImageProcessor
 
-from ..errors import InputError
-from .files import Access, content_hash, load_data, reading
-from .labels import ONE_CLASS, LabeledData, Labels, alike_names, data_of, listed, number_labels
+from ..errors import InputError, first_line
+from .files import Access, file_times, hold_out, load_data, reading
+from .labels import ONE_CLASS, LabeledData, Labels, check_names, data_of, listed, number_labels
+
+if TYPE_CHECKING:
+    from ..training.arguments import ImageArguments
 
 logger = logging.getLogger(__name__)
 
@@ -37,212 +40,139 @@ SPLIT_FOLDERS = {"train", "val", "valid", "validation", "test"}
 
 
 def load_images(
+    arguments: "ImageArguments",
     *,
-    dataset_name: str | None = None,
-    dataset_config_name: str | None = None,
-    train_dir: str | None = None,
-    validation_dir: str | None = None,
-    train_files: list[str] | None = None,
-    validation_files: list[str] | None = None,
-    image_column: str = "image",
-    label_column: str = "label",
     known: Labels | None = None,
     train: bool = True,
     validate: bool = True,
-    train_val_split: float = 0.15,
-    max_samples: dict[str, int | None] | None = None,
     seed: int = 0,
     access: Access = Access(),
 ) -> LabeledData:
     """Returns images as columns "image", not decoded (a dictionary of "bytes" and "path"), and "labels", class ids.
 
-    They come from folders (or zip files) with a folder for every class; from files (parquet with images in it, csv or
-    json with their paths); or, if neither is named, from a data set on the Hub.
-    The classes are those of the training data, in the order of the data set's own names or of the alphabet, or in that
-    of a checkpoint (`known`) with the same classes.
-
-    If validation data are needed (`validate`) but not given, the share `train_val_split` of the training images is held
-    out. `max_samples` are the maximum numbers of images of "train" and "validation" (random samples).
-
-    Raises an InputError if no data are named, something needed is missing, empty or unreadable, or the validation data
+    They come from folders or zip files, from files of images or of their paths, or from the Hub. The classes are those
+    of the training data, in the order of a data set's own names or sorted, or in that of a checkpoint (`known`) with
+    the same classes. Raises an InputError if something needed is missing, empty or unreadable, or the validation data
     have a class that the training data do not have.
     """
-    folders = {split: path for split, path in (("train", train_dir), ("validation", validation_dir)) if path}
-    files = {split: paths for split, paths in (("train", train_files), ("validation", validation_files)) if paths}
-    if not (folders or files or dataset_name):
-        raise InputError(
-            "Name the images in one way: --dataset_name for a data set on the Hub, --train_dir and --validation_dir "
-            "for folders of class folders, or --train_file and --validation_file for parquet files."
-        )
-    if folders:
-        found = {split: read_folder(path, access) for split, path in folders.items()}
+    image_column, label_column, files = arguments.image_column_name, arguments.label_column_name, arguments.files()
+    if arguments.train_dir or arguments.validation_dir:
+        splits = {split: read_folder(path, access) for split, (path,) in files.items()}
         image_column, label_column = "image", "label"
-    elif files:
-        found = dict(load_data(files=files, access=access, text_columns=(image_column, label_column)))
     else:
-        loaded = load_data(dataset_name=dataset_name, dataset_config_name=dataset_config_name, access=access)
+        names = {"dataset_name": arguments.dataset_name, "dataset_config_name": arguments.dataset_config_name}
+        loaded = load_data(**names, files=files, access=access, text_columns=(image_column, label_column))
         held_out = next((split for split in ("validation", "valid", "val", "test") if split in loaded), None)
         places = {"train": "train", "validation": held_out}
-        found = {split: loaded[place] for split, place in places.items() if place in loaded}
-    if not found or (train and "train" not in found):
+        splits = {split: loaded[place] for split, place in places.items() if place in loaded}
+    if not splits or (train and "train" not in splits):
         raise InputError("There are no training images: give --train_dir, --train_file or a --dataset_name with them.")
-    labels, ids = number_labels(
-        found, [image_column], label_column, "image_column_name", known=known, train=train, do_regression=False
-    )
+    options = {"known": known, "train": train, "do_regression": False}
+    labels, splits = number_labels(splits, [image_column], label_column, "image_column_name", **options)
     if labels.problem_type != ONE_CLASS:
         raise InputError(f"The column {label_column!r} must have one class per image, not a list.")
-    for split, dataset in found.items():
+    for split, dataset in splits.items():
         with reading([f"The column {image_column!r} of the {data_of(split)}"], "images or paths"):
-            dataset = dataset.select_columns([image_column]).rename_columns({image_column: "image"})
-            dataset = dataset.cast_column("image", datasets.Image(decode=False))
-        # In a new column: mapped in place, it may turn back into strings.
-        found[split] = dataset.add_column("labels", ids[split])
-    missing = set(range(len(labels.names))).difference(ids.get("validation", ())) if len(found) == 2 else ()
-    if missing:
-        names = [labels.names[number] for number in sorted(missing)]
-        logger.warning("The validation data have no images of %s.", listed(names))
-    if validate and "validation" not in found:
-        try:
-            held_out = found["train"].train_test_split(train_val_split, seed=seed)
-        except ValueError as error:
-            few = f"{len(found['train'])} training images are too few to hold out {train_val_split:g} of them"
-            raise InputError(f"{few}: give validation images, or another --train_val_split.") from error
-        found = {"train": held_out["train"], "validation": held_out["test"]}
-    splits = {}
-    for split in (split for split, needed in (("train", train), ("validation", validate)) if needed):
-        dataset, limit = found[split], (max_samples or {}).get(split)
-        # A random sample, since folders come class by class.
-        few = limit is not None and limit < len(dataset)
-        splits[split] = dataset.shuffle(seed=seed).select(range(limit)) if few else dataset
+            dataset = dataset.rename_columns({image_column: "image"})
+            splits[split] = dataset.cast_column("image", datasets.Image(decode=False))
+    if validate and "validation" not in splits:
+        splits = hold_out(splits["train"], arguments.train_val_split, seed, "train_val_split")
+    limits = {"train": (train, arguments.max_train_samples), "validation": (validate, arguments.max_eval_samples)}
+    for split, (needed, limit) in limits.items():
+        if not needed:
+            splits.pop(split, None)
+        elif limit is not None and limit < len(splits[split]):
+            # A random sample, since folders come class by class.
+            splits[split] = splits[split].shuffle(seed=seed).select(range(limit))
     return LabeledData(splits, *labels)
 
 
 def read_folder(path: str | Path, access: Access = Access()) -> Dataset:
-    """Returns the images of a folder of class folders, or of a zip file of them, which is unpacked into the cache once:
+    """Returns the images of a folder of class folders, or of a zip file of them, which is copied into the cache once:
     columns "image", not decoded, and "label", in alphabetical order.
 
-    Raises an InputError if there is no such folder, it cannot be unpacked or read, it has no class folders, or one of
-    them has no images or differs from another only in case.
+    Raises an InputError if there is no such folder, it cannot be read, it has no class folders, or one of them has no
+    images or differs from another only in case.
     """
     path = Path(path)
-    if not path.is_dir() and not zipfile.is_zipfile(path):
-        raise InputError(f"There is no folder and no complete zip file {path}.")
-    root = path if path.is_dir() else _unpack(path, access)
-    folders = _class_folders(root)
-    # A zip file often has one folder around everything.
-    while len(folders) == 1 and _class_folders(folders[0]) and not any(map(_is_image, folders[0].iterdir())):
-        root = folders[0]
-        folders = _class_folders(root)
-    if not folders:
-        raise InputError(f"{path} has no class folders: put the images of each class into a folder of that name.")
-    names = [folder.name for folder in folders]
-    if set(names) <= SPLIT_FOLDERS and any(map(_class_folders, folders)):
-        remedy = f"give --train_dir {path / names[0]} and so on"
-        raise InputError(f"{path} has the folders {' and '.join(names)}, splits instead of classes: {remedy}.")
-    if alike := alike_names(names):
-        raise InputError(f"{path} has the class folders {' and '.join(alike)}, which differ only in case: join them.")
-    with reading([path], "a folder of images"):
-        files = [_files_in(folder) for folder in folders]
-    images = [list(filter(_is_image, paths)) for paths in files]
-    if [] in images:
-        raise InputError(f"The class folder {folders[images.index([])]} has no images: add some, or remove it.")
-    others = [str(path) for paths in files for path in paths if not _is_image(path)]
-    if others:
-        logger.warning("%d files of %s lack an image's ending and are left out: %s", len(others), path, listed(others))
-    rows = {"image": [str(path) for paths in images for path in paths]}
-    rows["label"] = [number for number, paths in enumerate(images) for _ in paths]
-    features = datasets.Features({"image": datasets.Image(decode=False), "label": ClassLabel(names=names)})
-    with reading([path], "a folder of images"):
-        return Dataset.from_dict(rows, features=features)
+    with reading([path], "images"):
+        if not path.is_dir() and not zipfile.is_zipfile(path):
+            raise InputError(f"There is no folder and no complete zip file {path}.")
+        found = _walk(path) if path.is_dir() else zipfile.ZipFile(path).namelist()
+        # macOS adds a folder of its own to zip files.
+        hidden = re.compile(r"(.*/)?(\.|__MACOSX)").match
+        top, tree = "", sorted(name for name in found if not hidden(name))
+        classes = _folders(tree, top)
+        # A zip file often has one folder around everything.
+        while len(classes) == 1 and _folders(tree, inner := f"{top}{classes[0]}/"):
+            if any(_is_image(name) and name.rpartition("/")[0] == inner[:-1] for name in tree):
+                break
+            top, classes = inner, _folders(tree, inner)
+        if not classes:
+            raise InputError(f"{path} has no class folders: put the images of each class into a folder of that name.")
+        if set(classes) <= SPLIT_FOLDERS and any(_folders(tree, f"{top}{name}/") for name in classes):
+            remedy = f"give --train_dir {path / top / classes[0]} and so on"
+            raise InputError(f"{path} has the folders {' and '.join(classes)}, splits instead of classes: {remedy}.")
+        check_names(classes, f"The class folders of {path}")
+        images = [name for name in tree if name.count("/") > top.count("/") and _is_image(name)]
+        labels = [name.removeprefix(top).partition("/")[0] for name in images]
+        if empty := set(classes).difference(labels):
+            raise InputError(f"The class folder {path / top / min(empty)} has no images: add some, or remove it.")
+        others = sorted({name for name in tree if name[-1] != "/"}.difference(images))
+        if others:
+            words = "%d files of %s lack an image's ending or a class folder, and are left out: %s"
+            logger.warning(words, len(others), path, listed(others))
+        features = datasets.Features({"image": datasets.Image(decode=False), "label": ClassLabel(names=classes)})
+        if path.is_dir():
+            return Dataset.from_dict({"image": [str(path / name) for name in images], "label": labels}, features)
+        # Tuples, since lists would be read in parts. The arguments identify the cached copy.
+        facts = {"path": str(path.resolve()), "names": tuple(images), "labels": tuple(labels)}
+        facts["times"] = tuple(file_times([path], access))
+        return Dataset.from_generator(_unpack, features, cache_dir=access.cache_dir, gen_kwargs=facts)
 
 
-def find_faults(
-    dataset: Dataset, split: str, smallest: tuple[int, int], *, num_proc: int | None = None
-) -> dict[str, list[str]]:
-    """Decodes every image of a split, before any work that a bad one could end.
+def _walk(root: Path) -> Iterator[str]:
+    """The files and folders in a folder, also in linked ones, relative to it; folders end in a slash."""
 
-    `smallest` is the minimum height and width in pixels, those of a patch. Returns "fault" and "remark" of every image,
-    as `image_fault` gives them.
-    """
-    found = dataset.select_columns(["image"]).map(
-        lambda row: image_fault(row["image"], smallest),
-        remove_columns=["image"],
-        num_proc=num_proc,
-        # The image under this name may be a new one.
-        load_from_cache_file=False,
-        desc=f"Checking {split} images",
-    )
-    return {name: found[name][:] for name in ("fault", "remark")}
+    def stop(error: OSError):
+        raise error
+
+    for place, folders, files in os.walk(root, onerror=stop, followlinks=True):
+        relative = Path(place).relative_to(root)
+        yield from ((relative / name).as_posix() for name in files)
+        yield from (f"{(relative / name).as_posix()}/" for name in folders)
 
 
-def keep_good(dataset: Dataset, split: str, found: dict[str, list[str]], *, skip: bool = False) -> Dataset:
-    """Returns the images without a fault, by what `find_faults` found, and logs how reading changes them; an InputError
-    that names the first bad images if there are any, unless they are to be skipped and others are good.
-    """
-
-    def named(rows: list[int]) -> str:
-        files = {row: dataset[row]["image"]["path"] or f"row {row + 1}" for row in rows[:5]}
-        words = [f"{file} ({faults[row]})" if faults[row] else file for row, file in files.items()]
-        return listed(words, total=len(rows))
-
-    faults, remarks = found["fault"], found["remark"]
-    bad = [row for row, fault in enumerate(faults) if fault]
-    good = [row for row, fault in enumerate(faults) if not fault]
-    words = f"{len(bad)} of the {len(dataset)} images of the {data_of(split)}"
-    if bad and not (skip and good):
-        advice = "Repair or remove them" + (", or give --skip_bad_images." if good else ".")
-        raise InputError(f"{words} cannot be used: {named(bad)}. {advice}")
-    if bad:
-        logger.info("Skipped %s: %s", words, named(bad))
-    for remark in sorted({remarks[row] for row in good} - {""}):
-        rows = [row for row in good if remarks[row] == remark]
-        logger.info("%d images of the %s are %s: %s", len(rows), data_of(split), remark, named(rows))
-    return dataset.select(good) if bad else dataset
+def _folders(tree: list[str], top: str) -> list[str]:
+    """The names of the folders in the folder `top`, which ends in a slash."""
+    inner = (name.removeprefix(top) for name in tree if name.startswith(top))
+    return sorted({name.partition("/")[0] for name in inner if "/" in name})
 
 
-def image_fault(image: dict, smallest: tuple[int, int]) -> dict[str, str]:
-    """Returns what is wrong with an image ("bytes", or a "path" to them) as "fault", and how reading changes it as
-    "remark"; each is empty if there is nothing to say. `smallest` as for `find_faults`.
-    """
-    fault, remarks = "", []
-    try:
-        with PIL.Image.open(_source(image)) as picture:
-            mode, (width, height) = picture.mode, picture.size
-            # Reads a JPEG to its end, but leaves out most of the arithmetic.
-            picture.draft("RGB", (1, 1))
-            picture.load()
-            if mode in DEEP_MODES:
-                fault = f"pixels of more than 8 bits, mode {mode}"
-            elif height < smallest[0] or width < smallest[1]:
-                fault = f"{width}x{height} pixels, less than a patch of {smallest[1]}x{smallest[0]}"
-            elif mode != "RGB":
-                # Not every mode can be converted.
-                PIL.Image.new(mode, (1, 1)).convert("RGB")
-                remarks.append(f"converted from {mode} to RGB")
-            if _upright(picture) is None:
-                remarks.append("not turned upright, since their EXIF is damaged")
-    except PIL.UnidentifiedImageError:
-        fault = "not an image"
-    except FileNotFoundError:
-        fault = "no such file"
-    except Exception as error:
-        # Damaged files raise nearly any error in PIL.
-        fault = f"cut off or damaged: {error or type(error).__name__}"
-    return {"fault": fault, "remark": " and ".join(remarks)}
+def _is_image(name: str) -> bool:
+    return name.lower().endswith(IMAGE_ENDINGS)
+
+
+def _unpack(path: str, names: tuple[str, ...], labels: tuple[str, ...], times: tuple[int, ...]) -> Iterator[dict]:
+    with zipfile.ZipFile(path) as archive:
+        for name, label in zip(names, labels):
+            yield {"image": {"bytes": archive.read(name), "path": f"{path}/{name}"}, "label": label}
 
 
 def decode(image: dict) -> PIL.Image.Image:
-    """Returns the picture, upright and in RGB, from its "bytes" or its "path"."""
-    with PIL.Image.open(_source(image)) as picture:
-        return (_upright(picture) or picture).convert("RGB")
-
-
-def _upright(picture: PIL.Image.Image) -> PIL.Image.Image | None:
-    """The picture as the camera was held; None if its EXIF is damaged."""
+    """Returns the picture, upright and in RGB, from its "bytes" or its "path"; an InputError that names it if it cannot
+    be decoded without loss.
+    """
     try:
-        return PIL.ImageOps.exif_transpose(picture)
-    except Exception:
-        return None
+        with PIL.Image.open(io.BytesIO(image["bytes"]) if image["bytes"] is not None else image["path"]) as picture:
+            if picture.mode in DEEP_MODES:
+                raise ValueError(f"its pixels have more than 8 bits, mode {picture.mode}")
+            return PIL.ImageOps.exif_transpose(picture).convert("RGB")
+    except Exception as error:
+        # Damaged files raise nearly any error in PIL.
+        fault = "not an image" if isinstance(error, PIL.UnidentifiedImageError) else first_line(error)
+        name = image["path"] or "An image without a name"
+        raise InputError(f"{name} cannot be read as a picture: {fault}.") from error
 
 
 def training_transform(
@@ -332,56 +262,3 @@ def _seeded(*numbers: int) -> Iterator[None]:
         seed = int(np.random.SeedSequence(numbers).generate_state(1, np.uint64)[0] >> 1)
         torch.default_generator.manual_seed(seed)
         yield
-
-
-def _source(image: dict) -> str | io.BytesIO:
-    return io.BytesIO(image["bytes"]) if image["bytes"] is not None else image["path"] or ""
-
-
-def _unpack(path: Path, access: Access) -> Path:
-    """The folder with the contents of a zip file, identified by its contents, not by its time."""
-    with reading([path], "a zip file"):
-        root = Path(access.cache_dir or datasets.config.HF_DATASETS_CACHE) / "unpacked"
-        folder = root / f"{path.stem}-{content_hash([path])}"
-        if folder.is_dir() and not access.overwrite_cache:
-            return folder
-        root.mkdir(parents=True, exist_ok=True)
-        # It gets its name only when it is complete.
-        with zipfile.ZipFile(path) as archive, tempfile.TemporaryDirectory(dir=root) as partial:
-            outside = [name for name in archive.namelist() if name.startswith("/") or ".." in Path(name).parts]
-            if outside:
-                raise InputError(f"The zip file {path} holds {outside[0]}, outside its folder: pack it again.")
-            size, free = sum(file.file_size for file in archive.infolist()), shutil.disk_usage(root).free
-            if size > free:
-                raise InputError(f"The zip file {path} needs {size:,} bytes and the disk has {free:,}: make room.")
-            if size > max(1 << 30, 100 * path.stat().st_size):
-                raise InputError(f"The zip file {path} unpacks to {size:,} bytes, too many for images: check it.")
-            contents = Path(partial, "contents")
-            contents.mkdir()
-            archive.extractall(contents)
-            shutil.rmtree(folder, ignore_errors=True)
-            contents.rename(folder)
-        return folder
-
-
-def _class_folders(root: Path) -> list[Path]:
-    # macOS adds a folder of its own to zip files.
-    hidden = (".", "__MACOSX")
-    return sorted(entry for entry in root.iterdir() if entry.is_dir() and not entry.name.startswith(hidden))
-
-
-def _is_image(path: Path) -> bool:
-    return path.suffix.lower() in IMAGE_ENDINGS and not path.name.startswith(".")
-
-
-def _files_in(folder: Path) -> list[Path]:
-    def stop(error: OSError):
-        raise error
-
-    paths = []
-    for place, folders, files in os.walk(folder, onerror=stop):
-        folders[:] = [name for name in folders if not name.startswith(".")]
-        found = [Path(place, name) for name in files if not name.startswith(".")]
-        # Without pipes, which would block; a broken link is named later.
-        paths += [path for path in found if path.is_file() or path.is_symlink()]
-    return sorted(paths)

@@ -2,13 +2,12 @@
 
 import copy
 import logging
-import math
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
-from datasets import ClassLabel, Dataset
+from datasets import ClassLabel, Dataset, Value
 from transformers import PreTrainedConfig, PreTrainedModel
 
 from ..errors import InputError
@@ -20,8 +19,6 @@ REGRESSION, ONE_CLASS, CLASSES = "regression", "single_label_classification", "m
 
 # Text for a missing label; "None" and "NA" may be names.
 _MISSING = ("", "nan", "null")
-# Above this, a model's numbers are infinite.
-_LARGEST = torch.finfo(torch.float32).max
 _NUMBER = re.compile(r"\s*[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?\s*")
 _WHOLE = re.compile(r"\s*\+?(-?\d+)(?:\.0*)?\s*")
 
@@ -34,9 +31,7 @@ class Labels(NamedTuple):
 
 
 class LabeledData(NamedTuple):
-    """Splits "train", "validation" and "test" (for MNLI "validation_matched" and so on), each with a column "labels"
-    (`label_ids`), except an unlabeled test split; and the fields of `Labels`.
-    """
+    """Splits such as "train" and "validation_matched", with a column "labels" if they have any; and `Labels`."""
 
     splits: dict[str, Dataset]
     labels: list[str] | None
@@ -54,123 +49,98 @@ def number_labels(
     train: bool,
     do_regression: bool | None = None,
     numbered: Sequence[str] | None = None,
-) -> tuple[Labels, dict[str, list]]:
-    """Returns what is predicted, and the `label_ids` of every split except test data without labels.
+) -> tuple[Labels, dict[str, Dataset]]:
+    """Returns what is predicted, by default what `find_labels` finds in the first split, and the splits with only the
+    `columns`, which the `flag` names, and "labels" (`label_ids`), except test data without labels.
 
-    Args:
-        columns: What every row must have besides a label; named with the `flag`.
-        labels: What is predicted; by default what `find_labels` finds in the first split.
-        known: What the checkpoint predicts. Its order is kept if it has the same classes, or more and is not trained.
-
+    The order of `known`, what the checkpoint predicts, is kept if it has the same classes, or more and is not trained.
     Raises an InputError if a column or a value is missing or there are no rows, or as `find_labels` and `label_ids` do.
     """
+    if len({*columns, label_column}) <= len(columns):
+        raise InputError(f"The columns {', '.join(columns)} and {label_column}, of the label, must be different.")
     values = {}
     for split, dataset in splits.items():
-        _check_columns(dataset, split, columns, label_column, flag)
+        data = data_of(split)
+        for column in columns if split.startswith("test") else (*columns, label_column):
+            if column not in dataset.column_names:
+                present, flags = ", ".join(dataset.column_names), f"--{flag} and --label_column_name"
+                raise InputError(f"The {data} have no column {column!r} but {present}: name yours with {flags}.")
+        if len(dataset) == 0:
+            raise InputError(f"The {data} have no rows.")
+        for column in columns:
+            empty = dataset.data.column(column).is_null().index(True).as_py()
+            if empty >= 0:
+                raise InputError(f"Row {empty + 1} of the {data} has nothing in the column {column!r}.")
         if label_column in dataset.column_names:
-            values[split] = read_labels(dataset, label_column, split)
+            values[split] = read_labels(dataset, label_column)
     if labels is None:
         first = next(iter(splits))
         labels = find_labels(splits[first].features[label_column], values[first], first, do_regression)
     if known is not None and known.problem_type == labels.problem_type != REGRESSION:
-        given, told = set(labels.names), set(known.names)
-        labels = known if given == told or (not train and given < told) else labels
+        found, trained = set(labels.names), set(known.names)
+        labels = known if found == trained or (not train and found < trained) else labels
     # GLUE's test data have -1 for a missing label.
-    none = (None,) if "-1" in (labels.names or ()) else (None, "-1")
-    return labels, {
-        split: label_ids(names, labels, split, numbered)
-        for split, names in values.items()
-        if not (split.startswith("test") and all(name in none for name in names))
-    }
+    none = {None} if "-1" in (labels.names or ()) else {None, "-1"}
+    numbered_splits = {}
+    for split, dataset in splits.items():
+        dataset, names = dataset.select_columns(list(columns)), values.get(split, [None])
+        if not split.startswith("test") or any(isinstance(name, list) or name not in none for name in names):
+            # In a new column: mapped in place, it may turn back into strings.
+            dataset = dataset.add_column("labels", label_ids(names, labels, split, numbered))
+        numbered_splits[split] = dataset
+    return labels, numbered_splits
 
 
-def _check_columns(dataset: Dataset, split: str, columns: Sequence[str], label_column: str, flag: str):
-    data, required = data_of(split), [*columns, label_column]
-    if len(set(required)) < len(required):
-        raise InputError(f"The columns {', '.join(required)} of the {data} must be different.")
-    for column in columns if split.startswith("test") else required:
-        if column not in dataset.column_names:
-            flags, given = f"--{flag} and --label_column_name", ", ".join(dataset.column_names)
-            raise InputError(f"The {data} have no column {column!r} but {given}: name yours with {flags}.")
-    if len(dataset) == 0:
-        raise InputError(f"The {data} have no rows.")
-    for column in columns:
-        empty = dataset.data.column(column).is_null().index(True).as_py()
-        if empty >= 0:
-            raise InputError(f"Row {empty + 1} of the {data} has nothing in the column {column!r}.")
-
-
-def read_labels(dataset: Dataset, column: str, split: str) -> list:
+def read_labels(dataset: Dataset, column: str) -> list:
     """Returns the name of every row's label, None for a missing one, or a list of names for several.
 
-    1, 1.0, "1" and "1.0" are the same name; "007" and "7" are not. Raises an InputError if a label is infinite, or is
-    not a name, a number or a boolean.
+    1, 1.0, "1" and "1.0" are the same name; "007" and "7" are not.
     """
     feature = getattr(dataset.features[column], "feature", dataset.features[column])
+    if not isinstance(feature, ClassLabel | Value):
+        raise InputError(f"The column {column!r} must hold labels, not {feature}: name it with --label_column_name.")
 
-    def name(value: object, row: int) -> str | None:
+    def name(value: object) -> str | None:
         if isinstance(feature, ClassLabel) and isinstance(value, int):
             return feature.names[value] if 0 <= value < len(feature.names) else None
-        if isinstance(value, str):
-            whole = _WHOLE.fullmatch(value)
-            return whole[1] if whole else None if value.strip().lower() in _MISSING else value
-        # NaN differs from itself.
-        if value is None or value != value:
-            return None
-        if not isinstance(value, int | float) or math.isinf(value):
-            where = f"Row {row} of the {data_of(split)}"
-            raise InputError(f"{where} has the label {value!r}, which is not a name or a finite number.")
-        return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)
+        text = "" if value is None else str(value)
+        whole = _WHOLE.fullmatch(text)
+        return whole[1] if whole else None if text.strip().lower() in _MISSING else text
 
-    return [
-        [name(one, row) for one in value] if isinstance(value, list) else name(value, row)
-        for row, value in enumerate(dataset[column], start=1)
-    ]
+    return [[name(one) for one in value] if isinstance(value, list) else name(value) for value in dataset[column]]
 
 
 def find_labels(feature: object, values: list, split: str, do_regression: bool | None = None) -> Labels:
     """Finds what a column's labels are: numbers to predict if any has a fraction or with `do_regression`, else classes,
     in the order of the column's feature or sorted (numbers by value). Raises an InputError if there are none, numbers
-    and names are mixed, names differ only in case or white space, or lists hold fractions.
+    and names are mixed, or names differ only in case or white space.
     """
-    data = data_of(split)
-    several = any(isinstance(value, list) for value in values)
+    data, several = f"The labels of the {data_of(split)}", any(isinstance(value, list) for value in values)
     problem_type = CLASSES if several else ONE_CLASS
     feature = getattr(feature, "feature", feature)
     if isinstance(feature, ClassLabel) and not do_regression:
         return Labels(list(feature.names), problem_type)
-    # The first row with each name.
-    rows: dict[str, int] = {}
-    for row, value in enumerate(values, start=1):
-        for name in value if isinstance(value, list) else [value]:
-            rows.setdefault(name, row)
-    rows.pop(None, None)
-    if not rows:
-        raise InputError(f"The {data} have no labels.")
-    numbers = [name for name in rows if _NUMBER.fullmatch(name)]
-    words = [name for name in rows if not _NUMBER.fullmatch(name)]
+    found = (name for value in values for name in (value if isinstance(value, list) else [value]))
+    names = list(dict.fromkeys(name for name in found if name is not None))
+    numbers = [name for name in names if _NUMBER.fullmatch(name)]
+    if not names:
+        raise InputError(f"{data} are missing.")
     fraction = any(not float(number).is_integer() for number in numbers)
-    if do_regression or (do_regression is None and fraction and not words and not several):
+    if do_regression or (do_regression is None and fraction and len(numbers) == len(names) and not several):
         return Labels(None, REGRESSION)
-    if numbers and words:
-        places = " and ".join(f"{name!r} in row {rows[name]}" for name in (words[0], numbers[0]))
-        raise InputError(f"The labels of the {data} mix names and numbers, such as {places}: use one kind.")
-    if several and fraction:
-        raise InputError(f"The lists of labels of the {data} must hold names or whole numbers.")
-    if alike := alike_names(rows):
-        places = " and ".join(f"{name!r} in row {rows[name]}" for name in alike)
-        raise InputError(f"The labels of the {data} must differ in more than case or white space: {places}.")
-    return Labels(sorted(rows, key=float if numbers else None), problem_type)
+    if 0 < len(numbers) < len(names) or (several and fraction):
+        raise InputError(f"{data} must be names or whole numbers, not both or fractions, got {listed(names)}.")
+    check_names(names, data)
+    return Labels(sorted(names, key=float if numbers else None), problem_type)
 
 
-def alike_names(names: Iterable[str]) -> tuple[str, str] | None:
-    """Returns the first two names that differ only in case, or in white space at their ends."""
+def check_names(names: Sequence[str], where: str):
+    """Raises an InputError if two names differ only in case, or in white space at their ends."""
     seen: dict[str, str] = {}
     for name in names:
         other = seen.setdefault(name.strip().casefold(), name)
         if other != name:
-            return other, name
-    return None
+            raise InputError(f"{where} must differ in more than case or white space: {other!r} and {name!r}.")
 
 
 def label_ids(values: list, labels: Labels, split: str, numbered: Sequence[str] | None = None) -> list:
@@ -179,11 +149,10 @@ def label_ids(values: list, labels: Labels, split: str, numbered: Sequence[str] 
 
     Raises an InputError if a row has no label, an unknown one, one that is not a number, or several for one.
     """
-    names = labels.names or []
+    names, several = labels.names or [], labels.problem_type == CLASSES
     ids = {name: number for number, name in enumerate(names)}
     numbered = numbered or (names if _are_placeholders(names) else [])
     ids = {str(number): ids[name] for number, name in enumerate(numbered)} | ids
-    several = labels.problem_type == CLASSES
     result: list = []
     for row, value in enumerate(values, start=1):
         where = f"Row {row} of the {data_of(split)} has"
@@ -192,24 +161,20 @@ def label_ids(values: list, labels: Labels, split: str, numbered: Sequence[str] 
         if isinstance(value, list) != several:
             raise InputError(f"{where} the label {value!r}, which must {'' if several else 'not '}be a list.")
         if labels.names is None:
-            if not _NUMBER.fullmatch(value) or abs(float(value)) > _LARGEST:
-                raise InputError(f"{where} the label {value!r}, which is not a number of 32 bits.")
+            if not _NUMBER.fullmatch(value):
+                raise InputError(f"{where} the label {value!r}, which is not a number.")
             result.append(float(value))
             continue
-        given = value if several else [value]
-        for name in given:
+        for name in value if several else [value]:
             if name not in ids:
                 raise InputError(f"{where} the label {name!r}, which is not one of {listed(names, 10)}.")
-        chosen = [ids[name] for name in given]
-        result.append([float(number in chosen) for number in range(len(names))] if several else chosen[0])
+        chosen = {ids[name] for name in value} if several else ids[value]
+        result.append([float(number in chosen) for number in range(len(names))] if several else chosen)
     return result
 
 
 def trained_labels(config: PreTrainedConfig, head: str) -> Labels | None:
-    """Returns what a checkpoint was trained to predict, in its order; None if it has no such head.
-
-    `head` is the end of a class name: "ForSequenceClassification" or "ForImageClassification".
-    """
+    """Returns what a checkpoint was trained to predict; None if it has no `head`, such as "ForImageClassification"."""
     if not any(name.endswith(head) for name in config.architectures or ()):
         return None
     problem_type = config.problem_type or (REGRESSION if config.num_labels == 1 else ONE_CLASS)
@@ -235,17 +200,15 @@ def set_labels(config: PreTrainedConfig, labels: Labels, head: str, *, train: bo
     equal = fits and sum(a == b for a, b in zip(known.names or names, names)) >= 0.99 * len(names)
     new = known is not None and not equal and not (fits and _are_placeholders(known.names))
     if new and not (train and new_classifier):
-        advice = "draw a new classifier with --ignore_mismatched_sizes" if train else "evaluate it on its own classes"
+        advice = "train a new classifier with --ignore_mismatched_sizes" if train else "evaluate it on its own classes"
         if fits:
             advice += ", or, if these are other names of the same classes, write them into id2label of its config.json"
-        if known.names is None:
+        elif known.names is None:
             advice += ", or give --do_regression if the labels are numbers to predict"
         facts = f"was trained to predict {_words(known)}, but the data have {_words(labels)}"
         raise InputError(f"The checkpoint {title} {facts}: {advice}.")
-    if new:
-        logger.info("The classifier is new, for %s", _words(labels))
-    elif fits and known != labels:
-        logger.info("The classes of %s take the names of the data: %s", title, listed(names, 10))
+    if new or (fits and known != labels):
+        logger.info("The %s: %s", "classifier is new" if new else "classes take the names of the data", _words(labels))
     config.id2label = dict(enumerate(names))
     config.label2id = {name: number for number, name in enumerate(names)}
     config.problem_type = labels.problem_type
@@ -264,9 +227,9 @@ def _words(labels: Labels) -> str:
     return f"{several}{len(labels.names)} classes ({listed(labels.names)})"
 
 
-def listed(names: list[str], most: int = 5, total: int | None = None) -> str:
-    """Returns the first names, and how many more of the `total` there are."""
-    more = (total or len(names)) - most
+def listed(names: list[str], most: int = 5) -> str:
+    """Returns the first names, and how many more there are."""
+    more = len(names) - most
     return ", ".join(names[:most]) + (f" and {more} more" if more > 0 else "")
 
 

@@ -8,11 +8,11 @@ import json
 import logging
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from transformers import PreTrainedTokenizerBase
+from transformers import PreTrainedTokenizerBase as Tokenizer
 
 from ..errors import InputError
 from .files import Access, check_file, load_data, open_text, reading
@@ -20,59 +20,42 @@ from .files import Access, check_file, load_data, open_text, reading
 if TYPE_CHECKING:
     from datasets import Dataset
 
+    from ..training.arguments import QAArguments
+
 logger = logging.getLogger(__name__)
 
 # Columns of a window that `decode` needs besides the logits, and the model does not.
 DECODING_COLUMNS = ("question_index", "cls_index", "context_start", "offsets")
 
 
-def load_questions(
-    *,
-    dataset_name: str | None = None,
-    dataset_config_name: str | None = None,
-    files: Mapping[str, Sequence[str]] | None = None,
-    splits: Sequence[str] = ("train", "validation"),
-    version_2_with_negative: bool = False,
-    max_samples: Mapping[str, int | None] | None = None,
-    access: Access | None = None,
-) -> dict[str, "Dataset"]:
+def load_questions(arguments: "QAArguments", splits: Sequence[str], access: Access = Access()) -> dict[str, "Dataset"]:
     """Returns checked questions, one per row: "id", "question", "context" and "answers" {"text": [...], "answer_start":
     [...]}, both lists empty if there is no answer. A "test" split without any answer has no such column.
 
-    Args:
-        dataset_name: Used if there are no files.
-        files: Split -> JSON files, nested as SQuAD is published, flat (rows, possibly under "data"), or JSON lines.
-        splits: Which of "train", "validation" and "test" are needed.
-        version_2_with_negative: Whether questions may have no answer.
-        max_samples: Split -> maximum number of questions.
-
-    Raises an InputError if data are missing or are not such JSON, two questions share an id, an answer is not in its
-    place, or a question has no answer but must have one.
+    Files are nested as SQuAD is published, flat (rows, possibly under "data"), or JSON lines. Raises an InputError if
+    data are missing or are not such JSON, two questions share an id, an answer is not in its place, or a question has
+    no answer but must have one.
     """
     from datasets import Dataset, Features, Value
 
-    if not files and dataset_name is None:
-        raise InputError("Name the data: --dataset_name, or --train_file, --validation_file, --test_file.")
-    names = {"dataset_name": dataset_name, "dataset_config_name": dataset_config_name}
-    loaded = files or load_data(**names, access=access or Access())
-    if missing := [split for split in splits if split not in loaded]:
-        where = f"--{missing[0]}_file" if files else f"{dataset_name} has {', '.join(loaded)}"
-        raise InputError(f"There are no {missing[0]} data: {where}.")
+    files, name = arguments.files(), arguments.dataset_name
+    loaded = files or load_data(dataset_name=name, dataset_config_name=arguments.dataset_config_name, access=access)
     questions = {}
     for split in splits:
-        limit = (max_samples or {}).get(split)
-        if files:
-            sources = [(str(path), _read_rows(Path(path))) for path in files[split]]
-        else:
-            sources = [(dataset_name, itertools.islice(loaded[split], limit))]
+        if split not in loaded:
+            where = f"give --{split}_file" if files else f"{name} has {', '.join(loaded)}"
+            raise InputError(f"There are no {split} data: {where}.")
+        limit = arguments.max_samples()[split]
+        sources = [(str(path), _read_rows(Path(path))) for path in files.get(split, ())]
+        sources = sources or [(name, itertools.islice(loaded[split], limit))]
         rows = [row for source in sources for row in _checked(*source, split)][:limit]
-        names = ", ".join(name for name, _ in sources)
+        names = ", ".join(source for source, _ in sources)
         ((key, count),) = Counter(row["id"] for row in rows).most_common(1)
         if count > 1:
             raise InputError(f"Two questions in {names} have the id {key}: predictions need unique ids.")
         without = [row["id"] for row in rows if not row["answers"]["text"]]
         answered = split != "test" or len(without) < len(rows)
-        if without and answered and not version_2_with_negative:
+        if without and answered and not arguments.version_2_with_negative:
             raise InputError(f"There is no answer to question {without[0]} in {names}: give --version_2_with_negative.")
         features = {name: Value("string") for name in ("id", "question", "context")}
         if answered:
@@ -86,41 +69,26 @@ def load_questions(
 def make_windows(
     questions: Sequence[str],
     contexts: Sequence[str],
-    tokenizer: PreTrainedTokenizerBase,
+    tokenizer: Tokenizer,
     *,
     max_seq_length: int,
     doc_stride: int,
     answers: Sequence[tuple[int, int] | None] | None = None,
 ) -> dict[str, list]:
     """Makes windows [CLS] question [SEP] context [SEP] of each pair. A long context gives several windows that overlap
-    by `doc_stride` tokens. A question is cut if it is longer than a window's share of new context.
+    by `doc_stride` tokens. `answers` are the first character of each answer and the one after its last, or None.
 
-    Args:
-        answers: First character of the answer in the context and the one after its last; None if there is no answer.
-
-    Returns:
-        Columns with an entry per window: those of the tokenizer ("input_ids" etc.); "question_index"; "cls_index" and
-        "context_start", the places of [CLS] and of the first context token; "offsets", the characters [start, end) of
-        each context token, empty for white space; and with `answers` "start_positions" and "end_positions", the first
-        and last token of the answer, or [CLS] if the window does not hold all of it.
-
-    Raises an InputError if the tokenizer cannot do this, or `doc_stride` is more than half of `max_seq_length`.
+    Returns the columns of the tokenizer; "question_index"; "cls_index" and "context_start", the positions of [CLS] and
+    of the first context token; "offsets", the characters [start, end) of each context token; and with `answers`
+    "start_positions" and "end_positions", the first and last token of the answer, or [CLS] if it is not in the window.
     """
     check_tokenizer(tokenizer)
     check_lengths(max_seq_length, doc_stride)
     room = max_seq_length - tokenizer.num_special_tokens_to_add(pair=True)
-    longest_question = (room - doc_stride) // 2
-    encoded = tokenizer(
-        shorten_questions(questions, tokenizer, longest_question),
-        list(contexts),
-        truncation="only_second",
-        max_length=max_seq_length,
-        stride=doc_stride,
-        return_overflowing_tokens=True,
-        return_offsets_mapping=True,
-        # "[SEP]" in an article is text.
-        split_special_tokens=True,
-    )
+    options = {"truncation": "only_second", "max_length": max_seq_length, "stride": doc_stride}
+    # "[SEP]" in an article is text.
+    options |= {"return_overflowing_tokens": True, "return_offsets_mapping": True, "split_special_tokens": True}
+    encoded = tokenizer(shorten_questions(questions, tokenizer, (room - doc_stride) // 2), list(contexts), **options)
     sources, all_offsets = encoded.pop("overflow_to_sample_mapping"), encoded.pop("offset_mapping")
     windows: dict[str, list] = {name: list(encoded[name]) for name in encoded}
     windows |= {"question_index": list(sources), "cls_index": [], "context_start": [], "offsets": []}
@@ -130,66 +98,40 @@ def make_windows(
         first = context_tokens[0] if context_tokens else 0
         offsets = [list(offsets[place]) for place in context_tokens]
         cls_index = windows["input_ids"][index].index(tokenizer.cls_token_id)
-        windows["cls_index"].append(cls_index)
-        windows["context_start"].append(first)
-        windows["offsets"].append(offsets)
+        row = {"cls_index": cls_index, "context_start": first, "offsets": offsets}
         if answers is not None:
             span = _answer_tokens(offsets, answers[source])
-            windows["start_positions"].append(cls_index if span is None else first + span[0])
-            windows["end_positions"].append(cls_index if span is None else first + span[1])
+            row["start_positions"], row["end_positions"] = (first + place for place in span or [cls_index - first] * 2)
+        for name, value in row.items():
+            windows[name].append(value)
     return windows
 
 
 def window_dataset(
-    questions: "Dataset",
-    tokenizer: PreTrainedTokenizerBase,
-    *,
-    training: bool = False,
-    num_proc: int | None = None,
-    **lengths: int,
+    questions: "Dataset", tokenizer: Tokenizer, *, training: bool = False, num_proc: int | None = None, **lengths: int
 ) -> "Dataset":
     """Returns the windows of what `load_questions` gave, labeled with the first answer of each question, if any.
 
-    With `training`, they lack the columns that only decoding needs. `lengths` are "max_seq_length" and "doc_stride" of
-    `make_windows`.
+    With `training`, they lack the columns that only decoding needs. `lengths` are "max_seq_length" and "doc_stride".
     """
-    from datasets import Features, Value
-
-    # Small integers: every process keeps the training windows in memory.
-    features: dict = {name: [Value("int32" if name == "input_ids" else "int8")] for name in tokenizer.model_input_names}
-    if not training:
-        features |= {name: Value("int32") for name in ("question_index", "cls_index", "context_start")}
-        features["offsets"] = [[Value("int32")]]
-    if "answers" in questions.column_names:
-        features |= {"start_positions": Value("int32"), "end_positions": Value("int32")}
 
     def map_batch(batch: dict, indices: list[int]) -> dict:
         answers = [_first_answer(answer) for answer in batch["answers"]] if "answers" in batch else None
         windows = make_windows(batch["question"], batch["context"], tokenizer, answers=answers, **lengths)
         windows["question_index"] = [indices[index] for index in windows["question_index"]]
-        return {name: windows[name] for name in features}
+        # Every process keeps the training windows in memory.
+        return {name: windows[name] for name in windows if not training or name not in DECODING_COLUMNS}
 
-    return questions.map(
-        map_batch,
-        batched=True,
-        with_indices=True,
-        remove_columns=questions.column_names,
-        features=Features(features),
-        num_proc=num_proc,
-        desc="Cutting windows",
-    )
+    options = {"batched": True, "with_indices": True, "num_proc": num_proc, "desc": "Cutting windows"}
+    return questions.map(map_batch, remove_columns=questions.column_names, **options)
 
 
-def check_tokenizer(tokenizer: PreTrainedTokenizerBase):
+def check_tokenizer(tokenizer: Tokenizer):
     """Raises an InputError if the tokenizer has no offsets, puts no [CLS] into a sequence, or does not pad right."""
-    if not tokenizer.is_fast:
-        raise InputError(f"{type(tokenizer).__name__} does not say where its tokens stand: choose a fast tokenizer.")
-    if tokenizer.cls_token_id is None or tokenizer.cls_token_id not in tokenizer("", "")["input_ids"]:
-        raise InputError("The tokenizer puts no [CLS] into a sequence, which marks that there is no answer.")
-    if tokenizer.pad_token_id is None:
-        raise InputError("The tokenizer has no padding token: set its pad_token, and save it again.")
-    if tokenizer.padding_side != "right":
-        raise InputError("The tokenizer pads on the left: set padding_side to right, or choose another.")
+    pads = tokenizer.pad_token_id is not None and tokenizer.padding_side == "right"
+    if not (tokenizer.is_fast and pads and tokenizer.cls_token_id in tokenizer("", "")["input_ids"]):
+        needs = "a fast one that puts [CLS] into a sequence, and pads on the right with a padding token"
+        raise InputError(f"{type(tokenizer).__name__} cannot find answers: choose {needs}.")
 
 
 def check_lengths(max_seq_length: int, doc_stride: int):
@@ -201,19 +143,19 @@ def check_lengths(max_seq_length: int, doc_stride: int):
         raise InputError(f"--doc_stride {doc_stride}, the overlap of two windows, must be {limit}.")
 
 
-def shorten_questions(questions: Sequence[str], tokenizer: PreTrainedTokenizerBase, longest: int) -> list[str]:
+def shorten_questions(questions: Sequence[str], tokenizer: Tokenizer, longest: int) -> list[str]:
     """Strips the questions of white space, and cuts those of more than `longest` tokens."""
-    questions = [question.strip() for question in questions]
     options = {"add_special_tokens": False, "split_special_tokens": True, "verbose": False}
-    tokens = tokenizer(questions, **options)["input_ids"]
-    cut = [index for index, ids in enumerate(tokens) if len(ids) > longest]
-    for index in cut:
-        while len(ids := tokenizer(questions[index], **options)["input_ids"]) > longest:
-            # Keeps at most the share of characters that fits, so it ends; a cut inside a word may take two rounds.
-            questions[index] = questions[index][: len(questions[index]) * longest // len(ids)]
-    if cut:
-        logger.warning(f"{len(cut)} question(s) were cut to {longest} tokens; the first: {questions[cut[0]]}")
-    return questions
+    short = []
+    for question in map(str.strip, questions):
+        part = question
+        while len(ids := tokenizer(part, **options)["input_ids"]) > longest:
+            # Keeps at most the fraction of characters that fits, so it ends; a cut inside a word may take two rounds.
+            part = part[: len(part) * longest // len(ids)]
+        if part != question:
+            logger.warning("A question was cut to %d tokens: %s", longest, question)
+        short.append(part)
+    return short
 
 
 def _answer_tokens(offsets: list[list[int]], answer: tuple[int, int] | None) -> tuple[int, int] | None:
@@ -264,33 +206,27 @@ def _parse(text: str) -> list:
 
 def _checked(where: str, rows: Iterable[dict], split: str) -> list[dict]:
     """Rows with only the four fields, checked."""
-    checked, moved = [], []
+    checked = []
     for number, row in enumerate(rows, start=1):
-        # `type`, not `isinstance`: a boolean is an int, but not an id.
-        name = f"question {row['id'] if type(row.get('id')) in (str, int) else f'number {number}'} in {where}"
-        for field, kinds in {"id": (str, int), "question": (str,), "context": (str,)}.items():
-            if type(row.get(field)) not in kinds:
+        name = f"question {row.get('id', f'number {number}')} in {where}"
+        for field, kinds in {"id": str | int, "question": str, "context": str}.items():
+            if not isinstance(row.get(field), kinds):
                 raise InputError(f"The {name} has no field {field!r} with text, only {', '.join(row) or 'nothing'}.")
         if not row["context"].strip():
             raise InputError(f"The context of {name} is empty.")
-        given = _answers(row, name, split)
-        places = [_find_answer(row["context"], text, start, name) for text, start in given]
-        moved += [row["id"] for (_, start), place in zip(given, places) if place != start]
+        answers = _answers(row, name, split)
+        starts = [_find_answer(row["context"], text, start, name) for text, start in answers]
         fields = {"id": str(row["id"]), "question": row["question"], "context": row["context"]}
-        checked.append(fields | {"answers": {"text": [text for text, _ in given], "answer_start": places}})
+        checked.append(fields | {"answers": {"text": [text for text, _ in answers], "answer_start": starts}})
     if not checked:
         raise InputError(f"There is no question in {where}.")
-    if moved:
-        change = "answer_start was moved past white space"
-        logger.warning(f"In {where}, {change} for {len(moved)} answer(s), the first in question {moved[0]}.")
     return checked
 
 
 def _answers(row: dict, name: str, split: str) -> list[tuple[str, int]]:
-    """Texts and places of a row's answers, from a dictionary of lists or a list of dictionaries."""
-    impossible = row.get("is_impossible")
+    """Texts and first characters of a row's answers, from a dictionary of lists or a list of dictionaries."""
     match row.get("answers"):
-        case None if impossible or split == "test":
+        case None if row.get("is_impossible") or split == "test":
             answers = []
         case {"text": [*texts], "answer_start": [*starts]} if len(texts) == len(starts):
             answers = list(zip(texts, starts))
@@ -298,19 +234,18 @@ def _answers(row: dict, name: str, split: str) -> list[tuple[str, int]]:
             answers = [(one["text"], one["answer_start"]) for one in entries]
         case _:
             raise InputError(f"The 'answers' of {name} must have as many 'text's as 'answer_start's.")
-    if impossible is not None and impossible is not (not answers) and (answers or split != "test"):
-        raise InputError(f"'is_impossible' of {name} is {impossible!r}, but it has {len(answers)} answers.")
+    if answers and row.get("is_impossible"):
+        raise InputError(f"'is_impossible' of {name} is true, but it has {len(answers)} answers.")
     return answers
 
 
 def _find_answer(context: str, text: str, start: int, name: str) -> int:
-    """The place of an answer: `start`, or after the white space there."""
-    # Not a boolean or 5.0.
-    if not isinstance(text, str) or not text.strip() or type(start) is not int:
+    """The first character of an answer: `start`, or after the white space there."""
+    if not isinstance(text, str) or not text.strip() or type(start) is not int or start < 0:
         raise InputError(f"An answer to {name} must be text at a whole number, got {text!r} at {start!r}.")
-    rest = context[max(start, 0) :]
+    rest = context[start:]
     for place in (start, len(context) - len(rest.lstrip())):
-        if start >= 0 and context.startswith(text, place):
+        if context.startswith(text, place):
             return place
     place = f"at character {start} of its context, where {rest[: len(text)]!r} stands"
     raise InputError(f"An answer to {name}, {text!r}, is not {place}: correct 'answer_start', or remove the question.")

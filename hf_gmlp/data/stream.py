@@ -13,24 +13,14 @@ from datasets import IterableDataset
 from ..errors import InputError
 from .files import BATCH_BYTES, in_batches, reading
 
-Row = dict[str, np.ndarray]
-
 
 class SequenceStream(torch.utils.data.IterableDataset):
     """Endless training sequences of a streamed corpus, which is tokenized on the way. Each next sequence is drawn at
     random from a buffer; in every epoch (one reading of the corpus) each sequence comes exactly once.
 
     The stream saves its state, including the buffer, so that a resumed run sees every sequence exactly once without
-    reading the corpus again from its start. An InputError while reading says that the corpus cannot be read or does not
-    give a single sequence. Each row has the columns of `make_sequences` and "epoch".
-
-    Args:
-        documents: A column "text", strings or None.
-        make_sequences: From documents to columns of sequences, such as `hf_gmlp.data.text.pack`.
-        max_samples: Read at most this many sequences per epoch.
-        buffer_size: Number of sequences to draw the next one from.
-        documents_per_batch: Maximum number of documents to tokenize together, up to `BATCH_BYTES` characters.
-        seed: For drawing.
+    reading the corpus again from its start. Each row has the columns of `make_sequences`, such as `pack`, and
+    "epoch". An epoch has at most `max_samples` sequences.
     """
 
     def __init__(
@@ -67,7 +57,9 @@ class SequenceStream(torch.utils.data.IterableDataset):
             batch = {"count": self.documents_per_batch, "size_of": lambda text: len(text or "")}
             for texts in in_batches(_texts(corpus), BATCH_BYTES, **batch):
                 self._remember(now | {"buffer": list(buffer), "random": random.bit_generator.state})
-                rows = self._next_rows(texts, now["read"])
+                rows = self._make_rows(texts)
+                if self.max_samples is not None:
+                    rows = rows[: self.max_samples - now["read"]]
                 now["documents"] = corpus.state_dict()
                 now["read"] += len(rows)
                 for row in rows:
@@ -90,15 +82,13 @@ class SequenceStream(torch.utils.data.IterableDataset):
                 yield buffer.pop() | {"epoch": now["epoch"]}
             now |= {"documents": None, "read": 0, "epoch": now["epoch"] + 1}
 
-    def _next_rows(self, texts: list[str | None], read: int) -> list[Row]:
-        """The sequences of some documents, up to `max_samples`."""
+    def _make_rows(self, texts: list[str | None]) -> list[dict[str, np.ndarray]]:
         columns = self.make_sequences(texts)
         # Copies: a row that waits in the buffer must not keep the whole batch in memory.
-        rows = [
+        return [
             {name: np.array(values, dtype=np.int32) for name, values in zip(columns, row)}
             for row in zip(*columns.values())
         ]
-        return rows if self.max_samples is None else rows[: self.max_samples - read]
 
     def _remember(self, snapshot: dict):
         self.snapshots.append(snapshot)
@@ -115,18 +105,12 @@ class SequenceStream(torch.utils.data.IterableDataset):
         torch.save(snapshot | {"buffer": buffer, "skip": yielded - snapshot["yielded"]}, path)
 
     def load_state(self, path: str | Path):
-        """Continues the next iteration where `save_state` was told to; an InputError if the file is damaged."""
-        try:
-            state = torch.load(path, weights_only=True)
-            lists = {name: torch.split(column["values"], column["lengths"]) for name, column in state["buffer"].items()}
-            rows = [{name: values.numpy() for name, values in zip(lists, row)} for row in zip(*lists.values())]
-            skip = state.pop("skip")
-            if state.keys() != self.start.keys():
-                raise ValueError("it is of another version")
-        except Exception as error:
-            remedy = "remove its folder to continue from the checkpoint before"
-            raise InputError(f"{path} is damaged, and the stream cannot continue from it: {remedy}.") from error
-        self.start, self.skip = state | {"buffer": rows}, skip
+        """Continues the next iteration where `save_state` was told to."""
+        state = torch.load(path, weights_only=True)
+        self.skip = state.pop("skip")
+        columns = {name: torch.split(column["values"], column["lengths"]) for name, column in state["buffer"].items()}
+        rows = [{name: values.numpy() for name, values in zip(columns, row)} for row in zip(*columns.values())]
+        self.start = state | {"buffer": rows}
 
 
 def _texts(corpus: IterableDataset) -> Iterator[str | None]:

@@ -33,7 +33,7 @@ def main():
     raw = data_args.byte_level and are_raw_bytes(data_args.train_file or data_args.validation_file)
     if not raw:
         with training_args.main_process_first(desc="reading"):
-            texts = load_texts(**data_args.texts(), seed=training_args.seed, access=access, **parts)
+            texts = load_texts(data_args, seed=training_args.seed, access=access, **parts)
     words = (row["text"] for row in texts.get("train", ()) if row["text"])
     options = {"max_length": block_size, "config": config, "byte_level": data_args.byte_level}
     tokenizer = open_ended(load_tokenizer(model_args, training_args, words, **options))
@@ -53,14 +53,7 @@ def main():
     else:
         with training_args.main_process_first(desc="tokenizing"):
             train_dataset, eval_dataset = tokenize(
-                texts,
-                tokenizer,
-                block_size,
-                causal=True,
-                max_train_samples=data_args.max_train_samples,
-                num_proc=data_args.preprocessing_num_workers,
-                seed=training_args.seed,
-                access=access,
+                texts, tokenizer, block_size, data_args, causal=True, seed=training_args.seed, access=access
             )
     num_bytes = 0
     if eval_dataset is not None:

@@ -41,20 +41,11 @@ def main():
     # Data: sentences and labels, then tokens.
     with training_args.main_process_first(desc="reading"):
         data = load_sentences(
-            task_name=data_args.task_name,
-            **data_args.sources(),
-            test_files=data_args.test_file,
-            split_names={split: getattr(data_args, f"{split}_split_name") for split in ("train", "validation", "test")},
-            text_columns=data_args.text_column_names,
-            delimiter=data_args.text_column_delimiter,
-            label_column=data_args.label_column_name,
-            do_regression=data_args.do_regression,
+            data_args,
             known=trained_labels(config, HEAD),
             train=training_args.do_train,
             validate=training_args.do_eval,
             test=training_args.do_predict,
-            max_samples=data_args.max_samples(),
-            shuffle_seed=data_args.shuffle_seed if data_args.shuffle_train_dataset else None,
             access=access,
         )
     labels = Labels(data.labels, data.problem_type)
@@ -75,14 +66,7 @@ def main():
         )
     with training_args.main_process_first(desc="tokenizing"):
         datasets = {
-            split: tokenize(
-                sentences,
-                tokenizer,
-                max_seq_length,
-                pad_to_max_length=data_args.pad_to_max_length,
-                num_proc=data_args.preprocessing_num_workers,
-                access=access,
-            )
+            split: tokenize(sentences, tokenizer, max_seq_length, data_args, access)
             for split, sentences in data.splits.items()
             if split != "train" or training_args.do_train
         }

@@ -8,10 +8,8 @@ Flags have the names of transformers' own run_image_classification.py. Recipes (
 flags override them, and later recipes override earlier ones.
 """
 
-from accelerate.utils import broadcast_object_list
-
 from .. import errors
-from ..data.images import ImageCollator, find_faults, keep_good, load_images, mixing_transform, training_transform
+from ..data.images import ImageCollator, load_images, mixing_transform, training_transform
 from ..data.labels import Labels, set_labels, trained_labels
 from ..training import vision
 from ..training.arguments import ImageArguments, ImageModelArguments, RunArguments, data_access, parse_arguments
@@ -28,19 +26,13 @@ def main():
     config = vision.load_image_config(model_args, data_args.size())
     processor = vision.load_processor(model_args, config, data_args.size(), data_args.crop_pct)
 
-    # Data: readable images and their classes.
+    # Data: images and their classes.
     with training_args.main_process_first(desc="reading"):
         data = load_images(
-            **data_args.sources(),
-            train_dir=data_args.train_dir,
-            validation_dir=data_args.validation_dir,
-            image_column=data_args.image_column_name,
-            label_column=data_args.label_column_name,
+            data_args,
             known=trained_labels(config, HEAD),
             train=training_args.do_train,
             validate=training_args.do_eval,
-            train_val_split=data_args.train_val_split,
-            max_samples={"train": data_args.max_train_samples, "validation": data_args.max_eval_samples},
             seed=training_args.seed,
             access=data_access(model_args, data_args, training_args),
         )
@@ -48,15 +40,6 @@ def main():
     new_classifier = set_labels(
         config, labels, HEAD, train=training_args.do_train, new_classifier=model_args.ignore_mismatched_sizes
     )
-    skipped = {}
-    for split, dataset in data.splits.items():
-        faults = [None]
-        if training_args.process_index == 0:
-            workers = data_args.preprocessing_num_workers
-            faults[0] = find_faults(dataset, split, vision.patch_size(config), num_proc=workers)
-        broadcast_object_list(faults)
-        data.splits[split] = keep_good(dataset, split, faults[0], skip=data_args.skip_bad_images)
-        skipped[f"skipped_{split}_images"] = len(dataset) - len(data.splits[split])
     train_dataset, eval_dataset = data.splits.get("train"), data.splits.get("validation")
     if train_dataset is not None:
         train_dataset = train_dataset.add_column("index", range(len(train_dataset)))
@@ -92,8 +75,7 @@ def main():
         card=data_args.card_facts(model_args, data_args.description(data.splits, config.num_labels)),
         hyperparameters=data_args.augmentation(),
     )
-    metrics = skipped if data_args.skip_bad_images else {}
-    metrics |= trainer.train_and_evaluate(checkpoint)
+    metrics = trainer.train_and_evaluate(checkpoint)
     # Trainer counts pixels as tokens.
     metrics.pop("total_flos", None)
     trainer.finish(metrics)

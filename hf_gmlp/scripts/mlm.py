@@ -28,8 +28,7 @@ def main():
     # Data: documents, then sequences of tokens.
     with training_args.main_process_first(desc="reading"):
         texts = load_texts(
-            **data_args.texts(),
-            line_by_line=data_args.line_by_line,
+            data_args,
             seed=training_args.seed,
             access=access,
             train=training_args.do_train,
@@ -46,15 +45,7 @@ def main():
     )
     with training_args.main_process_first(desc="tokenizing"):
         train_dataset, eval_dataset = tokenize(
-            texts,
-            tokenizer,
-            max_seq_length,
-            line_by_line=data_args.line_by_line,
-            offsets=data_args.whole_word_mask,
-            max_train_samples=data_args.max_train_samples,
-            num_proc=data_args.preprocessing_num_workers,
-            seed=training_args.seed,
-            access=access,
+            texts, tokenizer, max_seq_length, data_args, seed=training_args.seed, access=access
         )
     # Frees the memory of the text.
     del texts, words

@@ -36,13 +36,7 @@ def main():
 
     # Data: questions, then windows of tokens.
     questions = load_questions(
-        dataset_name=data_args.dataset_name,
-        dataset_config_name=data_args.dataset_config_name,
-        files=data_args.files(),
-        splits=[split for split in needed if needed[split]],
-        version_2_with_negative=data_args.version_2_with_negative,
-        max_samples=data_args.max_samples(),
-        access=data_access(model_args, data_args, training_args),
+        data_args, [split for split in needed if needed[split]], data_access(model_args, data_args, training_args)
     )
     words = (text for row in questions.get("train", ()) for text in (row["context"], row["question"]))
     length = lengths["max_seq_length"]

@@ -203,11 +203,6 @@ class DataArguments:
             flags = " and ".join(f"--{name}" for name in (named[0], named[-1]))
             raise ValueError(f"{flags} both name the data: leave one of them out.")
 
-    def sources(self) -> dict[str, object]:
-        """Where the data are, as arguments of `load_texts`, `load_sentences` and `load_images`."""
-        files = {"train_files": self.train_file, "validation_files": self.validation_file}
-        return {"dataset_name": self.dataset_name, "dataset_config_name": self.dataset_config_name} | files
-
     def card_facts(self, model_args: BaseModelArguments, description: str | None = None) -> dict[str, str | None]:
         """What the model card says about data and weights; of a checkpoint, only its name on the Hub."""
         start = model_args.model_name_or_path
@@ -269,11 +264,6 @@ class TextArguments(DataArguments):
     separate_documents: bool = flag("Hide the documents in one sequence from each other (gMLP and aMLP only).", False)
     validation_split_percentage: int = flag("Percentage of documents to hold out if there are no validation data.", 5)
     streaming: bool = flag("Stream the data set instead of downloading it.", False)
-
-    def texts(self) -> dict[str, object]:
-        """The text to read, as arguments of `load_texts`."""
-        names = ("text_column", "streaming", "validation_split_percentage", "max_eval_samples")
-        return self.sources() | {name: getattr(self, name) for name in names}
 
     def description(self, train: object, validation: Sized | None, sequence_length: int) -> str:
         """The data in words, for the model card: name and number of sequences, if known."""
@@ -421,7 +411,6 @@ class ImageArguments(DataArguments):
     train_val_split: float = flag("Share of the training images to hold out if there are no validation data.", 0.15)
     image_column_name: str = flag("Column of the image.", "image")
     label_column_name: str = flag("Column of the class.", "label")
-    skip_bad_images: bool = flag("Skip and count images that cannot be read, instead of stopping.", False)
     image_size: list[int] | None = flag("Pixels: one number, or height and width. A gMLP checkpoint is resized.")
     crop_pct: float | None = flag("Share of the shorter side kept in evaluation; default: the processor's, or 0.875.")
     crop_scale: list[float] = flag("Range of the area of random crops, as shares of the image.", [0.08, 1.0])

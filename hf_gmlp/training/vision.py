@@ -92,11 +92,6 @@ def image_size(config: PreTrainedConfig, processor: BaseImageProcessor | None = 
     return as_pair(size or 224)
 
 
-def patch_size(config: PreTrainedConfig) -> tuple[int, int]:
-    """Height and width of a patch in pixels; 1 for a model without patches."""
-    return as_pair(getattr(config, "patch_size", None) or 1)
-
-
 def load_processor(
     arguments: ImageModelArguments, config: PreTrainedConfig, size: tuple[int, int] | None, crop_pct: float | None
 ) -> BaseImageProcessor:

@@ -10,6 +10,7 @@ from hf_gmlp.data.classification import TASKS, find_task, load_sentences, texts,
 from hf_gmlp.data.files import Access
 from hf_gmlp.data.labels import CLASSES, ONE_CLASS, REGRESSION, Labels
 from hf_gmlp.errors import InputError
+from hf_gmlp.training.arguments import GlueArguments
 
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 
@@ -17,7 +18,12 @@ SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 @pytest.fixture
 def load(tmp_path):
     """load_sentences with a cache of its own."""
-    return lambda **options: load_sentences(**options, access=Access(str(tmp_path / "cache")))
+
+    def load(known=None, train=True, validate=True, test=False, **arguments):
+        needed = {"known": known, "train": train, "validate": validate, "test": test}
+        return load_sentences(GlueArguments(**arguments), **needed, access=Access(str(tmp_path / "cache")))
+
+    return load
 
 
 @pytest.fixture
@@ -58,8 +64,8 @@ def rows(labels, columns=("sentence",)):
 )
 def test_every_kind_of_label_from_every_kind_of_file(load, write, ending, train, validation, names, ids):
     data = load(
-        train_files=[write(f"train.{ending}", rows(train))],
-        validation_files=[write(f"validation.{ending}", rows(validation))],
+        train_file=[write(f"train.{ending}", rows(train))],
+        validation_file=[write(f"validation.{ending}", rows(validation))],
     )
     assert data.labels == names
     assert data.splits["validation"]["labels"][:] == ids
@@ -71,32 +77,32 @@ def test_every_kind_of_label_from_every_kind_of_file(load, write, ending, train,
 
 def test_boolean_classes_and_whole_numbers_for_regression(load, write):
     train = write("train.jsonl", rows([True, False]))
-    assert load(train_files=[train], validate=False).labels == ["False", "True"]
+    assert load(train_file=[train], validate=False).labels == ["False", "True"]
     stars = write("stars.jsonl", rows([1, 5, 3]))
-    data = load(train_files=[stars], validate=False, do_regression=True)
+    data = load(train_file=[stars], validate=False, do_regression=True)
     assert data.labels is None and data.splits["train"]["labels"][:] == [1.0, 5.0, 3.0]
     halves = write("halves.jsonl", rows([1.0, 2.0]))
-    assert load(train_files=[halves], validate=False, do_regression=False).labels == ["1", "2"]
+    assert load(train_file=[halves], validate=False, do_regression=False).labels == ["1", "2"]
 
 
 def test_pairs_and_columns_by_name(load, write):
     pairs = write("pairs.jsonl", rows([0, 1], ("question", "sentence", "other")))
-    data = load(train_files=[pairs], validate=False)
+    data = load(train_file=[pairs], validate=False)
     assert data.splits["train"].column_names == ["sentence1", "sentence2", "labels"]
     assert data.splits["train"]["sentence1"][0] == "question 0" and data.splits["train"]["sentence2"][1] == "sentence 1"
-    data = load(train_files=[pairs], validate=False, text_columns=["other"], label_column="label")
+    data = load(train_file=[pairs], validate=False, text_column_names=["other"], label_column_name="label")
     assert data.splits["train"].column_names == ["sentence1", "labels"]
     assert list(texts(data.splits["train"])) == ["other 0", "other 1"]
     # Columns in another order than in the file, where one has the other's new name.
     swapped = write("swapped.jsonl", rows([0, 1], ("sentence1", "sentence2")))
-    data = load(train_files=[swapped], validate=False, text_columns=["sentence2", "sentence1"])
+    data = load(train_file=[swapped], validate=False, text_column_names=["sentence2", "sentence1"])
     assert data.splits["train"]["sentence1"][0] == "sentence2 0"
 
 
 def test_a_quotation_mark_in_a_tsv_is_text(load, tmp_path):
     path = tmp_path / "train.tsv"
     path.write_text('sentence\tlabel\n"open\tyes\nshe said "no"\tno\nNA\tyes\n')
-    data = load(train_files=[str(path)], validate=False)
+    data = load(train_file=[str(path)], validate=False)
     assert data.splits["train"]["sentence1"][:] == ['"open', 'she said "no"', "NA"]
 
 
@@ -107,9 +113,9 @@ def test_tasks_take_names_and_numbers_from_files(load, write):
     unlabeled = write("test.jsonl", [{"premise": "p", "hypothesis": "h", "label": -1}])
     data = load(
         task_name="MNLI",
-        train_files=[train],
-        validation_files=[matched, mismatched],
-        test_files=[unlabeled],
+        train_file=[train],
+        validation_file=[matched, mismatched],
+        test_file=[unlabeled],
         test=True,
     )
     assert data.labels == ["entailment", "neutral", "contradiction"]
@@ -120,8 +126,8 @@ def test_tasks_take_names_and_numbers_from_files(load, write):
 
 
 def test_a_checkpoint_keeps_its_order(load, write):
-    files = {"validation_files": [write("v.jsonl", rows(["b", "c", "a"]))]}
-    train = {"train_files": [write("t.jsonl", rows(["a", "b", "c"]))]}
+    files = {"validation_file": [write("v.jsonl", rows(["b", "c", "a"]))]}
+    train = {"train_file": [write("t.jsonl", rows(["a", "b", "c"]))]}
     for options in (files, files | train):
         data = load(**options, train=False, known=Labels(["c", "a", "b"], ONE_CLASS))
         assert data.labels == ["c", "a", "b"] and data.splits["validation"]["labels"][:] == [2, 0, 1]
@@ -130,17 +136,17 @@ def test_a_checkpoint_keeps_its_order(load, write):
     # A task's numbers keep their meaning, whatever the checkpoint's order.
     pairs = write("p.jsonl", rows([0, 1], ("sentence1", "sentence2")))
     order = ["not_entailment", "entailment"]
-    data = load(task_name="rte", validation_files=[pairs], train=False, known=Labels(order, ONE_CLASS))
+    data = load(task_name="rte", validation_file=[pairs], train=False, known=Labels(order, ONE_CLASS))
     assert data.labels == order and data.splits["validation"]["labels"][:] == [1, 0]
     # A regressor has no classes.
-    scores = {"validation_files": [write("s.jsonl", rows([1, 2]))]}
+    scores = {"validation_file": [write("s.jsonl", rows([1, 2]))]}
     data = load(**scores, train=False, known=Labels(None, REGRESSION))
     assert data.labels is None and data.splits["validation"]["labels"][:] == [1.0, 2.0]
 
 
 def test_labels_come_from_all_rows_before_the_first_are_taken(load, write):
     train = write("t.jsonl", rows(["a", "a", "b"]))
-    data = load(train_files=[train], validation_files=[train], max_samples={"train": 2, "validation": 9})
+    data = load(train_file=[train], validation_file=[train], max_train_samples=2, max_eval_samples=9)
     assert data.labels == ["a", "b"] and len(data.splits["train"]) == 2 and len(data.splits["validation"]) == 3
 
 
@@ -187,13 +193,13 @@ def test_data_sets_on_the_hub(load, monkeypatch):
     with pytest.raises(InputError, match="has no split validation but train: name one with --validation_split_name"):
         load(dataset_name="some/data")
     made["dev"] = made["train"]
-    data = load(dataset_name="some/data", split_names={"train": None, "validation": "dev"})
+    data = load(dataset_name="some/data", validation_split_name="dev")
     assert list(data.splits) == ["train", "validation"]
     with pytest.raises(InputError, match="has no split held-out but train, dev"):
-        load(dataset_name="some/data", split_names={"validation": "held-out"})
+        load(dataset_name="some/data", validation_split_name="held-out")
     # A part of MNLI has its own name.
     monkeypatch.setattr(classification, "load_data", lambda **options: glue_on_the_hub("mnli"))
-    data = load(task_name="mnli", split_names={"validation": "validation_mismatched"})
+    data = load(task_name="mnli", validation_split_name="validation_mismatched")
     assert list(data.splits) == ["train", "validation_mismatched"]
 
 
@@ -218,7 +224,7 @@ def test_pairs_have_the_input_of_bert(tokenizer):
     pairs = Dataset.from_dict(
         {"sentence1": ["w0 w1", "w0 w1 w2 w3 w4"], "sentence2": ["w5", "w6 w7"], "labels": [1, 0]}
     )
-    encoded = tokenize(pairs, tokenizer, 8)
+    encoded = tokenize(pairs, tokenizer, 8, GlueArguments())
     # The longer sentence is cut.
     assert encoded["input_ids"][:] == [[2, 5, 6, 3, 10, 3], [2, 5, 6, 7, 3, 11, 12, 3]]
     assert encoded["token_type_ids"][:] == [[0, 0, 0, 0, 1, 1], [0, 0, 0, 0, 0, 1, 1, 1]]
@@ -227,7 +233,8 @@ def test_pairs_have_the_input_of_bert(tokenizer):
 
 
 def test_single_sentences_and_padding(tokenizer):
-    encoded = tokenize(Dataset.from_dict({"sentence1": ["w0", "w1 w2 w3 w4 w5"]}), tokenizer, 5, pad_to_max_length=True)
+    sentences = Dataset.from_dict({"sentence1": ["w0", "w1 w2 w3 w4 w5"]})
+    encoded = tokenize(sentences, tokenizer, 5, GlueArguments(pad_to_max_length=True))
     assert encoded["input_ids"][:] == [[2, 5, 3, 0, 0], [2, 6, 7, 8, 3]]
     assert encoded["attention_mask"][:] == [[1, 1, 1, 0, 0], [1, 1, 1, 1, 1]]
 
@@ -240,40 +247,42 @@ def test_bad_data_are_explained_in_one_sentence(load, write, tmp_path):
     (tmp_path / "head.csv").write_text("sentence,label\n")
     cases = [
         ({}, "Name the data"),
-        ({"task_name": "sst3", "train_files": [good]}, "GLUE has no task 'sst3'; --task_name is one of cola"),
-        ({"train_files": [good], "validate": True}, "no validation data: give --validation_file"),
-        ({"validation_files": [good]}, "no training data: give --train_file"),
-        ({"train_files": ["none.csv"]}, r"no file none\.csv"),
-        ({"train_files": [str(tmp_path / "empty.csv")]}, r"empty\.csv is empty"),
-        ({"train_files": [str(tmp_path / "head.csv")]}, r"head\.csv cannot be read"),
+        ({"task_name": "sst3", "train_file": [good]}, "GLUE has no task 'sst3'; --task_name is one of cola"),
+        ({"train_file": [good], "validate": True}, "no validation data: give --validation_file"),
+        ({"validation_file": [good]}, "no training data: give --train_file"),
+        ({"train_file": ["none.csv"]}, r"no file none\.csv"),
+        ({"train_file": [str(tmp_path / "empty.csv")]}, r"empty\.csv is empty"),
+        ({"train_file": [str(tmp_path / "head.csv")]}, r"head\.csv cannot be read"),
         (
-            {"task_name": "mnli", "train_files": [pairs], "validation_files": [pairs] * 3, "validate": True},
+            {"task_name": "mnli", "train_file": [pairs], "validation_file": [pairs] * 3, "validate": True},
             "has 3 files",
         ),
-        ({"train_files": [good], "task_name": "mnli"}, "training data have no column 'premise' but sentence, label"),
-        ({"train_files": [good], "label_column": "gold"}, "training data have no column 'gold' but sentence, label"),
-        ({"train_files": [good], "text_columns": ["body"]}, "training data have no column 'body'"),
+        ({"train_file": [good], "task_name": "mnli"}, "training data have no column 'premise' but sentence, label"),
         (
-            {"train_files": [write("c.jsonl", [{"body": "x", "label": 1}])]},
+            {"train_file": [good], "label_column_name": "gold"},
+            "training data have no column 'gold' but sentence",
+        ),
+        ({"train_file": [good], "text_column_names": ["body"]}, "training data have no column 'body'"),
+        (
+            {"train_file": [write("c.jsonl", [{"body": "x", "label": 1}])]},
             "Name the columns of the sentences with --text_column_names: the training data have",
         ),
         (
-            {"train_files": [write("o.jsonl", rows(["a", "b"]))], "task_name": "sst2", "do_regression": True},
-            "--do_regression true does not fit --task_name sst2",
+            {"train_file": [write("o.jsonl", rows(["a", "b"]))], "task_name": "sst2", "do_regression": True},
+            "--do_regression does not fit --task_name sst2",
         ),
-        ({"train_files": [write("l.jsonl", rows([{"a": 1}, {"a": 2}]))]}, "label {'a': 1}, which is not a name or"),
-        ({"train_files": [good], "split_names": {"test": "x"}}, "--test_split_name is for a data set on the Hub"),
-        ({"train_files": [good], "text_columns": ["label"]}, "columns label, label of the training data must be diff"),
-        ({"train_files": [good], "text_columns": ["sentence"] * 2}, "sentence, sentence, label of .* be different"),
+        ({"train_file": [good], "train_split_name": "x"}, "--train_split_name is for a data set on the Hub"),
+        ({"train_file": [good], "text_column_names": ["label"]}, "columns label and label, of the label, must be diff"),
+        ({"train_file": [write("l.jsonl", rows([{"a": 1}, {"a": 2}]))]}, "The column 'label' must hold labels, not"),
         (
-            {"train_files": [write("k.jsonl", [{"sentence": ["x", "y"], "label": 0}, {"sentence": [], "label": 1}])]},
+            {"train_file": [write("k.jsonl", [{"sentence": ["x", "y"], "label": 0}, {"sentence": [], "label": 1}])]},
             "The column 'sentence' of the training data must hold text, not List",
         ),
-        ({"train_files": [write("n.jsonl", rows(["a", None, "b"]))]}, "Row 2 of the training data has no label"),
-        ({"train_files": [write("m.csv", rows(["a", "", "b"]))]}, "Row 2 of the training data has no label"),
-        ({"train_files": [textless]}, "Row 3 of the training data has nothing in the column 'sentence'"),
+        ({"train_file": [write("n.jsonl", rows(["a", None, "b"]))]}, "Row 2 of the training data has no label"),
+        ({"train_file": [write("m.csv", rows(["a", "", "b"]))]}, "Row 2 of the training data has no label"),
+        ({"train_file": [textless]}, "Row 3 of the training data has nothing in the column 'sentence'"),
         (
-            {"train_files": [write("r.jsonl", rows(["a", "b"]))], "do_regression": True},
+            {"train_file": [write("r.jsonl", rows(["a", "b"]))], "do_regression": True},
             "label 'a', which is not a n",
         ),
     ]
@@ -285,8 +294,8 @@ def test_bad_data_are_explained_in_one_sentence(load, write, tmp_path):
 @pytest.mark.parametrize("split", ["validation", "test"])
 def test_a_label_missing_from_the_training_data_is_refused(load, write, split):
     files = {
-        "train_files": [write("t.jsonl", rows(["a", "b"]))],
-        f"{split}_files": [write("v.jsonl", rows(["a", "c"]))],
+        "train_file": [write("t.jsonl", rows(["a", "b"]))],
+        f"{split}_file": [write("v.jsonl", rows(["a", "c"]))],
     }
     with pytest.raises(InputError, match=f"Row 2 of the {split} data has the label 'c', which is not one of a, b"):
         load(**files, validate=split == "validation", test=split == "test")
@@ -295,45 +304,46 @@ def test_a_label_missing_from_the_training_data_is_refused(load, write, split):
 def test_unlabeled_test_data(load, write):
     train = write("t.jsonl", rows(["a", "b"]))
     for name, labels in (("none.jsonl", [None, None]), ("minus.jsonl", [-1, -1])):
-        data = load(train_files=[train], test_files=[write(name, rows(labels))], validate=False, test=True)
+        data = load(train_file=[train], test_file=[write(name, rows(labels))], validate=False, test=True)
         assert data.splits["test"].column_names == ["sentence1"]
     bare = write("bare.jsonl", [{"sentence": "x"}])
-    assert load(train_files=[train], test_files=[bare], validate=False, test=True).splits["test"].num_rows == 1
+    assert load(train_file=[train], test_file=[bare], validate=False, test=True).splits["test"].num_rows == 1
     # Where -1 is a class, it is a label.
     signs = write("signs.jsonl", rows([-1, 1]))
-    data = load(train_files=[signs], test_files=[write("s.jsonl", rows([-1, -1]))], validate=False, test=True)
+    data = load(train_file=[signs], test_file=[write("s.jsonl", rows([-1, -1]))], validate=False, test=True)
     assert data.splits["test"]["labels"][:] == [0, 0]
 
 
 def test_sentences_of_digits_stay_as_they_are_written(load, tmp_path):
     path = tmp_path / "codes.csv"
     path.write_text("text,label\n007,001\n1.0,002\nNA,001\n,002\n")
-    data = load(train_files=[str(path)], validate=False)
+    data = load(train_file=[str(path)], validate=False)
     assert data.splits["train"]["sentence1"][:] == ["007", "1.0", "NA", ""] and data.labels == ["001", "002"]
 
 
 def test_several_labels_per_row(load, write):
     train = write("t.jsonl", rows([["b", "a"], [], ["c"]]))
     test = write("s.jsonl", rows([["c", "a"]]))
-    data = load(train_files=[train], test_files=[test], validate=False, test=True)
+    data = load(train_file=[train], test_file=[test], validate=False, test=True)
     assert data.labels == ["a", "b", "c"] and data.problem_type == CLASSES
     assert data.splits["train"]["labels"][:] == [[1, 1, 0], [0, 0, 0], [0, 0, 1]]
     assert data.splits["test"]["labels"][:] == [[1, 0, 1]]
     known = Labels(["c", "b", "a", "d"], CLASSES)
-    data = load(validation_files=[test], train=False, known=known)
+    data = load(validation_file=[test], train=False, known=known)
     assert data.labels == known.names and data.splits["validation"]["labels"][:] == [[1, 0, 1, 0]]
 
 
 def test_any_number_of_columns_can_be_joined(load, write):
     train = write("t.jsonl", rows([0, 1], ("title", "body", "place")))
-    data = load(train_files=[train], validate=False, text_columns=["place", "title", "body"], delimiter=" | ")
+    options = {"text_column_names": ["place", "title", "body"], "text_column_delimiter": " | "}
+    data = load(train_file=[train], validate=False, **options)
     assert data.splits["train"]["sentence1"][0] == "place 0 | title 0 | body 0"
-    assert data.splits["train"].column_names == ["sentence1", "labels"]
+    assert set(data.splits["train"].column_names) == {"sentence1", "labels"}
 
 
 def test_training_rows_are_shuffled_before_the_first_are_taken(load, write):
     train = write("t.jsonl", rows([i % 2 for i in range(20)]))
-    options = {"train_files": [train], "validation_files": [train], "max_samples": {"train": 8}}
+    options = {"train_file": [train], "validation_file": [train], "max_train_samples": 8, "shuffle_train_dataset": True}
     data, other = (load(**options, shuffle_seed=seed) for seed in (1, 2))
     drawn = data.splits["train"]["sentence1"][:]
     assert len(drawn) == 8 and drawn != [f"sentence {i}" for i in range(8)]
@@ -346,14 +356,14 @@ def test_training_rows_are_shuffled_before_the_first_are_taken(load, write):
 def test_a_checkpoint_is_evaluated_on_some_of_its_classes(load, write):
     known = Labels(["c", "a", "b"], ONE_CLASS)
     some = write("t.jsonl", rows(["b", "b"]))
-    data = load(train_files=[some], validation_files=[some], train=False, known=known)
+    data = load(train_file=[some], validation_file=[some], train=False, known=known)
     assert data.labels == known.names and data.splits["validation"]["labels"][:] == [2, 2]
     # Placeholder names go by their numbers.
     made = Labels(["LABEL_0", "LABEL_1"], ONE_CLASS)
-    data = load(validation_files=[write("n.jsonl", rows([1, 0]))], train=False, known=made)
+    data = load(validation_file=[write("n.jsonl", rows([1, 0]))], train=False, known=made)
     assert data.splits["validation"]["labels"][:] == [1, 0]
 
 
 def test_labels_must_be_known_without_training_data(load, write):
     with pytest.raises(InputError, match="The labels are unknown: give --task_name"):
-        load(validation_files=[write("v.jsonl", rows(["a", "b"]))], train=False)
+        load(validation_file=[write("v.jsonl", rows(["a", "b"]))], train=False)

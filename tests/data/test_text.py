@@ -4,14 +4,12 @@ import json
 import numpy as np
 import pytest
 from datasets import Dataset
-from tokenizers import Tokenizer, models, normalizers
-from transformers import PreTrainedTokenizerFast
 
 from hf_gmlp.data import text as text_module
 from hf_gmlp.data.files import BATCH_BYTES, Access
-from hf_gmlp.data.text import count_bytes, cut, load_texts, pack, pack_causal, tokenize, tokenize_lines
-from hf_gmlp.data.tokenizer import train_tokenizer
+from hf_gmlp.data.text import count_bytes, load_texts, pack, pack_causal, tokenize, tokenize_lines
 from hf_gmlp.errors import InputError
+from hf_gmlp.training.arguments import CLMArguments, MLMArguments
 
 from ..samples import documents
 
@@ -66,22 +64,25 @@ def test_causal_blocks_predict_every_token_once(word_tokenizer):
 
 def test_causal_stream_gives_the_same_blocks(word_tokenizer):
     data = {split: Dataset.from_dict({"text": documents([3, 1, 9, 4, 20])}) for split in ("train", "validation")}
-    train, validation = tokenize(data, word_tokenizer, 7, causal=True)
+    train, validation = tokenize(data, word_tokenizer, 7, CLMArguments(), causal=True)
     assert train.column_names == validation.column_names == ["input_ids"]
-    stream, _ = tokenize(data | {"train": data["train"].to_iterable_dataset()}, word_tokenizer, 7, causal=True)
+    stream, _ = tokenize(
+        data | {"train": data["train"].to_iterable_dataset()}, word_tokenizer, 7, CLMArguments(), causal=True
+    )
     rows = sorted(row["input_ids"].tolist() for row in itertools.islice(stream, len(train)))
     assert rows == sorted(row["input_ids"].tolist() for row in train)
     with pytest.raises(InputError, match="one sequence of 90 tokens: give more text, or lower --block_size"):
-        tokenize(data, word_tokenizer, 90, causal=True)
+        tokenize(data, word_tokenizer, 90, CLMArguments(), causal=True)
 
 
 @pytest.mark.parametrize("line_by_line", [False, True])
 def test_a_stream_gives_the_same_sequences(word_tokenizer, line_by_line):
     data = {split: Dataset.from_dict({"text": documents([3, 1, 9, 4, 20])}) for split in ("train", "validation")}
-    train, validation = tokenize(data, word_tokenizer, 7, line_by_line=line_by_line, max_train_samples=4)
+    arguments = MLMArguments(line_by_line=line_by_line, max_train_samples=4)
+    train, validation = tokenize(data, word_tokenizer, 7, arguments)
     assert len(train) == 4 and sum(map(len, validation["input_ids"])) >= sum(map(len, train["input_ids"]))
     streamed = {"train": data["train"].to_iterable_dataset(), "validation": data["validation"]}
-    stream, validation_again = tokenize(streamed, word_tokenizer, 7, line_by_line=line_by_line, max_train_samples=4)
+    stream, validation_again = tokenize(streamed, word_tokenizer, 7, arguments)
     rows = sorted(row["input_ids"].tolist() for row in itertools.islice(stream, 4))
     assert rows == sorted(row["input_ids"].tolist() for row in train)
     assert [row["input_ids"].tolist() for row in validation_again] == [row["input_ids"].tolist() for row in validation]
@@ -89,9 +90,9 @@ def test_a_stream_gives_the_same_sequences(word_tokenizer, line_by_line):
 
 def test_a_part_that_is_not_asked_for_is_none(word_tokenizer):
     data = Dataset.from_dict({"text": documents([3, 9])})
-    train, validation = tokenize({"train": data}, word_tokenizer, 7)
+    train, validation = tokenize({"train": data}, word_tokenizer, 7, MLMArguments())
     assert (len(train), validation) == (2, None)
-    train, validation = tokenize({"validation": data}, word_tokenizer, 7, offsets=True)
+    train, validation = tokenize({"validation": data}, word_tokenizer, 7, MLMArguments(whole_word_mask=True))
     assert train is None and validation[2]["offset_mapping"].shape == (5, 2)
 
 
@@ -106,33 +107,15 @@ def test_batches_are_a_thousand_texts_or_fewer_long_ones(word_tokenizer, monkeyp
 
     monkeypatch.setattr(text_module, "pack", packed)
     for text, number in (("w1 w2 w3", 2500), ("w1 w2 " * (BATCH_BYTES // 20), 7)):
-        tokenize({"validation": Dataset.from_dict({"text": [text] * number})}, word_tokenizer, 500)
+        tokenize({"validation": Dataset.from_dict({"text": [text] * number})}, word_tokenizer, 500, MLMArguments())
     assert sizes == [1000, 1000, 500, 3, 3, 1]
 
 
-@pytest.mark.parametrize("trained", [False, True])
-def test_cutting_long_texts_does_not_change_their_tokens(monkeypatch, word_tokenizer, trained):
-    text = "\n".join("word by word,  line\t by\n\n  line  " * 3 + str(i) for i in range(150))
-    word_tokenizer = train_tokenizer([text], vocab_size=370) if trained else word_tokenizer
-    monkeypatch.setattr(text_module, "GROUP_SIZE", 2000)
-    pieces = list(cut(text, word_tokenizer))
-    assert len(pieces) > 15 and all(text[place : place + len(piece)] == piece for place, piece in pieces)
-    whole = word_tokenizer(text, add_special_tokens=False, return_offsets_mapping=True, verbose=False)
-    packed = pack([text], word_tokenizer, len(whole["input_ids"]) + 2, offsets=True)
-    assert packed["input_ids"][0][1:-1].tolist() == whole["input_ids"]
-    assert list(map(tuple, packed["offset_mapping"][0][1:-1].tolist())) == whole["offset_mapping"]
-    assert list(cut("x" * 5000, word_tokenizer)) == [(0, "x" * 5000)]
-
-
-def test_texts_whose_start_is_tokenized_differently_are_not_cut(monkeypatch):
-    backend = Tokenizer(models.WordLevel({"▁a": 0, "a": 1, "▁": 2}, unk_token="a"))
-    backend.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
-    monkeypatch.setattr(text_module, "GROUP_SIZE", 200)
-    assert len(list(cut("a a " * 500, PreTrainedTokenizerFast(tokenizer_object=backend)))) == 1
-
-
-def cache(tmp_path):
-    return Access(cache_dir=str(tmp_path / "cache"))
+def load(tmp_path, train=None, validation=None, parts=None, **arguments):
+    """load_texts of single files with a cache of its own."""
+    files = {f"{split}_file": path and [str(path)] for split, path in (("train", train), ("validation", validation))}
+    access = Access(cache_dir=str(tmp_path / "cache"))
+    return load_texts(MLMArguments(**files, **arguments), access=access, **(parts or {}))
 
 
 def write(path, texts):
@@ -154,7 +137,7 @@ def test_files_of_every_kind(tmp_path, ending, streaming):
     texts = ["first line\nsecond line", "another document"]
     train = write(tmp_path / f"train.{ending}", texts)
     validation = write(tmp_path / f"validation.{ending}", ["held out"])
-    loaded = load_texts(train_files=[train], validation_files=[validation], streaming=streaming, access=cache(tmp_path))
+    loaded = load(tmp_path, train, validation, streaming=streaming)
     assert [row["text"] for row in loaded["train"]] == texts
     assert [row["text"] for row in loaded["validation"]] == ["held out"]
     assert set(next(iter(loaded["train"]))) == {"text"}
@@ -164,31 +147,30 @@ def test_held_out_documents_are_not_trained_on(tmp_path):
     texts = [f"document {i}" for i in range(40)]
     path = write(tmp_path / "train.jsonl", texts)
 
-    def load(**options):
-        loaded = load_texts(train_files=[path], access=cache(tmp_path), **options)
+    def parts(seed=42, **options):
+        ask = {name: options.pop(name) for name in ("train", "validate") if name in options}
+        loaded = load(tmp_path, path, parts=ask | {"seed": seed}, **options)
         return [[row["text"] for row in rows] for rows in loaded.values()]
 
-    train, validation = load(validation_split_percentage=25, seed=1)
+    train, validation = parts(validation_split_percentage=25, seed=1)
     assert len(validation) == 10 and sorted(train + validation) == sorted(texts)
-    assert load(validation_split_percentage=25, seed=1) == [train, validation]
-    assert load(validation_split_percentage=25, seed=2)[1] != validation
-    train, validation = load(streaming=True, max_eval_samples=7)
+    assert parts(validation_split_percentage=25, seed=1) == [train, validation]
+    assert parts(validation_split_percentage=25, seed=2)[1] != validation
+    train, validation = parts(streaming=True, max_eval_samples=7)
     assert len(validation) == 7 and train + validation == texts[7:] + texts[:7]
     # Each part is the same without the other.
     for options in ({"seed": 1}, {"streaming": True, "max_eval_samples": 7}):
-        both = load(**options)
-        assert [load(validate=False, **options), load(train=False, **options)] == [both[:1], both[1:]]
+        both = parts(**options)
+        assert [parts(validate=False, **options), parts(train=False, **options)] == [both[:1], both[1:]]
 
 
 def test_files_that_are_not_needed_are_not_read(tmp_path):
-    here, gone = write(tmp_path / "here.jsonl", ["a", "b"]), str(tmp_path / "gone.jsonl")
-    options = {"access": cache(tmp_path)}
-    loaded = load_texts(train_files=[gone], validation_files=[here], train=False, **options)
-    assert list(loaded) == ["validation"] and len(loaded["validation"]) == 2
-    assert list(load_texts(validation_files=[here], train=False, **options)) == ["validation"]
-    assert list(load_texts(train_files=[here], validation_files=[gone], validate=False, **options)) == ["train"]
+    here, gone = write(tmp_path / "here.jsonl", ["a", "b"]), tmp_path / "gone.jsonl"
+    assert len(load(tmp_path, gone, here, {"train": False})["validation"]) == 2
+    assert list(load(tmp_path, None, here, {"train": False})) == ["validation"]
+    assert list(load(tmp_path, here, gone, {"validate": False})) == ["train"]
     with pytest.raises(InputError, match="There are no training data"):
-        load_texts(validation_files=[here], **options)
+        load(tmp_path, None, here)
 
 
 @pytest.mark.parametrize("streaming", [False, True])
@@ -198,68 +180,52 @@ def test_numbers_are_text_and_nulls_are_none(tmp_path, streaming):
         "a.jsonl": '{"text": 7}\n{"text": null}\n',
         "b.jsonl": '{"text": 3}\n{"text": "b"}\n',
     }
-    for name, content in rows.items():
-        (tmp_path / name).write_text(content)
     for name, expected in (("a.csv", ["007", "1.50"]), ("a.jsonl", ["7", None]), ("b.jsonl", ["3", "b"])):
-        path = str(tmp_path / name)
-        loaded = load_texts(train_files=[path], validation_files=[path], streaming=streaming, access=cache(tmp_path))
+        (tmp_path / name).write_text(rows[name])
+        loaded = load(tmp_path, tmp_path / name, tmp_path / name, streaming=streaming)
         assert [[row["text"] for row in rows] for rows in loaded.values()] == [expected, expected]
 
 
 @pytest.mark.parametrize("streaming", [False, True])
 def test_columns_without_text_are_refused(tmp_path, word_tokenizer, streaming):
+    path = tmp_path / "data.jsonl"
     for content, message in (
-        ('{"text": ["a"]}\n', "The column 'text' of the .* data has a list in it and must be text"),
-        ('{"text": "a"}\n{"text": {"b": 1}}\n', "data has a dict in it"),
-        ('{"text": null}\n{"text": null}\n', "text is blank|not give a single sequence"),
-        ('{"text": " "}\n{"text": ""}\n', "text is blank|not give a single sequence"),
+        ('{"text": ["a"]}\n', "data has a list in it: name text with --text_column"),
+        ('{"text": " "}\n{"text": null}\n', "text is blank|not give a single sequence"),
     ):
-        path = tmp_path / "data.jsonl"
         path.write_text(content)
         with pytest.raises(InputError, match=message):
-            texts = load_texts(train_files=[str(path)], validation_files=[str(path)], streaming=streaming,
-                               access=cache(tmp_path), validate=not streaming)  # fmt: skip
-            train, _ = tokenize(texts, word_tokenizer, 8)
+            texts = load(tmp_path, path, path, {"validate": not streaming}, streaming=streaming)
+            train, _ = tokenize(texts, word_tokenizer, 8, MLMArguments())
             next(iter(train))
     if streaming:
         with pytest.raises(InputError, match="no text after the first 1000, .* lower --max_eval_samples"):
-            load_texts(train_files=[str(path)], streaming=True, access=cache(tmp_path))
+            load(tmp_path, path, streaming=True)
 
 
 def test_whole_words_need_a_tokenizer_with_offsets(word_tokenizer, monkeypatch):
     monkeypatch.setattr(type(word_tokenizer), "is_fast", False)
     with pytest.raises(InputError, match="leave out --whole_word_mask"):
-        tokenize({}, word_tokenizer, 8, offsets=True)
+        tokenize({}, word_tokenizer, 8, MLMArguments(whole_word_mask=True))
 
 
 def test_line_by_line_reads_lines(tmp_path):
     path = write(tmp_path / "train.txt", ["one\ntwo", "three"])
-    loaded = load_texts(train_files=[path], validation_files=[path], line_by_line=True, access=cache(tmp_path))
+    loaded = load(tmp_path, path, path, line_by_line=True)
     assert [row["text"] for row in loaded["train"]] == ["one", "two", "three"]
 
 
 def test_bad_data_are_named(tmp_path, word_tokenizer):
     good = write(tmp_path / "good.jsonl", ["a", "b"])
-    (tmp_path / "empty.txt").touch()
-    (tmp_path / "data.xyz").write_text("x")
-    (tmp_path / "broken.json").write_text('[{"text": "a"')
     cases = [
         ({}, "Name the data"),
-        ({"train_files": [str(tmp_path / "none.txt")]}, "no file .*none.txt"),
-        ({"train_files": [str(tmp_path / "empty.txt")]}, "empty.txt is empty"),
-        ({"train_files": [str(tmp_path / "data.xyz")]}, "data.xyz is of an unknown kind"),
-        ({"train_files": [good, write(tmp_path / "v.txt", ["a"])]}, "of one kind"),
-        ({"train_files": [str(tmp_path / "broken.json")]}, "broken.json cannot be read as json"),
-        ({"train_files": [str(tmp_path / "broken.json")], "streaming": True}, "cannot be read as json"),
-        ({"train_files": [good], "text_column": "body"}, "no column 'body' in the train data but text, other"),
-        (
-            {"train_files": [good], "validation_split_percentage": 99},
-            r"99 % of 2 document\(s\) leaves none to train on",
-        ),
+        ({"train": tmp_path / "none.txt"}, "no file .*none.txt"),
+        ({"train": good, "text_column": "body"}, "no column 'body' in the train data but text, other"),
+        ({"train": good, "validation_split_percentage": 99}, "2 training samples are too few to hold some out"),
     ]
     for options, message in cases:
         with pytest.raises(InputError, match=message):
-            load_texts(**options, access=cache(tmp_path))
+            load(tmp_path, **options)
     texts = {"train": Dataset.from_dict({"text": ["w1"]}), "validation": Dataset.from_dict({"text": ["w1"]})}
     with pytest.raises(InputError, match="does not fill one sequence of 8"):
-        tokenize(texts, word_tokenizer, 8)
+        tokenize(texts, word_tokenizer, 8, MLMArguments())

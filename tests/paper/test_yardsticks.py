@@ -9,6 +9,7 @@ import yardsticks
 from hf_gmlp.data.masking import MaskedOnce, MaskingCollator
 from hf_gmlp.data.text import load_texts, tokenize
 from hf_gmlp.data.tokenizer import train_tokenizer
+from hf_gmlp.training.arguments import TextArguments
 
 from .test_corpus import WORDS
 
@@ -48,8 +49,8 @@ def test_losses_by_frequency_and_by_neighbors(tmp_path):
     tokenizer.save_pretrained(tmp_path / "tokenizer")
     losses = yardsticks.token_losses(tmp_path / "tokenizer", files["train"], files["validation"], 32)
 
-    texts = load_texts(train_files=[str(files["train"])], validation_files=[str(files["validation"])])
-    train, validation = tokenize(texts, tokenizer, 32)
+    arguments = TextArguments(**{f"{split}_file": [str(path)] for split, path in files.items()})
+    train, validation = tokenize(load_texts(arguments), tokenizer, 32, arguments)
     frequency = Counter(token for ids in train["input_ids"] for token in ids.tolist()[1:])
     total = sum(frequency.values()) + len(tokenizer)
     labels = [token for row in MaskedOnce(validation, MaskingCollator(tokenizer, seed=0)) for token in row["labels"]]
