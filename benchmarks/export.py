@@ -20,10 +20,10 @@ import onnxruntime
 import openvino
 import torch
 import transformers
+from machine import circumstances
 from PIL import Image
 
 from hf_gmlp import errors
-from hf_gmlp.analysis.machine import circumstances
 from hf_gmlp.markdown import markdown_table
 
 Inputs = dict[str, torch.Tensor]

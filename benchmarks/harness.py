@@ -11,10 +11,10 @@ from pathlib import Path
 import checks
 import peers
 import torch
+from machine import circumstances
+from memory import kept_bytes
 from peers import COMPILED, OWN, System, base_of
 
-from hf_gmlp.analysis.machine import circumstances
-from hf_gmlp.analysis.memory import kept_bytes
 from hf_gmlp.markdown import markdown_table
 
 RESULTS = peers.ROOT / "benchmarks" / "results"

@@ -158,28 +158,20 @@ def plot_matrices(checkpoint: str, max_layers: int | None, output: str):
 
     quiet()
     model = load_spatial_model(checkpoint)
-    shares, chance = plot_matrices(model, output, max_layers=36 if max_layers is None else max_layers)
+    fractions, chance = plot_matrices(model, output, max_layers=36 if max_layers is None else max_layers)
     names = head_names(model)
-    for name, share in zip(names, shares):
-        print(f"{name:<{len(names[-1])}}  {share:.4f}")
-    if model.config.toeplitz:
-        print("The model has the Toeplitz prior: these are 1 by construction.")
-    print(f"mean {sum(shares) / len(shares):.4f}, of random weights {chance:.4f}")
+    for name, fraction in zip(names, fractions):
+        print(f"{name:<{len(names[-1])}}  {fraction:.4f}")
+    print(f"mean {sum(fractions) / len(fractions):.4f}, of random weights {chance:.4f}")
 
 
 def plot_attention(checkpoint: str, sentences: list[str], output: str):
     from .analysis.attention import load_attentive_model, plot_attention
 
     if len(sentences) > 2:
-        raise InputError(f"Give one sentence or two, each in quotation marks, got {len(sentences)}.")
+        raise InputError(f"Pass one sentence or two, each in quotation marks, got {len(sentences)}.")
     quiet()
     plot_attention(*load_attentive_model(checkpoint), *[*sentences, None][:2], output)
-
-
-def plot_training(runs: list[str], unigram: float | None, output: str):
-    from .analysis.curves import plot_training
-
-    plot_training(runs, output, unigram=unigram)
 
 
 def paper_module(name: str):
@@ -326,11 +318,8 @@ EXPORT = arg(
     "--export", metavar="DIR", help="write config and model code into a new folder, for scripts without hf_gmlp"
 )
 MODEL = arg("checkpoint", help="folder or name of a trained model")
-LAYERS = arg(
-    "--max_layers", type=int, help="most blocks or heads to draw, evenly spread (default: 36; filters of images: 12)"
-)
+LAYERS = arg("--max_layers", type=int, help="maximum number of blocks or heads (default: 36; filters of images: 12)")
 SENTENCES = arg("--sentences", nargs="+", required=True, metavar="SENTENCE", help="one sentence or a pair")
-FOLDERS = arg("runs", nargs="+", metavar="RUN", help="output folder of a training script")
 RUNS = arg("--runs", nargs="+", metavar="DIR", help="folders with finished runs (default: only the paper's numbers)")
 PAPER = flag("--paper", "draw the points of the paper's Table 4 too, hollow")
 UNIGRAM = arg("--unigram", type=perplexity, metavar="X", help="perplexity of guessing by frequency, drawn as a level")
@@ -347,31 +336,27 @@ WEIGHTS = arg("source", help="file of weights (timm: or the name of a model, to 
 CHECKPOINT = arg("out", help="folder to write: config, weights, code, card (images: image processor)")
 LICENSE = arg("--license", help="identifier of the license of the weights, for the card")
 PIXELS = arg("--image_size", nargs=2, type=int, metavar=("H", "W"), help="pixels, if images are not square")
-PATCH = arg("--patch_size", nargs=2, type=int, metavar=("H", "W"), help="pixels, if patches are not square or not RGB")
 CAUSAL = flag("--causal", "the model was made with causal=True, which the file does not tell")
-DROP = flag("--drop_positions", "convert the model without its position encodings")
-TIMM = arg("out", help="file to write, .safetensors or .pth")
+TIMM = arg("out", help="file to write, .safetensors")
 FOLDER = arg("out", help="a new folder, or the folder of the checkpoint, which gets a sub-folder")
-TO = arg("--to", required=True, choices=("onnx", "openvino", "executorch", "aoti"))
+TO = arg("--to", required=True, choices=("onnx", "openvino"))
 TASK = arg("--task", help="fill-mask, feature-extraction, ... (default: what the model was saved as)")
 INT8 = flag("--int8", "with --to onnx: write a model with weights of 8 bits too")
-PUSH = arg("--push_to_hub", metavar="NAME", help="upload the export to this repository")
 
 PLOTS = {
     "filters": command(plot_filters, "spatial filters of every block (Figures 3 and 4)", MODEL, LAYERS),
-    "matrices": command(plot_matrices, "whole spatial matrices, and how Toeplitz they are (Figure 9)", MODEL, LAYERS),
+    "matrices": command(plot_matrices, "spatial matrices, and how Toeplitz they are (Figure 9)", MODEL, LAYERS),
     "attention": command(plot_attention, "tiny attention over one sentence or a pair (Figure 10)", MODEL, SENTENCES),
     "capacity": command(plot_runs, "image accuracy against parameters (Figure 2)", RUNS),
     "scaling": command(plot_runs, "perplexity and accuracies against size (Figures 5 and 8)", RUNS, PAPER, UNIGRAM),
     "transfer": command(plot_runs, "accuracies against perplexity (Figure 7)", RUNS, PAPER),
-    "training": command(plot_training, "loss curves of runs", FOLDERS, UNIGRAM),
 }
 CONVERSIONS = {
     "timm": command(convert, "a gMLP of timm -> image classifier", WEIGHTS, PIXELS, CHECKPOINT, LICENSE),
     "lucidrains": command(
-        convert, "a gMLP of g-mlp-pytorch -> text or image model", WEIGHTS, CAUSAL, PIXELS, PATCH, CHECKPOINT, LICENSE
+        convert, "a gMLP of g-mlp-pytorch -> text or image model", WEIGHTS, CAUSAL, PIXELS, CHECKPOINT, LICENSE
     ),
-    "labml": command(convert, "a gMLP of labml_nn -> causal language model", WEIGHTS, DROP, CHECKPOINT, LICENSE),
+    "labml": command(convert, "a gMLP of labml_nn -> causal language model", WEIGHTS, CHECKPOINT, LICENSE),
     "to-timm": command(convert, 'image classifier with pooling="mean" -> weights for timm', MODEL, TIMM),
 }
 COMMANDS = {
@@ -379,16 +364,14 @@ COMMANDS = {
     "recipes": command(recipes, "list the YAML files of flags that `hf-gmlp run` takes"),
     "presets": command(presets, "list the architectures of the paper, or show one", PRESET, COUNT, EXPORT),
     "train-tokenizer": command(train_tokenizer, "train a tokenizer on files or on a data set", tokenizer_arguments),
-    "plot": (None, "draw what a model has learned", PLOTS),
+    "plot": (None, "plot what a model has learned, or the results of runs", PLOTS),
     "table": command(table, "print a table of the paper with this project's numbers", NUMBER, RUNS, RECIPES, FILE),
     "answer": command(
         answer, "answer questions from a text", MODEL, QUESTION, context_arguments, TOP_K, IMPOSSIBLE, THRESHOLD
     ),
     "serve": command(serve, "try a model in the browser; a causal one also with OpenAI's clients", MODEL, HOST, PORT),
     "convert": (None, "convert weights of other projects, or weights for timm", CONVERSIONS),
-    "export": command(
-        export, "export to ONNX, OpenVINO, ExecuTorch or AOTInductor", MODEL, FOLDER, TO, TASK, INT8, PUSH
-    ),
+    "export": command(export, "export to ONNX or OpenVINO", MODEL, FOLDER, TO, TASK, INT8),
 }
 
 

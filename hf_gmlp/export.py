@@ -1,4 +1,4 @@
-"""Exports a checkpoint to ONNX, OpenVINO, ExecuTorch or AOTInductor with the exporters of transformers.
+"""Exports a checkpoint to ONNX or OpenVINO with the exporters of transformers.
 
 Nothing is written until the exported program has given the same outputs as the model for several batch sizes and
 lengths, with and without padding.
@@ -6,6 +6,7 @@ lengths, with and without padding.
 
 import contextlib
 import logging
+import math
 import sys
 import tempfile
 from collections.abc import Callable
@@ -21,20 +22,15 @@ from transformers import AutoImageProcessor, AutoModel, GenerationConfig, PreTra
 from transformers.cache_utils import DynamicCache
 from transformers.exporters.auto import EXPORT_BACKENDS, get_exporter_class, get_runner_class
 
-from .errors import InputError, first_line, hub_reason
+from .errors import InputError, first_line
 from .loading import open_config, open_model, open_tokenizer
 from .models.configuration_gmlp import as_pair
 from .models.modeling_gmlp import GMLPForCausalLM, prepare_cache
 
 logger = logging.getLogger(__name__)
 
-# Format -> (file in the export, packages to install).
-FORMATS = {
-    "onnx": ("onnx/model.onnx", "onnx onnxscript onnxruntime"),
-    "openvino": ("openvino/openvino_model.xml", "openvino"),
-    "executorch": ("executorch/model.pte", "executorch"),
-    "aoti": ("aoti/model.pt2", "torch"),
-}
+# Format -> file in the export.
+FORMATS = {"onnx": "onnx/model.onnx", "openvino": "openvino/openvino_model.xml"}
 TASKS = {
     "feature-extraction": "AutoModel",
     "fill-mask": "AutoModelForMaskedLM",
@@ -47,19 +43,14 @@ TASKS = {
 }
 # The largest difference from the model's output, relative to that output's largest value.
 TOLERANCE = 1e-4
-# ExecuTorch plans its memory for the largest batch.
-EXECUTORCH_BATCH = 8
 # A protobuf file holds at most 2 GiB.
 ONE_FILE = int(1.9 * 2**30)
 
 Inputs = dict[str, Any]
 
 
-def export(
-    checkpoint: str, out: str | Path, to: str, *, task: str | None = None, int8=False, push_to_hub: str | None = None
-) -> list[str]:
-    """
-    Exports a checkpoint, and returns lines that say what was written and how far its outputs are from the model's.
+def export(checkpoint: str, out: str | Path, to: str, *, task: str | None = None, int8: bool = False) -> list[str]:
+    """Export a checkpoint.
 
     Args:
         checkpoint: A folder, or a name on the Hub.
@@ -67,26 +58,23 @@ def export(
         to: A key of `FORMATS`.
         task: A key of `TASKS`; by default the task that the checkpoint was saved for.
         int8: Whether to write an ONNX model with 8-bit weights too.
-        push_to_hub: A repository on the Hub to upload to.
+
+    Returns:
+        Lines that say what was written and how far its outputs are from the model's.
 
     Raises:
         InputError: If the model cannot be exported, or the program's outputs differ. Nothing is written then.
     """
-    out, file = Path(out), FORMATS[to][0]
+    out, file = Path(out), Path(FORMATS[to])
+    folder = file.parent
     beside = out.is_dir() and out.resolve() == Path(checkpoint).resolve()
-    folder = Path(file).parts[0]
     taken = out / folder if beside else out
-    for wrong, fault in (
-        (task not in (None, *TASKS), f"There is no task {task!r}. Choose one of: {', '.join(TASKS)}."),
-        (int8 and to != "onnx", "--int8 works only with --to onnx."),
-        (taken.exists(), f"{taken} exists already: remove it, choose a new folder, or export into the checkpoint's."),
-    ):
-        if wrong:
-            raise InputError(fault)
-    model, name = open_for(checkpoint, task)
-    if name == "text-generation" and to in ("executorch", "aoti"):
-        raise InputError(f"{to} does not support a growing cache: export causal models to onnx or openvino.")
-    module = CausalStep(model) if name == "text-generation" else model
+    if int8 and to != "onnx":
+        raise InputError("--int8 works only with --to onnx.")
+    if taken.exists():
+        raise InputError(f"{taken} exists already: remove it, choose a new folder, or export into the checkpoint's.")
+    model, task = open_for(checkpoint, task)
+    module = CausalStep(model) if task == "text-generation" else model
     out.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".export-", dir=out.parent) as temporary:
         stage = Path(temporary) / "export"
@@ -96,50 +84,30 @@ def export(
         if not difference <= TOLERANCE:
             fault = f"differs from the model by {difference:.1e} of the largest output, more than {TOLERANCE:.0e}"
             raise InputError(f"The {to} program of {checkpoint} {fault}. Nothing was written.")
-        lines = [f"{name} as {to}: largest difference from the model {difference:.1e} of the largest output"]
+        lines = [f"{task} as {to}: largest difference from the model {difference:.1e} of the largest output"]
         if int8:
             difference, agreement = compare(module, quantize(stage / file, run.metadata))
-            if difference != difference:
+            if math.isnan(difference):
                 raise InputError(f"{checkpoint} gives outputs that are not numbers in 8 bits: export without --int8.")
             agreement = f"{agreement:.1%} of predictions agree with the model, largest difference {difference:.1e}"
-            lines.append(f"{name} as onnx in 8 bits, on random input: {agreement}")
+            lines.append(f"{task} as onnx in 8 bits, on random input: {agreement}")
         if beside:
             (stage / folder).rename(out / folder)
         else:
             save_beside(checkpoint, model, stage)
             stage.rename(out)
-    lines.append(f"The export is in {out / folder}.")
-    if push_to_hub:
-        lines.append(f"Uploaded to {push(out, folder, push_to_hub)}")
-    return lines
-
-
-def push(out: Path, folder: str, repository: str) -> str:
-    """Uploads the subfolder of an export, and the files beside it if the repository has no model yet; returns where."""
-    from huggingface_hub import HfApi
-
-    api = HfApi()
-    try:
-        repository = api.create_repo(repository, exist_ok=True).repo_id
-        whole = not api.file_exists(repository, "config.json")
-        return api.upload_folder(
-            repo_id=repository,
-            folder_path=out,
-            allow_patterns=None if whole else [f"{folder}/*"],
-            commit_message=f"Export to {folder}",
-        )
-    except Exception as error:
-        fault = f"could not be uploaded to {repository}: {hub_reason(error)}"
-        raise InputError(f"The export is in {out}, but {fault}.") from error
+    return [*lines, f"The export is in {out / folder}."]
 
 
 def open_for(checkpoint: str, task: str | None) -> tuple[PreTrainedModel, str]:
-    """Returns the model for a task, ready to be traced, and the name of the task."""
+    """Return the model for a task, ready to be traced, and the name of the task."""
     config = open_config(checkpoint)
     if task is None:
         architecture = (config.architectures or [""])[0]
         heads = {auto_class.removeprefix("AutoModel"): name for name, auto_class in TASKS.items()}
         task = next((name for head, name in heads.items() if head and head in architecture), "feature-extraction")
+    if task not in TASKS:
+        raise InputError(f"There is no task {task!r}. Choose one of: {', '.join(TASKS)}.")
     auto_class = getattr(transformers, TASKS[task])
     # The checkpoint of a language model has no pooler.
     options = {"add_pooling_layer": False} if auto_class is AutoModel else {}
@@ -147,16 +115,14 @@ def open_for(checkpoint: str, task: str | None) -> tuple[PreTrainedModel, str]:
     model, _ = open_model(auto_class, checkpoint, config=config, dtype=torch.float32, **options)
     if task == "text-generation" and not isinstance(model, GMLPForCausalLM):
         raise InputError(f"{checkpoint} is not a causal gMLP or aMLP: other language models are not exported.")
-    size = "image_size" if is_image(model) else "max_position_embeddings"
-    if not hasattr(model.config, size):
-        raise InputError(f"The config of {checkpoint} has no `{size}`, so the shape of its inputs is not known.")
     return model.eval().requires_grad_(False), task
 
 
 class CausalStep(nn.Module):
-    """
-    A causal model as a function of tokens and cache. The cache is {block: {"key": v}}, or in an aMLP {"key": v,
-    "value": keys and values of tiny attention side by side}, all [B, 1, t, width].
+    """A causal model as a function of tokens and cache.
+
+    The cache is {block: {"key": v}}, or in an aMLP {"key": v, "value": keys and values of tiny attention side by side},
+    all [B, 1, t, width].
     """
 
     def __init__(self, model: GMLPForCausalLM):
@@ -164,7 +130,7 @@ class CausalStep(nn.Module):
         self.model, self.config = model, model.config
 
     def empty(self, batch: int, length: int = 0) -> dict[str, dict[str, torch.Tensor]]:
-        """Returns a cache of zeros."""
+        """Return a cache of zeros."""
         widths = {"key": self.config.spatial_size}
         if self.config.attention_size:
             widths["value"] = 2 * self.config.attention_size
@@ -174,7 +140,8 @@ class CausalStep(nn.Module):
         }
 
     def forward(self, input_ids: torch.Tensor, attention_mask: torch.Tensor, past_key_values: dict) -> dict:
-        cache, size = prepare_cache(DynamicCache(), self.config), self.config.attention_size
+        cache, size = DynamicCache(), self.config.attention_size
+        prepare_cache(cache, self.config)
         for block, kept in zip(self.model.model.layers, past_key_values.values(), strict=True):
             fill(cache.layers[block.spatial_gating_unit.layer_idx], kept["key"], kept["key"][..., :0])
             if size:
@@ -198,13 +165,13 @@ def is_image(module: nn.Module) -> bool:
     return getattr(module, "main_input_name", "") == "pixel_values"
 
 
-def tokens(module: nn.Module) -> int:
-    """Returns n of a text model, the longest input; 1 for an image model."""
+def longest(module: nn.Module) -> int:
+    """Return n of a text model; 1 for an image model."""
     return 1 if is_image(module) else module.config.max_position_embeddings
 
 
 def make_inputs(module: nn.Module, batch: int, length: int, padding: str = "", past: int = 0) -> Inputs:
-    """Returns random inputs. With padding "left" or "right", every second sequence has some."""
+    """Return random inputs; with padding "left" or "right", every second sequence has some."""
     config = module.config
     if is_image(module):
         return {"pixel_values": torch.randn(batch, config.num_channels, *as_pair(config.image_size))}
@@ -222,39 +189,32 @@ def make_inputs(module: nn.Module, batch: int, length: int, padding: str = "", p
 
 
 def dynamic_shapes(module: nn.Module, inputs: Inputs, to: str) -> Inputs:
-    """Returns which sizes may change: batch, choices and length."""
-    n = tokens(module)
-    largest = {"max": EXECUTORCH_BATCH} if to == "executorch" else {}
+    """Return which sizes may change: batch, choices and length."""
+    n = longest(module)
     if to == "openvino" or isinstance(module, CausalStep):
         # The sizes of cache and mask depend on each other, and the slices in OpenVINO's exporter would exclude n.
         batch, length, past = Dim.AUTO(min=1, max=2**15), Dim.AUTO(min=1, max=n), Dim.AUTO(min=0, max=n)
     else:
-        batch, length, past = Dim("batch", **largest), Dim("length", max=n), None
+        batch, length, past = Dim("batch"), Dim("length", max=n), None
     if is_image(module):
         return {"pixel_values": {0: batch}}
-    choices = Dim.AUTO(min=1, max=64) if to == "openvino" else Dim("choices", **largest)
+    choices = Dim.AUTO(min=1, max=64) if to == "openvino" else Dim("choices")
     sizes = {2: {0: batch, 1: length}, 3: {0: batch, 1: choices, 2: length}, 4: {0: batch, 2: past}}
     return torch.utils._pytree.tree_map(lambda x: sizes[x.dim()], inputs)
 
 
 def trace(module: nn.Module, to: str, path: Path) -> Callable[..., Any]:
-    """Writes the program of a model, and returns the program as read back from its file."""
-    if tokens(module) < 4 and not is_image(module):
-        raise InputError(f"The model takes {tokens(module)} tokens, too few to trace it: export one with at least 4.")
-    causal = isinstance(module, CausalStep)
-    inputs = make_inputs(module, 2, 2 if causal else 3, "right", past=2 if causal else 0)
-    backend = "dynamo" if to == "aoti" else to
+    """Write the program of a model, and return the program as read back from its file."""
+    past = 2 if isinstance(module, CausalStep) else 0
     try:
-        exporter = get_exporter_class(backend)()
-        config = EXPORT_BACKENDS[backend].config(dynamic=True, dynamic_shapes=dynamic_shapes(module, inputs, to))
+        inputs = make_inputs(module, 2, 2 if past else 3, "right", past)
+        exporter = get_exporter_class(to)()
+        config = EXPORT_BACKENDS[to].config(dynamic=True, dynamic_shapes=dynamic_shapes(module, inputs, to))
         if to == "openvino":
             config.stateful = False
         # torch's exporter prints its progress.
         with contextlib.redirect_stdout(sys.stderr):
             program, metadata = exporter.export_program(module, inputs, config)
-        if to == "aoti":
-            torch._inductor.aoti_compile_and_package(program, package_path=str(path))
-            return torch._inductor.aoti_load_package(str(path))
         if to == "onnx":
             name_sizes(program.graph)
             save_onnx(program, path)
@@ -262,16 +222,16 @@ def trace(module: nn.Module, to: str, path: Path) -> Callable[..., Any]:
             exporter.save_program(program, path)
         # On some processors OpenVINO would compute in half precision.
         options = {"config": {"INFERENCE_PRECISION_HINT": "f32"}} if to == "openvino" else {}
-        return get_runner_class(backend).from_program(exporter.load_program(path), metadata, **options)
+        return get_runner_class(to).from_program(exporter.load_program(path), metadata, **options)
     except ImportError as error:
-        raise InputError(f"--to {to} needs packages that are missing: pip install {FORMATS[to][1]}.") from error
+        raise InputError(f'--to {to} needs packages that are missing: pip install "hf-gmlp[export]".') from error
     except Exception as error:
         why = first_line(error).rstrip(".")
         raise InputError(f"A {type(module).__name__} cannot be exported to {to}: {why}.") from error
 
 
 def name_sizes(graph: Any):
-    """Gives the sizes that may change the names that transformers.js needs to make an empty cache."""
+    """Give the sizes that may change the names that transformers.js needs to make an empty cache."""
     import onnx_ir
 
     axes = {2: ["batch_size", "sequence_length"], 3: ["batch_size", "num_choices", "sequence_length"]}
@@ -288,7 +248,7 @@ def name_sizes(graph: Any):
 
 
 def save_onnx(program: Any, path: Path):
-    """Writes one file, which a browser can load, or if that would be too large, the weights in a second file."""
+    """Write one file, which a browser can load, or if that would be too large, the weights in a second file."""
     import onnx_ir
 
     size = sum(one.const_value.nbytes for one in program.graph.initializers.values() if one.const_value is not None)
@@ -296,7 +256,7 @@ def save_onnx(program: Any, path: Path):
 
 
 def quantize(path: Path, metadata: Any) -> Callable[..., Any]:
-    """Writes model_quantized.onnx beside an ONNX file: linear layers and embeddings in 8 bits, the rest unchanged."""
+    """Write model_quantized.onnx beside an ONNX file: linear layers and embeddings in 8 bits, the rest unchanged."""
     import onnx_ir
     from transformers.exporters import OnnxRuntimeDynamicConfig, OnnxRuntimeQuantizer
 
@@ -327,7 +287,7 @@ def quantize(path: Path, metadata: Any) -> Callable[..., Any]:
 
 
 def flatten(tree: Any, prefix: str = "") -> dict[str, torch.Tensor]:
-    """Returns the tensors of nested dictionaries by their path, as the exporters name them."""
+    """Return the tensors of nested dictionaries by their path, as the exporters name them."""
     if isinstance(tree, torch.Tensor):
         return {prefix: tree}
     found = {}
@@ -338,14 +298,16 @@ def flatten(tree: Any, prefix: str = "") -> dict[str, torch.Tensor]:
 
 @torch.no_grad()
 def compare(module: nn.Module, run: Callable[..., Any]) -> tuple[float, float]:
-    """
-    Runs a program and its model on the same inputs. Returns the largest difference of an output, relative to that
-    output's largest value, and the share of predictions (of the largest logit) that agree.
+    """Run a program and its model on the same inputs.
+
+    Returns:
+        The largest difference of an output, relative to that output's largest value, and the fraction of predictions
+        (of the largest logit) that agree.
     """
     generator_state = torch.get_rng_state()
     torch.manual_seed(0)
     differences, equal, count = [], 0, 0
-    n = tokens(module)
+    n = longest(module)
     cases = [(1, n, ""), (4, n, ""), (3, 1, ""), (2, n // 2 + 1, "right"), (4, n // 3 + 1, "left"), (8, n, "right")]
     for batch, length, padding in cases:
         for inputs, expected in steps(module, make_inputs(module, batch, length, padding)):
@@ -371,7 +333,7 @@ def compare(module: nn.Module, run: Callable[..., Any]) -> tuple[float, float]:
 
 
 def steps(module: nn.Module, inputs: Inputs):
-    """Yields inputs and the model's outputs. A causal model takes a prompt, then several tokens, then single tokens."""
+    """Yield inputs and the model's outputs. A causal model takes a prompt, then several tokens, then single tokens."""
     if not isinstance(module, CausalStep):
         yield inputs, flatten(module(**inputs))
         return
@@ -386,13 +348,12 @@ def steps(module: nn.Module, inputs: Inputs):
 
 
 def save_beside(checkpoint: str, model: PreTrainedModel, folder: Path):
-    """Saves config with code, tokenizer or image processor, and generation config."""
+    """Save config with code, tokenizer or image processor, and generation config."""
     model.config.save_pretrained(folder)
-    opens = {"image processor": AutoImageProcessor.from_pretrained, "tokenizer": open_tokenizer}
-    kind = "image processor" if is_image(model) else "tokenizer"
+    opener = AutoImageProcessor.from_pretrained if is_image(model) else open_tokenizer
     try:
-        opens[kind](checkpoint).save_pretrained(folder)
-    except (OSError, InputError):
-        logger.warning("%s has no %s, so the export has none either.", checkpoint, kind)
+        opener(checkpoint).save_pretrained(folder)
+    except (OSError, InputError) as error:
+        logger.warning("The export has no tokenizer or image processor: %s", first_line(error))
     if isinstance(model, GMLPForCausalLM):
         (model.generation_config or GenerationConfig()).save_pretrained(folder)

@@ -13,13 +13,15 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-sys.path[:0] = [str(Path(__file__).resolve().parent.parent), str(Path(__file__).resolve().parent)]
+ROOT = Path(__file__).resolve().parent.parent
+sys.path[:0] = [str(ROOT), str(ROOT / "paper")]
+# For machine.py.
+sys.path.append(str(ROOT / "benchmarks"))
 
 import numpy as np  # noqa: E402
 import protocol  # noqa: E402
 from protocol import FINETUNED, POOLINGS, SIZES, SYSTEMS, TABLE3, TASKS  # noqa: E402
 
-from hf_gmlp.analysis.curves import log_history  # noqa: E402
 from hf_gmlp.analysis.pictures import plt, save_picture  # noqa: E402
 from hf_gmlp.markdown import markdown_table  # noqa: E402
 
@@ -30,9 +32,8 @@ def collect(study) -> dict:
     score and its losses on the way, and for a classifier which validation rows were right, as "0110...".
     """
     from corpus import read_rows
+    from machine import circumstances
     from yardsticks import repeated_word_rule, sentence_yardstick
-
-    from hf_gmlp.analysis.machine import circumstances
 
     labels, tasks = {}, {}
     for task, parts in study.tasks.items():
@@ -63,8 +64,12 @@ def measured(run, labels: list | None) -> dict:
     if labels is None:
         row["loss"] = run.results["eval_loss"]
         if run.stage != "selection":
-            history = [] if diverged else log_history(run.folder)
-            row["curve"] = [[entry["step"], round(entry["loss"], 4)] for entry in history if "loss" in entry]
+            state = {"log_history": []}
+            if not diverged:
+                state = json.loads((run.folder / "trainer_state.json").read_text(encoding="utf-8"))
+            row["curve"] = [
+                [entry["step"], round(entry["loss"], 4)] for entry in state["log_history"] if "loss" in entry
+            ]
         if run.key["model"] == "gmlp-dense":
             row["toeplitz_share"] = math.nan if diverged else toeplitz_share(run.folder)
         return row
@@ -79,10 +84,10 @@ def measured(run, labels: list | None) -> dict:
 def toeplitz_share(folder: Path) -> float:
     """The Toeplitz share of W less its mean, averaged over blocks and heads."""
     from hf_gmlp.analysis.filters import load_spatial_model
-    from hf_gmlp.analysis.toeplitz import shift_invariant_share, spatial_matrices
+    from hf_gmlp.analysis.toeplitz import shift_invariant_fraction, spatial_matrices
 
     matrices = spatial_matrices(load_spatial_model(folder))
-    return statistics.fmean(shift_invariant_share(matrix - matrix.mean()) for matrix in matrices)
+    return statistics.fmean(shift_invariant_fraction(matrix - matrix.mean()) for matrix in matrices)
 
 
 def slope(curve: Sequence[Sequence[float]]) -> float:

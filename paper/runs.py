@@ -13,13 +13,32 @@ from pathlib import Path
 from transformers import AutoConfig, PreTrainedConfig
 
 from hf_gmlp.analysis.counts import paper_parameters
-from hf_gmlp.analysis.pictures import family
 from hf_gmlp.errors import InputError
 from hf_gmlp.training.folder import FINISHED, SETTINGS
 
 # What makes two models the same, for finding the pretraining of a fine-tuning.
 SIZES = ("model_type", "num_hidden_layers", "hidden_size", "intermediate_size", "attention_size", "toeplitz")
 SIZES += ("spatial_gating", "content_attention", "vocab_size")
+
+
+def family(config: PreTrainedConfig) -> str:
+    """Return the kind of a model, as a legend names it; models of one family differ only in size."""
+    if config.model_type in ("gmlp", "gmlp_vision"):
+        name = "aMLP" if config.attention_size else "gMLP"
+        if config.spatial_gating != "split":
+            name = f"{config.spatial_gating.capitalize()} {name}"
+        images = config.model_type == "gmlp_vision"
+        if config.toeplitz == images:
+            name += ", with Toeplitz prior" if images else ", without Toeplitz prior"
+        if config.spatial_heads > 1:
+            name += f", {config.spatial_heads} spatial heads"
+        return f"{name}, convolutional stem" if images and config.stem == "conv" else name
+    if config.model_type == "bert_relpos":
+        return f"BERT with relative positions{'' if config.content_attention else ', without attention'}"
+    if config.model_type == "timm_wrapper":
+        return f"timm {config.architecture.split('_')[0]}"
+    names = {"bert": "BERT", "text_mixer": "MLP-Mixer", "vit": "ViT", "deit": "DeiT"}
+    return names.get(config.model_type, config.model_type.replace("_", " "))
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from runs import Run, best_setting, pretraining
 from scipy.stats import linregress
 from tables import paper_table
 
-from hf_gmlp.analysis.pictures import check_picture, draw_level, legend_below, plt, save_picture
+from hf_gmlp.analysis.pictures import check_picture, plt, save_picture
 from hf_gmlp.errors import InputError
 
 # Table 2: marker and families of each kind of network, colors of families, and labels that have no room on the right.
@@ -249,7 +249,7 @@ def plot_scaling(
         sizes = f"{len(points)} size{'s' if len(points) > 1 else ''} of pretraining, too few for a law"
         notes[name] = f": {fits.get(name, sizes)}"
     law = "lines in the first panel: perplexity = factor × parameters ^ exponent" if fits else ""
-    legend_below(figure, notes, "\n".join(filter(None, [law, _bars(panels)])))
+    _legend_below(figure, notes, "\n".join(filter(None, [law, _bars(panels)])))
     figure.suptitle(_title("Quality against size", runs, printed), fontsize=10, parse_math=False)
     save_picture(figure, path)
     return fits
@@ -278,7 +278,7 @@ def plot_transfer(path: str | Path, runs: list[Run] | None = None, *, paper: boo
     _draw_accuracies(axes, series, runs)
     for axis, points in zip(axes, series.values()):
         _log_axis(axis, "x", _all_x(points), "perplexity after pretraining (log scale, lower is better)")
-    legend_below(figure, title=_bars(series.values()))
+    _legend_below(figure, title=_bars(series.values()))
     figure.suptitle(_title("Transfer from pretraining to fine-tuning", runs, printed), fontsize=10, parse_math=False)
     save_picture(figure, path)
 
@@ -374,6 +374,26 @@ def _draw(axis: Axes, series: Series, join: bool = False):
         axis.errorbar([point.x for point in points], y, linewidth=1.0, label=name, **style, **bars)
 
 
+def _draw_level(axis: Axes, y: float, label: str | None = None):
+    """Draw a dotted gray line at the height that is reached without learning."""
+    axis.axhline(y, color="0.35", linestyle=":", linewidth=1.4, label=label)
+
+
+def _legend_below(figure: Figure, notes: dict[str, str] | None = None, title: str | None = None):
+    """Draw one legend for all panels below them, in a higher figure, with `notes` behind some labels."""
+    found = [pair for axis in figure.axes for pair in zip(*axis.get_legend_handles_labels())]
+    handles = {label: handle for handle, label in reversed(found)}
+    labels = list(dict.fromkeys(label for _, label in found))
+    if labels:
+        figure.set_figheight(figure.get_figheight() + 0.19 * len(labels) + 0.3)
+        words = [label + (notes or {}).get(label, "") for label in labels]
+        options = {"loc": "outside lower center", "fontsize": 8, "title": title, "title_fontsize": 8}
+        legend = figure.legend([handles[label] for label in labels], words, **options)
+        for text in legend.get_texts():
+            # A dollar sign in the name of a folder does not start a formula.
+            text.set_parse_math(False)
+
+
 def _draw_perplexities(axis: Axes, series: Series, unigram: float | None) -> dict[str, PowerLaw]:
     """Draws perplexities with the laws of the families that have enough sizes, and returns the laws."""
     laws = {
@@ -390,7 +410,7 @@ def _draw_perplexities(axis: Axes, series: Series, unigram: float | None) -> dic
         axis.plot(x, y, "--" if name.endswith(PAPER) else "-", color=_color(name, series), linewidth=1.0)
         values += [*y]
     if unigram is not None:
-        draw_level(axis, unigram, f"every token by its frequency: {unigram:.4g}")
+        _draw_level(axis, unigram, f"every token by its frequency: {unigram:.4g}")
         values.append(unigram)
     _log_axis(axis, "y", values, "held-out perplexity (log scale, lower is better)")
     axis.set_title("After pretraining", fontsize=9)
@@ -410,7 +430,7 @@ def _draw_accuracies(axes: list[Axes], panels: dict[str, Series], runs: list[Run
         chance = 100 / min(classes, default=PAPER_CLASSES.get(task))
         _draw(axis, series, join=True)
         if near := chance > lowest - 15:
-            draw_level(axis, chance)
+            _draw_level(axis, chance)
             values.append(chance)
         axis.set_title(f"After fine-tuning on {TASK_TITLES.get(task, task.replace('_', ' '))}", fontsize=9)
         axis.set_ylabel(f"accuracy (%; {'dotted: chance' if near else 'chance'}, {chance:.3g})")

@@ -157,7 +157,7 @@ def test_filters_are_drawn(tmp_path, capsys):
         (["presets", "--export", "somewhere"], "which preset"),
         (["plot", "filters", "/nowhere/at/all"], "no model to open"),
         (["plot", "scaling", "--unigram", "1"], "1 is not a perplexity"),
-        (["plot", "training", "out", "--unigram", "nan"], "nan is not a perplexity"),
+        (["plot", "scaling", "--unigram", "nan"], "nan is not a perplexity"),
     ],
 )
 def test_bad_input_is_one_sentence(words, message, capsys):

@@ -1,4 +1,4 @@
-"""What the tiny attention of an aMLP looks at in a pair of sentences (paper, Appendix D and Figure 10)."""
+"""The tiny attention of an aMLP over a pair of sentences (paper, Appendix D and Figure 10)."""
 
 import math
 from pathlib import Path
@@ -16,20 +16,11 @@ MOST_NAMES = 48
 
 
 def load_attentive_model(checkpoint: str | Path) -> tuple[GMLPModel, PreTrainedTokenizerBase]:
-    """
-    Opens the model of an aMLP's checkpoint for text, whichever head it was saved with, and its tokenizer.
-
-    Raises:
-        InputError: If there is no checkpoint or no tokenizer, or the model is not an aMLP for text.
-    """
+    """Open an aMLP for text without its head, and its tokenizer, or raise an InputError if it is another model."""
     # Eager attention returns its weights.
     model, _ = open_model(AutoModel, checkpoint, new_head=True, attn_implementation="eager")
-    if not isinstance(model, GMLPModel):
-        raise InputError(
-            f"{checkpoint} is a {type(model).__name__}. Choose an aMLP for text, whose attention can be drawn."
-        )
-    if not model.config.attention_size:
-        raise InputError(f"{checkpoint} is a gMLP without attention to draw. Choose an aMLP (attention_size > 0).")
+    if not isinstance(model, GMLPModel) or not model.config.attention_size:
+        raise InputError(f"{checkpoint} has no attention to plot. Choose an aMLP for text (attention_size > 0).")
     return model.eval(), open_tokenizer(checkpoint)
 
 
@@ -37,9 +28,7 @@ def load_attentive_model(checkpoint: str | Path) -> tuple[GMLPModel, PreTrainedT
 def largest_attention(
     model: GMLPModel, tokenizer: PreTrainedTokenizerBase, first: str, second: str | None = None
 ) -> tuple[list[str], list[int], torch.Tensor]:
-    """
-    Finds, for every pair of tokens, the largest attention weight over the first half of the blocks (without the middle
-    one of an odd number).
+    """Find, for every pair of tokens, the largest attention weight over the first half of the blocks.
 
     A model that sees padding (`mask_padding=False`, as in the paper) gets padding up to its n tokens, as in its
     training; the result leaves it out.
@@ -50,29 +39,24 @@ def largest_attention(
         first, second: A sentence, or a pair of them.
 
     Returns:
-        The tokens, with [CLS] and [SEP]; the segment of each; the weights [m, m], from the token that looks (rows) to
-        the token that is looked at (columns).
+        The tokens, with [CLS] and [SEP]; the segment of each; the weights [m, m], from the query (rows) to the key
+        (columns).
 
     Raises:
-        InputError: If a sentence is empty, or the sentences are longer than n tokens.
+        InputError: If the sentences are longer than n tokens.
     """
-    for sentence in (first, second):
-        if sentence is not None and not sentence.strip():
-            raise InputError("A sentence is empty. Give words to look at.")
     n = model.config.max_position_embeddings
     length = len(tokenizer(first, second)["input_ids"])
     if length > n:
-        raise InputError(f"The sentences have {length} tokens and the model takes at most {n}. Give shorter ones.")
+        raise InputError(f"The sentences have {length} tokens and the model takes at most {n}. Pass shorter ones.")
     padding = {} if model.config.mask_padding else {"padding": "max_length", "max_length": n}
     inputs = tokenizer(first, second, return_token_type_ids=True, return_tensors="pt", **padding)
+    segments = inputs["token_type_ids"]
     if not model.config.type_vocab_size:
-        segments = inputs.pop("token_type_ids")
-    else:
-        segments = inputs["token_type_ids"]
+        del inputs["token_type_ids"]
     attentions = model(**inputs, output_attentions=True).attentions
-    half = attentions[: max(1, len(attentions) // 2)]
     # One head each: [L / 2, 1, 1, m, m].
-    weights = torch.stack(half).float().amax(dim=0)[0, 0]
+    weights = torch.stack(attentions[: max(1, len(attentions) // 2)]).float().amax(dim=0)[0, 0]
     tokens = tokenizer.convert_ids_to_tokens(inputs["input_ids"][0])
     return tokens[:length], segments[0, :length].tolist(), weights[:length, :length].cpu()
 
@@ -80,13 +64,12 @@ def largest_attention(
 def plot_attention(
     model: GMLPModel, tokenizer: PreTrainedTokenizerBase, first: str, second: str | None, path: str | Path
 ):
-    """
-    Draws the paper's Figure 10: `largest_attention` with the tokens on both axes and lines between the sentences. The
-    picture is 7 inches wide; if there are more than 48 tokens, it names every second, third, ... one, so that names can
-    be read on a page.
+    """Plot the paper's Figure 10: `largest_attention`, with the tokens on both axes and lines between the sentences.
+
+    With more than 48 tokens, it names every second, third, ... one.
 
     Raises:
-        InputError: As `largest_attention`, or if the picture cannot be written to `path`.
+        InputError: If the sentences are too long, or the picture cannot be written to `path`.
     """
     check_picture(path)
     tokens, segments, weights = largest_attention(model, tokenizer, first, second)
@@ -96,26 +79,23 @@ def plot_attention(
     names = [token.replace("\u2581", "").strip() or "(space)" for token in tokens[::step]]
     figure, axis = plt.subplots(figsize=(7, 7.6), layout="constrained")
     image = axis.imshow(weights, cmap="Blues", vmin=0, vmax=weights.max().item(), interpolation="nearest")
-    fontsize = 8 if len(names) <= 40 else 7
-    axis.set_xticks(range(0, m, step), names, rotation=90, fontsize=fontsize, parse_math=False)
-    axis.set_yticks(range(0, m, step), names, fontsize=fontsize, parse_math=False)
+    axis.set_xticks(range(0, m, step), names, rotation=90, fontsize=7, parse_math=False)
+    axis.set_yticks(range(0, m, step), names, fontsize=7, parse_math=False)
     for i in range(1, m):
         if segments[i] != segments[i - 1]:
             axis.axhline(i - 0.5, color="black", linewidth=0.8)
             axis.axvline(i - 0.5, color="black", linewidth=0.8)
     some = f" (1 in {step} named)" if step > 1 else ""
-    axis.set_xlabel(f"token that is looked at{some}", fontsize=9)
-    axis.set_ylabel(f"token that looks{some}", fontsize=9)
-    half, depth = max(1, model.config.num_hidden_layers // 2), model.config.num_hidden_layers
-    blocks = f"blocks 1 to {half} of {depth}" if half > 1 else f"block 1 of {depth}"
-    title = f"What tokens look at: tiny attention of width {model.config.attention_size}, largest weight over {blocks}"
-    axis.set_title(title, fontsize=9)
+    axis.set_xlabel(f"key{some}", fontsize=9)
+    axis.set_ylabel(f"query{some}", fontsize=9)
+    depth = model.config.num_hidden_layers
+    axis.set_title(f"Tiny attention: largest weight over the first {max(1, depth // 2)} of {depth} blocks", fontsize=9)
     bar = figure.colorbar(image, ax=axis, orientation="horizontal", fraction=0.035, pad=0.02, aspect=40)
-    label = "attention weight (those of a token that looks add up to 1 in a block)"
+    label = "attention weight (those of a query add up to 1 in a block)"
     if not model.config.is_causal:
-        looked_at = m if model.config.mask_padding else model.config.max_position_embeddings
-        bar.ax.axvline(1 / looked_at, color="black", linewidth=1.2)
-        label += f"; black: all {looked_at} tokens equally"
+        keys = m if model.config.mask_padding else model.config.max_position_embeddings
+        bar.ax.axvline(1 / keys, color="black", linewidth=1.2)
+        label += f"; black: 1/{keys}, all tokens alike"
     bar.set_label(label, fontsize=8)
     bar.ax.tick_params(labelsize=7)
     save_picture(figure, path)

@@ -8,9 +8,10 @@ from ..models.configuration_gmlp import as_pair
 
 
 def paper_parameters(config: PreTrainedConfig) -> int:
-    """
-    Returns the number of parameters: for a text model those of embeddings, blocks and final norm (without pooler and
-    masked-language-model transform), for an image classifier all of them, with the labels of `config`.
+    """Return the number of parameters that the paper would print for a config.
+
+    For a text model these are those of embeddings, blocks and final norm (without pooler and masked-language-model
+    transform), for an image classifier all of them, with the labels of `config`.
     """
     with torch.device("meta"):
         if hasattr(config, "image_size") or (config.architectures or [""])[0].endswith("ForImageClassification"):
@@ -21,10 +22,10 @@ def paper_parameters(config: PreTrainedConfig) -> int:
 
 
 def paper_flops(config: PreTrainedConfig) -> int:
-    """
-    Returns the FLOPs of one forward pass: two per multiply-add of the matrix products, for one sequence of n tokens
-    with the masked-language-model head on its masked 15 %, or for one image. For a causal model, which the paper does
-    not have, the head is counted on all tokens, and W as a whole.
+    """Return the FLOPs of one forward pass, two per multiply-add of the matrix products.
+
+    The input is one image, or one sequence of n tokens with the masked-language-model head on its masked 15 %. For a
+    causal model, which the paper does not have, the head is counted on all tokens, and both triangles of W.
 
     Args:
         config: Of a gMLP, of a model of modeling_baselines.py, or of transformers' BERT or ViT.
@@ -39,8 +40,8 @@ def paper_flops(config: PreTrainedConfig) -> int:
             model = AutoModelForMaskedLM.from_config(config).eval()
             model.base_model(torch.empty(1, config.max_position_embeddings, dtype=torch.long))
             # BERT predicts 15 % of the tokens: 76 of 512.
-            share = 1.0 if getattr(config, "is_causal", False) else 0.15
-            masked = torch.empty(int(share * config.max_position_embeddings), config.hidden_size)
+            fraction = 1.0 if getattr(config, "is_causal", False) else 0.15
+            masked = torch.empty(int(fraction * config.max_position_embeddings), config.hidden_size)
             head = model.cls if config.model_type == "bert" else lambda hidden: model.decoder(model.head(hidden))
             head(masked)
     return counter.get_total_flops()

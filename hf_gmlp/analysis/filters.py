@@ -1,4 +1,4 @@
-"""Pictures of the spatial weights that a model has learned: filters over an image (paper, Figure 3) or a text (4)."""
+"""Pictures of the spatial filters that a model has learned, over an image (paper, Figure 3) or a text (Figure 4)."""
 
 from pathlib import Path
 
@@ -13,20 +13,15 @@ from .pictures import block_panels, check_picture, plt, save_picture
 
 
 def load_spatial_model(checkpoint: str | Path) -> GMLPPreTrainedModel:
-    """
-    Opens the model of a checkpoint, whichever head it was saved with.
-
-    Raises:
-        InputError: If there is no checkpoint, or it is of another architecture.
-    """
+    """Open the gMLP or aMLP of a checkpoint without its head, or raise an InputError if there is none."""
     model, _ = open_model(AutoModel, checkpoint, new_head=True)
     if not isinstance(model, GMLPPreTrainedModel):
-        raise InputError(f"{checkpoint} is a {type(model).__name__}, which has no spatial weights to draw.")
+        raise InputError(f"{checkpoint} is a {type(model).__name__}, which has no spatial weights to plot.")
     return model
 
 
 def head_names(model: GMLPPreTrainedModel) -> list[str]:
-    """Returns a title for each of the L * H spatial matrices of a model, in the order of the functions below."""
+    """Return a title for each of the L * H spatial matrices of a model, in the order of the functions below."""
     blocks, heads = range(1, model.config.num_hidden_layers + 1), model.config.spatial_heads
     if heads == 1:
         return [f"block {block}" for block in blocks]
@@ -35,7 +30,7 @@ def head_names(model: GMLPPreTrainedModel) -> list[str]:
 
 @torch.no_grad()
 def middle_filters(model: GMLPPreTrainedModel) -> torch.Tensor:
-    """Returns the row of W of the token in the middle of the sequence, for every head of a text model: [L * H, n]."""
+    """Return the row of W of the middle position of a text, for every head: [L * H, n]."""
     causal = model.config.is_causal
     rows = [proj.matrix(causal=causal)[:, proj.length // 2].float() for proj in model.spatial_projections()]
     return torch.cat(rows).cpu()
@@ -43,9 +38,14 @@ def middle_filters(model: GMLPPreTrainedModel) -> torch.Tensor:
 
 @torch.no_grad()
 def patch_filters(model: GMLPPreTrainedModel, patches: list[tuple[int, int]]) -> torch.Tensor:
-    """
-    Returns the rows of W of an image model for some output patches, by row and column of the grid, over the grid of
-    input patches (without [CLS]): [L * H, patches, rows, columns].
+    """Return the rows of W of some output patches over the grid of input patches, without [CLS].
+
+    Args:
+        model: An image model.
+        patches: Row and column of each output patch in the grid.
+
+    Returns:
+        The weights of every head: [L * H, patches, rows, columns].
     """
     grid, prefix = model.config.grid_size, model.config.num_prefix_tokens
     tokens = [prefix + row * grid[1] + column for row, column in patches]
@@ -54,31 +54,26 @@ def patch_filters(model: GMLPPreTrainedModel, patches: list[tuple[int, int]]) ->
 
 
 def spread_panels(count: int, at_most: int) -> list[int]:
-    """
-    Returns the panels to draw, counted from 0: all of `count`, or `at_most` evenly spread from the first to the last.
-
-    Raises:
-        InputError: If `at_most` is below 1.
-    """
+    """Return the indices of the panels to plot: all, or `at_most` evenly spread from the first to the last."""
     if at_most < 1:
         raise InputError(f"--max_layers must be at least 1, got {at_most}.")
     return torch.linspace(0, count - 1, min(count, at_most)).round().int().unique().tolist()
 
 
 def spread_patches(grid: tuple[int, int]) -> list[tuple[int, int]]:
-    """Returns five patches by row and column, fewer on a small grid: four near its corners, and the middle one."""
+    """Return the rows and columns of the middle patch and of four near the corners; fewer on a small grid."""
     (top, middle, bottom), (left, center, right) = ([size // 6, size // 2, size - 1 - size // 6] for size in grid)
     patches = [(top, left), (top, right), (middle, center), (bottom, left), (bottom, right)]
     return list(dict.fromkeys(patches))
 
 
 def plot_filters(model: GMLPPreTrainedModel, path: str | Path, *, max_layers: int | None = None):
-    """
-    Draws the spatial filters of a model. For a text model this is the paper's Figure 4: how much each token counts for
-    the gate of the token in the middle, block by block. For an image model it is Figure 3: a row of pictures per block,
-    each showing how much every patch counts for the gate of one patch. With several heads, each head of a block is
-    drawn as a block is. Draws at most `max_layers` blocks (or heads), evenly spread; by default 36 for text, 12 for
-    images.
+    """Plot the spatial filters of a model, with a panel (image model: a row of panels) for each head of each block.
+
+    Args:
+        model: A text model, for which this is the paper's Figure 4, or an image model, for which it is Figure 3.
+        path: The picture to write.
+        max_layers: Maximum number of blocks or heads, evenly spread; by default 36 for text and 12 for images.
 
     Raises:
         InputError: If the picture cannot be written to `path`, or `max_layers` is below 1.
@@ -90,38 +85,36 @@ def plot_filters(model: GMLPPreTrainedModel, path: str | Path, *, max_layers: in
 
 
 def some_panels(model: GMLPPreTrainedModel, shown: int) -> str:
-    """Words for a title that shows some of the blocks or heads; none if it shows all."""
+    """Return words for a title, such as " (12 of 30 blocks)"; none if all are shown."""
     count, name = len(head_names(model)), "blocks" if model.config.spatial_heads == 1 else "heads"
     return f" ({shown} of {count} {name})" if shown < count else ""
 
 
 def _token_figure(model: GMLPPreTrainedModel, panels: list[int]) -> plt.Figure:
-    """Curves of W over the sequence, one per head, in one scale."""
     filters, names = middle_filters(model), head_names(model)
     n = filters.shape[1]
+    # Shared axes: all heads have one scale.
     figure, axes, columns = block_panels(
         len(panels), lambda columns: 1.25 if columns == 6 else 1.7, sharex=True, sharey=True
     )
     axes[0].set_xticks([-(n // 4), 0, n // 4])
-    offsets = torch.arange(n) - n // 2
     for axis, panel in zip(axes, panels):
         axis.axhline(0, color="0.8", linewidth=0.8)
         axis.axvline(0, color="0.8", linewidth=0.8)
-        axis.plot(offsets, filters[panel], color="tab:blue", linewidth=1.0)
+        axis.plot(torch.arange(n) - n // 2, filters[panel], color="tab:blue", linewidth=1.0)
         axis.set_title(names[panel], fontsize=8)
         axis.tick_params(labelsize=7)
     # Where the last row is not full, the axis above a gap keeps its numbers.
     for axis in axes[-columns:]:
         axis.tick_params(labelbottom=True)
     some = some_panels(model, len(panels))
-    figure.suptitle(f"Spatial filters{some}: how much each token counts for the gate of the middle one", fontsize=10)
-    figure.supxlabel(f"position of a token, relative to the middle of {n} tokens", fontsize=9)
+    figure.suptitle(f"Spatial filters{some}: weight in W of each token for the gate of the middle one", fontsize=10)
+    figure.supxlabel(f"position relative to the middle of {n} tokens", fontsize=9)
     figure.supylabel("weight in W", fontsize=9)
     return figure
 
 
 def _patch_figure(model: GMLPPreTrainedModel, panels: list[int]) -> plt.Figure:
-    """Rows of W over the grid of patches as pictures, a line of them per head with its own scale."""
     grid, names = model.config.grid_size, head_names(model)
     patches = spread_patches(grid)
     filters = patch_filters(model, patches)
@@ -129,7 +122,7 @@ def _patch_figure(model: GMLPPreTrainedModel, panels: list[int]) -> plt.Figure:
     size = (7.2, height * len(panels) + 1.2)
     figure, axes = plt.subplots(len(panels), len(patches), figsize=size, squeeze=False, layout="constrained")
     for row, panel in zip(axes, panels):
-        # Zero is white, whatever the weights; a head of zeros has no scale.
+        # Zero is white; a head of zeros has no scale.
         limit = filters[panel].abs().max().item() or 1.0
         for axis, (patch_row, patch_column), weights in zip(row, patches, filters[panel]):
             image = axis.imshow(weights, cmap="RdBu_r", vmin=-limit, vmax=limit)
@@ -138,13 +131,10 @@ def _patch_figure(model: GMLPPreTrainedModel, panels: list[int]) -> plt.Figure:
         row[0].set_ylabel(names[panel].replace(", ", "\n"), fontsize=8)
         bar = figure.colorbar(image, ax=row, ticks=[-limit, 0, limit], fraction=0.02, pad=0.01)
         bar.ax.set_yticklabels([f"{-limit:.2g}", "0", f"{limit:.2g}"], fontsize=7)
-    for axis, (patch_row, patch_column) in zip(axes[0], patches):
-        axis.set_title(f"row {patch_row + 1}, column {patch_column + 1}", fontsize=8)
-    cls = " (without [CLS])" if model.config.num_prefix_tokens else ""
     some = some_panels(model, len(panels))
     figure.suptitle(
-        f"Spatial filters{some}: how much each of {grid[0]} × {grid[1]} patches{cls} counts for the gate of the\n"
-        "boxed one, as weights in W; red is positive, blue negative, each row has the scale at its right",
+        f"Spatial filters{some}: weight in W of each of {grid[0]} × {grid[1]} patches for the gate of the boxed one\n"
+        "red is positive, blue negative; each row has the scale at its right",
         fontsize=9,
     )
     return figure

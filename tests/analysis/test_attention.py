@@ -125,21 +125,18 @@ def test_one_sentence(checkpoint, tmp_path):
 def test_bad_input(checkpoint, tmp_path, vision_config, text_config, far_model, capsys):
     path = checkpoint()
     model, words = load_attentive_model(path)
-    for pair in (("", "the man"), ("the man", "  ")):
-        with pytest.raises(InputError, match="is empty"):
-            largest_attention(model, words, *pair)
     with pytest.raises(InputError, match="have 13 tokens and the model takes at most 12"):
         largest_attention(model, words, "the " * 6, "the " * 4)
     with pytest.raises(SystemExit) as stop:
         main(["plot", "attention", path, "--sentences", "the", "man", "plays"])
     assert stop.value.code == 2 and "one sentence or two" in capsys.readouterr().err
-    with pytest.raises(InputError, match="gMLP without attention"):
+    with pytest.raises(InputError, match="no attention to plot"):
         load_attentive_model(checkpoint(attention_size=0))
     with pytest.raises(InputError, match="no model to open"):
         load_attentive_model(tmp_path / "nothing")
     images = far_model(GMLPForImageClassification, vision_config(attention_size=8))
     images.save_pretrained(tmp_path / "images")
-    with pytest.raises(InputError, match="aMLP for text"):
+    with pytest.raises(InputError, match="no attention to plot"):
         load_attentive_model(tmp_path / "images")
     far_model(GMLPForSequenceClassification, text_config(attention_size=8)).save_pretrained(tmp_path / "bare")
     with pytest.raises(InputError, match="no tokenizer to open in"):

@@ -1,12 +1,13 @@
 import pytest
 import torch
-from runs import best_setting, find_runs, pretraining
-from transformers import BertConfig, BertForSequenceClassification
+from runs import best_setting, family, find_runs, pretraining
+from transformers import BertConfig, BertForSequenceClassification, ViTConfig, ViTMAEConfig
 
-from hf_gmlp import GMLPForMaskedLM
+from hf_gmlp import BertRelposConfig, GMLPConfig, GMLPForMaskedLM, TextMixerConfig
 from hf_gmlp.analysis.counts import paper_parameters
 from hf_gmlp.errors import InputError
 
+from ..samples import CONVOLUTIONAL
 from .conftest import finished_run
 
 
@@ -125,3 +126,23 @@ def test_a_saved_model_is_counted_as_the_paper_counts(tmp_path, text_config):
     (tmp_path / "all_results.json").write_text("{}")
     counted = sum(p.numel() for name, p in model.named_parameters() if name.startswith("model."))
     assert find_runs([tmp_path])[0].millions == counted / 1e6
+
+
+def test_families(vision_config):
+    configs = {
+        "gMLP": GMLPConfig(),
+        "aMLP": GMLPConfig(attention_size=8),
+        "aMLP, without Toeplitz prior": GMLPConfig(attention_size=8, toeplitz=False),
+        "Additive gMLP": GMLPConfig(spatial_gating="additive"),
+        "BERT with relative positions": BertRelposConfig(),
+        "BERT with relative positions, without attention": BertRelposConfig(content_attention=False),
+        "MLP-Mixer": TextMixerConfig(),
+        "BERT": BertConfig(),
+        "ViT": ViTConfig(),
+        "vit mae": ViTMAEConfig(),
+    }
+    assert all(family(config) == name for name, config in configs.items())
+    # The paper's text models have the prior, and its image models have not.
+    assert family(vision_config()) == "gMLP"
+    name = "gMLP, with Toeplitz prior, 4 spatial heads, convolutional stem"
+    assert family(vision_config(**CONVOLUTIONAL)) == name

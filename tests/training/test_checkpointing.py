@@ -1,6 +1,7 @@
 """Selective checkpointing: the same training, with about half of the memory for the backward pass."""
 
 import os
+import runpy
 import shutil
 import subprocess
 import sys
@@ -19,7 +20,6 @@ from hf_gmlp import (
     GMLPForSequenceClassification,
     GMLPVisionConfig,
 )
-from hf_gmlp.analysis.memory import kept_bytes
 from hf_gmlp.errors import InputError
 from hf_gmlp.training.arguments import ModelArguments, RunArguments, parse_arguments
 from hf_gmlp.training.checkpointing import enable_selective_checkpointing
@@ -27,6 +27,7 @@ from hf_gmlp.training.checkpointing import enable_selective_checkpointing
 from .test_distributed import ENVIRONMENT, LAUNCHER, ROOT
 from .test_trainer import make_trainer
 
+kept_bytes = runpy.run_path(str(ROOT / "benchmarks" / "memory.py"))["kept_bytes"]
 DROPPED = {"hidden_dropout_prob": 0.1, "activation_dropout": 0.1, "drop_path_rate": 0.2}
 
 
