@@ -215,17 +215,3 @@ def in_batches(
             batch, total = [], 0
     if batch:
         yield batch
-
-
-def content_hash(paths: Iterable[str | Path]) -> str:
-    """Returns a hash of the bytes of the files, in order."""
-    import xxhash
-
-    digest = xxhash.xxh3_128()
-    for path in paths:
-        with open(path, "rb") as file:
-            while block := file.read(1 << 22):
-                digest.update(block)
-        # Marks where one file ends and the next begins.
-        digest.update(b"%d" % Path(path).stat().st_size)
-    return digest.hexdigest()
