@@ -1,6 +1,7 @@
 """Causal gMLPs beside g-mlp-pytorch (lucidrains) and a GPT-2 of the same size: how fast, and how well they learn.
 
     python benchmarks/clm.py speed
+    python benchmarks/clm.py speed --compile        static caches, and models through torch.compile
     python benchmarks/clm.py quality --train_file train.txt --validation_file validation.txt
 
 speed: the time of one more token behind 10, 100 and 1,000 tokens, and its mean over ten places evenly spread; and of a
@@ -21,6 +22,7 @@ import math
 import statistics
 import time
 from collections import defaultdict
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
@@ -31,7 +33,7 @@ from harness import Bench, about, write_results
 from peers import parameters_of
 from torch import nn
 from torch.nn.functional import cross_entropy
-from transformers import GPT2Config, GPT2LMHeadModel
+from transformers import GPT2Config, GPT2LMHeadModel, StaticCache
 
 from hf_gmlp import GMLPConfig, GMLPForCausalLM, errors
 from hf_gmlp.data.causal import ByteBlocks
@@ -60,6 +62,7 @@ def main():
         if command == "speed":
             one.add_argument("--repeats", type=int, default=5, help="rounds, for the medians")
             one.add_argument("--tokens", type=int, default=4, help="tokens timed at a place")
+            one.add_argument("--compile", action="store_true", help="generate with static caches and torch.compile")
             continue
         one.add_argument("--train_file", required=True, type=Path, help="read as bytes")
         one.add_argument("--validation_file", required=True, type=Path, help="read as bytes")
@@ -206,27 +209,43 @@ def cache_difference(model: nn.Module, length: int) -> float:
 def time_generation(bench: Bench, systems: dict[str, nn.Module], places: list[int]) -> dict[tuple[str, int], float]:
     """Median seconds of one more token behind a number of tokens, by system and that number."""
     seconds, tokens = defaultdict(list), bench.arguments.tokens
-    for model in systems.values():
+    compiled, caches = {}, {}
+    for name, model in systems.items():
         model.eval()
+        if bench.arguments.compile and not isinstance(model, gMLP):
+            compiled[name] = torch.compile(model)
+            caches[name] = StaticCache(model.config, max_cache_len=bench.arguments.n)
     for _ in range(bench.arguments.repeats + 1):
         for place in places:
             ids = torch.randint(2, VOCABULARY, (1, place + tokens))
             for name, model in systems.items():
-                seconds[name, place] += token_times(bench, model, ids, place)
+                seconds[name, place] += token_times(bench, model, ids, place, compiled.get(name), caches.get(name))
     # The first round warms up.
     return {key: statistics.median(times[tokens:]) for key, times in seconds.items()}
 
 
-def token_times(bench: Bench, model: nn.Module, ids: torch.Tensor, place: int) -> list[float]:
+def token_times(
+    bench: Bench,
+    model: nn.Module,
+    ids: torch.Tensor,
+    place: int,
+    compiled: Callable | None = None,
+    cache: StaticCache | None = None,
+) -> list[float]:
     """Seconds of each token of `ids` behind the first `place`, which are processed before."""
-    cache = None if isinstance(model, gMLP) else model(input_ids=ids[:, :place], use_cache=True).past_key_values
+    if cache is not None:
+        cache.reset()
+    if not isinstance(model, gMLP):
+        cache = model(input_ids=ids[:, :place], past_key_values=cache, use_cache=True).past_key_values
+    forward = compiled or model
 
     def step(end: int):
         nonlocal cache
         if cache is None:
             logits = model(ids[:, :end])
         else:
-            output = model(input_ids=ids[:, end - 1 : end], past_key_values=cache, use_cache=True)
+            positions = torch.tensor([[end - 1]])
+            output = forward(ids[:, end - 1 : end], past_key_values=cache, use_cache=True, position_ids=positions)
             cache, logits = output.past_key_values, output.logits
         logits[:, -1].argmax(-1).item()
 
