@@ -183,53 +183,43 @@ TASKS = {"repeated": "the repeated word", "single": "one sentence", "pair": "two
 @dataclass(frozen=True)
 class Judgement:
     """
-    What differences say of a claim, which is that they are above zero.
+    What differences say of a claim, which is that they are between two thresholds.
 
     Attributes:
         mean: Of the differences.
         margin: Half of the confidence interval around it; NaN of a single one.
+        above, below: The thresholds.
         verdict: HELD, NOT_HELD, NOISE, ONE_SEED or DIVERGED.
     """
 
     mean: float
     margin: float
+    above: float
+    below: float
     verdict: str
 
-    def __str__(self) -> str:
-        if math.isnan(self.mean):
-            return "-"
-        return f"{self.mean:+.4f}" + ("" if math.isnan(self.margin) else f" ± {self.margin:.4f}")
 
-
-def judge(differences: Sequence[float], *, sampling_variance: float = 0.0) -> Judgement:
+def judge(
+    differences: Sequence[float], above: float = 0.0, below: float = math.inf, *, sampling_variance: float = 0.0
+) -> Judgement:
     """
-    Whether differences, one per seed, are above zero: held if their confidence interval lies above it, not held if it
-    lies below, else within noise.
+    Whether differences, one per seed, are between two thresholds: held if their confidence interval lies between them,
+    not held if it lies outside, else within noise.
 
     Args:
         differences: Better minus worse, as the claim has it.
+        above, below: The thresholds; "better" is above zero, "near" between two of both signs.
         sampling_variance: Of what the seeds share and the interval covers too: the choice of validation samples.
     """
     mean, margin = _interval(differences, sampling_variance)
+    low, high = mean - margin, mean + margin
     if not math.isfinite(mean):
-        return Judgement(math.nan, math.nan, DIVERGED)
-    if math.isnan(margin):
-        return Judgement(mean, margin, ONE_SEED)
-    return Judgement(mean, margin, HELD if mean - margin > 0 else NOT_HELD if mean + margin < 0 else NOISE)
-
-
-def judge_near(differences: Sequence[float], within: float = NEUTRAL) -> Judgement:
-    """
-    Whether differences, one per seed, are nearly zero: held if their confidence interval lies inside of `within` on
-    both sides of zero, not held if it lies outside, else within noise.
-    """
-    mean, margin = _interval(differences, 0.0)
-    if not math.isfinite(mean):
-        return Judgement(math.nan, math.nan, DIVERGED)
-    if math.isnan(margin):
-        return Judgement(mean, margin, ONE_SEED)
-    inside, outside = abs(mean) + margin < within, abs(mean) - margin > within
-    return Judgement(mean, margin, HELD if inside else NOT_HELD if outside else NOISE)
+        verdict = DIVERGED
+    elif math.isnan(margin):
+        verdict = ONE_SEED
+    else:
+        verdict = HELD if above < low and high < below else NOT_HELD if high < above or below < low else NOISE
+    return Judgement(mean, margin, above, below, verdict)
 
 
 def together(verdicts: Sequence[str]) -> str:
@@ -271,18 +261,16 @@ class Finding:
 
     Attributes:
         claim, paper: In words, and what the paper prints.
-        measured: The difference with its interval.
-        verdict: As in `Judgement`, or UNLEARNED, NO_ATTENTION or GUESSED where a gate is closed.
-        models: Names of the models compared.
-        margin: Half of the interval, in nats; 0 where nats are not what is compared.
+        judgement: The difference with its interval; none of a claim of several parts.
+        verdict: That of the judgement, or UNLEARNED, NO_ATTENTION or GUESSED where a gate is closed.
+        models: Names of the models compared, of two the one that should be ahead first.
     """
 
     claim: str
     paper: str
-    measured: str
+    judgement: Judgement | None
     verdict: str
     models: tuple[str, ...] = ()
-    margin: float = 0.0
 
 
 def choose(losses: Mapping[tuple[float, float], float]) -> tuple[float, float]:
@@ -312,25 +300,24 @@ def pretraining_findings(losses: dict[str, list[float]], unigram: float) -> list
     def learned(*names: str) -> bool:
         return all(statistics.fmean(losses[name]) < unigram - LEARNED for name in names)
 
-    def difference(worse: str, better: str, by: float = 0.0) -> list[float]:
-        return [b - a - by for a, b in zip(losses[better], losses[worse])]
+    def difference(worse: str, better: str) -> list[float]:
+        return [b - a for a, b in zip(losses[better], losses[worse])]
 
     def ahead(claim: str, better: str, worse: str, by: float = 0.0) -> list[str]:
         """The verdict, in a list, on one model being ahead of another; none without the models."""
         if not {better, worse} <= losses.keys():
             return []
-        judgement = judge(difference(worse, better, by))
+        judgement = judge(difference(worse, better), by)
         verdict = judgement.verdict if learned(better, worse) or judgement.verdict == DIVERGED else UNLEARNED
         first, second = SYSTEMS[worse].perplexity, SYSTEMS[better].perplexity
         paper = f"log({first} / {second}) = {math.log(first / second):+.4f}"
-        measured = f"{judgement}, beyond {by} nats" if by else str(judgement)
-        findings.append(Finding(claim, paper, measured, verdict, (better, worse), judgement.margin))
+        findings.append(Finding(claim, paper, judgement, verdict, (better, worse)))
         return [verdict]
 
     def whole(claim: str, count: int, verdicts: list[str]):
         """The verdict on a claim of several parts, if all of them are there."""
         if len(verdicts) == count:
-            findings.append(Finding(f"**{claim}**", "yes", f"the {count} above together", together(verdicts)))
+            findings.append(Finding(f"**{claim}**", "yes", None, together(verdicts)))
 
     ladder = {"gmlp": "split", "gmlp-multiplicative": "multiplicative", "gmlp-additive": "additive"}
     ladder["gmlp-linear"] = "linear"
@@ -343,18 +330,17 @@ def pretraining_findings(losses: dict[str, list[float]], unigram: float) -> list
     if {*names} <= losses.keys():
         (lead,) = ahead("Attention helps BERT", "bert-relpos", "bert-noattn")
         within = max(0.0, statistics.fmean(difference("bert-noattn", "bert-relpos")) / 2)
-        near = judge_near(difference("gmlp", "bert-relpos"), within)
+        near = judge(difference("gmlp", "bert-relpos"), -within, within)
         verdict = near.verdict if learned(*names) else UNLEARNED
         if verdict != UNLEARNED and lead != HELD:
             verdict = NO_ATTENTION
         findings.append(
             Finding(
-                "**gMLP near BERT**: within half of what attention gives BERT, to both sides",
+                "**gMLP near BERT**: gMLP less BERT is within half of what attention gives BERT",
                 f"log(4.35 / 4.26) = {NEUTRAL:+.4f}, within ± {math.log(5.64 / 4.26) / 2:.4f}",
-                f"gMLP less BERT {near}; near within ± {within:.4f}",
+                near,
                 verdict,
                 names,
-                near.margin,
             )
         )
     parts = []
@@ -369,7 +355,8 @@ def pretraining_findings(losses: dict[str, list[float]], unigram: float) -> list
 
 def too_wide(findings: Sequence[Finding]) -> set[str]:
     """The models of claims that more seeds may decide."""
-    return {name for one in findings if one.verdict == NOISE and one.margin > WIDE for name in one.models}
+    wide = (one for one in findings if one.verdict == NOISE and one.judgement and one.judgement.margin > WIDE)
+    return {name for one in wide for name in one.models}
 
 
 def toeplitz_findings(
@@ -391,23 +378,16 @@ def toeplitz_findings(
     gaps = {steps: [b - a for a, b in zip(toeplitz[steps], dense[steps])] for steps in sorted(dense)}
     for steps, gap in gaps.items():
         learned = max(map(statistics.fmean, (dense[steps], toeplitz[steps]))) < unigram - LEARNED
-        share = judge([value - TOEPLITZ for value in shares[steps]])
-        measured = f"share {statistics.fmean(shares[steps]):.3f}: {share}, beyond {TOEPLITZ}"
-        verdict = share.verdict if learned else UNLEARNED
-        findings.append(
-            Finding(
-                f"**W near-Toeplitz without being told**, {steps:,} steps", "Figure 9, no number", measured, verdict
-            )
+        claims = (
+            ("W near-Toeplitz without being told", "Figure 9, no number", judge(shares[steps], TOEPLITZ)),
+            ("The Toeplitz prior is quality-neutral (dense less prior)", "yes", judge(gap, -NEUTRAL, NEUTRAL)),
         )
-        neutral = judge_near(gap)
-        measured = f"dense less Toeplitz {neutral}; neutral within ± {NEUTRAL:.4f}"
-        verdict = neutral.verdict if learned else UNLEARNED
-        findings.append(
-            Finding(f"**The Toeplitz prior is quality-neutral**, {steps:,} steps", "yes, no number", measured, verdict)
-        )
+        for claim, paper, judgement in claims:
+            verdict = judgement.verdict if learned else UNLEARNED
+            findings.append(Finding(f"**{claim}**, {steps:,} steps", paper, judgement, verdict))
     short, long = list(gaps.values())
     closer = judge([abs(a) - abs(b) for a, b in zip(short, long)])
-    findings.append(Finding("Longer training brings both nearer", "not in the paper", str(closer), closer.verdict))
+    findings.append(Finding("Longer training brings both nearer", "not in the paper", closer, closer.verdict))
     return findings
 
 
@@ -439,7 +419,7 @@ def finetuning_findings(
         share, samples = majority[task], better.shape[1]
         ahead = max(better.mean(), worse.mean()) > share + 2 * math.sqrt(share * (1 - share) / samples)
         verdict = judgement.verdict if ahead else GUESSED
-        findings.append(Finding(claim, paper, str(judgement), verdict, models))
+        findings.append(Finding(claim, paper, judgement, verdict, models))
 
     for words, better, worse, tasks, paper in claims:
         for task in tasks:

@@ -1,8 +1,9 @@
 """The report of a replication: tables, verdicts and pictures from its finished runs.
 
-    python paper/report.py paper/replication/results.json FOLDER
+    python paper/report.py paper/replication/results.json FOLDER [PAGE ...]
 
-writes it again from the numbers of a replication, which are in results.json beside report.md.
+writes it again from the numbers of a replication, which are in results.json beside report.md, and the
+`TABLES` of pages, each between the comments <!-- NAME --> and <!-- end -->.
 """
 
 import itertools
@@ -20,7 +21,7 @@ sys.path.append(str(ROOT / "benchmarks"))
 
 import numpy as np  # noqa: E402
 import protocol  # noqa: E402
-from protocol import FINETUNED, POOLINGS, SIZES, SYSTEMS, TABLE3, TASKS  # noqa: E402
+from protocol import FINETUNED, HELD, NOT_HELD, POOLINGS, SIZES, SYSTEMS, TABLE3, TASKS  # noqa: E402
 
 from hf_gmlp.analysis.pictures import plt, save_picture  # noqa: E402
 from hf_gmlp.markdown import markdown_table  # noqa: E402
@@ -149,6 +150,20 @@ class Results:
         majority = {task: facts["majority"] for task, facts in self.all["tasks"].items()}
         return found + protocol.finetuning_findings(self.right(), self.chosen_poolings(), majority)
 
+    def status(self, one: protocol.Finding) -> str:
+        """The verdict if a fair comparison decides the claim, otherwise "open", with what is unfair."""
+        if one.verdict not in (HELD, NOT_HELD) or one.judgement is None:
+            return "open" if one.judgement else "see its parts"
+        for name in one.models:
+            if statistics.fmean(self.losses()[name]) > self.all["neighbors"]:
+                return f"open: {SYSTEMS[name].title} is behind counting two neighbors"
+        winner, *losers = one.models[:: 1 if one.verdict == HELD else -1] or [None]
+        for loser in losers if all(SYSTEMS[name].parameters for name in one.models) else ():
+            here = self.all["counts"][loser][0] / self.all["counts"][winner][0]
+            if here < 0.9 * (paper := SYSTEMS[loser].parameters / SYSTEMS[winner].parameters):
+                return f"open: {SYSTEMS[loser].title} has {here:.2f} times the parameters, in the paper {paper:.2f}"
+        return one.verdict
+
 
 def write(results: dict, folder: Path):
     """Writes results.json, report.md and the pictures that need nothing but numbers."""
@@ -167,14 +182,13 @@ def write(results: dict, folder: Path):
     ]
     words = (
         "Perplexity on the development text after the steps to choose by, seed 0: that of the setting chosen for each "
-        "model, and the best with one learning rate for all weights (x1)."
+        "model, and the best with one learning rate for all weights (x1). At the chosen multiplier, the perplexity "
+        "changes by so much with the last doubling of the learning rate up to the chosen one, and with the next."
     )
     parts += ["## Settings", words, markdown_table(setting_rows(found))]
     words = (
-        f"Perplexity of the masked tokens of the evaluation text: mean ± standard deviation over the seeds. By the "
-        f"frequency of each token it is {math.exp(results['unigram']):.1f}, by its two neighbors "
-        f"{math.exp(results['neighbors']):.1f}. The slope is what the training loss still falls over its last "
-        f"tenth, in nats per 1,000 steps. FLOPs are those of one sequence forward."
+        "Perplexity of the masked tokens of the evaluation text: mean ± standard deviation over the seeds. The slope "
+        "is what the training loss still falls over its last tenth, in nats per 1,000 steps. FLOPs: a sequence forward."
     )
     parts += section("Table 3", words, perplexity_rows(found))
     words = (
@@ -187,9 +201,11 @@ def write(results: dict, folder: Path):
         "pooling that the development rows chose."
     )
     parts += section("Fine-tuning", words, finetuning_rows(found))
-    words = "Differences are in nats of held-out loss (of accuracies, in shares), with their 95 % interval."
-    claims = [[one.claim, one.paper, one.measured, one.verdict] for one in found.findings()]
-    parts += section("Claims", words, [["claim", "paper", "here", "verdict"], *claims])
+    words = (
+        "Differences are in nats of held-out loss (of accuracies, and of W near-Toeplitz, in shares). The status is "
+        "open also where a model is behind counting, or the loser is handicapped in parameters."
+    )
+    parts += section("Claims", words, claim_rows(found))
     parts += ["## Pictures"] if pictures else []
     parts += [f"{words}:\n\n![{words}]({name})" for name, words in pictures.items()]
     (folder / "report.md").write_text("\n\n".join(parts) + "\n", encoding="utf-8")
@@ -208,7 +224,7 @@ def dumped(results: dict) -> str:
 
 
 def setting_rows(found: Results) -> list[list[str]]:
-    rows = [["model", "learning rate", "multiplier", "perplexity", "best with x1"]]
+    rows = [["model", "learning rate", "multiplier", "perplexity", "best with x1", "last doubling", "next doubling"]]
     for name in found.models:
         losses = found.selection(name)
         if len(losses) < len(found.size.learning_rates) * len(protocol.MULTIPLIERS):
@@ -216,7 +232,11 @@ def setting_rows(found: Results) -> list[list[str]]:
         rate, multiplier = protocol.choose(losses)
         plain = protocol.choose({setting: loss for setting, loss in losses.items() if setting[1] == 1})
         cells = [f"{rate:g}", f"x{multiplier:g}", perplexity([losses[rate, multiplier]])]
-        rows.append([SYSTEMS[name].title, *cells, f"{perplexity([losses[plain]])} at {plain[0]:g}"])
+        cells.append(f"{perplexity([losses[plain]])} at {plain[0]:g}")
+        for after in (rate, 2 * rate):
+            tried = [losses.get((one, multiplier)) for one in (after / 2, after)]
+            cells.append("not tried" if None in tried else f"{100 * math.expm1(tried[1] - tried[0]):+.0f} %")
+        rows.append([SYSTEMS[name].title, *cells])
     return rows
 
 
@@ -230,6 +250,8 @@ def perplexity_rows(found: Results) -> list[list[str]]:
         here = [perplexity([run["loss"] for run in runs]), len(runs), fall]
         title = system.title if system in TABLE3 else f"*{system.title}*"
         rows.append([title, printed[0], *here, printed[1], f"{parameters / 1e6:.3f} M", f"{flops / 1e9:.3g} B"])
+    baselines = {"counting two neighbors": found.all["neighbors"], "frequency of each token": found.unigram}
+    rows += [[words, "", perplexity([loss]), "", "", "", "", ""] for words, loss in baselines.items() if len(rows) > 1]
     return rows
 
 
@@ -258,6 +280,32 @@ def finetuning_rows(found: Results) -> list[list[str]]:
             first = [TASKS[task], f"{100 * facts['majority']:.1f}", f"{100 * facts['tf-idf']:.1f}"]
             rows.append([*(first if pooling == POOLINGS[0] else ["", "", ""]), pooling, *cells])
     return rows
+
+
+def claim_rows(found: Results) -> list[list[str]]:
+    rows = [["claim", "paper", "difference", "95 % interval", "threshold", "verdict", "status"]]
+    for one in found.findings():
+        numbers = ["", "", ""]
+        if judged := one.judgement:
+            low, high = judged.mean - judged.margin, judged.mean + judged.margin
+            numbers = [f"{judged.mean:+.3f}", f"{low:+.3f} to {high:+.3f}"]
+            numbers.append(f"within ± {judged.below:.3f}" if judged.below < math.inf else f"above {judged.above:g}")
+        # One seed has no interval.
+        numbers = ["" if "nan" in number else number for number in numbers]
+        rows.append([one.claim, one.paper, *numbers, one.verdict, found.status(one)])
+    return rows
+
+
+TABLES = {"settings": setting_rows, "perplexity": perplexity_rows, "claims": claim_rows}
+
+
+def filled(text: str, found: Results) -> str:
+    """The text of a page with the tables of `TABLES` written anew."""
+    for name, rows in TABLES.items():
+        start, mark, rest = text.partition(f"<!-- {name} -->")
+        if mark:
+            text = f"{start}{mark}\n\n{markdown_table(rows(found))}\n\n{rest[rest.index('<!-- end -->') :]}"
+    return text
 
 
 def perplexity(losses: Sequence[float]) -> str:
@@ -390,6 +438,8 @@ def draw_models(study, folder: Path):
 
 
 if __name__ == "__main__":
-    if len(sys.argv) != 3:
+    if len(sys.argv) < 3:
         sys.exit(__doc__)
-    write(json.loads(Path(sys.argv[1]).read_text(encoding="utf-8")), Path(sys.argv[2]))
+    write(results := json.loads(Path(sys.argv[1]).read_text(encoding="utf-8")), Path(sys.argv[2]))
+    for page in map(Path, sys.argv[3:]):
+        page.write_text(filled(page.read_text(encoding="utf-8"), Results(results)), encoding="utf-8")

@@ -3,7 +3,7 @@ import math
 import numpy as np
 import protocol
 import pytest
-from protocol import HELD, NOISE, NOT_HELD, SIZES, SYSTEMS, TABLE3, judge, judge_near, judge_paired
+from protocol import HELD, NOISE, NOT_HELD, SIZES, SYSTEMS, TABLE3, judge, judge_paired
 from scipy.stats import ttest_1samp
 from transformers import AutoConfig
 
@@ -76,6 +76,9 @@ def test_interval_is_that_of_the_t_test():
 def test_judge(differences, verdict):
     assert judge(differences).verdict == verdict
     assert judge([d for d in differences], sampling_variance=10.0).verdict in (verdict, NOISE)
+    # The threshold moves the verdict, and neither the mean nor the interval.
+    moved = judge([d + 5 for d in differences], 5.0)
+    assert moved.verdict == verdict and (moved.mean - 5 == pytest.approx(judge(differences).mean, nan_ok=True))
 
 
 @pytest.mark.parametrize(
@@ -89,7 +92,7 @@ def test_judge(differences, verdict):
     ],
 )
 def test_judge_near(differences, verdict):
-    assert judge_near(differences).verdict == verdict
+    assert judge(differences, -protocol.NEUTRAL, protocol.NEUTRAL).verdict == verdict
 
 
 def test_a_paired_interval_covers_seeds_and_samples():

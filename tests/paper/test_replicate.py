@@ -90,7 +90,10 @@ def test_every_stage_is_run_and_reported(tmp_path, arguments, monkeypatch):
     text = (tmp_path / "report" / "report.md").read_text(encoding="utf-8")
     assert "| Multiplicative, Split gMLP | 0.002 | x5 |" in text
     # The slope of the last tenth is of one point here, and not a number.
-    assert "| BERT + rel pos | 4.26 |" in text and "**The Toeplitz prior is quality-neutral**, 10 steps" in text
+    assert (
+        "| BERT + rel pos | 4.26 |" in text
+        and "**The Toeplitz prior is quality-neutral (dense less prior)**, 10 steps" in text
+    )
     assert "| **BERT ahead of gMLP on the repeated word** | MNLI-m 83.3 against 80.9 (Table 4) | +0." in text
     for picture in ("training.png", "perplexity.png", "finetuning.png"):
         assert f"({picture})" in text and (tmp_path / "report" / picture).stat().st_size > 10_000
@@ -150,6 +153,34 @@ def test_a_run_that_fails_ends_all_with_its_words(arguments, monkeypatch):
 def test_what_cannot_work_is_said_before_any_work(arguments, flags, words):
     with pytest.raises(replicate.InputError, match=words):
         replicate.check_arguments(arguments(*flags))
+
+
+def test_pages_have_the_tables_of_the_results():
+    found = report.Results(json.loads((ROOT / "paper" / "replication" / "results.json").read_text(encoding="utf-8")))
+    for name, tables in (("replication.md", report.TABLES), ("claims.md", ["claims"])):
+        text = (ROOT / "paper" / name).read_text(encoding="utf-8")
+        assert all(f"<!-- {table} -->" in text for table in tables)
+        assert report.filled(text, found) == text, "run paper/report.py with this page"
+    text = (ROOT / "paper" / "replication" / "report.md").read_text(encoding="utf-8")
+    assert all(report.markdown_table(rows(found)) in text for rows in report.TABLES.values())
+
+
+def test_a_difference_is_apart_from_its_threshold_and_an_unfair_one_decides_nothing():
+    found = report.Results(json.loads((ROOT / "paper" / "replication" / "results.json").read_text(encoding="utf-8")))
+    rows = {row[0]: row for row in report.claim_rows(found)}
+    losses = found.losses()
+    claims = {"BERT + rel pos - attn": "bert-noattn", "MLP-Mixer": "mixer"}
+    for title, name in claims.items():
+        row = rows[f"gMLP far ahead of {title}"]
+        assert float(row[2]) == pytest.approx(np.mean(np.subtract(losses[name], losses["gmlp"][:3])), abs=1e-3)
+        low, high = map(float, row[3].split(" to "))
+        assert (low + high) / 2 == pytest.approx(float(row[2]), abs=2e-3) and row[4] == "above 0.1"
+        assert row[6].startswith("open: ")
+    assert rows["Depth 0.5x to 1x lowers the perplexity"][5:] == ["held", "held"]
+    # With as many parameters as in the paper, the loser is not handicapped.
+    found.all["counts"]["gmlp"] = found.all["counts"]["bert-noattn"]
+    rows = {row[0]: row for row in report.claim_rows(found)}
+    assert rows["gMLP far ahead of BERT + rel pos - attn"][6] == "not held"
 
 
 @pytest.mark.slow
