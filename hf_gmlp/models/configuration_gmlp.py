@@ -131,7 +131,8 @@ class GMLPBaseConfig(PreTrainedConfig):
         folder = Path(__file__).parent.parent / "presets"
         known = sorted(path.parent.name for path in folder.glob("*/config.json"))
         if name not in known:
-            raise ValueError(f"There is no preset {name!r} in the package hf_gmlp; it has {', '.join(known)}.")
+            choice = f"choose one of {', '.join(known)}" if known else "the package hf_gmlp has presets: install it"
+            raise ValueError(f"There is no preset {name!r}; {choice}.")
         fields = json.loads((folder / name / "config.json").read_text(encoding="utf-8"))
         if fields["model_type"] != cls.model_type:
             raise ValueError(f"The preset {name!r} is of the type {fields['model_type']!r}, not a `{cls.__name__}`.")

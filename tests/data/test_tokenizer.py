@@ -482,7 +482,7 @@ def test_read_texts_names_the_bad_file(tmp_path):
     }
     messages = {
         "other.jsonl": "There is no column 'text' in .*other.jsonl but body, id: name one with --text_column",
-        "list.jsonl": "The column 'text' of .*list.jsonl has a list in it and must be text",
+        "list.jsonl": "The column of .*list.jsonl has a list in it: .*--text_column",
         "broken.json": "broken.json cannot be read as ",
         "latin.txt": "latin.txt cannot be read as txt: it is not UTF-8",
     }
