@@ -6,7 +6,7 @@ from pathlib import Path
 
 import safetensors.torch
 
-from ..errors import InputError, first_line
+from ..errors import InputError, first_line, need
 from ..loading import open_config, open_model
 from ..models.configuration_gmlp import GMLPVisionConfig
 from ..models.modeling_gmlp import GMLPForImageClassification
@@ -122,6 +122,8 @@ def convert_timm(
     Returns:
         Sentences about the result.
     """
+    # The image processor needs it.
+    need("PIL")
     checkpoints.check_new(out)
     if Path(source).exists() or Path(source).suffix in ENDINGS:
         tensors, source_license = checkpoints.read_tensors(source), None

@@ -123,7 +123,7 @@ def check_missing_extras():
         (["convert", "timm", "weights.pth", "out"], 'PIL is not installed: pip install "hf-gmlp[vision]".'),
         # These need no extra, and complain about the weights.
         (["convert", "lucidrains", "weights.pth", "out"], "is not a checkpoint of"),
-        (["convert", "to-timm", "vision", "out.pth"], "pooling='mean'"),
+        (["convert", "to-timm", "vision", "out.safetensors"], "pooling='mean'"),
     ):
         done = subprocess.run([COMMAND, *words], capture_output=True, text=True)
         assert done.returncode == 2 and done.stderr.startswith("Error: ") and sentence in done.stderr, done.stderr
