@@ -88,9 +88,9 @@ PACKING = ("cu_seq_lens_q", "cu_seq_lens_k", "max_length_q", "max_length_k")
 def conv_stem(config: GMLPVisionConfig) -> nn.Sequential:
     """An early-convolution stem (Xiao et al., 2021): 3 x 3 convolutions, of which each after the first halves the sides
     and doubles the channels. [B, C, H, W] -> [B, D, H / patch, W / patch]"""
-    size, halvings = as_pair(config.patch_size)[0], as_pair(config.patch_size)[0].bit_length() - 1
+    size, _ = as_pair(config.patch_size)  # 2**k pixels, halved k times
     layers, channels = [], config.num_channels
-    for i in range(halvings + 1):
+    for i in range(size.bit_length()):
         width = max(1, config.hidden_size * 2**i // size)
         conv = nn.Conv2d(channels, width, 3, stride=2 if i else 1, padding=1, bias=False)
         layers += [conv, nn.BatchNorm2d(width), nn.ReLU()]

@@ -124,16 +124,22 @@ def test_options_and_patches_that_do_not_fit_an_image_model(image_peer):
         model_from_lucidrains(image_peer(channels=1).state_dict())
 
 
+def run_command(source, out, auto_class):
+    """Converts a file, and opens the checkpoint, which must have every weight and no other."""
+    main(["convert", "lucidrains", source, out])
+    model, info = auto_class.from_pretrained(out, output_loading_info=True)
+    assert not info["missing_keys"] and not info["unexpected_keys"]
+    return model
+
+
 def test_the_command_converts_an_image_model(tmp_path, image_peer, capsys):
     theirs = image_peer(heads=4, attn_dim=8)
     source, out = str(tmp_path / "weights.pt"), str(tmp_path / "out")
     torch.save(theirs.state_dict(), source)
-    main(["convert", "lucidrains", source, out])
+    ours = run_command(source, out, AutoModelForImageClassification)
     said = capsys.readouterr().out
     for part in ("16x16 pixels", "LABEL_0", "prob_survival", "The license"):
         assert part in said
-    ours, info = AutoModelForImageClassification.from_pretrained(out, output_loading_info=True)
-    assert not info["missing_keys"] and not info["unexpected_keys"]
     processor = AutoImageProcessor.from_pretrained(out)
     pixels = processor(Image.effect_noise((30, 20), 99).convert("RGB"), return_tensors="pt")["pixel_values"]
     assert pixels.shape == (1, 3, 16, 16)
@@ -170,12 +176,10 @@ def test_the_command_converts_a_file(tmp_path, peer, capsys, ending):
         torch.save({"epoch": 3, "model": weights}, source)
     else:
         safetensors.torch.save_file(theirs.state_dict(), source)
-    main(["convert", "lucidrains", source, out])
+    ours = run_command(source, out, AutoModelForMaskedLM)
     said = capsys.readouterr().out
     for part in ("no shift_tokens", "no tokenizer", "prob_survival", "The license"):
         assert part in said
-    ours, info = AutoModelForMaskedLM.from_pretrained(out, output_loading_info=True)
-    assert not info["missing_keys"] and not info["unexpected_keys"]
     assert_same_logits(ours, theirs)
     assert ours.config.pad_token_id is None
     card = (tmp_path / "out" / "README.md").read_text()
