@@ -2,13 +2,7 @@
 """`hf-gmlp run glue`, for a checkout."""
 
 from hf_gmlp import errors
-
-
-def main():
-    from hf_gmlp.scripts.glue import main
-
-    main()
-
+from hf_gmlp.tasks import run
 
 if __name__ == "__main__":
-    errors.run(main)
+    errors.run(lambda: run("glue"))

@@ -2,13 +2,7 @@
 """`hf-gmlp run mlm`, for a checkout."""
 
 from hf_gmlp import errors
-
-
-def main():
-    from hf_gmlp.scripts.mlm import main
-
-    main()
-
+from hf_gmlp.tasks import run
 
 if __name__ == "__main__":
-    errors.run(main)
+    errors.run(lambda: run("mlm"))

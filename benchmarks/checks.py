@@ -60,8 +60,8 @@ def values_of(system: System) -> tuple[torch.Tensor, torch.Tensor]:
 
 def converted(name: str, peer: nn.Module) -> nn.Module | None:
     """The model of hf_gmlp with the weights of a peer, if that is a gMLP."""
-    from hf_gmlp.conversion.lucidrains import model_from_lucidrains
-    from hf_gmlp.conversion.timm import model_from_timm
+    from hf_gmlp.tools.conversion.lucidrains import model_from_lucidrains
+    from hf_gmlp.tools.conversion.timm import model_from_timm
 
     weights = {key: value.cpu() for key, value in peer.state_dict().items()}
     if name == TIMM:

@@ -36,11 +36,11 @@ from torch.nn.functional import cross_entropy
 from transformers import GPT2Config, GPT2LMHeadModel, StaticCache
 
 from hf_gmlp import GMLPConfig, GMLPForCausalLM, errors
-from hf_gmlp.data.causal import ByteBlocks
-from hf_gmlp.data.files import check_file
-from hf_gmlp.data.tokenizer import BYTE_SPECIAL_TOKENS
 from hf_gmlp.errors import InputError
 from hf_gmlp.markdown import markdown_table
+from hf_gmlp.tasks.clm.blocks import ByteBlocks
+from hf_gmlp.tokenizer import BYTE_SPECIAL_TOKENS
+from hf_gmlp.training.files import check_file
 
 END_OF_TEXT = 1
 VOCABULARY = len(BYTE_SPECIAL_TOKENS) + 256

@@ -42,12 +42,12 @@ from PIL import Image
 from transformers import AutoTokenizer, DataCollatorForLanguageModeling, Trainer, TrainingArguments
 
 from hf_gmlp import GMLPConfig, GMLPForImageClassification, GMLPForMaskedLM, GMLPVisionConfig, errors
-from hf_gmlp.data.images import ImageCollator, mixing_transform, training_transform
-from hf_gmlp.data.masking import MaskingCollator
-from hf_gmlp.data.processor import evaluation_processor
-from hf_gmlp.data.text import pack
-from hf_gmlp.data.tokenizer import train_tokenizer
 from hf_gmlp.markdown import markdown_table
+from hf_gmlp.processor import evaluation_processor
+from hf_gmlp.tasks.image_classification.images import ImageCollator, mixing_transform, training_transform
+from hf_gmlp.tasks.mlm.masking import MaskingCollator
+from hf_gmlp.tasks.text import pack
+from hf_gmlp.tokenizer import train_tokenizer
 
 TINY = {"num_hidden_layers": 1, "hidden_size": 16, "intermediate_size": 32, "max_position_embeddings": 128}
 

@@ -50,7 +50,7 @@ def main():
     from datasets import disable_progress_bars
     from transformers import AutoModelForMaskedLM, AutoTokenizer, logging
 
-    from hf_gmlp.analysis.filters import plot_filters
+    from hf_gmlp.tools.analysis.filters import plot_filters
 
     sys.path.insert(0, str(ROOT / "paper"))
     from yardsticks import token_losses

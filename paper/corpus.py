@@ -56,8 +56,7 @@ def prepare_text(train_files: list[str], validation_files: list[str], length: in
 
 def read_documents(files: list[str]) -> list[str]:
     """Returns the documents of files of any kind that run_mlm.py reads; the lines of a file with few documents."""
-    from hf_gmlp.data.text import load_texts
-    from hf_gmlp.training.arguments import TextArguments
+    from hf_gmlp.tasks.text import TextArguments, load_texts
 
     found = []
     for path in files:
@@ -99,8 +98,8 @@ def prepare_task(task: str, files: list[str], folder: Path) -> dict[str, Path]:
     every tenth row of the training file is for development, the validation file for evaluation. Raises InputError if
     the files cannot be read, or do not have the sentences and labels of the task.
     """
-    from hf_gmlp.data.classification import load_sentences
-    from hf_gmlp.training.arguments import GlueArguments
+    from hf_gmlp.tasks.glue.arguments import GlueArguments
+    from hf_gmlp.tasks.glue.sentences import load_sentences
 
     columns = ["sentence1", "sentence2"] if task == "pair" else ["sentence1"]
     data = load_sentences(GlueArguments(train_file=[files[0]], validation_file=[files[1]]))

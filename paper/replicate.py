@@ -36,7 +36,7 @@ from protocol import FINETUNED, POOLINGS, SEEDS, SIZES, SYSTEMS, TASKS  # noqa: 
 
 from hf_gmlp import errors  # noqa: E402
 from hf_gmlp.errors import InputError  # noqa: E402
-from hf_gmlp.training.folder import FINISHED  # noqa: E402
+from hf_gmlp.training.run_folder import FINISHED  # noqa: E402
 
 
 def main():
@@ -108,7 +108,7 @@ def check_arguments(arguments: argparse.Namespace):
         raise InputError("--validation_file needs --train_file. Name both or neither.")
     if arguments.output_dir.exists() and not arguments.output_dir.is_dir():
         raise InputError(f"--output_dir {arguments.output_dir} is a file. Name a folder.")
-    from hf_gmlp.data.files import file_kind
+    from hf_gmlp.training.files import file_kind
 
     for path in (*arguments.train_file, *arguments.validation_file, *(arguments.single or ()), *(arguments.pair or ())):
         file_kind([path])
@@ -193,7 +193,7 @@ class Study:
         return [run for runs in self.stages() for run in runs if run.is_finished]
 
     def tokenizer_command(self) -> list[str]:
-        command = ["-m", "hf_gmlp.cli", "train-tokenizer", str(self.text["train"])]
+        command = ["-m", "hf_gmlp.tools.cli", "train-tokenizer", str(self.text["train"])]
         command += ["--vocab_size", str(self.size.vocab_size), "--max_length", str(self.size.length)]
         return [*command, "--output_dir", str(self.output / "tokenizer")]
 
@@ -240,7 +240,7 @@ class Study:
 
     def counts(self, name: str) -> tuple[int, int]:
         """Returns the parameters and FLOPs of a model, as the paper counts them."""
-        from hf_gmlp.analysis.counts import paper_flops, paper_parameters
+        from hf_gmlp.tools.analysis.counts import paper_flops, paper_parameters
 
         config = SYSTEMS[name].config(self.size, self.size.vocab_size)
         return paper_parameters(config), paper_flops(config)

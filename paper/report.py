@@ -23,8 +23,8 @@ import numpy as np  # noqa: E402
 import protocol  # noqa: E402
 from protocol import FINETUNED, HELD, NOT_HELD, POOLINGS, SIZES, SYSTEMS, TABLE3, TASKS  # noqa: E402
 
-from hf_gmlp.analysis.pictures import plt, save_picture  # noqa: E402
 from hf_gmlp.markdown import markdown_table  # noqa: E402
+from hf_gmlp.tools.analysis.pictures import plt, save_picture  # noqa: E402
 
 
 def collect(study) -> dict:
@@ -84,8 +84,8 @@ def measured(run, labels: list | None) -> dict:
 
 def toeplitz_share(folder: Path) -> float:
     """The Toeplitz share of W less its mean, averaged over blocks and heads."""
-    from hf_gmlp.analysis.filters import load_spatial_model
-    from hf_gmlp.analysis.toeplitz import shift_invariant_fraction, spatial_matrices
+    from hf_gmlp.tools.analysis.filters import load_spatial_model
+    from hf_gmlp.tools.analysis.toeplitz import shift_invariant_fraction, spatial_matrices
 
     matrices = spatial_matrices(load_spatial_model(folder))
     return statistics.fmean(shift_invariant_fraction(matrix - matrix.mean()) for matrix in matrices)
@@ -420,7 +420,7 @@ def draw_models(study, folder: Path):
     """Draws with `hf-gmlp plot` what needs the weights of finished runs."""
     from corpus import read_rows
 
-    from hf_gmlp import cli
+    from hf_gmlp.tools import cli
 
     # The shortest pair that repeats the word: not all fit into n tokens.
     pairs = [row for row in read_rows(study.tasks["repeated"]["evaluation"]) if row["label"]]

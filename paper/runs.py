@@ -12,9 +12,9 @@ from pathlib import Path
 
 from transformers import AutoConfig, PreTrainedConfig
 
-from hf_gmlp.analysis.counts import paper_parameters
 from hf_gmlp.errors import InputError
-from hf_gmlp.training.folder import FINISHED, SETTINGS
+from hf_gmlp.tools.analysis.counts import paper_parameters
+from hf_gmlp.training.run_folder import FINISHED, SETTINGS
 
 # What makes two models the same, for finding the pretraining of a fine-tuning.
 SIZES = ("model_type", "num_hidden_layers", "hidden_size", "intermediate_size", "attention_size", "toeplitz")
@@ -176,6 +176,6 @@ def _settings(folder: Path) -> dict:
         return read_json(folder / SETTINGS)
     card = folder / "README.md"
     text = card.read_text(encoding="utf-8", errors="replace") if card.is_file() else ""
-    command = re.search(r"^(python run_|python -m hf_gmlp\.scripts\.|hf-gmlp run ).*$", text, flags=re.MULTILINE)
+    command = re.search(r"^(python run_|hf-gmlp run ).*$", text, flags=re.MULTILINE)
     words = shlex.split(command[0]) if command else []
     return {flag.removeprefix("--"): value for flag, value in itertools.pairwise(words) if flag.startswith("--")}

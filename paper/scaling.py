@@ -14,8 +14,8 @@ from runs import Run, best_setting, pretraining
 from scipy.stats import linregress
 from tables import paper_table
 
-from hf_gmlp.analysis.pictures import check_picture, plt, save_picture
 from hf_gmlp.errors import InputError
+from hf_gmlp.tools.analysis.pictures import check_picture, plt, save_picture
 
 # Table 2: marker and families of each kind of network, colors of families, and labels that have no room on the right.
 KINDS = {

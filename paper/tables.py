@@ -20,11 +20,11 @@ from runs import Run, best_setting, find_runs
 from torch.utils.flop_counter import FlopCounterMode
 from transformers import AutoConfig, PreTrainedConfig
 
-from hf_gmlp.analysis.counts import paper_flops, paper_parameters
 from hf_gmlp.errors import InputError
 from hf_gmlp.markdown import markdown_table
 from hf_gmlp.models.configuration_gmlp import as_pair
 from hf_gmlp.presets import PRESETS, preset_path
+from hf_gmlp.tools.analysis.counts import paper_flops, paper_parameters
 from hf_gmlp.training.recipes import read_recipe
 
 FOLDER = Path(__file__).parent

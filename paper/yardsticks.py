@@ -43,9 +43,8 @@ def token_losses(
     """
     from transformers import AutoTokenizer
 
-    from hf_gmlp.data.masking import MaskedOnce, MaskingCollator
-    from hf_gmlp.data.text import load_texts, tokenize
-    from hf_gmlp.training.arguments import TextArguments
+    from hf_gmlp.tasks.mlm.masking import MaskedOnce, MaskingCollator
+    from hf_gmlp.tasks.text import TextArguments, load_texts, tokenize
 
     tokenizer = AutoTokenizer.from_pretrained(tokenizer)
     arguments = TextArguments(train_file=[str(train_file)], validation_file=[str(validation_file)])
@@ -124,8 +123,8 @@ def sentence_yardstick(train_file: str | Path, validation_file: str | Path) -> f
     from sklearn.linear_model import LogisticRegressionCV
     from sklearn.pipeline import make_pipeline
 
-    from hf_gmlp.data.classification import load_sentences
-    from hf_gmlp.training.arguments import GlueArguments
+    from hf_gmlp.tasks.glue.arguments import GlueArguments
+    from hf_gmlp.tasks.glue.sentences import load_sentences
 
     data = load_sentences(GlueArguments(train_file=[str(train_file)], validation_file=[str(validation_file)]))
     parts = []
@@ -157,9 +156,9 @@ def question_yardstick(validation_file: str | Path) -> dict[str, float]:
     """
     from sklearn.feature_extraction.text import TfidfVectorizer
 
-    from hf_gmlp.data.questions import load_questions
     from hf_gmlp.metrics.squad.squad import squad_v2_scores
-    from hf_gmlp.training.arguments import QAArguments
+    from hf_gmlp.tasks.qa.arguments import QAArguments
+    from hf_gmlp.tasks.qa.questions import load_questions
 
     arguments = QAArguments(validation_file=[str(validation_file)], version_2_with_negative=True)
     rows = load_questions(arguments, ["validation"])["validation"]

@@ -99,7 +99,7 @@ def word_tokenizer():
 @pytest.fixture(scope="session")
 def squad_tokenizer():
     """A trained tokenizer; unseen characters become bytes."""
-    from hf_gmlp.data.tokenizer import train_tokenizer
+    from hf_gmlp.tokenizer import train_tokenizer
 
     return train_tokenizer(
         [row["context"] + " " + row["question"] for row in samples.flat(samples.squad(40))], vocab_size=380

@@ -14,25 +14,19 @@ from transformers import get_scheduler
 import run_clm
 import run_mlm
 from hf_gmlp import GMLPVisionConfig
-from hf_gmlp.data.classification import load_sentences
-from hf_gmlp.data.files import Access
-from hf_gmlp.data.images import load_images
-from hf_gmlp.data.questions import load_questions
-from hf_gmlp.data.text import load_texts
 from hf_gmlp.errors import InputError
-from hf_gmlp.training.arguments import (
-    CLMArguments,
-    GlueArguments,
-    ImageArguments,
-    ImageModelArguments,
-    MLMArguments,
-    ModelArguments,
-    QAArguments,
-    RunArguments,
-    SentenceModelArguments,
-    parse_arguments,
-)
-from hf_gmlp.training.models import load_config
+from hf_gmlp.tasks.clm.arguments import CLMArguments
+from hf_gmlp.tasks.glue.arguments import GlueArguments, SentenceModelArguments
+from hf_gmlp.tasks.glue.sentences import load_sentences
+from hf_gmlp.tasks.image_classification.arguments import ImageArguments, ImageModelArguments
+from hf_gmlp.tasks.image_classification.images import load_images
+from hf_gmlp.tasks.mlm.arguments import MLMArguments
+from hf_gmlp.tasks.qa.arguments import QAArguments
+from hf_gmlp.tasks.qa.questions import load_questions
+from hf_gmlp.tasks.text import load_texts
+from hf_gmlp.training.arguments import ModelArguments, RunArguments, parse_arguments
+from hf_gmlp.training.build import load_config
+from hf_gmlp.training.files import Access
 from hf_gmlp.training.recipes import command_line, read_recipe
 
 ROOT = Path(__file__).parent.parent

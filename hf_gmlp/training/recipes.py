@@ -8,8 +8,8 @@ from pathlib import Path
 
 import yaml
 
-from ..data.files import check_file, reading
 from ..errors import InputError
+from .files import check_file, reading
 
 RECIPE_ENDINGS = (".yaml", ".yml", ".json")
 # In an installed package, and in a checkout.

@@ -12,7 +12,7 @@ from pathlib import Path
 from accelerate.utils import release_memory
 
 from ..errors import InputError
-from . import folder as run_folder
+from . import run_folder
 from .arguments import ModelArguments, RunArguments, SeriesArguments
 
 logger = logging.getLogger(__name__)

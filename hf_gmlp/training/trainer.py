@@ -22,11 +22,11 @@ from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, HubStrategy, Train
 from yaml import YAMLError
 
 from ..cards import TASKS, TrainingRecord, completed, model_card, write_card
-from ..data.stream import SequenceStream
 from ..errors import InputError, hub_reason
-from . import folder as run_folder
+from . import run_folder
 from .arguments import BaseModelArguments, DataArguments, RunArguments, SeriesArguments, program
 from .checkpointing import enable_selective_checkpointing
+from .stream import SequenceStream
 
 logger = logging.getLogger(__name__)
 

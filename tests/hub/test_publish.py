@@ -17,12 +17,12 @@ from huggingface_hub import ModelCard
 from PIL import Image
 from transformers import BertConfig, pipeline
 
-from hf_gmlp.training.folder import read_settings
+from hf_gmlp.training.run_folder import read_settings
 
 from ..numerics import assert_close
 from ..samples import squad
-from ..test_run_glue import opinions, write
-from ..test_run_image_classification import write_photos
+from ..tasks.glue.test_run import opinions, write
+from ..tasks.image_classification.test_run import write_photos
 from .server import File, Hub, Repository
 
 pytestmark = pytest.mark.slow

@@ -9,10 +9,10 @@ from transformers import AutoBackbone, AutoConfig, UperNetConfig, UperNetForSema
 from transformers.models.auto import auto_factory
 
 from hf_gmlp import GMLPForImageClassification, GMLPVisionBackbone, GMLPVisionConfig
-from hf_gmlp.conversion.timm import model_from_timm
+from hf_gmlp.tools.conversion.timm import model_from_timm
 
-from ..conversion.test_timm import far
 from ..numerics import assert_close
+from ..tools.conversion.test_timm import far
 
 
 def maps(hidden_states, config):

@@ -5,8 +5,8 @@ import timm
 import torch
 from transformers import AutoConfig, AutoModel
 
-from hf_gmlp.analysis.counts import paper_flops, paper_parameters
 from hf_gmlp.presets import PRESETS, preset_path
+from hf_gmlp.tools.analysis.counts import paper_flops, paper_parameters
 
 # (model type, layers, d_model, d_ffn, n, heads, millions of parameters) as Tables 3, 4, 5 and 10 print them, but for
 # the d_ffn of the Mixer.

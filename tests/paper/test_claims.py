@@ -4,8 +4,8 @@ from pathlib import Path
 import pytest
 from transformers import AutoConfig
 
-from hf_gmlp.analysis.counts import paper_flops, paper_parameters
 from hf_gmlp.presets import preset_path
+from hf_gmlp.tools.analysis.counts import paper_flops, paper_parameters
 
 pytestmark = pytest.mark.slow
 

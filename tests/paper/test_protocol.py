@@ -7,8 +7,8 @@ from protocol import HELD, NOISE, NOT_HELD, SIZES, SYSTEMS, TABLE3, judge, judge
 from scipy.stats import ttest_1samp
 from transformers import AutoConfig
 
-from hf_gmlp.analysis.counts import paper_parameters
 from hf_gmlp.presets import preset_path
+from hf_gmlp.tools.analysis.counts import paper_parameters
 
 
 def paper_losses():

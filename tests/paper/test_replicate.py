@@ -16,7 +16,9 @@ from corpus import read_rows
 from demo import split_topics
 from protocol import FINETUNED, SYSTEMS
 
-from hf_gmlp.training.arguments import GlueArguments, MLMArguments, ModelArguments, RunArguments, SentenceModelArguments
+from hf_gmlp.tasks.glue.arguments import GlueArguments, SentenceModelArguments
+from hf_gmlp.tasks.mlm.arguments import MLMArguments
+from hf_gmlp.training.arguments import ModelArguments, RunArguments
 from hf_gmlp.training.arguments import parse_arguments as parse_flags
 
 from .test_corpus import write_documents

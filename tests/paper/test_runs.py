@@ -4,8 +4,8 @@ from runs import best_setting, family, find_runs, pretraining
 from transformers import BertConfig, BertForSequenceClassification, ViTConfig, ViTMAEConfig
 
 from hf_gmlp import BertRelposConfig, GMLPConfig, GMLPForMaskedLM, TextMixerConfig
-from hf_gmlp.analysis.counts import paper_parameters
 from hf_gmlp.errors import InputError
+from hf_gmlp.tools.analysis.counts import paper_parameters
 
 from ..samples import CONVOLUTIONAL
 from .conftest import finished_run
@@ -44,7 +44,7 @@ def test_runs_are_found_with_what_they_noted(tmp_path, write_run):
     assert find_runs([root / "sst2"])[0].name == "sst2"
 
 
-@pytest.mark.parametrize("program", ["python run_glue.py", "python -m hf_gmlp.scripts.glue", "hf-gmlp run glue"])
+@pytest.mark.parametrize("program", ["python run_glue.py", "hf-gmlp run glue"])
 def test_a_card_tells_the_flags_where_there_are_no_settings(write_run, tmp_path, program):
     command = f"{program} --model_name_or_path 'my base' --task_name rte --do_train --output_dir out"
     folder = write_run("rte", "GMLPForSequenceClassification", {"eval_accuracy": 0.5})

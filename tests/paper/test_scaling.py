@@ -20,9 +20,9 @@ from scaling import (
 from scipy.optimize import curve_fit
 
 from hf_gmlp import GMLPConfig, GMLPVisionConfig
-from hf_gmlp.analysis.pictures import plt
-from hf_gmlp.cli import main
 from hf_gmlp.errors import InputError
+from hf_gmlp.tools.analysis.pictures import plt
+from hf_gmlp.tools.cli import main
 
 from .conftest import finished_run
 

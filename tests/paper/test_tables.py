@@ -9,10 +9,12 @@ import tables
 from tables import build_table, paper_table, table
 from transformers import AutoConfig, ViTConfig
 
-from hf_gmlp.cli import main
 from hf_gmlp.presets import PRESETS, preset_path
-from hf_gmlp.training.arguments import GlueArguments, MLMArguments, ModelArguments, RunArguments, parse_arguments
-from hf_gmlp.training.folder import run_settings
+from hf_gmlp.tasks.glue.arguments import GlueArguments
+from hf_gmlp.tasks.mlm.arguments import MLMArguments
+from hf_gmlp.tools.cli import main
+from hf_gmlp.training.arguments import ModelArguments, RunArguments, parse_arguments
+from hf_gmlp.training.run_folder import run_settings
 
 from .conftest import finished_run
 

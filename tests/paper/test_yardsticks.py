@@ -6,10 +6,9 @@ from collections import Counter
 import pytest
 import yardsticks
 
-from hf_gmlp.data.masking import MaskedOnce, MaskingCollator
-from hf_gmlp.data.text import load_texts, tokenize
-from hf_gmlp.data.tokenizer import train_tokenizer
-from hf_gmlp.training.arguments import TextArguments
+from hf_gmlp.tasks.mlm.masking import MaskedOnce, MaskingCollator
+from hf_gmlp.tasks.text import TextArguments, load_texts, tokenize
+from hf_gmlp.tokenizer import train_tokenizer
 
 from .test_corpus import WORDS
 

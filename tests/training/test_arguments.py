@@ -5,18 +5,13 @@ from transformers import GPT2Config, MambaConfig
 
 from hf_gmlp import GMLPConfig
 from hf_gmlp.errors import InputError
-from hf_gmlp.training.arguments import (
-    RANGES,
-    CLMArguments,
-    GlueArguments,
-    ImageArguments,
-    MLMArguments,
-    ModelArguments,
-    QAArguments,
-    RunArguments,
-    parse_arguments,
-)
-from hf_gmlp.training.models import load_config
+from hf_gmlp.tasks.clm.arguments import CLMArguments
+from hf_gmlp.tasks.glue.arguments import GlueArguments
+from hf_gmlp.tasks.image_classification.arguments import ImageArguments
+from hf_gmlp.tasks.mlm.arguments import MLMArguments
+from hf_gmlp.tasks.qa.arguments import QAArguments
+from hf_gmlp.training.arguments import INTERVALS, ModelArguments, RunArguments, parse_arguments
+from hf_gmlp.training.build import load_config
 
 RECIPES = Path(__file__).parents[2] / "paper" / "recipes"
 TYPES = (ModelArguments, MLMArguments, RunArguments)
@@ -65,7 +60,7 @@ def test_bad_arguments_get_one_sentence(tmp_path):
         parse("--output_dir", str(tmp_path))
     with pytest.raises(InputError, match="Give either --config_name"):
         parse("--config_name", "gmlp-base", "--model_name_or_path", "x", "--output_dir", str(tmp_path))
-    with pytest.raises(InputError, match="--mlm_probability must be above 0 and below 1, got 15"):
+    with pytest.raises(InputError, match="--mlm_probability.* 15"):
         parse("--config_name", "gmlp-base", "--mlm_probability", "15", "--output_dir", str(tmp_path))
     with pytest.raises(InputError, match="udcff' is not UTF-8: rename"):
         parse("--config_name", "gmlp-base", "--output_dir", "a\udcff")
@@ -80,7 +75,6 @@ def test_bad_arguments_get_one_sentence(tmp_path):
         ("seed", ["-1", "4294967296"]),
         ("learning_rate", ["-1e-3", "nan", "inf"]),
         ("num_train_epochs", ["0", "-1"]),
-        ("max_steps", ["0", "-2"]),
         ("per_device_train_batch_size", ["0"]),
         ("per_device_eval_batch_size", ["-4"]),
         ("gradient_accumulation_steps", ["0"]),
@@ -102,14 +96,13 @@ def test_bad_arguments_get_one_sentence(tmp_path):
 )
 def test_ranges_of_flags(tmp_path, flag, values):
     for value in values:
-        with pytest.raises(InputError, match=f"--{flag} must be .*, got ") as caught:
+        with pytest.raises(InputError, match=f"--{flag} must be in ") as caught:
             parse("--config_name", "gmlp-base", "--output_dir", str(tmp_path), f"--{flag}={value}")
         assert "\n" not in str(caught.value)
 
 
-def test_every_range_is_that_of_a_flag():
-    kinds = (ModelArguments, RunArguments, MLMArguments, CLMArguments, GlueArguments, QAArguments, ImageArguments)
-    assert set(RANGES) <= {name for kind in kinds for name in kind.__dataclass_fields__}
+def test_every_interval_is_that_of_a_flag():
+    assert set(INTERVALS) <= set(RunArguments.__dataclass_fields__)
 
 
 @pytest.mark.parametrize(

@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 
 from hf_gmlp.errors import InputError
+from hf_gmlp.tasks.glue.arguments import GlueArguments, SentenceModelArguments
 from hf_gmlp.training import series
-from hf_gmlp.training.arguments import GlueArguments, RunArguments, SentenceModelArguments, parse_arguments
-from hf_gmlp.training.folder import total_batch_size, write_text
+from hf_gmlp.training.arguments import RunArguments, parse_arguments
+from hf_gmlp.training.run_folder import total_batch_size, write_text
 
 TYPES = (SentenceModelArguments, GlueArguments, RunArguments)
 
@@ -50,7 +51,7 @@ def test_flags_that_do_not_go_together(tmp_path):
         (("--seeds", 1, "--do_eval", "false"), "give --do_train and --do_eval"),
         (("--seeds", 1, "--push_to_hub"), "for a single run"),
         (("--seeds", 1, 1), "names a value twice: 1, 1"),
-        (("--sweep_batch_sizes", 0), "--sweep_batch_sizes must be at least 1 and"),
+        (("--sweep_batch_sizes", 0), "--sweep_batch_sizes must be in"),
         (("--max_seq_length", 4), "must be above 4"),
         (("--max_eval_samples", 0), "--max_eval_samples must be at least 1"),
         (("--text_column_names", "a", "b", "c"), "one or two columns; to join more, give"),

@@ -27,7 +27,7 @@ from transformers.utils.hub import PushInProgress
 from hf_gmlp import BertRelposConfig, GMLPConfig, GMLPForCausalLM, GMLPForSequenceClassification, TextMixerConfig
 from hf_gmlp.errors import InputError
 from hf_gmlp.training.arguments import RunArguments
-from hf_gmlp.training.folder import read_settings
+from hf_gmlp.training.run_folder import read_settings
 from hf_gmlp.training.trainer import GMLPTrainer, shown_command
 
 # The tests run on 5.14 and on 5.23.
@@ -77,7 +77,7 @@ def test_a_checkpoint_without_an_optimizer_is_not_complete(run, tmp_path):
 
 def test_older_checkpoints_go_only_when_a_newer_one_is_whole(tmp_path, monkeypatch):
     trainer = make_trainer(tmp_path, save_steps=2, save_total_limit=1)
-    monkeypatch.setattr("hf_gmlp.training.folder.write_json", lambda *args, **kwargs: 1 / 0)
+    monkeypatch.setattr("hf_gmlp.training.run_folder.write_json", lambda *args, **kwargs: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         trainer.train()
     monkeypatch.undo()

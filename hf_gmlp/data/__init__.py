@@ -1,1 +1,0 @@
-"""Corpora, tokenizer training, packing, question-answering windows and image transforms."""

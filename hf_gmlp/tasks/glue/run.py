@@ -1,0 +1,104 @@
+"""Fine-tune a gMLP or aMLP (or any AutoModelForSequenceClassification) on GLUE or on your own sentences. For example:
+
+    hf-gmlp run glue --model_name_or_path my-gmlp --task_name sst2 --do_train --do_eval --output_dir out
+    hf-gmlp run glue recipes/finetune-sst2.yaml --model_name_or_path my-gmlp --output_dir sweep
+
+The second command trains with every batch size, learning rate and seed of the paper, and reports medians. Name your own
+data with --train_file and --validation_file. Flags have the names of transformers' own run_glue.py. Recipes (YAML files
+of flags) may come first; flags override them, and later recipes override earlier ones.
+"""
+
+import logging
+from pathlib import Path
+
+from transformers import AutoModelForSequenceClassification, DataCollatorWithPadding, set_seed
+
+from ... import errors
+from ...training import series
+from ...training.arguments import RunArguments, data_access, parse_arguments
+from ...training.build import check_packing, load_config, load_model, load_tokenizer
+from ...training.trainer import GMLPTrainer, start_run
+from ..labels import ONE_CLASS, Labels, set_labels, trained_labels
+from ..packing import PackingCollator
+from . import metrics as glue
+from .arguments import GlueArguments, SentenceModelArguments
+from .sentences import find_task, load_sentences, texts, tokenize
+
+logger = logging.getLogger(__name__)
+
+HEAD = "ForSequenceClassification"
+
+
+def main():
+    # Arguments.
+    dataclasses = (SentenceModelArguments, GlueArguments, RunArguments)
+    model_args, data_args, training_args = parse_arguments(dataclasses, __doc__)
+    checkpoint = start_run(model_args, data_args, training_args)
+    runs = series.plan_runs(model_args, data_args, training_args)
+    task = find_task(data_args.task_name)
+    config = load_config(model_args)
+    access = data_access(model_args, data_args, training_args)
+    max_seq_length = data_args.sequence_length(config)
+
+    # Data: sentences and labels, then tokens.
+    with training_args.main_process_first(desc="reading"):
+        data = load_sentences(
+            data_args,
+            known=trained_labels(config, HEAD),
+            train=training_args.do_train,
+            validate=training_args.do_eval,
+            test=training_args.do_predict,
+            access=access,
+        )
+    labels = Labels(data.labels, data.problem_type)
+    new_classifier = set_labels(
+        config, labels, HEAD, train=training_args.do_train, new_classifier=model_args.ignore_mismatched_sizes
+    )
+    if training_args.label_smoothing_factor and data.problem_type != ONE_CLASS:
+        raise errors.InputError("--label_smoothing_factor is only for data with one class per row: leave it out.")
+    metrics = glue.metric_names(task, data.problem_type, data_args.metric_name)
+    main_metric = series.main_metric(training_args, glue.metric_keys(metrics, data.splits), data_args.metric_name)
+    sentences = texts(data.splits["train"]) if training_args.do_train else ()
+    tokenizer = load_tokenizer(model_args, training_args, sentences, max_length=max_seq_length, config=config)
+    if not getattr(config, "mask_padding", True) and not data_args.pad_to_max_length:
+        logger.warning("This model sees padding: without --pad_to_max_length, its answers depend on the batch.")
+    if tokenizer.padding_side == "left" and not config.model_type.startswith(("gmlp", "bert_relpos", "text_mixer")):
+        logger.warning(
+            "The tokenizer pads on the left: if the model counts positions from there, answers depend on the batch."
+        )
+    with training_args.main_process_first(desc="tokenizing"):
+        datasets = {
+            split: tokenize(sentences, tokenizer, max_seq_length, data_args, access)
+            for split, sentences in data.splits.items()
+            if split != "train" or training_args.do_train
+        }
+
+    def run(args: RunArguments, checkpoint: str | None):
+        # A new head depends on the seed of the run.
+        set_seed(args.seed)
+        options = {"train": args.do_train, "new_classifier": new_classifier}
+        model = load_model(AutoModelForSequenceClassification, model_args, config, tokenizer, **options)
+        check_packing(model, data_args)
+        trainer = GMLPTrainer(
+            model=model,
+            args=args,
+            train_dataset=datasets.get("train"),
+            eval_dataset=glue.validation_sets(datasets),
+            processing_class=tokenizer,
+            data_collator=DataCollatorWithPadding(tokenizer),
+            train_collator=PackingCollator(tokenizer) if data_args.packing else None,
+            compute_metrics=glue.classification_metrics(metrics, config),
+            metric_names=tuple(key.removeprefix("eval_") for key in glue.metric_keys(metrics, datasets)),
+            in_series=data_args.is_series(),
+            card=data_args.card_facts(model_args),
+        )
+        results = trainer.train_and_evaluate(checkpoint)
+        for split in (split for split in datasets if split.startswith("test")):
+            output = trainer.predict(datasets[split], metric_key_prefix=split)
+            results |= output.metrics
+            if trainer.is_world_process_zero():
+                name = task.tests.get(split, "predictions") if task is not None else "predictions"
+                glue.write_predictions(Path(args.output_dir, f"{name}.tsv"), output.predictions, config, task)
+        trainer.finish(results)
+
+    series.make_runs(training_args, runs, run, checkpoint, main_metric)

@@ -1,0 +1,191 @@
+"""Sentences and pairs of them, with a label each: from GLUE, the Hub or files, to token ids ready for a collator."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from datasets import Dataset, Value
+from transformers import PreTrainedTokenizerBase as Tokenizer
+
+from ...errors import InputError
+from ...training.files import Access, load_data
+from ..labels import ONE_CLASS, REGRESSION, LabeledData, Labels, data_of, number_labels
+from .arguments import GlueArguments
+
+GLUE = "nyu-mll/glue"
+
+
+@dataclass(frozen=True)
+class Task:
+    """One of GLUE's nine tasks: columns; names of the labels 0, 1, ..., None for numbers to predict; metrics, the first
+    of which compares runs; test splits with the leaderboard's name for their predictions, names of labels or numbers.
+    """
+
+    columns: tuple[str, ...]
+    labels: tuple[str, ...] | None
+    metrics: tuple[str, ...]
+    tests: dict[str, str]
+    validations: tuple[str, ...] = ("validation",)
+    submits_names: bool = False
+
+
+_PAIR = ("sentence1", "sentence2")
+_ENTAILMENT = ("entailment", "not_entailment")
+TASKS = {
+    "cola": Task(("sentence",), ("unacceptable", "acceptable"), ("matthews_correlation",), {"test": "CoLA"}),
+    "mnli": Task(
+        ("premise", "hypothesis"),
+        ("entailment", "neutral", "contradiction"),
+        ("accuracy",),
+        {"test_matched": "MNLI-m", "test_mismatched": "MNLI-mm", "test_ax": "AX"},
+        validations=("validation_matched", "validation_mismatched"),
+        submits_names=True,
+    ),
+    "mrpc": Task(_PAIR, ("not_equivalent", "equivalent"), ("f1", "accuracy"), {"test": "MRPC"}),
+    "qnli": Task(("question", "sentence"), _ENTAILMENT, ("accuracy",), {"test": "QNLI"}, submits_names=True),
+    "qqp": Task(("question1", "question2"), ("not_duplicate", "duplicate"), ("f1", "accuracy"), {"test": "QQP"}),
+    "rte": Task(_PAIR, _ENTAILMENT, ("accuracy",), {"test": "RTE"}, submits_names=True),
+    "sst2": Task(("sentence",), ("negative", "positive"), ("accuracy",), {"test": "SST-2"}),
+    "stsb": Task(_PAIR, None, ("spearman", "pearson"), {"test": "STS-B"}),
+    "wnli": Task(_PAIR, ("not_entailment", "entailment"), ("accuracy",), {"test": "WNLI"}),
+}
+# Columns to look for where neither a task nor a flag names them; pairs first.
+_KNOWN_COLUMNS = sorted({task.columns for task in TASKS.values()} | {("text",)}, key=lambda names: (-len(names), names))
+
+
+def find_task(name: str | None) -> Task | None:
+    """Returns the GLUE task of that name, None for None; an InputError if there is no such task."""
+    if name is None or name.lower() in TASKS:
+        return TASKS.get((name or "").lower())
+    raise InputError(f"GLUE has no task {name!r}; --task_name is one of {', '.join(TASKS)}.")
+
+
+def load_sentences(
+    arguments: GlueArguments,
+    *,
+    known: Labels | None = None,
+    train: bool = True,
+    validate: bool = True,
+    test: bool = False,
+    access: Access = Access(),
+) -> LabeledData:
+    """Returns a GLUE task, a data set on the Hub, or files as columns "sentence1", for pairs "sentence2", and "labels".
+
+    The labels are those of the task, else those in the training files, which are always read, else `known`, what the
+    checkpoint predicts, whose order is kept for the same classes. Raises an InputError if something needed (`train`,
+    `validate`, `test`) is missing or unreadable, or there is a label that the training data do not have.
+    """
+    task, do_regression = find_task(arguments.task_name), arguments.do_regression
+    needed = {"train": train or arguments.train_file, "validation": validate, "test": test}
+    wanted, label_column = [kind for kind in needed if needed[kind]], arguments.label_column_name
+    if arguments.files():
+        texts = arguments.text_column_names or {column for columns in _KNOWN_COLUMNS for column in columns}
+        files = _files(arguments, task, wanted)
+        splits = load_data(files=files, access=access, text_columns=sorted({*texts, label_column}))
+    else:
+        splits = _read_hub(arguments, task, wanted, access)
+
+    labels = None
+    if task is not None:
+        labels = Labels(task.labels and list(task.labels), ONE_CLASS if task.labels else REGRESSION)
+        if do_regression not in (None, task.labels is None):
+            raise InputError(f"--do_regression does not fit --task_name {arguments.task_name}: leave it out.")
+    elif "train" not in splits:
+        labels = Labels(None, REGRESSION) if do_regression else known
+        if labels is None or (labels.names is None and do_regression is False):
+            raise InputError("The labels are unknown: give --task_name, a --train_file, or a trained classifier.")
+    columns = _text_columns(splits, task, arguments.text_column_names)
+    options = {"known": known, "train": train, "do_regression": do_regression, "numbered": task and task.labels}
+    labels, splits = number_labels(splits, columns, label_column, "text_column_names", labels, **options)
+    # Only now, since the labels come from all rows.
+    for split, dataset in splits.items():
+        for column in columns:
+            feature = dataset.features[column]
+            if not isinstance(feature, Value) or feature.dtype.endswith("binary"):
+                raise InputError(f"The column {column!r} of the {data_of(split)} must hold text, not {feature}.")
+        if arguments.text_column_delimiter is not None:
+            rows = zip(*(dataset[column] for column in columns))
+            joined = [arguments.text_column_delimiter.join(map(str, row)) for row in rows]
+            dataset = dataset.remove_columns(list(columns)).add_column("sentence1", joined)
+        else:
+            names = {column: f"sentence{number}" for number, column in enumerate(columns, start=1)}
+            dataset = dataset.rename_columns(names)
+        if split == "train" and arguments.shuffle_train_dataset:
+            dataset = dataset.shuffle(seed=arguments.shuffle_seed)
+        limit = arguments.max_samples()[split.partition("_")[0]]
+        splits[split] = dataset if limit is None else dataset.take(min(limit, len(dataset)))
+    return LabeledData(splits, *labels)
+
+
+def tokenize(
+    dataset: Dataset, tokenizer: Tokenizer, length: int, arguments: GlueArguments, access: Access = Access()
+) -> Dataset:
+    """Turns a split of `load_sentences` into BERT's input: [CLS] A [SEP], or [CLS] A [SEP] B [SEP] with the segments 0
+    and 1, of at most `length` tokens. The longer sentence of a pair is truncated first. "labels" stay.
+    """
+    columns = [column for column in ("sentence1", "sentence2") if column in dataset.column_names]
+    padding = "max_length" if arguments.pad_to_max_length else False
+
+    def tokenize_batch(batch: dict) -> dict:
+        # A column of numbers is text too.
+        sentences = [[str(text) for text in batch[column]] for column in columns]
+        return dict(tokenizer(*sentences, truncation="longest_first", max_length=length, padding=padding))
+
+    options = {"num_proc": arguments.preprocessing_num_workers, "load_from_cache_file": not access.overwrite_cache}
+    return dataset.map(tokenize_batch, batched=True, remove_columns=columns, desc="Tokenizing", **options)
+
+
+def texts(dataset: Dataset) -> Iterable[str]:
+    """Yields all sentences of a split, for training a tokenizer."""
+    for row in dataset:
+        yield from (str(row[column]) for column in ("sentence1", "sentence2") if column in row)
+
+
+def _split_names(task: Task | None, kind: str) -> tuple[str, ...]:
+    if task is None or kind == "train":
+        return (kind,)
+    return task.validations if kind == "validation" else tuple(task.tests)
+
+
+def _files(arguments: GlueArguments, task: Task | None, wanted: list[str]) -> dict[str, list[str]]:
+    """The files of each split: for a task with several validation or test splits, one file each."""
+    splits = {}
+    for kind in wanted:
+        names, paths = _split_names(task, kind), arguments.files().get(kind)
+        if not paths:
+            raise InputError(f"There are no {data_of(kind)}: give --{kind}_file.")
+        if getattr(arguments, f"{kind}_split_name"):
+            raise InputError(f"--{kind}_split_name is for a data set on the Hub, not for files.")
+        if len(paths) > len(names) > 1:
+            known = ", ".join(data_of(name) for name in names)
+            raise InputError(f"--{kind}_file has {len(paths)} files; there are at most {known}.")
+        splits |= {kind: paths} if names == (kind,) else {name: [path] for name, path in zip(names, paths)}
+    return splits
+
+
+def _read_hub(arguments: GlueArguments, task: Task | None, wanted: list[str], access: Access) -> dict[str, Dataset]:
+    name, config_name = arguments.dataset_name, arguments.dataset_config_name
+    if name is None and task is not None:
+        name, config_name = GLUE, arguments.task_name.lower()
+    loaded = dict(load_data(dataset_name=name, dataset_config_name=config_name, access=access))
+    if task is TASKS["mnli"] and name == GLUE and "test" in wanted and arguments.test_split_name is None:
+        loaded["test_ax"] = load_data(dataset_name=GLUE, dataset_config_name="ax", access=access)["test"]
+    splits = {}
+    for kind in wanted:
+        known, named = _split_names(task, kind), getattr(arguments, f"{kind}_split_name")
+        found = [split for split in ([named] if named else known) if split in loaded]
+        if not found:
+            remedy = f"name one with --{kind}_split_name, or give files"
+            raise InputError(f"{name} has no split {named or kind} but {', '.join(loaded)}: {remedy}.")
+        splits |= {split if split in known else kind: loaded[split] for split in found}
+    return splits
+
+
+def _text_columns(splits: dict[str, Dataset], task: Task | None, named: list[str] | None) -> tuple[str, ...]:
+    if named or task is not None:
+        return tuple(named or task.columns)
+    split, dataset = next(iter(splits.items()))
+    for columns in _KNOWN_COLUMNS:
+        if set(columns) <= set(dataset.column_names):
+            return columns
+    data, present = data_of(split), ", ".join(dataset.column_names)
+    raise InputError(f"Name the columns of the sentences with --text_column_names: the {data} have {present}.")

@@ -1,0 +1,81 @@
+"""Train or fine-tune a gMLP (or any AutoModelForImageClassification) on images. For example:
+
+    hf-gmlp run image_classification --config_name gmlp-ti16-224 --train_dir photos --do_train --output_dir out
+    hf-gmlp run image_classification paper/recipes/table2/gmlp-s16-224.yaml --output_dir out
+
+Here `photos` is a folder, or a zip file, with a folder for each class. --config_name timm/NAME names a model of timm.
+Flags have the names of transformers' own run_image_classification.py. Recipes (YAML files of flags) may come first;
+flags override them, and later recipes override earlier ones.
+"""
+
+from ...training.arguments import RunArguments, data_access, parse_arguments
+from ...training.trainer import GMLPTrainer, start_run
+from ..labels import Labels, set_labels, trained_labels
+from . import build as vision
+from .arguments import ImageArguments, ImageModelArguments
+from .images import ImageCollator, load_images, mixing_transform, training_transform
+
+HEAD = "ForImageClassification"
+
+
+def main():
+    # Arguments.
+    dataclasses = (ImageModelArguments, ImageArguments, RunArguments)
+    model_args, data_args, training_args = parse_arguments(dataclasses, __doc__)
+    checkpoint = start_run(model_args, data_args, training_args)
+    config = vision.load_image_config(model_args, data_args.size())
+    processor = vision.load_processor(model_args, config, data_args.size(), data_args.crop_pct)
+
+    # Data: images and their classes.
+    with training_args.main_process_first(desc="reading"):
+        data = load_images(
+            data_args,
+            known=trained_labels(config, HEAD),
+            train=training_args.do_train,
+            validate=training_args.do_eval,
+            seed=training_args.seed,
+            access=data_access(model_args, data_args, training_args),
+        )
+    labels = Labels(data.labels, data.problem_type)
+    new_classifier = set_labels(
+        config, labels, HEAD, train=training_args.do_train, new_classifier=model_args.ignore_mismatched_sizes
+    )
+    train_dataset, eval_dataset = data.splits.get("train"), data.splits.get("validation")
+    if train_dataset is not None:
+        train_dataset = train_dataset.add_column("index", range(len(train_dataset)))
+    collator = ImageCollator(
+        processor,
+        training_transform(
+            data_args.size() or vision.image_size(config, processor),
+            processor.image_mean,
+            processor.image_std,
+            crop_scale=tuple(data_args.crop_scale),
+            horizontal_flip=data_args.horizontal_flip,
+            auto_augment=data_args.auto_augment,
+        ),
+        mixing_transform(config.num_labels, data_args.mixup_alpha, data_args.cutmix_alpha, data_args.switch_prob),
+        training_args.seed,
+    )
+
+    # Trainer.
+    options = {"train": training_args.do_train, "new_classifier": new_classifier}
+    # The collator needs columns that the model does not take.
+    training_args.remove_unused_columns = False
+    trainer = GMLPTrainer(
+        model=vision.load_image_model(model_args, config, data_args.size(), **options),
+        args=training_args,
+        train_dataset=train_dataset,
+        eval_dataset=eval_dataset,
+        processing_class=processor,
+        data_collator=collator,
+        compute_loss_func=vision.classification_loss(training_args.label_smoothing_factor),
+        compute_metrics=vision.accuracy_metrics(),
+        metric_names=("accuracy", "top5_accuracy") if config.num_labels >= 5 else ("accuracy",),
+        preprocess_logits_for_metrics=vision.ranked_classes,
+        card=data_args.card_facts(model_args, data_args.description(data.splits, config.num_labels)),
+        hyperparameters=data_args.augmentation(),
+    )
+    metrics = trainer.train_and_evaluate(checkpoint)
+    # Trainer counts pixels as tokens.
+    metrics.pop("total_flos", None)
+    trainer.finish(metrics)

@@ -1,0 +1,71 @@
+"""Pretrain a gMLP or aMLP (or any AutoModelForMaskedLM) by masked language modeling. For example:
+
+    hf-gmlp run mlm --config_name gmlp-base --train_file corpus.txt --do_train --do_eval --output_dir out
+
+This also trains a tokenizer on the corpus, since none is named. Flags have the names of transformers' own run_mlm.py.
+Recipes (YAML files of flags) may come first; flags override them, and later recipes override earlier ones.
+"""
+
+from transformers import AutoModelForMaskedLM
+
+from ...training.arguments import ModelArguments, RunArguments, data_access, parse_arguments
+from ...training.build import check_packing, load_config, load_model, load_tokenizer
+from ...training.trainer import GMLPTrainer, start_run
+from ..perplexity import MaskedLanguageModelMetrics, token_losses
+from ..text import load_texts, tokenize
+from .arguments import MLMArguments
+from .masking import MaskedOnce, MaskingCollator
+
+
+def main():
+    # Arguments.
+    model_args, data_args, training_args = parse_arguments((ModelArguments, MLMArguments, RunArguments), __doc__)
+    checkpoint = start_run(model_args, data_args, training_args)
+    access = data_access(model_args, data_args, training_args)
+    config = load_config(model_args)
+    max_seq_length = data_args.sequence_length(config)
+
+    # Data: documents, then sequences of tokens.
+    with training_args.main_process_first(desc="reading"):
+        texts = load_texts(
+            data_args,
+            seed=training_args.seed,
+            access=access,
+            train=training_args.do_train,
+            validate=training_args.do_eval,
+        )
+    words = (row["text"] for row in texts.get("train", ()) if row["text"])
+    tokenizer = load_tokenizer(model_args, training_args, words, max_length=max_seq_length, config=config)
+    collator = MaskingCollator(
+        tokenizer,
+        data_args.mlm_probability,
+        data_args.whole_word_mask,
+        training_args.seed,
+        data_args.separate_documents,
+    )
+    with training_args.main_process_first(desc="tokenizing"):
+        train_dataset, eval_dataset = tokenize(
+            texts, tokenizer, max_seq_length, data_args, seed=training_args.seed, access=access
+        )
+    # Frees the memory of the text.
+    del texts, words
+
+    # Trainer.
+    model = load_model(AutoModelForMaskedLM, model_args, config, tokenizer, train=training_args.do_train)
+    check_packing(model, data_args)
+    training_args.batch_eval_metrics = True
+    # The collator needs columns that the model does not take.
+    training_args.remove_unused_columns = False
+    trainer = GMLPTrainer(
+        model=model,
+        args=training_args,
+        train_dataset=train_dataset,
+        eval_dataset=None if eval_dataset is None else MaskedOnce(eval_dataset, collator),
+        processing_class=tokenizer,
+        data_collator=collator,
+        compute_metrics=MaskedLanguageModelMetrics(),
+        preprocess_logits_for_metrics=token_losses,
+        metric_names=("perplexity", "accuracy"),
+        card=data_args.card_facts(model_args, data_args.description(train_dataset, eval_dataset, max_seq_length)),
+    )
+    trainer.finish(trainer.train_and_evaluate(checkpoint))

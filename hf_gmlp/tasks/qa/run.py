@@ -1,0 +1,105 @@
+"""Fine-tune a gMLP or aMLP (or any AutoModelForQuestionAnswering) to find answers in a text, as in SQuAD. For example:
+
+    hf-gmlp run qa --model_name_or_path my-amlp --dataset_name rajpurkar/squad --do_train --do_eval --output_dir out
+    hf-gmlp run qa recipes/finetune-squad-v1.yaml --model_name_or_path my-amlp --output_dir out
+
+The second command trains with five seeds, as the paper does, and reports medians. Questions without an answer (SQuAD
+v2.0) need --version_2_with_negative. Name your own files with --train_file, --validation_file and --test_file. Flags
+have the names of transformers' own run_qa.py. Recipes (YAML files of flags) may come first; flags override them, and
+later recipes override earlier ones.
+"""
+
+import logging
+
+from transformers import AutoModelForQuestionAnswering, DataCollatorWithPadding, set_seed
+
+from ...training import series
+from ...training.arguments import ModelArguments, RunArguments, data_access, parse_arguments
+from ...training.build import check_packing, load_config, load_model, load_tokenizer
+from ...training.trainer import GMLPTrainer, start_run
+from ..packing import PackingCollator
+from .answers import AnswerMetrics
+from .arguments import QAArguments
+from .questions import load_questions
+from .windows import DECODING_COLUMNS, check_tokenizer, window_dataset
+
+logger = logging.getLogger(__name__)
+
+
+def main():
+    # Arguments.
+    model_args, data_args, training_args = parse_arguments((ModelArguments, QAArguments, RunArguments), __doc__)
+    checkpoint = start_run(model_args, data_args, training_args)
+    runs = series.plan_runs(model_args, data_args, training_args)
+    config = load_config(model_args)
+    lengths = data_args.window_lengths(config)
+    needed = {"train": training_args.do_train, "validation": training_args.do_eval, "test": training_args.do_predict}
+
+    # Data: questions, then windows of tokens.
+    questions = load_questions(
+        data_args, [split for split in needed if needed[split]], data_access(model_args, data_args, training_args)
+    )
+    words = (text for row in questions.get("train", ()) for text in (row["context"], row["question"]))
+    length = lengths["max_seq_length"]
+    tokenizer = load_tokenizer(model_args, training_args, words, max_length=length, config=config)
+    check_tokenizer(tokenizer)
+    if getattr(config, "type_vocab_size", None) == 1:
+        # RoBERTa and its relatives have no second segment.
+        tokenizer.model_input_names = [name for name in tokenizer.model_input_names if name != "token_type_ids"]
+    # Tells users of the model the length of its windows.
+    tokenizer.model_max_length = length
+    options, windows, answers = lengths | {"num_proc": data_args.preprocessing_num_workers}, {}, {}
+    for split, rows in questions.items():
+        windows[split] = window_dataset(rows, tokenizer, training=split == "train", **options)
+        logger.info("%s: %d questions in %d windows", split, len(rows), len(windows[split]))
+        if split != "train":
+            answers[split] = AnswerMetrics(
+                rows,
+                windows[split],
+                n_best_size=data_args.n_best_size,
+                max_answer_length=data_args.max_answer_length,
+                version_2_with_negative=data_args.version_2_with_negative,
+                null_score_diff_threshold=data_args.null_score_diff_threshold,
+            )
+            windows[split] = windows[split].remove_columns(list(DECODING_COLUMNS))
+    names = answers["validation"].names() if "validation" in answers else None
+    main_metric = None
+    if data_args.is_series():
+        keys = dict.fromkeys(f"eval_{name}" for name in ("f1", *names, "loss"))
+        main_metric = series.main_metric(training_args, list(keys))
+    # A model that sees its padding gets the same in every batch.
+    padded = data_args.pad_to_max_length or not getattr(config, "mask_padding", True)
+    collator = DataCollatorWithPadding(tokenizer, padding="max_length" if padded else "longest", max_length=length)
+
+    def run(args: RunArguments, checkpoint: str | None):
+        # A new head depends on the seed of the run.
+        set_seed(args.seed)
+        model = load_model(AutoModelForQuestionAnswering, model_args, config, tokenizer, train=args.do_train)
+        check_packing(model, data_args)
+        trainer = GMLPTrainer(
+            model=model,
+            args=args,
+            train_dataset=windows.get("train"),
+            eval_dataset=windows.get("validation"),
+            processing_class=tokenizer,
+            data_collator=collator,
+            train_collator=PackingCollator(tokenizer) if data_args.packing else None,
+            compute_metrics=answers.get("validation"),
+            metric_names=names,
+            in_series=data_args.is_series(),
+            card=data_args.card_facts(model_args),
+        )
+        metrics = trainer.train_and_evaluate(checkpoint)
+        if args.do_eval:
+            answers["validation"].write(args, "eval")
+        if args.do_predict:
+            trainer.compute_metrics = answers["test"]
+            output = trainer.predict(windows["test"], metric_key_prefix="predict")
+            if output.label_ids is None:
+                # Without known answers, Trainer does not call it.
+                answers["test"](output)
+            metrics |= output.metrics
+            answers["test"].write(args, "predict")
+        trainer.finish(metrics)
+
+    series.make_runs(training_args, runs, run, checkpoint, main_metric)

@@ -1,0 +1,101 @@
+"""The tiny attention of an aMLP over a pair of sentences (paper, Appendix D and Figure 10)."""
+
+import math
+from pathlib import Path
+
+import torch
+from transformers import AutoModel, PreTrainedTokenizerBase
+
+from ...errors import InputError
+from ...loading import open_model, open_tokenizer
+from ...models.modeling_gmlp import GMLPModel
+from .pictures import check_picture, plt, save_picture
+
+# As many names as can be read on a picture 7 inches wide.
+MOST_NAMES = 48
+
+
+def load_attentive_model(checkpoint: str | Path) -> tuple[GMLPModel, PreTrainedTokenizerBase]:
+    """Open an aMLP for text without its head, and its tokenizer, or raise an InputError if it is another model."""
+    # Eager attention returns its weights.
+    model, _ = open_model(AutoModel, checkpoint, new_head=True, attn_implementation="eager")
+    if not isinstance(model, GMLPModel) or not model.config.attention_size:
+        raise InputError(f"{checkpoint} has no attention to plot. Choose an aMLP for text (attention_size > 0).")
+    return model.eval(), open_tokenizer(checkpoint)
+
+
+@torch.no_grad()
+def largest_attention(
+    model: GMLPModel, tokenizer: PreTrainedTokenizerBase, first: str, second: str | None = None
+) -> tuple[list[str], list[int], torch.Tensor]:
+    """Find, for every pair of tokens, the largest attention weight over the first half of the blocks.
+
+    A model that sees padding (`mask_padding=False`, as in the paper) gets padding up to its n tokens, as in its
+    training; the result leaves it out.
+
+    Args:
+        model: An aMLP for text in eval mode, with eager attention.
+        tokenizer: The model's tokenizer.
+        first, second: A sentence, or a pair of them.
+
+    Returns:
+        The tokens, with [CLS] and [SEP]; the segment of each; the weights [m, m], from the query (rows) to the key
+        (columns).
+
+    Raises:
+        InputError: If the sentences are longer than n tokens.
+    """
+    n = model.config.max_position_embeddings
+    length = len(tokenizer(first, second)["input_ids"])
+    if length > n:
+        raise InputError(f"The sentences have {length} tokens and the model takes at most {n}. Pass shorter ones.")
+    padding = {} if model.config.mask_padding else {"padding": "max_length", "max_length": n}
+    inputs = tokenizer(first, second, return_token_type_ids=True, return_tensors="pt", **padding)
+    segments = inputs["token_type_ids"]
+    if not model.config.type_vocab_size:
+        del inputs["token_type_ids"]
+    attentions = model(**inputs, output_attentions=True).attentions
+    # One head each: [L / 2, 1, 1, m, m].
+    weights = torch.stack(attentions[: max(1, len(attentions) // 2)]).float().amax(dim=0)[0, 0]
+    tokens = tokenizer.convert_ids_to_tokens(inputs["input_ids"][0])
+    return tokens[:length], segments[0, :length].tolist(), weights[:length, :length].cpu()
+
+
+def plot_attention(
+    model: GMLPModel, tokenizer: PreTrainedTokenizerBase, first: str, second: str | None, path: str | Path
+):
+    """Plot the paper's Figure 10: `largest_attention`, with the tokens on both axes and lines between the sentences.
+
+    With more than 48 tokens, it names every second, third, ... one.
+
+    Raises:
+        InputError: If the sentences are too long, or the picture cannot be written to `path`.
+    """
+    check_picture(path)
+    tokens, segments, weights = largest_attention(model, tokenizer, first, second)
+    m = len(tokens)
+    step = math.ceil(m / MOST_NAMES)
+    # Without SentencePiece's mark of a word's beginning. A dollar sign in a token does not start a formula.
+    names = [token.replace("\u2581", "").strip() or "(space)" for token in tokens[::step]]
+    figure, axis = plt.subplots(figsize=(7, 7.6), layout="constrained")
+    image = axis.imshow(weights, cmap="Blues", vmin=0, vmax=weights.max().item(), interpolation="nearest")
+    axis.set_xticks(range(0, m, step), names, rotation=90, fontsize=7, parse_math=False)
+    axis.set_yticks(range(0, m, step), names, fontsize=7, parse_math=False)
+    for i in range(1, m):
+        if segments[i] != segments[i - 1]:
+            axis.axhline(i - 0.5, color="black", linewidth=0.8)
+            axis.axvline(i - 0.5, color="black", linewidth=0.8)
+    some = f" (1 in {step} named)" if step > 1 else ""
+    axis.set_xlabel(f"key{some}", fontsize=9)
+    axis.set_ylabel(f"query{some}", fontsize=9)
+    depth = model.config.num_hidden_layers
+    axis.set_title(f"Tiny attention: largest weight over the first {max(1, depth // 2)} of {depth} blocks", fontsize=9)
+    bar = figure.colorbar(image, ax=axis, orientation="horizontal", fraction=0.035, pad=0.02, aspect=40)
+    label = "attention weight (those of a query add up to 1 in a block)"
+    if not model.config.is_causal:
+        keys = m if model.config.mask_padding else model.config.max_position_embeddings
+        bar.ax.axvline(1 / keys, color="black", linewidth=1.2)
+        label += f"; black: 1/{keys}, all tokens alike"
+    bar.set_label(label, fontsize=8)
+    bar.ax.tick_params(labelsize=7)
+    save_picture(figure, path)

@@ -1,0 +1,140 @@
+"""Pictures of the spatial filters that a model has learned, over an image (paper, Figure 3) or a text (Figure 4)."""
+
+from pathlib import Path
+
+import torch
+from matplotlib.patches import Rectangle
+from transformers import AutoModel
+
+from ...errors import InputError
+from ...loading import open_model
+from ...models.modeling_gmlp import GMLPPreTrainedModel
+from .pictures import block_panels, check_picture, plt, save_picture
+
+
+def load_spatial_model(checkpoint: str | Path) -> GMLPPreTrainedModel:
+    """Open the gMLP or aMLP of a checkpoint without its head, or raise an InputError if there is none."""
+    model, _ = open_model(AutoModel, checkpoint, new_head=True)
+    if not isinstance(model, GMLPPreTrainedModel):
+        raise InputError(f"{checkpoint} is a {type(model).__name__}, which has no spatial weights to plot.")
+    return model
+
+
+def head_names(model: GMLPPreTrainedModel) -> list[str]:
+    """Return a title for each of the L * H spatial matrices of a model, in the order of the functions below."""
+    blocks, heads = range(1, model.config.num_hidden_layers + 1), model.config.spatial_heads
+    if heads == 1:
+        return [f"block {block}" for block in blocks]
+    return [f"block {block}, head {head}" for block in blocks for head in range(1, heads + 1)]
+
+
+@torch.no_grad()
+def middle_filters(model: GMLPPreTrainedModel) -> torch.Tensor:
+    """Return the row of W of the middle position of a text, for every head: [L * H, n]."""
+    causal = model.config.is_causal
+    rows = [proj.matrix(causal=causal)[:, proj.length // 2].float() for proj in model.spatial_projections()]
+    return torch.cat(rows).cpu()
+
+
+@torch.no_grad()
+def patch_filters(model: GMLPPreTrainedModel, patches: list[tuple[int, int]]) -> torch.Tensor:
+    """Return the rows of W of some output patches over the grid of input patches, without [CLS].
+
+    Args:
+        model: An image model.
+        patches: Row and column of each output patch in the grid.
+
+    Returns:
+        The weights of every head: [L * H, patches, rows, columns].
+    """
+    grid, prefix = model.config.grid_size, model.config.num_prefix_tokens
+    tokens = [prefix + row * grid[1] + column for row, column in patches]
+    rows = [proj.matrix()[:, tokens, prefix:].float() for proj in model.spatial_projections()]
+    return torch.cat(rows).unflatten(-1, grid).cpu()
+
+
+def spread_panels(count: int, at_most: int) -> list[int]:
+    """Return the indices of the panels to plot: all, or `at_most` evenly spread from the first to the last."""
+    if at_most < 1:
+        raise InputError(f"--max_layers must be at least 1, got {at_most}.")
+    return torch.linspace(0, count - 1, min(count, at_most)).round().int().unique().tolist()
+
+
+def spread_patches(grid: tuple[int, int]) -> list[tuple[int, int]]:
+    """Return the rows and columns of the middle patch and of four near the corners; fewer on a small grid."""
+    (top, middle, bottom), (left, center, right) = ([size // 6, size // 2, size - 1 - size // 6] for size in grid)
+    patches = [(top, left), (top, right), (middle, center), (bottom, left), (bottom, right)]
+    return list(dict.fromkeys(patches))
+
+
+def plot_filters(model: GMLPPreTrainedModel, path: str | Path, *, max_layers: int | None = None):
+    """Plot the spatial filters of a model, with a panel (image model: a row of panels) for each head of each block.
+
+    Args:
+        model: A text model, for which this is the paper's Figure 4, or an image model, for which it is Figure 3.
+        path: The picture to write.
+        max_layers: Maximum number of blocks or heads, evenly spread; by default 36 for text and 12 for images.
+
+    Raises:
+        InputError: If the picture cannot be written to `path`, or `max_layers` is below 1.
+    """
+    check_picture(path)
+    images = model.config.model_type == "gmlp_vision"
+    panels = spread_panels(len(head_names(model)), (12 if images else 36) if max_layers is None else max_layers)
+    save_picture(_patch_figure(model, panels) if images else _token_figure(model, panels), path)
+
+
+def some_panels(model: GMLPPreTrainedModel, shown: int) -> str:
+    """Return words for a title, such as " (12 of 30 blocks)"; none if all are shown."""
+    count, name = len(head_names(model)), "blocks" if model.config.spatial_heads == 1 else "heads"
+    return f" ({shown} of {count} {name})" if shown < count else ""
+
+
+def _token_figure(model: GMLPPreTrainedModel, panels: list[int]) -> plt.Figure:
+    filters, names = middle_filters(model), head_names(model)
+    n = filters.shape[1]
+    # Shared axes: all heads have one scale.
+    figure, axes, columns = block_panels(
+        len(panels), lambda columns: 1.25 if columns == 6 else 1.7, sharex=True, sharey=True
+    )
+    axes[0].set_xticks([-(n // 4), 0, n // 4])
+    for axis, panel in zip(axes, panels):
+        axis.axhline(0, color="0.8", linewidth=0.8)
+        axis.axvline(0, color="0.8", linewidth=0.8)
+        axis.plot(torch.arange(n) - n // 2, filters[panel], color="tab:blue", linewidth=1.0)
+        axis.set_title(names[panel], fontsize=8)
+        axis.tick_params(labelsize=7)
+    # Where the last row is not full, the axis above a gap keeps its numbers.
+    for axis in axes[-columns:]:
+        axis.tick_params(labelbottom=True)
+    some = some_panels(model, len(panels))
+    figure.suptitle(f"Spatial filters{some}: weight in W of each token for the gate of the middle one", fontsize=10)
+    figure.supxlabel(f"position relative to the middle of {n} tokens", fontsize=9)
+    figure.supylabel("weight in W", fontsize=9)
+    return figure
+
+
+def _patch_figure(model: GMLPPreTrainedModel, panels: list[int]) -> plt.Figure:
+    grid, names = model.config.grid_size, head_names(model)
+    patches = spread_patches(grid)
+    filters = patch_filters(model, patches)
+    height = 1.1 * min(2.0, max(0.5, grid[0] / grid[1]))
+    size = (7.2, height * len(panels) + 1.2)
+    figure, axes = plt.subplots(len(panels), len(patches), figsize=size, squeeze=False, layout="constrained")
+    for row, panel in zip(axes, panels):
+        # Zero is white; a head of zeros has no scale.
+        limit = filters[panel].abs().max().item() or 1.0
+        for axis, (patch_row, patch_column), weights in zip(row, patches, filters[panel]):
+            image = axis.imshow(weights, cmap="RdBu_r", vmin=-limit, vmax=limit)
+            axis.add_patch(Rectangle((patch_column - 0.5, patch_row - 0.5), 1, 1, fill=False, edgecolor="black"))
+            axis.set(xticks=[], yticks=[])
+        row[0].set_ylabel(names[panel].replace(", ", "\n"), fontsize=8)
+        bar = figure.colorbar(image, ax=row, ticks=[-limit, 0, limit], fraction=0.02, pad=0.01)
+        bar.ax.set_yticklabels([f"{-limit:.2g}", "0", f"{limit:.2g}"], fontsize=7)
+    some = some_panels(model, len(panels))
+    figure.suptitle(
+        f"Spatial filters{some}: weight in W of each of {grid[0]} × {grid[1]} patches for the gate of the boxed one\n"
+        "red is positive, blue negative; each row has the scale at its right",
+        fontsize=9,
+    )
+    return figure

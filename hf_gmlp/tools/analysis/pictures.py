@@ -1,0 +1,51 @@
+"""Panels and files of all pictures."""
+
+import math
+from collections.abc import Callable
+from pathlib import Path
+
+import matplotlib
+
+from ...errors import InputError
+
+# Files instead of windows, on any machine.
+matplotlib.use("Agg")
+from matplotlib import pyplot as plt
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+
+def check_picture(path: str | Path):
+    """Raise an InputError if the folder of a picture is missing, or its file ending is not that of a picture."""
+    path = Path(path)
+    if not path.resolve().parent.is_dir():
+        raise InputError(f"There is no folder {path.resolve().parent} to write the picture to.")
+    kinds = Figure().canvas.get_supported_filetypes()
+    if path.suffix.removeprefix(".").lower() not in kinds:
+        raise InputError(f"{path} does not have the ending of a picture: choose one of {', '.join(sorted(kinds))}.")
+
+
+def save_picture(figure: Figure, path: str | Path):
+    """Write a figure, in the format of the file ending, and free it."""
+    try:
+        figure.savefig(path, dpi=150)
+    finally:
+        plt.close(figure)
+
+
+def block_panels(count: int, height: Callable[[int], float], **options) -> tuple[Figure, list[Axes], int]:
+    """Make a panel for each of `count` blocks or heads.
+
+    Args:
+        height: The height of a row in inches, as a function of the panels in a row.
+
+    Returns:
+        The figure, its panels, and the number of panels in a row.
+    """
+    columns = min(count, 6 if count > 12 else 3 if count > 4 else 2)
+    rows = math.ceil(count / columns)
+    size = (7.2, height(columns) * rows + 1.0)
+    figure, axes = plt.subplots(rows, columns, figsize=size, squeeze=False, layout="constrained", **options)
+    for axis in axes.flat[count:]:
+        axis.axis("off")
+    return figure, list(axes.flat[:count]), columns

@@ -1,0 +1,359 @@
+"""Exports a checkpoint to ONNX or OpenVINO with the exporters of transformers.
+
+Nothing is written until the exported program has given the same outputs as the model for several batch sizes and
+lengths, with and without padding.
+"""
+
+import contextlib
+import logging
+import math
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import transformers
+from torch import nn
+from torch.export import Dim
+from transformers import AutoImageProcessor, AutoModel, GenerationConfig, PreTrainedModel
+from transformers.cache_utils import DynamicCache
+from transformers.exporters.auto import EXPORT_BACKENDS, get_exporter_class, get_runner_class
+
+from ..errors import InputError, first_line
+from ..loading import open_config, open_model, open_tokenizer
+from ..models.configuration_gmlp import as_pair
+from ..models.modeling_gmlp import GMLPForCausalLM, prepare_cache
+
+logger = logging.getLogger(__name__)
+
+# Format -> file in the export.
+FORMATS = {"onnx": "onnx/model.onnx", "openvino": "openvino/openvino_model.xml"}
+TASKS = {
+    "feature-extraction": "AutoModel",
+    "fill-mask": "AutoModelForMaskedLM",
+    "text-generation": "AutoModelForCausalLM",
+    "text-classification": "AutoModelForSequenceClassification",
+    "token-classification": "AutoModelForTokenClassification",
+    "question-answering": "AutoModelForQuestionAnswering",
+    "multiple-choice": "AutoModelForMultipleChoice",
+    "image-classification": "AutoModelForImageClassification",
+}
+# The largest difference from the model's output, relative to that output's largest value.
+TOLERANCE = 1e-4
+# A protobuf file holds at most 2 GiB.
+ONE_FILE = int(1.9 * 2**30)
+
+Inputs = dict[str, Any]
+
+
+def export(checkpoint: str, out: str | Path, to: str, *, task: str | None = None, int8: bool = False) -> list[str]:
+    """Export a checkpoint.
+
+    Args:
+        checkpoint: A folder, or a name on the Hub.
+        out: A new folder, or the folder of the checkpoint, which then gets a subfolder.
+        to: A key of `FORMATS`.
+        task: A key of `TASKS`; by default the task that the checkpoint was saved for.
+        int8: Whether to write an ONNX model with 8-bit weights too.
+
+    Returns:
+        Lines that say what was written and how far its outputs are from the model's.
+
+    Raises:
+        InputError: If the model cannot be exported, or the program's outputs differ. Nothing is written then.
+    """
+    out, file = Path(out), Path(FORMATS[to])
+    folder = file.parent
+    beside = out.is_dir() and out.resolve() == Path(checkpoint).resolve()
+    taken = out / folder if beside else out
+    if int8 and to != "onnx":
+        raise InputError("--int8 works only with --to onnx.")
+    if taken.exists():
+        raise InputError(f"{taken} exists already: remove it, choose a new folder, or export into the checkpoint's.")
+    model, task = open_for(checkpoint, task)
+    module = CausalStep(model) if task == "text-generation" else model
+    out.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=".export-", dir=out.parent) as temporary:
+        stage = Path(temporary) / "export"
+        (stage / folder).mkdir(parents=True)
+        run = trace(module, to, stage / file)
+        difference, _ = compare(module, run)
+        if not difference <= TOLERANCE:
+            fault = f"differs from the model by {difference:.1e} of the largest output, more than {TOLERANCE:.0e}"
+            raise InputError(f"The {to} program of {checkpoint} {fault}. Nothing was written.")
+        lines = [f"{task} as {to}: largest difference from the model {difference:.1e} of the largest output"]
+        if int8:
+            difference, agreement = compare(module, quantize(stage / file, run.metadata))
+            if math.isnan(difference):
+                raise InputError(f"{checkpoint} gives outputs that are not numbers in 8 bits: export without --int8.")
+            agreement = f"{agreement:.1%} of predictions agree with the model, largest difference {difference:.1e}"
+            lines.append(f"{task} as onnx in 8 bits, on random input: {agreement}")
+        if beside:
+            (stage / folder).rename(out / folder)
+        else:
+            save_beside(checkpoint, model, stage)
+            stage.rename(out)
+    return [*lines, f"The export is in {out / folder}."]
+
+
+def open_for(checkpoint: str, task: str | None) -> tuple[PreTrainedModel, str]:
+    """Return the model for a task, ready to be traced, and the name of the task."""
+    config = open_config(checkpoint)
+    if task is None:
+        architecture = (config.architectures or [""])[0]
+        heads = {auto_class.removeprefix("AutoModel"): name for name, auto_class in TASKS.items()}
+        task = next((name for head, name in heads.items() if head and head in architecture), "feature-extraction")
+    if task not in TASKS:
+        raise InputError(f"There is no task {task!r}. Choose one of: {', '.join(TASKS)}.")
+    auto_class = getattr(transformers, TASKS[task])
+    # The checkpoint of a language model has no pooler.
+    options = {"add_pooling_layer": False} if auto_class is AutoModel else {}
+    config.return_dict = True
+    model, _ = open_model(auto_class, checkpoint, config=config, dtype=torch.float32, **options)
+    if task == "text-generation" and not isinstance(model, GMLPForCausalLM):
+        raise InputError(f"{checkpoint} is not a causal gMLP or aMLP: other language models are not exported.")
+    return model.eval().requires_grad_(False), task
+
+
+class CausalStep(nn.Module):
+    """A causal model as a function of tokens and cache.
+
+    The cache is {block: {"key": v}}, or in an aMLP {"key": v, "value": keys and values of tiny attention side by side},
+    all [B, 1, t, width].
+    """
+
+    def __init__(self, model: GMLPForCausalLM):
+        super().__init__()
+        self.model, self.config = model, model.config
+
+    def empty(self, batch: int, length: int = 0) -> dict[str, dict[str, torch.Tensor]]:
+        """Return a cache of zeros."""
+        widths = {"key": self.config.spatial_size}
+        if self.config.attention_size:
+            widths["value"] = 2 * self.config.attention_size
+        return {
+            str(block): {name: torch.zeros(batch, 1, length, width) for name, width in widths.items()}
+            for block in range(self.config.num_hidden_layers)
+        }
+
+    def forward(self, input_ids: torch.Tensor, attention_mask: torch.Tensor, past_key_values: dict) -> dict:
+        cache, size = DynamicCache(), self.config.attention_size
+        prepare_cache(cache, self.config)
+        for block, kept in zip(self.model.model.layers, past_key_values.values(), strict=True):
+            fill(cache.layers[block.spatial_gating_unit.layer_idx], kept["key"], kept["key"][..., :0])
+            if size:
+                fill(cache.layers[block.attention.layer_idx], kept["value"][..., :size], kept["value"][..., size:])
+        output = self.model(input_ids, attention_mask, past_key_values=cache, use_cache=True)
+        present = {}
+        for number, block in enumerate(self.model.model.layers):
+            present[str(number)] = {"key": cache.layers[block.spatial_gating_unit.layer_idx].keys}
+            if size:
+                layer = cache.layers[block.attention.layer_idx]
+                present[str(number)]["value"] = torch.cat([layer.keys, layer.values], -1)
+        return {"logits": output.logits, "present": present}
+
+
+def fill(layer: Any, keys: torch.Tensor, values: torch.Tensor):
+    layer.lazy_initialization(keys, values)
+    layer.keys, layer.values = keys, values
+
+
+def is_image(module: nn.Module) -> bool:
+    return getattr(module, "main_input_name", "") == "pixel_values"
+
+
+def longest(module: nn.Module) -> int:
+    """Return n of a text model; 1 for an image model."""
+    return 1 if is_image(module) else module.config.max_position_embeddings
+
+
+def make_inputs(module: nn.Module, batch: int, length: int, padding: str = "", past: int = 0) -> Inputs:
+    """Return random inputs; with padding "left" or "right", every second sequence has some."""
+    config = module.config
+    if is_image(module):
+        return {"pixel_values": torch.randn(batch, config.num_channels, *as_pair(config.image_size))}
+    shape = (batch, 3, length) if "MultipleChoice" in type(module).__name__ else (batch, length)
+    mask = torch.ones(*shape[:-1], past + length, dtype=torch.long)
+    hidden = (past + length) // 3
+    if padding and hidden:
+        mask[::2, ..., slice(hidden) if padding == "left" else slice(-hidden, None)] = 0
+    inputs = {"input_ids": torch.randint(config.vocab_size, shape), "attention_mask": mask}
+    if isinstance(module, CausalStep):
+        return inputs | {"past_key_values": module.empty(batch, past)}
+    if getattr(config, "type_vocab_size", 0):
+        inputs["token_type_ids"] = torch.randint(config.type_vocab_size, shape)
+    return inputs
+
+
+def dynamic_shapes(module: nn.Module, inputs: Inputs, to: str) -> Inputs:
+    """Return which sizes may change: batch, choices and length."""
+    n = longest(module)
+    if to == "openvino" or isinstance(module, CausalStep):
+        # The sizes of cache and mask depend on each other, and the slices in OpenVINO's exporter would exclude n.
+        batch, length, past = Dim.AUTO(min=1, max=2**15), Dim.AUTO(min=1, max=n), Dim.AUTO(min=0, max=n)
+    else:
+        batch, length, past = Dim("batch"), Dim("length", max=n), None
+    if is_image(module):
+        return {"pixel_values": {0: batch}}
+    choices = Dim.AUTO(min=1, max=64) if to == "openvino" else Dim("choices")
+    sizes = {2: {0: batch, 1: length}, 3: {0: batch, 1: choices, 2: length}, 4: {0: batch, 2: past}}
+    return torch.utils._pytree.tree_map(lambda x: sizes[x.dim()], inputs)
+
+
+def trace(module: nn.Module, to: str, path: Path) -> Callable[..., Any]:
+    """Write the program of a model, and return the program as read back from its file."""
+    past = 2 if isinstance(module, CausalStep) else 0
+    try:
+        inputs = make_inputs(module, 2, 2 if past else 3, "right", past)
+        exporter = get_exporter_class(to)()
+        config = EXPORT_BACKENDS[to].config(dynamic=True, dynamic_shapes=dynamic_shapes(module, inputs, to))
+        if to == "openvino":
+            config.stateful = False
+        # torch's exporter prints its progress.
+        with contextlib.redirect_stdout(sys.stderr):
+            program, metadata = exporter.export_program(module, inputs, config)
+        if to == "onnx":
+            name_sizes(program.graph)
+            save_onnx(program, path)
+        else:
+            exporter.save_program(program, path)
+        # On some processors OpenVINO would compute in half precision.
+        options = {"config": {"INFERENCE_PRECISION_HINT": "f32"}} if to == "openvino" else {}
+        return get_runner_class(to).from_program(exporter.load_program(path), metadata, **options)
+    except ImportError as error:
+        raise InputError(f'--to {to} needs packages that are missing: pip install "hf-gmlp[export]".') from error
+    except Exception as error:
+        why = first_line(error).rstrip(".")
+        raise InputError(f"A {type(module).__name__} cannot be exported to {to}: {why}.") from error
+
+
+def name_sizes(graph: Any):
+    """Give the sizes that may change the names that transformers.js needs to make an empty cache."""
+    import onnx_ir
+
+    axes = {2: ["batch_size", "sequence_length"], 3: ["batch_size", "num_choices", "sequence_length"]}
+    axes[4] = ["batch_size", "", "past_sequence_length", ""]
+    names: dict[str, str] = {}
+    for value in graph.inputs:
+        for size, name in zip(value.shape, axes[len(value.shape)]):
+            # A mask covers the cache and the new tokens: its length is a sum.
+            names.setdefault(str(size), "total_sequence_length" if "+" in str(size) else name)
+    for value in [*graph.inputs, *(value for node in graph for value in node.outputs)]:
+        if value.shape is not None:
+            sizes = [size if isinstance(size, int) else names.get(str(size), str(size)) for size in value.shape]
+            value.shape = onnx_ir.Shape([None if size == "None" else size for size in sizes])
+
+
+def save_onnx(program: Any, path: Path):
+    """Write one file, which a browser can load, or if that would be too large, the weights in a second file."""
+    import onnx_ir
+
+    size = sum(one.const_value.nbytes for one in program.graph.initializers.values() if one.const_value is not None)
+    onnx_ir.save(program, path, external_data=f"{path.name}_data" if size > ONE_FILE else None)
+
+
+def quantize(path: Path, metadata: Any) -> Callable[..., Any]:
+    """Write model_quantized.onnx beside an ONNX file: linear layers and embeddings in 8 bits, the rest unchanged."""
+    import onnx_ir
+    from transformers.exporters import OnnxRuntimeDynamicConfig, OnnxRuntimeQuantizer
+
+    program = onnx_ir.load(path)
+    graph = program.graph
+    for node in list(graph):
+        weight = node.inputs[0] if node.op_type == "Transpose" else None
+        if weight is not None and weight.const_value is not None:
+            # The decoder shares the embeddings. Transposed at every call, it would not be computed in 8 bits.
+            array = np.ascontiguousarray(weight.const_value.numpy().T)
+            turned = onnx_ir.val(f"{weight.name}_turned", const_value=onnx_ir.tensor(array))
+            graph.register_initializer(turned)
+            onnx_ir.convenience.replace_all_uses_with(node.outputs[0], turned)
+            graph.remove(node, safe=True)
+    # The spatial W is gathered as embeddings are, but stays in single precision.
+    spatial = [
+        node.name
+        for node in graph
+        if any(value is not None and "spatial_gating_unit.proj." in (value.name or "") for value in node.inputs)
+    ]
+    # Seven bits, because processors without VNNI overflow at eight. Convolutions are slower in integers.
+    config = OnnxRuntimeDynamicConfig(
+        op_types_to_quantize=["MatMul", "Gemm", "Gather"], per_channel=True, reduce_range=True, nodes_to_exclude=spatial
+    )
+    quantized = path.with_name("model_quantized.onnx")
+    save_onnx(OnnxRuntimeQuantizer(config).quantize(program, {}, "onnx"), quantized)
+    return get_runner_class("onnx").from_program(get_exporter_class("onnx").load_program(quantized), metadata)
+
+
+def flatten(tree: Any, prefix: str = "") -> dict[str, torch.Tensor]:
+    """Return the tensors of nested dictionaries by their path, as the exporters name them."""
+    if isinstance(tree, torch.Tensor):
+        return {prefix: tree}
+    found = {}
+    for key, value in (tree or {}).items():
+        found |= flatten(value, f"{prefix}.{key}" if prefix else str(key))
+    return found
+
+
+@torch.no_grad()
+def compare(module: nn.Module, run: Callable[..., Any]) -> tuple[float, float]:
+    """Run a program and its model on the same inputs.
+
+    Returns:
+        The largest difference of an output, relative to that output's largest value, and the fraction of predictions
+        (of the largest logit) that agree.
+    """
+    generator_state = torch.get_rng_state()
+    torch.manual_seed(0)
+    differences, equal, count = [], 0, 0
+    n = longest(module)
+    cases = [(1, n, ""), (4, n, ""), (3, 1, ""), (2, n // 2 + 1, "right"), (4, n // 3 + 1, "left"), (8, n, "right")]
+    for batch, length, padding in cases:
+        for inputs, expected in steps(module, make_inputs(module, batch, length, padding)):
+            found = flatten(run(**inputs))
+            for name, value in expected.items():
+                other = found[name]
+                if other.shape != value.shape:
+                    raise InputError(f"The program gives {name} in shape {list(other.shape)}, not {list(value.shape)}.")
+                if value.dim() == 4:
+                    value, other = value[:, 0], other[:, 0]
+                if "attention_mask" in inputs and value.dim() >= 2 and name != "pooler_output":
+                    # Outputs at padding do not matter.
+                    real = inputs["attention_mask"][..., -value.shape[1] :] != 0
+                    if value.shape[: real.dim()] == real.shape:
+                        value, other = value[real], other[real]
+                differences.append((value - other).abs().max() / value.abs().max().clamp(min=1e-6))
+                if "logits" in name and value.shape[-1] > 1:
+                    equal += int((value.argmax(-1) == other.argmax(-1)).sum())
+                    count += value.argmax(-1).numel()
+    torch.set_rng_state(generator_state)
+    # Unlike Python's max, this is NaN if any difference is.
+    return float(torch.stack(differences).max()), equal / max(1, count)
+
+
+def steps(module: nn.Module, inputs: Inputs):
+    """Yield inputs and the model's outputs. A causal model takes a prompt, then several tokens, then single tokens."""
+    if not isinstance(module, CausalStep):
+        yield inputs, flatten(module(**inputs))
+        return
+    ids, mask = inputs["input_ids"], inputs["attention_mask"]
+    length, cache = ids.shape[1], inputs["past_key_values"]
+    ends = sorted({max(1, length // 2), max(1, length - 2), max(1, length - 1), length})
+    for start, end in zip([0, *ends], ends):
+        step = {"input_ids": ids[:, start:end], "attention_mask": mask[:, :end], "past_key_values": cache}
+        output = module(**step)
+        yield step, flatten(output)
+        cache = output["present"]
+
+
+def save_beside(checkpoint: str, model: PreTrainedModel, folder: Path):
+    """Save config with code, tokenizer or image processor, and generation config."""
+    model.config.save_pretrained(folder)
+    opener = AutoImageProcessor.from_pretrained if is_image(model) else open_tokenizer
+    try:
+        opener(checkpoint).save_pretrained(folder)
+    except (OSError, InputError) as error:
+        logger.warning("The export has no tokenizer or image processor: %s", first_line(error))
+    if isinstance(model, GMLPForCausalLM):
+        (model.generation_config or GenerationConfig()).save_pretrained(folder)

@@ -1,0 +1,180 @@
+"""The output folder of a run: who may write to it, which settings it belongs to, and where a run resumes."""
+
+import dataclasses
+import json
+import logging
+import os
+import shutil
+from pathlib import Path
+
+from filelock import FileLock, Timeout
+
+from ..errors import InputError
+from .arguments import BaseModelArguments, DataArguments, RunArguments
+
+logger = logging.getLogger(__name__)
+
+# The Trainer's flags that decide the weights: a run is resumed only with equal ones, and the model card lists them.
+HYPERPARAMETERS = """
+    max_steps num_train_epochs global_batch_size learning_rate spatial_lr_multiplier lr_scheduler_type
+    lr_scheduler_kwargs warmup_steps optim optim_args optim_target_modules adam_beta1 adam_beta2 adam_epsilon
+    weight_decay max_grad_norm label_smoothing_factor neftune_noise_alpha seed data_seed bf16 fp16 use_liger_kernel
+    liger_kernel_config average_tokens_across_devices train_sampling_strategy dataloader_drop_last
+    load_best_model_at_end metric_for_best_model greater_is_better
+""".split()
+# Flags for the model and the data that do not decide the weights. All others are compared too.
+IRRELEVANT = {"cache_dir", "token", "trust_remote_code", "overwrite_cache", "preprocessing_num_workers", "license"}
+IRRELEVANT |= {"language", "seeds", "sweep_batch_sizes", "sweep_learning_rates"}
+# Written last, when a run is over.
+FINISHED = "all_results.json"
+# The settings of a run. In a checkpoint, they are written last, and say that it is complete.
+SETTINGS = "settings.json"
+# What a run leaves in its folder besides checkpoints.
+LEFT = ["config.json", "model*", "tokenizer*", "special_tokens_map.json", "preprocessor_config.json", "README.md"]
+LEFT += ["eval_*.json", "predict_*.json", "predictions.tsv", "trainer_state.json", "summary.json"]
+# Predictions for GLUE, as its leaderboard names them.
+LEFT += [f"{name}.tsv" for name in "CoLA MNLI-m MNLI-mm AX MRPC QNLI QQP RTE SST-2 STS-B WNLI".split()]
+_locks: dict[str, FileLock] = {}
+
+
+def claim(folder: Path):
+    """Makes the output folder, and keeps other runs out until this process ends; raises InputError if it cannot."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        # Names with an underscore are not pushed to the Hub.
+        lock = _locks.setdefault(os.path.realpath(folder), FileLock(folder / "_run.lock"))
+        # Workers of a killed run keep its lock until they notice, every five seconds.
+        lock.acquire(timeout=10)
+    except Timeout as error:
+        raise InputError(f"Another run is writing to {folder}: wait, or choose another --output_dir.") from error
+    except (OSError, ValueError) as error:
+        raise InputError(f"--output_dir {folder} cannot be written to ({error}): choose another.") from error
+
+
+def write_text(path: Path, text: str):
+    """Writes a file in UTF-8 atomically."""
+    partial = path.with_name(f"_saving-{path.name}")
+    partial.write_text(text, encoding="utf-8")
+    os.replace(partial, path)
+
+
+def write_json(path: Path, content: object):
+    """Writes a JSON file atomically."""
+    write_text(path, json.dumps(content, indent=2) + "\n")
+
+
+def total_batch_size(args: RunArguments) -> int:
+    """Samples per optimizer step over all devices."""
+    return args.world_size * max(1, args.n_gpu) * args.per_device_train_batch_size * args.gradient_accumulation_steps
+
+
+def hyperparameters(args: RunArguments) -> dict[str, object]:
+    """The `HYPERPARAMETERS` of a run, those that this version of transformers has."""
+    values = {name: getattr(args, name) for name in HYPERPARAMETERS if hasattr(args, name)}
+    # As they will be read back.
+    return json.loads(json.dumps(values | {"global_batch_size": total_batch_size(args)}, default=str))
+
+
+def run_settings(model_args: BaseModelArguments, data_args: DataArguments, args: RunArguments) -> dict[str, object]:
+    """Everything that decides the result of a run: flags, and the bytes in local data."""
+    flags = dataclasses.asdict(model_args) | dataclasses.asdict(data_args) | {"do_predict": args.do_predict}
+    settings = {name: value for name, value in flags.items() if name not in IRRELEVANT} | {"data_bytes": {}}
+    # A name on the Hub has no size here.
+    for split, paths in (data_args.files() | {"dataset": filter(None, [data_args.dataset_name])}).items():
+        files = [one for path in map(Path, paths) for one in (path, *path.rglob("*")) if one.is_file()]
+        settings["data_bytes"][split] = sum(path.stat().st_size for path in files)
+    return settings | hyperparameters(args)
+
+
+def check_same(folder: Path, earlier: dict, now: dict):
+    """Raises InputError if the run in a folder has other settings. With a larger `max_steps`, a run may go on."""
+    changed = [
+        f"{name} was {json.dumps(earlier[name]):.80} and is {json.dumps(now[name]):.80}"
+        for name in sorted(earlier.keys() & now.keys())
+        if earlier[name] != now[name] and not (name == "max_steps" and 0 < earlier[name] < now[name])
+    ]
+    if changed:
+        raise InputError(
+            f"{folder} holds a run of another command: {'; '.join(changed)}. Repeat that command, choose another "
+            f"--output_dir, or start over with --overwrite_output_dir."
+        )
+
+
+def read_settings(folder: Path) -> dict | None:
+    """The settings of the run, or of the complete checkpoint, in a folder; None if they are missing or unreadable."""
+    try:
+        return json.loads((folder / SETTINGS).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+
+
+def resume_point(args: RunArguments, settings: dict) -> str | None:
+    """Prepares a run's folder (InputError if another's), and returns the checkpoint to resume from, if any."""
+    folder, main = Path(args.output_dir), args.process_index == 0
+    # The first process prepares the folder for the others.
+    with args.main_process_first(local=False, desc="output folder"):
+        if main:
+            claim(folder)
+            if args.overwrite_output_dir:
+                clear(folder)
+        if (folder / FINISHED).is_file():
+            raise InputError(f"{folder} holds a finished run: give another --output_dir, or --overwrite_output_dir.")
+        if not args.do_train:
+            if _checkpoints(folder):
+                raise InputError(f"{folder} holds an interrupted run: finish it, or choose another --output_dir.")
+            # Of a training that never began.
+            (folder / SETTINGS).unlink(missing_ok=True)
+            return None
+        checkpoint = checkpoint_to_resume(args)
+        if checkpoint is not None:
+            check_same(checkpoint.parent, read_settings(checkpoint) or {}, settings)
+        if main:
+            _check_rest(folder, settings)
+            # The tokenizer, if the run trained one.
+            for path in checkpoint.glob("tokenizer*") if checkpoint is not None else ():
+                shutil.copy(path, folder)
+            write_json(folder / SETTINGS, settings)
+    return None if checkpoint is None else str(checkpoint)
+
+
+def _check_rest(folder: Path, settings: dict):
+    """Refuses a folder with another run or files of unknown origin; removes the tokenizer of a run that never began."""
+    earlier = read_settings(folder)
+    left = [path.name for pattern in (*LEFT, "checkpoint-*") for path in sorted(folder.glob(pattern))]
+    if left and earlier is None:
+        raise InputError(f"{folder} already holds {', '.join(left)} from another source: choose another --output_dir.")
+    # Complete checkpoints and the runs of a series have settings too.
+    if any(folder.glob("model*")) or any(folder.glob(f"**/*/{SETTINGS}")):
+        check_same(folder, earlier or {}, settings)
+    elif earlier != settings:
+        for path in folder.glob("tokenizer*"):
+            path.unlink()
+
+
+def clear(folder: Path):
+    """Removes the files of a run from its folder, and nothing else."""
+    if (folder / SETTINGS).is_file() or (folder / FINISHED).is_file():
+        for path in _checkpoints(folder):
+            shutil.rmtree(path)
+        for pattern in (*LEFT, SETTINGS, FINISHED):
+            for path in folder.glob(pattern):
+                path.unlink()
+
+
+def _checkpoints(folder: Path) -> list[Path]:
+    """The checkpoints in a folder, the latest first."""
+    found = (path for path in folder.glob("checkpoint-*") if path.name[11:].isdigit())
+    return sorted(found, key=lambda path: -int(path.name[11:]))
+
+
+def checkpoint_to_resume(args: RunArguments) -> Path | None:
+    """The checkpoint named by flag (InputError if it is incomplete), else the last complete one in the folder."""
+    named = args.resume_from_checkpoint not in (None, "true", "True")
+    for checkpoint in [Path(args.resume_from_checkpoint)] if named else _checkpoints(Path(args.output_dir)):
+        if read_settings(checkpoint) is not None:
+            logger.info("Resuming from %s", checkpoint)
+            return checkpoint
+        if named:
+            raise InputError(f"{checkpoint} is not a complete checkpoint of these scripts: it has no {SETTINGS}.")
+        logger.warning("Skipping %s: it has no %s, which is written last", checkpoint, SETTINGS)
+    return None

@@ -1,0 +1,439 @@
+"""run_glue.py as a user calls it; in this process, but for what only another process shows."""
+
+import csv
+import json
+import os
+import random
+import statistics
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+import yaml
+from datasets import Dataset
+from huggingface_hub import ModelCard
+from scipy.stats import spearmanr
+from transformers import (
+    AutoModelForSequenceClassification,
+    AutoTokenizer,
+    BertConfig,
+    BertForMaskedLM,
+    DataCollatorWithPadding,
+    Trainer,
+    TrainingArguments,
+    pipeline,
+    set_seed,
+)
+
+import run_glue
+from hf_gmlp import GMLPConfig, GMLPForMaskedLM, GMLPModel
+from hf_gmlp.errors import InputError
+from hf_gmlp.tokenizer import train_tokenizer
+from hf_gmlp.training.trainer import GMLPTrainer
+
+pytestmark = pytest.mark.slow
+
+ROOT = Path(__file__).parents[3]
+GOOD, BAD = ("good", "fine", "great", "lovely"), ("bad", "dull", "awful", "poor")
+NOUNS = (
+    "film story cast plot song book camera ending music painter garden window summer animal letter kitchen village "
+    "doctor mountain river sister market soldier minister teacher bridge engine flower dinner castle"
+).split()
+ANSWERS = ("yes , the {} is", "perhaps the {} is", "no , the {} is not")
+
+
+def opinions(count, seed):
+    """Sentences whose adjective tells their label."""
+    draw = random.Random(seed).choice
+    sentences = [f"the {draw(NOUNS)} is {draw((BAD, GOOD)[i % 2])} and the {draw(NOUNS)} is long" for i in range(count)]
+    return [{"sentence": sentence, "label": i % 2} for i, sentence in enumerate(sentences)]
+
+
+def entailments(count, seed):
+    """Pairs whose second sentence tells their label."""
+    draw = random.Random(seed).choice
+    nouns = [draw(NOUNS) for _ in range(count)]
+    return [
+        {"premise": f"the {noun} is {draw(GOOD)}", "hypothesis": ANSWERS[i % 3].format(noun), "label": i % 3}
+        for i, noun in enumerate(nouns)
+    ]
+
+
+def write(path, rows):
+    if path.suffix == ".jsonl":
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    else:
+        with open(path, "w", newline="") as file:
+            writer = csv.DictWriter(file, rows[0].keys())
+            writer.writeheader()
+            writer.writerows(rows)
+    return path
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """A folder with data, a tokenizer and two pretrained models too small to be of use."""
+    folder = tmp_path_factory.mktemp("glue")
+    write(folder / "train.jsonl", opinions(320, 0))
+    write(folder / "validation.jsonl", opinions(60, 1))
+    write(folder / "mnli.jsonl", entailments(320, 0))
+    write(folder / "matched.jsonl", entailments(60, 1))
+    write(folder / "mismatched.jsonl", entailments(50, 2))
+    texts = [text for row in opinions(320, 0) + entailments(320, 0) for text in row.values() if isinstance(text, str)]
+    tokenizer = train_tokenizer(texts, vocab_size=400, max_length=32)
+    torch.manual_seed(0)
+    sizes = {"vocab_size": 400, "hidden_size": 32, "num_hidden_layers": 2, "intermediate_size": 64}
+    for name, model in {
+        "gmlp": GMLPForMaskedLM(GMLPConfig(**sizes, attention_size=16, max_position_embeddings=32)),
+        "bert": BertForMaskedLM(BertConfig(**sizes, num_attention_heads=2, max_position_embeddings=32)),
+    }.items():
+        model.save_pretrained(folder / name)
+        tokenizer.save_pretrained(folder / name)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def run(folder):
+    """run(*flags) calls run_glue.py with files of the folder by name, and returns its results."""
+
+    def run(*flags):
+        flags = [str(folder / flag) if (folder / str(flag)).exists() else str(flag) for flag in flags]
+        output = folder / flags[flags.index("--output_dir") + 1]
+        flags[flags.index("--output_dir") + 1] = str(output)
+        with pytest.MonkeyPatch.context() as patch:
+            usual = ["--use_cpu", "--disable_tqdm", "true", "--report_to", "none", "--cache_dir", str(folder / "cache")]
+            patch.setattr(sys, "argv", ["run_glue.py", *flags, *usual])
+            run_glue.main()
+        results = output / "all_results.json"
+        return json.loads(results.read_text()) if results.is_file() else None
+
+    return run
+
+
+@pytest.fixture(scope="module")
+def sweep(folder, run):
+    flags = (ROOT / "recipes/finetune-sst2.yaml", ROOT / "recipes/smoke-finetune.yaml", "--train_file", "train.jsonl",
+             "--validation_file", "validation.jsonl", "--seeds", 1, 2, "--sweep_batch_sizes", 16, 32,
+             "--sweep_learning_rates", 5e-3, 1e-2, "--num_train_epochs", 8, "--output_dir", "sweep")  # fmt: skip
+    run(*flags)
+    return folder / "sweep", flags
+
+
+def test_sweep_trains_every_setting_and_reports_medians(sweep):
+    output, _ = sweep
+    summary = json.loads((output / "summary.json").read_text())
+    assert [(row["batch_size"], row["learning_rate"]) for row in summary["settings"]] == [
+        (16, 0.005), (16, 0.01), (32, 0.005), (32, 0.01)
+    ]  # fmt: skip
+    medians = []
+    for row in summary["settings"]:
+        runs = [json.loads((Path(row["folder"]) / f"seed-{seed}/all_results.json").read_text()) for seed in (1, 2)]
+        # Seeds make different runs.
+        assert runs[0]["eval_loss"] != runs[1]["eval_loss"]
+        medians.append(statistics.median(result["eval_accuracy"] for result in runs))
+        assert row["metrics"]["eval_accuracy"]["median"] == pytest.approx(medians[-1], abs=1e-6)
+    # It learns, and the best is chosen.
+    assert summary["best"]["metrics"]["eval_accuracy"]["median"] == pytest.approx(max(medians), abs=1e-6)
+    assert max(medians) > 0.85
+
+
+def test_models_of_a_sweep_open_with_their_labels(sweep):
+    output, _ = sweep
+    best = Path(json.loads((output / "summary.json").read_text())["best"]["folder"]) / "seed-1"
+    model, tokenizer = AutoModelForSequenceClassification.from_pretrained(best), AutoTokenizer.from_pretrained(best)
+    assert model.config.id2label == {0: "negative", 1: "positive"} and not model.config.mask_padding
+    assert model.config.hidden_dropout_prob == 0.1
+    classify = pipeline("text-classification", model=model, tokenizer=tokenizer)
+    answers = classify(
+        ["the film is lovely and the story is long", "the film is awful and the story is long"], padding="max_length"
+    )
+    assert [answer["label"] for answer in answers] == ["positive", "negative"]
+    card = ModelCard.load(best / "README.md")
+    assert "train.jsonl (sst2)" in card.text and "| seed | 1 |" in card.text
+
+
+def test_finished_runs_of_a_sweep_are_skipped(sweep, run, capsys):
+    output, flags = sweep
+    # What is written of the runs, not of the series.
+    files = [path for path in output.glob("*/**/*") if path.is_file()]
+    before = {path: path.stat().st_mtime_ns for path in files}
+    (output / "summary.json").unlink()
+    run(*flags)
+    assert {path: path.stat().st_mtime_ns for path in files} == before
+    assert (output / "summary.json").is_file() and "* is the best by eval_accuracy" in capsys.readouterr().out
+    with pytest.raises(InputError, match="holds a run of another command: num_train_epochs was 8.0 and is 1.0"):
+        run(*flags, "--num_train_epochs", 1)
+
+
+def test_an_interrupted_run_of_a_series_resumes(folder, run, monkeypatch):
+    flags = ("--model_name_or_path", "gmlp", "--config_overrides", "hidden_dropout_prob=0.1", "--train_file",
+             "train.jsonl", "--validation_file", "validation.jsonl", "--do_train", "--do_eval", "--max_train_samples",
+             64, "--num_train_epochs", 3, "--save_strategy", "epoch", "--learning_rate", 3e-3)  # fmt: skip
+    run(*flags, "--seeds", 1, 2, "--output_dir", "whole")
+
+    save = GMLPTrainer._save_checkpoint
+    saved = []
+
+    def save_and_stop(self, *args):
+        save(self, *args)
+        saved.append(self.args.output_dir)
+        # In the second epoch of the second run.
+        if len(saved) == 5:
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(GMLPTrainer, "_save_checkpoint", save_and_stop)
+        run(*flags, "--seeds", 1, 2, "--output_dir", "cut")
+    assert not (folder / "cut" / "summary.json").exists()
+    run(*flags, "--seeds", 1, 2, "--output_dir", "cut")
+    summaries = [json.loads((folder / name / "summary.json").read_text())["best"] for name in ("whole", "cut")]
+    assert summaries[0]["metrics"] == summaries[1]["metrics"] and summaries[0]["metrics"]["eval_loss"]["std"] > 0
+
+
+def test_mnli_matched_and_mismatched(folder, run):
+    run(ROOT / "recipes/finetune-mnli.yaml", ROOT / "recipes/smoke-finetune.yaml", "--train_file", "mnli.jsonl",
+        "--validation_file", "matched.jsonl", "mismatched.jsonl", "--test_file", "matched.jsonl", "mismatched.jsonl",
+        "--do_predict", "--seeds", 1, "--output_dir", "mnli")  # fmt: skip
+    summary = json.loads((folder / "mnli" / "summary.json").read_text())
+    assert summary["metric"] == "eval_matched_accuracy"
+    best = Path(summary["best"]["folder"], "seed-1")
+    results = json.loads((best / "all_results.json").read_text())
+    assert results["eval_matched_accuracy"] > 0.9 and results["eval_mismatched_accuracy"] > 0.9
+    for name, part in (("MNLI-m", "matched"), ("MNLI-mm", "mismatched")):
+        lines = [line.split("\t") for line in (best / f"{name}.tsv").read_text().splitlines()]
+        truth = [json.loads(line)["label"] for line in (folder / f"{part}.jsonl").read_text().splitlines()]
+        assert lines[0] == ["index", "prediction"] and len(lines) == len(truth) + 1
+        right = [line[1] == ("entailment", "neutral", "contradiction")[label] for line, label in zip(lines[1:], truth)]
+        assert sum(right) / len(right) == pytest.approx(results[f"eval_{part}_accuracy"], abs=1e-6)
+
+
+def test_same_weights_as_transformers_own_trainer(folder, run):
+    hyperparameters = {
+        "seed": 3,
+        "learning_rate": 3e-3,
+        "warmup_steps": 0.1,
+        "weight_decay": 0.01,
+        "adam_epsilon": 1e-6,
+        "max_grad_norm": 0.0,
+        "per_device_train_batch_size": 8,
+        "num_train_epochs": 1,
+    }
+    dropout = {"hidden_dropout_prob": 0.1, "attention_probs_dropout_prob": 0.1}
+    flags = [text for name, value in hyperparameters.items() for text in (f"--{name}", value)]
+    overrides = ",".join(f"{name}={value}" for name, value in dropout.items())
+    run("--model_name_or_path", "gmlp", "--config_overrides", overrides, "--train_file", "train.jsonl", "--do_train",
+        "--max_train_samples", 80, "--output_dir", "ours", *flags)  # fmt: skip
+
+    tokenizer = AutoTokenizer.from_pretrained(folder / "gmlp")
+    rows = opinions(320, 0)[:80]
+    data = Dataset.from_list([tokenizer(row["sentence"]) | {"label": row["label"]} for row in rows])
+    set_seed(3)
+    model = AutoModelForSequenceClassification.from_pretrained(folder / "gmlp", num_labels=2, **dropout)
+    arguments = TrainingArguments(
+        str(folder / "theirs"), use_cpu=True, report_to="none", disable_tqdm=True, save_strategy="no", **hyperparameters
+    )
+    Trainer(model, arguments, train_dataset=data, data_collator=DataCollatorWithPadding(tokenizer)).train()
+    ours = AutoModelForSequenceClassification.from_pretrained(folder / "ours").state_dict()
+    for name, weight in model.state_dict().items():
+        torch.testing.assert_close(ours[name], weight, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("pooling", ["cls", "mean"])
+def test_packing_trains_the_same_weights_without_padding(folder, run, monkeypatch, pooling):
+    shapes = []
+    forward = GMLPModel.forward
+    monkeypatch.setattr(GMLPModel, "forward", lambda self, ids, *args, **kwargs: (
+        shapes.append(tuple(ids.shape)) or forward(self, ids, *args, **kwargs)
+    ))  # fmt: skip
+    flags = ("--model_name_or_path", "gmlp", "--config_overrides", f"pooling={pooling}", "--train_file", "train.jsonl",
+             "--validation_file", "validation.jsonl", "--do_train", "--do_eval", "--max_train_samples", 80,
+             "--learning_rate", 3e-3, "--num_train_epochs", 1, "--gradient_accumulation_steps", 2)  # fmt: skip
+    padded = run(*flags, "--output_dir", f"padded-{pooling}")
+    assert any(shape[0] > 1 for shape in shapes)
+    shapes.clear()
+    packed = run(*flags, "--packing", "--output_dir", f"packed-{pooling}")
+    assert sum(shape[0] == 1 for shape in shapes) == 10
+    # Rounding may decide between two classes.
+    assert packed["eval_accuracy"] == pytest.approx(padded["eval_accuracy"], abs=1 / 60 + 1e-6)
+    weights = [
+        AutoModelForSequenceClassification.from_pretrained(folder / f"{name}-{pooling}").state_dict()
+        for name in ("padded", "packed")
+    ]
+    for name, weight in weights[0].items():
+        torch.testing.assert_close(weights[1][name], weight, rtol=0, atol=1e-5)
+
+
+def test_packing_is_refused_for_models_that_would_mix_samples(run):
+    flags = ("--train_file", "train.jsonl", "--do_train", "--packing", "--output_dir", "mixed")
+    with pytest.raises(
+        InputError, match=r"--packing is only for gMLPs and aMLPs: a BertForSequenceClassification would mix"
+    ):
+        run("--model_name_or_path", "bert", *flags)
+    with pytest.raises(InputError, match="--packing leaves no padding"):
+        run("--model_name_or_path", "gmlp", *flags, "--pad_to_max_length")
+
+
+def test_custom_labels_there_and_back(folder, run):
+    # As somebody's spreadsheet has them.
+    names = {0: "thumbs down", 1: "None"}
+    for split, count in (("train", 160), ("validation", 40)):
+        rows = [{"review": row["sentence"], "verdict": names[row["label"]]} for row in opinions(count, 5)]
+        write(folder / f"own-{split}.csv", rows)
+    write(folder / "own-test.csv", [{"review": row["sentence"]} for row in opinions(10, 6)])
+    columns = ("--text_column_names", "review", "--label_column_name", "verdict")
+    results = run("--model_name_or_path", "gmlp", "--train_file", "own-train.csv", "--validation_file",
+                  "own-validation.csv", "--test_file", "own-test.csv", "--do_train", "--do_eval", "--do_predict",
+                  "--learning_rate", 5e-3, "--num_train_epochs", 6, "--output_dir", "own", *columns)  # fmt: skip
+    assert results["eval_accuracy"] > 0.9 and 0 < results["eval_f1"] <= 1 and "test_accuracy" not in results
+    config = json.loads((folder / "own" / "config.json").read_text())
+    assert config["id2label"] == {"0": "None", "1": "thumbs down"}
+    # Of a single run too: what it was made with.
+    assert json.loads((folder / "own" / "settings.json").read_text())["text_column_names"] == ["review"]
+    predictions = (folder / "own" / "predictions.tsv").read_text()
+    assert {line.split("\t")[1] for line in predictions.splitlines()[1:]} == {"None", "thumbs down"}
+
+    # The checkpoint knows its labels: without training data, the same numbers and predictions.
+    again = run("--model_name_or_path", "own", "--validation_file", "own-validation.csv", "--test_file", "own-test.csv",
+                "--do_eval", "--do_predict", "--output_dir", "again", *columns)  # fmt: skip
+    assert again["eval_accuracy"] == results["eval_accuracy"] and again["eval_f1"] == results["eval_f1"]
+    assert (folder / "again" / "predictions.tsv").read_text() == predictions
+    with pytest.raises(InputError, match="again holds a finished run"):
+        run("--model_name_or_path", "own", "--validation_file", "own-validation.csv", "--do_eval", "--output_dir",
+            "again", *columns)  # fmt: skip
+
+
+def test_a_classifier_of_other_classes(folder, run):
+    for name, adjectives in (("moods", ("glad", "sad")), ("sizes", ("large", "small"))):
+        rows = [{"sentence": row["sentence"], "label": adjectives[row["label"]]} for row in opinions(40, 8)]
+        write(folder / f"{name}.jsonl", rows)
+    train = ("--do_train", "--do_eval", "--max_steps", 2, "--save_strategy", "no")
+    data = ("--train_file", "moods.jsonl", "--validation_file", "moods.jsonl")
+    run("--model_name_or_path", "gmlp", *data, *train, "--output_dir", "moods")
+    data = ("--train_file", "sizes.jsonl", "--validation_file", "sizes.jsonl")
+    other = ("--model_name_or_path", "moods", *data, *train, "--output_dir", "sizes")
+    with pytest.raises(
+        InputError, match=r"predict 2 classes \(glad, sad\), but the data have 2 classes \(large, small\)"
+    ):
+        run(*other)
+    # Nothing is learned here: the head is not that of the moods.
+    run(*other, "--ignore_mismatched_sizes", "--learning_rate", 0)
+    heads = [AutoModelForSequenceClassification.from_pretrained(folder / name) for name in ("moods", "sizes")]
+    assert heads[1].config.id2label == {0: "large", 1: "small"}
+    assert not torch.equal(heads[0].classifier.weight, heads[1].classifier.weight)
+    encoders = [model.model.state_dict() for model in heads]
+    assert all(torch.equal(weight, encoders[1][name]) for name, weight in encoders[0].items())
+    # Some of the classes are enough for an evaluation.
+    write(folder / "glad.jsonl", [{"sentence": "the film is good", "label": "glad"}] * 3)
+    run("--model_name_or_path", "moods", "--validation_file", "glad.jsonl", "--do_eval", "--output_dir", "glad")
+
+
+def test_several_labels_per_row(folder, run):
+    rows = []
+    for number in range(160):
+        title, text = ("yes", "perhaps")[number % 2], ("film", "song")[number // 2 % 2]
+        rows.append({"title": title, "text": text, "tags": (["asked"] * (number % 2)) + (["music"] * (text == "song"))})
+    write(folder / "tags.jsonl", rows)
+    columns = ("--text_column_names", "title", "text", "--text_column_delimiter", " ", "--label_column_name", "tags")
+    results = run("--model_name_or_path", "gmlp", "--train_file", "tags.jsonl", "--validation_file", "tags.jsonl",
+                  "--test_file", "tags.jsonl", "--do_train", "--do_eval", "--do_predict", "--num_train_epochs", 4,
+                  "--learning_rate", 5e-3, "--metric_name", "accuracy", "--shuffle_train_dataset",
+                  "--output_dir", "tagged", *columns)  # fmt: skip
+    assert results["eval_f1"] > 0.8 and results["eval_accuracy"] > 0.5
+    lines = [line.split("\t")[1] for line in (folder / "tagged" / "predictions.tsv").read_text().splitlines()[1:]]
+    expected = [", ".join(sorted(row["tags"])) for row in rows]
+    right = sum(line == tags for line, tags in zip(lines, expected)) / len(rows)
+    assert right == pytest.approx(results["test_accuracy"], abs=1e-6)
+    config = AutoModelForSequenceClassification.from_pretrained(folder / "tagged").config
+    assert config.problem_type == "multi_label_classification" and config.id2label == {0: "asked", 1: "music"}
+    again = run("--model_name_or_path", "tagged", "--validation_file", "tags.jsonl", "--do_eval", "--output_dir",
+                "tagged-again", *columns)  # fmt: skip
+    assert again["eval_f1"] == results["eval_f1"]
+    with pytest.raises(InputError, match=r"any of 2 classes \(asked, music\), but the data have 2 classes"):
+        run("--model_name_or_path", "tagged", "--train_file", "train.jsonl", "--do_train", "--output_dir", "never")
+
+
+def test_regression_with_a_bert(folder, run):
+    columns = ("sentence1", "sentence2", "label")
+    rows = [(f"the {noun} is good", f"the {NOUNS[i // 2]} is good", i / 8) for i, noun in enumerate(NOUNS)]
+    write(folder / "similar.csv", [dict(zip(columns, row)) for row in rows])
+    results = run("--model_name_or_path", "bert", "--train_file", "similar.csv", "--validation_file", "similar.csv",
+                  "--test_file", "similar.csv", "--do_train", "--do_eval", "--do_predict", "--num_train_epochs", 2,
+                  "--learning_rate", 3e-3, "--output_dir", "similar")  # fmt: skip
+    lines = [line.split("\t") for line in (folder / "similar" / "predictions.tsv").read_text().splitlines()[1:]]
+    expected = spearmanr([float(value) for _, value in lines], [row[2] for row in rows]).statistic
+    assert results["eval_spearman"] == results["test_spearman"] == pytest.approx(expected, abs=1e-6)
+    config = AutoModelForSequenceClassification.from_pretrained(folder / "similar").config
+    assert config.model_type == "bert" and config.problem_type == "regression" and config.num_labels == 1
+
+
+def test_bad_input_gets_one_sentence_and_writes_nothing(folder, run):
+    data = ("--train_file", "train.jsonl", "--validation_file", "validation.jsonl", "--do_train", "--do_eval")
+    tokenizer = train_tokenizer([" ".join(NOUNS) + " ".join(map(str, range(10000)))], vocab_size=450)
+    tokenizer.save_pretrained(folder / "other-tokenizer")
+    for flags, message in [
+        (("--max_seq_length", 33), "--max_seq_length 33 is above the model's n = 32"),
+        (("--tokenizer_name", "other-tokenizer"), "tokenizer has 450 tokens, but the model .* for 400"),
+        (("--config_overrides", "num_hidden_layers=3"), "does not fit the weights"),
+        (("--validation_file", "matched.jsonl"), "validation data have no column 'sentence'"),
+        (("--metric_for_best_model", "bleu"), "must be one of eval_accuracy, eval_f1, eval_loss"),
+        (("--metric_name", "pearson"), "--metric_name must be one of accuracy, f1, matthews_correlation here, got p"),
+        (
+            ("--metric_name", "f1", "--metric_for_best_model", "loss"),
+            "must be one of eval_f1 where --metric_name is f1",
+        ),
+        (("--do_regression", "true", "--label_smoothing_factor", 0.1), "only for data with one class per row"),
+        (("--train_split_name", "train"), "--train_split_name is for a data set on the Hub"),
+        (("--do_predict",), "no test data: give --test_file"),
+    ]:
+        with pytest.raises(InputError, match=message):
+            run("--model_name_or_path", "gmlp", *data, "--output_dir", "never", *flags)
+    with pytest.raises(InputError, match="is not a trained classifier"):
+        run("--model_name_or_path", "gmlp", *data, "--do_train", "false", "--output_dir", "untrained")
+    with pytest.raises(InputError, match="trained to predict 3 classes .*--ignore_mismatched_sizes"):
+        three = GMLPForMaskedLM.from_pretrained(folder / "gmlp").config
+        three.architectures, three.num_labels = ["GMLPForSequenceClassification"], 3
+        three.save_pretrained(folder / "three")
+        run("--model_name_or_path", "three", *data, "--output_dir", "never")
+    assert not (folder / "never" / "model.safetensors").exists()
+
+
+def test_help_starts_with_what_it_does(capsys, monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["run_glue.py", "--help"])
+    with pytest.raises(SystemExit):
+        run_glue.main()
+    first_screen = "\n".join(capsys.readouterr().out.splitlines()[:20])
+    for words in ("GLUE", "--task_name sst2", "recipes/finetune-sst2.yaml", "--train_file"):
+        assert words in first_screen
+
+
+def test_as_a_command(tmp_path):
+    command = [sys.executable, ROOT / "run_glue.py", "--config_name", "gmlp-18l", "--task_name", "sst3", "--do_train"]
+    environment = os.environ | {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "2"}
+    process = subprocess.run(
+        [*command, "--output_dir", tmp_path / "out"], capture_output=True, text=True, env=environment
+    )
+    assert process.returncode == 2 and not (tmp_path / "out" / "model.safetensors").exists()
+    assert "Error: GLUE has no task 'sst3'" in process.stderr and "Traceback" not in process.stderr
+
+
+def test_recipes_are_table_9():
+    recipe = yaml.safe_load((ROOT / "recipes/finetune.yaml").read_text())
+    expected = {
+        "max_seq_length": 128,
+        "sweep_batch_sizes": [16, 32],
+        "sweep_learning_rates": [1e-5, 2e-5, 3e-5],
+        "num_train_epochs": 5,
+        "warmup_steps": 0.1,
+        "lr_scheduler_type": "linear",
+        "adam_epsilon": 1e-6,
+        "adam_beta1": 0.9,
+        "adam_beta2": 0.999,
+        "weight_decay": 0.01,
+        "max_grad_norm": 0,
+        "seeds": [1, 2, 3, 4, 5],
+    }
+    assert expected.items() <= recipe.items()
+    dropout = {"hidden_dropout_prob": 0.1, "attention_probs_dropout_prob": 0.1, "activation_dropout": 0}
+    assert recipe["config_overrides"] == dropout | {"mask_padding": False}

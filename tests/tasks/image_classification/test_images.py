@@ -1,0 +1,312 @@
+"""Folders, files and bad images; what augmentation and mixing do and what they depend on."""
+
+import io
+import shutil
+import zipfile
+
+import numpy as np
+import PIL.Image
+import pytest
+import torch
+from datasets import Dataset, Features, Image, Value
+from torch.utils.data import DataLoader
+from torchvision.transforms import v2
+from torchvision.transforms.functional import rotate, to_pil_image
+from transformers import ViTImageProcessor
+
+from hf_gmlp import errors
+from hf_gmlp.errors import InputError
+from hf_gmlp.tasks.image_classification.arguments import ImageArguments
+from hf_gmlp.tasks.image_classification.images import (
+    ImageCollator,
+    decode,
+    load_images,
+    mixing_transform,
+    training_transform,
+)
+from hf_gmlp.tasks.labels import ONE_CLASS, Labels
+from hf_gmlp.training.files import Access
+
+CLASSES = ("apple", "boat", "cloud")
+
+
+def picture(seed=0, size=(40, 36), mode="RGB"):
+    noise = np.random.default_rng(seed).integers(0, 256, (5, 4, 3), dtype=np.uint8)
+    return PIL.Image.fromarray(noise).resize(size, PIL.Image.BICUBIC).convert(mode)
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """photos/<class>/<number>.jpg, four images of each of three classes."""
+    for number, name in enumerate(CLASSES):
+        (tmp_path / "photos" / name).mkdir(parents=True)
+        for i in range(4):
+            picture(10 * number + i).save(tmp_path / "photos" / name / f"{i}.jpg")
+    return tmp_path / "photos"
+
+
+def zipped(folder, inside=""):
+    path = folder.parent / "photos.zip"
+    with zipfile.ZipFile(path, "w") as archive:
+        for file in sorted(folder.rglob("*.jpg")):
+            archive.write(file, f"{inside}{file.relative_to(folder)}")
+    return path
+
+
+def pixels(dataset):
+    return [np.asarray(decode(row["image"])) for row in dataset]
+
+
+def loaded(cache=None, *, known=None, train=True, validate=False, seed=0, **arguments):
+    options = {"known": known, "train": train, "validate": validate, "seed": seed}
+    return load_images(ImageArguments(**arguments), **options, access=Access(cache and str(cache)))
+
+
+def test_folder_zip_and_parquet_are_the_same_data(folder, tmp_path):
+    plain = loaded(train_dir=str(folder))
+    assert plain.labels == list(CLASSES) and plain.problem_type == ONE_CLASS
+    assert plain.splits["train"]["labels"][:] == [0] * 4 + [1] * 4 + [2] * 4
+    assert plain.splits["train"][5]["image"]["path"].endswith("boat/1.jpg")
+
+    rows = {
+        "image": [{"bytes": file.read_bytes(), "path": file.name} for file in sorted(folder.rglob("*.jpg"))],
+        "label": [name for name in CLASSES for _ in range(4)],
+    }
+    features = Features({"image": Image(), "label": Value("string")})
+    Dataset.from_dict(rows, features=features).to_parquet(tmp_path / "photos.parquet")
+    lines = [f"{file},{file.parent.name}" for file in sorted(folder.rglob("*.jpg"))]
+    (tmp_path / "photos.csv").write_text("\n".join(["photo,kind", *lines]) + "\n")
+    names, cache = {"image_column_name": "photo", "label_column_name": "kind"}, tmp_path / "cache"
+    for other in (
+        loaded(cache, train_dir=str(zipped(folder))),
+        loaded(cache, train_dir=str(zipped(folder, "all/photos/"))),
+        loaded(cache, train_file=[str(tmp_path / "photos.parquet")]),
+        loaded(cache, train_file=[str(tmp_path / "photos.csv")], **names),
+    ):
+        assert other.labels == plain.labels
+        assert other.splits["train"]["labels"][:] == plain.splits["train"]["labels"][:]
+        for a, b in zip(pixels(other.splits["train"]), pixels(plain.splits["train"])):
+            np.testing.assert_array_equal(a, b)
+
+
+def test_a_local_copy_of_a_hub_data_set(folder, tmp_path):
+    rows = [{"img": str(file), "label": file.parent.name} for file in sorted(folder.rglob("*.jpg"))]
+    (tmp_path / "hub").mkdir()
+    for split in ("train", "test"):
+        Dataset.from_list(rows).cast_column("img", Image()).to_parquet(tmp_path / "hub" / f"{split}.parquet")
+    options = {"dataset_name": str(tmp_path / "hub"), "validate": True}
+    data = loaded(tmp_path / "cache", **options, image_column_name="img")
+    assert {split: len(dataset) for split, dataset in data.splits.items()} == {"train": 12, "validation": 12}
+    with pytest.raises(InputError, match="no column 'image' but img, label: name yours with --image_column_name"):
+        loaded(tmp_path / "cache", **options)
+
+
+def test_a_changed_zip_file_is_read_again(folder, tmp_path):
+    options = {"cache": tmp_path / "cache", "train_dir": str(zipped(folder))}
+    assert len(loaded(**options).splits["train"]) == 12
+    (folder / "apple" / "3.jpg").unlink()
+    zipped(folder)
+    assert len(loaded(**options).splits["train"]) == 11
+
+
+def test_validation_images_are_held_out_or_given(folder):
+    data = loaded(train_dir=str(folder), validate=True, train_val_split=0.25, seed=1)
+    names = [{row["image"]["path"] for row in data.splits[split]} for split in ("train", "validation")]
+    assert [len(split) for split in names] == [9, 3] and not names[0] & names[1]
+    both = loaded(train_dir=str(folder), validation_dir=str(folder), validate=True)
+    assert [len(data) for data in both.splits.values()] == [12, 12]
+    sampled = loaded(train_dir=str(folder), max_train_samples=6, seed=3).splits["train"]["labels"][:]
+    assert len(sampled) == 6 and len(set(sampled)) > 1
+
+
+def test_a_checkpoint_with_the_same_classes_keeps_its_order(folder):
+    known = Labels(["cloud", "apple", "boat"], ONE_CLASS)
+    data = loaded(train_dir=str(folder), known=known)
+    assert data.labels == known.names and data.splits["train"]["labels"][:] == [1] * 4 + [2] * 4 + [0] * 4
+    # Evaluated on some of its classes, it still has all of them.
+    shutil.rmtree(folder / "cloud")
+    data = loaded(validation_dir=str(folder), known=known, train=False, validate=True)
+    assert data.labels == known.names and data.splits["validation"]["labels"][:] == [1] * 4 + [2] * 4
+    # Trained on them, it becomes another classifier.
+    assert loaded(train_dir=str(folder), known=known).labels == ["apple", "boat"]
+
+
+def test_bad_folders_are_explained(folder, tmp_path):
+    def refused(message, **options):
+        with pytest.raises(InputError, match=message):
+            loaded(tmp_path / "cache", **options)
+
+    refused("Name the data")
+    refused("There is no folder and no complete zip file .*nowhere", train_dir=str(tmp_path / "nowhere"))
+    refused("apple has no class folders", train_dir=str(folder / "apple"))
+    whole = zipped(folder).read_bytes()
+    (tmp_path / "cut.zip").write_bytes(whole[:500])
+    refused("There is no folder and no complete zip file .*cut.zip", train_dir=str(tmp_path / "cut.zip"))
+    (tmp_path / "bad.zip").write_bytes(whole[:300] + bytes(200) + whole[500:])
+    refused("bad.zip cannot be read as images: ", train_dir=str(tmp_path / "bad.zip"))
+    shutil.copytree(folder, tmp_path / "root" / "train")
+    shutil.copytree(folder, tmp_path / "root" / "val")
+    message = "train and val, splits instead of classes: give --train_dir .*root/train"
+    refused(message, train_dir=str(tmp_path / "root"))
+    refused("There are no training images", validation_dir=str(folder))
+    shutil.copytree(folder, tmp_path / "other")
+    (tmp_path / "other" / "apple").rename(tmp_path / "other" / "apples")
+    message = "Row 1 of the validation data has the label 'apples', which is not one of apple, boat, cloud"
+    refused(message, train_dir=str(folder), validation_dir=str(tmp_path / "other"))
+    (folder / "Apple").mkdir()
+    refused("must differ in more than case or white space: 'Apple' and 'apple'", train_dir=str(folder))
+    (folder / "Apple").rename(folder / "dog")
+    (folder / "dog" / "notes.txt").write_text("no image")
+    refused("The class folder .*dog has no images: add some, or remove it", train_dir=str(folder))
+    shutil.copytree(folder / "boat", tmp_path / "one" / "apple")
+    refused("4 training samples are too few", train_dir=str(tmp_path / "one"), validate=True, train_val_split=1.0)
+
+
+def test_other_files_are_listed_and_linked_folders_read(folder, tmp_path, caplog):
+    for name in ("0.heic", "notes", ".hidden"):
+        (folder / CLASSES[0] / name).write_text("x")
+    shutil.copy(folder / "boat" / "0.jpg", folder / "loose.jpg")
+    shutil.copytree(folder / "boat", tmp_path / "more")
+    (folder / "boat" / "linked").symlink_to(tmp_path / "more")
+    shutil.copy(folder / "boat" / "0.jpg", folder / "boat" / "9.JPG")
+    data = loaded(train_dir=str(folder))
+    assert data.splits["train"]["labels"][:] == [0] * 4 + [1] * 9 + [2] * 4
+    assert "3 files of" in caplog.text and ".hidden" not in caplog.text
+    assert all(name in caplog.text for name in ("apple/0.heic", "apple/notes", "loose.jpg"))
+
+
+def test_columns_that_cannot_be_used(tmp_path):
+    for column, values, labels, message in (
+        ("number", [1, 2], ["a", "b"], "The column 'number' of the training data cannot be read as images or paths"),
+        ("image", ["a", "b"], [["a"], ["b"]], "must have one class per image"),
+        ("image", ["a", "b"], ["a", None], "Row 2 of the training data has no label"),
+    ):
+        path = tmp_path / f"{column}{len(message)}.parquet"
+        Dataset.from_dict({column: values, "label": labels}).to_parquet(path)
+        with pytest.raises(InputError, match=message):
+            loaded(tmp_path / "cache", train_file=[str(path)], image_column_name=column)
+
+
+@pytest.mark.parametrize("kind", ["png", "jpeg", "webp", "gif", "tiff"])
+def test_bad_images_are_named(kind):
+    file = io.BytesIO()
+    picture(size=(64, 64)).save(file, kind)
+    whole = file.getvalue()
+    assert decode({"bytes": whole, "path": "a"}).size == (64, 64)
+    for fraction in (0.0, 0.3, 0.6):
+        with pytest.raises(InputError, match="photos/a cannot be read as a picture: "):
+            decode({"bytes": whole[: int(fraction * len(whole))], "path": "photos/a"})
+
+
+def test_missing_and_deep_images_are_named(tmp_path):
+    with pytest.raises(InputError, match="none.jpg cannot be read as a picture: .*No such file"):
+        decode({"bytes": None, "path": str(tmp_path / "none.jpg")})
+    PIL.Image.fromarray(np.full((8, 8), 40_000, dtype=np.uint16)).save(tmp_path / "deep.png")
+    with pytest.raises(InputError, match="deep.png cannot be read as a picture: its pixels have more than 8 bits"):
+        decode({"bytes": None, "path": str(tmp_path / "deep.png")})
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_bad_image_ends_a_run_with_one_sentence(folder, capsys, workers):
+    path = folder / "boat" / "1.jpg"
+    path.write_text("no image")
+    loader = DataLoader(rows(folder), batch_size=4, collate_fn=collator(), num_workers=workers)
+    with pytest.raises(SystemExit):
+        errors.run(lambda: list(loader))
+    assert capsys.readouterr().err.endswith(f"Error: {path} cannot be read as a picture: not an image.\n")
+
+
+def test_pictures_are_turned_upright(tmp_path):
+    exif = PIL.Image.Exif()
+    exif[0x0112] = 6
+    picture().save(tmp_path / "turned.png", exif=exif)
+    upright = np.asarray(rotate(picture(), -90, expand=True))
+    np.testing.assert_array_equal(np.asarray(decode({"bytes": None, "path": str(tmp_path / "turned.png")})), upright)
+
+
+def test_training_transform_is_crop_flip_and_normalization():
+    transform = training_transform((24, 16), [0.4, 0.5, 0.6], [0.2, 0.3, 0.4], crop_scale=(1.0, 1.0), horizontal_flip=1)
+    image = picture(size=(16, 24))
+    # The whole image, since it has the shape of the crop, which does not vary here.
+    transform.transforms[0].ratio = (16 / 24, 16 / 24)
+    expected = torch.from_numpy(np.asarray(image).copy()).permute(2, 0, 1).flip(-1) / 255
+    expected = (expected - torch.tensor([0.4, 0.5, 0.6])[:, None, None]) / torch.tensor([0.2, 0.3, 0.4])[:, None, None]
+    torch.testing.assert_close(transform(image), expected)
+    policy = training_transform((8, 8), [0.5] * 3, [0.5] * 3, auto_augment="cifar10").transforms[2]
+    assert isinstance(policy, v2.AutoAugment) and policy.policy == v2.AutoAugmentPolicy.CIFAR10
+
+
+def test_mixing_applies_mixup_or_cutmix():
+    images = torch.stack([torch.full((3, 8, 8), float(i)) for i in range(4)])
+    labels = torch.arange(4)
+    seen = set()
+    for _ in range(40):
+        mixed, shares = mixing_transform(4, mixup_alpha=0.8, cutmix_alpha=1.0, switch_prob=0.5)(images, labels)
+        torch.testing.assert_close(shares.sum(1), torch.ones(4))
+        # Pixels and labels are mixed in the same shares.
+        torch.testing.assert_close(mixed.mean((1, 2, 3)), shares @ torch.arange(4.0), atol=1e-4, rtol=0)
+        whole = (mixed == mixed.round()).all()
+        seen.add("cutmix" if whole and len(mixed[0].unique()) > 1 else "mixup" if not whole else "either")
+    assert {"cutmix", "mixup"} <= seen
+    always = mixing_transform(4, mixup_alpha=0.8, cutmix_alpha=1.0, switch_prob=1.0)
+    cut = torch.cat([always(images, labels)[0] for _ in range(10)])
+    assert torch.equal(cut, cut.round())
+    assert isinstance(mixing_transform(4, mixup_alpha=0.8), v2.MixUp) and mixing_transform(4) is None
+
+
+def collator(seed=0, **options):
+    processor = ViTImageProcessor(size={"height": 16, "width": 16})
+    transform = training_transform((16, 16), [0.5] * 3, [0.5] * 3, auto_augment="imagenet")
+    return ImageCollator(processor, transform, mixing_transform(3, 0.8, 1.0), seed, **options)
+
+
+def rows(folder):
+    dataset = loaded(train_dir=str(folder)).splits["train"]
+    return dataset.add_column("index", range(len(dataset)))
+
+
+def test_augmentation_depends_only_on_image_seed_and_epoch(folder):
+    dataset, collate = rows(folder), collator()
+    batch = [dataset[i] for i in (3, 7, 11)]
+    torch.manual_seed(1)
+    first, state = collate(batch), torch.get_rng_state()
+    torch.manual_seed(1)
+    assert torch.equal(torch.get_rng_state(), state)  # nothing was drawn from the run's own random numbers
+    torch.manual_seed(2)
+    again, other_seed = collate(batch), collator(seed=5)(batch)
+    collate.set_epoch(1)
+    next_epoch = collate(batch)
+    assert first["pixel_values"].shape == (3, 3, 16, 16) and first["labels"].shape == (3, 3)
+    for key in first:
+        torch.testing.assert_close(again[key], first[key], atol=0, rtol=0)
+    assert not torch.equal(other_seed["pixel_values"], first["pixel_values"])
+    assert not torch.equal(next_epoch["pixel_values"], first["pixel_values"])
+    # Without mixing, an image is the same in any batch.
+    collate.mixing = None
+    alone, together = collate(batch[:1]), collate(batch)
+    assert torch.equal(alone["pixel_values"][0], together["pixel_values"][0])
+    assert together["labels"].tolist() == [0, 1, 2]
+
+
+def test_worker_processes_make_the_same_batches_and_see_an_epoch_begin(folder):
+    dataset, collate = rows(folder), collator()
+
+    def batches(workers):
+        options = {"persistent_workers": True} if workers else {}
+        loader = DataLoader(dataset, batch_size=4, collate_fn=collate, num_workers=workers, **options)
+        epochs = []
+        for epoch in range(2):
+            collate.set_epoch(epoch)
+            epochs.append(torch.cat([batch["pixel_values"] for batch in loader]))
+        return epochs
+
+    here, there = batches(0), batches(2)
+    assert torch.equal(here[0], there[0]) and torch.equal(here[1], there[1]) and not torch.equal(here[0], here[1])
+
+
+def test_evaluation_uses_the_image_processor(folder):
+    dataset, collate = loaded(train_dir=str(folder)).splits["train"], collator()
+    batch = collate([dataset[i] for i in (2, 5)])
+    expected = collate.processor([PIL.Image.open(dataset[i]["image"]["path"]) for i in (2, 5)], return_tensors="pt")
+    assert torch.equal(batch["pixel_values"], expected["pixel_values"]) and batch["labels"].tolist() == [0, 1]
+    assert to_pil_image(batch["pixel_values"][0]).size == (16, 16)

@@ -1,0 +1,273 @@
+"""run_image_classification.py as a user calls it; in this process, but for what only another process shows."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import numpy as np
+import PIL.Image
+import pytest
+import torch
+from safetensors.torch import load_file
+from transformers import AutoImageProcessor, AutoModelForImageClassification, pipeline
+
+import run_image_classification
+from hf_gmlp.errors import InputError
+
+pytestmark = pytest.mark.slow
+
+ROOT = Path(__file__).parents[3]
+COLORS = {"blue": (40, 60, 200), "green": (50, 180, 60), "red": (200, 50, 40)}
+TINY = "patch_size=8,num_hidden_layers=2,hidden_size=32,intermediate_size=64"
+GMLP = ("--config_name", "gmlp-ti16-224", "--config_overrides", TINY, "--image_size", "32", "--learning_rate", "3e-3")
+
+
+def write_photos(folder, count, seed):
+    """Noise around a color that tells the class, in sizes of a photograph's proportions."""
+    draw = np.random.default_rng(seed)
+    for name, color in COLORS.items():
+        (folder / name).mkdir(parents=True)
+        for i in range(count):
+            pixels = np.array(color) + draw.normal(0, 50, (30 + i % 3, 40, 3))
+            image = PIL.Image.fromarray(pixels.clip(0, 255).astype(np.uint8))
+            image.save(folder / name / f"{i:03}.png")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("images")
+    write_photos(folder / "train", 24, 0)
+    write_photos(folder / "validation", 8, 1)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def run(folder):
+    """run(*flags) calls run_image_classification.py with files of the folder by name, and returns its results."""
+
+    def run(*flags):
+        flags = [str(folder / flag) if (folder / str(flag)).exists() else str(flag) for flag in flags]
+        output = folder / flags[flags.index("--output_dir") + 1]
+        flags[flags.index("--output_dir") + 1] = str(output)
+        with pytest.MonkeyPatch.context() as patch:
+            usual = ["--use_cpu", "--disable_tqdm", "true", "--report_to", "none", "--cache_dir", str(folder / "cache")]
+            patch.setattr(sys, "argv", ["run_image_classification.py", *flags, *usual])
+            run_image_classification.main()
+        return json.loads((output / "all_results.json").read_text())
+
+    return run
+
+
+DATA = ("--train_dir", "train", "--validation_dir", "validation")
+TRAIN = (*DATA, "--do_train", "--per_device_train_batch_size", "8", "--save_strategy", "no", "--seed", "1")
+
+
+@pytest.fixture(scope="module")
+def trained(run, folder):
+    results = run(*GMLP, *TRAIN, "--do_eval", "--num_train_epochs", "6", "--output_dir", "trained")
+    return folder / "trained", results
+
+
+def weights(folder, name):
+    return load_file(folder / name / "model.safetensors")
+
+
+def assert_same_weights(one, other):
+    """Other batches and workers round otherwise, and AdamW enlarges it; other images make a thousand times more."""
+    assert one.keys() == other.keys()
+    for name in one:
+        torch.testing.assert_close(one[name], other[name], atol=1e-5, rtol=1e-4)
+
+
+def test_it_learns_and_the_pipeline_takes_path_picture_and_batch(trained, folder):
+    checkpoint, results = trained
+    assert results["eval_accuracy"] > 0.9 and "eval_top5_accuracy" not in results and "total_flos" not in results
+    classify = pipeline("image-classification", model=str(checkpoint), device="cpu")
+    paths = sorted((folder / "validation").rglob("*.png"))
+    answers = [answer[0] for answer in classify([str(path) for path in paths], top_k=1, batch_size=5)]
+    assert np.mean([answer["label"] == path.parent.name for answer, path in zip(answers, paths)]) == pytest.approx(
+        results["eval_accuracy"]
+    )
+    alone, opened = classify(str(paths[3]), top_k=1)[0], classify(PIL.Image.open(paths[3]), top_k=1)[0]
+    assert alone == opened and alone["label"] == answers[3]["label"]
+    assert alone["score"] == pytest.approx(answers[3]["score"], abs=1e-5)
+
+
+def test_the_two_backends_of_the_processor_agree(trained, folder):
+    paths = sorted((folder / "validation").rglob("*.png"))[::5]
+    model = AutoModelForImageClassification.from_pretrained(trained[0])
+    logits = []
+    for backend in ("torchvision", "pil"):
+        processor = AutoImageProcessor.from_pretrained(trained[0], backend=backend)
+        inputs = processor([PIL.Image.open(path) for path in paths], return_tensors="pt")
+        with torch.no_grad():
+            logits.append(model(**inputs).logits)
+    torch.testing.assert_close(*logits, atol=0.02, rtol=0)
+
+
+def test_what_is_left_in_the_folder(trained):
+    config = json.loads((trained[0] / "config.json").read_text())
+    assert config["id2label"] == {"0": "blue", "1": "green", "2": "red"} and config["image_size"] == 32
+    card = (trained[0] / "README.md").read_text()
+    for words in ("train: 72 training images, 24 held out; 3 classes.", "| mixup_alpha | 0.0 |", "type: accuracy"):
+        assert words in card
+    assert (trained[0] / "configuration_gmlp.py").is_file()
+    assert json.loads((trained[0] / "settings.json").read_text())["crop_scale"] == [0.08, 1.0]
+    processor = AutoImageProcessor.from_pretrained(trained[0])
+    assert processor.size == {"shortest_edge": 32} and processor.crop_pct == 0.875
+
+
+def test_a_zip_file_gives_the_same_weights(run, folder):
+    with zipfile.ZipFile(folder / "train.zip", "w") as archive:
+        for path in sorted((folder / "train").rglob("*.png")):
+            archive.write(path, path.relative_to(folder))
+    run(*GMLP, *TRAIN, "--max_steps", "5", "--output_dir", "from_folder")
+    run(*GMLP, *TRAIN, "--max_steps", "5", "--train_dir", "train.zip", "--output_dir", "from_zip")
+    assert_same_weights(weights(folder, "from_zip"), weights(folder, "from_folder"))
+
+
+AUGMENTED = "--auto_augment imagenet --mixup_alpha 0.8 --cutmix_alpha 1 --label_smoothing_factor 0.1".split()
+
+
+def test_a_run_that_was_cut_off_ends_with_the_same_weights(run, folder):
+    flags = (*GMLP, *DATA, "--do_train", "--per_device_train_batch_size", "8", *AUGMENTED, "--max_steps", "14")
+    flags = (*flags, "--save_strategy", "steps", "--save_steps", "6")
+    run(*flags, "--output_dir", "whole")
+    run(*flags, "--dataloader_num_workers", "2", "--dataloader_persistent_workers", "true", "--output_dir", "cut")
+    assert_same_weights(weights(folder, "cut"), weights(folder, "whole"))
+    # As if it had been killed after step 6, which is in the first epoch of nine steps.
+    for left in ("checkpoint-12", "checkpoint-14"):
+        shutil.rmtree(folder / "cut" / left)
+    for left in ("model.safetensors", "all_results.json"):
+        (folder / "cut" / left).unlink()
+    run(*flags, "--output_dir", "cut")
+    assert_same_weights(weights(folder, "cut"), weights(folder, "whole"))
+
+
+def test_accumulation_is_one_large_batch(run, folder):
+    # Mixup pairs the images of one small batch, so it is left out here.
+    flags = (*GMLP, *DATA, "--do_train", "--save_strategy", "no", "--max_steps", "4", "--label_smoothing_factor", "0.1")
+    flags = (*flags, "--global_batch_size", "16")
+    run(*flags, "--per_device_train_batch_size", "16", "--output_dir", "at_once")
+    run(*flags, "--per_device_train_batch_size", "4", "--output_dir", "accumulated")
+    assert_same_weights(weights(folder, "accumulated"), weights(folder, "at_once"))
+
+
+def test_two_processes_train_the_model_of_one(run, folder, trained):
+    flags = [*GMLP, *DATA, "--do_train", "--do_eval", *AUGMENTED, "--max_steps", "4", "--save_strategy", "no"]
+    flags += ["--global_batch_size", "16", "--per_device_train_batch_size", "8"]
+    one = run(*flags, "--output_dir", "one")
+    flags = [str(folder / flag) if (folder / str(flag)).exists() else str(flag) for flag in flags]
+    flags += ["--output_dir", folder / "two", "--use_cpu", "--report_to", "none", "--cache_dir", folder / "cache"]
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    script = ROOT / "run_image_classification.py"
+    done = subprocess.run(list(map(str, [*launcher, script, *flags])), env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert_same_weights(weights(folder, "two"), weights(folder, "one"))
+    two = json.loads((folder / "two" / "all_results.json").read_text())
+    # Of 24 images, one may be between two classes after so few steps.
+    assert two["eval_accuracy"] == pytest.approx(one["eval_accuracy"], abs=1 / 24 + 1e-6)
+    assert two["eval_loss"] == pytest.approx(one["eval_loss"], abs=1e-5)
+
+
+def test_another_size_and_other_classes_from_a_checkpoint(run, folder, trained):
+    again = run("--model_name_or_path", "trained", *DATA, "--do_eval", "--output_dir", "same_size")
+    assert again["eval_accuracy"] == trained[1]["eval_accuracy"]
+    larger = ("--model_name_or_path", "trained", "--image_size", "48", "40", *TRAIN, "--max_steps", "3")
+    results = run(*larger, "--do_eval", "--learning_rate", "1e-4", "--output_dir", "larger")
+    assert results["eval_accuracy"] > 0.9  # what was learned at 32 pixels is still there
+    model = AutoModelForImageClassification.from_pretrained(folder / "larger")
+    assert model.config.grid_size == (6, 5) and model.config.image_size == [48, 40]
+
+    two_classes = folder / "two_classes"
+    shutil.copytree(folder / "train", two_classes)
+    shutil.rmtree(two_classes / "red")
+    flags = ("--model_name_or_path", "trained", "--train_dir", "two_classes", "--do_train", "--max_steps", "2")
+    with pytest.raises(InputError, match="trained to predict 3 classes .*--ignore_mismatched_sizes"):
+        run(*flags, "--output_dir", "new_head")
+    run(*flags, "--ignore_mismatched_sizes", "--output_dir", "new_head")
+    results = run(
+        "--model_name_or_path", "trained", "--validation_dir", "two_classes", "--do_eval", "--output_dir", "x2"
+    )
+    assert results["eval_accuracy"] > 0.9
+    assert AutoModelForImageClassification.from_pretrained(folder / "new_head").config.num_labels == 2
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        ("--config_name", "deit-ti16-224", "--config_overrides",
+         "patch_size=8,num_hidden_layers=1,hidden_size=24,num_attention_heads=3,intermediate_size=32"),
+        ("--config_name", "timm/vit_tiny_patch16_224", "--config_overrides", "patch_size=8,depth=1,embed_dim=24"),
+        ("--config_name", "timm/gmlp_ti16_224"),
+        ("--config_name", "timm/resnet10t"),
+    ],
+    ids=lambda flags: flags[1].replace("/", "-"),
+)  # fmt: skip
+def test_what_the_paper_compares_with_is_trained_by_the_same_flags(run, folder, flags):
+    name = f"comparator-{flags[1].replace('/', '-')}"
+    results = run(*flags, "--image_size", "32", *TRAIN, "--do_eval", "--max_steps", "2", "--output_dir", name)
+    again = run("--model_name_or_path", name, *DATA, "--do_eval", "--output_dir", f"{name}-again")
+    assert again["eval_loss"] == pytest.approx(results["eval_loss"], abs=1e-4)
+    answer = pipeline("image-classification", model=str(folder / name))(str(folder / "train/blue/000.png"))
+    assert {one["label"] for one in answer} == set(COLORS)
+
+
+def test_a_bad_image_ends_the_run_with_its_name(run, folder):
+    shutil.copytree(folder / "train", folder / "bad")
+    (folder / "bad/blue/000.png").write_text("no image")
+    flags = (*GMLP, "--train_dir", "bad", "--validation_dir", "validation", "--do_train", "--num_train_epochs", "1")
+    with pytest.raises(InputError, match="bad/blue/000.png cannot be read as a picture: not an image"):
+        run(*flags, "--output_dir", "never")
+    assert not (folder / "never" / "model.safetensors").exists()
+
+
+def test_bad_input_gets_one_sentence(run):
+    with pytest.raises(InputError, match="--do_train, --do_eval"):
+        run(*GMLP, *DATA, "--output_dir", "x")
+    with pytest.raises(InputError, match="does not predict"):
+        run(*GMLP, *DATA, "--do_predict", "--output_dir", "x")
+    for flags, words in (
+        (("--image_size", "0"), "--image_size must be at least 1 and"),
+        (("--crop_pct", "1.5"), "--crop_pct must be above 0 and at most 1, got 1.5"),
+        (("--crop_scale", "0.5", "0.2"), "--crop_scale takes two shares"),
+        (("--auto_augment", "mnist"), "--auto_augment must be imagenet, cifar10 or svhn"),
+        (("--mixup_alpha", "-1"), "--mixup_alpha must be at least 0, got -1"),
+        (("--switch_prob", "2"), "--switch_prob must be at least 0 and at most 1, got 2"),
+        (("--metric_for_best_model", "f1"), "f1"),
+        (("--tokenizer_name", "x"), "There is no flag --tokenizer_name"),
+    ):
+        with pytest.raises(InputError, match=words):
+            run(*GMLP, *DATA, "--do_train", "--output_dir", "x", *flags)
+
+
+@pytest.mark.parametrize("recipe", ["finetune-images", "finetune-288"])
+def test_recipes_of_fine_tuning_run_small(run, folder, trained, recipe):
+    size = () if recipe == "finetune-images" else ("--image_size", "48")
+    flags = ("--model_name_or_path", "trained", *DATA, *size, "--output_dir", recipe)
+    run(ROOT / f"recipes/{recipe}.yaml", ROOT / "recipes/smoke-images.yaml", *flags)
+    size = AutoModelForImageClassification.from_pretrained(folder / recipe).config.image_size
+    assert size == ([48, 48] if recipe == "finetune-288" else 32)
+
+
+@pytest.mark.parametrize(
+    "recipe",
+    [
+        "gmlp-ti16-224",
+        *(pytest.param(f"{name}16-224", marks=pytest.mark.slow) for name in ("gmlp-s", "gmlp-b", "mixer-b")),
+    ],
+)
+def test_recipes_of_table_2_run_small(run, folder, recipe):
+    flags = (*DATA, "--output_dir", recipe)
+    results = run(ROOT / f"paper/recipes/table2/{recipe}.yaml", ROOT / "recipes/smoke-images.yaml", *flags)
+    assert results["epoch"] > 0 and 0 <= results["eval_accuracy"] <= 1
+    # It has everything that makes the recipe what it is.
+    card = (folder / recipe / "README.md").read_text() if recipe.startswith("gmlp") else ""
+    for words in ("| auto_augment | imagenet |", "| mixup_alpha | 0.8 |", "| cutmix_alpha | 1.0 |"):
+        assert words in card or not card

@@ -1,0 +1,144 @@
+import numpy as np
+import pytest
+import torch
+from datasets import Dataset
+
+from hf_gmlp.errors import InputError
+from hf_gmlp.tasks.mlm.masking import MaskedOnce, MaskingCollator
+from hf_gmlp.tasks.text import pack
+from hf_gmlp.tokenizer import byte_tokenizer
+
+from ...samples import documents
+
+
+@pytest.fixture
+def sequences():
+    random = np.random.default_rng(0)
+    rows = [[2, *random.integers(5, 205, length).tolist(), 3] for length in (30, 60, 100) for _ in range(20)]
+    return Dataset.from_dict({"input_ids": rows})
+
+
+def test_evaluation_masks_are_fixed(sequences, word_tokenizer):
+    first = MaskedOnce(sequences, MaskingCollator(word_tokenizer, seed=3))
+    collator = MaskingCollator(word_tokenizer, seed=3)
+    collator.set_epoch(7)
+    torch.rand(7), np.random.rand(7)  # other random numbers must not matter
+    # Order and batch do not matter either.
+    again = MaskedOnce(sequences.select(range(59, -1, -1)), collator)
+    other = MaskedOnce(sequences, MaskingCollator(word_tokenizer, seed=4))
+    assert len(first) == len(again) == 60
+    for i in range(60):
+        for key in ("input_ids", "labels"):
+            assert (first[i][key] == again[59 - i][key]).all()
+    assert any((first[i]["labels"] != other[i]["labels"]).any() for i in range(60))
+
+
+def test_masks_match_earlier_versions(sequences, word_tokenizer):
+    masked = MaskedOnce(sequences, MaskingCollator(word_tokenizer, seed=3))[40]
+    # Also for tokens of another type.
+    row = {"input_ids": np.array(sequences[40]["input_ids"], dtype=np.int32)}
+    assert (MaskedOnce([row], MaskingCollator(word_tokenizer, seed=3))[0]["labels"] == masked["labels"]).all()
+    expected = [2, 8, 9, 10, 16, 27, 35, 39, 48, 53, 62, 77, 83, 86, 88, 92, 100]
+    assert np.flatnonzero(masked["labels"] != -100).tolist() == expected
+
+
+def test_unknown_words_are_masked_and_special_tokens_are_not(word_tokenizer):
+    row = {"input_ids": [2, *[1, 3, 0, 4, 9] * 100, 3]}
+    labels = MaskingCollator(word_tokenizer).mask(row, None)["labels"]
+    assert set(labels.tolist()) == {-100, 1, 9}
+
+
+def test_text_that_cannot_be_masked_is_refused(word_tokenizer):
+    with pytest.raises(InputError, match=r"has no \[CLS\] and no \[SEP\] and no \[MASK\], which masked"):
+        MaskingCollator(byte_tokenizer())
+    for rows in ([], [{"input_ids": [2, 7, 3]}, {"input_ids": [2, 3]}]):
+        with pytest.raises(InputError, match="leave nothing of the validation text to predict"):
+            MaskedOnce(rows, MaskingCollator(word_tokenizer, mlm_probability=1e-9))
+
+
+def test_shares_match_bert(sequences, word_tokenizer):
+    collator = MaskingCollator(word_tokenizer)
+    labels, inputs, originals = [], [], []
+    for epoch in range(5):
+        collator.set_epoch(epoch)
+        for row in sequences:
+            masked = collator.mask(row, epoch)
+            labels += masked["labels"].tolist()
+            inputs += masked["input_ids"].tolist()
+            originals += row["input_ids"]
+    labels, inputs, originals = map(np.array, (labels, inputs, originals))
+    chosen, text = labels != -100, ~np.isin(originals, [2, 3])
+    assert (labels[chosen] == originals[chosen]).all() and (inputs[~chosen] == originals[~chosen]).all()
+    assert not chosen[~text].any()
+    # 19,000 tokens: three standard deviations are 0.008 of all, and 0.023 of the 2,850 chosen ones.
+    assert chosen[text].mean() == pytest.approx(0.15, abs=0.01)
+    assert (inputs[chosen] == 4).mean() == pytest.approx(0.8, abs=0.03)
+    assert (inputs[chosen] == originals[chosen]).mean() == pytest.approx(0.1, abs=0.03)
+
+
+def test_masks_change_every_epoch_and_are_the_same_in_any_batch(sequences, word_tokenizer):
+    collator = MaskingCollator(word_tokenizer)
+    collator.set_epoch(1)
+    whole = collator([sequences[i] for i in range(20)])
+    one_by_one = [collator([sequences[i]])["labels"][0] for i in range(20)]
+    assert torch.equal(whole["labels"], torch.stack(one_by_one))
+    collator.set_epoch(2)
+    assert not torch.equal(collator([sequences[i] for i in range(20)])["labels"], whole["labels"])
+    # A row of a stream carries its epoch.
+    stream_rows = [sequences[i] | {"epoch": 1} for i in range(20)]
+    assert torch.equal(collator(stream_rows)["labels"], whole["labels"])
+
+
+def test_worker_processes_see_the_epoch(sequences, word_tokenizer):
+    collator = MaskingCollator(word_tokenizer)
+    loader = torch.utils.data.DataLoader(
+        sequences, batch_size=10, num_workers=1, collate_fn=collator, persistent_workers=True
+    )
+    seen = []
+    for epoch in range(2):
+        collator.set_epoch(epoch)
+        seen.append([batch["labels"] for batch in loader])
+        expected = collator([sequences[i] for i in range(10)])["labels"]
+        assert torch.equal(seen[epoch][0], expected)
+    assert not torch.equal(seen[0][0], seen[1][0])
+
+
+def test_padding(sequences, word_tokenizer):
+    collator = MaskingCollator(word_tokenizer)
+    fixed = MaskedOnce(sequences, collator)
+    for rows in ([fixed[0], fixed[59]], [sequences[0], sequences[59]]):
+        batch = collator(rows)
+        assert batch["labels"].shape == batch["input_ids"].shape == batch["attention_mask"].shape == (2, 102)
+        assert (batch["labels"][0, 32:] == -100).all() and (batch["input_ids"][0, 32:] == 0).all()
+        assert batch["attention_mask"].sum(1).tolist() == [32, 102]
+    assert "attention_mask" not in collator([fixed[0], fixed[1]])
+
+
+def test_whole_words_are_masked(word_tokenizer):
+    # Words of one, two and three tokens, separated by gaps between their offsets.
+    words, ids, spans, position = [], [], [], 0
+    for length in [1, 2, 3] * 30:
+        for _ in range(length):
+            words.append(len(set(words)) if not words or length == 1 else words[-1])
+            ids.append(5 + len(ids) % 200)
+            spans.append((position, position + 1))
+            position += 1
+        position += 1
+    starts = [i for i, (start, _) in enumerate(spans) if i == 0 or spans[i - 1][1] != start]
+    row = {"input_ids": [2, *ids, 3], "offset_mapping": [(0, 0), *spans, (0, 0)]}
+    collator = MaskingCollator(word_tokenizer, whole_word_mask=True)
+    shares = []
+    for epoch in range(40):
+        masked = collator.mask(row, epoch)
+        chosen = np.array(masked["labels"][1:-1]) != -100
+        shares.append(chosen.mean())
+        for start, end in zip(starts, [*starts[1:], len(ids)]):
+            assert chosen[start:end].all() or not chosen[start:end].any()
+        assert (np.array(masked["input_ids"][1:-1])[chosen] == 4).all()
+    assert np.mean(shares) == pytest.approx(0.15, abs=0.03)
+
+
+def test_pack_gives_the_offsets_that_whole_words_need(word_tokenizer):
+    packed = pack(documents([3, 4]), word_tokenizer, 6, offsets=True, keep_remainder=True)
+    assert [len(row) for row in packed["offset_mapping"]] == [len(row) for row in packed["input_ids"]]
+    assert packed["offset_mapping"][0].tolist() == [[0, 0], [0, 2], [3, 5], [6, 8], [0, 0], [0, 0]]

@@ -1,0 +1,219 @@
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from transformers import BertConfig, BertForQuestionAnswering
+
+from hf_gmlp import GMLPConfig, GMLPForMaskedLM, GMLPForQuestionAnswering
+from hf_gmlp.errors import InputError
+from hf_gmlp.tasks.qa.answerer import QuestionAnswerer, _ranked
+from hf_gmlp.tasks.qa.answers import Decoded
+from hf_gmlp.tasks.qa.windows import make_windows
+from hf_gmlp.tools.cli import main
+
+from ...samples import CITIES
+
+CONTEXT = " ".join(f"The train  went to {city}." for city in CITIES)
+ROOT = Path(__file__).parents[3]
+
+
+def same(answer, other):
+    return answer | {"score": pytest.approx(answer["score"], rel=1e-4)} == other
+
+
+@pytest.fixture(scope="module")
+def model(squad_tokenizer, far_model):
+    sizes = {"hidden_size": 16, "num_hidden_layers": 2, "intermediate_size": 32, "attention_size": 8}
+    config = GMLPConfig(vocab_size=len(squad_tokenizer), max_position_embeddings=48, **sizes)
+    return far_model(GMLPForQuestionAnswering, config)
+
+
+@pytest.fixture(scope="module")
+def answerer(model, squad_tokenizer):
+    return QuestionAnswerer(model, squad_tokenizer)
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory, model, squad_tokenizer):
+    folder = tmp_path_factory.mktemp("model")
+    model.save_pretrained(folder)
+    squad_tokenizer.save_pretrained(folder)
+    return str(folder)
+
+
+def test_answers_are_words_of_the_context(answerer):
+    answer = answerer("Where?", CONTEXT)
+    assert set(answer) == {"answer", "score", "start", "end"} and 0 < answer["score"] <= 1
+    ranked = answerer("Where?", CONTEXT, top_k=30)
+    assert len(ranked) == 30 and sum(one["score"] for one in ranked) == pytest.approx(1)
+    assert (ranked[0]["answer"], ranked[0]["start"]) == (answer["answer"], answer["start"])
+    for one in ranked:
+        assert CONTEXT[one["start"] : one["end"]] == one["answer"] == one["answer"].strip() != ""
+    assert [one["score"] for one in ranked] == sorted((one["score"] for one in ranked), reverse=True)
+    assert len({(one["start"], one["end"]) for one in ranked}) == 30
+
+
+def test_the_best_answer_is_that_of_the_logits(answerer, model, squad_tokenizer):
+    context = "The train went to Oslo."
+    inputs = squad_tokenizer("Where?", context, return_tensors="pt", return_offsets_mapping=True)
+    offsets, context_tokens = inputs.pop("offset_mapping")[0].tolist(), inputs.pop("token_type_ids")[0].tolist()
+    with torch.no_grad():
+        output = model(**inputs, token_type_ids=torch.tensor([context_tokens]))
+    length = len(offsets)
+    scores = {
+        (start, end): float(output.start_logits[0, start] + output.end_logits[0, end])
+        for start in range(length)
+        for end in range(start, length)
+        if context_tokens[start] and offsets[start][0] < offsets[start][1] and offsets[end][0] < offsets[end][1]
+    }
+    start, end = max(scores, key=scores.get)
+    answer = answerer("Where?", context)
+    assert (answer["start"], answer["end"]) == (offsets[start][0], offsets[end][1])
+    top = np.array(sorted(scores.values(), reverse=True)[:20])
+    assert answer["score"] == pytest.approx(1 / np.exp(top - top[0]).sum(), rel=1e-4)
+
+
+def test_answers_do_not_depend_on_the_batch(answerer):
+    questions = ["Where?", "Who traveled in the train?", "When?"]
+    contexts = [CONTEXT, CONTEXT[:30], CONTEXT[20:200]]
+    alone = [answerer(question, context) for question, context in zip(questions, contexts)]
+    for batch_size in (1, 4, 100):
+        together = answerer(questions, contexts, batch_size=batch_size)
+        assert all(map(same, together, alone))
+    assert same(answerer(questions, CONTEXT)[0], alone[0])
+    assert answerer([], CONTEXT) == []
+    assert [len(ranked) for ranked in answerer(questions, CONTEXT, top_k=3)] == [3, 3, 3]
+
+
+def test_all_of_a_long_context_is_read(answerer, squad_tokenizer):
+    lengths = {"max_seq_length": answerer.max_seq_length, "doc_stride": answerer.doc_stride}
+    assert lengths == {"max_seq_length": 48, "doc_stride": 16}
+    windows = make_windows(["Where?"], [CONTEXT], squad_tokenizer, **lengths)
+    assert len(windows["input_ids"]) > 5
+    starts = {one["start"] for one in answerer("Where?", CONTEXT, top_k=10_000, max_answer_length=1)}
+    assert starts == {start for offsets in windows["offsets"] for start, end in offsets if start < end}
+
+
+def test_no_answer(answerer):
+    ranked = answerer("Where?", CONTEXT, top_k=10_000, handle_impossible_answer=True)
+    (none,) = [one for one in ranked if one["answer"] == ""]
+    assert (none["start"], none["end"]) == (0, 0)
+    best = answerer("Where?", CONTEXT)
+    options = {"handle_impossible_answer": True, "top_k": 3}
+    never = answerer("Where?", CONTEXT, null_score_diff_threshold=1e9, **options)
+    assert never[0]["answer"] == best["answer"]
+    always = answerer("Where?", CONTEXT, null_score_diff_threshold=-1e9, **options)
+    assert always[0]["answer"] == "" and always[1]["answer"] == best["answer"]
+
+
+def test_the_threshold_moves_only_the_empty_answer():
+    scores = {"": 0.5, "Oslo": 0.3, "Rome": 0.2}
+    decoded = Decoded("Oslo", [{"text": text, "probability": score} for text, score in scores.items()], null_odds=0.5)
+    assert [entry["text"] for entry in _ranked(decoded, 0.4)] == ["", "Oslo", "Rome"]
+    assert [entry["text"] for entry in _ranked(decoded, 0.5)] == ["Oslo", "", "Rome"]
+    decoded.nbest.append(decoded.nbest.pop(0))
+    assert [entry["text"] for entry in _ranked(decoded, 0.5)] == ["Oslo", "Rome", ""]
+    assert [entry["text"] for entry in _ranked(decoded, -1)] == ["", "Oslo", "Rome"]
+
+
+def test_unmasked_padding_is_always_the_same(squad_tokenizer, far_model):
+    config = GMLPConfig(
+        vocab_size=len(squad_tokenizer),
+        hidden_size=16,
+        num_hidden_layers=2,
+        intermediate_size=32,
+        max_position_embeddings=48,
+        mask_padding=False,
+    )
+    answerer = QuestionAnswerer(far_model(GMLPForQuestionAnswering, config), squad_tokenizer)
+    alone = answerer("Where?", "The train went to Oslo.")
+    together = answerer(["Where?", "Where?"], ["The train went to Oslo.", CONTEXT])
+    assert same(together[0], alone)
+
+
+def test_any_model(squad_tokenizer, far_model):
+    config = BertConfig(vocab_size=len(squad_tokenizer), hidden_size=16, num_hidden_layers=1, num_attention_heads=2,
+                        intermediate_size=16, max_position_embeddings=64)  # fmt: skip
+    answer = QuestionAnswerer(far_model(BertForQuestionAnswering, config), squad_tokenizer)("Where?", CONTEXT)
+    assert CONTEXT[answer["start"] : answer["end"]] == answer["answer"] != ""
+
+
+def test_errors_of_the_answerer(tmp_path, answerer, model, checkpoint, squad_tokenizer):
+    cases = [
+        (("Where?", " \n"), {}, "context is empty"),
+        ((["Where?"], ["a", "b"]), {}, "1 questions and 2 contexts"),
+        (("Where?", "a"), {"top_k": 0}, "top_k must be at least 1, got 0"),
+        (("Where?", "a"), {"max_answer_length": -1}, "max_answer_length must be at least 1"),
+    ]
+    for words, options, message in cases:
+        with pytest.raises(InputError, match=message):
+            answerer(*words, **options)
+    with pytest.raises(InputError, match="does not include one"):
+        QuestionAnswerer(model)
+    with pytest.raises(InputError, match="no tokenizer to open in /nowhere/at/all"):
+        QuestionAnswerer("/nowhere/at/all")
+    with pytest.raises(InputError, match="max_seq_length 49 is above the model's n = 48"):
+        QuestionAnswerer(checkpoint, max_seq_length=49)
+    squad_tokenizer.save_pretrained(tmp_path)
+    with pytest.raises(InputError, match="no model to open in"):
+        QuestionAnswerer(tmp_path)
+    GMLPForMaskedLM(model.config).save_pretrained(tmp_path)
+    with pytest.raises(InputError, match=r"qa_outputs.* would be random"):
+        QuestionAnswerer(tmp_path)
+    small = GMLPForQuestionAnswering(GMLPConfig(vocab_size=9, hidden_size=8, num_hidden_layers=1, intermediate_size=8))
+    with pytest.raises(InputError, match="embeddings for 9"):
+        QuestionAnswerer(small, squad_tokenizer)
+
+
+def test_command(tmp_path, checkpoint, capsys):
+    expected = QuestionAnswerer(checkpoint)(["Where?", "Who?"], CONTEXT, top_k=2)
+    path = tmp_path / "context.txt"
+    path.write_text(CONTEXT, encoding="utf-8")
+    for source in (["--context", CONTEXT], ["--context_file", str(path)]):
+        main(["answer", checkpoint, "--question", "Where?", "Who?", "--top_k", "2", *source])
+        lines = capsys.readouterr().out.splitlines()
+        assert lines[0] == "Where?" and lines[3] == "Who?" and len(lines) == 6
+        for line, one in zip([*lines[1:3], *lines[4:]], [*expected[0], *expected[1]]):
+            assert line == f"  {one['score']:.4f}  {one['answer']}  (characters {one['start']}-{one['end']})"
+    words = ["answer", checkpoint, "--question", "Where?", "--context", CONTEXT, "--handle_impossible_answer"]
+    main([*words, "--null_score_diff_threshold", "-1000000"])
+    assert "(no answer)" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["/nowhere/at/all", "--context", "a"], "no tokenizer to open in /nowhere/at/all"),
+        (["model", "--context", ""], "text is empty"),
+        (["model", "--context_file", "/nowhere/at/all.txt"], "/nowhere/at/all.txt cannot be read"),
+    ],
+)
+def test_command_with_bad_input(words, message, capsys):
+    with pytest.raises(SystemExit) as stop:
+        main(["answer", *words, "--question", "Where?"])
+    error = capsys.readouterr().err
+    assert stop.value.code == 2 and message in error and "Traceback" not in error
+
+
+@pytest.mark.slow
+def test_needs_nothing_but_torch_and_transformers(checkpoint):
+    """Packages that only training needs are not installed with the models."""
+    program = f"""
+import sys
+for name in ("datasets", "evaluate", "accelerate", "sentencepiece", "sklearn", "scipy", "matplotlib"):
+    sys.modules[name] = None
+from hf_gmlp.tasks.qa.answerer import QuestionAnswerer, _ranked
+from hf_gmlp.tasks.qa.answers import Decoded
+import json
+print(json.dumps(QuestionAnswerer({checkpoint!r})("Where?", {CONTEXT!r})))
+"""
+    environment = os.environ | {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
+    process = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, cwd=ROOT, env=environment)
+    assert process.returncode == 0, process.stderr
+    answer = json.loads(process.stdout.splitlines()[-1])
+    assert same(answer, QuestionAnswerer(checkpoint)("Where?", CONTEXT))

@@ -1,0 +1,47 @@
+"""Evaluation as timm does it, with either backend."""
+
+import numpy as np
+import PIL.Image
+import pytest
+import torch
+from timm.data import create_transform
+from transformers import AutoImageProcessor, ViTImageProcessor
+
+from hf_gmlp.processor import evaluation_processor, processor_size
+
+
+def photo(size, seed=0):
+    noise = np.random.default_rng(seed).integers(0, 256, (7, 9, 3), dtype=np.uint8)
+    return PIL.Image.fromarray(noise).resize(size, PIL.Image.BICUBIC)
+
+
+@pytest.mark.parametrize("size", [32, 224])
+@pytest.mark.parametrize("crop_pct", [0.875, 1.0])
+def test_pixels_match_timm_with_pillow_and_nearly_with_torchvision(tmp_path, size, crop_pct):
+    processor = evaluation_processor((size, size), crop_pct=crop_pct)
+    processor.save_pretrained(tmp_path)
+    mean = std = (0.5, 0.5, 0.5)
+    reference = create_transform((3, size, size), crop_pct=crop_pct, interpolation="bicubic", mean=mean, std=std)
+    # Shorter sides that leave an even margin, which all backends round alike.
+    photos = [photo((300, 200)), photo((200, 300), 1), photo((64, 64), 2)]
+    expected = torch.stack([reference(image) for image in photos])
+    for backend, most, mean in (("pil", 1e-6, 1e-7), ("torchvision", 2 * 2 / 255 + 1e-6, 0.001)):
+        loaded = AutoImageProcessor.from_pretrained(tmp_path, backend=backend)
+        difference = (loaded(photos, return_tensors="pt")["pixel_values"] - expected).abs()
+        assert difference.max() <= most and difference.mean() <= mean
+
+
+def test_other_shapes_are_resized_without_a_crop():
+    for size in ((384, 384), (32, 48)):
+        processor = evaluation_processor(size)
+        assert processor([photo((100, 80))], return_tensors="pt")["pixel_values"].shape == (1, 3, *size)
+        assert processor_size(processor) == size
+
+
+def test_processor_size():
+    assert processor_size(evaluation_processor((224, 224))) == (224, 224)
+    assert processor_size(evaluation_processor((224, 224), pillow=True)) == (224, 224)
+    assert processor_size(ViTImageProcessor()) == (224, 224)
+    cropped = ViTImageProcessor(size={"shortest_edge": 256}, do_center_crop=True, crop_size={"height": 9, "width": 8})
+    assert processor_size(cropped) == (9, 8)
+    assert processor_size(ViTImageProcessor(size={"shortest_edge": 256})) is None

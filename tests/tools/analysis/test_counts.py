@@ -1,0 +1,81 @@
+import pytest
+from transformers import AutoConfig, AutoModelForImageClassification, ViTConfig
+
+from hf_gmlp import BertRelposConfig, GMLPConfig, GMLPVisionConfig, TextMixerConfig
+from hf_gmlp.presets import PRESETS, preset_path
+from hf_gmlp.tools.analysis.counts import paper_flops, paper_parameters
+
+
+# The vision Transformers' printed numbers are of other papers, which count otherwise:
+# tests/models/test_baseline_presets.py has theirs.
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [name for name in PRESETS if not name.startswith(("deit", "vit"))])
+def test_counts_are_those_of_the_paper(name):
+    preset = PRESETS[name]
+    config = AutoConfig.from_pretrained(preset_path(name), num_labels=1000)
+    millions = paper_parameters(config) / 1e6
+    if name == "bert-base-relpos-noattn":
+        # The one row that rounds to another number.
+        assert round(millions, 1) == 95.5 and preset.parameters == 96
+    elif preset.paper == "-":
+        assert millions == pytest.approx(preset.parameters, rel=0.01)
+    else:
+        assert round(millions, 1 if name.endswith("-224") else 0) == preset.parameters
+    if preset.flops is not None:
+        assert paper_flops(config) / 1e9 == pytest.approx(preset.flops, rel=0.01)
+
+
+def test_flops_by_hand():
+    config = GMLPConfig(
+        vocab_size=50, hidden_size=8, num_hidden_layers=3, intermediate_size=12, max_position_embeddings=20,
+        attention_size=4,
+    )  # fmt: skip
+    channels = 20 * (8 * 12 + 6 * 8)
+    spatial = 20 * 20 * 6
+    attention = 20 * (8 * 12 + 4 * 6) + 2 * 20 * 20 * 4
+    head = 3 * (8 * 8 + 8 * 50)  # 15 % of 20 tokens
+    assert paper_flops(config) == 2 * (3 * (channels + spatial + attention) + head)
+
+
+def test_flops_of_images_with_heads_and_a_convolutional_stem_by_hand():
+    config = GMLPVisionConfig(
+        hidden_size=8, num_hidden_layers=3, intermediate_size=12, image_size=(8, 12), patch_size=4, pooling="mean",
+        toeplitz=True, spatial_heads=3, stem="conv", num_labels=5,
+    )  # fmt: skip
+    # 2 channels at full size, 4 at half of it, 8 at a quarter of it, and the projection of 6 patches.
+    stem = 9 * (96 * 3 * 2 + 24 * 2 * 4 + 6 * 4 * 8) + 6 * 8 * 8
+    block = 6 * (8 * 12 + 6 * 8) + 6 * 6 * 6
+    assert paper_flops(config) == 2 * (stem + 3 * block + 8 * 5)
+    convolutions = 9 * (3 * 2 + 2 * 4 + 4 * 8) + 2 * (2 + 4 + 8) + 8 * 8 + 8
+    # Norms, both projections, and W [3, 3, 5] and b [3, 6].
+    block = 2 * 8 + 8 * 12 + 12 + 2 * 6 + 6 * 8 + 8 + 3 * 3 * 5 + 3 * 6
+    assert paper_parameters(config) == convolutions + 3 * block + 2 * 8 + 8 * 5 + 5
+
+
+@pytest.mark.parametrize("content_attention", [True, False])
+def test_flops_of_relative_positions_by_hand(content_attention):
+    config = BertRelposConfig(
+        vocab_size=50, hidden_size=8, num_hidden_layers=3, intermediate_size=12, max_position_embeddings=20,
+        num_attention_heads=2, content_attention=content_attention,
+    )  # fmt: skip
+    # Values and their weighted sum, and what queries and keys add.
+    attention = 20 * 2 * 8 * 8 + 20 * 20 * 8
+    attention += (20 * 2 * 8 * 8 + 20 * 20 * 8) * content_attention
+    head = 3 * (8 * 8 + 8 * 50)  # 15 % of 20 tokens
+    assert paper_flops(config) == 2 * (3 * (attention + 20 * 2 * 8 * 12) + head)
+
+
+def test_flops_of_the_mixer_by_hand():
+    config = TextMixerConfig(
+        vocab_size=50, hidden_size=8, num_hidden_layers=3, intermediate_size=12, max_position_embeddings=20,
+        spatial_intermediate_size=6,
+    )  # fmt: skip
+    head = 3 * (8 * 8 + 8 * 50)
+    assert paper_flops(config) == 2 * (3 * (8 * 2 * 20 * 6 + 20 * 2 * 8 * 12) + head)
+
+
+def test_image_models_of_others_are_counted_with_their_classifier():
+    sizes = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 64}
+    config = ViTConfig(**sizes, image_size=16, patch_size=4, num_labels=7, architectures=["ViTForImageClassification"])
+    model = AutoModelForImageClassification.from_config(config)
+    assert paper_parameters(config) == sum(parameter.numel() for parameter in model.parameters())

@@ -1,0 +1,157 @@
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from hf_gmlp import GMLPConfig, GMLPForMaskedLM, GMLPModel, GMLPVisionModel
+from hf_gmlp.errors import InputError
+from hf_gmlp.tools.analysis.filters import (
+    head_names,
+    load_spatial_model,
+    middle_filters,
+    patch_filters,
+    plot_filters,
+    spread_panels,
+    spread_patches,
+)
+from hf_gmlp.tools.analysis.pictures import plt
+from hf_gmlp.tools.analysis.toeplitz import spatial_matrices
+from hf_gmlp.tools.cli import main
+
+from ...samples import CONVOLUTIONAL
+
+pytestmark = pytest.mark.slow
+
+
+def text_model(layers, toeplitz=True):
+    torch.manual_seed(0)
+    config = GMLPConfig(
+        vocab_size=20, hidden_size=8, num_hidden_layers=layers, intermediate_size=16, max_position_embeddings=10,
+        toeplitz=toeplitz, spatial_initializer_range=0.3,
+    )  # fmt: skip
+    return GMLPForMaskedLM(config)
+
+
+def test_filters_are_the_middle_rows():
+    model = text_model(3, toeplitz=False)
+    filters = middle_filters(model)
+    assert filters.shape == (3, 10)
+    for row, block in zip(filters, model.model.layers):
+        assert torch.equal(row, block.spatial_gating_unit.proj.weight[5])
+    model = text_model(2)
+    weight = model.model.layers[1].spatial_gating_unit.proj.weight
+    assert torch.equal(middle_filters(model)[1], weight[10 - 1 - 5 : 2 * 10 - 1 - 5])
+
+
+@pytest.mark.parametrize("toeplitz", [True, False])
+def test_what_a_causal_model_hides_is_not_drawn(toeplitz):
+    model = text_model(2, toeplitz)
+    both_ways = middle_filters(model)
+    model.config.is_causal = True
+    filters = middle_filters(model)
+    assert torch.equal(filters[:, :6], both_ways[:, :6]) and both_ways[:, 6:].all() and not filters[:, 6:].any()
+    assert torch.equal(spatial_matrices(model), spatial_matrices(model).tril())
+
+
+@pytest.mark.parametrize("layers", [1, 6, 14])
+def test_picture(tmp_path, layers):
+    text_model(layers).save_pretrained(tmp_path / "model")
+    plot_filters(load_spatial_model(tmp_path / "model"), tmp_path / "filters.png")
+    with Image.open(tmp_path / "filters.png") as picture:
+        colors = picture.convert("RGB").getcolors(maxcolors=1 << 24)
+    # matplotlib's blue: the curves are there.
+    assert any(color == (31, 119, 180) for _, color in colors)
+
+
+def test_blocks_are_drawn_in_one_scale(monkeypatch):
+    model = text_model(3)
+    with torch.no_grad():
+        model.model.layers[1].spatial_gating_unit.proj.weight *= 20
+    figures = []
+    monkeypatch.setattr("hf_gmlp.tools.analysis.filters.save_picture", lambda figure, path: figures.append(figure))
+    plot_filters(model, "f.png")
+    assert len({axis.get_ylim() for axis in figures[0].axes[:3]}) == 1
+    plt.close(figures[0])
+
+
+@pytest.mark.parametrize("pooling", ["cls", "mean"])
+def test_patch_filters_are_rows_of_w_over_the_grid(vision_config, far_model, pooling):
+    # 2 x 3 patches; with [CLS] in front, patch (r, c) is token 1 + 3 r + c.
+    model = far_model(GMLPVisionModel, vision_config(image_size=(8, 12), pooling=pooling))
+    filters = patch_filters(model, [(0, 0), (1, 2)])
+    assert filters.shape == (2, 2, 2, 3)
+    first = 1 if pooling == "cls" else 0
+    for layer, block in enumerate(model.layers):
+        weight = block.spatial_gating_unit.proj.weight.detach()
+        assert weight.shape == (6 + first, 6 + first)
+        for r in range(2):
+            for c in range(3):
+                assert filters[layer, 0, r, c] == weight[first, first + 3 * r + c]
+                assert filters[layer, 1, r, c] == weight[first + 5, first + 3 * r + c]
+
+
+def test_heads_are_drawn_one_by_one(vision_config, text_config, far_model, monkeypatch):
+    figures = []
+    monkeypatch.setattr("hf_gmlp.tools.analysis.filters.save_picture", lambda figure, path: figures.append(figure))
+    text = far_model(GMLPModel, text_config(spatial_heads=2, toeplitz=False))
+    image = far_model(GMLPVisionModel, vision_config(**CONVOLUTIONAL))
+    assert torch.equal(middle_filters(text)[3], text.layers[1].spatial_gating_unit.proj.weight[1, 6])
+    # The weights of patch (1, 2) over 4 x 4 patches, in the third head of the first block.
+    weight = image.layers[0].spatial_gating_unit.proj.weight[2]
+    assert torch.equal(patch_filters(image, [(1, 2)])[2, 0], weight[2:6, 1:5])
+    plot_filters(text, "f.png")
+    plot_filters(image, "f.png", max_layers=3)
+    assert [axis.get_title() for axis in figures[0].axes[:4]] == head_names(text)
+    assert head_names(text)[2] == "block 2, head 1"
+    labels = [axis.get_ylabel() for axis in figures[1].axes if axis.get_ylabel()]
+    assert labels == ["block 1\nhead 1", "block 2\nhead 1", "block 2\nhead 4"]
+    assert "(3 of 8 heads)" in figures[1].get_suptitle()
+    for figure in figures:
+        plt.close(figure)
+
+
+def test_panels_are_spread_from_first_to_last():
+    assert spread_panels(5, 36) == [0, 1, 2, 3, 4] and spread_panels(1, 36) == [0]
+    assert spread_panels(30, 4) == [0, 10, 19, 29] and len(spread_panels(144, 36)) == 36
+
+
+@pytest.mark.parametrize("grid", [(1, 1), (1, 4), (2, 2), (4, 4), (14, 14), (6, 14)])
+def test_patches_are_spread_over_the_grid(grid):
+    patches = spread_patches(grid)
+    assert 1 <= len(patches) <= 5 and len(set(patches)) == len(patches)
+    assert all(0 <= row < grid[0] and 0 <= column < grid[1] for row, column in patches)
+    assert (grid[0] // 2, grid[1] // 2) in patches
+    if min(grid) >= 4:
+        assert len(patches) == 5
+
+
+@pytest.mark.parametrize("fields", [{}, {"image_size": (8, 24), "num_hidden_layers": 14}, {"image_size": 4}])
+def test_picture_of_an_image_model(tmp_path, vision_config, far_model, fields, capsys):
+    model = far_model(GMLPVisionModel, vision_config(**fields))
+    with torch.no_grad():
+        for projection in model.spatial_projections():
+            # In a scale with [CLS] in it, nothing would be seen of the rest.
+            projection.weight[:, 0] = 1e4
+            projection.weight[0] = 1e4
+    model.save_pretrained(tmp_path / "model")
+    main(["plot", "filters", str(tmp_path / "model"), "--output", str(tmp_path / "f.png"), "--max_layers", "3"])
+    assert "f.png" in capsys.readouterr().out
+    with Image.open(tmp_path / "f.png") as picture:
+        pixels = np.asarray(picture.convert("RGB")).astype(int)
+        size = picture.size
+    # The ends of the scale are there, one of which the largest weight has in every block.
+    assert (pixels[..., 0] - pixels[..., 2] > 100).any() and (pixels[..., 2] - pixels[..., 0] > 100).any()
+    # Three rows of pictures for a model with many blocks.
+    assert size[1] < 1000
+
+
+def test_what_cannot_be_drawn(tmp_path):
+    text = GMLPModel(text_model(1).config)
+    with pytest.raises(InputError, match="no folder"):
+        plot_filters(text, tmp_path / "nowhere" / "filters.png")
+    with pytest.raises(InputError, match="not have the ending of a picture"):
+        plot_filters(text, tmp_path / "filters.txt")
+    with pytest.raises(InputError, match="at least 1, got 0"):
+        plot_filters(text, tmp_path / "filters.png", max_layers=0)
+    with pytest.raises(InputError, match="no model to open"):
+        load_spatial_model(tmp_path)

@@ -1,0 +1,23 @@
+import pytest
+from PIL import Image
+
+from hf_gmlp.errors import InputError
+from hf_gmlp.tools.analysis.pictures import check_picture, plt, save_picture
+
+
+def test_picture_is_written_and_freed(tmp_path):
+    figure, axis = plt.subplots()
+    axis.plot([0, 1], [0, 1])
+    check_picture(tmp_path / "line.PNG")
+    save_picture(figure, tmp_path / "line.png")
+    with Image.open(tmp_path / "line.png") as picture:
+        assert len(picture.convert("RGB").getcolors(maxcolors=1 << 24)) > 10
+    assert figure.number not in plt.get_fignums()
+
+
+def test_paths_that_cannot_be_pictures(tmp_path):
+    with pytest.raises(InputError, match="no folder"):
+        check_picture(tmp_path / "nowhere" / "a.png")
+    for name in ("a.mp3", "a"):
+        with pytest.raises(InputError, match="not have the ending of a picture: choose one of"):
+            check_picture(tmp_path / name)

@@ -1,0 +1,117 @@
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from scipy import linalg
+
+from hf_gmlp import GMLPForImageClassification, GMLPForMaskedLM
+from hf_gmlp.errors import InputError
+from hf_gmlp.tools.analysis.toeplitz import (
+    constant_fraction,
+    plot_matrices,
+    random_fraction,
+    shift_invariant_fraction,
+    spatial_matrices,
+)
+from hf_gmlp.tools.cli import main
+
+from ...samples import CONVOLUTIONAL
+
+
+def nearest_convolution(matrix, rows, columns):
+    """By least squares over indicator matrices, one for every offset of two patches."""
+    positions = [(r, c) for r in range(rows) for c in range(columns)]
+    offsets = sorted({(a[0] - b[0], a[1] - b[1]) for a in positions for b in positions})
+    design = np.zeros((len(positions) ** 2, len(offsets)))
+    for i, a in enumerate(positions):
+        for j, b in enumerate(positions):
+            design[i * len(positions) + j, offsets.index((a[0] - b[0], a[1] - b[1]))] = 1
+    solution = np.linalg.lstsq(design, matrix.reshape(-1), rcond=None)[0]
+    return (design @ solution).reshape(matrix.shape)
+
+
+@pytest.mark.parametrize("grid", [(1, 9), (3, 3), (2, 5), (4, 1), (1, 1)])
+def test_fraction_is_that_of_the_least_squares_fit(grid):
+    n = grid[0] * grid[1]
+    matrix = np.random.default_rng(0).normal(size=(n, n)) + 0.3 * np.eye(n) + 0.1
+    fit = nearest_convolution(matrix, *grid)
+    fraction = shift_invariant_fraction(torch.tensor(matrix), grid)
+    assert fraction == pytest.approx((fit**2).sum() / (matrix**2).sum(), abs=1e-12)
+    # What is left out is all that it is off by.
+    assert fraction == pytest.approx(1 - ((matrix - fit) ** 2).sum() / (matrix**2).sum(), abs=1e-12)
+
+
+def test_matrices_of_known_fraction():
+    generator = np.random.default_rng(0)
+    column, row = generator.normal(size=(2, 20))
+    exact = linalg.toeplitz(column, row)
+    assert shift_invariant_fraction(torch.tensor(exact)) == pytest.approx(1.0, abs=1e-12)
+    # Symmetric about the other diagonal: no Toeplitz matrix.
+    assert shift_invariant_fraction(torch.tensor(linalg.hankel(column, row))) < 0.3
+    # A convolution over a grid is one over no line.
+    rows = [linalg.toeplitz(*generator.normal(size=(2, 4))) for _ in range(5)]
+    blocks = np.block([[rows[i - j + 2] for j in range(3)] for i in range(3)])
+    assert shift_invariant_fraction(torch.tensor(blocks), (3, 4)) == pytest.approx(1.0)
+    assert shift_invariant_fraction(torch.tensor(blocks)) < 0.9
+    assert np.isnan(shift_invariant_fraction(torch.zeros(3, 3)))
+
+
+@pytest.mark.parametrize("grid", [None, (4, 6)])
+def test_fraction_of_random_matrices(grid):
+    n = 24
+    matrices = torch.randn(400, n, n)
+    mean = np.mean([shift_invariant_fraction(matrix, grid) for matrix in matrices])
+    assert mean == pytest.approx(random_fraction(n, grid), rel=0.02)
+    if grid is None:
+        assert random_fraction(n) == (2 * n - 1) / n**2
+
+
+def test_fraction_of_the_mean():
+    assert constant_fraction(torch.full((4, 4), -0.3)) == pytest.approx(1.0)
+    matrix = torch.randn(6, 6, dtype=torch.double) + 0.5
+    centered = matrix - matrix.mean()
+    assert constant_fraction(matrix) == pytest.approx(1 - (centered.square().sum() / matrix.square().sum()).item())
+    assert constant_fraction(centered) == pytest.approx(0.0, abs=1e-12)
+
+
+def test_matrices_of_models(tmp_path, text_config, vision_config, far_model):
+    dense = far_model(GMLPForMaskedLM, text_config(toeplitz=False))
+    assert torch.equal(spatial_matrices(dense)[1], dense.model.layers[1].spatial_gating_unit.proj.weight)
+    fractions, chance = plot_matrices(dense, tmp_path / "m.png")
+    assert fractions == [shift_invariant_fraction(matrix) for matrix in spatial_matrices(dense)] and chance == 23 / 144
+    # Of images, [CLS] is left out and the grid counts.
+    image = far_model(GMLPForImageClassification, vision_config(image_size=(8, 12)))
+    fractions, chance = plot_matrices(image, tmp_path / "m.png")
+    weight = image.model.layers[0].spatial_gating_unit.proj.weight.detach().numpy()[1:, 1:]
+    fit = nearest_convolution(weight, 2, 3)
+    assert fractions[0] == pytest.approx((fit**2).sum() / (weight**2).sum(), rel=1e-5) and chance == 15 / 36
+
+
+@pytest.mark.parametrize("layers", [1, 5, 14])
+def test_picture(tmp_path, text_config, far_model, layers, capsys):
+    config = text_config(num_hidden_layers=layers, toeplitz=False)
+    far_model(GMLPForMaskedLM, config).save_pretrained(tmp_path / "model")
+    main(["plot", "matrices", str(tmp_path / "model"), "--output", str(tmp_path / "m.png")])
+    printed = capsys.readouterr().out.splitlines()
+    assert printed[layers - 1].split()[:2] == ["block", str(layers)] and "random weights 0.1597" in printed[layers]
+    with Image.open(tmp_path / "m.png") as picture:
+        # Red and blue are there, and not the white of a scale that is not centered.
+        pixels = np.asarray(picture.convert("RGB")).astype(int)
+    assert (pixels[..., 0] - pixels[..., 2] > 100).any() and (pixels[..., 2] - pixels[..., 0] > 100).any()
+
+
+def test_matrices_of_heads(tmp_path, text_config, vision_config, far_model, capsys):
+    dense = far_model(GMLPForMaskedLM, text_config(toeplitz=False, spatial_heads=4))
+    matrices = spatial_matrices(dense)
+    assert matrices.shape == (8, 12, 12)
+    assert torch.equal(matrices[5], dense.model.layers[1].spatial_gating_unit.proj.weight[1])
+    # A Toeplitz W of images is a convolution over the patches, and not along their line.
+    image = far_model(GMLPForImageClassification, vision_config(**CONVOLUTIONAL))
+    assert shift_invariant_fraction(spatial_matrices(image)[0]) < 0.9
+    for model, words in ((dense, "random weights 0.1597"), (image, "mean 1.0000")):
+        model.save_pretrained(tmp_path / "model")
+        main(["plot", "matrices", str(tmp_path / "model"), "--output", str(tmp_path / "m.png"), "--max_layers", "3"])
+        printed = capsys.readouterr().out
+        assert printed.splitlines()[5].startswith("block 2, head 2  ") and words in printed
+    with pytest.raises(InputError, match="not have the ending of a picture"):
+        plot_matrices(dense, tmp_path / "m.docx")

@@ -1,0 +1,201 @@
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from pydoc_data.topics import topics
+
+import pytest
+import torch
+from transformers import AutoConfig
+
+import hf_gmlp
+from hf_gmlp import GMLPConfig, GMLPForMaskedLM, list_presets
+from hf_gmlp.tools.cli import COMMANDS, main
+
+
+def help_screens(commands=COMMANDS, before=()):
+    """Yields the arguments of the help of every command and sub-command."""
+    yield (*before, "--help")
+    for name, (function, _, arguments) in commands.items():
+        yield from help_screens(arguments if function is None else {}, (*before, name))
+
+
+LISTS = [("--version",), ("presets",), ("presets", "amlp-base"), ("recipes",)]
+
+
+def as_command(script: str, folder: Path) -> str:
+    """Returns what a script prints in a fresh process that takes itself for the command `hf-gmlp`."""
+    script = f"import sys\nsys.argv = ['/usr/bin/hf-gmlp']\n{script}"
+    environment = os.environ | {"PYTHONPATH": str(Path(hf_gmlp.__file__).parents[1])}
+    done = subprocess.run([sys.executable, "-c", script], cwd=folder, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def screens(tmp_path_factory):
+    """{arguments: (text, modules imported so far)}: all help screens and lists, printed by one process."""
+    script = f"""
+import contextlib, io, json, runpy
+
+# What pip installs.
+start = "from hf_gmlp.tools.cli import main\\nraise SystemExit(main())\\n"
+with open("hf-gmlp", "w") as file:
+    file.write(start)
+screens = []
+for words in {[*help_screens(), *LISTS]}:
+    sys.argv[1:], text = words, io.StringIO()
+    with contextlib.redirect_stdout(text):
+        try:
+            runpy.run_path("hf-gmlp", run_name="__main__")
+        except SystemExit as stop:
+            assert not stop.code, words
+    screens.append((words, text.getvalue(), list(sys.modules)))
+print(json.dumps(screens))
+"""
+    printed = json.loads(as_command(script, tmp_path_factory.mktemp("screens")))
+    return {tuple(words): (text, modules) for words, text, modules in printed}
+
+
+@pytest.mark.parametrize("words", [*help_screens(), *LISTS], ids=" ".join)
+def test_help_and_lists_import_neither_torch_nor_transformers(screens, words):
+    text, modules = screens[words]
+    assert text.startswith("usage: hf-gmlp") if "--help" in words else text.strip()
+    assert not {"torch", "transformers", "huggingface_hub", "datasets", "numpy"} & set(modules)
+
+
+def test_labml_s_model_becomes_causal(screens):
+    text, _ = screens["convert", "--help"]
+    assert "a gMLP of labml_nn -> causal language model" in " ".join(text.split())
+
+
+@pytest.mark.slow
+def test_the_package_in_the_command(tmp_path):
+    """It imports the models when they are first used, and has the same names."""
+    script = """
+import hf_gmlp
+assert set(hf_gmlp.__all__) <= set(dir(hf_gmlp)) and not hasattr(hf_gmlp, "GMLP")
+from hf_gmlp import errors
+assert "transformers" not in sys.modules
+from hf_gmlp import *
+import pickle
+from transformers import AutoModelForMaskedLM
+config = GMLPConfig(vocab_size=9, hidden_size=8, num_hidden_layers=1, intermediate_size=8)
+assert type(AutoModelForMaskedLM.from_config(config)) is GMLPForMaskedLM is hf_gmlp.GMLPForMaskedLM
+assert pickle.loads(pickle.dumps(config)).to_dict() == config.to_dict()
+"""
+    as_command(script, tmp_path)
+
+
+@pytest.mark.slow
+def test_commands_know_the_models(tmp_path):
+    """In a process where `import hf_gmlp` has not registered them."""
+    config = GMLPConfig(vocab_size=9, hidden_size=8, num_hidden_layers=2, intermediate_size=8)
+    GMLPForMaskedLM(config).save_pretrained(tmp_path / "model")
+    script = """
+from hf_gmlp.tools.cli import main
+main(["plot", "filters", "model", "--output", "filters.png"])
+"""
+    assert "filters.png" in as_command(script, tmp_path) and (tmp_path / "filters.png").is_file()
+    shown = as_command('from hf_gmlp.tools.cli import main\nmain(["presets", "gmlp-linear", "--count"])', tmp_path)
+    assert "92.17 M" in shown
+
+
+def test_presets_are_listed_and_shown(capsys):
+    main(["presets"])
+    listing = capsys.readouterr().out
+    assert all(f"\n{name} " in listing for name in list_presets()) and "1091.3 B" in listing
+    main(["presets", "gmlp-linear", "--count"])
+    shown = capsys.readouterr().out
+    assert "92.17 M" in shown and "d_ffn = 2048" in shown and '"spatial_gating": "linear"' in shown
+    main(["presets", "bert-base-relpos-noattn", "--count"])
+    shown = capsys.readouterr().out
+    assert "95.46 M" in shown and '"content_attention": false' in shown
+
+
+def test_the_kind_of_attention_is_listed(capsys):
+    main(["presets"])
+    lines = capsys.readouterr().out.splitlines()
+    column = slice(lines[0].index(" attn"), lines[0].index(" attn") + 5)
+    listed = {line.split()[0]: line[column].strip() for line in lines[1:] if line.startswith(tuple(list_presets()))}
+    assert {name for name, attention in listed.items() if attention == "full"} == {
+        name for name in list_presets() if name.startswith(("bert", "deit", "vit")) and not name.endswith("noattn")
+    }
+    assert (listed["amlp-base"], listed["amlp-large"]) == ("64", "128")
+    assert {listed[name] for name in ("gmlp-base", "mixer-mlm", "bert-base-relpos-noattn", "gmlp-s16-224")} == {"-"}
+
+
+def test_preset_is_exported_with_its_code(tmp_path, capsys):
+    main(["presets", "gmlp-ti16-224", "--export", str(tmp_path / "out")])
+    assert AutoConfig.from_pretrained(tmp_path / "out").hidden_size == 128
+    assert (tmp_path / "out" / "modeling_gmlp.py").is_file()
+    main(["presets", "mixer-mlm", "--export", str(tmp_path / "mixer")])
+    assert "with --trust_remote_code" in capsys.readouterr().out
+    assert (tmp_path / "mixer" / "modeling_baselines.py").is_file()
+    # transformers has the code of this one.
+    main(["presets", "bert-base", "--export", str(tmp_path / "bert")])
+    assert "--trust_remote_code" not in capsys.readouterr().out
+    assert AutoConfig.from_pretrained(tmp_path / "bert").vocab_size == 32000
+    with pytest.raises(SystemExit) as stop:
+        main(["presets", "gmlp-base", "--export", str(tmp_path / "out")])
+    assert stop.value.code == 2 and "already exists" in capsys.readouterr().err
+
+
+def test_filters_are_drawn(tmp_path, capsys):
+    torch.manual_seed(0)
+    config = GMLPConfig(vocab_size=9, hidden_size=8, num_hidden_layers=2, intermediate_size=8)
+    GMLPForMaskedLM(config).save_pretrained(tmp_path / "model")
+    main(["plot", "filters", str(tmp_path / "model"), "--output", str(tmp_path / "f.png")])
+    assert (tmp_path / "f.png").is_file() and "f.png" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["presets", "gmlp-huge"], "no preset 'gmlp-huge'"),
+        (["presets", "--export", "somewhere"], "which preset"),
+        (["plot", "filters", "/nowhere/at/all"], "no model to open"),
+        (["plot", "scaling", "--unigram", "1"], "1 is not a perplexity"),
+        (["plot", "scaling", "--unigram", "nan"], "nan is not a perplexity"),
+    ],
+)
+def test_bad_input_is_one_sentence(words, message, capsys):
+    with pytest.raises(SystemExit) as stop:
+        main(words)
+    error = capsys.readouterr().err
+    assert stop.value.code == 2 and message in error and "Traceback" not in error
+
+
+def test_scripts_run_by_name(tmp_path, monkeypatch, capsys):
+    """From any folder, with the project's recipes; the card of the model shows the command."""
+    monkeypatch.chdir(tmp_path)
+    Path("text.txt").write_text("\n\n".join(text for _, text in sorted(topics.items())[:20]))
+    monkeypatch.setattr(sys, "argv", sys.argv)
+    flags = ["--train_file", "text.txt", "--output_dir", "out", "--use_cpu", "--report_to", "none", "--max_steps", "1"]
+    main(["run", "mlm", "paper/recipes/table6/amlp-base.yaml", "recipes/smoke.yaml", *flags])
+    card = Path("out", "README.md").read_text()
+    assert "\nhf-gmlp run mlm paper/recipes/table6/amlp-base.yaml recipes/smoke.yaml --train_file" in card
+    assert AutoConfig.from_pretrained("out").attention_size == 64
+    with pytest.raises(SystemExit):
+        main(["run", "mlm", "paper/recipes/table6/amlp-bass.yaml", *flags])
+    assert "There is no file paper/recipes/table6/amlp-bass.yaml" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("words", [["table", "3"], ["plot", "scaling"], ["plot", "capacity"], ["plot", "transfer"]])
+def test_what_is_not_installed_needs_a_checkout(words, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr("hf_gmlp.tools.cli.__file__", str(tmp_path / "hf_gmlp" / "cli.py"))
+    with pytest.raises(SystemExit) as stop:
+        main(words)
+    assert stop.value.code == 2 and "need a checkout of the repository" in capsys.readouterr().err
+
+
+def test_recipes_are_listed(capsys):
+    main(["recipes"])
+    listing, _, folder = capsys.readouterr().out.rpartition("\nfolder: ")
+    root = Path(folder.strip())
+    files = {
+        str(path.relative_to(root)) for name in ("recipes", "paper/recipes") for path in (root / name).rglob("*.yaml")
+    }
+    assert {line.split()[0] for line in listing.strip().splitlines()} == files and len(files) > 50
+    assert "Table 6: aMLP-base" in listing

@@ -1,0 +1,289 @@
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from transformers import (
+    AutoModelForCausalLM,
+    AutoModelForMaskedLM,
+    AutoModelForSequenceClassification,
+    AutoTokenizer,
+    BertConfig,
+    BertForSequenceClassification,
+    GPT2Config,
+)
+
+from hf_gmlp import GMLPConfig, GMLPForMaskedLM, GMLPForSequenceClassification
+from hf_gmlp.errors import InputError
+from hf_gmlp.tokenizer import byte_tokenizer, train_tokenizer
+from hf_gmlp.training.arguments import ModelArguments, RunArguments
+from hf_gmlp.training.build import (
+    check_causal,
+    check_pretraining,
+    check_vocabulary,
+    load_config,
+    load_model,
+    load_tokenizer,
+    parse_overrides,
+)
+
+
+def test_presets_folders_and_overrides(tmp_path):
+    config = load_config(ModelArguments(config_name="amlp-base"), num_labels=5)
+    assert isinstance(config, GMLPConfig) and config.attention_size == 64 and config.num_labels == 5
+    GMLPConfig(hidden_size=64).save_pretrained(tmp_path)
+    overrides = "num_hidden_layers=2,toeplitz=false,spatial_gating=additive,hidden_dropout_prob=0.1"
+    config = load_config(ModelArguments(config_name=str(tmp_path), config_overrides=overrides))
+    assert (config.hidden_size, config.num_hidden_layers, config.toeplitz) == (64, 2, False)
+    assert config.spatial_gating == "additive" and config.hidden_dropout_prob == 0.1
+    assert parse_overrides("") == {}
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        ("layers=2", "names 'layers', which a GMLPConfig does not have"),
+        ("num_hidden_layers", "key=value pairs"),
+        ("num_hidden_layers=two", "num_hidden_layers=two"),
+        ("spatial_gating=none", "split"),
+        ("intermediate_size=33", "must be even"),
+        ("save_pretrained=1", "which a GMLPConfig does not have"),
+        ("_name_or_path=x", "which a GMLPConfig does not have"),
+        ("model_type=bert", "which a GMLPConfig does not have"),
+    ],
+)
+def test_bad_overrides(overrides, message):
+    with pytest.raises(InputError, match=message):
+        load_config(ModelArguments(config_name="gmlp-base", config_overrides=overrides))
+
+
+def test_unknown_config(tmp_path):
+    with pytest.raises(InputError, match="--config_name gmlp-bas: .*; hf-gmlp presets lists the presets"):
+        load_config(ModelArguments(config_name="gmlp-bas"))
+    with pytest.raises(InputError, match=f"--model_name_or_path {tmp_path}: the folder has no config.json"):
+        load_config(ModelArguments(model_name_or_path=str(tmp_path)))
+    for text in ('{"model_type": "gmlpp"}', "", "{", "[]", '{"model_type": "gmlp", "hidden_size": "wide"}'):
+        (tmp_path / "config.json").write_text(text)
+        with pytest.raises(InputError, match=f"{tmp_path}") as caught:
+            load_config(ModelArguments(model_name_or_path=str(tmp_path)))
+        assert "\n" not in str(caught.value)
+
+
+def test_new_model_takes_the_tokenizer_s_vocabulary(word_tokenizer):
+    arguments = ModelArguments(
+        config_name="gmlp-base", config_overrides="num_hidden_layers=1,hidden_size=8,intermediate_size=16"
+    )
+    model = load_model(AutoModelForMaskedLM, arguments, load_config(arguments), word_tokenizer, train=True)
+    assert isinstance(model, GMLPForMaskedLM) and model.config.vocab_size == len(word_tokenizer) == 205
+    assert (model.config.pad_token_id, model.config.bos_token_id, model.config.eos_token_id) == (0, 2, 3)
+
+
+def test_vocabulary_that_does_not_fit(word_tokenizer):
+    check_vocabulary(GMLPConfig(vocab_size=300), word_tokenizer, "m")
+    with pytest.raises(InputError, match="tokenizer has 205 tokens, but the model m has embeddings for 100"):
+        check_vocabulary(GMLPConfig(vocab_size=100), word_tokenizer, "m")
+    with pytest.raises(InputError, match="pads with token 0, but the model m with 7"):
+        check_vocabulary(BertConfig(vocab_size=300, pad_token_id=7), word_tokenizer, "m")
+
+
+@pytest.mark.parametrize("make", [GMLPConfig, BertConfig])
+def test_overrides_of_a_checkpoint_must_fit_its_weights(tmp_path, make):
+    sizes = {"hidden_size": 12, "num_hidden_layers": 2, "intermediate_size": 16, "vocab_size": 50}
+    make(**sizes).save_pretrained(tmp_path)
+
+    def load(overrides):
+        arguments = ModelArguments(model_name_or_path=str(tmp_path))
+        arguments.config_overrides = overrides
+        return load_config(arguments)
+
+    config = load("hidden_dropout_prob=0.5,attention_probs_dropout_prob=0.25")
+    assert (config.hidden_dropout_prob, config.attention_probs_dropout_prob, config.hidden_size) == (0.5, 0.25, 12)
+    for overrides in ("num_hidden_layers=3", "intermediate_size=32", "hidden_dropout_prob=0.5,vocab_size=51"):
+        with pytest.raises(InputError, match=f"{overrides} does not fit the weights of .*hidden_dropout_prob"):
+            load(overrides)
+
+
+def test_causal_model_begins_and_ends_with_one_token():
+    arguments = ModelArguments(config_name="gmlp-base", config_overrides="num_hidden_layers=1,hidden_size=8")
+    model = load_model(AutoModelForCausalLM, arguments, load_config(arguments), byte_tokenizer(), train=True)
+    config = model.config
+    assert (config.vocab_size, config.pad_token_id, config.bos_token_id, config.eos_token_id) == (258, 0, 1, 1)
+    arguments = ModelArguments(config_name="gmlp-ti16-224")
+    with pytest.raises(InputError, match="no CausalLM of the model type 'gmlp_vision'"):
+        load_model(AutoModelForCausalLM, arguments, load_config(arguments), byte_tokenizer(), train=True)
+
+
+def test_model_that_sees_later_tokens_is_found(randomize):
+    sizes = {"vocab_size": 30, "hidden_size": 16, "num_attention_heads": 2, "intermediate_size": 16}
+    bert = BertConfig(num_hidden_layers=1, **sizes)
+    with pytest.raises(InputError, match="BertLMHeadModel with this config sees later tokens"):
+        check_causal(AutoModelForCausalLM.from_config(bert))
+    bert.is_decoder = True
+    model = AutoModelForCausalLM.from_config(bert).train()
+    check_causal(model)
+    assert model.training
+    check_causal(AutoModelForCausalLM.from_config(GPT2Config(vocab_size=30, n_embd=16, n_head=2, n_layer=1)))
+    for fields in ({"toeplitz": False}, {"attention_size": 8}, {"spatial_gating": "additive"}):
+        config = GMLPConfig(num_hidden_layers=2, hidden_size=16, intermediate_size=16, vocab_size=30, **fields)
+        check_causal(randomize(AutoModelForCausalLM.from_config(config)))
+
+
+def test_checkpoints_not_trained_for_the_next_token(caplog):
+    for config in (GMLPConfig(is_causal=True), GPT2Config(), GMLPConfig(is_causal=True, architectures=["Other"])):
+        check_pretraining(config, "m", do_train=False)
+    assert not caplog.records
+    for config in (GMLPConfig(architectures=["GMLPForMaskedLM"]), BertConfig(architectures=["BertForMaskedLM"])):
+        with pytest.raises(InputError, match="m was trained as a .*ForMaskedLM, not to predict the next token"):
+            check_pretraining(config, "m", do_train=False)
+        check_pretraining(config, "m", do_train=True)
+    assert len(caplog.records) == 2
+
+
+def test_byte_level_needs_the_byte_tokenizer(tmp_path, word_tokenizer):
+    options = {"max_length": 9, "byte_level": True}
+    arguments = ModelArguments(config_name="gmlp-base")
+    made = load_tokenizer(arguments, None, [], **options)
+    assert made.get_vocab() == byte_tokenizer().get_vocab() and made.model_max_length == 9
+    for name, saved in (("bytes", made), ("words", word_tokenizer)):
+        saved.save_pretrained(tmp_path / name)
+    arguments.tokenizer_name = str(tmp_path / "bytes")
+    assert (
+        load_tokenizer(arguments, None, [], **options).get_vocab()
+        == AutoTokenizer.from_pretrained(tmp_path / "bytes").get_vocab()
+    )
+    arguments.tokenizer_name = str(tmp_path / "words")
+    with pytest.raises(InputError, match="words is not that of --byte_level"):
+        load_tokenizer(arguments, None, [], **options)
+
+
+def test_lowercase_is_for_a_new_tokenizer(tmp_path):
+    texts = ["The Tree stands behind A house", "a Name of the tree"] * 20
+    training = RunArguments(output_dir=str(tmp_path / "new"), use_cpu=True)
+    arguments = ModelArguments(config_name="gmlp-base", vocab_size=361, lowercase=True)
+    made = load_tokenizer(arguments, training, texts, max_length=9)
+    assert made("The A")["input_ids"] == made("the a")["input_ids"]
+    made.save_pretrained(tmp_path / "small")
+    train_tokenizer(texts, vocab_size=361).save_pretrained(tmp_path / "cased")
+    arguments.tokenizer_name = str(tmp_path / "small")
+    assert load_tokenizer(arguments, training, texts, max_length=9).get_vocab() == made.get_vocab()
+    arguments.tokenizer_name = str(tmp_path / "cased")
+    with pytest.raises(InputError, match="that of .*cased is cased: pass --lowercase false"):
+        load_tokenizer(arguments, training, texts, max_length=9)
+    arguments.tokenizer_name = None
+    with pytest.raises(InputError, match="keeps every byte"):
+        load_tokenizer(arguments, training, texts, max_length=9, byte_level=True)
+
+
+SIZES = {"hidden_size": 12, "num_hidden_layers": 2, "intermediate_size": 16, "vocab_size": 50}
+
+
+@pytest.fixture
+def checkpoint(tmp_path):
+    GMLPForSequenceClassification(GMLPConfig(num_labels=3, **SIZES)).save_pretrained(tmp_path)
+    return tmp_path
+
+
+def open_as(auto_class, folder, *, train=False, fields=None, **options):
+    arguments = ModelArguments(model_name_or_path=str(folder))
+    return load_model(auto_class, arguments, load_config(arguments, **fields or {}), train=train, **options)
+
+
+def test_whole_checkpoints_open(checkpoint, tmp_path):
+    assert isinstance(open_as(AutoModelForSequenceClassification, checkpoint), GMLPForSequenceClassification)
+    # A new head, which is trained; BERT's pooler is none of its numbered layers.
+    open_as(AutoModelForMaskedLM, checkpoint, train=True)
+    bert = BertConfig(**SIZES, num_attention_heads=2)
+    AutoModelForMaskedLM.from_config(bert).save_pretrained(tmp_path / "bert")
+    model = open_as(AutoModelForSequenceClassification, tmp_path / "bert", train=True)
+    assert isinstance(model, BertForSequenceClassification)
+    model.half().save_pretrained(tmp_path / "half")
+    assert open_as(AutoModelForSequenceClassification, tmp_path / "half", train=True).dtype == torch.float32
+
+
+def test_random_heads_are_not_evaluated(checkpoint):
+    with pytest.raises(InputError, match="was not trained as a GMLPForMaskedLM: .* would be random. Train it for that"):
+        open_as(AutoModelForMaskedLM, checkpoint)
+
+
+def test_classifiers_of_another_size(checkpoint):
+    for train in (False, True):
+        with pytest.raises(InputError, match="do not fit its config: classifier.*have another shape"):
+            open_as(AutoModelForSequenceClassification, checkpoint, train=train, fields={"num_labels": 5})
+    model = open_as(AutoModelForSequenceClassification, checkpoint, train=True, fields={"num_labels": 5},
+                    new_classifier=True)  # fmt: skip
+    old, weights = load_file(checkpoint / "model.safetensors"), model.state_dict()
+    changed = [name for name in old if not torch.equal(old[name], weights[name])]
+    assert model.config.num_labels == 5 and changed and all(name.startswith("classifier") for name in changed)
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        ("fewer layers", "lacks .* weights that a GMLPForSequenceClassification of its config has"),
+        ("more layers", "has .* weights that a GMLPForSequenceClassification of its config does not have"),
+        ("another model", "lacks .* weights .* belong to different models"),
+        ("nan", "has weights that are not finite numbers, such as model"),
+        ("cut", "no model to open in .*: the file is cut off or damaged"),
+        ("empty", "no model to open in .*: model.safetensors is empty"),
+        ("pointer", "no model to open in .*: model.safetensors is a Git LFS pointer"),
+        ("text", "no model to open in .*: the file is cut off or damaged"),
+        ("missing", "no model to open in .*: .*no file named"),
+    ],
+)
+@pytest.mark.parametrize("train", [False, True])
+def test_damaged_checkpoints_are_refused(checkpoint, tmp_path, damage, message, train):
+    path = checkpoint / "model.safetensors"
+    weights = load_file(path)
+    if damage == "fewer layers":
+        save_file({key: weight for key, weight in weights.items() if ".1." not in key}, path)
+    elif damage == "more layers":
+        GMLPConfig(num_labels=3, architectures=["GMLPForSequenceClassification"], **SIZES | {"num_hidden_layers": 1}
+                   ).save_pretrained(checkpoint)  # fmt: skip
+    elif damage == "another model":
+        BertForSequenceClassification(BertConfig(**SIZES, num_attention_heads=2)).save_pretrained(tmp_path / "bert")
+        (tmp_path / "bert" / "model.safetensors").replace(path)
+    elif damage == "nan":
+        key = next(key for key in weights if ".1." in key)
+        weights[key][0] = float("nan")
+        save_file(weights, path)
+    elif damage == "missing":
+        path.unlink()
+    else:
+        texts = {"empty": b"", "text": b"hello", "pointer": b"version https://git-lfs.github.com/spec/v1\n"}
+        path.write_bytes(texts.get(damage, path.read_bytes()[:-50]))
+    with pytest.raises(InputError, match=message) as caught:
+        open_as(AutoModelForSequenceClassification, checkpoint, train=train)
+    assert "\n" not in str(caught.value)
+
+
+def test_damaged_tokenizers_are_refused(tmp_path, word_tokenizer):
+    word_tokenizer.save_pretrained(tmp_path)
+    arguments = ModelArguments(config_name="gmlp-base", tokenizer_name=str(tmp_path))
+    load_tokenizer(arguments, None, [], max_length=9)
+    for text in ("", "{", '{"version": "1.0"}'):
+        (tmp_path / "tokenizer.json").write_text(text)
+        with pytest.raises(InputError, match=f"There is no tokenizer to open in {tmp_path}: ") as caught:
+            load_tokenizer(arguments, None, [], max_length=9)
+        assert "\n" not in str(caught.value)
+
+
+def test_no_model_can_be_made(word_tokenizer):
+    arguments = ModelArguments(config_name="amlp-base", attn_implementation="flash_attention_9")
+    with pytest.raises(InputError, match="flash_attention_9"):
+        load_model(AutoModelForMaskedLM, arguments, load_config(arguments), word_tokenizer, train=True)
+
+
+def test_trained_tokenizer_is_taken_from_the_folder_if_it_is_whole(tmp_path, caplog):
+    arguments = ModelArguments(config_name="gmlp-base", vocab_size=366, max_tokenizer_samples=50)
+    args = RunArguments(output_dir=str(tmp_path), use_cpu=True)
+    words = ["lorem", "ipsum", "dolor", "sit", "amet", "consectetur"]
+
+    def texts():
+        return (" ".join(words[i % 6] for i in range(n)) for n in range(1, 60))
+
+    made = load_tokenizer(arguments, args, texts(), max_length=9)
+    assert load_tokenizer(arguments, args, (), max_length=9).get_vocab() == made.get_vocab()
+    content = (tmp_path / "tokenizer.json").read_bytes()
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        (tmp_path / name).write_bytes((tmp_path / name).read_bytes()[:-9])
+        assert load_tokenizer(arguments, args, texts(), max_length=9).get_vocab() == made.get_vocab()
+        assert (tmp_path / "tokenizer.json").read_bytes() == content
+    assert caplog.text.count("no tokenizer to open") == 2

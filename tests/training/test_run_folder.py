@@ -1,0 +1,280 @@
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from hf_gmlp.errors import InputError
+from hf_gmlp.tasks.mlm.arguments import MLMArguments
+from hf_gmlp.training.arguments import ModelArguments, RunArguments
+from hf_gmlp.training.run_folder import (
+    checkpoint_to_resume,
+    claim,
+    clear,
+    read_settings,
+    run_settings,
+    write_json,
+    write_text,
+)
+from hf_gmlp.training.trainer import start_run
+
+
+@pytest.fixture
+def text(tmp_path):
+    path = tmp_path / "text.txt"
+    path.write_text("One.\n\nTwo.\n")
+    return path
+
+
+@pytest.fixture
+def command(tmp_path, text):
+    """From changed flags to the three dataclasses of a run."""
+
+    def make(**changes):
+        flags = {"config_name": "gmlp-base", "train_file": [str(text)], "output_dir": str(tmp_path / "out"),
+                 "use_cpu": True, "do_train": True, "max_steps": 6} | changes  # fmt: skip
+        return tuple(
+            kind(**{name: value for name, value in flags.items() if name in kind.__dataclass_fields__})
+            for kind in (ModelArguments, MLMArguments, RunArguments)
+        )
+
+    return make
+
+
+def make_checkpoint(folder, settings, step=4):
+    checkpoint = folder / f"checkpoint-{step}"
+    checkpoint.mkdir(parents=True)
+    (checkpoint / "model.safetensors").write_bytes(b"weights")
+    if settings is not None:
+        write_json(checkpoint / "settings.json", settings)
+    return checkpoint
+
+
+def cut_off(arguments, step=4):
+    """The folder of a run with these flags that was killed after a checkpoint."""
+    folder = Path(arguments[2].output_dir)
+    folder.mkdir()
+    settings = run_settings(*arguments)
+    write_json(folder / "settings.json", settings)
+    (folder / "tokenizer.json").write_text("{}")
+    return make_checkpoint(folder, settings, step)
+
+
+def test_same_command_resumes(command):
+    arguments = command()
+    checkpoint = cut_off(arguments)
+    assert start_run(*arguments) == str(checkpoint)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"max_steps": 7},
+        {"logging_steps": 1, "save_steps": 1, "do_eval": True},
+        {"dataloader_num_workers": 2, "preprocessing_num_workers": 2},
+        {"per_device_train_batch_size": 4, "gradient_accumulation_steps": 2},
+    ],
+    ids=str,
+)
+def test_changes_that_do_not_affect_the_weights_are_allowed(command, changes):
+    cut_off(command())
+    assert start_run(*command(**changes)) is not None
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        *[("max_steps", 5), ("learning_rate", 1e-3), ("seed", 1), ("weight_decay", 0.1), ("warmup_steps", 3)],
+        *[("per_device_train_batch_size", 4), ("lr_scheduler_type", "cosine"), ("optim", "sgd"), ("bf16", True)],
+        *[("config_name", "amlp-base"), ("config_overrides", "num_hidden_layers=2"), ("vocab_size", 500)],
+        *[("mlm_probability", 0.2), ("max_seq_length", 64), ("whole_word_mask", True), ("line_by_line", True)],
+        *[("max_train_samples", 9), ("validation_split_percentage", 7), ("text_column", "t"), ("num_train_epochs", 9)],
+        *[("label_smoothing_factor", 0.1), ("max_grad_norm", 0.0), ("adam_beta2", 0.9), ("dataloader_drop_last", True)],
+        *[("max_tokenizer_samples", 5), ("data_seed", 3), ("train_sampling_strategy", "sequential")],
+    ],
+)
+def test_changed_command_is_refused_by_name(command, name, value):
+    checkpoint = cut_off(command())
+    shown = name.replace("per_device_train", "global")
+    with pytest.raises(InputError, match=f"holds a run of another command: .*{shown} was .* and is "):
+        start_run(*command(**{name: value}))
+    with pytest.raises(InputError, match="holds a run of another command"):
+        start_run(*command(**{name: value, "resume_from_checkpoint": str(checkpoint)}))
+
+
+def test_changed_data_are_refused(command, text, tmp_path):
+    cut_off(command())
+    text.write_text("One.\n\nThree.\n")
+    with pytest.raises(InputError, match='data_bytes was {"train": 11'):
+        start_run(*command())
+    # A data set in a folder.
+    (tmp_path / "set").mkdir()
+    (tmp_path / "set" / "train.jsonl").write_text("{}")
+    flags = {"train_file": None, "dataset_name": str(tmp_path / "set"), "output_dir": str(tmp_path / "other")}
+    cut_off(command(**flags))
+    (tmp_path / "set" / "train.jsonl").write_text("{ }")
+    with pytest.raises(InputError, match='data_bytes was {"dataset": 2} and is {"dataset": 3}'):
+        start_run(*command(**flags))
+
+
+def test_new_start(command, tmp_path):
+    checkpoint = cut_off(command())
+    mine = tmp_path / "out" / "notes.txt"
+    mine.write_text("mine")
+    changed = command(learning_rate=1e-3, overwrite_output_dir=True)
+    assert start_run(*changed) is None
+    assert not checkpoint.exists() and not (tmp_path / "out" / "tokenizer.json").exists() and mine.exists()
+    assert read_settings(tmp_path / "out")["learning_rate"] == 1e-3
+    within = command(config_name=None, model_name_or_path=str(tmp_path / "out"), overwrite_output_dir=True)
+    with pytest.raises(InputError, match="would delete --model_name_or_path"):
+        start_run(*within)
+    # Folders that are not runs are left alone.
+    other = tmp_path / "other"
+    (other / "checkpoint-1").mkdir(parents=True)
+    clear(other)
+    assert (other / "checkpoint-1").is_dir()
+
+
+def test_results_of_an_earlier_run_are_cleared(tmp_path):
+    for name in ("settings.json", "predictions.tsv", "MNLI-m.tsv", "eval_predictions.json", "summary.json", "my.tsv"):
+        (tmp_path / name).write_text("{}")
+    clear(tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["my.tsv"]
+
+
+def test_run_without_a_checkpoint_starts_anew(command, tmp_path):
+    arguments = command()
+    folder = cut_off(arguments).parent
+    (folder / "checkpoint-4" / "settings.json").unlink()
+    assert start_run(*arguments) is None and (folder / "tokenizer.json").exists()
+    # The tokenizer is that of other flags.
+    assert start_run(*command(vocab_size=500)) is None and not (folder / "tokenizer.json").exists()
+    # A final model is lost work, though no checkpoint is left.
+    (folder / "model.safetensors").write_bytes(b"weights")
+    with pytest.raises(InputError, match="another command: vocab_size was 500 and is 600"):
+        start_run(*command(vocab_size=600))
+
+
+@pytest.mark.parametrize("name", ["tokenizer.json", "model.safetensors", "config.json", "README.md", "checkpoint-7"])
+def test_foreign_files_are_not_overwritten(command, tmp_path, name):
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / name).write_text("mine")
+    with pytest.raises(InputError, match=f"already holds {name} from another source: choose another --output_dir"):
+        start_run(*command())
+    assert (tmp_path / "out" / name).read_text() == "mine"
+
+
+def test_finished_run_is_not_written_over(command, tmp_path):
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "all_results.json").write_text("{}")
+    for flags in (
+        {"do_train": True},
+        {"config_name": None, "model_name_or_path": "m", "do_train": False, "do_eval": True},
+    ):
+        with pytest.raises(InputError, match="holds a finished run"):
+            start_run(*command(**flags))
+
+
+def test_evaluation_does_not_finish_a_run(command):
+    cut_off(command())
+    evaluation = command(config_name=None, model_name_or_path="m", do_train=False, do_eval=True)
+    with pytest.raises(InputError, match="holds an interrupted run: finish it"):
+        start_run(*evaluation)
+    # The settings of a training that never began would be taken for those of the evaluation.
+    shutil.rmtree(Path(evaluation[2].output_dir) / "checkpoint-4")
+    assert start_run(*evaluation) is None and not (Path(evaluation[2].output_dir) / "settings.json").exists()
+
+
+@pytest.mark.parametrize("settings", [None, "", '{"seed": 4'])
+def test_incomplete_checkpoint_is_passed_over(tmp_path, settings, caplog):
+    for step in (4, 12, 8):
+        make_checkpoint(tmp_path, None if step == 12 else {}, step)
+    incomplete = tmp_path / "checkpoint-12"
+    if settings is not None:
+        (incomplete / "settings.json").write_text(settings)
+    flags = {"output_dir": str(tmp_path), "use_cpu": True}
+    assert checkpoint_to_resume(RunArguments(**flags)) == tmp_path / "checkpoint-8"
+    assert f"Skipping {incomplete}" in caplog.text
+    with pytest.raises(InputError, match="checkpoint-12 is not a complete checkpoint"):
+        checkpoint_to_resume(RunArguments(**flags, resume_from_checkpoint=str(incomplete)))
+
+
+def test_a_run_goes_on_in_another_folder(command, tmp_path):
+    checkpoint = cut_off(command())
+    (checkpoint / "tokenizer.json").write_text("trained")
+    elsewhere = {"output_dir": str(tmp_path / "new"), "resume_from_checkpoint": str(checkpoint)}
+    assert start_run(*command(**elsewhere)) == str(checkpoint)
+    assert (tmp_path / "new" / "tokenizer.json").read_text() == "trained"
+    # But not in the folder of another run.
+    cut_off(command(seed=7, output_dir=str(tmp_path / "taken")))
+    with pytest.raises(InputError, match="taken holds a run of another command: seed was 7 and is 42"):
+        start_run(*command(**elsewhere | {"output_dir": str(tmp_path / "taken")}))
+
+
+@pytest.mark.parametrize("kind", ["file", "below a file", "dangling link", "circle", "read-only"])
+def test_folder_that_cannot_be_written_to(tmp_path, kind):
+    (tmp_path / "file").write_text("")
+    (tmp_path / "link").symlink_to(tmp_path / "none" / "where")
+    (tmp_path / "circle").symlink_to(tmp_path / "circle")
+    paths = {
+        "below a file": tmp_path / "file" / "out",
+        "dangling link": tmp_path / "link",
+        "read-only": Path("/proc/out"),
+    }
+    path = paths.get(kind, tmp_path / kind)
+    with pytest.raises(InputError, match=f"--output_dir {path} cannot be written to"):
+        claim(path)
+
+
+@pytest.mark.slow
+def test_two_runs_do_not_share_a_folder(tmp_path):
+    code = "import sys, time; from pathlib import Path; from hf_gmlp.training.run_folder import claim\n"
+    code += "claim(Path(sys.argv[1])); print('claimed', flush=True); time.sleep(600)"
+    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])}
+    process = subprocess.Popen([sys.executable, "-c", code, tmp_path], stdout=subprocess.PIPE, env=environment)
+    try:
+        assert process.stdout.readline() == b"claimed\n"
+        with pytest.raises(InputError, match="Another run is writing to"):
+            claim(tmp_path)
+    finally:
+        process.kill()
+        process.wait()
+    # A dead process leaves nothing behind, and a process may claim its folder again.
+    claim(tmp_path)
+    claim(tmp_path)
+
+
+def test_files_are_written_atomically(tmp_path, monkeypatch):
+    write_text(tmp_path / "a.json", "one")
+    monkeypatch.setattr(os, "replace", lambda *paths: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        write_text(tmp_path / "a.json", "two")
+    assert (tmp_path / "a.json").read_text() == "one"
+    monkeypatch.undo()
+    write_text(tmp_path / "a.json", "two")
+    assert [path.name for path in tmp_path.iterdir()] == ["a.json"] and (tmp_path / "a.json").read_text() == "two"
+
+
+def test_secrets_are_not_written_down(command):
+    settings = run_settings(*command(token="hf_secret", hub_token="hf_secret"))
+    assert "hf_secret" not in json.dumps(settings)
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        ({"do_train": False}, "Say what to do"),
+        ({"do_train": False, "do_eval": True}, "is untrained: give --do_train"),
+        ({"label_names": ["x"]}, "--label_names is set by this script"),
+        ({"prediction_loss_only": True}, "--prediction_loss_only is set by this script"),
+        ({"do_predict": True}, "This script does not predict"),
+        ({"streaming": True, "max_steps": -1}, "set the length of the training with --max_steps"),
+        ({"cache_dir": "/proc/none"}, "--cache_dir /proc/none cannot be used"),
+    ],
+)
+def test_flags_that_cannot_be_followed(command, flags, message):
+    with pytest.raises(InputError, match=message):
+        start_run(*command(**flags))
