@@ -52,8 +52,8 @@ def test_flags_that_do_not_go_together(tmp_path):
         (("--seeds", 1, "--push_to_hub"), "for a single run"),
         (("--seeds", 1, 1), "names a value twice: 1, 1"),
         (("--sweep_batch_sizes", 0), "--sweep_batch_sizes must be in"),
-        (("--max_seq_length", 4), "must be above 4"),
-        (("--max_eval_samples", 0), "--max_eval_samples must be at least 1"),
+        (("--max_seq_length", 4), "must be in"),
+        (("--max_eval_samples", 0), "--max_eval_samples must be in"),
         (("--text_column_names", "a", "b", "c"), "one or two columns; to join more, give"),
     ]:
         with pytest.raises(InputError, match=message):
