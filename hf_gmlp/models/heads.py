@@ -34,18 +34,22 @@ logger = logging.get_logger(__name__)
 # Configurations
 
 
-def full_auto_map(config_class: type[PreTrainedConfig], code_map: dict[str, str], given: dict | None) -> dict:
-    """The `auto_map` of a checkpoint: every class of its architecture, so that it opens as any head. `code_map` maps
-    Auto classes to the classes of modeling_NAME.py. Entries `given` for others, such as a user's tokenizer, stay."""
+def full_auto_map(config_class: type[PreTrainedConfig], code_map: dict[str, str], auto_map: dict | None) -> dict:
+    """Return the `auto_map` of a checkpoint, with every class of its architecture, so that it opens as any head.
+
+    Args:
+        code_map: From Auto classes to the classes of modeling_NAME.py.
+        auto_map: Earlier entries, of which those for other classes, such as a user's tokenizer, stay.
+    """
     file = config_class.__module__.rpartition(".")[2]
     own = {auto_class: f"{file.replace('configuration', 'modeling')}.{name}" for auto_class, name in code_map.items()}
-    names, items = set(code_map.values()), (given or {}).items()
+    names, items = set(code_map.values()), (auto_map or {}).items()
     others = {auto_class: name for auto_class, name in items if str(name).rpartition(".")[2] not in names}
     return own | others | {"AutoConfig": f"{file}.{config_class.__name__}"}
 
 
 def check_fields(config: PreTrainedConfig, names: tuple[str, ...], is_valid: Callable[[Any], bool], rule: str):
-    """Raises a ValueError with the rule for the first of these fields that is neither valid nor `None`."""
+    """Raise a ValueError with the rule for the first of these fields that is neither valid nor `None`."""
     for name in names:
         value = getattr(config, name)
         if value is not None and not is_valid(value):
@@ -66,13 +70,15 @@ def check_probabilities(config: PreTrainedConfig, *names: str):
 
 
 def class_loss(logits: torch.Tensor, labels: torch.Tensor, **kwargs) -> torch.Tensor:
-    """Cross-entropy of logits [..., classes] and labels [...] but -100, over `num_items_in_batch` or their number."""
+    """Return the cross-entropy of logits [..., classes] and labels [...] other than -100, divided by their number or by
+    `num_items_in_batch`.
+    """
     logits = logits.flatten(0, -2).to(torch.promote_types(logits.dtype, torch.float32))
     return fixed_cross_entropy(logits, labels.to(logits.device).flatten(), **kwargs)
 
 
 def next_token_loss(logits: torch.Tensor, labels: torch.Tensor, **kwargs) -> torch.Tensor:
-    """As `class_loss`, for logits [B, m, V] of the next token. In place of labels, takes `shift_labels` as they are."""
+    """Return the `class_loss` of logits [B, m, V] for the next token; `shift_labels` replace the labels, unshifted."""
     shifted = kwargs.pop("shift_labels", None)
     if shifted is None:
         shifted = F.pad(labels, (0, 1), value=kwargs.get("ignore_index", -100))[..., 1:]
@@ -82,13 +88,18 @@ def next_token_loss(logits: torch.Tensor, labels: torch.Tensor, **kwargs) -> tor
 def classification_loss(
     labels: torch.Tensor, logits: torch.Tensor, config: PreTrainedConfig, num_items_in_batch=None, **kwargs
 ) -> torch.Tensor:
-    """The loss of `config.problem_type`, which is set from the labels if it is `None`, as in the library. Labels are
-    [B], or [B, num_labels] with several per sample, like the logits."""
+    """Return the loss of `config.problem_type`, which is set from the labels if it is `None`, as in the library.
+
+    Args:
+        labels: [B], or [B, num_labels] with several per sample.
+        logits: [B, num_labels]
+    """
     if config.problem_type is None:
         several = "multi_label_classification" if labels.is_floating_point() else "single_label_classification"
         config.problem_type = "regression" if config.num_labels == 1 else several
     if config.problem_type == "single_label_classification":
         return class_loss(logits, labels, num_items_in_batch=num_items_in_batch)
+    distances: dict[str, Callable[..., torch.Tensor]]
     distances = {"regression": F.mse_loss, "multi_label_classification": F.binary_cross_entropy_with_logits}
     labels = labels.to(logits.device, torch.promote_types(logits.dtype, torch.float32))
     loss = distances[config.problem_type](logits.view(labels.shape).to(labels.dtype), labels)
@@ -100,26 +111,36 @@ def classification_loss(
 
 
 def is_readable(x: torch.Tensor) -> bool:
-    """Whether the values of a tensor can be looked at: not while a model is compiled, exported, traced or faked."""
+    """Whether the values of a tensor can be read: not while a model is compiled, exported, traced or faked."""
     return type(x) is torch.Tensor and not (x.is_meta or torch.compiler.is_compiling() or torch.jit.is_tracing())
 
 
 def first_index(attention_mask: torch.Tensor) -> torch.Tensor:
-    """The index of the first token that is not padding, or 0 if there is none: [B, t] -> [B]"""
+    """Return the index of the first token that is not padding, or 0 if there is none: [B, t] -> [B]"""
     return (attention_mask != 0).long().argmax(-1)
 
 
 def document_numbers(
-    shape: tuple[int, int],
+    shape: tuple[int, ...],
     attention_mask: torch.Tensor | None = None,
     position_ids: torch.Tensor | None = None,
     seq_idx: torch.Tensor | None = None,
     cu_seq_lens: torch.Tensor | None = None,
 ) -> torch.Tensor | None:
-    """The number of each token's document within its packed row, [B, m], or `None` if every row holds one document;
-    compiled models do not look at the values. Of these, the first that is given tells: `seq_idx` [B, m] changes where a
-    document begins, `cu_seq_lens` [documents + 1] are the bounds of documents in a batch of one row, and `position_ids`
-    [B, m] do not increase where a document begins. Raises a ValueError for one of another shape."""
+    """Return the number of each token's document within its packed row, [B, m], or `None` if every row holds one.
+
+    The first of `seq_idx`, `cu_seq_lens` and `position_ids` that is not `None` decides. Compiled models return numbers
+    even for rows that hold one document, since they do not read the values.
+
+    Args:
+        shape: B and m.
+        seq_idx: [B or 1, m]. A document begins where it changes.
+        cu_seq_lens: [documents + 1], the bounds of documents in a batch of one row.
+        position_ids: [B or 1, m]. A document begins where they do not increase.
+
+    Raises:
+        ValueError: If one of them has another shape.
+    """
     for name, value in (("position_ids", position_ids), ("seq_idx", seq_idx)):
         if value is not None and value.shape not in (shape, (1, shape[1])):
             raise ValueError(f"`{name}` must have the shape of the tokens, {tuple(shape)}, got {tuple(value.shape)}.")
@@ -136,8 +157,8 @@ def document_numbers(
         begins = torch.bucketize(index, cu_seq_lens, right=True)[None].diff() != 0
     else:
         # Compared with the token before that is not padding.
-        position_ids, before = position_ids.expand(shape), torch.where(shown, index, -1).cummax(-1)[0][:, :-1]
-        begins = (before >= 0) & shown[:, 1:] & (position_ids[:, 1:] <= position_ids.gather(1, before.clamp(min=0)))
+        rows, before = sources[0].expand(shape), torch.where(shown, index, -1).cummax(-1)[0][:, :-1]
+        begins = (before >= 0) & shown[:, 1:] & (rows[:, 1:] <= rows.gather(1, before.clamp(min=0)))
     numbers = F.pad(begins, (1, 0)).cumsum(-1).expand(shape)
     if is_readable(numbers):
         lowest, highest = numbers.masked_fill(~shown, shape[1]).amin(-1), numbers.masked_fill(~shown, -1).amax(-1)
@@ -148,9 +169,9 @@ def document_numbers(
 class Documents(NamedTuple):
     """A row for each of k packed documents, of at most l tokens: [B, m, ...] -> [k, l, ...] and back."""
 
-    index: torch.Tensor  # [k, l], the index of each token in the flattened [B, m]; 0 behind a document's end
+    indices: torch.Tensor  # [k, l], the index of each token in the flattened [B, m]; 0 behind a document's end
     real: torch.Tensor  # [k, l], whether there is a token
-    shape: tuple[int, int]  # B and m
+    shape: torch.Size  # B and m
 
     @classmethod
     def find(cls, numbers: torch.Tensor, attention_mask: torch.Tensor | None = None) -> "Documents":
@@ -163,7 +184,7 @@ class Documents(NamedTuple):
         first, last = index[begins], index[F.pad(begins[1:] - 1, (0, 1), value=len(index) - 1)]
         index = first[:, None] + torch.arange(int((last - first).max()) + 1, device=numbers.device)
         real = index <= last[:, None]
-        return cls(torch.where(real, index, 0), real, tuple(numbers.shape))
+        return cls(torch.where(real, index, 0), real, numbers.shape)
 
     def mask(self, attention_mask: torch.Tensor | None) -> torch.Tensor:
         """Whether there is a token that is not padding: [B, m] -> [k, l]"""
@@ -171,13 +192,13 @@ class Documents(NamedTuple):
 
     def split(self, x: torch.Tensor) -> torch.Tensor:
         """A row for each document, with zeros behind its end: [B, m, ...] -> [k, l, ...]"""
-        rows = x.flatten(0, 1).index_select(0, self.index.flatten()).unflatten(0, self.index.shape)
+        rows = x.flatten(0, 1).index_select(0, self.indices.flatten()).unflatten(0, self.indices.shape)
         return rows.masked_fill(~self.real.reshape(*self.real.shape, *[1] * (x.dim() - 2)), 0)
 
     def join(self, x: torch.Tensor) -> torch.Tensor:
         """Back from `split`, with zeros for padding between documents: [k, l, ...] -> [B, m, ...]"""
         flat = x.new_zeros(self.shape[0] * self.shape[1], *x.shape[2:])
-        return flat.index_copy(0, self.index[self.real], x[self.real]).unflatten(0, self.shape)
+        return flat.index_copy(0, self.indices[self.real], x[self.real]).unflatten(0, self.shape)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -220,9 +241,14 @@ def eager_attention_forward(
     position_bias: torch.Tensor | None = None,  # [1, H, m, t]
     **kwargs: Unpack[TransformersKwargs],
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """The plain form of attention with H heads, which also returns its weights: ([B, m, H, D / H], [B, H, m, t]).
-    Without query and key, the softmax sees only the position biases."""
-    scores = 0.0 if query is None else torch.matmul(query, key.transpose(2, 3)) * scaling
+    """Compute attention with H heads step by step. Without query and key, the softmax sees only the position biases.
+
+    Returns:
+        The output [B, m, H, D / H], and the attention weights [B, H, m, t].
+    """
+    scores = value.new_zeros(())
+    if query is not None and key is not None:
+        scores = torch.matmul(query, key.transpose(2, 3)) * scaling
     if position_bias is not None:
         scores = scores + position_bias
     if attention_mask is not None and attention_mask.dtype == torch.bool:
@@ -237,17 +263,17 @@ def eager_attention_forward(
 
 
 def check_inputs(input_ids: torch.Tensor | None, inputs_embeds: torch.Tensor | None) -> torch.Tensor:
-    """Returns the one that is given. Raises a ValueError if that is both or neither, or has no tokens."""
-    if (input_ids is None) == (inputs_embeds is None):
+    """Return the one that is not `None`. Raise a ValueError if that is both or neither, or has no tokens."""
+    inputs = input_ids if inputs_embeds is None else inputs_embeds
+    if inputs is None or (input_ids is not None and inputs_embeds is not None):
         raise ValueError("Pass either `input_ids` or `inputs_embeds`, and not both.")
-    given = input_ids if inputs_embeds is None else inputs_embeds
-    if 0 in given.shape[:2]:
-        raise ValueError(f"There are no tokens: the batch has the shape {tuple(given.shape[:2])}.")
-    return given
+    if 0 in inputs.shape[:2]:
+        raise ValueError(f"There are no tokens: the batch has the shape {tuple(inputs.shape[:2])}.")
+    return inputs
 
 
-def check_mask(attention_mask: torch.Tensor | None, shape: tuple[int, int]):
-    """Raises a ValueError if the mask does not have the shape of the tokens."""
+def check_mask(attention_mask: torch.Tensor | None, shape: tuple[int, ...]):
+    """Raise a ValueError if the mask does not have the shape of the tokens."""
     if attention_mask is not None and attention_mask.shape != shape:
         got = tuple(attention_mask.shape)
         raise ValueError(f"`attention_mask` must have one entry per token, shape {tuple(shape)}, got {got}.")
@@ -256,8 +282,13 @@ def check_mask(attention_mask: torch.Tensor | None, shape: tuple[int, int]):
 def pool_tokens(
     hidden_states: torch.Tensor, padding_mask: torch.Tensor | None, pooling: str, is_causal: bool = False
 ) -> torch.Tensor:
-    """One vector for each sequence, [B, m, D] -> [B, D], by `pooling`: "cls", the first token, or the last if
-    `is_causal`, since only the last has seen the others; "mean" or "max" over all tokens but padding, 0 in the mask."""
+    """Pool each sequence to one vector: [B, m, D] -> [B, D]
+
+    Args:
+        padding_mask: [B, m], 0 for padding, which is left out.
+        pooling: "mean" or "max" over the tokens, or "cls" for the first token, or the last if `is_causal`, since only
+            that one has seen the others.
+    """
     if pooling == "cls":
         if padding_mask is None:
             return hidden_states[:, -1 if is_causal else 0]
@@ -291,13 +322,17 @@ class PredictionHead(nn.Sequential):
         self.norm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
 
 
-class Head:
+class Head(nn.Module):
     """What heads share. All take the inputs of the base model, `input_ids` [B, m] or `inputs_embeds` [B, m, D], and
     `attention_mask`, `token_type_ids`, `position_ids` and `seq_idx` [B, m], and return `loss` if there are labels."""
 
+    # Of the PreTrainedModel behind which a head stands.
+    config: PreTrainedConfig
+    post_init: Callable[[], None]
+
     base_model_class: type[PreTrainedModel]
     add_pooling_layer = False
-    loss_function = staticmethod(class_loss)
+    loss_function: Callable[..., torch.Tensor] = staticmethod(class_loss)
 
     def __init__(self, config: PreTrainedConfig):
         super().__init__(config)
@@ -372,13 +407,13 @@ class ForMaskedLM(LanguageModelHead):
     @can_return_tuple
     def forward(
         self,
-        input_ids: torch.LongTensor | None = None,
+        input_ids: torch.Tensor | None = None,
         attention_mask: torch.Tensor | None = None,
-        token_type_ids: torch.LongTensor | None = None,
-        inputs_embeds: torch.FloatTensor | None = None,
-        position_ids: torch.LongTensor | None = None,
-        seq_idx: torch.LongTensor | None = None,
-        labels: torch.LongTensor | None = None,
+        token_type_ids: torch.Tensor | None = None,
+        inputs_embeds: torch.Tensor | None = None,
+        position_ids: torch.Tensor | None = None,
+        seq_idx: torch.Tensor | None = None,
+        labels: torch.Tensor | None = None,
         **kwargs: Unpack[TransformersKwargs],
     ) -> MaskedLMOutput:
         r"""Takes the inputs of the base model, and labels [B, m], the token to predict, or -100 where there is none.
@@ -405,15 +440,15 @@ class ForCausalLM(LanguageModelHead):
     @can_return_tuple
     def forward(
         self,
-        input_ids: torch.LongTensor | None = None,
+        input_ids: torch.Tensor | None = None,
         attention_mask: torch.Tensor | None = None,
-        token_type_ids: torch.LongTensor | None = None,
-        inputs_embeds: torch.FloatTensor | None = None,
-        position_ids: torch.LongTensor | None = None,
-        seq_idx: torch.LongTensor | None = None,
+        token_type_ids: torch.Tensor | None = None,
+        inputs_embeds: torch.Tensor | None = None,
+        position_ids: torch.Tensor | None = None,
+        seq_idx: torch.Tensor | None = None,
         past_key_values: Cache | None = None,
         use_cache: bool | None = None,
-        labels: torch.LongTensor | None = None,
+        labels: torch.Tensor | None = None,
         logits_to_keep: int | torch.Tensor = 0,
         **kwargs: Unpack[TransformersKwargs],
     ) -> CausalLMOutputWithPast:
@@ -434,7 +469,7 @@ class ForCausalLM(LanguageModelHead):
         packing, numbers = (attention_mask, position_ids, seq_idx, kwargs.get("cu_seq_lens_q")), None
         if labels is not None and kwargs.get("shift_labels") is None and outputs.past_key_values is None:
             numbers = document_numbers(labels.shape, *packing)
-        if numbers is not None:
+        if labels is not None and numbers is not None:
             counted = (labels[:, 1:] != -100).sum()
             labels = labels.masked_fill(F.pad(numbers.diff() != 0, (1, 0)).to(labels.device), -100)
             if (num_items := kwargs.get("num_items_in_batch")) is not None:
@@ -455,12 +490,12 @@ class ForSequenceClassification(ClassifierHead):
     @can_return_tuple
     def forward(
         self,
-        input_ids: torch.LongTensor | None = None,
+        input_ids: torch.Tensor | None = None,
         attention_mask: torch.Tensor | None = None,
-        token_type_ids: torch.LongTensor | None = None,
-        inputs_embeds: torch.FloatTensor | None = None,
-        position_ids: torch.LongTensor | None = None,
-        seq_idx: torch.LongTensor | None = None,
+        token_type_ids: torch.Tensor | None = None,
+        inputs_embeds: torch.Tensor | None = None,
+        position_ids: torch.Tensor | None = None,
+        seq_idx: torch.Tensor | None = None,
         labels: torch.Tensor | None = None,
         **kwargs: Unpack[TransformersKwargs],
     ) -> SequenceClassifierOutput:
@@ -479,13 +514,13 @@ class ForTokenClassification(ClassifierHead):
     @can_return_tuple
     def forward(
         self,
-        input_ids: torch.LongTensor | None = None,
+        input_ids: torch.Tensor | None = None,
         attention_mask: torch.Tensor | None = None,
-        token_type_ids: torch.LongTensor | None = None,
-        inputs_embeds: torch.FloatTensor | None = None,
-        position_ids: torch.LongTensor | None = None,
-        seq_idx: torch.LongTensor | None = None,
-        labels: torch.LongTensor | None = None,
+        token_type_ids: torch.Tensor | None = None,
+        inputs_embeds: torch.Tensor | None = None,
+        position_ids: torch.Tensor | None = None,
+        seq_idx: torch.Tensor | None = None,
+        labels: torch.Tensor | None = None,
         **kwargs: Unpack[TransformersKwargs],
     ) -> TokenClassifierOutput:
         r"""Takes the inputs of the base model, and labels [B, m], the class of each token, or -100 to leave it out.
@@ -509,14 +544,14 @@ class ForQuestionAnswering(Head):
     @can_return_tuple
     def forward(
         self,
-        input_ids: torch.LongTensor | None = None,
+        input_ids: torch.Tensor | None = None,
         attention_mask: torch.Tensor | None = None,
-        token_type_ids: torch.LongTensor | None = None,
-        inputs_embeds: torch.FloatTensor | None = None,
-        position_ids: torch.LongTensor | None = None,
-        seq_idx: torch.LongTensor | None = None,
-        start_positions: torch.LongTensor | None = None,
-        end_positions: torch.LongTensor | None = None,
+        token_type_ids: torch.Tensor | None = None,
+        inputs_embeds: torch.Tensor | None = None,
+        position_ids: torch.Tensor | None = None,
+        seq_idx: torch.Tensor | None = None,
+        start_positions: torch.Tensor | None = None,
+        end_positions: torch.Tensor | None = None,
         **kwargs: Unpack[TransformersKwargs],
     ) -> QuestionAnsweringModelOutput:
         r"""Takes the inputs of the base model, and the indices of the first and last tokens of the answers, [B] each;
@@ -543,17 +578,17 @@ class ForMultipleChoice(ClassifierHead):
     @can_return_tuple
     def forward(
         self,
-        input_ids: torch.LongTensor | None = None,
+        input_ids: torch.Tensor | None = None,
         attention_mask: torch.Tensor | None = None,
-        token_type_ids: torch.LongTensor | None = None,
-        inputs_embeds: torch.FloatTensor | None = None,
-        position_ids: torch.LongTensor | None = None,
-        labels: torch.LongTensor | None = None,
+        token_type_ids: torch.Tensor | None = None,
+        inputs_embeds: torch.Tensor | None = None,
+        position_ids: torch.Tensor | None = None,
+        labels: torch.Tensor | None = None,
         **kwargs: Unpack[TransformersKwargs],
     ) -> MultipleChoiceModelOutput:
         r"""Takes the inputs of the base model as [B, choices, m] or [B, choices, m, D], without packed documents, and
         labels [B], the right choices. Returns `loss` and `logits` [B, choices]."""
-        shape = (input_ids if inputs_embeds is None else inputs_embeds).shape[:2]
+        shape = check_inputs(input_ids, inputs_embeds).shape[:2]
         inputs = (input_ids, attention_mask, token_type_ids, inputs_embeds, position_ids)
         outputs = self.encode(*(None if x is None else x.flatten(0, 1) for x in inputs), **kwargs)
         logits = self.classifier(self.dropout(outputs.pooler_output))

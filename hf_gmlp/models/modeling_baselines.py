@@ -10,6 +10,7 @@ this file and its two neighbors, which need only torch and transformers.
 """
 
 import math
+from collections.abc import Callable
 
 import torch
 from torch import nn
@@ -110,8 +111,9 @@ class BertRelposAttention(nn.Module):
             return x.unflatten(-1, (-1, self.head_size)).transpose(1, 2)
 
         # Without queries and keys, another implementation has nothing to compute.
-        query, key, attend = None, None, eager_attention_forward
-        if self.config.content_attention:
+        query = key = None
+        attend: Callable = eager_attention_forward
+        if self.q_proj is not None and self.k_proj is not None:
             query, key = heads(self.q_proj(hidden_states)), heads(self.k_proj(hidden_states))
             attend = ALL_ATTENTION_FUNCTIONS.get_interface(self.config._attn_implementation, eager_attention_forward)
         value = heads(self.v_proj(hidden_states))
@@ -240,12 +242,12 @@ class BaselineModel(BaselinePreTrainedModel):
     @capture_outputs
     def forward(
         self,
-        input_ids: torch.LongTensor | None = None,
+        input_ids: torch.Tensor | None = None,
         attention_mask: torch.Tensor | None = None,
-        token_type_ids: torch.LongTensor | None = None,
-        inputs_embeds: torch.FloatTensor | None = None,
-        position_ids: torch.LongTensor | None = None,
-        seq_idx: torch.LongTensor | None = None,
+        token_type_ids: torch.Tensor | None = None,
+        inputs_embeds: torch.Tensor | None = None,
+        position_ids: torch.Tensor | None = None,
+        seq_idx: torch.Tensor | None = None,
         **kwargs: Unpack[TransformersKwargs],
     ) -> BaseModelOutputWithPoolingAndCrossAttentions:
         r"""Takes `input_ids` [B, m] or `inputs_embeds` [B, m, D], of at most n tokens in a TextMixer; `attention_mask`
@@ -260,8 +262,9 @@ class BaselineModel(BaselinePreTrainedModel):
         hidden_states = self.embeddings(input_ids, token_type_ids, inputs_embeds)
         layer_mask = self.mask_of_layers(attention_mask, hidden_states)
         # Attention also takes masks between pairs of tokens, which do not describe padding.
-        is_padding_mask = torch.is_tensor(attention_mask) and attention_mask.dim() == 2
-        padding_mask = attention_mask.expand(shape) if is_padding_mask else None
+        padding_mask = None
+        if isinstance(attention_mask, torch.Tensor) and attention_mask.dim() == 2:
+            padding_mask = attention_mask.expand(shape)
         for layer in self.layers:
             hidden_states = layer(hidden_states, layer_mask, **kwargs)
         hidden_states, pooled = self.norm(hidden_states), None

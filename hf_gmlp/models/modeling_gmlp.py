@@ -28,6 +28,7 @@ import copy
 import operator
 from collections.abc import Callable
 from importlib import import_module
+from typing import Any
 
 import torch
 from torch import nn
@@ -81,7 +82,7 @@ from .spatial_gating import (
 
 logger = logging.get_logger(__name__)
 
-# What flash attention is told of packed documents, in the `kwargs` of a forward pass.
+# How `kwargs` of a forward pass describe packed documents to flash attention.
 PACKING = ("cu_seq_lens_q", "cu_seq_lens_k", "max_length_q", "max_length_k")
 
 
@@ -262,16 +263,16 @@ class GMLPPreTrainedModel(PreTrainedModel):
         return super()._upload_modified_files(working_dir, repo_id, *args, **kwargs)
 
     def spatial_projections(self) -> list[SpatialProjection]:
-        """The W and b of every block, from the first to the last."""
+        """Return the W and b of every block, from the first to the last."""
         return [module for module in self.modules() if isinstance(module, SpatialProjection)]
 
     def get_position_embeddings(self) -> tuple[nn.Parameter, ...]:
-        """The spatial weights of every block: a gMLP has no other positions."""
+        """Return the spatial weights of every block: a gMLP has no other positions."""
         return tuple(projection.weight for projection in self.spatial_projections())
 
     def resize_position_embeddings(self, new_num_position_embeddings: int):
         """
-        Changes n, the maximum number of tokens, in place. Sequences up to the old n keep their outputs; the added
+        Change n, the maximum number of tokens, in place. Sequences up to the old n keep their outputs; the added
         positions start as at initialization (no mixing, bias one) and must be trained. A Toeplitz model keeps what it
         learned about every offset. Create the optimizer after this, not before.
 
@@ -301,9 +302,12 @@ class GMLPCacheLayer(DynamicLayer):
     moved or branched, or gradients are recorded, the library's layer does the work.
     """
 
+    # Set by the library's layer.
+    keys: Any
+    values: Any
     # The tensor with room, [B, 1, length, E], and how many of its tokens are written; copies of the layer share them.
     room: tuple[torch.Tensor, list[int]] | None = None
-    last_keys: torch.Tensor | None = None
+    last_keys: Any = None
 
     def update(self, key_states: torch.Tensor, value_states: torch.Tensor, *args, **kwargs):
         past, length = self.get_seq_length(), self.get_seq_length() + key_states.shape[2]
@@ -311,13 +315,16 @@ class GMLPCacheLayer(DynamicLayer):
             self.room = None
             self.last_keys, values = super().update(key_states, value_states)
             return self.last_keys, values
-        written = self.room is not None and self.room[1] == [past] and length <= self.room[0].shape[2]
-        if not written or (self.room[0].is_inference() and not torch.is_inference_mode_enabled()):
-            self.room = key_states.new_empty(*key_states.shape[:2], 2 * length, key_states.shape[3]), [past]
-            self.room[0][:, :, :past] = self.keys
-        self.room[0][:, :, past:length] = key_states
-        self.room[1][:] = [length]
-        self.keys = self.last_keys = self.room[0][:, :, :length]
+        room = self.room
+        if room is not None and room[0].is_inference() and not torch.is_inference_mode_enabled():
+            room = None
+        if room is None or room[1] != [past] or length > room[0].shape[2]:
+            room = key_states.new_empty(*key_states.shape[:2], 2 * length, key_states.shape[3]), [past]
+            room[0][:, :, :past] = self.keys
+        room[0][:, :, past:length] = key_states
+        room[1][:] = [length]
+        self.room, self.keys = room, room[0][:, :, :length]
+        self.last_keys = self.keys
         self.values = torch.cat([self.values, value_states], dim=2)
         return self.keys, self.values
 
@@ -329,7 +336,7 @@ class GMLPCacheLayer(DynamicLayer):
 
 
 def prepare_cache(past_key_values: Cache, config: GMLPConfig):
-    """Gives an empty cache of transformers as many layers as this model fills: one per block for v, and with tiny
+    """Give an empty cache of transformers as many layers as this model fills: one per block for v, and with tiny
     attention another in front of each for keys and values. Raises a ValueError if it is another kind of cache."""
     layers, per_block = getattr(past_key_values, "layers", [None]), 2 if config.attention_size else 1
     count = per_block * config.num_hidden_layers
@@ -350,7 +357,7 @@ def prepare_cache(past_key_values: Cache, config: GMLPConfig):
 
 
 def check_config(config: GMLPBaseConfig, length: int):
-    """Raises a ValueError if n in the config is not the `length` of W."""
+    """Raise a ValueError if n in the config is not the `length` of W."""
     if config.max_position_embeddings != length:
         raise ValueError(
             f"W has weights for {length} tokens, not for the {config.max_position_embeddings} of the config. Undo the "
@@ -382,12 +389,12 @@ class GMLPModel(GMLPPreTrainedModel):
     @capture_outputs
     def forward(
         self,
-        input_ids: torch.LongTensor | None = None,
+        input_ids: torch.Tensor | None = None,
         attention_mask: torch.Tensor | None = None,
-        token_type_ids: torch.LongTensor | None = None,
-        inputs_embeds: torch.FloatTensor | None = None,
-        position_ids: torch.LongTensor | None = None,
-        seq_idx: torch.LongTensor | None = None,
+        token_type_ids: torch.Tensor | None = None,
+        inputs_embeds: torch.Tensor | None = None,
+        position_ids: torch.Tensor | None = None,
+        seq_idx: torch.Tensor | None = None,
         past_key_values: Cache | None = None,
         use_cache: bool | None = None,
         **kwargs: Unpack[TransformersKwargs],
@@ -409,19 +416,21 @@ class GMLPModel(GMLPPreTrainedModel):
         Raises:
             ValueError: If an input has another shape or too many tokens, or if the model cannot use the cache.
         """
-        given = check_inputs(input_ids, inputs_embeds)
+        inputs = check_inputs(input_ids, inputs_embeds)
         check_config(self.config, self.length)
         if past_key_values is None and use_cache and self.config.is_causal:
             past_key_values = DynamicCache()
         packing = {name: kwargs.pop(name, None) for name in PACKING}
         if past_key_values is None:
-            check_mask(attention_mask, given.shape[:2])
-            numbers = document_numbers(given.shape[:2], attention_mask, position_ids, seq_idx, packing["cu_seq_lens_q"])
-            index, split = torch.arange(given.shape[1], device=given.device), self.splits_documents(**kwargs)
+            check_mask(attention_mask, inputs.shape[:2])
+            numbers = document_numbers(
+                inputs.shape[:2], attention_mask, position_ids, seq_idx, packing["cu_seq_lens_q"]
+            )
+            index, split = torch.arange(inputs.shape[1], device=inputs.device), self.splits_documents(**kwargs)
             causal = self.config.is_causal
             positions = find_positions(self.config, index, causal, attention_mask, position_ids, numbers, split)
         elif seq_idx is None and packing["cu_seq_lens_q"] is None:
-            positions, attention_mask = self.locate_cached(given, attention_mask, position_ids, past_key_values)
+            positions, attention_mask = self.locate_cached(inputs, attention_mask, position_ids, past_key_values)
         else:
             raise ValueError("With a cache, a row cannot hold several documents. Pass `use_cache=False`.")
         hidden_states = self.embeddings(input_ids, token_type_ids, inputs_embeds)
@@ -443,12 +452,12 @@ class GMLPModel(GMLPPreTrainedModel):
 
     def locate_cached(
         self,
-        given: torch.Tensor,
+        inputs: torch.Tensor,
         attention_mask: torch.Tensor | None,
         position_ids: torch.Tensor | None,
         past_key_values: Cache,
     ) -> tuple[Positions, torch.Tensor | None]:
-        """The positions of the tokens `given`, [B, m] or [B, m, D], behind those in a cache, and the mask [B, t]."""
+        """Return the positions of the new tokens, [B, m] or [B, m, D], behind those in a cache, and the mask [B, t]."""
         if not self.config.is_causal:
             raise ValueError(
                 "`past_key_values` is for causal models (`config.is_causal`): in this model, a new token changes the "
@@ -457,22 +466,23 @@ class GMLPModel(GMLPPreTrainedModel):
         prepare_cache(past_key_values, self.config)
         # A copy: in a static cache, this is a tensor that its layers increase.
         start = past_key_values.get_seq_length() + 0
-        index, length = torch.arange(given.shape[1], device=given.device), start + given.shape[1]
+        index, length = torch.arange(inputs.shape[1], device=inputs.device), start + inputs.shape[1]
         if past_key_values.is_compileable:
             room = past_key_values.get_max_length()
             if attention_mask is not None and attention_mask.shape[1] != room:
                 # A mask that ends with the new tokens, as that of `generate` does.
                 if is_readable(attention_mask):
-                    check_mask(attention_mask, (given.shape[0], int(length)))
+                    check_mask(attention_mask, (inputs.shape[0], int(length)))
                 attention_mask = F.pad(attention_mask, (0, room - attention_mask.shape[1]))
             length = room
         check_length(length, self.config.max_position_embeddings)
-        check_mask(attention_mask, (given.shape[0], length))
+        check_mask(attention_mask, (inputs.shape[0], length))
         return find_cached_positions(self.config, index, start, length, attention_mask, position_ids), attention_mask
 
     def splits_documents(self, output_attentions: bool | None = None, **kwargs) -> bool | None:
-        """Whether packed documents must get rows of their own, as in flash attention, which takes no mask between pairs
-        of tokens, or must not, so that attention weights are those of the given rows; `None` if it is a choice."""
+        """Return whether packed documents must get rows of their own, as in flash attention, which takes no mask
+        between pairs of tokens, or must not, so that attention weights are those of the rows; `None` if both work.
+        """
         if not self.config.attention_size:
             return None
         if self.config.output_attentions if output_attentions is None else output_attentions:
@@ -486,7 +496,7 @@ class GMLPModel(GMLPPreTrainedModel):
         positions: Positions,
         past_key_values: Cache | None,
     ) -> torch.Tensor | None:
-        """The mask of tiny attention, as its implementation takes it: tokens see each other both ways, unless
+        """Return the mask of tiny attention, as its implementation takes it: tokens see each other both ways, unless
         `config.is_causal`, within a document, and no padding that is hidden from W."""
         documents, same_document = positions.documents, None
         if documents is not None:
@@ -608,7 +618,7 @@ class GMLPVisionPreTrainedModel(GMLPPreTrainedModel):
 
     def resize_image_size(self, image_size: int | tuple[int, int]):
         """
-        Changes the size of the images in pixels, in place: a number for a square or (height, width). A dense W is
+        Change the size of the images in pixels, in place: a number for a square or (height, width). A dense W is
         interpolated over the grid of patches, in its rows and its columns, and b over its patches; a Toeplitz W keeps
         what it learned about every offset, and does not mix over added ones. Continue training afterwards. Change the
         image processor too, and create the optimizer after this, not before.
@@ -617,9 +627,11 @@ class GMLPVisionPreTrainedModel(GMLPPreTrainedModel):
             ValueError: If the new size is not a multiple of the patch size.
         """
         old_grid, old_size = self.config.grid_size, self.config.image_size
-        is_pair = isinstance(image_size, (list, tuple))
         try:
-            self.config.image_size = tuple(map(operator.index, image_size)) if is_pair else operator.index(image_size)
+            if isinstance(image_size, list | tuple):
+                self.config.image_size = [operator.index(side) for side in image_size]
+            else:
+                self.config.image_size = operator.index(image_size)
             self.config.validate()
         except Exception:
             self.config.image_size = old_size
@@ -650,7 +662,7 @@ class GMLPVisionModel(GMLPVisionPreTrainedModel):
     @merge_with_config_defaults
     @capture_outputs
     def forward(
-        self, pixel_values: torch.FloatTensor | None = None, **kwargs: Unpack[TransformersKwargs]
+        self, pixel_values: torch.Tensor | None = None, **kwargs: Unpack[TransformersKwargs]
     ) -> BaseModelOutputWithPooling:
         r"""
         Takes images [B, channels, height, width]; returns `last_hidden_state` [B, n, D] and `pooler_output` [B, D].
@@ -691,7 +703,7 @@ class GMLPForImageClassification(GMLPVisionPreTrainedModel):
     @can_return_tuple
     def forward(
         self,
-        pixel_values: torch.FloatTensor | None = None,
+        pixel_values: torch.Tensor | None = None,
         labels: torch.Tensor | None = None,
         **kwargs: Unpack[TransformersKwargs],
     ) -> ImageClassifierOutput:
@@ -719,11 +731,12 @@ class GMLPVisionBackbone(BackboneMixin, GMLPVisionModel):
 
     @merge_with_config_defaults
     @capture_outputs(tie_last_hidden_states=False)
-    def forward(self, pixel_values: torch.FloatTensor, **kwargs: Unpack[TransformersKwargs]) -> BackboneOutput:
+    def forward(self, pixel_values: torch.Tensor, **kwargs: Unpack[TransformersKwargs]) -> BackboneOutput:
         r"""Takes images [B, channels, height, width]; returns `feature_maps`, [B, D, rows, columns] of patches without
         the [CLS] token for each of `config.out_features`."""
         check_config(self.config, self.length)
-        feature_maps, hidden_states = (), self.embeddings(pixel_values)
+        feature_maps: tuple[torch.Tensor, ...] = ()
+        hidden_states = self.embeddings(pixel_values)
         for stage, layer in zip(self.stage_names, [None, *self.layers]):
             if layer is not None:
                 hidden_states = layer(hidden_states, **kwargs)

@@ -74,7 +74,7 @@ def find_positions(
     split: bool | None = None,
 ) -> Positions:
     """
-    The positions of a batch without a cache.
+    Return the positions of a batch without a cache.
 
     Args:
         index: 0 to m - 1.
@@ -139,7 +139,7 @@ def find_cached_positions(
     position_ids: torch.Tensor | None = None,
 ) -> Positions:
     """
-    The positions of new tokens behind those in the cache of a causal model.
+    Return the positions of new tokens behind those in the cache of a causal model.
 
     Args:
         index: 0 to m - 1.
@@ -177,19 +177,23 @@ def find_cached_positions(
     elif attention_mask is not None:
         columns = columns - first_index(attention_mask)[:, None]
     # Rows and columns of W side by side, which a static cache does not have.
-    growing = isinstance(start, int) and start + index.shape[0] == length
-    if growing and attention_mask is None and (position_ids is None or (is_readable(offset) and not offset.any())):
-        return Positions(True, start)
+    grown = start if isinstance(start, int) and start + index.shape[0] == length else None
+    if (
+        grown is not None
+        and attention_mask is None
+        and (position_ids is None or (is_readable(offset) and not offset.any()))
+    ):
+        return Positions(True, grown)
     columns = columns.clamp(min=0)
     rows = columns.index_select(-1, new)
-    if growing and config.toeplitz and counted:
-        return Positions(True, start, rows=rows, padding=padding)
+    if grown is not None and config.toeplitz and counted:
+        return Positions(True, grown, rows=rows, padding=padding)
     hidden = torch.arange(length, device=index.device) > new[:, None]
     return Positions(True, 0, rows, weight_entries(config, rows, columns), hidden, padding)
 
 
 def weight_entries(config: PreTrainedConfig, rows: torch.Tensor, columns: torch.Tensor) -> torch.Tensor:
-    """Where W[i, j] is in the flattened weight, for rows i [..., m] and columns j [..., t]: [..., m, t]"""
+    """Return where W[i, j] is in the flattened weight, for rows i [..., m] and columns j [..., t]: [..., m, t]"""
     n, rows, columns = config.max_position_embeddings, rows[..., :, None], columns[..., None, :]
     return n - 1 + columns - rows if config.toeplitz else n * rows + columns
 
@@ -225,7 +229,7 @@ def check_position_ids(rows: torch.Tensor, padding: torch.Tensor | None, numbers
 
 def spatial_matrix(weight: torch.Tensor, length: int, start: int = 0, causal: bool = False) -> torch.Tensor:
     """
-    The rows from `start` on of the leading [t, t] block of W, where t = `length`: [H, t - start, t]
+    Return the rows from `start` on of the leading [t, t] block of W, where t = `length`: [H, t - start, t]
 
     Args:
         weight: W, [H, n, n], or [H, 2n - 1] if it is Toeplitz: W[i, j] = weight[n - 1 + j - i] (Appendix C). A Toeplitz
@@ -251,7 +255,7 @@ def spatial_matrix(weight: torch.Tensor, length: int, start: int = 0, causal: bo
 
 def grid_matrix(weight: torch.Tensor, grid: tuple[int, int]) -> torch.Tensor:
     """
-    W of a grid of h rows and w columns, Toeplitz in both directions. It mixes the tokens of the grid row by row:
+    Return W of a grid of h rows and w columns, Toeplitz in both directions. It mixes the tokens of the grid row by row:
     W[(r, c), (r', c')] = weight[h - 1 + r' - r, w - 1 + c' - c]
 
     Args:
@@ -267,8 +271,8 @@ def grid_matrix(weight: torch.Tensor, grid: tuple[int, int]) -> torch.Tensor:
 
 def toeplitz_product(weight: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
     """
-    W v of a Toeplitz W as a convolution over the tokens, by FFT: O(m log m) per channel, and no W in memory. Rounding
-    spreads over all tokens, in float32 by about 2e-5 of the largest output.
+    Multiply by a Toeplitz W as a convolution over the tokens, by FFT: O(m log m) per channel, and no W in memory.
+    Rounding spreads over all tokens, in float32 by about 2e-5 of the largest output.
 
     Args:
         weight: [2n - 1], of one head, as in `spatial_matrix`.
@@ -310,12 +314,12 @@ class SpatialProjection(nn.Module):
         return self.bias.shape[-1]
 
     def reset_parameters(self, std: float):
-        """W near zero and b at one: the gate starts as f(v) = 1, and the block as a plain feed-forward network."""
+        """Initialize W near zero and b at one: the gate starts as f(v) = 1, the block as a feed-forward network."""
         init.normal_(self.weight, std=std)
         init.ones_(self.bias)
 
     def matrix(self, length: int | None = None, start: int = 0, causal: bool = False) -> torch.Tensor:
-        """`spatial_matrix` or `grid_matrix` of this W, by default all of it: [H, t - start, t]"""
+        """Return `spatial_matrix` or `grid_matrix` of this W, by default all of it: [H, t - start, t]"""
         weight = self.weight if self.heads > 1 else self.weight[None]
         if self.grid is not None:
             return grid_matrix(weight, self.grid)
@@ -356,8 +360,9 @@ class SpatialProjection(nn.Module):
         return outputs[0] if self.heads == 1 else torch.cat(outputs, dim=2)
 
     def takes_fft(self, v: torch.Tensor, causal: bool) -> bool:
-        """Not in causal models, where later tokens must not change earlier ones even by rounding. Exported models take
-        every length, and must not choose by it."""
+        """Whether to use `toeplitz_product`. Not in causal models, where later tokens must not change earlier ones even
+        by rounding. Exported models take every length, and must not choose by it.
+        """
         exporting = torch.compiler.is_exporting() or torch.jit.is_tracing()
         long = v.shape[1] >= FFT_LENGTH and v.device.type == "cpu" and not exporting
         return self.toeplitz and self.grid is None and not causal and long
@@ -368,8 +373,11 @@ class SpatialProjection(nn.Module):
 
     @torch.no_grad()
     def resize(self, length: int):
-        """Grows or shrinks W and b to `length` tokens, in place. Their leading part stays, and a Toeplitz W keeps the
-        weight of every offset; new weights do not mix, and new biases are one."""
+        """Grow or shrink W and b to `length` tokens, in place. Their leading part stays, and a Toeplitz W keeps the
+        weight of every offset; new weights do not mix, and new biases are one.
+        """
+        if self.grid is not None:
+            raise ValueError("This W mixes a grid of patches: change the grid with `resize_grid`.")
         grown = length - self.length
         # Negative padding crops.
         weight = F.pad(self.weight, (grown, grown) if self.toeplitz else (0, grown, 0, grown))
@@ -378,17 +386,17 @@ class SpatialProjection(nn.Module):
     @torch.no_grad()
     def resize_grid(self, old_grid: tuple[int, int], new_grid: tuple[int, int], num_prefix_tokens: int):
         """
-        Changes the grid of patches, in place. A Toeplitz W keeps the weight of every offset and does not mix over new
+        Change the grid of patches, in place. A Toeplitz W keeps the weight of every offset and does not mix over new
         ones; b keeps the patches of the first rows and columns, and new ones take that of the nearest.
 
         A dense W and b are interpolated: W over the grid of output patches (its rows) and that of input patches (its
         columns), b over its patches; prefix tokens ([CLS]) stay. W sums over its columns, so they are scaled by the
         ratio of the patch counts: an image of more, finer patches gets the same gate as before.
         """
-        if tuple(old_grid) == tuple(new_grid):
+        if old_grid == new_grid:
             return
         if self.grid is not None:
-            (down, right), self.grid = (new - old for old, new in zip(old_grid, new_grid)), tuple(new_grid)
+            (down, right), self.grid = (new - old for old, new in zip(old_grid, new_grid)), new_grid
             bias = F.pad(self.bias.view(1, -1, *old_grid), (0, right, 0, down), mode="replicate")
             weight = F.pad(self.weight, (right, right, down, down))
             self.set_parameters(weight, bias.reshape(*self.bias.shape[:-1], -1))
@@ -397,7 +405,7 @@ class SpatialProjection(nn.Module):
         def over_grid(values: torch.Tensor) -> torch.Tensor:  # [..., prefix + old patches] -> [..., prefix + new]
             prefix, patches = values[..., :num_prefix_tokens], values[..., num_prefix_tokens:]
             patches = patches.reshape(-1, 1, *old_grid).float()
-            patches = F.interpolate(patches, size=tuple(new_grid), mode="bicubic", antialias=True)
+            patches = F.interpolate(patches, size=new_grid, mode="bicubic", antialias=True)
             return torch.cat([prefix, patches.view(*prefix.shape[:-1], -1).to(prefix.dtype)], dim=-1)
 
         weight = over_grid(self.weight)
