@@ -1,4 +1,4 @@
-"""The config, tokenizer and model of a run: from a checkpoint, or new."""
+"""The config, tokenizer and model of a run: of a checkpoint, or new."""
 
 import copy
 import itertools
@@ -29,7 +29,7 @@ logger = logging.getLogger(__name__)
 
 
 def load_config(arguments: BaseModelArguments, **fields) -> PreTrainedConfig:
-    """The config of a checkpoint or preset, with overrides and `fields`; raises InputError if they do not fit."""
+    """Return the config of a checkpoint or preset with `fields` and the overrides; an InputError if they do not fit."""
     new, overrides = arguments.model_name_or_path is None, arguments.config_overrides or ""
     name = arguments.config_name if new else arguments.model_name_or_path
     if new and name in PRESETS:
@@ -41,39 +41,30 @@ def load_config(arguments: BaseModelArguments, **fields) -> PreTrainedConfig:
             revision=arguments.model_revision,
             attn_implementation=arguments.attn_implementation,
         )
-    except StrictDataclassError as error:
-        raise InputError(f"The config of {name} is not valid: {error.__cause__ or error}") from error
     except Exception as error:
         flag, also = ("config_name", "; hf-gmlp presets lists the presets") if new else ("model_name_or_path", "")
         raise InputError(f"--{flag} {name}: {reason(name, 'config.json', error)}{also}.") from error
     if new:
         # Not the folder of the preset.
         config.name_or_path = ""
-    original = copy.deepcopy(config)
+    original, changes = copy.deepcopy(config), fields | parse_overrides(overrides)
+    for key in changes:
+        if not hasattr(config, key) or key.startswith("_") or key == "model_type" or callable(getattr(config, key)):
+            raise InputError(f"--config_overrides names {key!r}, which a {type(config).__name__} does not have.")
     try:
-        # Checked together with the overrides: an image size may fit only a new patch size.
-        for key, value in fields.items():
-            setattr(config, key, value)
-        for key, value in parse_overrides(overrides).items():
-            if not hasattr(config, key) or key.startswith("_") or key == "model_type" or callable(getattr(config, key)):
-                raise InputError(f"--config_overrides names {key!r}, which a {type(config).__name__} does not have.")
+        # Checked together: an image size may fit only a new patch size.
+        for key, value in changes.items():
             setattr(config, key, value)
         config.validate()
-    except InputError:
-        raise
     except (StrictDataclassError, TypeError, ValueError, AttributeError) as error:
-        changes = overrides or ",".join(f"{key}={value}" for key, value in fields.items())
-        raise InputError(f"--config_overrides {changes}: {error.__cause__ or error}") from error
-    if overrides and not new and weight_shapes(config, arguments) != weight_shapes(original, arguments):
-        raise InputError(
-            f"--config_overrides {overrides} does not fit the weights of {name}: in a checkpoint, change only what "
-            f"keeps their shapes, such as hidden_dropout_prob."
-        )
+        words = overrides or ",".join(f"{key}={value}" for key, value in fields.items())
+        raise InputError(f"--config_overrides {words}: {error.__cause__ or error}") from error
+    if overrides and not new and _weight_shapes(config, arguments) != _weight_shapes(original, arguments):
+        raise InputError(f"--config_overrides {overrides} does not fit the weights of {name}: their shapes must stay.")
     return config
 
 
-def weight_shapes(config: PreTrainedConfig, arguments: BaseModelArguments) -> dict[str, torch.Size]:
-    """The shapes of the weights of a model with this config, without making the weights."""
+def _weight_shapes(config: PreTrainedConfig, arguments: BaseModelArguments) -> dict[str, torch.Size]:
     with torch.device("meta"):
         model = AutoModel.from_config(config, trust_remote_code=arguments.trust_remote_code)
     return {key: weight.shape for key, weight in model.state_dict().items()}
@@ -88,17 +79,12 @@ def load_tokenizer(
     config: PreTrainedConfig | None = None,
     byte_level: bool = False,
 ) -> PreTrainedTokenizerBase:
-    """
-    The tokenizer named by the arguments, else the checkpoint's, else with `byte_level` that of bytes, else one trained
-    on the first of the `texts`, which is kept in the output folder.
-
-    Raises:
-        InputError: If there is no such tokenizer, the texts do not suffice for one, it is not that of `byte_level`, or
-            it does not fit the checkpoint with this `config`.
+    """Return the tokenizer that the arguments name, or the checkpoint's, or with `byte_level` that of bytes, or one
+    trained on the first of the `texts`, which is saved in the output folder; an InputError if it does not fit.
     """
     name = arguments.tokenizer_name or arguments.model_name_or_path
     if name is not None:
-        revision = "main" if arguments.tokenizer_name is not None else arguments.model_revision
+        revision = "main" if arguments.tokenizer_name else arguments.model_revision
         tokenizer = open_tokenizer(name, revision=revision, **arguments.hub_options())
         if byte_level and tokenizer.get_vocab() != byte_tokenizer().get_vocab():
             raise InputError(f"The tokenizer of {name} is not that of --byte_level: leave --byte_level out.")
@@ -107,11 +93,11 @@ def load_tokenizer(
         if arguments.lowercase and tokenizer("A")["input_ids"] != tokenizer("a")["input_ids"]:
             raise InputError(f"--lowercase is for new tokenizers, and that of {name} is cased: pass --lowercase false.")
         return tokenizer
+    if byte_level and arguments.lowercase:
+        raise InputError("--byte_level keeps every byte: pass --lowercase false.")
     if byte_level:
-        if arguments.lowercase:
-            raise InputError("--byte_level keeps every byte: pass --lowercase false.")
         return byte_tokenizer(max_length)
-    folder, vocab_size = Path(training_args.output_dir), arguments.vocab_size
+    folder = Path(training_args.output_dir)
     # Other processes wait, and then find it trained.
     with training_args.main_process_first(local=False, desc="tokenizer training"):
         if all((folder / file).is_file() for file in ("tokenizer.json", "tokenizer_config.json")):
@@ -120,12 +106,10 @@ def load_tokenizer(
             except InputError as error:
                 logger.warning("%s", error)
         if training_args.process_index == 0:
-            logger.info("No tokenizer given: training one with %d tokens on the training text", vocab_size)
+            logger.info("Training a tokenizer with %d tokens on the training text", arguments.vocab_size)
             texts = itertools.islice(texts, arguments.max_tokenizer_samples)
-            tokenizer = train_tokenizer(
-                texts, vocab_size=vocab_size, max_length=max_length, lowercase=arguments.lowercase
-            )
-            tokenizer.save_pretrained(folder)
+            options = {"vocab_size": arguments.vocab_size, "max_length": max_length, "lowercase": arguments.lowercase}
+            train_tokenizer(texts, **options).save_pretrained(folder)
         return open_tokenizer(str(folder))
 
 
@@ -138,32 +122,21 @@ def load_model(
     train: bool,
     new_classifier: bool = False,
 ) -> PreTrainedModel:
-    """
-    The checkpoint as `auto_class`, or a new model with the tokenizer's vocabulary and special tokens. The `config` is
-    copied.
+    """Return the checkpoint as `auto_class`, or a new model with the tokenizer's vocabulary and special tokens.
 
     Args:
+        config: Copied, not changed.
         train: Whether the model will be trained: only then may its head be new, and its weights are float32.
         new_classifier: Whether to replace the checkpoint's classifier.
-
-    Raises:
-        InputError: If the config does not allow such a model, or as `open_model`.
     """
     config = copy.deepcopy(config)
     if type(config) not in auto_class._model_mapping and not arguments.trust_remote_code:
         task = auto_class.__name__.removeprefix("AutoModelFor")
         raise InputError(f"There is no {task} of the model type {config.model_type!r}: choose another model.")
     if arguments.model_name_or_path is not None:
-        model, _ = open_model(
-            auto_class,
-            arguments.model_name_or_path,
-            new_head=train,
-            new_size=config.num_labels if new_classifier else None,
-            config=config,
-            **arguments.hub_options(),
-            revision=arguments.model_revision,
-            dtype=torch.float32 if train else "auto",
-        )
+        options = {"new_head": train, "new_size": config.num_labels if new_classifier else None, "config": config}
+        options |= {"revision": arguments.model_revision, "dtype": torch.float32 if train else "auto"}
+        model, _ = open_model(auto_class, arguments.model_name_or_path, **options, **arguments.hub_options())
         if new_classifier:
             renew_classifier(model)
         return model
@@ -181,7 +154,7 @@ def load_model(
 
 @torch.no_grad()
 def renew_classifier(model: PreTrainedModel):
-    """Initialize the weights whose shapes depend on the number of classes anew."""
+    """Initialize the weights whose shapes depend on the number of classes again."""
     config = copy.deepcopy(model.config)
     fresh = type(model)(config).state_dict()
     config.num_labels += 1
@@ -193,18 +166,18 @@ def renew_classifier(model: PreTrainedModel):
 
 
 def check_vocabulary(config: PreTrainedConfig, tokenizer: PreTrainedTokenizerBase, name: str):
-    """Raises InputError if the tokenizer has more tokens than the checkpoint `name`, or another padding token."""
-    if len(tokenizer) > config.vocab_size:
-        fault = f"has {len(tokenizer)} tokens, but the model {name} has embeddings for {config.vocab_size}"
-    elif None not in (config.pad_token_id, tokenizer.pad_token_id) and config.pad_token_id != tokenizer.pad_token_id:
-        fault = f"pads with token {tokenizer.pad_token_id}, but the model {name} with {config.pad_token_id}"
-    else:
-        return
-    raise InputError(f"The tokenizer {fault}: use the model's own tokenizer.")
+    """Raise an InputError if the tokenizer has more tokens than the checkpoint `name`, or another padding token."""
+    tokens, padding = len(tokenizer), tokenizer.pad_token_id
+    if tokens > config.vocab_size:
+        fault = f"has {tokens} tokens, but {name} has embeddings for {config.vocab_size}"
+        raise InputError(f"The tokenizer {fault}: use the model's own tokenizer.")
+    if None not in (config.pad_token_id, padding) and config.pad_token_id != padding:
+        fault = f"pads with token {padding}, but {name} with {config.pad_token_id}"
+        raise InputError(f"The tokenizer {fault}: use the model's own tokenizer.")
 
 
 def check_pretraining(config: PreTrainedConfig, name: str, do_train: bool):
-    """Warns if a checkpoint was not trained to predict the next token; raises InputError unless it will be."""
+    """Warn if a checkpoint was not trained to predict the next token; an InputError unless it will be."""
     trained_for = (config.architectures or [""])[0]
     if getattr(config, "is_causal", True) and not trained_for.endswith("ForMaskedLM"):
         return
@@ -215,23 +188,18 @@ def check_pretraining(config: PreTrainedConfig, name: str, do_train: bool):
 
 
 def check_packing(model: PreTrainedModel, data_args: DataArguments):
-    """Raises InputError if the model would mix what shares a row, or sees padding that training would lack."""
-    for flag in ("separate_documents", "packing"):
-        if not getattr(data_args, flag, False):
-            continue
-        if not getattr(model, "packs_documents", False):
-            raise InputError(
-                f"--{flag} is only for gMLPs and aMLPs: a {type(model).__name__} would mix what shares a row."
-            )
-        if flag == "packing" and not model.config.mask_padding:
-            raise InputError(
-                "--packing trains without padding, which this model sees: add --config_overrides mask_padding=true."
-            )
+    """Raise an InputError if the model would mix the documents of a row, or sees padding, which packed rows lack."""
+    flags = [flag for flag in ("separate_documents", "packing") if getattr(data_args, flag, False)]
+    if flags and not getattr(model, "packs_documents", False):
+        raise InputError(f"--{flags[0]} is only for gMLPs and aMLPs: a {type(model).__name__} would mix the documents.")
+    if "packing" in flags and not model.config.mask_padding:
+        remedy = "add --config_overrides mask_padding=true"
+        raise InputError(f"--packing trains without padding, which this model sees: {remedy}.")
 
 
 @torch.no_grad()
 def check_causal(model: PreTrainedModel):
-    """Raises InputError if a later token changes the logits of an earlier one: the model would learn to copy it."""
+    """Raise an InputError if a later token changes the logits of an earlier one: the model would learn to copy it."""
     training = model.training
     model.eval()
     ids = torch.arange(min(8, model.config.vocab_size), device=model.device)[None]
@@ -240,7 +208,5 @@ def check_causal(model: PreTrainedModel):
     before, after = (model(input_ids=text, attention_mask=mask).logits[:, :-1] for text in (ids, changed))
     model.train(training)
     if (before - after).abs().max() > 1e-6 * before.abs().max():
-        raise InputError(
-            f"A {type(model).__name__} with this config sees later tokens: use a causal model, such as a gMLP or a "
-            f"GPT-2; for a BERT, add --config_overrides is_decoder=true."
-        )
+        advice = "use a gMLP or a GPT-2; for a BERT, add --config_overrides is_decoder=true"
+        raise InputError(f"A {type(model).__name__} with this config sees later tokens: {advice}.")

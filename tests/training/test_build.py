@@ -5,7 +5,6 @@ from transformers import (
     AutoModelForCausalLM,
     AutoModelForMaskedLM,
     AutoModelForSequenceClassification,
-    AutoTokenizer,
     BertConfig,
     BertForSequenceClassification,
     GPT2Config,
@@ -22,8 +21,9 @@ from hf_gmlp.training.build import (
     load_config,
     load_model,
     load_tokenizer,
-    parse_overrides,
 )
+
+SIZES = {"hidden_size": 12, "num_hidden_layers": 2, "intermediate_size": 16, "vocab_size": 50}
 
 
 def test_presets_folders_and_overrides(tmp_path):
@@ -34,33 +34,32 @@ def test_presets_folders_and_overrides(tmp_path):
     config = load_config(ModelArguments(config_name=str(tmp_path), config_overrides=overrides))
     assert (config.hidden_size, config.num_hidden_layers, config.toeplitz) == (64, 2, False)
     assert config.spatial_gating == "additive" and config.hidden_dropout_prob == 0.1
-    assert parse_overrides("") == {}
 
 
 @pytest.mark.parametrize(
-    ("overrides", "message"),
+    "overrides",
     [
-        ("layers=2", "names 'layers', which a GMLPConfig does not have"),
-        ("num_hidden_layers", "key=value pairs"),
-        ("num_hidden_layers=two", "num_hidden_layers=two"),
-        ("spatial_gating=none", "split"),
-        ("intermediate_size=33", "must be even"),
-        ("save_pretrained=1", "which a GMLPConfig does not have"),
-        ("_name_or_path=x", "which a GMLPConfig does not have"),
-        ("model_type=bert", "which a GMLPConfig does not have"),
+        "layers=2",
+        "num_hidden_layers",
+        "num_hidden_layers=two",
+        "spatial_gating=none",
+        "intermediate_size=33",
+        "save_pretrained=1",
+        "_name_or_path=x",
+        "model_type=bert",
     ],
 )
-def test_bad_overrides(overrides, message):
-    with pytest.raises(InputError, match=message):
+def test_bad_overrides(overrides):
+    with pytest.raises(InputError, match=f"--config_overrides.*{overrides.partition('=')[0]}"):
         load_config(ModelArguments(config_name="gmlp-base", config_overrides=overrides))
 
 
 def test_unknown_config(tmp_path):
-    with pytest.raises(InputError, match="--config_name gmlp-bas: .*; hf-gmlp presets lists the presets"):
+    with pytest.raises(InputError, match="--config_name gmlp-bas: "):
         load_config(ModelArguments(config_name="gmlp-bas"))
     with pytest.raises(InputError, match=f"--model_name_or_path {tmp_path}: the folder has no config.json"):
         load_config(ModelArguments(model_name_or_path=str(tmp_path)))
-    for text in ('{"model_type": "gmlpp"}', "", "{", "[]", '{"model_type": "gmlp", "hidden_size": "wide"}'):
+    for text in ('{"model_type": "gmlpp"}', "", "[]", '{"model_type": "gmlp", "hidden_size": "wide"}'):
         (tmp_path / "config.json").write_text(text)
         with pytest.raises(InputError, match=f"{tmp_path}") as caught:
             load_config(ModelArguments(model_name_or_path=str(tmp_path)))
@@ -78,27 +77,10 @@ def test_new_model_takes_the_tokenizer_s_vocabulary(word_tokenizer):
 
 def test_vocabulary_that_does_not_fit(word_tokenizer):
     check_vocabulary(GMLPConfig(vocab_size=300), word_tokenizer, "m")
-    with pytest.raises(InputError, match="tokenizer has 205 tokens, but the model m has embeddings for 100"):
+    with pytest.raises(InputError, match="205 tokens.* 100"):
         check_vocabulary(GMLPConfig(vocab_size=100), word_tokenizer, "m")
-    with pytest.raises(InputError, match="pads with token 0, but the model m with 7"):
+    with pytest.raises(InputError, match="token 0.* 7"):
         check_vocabulary(BertConfig(vocab_size=300, pad_token_id=7), word_tokenizer, "m")
-
-
-@pytest.mark.parametrize("make", [GMLPConfig, BertConfig])
-def test_overrides_of_a_checkpoint_must_fit_its_weights(tmp_path, make):
-    sizes = {"hidden_size": 12, "num_hidden_layers": 2, "intermediate_size": 16, "vocab_size": 50}
-    make(**sizes).save_pretrained(tmp_path)
-
-    def load(overrides):
-        arguments = ModelArguments(model_name_or_path=str(tmp_path))
-        arguments.config_overrides = overrides
-        return load_config(arguments)
-
-    config = load("hidden_dropout_prob=0.5,attention_probs_dropout_prob=0.25")
-    assert (config.hidden_dropout_prob, config.attention_probs_dropout_prob, config.hidden_size) == (0.5, 0.25, 12)
-    for overrides in ("num_hidden_layers=3", "intermediate_size=32", "hidden_dropout_prob=0.5,vocab_size=51"):
-        with pytest.raises(InputError, match=f"{overrides} does not fit the weights of .*hidden_dropout_prob"):
-            load(overrides)
 
 
 def test_causal_model_begins_and_ends_with_one_token():
@@ -107,14 +89,14 @@ def test_causal_model_begins_and_ends_with_one_token():
     config = model.config
     assert (config.vocab_size, config.pad_token_id, config.bos_token_id, config.eos_token_id) == (258, 0, 1, 1)
     arguments = ModelArguments(config_name="gmlp-ti16-224")
-    with pytest.raises(InputError, match="no CausalLM of the model type 'gmlp_vision'"):
+    with pytest.raises(InputError, match="'gmlp_vision'"):
         load_model(AutoModelForCausalLM, arguments, load_config(arguments), byte_tokenizer(), train=True)
 
 
 def test_model_that_sees_later_tokens_is_found(randomize):
     sizes = {"vocab_size": 30, "hidden_size": 16, "num_attention_heads": 2, "intermediate_size": 16}
     bert = BertConfig(num_hidden_layers=1, **sizes)
-    with pytest.raises(InputError, match="BertLMHeadModel with this config sees later tokens"):
+    with pytest.raises(InputError, match="is_decoder=true"):
         check_causal(AutoModelForCausalLM.from_config(bert))
     bert.is_decoder = True
     model = AutoModelForCausalLM.from_config(bert).train()
@@ -131,7 +113,7 @@ def test_checkpoints_not_trained_for_the_next_token(caplog):
         check_pretraining(config, "m", do_train=False)
     assert not caplog.records
     for config in (GMLPConfig(architectures=["GMLPForMaskedLM"]), BertConfig(architectures=["BertForMaskedLM"])):
-        with pytest.raises(InputError, match="m was trained as a .*ForMaskedLM, not to predict the next token"):
+        with pytest.raises(InputError, match="ForMaskedLM"):
             check_pretraining(config, "m", do_train=False)
         check_pretraining(config, "m", do_train=True)
     assert len(caplog.records) == 2
@@ -140,17 +122,14 @@ def test_checkpoints_not_trained_for_the_next_token(caplog):
 def test_byte_level_needs_the_byte_tokenizer(tmp_path, word_tokenizer):
     options = {"max_length": 9, "byte_level": True}
     arguments = ModelArguments(config_name="gmlp-base")
-    made = load_tokenizer(arguments, None, [], **options)
-    assert made.get_vocab() == byte_tokenizer().get_vocab() and made.model_max_length == 9
-    for name, saved in (("bytes", made), ("words", word_tokenizer)):
+    byte_level = load_tokenizer(arguments, None, [], **options)
+    assert byte_level.get_vocab() == byte_tokenizer().get_vocab() and byte_level.model_max_length == 9
+    for name, saved in (("bytes", byte_level), ("words", word_tokenizer)):
         saved.save_pretrained(tmp_path / name)
     arguments.tokenizer_name = str(tmp_path / "bytes")
-    assert (
-        load_tokenizer(arguments, None, [], **options).get_vocab()
-        == AutoTokenizer.from_pretrained(tmp_path / "bytes").get_vocab()
-    )
+    assert load_tokenizer(arguments, None, [], **options).get_vocab() == byte_level.get_vocab()
     arguments.tokenizer_name = str(tmp_path / "words")
-    with pytest.raises(InputError, match="words is not that of --byte_level"):
+    with pytest.raises(InputError, match="--byte_level"):
         load_tokenizer(arguments, None, [], **options)
 
 
@@ -158,21 +137,16 @@ def test_lowercase_is_for_a_new_tokenizer(tmp_path):
     texts = ["The Tree stands behind A house", "a Name of the tree"] * 20
     training = RunArguments(output_dir=str(tmp_path / "new"), use_cpu=True)
     arguments = ModelArguments(config_name="gmlp-base", vocab_size=361, lowercase=True)
-    made = load_tokenizer(arguments, training, texts, max_length=9)
-    assert made("The A")["input_ids"] == made("the a")["input_ids"]
-    made.save_pretrained(tmp_path / "small")
-    train_tokenizer(texts, vocab_size=361).save_pretrained(tmp_path / "cased")
-    arguments.tokenizer_name = str(tmp_path / "small")
-    assert load_tokenizer(arguments, training, texts, max_length=9).get_vocab() == made.get_vocab()
-    arguments.tokenizer_name = str(tmp_path / "cased")
-    with pytest.raises(InputError, match="that of .*cased is cased: pass --lowercase false"):
-        load_tokenizer(arguments, training, texts, max_length=9)
-    arguments.tokenizer_name = None
-    with pytest.raises(InputError, match="keeps every byte"):
+    lowercase = load_tokenizer(arguments, training, texts, max_length=9)
+    assert lowercase("The A")["input_ids"] == lowercase("the a")["input_ids"]
+    with pytest.raises(InputError, match="--lowercase false"):
         load_tokenizer(arguments, training, texts, max_length=9, byte_level=True)
-
-
-SIZES = {"hidden_size": 12, "num_hidden_layers": 2, "intermediate_size": 16, "vocab_size": 50}
+    arguments.tokenizer_name = str(tmp_path / "new")
+    assert load_tokenizer(arguments, training, texts, max_length=9).get_vocab() == lowercase.get_vocab()
+    train_tokenizer(texts, vocab_size=361).save_pretrained(tmp_path / "cased")
+    arguments.tokenizer_name = str(tmp_path / "cased")
+    with pytest.raises(InputError, match="--lowercase false"):
+        load_tokenizer(arguments, training, texts, max_length=9)
 
 
 @pytest.fixture
@@ -181,12 +155,23 @@ def checkpoint(tmp_path):
     return tmp_path
 
 
-def open_as(auto_class, folder, *, train=False, fields=None, **options):
+def open_as(auto_class, folder, *, train=False, fields=None, overrides=None, **options):
     arguments = ModelArguments(model_name_or_path=str(folder))
+    arguments.config_overrides = overrides
     return load_model(auto_class, arguments, load_config(arguments, **fields or {}), train=train, **options)
 
 
-def test_whole_checkpoints_open(checkpoint, tmp_path):
+def test_overrides_of_a_checkpoint_must_fit_its_weights(checkpoint):
+    overrides = "hidden_dropout_prob=0.5,attention_probs_dropout_prob=0.25"
+    config = open_as(AutoModelForSequenceClassification, checkpoint, overrides=overrides).config
+    assert (config.hidden_dropout_prob, config.attention_probs_dropout_prob, config.hidden_size) == (0.5, 0.25, 12)
+    # Without segments, a weight of the encoder outside of its layers is left over.
+    for overrides in ("num_hidden_layers=3", "num_hidden_layers=1", "intermediate_size=32", "type_vocab_size=0"):
+        with pytest.raises(InputError, match=f"--config_overrides {overrides}"):
+            open_as(AutoModelForSequenceClassification, checkpoint, overrides=overrides, train=True)
+
+
+def test_complete_checkpoints_open(checkpoint, tmp_path):
     assert isinstance(open_as(AutoModelForSequenceClassification, checkpoint), GMLPForSequenceClassification)
     # A new head, which is trained; BERT's pooler is none of its numbered layers.
     open_as(AutoModelForMaskedLM, checkpoint, train=True)
@@ -199,13 +184,13 @@ def test_whole_checkpoints_open(checkpoint, tmp_path):
 
 
 def test_random_heads_are_not_evaluated(checkpoint):
-    with pytest.raises(InputError, match="was not trained as a GMLPForMaskedLM: .* would be random. Train it for that"):
+    with pytest.raises(InputError, match="GMLPForMaskedLM"):
         open_as(AutoModelForMaskedLM, checkpoint)
 
 
 def test_classifiers_of_another_size(checkpoint):
     for train in (False, True):
-        with pytest.raises(InputError, match="do not fit its config: classifier.*have another shape"):
+        with pytest.raises(InputError, match="classifier"):
             open_as(AutoModelForSequenceClassification, checkpoint, train=train, fields={"num_labels": 5})
     model = open_as(AutoModelForSequenceClassification, checkpoint, train=True, fields={"num_labels": 5},
                     new_classifier=True)  # fmt: skip
@@ -214,55 +199,38 @@ def test_classifiers_of_another_size(checkpoint):
     assert model.config.num_labels == 5 and changed and all(name.startswith("classifier") for name in changed)
 
 
-@pytest.mark.parametrize(
-    ("damage", "message"),
-    [
-        ("fewer layers", "lacks .* weights that a GMLPForSequenceClassification of its config has"),
-        ("more layers", "has .* weights that a GMLPForSequenceClassification of its config does not have"),
-        ("another model", "lacks .* weights .* belong to different models"),
-        ("nan", "has weights that are not finite numbers, such as model"),
-        ("cut", "no model to open in .*: the file is cut off or damaged"),
-        ("empty", "no model to open in .*: model.safetensors is empty"),
-        ("pointer", "no model to open in .*: model.safetensors is a Git LFS pointer"),
-        ("text", "no model to open in .*: the file is cut off or damaged"),
-        ("missing", "no model to open in .*: .*no file named"),
-    ],
-)
 @pytest.mark.parametrize("train", [False, True])
-def test_damaged_checkpoints_are_refused(checkpoint, tmp_path, damage, message, train):
+@pytest.mark.parametrize("fault", ["fewer layers", "another model", "nan", "incomplete", "empty", "pointer", "none"])
+def test_corrupted_checkpoints_are_refused(checkpoint, tmp_path, fault, train):
     path = checkpoint / "model.safetensors"
     weights = load_file(path)
-    if damage == "fewer layers":
+    if fault == "fewer layers":
         save_file({key: weight for key, weight in weights.items() if ".1." not in key}, path)
-    elif damage == "more layers":
-        GMLPConfig(num_labels=3, architectures=["GMLPForSequenceClassification"], **SIZES | {"num_hidden_layers": 1}
-                   ).save_pretrained(checkpoint)  # fmt: skip
-    elif damage == "another model":
+    elif fault == "another model":
         BertForSequenceClassification(BertConfig(**SIZES, num_attention_heads=2)).save_pretrained(tmp_path / "bert")
         (tmp_path / "bert" / "model.safetensors").replace(path)
-    elif damage == "nan":
+    elif fault == "nan":
         key = next(key for key in weights if ".1." in key)
         weights[key][0] = float("nan")
         save_file(weights, path)
-    elif damage == "missing":
+    elif fault == "none":
         path.unlink()
     else:
-        texts = {"empty": b"", "text": b"hello", "pointer": b"version https://git-lfs.github.com/spec/v1\n"}
-        path.write_bytes(texts.get(damage, path.read_bytes()[:-50]))
-    with pytest.raises(InputError, match=message) as caught:
+        texts = {"empty": b"", "pointer": b"version https://git-lfs.github.com/spec/v1\n"}
+        path.write_bytes(texts.get(fault, path.read_bytes()[:-50]))
+    with pytest.raises(InputError, match=f"{checkpoint}") as caught:
         open_as(AutoModelForSequenceClassification, checkpoint, train=train)
     assert "\n" not in str(caught.value)
 
 
-def test_damaged_tokenizers_are_refused(tmp_path, word_tokenizer):
+@pytest.mark.parametrize("text", ["", "{", '{"version": "1.0"}'])
+def test_corrupted_tokenizers_are_refused(tmp_path, word_tokenizer, text):
     word_tokenizer.save_pretrained(tmp_path)
+    (tmp_path / "tokenizer.json").write_text(text)
     arguments = ModelArguments(config_name="gmlp-base", tokenizer_name=str(tmp_path))
-    load_tokenizer(arguments, None, [], max_length=9)
-    for text in ("", "{", '{"version": "1.0"}'):
-        (tmp_path / "tokenizer.json").write_text(text)
-        with pytest.raises(InputError, match=f"There is no tokenizer to open in {tmp_path}: ") as caught:
-            load_tokenizer(arguments, None, [], max_length=9)
-        assert "\n" not in str(caught.value)
+    with pytest.raises(InputError, match=f"{tmp_path}") as caught:
+        load_tokenizer(arguments, None, [], max_length=9)
+    assert "\n" not in str(caught.value)
 
 
 def test_no_model_can_be_made(word_tokenizer):
@@ -271,7 +239,7 @@ def test_no_model_can_be_made(word_tokenizer):
         load_model(AutoModelForMaskedLM, arguments, load_config(arguments), word_tokenizer, train=True)
 
 
-def test_trained_tokenizer_is_taken_from_the_folder_if_it_is_whole(tmp_path, caplog):
+def test_a_trained_tokenizer_is_reused_if_it_is_complete(tmp_path, caplog):
     arguments = ModelArguments(config_name="gmlp-base", vocab_size=366, max_tokenizer_samples=50)
     args = RunArguments(output_dir=str(tmp_path), use_cpu=True)
     words = ["lorem", "ipsum", "dolor", "sit", "amet", "consectetur"]
