@@ -1,4 +1,4 @@
-"""Rows of local files and of data sets on the Hub; one sentence explains what cannot be read."""
+"""Rows of local files and of data sets on the Hub."""
 
 import glob
 import itertools
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from datasets import Dataset, IterableDataset
 
 _CSV = {"keep_default_na": False, "index_col": False}
-# File ending -> builder of the `datasets` library and its options; `_documents` reads text. "NA" and "null" stay text;
-# in a .tsv file, as GLUE publishes them, a quotation mark is a plain character.
+# File ending -> builder of the `datasets` library and its options; `_documents` reads text. "NA" and "null" stay text.
+# In a .tsv file, as GLUE publishes them, a quotation mark is a plain character.
 FILE_KINDS: dict[str, tuple[str, dict]] = {
     "txt": ("text", {}),
     "json": ("json", {}),
@@ -59,16 +59,12 @@ def load_data(
     access: Access = Access(),
     **options,
 ) -> "Mapping[str, Dataset | IterableDataset]":
-    """Returns the splits of local files (split -> paths, with options of `read_files`), else of a data set on the Hub;
-    an InputError if neither is named, or something cannot be read.
-    """
+    """Return the splits of local `files`, with `options` of `read_files`, or else of a data set on the Hub."""
     if files:
-        # Check all files before reading the first.
-        for paths in files.values():
-            file_kind(paths)
-        return {split: read_files(files[split], streaming=streaming, access=access, **options) for split in files}
+        options |= {"streaming": streaming, "access": access}
+        return {split: read_files(paths, **options) for split, paths in files.items()}
     if dataset_name is None:
-        raise InputError("Name the data: --dataset_name for the Hub, or --train_file, --validation_file and so on.")
+        raise InputError("Name the data: --dataset_name for the Hub, or --train_file and --validation_file.")
     from datasets import load_dataset
 
     try:
@@ -79,9 +75,7 @@ def load_data(
 
 
 def file_kind(paths: Iterable[str | Path]) -> str:
-    """Returns the common kind of the files, a key of `FILE_KINDS`, ignoring a compression ending such as .gz; an
-    InputError if there are no files, one is missing or empty, or they are not of one known kind.
-    """
+    """Return the common kind of the files, a key of `FILE_KINDS`; an InputError if there is none."""
     kinds = set()
     for path in map(Path, paths):
         check_file(path)
@@ -91,12 +85,12 @@ def file_kind(paths: Iterable[str | Path]) -> str:
             raise InputError(f"{path} is of an unknown kind; give files that end in {', '.join(FILE_KINDS)}.")
         kinds.add(kind)
     if len(kinds) != 1:
-        raise InputError(f"Give at least one file, and files of one kind at a time, got {', '.join(sorted(kinds))}.")
+        raise InputError(f"Name files of one kind, got {', '.join(sorted(kinds)) or 'none'}.")
     return kinds.pop()
 
 
 def check_file(path: Path):
-    """Raises an InputError if there is no such file, it is a folder, or it is empty."""
+    """Raise an InputError if there is no such file, it is a folder, or it is empty."""
     if path.is_dir():
         raise InputError(f"{path} is a folder: name the files in it.")
     if not path.is_file():
@@ -113,10 +107,11 @@ def read_files(
     lines: bool = False,
     text_columns: Sequence[str] = (),
 ) -> "Dataset | IterableDataset":
-    """Returns the rows of files of one kind; an InputError if the contents are not what the file's ending says.
+    """Return the rows of files of one kind; an InputError if they cannot be read as this kind.
 
-    With `lines`, every line of a .txt file is a text; otherwise blank lines separate texts. `text_columns` of .csv and
-    .tsv files stay text even if every value looks like a number.
+    Args:
+        lines: Whether every line of a .txt file is a text; otherwise blank lines separate texts.
+        text_columns: Columns of .csv and .tsv files that stay text even if every value looks like a number.
     """
     # These imports take a second, which `hf-gmlp --help` does without: it lists the kinds of files.
     from datasets import Dataset, Features, IterableDataset, Value, load_dataset
@@ -126,9 +121,9 @@ def read_files(
     builder, options = FILE_KINDS[kind]
     with reading(paths, kind):
         if kind == "txt":
-            # The arguments identify the cached copy.
-            arguments = {"paths": [os.path.abspath(path) for path in paths], "lines": lines}
-            arguments["times"] = file_times(paths, access)
+            # The arguments identify the cached copy: with `overwrite_cache`, none is found.
+            times = [time.time_ns() if access.overwrite_cache else os.stat(path).st_mtime_ns for path in paths]
+            arguments = {"paths": [os.path.abspath(path) for path in paths], "lines": lines, "times": times}
             # 64-bit offsets: a file without a blank line is a single text.
             options = {"gen_kwargs": arguments, "features": Features({"text": Value("large_string")})}
             if streaming:
@@ -139,8 +134,8 @@ def read_files(
             if builder == "csv" and text_columns:
                 options = options | {"converters": dict.fromkeys(text_columns, str)}
             # Names, not patterns.
-            files = {"data": [glob.escape(path) for path in paths]}
-            options = options | access.options() | {"split": "data", "streaming": streaming}
+            files = [glob.escape(path) for path in paths]
+            options = options | access.options() | {"split": "train", "streaming": streaming}
             data = load_dataset(builder, data_files=files, **options)
         if streaming:
             # Reading the first row opens the stream.
@@ -149,7 +144,7 @@ def read_files(
 
 
 def _documents(paths: list[str], lines: bool, times: list[int]) -> Iterator[dict[str, str]]:
-    """Blank lines, which may have white space, separate documents, as in WikiText."""
+    """Yield the documents between blank lines, which may hold white space, as in WikiText, or every line."""
     for path in paths:
         with open_text(path) as file:
             for blank, group in itertools.groupby(file, str.isspace):
@@ -158,24 +153,19 @@ def _documents(paths: list[str], lines: bool, times: list[int]) -> Iterator[dict
                         yield {"text": text.rstrip("\n")}
 
 
-def file_times(paths: Iterable[str | Path], access: Access) -> list[int]:
-    """Returns when the files were changed, to find their cached copies; with `overwrite_cache`, none is found."""
-    return [time.time_ns() if access.overwrite_cache else os.stat(path).st_mtime_ns for path in paths]
-
-
 def hold_out(dataset: "Dataset", fraction: float, seed: int, flag: str) -> "dict[str, Dataset]":
-    """Splits a random fraction of the training data off as validation data; an InputError if one part is empty."""
+    """Split a random fraction of the training data off as validation data; an InputError if one part is empty."""
     try:
         train, validation = dataset.train_test_split(fraction, seed=seed).values()
     except ValueError as error:
-        remedy = f"change --{flag}, or give validation data"
-        raise InputError(f"{len(dataset)} training samples are too few to hold some out: {remedy}.") from error
+        fault = f"{len(dataset)} training samples are too few to hold some out"
+        raise InputError(f"{fault}: change --{flag}, or name validation data.") from error
     return {"train": train, "validation": validation}
 
 
 @contextmanager
 def reading(paths: Iterable[str | Path], kind: str) -> Iterator[None]:
-    """Turns any error in reading files into an InputError of one sentence, except a full disk."""
+    """Turn any error in reading files, except a full disk, into an InputError of one line."""
     try:
         with warnings.catch_warnings():
             # pandas warns of rows with more cells than the header, and would cut them off.
@@ -185,17 +175,12 @@ def reading(paths: Iterable[str | Path], kind: str) -> Iterator[None]:
         if isinstance(error, InputError) or is_disk_full(error):
             raise
         *_, cause = causes(error)
-        reason = first_line(cause).rstrip(".")
-        if isinstance(cause, UnicodeDecodeError):
-            reason = "it is not UTF-8: convert it, or repair the bytes that are not"
-        elif "corresponds to no data" in reason:
-            # The message of `datasets` for files without a single row.
-            reason = "it has no rows"
+        reason = "it is not UTF-8" if isinstance(cause, UnicodeDecodeError) else first_line(cause).rstrip(".")
         raise InputError(f"{', '.join(map(str, paths))} cannot be read as {kind}: {reason}.") from error
 
 
 def open_text(path: str | Path) -> TextIO:
-    """Opens a UTF-8 text file, decompressing it if its ending is one of `COMPRESSIONS`."""
+    """Open a UTF-8 text file, decompressing it if its ending is one of `COMPRESSIONS`."""
     import fsspec
 
     return fsspec.open(str(path), "rt", encoding="utf-8-sig", compression="infer").open()
@@ -204,7 +189,7 @@ def open_text(path: str | Path) -> TextIO:
 def in_batches(
     texts: Iterable[Item], size: int, *, count: int | None = None, size_of: Callable[[Item], int] = len
 ) -> Iterator[list[Item]]:
-    """Yields lists of texts with a total of `size` characters or slightly more, and at most `count` texts each."""
+    """Yield lists of texts with a total of `size` characters or slightly more, and at most `count` texts each."""
     batch: list[Item] = []
     total = 0
     for text in texts:

@@ -1,17 +1,16 @@
 """Images with a class each: from the Hub, folders or files, to batches of augmented pixels.
 
-Images stay undecoded until the collator makes a batch of them, in a worker process of the data loader. Augmentation
-depends only on the number of the image, the seed and the epoch, and mixing on the batch: not on the number of worker
-processes or devices, or whether the run was resumed.
+Images stay undecoded until the collator makes a batch of them, in a worker process of the data loader. The augmentation
+of an image depends only on the seed, the epoch and its number, and mixing on those of the batch: not on the number of
+worker processes or devices, or on whether the run was resumed.
 """
 
 import io
 import logging
-import os
 import re
+import time
 import zipfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import datasets
@@ -24,13 +23,15 @@ from torchvision.transforms import v2
 from transformers import BaseImageProcessor
 
 from ...errors import InputError, first_line
-from ...training.files import Access, file_times, hold_out, load_data, reading
+from ...training.files import Access, hold_out, load_data, reading
 from ..labels import ONE_CLASS, LabeledData, Labels, check_names, data_of, listed, number_labels
 from .arguments import ImageArguments
 
 logger = logging.getLogger(__name__)
 
-IMAGE_ENDINGS = (".jpg", ".jpeg", ".jfif", ".png", ".webp", ".avif", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".pgm")
+# Pillow's other formats, such as EPS, may run programs.
+FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF")
+IMAGE_ENDINGS = (".jpg", ".jpeg", ".jfif", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff")
 # More than eight bits per pixel: a conversion to RGB would cut off everything above 255.
 DEEP_MODES = ("I", "F", "I;16", "I;16B", "I;16L", "I;16N")
 SPLIT_FOLDERS = {"train", "val", "valid", "validation", "test"}
@@ -45,12 +46,11 @@ def load_images(
     seed: int = 0,
     access: Access = Access(),
 ) -> LabeledData:
-    """Returns images as columns "image", not decoded (a dictionary of "bytes" and "path"), and "labels", class ids.
+    """Return images as columns "image", not decoded (a dictionary of "bytes" and "path"), and "labels", class ids.
 
-    They come from folders or zip files, from files of images or of their paths, or from the Hub. The classes are those
-    of the training data, in the order of a data set's own names or sorted, or in that of a checkpoint (`known`) with
-    the same classes. Raises an InputError if something needed is missing, empty or unreadable, or the validation data
-    have a class that the training data do not have.
+    The classes are those of the training data, in the order of a data set's own names or sorted, or in that of a
+    checkpoint (`known`) with the same classes. Raises an InputError if something needed is missing, empty or
+    unreadable, or the validation data have a class that the training data do not have.
     """
     image_column, label_column, files = arguments.image_column_name, arguments.label_column_name, arguments.files()
     if arguments.train_dir or arguments.validation_dir:
@@ -58,10 +58,10 @@ def load_images(
         image_column, label_column = "image", "label"
     else:
         names = {"dataset_name": arguments.dataset_name, "dataset_config_name": arguments.dataset_config_name}
-        loaded = load_data(**names, files=files, access=access, text_columns=(image_column, label_column))
-        held_out = next((split for split in ("validation", "valid", "val", "test") if split in loaded), None)
-        places = {"train": "train", "validation": held_out}
-        splits = {split: loaded[place] for split, place in places.items() if place in loaded}
+        splits = dict(load_data(**names, files=files, access=access, text_columns=(image_column, label_column)))
+        held_out = next((split for split in ("validation", "valid", "val", "test") if split in splits), "")
+        sources = {"train": "train", "validation": held_out}
+        splits = {split: splits[source] for split, source in sources.items() if source in splits}
     if not splits or (train and "train" not in splits):
         raise InputError("There are no training images: give --train_dir, --train_file or a --dataset_name with them.")
     options = {"known": known, "train": train, "do_regression": False}
@@ -85,88 +85,67 @@ def load_images(
 
 
 def read_folder(path: str | Path, access: Access = Access()) -> Dataset:
-    """Returns the images of a folder of class folders, or of a zip file of them, which is copied into the cache once:
-    columns "image", not decoded, and "label", in alphabetical order.
+    """Return the images of a folder of class folders, or of a zip file of them: "image", not decoded, and "label".
 
-    Raises an InputError if there is no such folder, it cannot be read, it has no class folders, or one of them has no
-    images or differs from another only in case.
+    `load_dataset("imagefolder")` takes a class "train" for a split, the innermost folder for the class, and no zip file
+    of class folders. The images of a zip file are copied into the cache of `datasets` once.
     """
     path = Path(path)
     with reading([path], "images"):
         if not path.is_dir() and not zipfile.is_zipfile(path):
             raise InputError(f"There is no folder and no complete zip file {path}.")
-        found = _walk(path) if path.is_dir() else zipfile.ZipFile(path).namelist()
-        # macOS adds a folder of its own to zip files.
-        hidden = re.compile(r"(.*/)?(\.|__MACOSX)").match
-        top, tree = "", sorted(name for name in found if not hidden(name))
-        classes = _folders(tree, top)
+        names = _walk(path) if path.is_dir() else zipfile.ZipFile(path).namelist()
+        # Hidden files, and the folder that macOS adds to zip files, are no images.
+        names = sorted(name for name in names if name[-1] != "/" and not re.search(r"(^|/)(\.|__MACOSX)", name))
+        parts = {name: name.split("/") for name in names if name.lower().endswith(IMAGE_ENDINGS)}
         # A zip file often has one folder around everything.
-        while len(classes) == 1 and _folders(tree, inner := f"{top}{classes[0]}/"):
-            if any(_is_image(name) and name.rpartition("/")[0] == inner[:-1] for name in tree):
-                break
-            top, classes = inner, _folders(tree, inner)
-        if not classes:
+        while parts and min(map(len, parts.values())) > 2 and len({first for first, *_ in parts.values()}) == 1:
+            parts = {name: inner for name, (_, *inner) in parts.items()}
+        images = {name: folders for name, (*folders, _) in parts.items() if folders}
+        if not images:
             raise InputError(f"{path} has no class folders: put the images of each class into a folder of that name.")
-        if set(classes) <= SPLIT_FOLDERS and any(_folders(tree, f"{top}{name}/") for name in classes):
-            remedy = f"give --train_dir {path / top / classes[0]} and so on"
+        classes = sorted({folders[0] for folders in images.values()})
+        if set(classes) <= SPLIT_FOLDERS and any(len(folders) > 1 for folders in images.values()):
+            remedy = f"give --train_dir {path / classes[0]} and so on"
             raise InputError(f"{path} has the folders {' and '.join(classes)}, splits instead of classes: {remedy}.")
         check_names(classes, f"The class folders of {path}")
-        images = [name for name in tree if name.count("/") > top.count("/") and _is_image(name)]
-        labels = [name.removeprefix(top).partition("/")[0] for name in images]
-        if empty := set(classes).difference(labels):
-            raise InputError(f"The class folder {path / top / min(empty)} has no images: add some, or remove it.")
-        others = sorted({name for name in tree if name[-1] != "/"}.difference(images))
-        if others:
+        if others := [name for name in names if name not in images]:
             words = "%d files of %s lack an image's ending or a class folder, and are left out: %s"
             logger.warning(words, len(others), path, listed(others))
+        labels = [folders[0] for folders in images.values()]
         features = datasets.Features({"image": datasets.Image(decode=False), "label": ClassLabel(names=classes)})
         if path.is_dir():
             return Dataset.from_dict({"image": [str(path / name) for name in images], "label": labels}, features)
-        # Tuples, since lists would be read in parts. The arguments identify the cached copy.
-        facts = {"path": str(path.resolve()), "names": tuple(images), "labels": tuple(labels)}
-        facts["times"] = tuple(file_times([path], access))
-        return Dataset.from_generator(_unpack, features, cache_dir=access.cache_dir, gen_kwargs=facts)
+        # The arguments identify the cached copy. `datasets` would read lists in parts, and so tuples are passed.
+        arguments = {"path": str(path.resolve()), "names": tuple(images), "labels": tuple(labels)}
+        arguments["time"] = time.time_ns() if access.overwrite_cache else path.stat().st_mtime_ns
+        return Dataset.from_generator(_unpack, features, cache_dir=access.cache_dir, gen_kwargs=arguments)
 
 
-def _walk(root: Path) -> Iterator[str]:
-    """The files and folders in a folder, also in linked ones, relative to it; folders end in a slash."""
-
-    def stop(error: OSError):
-        raise error
-
-    for place, folders, files in os.walk(root, onerror=stop, followlinks=True):
-        relative = Path(place).relative_to(root)
-        yield from ((relative / name).as_posix() for name in files)
-        yield from (f"{(relative / name).as_posix()}/" for name in folders)
+def _walk(folder: Path, prefix: str = "") -> Iterator[str]:
+    """Yield the files in a folder, also in linked ones, relative to it; an OSError if one cannot be listed."""
+    for entry in folder.iterdir():
+        yield from _walk(entry, f"{prefix}{entry.name}/") if entry.is_dir() else [f"{prefix}{entry.name}"]
 
 
-def _folders(tree: list[str], top: str) -> list[str]:
-    """The names of the folders in the folder `top`, which ends in a slash."""
-    inner = (name.removeprefix(top) for name in tree if name.startswith(top))
-    return sorted({name.partition("/")[0] for name in inner if "/" in name})
-
-
-def _is_image(name: str) -> bool:
-    return name.lower().endswith(IMAGE_ENDINGS)
-
-
-def _unpack(path: str, names: tuple[str, ...], labels: tuple[str, ...], times: tuple[int, ...]) -> Iterator[dict]:
+def _unpack(path: str, names: tuple[str, ...], labels: tuple[str, ...], time: int) -> Iterator[dict]:
     with zipfile.ZipFile(path) as archive:
         for name, label in zip(names, labels):
             yield {"image": {"bytes": archive.read(name), "path": f"{path}/{name}"}, "label": label}
 
 
 def decode(image: dict) -> PIL.Image.Image:
-    """Returns the picture, upright and in RGB, from its "bytes" or its "path"; an InputError that names it if it cannot
-    be decoded without loss.
+    """Return the image, upright and in RGB, from its "bytes" or its "path"; an InputError that names it if it cannot be
+    decoded without loss.
     """
     try:
-        with PIL.Image.open(io.BytesIO(image["bytes"]) if image["bytes"] is not None else image["path"]) as picture:
+        file = io.BytesIO(image["bytes"]) if image["bytes"] is not None else image["path"]
+        with PIL.Image.open(file, formats=FORMATS) as picture:
             if picture.mode in DEEP_MODES:
                 raise ValueError(f"its pixels have more than 8 bits, mode {picture.mode}")
             return PIL.ImageOps.exif_transpose(picture).convert("RGB")
     except Exception as error:
-        # Damaged files raise nearly any error in PIL.
+        # Corrupted files raise nearly any error in PIL.
         fault = "not an image" if isinstance(error, PIL.UnidentifiedImageError) else first_line(error)
         name = image["path"] or "An image without a name"
         raise InputError(f"{name} cannot be read as a picture: {fault}.") from error
@@ -181,11 +160,13 @@ def training_transform(
     horizontal_flip: float = 0.5,
     auto_augment: str | None = None,
 ) -> v2.Transform:
-    """Returns a transform from a PIL image to pixels [3, *size]: random resized crop (bicubic), flip, AutoAugment
+    """Return a transform from a PIL image to pixels [3, *size]: random resized crop (bicubic), flip, AutoAugment
     (Cubuk et al., 2019), and normalization.
 
-    `mean` and `std` are per channel, on a scale from 0 to 1; `crop_scale` is the smallest and largest area of the crop,
-    as shares of the image; `auto_augment` is the policy for "imagenet", "cifar10" or "svhn".
+    Args:
+        mean, std: Per channel, on a scale from 0 to 1.
+        crop_scale: Smallest and largest area of the crop, as fractions of the image.
+        auto_augment: The policy for "imagenet", "cifar10" or "svhn".
     """
     steps: list[v2.Transform] = [
         v2.RandomResizedCrop(size, scale=crop_scale, interpolation=v2.InterpolationMode.BICUBIC, antialias=True),
@@ -202,9 +183,10 @@ def training_transform(
 def mixing_transform(
     num_classes: int, mixup_alpha: float = 0.0, cutmix_alpha: float = 0.0, switch_prob: float = 0.5
 ) -> Callable | None:
-    """Returns Mixup (Zhang et al., 2018) and CutMix (Yun et al., 2019) for batches of pixels and class ids. Alpha is
-    the parameter of the Beta distribution of the share; 0 turns a method off (None if both are off). If both are on,
-    `switch_prob` is the probability of CutMix.
+    """Return Mixup (Zhang et al., 2018) and CutMix (Yun et al., 2019) for batches of pixels and class ids.
+
+    Alpha is the parameter of the Beta distribution of the mixing ratio; 0 turns a method off (None if both are off). If
+    both are on, `switch_prob` is the probability of CutMix.
     """
     mixup = v2.MixUp(alpha=mixup_alpha, num_classes=num_classes) if mixup_alpha > 0 else None
     cutmix = v2.CutMix(alpha=cutmix_alpha, num_classes=num_classes) if cutmix_alpha > 0 else None
@@ -214,10 +196,10 @@ def mixing_transform(
 
 
 class ImageCollator:
-    """Makes "pixel_values" [batch, 3, height, width] and "labels" of rows with an "image", not decoded, and "labels".
+    """Make "pixel_values" [batch, 3, height, width] and "labels" of rows with an "image", not decoded, and "labels".
 
-    The labels are class ids [batch], or after mixing shares of the classes [batch, classes]. Rows of the training data
-    also have an "index", and are augmented by `transform` and mixed by `mixing`; the image processor prepares others.
+    The labels are class ids [batch], or after mixing probabilities [batch, classes]. Rows of the training data also
+    have an "index", and are augmented by `transform` and mixed by `mixing`; the image processor prepares others.
     """
 
     def __init__(
@@ -239,23 +221,21 @@ class ImageCollator:
         if "index" not in rows[0]:
             pixels = self.processor([decode(row["image"]) for row in rows], return_tensors="pt")["pixel_values"]
             return {"pixel_values": pixels, "labels": labels}
-        epoch, numbers = int(self._epoch), [row["index"] for row in rows]
-        augmented = []
-        for number, row in zip(numbers, rows):
-            with _seeded(self.seed, epoch, number):
-                augmented.append(self.transform(decode(row["image"])))
-        pixels = torch.stack(augmented)
-        if self.mixing is not None:
-            with _seeded(self.seed, epoch, *numbers):
+        start, images = _hash(self.seed, int(self._epoch)), []
+        # Afterwards the run's own random numbers continue as if none had been sampled here. The generator is seeded
+        # directly, since `torch.manual_seed` would seed every accelerator too.
+        with torch.random.fork_rng(devices=[]):
+            for row in rows:
+                # An odd factor: no two images have the same seed.
+                torch.default_generator.manual_seed((start + 0x9E3779B1 * row["index"]) % 2**32)
+                images.append(self.transform(decode(row["image"])))
+            pixels = torch.stack(images)
+            if self.mixing is not None:
+                torch.default_generator.manual_seed(_hash(start, *(row["index"] for row in rows)))
                 pixels, labels = self.mixing(pixels, labels)
         return {"pixel_values": pixels, "labels": labels}
 
 
-@contextmanager
-def _seeded(*numbers: int) -> Iterator[None]:
-    """Seeds torch's random numbers on the CPU, which continue afterwards as if none had been drawn."""
-    with torch.random.fork_rng(devices=[]):
-        # Not `torch.manual_seed`, which would seed every accelerator too.
-        seed = int(np.random.SeedSequence(numbers).generate_state(1, np.uint64)[0] >> 1)
-        torch.default_generator.manual_seed(seed)
-        yield
+def _hash(*numbers: int) -> int:
+    """Return 32 bits that depend on all of the numbers."""
+    return int(np.random.SeedSequence(numbers).generate_state(1)[0])

@@ -11,9 +11,10 @@ flags override them, and later recipes override earlier ones.
 from ...training.arguments import RunArguments, data_access, parse_arguments
 from ...training.trainer import GMLPTrainer, start_run
 from ..labels import Labels, set_labels, trained_labels
-from . import build as vision
 from .arguments import ImageArguments, ImageModelArguments
 from .images import ImageCollator, load_images, mixing_transform, training_transform
+from .metrics import accuracy_metrics, classification_loss, top_classes
+from .models import image_size, load_image_config, load_image_model, load_processor
 
 HEAD = "ForImageClassification"
 
@@ -23,8 +24,8 @@ def main():
     dataclasses = (ImageModelArguments, ImageArguments, RunArguments)
     model_args, data_args, training_args = parse_arguments(dataclasses, __doc__)
     checkpoint = start_run(model_args, data_args, training_args)
-    config = vision.load_image_config(model_args, data_args.size())
-    processor = vision.load_processor(model_args, config, data_args.size(), data_args.crop_pct)
+    config = load_image_config(model_args, data_args.size())
+    processor = load_processor(model_args, config, data_args.size(), data_args.crop_pct)
 
     # Data: images and their classes.
     with training_args.main_process_first(desc="reading"):
@@ -46,7 +47,7 @@ def main():
     collator = ImageCollator(
         processor,
         training_transform(
-            data_args.size() or vision.image_size(config, processor),
+            data_args.size() or image_size(config, processor),
             processor.image_mean,
             processor.image_std,
             crop_scale=tuple(data_args.crop_scale),
@@ -57,21 +58,20 @@ def main():
         training_args.seed,
     )
 
-    # Trainer.
+    # Trainer. The collator needs columns that the model does not take.
     options = {"train": training_args.do_train, "new_classifier": new_classifier}
-    # The collator needs columns that the model does not take.
     training_args.remove_unused_columns = False
     trainer = GMLPTrainer(
-        model=vision.load_image_model(model_args, config, data_args.size(), **options),
+        model=load_image_model(model_args, config, data_args.size(), **options),
         args=training_args,
         train_dataset=train_dataset,
         eval_dataset=eval_dataset,
         processing_class=processor,
         data_collator=collator,
-        compute_loss_func=vision.classification_loss(training_args.label_smoothing_factor),
-        compute_metrics=vision.accuracy_metrics(),
+        compute_loss_func=classification_loss(training_args.label_smoothing_factor),
+        compute_metrics=accuracy_metrics(),
         metric_names=("accuracy", "top5_accuracy") if config.num_labels >= 5 else ("accuracy",),
-        preprocess_logits_for_metrics=vision.ranked_classes,
+        preprocess_logits_for_metrics=top_classes,
         card=data_args.card_facts(model_args, data_args.description(data.splits, config.num_labels)),
         hyperparameters=data_args.augmentation(),
     )

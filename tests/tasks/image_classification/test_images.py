@@ -11,7 +11,7 @@ import torch
 from datasets import Dataset, Features, Image, Value
 from torch.utils.data import DataLoader
 from torchvision.transforms import v2
-from torchvision.transforms.functional import rotate, to_pil_image
+from torchvision.transforms.functional import rotate
 from transformers import ViTImageProcessor
 
 from hf_gmlp import errors
@@ -26,6 +26,8 @@ from hf_gmlp.tasks.image_classification.images import (
 )
 from hf_gmlp.tasks.labels import ONE_CLASS, Labels
 from hf_gmlp.training.files import Access
+
+from ...numerics import assert_close
 
 CLASSES = ("apple", "boat", "cloud")
 
@@ -97,8 +99,7 @@ def test_a_local_copy_of_a_hub_data_set(folder, tmp_path):
     options = {"dataset_name": str(tmp_path / "hub"), "validate": True}
     data = loaded(tmp_path / "cache", **options, image_column_name="img")
     assert {split: len(dataset) for split, dataset in data.splits.items()} == {"train": 12, "validation": 12}
-    with pytest.raises(InputError, match="no column 'image' but img, label: name yours with --image_column_name"):
-        loaded(tmp_path / "cache", **options)
+    refused("--image_column_name", tmp_path / "cache", **options)
 
 
 def test_a_changed_zip_file_is_read_again(folder, tmp_path):
@@ -131,39 +132,38 @@ def test_a_checkpoint_with_the_same_classes_keeps_its_order(folder):
     assert loaded(train_dir=str(folder), known=known).labels == ["apple", "boat"]
 
 
-def test_bad_folders_are_explained(folder, tmp_path):
-    def refused(message, **options):
-        with pytest.raises(InputError, match=message):
-            loaded(tmp_path / "cache", **options)
+def refused(words, cache=None, **arguments):
+    with pytest.raises(InputError, match=words):
+        loaded(cache, **arguments)
 
-    refused("Name the data")
-    refused("There is no folder and no complete zip file .*nowhere", train_dir=str(tmp_path / "nowhere"))
-    refused("apple has no class folders", train_dir=str(folder / "apple"))
-    whole = zipped(folder).read_bytes()
-    (tmp_path / "cut.zip").write_bytes(whole[:500])
-    refused("There is no folder and no complete zip file .*cut.zip", train_dir=str(tmp_path / "cut.zip"))
-    (tmp_path / "bad.zip").write_bytes(whole[:300] + bytes(200) + whole[500:])
-    refused("bad.zip cannot be read as images: ", train_dir=str(tmp_path / "bad.zip"))
-    shutil.copytree(folder, tmp_path / "root" / "train")
-    shutil.copytree(folder, tmp_path / "root" / "val")
-    message = "train and val, splits instead of classes: give --train_dir .*root/train"
-    refused(message, train_dir=str(tmp_path / "root"))
-    refused("There are no training images", validation_dir=str(folder))
+
+def test_paths_that_are_no_data(folder, tmp_path):
+    refused("--dataset_name")
+    refused("nowhere", train_dir=str(tmp_path / "nowhere"))
+    refused("no class folders", train_dir=str(folder / "apple"))
+    refused("no training images", validation_dir=str(folder))
+    content = zipped(folder).read_bytes()
+    (tmp_path / "cut.zip").write_bytes(content[:500])
+    refused("cut.zip", train_dir=str(tmp_path / "cut.zip"))
+    (tmp_path / "bad.zip").write_bytes(content[:300] + bytes(200) + content[500:])
+    refused("bad.zip", tmp_path / "cache", train_dir=str(tmp_path / "bad.zip"))
+
+
+def test_class_folders_that_are_refused(folder, tmp_path):
+    for split in ("train", "val"):
+        shutil.copytree(folder, tmp_path / "root" / split)
+    refused("--train_dir .*root/train", train_dir=str(tmp_path / "root"))
     shutil.copytree(folder, tmp_path / "other")
     (tmp_path / "other" / "apple").rename(tmp_path / "other" / "apples")
-    message = "Row 1 of the validation data has the label 'apples', which is not one of apple, boat, cloud"
-    refused(message, train_dir=str(folder), validation_dir=str(tmp_path / "other"))
-    (folder / "Apple").mkdir()
-    refused("must differ in more than case or white space: 'Apple' and 'apple'", train_dir=str(folder))
-    (folder / "Apple").rename(folder / "dog")
-    (folder / "dog" / "notes.txt").write_text("no image")
-    refused("The class folder .*dog has no images: add some, or remove it", train_dir=str(folder))
-    shutil.copytree(folder / "boat", tmp_path / "one" / "apple")
-    refused("4 training samples are too few", train_dir=str(tmp_path / "one"), validate=True, train_val_split=1.0)
+    refused("'apples'", train_dir=str(folder), validation_dir=str(tmp_path / "other"))
+    shutil.copytree(folder / "apple", folder / "Apple")
+    refused("'Apple' and 'apple'", train_dir=str(folder))
+    refused("training samples", train_dir=str(tmp_path / "other"), validate=True, train_val_split=0.999)
 
 
 def test_other_files_are_listed_and_linked_folders_read(folder, tmp_path, caplog):
-    for name in ("0.heic", "notes", ".hidden"):
+    (folder / "empty").mkdir()
+    for name in ("0.heic", "notes", ".hidden.jpg"):
         (folder / CLASSES[0] / name).write_text("x")
     shutil.copy(folder / "boat" / "0.jpg", folder / "loose.jpg")
     shutil.copytree(folder / "boat", tmp_path / "more")
@@ -175,42 +175,50 @@ def test_other_files_are_listed_and_linked_folders_read(folder, tmp_path, caplog
     assert all(name in caplog.text for name in ("apple/0.heic", "apple/notes", "loose.jpg"))
 
 
-def test_columns_that_cannot_be_used(tmp_path):
-    for column, values, labels, message in (
-        ("number", [1, 2], ["a", "b"], "The column 'number' of the training data cannot be read as images or paths"),
-        ("image", ["a", "b"], [["a"], ["b"]], "must have one class per image"),
-        ("image", ["a", "b"], ["a", None], "Row 2 of the training data has no label"),
-    ):
-        path = tmp_path / f"{column}{len(message)}.parquet"
-        Dataset.from_dict({column: values, "label": labels}).to_parquet(path)
-        with pytest.raises(InputError, match=message):
-            loaded(tmp_path / "cache", train_file=[str(path)], image_column_name=column)
+@pytest.mark.parametrize(
+    ("column", "values", "labels", "words"),
+    [
+        ("number", [1, 2], ["a", "b"], "'number'"),
+        ("image", ["a", "b"], [["a"], ["b"]], "one class per image"),
+        ("image", ["a", "b"], ["a", None], "Row 2"),
+    ],
+)
+def test_columns_that_cannot_be_used(tmp_path, column, values, labels, words):
+    Dataset.from_dict({column: values, "label": labels}).to_parquet(tmp_path / "a.parquet")
+    refused(words, tmp_path / "cache", train_file=[str(tmp_path / "a.parquet")], image_column_name=column)
 
 
-@pytest.mark.parametrize("kind", ["png", "jpeg", "webp", "gif", "tiff"])
-def test_bad_images_are_named(kind):
+@pytest.mark.parametrize("kind", ["png", "jpeg", "webp", "gif", "tiff", "bmp"])
+def test_incomplete_images_are_named(kind):
     file = io.BytesIO()
     picture(size=(64, 64)).save(file, kind)
-    whole = file.getvalue()
-    assert decode({"bytes": whole, "path": "a"}).size == (64, 64)
+    content = file.getvalue()
+    assert decode({"bytes": content, "path": "a"}).size == (64, 64)
     for fraction in (0.0, 0.3, 0.6):
-        with pytest.raises(InputError, match="photos/a cannot be read as a picture: "):
-            decode({"bytes": whole[: int(fraction * len(whole))], "path": "photos/a"})
+        with pytest.raises(InputError, match="photos/a"):
+            decode({"bytes": content[: int(fraction * len(content))], "path": "photos/a"})
+
+
+def test_other_formats_are_not_decoded(tmp_path):
+    """Pillow decodes EPS by running Ghostscript."""
+    picture().save(tmp_path / "a.eps")
+    (tmp_path / "a.eps").rename(tmp_path / "a.png")
+    with pytest.raises(InputError, match="a.png .*not an image"):
+        decode({"bytes": None, "path": str(tmp_path / "a.png")})
 
 
 def test_missing_and_deep_images_are_named(tmp_path):
-    with pytest.raises(InputError, match="none.jpg cannot be read as a picture: .*No such file"):
+    with pytest.raises(InputError, match="none.jpg"):
         decode({"bytes": None, "path": str(tmp_path / "none.jpg")})
     PIL.Image.fromarray(np.full((8, 8), 40_000, dtype=np.uint16)).save(tmp_path / "deep.png")
-    with pytest.raises(InputError, match="deep.png cannot be read as a picture: its pixels have more than 8 bits"):
+    with pytest.raises(InputError, match="deep.png .*8 bits"):
         decode({"bytes": None, "path": str(tmp_path / "deep.png")})
 
 
-@pytest.mark.parametrize("workers", [0, 1])
-def test_a_bad_image_ends_a_run_with_one_sentence(folder, capsys, workers):
+def test_a_bad_image_in_a_worker_process_ends_a_run_with_one_line(folder, capsys):
     path = folder / "boat" / "1.jpg"
     path.write_text("no image")
-    loader = DataLoader(rows(folder), batch_size=4, collate_fn=collator(), num_workers=workers)
+    loader = DataLoader(rows(folder), batch_size=4, collate_fn=collator(), num_workers=1)
     with pytest.raises(SystemExit):
         errors.run(lambda: list(loader))
     assert capsys.readouterr().err.endswith(f"Error: {path} cannot be read as a picture: not an image.\n")
@@ -227,11 +235,11 @@ def test_pictures_are_turned_upright(tmp_path):
 def test_training_transform_is_crop_flip_and_normalization():
     transform = training_transform((24, 16), [0.4, 0.5, 0.6], [0.2, 0.3, 0.4], crop_scale=(1.0, 1.0), horizontal_flip=1)
     image = picture(size=(16, 24))
-    # The whole image, since it has the shape of the crop, which does not vary here.
+    # The complete image, since it has the shape of the crop, which does not vary here.
     transform.transforms[0].ratio = (16 / 24, 16 / 24)
     expected = torch.from_numpy(np.asarray(image).copy()).permute(2, 0, 1).flip(-1) / 255
     expected = (expected - torch.tensor([0.4, 0.5, 0.6])[:, None, None]) / torch.tensor([0.2, 0.3, 0.4])[:, None, None]
-    torch.testing.assert_close(transform(image), expected)
+    assert_close(transform(image), expected)
     policy = training_transform((8, 8), [0.5] * 3, [0.5] * 3, auto_augment="cifar10").transforms[2]
     assert isinstance(policy, v2.AutoAugment) and policy.policy == v2.AutoAugmentPolicy.CIFAR10
 
@@ -241,12 +249,12 @@ def test_mixing_applies_mixup_or_cutmix():
     labels = torch.arange(4)
     seen = set()
     for _ in range(40):
-        mixed, shares = mixing_transform(4, mixup_alpha=0.8, cutmix_alpha=1.0, switch_prob=0.5)(images, labels)
-        torch.testing.assert_close(shares.sum(1), torch.ones(4))
-        # Pixels and labels are mixed in the same shares.
-        torch.testing.assert_close(mixed.mean((1, 2, 3)), shares @ torch.arange(4.0), atol=1e-4, rtol=0)
-        whole = (mixed == mixed.round()).all()
-        seen.add("cutmix" if whole and len(mixed[0].unique()) > 1 else "mixup" if not whole else "either")
+        mixed, probabilities = mixing_transform(4, mixup_alpha=0.8, cutmix_alpha=1.0)(images, labels)
+        assert_close(probabilities.sum(1), torch.ones(4))
+        # Pixels and labels are mixed in the same ratio.
+        assert_close(mixed.mean((1, 2, 3)), probabilities @ torch.arange(4.0))
+        unmixed = (mixed == mixed.round()).all()
+        seen.add("mixup" if not unmixed else "cutmix" if len(mixed[0].unique()) > 1 else "either")
     assert {"cutmix", "mixup"} <= seen
     always = mixing_transform(4, mixup_alpha=0.8, cutmix_alpha=1.0, switch_prob=1.0)
     cut = torch.cat([always(images, labels)[0] for _ in range(10)])
@@ -268,23 +276,23 @@ def rows(folder):
 def test_augmentation_depends_only_on_image_seed_and_epoch(folder):
     dataset, collate = rows(folder), collator()
     batch = [dataset[i] for i in (3, 7, 11)]
-    torch.manual_seed(1)
-    first, state = collate(batch), torch.get_rng_state()
-    torch.manual_seed(1)
-    assert torch.equal(torch.get_rng_state(), state)  # nothing was drawn from the run's own random numbers
+    state = torch.get_rng_state()
+    first = collate(batch)
+    # The run's own random numbers continue as if none had been sampled.
+    assert torch.equal(torch.get_rng_state(), state)
     torch.manual_seed(2)
     again, other_seed = collate(batch), collator(seed=5)(batch)
     collate.set_epoch(1)
     next_epoch = collate(batch)
     assert first["pixel_values"].shape == (3, 3, 16, 16) and first["labels"].shape == (3, 3)
-    for key in first:
-        torch.testing.assert_close(again[key], first[key], atol=0, rtol=0)
+    assert all(torch.equal(again[key], first[key]) for key in first)
     assert not torch.equal(other_seed["pixel_values"], first["pixel_values"])
     assert not torch.equal(next_epoch["pixel_values"], first["pixel_values"])
-    # Without mixing, an image is the same in any batch.
+    # Without mixing, an image is the same in any batch, and another number gives another augmentation.
     collate.mixing = None
-    alone, together = collate(batch[:1]), collate(batch)
-    assert torch.equal(alone["pixel_values"][0], together["pixel_values"][0])
+    together = collate(batch)
+    assert torch.equal(collate(batch[:1])["pixel_values"][0], together["pixel_values"][0])
+    assert not torch.equal(collate([batch[0] | {"index": 4}])["pixel_values"][0], together["pixel_values"][0])
     assert together["labels"].tolist() == [0, 1, 2]
 
 
@@ -309,4 +317,3 @@ def test_evaluation_uses_the_image_processor(folder):
     batch = collate([dataset[i] for i in (2, 5)])
     expected = collate.processor([PIL.Image.open(dataset[i]["image"]["path"]) for i in (2, 5)], return_tensors="pt")
     assert torch.equal(batch["pixel_values"], expected["pixel_values"]) and batch["labels"].tolist() == [0, 1]
-    assert to_pil_image(batch["pixel_values"][0]).size == (16, 16)

@@ -1,0 +1,50 @@
+"""The loss and the metrics of image classification."""
+
+from collections.abc import Callable
+
+import torch
+from torch.nn import functional as F
+from transformers import EvalPrediction
+from transformers.modeling_outputs import ImageClassifierOutput
+
+from ...metrics import load_metric
+
+
+def classification_loss(label_smoothing: float = 0.0) -> Callable[..., torch.Tensor]:
+    """Return `compute_loss_func` for Trainer: cross-entropy with labels [B] or, of mixed images, [B, classes], which
+    Trainer's own label smoother does not take. Evaluation has no label smoothing.
+    """
+
+    def compute(
+        outputs: ImageClassifierOutput, labels: torch.Tensor, num_items_in_batch: torch.Tensor | int | None = None
+    ) -> torch.Tensor:
+        logits = outputs["logits"].float()
+        smoothing = label_smoothing if torch.is_grad_enabled() else 0.0
+        if num_items_in_batch is None:
+            return F.cross_entropy(logits, labels, label_smoothing=smoothing)
+        if labels.ndim == 2:
+            # Trainer counts the elements of the labels.
+            num_items_in_batch = num_items_in_batch / labels.shape[1]
+        return F.cross_entropy(logits, labels, label_smoothing=smoothing, reduction="sum") / num_items_in_batch
+
+    return compute
+
+
+def top_classes(logits: torch.Tensor | tuple, labels: torch.Tensor) -> torch.Tensor:
+    """Return the best five classes [B, 5] of logits [B, classes], best first: `preprocess_logits_for_metrics`."""
+    logits = logits[0] if isinstance(logits, tuple) else logits
+    return logits.topk(min(5, logits.shape[-1]), dim=-1).indices
+
+
+def accuracy_metrics() -> Callable[[EvalPrediction], dict[str, float]]:
+    """Return `compute_metrics` for Trainer: "accuracy" and, with five classes or more, "top5_accuracy"."""
+    metric = load_metric("accuracy")
+
+    def compute(prediction: EvalPrediction) -> dict[str, float]:
+        classes, labels = prediction.predictions, prediction.label_ids
+        results = metric.compute(predictions=classes[:, 0], references=labels)
+        if classes.shape[1] == 5:
+            results["top5_accuracy"] = float((classes == labels[:, None]).any(axis=1).mean())
+        return results
+
+    return compute
