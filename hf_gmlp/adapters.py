@@ -1,4 +1,4 @@
-"""PEFT: the layers that an adapter changes by default, entered into PEFT's own tables by model type."""
+"""The layers that PEFT's adapters change by default, by model type."""
 
 import sys
 
@@ -20,7 +20,7 @@ DEFAULT_TARGETS = {
 
 
 def register():
-    """Enters `DEFAULT_TARGETS` into the tables of PEFT if it is imported already. Existing entries stay."""
+    """Enter `DEFAULT_TARGETS` into the tables of PEFT if it is imported already. Existing entries stay."""
     constants = sys.modules.get("peft.utils.constants")
     if constants is None:
         return

@@ -19,15 +19,12 @@ def evaluation_processor(
     std: Sequence[float] = (0.5, 0.5, 0.5),
     pillow: bool = False,
 ) -> BaseImageProcessor:
-    """Returns an image processor that prepares images as timm does for evaluation: it resizes the shorter side to the
-    image size over `crop_pct` and cuts out the center.
-
-    transformers does this for squares of less than 384 pixels, in its ConvNeXT processor, which its own training
-    scripts understand; images of other sizes are resized without a crop.
+    """Return an image processor that prepares images as timm does for evaluation: it resizes the shorter side to the
+    image size over `crop_pct` and crops the center. Squares from 384 pixels on, and other shapes, are resized alone.
 
     Args:
         size: Height and width of the result in pixels.
-        crop_pct: Share of the shorter side that is kept.
+        crop_pct: Fraction of the shorter side that is kept.
         mean, std: Per channel, on a scale from 0 to 1.
         pillow: Compute with Pillow, as timm does, even if torchvision is installed. Both write the same file.
     """
@@ -43,7 +40,7 @@ def evaluation_processor(
 
 
 def processor_size(processor: BaseImageProcessor) -> tuple[int, int] | None:
-    """Returns the height and width in pixels of a processor's results; None if they depend on the image."""
+    """Return the height and width in pixels of a processor's results; None if they depend on the image."""
     size = getattr(processor, "size", None) or {}
     if getattr(processor, "do_center_crop", False):
         size = processor.crop_size
