@@ -65,7 +65,7 @@ integrations: ## run tests with sentence-transformers, TRL and others, in a sepa
 	OMP_NUM_THREADS=1 build/integrations-venv/bin/python -m pytest tests/test_integrations.py tests/test_adapt.py
 
 docs: $(INSTALLED) ## build the documentation site in build/site, and check its links
-	$(BIN)/mkdocs build --quiet --strict
+	$(BIN)/properdocs build --quiet --strict
 
 lint: $(INSTALLED) ## check style, format and spelling
 	$(BIN)/ruff check .

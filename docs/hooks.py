@@ -1,45 +1,56 @@
-"""mkdocs hooks: README.md is the first page, paper/ has pages too, and links to other files lead to GitHub."""
+"""Hooks of the site: pages from outside of docs/ and from notebooks, and links to other files, which lead to GitHub."""
 
 import os
 import re
 from pathlib import Path
 
-from mkdocs.exceptions import PluginError
-from mkdocs.structure.files import File
+from nbconvert import MarkdownExporter
+from properdocs.exceptions import PluginError
+from properdocs.structure.files import File, Files
 
 ROOT = Path(__file__).parent.parent
 BLOB = "https://github.com/hf-gmlp/hf-gmlp/blob/main/"
 LINK = re.compile(r"(\]\()([^)#\s]+)([^)]*\))")
-# File outside of docs/ -> its path on the site.
-OUTSIDE = {ROOT / "README.md": "index.md"}
+# A file outside of docs/, or a notebook -> its path on the site.
+SHOWN = {ROOT / "README.md": "index.md"}
 for pattern in (
+    "CONTRIBUTING.md",
+    "CHANGELOG.md",
     "paper/claims.md",
     "paper/replication*.md",
     "paper/replication/**/*.md",
     "paper/replication/**/*.png",
-    "benchmarks/results/*.png",
 ):
-    OUTSIDE |= {path: path.relative_to(ROOT).as_posix() for path in ROOT.glob(pattern)}
+    SHOWN |= {path: path.relative_to(ROOT).as_posix() for path in ROOT.glob(pattern)}
+NOTEBOOKS = {path: f"notebooks/{path.stem}.md" for path in ROOT.glob("docs/notebooks/*.ipynb")}
 
 
 def on_files(files, config):
-    for path, shown in OUTSIDE.items():
-        files.append(File.generated(config, shown, abs_src_path=str(path)))
-    return files
+    pages = Files([file for file in files if Path(file.abs_src_path) not in NOTEBOOKS])
+    for path, shown in SHOWN.items():
+        pages.append(File.generated(config, shown, abs_src_path=str(path)))
+    for path, shown in NOTEBOOKS.items():
+        # They are shown as they were run and saved; the tests run them anew.
+        names = {"unique_key": path.stem, "output_files_dir": f"{path.stem}_files"}
+        text, resources = MarkdownExporter().from_filename(str(path), resources=names)
+        pages.append(File.generated(config, shown, content=text))
+        for name, picture in resources["outputs"].items():
+            pages.append(File.generated(config, f"notebooks/{name}", content=picture))
+    return pages
 
 
 def on_page_markdown(markdown, page, config, files):
-    source = Path(page.file.abs_src_path)
+    source = Path(page.file.abs_src_path or ROOT / "docs" / page.file.src_uri)
 
     def link(match):
         target = match[2].removeprefix(BLOB)
-        if "://" in target:
+        if "://" in target or files.get_file_from_path(f"notebooks/{target}"):
             return match[0]
         # README.md may use full addresses, because a package index shows it too.
         path = ((source.parent if target == match[2] else ROOT) / target).resolve()
         if not path.exists():
             raise PluginError(f"{page.file.src_uri} links to {match[2]}, which does not exist.")
-        shown = OUTSIDE.get(path)
+        shown = (SHOWN | NOTEBOOKS).get(path)
         if shown is None and path.is_relative_to(ROOT / "docs") and path.is_file():
             shown = path.relative_to(ROOT / "docs").as_posix()
         if shown is None:

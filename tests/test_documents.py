@@ -6,14 +6,14 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent
-DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *ROOT.glob("docs/*.md"), *ROOT.glob("paper/*.md")]
+DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *ROOT.glob("docs/**/*.md"), *ROOT.glob("paper/*.md")]
 NAMED = re.compile(r"`((?:hf_gmlp|tests|docs|paper|recipes|benchmarks)/[\w./-]+\.\w+)`")
 
 
-@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.name)
+@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
 def test_links_and_names(path):
     text = path.read_text(encoding="utf-8")
     linked = [path.parent / link for link in re.findall(r"\]\(([^)#\s]+)[^)]*\)", text) if "://" not in link]
     # The log tells of files as they were.
-    named = [] if path.name == "log.md" else [ROOT / name for name in NAMED.findall(text)]
+    named = [] if path.parent.name == "log" else [ROOT / name for name in NAMED.findall(text)]
     assert not [str(file) for file in [*linked, *named] if not file.exists()]
