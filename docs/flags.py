@@ -23,7 +23,7 @@ def dataclasses_of_flags():
 
 def table_of_flags(one, scripts):
     title = inspect.getdoc(one).splitlines()[0].rstrip(".")
-    rows = [f"## {title}\n", ", ".join(f"`{name}`" for name in scripts) + "\n"]
+    rows = [f"## {title}", "", ", ".join(f"`{name}`" for name in scripts), ""]
     rows += ["| flag | value | default | meaning |", "| --- | --- | --- | --- |"]
     for field in (field for field in fields(one) if field.name in inspect.get_annotations(one)):
         text = field.metadata.get("help", "")
@@ -36,6 +36,5 @@ def table_of_flags(one, scripts):
 
 
 def on_page_markdown(markdown, page, config, files):
-    if page.file.src_uri != "reference/flags.md":
-        return None
-    return markdown.replace("FLAGS", "\n\n".join(table_of_flags(*item) for item in dataclasses_of_flags()))
+    if page.file.src_uri == "reference/flags.md":
+        return markdown.replace("FLAGS", "\n\n".join(table_of_flags(*item) for item in dataclasses_of_flags()))
