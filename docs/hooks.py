@@ -7,6 +7,7 @@ from pathlib import Path
 from nbconvert import MarkdownExporter
 from properdocs.exceptions import PluginError
 from properdocs.structure.files import File, Files
+from pygments.formatters import HtmlFormatter
 
 ROOT = Path(__file__).parent.parent
 BLOB = "https://github.com/hf-gmlp/hf-gmlp/blob/main/"
@@ -36,6 +37,9 @@ def on_files(files, config):
         pages.append(File.generated(config, shown, content=text))
         for name, picture in resources["outputs"].items():
             pages.append(File.generated(config, f"notebooks/{name}", content=picture))
+    colors = {".highlight": "default", "[data-bs-theme=dark] .highlight": "github-dark"}
+    styles = [HtmlFormatter(style=style).get_style_defs(selector) for selector, style in colors.items()]
+    pages.append(File.generated(config, "pygments.css", content="\n".join(styles)))
     return pages
 
 
