@@ -1,9 +1,6 @@
 """The trained tokenizer compared with its SentencePiece model and with the text, and under stock tools."""
 
-import argparse
-import gzip
 import json
-import os
 import random
 import subprocess
 import sys
@@ -16,8 +13,6 @@ from transformers import (
     AutoTokenizer,
     BertConfig,
     BertForMaskedLM,
-    DataCollatorForLanguageModeling,
-    PreTrainedTokenizerFast,
     pipeline,
 )
 
@@ -26,14 +21,11 @@ from hf_gmlp.errors import InputError
 from hf_gmlp.tokenizer import (
     FIRST_BYTE,
     byte_tokenizer,
-    characters_per_token,
     convert_sentencepiece,
     open_ended,
-    read_texts,
     train_sentencepiece,
     train_tokenizer,
 )
-from hf_gmlp.tools import cli
 
 pytestmark = pytest.mark.slow
 
@@ -80,9 +72,6 @@ def encode(tokenizer, text):
     return tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"]
 
 
-# Ids
-
-
 def test_special_tokens_and_template(tokenizer):
     assert len(tokenizer) == tokenizer.vocab_size == 2000
     assert tokenizer.convert_ids_to_tokens(range(5)) == ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
@@ -98,13 +87,7 @@ def test_special_tokens_and_template(tokenizer):
     assert pair["input_ids"] == [2, *a, 3, *b, 3]
     assert pair["token_type_ids"] == [0] * (len(a) + 2) + [1] * (len(b) + 1)
 
-    batch = tokenizer(["One", "One statement."], padding=True)
-    short = tokenizer("One")["input_ids"]
-    padding = len(batch["input_ids"][1]) - len(short)
-    assert padding > 0
-    assert batch["input_ids"][0] == short + [0] * padding
-    assert batch["attention_mask"][0] == [1] * len(short) + [0] * padding
-    assert tokenizer.model_max_length == 512
+    assert tokenizer(["", "One"], padding=True)["input_ids"][0][:3] == [2, 3, 0]
     assert len(tokenizer("word " * 600, truncation=True)["input_ids"]) == 512
 
 
@@ -121,22 +104,6 @@ def test_ids_match_the_sentencepiece_model(trained, kind):
             different.append(line)
     assert len(lines) > 10_000
     assert len(different) <= (0.002 * len(lines) if kind[0] == "unigram" else 0), different
-
-
-def test_ids_of_long_documents(trained):
-    # sentencepiece sums the scores of a whole document in single precision, so near-ties may differ.
-    processor, tokenizer = trained["unigram", True]
-    different = tokens = 0
-    for text in topics.values():
-        converted, original = encode(tokenizer, text), processor.encode(text)
-        scores = [sum(processor.get_score(i) for i in ids) for ids in (converted, original)]
-        assert scores[0] == pytest.approx(scores[1], rel=1e-6)
-        different += sum(a != b for a, b in zip(converted, original))
-        tokens += len(converted)
-    assert different < 0.01 * tokens
-
-
-# Lossless encoding
 
 
 @pytest.mark.parametrize("model_type", ["unigram", "bpe"])
@@ -179,24 +146,10 @@ def test_names_of_tokens_in_a_text(trained, kind):
     assert encode(tokenizer, "a [CLS] b [MASK] c") == [*ids[0], 2, *ids[1], 4, *ids[2]]
 
 
-def test_names_of_tokens_where_their_characters_are_unknown():
-    # Without spaces sentencepiece stops collecting characters early: "<" and "[" are not in this vocabulary.
-    words = [word for text in topics.values() for word in text.split() if word.isalpha()]
-    tokenizer = train_tokenizer(words, vocab_size=700)
-    assert "<" not in tokenizer.get_vocab() and "[" not in tokenizer.get_vocab()
-    text = "a<0x0A> [MASK]<0xFF>"
-    ids = tokenizer(text, add_special_tokens=False, split_special_tokens=True)["input_ids"]
-    assert tokenizer.decode(ids) == text
-    assert 4 not in ids
-
-
 def test_case_is_kept_and_spaces_belong_to_the_next_word(tokenizer):
     assert tokenizer.tokenize("The the THE\nThe") != tokenizer.tokenize("the the the\nthe")
     assert tokenizer.tokenize("the the  the") == ["the", " the", " ", " the"]
     assert tokenizer.clean_up_tokenization_spaces is False
-
-
-# Offsets, words, masks
 
 
 def test_offsets_are_the_words_without_their_spaces(tokenizer):
@@ -214,26 +167,6 @@ def test_offsets_are_the_words_without_their_spaces(tokenizer):
     assert spans == [(4, 5)] * 3
 
 
-def test_offsets_in_question_answering_windows(tokenizer):
-    question, context = "Which statement?", " An assignment statement binds names to values." * 8
-    windows = tokenizer(
-        question,
-        context,
-        truncation="only_second",
-        max_length=40,
-        stride=10,
-        return_overflowing_tokens=True,
-        return_offsets_mapping=True,
-    )
-    assert len(windows["input_ids"]) >= 3
-    for i, offsets in enumerate(windows["offset_mapping"]):
-        assert len(windows["input_ids"][i]) <= 40
-        for token, span, part in zip(windows.tokens(i), offsets, windows.sequence_ids(i), strict=True):
-            source = {0: question, 1: context, None: ""}[part]
-            if part is not None:
-                assert source[span[0] : span[1]] == token.strip()
-
-
 def test_word_ids_are_words(tokenizer):
     text = "Structured unpacking reconsidered,\nthe nonlocal statement"
     encoded = tokenizer(text, return_offsets_mapping=True)
@@ -249,90 +182,37 @@ def test_word_ids_are_words(tokenizer):
     assert split["input_ids"] == tokenizer(" EU rejects German.")["input_ids"]
 
 
-def test_whole_word_masking_of_transformers(tokenizer):
-    text = "Structured unpacking reconsidered: the nonlocal statement causes identifiers to rebind."
-    encoded = tokenizer(text, return_offsets_mapping=True, return_special_tokens_mask=True)
-    words = encoded.word_ids()
-    assert len(words) > len(set(words)) + 5
-    collator = DataCollatorForLanguageModeling(
-        tokenizer, whole_word_mask=True, mlm_probability=0.4, mask_replace_prob=1, random_replace_prob=0, seed=0
-    )
-    partial = 0
-    for _ in range(20):
-        masked = (collator([dict(encoded)])["labels"][0] != -100).tolist()
-        by_word = {word: {m for m, w in zip(masked, words) if w == word} for word in set(words)}
-        assert all(len(values) == 1 for values in by_word.values())
-        partial += any(masked) and not all(masked[1:-1])
-    assert partial > 10
-
-
 def test_mask_in_the_fill_mask_pipeline(tokenizer):
-    the, sep, fox = tokenizer("The [MASK] fox")["input_ids"][1:-1].index(4), 3, encode(tokenizer, " fox")
-    assert the == 1
-    ids = tokenizer("The [MASK] fox")["input_ids"]
-    assert ids == [2, *encode(tokenizer, "The"), 4, *fox, sep]
+    assert encode(tokenizer, "The [MASK] fox") == [*encode(tokenizer, "The"), 4, *encode(tokenizer, " fox")]
     config = BertConfig(
         vocab_size=len(tokenizer), hidden_size=8, num_hidden_layers=1, num_attention_heads=1, intermediate_size=8
     )
     fill = pipeline("fill-mask", model=BertForMaskedLM(config), tokenizer=tokenizer, device="cpu")
     (answer,) = fill("The [MASK] fox,  again.", targets=[" the"])
-    assert answer["token_str"] == " the"
     assert answer["sequence"] == "The the fox,  again."
-
-
-# Loading
 
 
 LOAD = """
 import sys
 sys.modules["hf_gmlp"] = sys.modules["sentencepiece"] = None
 from transformers import AutoTokenizer
-for folder in sys.argv[2:]:
-    tokenizer = AutoTokenizer.from_pretrained(folder)
-    print(type(tokenizer).__name__, tokenizer.model_max_length, tokenizer(sys.argv[1], "pair"), sep="|")
+tokenizer = AutoTokenizer.from_pretrained(sys.argv[2])
+print(type(tokenizer).__name__, tokenizer.model_max_length, tokenizer(sys.argv[1], "pair"), sep="|")
 """
 
 
 def test_a_stock_auto_tokenizer_loads_the_folder(tokenizer, tmp_path):
-    model_configs = {
-        "alone": None,
-        "unknown_type": {"model_type": "gmlp", "vocab_size": 2000},
-        "with_code": {
-            "model_type": "gmlp",
-            "auto_map": {"AutoConfig": "configuration_gmlp.GMLPConfig", "AutoModel": "modeling_gmlp.GMLPModel"},
-        },
-    }
-    folders = []
-    for name, model_config in model_configs.items():
-        folders.append(tmp_path / name)
-        tokenizer.save_pretrained(folders[-1])
-        if model_config is not None:
-            (folders[-1] / "config.json").write_text(json.dumps(model_config))
+    tokenizer.save_pretrained(tmp_path)
+    # transformers does not know this model type.
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "gmlp", "vocab_size": 2000}))
     text = "The [MASK] fox   and 日本 ☃\n"
-    process = subprocess.run(
-        [sys.executable, "-c", LOAD, text, *map(str, folders)],
-        cwd=tmp_path,
-        env={**os.environ, "HF_HUB_OFFLINE": "1"},
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        encoding="utf-8",
-        timeout=120,
-    )
-    assert process.returncode == 0, process.stderr
-    expected = f"{type(tokenizer).__name__}|512|{tokenizer(text, 'pair')}"
-    assert process.stdout.count(expected) == len(folders), process.stdout
-
+    command = [sys.executable, "-c", LOAD, text, tmp_path]
+    output = subprocess.run(command, cwd=tmp_path, check=True, capture_output=True, text=True, encoding="utf-8").stdout
+    assert output.strip() == f"{type(tokenizer).__name__}|512|{tokenizer(text, 'pair')}"
     # And here, where the package has registered the model type.
-    for folder in folders[:2]:
-        loaded = AutoTokenizer.from_pretrained(folder)
-        assert isinstance(loaded, PreTrainedTokenizerFast)
-        assert loaded(text, "pair") == tokenizer(text, "pair")
-        assert loaded.get_vocab() == tokenizer.get_vocab()
-        assert loaded.decode(encode(loaded, text)) == tokenizer.decode(encode(tokenizer, text))
-
-
-# Training
+    loaded = AutoTokenizer.from_pretrained(tmp_path)
+    assert loaded.get_vocab() == tokenizer.get_vocab() and loaded(text, "pair") == tokenizer(text, "pair")
+    assert loaded.decode(encode(loaded, text)) == tokenizer.decode(encode(tokenizer, text))
 
 
 def test_training_is_deterministic_and_takes_a_generator(capfd):
@@ -365,159 +245,44 @@ def test_cutting_loses_nothing():
     assert all(sentence.startswith(" ") for sentence in sentences[40:-2])
 
 
-@pytest.mark.parametrize("model_type", ["unigram", "bpe"])
-def test_the_error_of_a_too_large_vocabulary_names_the_size_that_works(model_type):
-    texts = ["one two three four five six seven"] * 3
-    with pytest.raises(InputError, match=r"vocab_size is 32000, too large for this text") as error:
-        train_tokenizer(texts, model_type=model_type)
-    size = int(str(error.value).split("at most ")[-1].split(",")[0])
-    assert len(train_tokenizer(texts, model_type=model_type, vocab_size=size)) == size
-    with pytest.raises(InputError, match=f"use at most {size}, or more text"):
-        train_tokenizer(texts, model_type=model_type, vocab_size=size + 1)
-
-
 @pytest.mark.parametrize(
-    ("texts", "options", "message"),
+    ("texts", "options", "words"),
     [
-        ([], {}, "There is no text to train a tokenizer on"),
-        (["", " \n\t "], {}, "There is no text to train a tokenizer on"),
-        (["a b"], {"vocab_size": 260}, "vocab_size must be at least 359 .for .* 256 bytes, .* got 260"),
-        (
-            ["a b"],
-            {"vocab_size": 50, "byte_fallback": False},
-            "vocab_size must be at least 103 .for special tokens, line ends, printable .* got 50",
-        ),
-        (["".join(map(chr, range(0x4E00, 0x5000)))], {"vocab_size": 400}, "its characters need 870 tokens"),
-        (["a b"], {"model_type": "wordpiece"}, "model_type must be unigram or bpe, got 'wordpiece'"),
-        (["a b"], {"character_coverage": 0.5}, "character_coverage must be from 0.98 to 1, got 0.5"),
-        (["a b"], {"input_sentence_size": 10}, "input_sentence_size must be 0 .* or above 100, got 10"),
+        ([], {}, "no text"),
+        (["", " \n\t "], {}, "no text"),
+        (["a b"], {"vocab_size": 50, "byte_fallback": False}, "50"),
+        (["a b"], {"model_type": "wordpiece"}, "model_type|wordpiece"),
+        (["a b"], {"character_coverage": 0.5}, "character_coverage"),
+        (["a b"], {"input_sentence_size": 10}, "input_sentence_size"),
     ],
 )
-def test_options_that_do_not_fit(texts, options, message):
-    with pytest.raises(InputError, match=message) as error:
+def test_texts_and_options_that_do_not_fit(texts, options, words):
+    with pytest.raises(InputError, match=words) as error:
         train_tokenizer(texts, **options)
     assert "\n" not in str(error.value)
 
 
-def test_max_length_is_checked_before_training(monkeypatch):
-    monkeypatch.setattr(tokenizer_module, "train_sentencepiece", lambda *args, **kwargs: pytest.fail("trained"))
-    with pytest.raises(InputError, match="max_length must be at least 4, .* got 2"):
-        train_tokenizer(["a b"], max_length=2)
+@pytest.mark.parametrize("model_type", ["unigram", "bpe"])
+def test_the_error_of_a_too_large_vocabulary_names_the_size_that_works(model_type):
+    texts = ["one two three four five six seven"] * 3
+    with pytest.raises(InputError, match="32000") as error:
+        train_tokenizer(texts, model_type=model_type)
+    size = int(str(error.value).rstrip(".").split("<= ")[-1])
+    assert len(train_tokenizer(texts, model_type=model_type, vocab_size=size)) == size
 
 
-def test_texts_of_a_wrong_type():
+def test_a_single_string_is_refused():
     with pytest.raises(TypeError, match="single string"):
         train_tokenizer("a b c")
-    with pytest.raises(TypeError, match="Text 1 is of type int"):
-        train_tokenizer(["a b", 3])
 
 
-def test_an_error_in_the_texts_is_raised_unchanged():
-    class OwnError(Exception):
-        pass
-
+def test_an_error_in_the_texts_is_named():
     def texts():
         yield "some text"
-        raise OwnError("the disk is gone")
+        raise InputError("corpus.txt cannot be read")
 
-    with pytest.raises(OwnError, match=r"^the disk is gone$"):
+    with pytest.raises(InputError, match="InputError: corpus.txt cannot be read"):
         train_tokenizer(texts(), vocab_size=400)
-
-
-def test_a_foreign_sentencepiece_model_is_refused(tmp_path):
-    prefix = str(tmp_path / "foreign")
-    sentencepiece.SentencePieceTrainer.train(
-        sentence_iterator=iter(["some text"] * 5), model_prefix=prefix, vocab_size=11, minloglevel=2
-    )
-    with pytest.raises(InputError, match="only models of train_sentencepiece"):
-        convert_sentencepiece((tmp_path / "foreign.model").read_bytes())
-
-
-# Reading
-
-
-def test_read_texts_of_every_type(tmp_path):
-    rows = [{"text": "one, two", "id": 1}, {"text": "línea\nwith 日本", "id": 2}, {"text": "NA", "id": 3}]
-    texts = [row["text"] for row in rows]
-    (tmp_path / "a.jsonl").write_text("\n".join(map(json.dumps, rows)))
-    (tmp_path / "a.json").write_text(json.dumps([*rows, {"text": None, "id": 4}, {"text": "", "id": 5}]))
-    (tmp_path / "a.csv").write_text('text,id\n"one, two",1\n"línea\nwith 日本",2\nNA,3\n,4\n', encoding="utf-8")
-    # As GLUE publishes them: a quotation mark is a plain character.
-    (tmp_path / "a.TSV").write_text('text\tid\none, two\t1\n"línea 日本\t2\nNA\t3\n', encoding="utf-8")
-    (tmp_path / "a.txt.gz").write_bytes(gzip.compress(b"  one\n\ntwo \r\nthree"))
-    (tmp_path / "a.jsonl.gz").write_bytes(gzip.compress((tmp_path / "a.jsonl").read_bytes()))
-    pytest.importorskip("pandas").DataFrame(rows).to_parquet(tmp_path / "a.parquet")
-    assert list(read_texts([tmp_path / "a.TSV"])) == ["one, two", '"línea 日本', "NA"]
-    for name in ("a.jsonl", "a.json", "a.csv", "a.parquet", "a.jsonl.gz"):
-        assert list(read_texts([tmp_path / name])) == texts, name
-    assert list(read_texts(tmp_path / "a.txt.gz")) == ["  one", "two ", "three"]
-    several = read_texts([tmp_path / "a.txt.gz", str(tmp_path / "a.csv")])
-    assert list(several) == ["  one", "two ", "three", *texts]
-
-
-def test_read_texts_refuses_at_once(tmp_path):
-    good, empty, unknown = tmp_path / "good.txt", tmp_path / "empty.txt", tmp_path / "data.bin"
-    good.write_text("fine")
-    empty.write_text("")
-    unknown.write_text("text")
-    for path, message in [
-        (empty, "empty.txt is empty"),
-        (unknown, "data.bin is of an unknown kind; give files that end in txt, "),
-        (tmp_path / "none.txt", "no file .*none.txt"),
-        (tmp_path, "is a folder"),
-    ]:
-        with pytest.raises(InputError, match=message):
-            read_texts([good, path])
-    for options in ({}, {"dataset_name": "corpus", "paths": [good]}):
-        with pytest.raises(InputError, match="Give either files or --dataset_name"):
-            read_texts(**options)
-
-
-def test_read_texts_names_the_bad_file(tmp_path):
-    files = {
-        "other.jsonl": b'{"body": "x", "id": 1}\n',
-        "list.jsonl": b'{"text": ["a"]}\n',
-        "broken.json": b'{"text": "a"}\n{"text": \n',
-        "latin.txt": b"caf\xe9\n",
-    }
-    messages = {
-        "other.jsonl": "There is no column 'text' in .*other.jsonl but body, id: name one with --text_column",
-        "list.jsonl": "The column of .*list.jsonl has a list in it: .*--text_column",
-        "broken.json": "broken.json cannot be read as ",
-        "latin.txt": "latin.txt cannot be read as txt: it is not UTF-8",
-    }
-    for name, content in files.items():
-        (tmp_path / name).write_bytes(content)
-        with pytest.raises(InputError, match=messages[name]):
-            list(read_texts([tmp_path / name]))
-    assert list(read_texts(tmp_path / "other.jsonl", text_column="body")) == ["x"]
-    (tmp_path / "number.csv").write_text("text,id\n007,2\n")
-    assert list(read_texts(tmp_path / "number.csv")) == ["007"]
-
-
-@pytest.mark.parametrize("streaming", [True, False])
-def test_read_texts_of_a_data_set(tmp_path, streaming, monkeypatch):
-    monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path / "cache")
-    folder = tmp_path / "corpus"
-    folder.mkdir()
-    (folder / "train.jsonl").write_text('{"body": "one"}\n{"body": null}\n{"body": "two"}\n')
-    (folder / "validation.jsonl").write_text('{"body": "three"}\n')
-    options = {"dataset_name": str(folder), "streaming": streaming}
-    assert list(read_texts(text_column="body", **options)) == ["one", "two"]
-    assert list(read_texts(text_column="body", split="validation", **options)) == ["three"]
-    with pytest.raises(InputError, match="no column 'text' in .*corpus but body: name one with --text_column"):
-        list(read_texts(**options))
-    with pytest.raises(InputError, match="corpus has no split 'nosplit': give --split, one of train, validation"):
-        read_texts(split="nosplit", **options)
-
-
-# Command
-
-
-def parse(*arguments):
-    parser = argparse.ArgumentParser()
-    cli.tokenizer_arguments(parser)
-    return parser.parse_args([str(argument) for argument in arguments])
 
 
 @pytest.mark.parametrize("model_type", ["unigram", "bpe"])
@@ -534,68 +299,6 @@ def test_lowercase(model_type, tmp_path):
     offsets = tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)["offset_mapping"]
     assert text[offsets[0][0] : offsets[-1][1]] == text
     assert tokenizer.decode(tokenizer("A Name", add_special_tokens=False)["input_ids"]) == "a name"
-
-
-def test_command(tmp_path, capsys):
-    texts = [text for text in topics.values() if text.isascii()]
-    (tmp_path / "corpus.jsonl").write_text("\n".join(json.dumps({"body": text}) for text in texts))
-    folder = tmp_path / "tokenizer"
-    arguments = parse(
-        tmp_path / "corpus.jsonl", "--text_column", "body", "--vocab_size", 500, "--model_type", "bpe",
-        "--no_byte_fallback", "--max_length", 64, "--max_samples", 20, "--output_dir", folder,
-    )  # fmt: skip
-    tokenizer_module.main(arguments)
-    output = capsys.readouterr().out
-    loaded = AutoTokenizer.from_pretrained(folder)
-    direct = train_tokenizer(texts[:20], vocab_size=500, model_type="bpe", byte_fallback=False)
-    assert loaded.get_vocab() == direct.get_vocab()
-    assert loaded.model_max_length == 64
-    assert "500 tokens (bpe, unknown characters become [UNK])" in output
-    assert "documents read:       20 " in output
-    assert f"{characters_per_token(direct, texts[:20]):.2f} on the first 20 documents" in output
-    assert f'AutoTokenizer.from_pretrained("{folder}")' in output
-
-
-def test_command_reads_a_data_set(tmp_path, capsys):
-    folder = tmp_path / "corpus"
-    folder.mkdir()
-    lines = [json.dumps({"text": text}) for text in topics.values()]
-    (folder / "train.jsonl").write_text("\n".join(lines[:-5]))
-    (folder / "test.jsonl").write_text("\n".join(lines[-5:]))
-    tokenizer_module.main(
-        parse("--dataset_name", folder, "--split", "test", "--streaming", "--vocab_size", 400, "--output_dir", tmp_path)
-    )
-    assert "documents read:       5 " in capsys.readouterr().out
-    assert len(AutoTokenizer.from_pretrained(tmp_path)) == 400
-
-
-def test_command_refuses_before_reading_and_overwrites_nothing(tmp_path, monkeypatch):
-    monkeypatch.setattr(tokenizer_module, "file_kind", lambda *args, **kwargs: pytest.fail("read"))
-    (tmp_path / "tokenizer.json").write_text("precious")
-    with pytest.raises(InputError, match="already holds a tokenizer"):
-        tokenizer_module.main(parse("corpus.txt", "--output_dir", tmp_path))
-    assert (tmp_path / "tokenizer.json").read_text() == "precious"
-    for arguments, message in [
-        ([], "Give either files or --dataset_name"),
-        (["corpus.txt", "--dataset_name", "x"], "Give either files or --dataset_name"),
-        (["corpus.txt", "--max_samples", "0"], "--max_samples must be at least 1, got 0"),
-        (["corpus.txt", "--vocab_size", "9"], "vocab_size must be at least 359 .* got 9"),
-        (["corpus.txt", "--max_length", "3"], "max_length must be at least 4"),
-        (["corpus.txt", "--character_coverage", "nan"], "character_coverage must be from 0.98 to 1"),
-    ]:
-        with pytest.raises(InputError, match=message):
-            tokenizer_module.main(parse(*arguments, "--output_dir", tmp_path / "new"))
-    assert not (tmp_path / "new").exists()
-    for folder in (tmp_path / "tokenizer.json", tmp_path / "tokenizer.json" / "below"):
-        with pytest.raises(InputError, match="cannot be written: .*tokenizer.json is a file"):
-            tokenizer_module.main(parse("corpus.txt", "--output_dir", folder))
-
-
-def test_characters_per_token(tokenizer):
-    texts = ["the the", "word"]
-    assert characters_per_token(tokenizer, texts) == 11 / sum(len(encode(tokenizer, text)) for text in texts)
-    with pytest.raises(InputError, match="no text"):
-        characters_per_token(tokenizer, [""])
 
 
 def test_byte_tokenizer_gives_the_bytes_and_loads_like_any_other(tmp_path):

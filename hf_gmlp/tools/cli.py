@@ -260,9 +260,9 @@ def export(**options):
 
 
 def train_tokenizer(**options):
-    from .. import tokenizer
+    from . import train_tokenizer
 
-    tokenizer.main(argparse.Namespace(**options))
+    train_tokenizer.main(argparse.Namespace(**options))
 
 
 def tokenizer_arguments(added: argparse.ArgumentParser):

@@ -1,0 +1,105 @@
+"""The command `hf-gmlp train-tokenizer`."""
+
+import gzip
+import json
+from pydoc_data.topics import topics
+
+import pytest
+from transformers import AutoTokenizer
+
+from hf_gmlp.errors import InputError
+from hf_gmlp.tokenizer import train_tokenizer
+from hf_gmlp.tools import cli
+from hf_gmlp.tools.train_tokenizer import characters_per_token, read_texts
+
+pytestmark = pytest.mark.slow
+
+
+def command(*arguments):
+    cli.main(["train-tokenizer", *map(str, arguments)])
+
+
+def test_texts_of_every_kind_of_file(tmp_path):
+    rows = [{"text": "one, two", "id": 1}, {"text": "línea\nwith 日本", "id": 2}, {"text": "NA", "id": 3}]
+    texts = [row["text"] for row in rows]
+    (tmp_path / "a.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    (tmp_path / "a.json").write_text(json.dumps([*rows, {"text": None, "id": 4}, {"text": "", "id": 5}]))
+    (tmp_path / "a.csv").write_text('text,id\n"one, two",1\n"línea\nwith 日本",2\nNA,3\n,4\n', encoding="utf-8")
+    (tmp_path / "a.jsonl.gz").write_bytes(gzip.compress((tmp_path / "a.jsonl").read_bytes()))
+    for name in ("a.jsonl", "a.json", "a.csv", "a.jsonl.gz"):
+        assert list(read_texts([tmp_path / name])) == texts, name
+    # As GLUE publishes them: a quotation mark is a plain character.
+    (tmp_path / "a.TSV").write_text('text\tid\none, two\t1\n"línea 日本\t2\n', encoding="utf-8")
+    assert list(read_texts([tmp_path / "a.TSV"])) == ["one, two", '"línea 日本']
+    (tmp_path / "a.txt.gz").write_bytes(gzip.compress(b"  one\n\ntwo \r\nthree"))
+    assert list(read_texts([tmp_path / "a.txt.gz"] * 2)) == ["  one", "two ", "three"] * 2
+
+
+@pytest.mark.parametrize("streaming", [True, False])
+def test_texts_of_a_data_set(tmp_path, streaming, monkeypatch):
+    monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path / "cache")
+    folder = tmp_path / "corpus"
+    folder.mkdir()
+    (folder / "train.jsonl").write_text('{"body": "one"}\n{"body": null}\n{"body": "two"}\n')
+    (folder / "validation.jsonl").write_text('{"body": "three"}\n')
+    options = {"dataset_name": str(folder), "streaming": streaming}
+    assert list(read_texts(text_column="body", **options)) == ["one", "two"]
+    assert list(read_texts(text_column="body", split="validation", **options)) == ["three"]
+    with pytest.raises(InputError, match="--text_column"):
+        list(read_texts(**options))
+    with pytest.raises(InputError, match="--split"):
+        list(read_texts(split="nosplit", **options))
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "words"),
+    [
+        ("none.txt", None, "none.txt"),
+        ("empty.txt", b"", "empty"),
+        ("data.bin", b"text", "unknown kind"),
+        ("other.jsonl", b'{"body": "x"}\n', "--text_column"),
+        ("list.jsonl", b'{"text": ["a"]}\n', "--text_column"),
+        ("broken.json", b'{"text": "a"}\n{"text": \n', "broken.json"),
+        ("latin.txt", b"caf\xe9\n", "UTF-8"),
+    ],
+)
+def test_bad_files_are_named(tmp_path, name, content, words):
+    if content is not None:
+        (tmp_path / name).write_bytes(content)
+    with pytest.raises(InputError, match=words):
+        list(read_texts([tmp_path / name]))
+
+
+def test_characters_per_token(word_tokenizer):
+    assert characters_per_token(word_tokenizer, ["w1 w2", "w3"]) == 7 / 3
+
+
+def test_command(tmp_path, capsys):
+    texts = [text for text in topics.values() if text.isascii()]
+    (tmp_path / "corpus.jsonl").write_text("\n".join(json.dumps({"body": text}) for text in texts))
+    folder = tmp_path / "new" / "tokenizer"
+    command(tmp_path / "corpus.jsonl", "--text_column", "body", "--vocab_size", 500, "--model_type", "bpe",
+            "--no_byte_fallback", "--max_length", 64, "--max_samples", 20, "--output_dir", folder)  # fmt: skip
+    output = capsys.readouterr().out
+    loaded = AutoTokenizer.from_pretrained(folder)
+    direct = train_tokenizer(texts[:20], vocab_size=500, model_type="bpe", byte_fallback=False)
+    assert loaded.get_vocab() == direct.get_vocab()
+    assert loaded.model_max_length == 64
+    assert "500 tokens (bpe, unknown characters become [UNK])" in output
+    assert "documents read:       20 " in output
+    assert f"{characters_per_token(direct, texts[:20]):.2f} on the first 20 documents" in output
+
+
+def test_command_refuses_before_reading_and_overwrites_nothing(tmp_path, capsys):
+    (tmp_path / "tokenizer.json").write_text("precious")
+    for arguments, words in (
+        (["corpus.txt", "--output_dir", tmp_path], "already holds a tokenizer"),
+        (["--output_dir", tmp_path / "new"], "--dataset_name"),
+        (["corpus.txt", "--dataset_name", "x", "--output_dir", tmp_path / "new"], "--dataset_name"),
+        ([__file__, "--output_dir", tmp_path / "new"], "unknown kind"),
+    ):
+        with pytest.raises(SystemExit):
+            command(*arguments)
+        assert words in capsys.readouterr().err
+    assert [path.name for path in tmp_path.iterdir()] == ["tokenizer.json"]
+    assert (tmp_path / "tokenizer.json").read_text() == "precious"
