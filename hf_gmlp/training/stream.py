@@ -15,26 +15,32 @@ from .files import BATCH_BYTES, in_batches, reading
 
 
 class SequenceStream(torch.utils.data.IterableDataset):
-    """Endless training sequences of a streamed corpus, which is tokenized on the way. Each next sequence is drawn at
-    random from a buffer; in every epoch (one reading of the corpus) each sequence comes exactly once.
+    """Endless training sequences of a streamed corpus, each sampled at random from a buffer.
 
-    The stream saves its state, including the buffer, so that a resumed run sees every sequence exactly once without
-    reading the corpus again from its start. Each row has the columns of `make_sequences`, such as `pack`, and
-    "epoch". An epoch has at most `max_samples` sequences.
+    In every epoch (one reading of the corpus) each sequence comes exactly once. The stream saves its state, including
+    the buffer, so that a resumed run sees every sequence exactly once without reading the corpus again from its start.
+
+    Args:
+        documents: Rows with a column "text".
+        make_sequences: Turns a list of texts into columns of sequences, as `pack` does. Rows have these and "epoch".
+        max_samples: Maximum number of sequences in an epoch.
+        buffer_size: Number of sequences to sample the next from.
+        batch_size: Characters that are tokenized together, or slightly more.
+        seed: Determines the order.
     """
 
     def __init__(
         self,
         documents: IterableDataset,
-        make_sequences: Callable[[list[str | None]], dict[str, list]],
+        make_sequences: Callable[[list[str | None]], dict[str, list[np.ndarray]]],
         *,
         max_samples: int | None = None,
         buffer_size: int = 10_000,
-        documents_per_batch: int = 1000,
+        batch_size: int = BATCH_BYTES,
         seed: int = 0,
     ):
         self.documents, self.make_sequences, self.max_samples = documents, make_sequences, max_samples
-        self.buffer_size, self.documents_per_batch = buffer_size, documents_per_batch
+        self.buffer_size, self.batch_size = buffer_size, batch_size
         # A DataLoader reads fewer sequences than this ahead of the training.
         self.read_ahead = max(buffer_size, 20_000)
         random = np.random.default_rng(seed).bit_generator.state
@@ -54,10 +60,10 @@ class SequenceStream(torch.utils.data.IterableDataset):
             corpus = copy.deepcopy(self.documents)
             if now["documents"] is not None:
                 corpus.load_state_dict(now["documents"])
-            batch = {"count": self.documents_per_batch, "size_of": lambda text: len(text or "")}
-            for texts in in_batches(_texts(corpus), BATCH_BYTES, **batch):
+            for texts in in_batches(_texts(corpus), self.batch_size, size_of=lambda text: len(text or "")):
                 self._remember(now | {"buffer": list(buffer), "random": random.bit_generator.state})
-                rows = self._make_rows(texts)
+                columns = self.make_sequences(texts)
+                rows = [dict(zip(columns, row)) for row in zip(*columns.values())]
                 if self.max_samples is not None:
                     rows = rows[: self.max_samples - now["read"]]
                 now["documents"] = corpus.state_dict()
@@ -66,29 +72,20 @@ class SequenceStream(torch.utils.data.IterableDataset):
                     if len(buffer) < self.buffer_size:
                         buffer.append(row)
                         continue
-                    place = random.integers(len(buffer))
-                    row, buffer[place] = buffer[place], row
+                    index = random.integers(len(buffer))
+                    row, buffer[index] = buffer[index], row
                     now["yielded"] += 1
                     yield row | {"epoch": now["epoch"]}
                 if now["read"] == self.max_samples:
                     break
             if now["read"] == 0:
-                raise InputError("The streamed training text does not give a single sequence: it is empty or blank.")
+                raise InputError("The streamed training text gives no sequence: add text, or lower --max_eval_samples.")
             # The epoch ends only when the buffer is empty.
-            while buffer:
-                place = random.integers(len(buffer))
-                buffer[place], buffer[-1] = buffer[-1], buffer[place]
-                now["yielded"] += 1
-                yield buffer.pop() | {"epoch": now["epoch"]}
+            for index in random.permutation(len(buffer)):
+                yield buffer[index] | {"epoch": now["epoch"]}
+            now["yielded"] += len(buffer)
             now |= {"documents": None, "read": 0, "epoch": now["epoch"] + 1}
-
-    def _make_rows(self, texts: list[str | None]) -> list[dict[str, np.ndarray]]:
-        columns = self.make_sequences(texts)
-        # Copies: a row that waits in the buffer must not keep the whole batch in memory.
-        return [
-            {name: np.array(values, dtype=np.int32) for name, values in zip(columns, row)}
-            for row in zip(*columns.values())
-        ]
+            buffer.clear()
 
     def _remember(self, snapshot: dict):
         self.snapshots.append(snapshot)
@@ -96,8 +93,9 @@ class SequenceStream(torch.utils.data.IterableDataset):
             self.snapshots.popleft()
 
     def save_state(self, path: str | Path, yielded: int):
-        """Writes what `load_state` needs to continue after the first `yielded` sequences."""
+        """Write what `load_state` needs to continue after the first `yielded` sequences."""
         snapshot = max((s for s in self.snapshots if s["yielded"] <= yielded), key=lambda s: s["yielded"])
+        # Joined: a file of ten thousand small tensors takes seconds to write and to read.
         buffer = {}
         for name in snapshot["buffer"][0] if snapshot["buffer"] else ():
             rows = [row[name] for row in snapshot["buffer"]]
@@ -105,7 +103,7 @@ class SequenceStream(torch.utils.data.IterableDataset):
         torch.save(snapshot | {"buffer": buffer, "skip": yielded - snapshot["yielded"]}, path)
 
     def load_state(self, path: str | Path):
-        """Continues the next iteration where `save_state` was told to."""
+        """Let the next iteration continue after the sequences that were yielded when `save_state` wrote the file."""
         state = torch.load(path, weights_only=True)
         self.skip = state.pop("skip")
         columns = {name: torch.split(column["values"], column["lengths"]) for name, column in state["buffer"].items()}

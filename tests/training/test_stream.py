@@ -6,7 +6,6 @@ import pytest
 from datasets import load_dataset
 
 from hf_gmlp.errors import InputError
-from hf_gmlp.training import stream as stream_module
 from hf_gmlp.training.stream import SequenceStream
 
 pytestmark = pytest.mark.slow
@@ -24,11 +23,11 @@ def corpus(tmp_path, documents=57, files=2):
 
 def make_sequences(texts):
     """Two sequences per document, of one and of two numbers."""
-    return {"input_ids": [row for text in texts for row in ([int(text)], [int(text), int(text)])]}
+    return {"input_ids": [np.array([int(text)] * count) for text in texts for count in (1, 2)]}
 
 
 def stream(documents, **options):
-    options = {"buffer_size": 10, "documents_per_batch": 7, "seed": 3} | options
+    options = {"buffer_size": 10, "batch_size": 12, "seed": 3} | options
     return SequenceStream(documents, make_sequences, **options)
 
 
@@ -50,7 +49,7 @@ def test_every_sequence_comes_once_per_epoch_in_a_new_order(tmp_path):
     assert plain(itertools.islice(stream(documents, seed=4), 50)) != rows[:50]
 
 
-@pytest.mark.parametrize("yielded", [0, 1, 9, 10, 37, 103, 104, 113, 114, 115, 200, 300])
+@pytest.mark.parametrize("yielded", [0, 9, 104, 114, 115, 300])
 @pytest.mark.parametrize("read_ahead", [0, 25])
 def test_resumes_at_any_sequence(tmp_path, yielded, read_ahead):
     expected = plain(itertools.islice(stream(corpus(tmp_path)), 400))
@@ -62,7 +61,7 @@ def test_resumes_at_any_sequence(tmp_path, yielded, read_ahead):
     second = stream(corpus(tmp_path), seed=99)
     second.load_state(tmp_path / "state.pt")
     assert plain(itertools.islice(second, 400 - yielded)) == expected[yielded:]
-    # Once more from there: sequences are counted from the very start.
+    # Once more from there: sequences are counted from the start of the first run.
     third = stream(corpus(tmp_path))
     third.load_state(tmp_path / "state.pt")
     iterator = iter(third)
@@ -87,42 +86,16 @@ def test_max_samples_limits_an_epoch(tmp_path):
     assert len({row[1:] for row in rows}) == 20
 
 
-def test_long_documents_make_small_batches(tmp_path, monkeypatch):
-    monkeypatch.setattr(stream_module, "BATCH_BYTES", 20)
-    batches = []
-
-    def sequences(texts):
-        batches.append(len(texts))
-        return {"input_ids": [[len(text)] for text in texts]}
-
-    (tmp_path / "0.jsonl").write_text(
-        "".join(json.dumps({"text": "x" * size}) + "\n" for size in (1, 1, 1, 30, 9, 9, 9))
-    )
-    documents = load_dataset("json", data_files=[str(tmp_path / "0.jsonl")], split="train", streaming=True)
-    reading = SequenceStream(documents, sequences, documents_per_batch=2, buffer_size=1)
-    assert sorted(row["input_ids"].item() for row in itertools.islice(reading, 7)) == [1, 1, 1, 9, 9, 9, 30]
-    assert batches[:4] == [2, 2, 2, 1]
-
-
-def test_rows_in_the_buffer_do_not_keep_their_batch(tmp_path):
-    def views(texts):
-        whole = np.arange(100, dtype=np.int32)
-        return {"input_ids": [whole[:2], whole[2:5]]}
-
-    for row in itertools.islice(SequenceStream(corpus(tmp_path), views, buffer_size=5), 3):
-        assert row["input_ids"].base is None and row["input_ids"].dtype == np.int32
-
-
-def test_damaged_texts_are_named(tmp_path):
+def test_corrupted_files_are_named(tmp_path):
     documents = corpus(tmp_path)
     with open(tmp_path / "1.jsonl", "a") as file:
         file.write('{"text": \n')
-    with pytest.raises(InputError, match="^The streamed training text cannot be read as text: "):
+    with pytest.raises(InputError, match="cannot be read"):
         list(itertools.islice(stream(documents), 200))
 
 
 def test_an_empty_corpus_does_not_loop_forever(tmp_path):
     (tmp_path / "blank.jsonl").write_text(json.dumps({"text": " "}) + "\n")
     blank = load_dataset("json", data_files=[str(tmp_path / "blank.jsonl")], split="train", streaming=True)
-    with pytest.raises(InputError, match="not give a single sequence"):
+    with pytest.raises(InputError, match="no sequence"):
         next(iter(SequenceStream(blank, lambda texts: {"input_ids": []})))
