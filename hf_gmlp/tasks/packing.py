@@ -1,20 +1,38 @@
-"""Several documents in a row that do not see each other: where each begins, and samples laid end to end."""
+"""Batches: rows padded on the right, and several documents or samples in one row that do not see each other."""
 
 from collections.abc import Mapping, Sequence
 
 import numpy as np
 import torch
+from torch.nn.utils.rnn import pad_sequence
 from transformers import PreTrainedTokenizerBase
 
 
-def restarting_positions(begins: np.ndarray) -> np.ndarray:
-    """Returns `position_ids` [m] that count from 0 at the first token and wherever `begins` [m] is true."""
-    places = np.arange(len(begins))
-    return places - np.maximum.accumulate(np.where(begins, places, 0))
+def pad_rows(rows: Sequence[Mapping[str, np.ndarray]], pad_token_id: int) -> dict[str, torch.Tensor]:
+    """Pad rows of "input_ids", "labels" and perhaps "position_ids" [m] on the right; the labels of padding are -100.
+
+    Returns:
+        The columns [batch, m], and an "attention_mask" if the rows differ in length.
+    """
+    padding = {"input_ids": pad_token_id, "labels": -100, "position_ids": 0}
+    batch = {
+        name: pad_sequence([torch.as_tensor(row[name]).long() for row in rows], batch_first=True, padding_value=value)
+        for name, value in padding.items()
+        if name in rows[0]
+    }
+    lengths = torch.tensor([len(row["input_ids"]) for row in rows])
+    mask = torch.arange(int(lengths.max())) < lengths[:, None]  # [batch, m]
+    return batch if mask.all() else batch | {"attention_mask": mask.long()}
+
+
+def restarting_positions(starts: np.ndarray) -> np.ndarray:
+    """Return `position_ids` [m] that count from 0 at the first token and wherever `starts` [m] is true."""
+    positions = np.arange(len(starts))
+    return positions - np.maximum.accumulate(np.where(starts, positions, 0))
 
 
 class PackingCollator:
-    """Lays tokenized samples end to end in one row without padding, for models that take packed documents.
+    """Joins tokenized samples to one row without padding, for models that take packed documents.
 
     A batch has "input_ids", "position_ids" and perhaps "token_type_ids" [1, N]; "labels" and other columns that are not
     per token keep a row for each sample [k, ...].
@@ -29,5 +47,5 @@ class PackingCollator:
             values = [torch.as_tensor(sample[key]) for sample in samples]
             name = "labels" if key == "label" else key
             batch[name] = torch.cat(values)[None] if key in self.per_token else torch.stack(values)
-        places = [torch.arange(len(sample["input_ids"])) for sample in samples]
-        return batch | {"position_ids": torch.cat(places)[None]}
+        positions = [torch.arange(len(sample["input_ids"])) for sample in samples]
+        return batch | {"position_ids": torch.cat(positions)[None]}

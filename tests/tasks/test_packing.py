@@ -1,18 +1,24 @@
-"""Samples and documents in one row: each keeps its tokens and labels and counts its places from 0."""
+"""Samples and documents in one row: each keeps its tokens and labels and counts its positions from 0."""
 
 import numpy as np
-import pytest
 import torch
 
 from hf_gmlp.tasks.clm.blocks import CausalCollator
 from hf_gmlp.tasks.mlm.masking import MaskedOnce, MaskingCollator
-from hf_gmlp.tasks.packing import PackingCollator, restarting_positions
-from hf_gmlp.tokenizer import byte_tokenizer, end_of_text, train_tokenizer
+from hf_gmlp.tasks.packing import PackingCollator, pad_rows, restarting_positions
+from hf_gmlp.tokenizer import byte_tokenizer, end_of_text
+
+from ..samples import WORDS
+from ..samples import word_tokenizer as make_tokenizer
 
 
-@pytest.fixture(scope="module")
-def tokenizer():
-    return train_tokenizer(["a tale of two cities and of one more city by the sea"] * 9, vocab_size=362, max_length=32)
+def test_rows_are_padded_on_the_right():
+    rows = [{"input_ids": np.array([7, 8, 9]), "labels": np.array([-100, 8, 9])}, {"input_ids": [6], "labels": [6]}]
+    batch = pad_rows(rows, pad_token_id=3)
+    assert batch["input_ids"].tolist() == [[7, 8, 9], [6, 3, 3]]
+    assert batch["labels"].tolist() == [[-100, 8, 9], [6, -100, -100]]
+    assert batch["attention_mask"].tolist() == [[1, 1, 1], [1, 0, 0]]
+    assert "attention_mask" not in pad_rows(rows[:1], pad_token_id=3)
 
 
 def test_positions_restart():
@@ -21,32 +27,28 @@ def test_positions_restart():
     assert restarting_positions(begins[:0]).tolist() == []
 
 
-def test_samples_share_a_row(tokenizer):
+def test_samples_share_a_row():
+    names = ["input_ids", "token_type_ids", "attention_mask"]
+    tokenizer = make_tokenizer(WORDS, model_input_names=names)
     samples = [
-        dict(tokenizer("two cities", "a tale")) | {"label": 0.5},
-        dict(tokenizer("the sea")) | {"label": 1.5},
+        dict(tokenizer("w1 w2", "w3")) | {"label": 0.5, "labels_of_all": [1.0, 0.0]},
+        dict(tokenizer("w4 w5")) | {"label": 1.5, "labels_of_all": [0.0, 1.0]},
     ]
     batch = PackingCollator(tokenizer)(samples)
-    assert set(batch) == {"input_ids", "token_type_ids", "position_ids", "labels"}
+    assert set(batch) == {"input_ids", "token_type_ids", "position_ids", "labels", "labels_of_all"}
     for name in ("input_ids", "token_type_ids"):
         assert batch[name].tolist() == [samples[0][name] + samples[1][name]]
-    assert batch["position_ids"].tolist() == [
-        [*range(len(samples[0]["input_ids"])), *range(len(samples[1]["input_ids"]))]
-    ]
+    assert batch["position_ids"].tolist() == [[*range(6), *range(4)]]
     assert batch["labels"].tolist() == [0.5, 1.5]
+    # Several labels of a sample stay its row, whatever their number.
+    assert batch["labels_of_all"].tolist() == [[1.0, 0.0], [0.0, 1.0]]
 
 
-def test_several_labels_per_sample_stay_rows(tokenizer):
-    """Several labels per sample stay a row per sample, whatever their number."""
-    samples = [{"input_ids": [5, 6], "labels": [1.0, 0.0]}, {"input_ids": [7, 8], "labels": [0.0, 1.0]}]
-    assert PackingCollator(tokenizer)(samples)["labels"].tolist() == [[1.0, 0.0], [0.0, 1.0]]
-
-
-def test_masked_documents_are_separated(tokenizer):
+def test_masked_documents_are_separated(word_tokenizer):
     """Borders come from the unmasked text, and the masks are the usual ones."""
-    sep = tokenizer.sep_token_id
+    sep = word_tokenizer.sep_token_id
     rows = [{"input_ids": np.array(ids)} for ids in ([2, 9, 8, sep, 7, 9, sep], [2, 9, sep])]
-    plain, apart = (MaskingCollator(tokenizer, 0.9, seed=1, separate_documents=flag) for flag in (False, True))
+    plain, apart = (MaskingCollator(word_tokenizer, 0.9, seed=1, separate_documents=flag) for flag in (False, True))
     assert "position_ids" not in plain(rows)
     batch = apart(rows)
     assert batch["position_ids"].tolist() == [[0, 1, 2, 3, 0, 1, 2], [0, 1, 2, 0, 0, 0, 0]]

@@ -10,31 +10,31 @@ from transformers import PreTrainedTokenizerBase
 from ...errors import InputError
 from ...tokenizer import FIRST_BYTE, end_of_text
 from ...training.files import COMPRESSIONS, FILE_KINDS, check_file
-from ..mlm.masking import pad_rows
-from ..packing import restarting_positions
+from ..packing import pad_rows, restarting_positions
+from .arguments import CLMArguments
 
 
 class CausalCollator:
-    """Batches blocks whose labels are their tokens, which a causal language model shifts by one; the first token of a
-    block is not a label, since nothing predicts it. Shorter blocks are padded on the right.
+    """Batches blocks whose labels are their tokens, which a causal language model shifts by one.
 
-    With `separate_documents`, a batch also has "position_ids", which restart at each end-of-text token, and
-    "shift_labels", with which the last token of a document still predicts that it ends.
+    The first token of a block is not a label, since nothing predicts it. Shorter blocks are padded on the right. With
+    `separate_documents`, a batch also has "position_ids", which restart at each end-of-text token, and "shift_labels",
+    with which the last token of a document still predicts that it ends.
     """
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase, separate_documents: bool = False):
-        self.border = end_of_text(tokenizer) if separate_documents else None
+        self.separator = end_of_text(tokenizer) if separate_documents else None
         pad = tokenizer.pad_token_id
         # GPT-2's tokenizer has no padding token. Any token will do: it is hidden by the mask and not a label.
         self.pad_token_id = end_of_text(tokenizer) if pad is None else pad
 
     def __call__(self, examples: list[dict]) -> dict[str, torch.Tensor]:
-        blocks = [example["input_ids"] for example in examples]
+        blocks = [np.asarray(example["input_ids"]) for example in examples]
         rows = [{"input_ids": ids, "labels": np.concatenate([[-100], ids[1:]])} for ids in blocks]
-        if self.border is None:
+        if self.separator is None:
             return pad_rows(rows, self.pad_token_id)
         for row in rows:
-            row["position_ids"] = restarting_positions(row["input_ids"] == self.border)
+            row["position_ids"] = restarting_positions(row["input_ids"] == self.separator)
         batch = pad_rows(rows, self.pad_token_id)
         return batch | {"shift_labels": torch.nn.functional.pad(batch["labels"][:, 1:], (0, 1), value=-100)}
 
@@ -42,10 +42,12 @@ class CausalCollator:
 class ByteBlocks(torch.utils.data.Dataset):
     """The bytes of files as blocks of tokens of `byte_tokenizer`, as `pack_causal` makes them of a document.
 
-    They are read on demand, and no byte is changed, dropped or added, in UTF-8 or not. Each of the `files` (path, first
-    byte, and the byte after the last) is a document, with the token `end_of_text` before it: no block continues into
-    the next file. The end of a file, if shorter than a block, is dropped, or kept with `keep_remainder`; only the first
-    `max_samples` blocks are kept.
+    They are read on demand, and no byte is changed, dropped or added, in UTF-8 or not. Each file is a document, with
+    the token `end_of_text` before it: no block continues into the next file.
+
+    Args:
+        files: Path, first byte, and the byte after the last.
+        keep_remainder: Whether to keep the end of a file that is shorter than a block.
     """
 
     def __init__(
@@ -60,7 +62,10 @@ class ByteBlocks(torch.utils.data.Dataset):
         self.end_of_text, self.block_size = end_of_text, block_size
         # A block predicts all of its tokens except the first.
         step = block_size - 1
-        self.files, self.ends, self.length = [], [], 0
+        self.files: list[tuple[str, int, int]] = []
+        # The number of blocks up to the end of each file.
+        self.ends: list[int] = []
+        self.length = 0
         for path, start, stop in files:
             size = stop - start if keep_remainder else (stop - start) // step * step
             if max_samples is not None:
@@ -91,53 +96,43 @@ class ByteBlocks(torch.utils.data.Dataset):
         return sum(stop - start for _, start, stop in self.files)
 
 
-def are_raw_bytes(paths: list[str] | None) -> bool:
-    """Whether to read files byte by byte: plain text, or anything else that is not a table of documents."""
+def are_raw_bytes(arguments: CLMArguments) -> bool:
+    """Return whether to read the files byte by byte: with `byte_level`, if none is a table of documents."""
     tables = set(FILE_KINDS) - {"txt"}
-    endings = {suffix.lower().lstrip(".") for path in paths or [] for suffix in Path(path).suffixes[-2:]}
-    return bool(paths) and not endings & tables
+    paths = [Path(path) for files in arguments.files().values() for path in files]
+    endings = {suffix.lower().lstrip(".") for path in paths for suffix in path.suffixes[-2:]}
+    return arguments.byte_level and bool(paths) and not endings & tables
 
 
 def load_bytes(
-    train_files: list[str] | None,
-    validation_files: list[str] | None,
-    tokenizer: PreTrainedTokenizerBase,
-    block_size: int,
-    *,
-    validation_split_percentage: int = 5,
-    max_train_samples: int | None = None,
-    max_eval_samples: int | None = None,
-    train: bool = True,
-    validate: bool = True,
+    arguments: CLMArguments, tokenizer: PreTrainedTokenizerBase, block_size: int, *, train: bool, validate: bool
 ) -> tuple[ByteBlocks | None, ByteBlocks | None]:
-    """Returns training and validation blocks of the raw bytes of files, None for a part that is not asked for.
+    """Return training and validation blocks of the raw bytes of files, None for a part that is not asked for.
 
     Without validation files, the last `validation_split_percentage` of the bytes of every training file are held out.
-    Raises an InputError if a file is missing, empty, compressed, or a table, or a part does not fill one block.
+    Raises an InputError if a file is missing, empty or compressed, or a part does not fill one block.
     """
-    if train and not train_files:
-        raise InputError("There are no training data: give --train_file.")
-    sizes = {}
-    for path in map(Path, [*(train_files or []), *(validation_files or [])]):
-        if not are_raw_bytes([path]):
-            raise InputError(f"{path} has documents, but other files are read as bytes: give documents for both.")
+    train_files, validation_files = arguments.train_file or [], arguments.validation_file or []
+    for path in map(Path, [*train_files, *validation_files]):
         check_file(path)
         if path.suffix.lower().lstrip(".") in COMPRESSIONS:
             raise InputError(f"{path} is compressed, so its bytes are not the text's: decompress it first.")
-        sizes[str(path)] = path.stat().st_size
 
-    def blocks(part: str, paths: list[str], begin: float, end: float, **options) -> ByteBlocks:
-        spans = [(path, round(sizes[path] * begin), round(sizes[path] * end)) for path in map(str, map(Path, paths))]
-        made = ByteBlocks(spans, end_of_text(tokenizer), block_size, **options)
-        if len(made) == 0:
-            remedy = "give more text, or lower --block_size"
-            raise InputError(f"The {part} text does not fill one block of {block_size} tokens: {remedy}.")
-        return made
+    def blocks(paths: list[str], begin: float, end: float, **options) -> ByteBlocks:
+        """Return the blocks of the bytes between two fractions of each file."""
+        sizes = [Path(path).stat().st_size for path in paths]
+        files = [(path, round(size * begin), round(size * end)) for path, size in zip(paths, sizes)]
+        dataset = ByteBlocks(files, end_of_text(tokenizer), block_size, **options)
+        if len(dataset) == 0:
+            source = ", ".join(paths) or "no file"
+            raise InputError(f"The text of {source} does not fill one block of {block_size} tokens.")
+        return dataset
 
-    border = 1.0 if validation_files else 1 - validation_split_percentage / 100
-    paths, begin = (validation_files, 0.0) if validation_files else (train_files, border)
-    options = {"keep_remainder": True, "max_samples": max_eval_samples}
-    return (
-        blocks("training", train_files, 0.0, border, max_samples=max_train_samples) if train else None,
-        blocks("validation", paths, begin, 1.0, **options) if validate else None,
-    )
+    end = 1.0 if validation_files else 1 - arguments.validation_split_percentage / 100
+    train_dataset = eval_dataset = None
+    if train:
+        train_dataset = blocks(train_files, 0.0, end, max_samples=arguments.max_train_samples)
+    if validate:
+        begin, paths = (0.0, validation_files) if validation_files else (end, train_files)
+        eval_dataset = blocks(paths, begin, 1.0, keep_remainder=True, max_samples=arguments.max_eval_samples)
+    return train_dataset, eval_dataset

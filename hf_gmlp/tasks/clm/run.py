@@ -13,7 +13,7 @@ from ...tokenizer import open_ended
 from ...training.arguments import ModelArguments, RunArguments, data_access, parse_arguments
 from ...training.build import check_causal, check_packing, check_pretraining, load_config, load_model, load_tokenizer
 from ...training.trainer import GMLPTrainer, start_run
-from ..perplexity import CausalLanguageModelMetrics, next_token_losses
+from ..perplexity import LanguageModelMetrics, next_token_losses
 from ..text import count_bytes, load_texts, tokenize
 from .arguments import CLMArguments
 from .blocks import CausalCollator, are_raw_bytes, load_bytes
@@ -23,46 +23,38 @@ def main():
     # Arguments.
     model_args, data_args, training_args = parse_arguments((ModelArguments, CLMArguments, RunArguments), __doc__)
     checkpoint = start_run(model_args, data_args, training_args)
+    train, validate, seed = training_args.do_train, training_args.do_eval, training_args.seed
     access = data_access(model_args, data_args, training_args)
-    parts = {"train": training_args.do_train, "validate": training_args.do_eval}
     config = load_config(model_args)
-    block_size = data_args.sequence_length(config)
+    if model_args.model_name_or_path is not None:
+        check_pretraining(config, model_args.model_name_or_path, train)
+    length = data_args.sequence_length(config)
+    raw = are_raw_bytes(data_args)
 
     # Data: documents, then blocks of tokens. The bytes of text files are read when they are needed.
     texts = {}
-    raw = data_args.byte_level and are_raw_bytes(data_args.train_file or data_args.validation_file)
     if not raw:
         with training_args.main_process_first(desc="reading"):
-            texts = load_texts(data_args, seed=training_args.seed, access=access, **parts)
+            texts = load_texts(data_args, train=train, validate=validate, seed=seed, access=access)
     words = (row["text"] for row in texts.get("train", ()) if row["text"])
-    options = {"max_length": block_size, "config": config, "byte_level": data_args.byte_level}
+    options = {"max_length": length, "config": config, "byte_level": data_args.byte_level}
     tokenizer = open_ended(load_tokenizer(model_args, training_args, words, **options))
-    if model_args.model_name_or_path is not None:
-        check_pretraining(config, model_args.model_name_or_path, training_args.do_train)
     if raw:
-        train_dataset, eval_dataset = load_bytes(
-            data_args.train_file,
-            data_args.validation_file,
-            tokenizer,
-            block_size,
-            validation_split_percentage=data_args.validation_split_percentage,
-            max_train_samples=data_args.max_train_samples,
-            max_eval_samples=data_args.max_eval_samples,
-            **parts,
-        )
+        train_dataset, eval_dataset = load_bytes(data_args, tokenizer, length, train=train, validate=validate)
+        num_bytes = eval_dataset.num_bytes if validate else None
     else:
+        options = {"causal": True, "seed": seed, "access": access}
         with training_args.main_process_first(desc="tokenizing"):
-            train_dataset, eval_dataset = tokenize(
-                texts, tokenizer, block_size, data_args, causal=True, seed=training_args.seed, access=access
-            )
-    num_bytes = 0
-    if eval_dataset is not None:
-        num_bytes = eval_dataset.num_bytes if raw else count_bytes(texts["validation"]["text"])
+            train_dataset, eval_dataset = tokenize(texts, tokenizer, length, data_args, **options)
+        num_bytes = count_bytes(texts["validation"]["text"]) if validate else None
+    description = data_args.description(train_dataset, eval_dataset, length)
 
-    # Trainer.
-    model = load_model(AutoModelForCausalLM, model_args, config, tokenizer, train=training_args.do_train)
+    # Model.
+    model = load_model(AutoModelForCausalLM, model_args, config, tokenizer, train=train)
     check_causal(model)
     check_packing(model, data_args)
+
+    # Trainer.
     training_args.batch_eval_metrics = True
     # The collator makes exactly what the model takes.
     training_args.remove_unused_columns = False
@@ -73,9 +65,9 @@ def main():
         eval_dataset=eval_dataset,
         processing_class=tokenizer,
         data_collator=CausalCollator(tokenizer, data_args.separate_documents),
-        compute_metrics=CausalLanguageModelMetrics(num_bytes),
+        compute_metrics=LanguageModelMetrics(num_bytes),
         preprocess_logits_for_metrics=next_token_losses,
         metric_names=("perplexity", "accuracy", "bits_per_byte"),
-        card=data_args.card_facts(model_args, data_args.description(train_dataset, eval_dataset, block_size)),
+        card=data_args.card_facts(model_args, description),
     )
     trainer.finish(trainer.train_and_evaluate(checkpoint))

@@ -1,4 +1,4 @@
-"""BERT's masking: drawn again in every epoch of training, but only once for evaluation.
+"""BERT's masking: sampled anew in every epoch of training, but only once for evaluation.
 
 The masks of a sequence depend only on its tokens, the seed and the epoch: not on the batch, the number of devices or
 worker processes, or whether the run was resumed.
@@ -12,19 +12,19 @@ from datasets import Dataset
 from transformers import DataCollatorForLanguageModeling, PreTrainedTokenizerBase
 
 from ...errors import InputError
-from ..packing import restarting_positions
-
-Row = dict[str, np.ndarray]
+from ..packing import pad_rows, restarting_positions
 
 
 class MaskingCollator:
-    """Masks and pads a batch. 15 % of the tokens are to be predicted: 80 % of these become [MASK], 10 % a random token,
-    and 10 % stay. With whole-word masking, whole words are chosen and all of their tokens become [MASK]. Special tokens
-    are not chosen, except [UNK], which stands for a word.
+    """Masks and pads a batch.
+
+    15 % of the tokens are to be predicted: 80 % of these become [MASK], 10 % a random token, and 10 % stay. With
+    whole-word masking, whole words are chosen and all of their tokens become [MASK]. Special tokens are not chosen,
+    except [UNK], which replaces a word.
 
     Examples have "input_ids" and, for whole words, "offset_mapping"; those that already have "labels", from
-    `MaskedOnce`, are only padded (`pad_rows`). With `separate_documents`, the batch also has "position_ids", which
-    restart after each [SEP]. Raises an InputError if the tokenizer lacks a special token.
+    `MaskedOnce`, are only padded. With `separate_documents`, the batch also has "position_ids", which restart after
+    each [SEP]. Raises an InputError if the tokenizer lacks a special token.
     """
 
     def __init__(
@@ -35,13 +35,9 @@ class MaskingCollator:
         seed: int = 0,
         separate_documents: bool = False,
     ):
-        needed = ("cls", "sep", "mask", "pad")
-        missing = [f"[{name.upper()}]" for name in needed if getattr(tokenizer, f"{name}_token_id") is None]
-        if missing:
+        if None in (tokenizer.cls_token, tokenizer.sep_token, tokenizer.mask_token, tokenizer.pad_token):
             remedy = "choose another with --tokenizer_name, or omit that flag to train one"
-            raise InputError(
-                f"The tokenizer has no {' and no '.join(missing)}, which masked language modeling needs: {remedy}."
-            )
+            raise InputError(f"The tokenizer must have [CLS], [SEP], [MASK] and [PAD]: {remedy}.")
         self.pad_token_id = tokenizer.pad_token_id
         self.special = [token for token in tokenizer.all_special_ids if token != tokenizer.unk_token_id]
         self.seed = seed
@@ -61,12 +57,12 @@ class MaskingCollator:
     def set_epoch(self, epoch: int):
         self._epoch.fill_(epoch)
 
-    def mask(self, example: dict, epoch: int | None) -> Row:
-        """Returns "input_ids" and "labels" [m], -100 where nothing is predicted. Epoch None is for evaluation."""
+    def mask(self, example: dict, epoch: int | None) -> dict[str, np.ndarray]:
+        """Return "input_ids" and "labels" [m], -100 where nothing is predicted. Epoch None is for evaluation."""
         # The masks depend on these bytes: 64 bits per token, whatever the type of the tokens.
         ids = np.array([example["input_ids"]], dtype=np.int64)
-        draw = [self.seed, zlib.crc32(ids.tobytes())] + ([] if epoch is None else [epoch])
-        self.masking.generator = np.random.default_rng(draw)
+        seeds = [self.seed, zlib.crc32(ids.tobytes())] + ([] if epoch is None else [epoch])
+        self.masking.generator = np.random.default_rng(seeds)
         inputs, labels = self.masking.numpy_mask_tokens(
             ids,
             special_tokens_mask=np.isin(ids, self.special),
@@ -86,33 +82,19 @@ class MaskingCollator:
 
 class MaskedOnce(torch.utils.data.Dataset):
     """Sequences whose masks are always the same, so that an evaluation gives the same number at every step, with any
-    batch size and any number of devices. Rows are those of `MaskingCollator.mask`. Raises an InputError if there is
-    nothing at all to predict.
+    batch size and any number of devices.
+
+    Rows are those of `MaskingCollator.mask`. Raises an InputError if there is nothing at all to predict.
     """
 
     def __init__(self, dataset: Dataset, collator: MaskingCollator):
         self.dataset, self.collator = dataset, collator
         # The first row suffices, except for texts of very few words.
         if not any((self[index]["labels"] != -100).any() for index in range(len(self))):
-            remedy = "give more text, or raise --mlm_probability"
-            raise InputError(f"The masks leave nothing of the validation text to predict: {remedy}.")
+            raise InputError("The masks leave nothing to predict: add validation text, or raise --mlm_probability.")
 
     def __len__(self) -> int:
         return len(self.dataset)
 
-    def __getitem__(self, index: int) -> Row:
+    def __getitem__(self, index: int) -> dict[str, np.ndarray]:
         return self.collator.mask(self.dataset[index], epoch=None)
-
-
-def pad_rows(rows: list[Row], pad_token_id: int) -> dict[str, torch.Tensor]:
-    """Batches rows of "input_ids", "labels" and perhaps "position_ids" as [batch, m], padded on the right; the labels
-    of padding are -100. If the rows differ in length, the batch has an "attention_mask".
-    """
-    lengths = torch.tensor([len(row["input_ids"]) for row in rows])
-    mask = torch.arange(int(lengths.max())) < lengths[:, None]  # [batch, m]
-    batch = {}
-    for key, value in {"input_ids": pad_token_id, "labels": -100, "position_ids": 0}.items():
-        if key in rows[0]:
-            batch[key] = torch.full(mask.shape, value)
-            batch[key][mask] = torch.from_numpy(np.concatenate([row[key] for row in rows]).astype(np.int64))
-    return batch if mask.all() else batch | {"attention_mask": mask.long()}

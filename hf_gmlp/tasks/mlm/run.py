@@ -11,7 +11,7 @@ from transformers import AutoModelForMaskedLM
 from ...training.arguments import ModelArguments, RunArguments, data_access, parse_arguments
 from ...training.build import check_packing, load_config, load_model, load_tokenizer
 from ...training.trainer import GMLPTrainer, start_run
-from ..perplexity import MaskedLanguageModelMetrics, token_losses
+from ..perplexity import LanguageModelMetrics, token_losses
 from ..text import load_texts, tokenize
 from .arguments import MLMArguments
 from .masking import MaskedOnce, MaskingCollator
@@ -21,38 +21,28 @@ def main():
     # Arguments.
     model_args, data_args, training_args = parse_arguments((ModelArguments, MLMArguments, RunArguments), __doc__)
     checkpoint = start_run(model_args, data_args, training_args)
+    train, validate, seed = training_args.do_train, training_args.do_eval, training_args.seed
     access = data_access(model_args, data_args, training_args)
     config = load_config(model_args)
-    max_seq_length = data_args.sequence_length(config)
+    length = data_args.sequence_length(config)
 
     # Data: documents, then sequences of tokens.
     with training_args.main_process_first(desc="reading"):
-        texts = load_texts(
-            data_args,
-            seed=training_args.seed,
-            access=access,
-            train=training_args.do_train,
-            validate=training_args.do_eval,
-        )
+        texts = load_texts(data_args, train=train, validate=validate, seed=seed, access=access)
     words = (row["text"] for row in texts.get("train", ()) if row["text"])
-    tokenizer = load_tokenizer(model_args, training_args, words, max_length=max_seq_length, config=config)
+    tokenizer = load_tokenizer(model_args, training_args, words, max_length=length, config=config)
     collator = MaskingCollator(
-        tokenizer,
-        data_args.mlm_probability,
-        data_args.whole_word_mask,
-        training_args.seed,
-        data_args.separate_documents,
+        tokenizer, data_args.mlm_probability, data_args.whole_word_mask, seed, data_args.separate_documents
     )
     with training_args.main_process_first(desc="tokenizing"):
-        train_dataset, eval_dataset = tokenize(
-            texts, tokenizer, max_seq_length, data_args, seed=training_args.seed, access=access
-        )
-    # Frees the memory of the text.
-    del texts, words
+        train_dataset, eval_dataset = tokenize(texts, tokenizer, length, data_args, seed=seed, access=access)
+    description = data_args.description(train_dataset, eval_dataset, length)
+
+    # Model.
+    model = load_model(AutoModelForMaskedLM, model_args, config, tokenizer, train=train)
+    check_packing(model, data_args)
 
     # Trainer.
-    model = load_model(AutoModelForMaskedLM, model_args, config, tokenizer, train=training_args.do_train)
-    check_packing(model, data_args)
     training_args.batch_eval_metrics = True
     # The collator needs columns that the model does not take.
     training_args.remove_unused_columns = False
@@ -63,9 +53,9 @@ def main():
         eval_dataset=None if eval_dataset is None else MaskedOnce(eval_dataset, collator),
         processing_class=tokenizer,
         data_collator=collator,
-        compute_metrics=MaskedLanguageModelMetrics(),
+        compute_metrics=LanguageModelMetrics(),
         preprocess_logits_for_metrics=token_losses,
         metric_names=("perplexity", "accuracy"),
-        card=data_args.card_facts(model_args, data_args.description(train_dataset, eval_dataset, max_seq_length)),
+        card=data_args.card_facts(model_args, description),
     )
     trainer.finish(trainer.train_and_evaluate(checkpoint))

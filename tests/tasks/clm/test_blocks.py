@@ -1,14 +1,17 @@
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
 
 from hf_gmlp.errors import InputError
+from hf_gmlp.tasks.clm.arguments import CLMArguments
 from hf_gmlp.tasks.clm.blocks import ByteBlocks, CausalCollator, are_raw_bytes, load_bytes
 from hf_gmlp.tasks.text import pack_causal
 from hf_gmlp.tokenizer import byte_tokenizer
 
 
-@pytest.mark.parametrize("block_size", [2, 7, 8, 56, 57, 58, 60])
+@pytest.mark.parametrize("block_size", [2, 8, 57, 60])
 def test_blocks_match_a_packed_document(tmp_path, block_size):
     text = "Ä paragraph.\n\n\n  And another one, with 漢字 in it...\n"
     assert len(text.encode()) == 56
@@ -26,58 +29,58 @@ def test_blocks_match_a_packed_document(tmp_path, block_size):
     assert ByteBlocks(span, 1, block_size, keep_remainder=True, max_samples=1).num_bytes == min(block_size - 1, 56)
 
 
+def load(train, validation, block_size, *, parts=("train", "validate"), **arguments):
+    files = {"train_file": train, "validation_file": validation}
+    arguments = CLMArguments(byte_level=True, **files, **arguments)
+    asked = {part: part in parts for part in ("train", "validate")}
+    return load_bytes(arguments, byte_tokenizer(), block_size, **asked)
+
+
 def test_each_file_is_a_document_whose_end_is_held_out(tmp_path):
     data = np.random.default_rng(0).integers(256, size=300, dtype=np.uint8).tobytes()
     for name, part in (("a.txt", data[:100]), ("b", data[100:])):
         (tmp_path / name).write_bytes(part)
     files = [str(tmp_path / name) for name in ("a.txt", "b")]
-    train, held_out = load_bytes(files, None, byte_tokenizer(), 11, validation_split_percentage=10)
 
     def read(blocks):
         return bytes(int(token) - 2 for i in range(len(blocks)) for token in blocks[i]["input_ids"][1:])
 
+    train, held_out = load(files, None, 11, validation_split_percentage=10)
     assert read(train) == data[:90] + data[100:280]
-    assert read(held_out) == data[90:100] + data[280:]
-    assert held_out.num_bytes == 30
+    assert read(held_out) == data[90:100] + data[280:] and held_out.num_bytes == 30
     # Every file starts with the end-of-text token, and no block crosses its end.
     firsts = [int(blocks[i]["input_ids"][0]) for blocks in (train, held_out) for i in range(len(blocks))]
     assert [i for i, token in enumerate(firsts) if token == 1] == [0, 9, 27, 28]
-    train, held_out = load_bytes(files, files[1:], byte_tokenizer(), 16, max_train_samples=4, max_eval_samples=5)
-    assert (len(train), len(held_out), held_out.num_bytes) == (4, 5, 75)
     # Each part is the same without the other.
-    train, nothing = load_bytes(files, None, byte_tokenizer(), 11, validation_split_percentage=10, validate=False)
-    assert nothing is None and read(train) == data[:90] + data[100:280]
-    nothing, held_out = load_bytes(files, None, byte_tokenizer(), 11, validation_split_percentage=10, train=False)
-    assert nothing is None and read(held_out) == data[90:100] + data[280:]
-    assert read(load_bytes(None, files[1:], byte_tokenizer(), 11, train=False)[1]) == data[100:]
-    with pytest.raises(InputError, match="There are no training data"):
-        load_bytes(None, files, byte_tokenizer(), 11)
+    nothing, alone = load(files, None, 11, validation_split_percentage=10, parts=("validate",))
+    assert nothing is None and read(alone) == read(held_out)
+    assert load(files, None, 11, validation_split_percentage=10, parts=("train",))[1] is None
+    assert read(load(None, files[1:], 11, parts=("validate",))[1]) == data[100:]
+    train, held_out = load(files, files[1:], 16, max_train_samples=4, max_eval_samples=5)
+    assert (len(train), len(held_out), held_out.num_bytes) == (4, 5, 75)
 
 
-def test_which_files_are_read_as_bytes():
-    for names in (["enwik8"], ["a.txt", "b.xml"], ["v1.2.c"], ["text.gz"]):
-        assert are_raw_bytes(names)
-    for names in ([], None, ["a.jsonl"], ["a.txt", "b.parquet"], ["a.json.gz"]):
-        assert not are_raw_bytes(names)
+@pytest.mark.parametrize(
+    ("files", "expected"),
+    [(["enwik8"], True), (["a.txt", "b.xml"], True), (["v1.2.c"], True), ([], False), (["a.txt", "b.parquet"], False),
+     (["a.json.gz"], False)],
+)  # fmt: skip
+def test_which_files_are_read_as_bytes(files, expected):
+    assert are_raw_bytes(CLMArguments(byte_level=True, train_file=files)) == expected
+    assert not are_raw_bytes(CLMArguments(train_file=files))
 
 
-def test_bad_files_are_named(tmp_path):
-    (tmp_path / "empty").touch()
-    (tmp_path / "few").write_bytes(b"abc")
-    (tmp_path / "text").write_bytes(b"a" * 100)
-    (tmp_path / "text.xz").write_bytes(b"a" * 100)
-    cases = [
-        ("none", None, "There is no file"),
-        ("empty", None, "is empty"),
-        ("text.xz", None, "is compressed"),
-        ("few", "text", "training text does not fill one block of 10"),
-        ("text", "data.csv", "documents for both"),
-        ("text", "empty", "is empty"),
-    ]
-    for train, validation, message in cases:
-        files = [str(tmp_path / validation)] if validation else None
-        with pytest.raises(InputError, match=message):
-            load_bytes([str(tmp_path / train)], files, byte_tokenizer(), 10)
+@pytest.mark.parametrize(
+    ("train", "validation", "words"),
+    [("none", None, "none"), ("empty", None, "empty"), ("text.xz", None, "compressed"), ("few", "text", "block of 10"),
+     ("text", "empty", "empty"), (None, "text", "no file")],
+)  # fmt: skip
+def test_bad_files_are_named(tmp_path, monkeypatch, train, validation, words):
+    monkeypatch.chdir(tmp_path)
+    for name, size in {"empty": 0, "few": 3, "text": 100, "text.xz": 100}.items():
+        Path(name).write_bytes(b"a" * size)
+    with pytest.raises(InputError, match=words):
+        load(train and [train], validation and [validation], 10)
 
 
 def test_batches_are_padded_on_the_right_and_labels_are_tokens():
