@@ -1,14 +1,14 @@
 """Whether the compared systems compute the same: no time is taken of a wrong result."""
 
 import torch
-from peers import CIRCULANT, DENSE, TIMM, System, base_of
 from torch import nn
 
 from hf_gmlp.errors import InputError
 
+from .peers import CIRCULANT, DENSE, TIMM, System, base_of
+
 # Forty-eight layers in single precision differ by 5e-6 from each other; TF32 is beyond this.
 LARGEST_DISTANCE = 2e-4
-# Samples that are compared.
 SAMPLES = 2
 
 

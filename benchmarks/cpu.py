@@ -1,9 +1,8 @@
 """gMLP beside its peers on a CPU, in one process and one run.
 
-    python benchmarks/cpu.py                            all suites on one core
-    python benchmarks/cpu.py --quick                    the same, small
-    python benchmarks/cpu.py --suites text --layers 12
-    python benchmarks/cpu.py --compile                  also through torch.compile (needs a C++ compiler)
+    python -m benchmarks.cpu                            all suites on one core
+    python -m benchmarks.cpu --quick                    the same, small
+    python -m benchmarks.cpu --compile                  also through torch.compile (needs a C++ compiler)
 
 Suites:
     images    gMLP-S on images of 224 pixels at several batch sizes, beside timm's, and a ViT-S
@@ -24,14 +23,13 @@ The results are added to benchmarks/results/cpu-DATE.csv.
 import argparse
 import datetime
 
-import harness
-import packing
-import peers
 import torch
-from harness import Bench
-from peers import BERT, CIRCULANT, COMPILED, DENSE, FULL, OWN, SELECTIVE, TIMM, VIT
 
 from hf_gmlp import errors
+
+from . import harness, packing, peers
+from .harness import Bench
+from .peers import BERT, CIRCULANT, COMPILED, DENSE, FULL, OWN, SELECTIVE, TIMM, VIT
 
 SUITES = ("images", "text", "short", "long", "packing")
 

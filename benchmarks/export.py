@@ -1,7 +1,7 @@
 """Size, time and accuracy of exported models beside their originals, in turns in one process. For example
 
     hf-gmlp export gmlp gmlp-x --to onnx --int8 && hf-gmlp export gmlp gmlp-ov --to openvino
-    python benchmarks/export.py --models gmlp bert --onnx gmlp-x bert-x --openvino gmlp-ov bert-ov \\
+    python -m benchmarks.export --models gmlp bert --onnx gmlp-x bert-x --openvino gmlp-ov bert-ov \\
         --sentences sst2/validation.jsonl --length 32
 
 Models are folders of run_glue.py or run_image_classification.py. A program is timed only if its predictions on the data
@@ -20,17 +20,17 @@ import onnxruntime
 import openvino
 import torch
 import transformers
-from machine import circumstances
 from PIL import Image
 
 from hf_gmlp import errors
 from hf_gmlp.markdown import markdown_table
 
+from .machine import circumstances
+
 Inputs = dict[str, torch.Tensor]
 Run = Callable[[Inputs], torch.Tensor]
 Batches = list[tuple[Inputs, torch.Tensor]]
-# Samples in a batch of the evaluation.
-EVALUATED = 50
+EVALUATION_BATCH = 50
 
 
 def main():
@@ -83,10 +83,8 @@ def main():
         # The median of each turn's ratio: other work on the machine slows both.
         for own, values in zip(times[first], times[at]):
             cells.append(f"{statistics.median(one / other for one, other in zip(own, values)):.2f}")
-    print(
-        *(f"{name}: {value}" for name, value in circumstances("transformers", "onnxruntime", "openvino").items()),
-        sep="\n",
-    )
+    facts = circumstances("transformers", "onnxruntime", "openvino")
+    print(*(f"{name}: {value}" for name, value in facts.items()), sep="\n")
     print(markdown_table(table))
 
 
@@ -100,12 +98,12 @@ def read_model(folder: str, arguments: argparse.Namespace) -> tuple[torch.nn.Mod
 
 
 def read_sentences(folder: str, file: str, label_ids: dict[str, int]) -> Batches:
-    """Reads a line of {"sentence": ..., "label": ...} for every sentence."""
+    """Read a line of {"sentence": ..., "label": ...} for every sentence."""
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
     rows = [json.loads(line) for line in Path(file).read_text(encoding="utf-8").splitlines()]
     batches = []
-    for start in range(0, len(rows), EVALUATED):
-        part = rows[start : start + EVALUATED]
+    for start in range(0, len(rows), EVALUATION_BATCH):
+        part = rows[start : start + EVALUATION_BATCH]
         encoded = tokenizer([row["sentence"] for row in part], padding=True, truncation=True, return_tensors="pt")
         labels = [label_ids.get(str(row["label"]), row["label"]) for row in part]
         batches.append((dict(encoded), torch.tensor(labels)))
@@ -113,13 +111,13 @@ def read_sentences(folder: str, file: str, label_ids: dict[str, int]) -> Batches
 
 
 def read_images(folder: str, file: str, label_ids: dict[str, int]) -> Batches:
-    """Reads a zip file with a folder for every class."""
+    """Read a zip file with a folder for every class."""
     processor, batches = transformers.AutoImageProcessor.from_pretrained(folder), []
     with zipfile.ZipFile(file) as archive:
         names = [name for name in sorted(archive.namelist()) if Path(name).parent.name in label_ids]
         names = [name for name in names if not name.endswith("/")]
-        for start in range(0, len(names), EVALUATED):
-            part = names[start : start + EVALUATED]
+        for start in range(0, len(names), EVALUATION_BATCH):
+            part = names[start : start + EVALUATION_BATCH]
             images = [Image.open(archive.open(name)).convert("RGB") for name in part]
             labels = torch.tensor([label_ids[Path(name).parent.name] for name in part])
             batches.append((dict(processor(images, return_tensors="pt")), labels))

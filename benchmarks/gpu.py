@@ -1,9 +1,8 @@
 """gMLP beside its peers on a GPU, in one process and one run: whether they compute the same, how fast, in what memory.
 
-    python benchmarks/gpu.py                            everything
-    python benchmarks/gpu.py --suites text --layers 12
-    python benchmarks/gpu.py --compile                  also with every block compiled
-    python benchmarks/gpu.py --device cpu --quick       tiny, on a machine without a GPU, to see whether it runs
+    python -m benchmarks.gpu                            everything
+    python -m benchmarks.gpu --compile                  also with every block compiled
+    python -m benchmarks.gpu --device cpu --quick       tiny, on a machine without a GPU, to see whether it runs
 
 Suites:
     images    gMLP-S on images of 224 pixels, beside timm's, and a ViT-S
@@ -11,12 +10,9 @@ Suites:
     long      the same on more tokens
 
 Outputs are compared in single precision, as by cpu.py; times are under bf16 autocast with parameters in single
-precision and without dropout. Systems take turns within every round, and medians count. A training step is forward and
-backward, without an optimizer. "MFU" is the operations of a training step (those of hf_gmlp without checkpointing or
-compilation, counted by torch) over its time, as a fraction of the rate of a large bf16 product in the same run. "Peak"
-is the most memory of a training step above what was there before it. A suite that fails is left out; the rest goes on,
-and the command ends with an error.
-
+precision and without dropout. A training step is forward and backward, without an optimizer. "MFU" is its operations
+(those of hf_gmlp without checkpointing or compilation, counted by torch) over its time, as a fraction of the rate of a
+large bf16 product in the same run. "Peak" is the most memory of a training step above what was there before it.
 The results are added to benchmarks/results/gpu-DATE.csv after every suite.
 """
 
@@ -24,20 +20,19 @@ import argparse
 import datetime
 import gc
 import statistics
-import traceback
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 
-import harness
-import peers
 import torch
-from harness import Bench
-from peers import BERT, CIRCULANT, COMPILED, DENSE, FULL, OWN, SELECTIVE, TIMM, VIT, System, base_of
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 from hf_gmlp import errors
 from hf_gmlp.errors import InputError
+
+from . import harness, peers
+from .harness import Bench
+from .peers import BERT, CIRCULANT, COMPILED, DENSE, FULL, OWN, SELECTIVE, TIMM, VIT, System, base_of
 
 SUITES = {
     "images": [OWN, OWN + SELECTIVE, OWN + FULL, TIMM, VIT],
@@ -47,19 +42,14 @@ SUITES = {
 
 
 def main():
-    arguments = read_arguments()
-    errors.run(lambda: benchmark(arguments))
-
-
-def read_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--suites", nargs="+", choices=SUITES, default=list(SUITES), help="default: all")
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda", help="cpu only with --quick")
     sizes = {"layers": ("gMLP blocks", 30, 2), "rounds": ("how often every system is timed", 7, 1)}
     arguments = harness.parse_arguments(parser, sizes)
     if arguments.device == "cpu" and not arguments.quick:
-        parser.error("--device cpu takes too long at full size: add --quick, or use benchmarks/cpu.py")
-    return arguments
+        parser.error("--device cpu takes too long at full size: add --quick, or use benchmarks.cpu")
+    errors.run(lambda: benchmark(arguments))
 
 
 def benchmark(arguments: argparse.Namespace):
@@ -68,7 +58,7 @@ def benchmark(arguments: argparse.Namespace):
     # Keeps single precision in the checks free of TF32.
     torch.set_float32_matmul_precision("highest")
     torch.backends.cudnn.allow_tf32 = False
-    bench, faults = GPUBench(arguments, arguments.device), []
+    bench = GPUBench(arguments, arguments.device)
     path = arguments.out / f"gpu-{datetime.date.today().isoformat()}.csv"
     common = harness.about(cuda=torch.version.cuda)
     print(", ".join(f"{key} {value}" for key, value in common.items()))
@@ -77,20 +67,11 @@ def benchmark(arguments: argparse.Namespace):
         names, make = list(SUITES[suite]), peers.image_model if suite == "images" else peers.text_model
         names += [name + COMPILED for name in (OWN, TIMM, DENSE) if arguments.compile and name in names]
         bench.rows = []
-        try:
-            columns = [{"layers": arguments.layers} | sizes for sizes in sizes_of(suite, arguments.quick)]
-            bench.compare(suite, make, names, columns)
-        except Exception as error:
-            # Time on such machines is expensive: keep what was found, and go on with the other suites.
-            traceback.print_exception(error, limit=-5)
-            faults.append(
-                f"{suite}: {str(error).strip().splitlines()[0][:300] if str(error) else type(error).__name__}"
-            )
+        columns = [{"layers": arguments.layers} | sizes for sizes in sizes_of(suite, arguments.quick)]
+        bench.compare(suite, make, names, columns)
         torch._dynamo.reset()
         gc.collect()
         harness.write_results(path, bench.rows, common)
-    if faults:
-        raise InputError("Not everything was measured. " + " ".join(faults))
 
 
 def sizes_of(suite: str, quick: bool) -> list[dict[str, int]]:

@@ -8,14 +8,14 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
-import checks
-import peers
 import torch
-from machine import circumstances
-from memory import kept_bytes
-from peers import COMPILED, OWN, System, base_of
 
 from hf_gmlp.markdown import markdown_table
+
+from . import checks, peers
+from .machine import circumstances
+from .memory import kept_bytes
+from .peers import COMPILED, OWN, System, base_of
 
 RESULTS = peers.ROOT / "benchmarks" / "results"
 Step = Callable[[], object]

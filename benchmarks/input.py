@@ -1,17 +1,11 @@
 """How fast batches are made, beside how fast a model on this machine trains on them: how many workers a recipe needs.
 
-    python benchmarks/input.py
-    python benchmarks/input.py --quick
-    python benchmarks/input.py --images_per_second 2500 --sequences_per_second 300     for a device that is not at hand
+    python -m benchmarks.input
+    python -m benchmarks.input --images_per_second 2500 --sequences_per_second 300     for a device that is not at hand
 
 One worker process is measured as one thread, by its CPU time: tokenizing and packing, masking, and decoding and
 augmenting pictures of ImageNet's size (500 x 375 pixels, JPEG). A worker's rate and the rate of a training step in the
 same run give the number of workers (`--dataloader_num_workers`) with which the step never waits.
-
-    python benchmarks/input.py --memory corpus.txt
-
-Instead: peak memory and CPU time of two steps of a tiny model on a large text, by run_mlm.py and by the pipeline of
-transformers' example of that name, each in a process of its own with an empty cache.
 
 The results are added to benchmarks/results/input-DATE.csv.
 """
@@ -19,13 +13,9 @@ The results are added to benchmarks/results/input-DATE.csv.
 import argparse
 import datetime
 import io
-import itertools
 import math
 import os
 import statistics
-import subprocess
-import sys
-import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -33,13 +23,9 @@ from pathlib import Path
 # Tokenizers would use every core, but this is about one worker.
 os.environ["TOKENIZERS_PARALLELISM"] = "false"
 
-import harness
 import numpy as np
 import torch
-from datasets import load_dataset
-from peers import ROOT
 from PIL import Image
-from transformers import AutoTokenizer, DataCollatorForLanguageModeling, Trainer, TrainingArguments
 
 from hf_gmlp import GMLPConfig, GMLPForImageClassification, GMLPForMaskedLM, GMLPVisionConfig, errors
 from hf_gmlp.markdown import markdown_table
@@ -49,7 +35,7 @@ from hf_gmlp.tasks.mlm.masking import MaskingCollator
 from hf_gmlp.tasks.text import pack
 from hf_gmlp.tokenizer import train_tokenizer
 
-TINY = {"num_hidden_layers": 1, "hidden_size": 16, "intermediate_size": 32, "max_position_embeddings": 128}
+from . import harness
 
 
 def main():
@@ -57,14 +43,9 @@ def main():
     parser.add_argument("--quick", action="store_true", help="fewer samples")
     parser.add_argument("--images_per_second", type=float, help="rate of a training step on another device")
     parser.add_argument("--sequences_per_second", type=float, help="rate of a training step on another device")
-    parser.add_argument("--memory", type=Path, metavar="TEXT", help="a .txt file of about 100 MB to measure memory on")
-    parser.add_argument("--peer", nargs=3, metavar=("TEXT", "VALIDATION", "FOLDER"), help=argparse.SUPPRESS)
     parser.add_argument("--out", type=Path, default=harness.RESULTS, help="folder of the results")
     arguments = parser.parse_args()
-    if arguments.peer:
-        train_peer(*arguments.peer)
-        return
-    rows = measure_memory(arguments.memory) if arguments.memory else measure_rates(arguments)
+    rows = measure_rates(arguments)
     table = [list(rows[0])]
     table += [[f"{value:,.2f}" if isinstance(value, float) else value for value in row.values()] for row in rows]
     print(markdown_table(table) + "\n")
@@ -115,7 +96,6 @@ def text_rates(count: int, rounds: int) -> list[tuple[str, float]]:
     mask, mask_words = MaskingCollator(tokenizer), MaskingCollator(tokenizer, whole_word_mask=True)
     return [
         ("tokenize and pack", rate_of(lambda: pack(documents, tokenizer, 512), sequences, rounds)),
-        ("tokenize and group (peer)", rate_of(lambda: group(encode(documents, tokenizer), 512), sequences, rounds)),
         ("mask", rate_of(lambda: mask(rows), count, rounds)),
         ("mask whole words", rate_of(lambda: mask_words(with_offsets), count, rounds)),
     ]
@@ -167,72 +147,13 @@ def text_step(rounds: int, batch: int) -> float:
     def seconds(layers: int) -> float:
         model = GMLPForMaskedLM(GMLPConfig(num_hidden_layers=layers, sparse_prediction=True)).train()
         ids = torch.randint(5, 32000, (batch, 512))
-        labels = masked_labels(ids)
+        labels = torch.full_like(ids, -100)
+        # 15 % of the positions of each text, as of BERT.
+        labels[:, :76] = 5
         return 1 / rate_of(lambda: model(ids, labels=labels).loss.backward(), batch, rounds)
 
     one = seconds(1)
     return 1 / (one + 47 * (seconds(2) - one))
-
-
-def masked_labels(ids: torch.Tensor) -> torch.Tensor:
-    """Labels of 15 % of the positions of each text, as of BERT."""
-    labels = torch.full_like(ids, -100)
-    labels[:, : int(0.15 * ids.shape[1])] = 5
-    return labels
-
-
-def measure_memory(text: Path) -> list[dict]:
-    """Peak memory and CPU time of run_mlm.py and of its peer on a text, the end of which validates, and their ratio."""
-    with tempfile.TemporaryDirectory() as folder:
-        validation = Path(folder, "validation.txt")
-        with open(text, "rb") as file:
-            lines = file.read(4_000_000).decode("utf-8", "ignore").splitlines()
-            train_tokenizer(lines, vocab_size=8000).save_pretrained(folder)
-            file.seek(-100_000, os.SEEK_END)
-            validation.write_bytes(file.read().split(b"\n", 1)[1])
-        sizes = ",".join(f"{key}={value}" for key, value in TINY.items())
-        flags = f"--config_name gmlp-base --config_overrides {sizes} --tokenizer_name {folder} --do_train --do_eval "
-        flags += f"--max_steps 2 --use_cpu --report_to none --output_dir {folder}/out --cache_dir {folder}/cache"
-        script = [ROOT / "run_mlm.py", "--train_file", text, "--validation_file", validation, *flags.split()]
-        peer = [__file__, "--peer", text, validation, folder]
-        rows = []
-        for what, command in (("run_mlm.py", script), ("run_mlm.py of transformers (peer)", peer)):
-            process = subprocess.Popen([sys.executable, *map(str, command)], stdout=subprocess.DEVNULL)
-            _, status, used = os.wait4(process.pid, 0)
-            if status:
-                raise SystemExit(f"{what} failed.")
-            rows.append({"what": what, "peak_mib": used.ru_maxrss / 1024, "cpu_seconds": used.ru_utime + used.ru_stime})
-    ratios = {key: rows[0][key] / rows[1][key] for key in ("peak_mib", "cpu_seconds")}
-    return [*rows, {"what": "ratio"} | ratios]
-
-
-def train_peer(text: str, validation: str, folder: str):
-    """Two steps and an evaluation as in the example of transformers."""
-    tokenizer = AutoTokenizer.from_pretrained(folder)
-    data = load_dataset("text", data_files={"train": text, "validation": validation}, cache_dir=f"{folder}/peer")
-    data = data.map(lambda rows: encode(rows["text"], tokenizer), batched=True, remove_columns=["text"])
-    data = data.map(lambda rows: group(rows, TINY["max_position_embeddings"]), batched=True)
-    trainer = Trainer(
-        GMLPForMaskedLM(GMLPConfig(vocab_size=len(tokenizer), **TINY)),
-        TrainingArguments(f"{folder}/peer-out", max_steps=2, use_cpu=True, report_to="none"),
-        DataCollatorForLanguageModeling(tokenizer),
-        data["train"],
-        data["validation"],
-    )
-    trainer.train()
-    trainer.evaluate()
-
-
-def encode(texts: list[str], tokenizer: Callable) -> dict[str, list[list[int]]]:
-    """Tokenizes a batch of texts as the example of transformers does."""
-    return dict(tokenizer(texts, return_special_tokens_mask=True, verbose=False))
-
-
-def group(batch: dict[str, list[list[int]]], length: int) -> dict[str, list[list[int]]]:
-    """Joins the sequences of a batch and cuts them into parts of one length, without the rest."""
-    columns = {name: list(itertools.chain.from_iterable(rows)) for name, rows in batch.items()}
-    stop = len(columns["input_ids"]) // length * length
-    return {name: [ids[i : i + length] for i in range(0, stop, length)] for name, ids in columns.items()}
 
 
 if __name__ == "__main__":

@@ -10,12 +10,9 @@ import torch
 
 
 def circumstances(*packages: str) -> dict[str, str]:
-    """Returns the date, the machine and the versions of Python, torch and those `packages` that are installed."""
-    found = {
-        "date": datetime.date.today().isoformat(),
-        "machine": machine_name(),
-        "python": platform.python_version(),
-    }
+    """Return the date, the machine and the versions of Python, torch and those `packages` that are installed."""
+    machine = f"{processor_name()}, {os.cpu_count()} cores, {platform.system()}"
+    found = {"date": datetime.date.today().isoformat(), "machine": machine, "python": platform.python_version()}
     if torch.cuda.is_available():
         found["gpu"] = torch.cuda.get_device_name()
     for package in ("torch", *packages):
@@ -24,10 +21,6 @@ def circumstances(*packages: str) -> dict[str, str]:
         except PackageNotFoundError:
             continue
     return found
-
-
-def machine_name() -> str:
-    return f"{processor_name()}, {os.cpu_count()} cores, {platform.system()}"
 
 
 def processor_name() -> str:

@@ -5,13 +5,14 @@ import statistics
 from functools import partial
 
 import torch
-from checks import compare
-from harness import Bench
-from peers import fixed_ids, perturb
 from torch.nn.utils.rnn import pad_sequence
 
 from hf_gmlp import GMLPConfig, GMLPModel
 from hf_gmlp.markdown import markdown_table
+
+from .checks import compare
+from .harness import Bench
+from .peers import fixed_ids, perturb
 
 VOCABULARY = 32
 Inputs = dict[str, torch.Tensor]
@@ -54,19 +55,16 @@ def packing_suite(bench: Bench):
 def cases(longest: int) -> dict[str, tuple[list[int], int, str, Inputs]]:
     """Documents -> their lengths, the number of packed rows, and the rows to compare with, in words and as inputs."""
     # Lengths like those of sentences.
-    draw = random.Random(0)
-    sentences = [max(1, min(longest, round(draw.lognormvariate(3.0, 0.8)))) for _ in range(64)]
+    rng = random.Random(0)
+    sentences = [max(1, min(longest, round(rng.lognormvariate(3.0, 0.8)))) for _ in range(64)]
     apart = [longest // 2, longest // 4, longest // 4] * 4
     plain = "plain rows of as many tokens"
+    two, four = ({"input_ids": fixed_ids(count, longest, VOCABULARY)} for count in (2, 4))
     return {
-        f"one of {longest} and {longest} of 1 token": ([longest] + [1] * longest, 1, plain, plain_rows(2, longest)),
+        f"one of {longest} and {longest} of 1 token": ([longest] + [1] * longest, 1, plain, two),
         "64, log-normal, flattened into one row": (sentences, 1, "padded rows", padded_rows(sentences)),
-        f"3 in each of 4 rows of {longest} tokens": (apart, 4, plain, plain_rows(4, longest)),
+        f"3 in each of 4 rows of {longest} tokens": (apart, 4, plain, four),
     }
-
-
-def plain_rows(count: int, tokens: int) -> Inputs:
-    return {"input_ids": fixed_ids(count, tokens, VOCABULARY)}
 
 
 def padded_rows(lengths: list[int]) -> Inputs:
@@ -83,7 +81,7 @@ def packed_rows(lengths: list[int], rows: int) -> Inputs:
 
 @torch.no_grad()
 def check_packing(model: GMLPModel, packed: Inputs, lengths: list[int]):
-    """Compares the output of every document with its own in a row by itself."""
+    """Compare the output of every document with its own in a row by itself."""
     model.eval()
     outputs = model(**packed).last_hidden_state.flatten(0, 1).split(lengths)
     documents = packed["input_ids"].flatten().split(lengths)
@@ -101,7 +99,3 @@ def forward(model: GMLPModel, inputs: Inputs):
 def training(model: GMLPModel, inputs: Inputs):
     model(**inputs).last_hidden_state.pow(3).mean().backward()
     model.zero_grad()
-
-
-if __name__ == "__main__":
-    raise SystemExit("Run `python benchmarks/cpu.py --suites packing`.")

@@ -1,21 +1,16 @@
 """What the benchmarks compare: gMLP and its peers, each with the inputs that it is given."""
 
-import os
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from hf_gmlp.training.checkpointing import enable_selective_checkpointing
+
 ROOT = Path(__file__).resolve().parent.parent
-os.environ.setdefault("HF_HUB_OFFLINE", "1")
-# Finds the package where it is not installed.
-sys.path.insert(0, str(ROOT))
-
-import torch  # noqa: E402
-from torch import nn  # noqa: E402
-from torch.nn import functional as F  # noqa: E402
-
-from hf_gmlp.training.checkpointing import enable_selective_checkpointing  # noqa: E402
 
 # Noise on the spatial weights, which start so near zero that a wrong W would not be seen.
 SPATIAL_NOISE = 0.02

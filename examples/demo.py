@@ -2,10 +2,9 @@
 
     python examples/demo.py [--output_dir build/demo]
 
-The text is the reference of the Python language, which every Python carries (pydoc_data.topics): no download. The
-script trains a tokenizer and a Toeplitz gMLP by masked language modeling (recipes/demo.yaml), compares it on held-out
-text with counts of tokens and of their neighbors, fills masks in held-out sentences, and draws the spatial filters as
-in Figure 4 of the paper.
+The text is the reference of the Python language, which every Python carries. The script trains a tokenizer and a
+Toeplitz gMLP by masked language modeling (recipes/demo.yaml), compares it with counts of tokens and of their neighbors,
+fills masks in held-out sentences, and draws the spatial filters as in Figure 4 of the paper.
 """
 
 import argparse
@@ -37,7 +36,6 @@ def main():
     if (model_folder / "all_results.json").is_file():
         print(f"The model in {model_folder} is already trained; remove that folder to train it again.")
     else:
-        leave_busy_cores()
         command = [str(ROOT / "run_mlm.py"), str(ROOT / "recipes" / "demo.yaml")]
         command += ["--train_file", str(train_file), "--validation_file", str(validation_file)]
         command += ["--output_dir", str(model_folder)]
@@ -46,14 +44,10 @@ def main():
         sys.argv = command
         runpy.run_path(command[0], run_name="__main__")
 
-    # PyTorch counts its threads when it is imported, so these imports come after `leave_busy_cores`.
     from datasets import disable_progress_bars
     from transformers import AutoModelForMaskedLM, AutoTokenizer, logging
 
     from hf_gmlp.tools.analysis.filters import plot_filters
-
-    sys.path.insert(0, str(ROOT / "paper"))
-    from yardsticks import token_losses
 
     logging.set_verbosity_error()
     logging.disable_progress_bar()
@@ -63,12 +57,13 @@ def main():
 
     results = json.loads((model_folder / "all_results.json").read_text(encoding="utf-8"))
     settings = json.loads((model_folder / "settings.json").read_text(encoding="utf-8"))
-    length, probability = model.config.max_position_embeddings, settings["mlm_probability"]
-    losses = token_losses(model_folder, train_file, validation_file, length, probability)
+    unigram, context = baselines(
+        tokenizer, train_file, validation_file, model.config.max_position_embeddings, settings["mlm_probability"]
+    )
     print("\nPerplexity of the masked tokens in held-out text (lower is better)")
-    print(f"  counting tokens (unigram)           {math.exp(losses['unigram']):8.1f}")
-    print(f"  counting neighbors left and right   {math.exp(losses['neighbors']):8.1f}")
-    print(f"  this gMLP                           {results['eval_perplexity']:8.1f}")
+    print(f"  unigram                      {unigram:8.1f}")
+    print(f"  bigram-context count model   {context:8.1f}")
+    print(f"  this gMLP                    {results['eval_perplexity']:8.1f}")
 
     print("\nMasks filled in held-out sentences")
     for sentence, word in masked_sentences(validation):
@@ -80,25 +75,41 @@ def main():
     print(f"The spatial filters of its {model.config.num_hidden_layers} blocks, as in Figure 4: {filters}")
 
 
-def leave_busy_cores():
+def baselines(
+    tokenizer, train_file: Path, validation_file: Path, length: int, mlm_probability: float
+) -> tuple[float, float]:
     """
-    Limits the threads of PyTorch to the cores that other programs leave idle, unless OMP_NUM_THREADS is set: threads
-    that share cores with other work wait for each other, and are slower than one.
+    Return the perplexities, on the masks of the evaluation, of predicting each token by its frequency, and by counts of
+    its left and right neighbors: P(t | l, r) is proportional to P(t | l) P(t | r) / P(t).
     """
-    import psutil
+    import numpy as np
 
-    if "OMP_NUM_THREADS" in os.environ:
-        return
-    busy = psutil.cpu_percent(interval=1, percpu=True)
-    allowed = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else range(len(busy))
-    idle = round(sum(1 - busy[core] / 100 for core in allowed))
-    if idle < len(allowed):
-        os.environ["OMP_NUM_THREADS"] = str(max(1, idle))
-        print(f"{idle} of {len(allowed)} cores are idle: training with OMP_NUM_THREADS={max(1, idle)}.", flush=True)
+    from hf_gmlp.tasks.mlm.masking import MaskedOnce, MaskingCollator
+    from hf_gmlp.tasks.text import TextArguments, load_texts, tokenize
+
+    arguments = TextArguments(train_file=[str(train_file)], validation_file=[str(validation_file)])
+    train, validation = tokenize(load_texts(arguments), tokenizer, length, arguments)
+    counts = np.zeros((len(tokenizer), len(tokenizer)))
+    for ids in map(np.asarray, train["input_ids"]):
+        np.add.at(counts, (ids[:-1], ids[1:]), 1)
+    frequency = (counts.sum(0) + 1) / (counts.sum() + len(tokenizer))
+    # A neighbor that was seen fifty times counts as much as the frequency of the token.
+    after, before = (
+        np.log((table + 50 * frequency) / (table.sum(1, keepdims=True) + 50)) for table in (counts, counts.T)
+    )
+    losses = []
+    for row in MaskedOnce(validation, MaskingCollator(tokenizer, mlm_probability)):
+        masked, ids = np.flatnonzero(row["labels"] != -100), row["input_ids"]
+        logits = after[ids[masked - 1]] + before[ids[masked + 1]] - np.log(frequency)
+        labels = row["labels"][masked]
+        context = np.logaddexp.reduce(logits, axis=1) - logits[np.arange(len(labels)), labels]
+        losses.append(np.stack([-np.log(frequency[labels]), context]))
+    unigram, context = np.concatenate(losses, axis=1).mean(axis=1)
+    return math.exp(unigram), math.exp(context)
 
 
 def split_topics() -> tuple[list[str], list[str]]:
-    """Returns each topic as a document of running text, a line for each paragraph: to train on, and every eighth."""
+    """Return each topic as a document of running text, a line for each paragraph: to train on, and every eighth."""
     documents = []
     for _, text in sorted(topics.items()):
         paragraphs = (re.sub(r"\s+", " ", paragraph).strip() for paragraph in re.split(r"\n\s*\n", text))
@@ -107,7 +118,7 @@ def split_topics() -> tuple[list[str], list[str]]:
 
 
 def masked_sentences(documents: list[str], count: int = 3) -> list[tuple[str, str]]:
-    """Returns plain sentences of different topics, each with a short word masked near its middle, and that word."""
+    """Return plain sentences of different topics, each with a short word masked near its middle, and that word."""
     found = []
     for document in documents:
         for sentence in re.findall(r"(?:^|(?<=\. ))[A-Z][a-z]+ [a-z][a-z, ]{50,110}\.(?= |$)", document, re.MULTILINE):
@@ -121,7 +132,7 @@ def masked_sentences(documents: list[str], count: int = 3) -> list[tuple[str, st
 
 
 def fill(model, tokenizer, sentence: str, count: int = 5) -> list[str]:
-    """Returns the likeliest tokens for [MASK]."""
+    """Return the likeliest tokens for [MASK]."""
     from transformers import pipeline
 
     answers = pipeline("fill-mask", model=model, tokenizer=tokenizer, top_k=count)(sentence)

@@ -6,19 +6,16 @@ import io
 import pytest
 from PIL import Image
 
-
-@pytest.fixture(scope="module")
-def benchmark(load):
-    return load("input")
+from benchmarks import input as benchmark
 
 
 @pytest.mark.slow
-def test_workers_follow_from_the_rates(benchmark, call, tmp_path):
+def test_workers_follow_from_the_rates(call, tmp_path):
     call(benchmark, "--quick", "--images_per_second", 1e6, "--sequences_per_second", 1e-3, "--out", tmp_path)
     (table,) = tmp_path.glob("input-*.csv")
     with table.open(newline="", encoding="utf-8") as file:
         rows = list(csv.DictReader(file))
-    assert len(rows) == 7
+    assert len(rows) == 6
     for row in rows:
         rate, step, workers = (
             float(row[key]) for key in ("samples_per_second", "training_samples_per_second", "workers")
@@ -28,7 +25,7 @@ def test_workers_follow_from_the_rates(benchmark, call, tmp_path):
         assert (workers == 1) == ("sequences" in row["what"])
 
 
-def test_pictures_are_of_the_size_of_imagenet(benchmark):
+def test_pictures_are_of_the_size_of_imagenet():
     picture = benchmark.jpeg(0)
     assert Image.open(io.BytesIO(picture)).size == (500, 375)
     assert 70_000 < len(picture) < 200_000
