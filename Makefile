@@ -34,7 +34,7 @@ demo: $(INSTALLED) ## train a small gMLP on Python's documentation, and show wha
 	$(BIN)/python examples/demo.py
 
 replicate: $(INSTALLED) ## run the paper's comparisons at a small size; ARGS="--help" says how
-	$(BIN)/python paper/replicate.py $(ARGS)
+	$(BIN)/python -m paper replicate $(ARGS)
 
 test: $(INSTALLED) ## run all tests, in about 13 minutes on two AVX2 cores (AMD EPYC)
 	$(PYTEST)

@@ -1,8 +1,8 @@
-"""What a prior is worth to a gMLP that sees few images, beside a small CNN and a ViT, at equal processor time.
+"""Compare a gMLP with and without a prior for images with a small CNN and a ViT, at equal processor time.
 
-    python paper/images.py times TRAIN --cnn_epochs 20
-    python paper/images.py train TRAIN TEST paper/images.jsonl --models all --epochs 43 --seeds 1 2 3
-    python paper/images.py table paper/images.jsonl
+    python -m paper images times TRAIN --cnn_epochs 20
+    python -m paper images train TRAIN TEST paper/images.jsonl --models all --epochs 43 --seeds 1 2 3
+    python -m paper images table paper/images.jsonl
 
 `times` measures training steps and prints how many epochs every model has in the CNN's time. TRAIN and TEST are zip
 files of class folders with images of 32 pixels; TEST may be "held-out", the last 75 training images of every class, for
@@ -13,8 +13,8 @@ batches of 64, label smoothing 0.1, crops and flips. Every training is a line of
 is not repeated.
 """
 
-import argparse
 import io
+import itertools
 import json
 import math
 import statistics
@@ -30,7 +30,7 @@ from torch.nn import functional as F
 from torchvision.transforms import v2
 from transformers import ViTConfig, ViTForImageClassification
 
-from hf_gmlp import GMLPForImageClassification, GMLPVisionConfig, errors
+from hf_gmlp import GMLPForImageClassification, GMLPVisionConfig
 
 PRIOR = {"stem": {"stem": "conv"}, "toeplitz": {"toeplitz": True}, "heads": {"spatial_heads": 4}}
 GMLPS = {"plain": {}, **PRIOR, "all": {name: value for part in PRIOR.values() for name, value in part.items()}}
@@ -39,7 +39,7 @@ HELD_OUT = 75
 
 
 def build(name: str, classes: int, initializer_range: float = 0.02) -> nn.Module:
-    """A new model that maps images [B, 3, 32, 32] to logits [B, classes], or to an output that has them."""
+    """Return a new model that maps images [B, 3, 32, 32] to logits [B, classes], or to an output that has them."""
     if name == "cnn":
         return small_cnn(classes)
     shared = SIZES | {"num_labels": classes, "initializer_range": initializer_range}
@@ -49,7 +49,7 @@ def build(name: str, classes: int, initializer_range: float = 0.02) -> nn.Module
 
 
 def small_cnn(classes: int) -> nn.Sequential:
-    """Six 3 x 3 convolutions in three stages of 48, 96 and 160 channels: 0.52 M parameters with ten classes."""
+    """Return six 3 x 3 convolutions in three stages of 48, 96 and 160 channels: 0.52 M parameters with ten classes."""
     channels, layers = 3, []
     for width in (48, 96, 160):
         for _ in range(2):
@@ -65,7 +65,7 @@ def logits_of(model: nn.Module, pixels: torch.Tensor) -> torch.Tensor:
 
 
 def read_images(path: str) -> tuple[torch.Tensor, torch.Tensor]:
-    """Pixels [N, 3, 32, 32] around 0 and classes [N], in the order of the names, so that classes are together."""
+    """Return pixels [N, 3, 32, 32] around 0 and classes [N], in the order of the names, so that classes are grouped."""
     with zipfile.ZipFile(path) as archive:
         names = sorted(name for name in archive.namelist() if not name.endswith("/"))
         pictures = [Image.open(io.BytesIO(archive.read(name))).convert("RGB") for name in names]
@@ -76,7 +76,7 @@ def read_images(path: str) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def optimizer_of(model: nn.Module, learning_rate: float, multiplier: float = 1.0) -> torch.optim.Optimizer:
-    """AdamW with weight decay on matrices, without it on vectors and spatial weights, whose rate is multiplied."""
+    """Return AdamW with weight decay on matrices, none on vectors and spatial weights."""
     spatial = [p for name, p in model.named_parameters() if "spatial_gating_unit.proj" in name]
     others = [p for name, p in model.named_parameters() if "spatial_gating_unit.proj" not in name]
     groups = [
@@ -87,7 +87,7 @@ def optimizer_of(model: nn.Module, learning_rate: float, multiplier: float = 1.0
     return torch.optim.AdamW([group for group in groups if group["params"]], learning_rate)
 
 
-def train(
+def fit(
     model: nn.Module,
     pixels: torch.Tensor,
     labels: torch.Tensor,
@@ -96,7 +96,7 @@ def train(
     multiplier: float = 1.0,
     batch: int = 64,
 ) -> tuple[float, float]:
-    """Trains a model; returns the loss of the last epoch and the seconds of processor time."""
+    """Train a model; return the loss of the last epoch and the seconds of processor time."""
     optimizer, steps = optimizer_of(model, learning_rate, multiplier), epochs * (len(pixels) // batch)
     warmup = steps / 10
     schedule = torch.optim.lr_scheduler.LambdaLR(
@@ -130,59 +130,56 @@ def accuracy(model: nn.Module, pixels: torch.Tensor, labels: torch.Tensor) -> fl
 
 
 def hold_out(labels: torch.Tensor) -> torch.Tensor:
-    """Whether an image is held out for choices, [N]: the last 75 of every class."""
+    """Return which images are held out for choices, [N]: the last 75 of every class."""
     held = torch.zeros_like(labels, dtype=torch.bool)
     for label in labels.unique():
         held[(labels == label).nonzero()[-HELD_OUT:, 0]] = True
     return held
 
 
-def times(options: argparse.Namespace):
-    """Measures a training step of every model, in turns, and prints how many epochs each has in the CNN's time."""
-    pixels, labels = read_images(options.train)
+def measure_times(train: str, cnn_epochs: int, rounds: int):
+    """Measure a training step of every model, in turns, and print how many epochs each has in the CNN's time."""
+    pixels, labels = read_images(train)
     models = {name: build(name, 10) for name in ("cnn", *GMLPS, "vit")}
-    seconds = {name: [] for name in models}
-    for _ in range(options.rounds):
+    seconds: dict[str, list[float]] = {name: [] for name in models}
+    for _ in range(rounds):
         for name, model in models.items():
-            seconds[name].append(train(model, pixels[:64], labels[:64], 1, 1e-4)[1])
+            seconds[name].append(fit(model, pixels[:64], labels[:64], 1, 1e-4)[1])
     medians = {name: statistics.median(values) for name, values in seconds.items()}
     for name, median in medians.items():
         parameters = sum(parameter.numel() for parameter in models[name].parameters()) / 1e6
-        epochs = options.cnn_epochs * medians["cnn"] / median
+        epochs = cnn_epochs * medians["cnn"] / median
         print(f"{name:9} {parameters:.3f} M parameters, {1000 * median:4.0f} ms a step, {round(epochs)} epochs")
 
 
-def run(options: argparse.Namespace):
-    """Trains models and adds a line to RESULTS for each."""
-    results = Path(options.results)
-    done = [json.loads(line) for line in results.read_text().splitlines()] if results.exists() else []
-    pixels, labels = read_images(options.train)
-    if options.test == "held-out":
+def train(train: str, test: str, results: str, models: list[str], seeds: list[int], **options):
+    """Train models and add a line to the results for each. `options`: epochs, rates and the initializer range."""
+    path = Path(results)
+    done = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+    pixels, labels = read_images(train)
+    if test == "held-out":
         held = hold_out(labels)
         test_pixels, test_labels, pixels, labels = pixels[held], labels[held], pixels[~held], labels[~held]
     else:
-        test_pixels, test_labels = read_images(options.test)
-    for seed in options.seeds:
-        for name in options.models:
-            names = ("epochs", "learning_rate", "multiplier", "initializer_range")
-            settings = {"model": name, "seed": seed, "test": Path(options.test).name, "images": len(pixels)}
-            settings |= {key: getattr(options, key) for key in names}
-            if any(settings.items() <= line.items() for line in done):
-                continue
-            torch.manual_seed(seed)
-            model = build(name, int(labels.max()) + 1, options.initializer_range)
-            loss, seconds = train(model, pixels, labels, options.epochs, options.learning_rate, options.multiplier)
-            result = {"accuracy": accuracy(model, test_pixels, test_labels), "loss": loss, "seconds": round(seconds)}
-            line = settings | result | {"threads": torch.get_num_threads(), "torch": torch.__version__}
-            with results.open("a") as file:
-                file.write(json.dumps(line) + "\n")
-            print(f"{name}, seed {seed}: accuracy {100 * result['accuracy']:.1f} %, loss {loss:.3f}, {seconds:.0f} s")
+        test_pixels, test_labels = read_images(test)
+    for seed, name in itertools.product(seeds, models):
+        settings = {"model": name, "seed": seed, "test": Path(test).name, "images": len(pixels), **options}
+        if any(settings.items() <= line.items() for line in done):
+            continue
+        torch.manual_seed(seed)
+        model = build(name, int(labels.max()) + 1, options["initializer_range"])
+        loss, seconds = fit(model, pixels, labels, options["epochs"], options["learning_rate"], options["multiplier"])
+        result = {"accuracy": accuracy(model, test_pixels, test_labels), "loss": loss, "seconds": round(seconds)}
+        line = settings | result | {"threads": torch.get_num_threads(), "torch": torch.__version__}
+        with path.open("a") as file:
+            file.write(json.dumps(line) + "\n")
+        print(f"{name}, seed {seed}: accuracy {100 * result['accuracy']:.1f} %, loss {loss:.3f}, {seconds:.0f} s")
 
 
-def table(options: argparse.Namespace):
-    """Prints RESULTS as a Markdown table: a row for each setting, over its seeds."""
+def print_table(results: str):
+    """Print RESULTS as a Markdown table: a row for each setting, over its seeds."""
     rows: dict[tuple, list[dict]] = {}
-    for line in map(json.loads, Path(options.results).read_text().splitlines()):
+    for line in map(json.loads, Path(results).read_text().splitlines()):
         keys = ("test", "model", "images", "epochs", "learning_rate", "multiplier", "initializer_range")
         rows.setdefault(tuple(line[key] for key in keys), []).append(line)
     print("| evaluated on | model | images | epochs | rate | multiplier | init | accuracy | median | loss | seconds |")
@@ -192,30 +189,3 @@ def table(options: argparse.Namespace):
         loss, seconds = (statistics.median(line[name] for line in lines) for name in ("loss", "seconds"))
         cells = [*key, ", ".join(f"{score:.1f}" for score in scores), f"{statistics.median(scores):.1f} %"]
         print("|", " | ".join(map(str, [*cells, f"{loss:.2f}", seconds])), "|")
-
-
-def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    commands = parser.add_subparsers(required=True)
-    timing, training, showing = (commands.add_parser(name) for name in ("times", "train", "table"))
-    timing.add_argument("train")
-    timing.add_argument("--cnn_epochs", type=int, default=20)
-    timing.add_argument("--rounds", type=int, default=9)
-    timing.set_defaults(call=times)
-    for name in ("train", "test", "results"):
-        training.add_argument(name)
-    training.add_argument("--models", nargs="+", choices=["cnn", "vit", *GMLPS], required=True)
-    training.add_argument("--epochs", type=int, required=True)
-    training.add_argument("--learning_rate", type=float, default=3e-3)
-    training.add_argument("--multiplier", type=float, default=1.0, help="of the learning rate of W and b")
-    training.add_argument("--initializer_range", type=float, default=0.02, help="not of the CNN")
-    training.add_argument("--seeds", nargs="+", type=int, default=[0])
-    training.set_defaults(call=run)
-    showing.add_argument("results")
-    showing.set_defaults(call=table)
-    options = parser.parse_args()
-    errors.run(lambda: options.call(options))
-
-
-if __name__ == "__main__":
-    main()

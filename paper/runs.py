@@ -1,9 +1,6 @@
 """Finished runs of the training scripts, found under folders: what tables and figures are filled from."""
 
-import itertools
 import json
-import re
-import shlex
 import statistics
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -15,10 +12,6 @@ from transformers import AutoConfig, PreTrainedConfig
 from hf_gmlp.errors import InputError
 from hf_gmlp.tools.analysis.counts import paper_parameters
 from hf_gmlp.training.run_folder import FINISHED, SETTINGS
-
-# What makes two models the same, for finding the pretraining of a fine-tuning.
-SIZES = ("model_type", "num_hidden_layers", "hidden_size", "intermediate_size", "attention_size", "toeplitz")
-SIZES += ("spatial_gating", "content_attention", "vocab_size")
 
 
 def family(config: PreTrainedConfig) -> str:
@@ -51,7 +44,7 @@ class Run:
         name: The folder, relative to the one that was searched.
         config: Of the model.
         results: What the script printed at the end, such as "eval_perplexity".
-        settings: Flags by name, as far as the run noted them.
+        settings: Flags by name, from settings.json.
     """
 
     folder: Path
@@ -62,9 +55,7 @@ class Run:
 
     @property
     def task(self) -> str | None:
-        """
-        "mlm", "image", a task of GLUE such as "sst2", "squad_v1" or "squad_v2"; None for a classifier of unknown task.
-        """
+        """ "mlm", "image", "squad_v1", "squad_v2", or a task of GLUE such as "sst2"; None if unknown."""
         head = (self.config.architectures or [""])[0]
         if head.endswith("ForMaskedLM"):
             return "mlm"
@@ -86,7 +77,7 @@ class Run:
 
     @cached_property
     def steps(self) -> int | None:
-        """Optimizer steps of the training, if it noted them."""
+        """Optimizer steps of the training."""
         path = self.folder / "trainer_state.json"
         return read_json(path).get("global_step") if path.is_file() else None
 
@@ -98,11 +89,11 @@ class Run:
 
 def find_runs(folders: Iterable[str | Path]) -> list[Run]:
     """
-    Returns every finished run in the folders and below them, sorted by path. Unfinished runs, and evaluations without
-    a model, are skipped.
+    Return every finished run in the folders and below them, sorted by path. Unfinished runs, and evaluations without a
+    model, are skipped.
 
     Raises:
-        InputError: If a folder does not exist, no run is found, or a file of a run cannot be read.
+        InputError: A folder does not exist, no run is found, or a file of a run cannot be read.
     """
     runs: dict[Path, Run] = {}
     for root in map(Path, folders):
@@ -117,40 +108,27 @@ def find_runs(folders: Iterable[str | Path]) -> list[Run]:
                 config = AutoConfig.from_pretrained(folder)
             except (OSError, ValueError) as error:
                 raise InputError(f"{folder / 'config.json'} cannot be read: {error}") from error
-            runs[folder.resolve()] = Run(folder, name, config, read_json(path), _settings(folder))
+            settings = read_json(folder / SETTINGS) if (folder / SETTINGS).is_file() else {}
+            runs[folder.resolve()] = Run(folder, name, config, read_json(path), settings)
     if not runs:
-        raise InputError(
-            f"There is no finished run in {', '.join(map(str, folders))}: no folder with {FINISHED} and config.json."
-        )
+        places = ", ".join(map(str, folders))
+        raise InputError(f"There is no finished run in {places}: no folder with {FINISHED} and config.json.")
     return list(runs.values())
 
 
 def pretraining(run: Run, runs: Iterable[Run]) -> Run | None:
-    """
-    Returns the masked-language-model run that a fine-tuning started from: the one in the folder that the fine-tuning
-    was given or, if runs were moved, the one of the same sizes whose name is the end of that path.
-    """
-    given = run.settings.get("model_name_or_path")
-    if not given:
-        return None
-    # A checkpoint within the folder of a run stands for the run.
-    parts = tuple(part for part in Path(given).parts if not part.startswith("checkpoint-"))
-    candidates = [one for one in runs if one.task == "mlm" and _sizes(one) == _sizes(run)]
-    for one in candidates:
-        if one.folder.resolve() == Path(*parts).resolve():
-            return one
-    named = [one for one in candidates if parts[-len(Path(one.name).parts) :] == Path(one.name).parts]
-    longest = max((len(Path(one.name).parts) for one in named), default=0)
-    named = [one for one in named if len(Path(one.name).parts) == longest]
-    return named[0] if len(named) == 1 else None
+    """Return the masked-language-model run in the folder that a fine-tuning started from, or that of its checkpoint."""
+    path = Path(run.settings.get("model_name_or_path") or "").resolve()
+    folders = {path, path.parent} if path.name.startswith("checkpoint-") else {path}
+    return next((other for other in runs if other.task == "mlm" and other.folder.resolve() in folders), None)
 
 
 def best_setting(
     runs: Iterable[Run], value: Callable[[Run], float], best: Callable = max, names: Sequence[str] | None = None
 ) -> tuple[list[Run], int]:
     """
-    Groups runs by their settings (those of `names`, by default all but the seed and the folder), as the paper does.
-    Returns the group with the best median of `value`, and the number of groups.
+    Group runs by their settings (those of `names`, by default all but the seed and the folder), as the paper does.
+    Return the group with the best median of `value`, and the number of groups.
     """
     groups: dict[str, list[Run]] = {}
     for run in runs:
@@ -160,22 +138,8 @@ def best_setting(
 
 
 def read_json(path: Path) -> dict:
+    """Return the contents of a JSON file; raise InputError if it is corrupted."""
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise InputError(f"{path} cannot be read: {error}") from error
-
-
-def _sizes(run: Run) -> list:
-    return [getattr(run.config, name, None) for name in SIZES]
-
-
-def _settings(folder: Path) -> dict:
-    """The flags in settings.json, or else those with one value in the command of the model card."""
-    if (folder / SETTINGS).is_file():
-        return read_json(folder / SETTINGS)
-    card = folder / "README.md"
-    text = card.read_text(encoding="utf-8", errors="replace") if card.is_file() else ""
-    command = re.search(r"^(python run_|hf-gmlp run ).*$", text, flags=re.MULTILINE)
-    words = shlex.split(command[0]) if command else []
-    return {flag.removeprefix("--"): value for flag, value in itertools.pairwise(words) if flag.startswith("--")}

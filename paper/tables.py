@@ -6,7 +6,6 @@ paper_tables.md has what the paper prints.
 import dataclasses
 import json
 import math
-import os
 import re
 import statistics
 import textwrap
@@ -16,7 +15,6 @@ from functools import cache
 from pathlib import Path
 
 import torch
-from runs import Run, best_setting, find_runs
 from torch.utils.flop_counter import FlopCounterMode
 from transformers import AutoConfig, PreTrainedConfig
 
@@ -27,16 +25,23 @@ from hf_gmlp.presets import PRESETS, preset_path
 from hf_gmlp.tools.analysis.counts import paper_flops, paper_parameters
 from hf_gmlp.training.recipes import read_recipe
 
+from .runs import Run, best_setting, find_runs
+
 FOLDER = Path(__file__).parent
 RECIPE_FOLDERS = (FOLDER / "recipes", FOLDER.parent / "recipes")
 TIMM = "timm/"
+TIMM_NOTE = "The models of timm are counted if timm is installed (pip install timm)."
 
 
 @dataclass
 class Cell:
     """
-    A number as the paper prints it, and this project's, with a verdict: "=" if they agree as printed, otherwise the
-    difference ("-0.6%"), or "!=". Results do not have a verdict but the number of a note about their runs.
+    A number as the paper prints it, and this project's.
+
+    Attributes:
+        paper, here: Both as text.
+        verdict: "=" if they agree as printed, otherwise the difference ("-0.6%"), or "!="; empty for results.
+        mark: Of results, the number of a note about their runs.
     """
 
     paper: str
@@ -62,18 +67,14 @@ class Row:
 
 @dataclass
 class Table:
-    """A table: its number, its title, the header of its first column, its rows, and the notes under it."""
+    """A table: its number, its title, the headers of its columns, its rows, and the notes below it."""
 
     number: int
     title: str
     corner: str
+    columns: list[str]
     rows: list[Row]
     notes: list[str] = field(default_factory=list)
-
-    @property
-    def columns(self) -> list[str]:
-        """The headers of all columns but the first."""
-        return list(self.rows[0].cells)
 
 
 @dataclass(frozen=True)
@@ -116,15 +117,6 @@ ARCHITECTURE = (
     "content_attention", "relative_attention_num_buckets", "relative_attention_max_distance",
     "spatial_intermediate_size", "image_size", "patch_size", "num_channels", "pooling",
 )  # fmt: skip
-# Presets that timm has under another name.
-TIMM_TWINS = {
-    "vit-b16-384": "vit_base_patch16_384",
-    "vit-l16-384": "vit_large_patch16_384",
-    "deit-ti16-224": "deit_tiny_patch16_224",
-    "deit-s16-224": "deit_small_patch16_224",
-    "deit-b16-224": "deit_base_patch16_224",
-}
-
 # The recipes behind each column of Tables 7 to 9.
 RECIPES = {
     "gMLP-Ti": ("table*/gmlp-ti16-224.yaml",),
@@ -139,32 +131,31 @@ RECIPES = {
 }
 
 
-def table(number: int, runs: Sequence[str | Path] = (), recipes: str | Path | None = None) -> str:
-    """Returns `build_table` as Markdown."""
-    return to_markdown(build_table(number, runs, recipes))
-
-
-def build_table(number: int, runs: Sequence[str | Path] = (), recipes: str | Path | None = None) -> Table:
+def build_table(number: int, runs: Sequence[str | Path] = (), folders: Sequence[Path] = RECIPE_FOLDERS) -> Table:
     """
-    Fills a table of the paper, 1 to 10, with the results of the finished runs in and below some folders. `recipes` is
-    the folder of recipes that Tables 7 to 9 are compared with, by default the project's. Raises InputError if there is
-    no such table or folder, or no finished run in the folders.
+    Fill a table of the paper with this project's numbers.
+
+    Args:
+        number: 1 to 10.
+        runs: Folders; the finished runs in and below them fill the results.
+        folders: Of the recipes that Tables 7 to 9 are compared with.
+
+    Raises:
+        InputError: There is no such table or folder, or no finished run in the folders.
     """
-    filled = paper_table(number)
+    table = paper_table(number)
     found = find_runs(runs) if runs else []
-    if recipes is not None and not Path(recipes).is_dir():
-        raise InputError(f"There is no folder {recipes} to read recipes from.")
     if number in (7, 8, 9):
-        fill_recipes(filled, RECIPE_FOLDERS if recipes is None else (Path(recipes),))
+        fill_recipes(table, folders)
     else:
-        fill_counts(filled)
+        fill_counts(table)
     if found:
-        fill_results(filled, found)
-    return filled
+        fill_results(table, found)
+    return table
 
 
 def paper_table(number: int) -> Table:
-    """Returns a table as the paper prints it; raises InputError if the paper does not have it."""
+    """Return a table as the paper prints it; raise InputError if the paper does not have it."""
     text = (FOLDER / "paper_tables.md").read_text(encoding="utf-8")
     sections = re.split(r"^## Table (\d+)\. ", text, flags=re.MULTILINE)
     texts = {int(name): text for name, text in zip(sections[1::2], sections[2::2])}
@@ -173,35 +164,36 @@ def paper_table(number: int) -> Table:
     title, *lines = texts[number].strip().splitlines()
     header, _, *body = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines if line[:1] == "|"]
     notes = re.findall(r"^- (.*(?:\n  .*)*)", texts[number], flags=re.MULTILINE)
-    rows = []
-    for name, *values in body:
-        model = values.pop() if header[-1] == "model" else ""
-        rows.append(Row(name, model, {column: Cell(value) for column, value in zip(header[1:], values)}))
-    return Table(number, title, header[0], rows, [re.sub(r"\n +", " ", note) for note in notes])
+    with_models = header[-1] == "model"
+    columns = header[1:-1] if with_models else header[1:]
+    rows = [
+        Row(name, values[-1] if with_models else "", {column: Cell(value) for column, value in zip(columns, values)})
+        for name, *values in body
+    ]
+    return Table(number, title, header[0], columns, rows, [re.sub(r"\n +", " ", note) for note in notes])
 
 
 # Sizes.
 
 
-def fill_counts(filled: Table):
-    """Fills in parameters, FLOPs and sizes. Models of timm stay empty if it is not installed."""
-    missing = False
-    for row in filled.rows:
+def fill_counts(table: Table):
+    """Fill in parameters, FLOPs and sizes. Models of timm stay empty if it is not installed."""
+    for row in table.rows:
         config = None
         if row.model.startswith(TIMM):
             try:
                 parameters, flops = timm_counts(row.model, int(row.cells["Input Resolution"].paper))
             except ImportError:
-                missing = True
+                table.notes += [] if TIMM_NOTE in table.notes else [TIMM_NOTE]
                 continue
         else:
             config = preset_config(row.model)
             parameters = paper_parameters(config)
-            flops = paper_flops(config) if {"FLOPs (B)", "MAdds (B)"} & set(filled.columns) else 0
-            note = PRESETS[row.model].note
+            flops = paper_flops(config) if {"FLOPs (B)", "MAdds (B)"} & set(table.columns) else 0
+            preset = PRESETS[row.model]
             # Where what the paper says of sizes and what it counts do not go together.
-            if note and filled.number in (3, 10) and str(filled.number) in PRESETS[row.model].paper:
-                row.notes.append(note)
+            if preset.note and table.number in (3, 10) and str(table.number) in preset.paper:
+                row.notes.append(preset.note)
         counts = {"Params (M)": parameters / 1e6, "FLOPs (B)": flops / 1e9, "MAdds (B)": flops / 2e9}
         for column, cell in row.cells.items():
             if column in counts:
@@ -209,12 +201,10 @@ def fill_counts(filled: Table):
             elif config is not None and column in SIZES:
                 cell.here = SIZES[column](config)
                 cell.verdict = "" if cell.here == cell.paper == "" else "=" if cell.here == cell.paper else "!="
-    if missing:
-        filled.notes.append("The models of timm are counted if timm is installed (pip install timm).")
 
 
 def compare_counts(paper: str, here: float) -> tuple[str, str]:
-    """Returns a count with one digit more than printed, and "=" if it rounds to that, else the difference."""
+    """Return a count with one digit more than printed, and "=" if it rounds to that, else the difference."""
     digits = len(paper.partition(".")[2])
     rounded = f"{here:.{digits}f}" == paper
     return f"{here:.{digits + 1}f}", "=" if rounded else f"{100 * (here / float(paper) - 1):+.1f}%"
@@ -227,7 +217,7 @@ def preset_config(name: str) -> PreTrainedConfig:
 
 @cache
 def timm_counts(name: str, pixels: int) -> tuple[int, int]:
-    """Parameters with the classifier, and FLOPs for one square image, of a model of timm."""
+    """Return parameters with the classifier, and FLOPs for one square image, of a model of timm."""
     import timm
 
     with torch.device("meta"), torch.no_grad(), FlopCounterMode(display=False) as counter:
@@ -236,14 +226,8 @@ def timm_counts(name: str, pixels: int) -> tuple[int, int]:
     return sum(parameter.numel() for parameter in model.parameters()), counter.get_total_flops()
 
 
-def layers_of(config: PreTrainedConfig) -> str:
-    """L; for a Transformer the blocks of attention and of feed-forward, which the paper writes "12+12"."""
-    layers = config.num_hidden_layers
-    return f"{layers}+{layers}" if config.model_type.startswith("bert") else str(layers)
-
-
 def attention_of(config: PreTrainedConfig) -> str:
-    """The width of attention: "768 (64 x 12)" for several heads, "64" for tiny attention, "" for none."""
+    """Return the width of attention: "768 (64 x 12)" for several heads, "64" for tiny attention, "" for none."""
     if not config.model_type.startswith("bert"):
         return str(config.attention_size or "")
     heads = config.num_attention_heads
@@ -251,7 +235,8 @@ def attention_of(config: PreTrainedConfig) -> str:
 
 
 SIZES: dict[str, Callable[[PreTrainedConfig], str]] = {
-    "#L": layers_of,
+    # For a Transformer the blocks of attention and of feed-forward.
+    "#L": lambda config: "+".join([str(config.num_hidden_layers)] * (2 if config.model_type.startswith("bert") else 1)),
     "d_model": lambda config: str(config.hidden_size),
     "d_ffn": lambda config: str(config.intermediate_size),
     "#heads": lambda config: str(config.num_attention_heads),
@@ -264,29 +249,29 @@ SIZES: dict[str, Callable[[PreTrainedConfig], str]] = {
 # Results.
 
 
-def fill_results(filled: Table, runs: Sequence[Run]):
-    """Fills in results as the paper does: the median over seeds, of several settings the best. Notes name the runs."""
-    columns = [column for column in filled.columns if column in RESULTS and filled.rows[0].model]
+def fill_results(table: Table, runs: Sequence[Run]):
+    """Fill in results as the paper does: the median over seeds, of several settings the best. Notes name the runs."""
+    columns = [column for column in table.columns if column in RESULTS and table.rows[0].model]
     if not columns:
-        filled.notes.append(f"Table {filled.number} has no results that runs could fill.")
+        table.notes.append(f"Table {table.number} has no results that runs could fill.")
         return
     used: set[Path] = set()
     mark = 0
     # A model that is there twice is first as others published it, and then as the authors trained it.
-    for row in {row.model: row for row in filled.rows}.values():
+    for row in {row.model: row for row in table.rows}.values():
         for column in columns:
-            members = [run for run in runs if belongs(run, row.model, RESULTS[column], filled.number)]
+            members = [run for run in runs if belongs(run, row.model, RESULTS[column], table.number)]
             if members:
                 used.update(run.folder for run in members)
                 mark += 1
                 row.cells[column].mark = mark
-                words = fill_result(row.cells[column], RESULTS[column], members)
-                row.notes.append(f"[{mark}] {column} of {row.model}: {words}.")
-    filled.notes.append(f"Finished runs: {len(runs)}, of which {len(used)} belong to a row.")
+                note = fill_result(row.cells[column], RESULTS[column], members)
+                row.notes.append(f"[{mark}] {column} of {row.model}: {note}.")
+    table.notes.append(f"Finished runs: {len(runs)}, of which {len(used)} belong to a row.")
 
 
 def belongs(run: Run, model: str, result: Result, number: int) -> bool:
-    """Whether a run has a result of this kind for a model of table `number`."""
+    """Return whether a run has a result of this kind for a model of table `number`."""
     if run.task != result.task or result.metric not in run.results or not is_model(run.config, model):
         return False
     if result.task == "mlm":
@@ -296,9 +281,9 @@ def belongs(run: Run, model: str, result: Result, number: int) -> bool:
 
 
 def is_model(config: PreTrainedConfig, model: str) -> bool:
-    """Whether a config has the architecture of a preset or of a model of timm ("timm/NAME")."""
+    """Return whether a config has the architecture of a preset, or is a model of timm ("timm/NAME")."""
     if config.model_type == "timm_wrapper":
-        return config.architecture.split(".")[0] == TIMM_TWINS.get(model, model.removeprefix(TIMM))
+        return f"{TIMM}{config.architecture}".split(".")[0] == model
     if model.startswith(TIMM):
         return False
     expected = preset_config(model)
@@ -306,74 +291,60 @@ def is_model(config: PreTrainedConfig, model: str) -> bool:
 
 
 def architecture(config: PreTrainedConfig, name: str) -> object:
-    """A field of a config, None if it does not have it; image and patch sizes as (height, width)."""
+    """Return a field of a config, None if it does not have it; image and patch sizes as (height, width)."""
     value = getattr(config, name, None)
     return as_pair(value) if name in ("image_size", "patch_size") and value is not None else value
 
 
 def fill_result(cell: Cell, result: Result, runs: Sequence[Run]) -> str:
-    """Fills a cell from the runs of its model and task, and says which runs these are."""
+    """Fill a cell from the runs of its model and task, and return a note about these runs."""
     chosen, settings = best_setting(runs, result.of, result.best)
     values = [result.of(run) for run in chosen]
     cell.here, least, most = (f"{f(values):.{result.digits}f}" for f in (statistics.median, min, max))
     words = [f"median of {len(chosen)} runs ({least} to {most})" if len(chosen) > 1 else "one run"]
     if settings > 1:
         words.append(f"the best of {settings} settings")
-    if len(chosen) == 1:
-        place = f"in {chosen[0].folder}"
-    else:
-        parent = os.path.commonpath([run.folder for run in chosen])
-        place = f"{', '.join(os.path.relpath(run.folder, parent) for run in chosen)} in {parent}"
-    return "; ".join([*words, *setup(chosen[0]), place])
-
-
-def setup(run: Run) -> list[str]:
-    """How a run was made, as far as it noted that: what may set it apart from the paper's."""
-    settings, words = run.settings, []
-    files = settings.get("train_file") or []
+    files, steps = chosen[0].settings.get("train_file"), chosen[0].steps
     if files:
         names = (Path(file).name for file in ([files] if isinstance(files, str) else files))
         words.append(f"trained on {', '.join(names)}")
-    elif settings.get("dataset_name"):
-        words.append(f"{settings['dataset_name']} {settings.get('dataset_config_name') or ''}".strip())
-    if run.steps is not None:
-        batch = settings.get("global_batch_size")
-        words.append(f"{run.steps:,} steps" + (f" of {int(batch):,} samples" if batch else ""))
-    vocabulary = getattr(run.config, "vocab_size", VOCABULARY)
+    if steps is not None:
+        words.append(f"{steps:,} steps of {chosen[0].settings.get('global_batch_size', '?')} samples")
+    vocabulary = getattr(chosen[0].config, "vocab_size", VOCABULARY)
     if vocabulary != VOCABULARY:
         words.append(f"{vocabulary:,} tokens in the vocabulary instead of {VOCABULARY:,}")
-    return words
+    return "; ".join([*words, "in " + ", ".join(str(run.folder) for run in chosen)])
 
 
 # Hyperparameters.
 
 
-def fill_recipes(filled: Table, folders: Sequence[Path]):
-    """Fills in Tables 7 to 9 from the recipes of each column; a column without recipes stays empty."""
-    for column in filled.columns:
+def fill_recipes(table: Table, folders: Sequence[Path]):
+    """Fill in Tables 7 to 9 from the recipes of each column; a column without recipes stays empty."""
+    for column in table.columns:
         paths = [path for pattern in RECIPES[column] for folder in folders for path in sorted(folder.glob(pattern))]
         if not paths:
             places = " or ".join(map(str, folders))
-            filled.notes.append(f"No recipe for {column} ({', '.join(RECIPES[column])}) in {places}.")
-        read = [hyperparameters(path) for path in paths]
-        for row in filled.rows:
-            values = [values[row.name] for values in read if values.get(row.name) is not None]
+            table.notes.append(f"No recipe for {column} ({', '.join(RECIPES[column])}) in {places}.")
+        recipes = [hyperparameters(path) for path in paths]
+        for row in table.rows:
+            values = [recipe[row.name] for recipe in recipes if recipe.get(row.name) is not None]
             if values:
                 fill_values(row.cells[column], values)
 
 
 def fill_values(cell: Cell, values: list):
-    """Fills a cell with the value that all recipes have, or with all of them if they differ."""
+    """Fill a cell with the value that all recipes have, or with all of them if they differ."""
     if all(parsed(value) == parsed(cell.paper) for value in values):
         # In the paper's words, such as "10K".
         cell.here, cell.verdict = cell.paper, "="
     else:
         distinct = {json.dumps(parsed(value)): value for value in values}
-        cell.here, cell.verdict = " or ".join(map(shown, distinct.values())), "!="
+        cell.here, cell.verdict = " or ".join(map(as_text, distinct.values())), "!="
 
 
 def parsed(value: object) -> list:
-    """A value of a recipe, or one that the paper prints ("10K", "{16, 32}", "10%", "5 epochs"), for comparison."""
+    """Return a value of a recipe, or one that the paper prints ("10K", "{16, 32}", "10%"), for comparison."""
     if isinstance(value, list | tuple):
         return [part for item in value for part in parsed(item)]
     if not isinstance(value, str):
@@ -386,15 +357,15 @@ def parsed(value: object) -> list:
     return parts
 
 
-def shown(value: object) -> str:
-    """A value of a recipe as text."""
+def as_text(value: object) -> str:
+    """Return a value of a recipe as text."""
     if isinstance(value, list | tuple):
-        return "{" + ", ".join(map(shown, value)) + "}"
+        return "{" + ", ".join(map(as_text, value)) + "}"
     return value if isinstance(value, str) else f"{value:g}"
 
 
 def hyperparameters(path: Path) -> dict[str, object]:
-    """What a recipe says, by the names of Tables 7 to 9; for what it leaves out, the default of its script, or None."""
+    """Return the values of a recipe, or the defaults of its script, by the names of Tables 7 to 9."""
     # Takes seconds to import.
     from hf_gmlp.training.arguments import RunArguments
 
@@ -444,10 +415,10 @@ def hyperparameters(path: Path) -> dict[str, object]:
 # Text.
 
 
-def to_markdown(filled: Table) -> str:
-    """Returns a table under its title: each row of the paper with this project's under it, then the notes."""
-    rows: list[list[str]] = [[filled.corner, *filled.columns]]
-    for row in filled.rows:
+def to_markdown(table: Table) -> str:
+    """Return a table under its title: each row of the paper with this project's under it, then the notes."""
+    rows: list[list[str]] = [[table.corner, *table.columns]]
+    for row in table.rows:
         rows.append([row.name, *(cell.paper for cell in row.cells.values())])
         if row.model or any(cell.here for cell in row.cells.values()):
             rows.append([f"here: {row.model}" if row.model else "here", *map(str, row.cells.values())])
@@ -455,14 +426,19 @@ def to_markdown(filled: Table) -> str:
     widths = [max(map(len, column)) for column in zip(*rows)]
     rows = [[cell.ljust(width) for cell, width in zip(row, widths)] for row in rows]
     # A note of several rows is printed once, with the names of their models.
-    notes: dict[str, list[str]] = {note: [] for note in filled.notes}
-    for row in filled.rows:
+    notes: dict[str, list[str]] = {note: [] for note in table.notes}
+    for row in table.rows:
         for note in row.notes:
             notes.setdefault(note, []).extend([] if note.startswith("[") else [row.model])
-    about = "a value of the recipes" if filled.number in (7, 8, 9) else "a size counted here"
+    about = "a value of the recipes" if table.number in (7, 8, 9) else "a size counted here"
     legend = f'Rows named "here" have this project\'s numbers; = marks {about} that agrees with the paper.'
-    text = f"**Table {filled.number}.** {filled.title}\n\n{legend}\n\n{markdown_table(rows)}\n\n"
+    text = f"**Table {table.number}.** {table.title}\n\n{legend}\n\n{markdown_table(rows)}\n\n"
     for note, models in notes.items():
         line = f"- {', '.join(models)}: {note}" if models else f"- {note}"
         text += textwrap.fill(line, 120, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False) + "\n"
     return text.rstrip("\n") + "\n"
+
+
+def print_table(number: int, runs: Sequence[str]):
+    """Print a table of the paper with this project's numbers."""
+    print(to_markdown(build_table(number, runs)), end="")

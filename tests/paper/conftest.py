@@ -1,10 +1,4 @@
 import json
-import sys
-from pathlib import Path
-
-ROOT = Path(__file__).parents[2]
-# The scripts of paper/ import each other, and the demo's text, by name.
-sys.path[:0] = [str(ROOT / "paper"), str(ROOT / "examples")]
 
 
 def finished_run(folder, config, head, results, settings=None, steps=None):

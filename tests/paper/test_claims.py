@@ -37,18 +37,6 @@ def test_every_row_of_the_counts_is_read():
     assert len(COUNTED) == rows > 15
 
 
-def test_links_lead_to_files_and_headings():
-    links = re.findall(r"\]\(([^)]+)\)", TEXT)
-    assert links
-    for link in links:
-        file, _, heading = link.partition("#")
-        path = CLAIMS.parent / file if file else CLAIMS
-        assert path.exists(), link
-        if heading:
-            titles = re.findall(r"^#+ (.+)$", path.read_text(encoding="utf-8"), re.MULTILINE)
-            assert heading in [re.sub(r"[^\w -]", "", title).lower().replace(" ", "-") for title in titles], link
-
-
 def test_named_recipes_and_tests_exist():
     for recipe in re.findall(r"`((?:paper/)?recipes/[\w/.-]+)`", TEXT):
         assert (ROOT / recipe).is_file(), recipe

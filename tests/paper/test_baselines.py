@@ -4,11 +4,11 @@ import random
 from collections import Counter
 
 import pytest
-import yardsticks
 
 from hf_gmlp.tasks.mlm.masking import MaskedOnce, MaskingCollator
 from hf_gmlp.tasks.text import TextArguments, load_texts, tokenize
 from hf_gmlp.tokenizer import train_tokenizer
+from paper import baselines
 
 from .test_corpus import WORDS
 
@@ -34,7 +34,7 @@ def witten_bell(train, context, byte, order):
 def test_bits_per_byte_of_an_n_gram_model(order):
     train, validation = b"the cat sat on the mat; the cat ate the rat", b"a cat on the mat \xc3\xa9"
     bits = [-math.log2(witten_bell(train, validation[:i], validation[i], order)) for i in range(len(validation))]
-    assert yardsticks.bits_per_byte(train, validation, order) == pytest.approx(sum(bits) / len(bits))
+    assert baselines.bits_per_byte(train, validation, order) == pytest.approx(sum(bits) / len(bits))
 
 
 def test_losses_by_frequency_and_by_neighbors(tmp_path):
@@ -46,32 +46,24 @@ def test_losses_by_frequency_and_by_neighbors(tmp_path):
     words = [phrase for phrase in PHRASES for _ in range(50)] + WORDS
     tokenizer = train_tokenizer(words, vocab_size=400, max_length=32)
     tokenizer.save_pretrained(tmp_path / "tokenizer")
-    losses = yardsticks.token_losses(tmp_path / "tokenizer", files["train"], files["validation"], 32)
+    losses = baselines.token_losses(tmp_path / "tokenizer", files["train"], files["validation"], 32)
 
     arguments = TextArguments(**{f"{split}_file": [str(path)] for split, path in files.items()})
     train, validation = tokenize(load_texts(arguments), tokenizer, 32, arguments)
     frequency = Counter(token for ids in train["input_ids"] for token in ids.tolist()[1:])
     total = sum(frequency.values()) + len(tokenizer)
-    labels = [token for row in MaskedOnce(validation, MaskingCollator(tokenizer, seed=0)) for token in row["labels"]]
-    labels = [int(token) for token in labels if token != -100]
+    rows = MaskedOnce(validation, MaskingCollator(tokenizer, seed=0))
+    labels = [int(token) for row in rows for token in row["labels"] if token != -100]
     expected = [-math.log((frequency[token] + 1) / total) for token in labels]
     assert losses["unigram"] == pytest.approx(sum(expected) / len(expected))
     # Three words that stand together always: neighbors tell most.
     assert losses["neighbors"] < 0.7 * losses["unigram"]
 
 
-def test_sentences_and_the_rule_of_the_repeated_word(tmp_path):
+def test_tf_idf_of_sentences(tmp_path):
     rows = [
         {"sentence": f"{'good' if number % 2 else 'bad'} film {number}", "label": number % 2} for number in range(60)
     ]
     for name, part in (("train", rows[:40]), ("validation", rows[40:])):
         (tmp_path / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in part))
-    assert yardsticks.sentence_yardstick(tmp_path / "train.jsonl", tmp_path / "validation.jsonl") == 1.0
-    pairs = [
-        {"sentence1": "there was light in it", "sentence2": "a light is on", "label": 1},
-        {"sentence1": "there was light in it", "sentence2": "a lamp is on", "label": 0},
-        {"sentence1": "there was light in it", "sentence2": "there is none", "label": 0},
-        {"sentence1": "it is so", "sentence2": "so it is", "label": 1},
-    ]
-    (tmp_path / "pairs.jsonl").write_text("".join(json.dumps(row) + "\n" for row in pairs))
-    assert yardsticks.repeated_word_rule(tmp_path / "pairs.jsonl") == 0.5
+    assert baselines.sentence_accuracy(tmp_path / "train.jsonl", tmp_path / "validation.jsonl") == 1.0
