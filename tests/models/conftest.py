@@ -1,6 +1,7 @@
 """Tiny baselines, in addition to the fixtures of `tests/conftest.py`."""
 
 import pytest
+import torch
 
 from hf_gmlp import BertRelposConfig, TextMixerConfig
 
@@ -25,3 +26,11 @@ def baseline_config():
         return BertRelposConfig(**(TEXT_SIZES | attention | {"content_attention": kind == "relpos"} | fields))
 
     return make
+
+
+@pytest.fixture
+def fresh_compiler():
+    """No graph of an earlier test is used, and none is left behind."""
+    torch.compiler.reset()
+    yield
+    torch.compiler.reset()

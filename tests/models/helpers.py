@@ -1,7 +1,10 @@
 """What several files of this folder use to compare models."""
 
+import pytest
 import torch
-from transformers import Trainer, TrainingArguments
+from torch.nn import functional as F
+
+from ..numerics import assert_close, assert_gradients
 
 ATTENTIONS = [None, "eager", "sdpa"]
 
@@ -35,6 +38,20 @@ def per_token(output, length):
     return torch.cat(parts, dim=1)
 
 
+def padded(rows, side="left", pad=0):
+    """Return the ids and the mask [B, m] of rows of different lengths, with padding on that side."""
+    width, ids, mask = max(map(len, rows)), [], []
+    for row in rows:
+        filled = torch.full((width - len(row),), pad)
+        parts, seen = [filled, row], [torch.zeros_like(filled), torch.ones_like(row)]
+        ids.append(torch.cat(parts if side == "left" else parts[::-1]))
+        mask.append(torch.cat(seen if side == "left" else seen[::-1]))
+    return torch.stack(ids), torch.stack(mask)
+
+
+# The two kinds of text models that differ most.
+KINDS_OF_GMLP = pytest.mark.parametrize("fields", [{}, {"toeplitz": False, "attention_size": 8}], ids=["gMLP", "aMLP"])
+
 # Config fields of a model that has the layers of g_mlp_pytorch.
 G_MLP_PYTORCH = {
     "num_hidden_layers": 3,
@@ -65,20 +82,66 @@ def copy_g_mlp_pytorch(tested, reference):
     assert len(pairs) == len(list(tested.parameters()))
 
 
-def train(model, samples, folder, max_steps, logging_steps, gradient_accumulation_steps=1, eval_dataset=None):
-    """Trains on the CPU; returns the trainer and the losses that it logged."""
-    arguments = TrainingArguments(
-        output_dir=str(folder),
-        per_device_train_batch_size=16,
-        gradient_accumulation_steps=gradient_accumulation_steps,
-        max_steps=max_steps,
-        learning_rate=1e-2,
-        logging_steps=logging_steps,
-        save_strategy="no",
-        report_to=[],
-        use_cpu=True,
-        disable_tqdm=True,
-    )
-    trainer = Trainer(model=model, args=arguments, train_dataset=samples, eval_dataset=eval_dataset)
-    trainer.train()
-    return trainer, [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
+def gradients(model, loss):
+    """Run the backward pass; return the gradients of all parameters by name, and clear them."""
+    loss.backward()
+    found = {name: parameter.grad for name, parameter in model.named_parameters() if parameter.grad is not None}
+    model.zero_grad()
+    return found
+
+
+def labeled_batch(model_class):
+    """Return 4 rows for a head with labels: of 9 tokens with padding, or of 16 x 16 pixels."""
+    name, classes = model_class.__name__, torch.tensor([0, 2, 1, 1])
+    if "Image" in name:
+        return {"pixel_values": torch.randn(4, 3, 16, 16), "labels": classes}
+    if "MultipleChoice" in name:
+        return {"input_ids": torch.randint(5, 40, (4, 3, 9)), "labels": classes}
+    inputs = {"input_ids": torch.randint(5, 40, (4, 9)), "attention_mask": torch.ones(4, 9, dtype=torch.long)}
+    inputs["attention_mask"][1, 5:] = 0
+    if "QuestionAnswering" in name:
+        return inputs | {"start_positions": torch.tensor([1, 0, 8, 2]), "end_positions": torch.tensor([2, 4, 8, 3])}
+    if "SequenceClassification" in name:
+        return inputs | {"labels": classes}
+    labels = inputs["input_ids"] % 3 if "Token" in name else inputs["input_ids"]
+    return inputs | {"labels": torch.where(torch.rand(4, 9) < 0.5, labels, -100)}
+
+
+def torch_loss(output, inputs):
+    """Return the loss of a labeled batch by PyTorch's functions."""
+    if "labels" not in inputs:
+        start = F.cross_entropy(output.start_logits, inputs["start_positions"])
+        return (start + F.cross_entropy(output.end_logits, inputs["end_positions"])) / 2
+    logits, labels = output.logits.flatten(0, -2), inputs["labels"].flatten()
+    # With sparse prediction there are logits at the labeled tokens only.
+    return F.cross_entropy(logits, labels[labels != -100] if len(logits) < len(labels) else labels)
+
+
+def assert_losses_and_gradients(model, vanishing=()):
+    """The loss is PyTorch's, every parameter gets a gradient, and accumulated gradients are those of one batch."""
+    inputs = labeled_batch(type(model))
+    output = model.train()(**inputs)
+    torch.testing.assert_close(output.loss, torch_loss(output, inputs))
+    output.loss.backward(retain_graph=True)
+    assert_gradients(model, vanishing)
+    model.zero_grad()
+    expected, total = gradients(model, output.loss), 0.0
+    # As Trainer counts.
+    count = (inputs["labels"] != -100).sum() if "labels" in inputs else torch.tensor(4)
+    for rows in (slice(0, 1), slice(1, 4)):
+        part = model(**{key: value[rows] for key, value in inputs.items()}, num_items_in_batch=count)
+        part.loss.backward()
+        total += part.loss.item()
+    assert total == pytest.approx(output.loss.item(), rel=1e-5)
+    assert_close({name: parameter.grad for name, parameter in model.named_parameters()}, expected, depth=2)
+
+
+def assert_same_with_checkpointing(model, inputs):
+    """Gradient checkpointing changes no gradient, and computes each block again."""
+    model.train()
+    expected, calls = gradients(model, model(**inputs).loss), []
+    linear = next(module for module in model.base_model.layers[0].modules() if isinstance(module, torch.nn.Linear))
+    linear.register_forward_pre_hook(lambda module, args: calls.append(1))
+    model.gradient_checkpointing_enable()
+    assert_close(gradients(model, model(**inputs).loss), expected, depth=2)
+    assert len(calls) == 2

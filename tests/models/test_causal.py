@@ -1,11 +1,12 @@
 """The causal model: nothing looks ahead, caches and padding change nothing, and all modes of generate() work.
 
-Weights are far from their initial ones everywhere (`far_model`), so that the spatial projection is felt.
+The weights are perturbed (`far_model`), so that the spatial projection matters.
 """
 
 import copy
 import logging
 import string
+from itertools import pairwise
 
 import pytest
 import torch
@@ -20,9 +21,9 @@ from transformers import (
     DynamicCache,
     PreTrainedTokenizerFast,
     StaticCache,
-    StoppingCriteria,
-    StoppingCriteriaList,
     TextStreamer,
+    Trainer,
+    TrainingArguments,
     pipeline,
 )
 from transformers.cache_utils import Cache, DynamicSlidingWindowLayer
@@ -30,19 +31,23 @@ from transformers.cache_utils import Cache, DynamicSlidingWindowLayer
 from hf_gmlp import (
     GMLPForCausalLM,
     GMLPForMaskedLM,
-    GMLPForMultipleChoice,
     GMLPForSequenceClassification,
     GMLPForTokenClassification,
     GMLPModel,
 )
-from hf_gmlp.models.modeling_gmlp import GMLPBlock
-from hf_gmlp.models.spatial_gating import Positions, SpatialProjection, find_cached_positions
 from hf_gmlp.training.checkpointing import enable_selective_checkpointing
 
 from ..numerics import assert_close
-from ..peers.annotated import AnnotatedGMLPBlock
-from ..samples import GATINGS
-from .helpers import ATTENTIONS, G_MLP_PYTORCH, attention_fields, both, copy_g_mlp_pytorch, copy_parameters, train
+from .helpers import (
+    ATTENTIONS,
+    G_MLP_PYTORCH,
+    KINDS_OF_GMLP,
+    assert_same_with_checkpointing,
+    attention_fields,
+    copy_g_mlp_pytorch,
+    labeled_batch,
+    padded,
+)
 
 # No token ends a text, so that all texts have the same length.
 ENDLESS = {"eos_token_id": None, "type_vocab_size": 0}
@@ -50,7 +55,7 @@ ENDLESS = {"eos_token_id": None, "type_vocab_size": 0}
 
 @pytest.fixture
 def causal_model(text_config, far_model):
-    """causal_model(n=24, **fields) makes a causal language model far from its initial weights."""
+    """causal_model(n=24, **fields) makes a causal language model with perturbed weights."""
 
     def make(n=24, **fields):
         model = far_model(GMLPForCausalLM, text_config(max_position_embeddings=n, **(ENDLESS | fields)))
@@ -63,22 +68,14 @@ def causal_model(text_config, far_model):
     return make
 
 
-@pytest.fixture
-def fresh_compiler():
-    torch.compiler.reset()
-    yield
-    torch.compiler.reset()
-
-
 # ---------------------------------------------------------------------------------------------------------------------
 # No token sees a later one
 
 
 @pytest.mark.parametrize("attention", ATTENTIONS)
 @pytest.mark.parametrize("toeplitz", [True, False])
-@pytest.mark.parametrize("gating", GATINGS)
-def test_outputs_depend_on_no_later_token(causal_model, gating, toeplitz, attention):
-    model = causal_model(spatial_gating=gating, toeplitz=toeplitz, **attention_fields(attention))
+def test_outputs_depend_on_no_later_token(causal_model, toeplitz, attention):
+    model = causal_model(toeplitz=toeplitz, **attention_fields(attention))
     embeds = torch.randn(2, 7, 16, requires_grad=True)
     logits = model(inputs_embeds=embeds).logits
     for i in range(7):
@@ -94,41 +91,6 @@ def test_outputs_depend_on_no_later_token(causal_model, gating, toeplitz, attent
             assert (gradient[24:] == 0).all() and trained[24 - 7 : 24].all()
         else:
             assert (gradient.triu(1) == 0).all() and trained[:7, :7].sum() == 28
-
-
-@pytest.mark.parametrize("toeplitz", [True, False])
-@torch.no_grad()
-def test_rows_and_blocks_of_a_causal_matrix(toeplitz):
-    projection = SpatialProjection(9, toeplitz)
-    torch.nn.init.normal_(projection.weight)
-    for length in (1, 5, 9):
-        for start in range(length):
-            whole = projection.matrix()[:, :length, :length]
-            assert torch.equal(projection.matrix(length, start), whole[:, start:])
-            assert torch.equal(projection.matrix(length, start, causal=True), whole.tril()[:, start:])
-
-
-@pytest.mark.parametrize("toeplitz", [True, False])
-@torch.no_grad()
-def test_projection_behind_padding(text_config, toeplitz):
-    projection, config = SpatialProjection(9, toeplitz), text_config(toeplitz=toeplitz, max_position_embeddings=9)
-    for parameter in projection.parameters():
-        torch.nn.init.normal_(parameter)
-    v = torch.randn(1, 6, 3)
-    # Two tokens of padding in front, whose v is zero; the other sequence has none.
-    given = torch.cat([torch.cat([torch.zeros(1, 2, 3), v], dim=1), torch.randn(1, 8, 3)])
-    mask = torch.tensor([[0] * 2 + [1] * 6, [1] * 8])
-    expected = projection(v, Positions(True))[0], projection(given[1:], Positions(True))[0]
-    # A static cache of nine tokens has an empty place.
-    static, static_mask = torch.cat([given, torch.zeros(2, 1, 3)], dim=1), F.pad(mask, (0, 1))
-    for start in (0, 2, 5, 7):
-        index = torch.arange(8 - start)
-        growing = find_cached_positions(config, index, start, 8, mask)
-        fixed = find_cached_positions(config, index, torch.tensor(start), 9, static_mask)
-        for output in (projection(given, growing), projection(static, fixed)):
-            assert output.shape == (2, 8 - start, 3)
-            torch.testing.assert_close(output[0, max(2 - start, 0) :], expected[0][max(start - 2, 0) :])
-            torch.testing.assert_close(output[1], expected[1][start:])
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -155,20 +117,6 @@ def test_logits_and_gradients_are_those_of_g_mlp_pytorch(text_config, randomize,
         assert_close(gradients, [unit.weight.grad[0], unit.bias.grad[0]], depth=3)
 
 
-@pytest.mark.parametrize("length", [12, 7])
-@torch.no_grad()
-def test_block_is_the_annotated_one_with_a_mask(text_config, randomize, length):
-    reference = randomize(AnnotatedGMLPBlock(d_model=16, d_ffn=32, seq_len=12))
-    tested = GMLPBlock(text_config(toeplitz=False, layer_norm_eps=1e-5, is_causal=True), drop_path_rate=0.0).eval()
-    unit, pairs = tested.spatial_gating_unit, both(tested.norm, reference.norm)
-    pairs += both(tested.proj_in, reference.proj1) + both(tested.proj_out, reference.proj2)
-    pairs += both(unit.norm, reference.sgu.norm) + both(unit.proj, reference.sgu)
-    copy_parameters(pairs)
-    reference.sgu.weight *= torch.ones(12, 12).tril()
-    x = torch.randn(3, length, 16)
-    assert_close(tested(x), reference(x.transpose(0, 1)).transpose(0, 1))
-
-
 # ---------------------------------------------------------------------------------------------------------------------
 # The cache
 
@@ -185,51 +133,29 @@ def in_pieces(model, ids, ends, past_key_values=None, **kwargs):
 
 @pytest.mark.parametrize("attention", ATTENTIONS)
 @pytest.mark.parametrize("toeplitz", [True, False])
-@pytest.mark.parametrize("gating", GATINGS)
 @torch.no_grad()
-def test_logits_with_and_without_a_cache(causal_model, random_ids, gating, toeplitz, attention):
-    model = causal_model(spatial_gating=gating, toeplitz=toeplitz, **attention_fields(attention))
+def test_logits_with_and_without_a_cache(causal_model, random_ids, toeplitz, attention):
+    model = causal_model(toeplitz=toeplitz, **attention_fields(attention))
     ids = random_ids(3, 24)
-    for dtype in (torch.float32, torch.float64):
-        model.to(dtype)
-        expected = model(ids).logits
-        assert expected.std() > 0.1
-        for ends in ([7, 8, 9, 14, 15, 24], range(1, 25)):
-            logits, cache = in_pieces(model, ids, ends)
-            assert_close(logits, expected, depth=2)
-        assert cache.get_seq_length() == 24
+    expected = model(ids).logits
+    assert expected.std() > 0.1
+    for ends in ([7, 8, 9, 14, 15, 24], range(1, 25)):
+        logits, cache = in_pieces(model, ids, ends)
+        assert_close(logits, expected, depth=2)
+    assert cache.get_seq_length() == 24
 
 
-@pytest.mark.parametrize("attention_size", [0, 8])
 @torch.no_grad()
-def test_a_new_token_costs_one_row_of_w(causal_model, random_ids, attention_size):
-    model = causal_model(n=64, attention_size=attention_size, attn_implementation="eager")
-    (ids, config), flops = (random_ids(2, 64), model.config), {}
+def test_a_new_token_costs_one_row_of_w(causal_model, random_ids):
+    model = causal_model(attention_size=8, attn_implementation="eager")
+    (ids, config), flops = (random_ids(2, 24), model.config), []
     _, cache = in_pieces(model, ids, [8])
-    for t in range(8, 64):
+    for t in range(8, 24):
         with FlopCounterMode(display=False) as counter:
             model(ids[:, t : t + 1], past_key_values=cache)
-        flops[t] = counter.get_total_flops()
-    per_token = config.num_hidden_layers * (config.spatial_size + 2 * attention_size)
-    for t in range(9, 64):
-        assert flops[t] - flops[t - 1] == 2 * 2 * per_token
-
-
-@pytest.mark.parametrize("cache_class", [DynamicCache, StaticCache])
-@pytest.mark.parametrize("attention_size", [0, 8])
-@torch.no_grad()
-def test_layers_of_a_cache(causal_model, random_ids, attention_size, cache_class):
-    """v of every block, without values, and in an aMLP a layer of keys and values in front of each."""
-    model, ids = causal_model(n=64, attention_size=attention_size), random_ids(2, 64)
-    cache = DynamicCache() if cache_class is DynamicCache else StaticCache(config=model.config, max_cache_len=40)
-    in_pieces(model, ids, [10, 11], cache)
-    room = 11 if cache_class is DynamicCache else 40
-    shapes = [((2, 1, room, 16), (2, 1, room, 0))] * 2
-    if attention_size:
-        tiny = ((2, 1, room, 8), (2, 1, room, 8))
-        shapes = [tiny, shapes[0], tiny, shapes[1]]
-    assert [(layer.keys.shape, layer.values.shape) for layer in cache.layers] == shapes
-    assert cache.get_seq_length() == 11
+        flops.append(counter.get_total_flops())
+    per_token = config.num_hidden_layers * (config.spatial_size + 2 * 8)
+    assert {after - before for before, after in pairwise(flops)} == {2 * 2 * per_token}
 
 
 @pytest.mark.parametrize("make_cache", [lambda config: DynamicCache(), lambda config: DynamicCache(config=config)])
@@ -240,41 +166,6 @@ def test_caches_of_the_library(causal_model, random_ids, attention_size, make_ca
     logits, cache = in_pieces(model, ids, [5, 6, 7, 24], make_cache(model.config))
     assert_close(logits, model(ids).logits, depth=2)
     assert len(cache.layers) == (4 if attention_size else 2)
-
-
-@torch.no_grad()
-def test_operations_on_a_cache(causal_model, random_ids):
-    model, ids = causal_model(attention_size=8), random_ids(2, 20)
-    _, cache = in_pieces(model, ids, [9, 10])
-
-    def assert_goes_on(cache, ids, length):
-        """From `length` tokens in the cache, to the end, in steps."""
-        for t in range(length, 20):
-            logits = model(ids[:, t : t + 1], past_key_values=cache).logits
-            assert_close(logits[:, 0], model(ids[:, : t + 1]).logits[:, -1], depth=2)
-
-    swapped = copy.deepcopy(cache)
-    swapped.reorder_cache(torch.tensor([1, 0]))
-    assert_goes_on(swapped, ids.flip(0), 10)
-    # A copy has its own storage: changing it has not changed the original.
-    cropped = copy.deepcopy(cache)
-    cropped.crop(-3)
-    other = torch.cat([ids[:, :7], random_ids(2, 13)], dim=1)
-    assert_goes_on(cropped, other, 7)
-    assert_goes_on(copy.deepcopy(cache), ids, 10)
-    repeated = copy.deepcopy(cache)
-    repeated.batch_repeat_interleave(2)
-    assert_goes_on(repeated, ids.repeat_interleave(2, dim=0), 10)
-    chosen = copy.deepcopy(cache)
-    chosen.batch_select_indices(torch.tensor([1]))
-    assert_goes_on(chosen, ids[1:], 10)
-    # A slice shares storage with the original.
-    chosen = copy.deepcopy(cache)
-    chosen.batch_select_indices(slice(0, 1))
-    assert_goes_on(chosen, ids[:1], 10)
-    cache.reset()
-    assert cache.get_seq_length() == 0
-    assert_goes_on(cache, ids, 0)
 
 
 def test_gradients_through_a_cache(causal_model, random_ids):
@@ -290,7 +181,7 @@ def test_gradients_through_a_cache(causal_model, random_ids):
 def test_a_model_that_looks_both_ways_has_no_cache(text_config, far_model, random_ids):
     model = far_model(GMLPModel, text_config())
     assert "past_key_values" not in model(random_ids(1, 5), use_cache=True)
-    with pytest.raises(ValueError, match="`past_key_values` is for causal models"):
+    with pytest.raises(ValueError, match="`past_key_values`"):
         model(random_ids(1, 5), past_key_values=DynamicCache())
 
 
@@ -320,30 +211,21 @@ def test_a_static_cache(causal_model, random_ids, toeplitz, attention):
 
 def test_a_static_cache_with_more_rows_than_w(causal_model, random_ids):
     model = causal_model()
-    with pytest.raises(ValueError, match="25 tokens and the model takes up to 24"):
+    with pytest.raises(ValueError, match="25 tokens"):
         model(random_ids(1, 5), past_key_values=StaticCache(config=model.config, max_cache_len=25))
 
 
-@pytest.mark.parametrize("attention_size", [0, 8])
-def test_caches_that_cannot_work_are_refused(causal_model, random_ids, attention_size):
-    model, ids = causal_model(attention_size=attention_size), random_ids(1, 5)
-    with pytest.raises(ValueError, match="A gMLP takes the dynamic, static and offloaded caches"):
+def test_caches_that_cannot_work_are_refused(causal_model, random_ids):
+    model, ids = causal_model(), random_ids(1, 5)
+    with pytest.raises(ValueError, match="dynamic, static and offloaded"):
         model(ids, past_key_values=Cache(layers=[DynamicSlidingWindowLayer(sliding_window=8)]))
-    # What another model, another kind of gMLP, or prefix tuning has put into it.
-    keys, values = torch.randn(1, 1, 3, 8), torch.randn(1, 1, 3, 8)
-    other = causal_model(attention_size=0 if attention_size else 8)(ids, use_cache=True).past_key_values
-    for cache in (DynamicCache([(keys, values)] * 2), DynamicCache([(keys, values)] * 4), other):
-        with pytest.raises(ValueError, match="does not hold v of a gMLP"):
+    # What another kind of gMLP, or prefix tuning, has put into it.
+    other = causal_model(attention_size=8)(ids, use_cache=True).past_key_values
+    for cache in (DynamicCache([(torch.randn(1, 1, 3, 8), torch.randn(1, 1, 3, 8))] * 2), other):
+        with pytest.raises(ValueError, match="does not hold v"):
             model(ids, past_key_values=cache)
-    for implementation in ("quantized", "paged", "offloaded"):
-        if implementation != "offloaded" or not torch.accelerator.is_available():
-            with pytest.raises((ValueError, RuntimeError, ImportError)):
-                model.generate(ids, max_new_tokens=3, cache_implementation=implementation)
-    with pytest.raises(ValueError, match="no paged cache"):
+    with pytest.raises(ValueError, match="paged"):
         model.generate_batch([[5, 6, 7]])
-
-
-# What the library and its users do to a cache between two forward passes.
 
 
 def continued(model, cache, ids, start):
@@ -360,106 +242,57 @@ def prefix(causal_model, random_ids):
     return model, ids, logits, lambda: in_pieces(model, ids, [7, 9])[1]
 
 
-def test_a_prefix_of_inference_mode(prefix):
-    model, ids, logits, make_cache = prefix
-    with torch.inference_mode():
-        caches = [make_cache() for _ in range(3)]
-        torch.testing.assert_close(continued(model, caches[0], ids, 9), logits[:, 9:])
-    with torch.no_grad():
-        torch.testing.assert_close(continued(model, caches[1], ids, 9), logits[:, 9:])
-    trained = continued(model, caches[2], ids, 9)
-    torch.testing.assert_close(trained.detach(), logits[:, 9:])
-    trained.sum().backward()
-
-
-def test_training_behind_a_prefix_without_gradients(prefix):
-    model, ids, _, make_cache = prefix
-    model.model.embeddings.requires_grad_(False)
-    gradients = []
-    for steps in ([20], range(10, 21)):
-        model.zero_grad()
-        with torch.no_grad():
-            cache, start = make_cache(), 9
-        loss = 0
-        for end in steps:
-            loss = loss + model(ids[:, start:end], past_key_values=cache).logits.square().sum()
-            start = end
-            with torch.no_grad():
-                # A branch that shares tensors looks ahead.
-                branch = DynamicCache([(layer.keys, layer.values) for layer in cache.layers])
-                model(ids[:, :1], past_key_values=branch)
-        loss.backward()
-        gradients.append([p.grad.clone() for p in model.parameters() if p.grad is not None])
-    torch.testing.assert_close(gradients[1], gradients[0], atol=1e-8, rtol=1e-8)
-
-
-@pytest.mark.parametrize("branch", ["copied layers", "shared tensors", "cropped"])
-@torch.no_grad()
-def test_branches_of_a_cache(prefix, random_ids, branch):
-    model, ids, logits, make_cache = prefix
-    cache = make_cache()
-    held = [layer.keys for layer in cache.layers]
-    before = copy.deepcopy(held)
-    other = torch.cat([ids[:, :6], random_ids(2, 14)], dim=1)
-    if branch == "copied layers":
-        twin, start, twin_ids = copy.copy(cache), 9, torch.cat([ids[:, :9], random_ids(2, 11)], dim=1)
-        twin.layers = [copy.copy(layer) for layer in cache.layers]
-    elif branch == "shared tensors":
-        twin, start = DynamicCache([(layer.keys, layer.values) for layer in cache.layers]), 9
-        twin_ids = torch.cat([ids[:, :9], random_ids(2, 11)], dim=1)
-    else:
-        twin, start, twin_ids = copy.copy(cache), 6, other
-        twin.layers = [copy.copy(layer) for layer in cache.layers]
-        twin.crop(-3)
-    expected = model(twin_ids).logits
-    # The two take turns.
-    for t in range(max(start, 9), 20):
-        if t == 9 and start < 9:
-            twin_logits = model(twin_ids[:, start:9], past_key_values=twin).logits
-            torch.testing.assert_close(twin_logits, expected[:, start:9])
-        tested = model(ids[:, t : t + 1], past_key_values=cache).logits[:, 0]
-        reference = model(twin_ids[:, t : t + 1], past_key_values=twin).logits[:, 0]
-        torch.testing.assert_close(tested, logits[:, t])
-        torch.testing.assert_close(reference, expected[:, t])
-    # What was handed out has not changed.
-    for now, then in zip(held, before):
-        assert torch.equal(now, then)
-
-
-@torch.no_grad()
-def test_a_cache_that_was_moved_or_reset(prefix):
-    model, ids, logits, make_cache = prefix
-    cache = make_cache()
+def move(cache):
     for layer in cache.layers:
         layer.offload()
         layer.prefetch()
-    torch.testing.assert_close(continued(model, cache, ids, 9), logits[:, 9:])
-    cache.reset()
-    assert cache.get_seq_length() == 0
-    torch.testing.assert_close(continued(model, cache, ids, 0), logits)
+
+
+@pytest.mark.parametrize(
+    "operation, rows",
+    [
+        (lambda cache: cache.reorder_cache(torch.tensor([1, 0])), [1, 0]),
+        (lambda cache: cache.batch_repeat_interleave(2), [0, 0, 1, 1]),
+        (lambda cache: cache.batch_select_indices(torch.tensor([1])), [1]),
+        (lambda cache: cache.crop(-3), [0, 1]),
+        (lambda cache: cache.reset(), [0, 1]),
+        (move, [0, 1]),
+    ],
+    ids=["reorder", "repeat", "select", "crop", "reset", "move"],
+)
+@torch.no_grad()
+def test_operations_on_a_cache(prefix, operation, rows):
+    model, ids, logits, make_cache = prefix
+    cache = make_cache()
+    operation(cache)
+    length = cache.get_seq_length()
+    torch.testing.assert_close(continued(model, cache, ids[rows], length), logits[rows, length:])
+
+
+@torch.no_grad()
+def test_caches_that_share_tensors(prefix, random_ids):
+    """Two continuations of one prefix take turns, and neither changes the other."""
+    model, ids, logits, make_cache = prefix
+    cache = make_cache()
+    twin, twin_ids = DynamicCache([(layer.keys, layer.values) for layer in cache.layers]), ids.clone()
+    twin_ids[:, 9:] = random_ids(2, 11)
+    expected = model(twin_ids).logits
+    for t in range(9, 20):
+        found = model(ids[:, t : t + 1], past_key_values=cache).logits[:, 0]
+        twin_found = model(twin_ids[:, t : t + 1], past_key_values=twin).logits[:, 0]
+        torch.testing.assert_close(found, logits[:, t])
+        torch.testing.assert_close(twin_found, expected[:, t])
 
 
 # ---------------------------------------------------------------------------------------------------------------------
 # Padding
 
 
-def padded(rows, side, pad=0):
-    """ids and mask [B, m] of rows of different lengths."""
-    width = max(len(row) for row in rows)
-    ids, mask = [], []
-    for row in rows:
-        room, filled = width - len(row), torch.full((width - len(row),), pad)
-        ids.append(torch.cat([filled, row] if side == "left" else [row, filled]))
-        mask.append([0] * room + [1] * len(row) if side == "left" else [1] * len(row) + [0] * room)
-    return torch.stack(ids), torch.tensor(mask)
-
-
-@pytest.mark.parametrize("attention", ATTENTIONS)
-@pytest.mark.parametrize("toeplitz", [True, False])
+@KINDS_OF_GMLP
 @pytest.mark.parametrize("side", ["left", "right"])
 @torch.no_grad()
-def test_a_sequence_alone_or_padded_on_either_side(causal_model, random_ids, side, toeplitz, attention):
-    model = causal_model(toeplitz=toeplitz, **attention_fields(attention)).double()
+def test_a_sequence_alone_or_padded_on_either_side(causal_model, random_ids, side, fields):
+    model = causal_model(**fields).double()
     rows = [random_ids(length) for length in (11, 24, 1)]
     for pad in (0, 7):
         ids, mask = padded(rows, side, pad)
@@ -470,15 +303,12 @@ def test_a_sequence_alone_or_padded_on_either_side(causal_model, random_ids, sid
                 torch.testing.assert_close(row[shown == 1], model(alone[None]).logits[0], atol=1e-10, rtol=1e-10)
 
 
-@pytest.mark.parametrize("attention", [None, "sdpa"])
 @pytest.mark.parametrize("side", ["left", "right"])
-@pytest.mark.parametrize(
-    "model_class", [GMLPModel, GMLPForSequenceClassification, GMLPForTokenClassification, GMLPForMaskedLM]
-)
+@pytest.mark.parametrize("model_class", [GMLPModel, GMLPForSequenceClassification, GMLPForTokenClassification])
 @torch.no_grad()
-def test_heads_of_a_causal_model(text_config, far_model, random_ids, model_class, side, attention):
-    """Outputs are the same padded and alone, and those for a whole sequence depend on all of it."""
-    config = text_config(max_position_embeddings=24, is_causal=True, **attention_fields(attention))
+def test_heads_of_a_causal_model(text_config, far_model, random_ids, model_class, side):
+    """Outputs are the same padded and alone, and those for a complete sequence depend on all of it."""
+    config = text_config(max_position_embeddings=24, is_causal=True, attention_size=8)
     model = far_model(model_class, config).double()
     rows = [random_ids(length) for length in (11, 20)]
     ids, mask = padded(rows, side)
@@ -501,14 +331,12 @@ def test_causal_models_always_hide_padding(causal_model, random_ids):
     torch.testing.assert_close(model(ids, mask).logits[0, 4:], model(ids[:1, 4:]).logits[0])
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("attention", ATTENTIONS)
-@pytest.mark.parametrize("toeplitz", [True, False])
+@KINDS_OF_GMLP
 @torch.no_grad()
-def test_zeros_in_the_middle_of_a_mask(causal_model, random_ids, toeplitz, attention):
+def test_zeros_in_the_middle_of_a_mask(causal_model, random_ids, fields):
     """A batched second turn: texts that ended early were filled up. No row depends on the others in its batch, and all
     ways of computing agree."""
-    model = causal_model(toeplitz=toeplitz, **attention_fields(attention)).double()
+    model = causal_model(**fields).double()
     ids = random_ids(3, 16)
     mask = torch.ones(3, 16, dtype=torch.long)
     mask[0, 6:9] = 0
@@ -523,9 +351,6 @@ def test_zeros_in_the_middle_of_a_mask(causal_model, random_ids, toeplitz, atten
             pieces = model(ids[:, start:end], mask[:, :end], past_key_values=cache).logits
             shown = mask[:, start:end] == 1
             torch.testing.assert_close(pieces[shown], logits[:, start:end][shown])
-    torch.compiler.reset()
-    compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
-    torch.testing.assert_close(compiled(ids, mask).logits[mask == 1], logits[mask == 1])
 
 
 @torch.no_grad()
@@ -542,32 +367,17 @@ def test_position_ids_that_count_the_tokens(causal_model, random_ids):
     torch.testing.assert_close(last[:, 0], expected[:, 8])
 
 
-def test_weights_that_look_ahead_decay_and_are_not_trained(causal_model, random_ids):
-    """As the docs say: they take no part, and an optimizer with weight decay shrinks them like any other weight."""
-    for weight_decay, kept in ((0.0, 1.0), (0.1, (1 - 1e-3 * 0.1) ** 3)):
-        model, ids = causal_model(toeplitz=False).train(), random_ids(2, 9)
-        weight = model.spatial_projections()[0].weight
-        before = weight.detach().clone()
-        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, weight_decay=weight_decay)
-        for _ in range(3):
-            optimizer.zero_grad()
-            model(ids, labels=ids).loss.backward()
-            optimizer.step()
-        torch.testing.assert_close(weight.triu(1), kept * before.triu(1))
-        assert not torch.allclose(weight.tril()[:9, :9], kept * before.tril()[:9, :9], atol=1e-4)
-
-
 def test_a_causal_model_stays_causal(causal_model, random_ids):
     model = causal_model()
     model.config.is_causal = False
-    with pytest.raises(ValueError, match="`config.is_causal` must stay on"):
+    with pytest.raises(ValueError, match="is_causal"):
         model(random_ids(1, 5))
 
 
 def test_a_mask_covers_what_is_in_the_cache(causal_model, random_ids):
     model, ids = causal_model(), random_ids(2, 9)
     cache = model(ids[:, :8], use_cache=True).past_key_values
-    with pytest.raises(ValueError, match=r"one entry per token, shape \(2, 9\), got \(2, 1\)"):
+    with pytest.raises(ValueError, match=r"\(2, 9\)"):
         model(ids[:, 8:], torch.ones(2, 1), past_key_values=cache)
 
 
@@ -581,11 +391,10 @@ def greedy_by_hand(model, ids, new_tokens):
     return ids
 
 
-@pytest.mark.parametrize("attention", ATTENTIONS)
-@pytest.mark.parametrize("toeplitz", [True, False])
+@KINDS_OF_GMLP
 @torch.no_grad()
-def test_greedy_texts_are_those_of_a_loop(causal_model, random_ids, toeplitz, attention):
-    model = causal_model(toeplitz=toeplitz, **attention_fields(attention)).double()
+def test_greedy_texts_are_those_of_a_loop(causal_model, random_ids, fields):
+    model = causal_model(**fields).double()
     ids = random_ids(3, 5)
     expected = greedy_by_hand(model, ids, 19)
     chunked = {"prefill_chunk_size": 4, "cache_implementation": "static", "disable_compile": True}
@@ -595,8 +404,6 @@ def test_greedy_texts_are_those_of_a_loop(causal_model, random_ids, toeplitz, at
     assert len(expected[:, 5:].unique()) > 6
 
 
-@pytest.mark.parametrize("attention", [None, "sdpa"])
-@pytest.mark.parametrize("toeplitz", [True, False])
 @pytest.mark.parametrize(
     "options",
     [
@@ -607,8 +414,8 @@ def test_greedy_texts_are_those_of_a_loop(causal_model, random_ids, toeplitz, at
     ],
     ids=["beams", "samples", "beam samples", "processors"],
 )
-def test_texts_with_and_without_a_cache(causal_model, random_ids, options, toeplitz, attention):
-    model = causal_model(toeplitz=toeplitz, **attention_fields(attention)).double()
+def test_texts_with_and_without_a_cache(causal_model, random_ids, options):
+    model = causal_model(attention_size=8).double()
     ids, mask = padded([random_ids(length) for length in (3, 7)], "left")
     texts = []
     for use_cache in (True, False):
@@ -619,10 +426,8 @@ def test_texts_with_and_without_a_cache(causal_model, random_ids, options, toepl
 
 
 @pytest.mark.parametrize("options", [{"do_sample": False}, {"num_beams": 3}], ids=["greedy", "beams"])
-@pytest.mark.parametrize("attention", [None, "sdpa"])
-@pytest.mark.parametrize("toeplitz", [True, False])
-def test_a_prompt_alone_or_padded(causal_model, random_ids, toeplitz, attention, options):
-    model = causal_model(toeplitz=toeplitz, **attention_fields(attention)).double()
+def test_a_prompt_alone_or_padded(causal_model, random_ids, options):
+    model = causal_model(attention_size=8).double()
     rows = [random_ids(length) for length in (9, 4, 1)]
     ids, mask = padded(rows, "left")
     texts = model.generate(ids, attention_mask=mask, max_new_tokens=15, **options)
@@ -653,7 +458,7 @@ def test_segments_continue(causal_model, random_ids):
     assert not torch.equal(text, model.generate(ids, max_new_tokens=8, do_sample=False))
 
 
-@pytest.mark.parametrize("fields", [{}, {"toeplitz": False, "attention_size": 8}], ids=["gMLP", "aMLP"])
+@KINDS_OF_GMLP
 def test_assisted_generation(causal_model, random_ids, fields):
     """This removes tokens from the cache. The assistant is another model, so that some of its guesses are wrong."""
     model, ids = causal_model(**fields).double(), random_ids(1, 6)
@@ -661,28 +466,19 @@ def test_assisted_generation(causal_model, random_ids, fields):
     assistant = copy.deepcopy(model)
     with torch.no_grad():
         assistant.decoder.bias.add_(torch.randn(40))
-    # One takes just as many tokens as the text has in the end, and one fewer.
-    short, shorter = copy.deepcopy(assistant), copy.deepcopy(assistant)
-    short.resize_position_embeddings(20)
-    shorter.resize_position_embeddings(19)
     layers = model.config.num_hidden_layers
-    for options in (
-        {"assistant_model": assistant},
-        {"assistant_model": short},
-        {"prompt_lookup_num_tokens": 2},
-        {"assistant_early_exit": 1},
-    ):
+    for options in ({"assistant_model": assistant}, {"prompt_lookup_num_tokens": 2}, {"assistant_early_exit": 1}):
         assert torch.equal(model.generate(ids, max_new_tokens=14, do_sample=False, **options), expected), options
         assert model.config.num_hidden_layers == layers
-    with pytest.raises(ValueError, match="20 tokens, and the assistant takes up to 19"):
-        model.generate(ids, max_new_tokens=14, assistant_model=shorter)
+    assistant.resize_position_embeddings(19)
+    with pytest.raises(ValueError, match="up to 19"):
+        model.generate(ids, max_new_tokens=14, assistant_model=assistant)
 
 
 @pytest.mark.parametrize("cache", ["dynamic", "static"])
-@pytest.mark.parametrize("fields", [{}, {"toeplitz": False, "attention_size": 8}], ids=["gMLP", "aMLP"])
-def test_a_second_turn(causal_model, random_ids, fields, cache):
+def test_a_second_turn(causal_model, random_ids, cache):
     """A batch of padded prompts goes on from the cache of the first text, with a mask that has holes."""
-    model = causal_model(**fields).double()
+    model = causal_model(attention_size=8).double()
     ids, mask = padded([random_ids(3), random_ids(6)], "left")
     options = {"max_new_tokens": 4, "do_sample": False, "return_dict_in_generate": True}
     if cache == "static":
@@ -699,11 +495,10 @@ def test_a_second_turn(causal_model, random_ids, fields, cache):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("fields", [{}, {"attention_size": 8}, {"spatial_heads": 4}], ids=["gMLP", "aMLP", "heads"])
-@pytest.mark.parametrize("toeplitz", [True, False])
-def test_generating_with_a_static_cache(causal_model, random_ids, fresh_compiler, toeplitz, fields):
+@pytest.mark.parametrize("fields", [{"spatial_heads": 4}, {"toeplitz": False, "attention_size": 8}])
+def test_generating_with_a_static_cache(causal_model, random_ids, fresh_compiler, fields):
     """The same texts, and one compiled graph for all tokens."""
-    model = causal_model(toeplitz=toeplitz, **fields).double()
+    model = causal_model(**fields).double()
     ids, mask = padded([random_ids(3), random_ids(6)], "left")
     options = {"attention_mask": mask, "max_new_tokens": 12, "do_sample": False}
     for beams in (1, 2):
@@ -738,32 +533,6 @@ def test_streaming(causal_model, random_ids, capsys):
     assert capsys.readouterr().out == tokenizer.decode(text[0, 5:]) + "\n"
 
 
-def test_stopping(causal_model, random_ids):
-    model, tokenizer, ids = causal_model().double(), letter_tokenizer(), random_ids(2, 5)
-    free = model.generate(ids, max_new_tokens=12, do_sample=False)
-
-    class AfterThree(StoppingCriteria):
-        def __call__(self, input_ids, scores, **kwargs):
-            return torch.full((len(input_ids),), input_ids.shape[1] >= 8)
-
-    stopped = model.generate(
-        ids, max_new_tokens=12, do_sample=False, stopping_criteria=StoppingCriteriaList([AfterThree()])
-    )
-    assert torch.equal(stopped, free[:, :8])
-    # A row that has ended waits for the others and is filled up with padding.
-    eos = free[0, 8].item()
-    end = 5 + free[0, 5:].tolist().index(eos)
-    text = model.generate(ids, max_new_tokens=12, do_sample=False, eos_token_id=eos, pad_token_id=0)
-    assert torch.equal(text[0, : end + 1], free[0, : end + 1]) and (text[0, end + 1 :] == 0).all()
-    if eos not in free[1, 5:]:
-        assert torch.equal(text[1], free[1])
-    written = tokenizer.decode(free[0, 5:])
-    letters = model.generate(
-        ids[:1], max_new_tokens=12, do_sample=False, stop_strings=[written[2:4]], tokenizer=tokenizer
-    )
-    assert tokenizer.decode(letters[0, 5:]) == written[: written.index(written[2:4]) + 2]
-
-
 @pytest.fixture
 def warned(monkeypatch, caplog):
     """Messages of the library's loggers, which do not propagate by default."""
@@ -772,9 +541,8 @@ def warned(monkeypatch, caplog):
     return caplog
 
 
-@pytest.mark.parametrize("toeplitz", [True, False])
-def test_a_text_ends_at_n(causal_model, random_ids, warned, toeplitz):
-    model, ids = causal_model(n=12, toeplitz=toeplitz).double(), random_ids(2, 5)
+def test_a_text_ends_at_n(causal_model, random_ids, warned):
+    model, ids = causal_model(n=12).double(), random_ids(2, 5)
     text = model.generate(ids, max_new_tokens=7, do_sample=False)
     assert text.shape == (2, 12) and not warned.records
     longer = model.generate(ids, max_new_tokens=9, do_sample=False)
@@ -783,28 +551,15 @@ def test_a_text_ends_at_n(causal_model, random_ids, warned, toeplitz):
     assert "12 tokens" in record.message
     embeds = model.get_input_embeddings()(ids)
     assert torch.equal(model.generate(inputs_embeds=embeds, max_new_tokens=9, do_sample=False), text[:, 5:])
-    for length in (12, 13):
-        with pytest.raises(ValueError, match=rf"up to 12.*resize_position_embeddings\({length + 1}\)"):
-            model.generate(random_ids(1, length), max_new_tokens=3)
-    with pytest.raises(ValueError, match=r"13 tokens.*up to 12.*resize_position_embeddings\(13\)"):
+    with pytest.raises(ValueError, match=r"resize_position_embeddings\(13\)"):
+        model.generate(random_ids(1, 12), max_new_tokens=3)
+    with pytest.raises(ValueError, match=r"resize_position_embeddings\(13\)"):
         model(random_ids(1, 1), past_key_values=model(random_ids(1, 12), use_cache=True).past_key_values)
     # The grown model generates the same tokens and then more.
     model.resize_position_embeddings(20)
     grown = model.generate(ids, max_new_tokens=15, do_sample=False)
     assert grown.shape == (2, 20) and torch.equal(grown[:, :12], text)
     assert torch.equal(grown, model.generate(ids, max_new_tokens=15, do_sample=False, use_cache=False))
-
-
-def test_a_grown_toeplitz_model_keeps_all_distances(causal_model):
-    model = causal_model(n=6)
-    before = [projection.matrix(causal=True)[0] for projection in model.spatial_projections()]
-    model.resize_position_embeddings(10)
-    for old, projection in zip(before, model.spatial_projections()):
-        (matrix,) = projection.matrix(causal=True)
-        for distance in range(10):
-            expected = old[distance, 0] if distance < 6 else 0.0
-            assert (matrix.diagonal(-distance) == expected).all()
-        assert (matrix.triu(1) == 0).all()
 
 
 def test_pipeline(causal_model, tmp_path):
@@ -888,25 +643,15 @@ def test_logits_to_keep(causal_model, random_ids):
     torch.testing.assert_close(model(ids, logits_to_keep=torch.tensor([1, 5])).logits, logits[:, [1, 5]])
 
 
-@pytest.mark.parametrize("use_reentrant", [False, True])
-def test_gradient_checkpointing(causal_model, random_ids, use_reentrant):
-    model, ids = causal_model(attention_size=8).train().double(), random_ids(2, 10)
-    gradients = []
-    for use_cache in (False, True):
-        model.zero_grad()
-        output = model(ids, labels=ids, use_cache=use_cache)
-        output.loss.backward()
-        gradients.append([parameter.grad.clone() for parameter in model.parameters()])
-        model.gradient_checkpointing_enable({"use_reentrant": use_reentrant})
-    torch.testing.assert_close(gradients[1], gradients[0], atol=1e-10, rtol=1e-10)
+def test_gradient_checkpointing_with_a_cache(causal_model, random_ids):
+    assert_same_with_checkpointing(causal_model(attention_size=8), labeled_batch(GMLPForCausalLM) | {"use_cache": True})
 
 
 @pytest.mark.parametrize("checkpointing", ["plain", "reentrant", "selective"])
-@pytest.mark.parametrize("attention", ATTENTIONS)
-def test_is_causal_for_one_forward_pass(text_config, far_model, random_ids, attention, checkpointing):
+def test_is_causal_for_one_forward_pass(text_config, far_model, random_ids, checkpointing):
     """transformers takes the keyword out of the config again before a checkpointed block is computed anew."""
-    model = far_model(GMLPForMaskedLM, text_config(**attention_fields(attention))).train().double()
-    causal = far_model(GMLPForMaskedLM, text_config(is_causal=True, **attention_fields(attention))).train().double()
+    model = far_model(GMLPForMaskedLM, text_config(attention_size=8)).train().double()
+    causal = far_model(GMLPForMaskedLM, text_config(is_causal=True, attention_size=8)).train().double()
     ids = random_ids(2, 10)
     causal(ids, labels=ids).loss.backward()
     if checkpointing == "selective":
@@ -919,95 +664,14 @@ def test_is_causal_for_one_forward_pass(text_config, far_model, random_ids, atte
         torch.testing.assert_close(tested.grad, expected.grad, atol=1e-10, rtol=1e-10)
 
 
-@pytest.mark.parametrize("attention", [None, "sdpa"])
-def test_training_under_autocast(causal_model, random_ids, attention):
-    model = causal_model(drop_path_rate=0.2, hidden_dropout_prob=0.1, **attention_fields(attention)).train()
-    ids, mask = padded([random_ids(7), random_ids(10)], "left")
-    with torch.autocast("cpu", dtype=torch.bfloat16):
-        loss = model(ids, mask, labels=ids.masked_fill(mask == 0, -100)).loss
-    assert loss.dtype == torch.float32
-    loss.backward()
-    for parameter in model.parameters():
-        assert parameter.grad.dtype == torch.float32 and parameter.grad.isfinite().all()
-
-
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 @torch.no_grad()
-def test_half_precision_generates(causal_model, random_ids, dtype):
-    model = causal_model(attention_size=8).to(dtype)
+def test_half_precision_generates(causal_model, random_ids):
+    model = causal_model(attention_size=8).bfloat16()
     ids, mask = padded([random_ids(7), random_ids(10)], "left")
     assert model.generate(ids, attention_mask=mask, max_new_tokens=10, num_beams=2).shape == (2, 20)
 
 
-def test_trainer_learns_to_count(text_config, tmp_path):
-    generator = torch.Generator().manual_seed(0)
-    samples = []
-    for first in torch.randint(5, 30, (128,), generator=generator).tolist():
-        ids = torch.arange(first, first + 8)
-        samples.append({"input_ids": ids, "labels": ids})
-    model = AutoModelForCausalLM.from_config(text_config(hidden_size=32, intermediate_size=64))
-    assert type(model) is GMLPForCausalLM
-    trainer, losses = train(
-        model,
-        samples,
-        tmp_path,
-        max_steps=32,
-        logging_steps=8,
-        gradient_accumulation_steps=2,
-        eval_dataset=samples[:32],
-    )
-    # ln 40 = 3.7 at the start: also a check that accumulation does not multiply the loss.
-    assert 2.0 < losses[0] < 4.0 and losses[-1] < 0.5 * losses[0]
-    assert trainer.evaluate()["eval_loss"] < 0.5 * losses[0]
-    # Evaluation gathers logits and no caches.
-    assert trainer.predict(samples[:4]).predictions.shape == (4, 8, 40)
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# Compilation and export
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("fields", [{}, {"toeplitz": False}, {"attention_size": 8}], ids=["Toeplitz", "dense", "aMLP"])
-def test_compiles_into_one_graph(causal_model, random_ids, fresh_compiler, fields):
-    model = causal_model(**fields).train()
-    ids, mask = padded([random_ids(7), random_ids(10)], "left")
-    inputs = {"input_ids": ids, "attention_mask": mask, "labels": ids.masked_fill(mask == 0, -100)}
-    results = []
-    for forward in (model, torch.compile(model, fullgraph=True, backend="aot_eager")):
-        model.zero_grad()
-        output = forward(**inputs)
-        output.loss.backward()
-        results.append([output.loss.detach(), output.logits.detach(), *(p.grad.clone() for p in model.parameters())])
-    assert_close(results[0], results[1], depth=2)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("attention", ATTENTIONS)
-@pytest.mark.parametrize("toeplitz", [True, False])
-@torch.no_grad()
-def test_exported_for_any_batch_and_length(causal_model, random_ids, toeplitz, attention):
-    model = causal_model(n=12, toeplitz=toeplitz, **attention_fields(attention))
-    shape = {0: torch.export.Dim("batch"), 1: torch.export.Dim("length", max=12)}
-
-    def inputs(rows, tokens):
-        mask = torch.ones(rows, tokens, dtype=torch.long)
-        mask[0, : tokens // 2] = 0
-        return {"input_ids": random_ids(rows, tokens), "attention_mask": mask}
-
-    program = torch.export.export(
-        model, (), inputs(2, 8), dynamic_shapes={"input_ids": shape, "attention_mask": shape}, strict=False
-    )
-    for rows, tokens in ((2, 8), (3, 12), (5, 3), (4, 2)):
-        case = inputs(rows, tokens)
-        exported = program.module()(**case).logits
-        assert_close(exported, model(**case).logits, depth=2)
-
-
-@torch.no_grad()
-def test_multiple_choice_reads_the_last_token(text_config, far_model, random_ids):
-    model = far_model(GMLPForMultipleChoice, text_config(is_causal=True))
-    ids = random_ids(2, 3, 9)
-    changed = ids.clone()
-    changed[..., -1] = (ids[..., -1] - 4) % 35 + 5
-    assert ((model(ids).logits - model(changed).logits).abs() > 1e-5).all()
+def test_predictions_of_a_trainer_have_no_cache(causal_model, random_ids, tmp_path):
+    samples = [{"input_ids": ids, "labels": ids} for ids in random_ids(4, 8)]
+    trainer = Trainer(causal_model(), TrainingArguments(str(tmp_path), use_cpu=True, report_to=[], disable_tqdm=True))
+    assert trainer.predict(samples).predictions.shape == (4, 8, 40)

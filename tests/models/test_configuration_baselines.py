@@ -1,18 +1,15 @@
 """The configurations, and checkpoints where this package is not installed."""
 
 import json
-from pathlib import Path
 
 import pytest
 import torch
 import transformers
 from huggingface_hub.errors import StrictDataclassError
-from transformers import AutoConfig, AutoTokenizer, pipeline
 
 import hf_gmlp
 from hf_gmlp import BertRelposConfig, TextMixerConfig
 
-from .. import samples
 from ..test_hub import run_elsewhere
 from .conftest import KINDS
 
@@ -22,34 +19,15 @@ CODE_FILES = ("configuration_baselines.py", "heads.py", "modeling_baselines.py")
 @pytest.mark.parametrize(
     "config_class, fields, message",
     [
-        (BertRelposConfig, {"hidden_size": 100}, "`hidden_size` must be a multiple of `num_attention_heads`"),
-        (BertRelposConfig, {"num_attention_heads": 0}, "num_attention_heads"),
+        (BertRelposConfig, {"hidden_size": 100}, "`hidden_size`.*`num_attention_heads`"),
         (BertRelposConfig, {"relative_attention_num_buckets": 30}, "multiple of 4"),
-        (BertRelposConfig, {"relative_attention_num_buckets": 0}, "multiple of 4"),
-        (BertRelposConfig, {"relative_attention_max_distance": 8}, "`relative_attention_max_distance` must be above"),
-        (BertRelposConfig, {"attention_probs_dropout_prob": 1.5}, "attention_probs_dropout_prob"),
-        (BertRelposConfig, {"content_attention": "none"}, "content_attention"),
-        (TextMixerConfig, {"spatial_intermediate_size": 0}, "`spatial_intermediate_size` must be at least 1"),
-        (TextMixerConfig, {"hidden_dropout_prob": -0.1}, "hidden_dropout_prob"),
-        (TextMixerConfig, {"classifier_dropout": 2}, "classifier_dropout"),
-        (TextMixerConfig, {"max_position_embeddings": 0}, "max_position_embeddings"),
-        (BertRelposConfig, {"type_vocab_size": 0}, "type_vocab_size"),
+        (BertRelposConfig, {"relative_attention_max_distance": 8}, "`relative_attention_max_distance`"),
+        (TextMixerConfig, {"spatial_intermediate_size": 0}, "`spatial_intermediate_size`"),
     ],
 )
 def test_bad_values(config_class, fields, message):
-    with pytest.raises((ValueError, StrictDataclassError), match=message):
+    with pytest.raises(StrictDataclassError, match=message):
         config_class(**fields)
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_saved_and_loaded(baseline_config, tmp_path, kind):
-    config = baseline_config(kind, hidden_dropout_prob=0.1)
-    config.save_pretrained(tmp_path)
-    loaded = AutoConfig.from_pretrained(tmp_path)
-    assert type(loaded) is type(config) and loaded.to_json_string() == config.to_json_string()
-    assert {path.name for path in tmp_path.iterdir()} == {"config.json", *CODE_FILES}
-    package = Path(hf_gmlp.__file__).parent / "models"
-    assert all((tmp_path / name).read_bytes() == (package / name).read_bytes() for name in CODE_FILES)
 
 
 @pytest.mark.parametrize("config_class", [BertRelposConfig, TextMixerConfig])
@@ -60,20 +38,6 @@ def test_every_class_is_registered(config_class):
         model = getattr(transformers, auto_class).from_config(small)
         assert type(model) is getattr(hf_gmlp, model_class)
         assert type(model)._auto_class in (auto_class, "AutoModelForMaskedLM")
-
-
-@pytest.mark.parametrize("kind", ["relpos", "mixer"])
-def test_tokenizer_and_pipeline(baseline_config, far_model, tmp_path, kind):
-    tokenizer = samples.word_tokenizer("the a capital of france is .".split(), model_max_length=12)
-    config = baseline_config(kind, vocab_size=len(tokenizer))
-    far_model(getattr(hf_gmlp, config.code_map()["AutoModelForMaskedLM"]), config).save_pretrained(tmp_path)
-    # Without a class name in its config, the tokenizer is found by the model type.
-    tokenizer.backend_tokenizer.save(str(tmp_path / "tokenizer.json"))
-    names = {f"{name}_token": f"[{name.upper()}]" for name in ("pad", "unk", "cls", "sep", "mask")}
-    (tmp_path / "tokenizer_config.json").write_text(json.dumps(names | {"model_max_length": 12}), encoding="utf-8")
-    assert AutoTokenizer.from_pretrained(tmp_path)("a capital").input_ids == tokenizer("a capital").input_ids
-    answers = pipeline("fill-mask", str(tmp_path))("The capital of [MASK] .")
-    assert len(answers) == 5 and answers[0]["score"] > answers[-1]["score"]
 
 
 # ---------------------------------------------------------------------------------------------------------------------

@@ -1,7 +1,6 @@
 """Configs: defaults, bad input, saving, and the code that travels with them."""
 
 import ast
-import inspect
 import json
 import re
 import sys
@@ -13,7 +12,6 @@ from transformers import AutoConfig
 
 from hf_gmlp import GMLPConfig, GMLPVisionConfig
 from hf_gmlp.models import configuration_gmlp, modeling_gmlp
-from hf_gmlp.models.configuration_gmlp import as_pair
 
 PACKAGE = Path(configuration_gmlp.__file__).parent
 CODE_FILES = ("configuration_gmlp.py", "heads.py", "modeling_gmlp.py", "spatial_gating.py")
@@ -22,49 +20,22 @@ CODE_FILES = ("configuration_gmlp.py", "heads.py", "modeling_gmlp.py", "spatial_
 @pytest.mark.parametrize(
     "config_class, fields, message",
     [
-        (GMLPConfig, {"intermediate_size": 33}, "`intermediate_size` must be even.*got 33"),
-        (
-            GMLPConfig,
-            {"spatial_gating": "multiply"},
-            "`spatial_gating` .*'split', 'multiplicative', 'additive', 'linear'.*multiply",
-        ),
-        (GMLPConfig, {"attention_size": -1}, "`attention_size`.*got -1"),
-        (GMLPConfig, {"hidden_size": 0}, "`hidden_size` must be at least 1, got 0"),
-        (GMLPConfig, {"hidden_size": "wide"}, "'hidden_size' expected int, got str"),
-        (GMLPConfig, {"num_hidden_layers": 0}, "`num_hidden_layers` must be at least 1"),
-        (GMLPConfig, {"intermediate_size": 0}, "`intermediate_size` must be at least 1"),
-        (GMLPConfig, {"vocab_size": 0}, "`vocab_size` must be at least 1"),
-        (GMLPConfig, {"max_position_embeddings": 0}, "`max_position_embeddings` must be at least 1"),
-        (GMLPConfig, {"type_vocab_size": -2}, "`type_vocab_size` must be at least 0 .*got -2"),
-        (GMLPConfig, {"hidden_dropout_prob": 1.5}, "`hidden_dropout_prob`.*between 0 and 1, got 1.5"),
-        (GMLPConfig, {"activation_dropout": -0.1}, "`activation_dropout`.*between 0 and 1"),
-        (GMLPConfig, {"attention_probs_dropout_prob": 2}, "`attention_probs_dropout_prob`.*between 0 and 1"),
-        (GMLPConfig, {"classifier_dropout": 2.0}, "`classifier_dropout`.*between 0 and 1"),
+        (GMLPConfig, {"intermediate_size": 33}, "`intermediate_size`.*even.*33"),
+        (GMLPConfig, {"spatial_gating": "multiply"}, "`spatial_gating`.*'linear'.*multiply"),
+        (GMLPConfig, {"attention_size": -1}, "`attention_size`.*-1"),
+        (GMLPConfig, {"hidden_size": 0}, "`hidden_size`.*0"),
+        (GMLPConfig, {"hidden_size": "wide"}, "hidden_size"),
+        (GMLPConfig, {"hidden_dropout_prob": 1.5}, "`hidden_dropout_prob`.*1.5"),
         (GMLPConfig, {"drop_path_rate": 1.0}, "`drop_path_rate`.*1 - p"),
-        (GMLPVisionConfig, {"drop_path_rate": -0.2}, "`drop_path_rate`"),
-        (GMLPConfig, {"layer_norm_eps": -1e-6}, "`layer_norm_eps`.*at least 0, got -1e-06"),
-        (GMLPConfig, {"spatial_layer_norm_eps": float("nan")}, "`spatial_layer_norm_eps`.*got nan"),
-        (GMLPConfig, {"initializer_range": -0.1}, "`initializer_range`.*at least 0, got -0.1"),
-        (GMLPConfig, {"initializer_range": float("inf")}, "`initializer_range`.*got inf"),
-        (GMLPConfig, {"spatial_initializer_range": float("nan")}, "`spatial_initializer_range`.*got nan"),
-        (GMLPConfig, {"hidden_dropout_prob": float("nan")}, "`hidden_dropout_prob`.*got nan"),
-        (GMLPVisionConfig, {"num_channels": 0}, "`num_channels` must be at least 1, got 0"),
-        (GMLPConfig, {"is_causal": "yes"}, "'is_causal' expected bool, got str"),
+        (GMLPConfig, {"layer_norm_eps": -1e-6}, "`layer_norm_eps`.*-1e-06"),
+        (GMLPConfig, {"initializer_range": float("inf")}, "`initializer_range`.*inf"),
+        (GMLPConfig, {"spatial_heads": 5}, "`spatial_heads`.*1536.*5"),
         (GMLPVisionConfig, {"is_causal": True}, "`is_causal`.*images"),
-        (GMLPVisionConfig, {"toeplitz": True}, '`toeplitz` needs `pooling="mean"` for images'),
-        (GMLPVisionConfig, {"stem": "conv", "image_size": 15, "patch_size": 3}, "`patch_size` of 1, 2, 4, 8.*got 3"),
-        (GMLPVisionConfig, {"stem": "conv", "patch_size": (4, 8)}, r"`patch_size` of 1, 2, 4, 8.*got \(4, 8\)"),
-        (GMLPVisionConfig, {"stem": "convolution"}, "'patch', 'conv'.*convolution"),
-        (GMLPConfig, {"spatial_heads": 0}, "`spatial_heads` must be at least 1, got 0"),
-        (GMLPConfig, {"spatial_heads": 5}, "`spatial_heads` must divide the 1536 channels.*got 5"),
-        (GMLPConfig, {"spatial_heads": 3072}, "`spatial_heads` must divide the 1536 channels.*got 3072"),
-        (GMLPVisionConfig, {"image_size": 225}, "`image_size`.*`patch_size`.*225 and 16"),
+        (GMLPVisionConfig, {"toeplitz": True}, '`toeplitz`.*`pooling="mean"`'),
+        (GMLPVisionConfig, {"stem": "conv", "image_size": 15, "patch_size": 3}, "`patch_size`.*3"),
         (GMLPVisionConfig, {"image_size": (224, 100)}, "`image_size`.*`patch_size`.*100.* and 16"),
-        (GMLPVisionConfig, {"image_size": 0}, "`patch_size`|`image_size`"),
-        (GMLPVisionConfig, {"patch_size": 0}, "`patch_size`|`image_size`"),
-        (GMLPVisionConfig, {"image_size": [224]}, r"`image_size` must be one number or \(height, width\)"),
+        (GMLPVisionConfig, {"image_size": [224]}, "`image_size`"),
         (GMLPVisionConfig, {"pooling": "max"}, "'cls', 'mean'.*max"),
-        (GMLPVisionConfig, {"classifier_dropout": -1}, "`classifier_dropout`.*between 0 and 1"),
     ],
 )
 def test_bad_fields_are_named(config_class, fields, message):
@@ -73,26 +44,17 @@ def test_bad_fields_are_named(config_class, fields, message):
     assert re.search(message, str(error.value), flags=re.DOTALL)
 
 
-def test_initialization_without_noise():
-    config = GMLPConfig(initializer_range=0, spatial_initializer_range=0, num_hidden_layers=1, vocab_size=9)
-    assert all((p == p.flatten()[0]).all() for p in modeling_gmlp.GMLPModel(config).parameters())
-
-
-@pytest.mark.parametrize("name", ["../presets/gmlp-base", "gmlp-base/", "", "gmlp", "/etc"])
+@pytest.mark.parametrize("name", ["../presets/gmlp-base", "gmlp"])
 def test_unknown_presets(name):
     with pytest.raises(ValueError, match="amlp-base, "):
         GMLPConfig.from_preset(name)
 
 
-@pytest.mark.parametrize("field", ["hidden", "num_layers"])
-def test_overrides_of_unknown_fields(field):
-    with pytest.raises(ValueError, match=f"`GMLPConfig` has no field '{field}'"):
-        GMLPConfig.from_preset("gmlp-base", **{field: 3})
-
-
 def test_overrides_of_a_preset():
     config = GMLPConfig.from_preset("gmlp-base", num_labels=5, hidden_size=64)
     assert (config.num_labels, config.hidden_size) == (5, 64)
+    with pytest.raises(ValueError, match="hidden"):
+        GMLPConfig.from_preset("gmlp-base", hidden=3)
 
 
 def test_fields_of_early_checkpoints(tmp_path):
@@ -102,20 +64,6 @@ def test_fields_of_early_checkpoints(tmp_path):
     path.write_text(json.dumps(json.loads(path.read_text()) | {"gating_implementation": "reference"}))
     loaded = AutoConfig.from_pretrained(tmp_path)
     assert loaded.to_json_string() == GMLPConfig().to_json_string()
-
-
-def test_a_subclass_has_its_own_map():
-    class OtherConfig(GMLPConfig):
-        model_type = "other"
-
-    assert "auto_map" not in OtherConfig().to_dict()
-    own = {"AutoConfig": "other.OtherConfig"}
-    assert OtherConfig(auto_map=own).auto_map == own
-
-
-def test_an_odd_width_without_a_split():
-    assert GMLPConfig(intermediate_size=33, spatial_gating="linear").spatial_size == 33
-    assert GMLPConfig(intermediate_size=34).spatial_size == 17
 
 
 def test_text_defaults_are_gmlp_base():
@@ -140,11 +88,6 @@ def test_patch_grid(fields, grid, tokens):
     assert config.grid_size == grid
     assert config.max_position_embeddings == tokens
     assert config.num_prefix_tokens == tokens - grid[0] * grid[1]
-
-
-def test_as_pair():
-    assert as_pair(3) == (3, 3)
-    assert as_pair([3, 4]) == as_pair((3, 4)) == (3, 4)
 
 
 @pytest.mark.parametrize(
@@ -177,26 +120,11 @@ def test_saved_config_names_every_class_and_carries_the_code(config_class, tmp_p
         assert (tmp_path / name).read_bytes() == (PACKAGE / name).read_bytes()
 
 
-def test_the_map_of_an_older_checkpoint_is_replaced():
-    loaded = GMLPConfig.from_dict({"auto_map": {"AutoConfig": "someone/else--configuration_old.OldConfig"}})
-    assert loaded.auto_map == GMLPConfig().auto_map
-
-
 def test_other_classes_in_a_map_stay():
     """A user's subclass of a head, with this config, and a tokenizer of its own."""
     other = {"AutoModelForMaskedLM": "other.MyMaskedLM", "AutoTokenizer": ["tokenization_other.MyTokenizer", None]}
     earlier = {"AutoModel": "someone/else--modeling_gmlp.GMLPModel"}
     assert GMLPConfig.from_dict({"auto_map": other | earlier}).auto_map == GMLPConfig().auto_map | other
-
-
-def test_every_model_class_is_in_a_map():
-    mapped = {*GMLPConfig.code_map.values(), *GMLPVisionConfig.code_map.values()}
-    public = {
-        name
-        for name, value in vars(modeling_gmlp).items()
-        if inspect.isclass(value) and name in modeling_gmlp.__all__ and not name.endswith("PreTrainedModel")
-    }
-    assert mapped == public
 
 
 @pytest.mark.parametrize("name", CODE_FILES)

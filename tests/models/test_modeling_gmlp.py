@@ -2,7 +2,6 @@
 
 import copy
 
-import numpy as np
 import pytest
 import timm
 import torch
@@ -10,8 +9,9 @@ from g_mlp_pytorch import gMLP
 from huggingface_hub.errors import StrictDataclassError
 from torch.nn import functional as F
 from transformers import (
-    AutoModelForImageClassification,
     AutoModelForSequenceClassification,
+    Trainer,
+    TrainingArguments,
 )
 
 from hf_gmlp import (
@@ -25,21 +25,23 @@ from hf_gmlp import (
     GMLPModel,
     GMLPVisionModel,
 )
-from hf_gmlp.models import modeling_gmlp, spatial_gating
+from hf_gmlp.models import spatial_gating
 from hf_gmlp.models.modeling_gmlp import GMLPBlock, drop_path
 
-from ..numerics import assert_close, assert_gradients
+from ..numerics import assert_close
 from ..peers.annotated import AnnotatedGMLPBlock
-from ..samples import CONVOLUTIONAL, GATINGS
+from ..samples import CONVOLUTIONAL
 from .helpers import (
     ATTENTIONS,
     G_MLP_PYTORCH,
+    assert_losses_and_gradients,
+    assert_same_with_checkpointing,
     attention_fields,
     both,
     copy_g_mlp_pytorch,
     copy_parameters,
+    labeled_batch,
     per_token,
-    train,
 )
 
 TEXT_HEADS = [
@@ -50,7 +52,6 @@ TEXT_HEADS = [
     GMLPForQuestionAnswering,
     GMLPForMultipleChoice,
 ]
-VISION_HEADS = [GMLPVisionModel, GMLPForImageClassification]
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -171,20 +172,10 @@ def assert_padding_is_hidden(model):
                 assert_close(in_batch, alone[row][0], depth=2)
 
 
-@pytest.mark.parametrize("attention", ATTENTIONS)
-@pytest.mark.parametrize("toeplitz", [True, False])
-@pytest.mark.parametrize("gating", GATINGS)
+@pytest.mark.parametrize("model_class", TEXT_HEADS)
 @torch.no_grad()
-def test_a_sequence_alone_padded_or_in_a_batch(text_config, far_model, gating, toeplitz, attention):
-    config = text_config(spatial_gating=gating, toeplitz=toeplitz, **attention_fields(attention))
-    assert_padding_is_hidden(far_model(GMLPModel, config))
-
-
-@pytest.mark.parametrize("attention", ATTENTIONS)
-@pytest.mark.parametrize("model_class", TEXT_HEADS[1:])
-@torch.no_grad()
-def test_heads_do_not_see_padding(text_config, far_model, model_class, attention):
-    assert_padding_is_hidden(far_model(model_class, text_config(**attention_fields(attention))))
+def test_a_sequence_alone_padded_or_in_a_batch(text_config, far_model, model_class):
+    assert_padding_is_hidden(far_model(model_class, text_config(attention_size=8)))
 
 
 @pytest.mark.parametrize("attention", ATTENTIONS)
@@ -199,17 +190,6 @@ def test_no_gradient_flows_from_padding(text_config, far_model, attention):
 
 
 @pytest.mark.parametrize("attention", ATTENTIONS)
-@pytest.mark.parametrize("dtype", [torch.long, torch.bool, torch.float32])
-@torch.no_grad()
-def test_masks_of_any_dtype(text_config, far_model, random_ids, dtype, attention):
-    model = far_model(GMLPModel, text_config(**attention_fields(attention)))
-    ids, mask = random_ids(2, 9), torch.ones(2, 9, dtype=torch.long)
-    mask[1, 4:] = 0
-    expected = model(ids, mask).last_hidden_state
-    torch.testing.assert_close(model(ids, mask.to(dtype)).last_hidden_state, expected)
-
-
-@pytest.mark.parametrize("attention", ATTENTIONS)
 @torch.no_grad()
 def test_a_row_of_padding_alone_stays_finite(text_config, far_model, random_ids, attention):
     model = far_model(GMLPModel, text_config(**attention_fields(attention)))
@@ -218,10 +198,9 @@ def test_a_row_of_padding_alone_stays_finite(text_config, far_model, random_ids,
     assert model(ids, mask).last_hidden_state.isfinite().all()
 
 
-@pytest.mark.parametrize("attention", ATTENTIONS)
 @torch.no_grad()
-def test_visible_padding(text_config, far_model, random_ids, attention):
-    model = far_model(GMLPModel, text_config(mask_padding=False, **attention_fields(attention)))
+def test_visible_padding(text_config, far_model, random_ids):
+    model = far_model(GMLPModel, text_config(mask_padding=False, attention_size=8))
     ids, mask = random_ids(1, 12), torch.ones(1, 12, dtype=torch.long)
     mask[:, 7:] = 0
     ids = ids * mask
@@ -236,32 +215,10 @@ def test_visible_padding(text_config, far_model, random_ids, attention):
 # Lengths and inputs
 
 
-@pytest.mark.parametrize("toeplitz", [True, False])
-@torch.no_grad()
-def test_any_length_up_to_n(text_config, far_model, random_ids, toeplitz):
-    n = 6
-    model = far_model(GMLPModel, text_config(max_position_embeddings=n, toeplitz=toeplitz))
-    for length in range(1, n + 1):
-        # A model made for this length, with the leading part of every W and b.
-        small = GMLPModel(text_config(max_position_embeddings=length, toeplitz=False)).eval()
-        state = model.state_dict()
-        for i, projection in enumerate(model.spatial_projections()):
-            name = f"layers.{i}.spatial_gating_unit.proj"
-            state[f"{name}.weight"] = projection.matrix(length)[0]
-            state[f"{name}.bias"] = projection.bias[:length]
-        small.load_state_dict(state)
-        ids = random_ids(2, length)
-        actual, expected = model(ids), small(ids)
-        torch.testing.assert_close(actual.last_hidden_state, expected.last_hidden_state)
-        torch.testing.assert_close(actual.pooler_output, expected.pooler_output)
-
-
 def test_too_long_a_sequence_names_the_remedy(text_config, far_model, random_ids):
     model = far_model(GMLPModel, text_config())
     with pytest.raises(ValueError, match=r"13 tokens.*up to 12.*resize_position_embeddings\(13\)"):
         model(random_ids(1, 13))
-    with pytest.raises(ValueError, match="resize_position_embeddings"):
-        model(inputs_embeds=torch.randn(1, 13, 16))
 
 
 @pytest.mark.parametrize("model_class", TEXT_HEADS)
@@ -276,14 +233,14 @@ def test_embeddings_in_place_of_ids(text_config, far_model, random_ids, model_cl
 def test_ids_and_embeddings_exclude_each_other(text_config, far_model, random_ids):
     model = far_model(GMLPModel, text_config())
     for inputs in ({}, {"input_ids": random_ids(1, 4), "inputs_embeds": torch.randn(1, 4, 16)}):
-        with pytest.raises(ValueError, match="Pass either `input_ids` or `inputs_embeds`, and not both"):
+        with pytest.raises(ValueError, match="inputs_embeds"):
             model(**inputs)
 
 
-@pytest.mark.parametrize("shape", [(2, 7), (1, 8), (8,), (2, 8, 8), (2, 1, 8, 8)])
+@pytest.mark.parametrize("shape", [(2, 7), (2, 1, 8, 8)])
 def test_masks_of_another_shape(text_config, far_model, random_ids, shape):
     model = far_model(GMLPModel, text_config(attention_size=8))
-    with pytest.raises(ValueError, match=r"`attention_mask` must have one entry per token, shape \(2, 8\)"):
+    with pytest.raises(ValueError, match=r"`attention_mask`.*\(2, 8\)"):
         model(random_ids(2, 8), attention_mask=torch.ones(shape))
 
 
@@ -301,9 +258,8 @@ def test_segments(text_config, far_model, random_ids):
 @pytest.mark.parametrize(
     "pixels, message",
     [
-        ((1, 3, 16, 20), r"3, 16, 16\].*got \[1, 3, 16, 20\].*resize_image_size"),
-        ((1, 1, 16, 16), r"3, 16, 16\].*got \[1, 1, 16, 16\]"),
-        ((3, 16, 16), r"`pixel_values` must be a batch of images.*3, 16, 16\].*got \[3, 16, 16\]"),
+        ((1, 3, 16, 20), r"3, 16, 16\].*\[1, 3, 16, 20\].*resize_image_size"),
+        ((3, 16, 16), r"`pixel_values`.*\[3, 16, 16\]"),
         (None, "pixel_values"),
     ],
 )
@@ -323,6 +279,7 @@ def test_pooling_of_images(vision_config, far_model):
     cls = far_model(GMLPVisionModel, vision_config())
     output = cls(pixels)
     assert output.last_hidden_state.shape == (2, 17, 16)
+    assert torch.equal(cls.embeddings(pixels)[:, 0], cls.embeddings.cls_token[0].expand(2, -1))
     expected = torch.tanh(F.linear(output.last_hidden_state[:, 0], cls.pooler.dense.weight, cls.pooler.dense.bias))
     torch.testing.assert_close(output.pooler_output, expected)
     for pooling in ("mean", "cls"):
@@ -330,37 +287,17 @@ def test_pooling_of_images(vision_config, far_model):
         assert bare.pooler is None and bare(pixels).pooler_output is None
 
 
-@torch.no_grad()
-def test_patches_are_read_row_by_row(vision_config, far_model):
-    model = far_model(GMLPVisionModel, vision_config(image_size=(8, 12), pooling="mean"))
-    pixels = torch.randn(1, 3, 8, 12)
-    projection = model.embeddings.projection
-    expected = [
-        (projection.weight * pixels[0, :, row : row + 4, column : column + 4]).sum((1, 2, 3)) + projection.bias
-        for row in (0, 4)
-        for column in (0, 4, 8)
-    ]
-    assert_close(model.embeddings(pixels)[0], torch.stack(expected))
-
-
-@torch.no_grad()
-def test_the_cls_token_stands_in_front_of_the_patches(vision_config, far_model):
-    embeddings = far_model(GMLPVisionModel, vision_config()).embeddings
-    embedded = embeddings(torch.randn(2, 3, 16, 16))
-    assert torch.equal(embedded[:, 0], embeddings.cls_token[0].expand(2, -1))
-
-
 # ---------------------------------------------------------------------------------------------------------------------
 # Growing and shrinking
 
 
-@pytest.mark.parametrize("new", [20, 13, 12, 5])
+@pytest.mark.parametrize("new", [20, 5])
 @pytest.mark.parametrize("toeplitz", [True, False])
 @torch.no_grad()
 def test_resize_position_embeddings(text_config, far_model, random_ids, tmp_path, toeplitz, new):
     model = far_model(GMLPForMaskedLM, text_config(toeplitz=toeplitz, attention_size=8))
     kept = min(12, new)
-    ids = random_ids(2, kept)
+    ids, state = random_ids(2, kept), copy.deepcopy(model.state_dict())
     before, weights = model(ids).logits, [p.weight.clone() for p in model.spatial_projections()]
     model.resize_position_embeddings(new)
     torch.testing.assert_close(model(ids).logits, before)
@@ -376,19 +313,13 @@ def test_resize_position_embeddings(text_config, far_model, random_ids, tmp_path
     loaded = GMLPForMaskedLM.from_pretrained(tmp_path)
     ids = random_ids(2, new)
     torch.testing.assert_close(loaded(ids).logits, model(ids).logits)
+    if new > 12:
+        # There and back, nothing has changed.
+        model.resize_position_embeddings(12)
+        assert all(torch.equal(value, state[name]) for name, value in model.state_dict().items())
 
 
-@torch.no_grad()
-def test_growing_and_shrinking_back_changes_nothing(text_config, far_model):
-    model = far_model(GMLPModel, text_config())
-    before = copy.deepcopy(model.state_dict())
-    model.resize_position_embeddings(30)
-    model.resize_position_embeddings(12)
-    for name, value in model.state_dict().items():
-        assert torch.equal(value, before[name])
-
-
-@pytest.mark.parametrize("new", [0, -3, 8.5, "9"])
+@pytest.mark.parametrize("new", [0, 8.5])
 def test_a_failed_resize_leaves_a_text_model_unchanged(text_config, far_model, new):
     model = far_model(GMLPModel, text_config())
     before = copy.deepcopy(model.state_dict())
@@ -400,19 +331,15 @@ def test_a_failed_resize_leaves_a_text_model_unchanged(text_config, far_model, n
 
 
 @pytest.mark.parametrize("pooling", ["cls", "mean"])
-@pytest.mark.parametrize("new", [16, 32, 8, (8, 20), [24, 12]])
+@pytest.mark.parametrize("new", [32, (8, 20)])
 @torch.no_grad()
 def test_resize_image_size(vision_config, far_model, tmp_path, new, pooling):
     model = far_model(GMLPForImageClassification, vision_config(pooling=pooling))
     height, width = (new, new) if isinstance(new, int) else new
-    pixels = torch.randn(2, 3, 16, 16)
-    before = model(pixels).logits
     model.resize_image_size(new)
-    pixels = torch.randn(2, 3, height, width) if new != 16 else pixels
+    pixels = torch.randn(2, 3, height, width)
     after = model(pixels).logits
     assert after.isfinite().all()
-    if new == 16:
-        assert torch.equal(after, before)
     assert model.config.grid_size == model.model.config.grid_size == (height // 4, width // 4)
     tokens = height // 4 * (width // 4) + (pooling == "cls")
     assert [p.weight.shape for p in model.spatial_projections()] == [(tokens, tokens)] * 2
@@ -420,23 +347,7 @@ def test_resize_image_size(vision_config, far_model, tmp_path, new, pooling):
     torch.testing.assert_close(GMLPForImageClassification.from_pretrained(tmp_path)(pixels).logits, after)
 
 
-@torch.no_grad()
-def test_a_smooth_model_is_independent_of_the_resolution(vision_config, far_model):
-    # W and b that do not depend on the place, and an image of one color: the number of patches does not matter.
-    model = far_model(GMLPForImageClassification, vision_config(pooling="mean"))
-    for projection in model.spatial_projections():
-        projection.weight.fill_(0.7 / 16)
-        projection.bias.fill_(0.3)
-    color = torch.randn(1, 3, 1, 1)
-    before = model(color.expand(-1, -1, 16, 16)).logits
-    for size in (32, (8, 20)):
-        resized = copy.deepcopy(model)
-        resized.resize_image_size(size)
-        after = resized(color.expand(-1, -1, *((size, size) if size == 32 else size))).logits
-        assert_close(after, before, depth=2)
-
-
-@pytest.mark.parametrize("new", [18, (16, 18), 0, -16, (16, 16, 16), "big", None])
+@pytest.mark.parametrize("new", [18, "big"])
 def test_a_failed_resize_leaves_an_image_model_unchanged(vision_config, far_model, new):
     model = far_model(GMLPVisionModel, vision_config())
     before, config = copy.deepcopy(model.state_dict()), model.config.to_json_string()
@@ -476,19 +387,10 @@ def test_drop_path_is_per_sample_and_keeps_the_mean():
     assert abs((dropped / branch).mean() - 1) < 0.03
 
 
-@pytest.mark.parametrize("rate, training", [(0.5, False), (0.0, True)])
-def test_drop_path_does_nothing(rate, training):
-    branch = torch.randn(6, 3, 5)
-    assert drop_path(branch, rate, training) is branch
-
-
 def test_drop_path_grows_linearly_with_depth(text_config, vision_config):
-    for model in (
-        GMLPModel(text_config(num_hidden_layers=5, drop_path_rate=0.5)),
-        GMLPVisionModel(vision_config(num_hidden_layers=5, drop_path_rate=0.5)),
-    ):
-        rates = [layer.drop_path_rate for layer in model.layers]
-        np.testing.assert_allclose(rates, [0.1, 0.2, 0.3, 0.4, 0.5])
+    for model_class, config in ((GMLPModel, text_config), (GMLPVisionModel, vision_config)):
+        model = model_class(config(num_hidden_layers=5, drop_path_rate=0.5))
+        assert [layer.drop_path_rate for layer in model.layers] == pytest.approx([0.1, 0.2, 0.3, 0.4, 0.5])
 
 
 def test_a_dropped_block_is_an_identity(text_config, randomize):
@@ -501,31 +403,20 @@ def test_a_dropped_block_is_an_identity(text_config, randomize):
     assert_close(output[~same], (x + 2 * branch)[~same])
 
 
-@pytest.mark.parametrize(
-    "field, modality",
-    [
-        ("hidden_dropout_prob", "text"),
-        ("activation_dropout", "text"),
-        ("attention_probs_dropout_prob", "text"),
-        ("classifier_dropout", "text"),
-        ("drop_path_rate", "text"),
-        ("hidden_dropout_prob", "image"),
-        ("activation_dropout", "image"),
-        ("drop_path_rate", "image"),
-        ("classifier_dropout", "image"),
-    ],
-)
-@pytest.mark.parametrize("attention", ["eager", "sdpa"])
+DROPOUTS = "hidden_dropout_prob activation_dropout attention_probs_dropout_prob classifier_dropout drop_path_rate"
+
+
+@pytest.mark.parametrize("field", DROPOUTS.split())
+@pytest.mark.parametrize("modality", ["text", "image"])
 @torch.no_grad()
-def test_every_dropout_acts_in_training_only(
-    text_config, vision_config, far_model, random_ids, field, modality, attention
-):
+def test_every_dropout_acts_in_training_only(text_config, vision_config, far_model, random_ids, field, modality):
     make_config, model_class, inputs = {
         "text": (text_config, GMLPForSequenceClassification, random_ids(8, 10)),
         "image": (vision_config, GMLPForImageClassification, torch.randn(8, 3, 16, 16)),
     }[modality]
-    plain = far_model(model_class, make_config(**attention_fields(attention)))
-    model = far_model(model_class, make_config(**{field: 0.5}, **attention_fields(attention)))
+    fields = attention_fields("eager" if modality == "text" else "sdpa")
+    plain = far_model(model_class, make_config(**fields))
+    model = far_model(model_class, make_config(**{field: 0.5}, **fields))
     expected = plain(inputs).logits
     torch.testing.assert_close(model(inputs).logits, expected)
     # Without any dropout, training mode changes nothing.
@@ -536,20 +427,17 @@ def test_every_dropout_acts_in_training_only(
 
 
 @torch.no_grad()
-def test_hidden_dropout_is_on_the_embeddings_and_on_every_block(text_config, vision_config, far_model, random_ids):
-    for model, inputs in (
-        (far_model(GMLPModel, text_config(hidden_dropout_prob=0.5)), random_ids(8, 12)),
-        (far_model(GMLPVisionModel, vision_config(hidden_dropout_prob=0.5)), torch.randn(8, 3, 16, 16)),
-    ):
-        embedded = model.embeddings(inputs)
-        parts = [(embedded, model.train().embeddings(inputs))]
-        for layer in model.layers:
-            parts.append((layer.eval()(embedded) - embedded, layer.train()(embedded) - embedded))
-        for whole, dropped in parts:
-            # Adding the shortcut and taking it away again leaves rounding errors.
-            gone = dropped.abs() < 1e-5
-            assert 0.4 < gone.float().mean() < 0.6
-            assert_close(dropped[~gone], 2 * whole[~gone])
+def test_hidden_dropout_is_on_the_embeddings_and_on_every_block(text_config, far_model, random_ids):
+    model, ids = far_model(GMLPModel, text_config(hidden_dropout_prob=0.5)), random_ids(8, 12)
+    embedded = model.embeddings(ids)
+    parts = [(embedded, model.train().embeddings(ids))]
+    for layer in model.layers:
+        parts.append((layer.eval()(embedded) - embedded, layer.train()(embedded) - embedded))
+    for complete, dropped in parts:
+        # Adding the shortcut and taking it away again leaves rounding errors.
+        gone = dropped.abs() < 1e-5
+        assert 0.4 < gone.float().mean() < 0.6
+        assert_close(dropped[~gone], 2 * complete[~gone])
 
 
 def test_classifier_dropout_is_hidden_dropout_by_default(text_config):
@@ -605,34 +493,12 @@ def test_the_decoder_is_tied_throughout(text_config, far_model, random_ids, tmp_
     ids = random_ids(2, 8)
     with torch.no_grad():
         logits = model(ids).logits
-    bias = model.decoder.bias.detach().clone()
     model.resize_token_embeddings(47)
     assert_tied(model)
-    assert torch.equal(model.decoder.bias[:40], bias)
     with torch.no_grad():
         torch.testing.assert_close(model(ids).logits[..., :40], logits)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    before = model.decoder.weight.detach().clone()
-    new_ids = torch.full((2, 8), 46)
-    model(new_ids, labels=new_ids).loss.backward()
-    optimizer.step()
-    assert_tied(model)
-    assert not torch.equal(model.decoder.weight, before)
-    model.resize_token_embeddings(40)
-    assert_tied(model)
-    model.save_pretrained(tmp_path / "again")
-    again = GMLPForMaskedLM.from_pretrained(tmp_path / "again")
-    assert_tied(again)
-    torch.testing.assert_close(again(ids).logits, model(ids).logits)
-
-
-def test_an_untied_decoder(text_config, far_model, tmp_path):
-    model = far_model(GMLPForMaskedLM, text_config(tie_word_embeddings=False))
-    assert model.decoder.weight is not model.get_input_embeddings().weight
-    model.save_pretrained(tmp_path)
-    loaded = GMLPForMaskedLM.from_pretrained(tmp_path)
-    assert torch.equal(loaded.decoder.weight, model.decoder.weight)
-    assert not torch.equal(loaded.decoder.weight, loaded.get_input_embeddings().weight)
+    untied = far_model(GMLPForMaskedLM, text_config(tie_word_embeddings=False))
+    assert untied.decoder.weight is not untied.get_input_embeddings().weight
 
 
 def test_the_transform_can_be_left_out(text_config, far_model, random_ids):
@@ -683,242 +549,39 @@ def test_attentions_are_the_weights_used(text_config, far_model, random_ids):
     assert far_model(GMLPModel, text_config())(ids, mask, output_attentions=True).attentions == ()
 
 
-@pytest.mark.parametrize("gating", GATINGS)
 @torch.no_grad()
-def test_sdpa_equals_eager(text_config, vision_config, far_model, random_ids, gating):
-    fields = {"spatial_gating": gating, "attention_size": 8}
-    ids, mask = random_ids(3, 10), torch.ones(3, 10, dtype=torch.long)
-    mask[1, 4:] = 0
-    text, image = far_model(GMLPModel, text_config(**fields)), far_model(GMLPVisionModel, vision_config(**fields))
-    pixels = torch.randn(2, 3, 16, 16)
-    results = []
+def test_sdpa_equals_eager_for_images(vision_config, far_model):
+    image, pixels, results = far_model(GMLPVisionModel, vision_config(attention_size=8)), torch.randn(2, 3, 16, 16), []
     for implementation in ("eager", "sdpa"):
-        text.set_attn_implementation(implementation)
         image.set_attn_implementation(implementation)
-        results.append((text(ids, mask).last_hidden_state, image(pixels).last_hidden_state))
+        results.append(image(pixels).last_hidden_state)
     assert_close(results[0], results[1], depth=2)
 
 
-@pytest.mark.parametrize("model_class", TEXT_HEADS + VISION_HEADS)
-def test_tuples_in_place_of_outputs(text_config, vision_config, far_model, random_ids, model_class):
-    if model_class in VISION_HEADS:
-        model, inputs = far_model(model_class, vision_config()), torch.randn(2, 3, 16, 16)
-    else:
-        model = far_model(model_class, text_config())
-        inputs = random_ids(2, 2, 8) if model_class is GMLPForMultipleChoice else random_ids(2, 8)
-    for one, other in zip(model(inputs).to_tuple(), model(inputs, return_dict=False), strict=True):
-        torch.testing.assert_close(one, other)
-
-
-def test_gradient_checkpointing_changes_no_gradient(text_config, vision_config, far_model, random_ids):
-    ids, mask = random_ids(2, 8), torch.ones(2, 8, dtype=torch.long)
-    mask[1, 4:] = 0
-    for model, inputs in (
-        (
-            far_model(GMLPForMaskedLM, text_config(attention_size=8)),
-            {"input_ids": ids, "attention_mask": mask, "labels": ids},
-        ),
-        (
-            far_model(GMLPForImageClassification, vision_config()),
-            {"pixel_values": torch.randn(2, 3, 16, 16), "labels": torch.tensor([0, 2])},
-        ),
+def test_gradient_checkpointing_changes_no_gradient(text_config, vision_config, far_model):
+    packed = {"seq_idx": torch.tensor([[0, 0, 0, 0, 1, 1, 1, 1, 1]] * 4)}
+    for model_class, config, more in (
+        (GMLPForMaskedLM, text_config(attention_size=8), {}),
+        (GMLPForMaskedLM, text_config(attention_size=8), packed),
+        (GMLPForImageClassification, vision_config(), {}),
     ):
-        model.train()
-        gradients = []
-        for checkpointing in (False, True):
-            if checkpointing:
-                model.gradient_checkpointing_enable()
-                assert all(layer.gradient_checkpointing for layer in model.model.layers)
-            model.zero_grad()
-            model(**inputs).loss.backward()
-            gradients.append([parameter.grad.clone() for parameter in model.parameters()])
-        torch.testing.assert_close(gradients[0], gradients[1])
+        assert_same_with_checkpointing(far_model(model_class, config), labeled_batch(model_class) | more)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
 # Losses
 
 
-def loss_case(name, text_config, vision_config, random_ids):
-    """(model class, config, inputs and labels of 6 samples, how many labels count)"""
-    ids = random_ids(6, 10)
-    sparse = torch.where(torch.rand(6, 10) < 0.4, random_ids(6, 10), -100)
-    tokens = torch.where(torch.rand(6, 10) < 0.7, torch.randint(0, 3, (6, 10)), -100)
-    classes = torch.tensor([0, 2, 1, 1, 0, 2])
-    pixels = torch.randn(6, 3, 16, 16)
-    cases = {
-        "masked language model": (GMLPForMaskedLM, text_config, {}, {"input_ids": ids, "labels": sparse}),
-        "sparse masked language model": (
-            GMLPForMaskedLM,
-            text_config,
-            {"sparse_prediction": True},
-            {"input_ids": ids, "labels": sparse},
-        ),
-        "tokens": (GMLPForTokenClassification, text_config, {}, {"input_ids": ids, "labels": tokens}),
-        "single label": (GMLPForSequenceClassification, text_config, {}, {"input_ids": ids, "labels": classes}),
-        "several labels": (
-            GMLPForSequenceClassification,
-            text_config,
-            {"problem_type": "multi_label_classification"},
-            {"input_ids": ids, "labels": torch.randint(0, 2, (6, 3)).float()},
-        ),
-        "regression": (
-            GMLPForSequenceClassification,
-            text_config,
-            {"num_labels": 1},
-            {"input_ids": ids, "labels": torch.randn(6)},
-        ),
-        "regression of several values": (
-            GMLPForSequenceClassification,
-            text_config,
-            {"problem_type": "regression"},
-            {"input_ids": ids, "labels": torch.randn(6, 3)},
-        ),
-        "choices": (
-            GMLPForMultipleChoice,
-            text_config,
-            {},
-            {"input_ids": random_ids(6, 3, 10), "labels": classes},
-        ),
-        "questions": (
-            GMLPForQuestionAnswering,
-            text_config,
-            {},
-            {
-                "input_ids": ids,
-                "start_positions": torch.tensor([0, 3, 9, 2, 5, 1]),
-                "end_positions": torch.tensor([1, 3, 9, 8, 6, 4]),
-            },
-        ),
-        "image": (
-            GMLPForImageClassification,
-            vision_config,
-            {},
-            {"pixel_values": pixels, "labels": classes},
-        ),
-        "image with several labels": (
-            GMLPForImageClassification,
-            vision_config,
-            {"problem_type": "multi_label_classification"},
-            {"pixel_values": pixels, "labels": torch.randint(0, 2, (6, 3)).float()},
-        ),
-        "image regression": (
-            GMLPForImageClassification,
-            vision_config,
-            {"num_labels": 1},
-            {"pixel_values": pixels, "labels": torch.randn(6)},
-        ),
-    }
-    model_class, make_config, fields, inputs = cases[name]
-    # As Trainer counts: every label that is not -100.
-    num_items = (inputs["labels"] != -100).sum() if "labels" in inputs else torch.tensor(6)
-    return model_class, make_config(**fields), inputs, num_items
-
-
-LOSSES = [
-    "masked language model",
-    "sparse masked language model",
-    "tokens",
-    "single label",
-    "several labels",
-    "regression",
-    "regression of several values",
-    "choices",
-    "questions",
-    "image",
-    "image with several labels",
-    "image regression",
-]
-
-
-def torch_loss(name, output, inputs):
-    labels = inputs.get("labels")
-    if name in ("masked language model", "sparse masked language model", "tokens"):
-        return F.cross_entropy(output.logits.flatten(0, -2), labels.flatten(), ignore_index=-100)
-    if name in ("single label", "choices", "image"):
-        return F.cross_entropy(output.logits, labels)
-    if "several labels" in name:
-        return F.binary_cross_entropy_with_logits(output.logits, labels)
-    if "regression" in name:
-        return ((output.logits.view(labels.shape) - labels) ** 2).mean()
-    start = F.cross_entropy(output.start_logits, inputs["start_positions"])
-    return (start + F.cross_entropy(output.end_logits, inputs["end_positions"])) / 2
-
-
-@pytest.mark.parametrize("name", LOSSES)
-def test_losses_are_those_of_torch(text_config, vision_config, far_model, random_ids, name):
-    model_class, config, inputs, num_items = loss_case(name, text_config, vision_config, random_ids)
-    model = far_model(model_class, config)
-    output = model(**inputs)
-    torch.testing.assert_close(output.loss, torch_loss(name, output, inputs))
-    # A mean over a given number of labels: that of this batch makes no difference.
-    for count in (num_items, int(num_items)):
-        torch.testing.assert_close(model(**inputs, num_items_in_batch=count).loss, output.loss)
-
-
-@pytest.mark.parametrize("name", LOSSES)
-def test_accumulated_losses_and_gradients_are_those_of_one_batch(
-    text_config, vision_config, far_model, random_ids, name
-):
-    model_class, config, inputs, num_items = loss_case(name, text_config, vision_config, random_ids)
-    model = far_model(model_class, config).train()
-
-    def gradients():
-        found = [p.grad.clone() for p in model.parameters()]
-        model.zero_grad()
-        return found
-
-    whole = model(**inputs).loss
-    whole.backward()
-    expected = gradients()
-    total = 0.0
-    for rows in (slice(0, 1), slice(1, 3), slice(3, 6)):
-        loss = model(**{key: value[rows] for key, value in inputs.items()}, num_items_in_batch=num_items).loss
-        loss.backward()
-        total += loss.item()
-    assert total == pytest.approx(whole.item(), rel=1e-5)
-    assert_close(gradients(), expected, depth=2)
-
-
-@pytest.mark.parametrize("name", LOSSES)
-def test_every_parameter_gets_a_gradient(text_config, vision_config, far_model, random_ids, name):
-    model_class, config, inputs, _ = loss_case(name, text_config, vision_config, random_ids)
-    model = far_model(model_class, type(config)(**config.to_diff_dict() | {"attention_size": 8})).train()
-    model(**inputs).loss.backward()
+@pytest.mark.parametrize("model_class", [*TEXT_HEADS[1:], GMLPForImageClassification])
+def test_losses_and_gradients_of_the_heads(text_config, vision_config, far_model, model_class):
+    config = vision_config if model_class is GMLPForImageClassification else text_config
     # One number added to all logits of a softmax changes nothing.
-    vanishing = {"choices": ["classifier.bias"], "questions": ["qa_outputs.bias", "model.norm.bias"]}
-    assert_gradients(model, vanishing.get(name, ()))
-
-
-@pytest.mark.parametrize(
-    "num_labels, labels, expected",
-    [
-        (1, torch.zeros(2), "regression"),
-        (3, torch.tensor([0, 1]), "single_label_classification"),
-        (3, torch.zeros(2, 3), "multi_label_classification"),
-    ],
-)
-def test_problem_type_is_found_from_the_labels(text_config, far_model, random_ids, num_labels, labels, expected):
-    model = far_model(GMLPForSequenceClassification, text_config(num_labels=num_labels))
-    model(random_ids(2, 5), labels=labels)
-    assert model.config.problem_type == expected
-
-
-def test_one_label_of_integers_is_a_regression(text_config, far_model, random_ids):
-    # As in the library: num_labels = 1 is a regression whatever the dtype, and the labels may be a column.
-    model = far_model(GMLPForSequenceClassification, text_config(num_labels=1))
-    ids = random_ids(2, 5)
-    logits = model(ids).logits.detach()
-    for labels in (torch.tensor([1, 3]), torch.tensor([[1.0], [3.0]])):
-        expected = F.mse_loss(logits.flatten(), labels.flatten().float())
-        torch.testing.assert_close(model(ids, labels=labels).loss, expected)
-
-
-def test_unknown_problem_type(text_config, far_model, random_ids):
-    model = far_model(GMLPForSequenceClassification, text_config())
-    vars(model.config)["problem_type"] = "ranking"
-    with pytest.raises(KeyError, match="ranking"):
-        model(random_ids(2, 5), labels=torch.tensor([0, 1]))
+    vanishing = {
+        GMLPForMultipleChoice: ["classifier.bias"],
+        GMLPForQuestionAnswering: ["qa_outputs.bias", "model.norm.bias"],
+    }
+    model = far_model(model_class, config(attention_size=8))
+    assert_losses_and_gradients(model, vanishing.get(model_class, ()))
 
 
 def test_sparse_prediction(text_config, far_model, random_ids):
@@ -937,11 +600,10 @@ def test_sparse_prediction(text_config, far_model, random_ids):
     assert sparse.eval()(ids, labels=labels).logits.shape == (3, 10, 40)
 
 
-@pytest.mark.parametrize("position", [10, 11, 500])
-def test_answers_outside_the_sequence_are_left_out(text_config, far_model, random_ids, position):
+def test_answers_outside_the_sequence_are_left_out(text_config, far_model, random_ids):
     model = far_model(GMLPForQuestionAnswering, text_config())
     ids = random_ids(2, 10)
-    starts, ends = torch.tensor([3, position]), torch.tensor([position, 4])
+    starts, ends = torch.tensor([3, 10]), torch.tensor([500, 4])
     output = model(ids, start_positions=starts, end_positions=ends)
     expected = F.cross_entropy(output.start_logits[:1], starts[:1]) + F.cross_entropy(output.end_logits[1:], ends[1:])
     torch.testing.assert_close(output.loss, expected / 2)
@@ -965,13 +627,6 @@ def test_multiple_choice_scores_each_choice_separately(text_config, far_model, r
 # Compilation, export, precision
 
 
-@pytest.fixture
-def fresh_compiler():
-    torch.compiler.reset()
-    yield
-    torch.compiler.reset()
-
-
 def compile_cases(text_config, vision_config, far_model, random_ids):
     ids, mask = random_ids(2, 9), torch.ones(2, 9, dtype=torch.long)
     mask[1, 4:] = 0
@@ -982,17 +637,15 @@ def compile_cases(text_config, vision_config, far_model, random_ids):
             far_model(GMLPForMaskedLM, text_config()),
             text | {"labels": ids.masked_fill(mask == 0, -100)},
         ),
-        "dense": lambda: (
-            far_model(GMLPForMaskedLM, text_config(toeplitz=False)),
+        "causal": lambda: (
+            far_model(GMLPForCausalLM, text_config()),
             text | {"labels": ids.masked_fill(mask == 0, -100)},
         ),
         "aMLP": lambda: (
             far_model(GMLPForSequenceClassification, text_config(**attention_fields("sdpa"), drop_path_rate=0.0)),
             text | {"labels": torch.tensor([0, 2])},
         ),
-        "image": lambda: (far_model(GMLPForImageClassification, vision_config()), image),
-        "image aMLP": lambda: (far_model(GMLPForImageClassification, vision_config(attention_size=8)), image),
-        "image with all": lambda: (far_model(GMLPForImageClassification, vision_config(**CONVOLUTIONAL)), image),
+        "image": lambda: (far_model(GMLPForImageClassification, vision_config(**CONVOLUTIONAL)), image),
     }
 
 
@@ -1011,7 +664,7 @@ def assert_compiled_equals_plain(model, inputs, backend):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["Toeplitz", "dense", "aMLP", "image", "image aMLP", "image with all"])
+@pytest.mark.parametrize("name", ["Toeplitz", "causal", "aMLP", "image"])
 def test_compiles_into_one_graph(text_config, vision_config, far_model, random_ids, fresh_compiler, name):
     model, inputs = compile_cases(text_config, vision_config, far_model, random_ids)[name]()
     assert_compiled_equals_plain(model, inputs, "aot_eager")
@@ -1034,11 +687,9 @@ def test_compiled_for_any_length(text_config, far_model, random_ids, fresh_compi
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("attention, heads", [(None, 1), (None, 4), ("eager", 1), ("sdpa", 1)])
-@pytest.mark.parametrize("toeplitz", [True, False])
+@pytest.mark.parametrize("fields", [{"spatial_heads": 4}, {"toeplitz": False, "attention_size": 8}])
 @torch.no_grad()
-def test_exported_for_any_batch_and_length(text_config, far_model, random_ids, toeplitz, attention, heads):
-    fields = {"toeplitz": toeplitz, "spatial_heads": heads, **attention_fields(attention)}
+def test_exported_for_any_batch_and_length(text_config, far_model, random_ids, fields):
     model = far_model(GMLPForMaskedLM, text_config(**fields))
     batch, length = torch.export.Dim("batch"), torch.export.Dim("length", max=12)
 
@@ -1051,31 +702,17 @@ def test_exported_for_any_batch_and_length(text_config, far_model, random_ids, t
     program = torch.export.export(
         model, (), inputs(2, 8), dynamic_shapes={"input_ids": shape, "attention_mask": shape}, strict=False
     )
-    for rows, tokens in ((2, 8), (3, 12), (5, 3), (4, 2)):
+    for rows, tokens in ((3, 12), (4, 2)):
         case = inputs(rows, tokens)
         shown = case["attention_mask"] == 1
         exported = program.module()(**case).logits[shown]
         assert_close(exported, model(**case).logits[shown], depth=2)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("fields", [{"pooling": "cls"}, {"pooling": "mean"}, CONVOLUTIONAL], ids=["cls", "mean", "all"])
-@torch.no_grad()
-def test_images_exported_for_any_batch(vision_config, far_model, fields):
-    model = far_model(GMLPForImageClassification, vision_config(attention_size=8, **fields))
-    shapes = {"pixel_values": {0: torch.export.Dim("batch")}}
-    inputs = {"pixel_values": torch.randn(2, 3, 16, 16)}
-    program = torch.export.export(model, (), inputs, dynamic_shapes=shapes, strict=False)
-    for rows in (2, 3, 7):
-        pixels = torch.randn(rows, 3, 16, 16)
-        torch.testing.assert_close(program.module()(pixel_values=pixels).logits, model(pixels).logits)
-
-
-@pytest.mark.parametrize("attention", ATTENTIONS)
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 @torch.no_grad()
-def test_half_precision_is_finite_and_close(text_config, vision_config, far_model, random_ids, dtype, attention):
-    fields = attention_fields(attention)
+def test_half_precision_is_finite_and_close(text_config, vision_config, far_model, random_ids, dtype):
+    fields = {"attention_size": 8}
     ids, mask = random_ids(2, 12), torch.ones(2, 12, dtype=torch.long)
     mask[1, 5:] = 0
     for model, inputs in (
@@ -1091,15 +728,13 @@ def test_half_precision_is_finite_and_close(text_config, vision_config, far_mode
         assert error.max() < (0.4 if dtype == torch.bfloat16 else 0.05)
 
 
-@pytest.mark.parametrize("name", LOSSES)
-def test_training_under_autocast(text_config, vision_config, far_model, random_ids, name):
-    model_class, config, inputs, _ = loss_case(name, text_config, vision_config, random_ids)
-    config.attention_size = 8
-    config.drop_path_rate = 0.2
-    config.hidden_dropout_prob = 0.1
-    model = far_model(model_class, config).train()
+@pytest.mark.parametrize("model_class", [GMLPForMaskedLM, GMLPForCausalLM, GMLPForImageClassification])
+def test_training_under_autocast(text_config, vision_config, far_model, model_class):
+    config = vision_config if model_class is GMLPForImageClassification else text_config
+    fields = {"attention_size": 8, "drop_path_rate": 0.2, "hidden_dropout_prob": 0.1}
+    model = far_model(model_class, config(**fields)).train()
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        loss = model(**inputs).loss
+        loss = model(**labeled_batch(model_class)).loss
     assert loss.dtype == torch.float32
     loss.backward()
     for parameter in model.parameters():
@@ -1123,20 +758,15 @@ def test_trainer_learns_a_rule(text_config, tmp_path):
     config = text_config(num_labels=2, hidden_size=32, intermediate_size=128, attention_size=8)
     model = AutoModelForSequenceClassification.from_config(config)
     assert type(model) is GMLPForSequenceClassification
-    _, losses = train(model, samples, tmp_path, max_steps=80, logging_steps=10, gradient_accumulation_steps=2)
+    arguments = TrainingArguments(
+        output_dir=str(tmp_path), per_device_train_batch_size=16, gradient_accumulation_steps=2, max_steps=50,
+        learning_rate=1e-2, logging_steps=10, save_strategy="no", report_to=[], use_cpu=True, disable_tqdm=True,
+    )  # fmt: skip
+    trainer = Trainer(model=model, args=arguments, train_dataset=samples)
+    trainer.train()
+    losses = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
     # ln 2 at the start: also a check that accumulation does not multiply the loss.
     assert 0.5 < losses[0] < 0.9
-    assert losses[-1] < 0.5 * losses[0]
-
-
-def test_trainer_learns_images(vision_config, tmp_path):
-    generator = torch.Generator().manual_seed(0)
-    samples = [{"pixel_values": 0.3 * torch.randn(3, 16, 16, generator=generator), "labels": i % 2} for i in range(64)]
-    for sample in samples:
-        sample["pixel_values"][0, :8, :8] += sample["labels"]
-    model = AutoModelForImageClassification.from_config(vision_config(num_labels=2))
-    assert type(model) is GMLPForImageClassification
-    _, losses = train(model, samples, tmp_path, max_steps=30, logging_steps=5)
     assert losses[-1] < 0.5 * losses[0]
 
 
@@ -1146,54 +776,24 @@ def test_trainer_learns_images(vision_config, tmp_path):
 
 @torch.no_grad()
 def test_is_causal_may_change_after_building(text_config, far_model, random_ids):
-    for attention in ("eager", "sdpa"):
-        config = text_config(attention_size=8, attn_implementation=attention)
-        model, ids = far_model(GMLPModel, config), random_ids(2, 9)
-        causal = far_model(GMLPModel, text_config(attention_size=8, attn_implementation=attention, is_causal=True))
-        both_ways = model(ids).last_hidden_state
-        model.config.is_causal = True
-        assert torch.equal(model(ids).last_hidden_state, causal(ids).last_hidden_state)
-        model.config.is_causal = False
-        assert torch.equal(model(ids).last_hidden_state, both_ways)
+    model, ids = far_model(GMLPModel, text_config(attention_size=8)), random_ids(2, 9)
+    causal = far_model(GMLPModel, text_config(attention_size=8, is_causal=True))
+    both_ways = model(ids).last_hidden_state
+    model.config.is_causal = True
+    assert torch.equal(model(ids).last_hidden_state, causal(ids).last_hidden_state)
+    model.config.is_causal = False
+    assert torch.equal(model(ids).last_hidden_state, both_ways)
 
 
 def test_a_length_in_the_config_that_differs_from_w(text_config, vision_config, far_model, random_ids):
     model = far_model(GMLPModel, text_config())
     model.config.max_position_embeddings = 20
-    with pytest.raises(ValueError, match="weights for 12 tokens, not for the 20.*resize_position_embeddings"):
+    with pytest.raises(ValueError, match="resize_position_embeddings"):
         model(random_ids(1, 5))
     vision = far_model(GMLPVisionModel, vision_config())
     vision.config.image_size = 12
-    with pytest.raises(ValueError, match="weights for 17 tokens, not for the 10.*resize_image_size"):
+    with pytest.raises(ValueError, match="resize_image_size"):
         vision(torch.zeros(1, 3, 12, 12))
-
-
-def test_lengths_of_other_integer_types(text_config, vision_config, far_model, random_ids):
-    model, ids = far_model(GMLPModel, text_config()), random_ids(1, 12)
-    before = model(ids).last_hidden_state
-    for length in (np.int64(24), torch.tensor(30)):
-        model.resize_position_embeddings(length)
-        assert model.config.max_position_embeddings == int(length)
-        torch.testing.assert_close(model(ids).last_hidden_state, before)
-    for bad in (0, -3, 2.5, "20", None):
-        with pytest.raises((ValueError, TypeError)):
-            model.resize_position_embeddings(bad)
-        assert model.config.max_position_embeddings == model.spatial_projections()[0].length == 30
-    vision = far_model(GMLPVisionModel, vision_config())
-    vision.resize_image_size((np.int64(24), np.int64(16)))
-    assert vision(torch.zeros(1, 3, 24, 16)).last_hidden_state.shape == (1, 25, 16)
-
-
-@pytest.mark.parametrize("is_causal", [False, True])
-def test_no_mask_between_pairs_without_attention(text_config, far_model, random_ids, monkeypatch, is_causal):
-    calls = []
-    create = modeling_gmlp.create_causal_mask
-    monkeypatch.setattr(modeling_gmlp, "create_causal_mask", lambda **kwargs: calls.append(1) or create(**kwargs))
-    ids = random_ids(2, 9)
-    for attention_size, expected in ((0, 0), (8, 1)):
-        model = far_model(GMLPModel, text_config(is_causal=is_causal, attention_size=attention_size))
-        model(ids, torch.ones_like(ids))
-        assert len(calls) == expected
 
 
 @pytest.mark.parametrize("splits", [True, False])
@@ -1209,38 +809,11 @@ def test_a_fifth_gating(text_config, far_model, random_ids, splits):
         unit, z = model.model.layers[0].spatial_gating_unit, torch.randn(2, 9, 32, dtype=torch.double)
         u, v = z.chunk(2, -1) if splits else (z, z)
         torch.testing.assert_close(unit(z), u * torch.tanh(unit.proj(unit.norm(v))))
-        causal = far_model(GMLPForCausalLM, text_config(**fields)).double()
-        cache = causal(ids[:, :5], use_cache=True).past_key_values
-        rest = causal(ids[:, 5:], past_key_values=cache).logits
-        torch.testing.assert_close(rest, causal(ids).logits[:, 5:])
     finally:
         del spatial_gating.SPATIAL_GATINGS["fifth"]
-    with pytest.raises(StrictDataclassError, match="`spatial_gating`.*fifth"):
-        text_config(spatial_gating="fifth")
 
 
-def test_an_unknown_gating(text_config, far_model, tmp_path):
-    far_model(GMLPModel, text_config()).save_pretrained(tmp_path)
-    with pytest.raises((ValueError, StrictDataclassError), match="`spatial_gating`.*nope"):
-        GMLPModel.from_pretrained(tmp_path, spatial_gating="nope")
-    config = text_config()
-    with pytest.raises((ValueError, StrictDataclassError), match="`spatial_gating`.*nope"):
-        config.spatial_gating = "nope"
-        GMLPModel(config)
-
-
-@pytest.mark.parametrize("is_causal", [False, True])
-@pytest.mark.parametrize("attention", ATTENTIONS)
-def test_no_tokens(text_config, far_model, random_ids, attention, is_causal):
-    """No rows, no tokens, or a mask of none."""
-    model = far_model(GMLPModel, text_config(is_causal=is_causal, **attention_fields(attention)))
-    for inputs in (
-        {"input_ids": random_ids(0, 5)},
-        {"input_ids": random_ids(2, 0)},
-        {"input_ids": random_ids(0, 5), "attention_mask": torch.ones(0, 5), "seq_idx": torch.zeros(0, 5)},
-        {"inputs_embeds": torch.randn(2, 0, 16), "attention_mask": torch.ones(2, 0)},
-        {"input_ids": random_ids(2, 5), "attention_mask": torch.ones(2, 0)},
-        {"input_ids": random_ids(2, 5), "position_ids": torch.zeros(2, 0)},
-    ):
-        with pytest.raises(ValueError, match=r"There are no tokens|one entry per token|the shape of the tokens"):
-            model(**inputs)
+@pytest.mark.parametrize("shape", [(0, 5), (2, 0)])
+def test_no_tokens(text_config, far_model, random_ids, shape):
+    with pytest.raises(ValueError, match="no tokens"):
+        far_model(GMLPModel, text_config())(random_ids(*shape))

@@ -5,15 +5,8 @@ import pytest
 import torch
 from PIL import Image
 from torch import nn
-from torch.nn import functional as F
 
-from hf_gmlp.models.spatial_gating import (
-    Positions,
-    SpatialGatingUnit,
-    SpatialProjection,
-    spatial_matrix,
-    weight_entries,
-)
+from hf_gmlp.models.spatial_gating import Positions, SpatialGatingUnit, SpatialProjection, spatial_matrix
 
 from ..numerics import assert_close
 from ..peers.appendix_c import create_toeplitz_matrix
@@ -27,29 +20,12 @@ def make_projection(length, toeplitz=False, dtype=torch.float32):
     return projection
 
 
-@pytest.mark.parametrize("n", [2, 3, 5, 8, 17])
+@pytest.mark.parametrize("n", [2, 5, 8])
 def test_toeplitz_matrix_is_that_of_appendix_c(n):
     weight = torch.randn(2 * n - 1)
     expected = create_toeplitz_matrix(weight.numpy())
     for m in range(1, n + 1):
         np.testing.assert_array_equal(spatial_matrix(weight[None], m)[0].numpy(), expected[:m, :m])
-
-
-def test_toeplitz_matrix_of_one_token():
-    weight = torch.tensor([0.7])
-    torch.testing.assert_close(spatial_matrix(weight[None], 1), torch.tensor([[[0.7]]]))
-
-
-def test_toeplitz_matrix_has_both_triangles():
-    weight = torch.tensor([-2.0, -1.0, 0.0, 1.0, 2.0])
-    expected = [[0.0, 1.0, 2.0], [-1.0, 0.0, 1.0], [-2.0, -1.0, 0.0]]
-    assert spatial_matrix(weight[None], 3)[0].tolist() == expected
-
-
-@pytest.mark.parametrize("m", [1, 3, 5])
-def test_gradients_of_spatial_matrix(m):
-    weight = torch.randn(2, 9, dtype=torch.double, requires_grad=True)
-    assert torch.autograd.gradcheck(lambda w: spatial_matrix(w, m), weight)
 
 
 @pytest.mark.parametrize("toeplitz", [True, False])
@@ -63,22 +39,6 @@ def test_gradients_of_a_projection(toeplitz):
     assert torch.autograd.gradcheck(project, [v, projection.weight, projection.bias])
 
 
-def test_a_projection_is_a_linear_layer_over_the_tokens():
-    projection, v = make_projection(5), torch.randn(3, 5, 4)
-    expected = F.linear(v.transpose(1, 2), projection.weight, projection.bias).transpose(1, 2)
-    torch.testing.assert_close(projection(v), expected)
-
-
-@pytest.mark.parametrize("toeplitz", [True, False])
-def test_entries_are_those_of_the_matrix(text_config, toeplitz):
-    projection = make_projection(7, toeplitz)
-    rows, columns = torch.tensor([[0, 6, 3], [2, 2, 5]]), torch.tensor([[1, 4], [0, 6]])
-    (whole,) = projection.matrix()
-    expected = torch.stack([whole[i][:, j] for i, j in zip(rows, columns)])
-    config = text_config(toeplitz=toeplitz, max_position_embeddings=7)
-    assert torch.equal(projection.weight.flatten()[weight_entries(config, rows, columns)], expected)
-
-
 @pytest.mark.parametrize("toeplitz", [True, False])
 def test_projection_of_a_short_sequence_uses_the_leading_part(toeplitz):
     projection = make_projection(6, toeplitz)
@@ -89,10 +49,9 @@ def test_projection_of_a_short_sequence_uses_the_leading_part(toeplitz):
 
 
 @pytest.mark.parametrize("with_attention", [False, True])
-@pytest.mark.parametrize("toeplitz", [True, False])
 @pytest.mark.parametrize("gating", GATINGS)
-def test_gatings_of_table_3(text_config, randomize, gating, toeplitz, with_attention):
-    config = text_config(spatial_gating=gating, toeplitz=toeplitz)
+def test_gatings_of_table_3(text_config, randomize, gating, with_attention):
+    config = text_config(spatial_gating=gating)
     unit = SpatialGatingUnit(config)
     unit.proj.reset_parameters(0.3)
     randomize(unit)
@@ -128,21 +87,7 @@ def test_padding_is_hidden_after_the_norm(text_config, randomize):
     assert not torch.allclose(unit(padded)[:, :7], alone, atol=0.1)
 
 
-@pytest.mark.parametrize("toeplitz", [True, False])
-def test_initial_projection_is_one(toeplitz):
-    projection = SpatialProjection(20, toeplitz)
-    projection.reset_parameters(1e-6)
-    assert 0 < projection.weight.abs().max() < 1e-5
-    assert (projection.bias == 1).all()
-    torch.testing.assert_close(projection(torch.randn(2, 20, 4)), torch.ones(2, 20, 4), atol=1e-4, rtol=0)
-
-
-def test_projection_is_not_a_linear_layer():
-    # Tools that gather every nn.Linear (LoRA on "all-linear", quantizers) expect to see channels.
-    assert not any(isinstance(module, nn.Linear) for module in SpatialProjection(4, False).modules())
-
-
-@pytest.mark.parametrize("new", [1, 3, 5, 9])
+@pytest.mark.parametrize("new", [3, 9])
 @pytest.mark.parametrize("toeplitz", [True, False])
 def test_resize_keeps_the_leading_part(toeplitz, new):
     old = 5
@@ -172,7 +117,7 @@ def pil_resize(image: np.ndarray, grid: tuple[int, int]) -> np.ndarray:
 
 
 @pytest.mark.parametrize("prefix", [0, 1])
-@pytest.mark.parametrize("new_grid", [(8, 6), (2, 2), (4, 6), (3, 5), (2, 7)])
+@pytest.mark.parametrize("new_grid", [(8, 6), (2, 7)])
 def test_resize_grid_interpolates_both_sides(new_grid, prefix):
     old_grid = (4, 3)
     old, new = old_grid[0] * old_grid[1], new_grid[0] * new_grid[1]
@@ -204,7 +149,7 @@ def test_resize_grid_to_the_same_grid_changes_nothing():
     assert torch.equal(weight, before[0]) and torch.equal(bias, before[1])
 
 
-@pytest.mark.parametrize("new_grid", [(8, 8), (2, 2), (3, 5)])
+@pytest.mark.parametrize("new_grid", [(8, 8), (3, 5)])
 def test_a_projection_that_averages_patches_still_does_after_resize_grid(new_grid):
     projection = SpatialProjection(17, False)
     nn.init.constant_(projection.weight, 1 / 16)
