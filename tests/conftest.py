@@ -1,5 +1,5 @@
-"""Tiny models for all tests. Their weights are far from the initial ones, where W is so near zero that a test would
-hardly notice the spatial path."""
+"""Tiny models for all tests. Their weights are perturbed: initially W is so near zero that a test would hardly notice
+the spatial path."""
 
 import gc
 import os
@@ -56,7 +56,7 @@ def torchrun_logs(tmp_path_factory):
 
 @pytest.fixture(autouse=True)
 def seeded():
-    """Every test draws the same random numbers, whatever ran before it."""
+    """Every test has the same random numbers, whatever ran before it."""
     torch.manual_seed(0)
 
 
@@ -80,13 +80,13 @@ def randomize():
 
 @pytest.fixture(scope="session")
 def far_model():
-    """far_model(model_class, config) returns a model in eval mode with weights far from the initial ones."""
+    """far_model(model_class, config) returns a model in eval mode with perturbed weights."""
     return far_model_
 
 
 @pytest.fixture(scope="session")
 def random_ids():
-    """random_ids(*shape) draws token ids of the tiny vocabulary, but no special ones."""
+    """random_ids(*shape) samples token ids of the tiny vocabulary, but no special ones."""
     return lambda *shape: torch.randint(5, TEXT_SIZES["vocab_size"], shape)
 
 
@@ -115,7 +115,7 @@ def randomize_(module: torch.nn.Module, std: float = 0.3, seed: int = 1) -> torc
 
 
 def far_model_(model_class: type, config: PreTrainedConfig, **kwargs) -> PreTrainedModel:
-    # The same weights for the same shapes, whatever was drawn before.
+    # The same weights for the same shapes, whatever was sampled before.
     with torch.random.fork_rng():
         torch.manual_seed(2)
         return randomize_(model_class(config, **kwargs))

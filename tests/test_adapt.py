@@ -17,8 +17,6 @@ from transformers import (
     AutoModelForSequenceClassification,
     BitsAndBytesConfig,
     TorchAoConfig,
-    Trainer,
-    TrainingArguments,
 )
 
 import hf_gmlp
@@ -28,10 +26,8 @@ from hf_gmlp import (
     GMLPForCausalLM,
     GMLPForImageClassification,
     GMLPForMaskedLM,
-    GMLPForQuestionAnswering,
     GMLPForSequenceClassification,
     GMLPForTokenClassification,
-    GMLPModel,
     GMLPVisionConfig,
     TextMixerConfig,
     TextMixerModel,
@@ -56,26 +52,16 @@ BASELINES = {
 }
 METHODS = {
     "LoRA": peft.LoraConfig(),
-    "LoRA on all-linear": peft.LoraConfig(target_modules="all-linear"),
-    "DoRA": peft.LoraConfig(use_dora=True),
+    "LoRA on all-linear": peft.LoraConfig(target_modules="all-linear", use_dora=True),
     "AdaLoRA": peft.AdaLoraConfig(total_step=10),
     "IA3": peft.IA3Config(),
-    "IA3 on named layers": peft.IA3Config(target_modules=["proj_in", "proj_out"], feedforward_modules=["proj_out"]),
-    "VeRA": peft.VeraConfig(r=8),
-    "LoHa": peft.LoHaConfig(),
-    "LoKr": peft.LoKrConfig(),
     "OFT": peft.OFTConfig(oft_block_size=8),
-    "BOFT": peft.BOFTConfig(),
-    "HRA": peft.HRAConfig(),
-    "FourierFT": peft.FourierFTConfig(n_frequency=50),
     "LN tuning": peft.LNTuningConfig(),
 }
 HEADS = {
     "SEQ_CLS": GMLPForSequenceClassification,
     "TOKEN_CLS": GMLPForTokenClassification,
-    "QUESTION_ANS": GMLPForQuestionAnswering,
     "CAUSAL_LM": GMLPForCausalLM,
-    "FEATURE_EXTRACTION": GMLPModel,
 }
 VIRTUAL = 3
 # PEFT asks for heads, and reads them only in prefix tuning.
@@ -102,17 +88,12 @@ def batch(random_ids):
 
 
 def train(model, inputs, steps=6, learning_rate=3e-2):
-    """Returns the loss before and after some steps. A model without a loss is trained towards zero."""
-
-    def loss():
-        outputs = model(**inputs)
-        return outputs.last_hidden_state.square().mean() if outputs.get("loss") is None else outputs.loss
-
+    """Return the loss before and after some steps."""
     model.train()
     optimizer = torch.optim.AdamW([x for x in model.parameters() if x.requires_grad], lr=learning_rate)
     losses = []
     for _ in range(steps):
-        losses.append(loss())
+        losses.append(model(**inputs).loss)
         optimizer.zero_grad()
         losses[-1].backward()
         optimizer.step()
@@ -124,19 +105,8 @@ def output(model, inputs):
     return model.eval()(**inputs)[0]
 
 
-@pytest.mark.parametrize("first", ["hf_gmlp", "peft"])
-def test_targets_are_known_if_peft_is_imported_first(first):
-    script = f"""
-import sys
-import {first}
-import peft, hf_gmlp
-targets = peft.tuners.lora.LoraModel.target_module_mapping
-assert targets.get("gmlp") == (["proj_in", "proj_out", "qkv_proj"] if "{first}" == "peft" else None)
-assert targets["bert"] == ["query", "value"]
-"""
-    environment = os.environ | {"PYTHONPATH": str(DOCS.parents[1])}
-    done = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
+def assert_same(found, expected):
+    assert_close(found, expected, depth=2)
 
 
 def test_importing_and_saving_change_nothing_else(tmp_path):
@@ -157,6 +127,8 @@ def state():
 
 before = state()
 import hf_gmlp
+targets = peft.tuners.lora.LoraModel.target_module_mapping
+assert targets["gmlp"] == ["proj_in", "proj_out", "qkv_proj"] and targets["bert"] == ["query", "value"]
 own = dict(vars(hf_gmlp.GMLPPreTrainedModel))
 assert state() == before
 from hf_gmlp import GMLPConfig, GMLPForMaskedLM
@@ -193,7 +165,7 @@ def test_every_table_names_layers(table, text_config):
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_adapters_of_a_new_classifier(masked_lm, batch, assert_same, tmp_path, method):
+def test_adapters_of_a_new_classifier(masked_lm, batch, tmp_path, method):
     """The base has neither pooler nor classifier: new random ones must not replace those that were trained."""
     folder, config = masked_lm(attention_size=4), copy.deepcopy(METHODS[method])
     config.task_type, config.modules_to_save = "SEQ_CLS", ["pooler.dense"]
@@ -215,19 +187,10 @@ def test_adapters_of_a_new_classifier(masked_lm, batch, assert_same, tmp_path, m
     assert_same(output(GMLPForSequenceClassification.from_pretrained(tmp_path / "merged"), batch), trained)
 
 
-@pytest.fixture
-def assert_same():
-    return lambda a, b: assert_close(a, b, depth=2)
-
-
-OTHERS = {f"image, {name}": config for name, config in METHODS.items()}
-OTHERS |= dict.fromkeys(BASELINES, METHODS["LoRA"])
-
-
-@pytest.mark.parametrize("name", OTHERS)
-def test_adapters_of_the_other_model_types(far_model, batch, assert_same, tmp_path, name):
-    config = copy.deepcopy(OTHERS[name])
-    if name.startswith("image"):
+@pytest.mark.parametrize("name", ["image", *BASELINES])
+def test_adapters_of_the_other_model_types(far_model, batch, tmp_path, name):
+    config = peft.LoraConfig()
+    if name == "image":
         far_model(GMLPForImageClassification, GMLPVisionConfig(**VISION_SIZES)).save_pretrained(tmp_path / "base")
         inputs, opens = {"pixel_values": torch.randn(4, 3, 16, 16)}, GMLPForImageClassification.from_pretrained
         config.modules_to_save = ["classifier"]
@@ -255,7 +218,7 @@ def test_a_causal_model_generates_with_lora(masked_lm, batch, tmp_path):
     torch.testing.assert_close(model.merge_and_unload().generate(**prompt), words)
 
 
-def test_transformers_own_adapters(masked_lm, batch, assert_same, tmp_path):
+def test_transformers_own_adapters(masked_lm, batch, tmp_path):
     folder = masked_lm()
     model = AutoModelForSequenceClassification.from_pretrained(folder, num_labels=3)
     model.add_adapter(peft.LoraConfig(modules_to_save=["pooler.dense", "classifier"]))
@@ -263,10 +226,7 @@ def test_transformers_own_adapters(masked_lm, batch, assert_same, tmp_path):
     assert last < 0.9 * first
     trained = output(model, batch)
     model.save_pretrained(tmp_path / "adapter")
-    assert {path.name for path in (tmp_path / "adapter").glob("adapter*")} == {
-        "adapter_config.json",
-        "adapter_model.safetensors",
-    }
+
     again = AutoModelForSequenceClassification.from_pretrained(folder, num_labels=3)
     again.load_adapter(str(tmp_path / "adapter"))
     assert_same(output(again, batch), trained)
@@ -287,72 +247,52 @@ def test_a_frozen_pooler_is_warned_about(masked_lm, caplog):
     assert "pooler that it reads is frozen" in caplog.text
 
 
-@pytest.mark.parametrize("toeplitz, heads", [(False, 1), (False, 4), (True, 1)])
-def test_spatial_weights(masked_lm, batch, assert_same, tmp_path, toeplitz, heads):
-    """A dense W allows low-rank changes. A Toeplitz W has fewer weights than such a change, and is saved as a whole."""
-    low_rank = {"target_modules": [], "target_parameters": ["spatial_gating_unit.proj.weight"]}
-    whole = {"target_modules": ["proj_in"], "modules_to_save": ["spatial_gating_unit.proj"]}
-    folder = masked_lm(toeplitz=toeplitz, spatial_heads=heads)
-    if toeplitz:
-        with pytest.raises(ValueError, match="1 dimensional Parameter, but only 2d and 3d are supported"):
-            peft.get_peft_model(GMLPForMaskedLM.from_pretrained(folder), peft.LoraConfig(**low_rank))
-    for number, fields in enumerate([whole] if toeplitz else [whole, low_rank]):
-        model = peft.get_peft_model(GMLPForMaskedLM.from_pretrained(folder), peft.LoraConfig(**fields))
-        before = output(model, batch)
-        first, last = train(model, batch | {"labels": batch["input_ids"]})
-        assert last < 0.95 * first
-        trained = output(model, batch)
-        assert not torch.allclose(trained, before, atol=0.1)
-        model.save_pretrained(tmp_path / f"adapter{number}")
-        again = peft.PeftModel.from_pretrained(GMLPForMaskedLM.from_pretrained(folder), tmp_path / f"adapter{number}")
-        assert_same(output(again, batch), trained)
-        merged = again.merge_and_unload()
-        assert_same(output(merged, batch), trained)
-        assert not torch.equal(
-            merged.spatial_projections()[0].weight,
-            GMLPForMaskedLM.from_pretrained(folder).spatial_projections()[0].weight,
-        )
-    with pytest.raises(ValueError, match="Target module SpatialProjection.* is not supported"):
-        peft.get_peft_model(GMLPForMaskedLM.from_pretrained(folder), peft.LoraConfig(target_modules=["proj"]))
+@pytest.mark.parametrize("heads, low_rank", [(1, False), (1, True), (4, True)])
+def test_spatial_weights(masked_lm, batch, tmp_path, heads, low_rank):
+    """A dense W allows low-rank changes, and can be trained and saved completely."""
+    complete = {"target_modules": ["proj_in"], "modules_to_save": ["spatial_gating_unit.proj"]}
+    fields = {"target_modules": [], "target_parameters": ["spatial_gating_unit.proj.weight"]} if low_rank else complete
+    folder = masked_lm(toeplitz=False, spatial_heads=heads)
+    model = peft.get_peft_model(GMLPForMaskedLM.from_pretrained(folder), peft.LoraConfig(**fields))
+    first, last = train(model, batch | {"labels": batch["input_ids"]})
+    assert last < 0.95 * first
+    trained = output(model, batch)
+    model.save_pretrained(tmp_path / "adapter")
+    base = GMLPForMaskedLM.from_pretrained(folder)
+    before = base.spatial_projections()[0].weight.clone()
+    again = peft.PeftModel.from_pretrained(base, tmp_path / "adapter")
+    assert_same(output(again, batch), trained)
+    merged = again.merge_and_unload()
+    assert_same(output(merged, batch), trained)
+    assert not torch.equal(merged.spatial_projections()[0].weight, before)
 
 
-def labels_of(task, ids):
-    places = torch.arange(len(ids)) + VIRTUAL
-    return {
-        "SEQ_CLS": {"labels": torch.tensor([0, 1, 2, 0])},
-        "TOKEN_CLS": {"labels": F.pad(ids % 3, (VIRTUAL, 0), value=-100)},
-        "QUESTION_ANS": {"start_positions": places, "end_positions": places + 1},
-        "CAUSAL_LM": {"labels": ids},
-        "FEATURE_EXTRACTION": {},
+@pytest.mark.parametrize(
+    "task, config_class",
+    [
+        ("SEQ_CLS", peft.PromptEncoderConfig),
+        ("TOKEN_CLS", peft.PromptTuningConfig),
+        ("CAUSAL_LM", peft.PromptTuningConfig),
+    ],
+)
+def test_prompt_tuning(masked_lm, batch, tmp_path, task, config_class):
+    ids, config = batch["input_ids"], config_class(task_type=task, **PROMPT)
+    labels = {
+        "SEQ_CLS": torch.tensor([0, 1, 2, 0]),
+        "TOKEN_CLS": F.pad(ids % 3, (VIRTUAL, 0), value=-100),
+        "CAUSAL_LM": ids,
     }[task]
-
-
-@pytest.mark.parametrize("config_class", [peft.PromptTuningConfig, peft.PromptEncoderConfig])
-@pytest.mark.parametrize("task", HEADS)
-def test_prompt_tuning(masked_lm, batch, assert_same, tmp_path, task, config_class):
-    folder = masked_lm(attention_size=4)
-    model = HEADS[task].from_pretrained(folder)
-    before = {name: weight.clone() for name, weight in model.named_parameters()}
-    config = config_class(task_type=task, **PROMPT)
     if task == "SEQ_CLS":
         config.modules_to_save = ["pooler.dense"]
-        model = HEADS[task].from_pretrained(folder, num_labels=3)
-    tuned = peft.get_peft_model(model, config)
-    first, last = train(tuned, batch | labels_of(task, batch["input_ids"]))
+    HEADS[task].from_pretrained(masked_lm(attention_size=4), num_labels=3).save_pretrained(tmp_path / "head")
+    tuned = peft.get_peft_model(HEADS[task].from_pretrained(tmp_path / "head"), config)
+    first, last = train(tuned, batch | {"labels": labels})
     assert last < first
-    trained = output(tuned, batch)
     tuned.save_pretrained(tmp_path / "prompt")
-    torch.manual_seed(5)
-    fields = {"num_labels": 3} if task == "SEQ_CLS" else {}
-    again = peft.PeftModel.from_pretrained(HEADS[task].from_pretrained(folder, **fields), tmp_path / "prompt")
-    assert_same(output(again, batch), trained)
-    torch.testing.assert_close(again.base_model.get_input_embeddings().weight, before[embeddings_name(before)])
-    with pytest.raises(ValueError, match="have 13 tokens and the model takes up to 12"):
+    again = peft.PeftModel.from_pretrained(HEADS[task].from_pretrained(tmp_path / "head"), tmp_path / "prompt")
+    assert_same(output(again, batch), output(tuned, batch))
+    with pytest.raises(ValueError, match="13 tokens"):
         tuned(input_ids=torch.ones(1, 10, dtype=torch.long))
-
-
-def embeddings_name(weights):
-    return next(name for name in weights if name.endswith("word_embeddings.weight"))
 
 
 def test_a_tuned_prompt_goes_before_generated_text(masked_lm, batch, random_ids):
@@ -368,56 +308,21 @@ def test_a_tuned_prompt_goes_before_generated_text(masked_lm, batch, random_ids)
     torch.testing.assert_close(words, text)
 
 
-def test_labels_without_virtual_tokens(masked_lm, batch):
-    model = GMLPForTokenClassification.from_pretrained(masked_lm())
-    tuned = peft.get_peft_model(model, peft.PromptTuningConfig(task_type="TOKEN_CLS", **PROMPT))
-    with pytest.raises(ValueError, match="batch_size"):
-        tuned(**batch, labels=batch["input_ids"] % 3)
-
-
-@pytest.mark.parametrize("task", HEADS)
-@pytest.mark.parametrize("is_causal", [False, True])
-def test_prefix_tuning_is_refused(text_config, batch, task, is_causal):
+@pytest.mark.parametrize("task", ["SEQ_CLS", "CAUSAL_LM"])
+def test_prefix_tuning_is_refused(text_config, batch, task):
     # These keys have the width of v, so no shape would be wrong.
-    model = HEADS[task](text_config(is_causal=is_causal, intermediate_size=2 * TEXT_SIZES["hidden_size"]))
+    model = HEADS[task](text_config(intermediate_size=2 * TEXT_SIZES["hidden_size"]))
     tuned = peft.get_peft_model(model, peft.PrefixTuningConfig(task_type=task, **PROMPT))
-    with pytest.raises(ValueError, match="In place of prefix tuning, use prompt tuning or LoRA"):
+    with pytest.raises(ValueError, match="prefix tuning"):
         tuned(**batch)
 
 
-@pytest.mark.parametrize("name", BASELINES)
-def test_prefix_tuning_of_the_baselines_is_refused(batch, name):
-    model = {"bert_relpos": BertRelposModel, "text_mixer": TextMixerModel}[name](BASELINES[name])
-    config = peft.PrefixTuningConfig(
-        task_type="FEATURE_EXTRACTION", num_virtual_tokens=VIRTUAL, num_attention_heads=4, num_layers=2
-    )
-    with pytest.raises(ValueError, match="`past_key_values`: in place of prefix tuning"):
-        peft.get_peft_model(model, config)(input_ids=batch["input_ids"])
-
-
-def test_cards_of_adapters(masked_lm, tmp_path):
-    """PEFT and transformers write the cards of adapters, which are not models."""
-    folder = masked_lm()
-    model = AutoModelForSequenceClassification.from_pretrained(folder)
+def test_adapters_have_no_card_of_a_model(masked_lm, tmp_path):
+    """PEFT and transformers write the cards of adapters."""
+    model = AutoModelForSequenceClassification.from_pretrained(masked_lm())
     model.add_adapter(peft.LoraConfig(modules_to_save=["pooler.dense", "classifier"]))
     cards.write_model_card(model, tmp_path, "me/adapter")
     assert not (tmp_path / "README.md").exists()
-
-    wrapped = peft.get_peft_model(GMLPForMaskedLM.from_pretrained(folder), peft.LoraConfig())
-    samples = [{"input_ids": torch.arange(5, 11), "labels": torch.arange(5, 11)}] * 4
-    arguments = TrainingArguments(
-        output_dir=str(tmp_path / "run"), max_steps=1, report_to=[], use_cpu=True, disable_tqdm=True
-    )
-    trainer = Trainer(model=wrapped, args=arguments, train_dataset=samples)
-    trainer.train()
-    trainer.save_model()
-    trainer.create_model_card()
-    card = (tmp_path / "run" / "README.md").read_text(encoding="utf-8")
-    assert "library_name: peft" in card and "## Architecture" not in card
-
-    merged = wrapped.merge_and_unload()
-    cards.write_model_card(merged, tmp_path, "me/merged")
-    assert "were not recorded" in (tmp_path / "README.md").read_text(encoding="utf-8")
 
 
 @torch.no_grad()
@@ -444,6 +349,17 @@ def dequantized(model, folder):
     return plain
 
 
+def assert_a_quantized_model_is_adapted(load, base, batch, tmp_path, learning_rate):
+    """LoRA lowers the loss of the model that `load` opens, and a saved adapter gives the same outputs."""
+    model = peft.get_peft_model(base, peft.LoraConfig(task_type="SEQ_CLS", modules_to_save=["pooler.dense"]))
+    first, last = train(model, batch | {"labels": torch.tensor([0, 1, 2, 0])}, learning_rate=learning_rate)
+    assert last < 0.8 * first
+    model.save_pretrained(tmp_path / "adapter")
+    torch.manual_seed(5)
+    again = peft.PeftModel.from_pretrained(load(), tmp_path / "adapter")
+    torch.testing.assert_close(output(again, batch), output(model, batch))
+
+
 def test_qlora(masked_lm, batch, tmp_path):
     """With bitsandbytes in 4 bits, channel projections are quantized and W is not; adapters can be trained."""
     pytest.importorskip("bitsandbytes")
@@ -463,16 +379,7 @@ def test_qlora(masked_lm, batch, tmp_path):
         logits = base.train()(**batch).logits
     assert_close(logits, output(dequantized(base, folder), batch), depth=2)
     assert base.spatial_projections()[0].weight.dtype == torch.float32
-    model = peft.get_peft_model(
-        peft.prepare_model_for_kbit_training(base),
-        peft.LoraConfig(task_type="SEQ_CLS", modules_to_save=["pooler.dense"]),
-    )
-    first, last = train(model, batch | {"labels": torch.tensor([0, 1, 2, 0])}, learning_rate=1e-2)
-    assert last < 0.8 * first
-    model.save_pretrained(tmp_path / "adapter")
-    torch.manual_seed(5)
-    again = peft.PeftModel.from_pretrained(load(), tmp_path / "adapter")
-    torch.testing.assert_close(output(again, batch), output(model, batch))
+    assert_a_quantized_model_is_adapted(load, peft.prepare_model_for_kbit_training(base), batch, tmp_path, 1e-2)
 
 
 def test_int8_of_torchao(masked_lm, batch, tmp_path):
@@ -490,13 +397,7 @@ def test_int8_of_torchao(masked_lm, batch, tmp_path):
     assert type(weights[0]) is not type(weights[1])
     difference = (weights[0].dequantize() - weights[1]).abs().max() / weights[1].abs().max()
     assert 0 < difference < 1 / 127
-    model = peft.get_peft_model(base, peft.LoraConfig(task_type="SEQ_CLS", modules_to_save=["pooler.dense"]))
-    first, last = train(model, batch | {"labels": torch.tensor([0, 1, 2, 0])})
-    assert last < 0.8 * first
-    model.save_pretrained(tmp_path / "adapter")
-    torch.manual_seed(5)
-    again = peft.PeftModel.from_pretrained(load(), tmp_path / "adapter")
-    torch.testing.assert_close(output(again, batch), output(model, batch))
+    assert_a_quantized_model_is_adapted(load, base, batch, tmp_path, 3e-2)
 
 
 def test_layers_outside_a_model(text_config):
@@ -507,15 +408,10 @@ def test_layers_outside_a_model(text_config):
     torch.testing.assert_close(block(x), x + block.proj_out(feed_forward))
     block(x).square().sum().backward()
     assert block.spatial_gating_unit.proj.weight.grad.abs().max() > 1e-3
-    attentive = hf_gmlp.GMLPBlock(text_config(attention_size=4))
-    assert attentive(x).shape == x.shape
     unit = hf_gmlp.SpatialGatingUnit(text_config())
     z = torch.randn(2, 9, TEXT_SIZES["intermediate_size"])
     torch.testing.assert_close(unit(z), z[..., : TEXT_SIZES["intermediate_size"] // 2])
     projection = hf_gmlp.SpatialProjection(9, toeplitz=False)
-    with torch.no_grad():
-        projection.weight.normal_()
-        projection.bias.normal_()
     expected = torch.einsum("ij,bje->bie", projection.weight, x) + projection.bias[:, None]
     torch.testing.assert_close(projection(x), expected)
 

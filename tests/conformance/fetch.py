@@ -24,7 +24,7 @@ def fetch_common_tests(cache_folder: Path = CACHE_FOLDER, transformers_version: 
     """Returns the folder of the common tests (by default of the installed version), and fetches them if needed.
 
     Raises:
-        RuntimeError: pip cannot download the archive, or the archive is damaged or holds no common tests.
+        RuntimeError: pip cannot download the archive, or the archive holds no common tests.
     """
     transformers_version = transformers_version or version("transformers")
     tests_folder = common_tests_folder(cache_folder, transformers_version)
@@ -35,13 +35,7 @@ def fetch_common_tests(cache_folder: Path = CACHE_FOLDER, transformers_version: 
     # The finished tree is moved into place in one step, so that an interrupted run leaves nothing half done.
     with tempfile.TemporaryDirectory(dir=cache_folder, prefix="unfinished-") as scratch:
         archive = download_source_archive(transformers_version, Path(scratch) / "download")
-        unpacked = unpack_common_tests(archive, Path(scratch) / "unpacked")
-        try:
-            unpacked.parent.rename(tests_folder.parent)
-        except OSError:
-            # Another run may have put the same version there in the meantime.
-            if not tests_folder.is_dir():
-                raise
+        unpack_common_tests(archive, Path(scratch) / "unpacked").parent.rename(tests_folder.parent)
     return tests_folder
 
 
@@ -53,11 +47,9 @@ def download_source_archive(transformers_version: str, folder: Path) -> Path:
     result = subprocess.run(command, capture_output=True, text=True)
     archives = sorted(folder.glob("transformers-*.tar.gz"))
     if result.returncode != 0 or not archives:
-        said = [line.strip() for line in (result.stderr + result.stdout).splitlines() if line.strip()]
-        errors = [line for line in said if line.startswith("ERROR")] or said or ["pip said nothing"]
         raise RuntimeError(
-            f"pip cannot download the source archive of transformers {transformers_version} ({errors[-1]}); run this "
-            "once where pip reaches a package index with this version."
+            f"pip cannot download the source archive of transformers {transformers_version}; run this once where pip "
+            f"reaches a package index.\n{result.stderr}"
         )
     return archives[0]
 
@@ -65,17 +57,14 @@ def download_source_archive(transformers_version: str, folder: Path) -> Path:
 def unpack_common_tests(archive: Path, folder: Path) -> Path:
     """Unpacks only `tests/` of a source archive into `folder`, which it makes; returns `folder/tests`."""
     tests_folder = folder / "tests"
-    try:
-        with tarfile.open(archive) as tar:
-            for member in tar.getmembers():
-                # transformers-X/tests/<file>
-                _, _, path = member.name.partition("/")
-                if member.isfile() and path.startswith("tests/") and path.endswith(".py") and ".." not in path:
-                    target = folder / path
-                    target.parent.mkdir(parents=True, exist_ok=True)
-                    target.write_bytes(tar.extractfile(member).read())
-    except (tarfile.TarError, EOFError, OSError) as error:
-        raise RuntimeError(f"{archive.name} is damaged ({error}); run again to download it anew.") from error
+    with tarfile.open(archive) as tar:
+        for member in tar.getmembers():
+            # transformers-X/tests/<file>
+            _, _, path = member.name.partition("/")
+            if member.isfile() and path.startswith("tests/") and path.endswith(".py") and ".." not in path:
+                target = folder / path
+                target.parent.mkdir(parents=True, exist_ok=True)
+                target.write_bytes(tar.extractfile(member).read())
     if not (tests_folder / REQUIRED_FILE).is_file():
         raise RuntimeError(f"{archive.name} has no tests/{REQUIRED_FILE}: this version ships no common tests.")
 

@@ -12,19 +12,13 @@ from collections import Counter
 from pathlib import Path
 
 FOLDER = Path(__file__).resolve().parent
-# Names in skip reasons that are otherwise equal: of tests, tasks and classes.
-PARTICULARS = {
-    r"^\w+::\w+ is skipped: `[\w-]+`": "the pipeline's task",
-    r"<class '[\w.]*'>|`?\w*(GMLP|BertRelpos|TextMixer)\w+`?": "the model",
-}
+# Names of classes in skip reasons that are otherwise equal.
+MODEL = r"<class '[\w.]*'>|`?\w*(GMLP|BertRelpos|TextMixer)\w+`?"
 
 
 def general_reason(reason: str) -> str:
-    """Returns a skip reason without the names in it, so that equal reasons can be counted."""
-    reason = reason.removeprefix("Skipped: ")
-    for pattern, replacement in PARTICULARS.items():
-        reason = re.sub(pattern, replacement, reason)
-    return reason
+    """Return a skip reason without the names in it, so that equal reasons can be counted."""
+    return re.sub(MODEL, "the model", reason.removeprefix("Skipped: "))
 
 
 class Summary:
@@ -88,12 +82,10 @@ def main(arguments: list[str]) -> int:
         return 1
 
     # Must be set before torch and transformers are imported. The workers and the ranks inherit them.
-    fixtures_folder = CACHE_FOLDER / "fixtures"
     os.environ.update(
         HF_GMLP_CONFORMANCE="1",
         HF_HUB_OFFLINE="1",
         HF_HUB_DISABLE_PROGRESS_BARS="1",
-        TRANSFORMERS_TINY_MODEL_PATH=str(fixtures_folder),
         TOKENIZERS_PARALLELISM="false",
         # transformers skips its slow tests by default; those that concern these models take seconds.
         RUN_SLOW="1",
@@ -102,9 +94,9 @@ def main(arguments: list[str]) -> int:
     )
     import pytest
 
-    from .fixtures import write_fixtures
+    from .fixtures import PICTURE, write_picture
 
-    write_fixtures(fixtures_folder)
+    write_picture(CACHE_FOLDER / PICTURE)
     options = ["-c", str(FOLDER / "pytest.ini"), "--rootdir", str(FOLDER.parents[1]), "-p", "no:cacheprovider"]
     if importlib.util.find_spec("xdist") and not any(argument.startswith("-n") for argument in arguments):
         options += ["-n", str(min(os.cpu_count() or 1, 8))]

@@ -19,7 +19,6 @@ from hf_gmlp import (
 from .checks import TextModelTest
 from .upstream.generation.test_utils import GenerationTesterMixin
 from .upstream.test_fsdp_mixin import FSDPTesterMixin
-from .upstream.test_pipeline_mixin import PipelineTesterMixin
 from .upstream.test_tensor_parallel_mixin import TensorParallelTesterMixin
 
 
@@ -101,14 +100,3 @@ class GMLPHeadsModelTest(GMLPTextTest, unittest.TestCase):
     """A W for each of four groups of channels."""
 
     config_fields = {"spatial_heads": 4}
-
-
-class GMLPTextPipelineTest(PipelineTesterMixin, unittest.TestCase):
-    pipeline_model_mapping = {
-        "feature-extraction": GMLPModel,
-        "fill-mask": GMLPForMaskedLM,
-        "text-generation": GMLPForCausalLM,
-        "text-classification": GMLPForSequenceClassification,
-        "token-classification": GMLPForTokenClassification,
-        "zero-shot": GMLPForSequenceClassification,
-    }

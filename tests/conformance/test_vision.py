@@ -12,7 +12,6 @@ from .checks import FSDPPlanMixin
 from .upstream.test_backbone_common import BackboneTesterMixin
 from .upstream.test_configuration_common import ConfigTester
 from .upstream.test_modeling_common import ModelTesterMixin, floats_tensor
-from .upstream.test_pipeline_mixin import PipelineTesterMixin
 
 
 class GMLPVisionModelTester:
@@ -106,10 +105,3 @@ class GMLPVisionBackboneTest(BackboneTesterMixin, unittest.TestCase):
 
     def setUp(self):
         self.model_tester = GMLPVisionModelTester(attention_size=8)
-
-
-class GMLPVisionPipelineTest(PipelineTesterMixin, unittest.TestCase):
-    pipeline_model_mapping = {
-        "image-classification": GMLPForImageClassification,
-        "image-feature-extraction": GMLPVisionModel,
-    }

@@ -19,8 +19,6 @@ from PIL import Image
 from transformers import pipeline
 
 IDS = torch.arange(5, 15)[None]
-# transformers has the code of these and writes their cards, which do not name a task.
-BASELINES = ("me/bert", "me/vit")
 REMOTE = {"trust_remote_code": True}
 PIXELS = torch.linspace(-1, 1, 3 * 16 * 16).view(1, 3, 16, 16)
 
@@ -44,9 +42,8 @@ def logits(auto_class, name, **options):
 def ask(task, name, question, **options):
     """Asks a pipeline made by the name of a task, and one made from what the repository says."""
     pipe = pipeline(task, model=name, **REMOTE, **options)
-    if name not in BASELINES:
-        assert type(pipe.model).__module__.startswith("transformers_modules.")
-        assert pipeline(model=name, **REMOTE, **options).task == task
+    assert type(pipe.model).__module__.startswith("transformers_modules.")
+    assert pipeline(model=name, **REMOTE, **options).task == task
     return pipe(question)
 
 
@@ -56,25 +53,6 @@ def main_branch(job):
 
 def pinned(job):
     return logits("AutoModelForMaskedLM", "me/text", revision=job["pinned"])
-
-
-def tag(job):
-    return logits("AutoModelForMaskedLM", "me/text", revision="v1")
-
-
-def code_revision(job):
-    """Weights of one commit, with the code of another."""
-    found = {}
-    for name, revisions in {
-        "main": {},
-        "pinned code": {"code_revision": job["pinned"]},
-        "pinned": {"revision": job["pinned"], "code_revision": job["pinned"]},
-    }.items():
-        model = open_as("AutoModelForMaskedLM", "me/text", **revisions)
-        code = sys.modules[type(model).__module__]
-        with torch.no_grad():
-            found[name] = [getattr(code, "MARK", None), model(IDS).logits.tolist()]
-    return found
 
 
 def branch(job):
@@ -87,22 +65,6 @@ def pull_request(job):
 
 def private(job):
     return logits("AutoModelForCausalLM", "me/saved")
-
-
-def private_without_token(job):
-    try:
-        nothing = os.path.join(os.environ["HF_HOME"], "nothing")
-        transformers.AutoConfig.from_pretrained("me/saved", token=False, cache_dir=nothing, **REMOTE)
-    except OSError as error:
-        return str(error)
-
-
-def without_trust(job):
-    """Is refused without a question on the terminal."""
-    try:
-        transformers.AutoModelForMaskedLM.from_pretrained("me/text")
-    except ValueError as error:
-        return str(error)
 
 
 def heads(job):
@@ -122,10 +84,6 @@ def trained(job):
     return logits("AutoModelForSequenceClassification", "me/trained")
 
 
-def baseline(job):
-    return logits("AutoModelForMaskedLM", "me/relpos")
-
-
 def merged(job):
     return logits("AutoModelForMaskedLM", "me/merged")
 
@@ -133,7 +91,7 @@ def merged(job):
 def adapter(job):
     from peft import PeftModel
 
-    base = open_as("AutoModelForMaskedLM", "me/text", revision="v1")
+    base = open_as("AutoModelForMaskedLM", "me/text")
     with torch.no_grad():
         return PeftModel.from_pretrained(base, "me/adapter").eval()(IDS).logits.tolist()
 
@@ -180,14 +138,6 @@ def question_answering(job):
     return [output.start_logits.tolist(), output.end_logits.tolist()]
 
 
-def bert(job):
-    return ask("text-classification", "me/bert", "the film is lovely", top_k=None)
-
-
-def vit(job):
-    return len(ask("image-classification", "me/vit", Image.new("RGB", (40, 30))))
-
-
 def checkpoint(job):
     """Opens what a script pushed during training, in a folder of the repository."""
     return type(open_as("AutoModelForCausalLM", "me/clm", subfolder="last-checkpoint")).__name__
@@ -195,7 +145,7 @@ def checkpoint(job):
 
 def pushed_again(job):
     """A model and a tokenizer pushed by this process, without the package, and opened from there."""
-    model = open_as("AutoModelForMaskedLM", "me/text", revision="v1")
+    model = open_as("AutoModelForMaskedLM", "me/text", revision=job["pinned"])
     model.push_to_hub("me/again")
     transformers.AutoTokenizer.from_pretrained("me/text", **REMOTE).push_to_hub("me/again")
     assert HfApi().model_info("me/again").library_name == "transformers"

@@ -9,15 +9,11 @@ import traceback
 from pathlib import Path
 
 import torch
-from huggingface_hub import CommitOperationAdd, HfApi
-from huggingface_hub.errors import HfHubHTTPError
+from huggingface_hub import HfApi
 from peft import LoraConfig, get_peft_model
 from transformers import AutoModelForMaskedLM, Trainer, TrainingArguments, ViTImageProcessorPil
-from yaml import YAMLError
 
 from hf_gmlp import (
-    BertRelposConfig,
-    BertRelposForMaskedLM,
     GMLPConfig,
     GMLPForCausalLM,
     GMLPForImageClassification,
@@ -35,11 +31,10 @@ api = HfApi()
 
 
 def text_model(model_class=GMLPForMaskedLM, seed=1, **fields):
-    """With weights far from their initial ones."""
-    return far(model_class(GMLPConfig(**SIZES, attention_size=8, max_position_embeddings=12, **fields)), seed)
+    return perturbed(model_class(GMLPConfig(**SIZES, attention_size=8, max_position_embeddings=12, **fields)), seed)
 
 
-def far(model, seed=1):
+def perturbed(model, seed=1):
     torch.manual_seed(seed)
     with torch.no_grad():
         for parameter in model.parameters():
@@ -63,23 +58,18 @@ def text(folder):
     word_tokenizer().push_to_hub("me/text")
     pinned = api.model_info("me/text").sha
     written = Path(api.hf_hub_download("me/text", "README.md")).read_text(encoding="utf-8")
-    api.create_tag("me/text", tag="v1")
     edited = written.replace("library_name:", "license: cc-by-4.0\nthumbnail: cat.png\nlibrary_name:", 1)
     api.upload_file(path_or_fileobj=edited.encode(), path_in_repo="README.md", repo_id="me/text")
     second.push_to_hub("me/text", commit_message="Second", commit_description="Longer trained")
-    # Code that differs from that of the first commit.
-    code = Path(api.hf_hub_download("me/text", "modeling_gmlp.py")).read_bytes() + b'\n\nMARK = "second"\n'
-    api.create_commit("me/text", [CommitOperationAdd("modeling_gmlp.py", code)], commit_message="Other code")
     return {"first": logits(first), "second": logits(second), "pinned": pinned, "card": written}
 
 
 def elsewhere(folder):
     """A branch, a pull request, one more commit to it."""
-    branch, proposed, mended = text_model(seed=3), text_model(seed=4), text_model(seed=5)
+    branch, proposed = text_model(seed=3), text_model(seed=4)
     branch.push_to_hub("me/branches", revision="side/way")
     proposal = proposed.push_to_hub("me/branches", create_pr=True)
-    mended.push_to_hub("me/branches", create_pr=True)
-    mended.push_to_hub("me/branches", revision="refs/pr/2", commit_message="Once more", tags=["mended"])
+    proposed.push_to_hub("me/branches", revision="refs/pr/1", commit_message="Once more", tags=["mended"])
     return {"branch": logits(branch), "proposed": logits(proposed), "revision": proposal.pr_revision}
 
 
@@ -95,96 +85,38 @@ def saved(folder):
 def images(folder):
     sizes = {key: value for key, value in SIZES.items() if key != "vocab_size"}
     config = GMLPVisionConfig(**sizes, image_size=16, patch_size=4, id2label={0: "cat", 1: "dog"})
-    model = far(GMLPForImageClassification(config))
+    model = perturbed(GMLPForImageClassification(config))
     ViTImageProcessorPil(size={"height": 16, "width": 16}).push_to_hub("me/pictures")
     model.push_to_hub("me/pictures")
     with torch.no_grad():
         return {"logits": model(torch.linspace(-1, 1, 3 * 16 * 16).view(1, 3, 16, 16)).logits.tolist()}
 
 
-def training_rows():
-    return [{"input_ids": [2, 5 + i, 6, 3], "labels": i % 2} for i in range(8)]
-
-
-def train(folder, model, name, **fields):
+def trainer(folder):
     """Trains with the library's Trainer, which pushes every checkpoint."""
-    args = TrainingArguments(str(folder / name), max_steps=2, save_steps=1, eval_steps=1, eval_strategy="steps",
-                             learning_rate=0.01, use_cpu=True, report_to="none", disable_tqdm=True, push_to_hub=True,
-                             hub_model_id=name, hub_always_push=True, **fields)  # fmt: skip
-    rows = training_rows()
-    trainer = Trainer(model, args, train_dataset=rows, eval_dataset=rows, processing_class=word_tokenizer())
+    model = text_model(GMLPForSequenceClassification, id2label={0: "dull", 1: "nice"})
+    args = TrainingArguments(str(folder / "trained"), max_steps=2, save_steps=1, learning_rate=0.01, use_cpu=True,
+                             report_to="none", disable_tqdm=True, push_to_hub=True, hub_model_id="me/trained",
+                             hub_always_push=True)  # fmt: skip
+    rows = [{"input_ids": [2, 5 + i, 6, 3], "labels": i % 2} for i in range(8)]
+    trainer = Trainer(model, args, train_dataset=rows, processing_class=word_tokenizer())
     trainer.train()
     trainer.push_to_hub(dataset="Two words", license="mit", language="en", tags="cats")
-    return trainer
-
-
-def trainer(folder):
-    trainer = train(folder, text_model(GMLPForSequenceClassification, id2label={0: "dull", 1: "nice"}), "me/trained")
     return {"logits": logits(trainer.model.eval())}
 
 
-def broken(folder):
-    """A card with unreadable metadata."""
-    try:
-        text_model().push_to_hub("me/broken")
-    except YAMLError as error:
-        return {"said": str(error)}
-
-
 def adapters(folder):
-    """LoRA on a model of the Hub: the adapter, the merged model, and a Trainer that trains one."""
+    """LoRA on a model of the Hub: the adapter and the merged model."""
     config = LoraConfig(r=2, target_modules=["proj_in"], init_lora_weights=False)
     torch.manual_seed(1)
-    adapted = get_peft_model(AutoModelForMaskedLM.from_pretrained("me/text", revision="v1"), config).eval()
+    adapted = get_peft_model(AutoModelForMaskedLM.from_pretrained("me/text"), config).eval()
     adapted.push_to_hub("me/adapter")
     expected = logits(adapted)
     adapted.merge_and_unload().push_to_hub("me/merged")
-    text_model().save_pretrained(folder / "base")
-    base = AutoModelForMaskedLM.from_pretrained(folder / "base")
-    get_peft_model(base, config).push_to_hub("me/adapter-of-a-folder")
-    classifier = get_peft_model(text_model(GMLPForSequenceClassification, num_labels=2), config)
-    train(folder, classifier, "me/trained-adapter", load_best_model_at_end=True)
     return {"logits": expected}
 
 
-def baselines(folder):
-    model = far(BertRelposForMaskedLM(BertRelposConfig(**SIZES, num_attention_heads=2, max_position_embeddings=12)))
-    model.push_to_hub("me/relpos")
-    word_tokenizer().push_to_hub("me/relpos")
-    return {"logits": logits(model)}
-
-
-def tokenizer_first(folder):
-    word_tokenizer().push_to_hub("me/tokenizer-first")
-    text_model().push_to_hub("me/tokenizer-first")
-    return {}
-
-
-def refused(folder):
-    """What the Hub refuses, with its messages."""
-    model, words = text_model(), {}
-    for name, push in {
-        "nobody": lambda: model.push_to_hub("me/nobody", token="hf_unknown"),
-        "owner": lambda: model.push_to_hub("somebody/text"),
-        "stranger": lambda: model.push_to_hub("me/text", token="hf_other"),
-        "missing": lambda: AutoModelForMaskedLM.from_pretrained("me/missing"),
-        "revision": lambda: AutoModelForMaskedLM.from_pretrained("me/text", revision="v9"),
-        "hidden": lambda: AutoModelForMaskedLM.from_pretrained("me/saved", token="hf_other"),
-        "broken": lambda: api.upload_file(
-            path_or_fileobj=b"---\nlicense: [mit\n---\n", path_in_repo="README.md", repo_id="me/text"
-        ),
-    }.items():
-        try:
-            push()
-            words[name] = None
-        except (HfHubHTTPError, OSError, ValueError) as error:
-            words[name] = f"{type(error).__name__}: {error}"
-    # But a stranger may propose.
-    model.push_to_hub("me/text", token="hf_other", create_pr=True)
-    return words
-
-
-JOBS = (text, elsewhere, saved, images, trainer, adapters, baselines, tokenizer_first, refused, broken)
+JOBS = (text, elsewhere, saved, images, trainer, adapters)
 
 
 def main(folder: Path, target: Path):

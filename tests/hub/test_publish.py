@@ -15,7 +15,7 @@ import pytest
 import torch
 from huggingface_hub import ModelCard
 from PIL import Image
-from transformers import BertConfig, pipeline
+from transformers import pipeline
 
 from hf_gmlp.training.run_folder import read_settings
 
@@ -38,8 +38,8 @@ TOKENIZER = {"tokenizer.json", "tokenizer_config.json"}
 @pytest.fixture(scope="module")
 def hub():
     with Hub() as hub:
-        # Existing cards, two of them from before the Hub checked metadata.
-        for name, card in {"me/broken": BROKEN, "me/broken-trained": BROKEN, "me/tuned": PERSON}.items():
+        # Existing cards, one of them from before the Hub checked metadata.
+        for name, card in {"me/broken": BROKEN, "me/tuned": PERSON}.items():
             hub.repositories[name] = one = Repository(name, private=False)
             one.commit("refs/heads/main", {"README.md": File(card, large=False)}, one.find("main"), "A card")
         yield hub
@@ -88,9 +88,9 @@ def open_by_name(hub, folder: Path, home: Path, functions: str, **job) -> dict:
 @pytest.fixture(scope="module")
 def opened(hub, pushed, home, tmp_path_factory):
     """The results of opening.py: {function: result}"""
-    functions = """main_branch pinned tag code_revision branch pull_request private private_without_token without_trust
-                   heads images trained baseline merged adapter snippet cards pushed_again"""
-    repositories = [name for name, one in hub.repositories.items() if one.files().get("README.md", BROKEN) != BROKEN]
+    functions = """main_branch pinned branch pull_request private heads images trained merged adapter snippet cards
+                   pushed_again"""
+    repositories = ["me/text", "me/saved", "me/pictures", "me/trained", "me/adapter", "me/merged"]
     pinned = pushed["text"].get("pinned")
     folder = tmp_path_factory.mktemp("opening")
     return open_by_name(hub, folder, home, functions, pinned=pinned, repositories=repositories)
@@ -125,7 +125,6 @@ def test_model_and_tokenizer_are_pushed_completely(hub, pushed):
         "Upload tokenizer",
         "Upload README.md with huggingface_hub",
         "Second",
-        "Other code",
     ]
     assert hub.repositories["me/text"].titles()[1:] == titles
 
@@ -140,11 +139,11 @@ def test_a_second_push_keeps_what_a_person_wrote(hub, pushed):
 def test_branches_and_pull_requests(hub, pushed):
     assert of(pushed, "elsewhere")["revision"] == "refs/pr/1"
     repository = hub.repositories["me/branches"]
-    assert set(repository.refs) == {"refs/heads/main", "refs/heads/side/way", "refs/pr/1", "refs/pr/2"}
+    assert set(repository.refs) == {"refs/heads/main", "refs/heads/side/way", "refs/pr/1"}
     assert repository.files() == {} and repository.files("side/way").keys() == MODEL
-    # The second pull request has one more commit, which completed its card.
-    assert repository.titles("refs/pr/2") == ["initial commit", "Upload GMLPForMaskedLM", "Once more"]
-    assert "mended" in card_of(hub, "me/branches", "refs/pr/2").data.tags
+    # The pull request has one more commit, which completed its card.
+    assert repository.titles("refs/pr/1")[1:] == ["Upload GMLPForMaskedLM", "Once more"]
+    assert "mended" in card_of(hub, "me/branches", "refs/pr/1").data.tags
 
 
 def test_saving_with_a_push(hub, pushed):
@@ -155,13 +154,6 @@ def test_saving_with_a_push(hub, pushed):
     assert repository.files().keys() == expected
     # The tokenizer's push has read and rewritten the card.
     assert str(card_of(hub, "me/saved")).strip() == result["card"].strip()
-
-
-@pytest.mark.parametrize("name, job", [("me/tokenizer-first", "tokenizer_first"), ("me/pictures", "images")])
-def test_the_card_replaces_the_form_that_comes_with_a_tokenizer(hub, pushed, name, job):
-    of(pushed, job)
-    card = card_of(hub, name)
-    assert f"# {name}" in card.text and "More Information Needed" not in card.text
 
 
 def test_a_trainer_of_the_library(hub, pushed):
@@ -176,38 +168,6 @@ def test_a_trainer_of_the_library(hub, pushed):
     assert "generated_from_trainer" in card.data.tags and "## Architecture" not in card.text
 
 
-def test_adapters(hub, pushed):
-    of(pushed, "adapters")
-    adapter = {"README.md", "adapter_config.json", "adapter_model.safetensors"}
-    for name in ("me/adapter", "me/adapter-of-a-folder"):
-        assert hub.repositories[name].files().keys() == adapter
-    assert hub.repositories["me/merged"].files().keys() == MODEL
-    assert hub.repositories["me/trained-adapter"].files().keys() == adapter | TOKENIZER | {"training_args.bin"}
-
-
-def test_a_card_that_cannot_be_read_is_not_overwritten(hub, pushed):
-    assert "expected" in of(pushed, "broken")["said"]
-    assert hub.repositories["me/broken"].files() == {"README.md": BROKEN}
-
-
-@pytest.mark.parametrize(
-    "what, words",
-    [
-        ("nobody", "Invalid credentials"),
-        ("owner", "403 Forbidden"),
-        ("stranger", "no write access to me/text"),
-        ("missing", "not a valid model identifier"),
-        ("revision", "v9 is not a valid git identifier"),
-        ("hidden", "not a valid model identifier"),
-        ("broken", "Invalid metadata in README.md"),
-    ],
-)
-def test_refusals_of_the_hub_are_passed_on(hub, pushed, what, words):
-    assert words in (of(pushed, "refused")[what] or "")
-    # A user who may not push may open a pull request.
-    assert "refs/pr/1" in hub.repositories["me/text"].refs
-
-
 # ---------------------------------------------------------------------------------------------------------------------
 # Opened by name, without the package
 
@@ -217,12 +177,10 @@ def test_refusals_of_the_hub_are_passed_on(hub, pushed, what, words):
     [
         ("main_branch", "text", "second"),
         ("pinned", "text", "first"),
-        ("tag", "text", "first"),
         ("branch", "elsewhere", "branch"),
         ("pull_request", "elsewhere", "proposed"),
         ("private", "saved", "logits"),
         ("trained", "trainer", "logits"),
-        ("baseline", "baselines", "logits"),
         ("adapter", "adapters", "logits"),
         ("merged", "adapters", "logits"),
         ("pushed_again", "text", "first"),
@@ -232,14 +190,9 @@ def test_outputs_are_those_of_the_model_that_was_pushed(pushed, opened, function
     same(of(opened, function), of(pushed, job)[key])
 
 
-def test_the_code_of_another_commit(pushed, opened):
-    result, expected = of(opened, "code_revision"), of(pushed, "text")
-    assert {name: mark for name, (mark, _) in result.items()} == {"main": "second", "pinned code": None, "pinned": None}
-    for name, key in (("main", "second"), ("pinned code", "second"), ("pinned", "first")):
-        same(result[name][1], expected[key])
-
-
-def test_an_image_model_and_its_processor(pushed, opened):
+def test_an_image_model_and_its_processor(hub, pushed, opened):
+    """The card replaces the form that comes with a processor."""
+    assert "More Information Needed" not in card_of(hub, "me/pictures").text
     result = of(opened, "images")
     same(result["logits"], of(pushed, "images")["logits"])
     assert result["size"] == [1, 3, 16, 16]
@@ -252,20 +205,14 @@ def test_a_checkpoint_opens_as_every_class(opened):
     }  # fmt: skip
 
 
-def test_missing_access_is_explained(opened):
-    assert "not a valid model identifier" in of(opened, "private_without_token")
-    assert "trust_remote_code=True" in of(opened, "without_trust")
-
-
 def test_cards_are_valid_and_their_code_runs(opened):
-    # In another order of the tests, the scripts have pushed seven more.
-    assert of(opened, "cards") in (11, 18)
+    assert of(opened, "cards") == 6
     assert of(opened, "snippet") == "GMLPForMaskedLM"
 
 
 def test_offline_after_one_download(hub, pushed, opened, home, tmp_path):
     """The Hub is not running then."""
-    functions = "main_branch pinned tag branch pull_request private images adapter"
+    functions = "pinned branch images"
     (tmp_path / "job.json").write_text(json.dumps({"functions": functions.split(), "pinned": pushed["text"]["pinned"]}))
     nobody = {"HF_HUB_OFFLINE": "1", "HF_ENDPOINT": "http://127.0.0.1:9"}
     results = talk("opening.py", tmp_path, tmp_path / "job.json", **(hub.environment(home, token=None) | nobody))
@@ -286,8 +233,7 @@ def ran(hub, tmp_path_factory):
     write(folder / "validation.jsonl", opinions(16, 1))
     (folder / "qa.json").write_text(json.dumps(squad(40)))
     write_photos(folder / "photos", 4, 0)
-    sizes = {"vocab_size": 400, "hidden_size": 32, "num_hidden_layers": 2, "intermediate_size": 64}
-    BertConfig(**sizes, num_attention_heads=2, max_position_embeddings=32).save_pretrained(folder / "bert-config")
+
     common = "--do_train --do_eval --max_steps 2 --save_steps 1 --per_device_train_batch_size 4 --push_to_hub"
     tiny = "--config_name gmlp-18l --config_overrides num_hidden_layers=2,hidden_size=32,intermediate_size=64,"
     tiny += "attention_size=16,max_position_embeddings=64 --vocab_size 400"
@@ -299,13 +245,11 @@ def ran(hub, tmp_path_factory):
         "mlm": f"run_mlm.py {tiny} {text} --hub_strategy every_save --hub_always_push --license mit --language en",
         "clm": f"run_clm.py {tiny} {text} --hub_strategy checkpoint --hub_always_push --save_total_limit 2",
         "glue": f"run_glue.py {tiny} {opinion} --hub_token hf_mine --hub_strategy all_checkpoints --hub_always_push",
-        "bert": f"run_glue.py --config_name bert-config --vocab_size 400 {opinion} --hub_token=hf_mine",
         "qa": f"run_qa.py {tiny} --train_file qa.json --validation_file qa.json --hub_private_repo true",
         "images": f"run_image_classification.py --config_name gmlp-ti16-224 {image} --hub_strategy every_save",
-        "vit": f"run_image_classification.py --config_name deit-ti16-224 {image},num_attention_heads=2",
         "tuned": f"run_glue.py --model_name_or_path me/mlm {opinion}",
         "refused": f"run_glue.py {tiny} {opinion} --license please",
-        "broken-trained": f"run_glue.py {tiny} {opinion}",
+        "broken": f"run_glue.py {tiny} {opinion}",
     }
     jobs = {
         name: [*flags.split(), *common.split(), "--hub_model_id", f"me/{name}", "--output_dir", f"out-{name}"]
@@ -318,17 +262,15 @@ def ran(hub, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def opened_from_scripts(hub, ran, tmp_path_factory):
-    functions = """fill_mask text_generation text_classification image_classification question_answering bert vit
-                   checkpoint cards"""
+    functions = "fill_mask text_generation text_classification image_classification question_answering checkpoint cards"
     repositories = [f"me/{name}" for name in SCRIPTS]
     folder = tmp_path_factory.mktemp("opening-scripts")
     return open_by_name(hub, folder, folder / "home", functions, repositories=repositories)
 
 
-SCRIPTS = ("mlm", "clm", "glue", "bert", "qa", "images", "vit", "tuned")
+SCRIPTS = ("mlm", "clm", "glue", "qa", "images", "tuned")
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", SCRIPTS)
 def test_a_script_pushes_what_it_leaves(hub, ran, name):
     results, folder = ran
@@ -342,17 +284,16 @@ def test_a_script_pushes_what_it_leaves(hub, ran, name):
     files = {path: data for path, data in repository.files().items() if "/" not in path}
     assert files == local
     assert repository.private == (name == "qa")
-    # Two command lines had the token.
+    # A command line had the token.
     assert not [path for path, data in repository.files().items() if b"hf_mine" in data]
     card = card_of(hub, f"me/{name}")
-    if name not in ("bert", "vit", "tuned"):
+    if name != "tuned":
         assert f"# me/{name}" in card.text and "## Results on held-out data" in card.text
         assert f"--hub_model_id me/{name}" in card.text and str(folder) not in str(card)
     if name == "mlm":
         assert (card.data.license, card.data.language) == ("mit", "en")
 
 
-@pytest.mark.slow
 def test_a_script_starts_from_a_model_on_the_hub_and_keeps_its_card(hub, ran):
     assert ran[0]["tuned"] is None, ran[0]["tuned"]
     card = card_of(hub, "me/tuned")
@@ -360,25 +301,13 @@ def test_a_script_starts_from_a_model_on_the_hub_and_keeps_its_card(hub, ran):
     assert (card.data.base_model, card.data.pipeline_tag) == ("me/mlm", "text-classification")
 
 
-@pytest.mark.slow
 def test_a_card_that_cannot_be_read_stops_a_push_and_not_a_run(hub, ran):
-    assert "is complete, but could not be pushed: The earlier model card cannot be read" in ran[0]["broken-trained"]
-    assert hub.repositories["me/broken-trained"].files()["README.md"] == BROKEN
-    assert (ran[1] / "out-broken-trained" / "all_results.json").is_file()
+    assert "could not be pushed" in ran[0]["broken"]
+    assert hub.repositories["me/broken"].files()["README.md"] == BROKEN
+    assert (ran[1] / "out-broken" / "all_results.json").is_file()
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ["mlm", "glue", "clm", "images"])
-def test_a_model_pushed_during_training_is_complete(hub, ran, name):
-    repository = hub.repositories[f"me/{name}"]
-    sha = next(sha for sha, commit in repository.commits.items() if commit.title == "Training in progress, step 1")
-    assert repository.files(sha).keys() >= MODEL - {"README.md"}
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "name, checkpoint", [("clm", "last-checkpoint"), ("glue", "checkpoint-1"), ("glue", "checkpoint-2")]
-)
+@pytest.mark.parametrize("name, checkpoint", [("clm", "last-checkpoint"), ("glue", "checkpoint-1")])
 def test_training_can_continue_from_a_pushed_checkpoint(hub, ran, tmp_path, name, checkpoint):
     files = hub.repositories[f"me/{name}"].files()
     for path, data in files.items():
@@ -387,14 +316,12 @@ def test_training_can_continue_from_a_pushed_checkpoint(hub, ran, tmp_path, name
     assert read_settings(tmp_path / checkpoint) is not None
 
 
-@pytest.mark.slow
 def test_an_invalid_license_is_refused_before_training(ran):
     results, folder = ran
-    assert "The Hub does not accept --license please" in results["refused"] and "must be one of" in results["refused"]
+    assert "--license please" in results["refused"]
     assert not list((folder / "out-refused").glob("model*"))
 
 
-@pytest.mark.slow
 def test_pipelines_by_name(ran, opened_from_scripts):
     """The answers are those of the models in the scripts' folders."""
     folder, opened = ran[1], opened_from_scripts
@@ -407,19 +334,14 @@ def test_pipelines_by_name(ran, opened_from_scripts):
     assert of(opened, "fill_mask") == pytest.approx([answer["score"] for answer in answers], rel=1e-4)
     answer = here("text-generation", "clm", "The statement", max_new_tokens=5, do_sample=False)
     assert of(opened, "text_generation") == answer[0]["generated_text"]
-    for function, name in (("text_classification", "glue"), ("bert", "bert")):
-        expected = here("text-classification", name, "the film is lovely", top_k=None)
-        found = {answer["label"]: answer["score"] for answer in of(opened, function)[0]}
-        assert found == pytest.approx({answer["label"]: answer["score"] for answer in expected[0]}, rel=1e-4)
-    answers = here("image-classification", "images", Image.new("RGB", (40, 30), (200, 50, 40)))
-    found = {answer["label"]: answer["score"] for answer in of(opened, "image_classification")}
-    assert found == pytest.approx({answer["label"]: answer["score"] for answer in answers}, rel=1e-4)
-    assert of(opened, "vit") == 3
-
-
-@pytest.mark.slow
-def test_models_of_scripts_open_without_the_package(opened_from_scripts):
-    starts, ends = (torch.tensor(logits) for logits in of(opened_from_scripts, "question_answering"))
-    assert starts.shape == ends.shape and starts.isfinite().all() and ends.isfinite().all()
-    assert of(opened_from_scripts, "checkpoint") == "GMLPForCausalLM"
-    assert of(opened_from_scripts, "cards") == len(SCRIPTS)
+    texts = here("text-classification", "glue", "the film is lovely", top_k=None)[0]
+    images = here("image-classification", "images", Image.new("RGB", (40, 30), (200, 50, 40)))
+    for answers, expected in (
+        (of(opened, "text_classification")[0], texts),
+        (of(opened, "image_classification"), images),
+    ):
+        found = {answer["label"]: answer["score"] for answer in answers}
+        assert found == pytest.approx({answer["label"]: answer["score"] for answer in expected}, rel=1e-4)
+    starts, _ = of(opened, "question_answering")
+    assert torch.tensor(starts).isfinite().all()
+    assert of(opened, "checkpoint") == "GMLPForCausalLM" and of(opened, "cards") == len(SCRIPTS)

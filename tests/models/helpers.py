@@ -27,17 +27,6 @@ def copy_parameters(pairs):
             parameter.copy_(reference_parameter)
 
 
-def per_token(output, length):
-    """The outputs for the first `length` tokens and for the whole sequence, as one flat vector per row."""
-    parts = []
-    for name, value in output.items():
-        if name in ("last_hidden_state", "start_logits", "end_logits") or (name == "logits" and value.ndim == 3):
-            parts.append(value[:, :length].flatten(1))
-        elif name in ("logits", "pooler_output"):
-            parts.append(value.flatten(1))
-    return torch.cat(parts, dim=1)
-
-
 def padded(rows, side="left", pad=0):
     """Return the ids and the mask [B, m] of rows of different lengths, with padding on that side."""
     width, ids, mask = max(map(len, rows)), [], []
@@ -145,3 +134,19 @@ def assert_same_with_checkpointing(model, inputs):
     model.gradient_checkpointing_enable()
     assert_close(gradients(model, model(**inputs).loss), expected, depth=2)
     assert len(calls) == 2
+
+
+@torch.no_grad()
+def assert_padding_is_hidden(model):
+    """A row has the same outputs alone and in a batch, padded on either side, whatever stands under the padding."""
+    rows = [torch.randint(5, 40, (length,)) for length in (5, 9, 1)]
+    for side, pad in (("left", 0), ("right", 7)):
+        ids, mask = padded(rows, side, pad)
+        for given in (mask, mask.bool(), mask.float()):
+            output = model(ids, given)
+            for i, row in enumerate(rows):
+                for name, value in model(row[None]).items():
+                    found = output[name][i][mask[i] == 1] if output[name].shape[1] == 9 else output[name][i]
+                    assert_close(found, value[0], depth=2)
+    # A row of padding alone.
+    assert all(value.isfinite().all() for value in model(ids, 0 * mask).values())

@@ -55,10 +55,10 @@ def test_feature_maps_are_hidden_states(vision_config, far_model, tmp_path, monk
 
 @torch.no_grad()
 def test_features_of_timm():
-    reference = far(timm.create_model("gmlp_ti16_224", num_classes=10))
+    reference = far(timm.create_model("gmlp_ti16_224", img_size=64, num_classes=10))
     tested = model_from_timm(reference.state_dict())
-    pixels, indices = torch.randn(1, 3, 224, 224), [2, 9, 29]
-    only = timm.create_model("gmlp_ti16_224", features_only=True, out_indices=indices).eval()
+    pixels, indices = torch.randn(1, 3, 64, 64), [2, 9, 29]
+    only = timm.create_model("gmlp_ti16_224", img_size=64, features_only=True, out_indices=indices).eval()
     only.model.load_state_dict(reference.state_dict(), strict=False)
     normed = reference.forward_intermediates(pixels, indices=indices, norm=True, intermediates_only=True)
     for norm, expected in ((False, only(pixels)), (True, normed)):

@@ -31,8 +31,6 @@ from transformers.cache_utils import Cache, DynamicSlidingWindowLayer
 from hf_gmlp import (
     GMLPForCausalLM,
     GMLPForMaskedLM,
-    GMLPForSequenceClassification,
-    GMLPForTokenClassification,
     GMLPModel,
 )
 from hf_gmlp.training.checkpointing import enable_selective_checkpointing
@@ -158,16 +156,6 @@ def test_a_new_token_costs_one_row_of_w(causal_model, random_ids):
     assert {after - before for before, after in pairwise(flops)} == {2 * 2 * per_token}
 
 
-@pytest.mark.parametrize("make_cache", [lambda config: DynamicCache(), lambda config: DynamicCache(config=config)])
-@pytest.mark.parametrize("attention_size", [0, 8])
-@torch.no_grad()
-def test_caches_of_the_library(causal_model, random_ids, attention_size, make_cache):
-    model, ids = causal_model(attention_size=attention_size), random_ids(2, 24)
-    logits, cache = in_pieces(model, ids, [5, 6, 7, 24], make_cache(model.config))
-    assert_close(logits, model(ids).logits, depth=2)
-    assert len(cache.layers) == (4 if attention_size else 2)
-
-
 def test_gradients_through_a_cache(causal_model, random_ids):
     model, ids = causal_model(attention_size=8), random_ids(2, 12)
     gradients = []
@@ -207,12 +195,6 @@ def test_a_static_cache(causal_model, random_ids, toeplitz, attention):
                 shown = slice(None) if given is None else given[:, start:end] == 1
                 torch.testing.assert_close(logits[shown], expected[:, start:end][shown], atol=1e-10, rtol=1e-10)
                 start = end
-
-
-def test_a_static_cache_with_more_rows_than_w(causal_model, random_ids):
-    model = causal_model()
-    with pytest.raises(ValueError, match="25 tokens"):
-        model(random_ids(1, 5), past_key_values=StaticCache(config=model.config, max_cache_len=25))
 
 
 def test_caches_that_cannot_work_are_refused(causal_model, random_ids):
@@ -288,42 +270,6 @@ def test_caches_that_share_tensors(prefix, random_ids):
 # Padding
 
 
-@KINDS_OF_GMLP
-@pytest.mark.parametrize("side", ["left", "right"])
-@torch.no_grad()
-def test_a_sequence_alone_or_padded_on_either_side(causal_model, random_ids, side, fields):
-    model = causal_model(**fields).double()
-    rows = [random_ids(length) for length in (11, 24, 1)]
-    for pad in (0, 7):
-        ids, mask = padded(rows, side, pad)
-        for given in (mask, mask.bool(), mask.float()):
-            logits = model(ids, given).logits
-            assert logits.isfinite().all()
-            for row, alone, shown in zip(logits, rows, mask):
-                torch.testing.assert_close(row[shown == 1], model(alone[None]).logits[0], atol=1e-10, rtol=1e-10)
-
-
-@pytest.mark.parametrize("side", ["left", "right"])
-@pytest.mark.parametrize("model_class", [GMLPModel, GMLPForSequenceClassification, GMLPForTokenClassification])
-@torch.no_grad()
-def test_heads_of_a_causal_model(text_config, far_model, random_ids, model_class, side):
-    """Outputs are the same padded and alone, and those for a complete sequence depend on all of it."""
-    config = text_config(max_position_embeddings=24, is_causal=True, attention_size=8)
-    model = far_model(model_class, config).double()
-    rows = [random_ids(length) for length in (11, 20)]
-    ids, mask = padded(rows, side)
-    outputs = model(ids, mask)
-    for name, value in outputs.items():
-        for i, row in enumerate(rows):
-            shown = value[i][mask[i] == 1] if value.ndim == 3 else value[i]
-            torch.testing.assert_close(shown, model(row[None])[name][0], atol=1e-10, rtol=1e-10)
-            if value.ndim == 2:
-                for j in range(len(row)):
-                    changed = row.clone()
-                    changed[j] = (row[j] - 4) % 35 + 5
-                    assert (model(changed[None])[name][0] - shown).abs().max() > 1e-6
-
-
 @torch.no_grad()
 def test_causal_models_always_hide_padding(causal_model, random_ids):
     model = causal_model(mask_padding=False)
@@ -331,54 +277,11 @@ def test_causal_models_always_hide_padding(causal_model, random_ids):
     torch.testing.assert_close(model(ids, mask).logits[0, 4:], model(ids[:1, 4:]).logits[0])
 
 
-@KINDS_OF_GMLP
-@torch.no_grad()
-def test_zeros_in_the_middle_of_a_mask(causal_model, random_ids, fields):
-    """A batched second turn: texts that ended early were filled up. No row depends on the others in its batch, and all
-    ways of computing agree."""
-    model = causal_model(**fields).double()
-    ids = random_ids(3, 16)
-    mask = torch.ones(3, 16, dtype=torch.long)
-    mask[0, 6:9] = 0
-    mask[1, :2] = mask[1, 7:9] = 0
-    logits = model(ids, mask).logits
-    for i in range(3):
-        shown = mask[i] == 1
-        torch.testing.assert_close(model(ids[i : i + 1], mask[i : i + 1]).logits[0, shown], logits[i, shown])
-    for make_cache in (DynamicCache, lambda: StaticCache(config=model.config, max_cache_len=18)):
-        cache = make_cache()
-        for start, end in ((0, 9), (9, 10), (10, 16)):
-            pieces = model(ids[:, start:end], mask[:, :end], past_key_values=cache).logits
-            shown = mask[:, start:end] == 1
-            torch.testing.assert_close(pieces[shown], logits[:, start:end][shown])
-
-
-@torch.no_grad()
-def test_position_ids_that_count_the_tokens(causal_model, random_ids):
-    model = causal_model()
-    ids, mask = padded([random_ids(5), random_ids(9)], "left")
-    positions = (mask.cumsum(-1) - 1).masked_fill(mask == 0, 1)
-    expected = model(ids, mask).logits
-    assert torch.equal(model(ids, mask, position_ids=positions).logits, expected)
-    assert torch.equal(model(ids, position_ids=torch.arange(9)[None]).logits, model(ids).logits)
-    cache = DynamicCache()
-    model(ids[:, :8], mask[:, :8], past_key_values=cache, position_ids=positions[:, :8])
-    last = model(ids[:, 8:], mask, past_key_values=cache, position_ids=positions[:, 8:]).logits
-    torch.testing.assert_close(last[:, 0], expected[:, 8])
-
-
 def test_a_causal_model_stays_causal(causal_model, random_ids):
     model = causal_model()
     model.config.is_causal = False
     with pytest.raises(ValueError, match="is_causal"):
         model(random_ids(1, 5))
-
-
-def test_a_mask_covers_what_is_in_the_cache(causal_model, random_ids):
-    model, ids = causal_model(), random_ids(2, 9)
-    cache = model(ids[:, :8], use_cache=True).past_key_values
-    with pytest.raises(ValueError, match=r"\(2, 9\)"):
-        model(ids[:, 8:], torch.ones(2, 1), past_key_values=cache)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -662,13 +565,6 @@ def test_is_causal_for_one_forward_pass(text_config, far_model, random_ids, chec
     assert not model.config.is_causal
     for tested, expected in zip(model.parameters(), causal.parameters(), strict=True):
         torch.testing.assert_close(tested.grad, expected.grad, atol=1e-10, rtol=1e-10)
-
-
-@torch.no_grad()
-def test_half_precision_generates(causal_model, random_ids):
-    model = causal_model(attention_size=8).bfloat16()
-    ids, mask = padded([random_ids(7), random_ids(10)], "left")
-    assert model.generate(ids, attention_mask=mask, max_new_tokens=10, num_beams=2).shape == (2, 20)
 
 
 def test_predictions_of_a_trainer_have_no_cache(causal_model, random_ids, tmp_path):

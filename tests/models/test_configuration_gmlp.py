@@ -57,15 +57,6 @@ def test_overrides_of_a_preset():
         GMLPConfig.from_preset("gmlp-base", hidden=3)
 
 
-def test_fields_of_early_checkpoints(tmp_path):
-    """They saved how the block was computed, which is no field of the config any more."""
-    GMLPConfig().save_pretrained(tmp_path)
-    path = tmp_path / "config.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | {"gating_implementation": "reference"}))
-    loaded = AutoConfig.from_pretrained(tmp_path)
-    assert loaded.to_json_string() == GMLPConfig().to_json_string()
-
-
 def test_text_defaults_are_gmlp_base():
     assert GMLPConfig().to_dict() == GMLPConfig.from_preset("gmlp-base").to_dict()
 

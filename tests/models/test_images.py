@@ -8,7 +8,7 @@ from torch.nn import functional as F
 from transformers import AutoModelForImageClassification
 
 from hf_gmlp import GMLPForImageClassification, GMLPVisionModel
-from hf_gmlp.models.spatial_gating import SpatialProjection, grid_matrix
+from hf_gmlp.models.spatial_gating import SpatialProjection
 
 from ..numerics import assert_close, assert_gradients
 from ..samples import CONVOLUTIONAL
@@ -41,13 +41,6 @@ def make_projection(heads, grid=None, length=None, dtype=torch.float32):
 
 # ---------------------------------------------------------------------------------------------------------------------
 # A W that is Toeplitz over a grid
-
-
-def test_a_grid_of_one_row_is_the_toeplitz_matrix_of_a_text():
-    weight = torch.randn(2, 9)
-    text = SpatialProjection(5, True, 2)
-    text.weight.data = weight
-    assert torch.equal(grid_matrix(weight[:, None], (1, 5)), text.matrix())
 
 
 @pytest.mark.parametrize("heads", [1, 3])

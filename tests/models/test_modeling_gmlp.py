@@ -8,11 +8,6 @@ import torch
 from g_mlp_pytorch import gMLP
 from huggingface_hub.errors import StrictDataclassError
 from torch.nn import functional as F
-from transformers import (
-    AutoModelForSequenceClassification,
-    Trainer,
-    TrainingArguments,
-)
 
 from hf_gmlp import (
     GMLPForCausalLM,
@@ -35,13 +30,13 @@ from .helpers import (
     ATTENTIONS,
     G_MLP_PYTORCH,
     assert_losses_and_gradients,
+    assert_padding_is_hidden,
     assert_same_with_checkpointing,
     attention_fields,
     both,
     copy_g_mlp_pytorch,
     copy_parameters,
     labeled_batch,
-    per_token,
 )
 
 TEXT_HEADS = [
@@ -71,22 +66,15 @@ def assert_same_function(tested, reference, inputs, depth=1):
 
 
 def test_logits_and_gradients_are_those_of_timm(vision_config):
-    reference = timm.create_model("gmlp_s16_224", pretrained=False, num_classes=10).eval()
+    reference = timm.create_model("gmlp_ti16_224", img_size=64, num_classes=10).eval()
     generator = torch.Generator().manual_seed(5)
     with torch.no_grad():
         for name, parameter in reference.named_parameters():
             # 30 blocks deep: the noise on W is such that no gate explodes, and far above the initial 1e-6.
             std = 0.2 if name.endswith("gate.proj.weight") else 0.1 if parameter.ndim == 1 or "head" in name else 0.0
             parameter.add_(torch.randn(parameter.shape, generator=generator), alpha=std)
-    config = vision_config(
-        hidden_size=256,
-        num_hidden_layers=30,
-        intermediate_size=1536,
-        image_size=224,
-        patch_size=16,
-        pooling="mean",
-        num_labels=10,
-    )
+    sizes = {"hidden_size": 128, "num_hidden_layers": 30, "intermediate_size": 768, "image_size": 64, "patch_size": 16}
+    config = vision_config(**sizes, pooling="mean", num_labels=10)
     tested = GMLPForImageClassification(config).eval()
     pairs = both(tested.model.embeddings.projection, reference.stem.proj)
     for block, reference_block in zip(tested.model.layers, reference.blocks, strict=True):
@@ -99,7 +87,7 @@ def test_logits_and_gradients_are_those_of_timm(vision_config):
     copy_parameters(pairs)
     assert len(pairs) == len(list(reference.parameters())) == len(list(tested.parameters()))
 
-    assert_same_function(lambda x: tested(x).logits, reference, torch.randn(1, 3, 224, 224), depth=30)
+    assert_same_function(lambda x: tested(x).logits, reference, torch.randn(1, 3, 64, 64), depth=30)
 
 
 @pytest.mark.parametrize("attention_size", [0, 8])
@@ -140,42 +128,17 @@ def test_gradients_of_a_model_in_double_precision(text_config, far_model):
 # Padding
 
 
-def padded_batch(model, lengths, width, fill):
-    """ids, segments and mask of rows with these lengths, padded on the right to `width`; `fill` goes under padding."""
-    choices = (2,) if isinstance(model, GMLPForMultipleChoice) else ()
-    generator = torch.Generator().manual_seed(7)
-    ids = torch.randint(5, 40, (len(lengths), *choices, width), generator=generator)
-    segments = torch.randint(0, 2, ids.shape, generator=generator)
-    mask = (torch.arange(width) < torch.tensor(lengths)[:, None]).long()
-    mask = mask.view(len(lengths), *[1 for _ in choices], width).expand_as(ids)
-    if fill == "pad":
-        ids, segments = ids * mask, segments * mask
-    elif fill == "garbage":
-        ids = torch.where(mask == 1, ids, torch.randint(0, 40, ids.shape))
-        segments = torch.where(mask == 1, segments, torch.randint(0, 2, ids.shape))
-    return ids, segments, mask
+@pytest.mark.parametrize("attention", ATTENTIONS)
+@pytest.mark.parametrize("is_causal", [False, True])
+@pytest.mark.parametrize("model_class", [GMLPModel, GMLPForSequenceClassification, GMLPForTokenClassification])
+def test_a_sequence_alone_or_padded(text_config, far_model, model_class, is_causal, attention):
+    config = text_config(is_causal=is_causal, **attention_fields(attention))
+    assert_padding_is_hidden(far_model(model_class, config).double())
 
 
-def assert_padding_is_hidden(model):
-    lengths, width = [11, 6, 1], 12
-    alone = []
-    for row, length in enumerate(lengths):
-        ids, segments, _ = padded_batch(model, lengths, width, "pad")
-        ids, segments = ids[row : row + 1, ..., :length], segments[row : row + 1, ..., :length]
-        alone.append(per_token(model(ids, token_type_ids=segments), length))
-    for fill in ("pad", "garbage"):
-        ids, segments, mask = padded_batch(model, lengths, width, fill)
-        for batch in ([0, 1, 2], [2, 1], [1]):
-            output = model(ids[batch], attention_mask=mask[batch], token_type_ids=segments[batch])
-            for place, row in enumerate(batch):
-                in_batch = per_token(output, lengths[row])[place]
-                assert_close(in_batch, alone[row][0], depth=2)
-
-
-@pytest.mark.parametrize("model_class", TEXT_HEADS)
-@torch.no_grad()
-def test_a_sequence_alone_padded_or_in_a_batch(text_config, far_model, model_class):
-    assert_padding_is_hidden(far_model(model_class, text_config(attention_size=8)))
+@pytest.mark.parametrize("model_class", [GMLPForMaskedLM, GMLPForCausalLM, GMLPForQuestionAnswering])
+def test_heads_do_not_see_padding(text_config, far_model, model_class):
+    assert_padding_is_hidden(far_model(model_class, text_config(toeplitz=False, attention_size=8)).double())
 
 
 @pytest.mark.parametrize("attention", ATTENTIONS)
@@ -187,15 +150,6 @@ def test_no_gradient_flows_from_padding(text_config, far_model, attention):
     model(inputs_embeds=embeds, attention_mask=mask).last_hidden_state[0, :7].sum().backward()
     assert (embeds.grad[0, :7].abs().amax(-1) > 1e-3).all()
     assert (embeds.grad[0, 7:] == 0).all() and (embeds.grad[1] == 0).all()
-
-
-@pytest.mark.parametrize("attention", ATTENTIONS)
-@torch.no_grad()
-def test_a_row_of_padding_alone_stays_finite(text_config, far_model, random_ids, attention):
-    model = far_model(GMLPModel, text_config(**attention_fields(attention)))
-    ids, mask = random_ids(2, 9), torch.ones(2, 9, dtype=torch.long)
-    mask[1] = 0
-    assert model(ids, mask).last_hidden_state.isfinite().all()
 
 
 @torch.no_grad()
@@ -221,15 +175,6 @@ def test_too_long_a_sequence_names_the_remedy(text_config, far_model, random_ids
         model(random_ids(1, 13))
 
 
-@pytest.mark.parametrize("model_class", TEXT_HEADS)
-@torch.no_grad()
-def test_embeddings_in_place_of_ids(text_config, far_model, random_ids, model_class):
-    model = far_model(model_class, text_config(attention_size=8))
-    ids = random_ids(2, 3, 8) if model_class is GMLPForMultipleChoice else random_ids(2, 8)
-    embeds = model.get_input_embeddings()(ids)
-    torch.testing.assert_close(per_token(model(inputs_embeds=embeds), 8), per_token(model(ids), 8))
-
-
 def test_ids_and_embeddings_exclude_each_other(text_config, far_model, random_ids):
     model = far_model(GMLPModel, text_config())
     for inputs in ({}, {"input_ids": random_ids(1, 4), "inputs_embeds": torch.randn(1, 4, 16)}):
@@ -242,17 +187,6 @@ def test_masks_of_another_shape(text_config, far_model, random_ids, shape):
     model = far_model(GMLPModel, text_config(attention_size=8))
     with pytest.raises(ValueError, match=r"`attention_mask`.*\(2, 8\)"):
         model(random_ids(2, 8), attention_mask=torch.ones(shape))
-
-
-@torch.no_grad()
-def test_segments(text_config, far_model, random_ids):
-    model, ids = far_model(GMLPModel, text_config()), random_ids(2, 8)
-    zeros = model(ids).last_hidden_state
-    torch.testing.assert_close(model(ids, token_type_ids=torch.zeros_like(ids)).last_hidden_state, zeros)
-    assert (model(ids, token_type_ids=torch.ones_like(ids)).last_hidden_state - zeros).abs().max() > 0.01
-    without = far_model(GMLPModel, text_config(type_vocab_size=0))
-    assert without.embeddings.token_type_embeddings is None
-    assert without(ids, token_type_ids=torch.ones_like(ids)).last_hidden_state.isfinite().all()
 
 
 @pytest.mark.parametrize(
@@ -319,17 +253,6 @@ def test_resize_position_embeddings(text_config, far_model, random_ids, tmp_path
         assert all(torch.equal(value, state[name]) for name, value in model.state_dict().items())
 
 
-@pytest.mark.parametrize("new", [0, 8.5])
-def test_a_failed_resize_leaves_a_text_model_unchanged(text_config, far_model, new):
-    model = far_model(GMLPModel, text_config())
-    before = copy.deepcopy(model.state_dict())
-    with pytest.raises((ValueError, TypeError)):
-        model.resize_position_embeddings(new)
-    assert model.config.max_position_embeddings == 12
-    for name, value in model.state_dict().items():
-        assert torch.equal(value, before[name])
-
-
 @pytest.mark.parametrize("pooling", ["cls", "mean"])
 @pytest.mark.parametrize("new", [32, (8, 20)])
 @torch.no_grad()
@@ -356,21 +279,6 @@ def test_a_failed_resize_leaves_an_image_model_unchanged(vision_config, far_mode
     assert model.config.to_json_string() == config
     for name, value in model.state_dict().items():
         assert torch.equal(value, before[name])
-
-
-def test_image_models_name_the_right_resize(vision_config, far_model):
-    with pytest.raises(ValueError, match=r"resize_image_size"):
-        far_model(GMLPVisionModel, vision_config()).resize_position_embeddings(20)
-
-
-@pytest.mark.parametrize("toeplitz", [True, False])
-def test_a_grown_model_trains(text_config, far_model, random_ids, toeplitz):
-    model = far_model(GMLPForMaskedLM, text_config(toeplitz=toeplitz)).train()
-    model.resize_position_embeddings(16)
-    ids = random_ids(2, 16)
-    model(ids, labels=ids).loss.backward()
-    for projection in model.spatial_projections():
-        assert all((p.grad.abs() > 1e-6 * p.grad.abs().max()).all() for p in projection.parameters())
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -424,26 +332,6 @@ def test_every_dropout_acts_in_training_only(text_config, vision_config, far_mod
     model.train()
     assert (model(inputs).logits - expected).abs().max() > 1e-3
     assert not torch.equal(model(inputs).logits, model(inputs).logits)
-
-
-@torch.no_grad()
-def test_hidden_dropout_is_on_the_embeddings_and_on_every_block(text_config, far_model, random_ids):
-    model, ids = far_model(GMLPModel, text_config(hidden_dropout_prob=0.5)), random_ids(8, 12)
-    embedded = model.embeddings(ids)
-    parts = [(embedded, model.train().embeddings(ids))]
-    for layer in model.layers:
-        parts.append((layer.eval()(embedded) - embedded, layer.train()(embedded) - embedded))
-    for complete, dropped in parts:
-        # Adding the shortcut and taking it away again leaves rounding errors.
-        gone = dropped.abs() < 1e-5
-        assert 0.4 < gone.float().mean() < 0.6
-        assert_close(dropped[~gone], 2 * complete[~gone])
-
-
-def test_classifier_dropout_is_hidden_dropout_by_default(text_config):
-    assert GMLPForSequenceClassification(text_config(hidden_dropout_prob=0.3)).dropout.p == 0.3
-    config = text_config(hidden_dropout_prob=0.3, classifier_dropout=0.0)
-    assert GMLPForTokenClassification(config).dropout.p == 0.0
 
 
 @pytest.mark.parametrize("reload", [False, True])
@@ -501,33 +389,8 @@ def test_the_decoder_is_tied_throughout(text_config, far_model, random_ids, tmp_
     assert untied.decoder.weight is not untied.get_input_embeddings().weight
 
 
-def test_the_transform_can_be_left_out(text_config, far_model, random_ids):
-    model = far_model(GMLPForMaskedLM, text_config(mlm_transform=False))
-    output = model(random_ids(2, 8), output_hidden_states=True)
-    expected = F.linear(output.hidden_states[-1], model.decoder.weight, model.decoder.bias)
-    torch.testing.assert_close(output.logits, expected)
-
-
 # ---------------------------------------------------------------------------------------------------------------------
 # Outputs of the models
-
-
-@pytest.mark.parametrize("modality", ["text", "image"])
-@torch.no_grad()
-def test_hidden_states(text_config, vision_config, far_model, random_ids, modality):
-    if modality == "text":
-        model, inputs = far_model(GMLPModel, text_config(num_hidden_layers=3)), random_ids(2, 8)
-    else:
-        model, inputs = far_model(GMLPVisionModel, vision_config(num_hidden_layers=3)), torch.randn(2, 3, 16, 16)
-    output = model(inputs, output_hidden_states=True)
-    assert len(output.hidden_states) == 4
-    assert torch.equal(output.hidden_states[-1], output.last_hidden_state)
-    hidden_states = model.embeddings(inputs)
-    for layer, handed_out in zip(model.layers, output.hidden_states):
-        torch.testing.assert_close(hidden_states, handed_out)
-        hidden_states = layer(hidden_states)
-    torch.testing.assert_close(model.norm(hidden_states), output.last_hidden_state)
-    assert model(inputs).hidden_states is None
 
 
 @torch.no_grad()
@@ -634,18 +497,21 @@ def compile_cases(text_config, vision_config, far_model, random_ids):
     image = {"pixel_values": torch.randn(2, 3, 16, 16), "labels": torch.tensor([0, 2])}
     return {
         "Toeplitz": lambda: (
-            far_model(GMLPForMaskedLM, text_config()),
+            far_model(GMLPForMaskedLM, text_config(num_hidden_layers=1)),
             text | {"labels": ids.masked_fill(mask == 0, -100)},
         ),
         "causal": lambda: (
-            far_model(GMLPForCausalLM, text_config()),
+            far_model(GMLPForCausalLM, text_config(num_hidden_layers=1)),
             text | {"labels": ids.masked_fill(mask == 0, -100)},
         ),
         "aMLP": lambda: (
-            far_model(GMLPForSequenceClassification, text_config(**attention_fields("sdpa"), drop_path_rate=0.0)),
+            far_model(GMLPForSequenceClassification, text_config(num_hidden_layers=1, attention_size=8)),
             text | {"labels": torch.tensor([0, 2])},
         ),
-        "image": lambda: (far_model(GMLPForImageClassification, vision_config(**CONVOLUTIONAL)), image),
+        "image": lambda: (
+            far_model(GMLPForImageClassification, vision_config(num_hidden_layers=1, **CONVOLUTIONAL)),
+            image,
+        ),
     }
 
 
@@ -745,44 +611,8 @@ def test_training_under_autocast(text_config, vision_config, far_model, model_cl
 # Trainer and the Auto classes
 
 
-@pytest.mark.slow
-def test_trainer_learns_a_rule(text_config, tmp_path):
-    """Whether token 7 comes before token 8, which no model can tell without mixing tokens."""
-    generator = torch.Generator().manual_seed(0)
-    samples = []
-    for _ in range(256):
-        ids = torch.randint(9, 40, (8,), generator=generator)
-        first, second = torch.randperm(7, generator=generator)[:2] + 1
-        ids[0], ids[first], ids[second] = 2, 7, 8
-        samples.append({"input_ids": ids, "labels": int(first < second)})
-    config = text_config(num_labels=2, hidden_size=32, intermediate_size=128, attention_size=8)
-    model = AutoModelForSequenceClassification.from_config(config)
-    assert type(model) is GMLPForSequenceClassification
-    arguments = TrainingArguments(
-        output_dir=str(tmp_path), per_device_train_batch_size=16, gradient_accumulation_steps=2, max_steps=50,
-        learning_rate=1e-2, logging_steps=10, save_strategy="no", report_to=[], use_cpu=True, disable_tqdm=True,
-    )  # fmt: skip
-    trainer = Trainer(model=model, args=arguments, train_dataset=samples)
-    trainer.train()
-    losses = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
-    # ln 2 at the start: also a check that accumulation does not multiply the loss.
-    assert 0.5 < losses[0] < 0.9
-    assert losses[-1] < 0.5 * losses[0]
-
-
 # ---------------------------------------------------------------------------------------------------------------------
 # Changes of the config after a model was built, and other mistakes that must not pass silently
-
-
-@torch.no_grad()
-def test_is_causal_may_change_after_building(text_config, far_model, random_ids):
-    model, ids = far_model(GMLPModel, text_config(attention_size=8)), random_ids(2, 9)
-    causal = far_model(GMLPModel, text_config(attention_size=8, is_causal=True))
-    both_ways = model(ids).last_hidden_state
-    model.config.is_causal = True
-    assert torch.equal(model(ids).last_hidden_state, causal(ids).last_hidden_state)
-    model.config.is_causal = False
-    assert torch.equal(model(ids).last_hidden_state, both_ways)
 
 
 def test_a_length_in_the_config_that_differs_from_w(text_config, vision_config, far_model, random_ids):

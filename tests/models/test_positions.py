@@ -73,28 +73,6 @@ def test_entries_of_the_spatial_projection(text_config, toeplitz, is_causal, cas
         torch.testing.assert_close(a, b, rtol=1e-10, atol=1e-10)
 
 
-@pytest.mark.parametrize("is_causal", [False, True])
-@torch.no_grad()
-def test_a_sequence_with_gaps_is_the_rest_of_a_longer_one(far_model, text_config, random_ids, is_causal):
-    """A row with gaps in its positions is a row in which the mask hides the rest."""
-    model = far_model(GMLPModel, text_config(attention_size=8, is_causal=is_causal)).double()
-    ids, kept = random_ids(2, 12), [0, 1, 4, 7, 8, 11]
-    mask = torch.zeros(2, 12, dtype=torch.long)
-    mask[:, kept] = 1
-    expected = model(ids, mask).last_hidden_state[:, kept]
-    positions = torch.tensor([kept])
-    for given in (positions, positions.expand(2, -1), positions.int()):
-        found = model(ids[:, kept], position_ids=given).last_hidden_state
-        torch.testing.assert_close(found, expected, rtol=1e-10, atol=1e-10)
-    gap = torch.zeros(2, 3, dtype=torch.long)
-    found = model(
-        torch.cat([gap, ids[:, kept]], 1),
-        torch.cat([gap, gap.new_ones(2, 6)], 1),
-        position_ids=torch.cat([gap, positions.expand(2, -1)], 1),
-    ).last_hidden_state
-    torch.testing.assert_close(found[:, 3:], expected, rtol=1e-10, atol=1e-10)
-
-
 @torch.no_grad()
 def test_counted_positions_change_nothing(far_model, text_config, random_ids):
     for model_class in (GMLPModel, GMLPForMaskedLM, GMLPForSequenceClassification):
@@ -123,16 +101,6 @@ def test_a_position_that_occurs_twice_in_a_document(far_model, text_config, rand
 
 # ---------------------------------------------------------------------------------------------------------------------
 # Padding in front of a sequence: no token is moved
-
-
-@torch.no_grad()
-def test_causal_classifiers_pool_the_last_token_with_visible_padding_too(text_config, far_model, random_ids):
-    config = text_config(is_causal=True, mask_padding=False)
-    model = far_model(GMLPForSequenceClassification, config).double()
-    rows = [random_ids(5), random_ids(9)]
-    for side in ("left", "right"):
-        for logits, row in zip(model(*padded(rows, side)).logits, rows):
-            torch.testing.assert_close(logits, model(row[None]).logits[0], rtol=1e-10, atol=1e-10)
 
 
 @pytest.mark.parametrize("mask_padding", [True, False])
@@ -180,18 +148,3 @@ def test_steering_a_token(far_model, text_config, random_ids, model_class):
     torch.testing.assert_close(found[0, 4:], expected, rtol=1e-10, atol=1e-10)
     handle.remove()
     torch.testing.assert_close(found[1], model(others[None]).logits[0], rtol=1e-10, atol=1e-10)
-
-
-@torch.no_grad()
-def test_hidden_states_stand_where_the_tokens_do(far_model, text_config, random_ids):
-    model = far_model(GMLPModel, text_config(attention_size=8))
-    row, seen = random_ids(5), []
-    left, mask = padded([row, random_ids(9)])
-    for layer in model.layers:
-        layer.register_forward_hook(lambda module, args, output: seen.append(output))
-    model(row[None])
-    output = model(left, mask, output_hidden_states=True)
-    torch.testing.assert_close(output.hidden_states[0][0, 4:], model.embeddings(row[None])[0])
-    for alone, in_batch in zip(seen[:2], seen[2:]):
-        torch.testing.assert_close(in_batch[0, 4:], alone[0], atol=1e-5, rtol=1e-5)
-    assert torch.equal(output.hidden_states[1], seen[2])

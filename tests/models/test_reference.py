@@ -18,7 +18,7 @@ from hf_gmlp.models import spatial_gating
 
 from ..samples import GATINGS
 
-MODELS = 120
+MODELS = 80
 VOCABULARY = 20
 
 
@@ -80,9 +80,9 @@ class Reference:
                 f = f + self.spatial(number, positions[i], positions[j]) * v[j]
             if config.attention_size and sees[i]:
                 scores = np.array([qkv[i][0] @ qkv[j][1] for j in sees[i]]) / math.sqrt(config.attention_size)
-                shares = np.exp(scores - scores.max())
-                shares = shares / shares.sum()
-                mixed = sum(share * qkv[j][2] for share, j in zip(shares, sees[i]))
+                weights = np.exp(scores - scores.max())
+                weights = weights / weights.sum()
+                mixed = sum(weight * qkv[j][2] for weight, j in zip(weights, sees[i]))
                 f = f + self.linear(f"{name}.attention.out_proj", mixed)
             gated = {"split": u[i] * f, "multiplicative": u[i] * f, "additive": u[i] + f, "linear": f}
             result[i] = x[i] + self.linear(f"{name}.proj_out", gated[config.spatial_gating])

@@ -39,15 +39,6 @@ def test_gradients_of_a_projection(toeplitz):
     assert torch.autograd.gradcheck(project, [v, projection.weight, projection.bias])
 
 
-@pytest.mark.parametrize("toeplitz", [True, False])
-def test_projection_of_a_short_sequence_uses_the_leading_part(toeplitz):
-    projection = make_projection(6, toeplitz)
-    whole, v = projection.matrix().detach()[0], torch.randn(2, 4, 3)
-    assert whole.shape == (6, 6)
-    expected = torch.einsum("ij,bjd->bid", whole[:4, :4], v) + projection.bias[:4, None]
-    torch.testing.assert_close(projection(v), expected)
-
-
 @pytest.mark.parametrize("with_attention", [False, True])
 @pytest.mark.parametrize("gating", GATINGS)
 def test_gatings_of_table_3(text_config, randomize, gating, with_attention):
@@ -147,19 +138,6 @@ def test_resize_grid_to_the_same_grid_changes_nothing():
     projection.resize_grid((4, 3), (4, 3), 1)
     assert projection.weight is weight and projection.bias is bias
     assert torch.equal(weight, before[0]) and torch.equal(bias, before[1])
-
-
-@pytest.mark.parametrize("new_grid", [(8, 8), (3, 5)])
-def test_a_projection_that_averages_patches_still_does_after_resize_grid(new_grid):
-    projection = SpatialProjection(17, False)
-    nn.init.constant_(projection.weight, 1 / 16)
-    nn.init.constant_(projection.bias, 0.25)
-    projection.resize_grid((4, 4), new_grid, 1)
-    new = new_grid[0] * new_grid[1]
-    # The [CLS] token's own value enters as before, and the patches as their mean.
-    v = torch.randn(2, 1 + new, 3)
-    expected = v[:, :1] / 16 + v[:, 1:].mean(1, keepdim=True) + 0.25
-    assert_close(projection(v), expected.expand(-1, 1 + new, -1))
 
 
 def test_resize_grid_keeps_dtype_and_frozen_weights():

@@ -16,8 +16,8 @@ from .run import ROOT, call, check_disk, end_early
 
 # Must match each other.
 TORCH = ("torch", "torchvision")
-TESTS = ("tests/models", "tests/test_hub.py", "tests/test_cards.py", "tests/test_cli.py")
-TESTS += ("tests/training/test_trainer.py", "tests/data/test_images.py", "tests/metrics")
+TESTS = ("tests/models", "tests/test_hub.py", "tests/test_cards.py", "tests/tools/test_cli.py", "tests/metrics")
+TESTS += ("tests/training/test_trainer.py", "tests/tasks/image_classification/test_images.py")
 
 
 def lower_bounds() -> dict[str, str]:

@@ -1,8 +1,8 @@
 """Makes the common tests of transformers one importable package, and fits them to models outside transformers.
 
 The package has two folders: this one, and the fetched `tests/` folder, so that the relative imports between the common
-tests work. The source archive lacks the folders from which they import (`exporters`, `generation`, `utils`,
-`pipelines`): the modules of those names here stand in for them. What the common tests need to know about these models
+tests work. The source archive lacks the folders from which they import (`exporters`, `generation`, `utils`): the
+modules of those names here replace them. What the common tests need to know about these models
 is set below, at import, so that spawned processes know it too.
 """
 
@@ -27,8 +27,7 @@ from . import fetch_hub_objects_for_ci  # noqa: E402
 
 sys.modules.setdefault("fetch_hub_objects_for_ci", fetch_hub_objects_for_ci)
 
-from . import test_fsdp_mixin, test_modeling_common, test_pipeline_mixin, test_tensor_parallel_mixin  # noqa: E402
-from .pipelines import PIPELINE_TESTS  # noqa: E402
+from . import test_fsdp_mixin, test_modeling_common, test_tensor_parallel_mixin  # noqa: E402
 
 # The name of a class in these tables tells the common tests which inputs and labels it takes and which tests it needs.
 # Registering a class with the Auto classes does not add it to the tables: without this, no loss and no gradient would
@@ -80,6 +79,3 @@ class AutoLanguageModel:
 test_fsdp_mixin.AutoModelForCausalLM = AutoLanguageModel
 test_fsdp_mixin.FSDP_DISTRIBUTED_TEST_MODEL_TYPES = None
 test_tensor_parallel_mixin.TP_DISTRIBUTED_TEST_MODEL_TYPES = None
-
-for task, test_class in PIPELINE_TESTS.items():
-    test_pipeline_mixin.pipeline_test_mapping[task] = {"test": f"{test_class.__module__}.{test_class.__name__}"}

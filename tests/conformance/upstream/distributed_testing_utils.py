@@ -1,4 +1,4 @@
-"""Stands in for the helpers that start one process per rank: gloo on a CPU, nccl on CUDA devices."""
+"""Replaces the helpers that start one process per rank: gloo on a CPU, nccl on CUDA devices."""
 
 import multiprocessing
 import os

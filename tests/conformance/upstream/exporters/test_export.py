@@ -1,4 +1,4 @@
-"""Stands in for the export tests: every class goes through torch.export with transformers' exporter."""
+"""Replaces the export tests: every class goes through torch.export with transformers' exporter."""
 
 import copy
 

@@ -1,4 +1,4 @@
-"""Stands in for the tests of `generate`, for every class that can generate text."""
+"""Replaces the tests of `generate`, for every class that can generate text."""
 
 import torch
 from transformers.testing_utils import set_config_for_less_flaky_test, torch_device
