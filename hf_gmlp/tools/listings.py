@@ -1,0 +1,81 @@
+"""What the package brings along, printed: `hf-gmlp recipes` and `hf-gmlp presets`."""
+
+import json
+import textwrap
+from importlib import import_module
+from pathlib import Path
+
+from ..errors import InputError
+from ..presets import PRESETS, Preset, preset_path
+from ..training.recipes import RECIPES
+
+
+def list_recipes():
+    """Print the recipes, each with the first line of its description."""
+    root = RECIPES.parent
+    for folder in (RECIPES, root / "paper" / "recipes"):
+        for path in sorted(folder.rglob("*.yaml"), key=lambda path: (len(path.parts), path)):
+            about = path.read_text(encoding="utf-8").partition("\n")[0].lstrip("# ")
+            print(f"{path.relative_to(root).as_posix():<48} {textwrap.shorten(about, 71, placeholder=' ...')}")
+    print(f"\nfolder: {root}")
+
+
+def show_presets(name: str | None, count: bool, export: str | None):
+    """Print a table of all presets, or one preset with its config, or export one.
+
+    Args:
+        name: The preset to show or export.
+        count: Whether to add two columns of counted numbers.
+        export: The folder to write the config and the code of its model into.
+    """
+    if name is not None and name not in PRESETS:
+        raise InputError(f"There is no preset {name!r}. Choose one of: {', '.join(PRESETS)}.")
+    if export is not None:
+        return export_preset(name, export)
+    header = f"{'name':<25}{'paper':<15}{'L':>4}{'d_model':>8}{'d_ffn':>6}{'n':>5}{'attn':>5}{'params':>9}{'FLOPs':>10}"
+    print(header + (f"{'counted':>10}{'counted':>11}" if count else ""))
+    for preset in PRESETS.values() if name is None else [PRESETS[name]]:
+        print(columns(preset) + (counted(preset.name) if count else ""))
+    if name is None:
+        print("\nparams and FLOPs (of one forward pass) as the paper prints them; --count adds those of these models.")
+    else:
+        note = f"\n{PRESETS[name].note}\n" if PRESETS[name].note else ""
+        config = (preset_path(name) / "config.json").read_text(encoding="utf-8").strip()
+        print(f"{note}\n{config}\n\nfolder: {preset_path(name)}")
+
+
+def columns(preset: Preset) -> str:
+    """Return a preset's sizes, and parameters and FLOPs as the paper prints them."""
+    fields = json.loads((preset_path(preset.name) / "config.json").read_text(encoding="utf-8"))
+    # All image models have a [CLS] token.
+    tokens = fields.get("max_position_embeddings") or (fields["image_size"] // fields["patch_size"]) ** 2 + 1
+    full = fields["model_type"] in ("bert", "bert_relpos", "vit") and fields.get("content_attention", True)
+    attention = "full" if full else fields.get("attention_size") or "-"
+    sizes = f"{fields['num_hidden_layers']:>4}{fields['hidden_size']:>8}{fields['intermediate_size']:>6}{tokens:>5}"
+    flops = f"{preset.flops:.1f} B" if preset.flops else "-"
+    return f"{preset.name:<25}{preset.paper:<15}{sizes}{attention:>5}{preset.parameters:>7g} M{flops:>10}"
+
+
+def counted(name: str) -> str:
+    """Return parameters and FLOPs of a preset, counted, as two columns."""
+    import_module("hf_gmlp.registration")
+    from transformers import AutoConfig
+
+    from .analysis.counts import paper_flops, paper_parameters
+
+    config = AutoConfig.from_pretrained(preset_path(name), num_labels=1000)
+    return f"{paper_parameters(config) / 1e6:>8.2f} M{paper_flops(config) / 1e9:>9.1f} B"
+
+
+def export_preset(name: str | None, folder: str):
+    if name is None:
+        raise InputError("Name the preset to export: hf-gmlp presets NAME --export DIR.")
+    if Path(folder).exists():
+        raise InputError(f"{folder} already exists. Choose a new folder.")
+    import_module("hf_gmlp.registration")
+    from transformers import AutoConfig
+
+    config = AutoConfig.from_pretrained(preset_path(name))
+    config.save_pretrained(folder)
+    code = " with --trust_remote_code" if hasattr(config, "auto_map") else ""
+    print(f"{name} is in {folder}: use it as --config_name{code}.")
