@@ -12,7 +12,7 @@ from ...models.modeling_gmlp import GMLPModel
 from .pictures import check_picture, plt, save_picture
 
 # As many names as can be read on a picture 7 inches wide.
-MOST_NAMES = 48
+MAX_NAMES = 48
 
 
 def load_attentive_model(checkpoint: str | Path) -> tuple[GMLPModel, PreTrainedTokenizerBase]:
@@ -41,9 +41,6 @@ def largest_attention(
     Returns:
         The tokens, with [CLS] and [SEP]; the segment of each; the weights [m, m], from the query (rows) to the key
         (columns).
-
-    Raises:
-        InputError: If the sentences are longer than n tokens.
     """
     n = model.config.max_position_embeddings
     length = len(tokenizer(first, second)["input_ids"])
@@ -67,14 +64,11 @@ def plot_attention(
     """Plot the paper's Figure 10: `largest_attention`, with the tokens on both axes and lines between the sentences.
 
     With more than 48 tokens, it names every second, third, ... one.
-
-    Raises:
-        InputError: If the sentences are too long, or the picture cannot be written to `path`.
     """
     check_picture(path)
     tokens, segments, weights = largest_attention(model, tokenizer, first, second)
     m = len(tokens)
-    step = math.ceil(m / MOST_NAMES)
+    step = math.ceil(m / MAX_NAMES)
     # Without SentencePiece's mark of a word's beginning. A dollar sign in a token does not start a formula.
     names = [token.replace("\u2581", "").strip() or "(space)" for token in tokens[::step]]
     figure, axis = plt.subplots(figsize=(7, 7.6), layout="constrained")

@@ -42,10 +42,10 @@ def patch_filters(model: GMLPPreTrainedModel, patches: list[tuple[int, int]]) ->
 
     Args:
         model: An image model.
-        patches: Row and column of each output patch in the grid.
+        patches: Row and column of each of P output patches.
 
     Returns:
-        The weights of every head: [L * H, patches, rows, columns].
+        The weights of every head, [L * H, P, rows, columns].
     """
     grid, prefix = model.config.grid_size, model.config.num_prefix_tokens
     tokens = [prefix + row * grid[1] + column for row, column in patches]
@@ -74,9 +74,6 @@ def plot_filters(model: GMLPPreTrainedModel, path: str | Path, *, max_layers: in
         model: A text model, for which this is the paper's Figure 4, or an image model, for which it is Figure 3.
         path: The picture to write.
         max_layers: Maximum number of blocks or heads, evenly spread; by default 36 for text and 12 for images.
-
-    Raises:
-        InputError: If the picture cannot be written to `path`, or `max_layers` is below 1.
     """
     check_picture(path)
     images = model.config.model_type == "gmlp_vision"

@@ -70,9 +70,6 @@ def plot_matrices(model: GMLPPreTrainedModel, path: str | Path, *, max_layers: i
 
     Returns:
         The `shift_invariant_fraction` of every head, and the `random_fraction` to compare it with.
-
-    Raises:
-        InputError: If the picture cannot be written to `path`, or `max_layers` is below 1.
     """
     check_picture(path)
     matrices, names, grid = spatial_matrices(model), head_names(model), getattr(model.config, "grid_size", None)

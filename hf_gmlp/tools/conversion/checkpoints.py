@@ -7,9 +7,8 @@ file must hold exactly the tensors of the table, in the shapes of a model with t
 import argparse
 import functools
 import math
-import pickle
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import safetensors.torch
@@ -18,19 +17,19 @@ from huggingface_hub.errors import StrictDataclassError
 from transformers import PreTrainedModel
 
 from ...cards import model_card
-from ...errors import InputError, first_line, need
+from ...errors import InputError, need
 from ...models.configuration_gmlp import GMLPVisionConfig, as_pair
+from ...training.files import reading
 
 Tensors = dict[str, torch.Tensor]
 
-# Where training scripts put the weights in their checkpoints. Averaged weights come first, as in timm.
+# Where training scripts put the weights. Averaged weights come first, as in timm.
 WRAPPERS = ("state_dict_ema", "model_ema", "state_dict", "model")
 # DistributedDataParallel and torch.compile put these in front of every name.
 PREFIXES = re.compile(r"^(_orig_mod\.|module\.)+")
 SAVE = "save a state dict, torch.save(model.state_dict(), ...)"
 
-# Properties of other projects' text models that their tensors do not show: blocks on bare embeddings, an untied
-# decoder, PyTorch's epsilon.
+# What the tensors of other projects' text models do not show: bare embeddings, an untied decoder, PyTorch's epsilon.
 TEXT_FIELDS = {
     "type_vocab_size": 0,
     "toeplitz": False,
@@ -42,10 +41,7 @@ TEXT_FIELDS = {
     "bos_token_id": None,
     "eos_token_id": None,
 }
-TOKENIZER_NOTE = (
-    "There is no tokenizer. Use the one that the source was trained with, and set pad_token_id, bos_token_id and "
-    "eos_token_id in config.json, which the source does not contain."
-)
+TOKENIZER_NOTE = "There is no tokenizer: add the source's, and set its pad, bos and eos_token_id in config.json."
 CLASSES_NOTE = "The classes have no names: LABEL_0 and so on (id2label and label2id in config.json)."
 
 
@@ -54,28 +50,19 @@ def read_tensors(path: str | Path) -> Tensors:
 
     The file may be a training script's checkpoint, with the weights under one of `WRAPPERS`.
     """
-    path = Path(path)
-    if not path.is_file():
-        raise InputError(f"There is no file {path}.")
-    try:
-        if path.suffix == ".safetensors":
+    # A corrupted file fails in many ways.
+    with reading([path], f"tensors ({SAVE})"):
+        if Path(path).suffix == ".safetensors":
             content = safetensors.torch.load_file(path)
         else:
             # timm's training script saves its flags with the weights.
             with torch.serialization.safe_globals([argparse.Namespace]):
                 content = torch.load(path, map_location="cpu", weights_only=True)
-    except pickle.UnpicklingError as error:
-        raise InputError(f"{path} cannot be read: it is not a file of tensors, or holds code too; {SAVE}.") from error
-    # A corrupted file fails in many ways.
-    except Exception as error:
-        raise InputError(f"{path} cannot be read: {first_line(error)}") from error
-    if isinstance(content, dict):
-        content = next((content[key] for key in WRAPPERS if isinstance(content.get(key), dict)), content)
-    if not isinstance(content, dict) or not all(
-        isinstance(name, str) and isinstance(tensor, torch.Tensor) for name, tensor in content.items()
-    ):
-        raise InputError(f"{path} does not hold tensors by name: {SAVE}.")
-    return {PREFIXES.sub("", name): tensor for name, tensor in content.items()}
+        if isinstance(content, dict):
+            content = next((content[key] for key in WRAPPERS if isinstance(content.get(key), dict)), content)
+        if not isinstance(content, dict) or not all(isinstance(tensor, torch.Tensor) for tensor in content.values()):
+            raise ValueError("it does not hold tensors by name")
+        return {PREFIXES.sub("", name): tensor for name, tensor in content.items()}
 
 
 def shape(tensors: Tensors, name: str, dimensions: int, kind: str) -> torch.Size:
@@ -94,14 +81,11 @@ def image_fields(tokens: int, patch: Iterable[int], image_size: tuple[int, int] 
     (rows, columns), side = patch, math.isqrt(tokens)
     height, width = image_size or (side * rows, side * columns)
     if height * width != tokens * rows * columns:
-        size = "a square" if image_size is None else f"{height}x{width} pixels"
-        patches = f"The images have {tokens} patches of {rows}x{columns} pixels"
-        raise InputError(f"{patches}, which do not make {size}: pass another --image_size H W.")
+        patches = f"{tokens} patches of {rows}x{columns} pixels do not make {height}x{width} pixels"
+        raise InputError(f"{patches}: pass another --image_size H W.")
     # One number if possible, as in the presets.
-    return {
-        "image_size": height if height == width else (height, width),
-        "patch_size": rows if rows == columns else (rows, columns),
-    }
+    sizes = {"image_size": (height, width), "patch_size": (rows, columns)}
+    return {name: size[0] if size[0] == size[1] else size for name, size in sizes.items()}
 
 
 def build(model_class: type[PreTrainedModel], tensors: Tensors, **fields) -> PreTrainedModel:
@@ -141,8 +125,7 @@ def check(model: PreTrainedModel, tensors: Tensors, layers: dict[str, str], kind
         if have.get(name) != wanted.get(name)
     ]
     if wrong:
-        more = f" and {len(wrong) - 4} more" if len(wrong) > 4 else ""
-        raise InputError(f"The tensors are not those of {kind}: {', '.join(wrong[:4])}{more}.")
+        raise InputError(f"{len(wrong)} tensors are not those of {kind}, such as {', '.join(wrong[:4])}.")
 
 
 def fill(model: PreTrainedModel, tensors: Tensors, layers: dict[str, str]) -> PreTrainedModel:
@@ -157,25 +140,29 @@ def fill(model: PreTrainedModel, tensors: Tensors, layers: dict[str, str]) -> Pr
 
 def check_new(out: str | Path):
     """Raise an InputError if there is a file with that name, or a folder that is not empty."""
-    out = Path(out)
-    if out.is_file() or (out.is_dir() and any(out.iterdir())):
+    if Path(out).is_file() or (Path(out).is_dir() and any(Path(out).iterdir())):
         raise InputError(f"{out} exists already: choose a new name.")
 
 
+def convert_file(
+    source: str, out: str, kind: str, license: str | None, convert: Callable[[Tensors], tuple[PreTrainedModel, list]]
+) -> list[str]:
+    """Convert a file into a checkpoint with a function from tensors to a model and sentences about it."""
+    check_new(out)
+    model, notes = convert(read_tensors(source))
+    return write_checkpoint(model, out, f"{kind}, {Path(source).name}", notes, license)
+
+
 def write_checkpoint(model: PreTrainedModel, out: str, source: str, notes: list[str], license: str | None) -> list[str]:
-    """Write config, weights, code, card, and for images the processor that does what timm does for evaluation.
+    """Write config, weights, code, card, and for images timm's processor for evaluation; return sentences about it.
 
     Args:
         source: What was converted, in words, for the card.
         notes: Sentences about the model, for the card.
-
-    Returns:
-        Sentences about the result.
     """
     processor = None
     if isinstance(model.config, GMLPVisionConfig):
         need("PIL")
-        # Imports Pillow, which other conversions do not need.
         from ...processor import evaluation_processor
 
         half = [0.5] * model.config.num_channels

@@ -1,7 +1,6 @@
 """Converts the text model of labml.ai's annotated gMLP into a causal language model."""
 
 import functools
-from pathlib import Path
 
 from ...errors import InputError
 from ...models.modeling_gmlp import GMLPForCausalLM
@@ -28,15 +27,9 @@ def model_from_labml(tensors: Tensors) -> tuple[GMLPForCausalLM, list[str]]:
 
     Returns:
         The model, and sentences about it.
-
-    Raises:
-        InputError: If these are not the tensors of such a model, or it has position encodings.
     """
     if POSITIONS in tensors:
-        raise InputError(
-            f"The source adds position encodings to its embeddings ({POSITIONS}), which a gMLP does not have: its "
-            "logits would differ."
-        )
+        raise InputError(f"The source adds {POSITIONS} to its embeddings, and a gMLP has no position encodings.")
     shape = functools.partial(checkpoints.shape, tensors, kind=KIND)
     vocab_size, hidden_size = shape("src_embed.weight", 2)
     model = checkpoints.build(
@@ -61,6 +54,4 @@ def model_from_labml(tensors: Tensors) -> tuple[GMLPForCausalLM, list[str]]:
 
 def convert_labml(source: str, out: str, *, license: str | None = None) -> list[str]:
     """Convert a file into a checkpoint. See `checkpoints.write_checkpoint`."""
-    checkpoints.check_new(out)
-    model, notes = model_from_labml(checkpoints.read_tensors(source))
-    return checkpoints.write_checkpoint(model, out, f"{KIND}, {Path(source).name}", notes, license)
+    return checkpoints.convert_file(source, out, KIND, license, model_from_labml)

@@ -3,7 +3,7 @@ image classifier."""
 
 import functools
 import math
-from pathlib import Path
+from collections.abc import Callable
 
 import torch
 
@@ -43,15 +43,11 @@ def model_from_lucidrains(
 
     Args:
         tensors: The state dict.
-        causal: Whether a text model was made with `causal=True`, which its state dict does not show. It then becomes a
-            causal language model, otherwise a masked one.
+        causal: Whether a text model was made with `causal=True`, which its state dict does not show.
         image_size: Height and width of images in pixels, required if the number of patches is not a square number.
 
     Returns:
         The model, and sentences about it.
-
-    Raises:
-        InputError: If these are not the tensors of such a model, or the options do not fit them.
     """
     shape, vision = functools.partial(checkpoints.shape, tensors, kind=KIND), PATCHES in tensors
     if causal if vision else image_size:
@@ -60,9 +56,12 @@ def model_from_lucidrains(
     block = "layers.{}.fn.fn" if vision else "layers.{}.fn.fn.fn"
     first = block.format(0)
     # The source has no bias here, so it becomes zero.
-    tensors = dict(tensors)
-    for name in [name for name in tensors if name.endswith(".attn.to_qkv.weight")]:
-        tensors.setdefault(name.replace("weight", "bias"), tensors[name].new_zeros(len(tensors[name])))
+    biases = {
+        name.replace("weight", "bias"): weight.new_zeros(len(weight))
+        for name, weight in tensors.items()
+        if name.endswith(".attn.to_qkv.weight")
+    }
+    tensors = biases | tensors
     heads, tokens = shape(f"{first}.sgu.bias", 2)
     circulant = f"{first}.sgu.circulant_pos_x" in tensors
     qkv = f"{first}.attn.to_qkv.weight"
@@ -98,45 +97,31 @@ def model_from_lucidrains(
         tensors[f"{unit}.weight"] = weight.tril() if causal else weight
     notes.append("prob_survival is not converted: drop_path_rate is 0.")
     if circulant:
-        notes.append(
-            "The circulant matrices (left context only, scaled by two vectors of positions) became dense n x n "
-            "matrices with the same values. If you continue training, they do not stay circulant."
-        )
+        notes.append("The circulant matrices became dense ones of the same values, and do not stay circulant.")
     return checkpoints.fill(model, tensors, layer_names(block)), notes
 
 
-def text_fields(shape, tokens: int, causal: bool) -> tuple[dict, list[str]]:
+def text_fields(shape: Callable, tokens: int, causal: bool) -> tuple[dict, list[str]]:
     """Return fields of the config of a text model of n tokens, and sentences about it."""
     vocab_size, hidden_size = shape("to_embed.weight", 2)
     sizes = {"vocab_size": vocab_size, "hidden_size": hidden_size, "max_position_embeddings": tokens}
     assumed = "causal (--causal)" if causal else "not causal (otherwise pass --causal)"
-    notes = [
-        f"Assumed, since a state dict does not show it: no shift_tokens, act the identity, {assumed}.",
-        checkpoints.TOKENIZER_NOTE,
-    ]
+    notes = [f"Assumed: no shift_tokens, act the identity, {assumed}.", checkpoints.TOKENIZER_NOTE]
     return {**checkpoints.TEXT_FIELDS, **sizes, "is_causal": causal}, notes
 
 
-def image_fields(shape, tokens: int, image_size: tuple[int, int] | None) -> tuple[dict, list[str]]:
+def image_fields(shape: Callable, tokens: int, image_size: tuple[int, int] | None) -> tuple[dict, list[str]]:
     """Return fields of the config of an image model of n patches, and sentences about it."""
     hidden_size, values = shape(PATCHES, 2)
     side = math.isqrt(values // 3)
     if values != 3 * side * side:
         raise InputError(f"The patches have {values} values: only square patches of three channels are converted.")
-    fields = {
-        "hidden_size": hidden_size,
-        "num_labels": shape("to_logits.2.weight", 2)[0],
-        "pooling": "mean",
-        "layer_norm_eps": 1e-5,
-        "spatial_layer_norm_eps": 1e-5,
-        **checkpoints.image_fields(tokens, (side, side), image_size),
-    }
-    notes = [
-        "Assumed, since a state dict does not show it: images of {}x{} pixels (--image_size), square patches of three "
-        "channels, pixels from -1 to 1 (preprocessor_config.json).".format(*as_pair(fields["image_size"])),
-        checkpoints.CLASSES_NOTE,
-    ]
-    return fields, notes
+    sizes = checkpoints.image_fields(tokens, (side, side), image_size)
+    fields = {"hidden_size": hidden_size, "num_labels": shape("to_logits.2.weight", 2)[0], "pooling": "mean"}
+    epsilons = {"layer_norm_eps": 1e-5, "spatial_layer_norm_eps": 1e-5}
+    height, width = as_pair(sizes["image_size"])
+    assumed = f"images of {height}x{width} pixels (--image_size), square patches of three channels, pixels from -1 to 1"
+    return fields | epsilons | sizes, [f"Assumed: {assumed} (preprocessor_config.json).", checkpoints.CLASSES_NOTE]
 
 
 def circulant_matrix(weight: torch.Tensor, pos_x: torch.Tensor, pos_y: torch.Tensor) -> torch.Tensor:
@@ -151,6 +136,5 @@ def circulant_matrix(weight: torch.Tensor, pos_x: torch.Tensor, pos_y: torch.Ten
 
 def convert_lucidrains(source: str, out: str, *, license: str | None = None, **options) -> list[str]:
     """Convert a file into a checkpoint. For options, see `model_from_lucidrains`."""
-    checkpoints.check_new(out)
-    model, notes = model_from_lucidrains(checkpoints.read_tensors(source), **options)
-    return checkpoints.write_checkpoint(model, out, f"{KIND}, {Path(source).name}", notes, license)
+    convert = functools.partial(model_from_lucidrains, **options)
+    return checkpoints.convert_file(source, out, KIND, license, convert)

@@ -6,10 +6,11 @@ from pathlib import Path
 
 import safetensors.torch
 
-from ...errors import InputError, first_line, need
+from ...errors import InputError, need
 from ...loading import open_config, open_model
 from ...models.configuration_gmlp import GMLPVisionConfig
 from ...models.modeling_gmlp import GMLPForImageClassification
+from ...training.files import reading
 from . import checkpoints
 from .checkpoints import Tensors
 
@@ -46,9 +47,6 @@ def model_from_timm(tensors: Tensors, image_size: tuple[int, int] | None = None)
     Args:
         tensors: The state dict.
         image_size: Height and width in pixels, required if the number of patches is not a square number.
-
-    Raises:
-        InputError: If these are not the tensors of a gMLP of timm, or the image size does not fit them.
     """
     shape = functools.partial(checkpoints.shape, tensors, kind=KIND)
     hidden_size, channels, *patch = shape("stem.proj.weight", 4)
@@ -75,11 +73,10 @@ def timm_state_dict(model: GMLPForImageClassification) -> Tensors:
 
 def check_config(config: GMLPVisionConfig):
     """Raise an InputError that names all differences if a config differs from that of timm's gMLPs."""
-    if config.model_type != GMLPVisionConfig.model_type:
-        raise InputError(f"The model is of type {config.model_type!r}: timm's gMLPs are image models.")
-    differing = {key: value for key, value in FIXED.items() if getattr(config, key) != value}
+    fields = {"model_type": GMLPVisionConfig.model_type, **FIXED}
+    differing = {key: value for key, value in fields.items() if getattr(config, key, None) != value}
     if differing:
-        have = ", ".join(f"{key}={getattr(config, key)!r}" for key in differing)
+        have = ", ".join(f"{key}={getattr(config, key, None)!r}" for key in differing)
         fixed = ", ".join(f"{key}={value!r}" for key, value in differing.items())
         raise InputError(f"The model has {have}; timm's gMLPs have only {fixed}.")
 
@@ -97,38 +94,28 @@ def imagenet_labels() -> dict[int, str] | None:
     return {i: name if count[name] == 1 else f"{name} ({info.index_to_label_name(i)})" for i, name in enumerate(names)}
 
 
-def pretrained(name: str) -> tuple[Tensors, str | None]:
-    """Return tensors and license of a model of timm."""
-    import timm
-
-    try:
-        model = timm.create_model(name.removeprefix("timm/"), pretrained=True)
-    # The network and timm's registry raise errors of many kinds.
-    except Exception as error:
-        raise InputError(f"{name} is neither a file nor in timm with weights: {first_line(error)}") from error
-    return model.state_dict(), model.pretrained_cfg.get("license")
-
-
 def convert_timm(
     source: str, out: str, *, image_size: tuple[int, int] | None = None, license: str | None = None
 ) -> list[str]:
-    """Convert weights of timm into a checkpoint: a new folder with config, weights, code, image processor and card.
+    """Convert weights of timm into a checkpoint, and return sentences about it.
 
     Args:
         source: A file, or the name of a model, whose weights timm downloads.
         image_size: Height and width in pixels, for a file for images that are not square.
         license: The identifier of the weights' license; by default, the one that timm states for a name.
-
-    Returns:
-        Sentences about the result.
     """
     # The image processor needs it.
     need("PIL")
     checkpoints.check_new(out)
     if Path(source).exists() or Path(source).suffix in ENDINGS:
-        tensors, source_license = checkpoints.read_tensors(source), None
+        tensors = checkpoints.read_tensors(source)
     else:
-        tensors, source_license = pretrained(source)
+        need("timm")
+        import timm
+
+        with reading([source], "a file or as a name of timm with weights"):
+            pretrained = timm.create_model(source.removeprefix("timm/"), pretrained=True)
+        tensors, license = pretrained.state_dict(), license or pretrained.pretrained_cfg.get("license")
     model = model_from_timm(tensors, image_size)
     notes = [checkpoints.CLASSES_NOTE]
     labels = imagenet_labels() if model.config.num_labels == 1000 else None
@@ -136,20 +123,11 @@ def convert_timm(
         model.config.id2label = labels
         model.config.label2id = {label: i for i, label in labels.items()}
         notes = ["The 1,000 classes are assumed to be those of ImageNet-1k, and have the names that timm gives them."]
-    origin = f"timm's weights {Path(source).name}"
-    return checkpoints.write_checkpoint(model, out, origin, notes, license or source_license)
+    return checkpoints.write_checkpoint(model, out, f"timm's weights {Path(source).name}", notes, license)
 
 
 def convert_to_timm(checkpoint: str, out: str) -> list[str]:
-    """Convert the checkpoint of an image classifier with pooling="mean" into a state dict of timm.
-
-    Args:
-        checkpoint: A folder, or a name on the Hub.
-        out: A new file that ends in .safetensors.
-
-    Returns:
-        Sentences about the result.
-    """
+    """Convert the checkpoint of an image classifier with pooling="mean" into a new .safetensors file for timm."""
     if Path(out).suffix != ".safetensors":
         raise InputError(f"{out} must be a file that ends in .safetensors.")
     checkpoints.check_new(out)

@@ -1,7 +1,7 @@
 import pytest
 from transformers import AutoConfig, AutoModelForImageClassification, ViTConfig
 
-from hf_gmlp import BertRelposConfig, GMLPConfig, GMLPVisionConfig, TextMixerConfig
+from hf_gmlp import GMLPConfig, GMLPVisionConfig, TextMixerConfig
 from hf_gmlp.presets import PRESETS, preset_path
 from hf_gmlp.tools.analysis.counts import paper_flops, paper_parameters
 
@@ -50,19 +50,6 @@ def test_flops_of_images_with_heads_and_a_convolutional_stem_by_hand():
     # Norms, both projections, and W [3, 3, 5] and b [3, 6].
     block = 2 * 8 + 8 * 12 + 12 + 2 * 6 + 6 * 8 + 8 + 3 * 3 * 5 + 3 * 6
     assert paper_parameters(config) == convolutions + 3 * block + 2 * 8 + 8 * 5 + 5
-
-
-@pytest.mark.parametrize("content_attention", [True, False])
-def test_flops_of_relative_positions_by_hand(content_attention):
-    config = BertRelposConfig(
-        vocab_size=50, hidden_size=8, num_hidden_layers=3, intermediate_size=12, max_position_embeddings=20,
-        num_attention_heads=2, content_attention=content_attention,
-    )  # fmt: skip
-    # Values and their weighted sum, and what queries and keys add.
-    attention = 20 * 2 * 8 * 8 + 20 * 20 * 8
-    attention += (20 * 2 * 8 * 8 + 20 * 20 * 8) * content_attention
-    head = 3 * (8 * 8 + 8 * 50)  # 15 % of 20 tokens
-    assert paper_flops(config) == 2 * (3 * (attention + 20 * 2 * 8 * 12) + head)
 
 
 def test_flops_of_the_mixer_by_hand():

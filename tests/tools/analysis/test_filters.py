@@ -11,8 +11,6 @@ from hf_gmlp.tools.analysis.filters import (
     middle_filters,
     patch_filters,
     plot_filters,
-    spread_panels,
-    spread_patches,
 )
 from hf_gmlp.tools.analysis.pictures import plt
 from hf_gmlp.tools.analysis.toeplitz import spatial_matrices
@@ -53,27 +51,6 @@ def test_what_a_causal_model_hides_is_not_drawn(toeplitz):
     assert torch.equal(spatial_matrices(model), spatial_matrices(model).tril())
 
 
-@pytest.mark.parametrize("layers", [1, 6, 14])
-def test_picture(tmp_path, layers):
-    text_model(layers).save_pretrained(tmp_path / "model")
-    plot_filters(load_spatial_model(tmp_path / "model"), tmp_path / "filters.png")
-    with Image.open(tmp_path / "filters.png") as picture:
-        colors = picture.convert("RGB").getcolors(maxcolors=1 << 24)
-    # matplotlib's blue: the curves are there.
-    assert any(color == (31, 119, 180) for _, color in colors)
-
-
-def test_blocks_are_drawn_in_one_scale(monkeypatch):
-    model = text_model(3)
-    with torch.no_grad():
-        model.model.layers[1].spatial_gating_unit.proj.weight *= 20
-    figures = []
-    monkeypatch.setattr("hf_gmlp.tools.analysis.filters.save_picture", lambda figure, path: figures.append(figure))
-    plot_filters(model, "f.png")
-    assert len({axis.get_ylim() for axis in figures[0].axes[:3]}) == 1
-    plt.close(figures[0])
-
-
 @pytest.mark.parametrize("pooling", ["cls", "mean"])
 def test_patch_filters_are_rows_of_w_over_the_grid(vision_config, far_model, pooling):
     # 2 x 3 patches; with [CLS] in front, patch (r, c) is token 1 + 3 r + c.
@@ -102,27 +79,13 @@ def test_heads_are_drawn_one_by_one(vision_config, text_config, far_model, monke
     plot_filters(text, "f.png")
     plot_filters(image, "f.png", max_layers=3)
     assert [axis.get_title() for axis in figures[0].axes[:4]] == head_names(text)
+    assert len({axis.get_ylim() for axis in figures[0].axes[:4]}) == 1
     assert head_names(text)[2] == "block 2, head 1"
     labels = [axis.get_ylabel() for axis in figures[1].axes if axis.get_ylabel()]
     assert labels == ["block 1\nhead 1", "block 2\nhead 1", "block 2\nhead 4"]
     assert "(3 of 8 heads)" in figures[1].get_suptitle()
     for figure in figures:
         plt.close(figure)
-
-
-def test_panels_are_spread_from_first_to_last():
-    assert spread_panels(5, 36) == [0, 1, 2, 3, 4] and spread_panels(1, 36) == [0]
-    assert spread_panels(30, 4) == [0, 10, 19, 29] and len(spread_panels(144, 36)) == 36
-
-
-@pytest.mark.parametrize("grid", [(1, 1), (1, 4), (2, 2), (4, 4), (14, 14), (6, 14)])
-def test_patches_are_spread_over_the_grid(grid):
-    patches = spread_patches(grid)
-    assert 1 <= len(patches) <= 5 and len(set(patches)) == len(patches)
-    assert all(0 <= row < grid[0] and 0 <= column < grid[1] for row, column in patches)
-    assert (grid[0] // 2, grid[1] // 2) in patches
-    if min(grid) >= 4:
-        assert len(patches) == 5
 
 
 @pytest.mark.parametrize("fields", [{}, {"image_size": (8, 24), "num_hidden_layers": 14}, {"image_size": 4}])
@@ -138,20 +101,13 @@ def test_picture_of_an_image_model(tmp_path, vision_config, far_model, fields, c
     assert "f.png" in capsys.readouterr().out
     with Image.open(tmp_path / "f.png") as picture:
         pixels = np.asarray(picture.convert("RGB")).astype(int)
-        size = picture.size
     # The ends of the scale are there, one of which the largest weight has in every block.
     assert (pixels[..., 0] - pixels[..., 2] > 100).any() and (pixels[..., 2] - pixels[..., 0] > 100).any()
-    # Three rows of pictures for a model with many blocks.
-    assert size[1] < 1000
 
 
 def test_what_cannot_be_drawn(tmp_path):
     text = GMLPModel(text_model(1).config)
-    with pytest.raises(InputError, match="no folder"):
-        plot_filters(text, tmp_path / "nowhere" / "filters.png")
-    with pytest.raises(InputError, match="not have the ending of a picture"):
-        plot_filters(text, tmp_path / "filters.txt")
-    with pytest.raises(InputError, match="at least 1, got 0"):
+    with pytest.raises(InputError, match="--max_layers"):
         plot_filters(text, tmp_path / "filters.png", max_layers=0)
-    with pytest.raises(InputError, match="no model to open"):
+    with pytest.raises(InputError, match=tmp_path.name):
         load_spatial_model(tmp_path)
