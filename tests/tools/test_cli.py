@@ -10,7 +10,7 @@ import pytest
 from transformers import AutoConfig
 
 import hf_gmlp
-from hf_gmlp import GMLPConfig, GMLPForMaskedLM, list_presets
+from hf_gmlp import list_presets
 from hf_gmlp.tools.cli import main, make_parser
 
 
@@ -80,22 +80,10 @@ from transformers import AutoModelForMaskedLM
 config = GMLPConfig(vocab_size=9, hidden_size=8, num_hidden_layers=1, intermediate_size=8)
 assert type(AutoModelForMaskedLM.from_config(config)) is GMLPForMaskedLM is hf_gmlp.GMLPForMaskedLM
 assert pickle.loads(pickle.dumps(config)).to_dict() == config.to_dict()
-"""
-    as_command(script, tmp_path)
-
-
-@pytest.mark.slow
-def test_commands_know_the_models(tmp_path):
-    """In a process where `import hf_gmlp` has not registered them."""
-    config = GMLPConfig(vocab_size=9, hidden_size=8, num_hidden_layers=2, intermediate_size=8)
-    GMLPForMaskedLM(config).save_pretrained(tmp_path / "model")
-    script = """
 from hf_gmlp.tools.cli import main
-main(["plot", "filters", "model", "--output", "filters.png"])
+main(["presets", "gmlp-linear", "--count"])
 """
-    assert "filters.png" in as_command(script, tmp_path) and (tmp_path / "filters.png").is_file()
-    shown = as_command('from hf_gmlp.tools.cli import main\nmain(["presets", "gmlp-linear", "--count"])', tmp_path)
-    assert "92.17 M" in shown
+    assert "92.17 M" in as_command(script, tmp_path)
 
 
 def test_presets_are_listed_and_shown(capsys):
@@ -107,28 +95,16 @@ def test_presets_are_listed_and_shown(capsys):
     assert "92.17 M" in shown and "d_ffn = 2048" in shown and '"spatial_gating": "linear"' in shown
     main(["presets", "bert-base-relpos-noattn", "--count"])
     shown = capsys.readouterr().out
-    assert "95.46 M" in shown and '"content_attention": false' in shown
-
-
-def test_the_kind_of_attention_is_listed(capsys):
-    main(["presets"])
-    lines = capsys.readouterr().out.splitlines()
-    column = slice(lines[0].index(" attn"), lines[0].index(" attn") + 5)
-    listed = {line.split()[0]: line[column].strip() for line in lines[1:] if line.startswith(tuple(list_presets()))}
-    assert {name for name, attention in listed.items() if attention == "full"} == {
-        name for name in list_presets() if name.startswith(("bert", "deit", "vit")) and not name.endswith("noattn")
-    }
-    assert (listed["amlp-base"], listed["amlp-large"]) == ("64", "128")
-    assert {listed[name] for name in ("gmlp-base", "mixer-mlm", "bert-base-relpos-noattn", "gmlp-s16-224")} == {"-"}
+    assert "95.46 M" in shown and '"content_attention": false' in shown and " full " not in shown
+    main(["presets", "bert-base"])
+    assert " full " in capsys.readouterr().out
 
 
 def test_preset_is_exported_with_its_code(tmp_path, capsys):
     main(["presets", "gmlp-ti16-224", "--export", str(tmp_path / "out")])
     assert AutoConfig.from_pretrained(tmp_path / "out").hidden_size == 128
     assert (tmp_path / "out" / "modeling_gmlp.py").is_file()
-    main(["presets", "mixer-mlm", "--export", str(tmp_path / "mixer")])
     assert "with --trust_remote_code" in capsys.readouterr().out
-    assert (tmp_path / "mixer" / "modeling_baselines.py").is_file()
     # transformers has the code of this one.
     main(["presets", "bert-base", "--export", str(tmp_path / "bert")])
     assert "--trust_remote_code" not in capsys.readouterr().out
@@ -172,9 +148,5 @@ def test_scripts_run_by_name(tmp_path, monkeypatch, capsys):
 def test_recipes_are_listed(capsys):
     main(["recipes"])
     listing, _, folder = capsys.readouterr().out.rpartition("\nfolder: ")
-    root = Path(folder.strip())
-    files = {
-        str(path.relative_to(root)) for name in ("recipes", "paper/recipes") for path in (root / name).rglob("*.yaml")
-    }
-    assert {line.split()[0] for line in listing.strip().splitlines()} == files and len(files) > 50
     assert "Table 6: aMLP-base" in listing
+    assert all(Path(folder.strip(), line.split()[0]).is_file() for line in listing.strip().splitlines())

