@@ -1,4 +1,4 @@
-"""Files that only large machines run: they are what accelerate takes, and what a smoke recipe makes small."""
+"""The recipes: every one parses, is made small by a smoke recipe, and has the paper's hyperparameters."""
 
 import json
 import sys
@@ -31,18 +31,15 @@ from hf_gmlp.training.recipes import command_line, read_recipe
 
 ROOT = Path(__file__).parent.parent
 RECIPES, PAPER = ROOT / "recipes", ROOT / "paper" / "recipes"
+ALL = sorted(path for path in RECIPES.glob("*.yaml") if "smoke" not in path.stem) + sorted(PAPER.rglob("*.yaml"))
 
 
-@pytest.mark.parametrize("path", sorted((RECIPES / "accelerate").glob("*.yaml")), ids=lambda path: path.stem)
-def test_accelerate_takes_its_config_files(path):
-    config = load_config_from_file(str(path))
-    kinds = {"one_gpu": "NO", "ddp": "MULTI_GPU", "fsdp2": "FSDP", "deepspeed_zero2": "DEEPSPEED", "tpu": "XLA"}
-    assert config.distributed_type == kinds[path.stem] and config.mixed_precision == "bf16"
-    assert config.num_processes == (1 if path.stem == "one_gpu" else 8)
+def path_id(path):
+    return str(path.relative_to(RECIPES if path.is_relative_to(RECIPES) else PAPER))
 
 
 def script_of(path):
-    """What a recipe is for, by its name: the dataclasses of a script, and the smoke recipe that may stand behind it."""
+    """What a recipe is for, by its name: the dataclasses of a script, and the smoke recipe that may follow it."""
     name = path.stem if path.parent == RECIPES else path.parent.name
     if "squad" in name:
         return (ModelArguments, QAArguments), "smoke-finetune"
@@ -57,186 +54,62 @@ def command(path, *later, folder):
     """The flags of a recipe with later ones behind it, and a model where it leaves that to a flag."""
     # Those of figure7/ stand behind a recipe.
     first = [str(PAPER / "figure8" / "amlp-18l.yaml")] if path.parent.name == "figure7" else []
-    argv = [*first, str(path), *map(str, later), "--use_cpu", "--output_dir", str(folder)]
+    argv = [*first, str(path), *map(str, later), "--use_cpu", "--bf16", "false", "--output_dir", str(folder)]
     if "--config_name" in command_line(argv):
         return argv
     return [*argv, "--config_name", "gmlp-ti16-224" if ImageArguments in script_of(path)[0] else "gmlp-18l"]
 
 
-def small(path, smoke, folder):
-    return command(path, RECIPES / f"{smoke}.yaml", folder=folder)
+def parse(path, *later, folder):
+    return parse_arguments((*script_of(path)[0], RunArguments), "", command(path, *later, folder=folder))
 
 
-def path_id(path):
-    return str(path.relative_to(RECIPES if path.is_relative_to(RECIPES) else PAPER))
+@pytest.mark.parametrize("path", sorted((RECIPES / "accelerate").glob("*.yaml")), ids=lambda path: path.stem)
+def test_accelerate_takes_its_config_files(path):
+    config = load_config_from_file(str(path))
+    kinds = {"one_gpu": "NO", "ddp": "MULTI_GPU", "fsdp2": "FSDP", "deepspeed_zero2": "DEEPSPEED", "tpu": "XLA"}
+    assert config.distributed_type == kinds[path.stem] and config.mixed_precision == "bf16"
+    assert config.num_processes == (1 if path.stem == "one_gpu" else 8)
 
 
-ALL = sorted(path for path in RECIPES.glob("*.yaml") if "smoke" not in path.stem) + sorted(PAPER.rglob("*.yaml"))
-
-
-def test_every_row_of_the_tables_has_its_recipe():
-    # All but the convolutional networks of Table 2; Table 4 has one with norms in front besides.
-    assert [len(list(PAPER.glob(f"table{number}/*"))) for number in (2, 3, 4, 6, 10)] == [12, 8, 9, 7, 4]
+@pytest.mark.parametrize("path", sorted(PAPER.glob("table[346]/*.yaml")), ids=path_id)
+def test_text_recipes_have_the_hyperparameters_of_table_8(path, tmp_path):
+    model, data, training = parse(path, folder=tmp_path)
+    load_config(model)
+    ablation = path.parent.name in ("table3", "table4")
+    assert training.do_train and training.do_eval and training.max_grad_norm == 0
+    assert (data.dataset_name, data.streaming) == ("allenai/c4", True)
+    assert data.dataset_config_name == ("realnewslike" if ablation else "en")
+    assert data.max_seq_length == (128 if ablation else 512)
+    assert training.per_device_train_batch_size * training.gradient_accumulation_steps == (2048 if ablation else 256)
+    assert training.learning_rate == (7e-4 if ablation else 1e-4)
+    assert training.max_steps == (125_000 if ablation else 1_000_000)
+    assert (training.warmup_steps, training.lr_scheduler_type, training.weight_decay) == (10_000, "linear", 0.01)
+    assert (training.adam_beta1, training.adam_beta2, training.adam_epsilon) == (0.9, 0.999, 1e-6)
 
 
 def test_amlps_of_figure_8_are_the_gmlps_of_table_4_with_attention(tmp_path):
-    paths = sorted(PAPER.glob("figure8/*"))
-    assert len(paths) == 4
-    for path in paths:
-        name = path.stem.replace("amlp", "gmlp")
-        types = (ModelArguments, MLMArguments, RunArguments)
-        flags = ["--bf16", "false", "--output_dir", str(tmp_path)]
-        amlp, gmlp = (parse_arguments(types, "", [str(one), *flags]) for one in (path, PAPER / f"table4/{name}.yaml"))
+    for path in sorted(PAPER.glob("figure8/*")):
+        twin = PAPER / "table4" / path.name.replace("amlp", "gmlp")
+        amlp, gmlp = (parse(recipe, folder=tmp_path) for recipe in (path, twin))
         configs = [load_config(model).to_dict() for model, *_ in (amlp, gmlp)]
         assert {key for key in configs[0] if configs[0][key] != configs[1][key]} == {"attention_size"}
         assert configs[0]["attention_size"] == 64 and amlp[1] == gmlp[1]
         # Figure 7 varies the data, too.
-        *_, longer = parse_arguments(types, "", [str(path), str(PAPER / "figure7/data-4x.yaml"), *flags])
+        *_, longer = parse(path, PAPER / "figure7/data-4x.yaml", folder=tmp_path)
         assert longer.max_steps == 4 * amlp[2].max_steps and longer.learning_rate == amlp[2].learning_rate
 
 
-def test_noam_s_schedule_of_labml_is_this_one(tmp_path):
-    types, flags = (
-        (ModelArguments, CLMArguments, RunArguments),
-        ["--train_file", "x.txt", "--output_dir", str(tmp_path)],
-    )
-    *_, training = parse_arguments(types, "", [str(RECIPES / "clm-labml.yaml"), *flags])
-    optimizer = torch.optim.SGD([torch.zeros(1)], lr=training.learning_rate)
-    schedule = get_scheduler(training.lr_scheduler_type, optimizer, training.warmup_steps, num_training_steps=16_000)
-    for step in range(1, 10_001):
-        optimizer.step()
-        schedule.step()
-        if step in (100, 1999, 2000, 5000, 10_000):
-            # Vaswani et al., section 5.3.
-            noam = 512**-0.5 * min(step**-0.5, step * 2000**-1.5)
-            assert schedule.get_last_lr()[0] == pytest.approx(noam, rel=1e-3)
-
-
-@pytest.mark.parametrize("path", ALL, ids=path_id)
-def test_a_smoke_recipe_makes_any_recipe_small(path, tmp_path):
-    types, smoke = script_of(path)
-    model, data, training = parse_arguments((*types, RunArguments), "", small(path, smoke, tmp_path))
-    assert data.dataset_name is None or smoke == "smoke-images"
-    assert not training.bf16 and training.train_batch_size * training.gradient_accumulation_steps <= 16
-    if smoke == "smoke-images":
-        assert (training.max_steps, data.max_train_samples, data.size()) == (4, 64, (32, 32))
-        return
-    config, recipe = load_config(model), read_recipe(path)
-    assert (config.num_hidden_layers, config.max_position_embeddings) == ((2, 32) if smoke == "smoke" else (2, 64))
-    # What makes the recipe what it is remains.
-    kept = {key: one for key, one in (recipe.get("config_overrides") or {}).items() if "size" not in key}
-    for name in kept.keys() - {"num_hidden_layers", "max_position_embeddings"}:
-        assert getattr(config, name) == kept[name]
-    if smoke == "smoke":
-        assert training.max_steps == 10 and data.sequence_length(config) == 32
-    elif isinstance(data, QAArguments):
-        assert data.window_lengths(config) == {"max_seq_length": 64, "doc_stride": 21} and data.max_train_samples == 320
-    else:
-        assert data.sequence_length(config) == 64 and data.seeds is None and data.max_train_samples == 320
-
-
-@pytest.fixture(scope="module")
-def mine(tmp_path_factory):
-    """Somebody's own data for every script, under the name of its dataclass of flags."""
-    folder = tmp_path_factory.mktemp("mine")
-    (folder / "MLMArguments.txt").write_text("\n\n".join(f"My text {number}." for number in range(40)))
-    (folder / "CLMArguments.txt").write_text((folder / "MLMArguments.txt").read_text())
-    row = {"sentence": "Mine.", "premise": "Mine.", "hypothesis": "Yours.", "label": 0}
-    (folder / "GlueArguments.jsonl").write_text("".join(json.dumps(row | {"label": x}) + "\n" for x in (0, 1)))
-    row = {"id": "1", "question": "Whose?", "context": "Mine.", "answers": {"text": ["Mine"], "answer_start": [0]}}
-    (folder / "QAArguments.jsonl").write_text(json.dumps(row))
-    for name in ("cat", "dog"):
-        (folder / "ImageArguments" / name).mkdir(parents=True)
-        PIL.Image.new("RGB", (8, 8)).save(folder / "ImageArguments" / name / "mine.png")
-    return folder
-
-
-def load_train_data(data, cache):
-    """The training data that a script would read."""
-    options = {"train": True, "validate": False, "access": Access(str(cache))}
-    match data:
-        case QAArguments():
-            return load_questions(data, ["train"])["train"]
-        case GlueArguments():
-            return load_sentences(data, **options).splits["train"]
-        case ImageArguments():
-            return load_images(data, **options).splits["train"]
-    return load_texts(data, **options)["train"]
-
-
-@pytest.mark.parametrize("later", ["flags", "recipe"])
-@pytest.mark.parametrize("path", ALL, ids=path_id)
-def test_own_files_replace_the_data_of_any_recipe(path, later, mine, tmp_path):
-    types, _ = script_of(path)
-    (given,) = mine.glob(f"{types[1].__name__}*")
-    flag = "train_dir" if given.is_dir() else "train_file"
-    if later == "flags":
-        argv = [*command(path, folder=tmp_path / "out"), f"--{flag}", str(given)]
-    else:
-        (tmp_path / "mine.yaml").write_text(json.dumps({flag: str(given)}))
-        argv = command(path, tmp_path / "mine.yaml", folder=tmp_path / "out")
-    model, data, _ = parse_arguments((*types, RunArguments), "", [*argv, "--bf16", "false"])
-    assert data.dataset_name is None and not getattr(data, "streaming", False)
-    facts = data.card_facts(model)
-    assert facts["dataset"].startswith(given.name) and facts["dataset_id"] is None
-    rows = load_train_data(data, mine / "cache")
-    # Of 40 texts, 2 are held out.
-    assert len(rows) == {"MLMArguments": 38, "CLMArguments": 38, "QAArguments": 1}.get(types[1].__name__, 2)
-    assert str(given) in rows[0]["image"]["path"] if "image" in rows[0] else "M" in str(rows[0])
-
-
-def test_files_beside_a_data_set_are_refused(tmp_path):
-    flags = [str(PAPER / "table6/amlp-base.yaml"), "--output_dir", str(tmp_path), "--use_cpu", "--bf16", "false"]
-    with pytest.raises(InputError, match="^--dataset_name and --train_file both name the data: leave one of them out"):
-        parse_arguments(
-            (ModelArguments, MLMArguments, RunArguments), "", [*flags, "--dataset_name", "x", "--train-file", "y.txt"]
-        )
-
-
-@pytest.fixture(scope="module")
-def corpus(tmp_path_factory):
-    path = tmp_path_factory.mktemp("text") / "corpus.txt"
-    path.write_text("\n\n".join(text for _, text in sorted(topics.items())[:20]), encoding="utf-8")
-    return path
-
-
-@pytest.mark.slow
-def test_a_run_on_own_files_after_a_recipe_of_the_paper_says_so(corpus, tmp_path, monkeypatch, caplog):
-    sizes = "num_hidden_layers=1,hidden_size=16,intermediate_size=32,attention_size=8,max_position_embeddings=16"
-    flags = f"""
-        --train_file {corpus} --config_overrides {sizes} --max_seq_length 16 --vocab_size 400 --max_steps 2
-        --global_batch_size 4 --warmup_steps 1 --max_eval_samples 4 --eval_strategy no --save_strategy no --bf16 false
-        --use_cpu --disable_tqdm true --report_to none --cache_dir {tmp_path}/cache --output_dir {tmp_path}/out
-    """.split()
-    monkeypatch.setattr(sys, "argv", ["run_mlm.py", str(PAPER / "table6/amlp-base.yaml"), *flags])
-    with caplog.at_level("INFO"):
-        run_mlm.main()
-    card = (tmp_path / "out" / "README.md").read_text()
-    assert "Data: corpus.txt" in caplog.text and "**Data:** corpus.txt: " in card
-    assert "allenai" not in card and "allenai" not in (tmp_path / "out" / "settings.json").read_text()
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("path", [path for path in ALL if script_of(path)[1] == "smoke"], ids=path_id)
-def test_recipes_of_language_models_run_small(path, corpus, tmp_path, monkeypatch):
-    flags = ["--train_file", str(corpus), "--disable_tqdm", "true", "--report_to", "none", "--cache_dir", str(tmp_path)]
-    monkeypatch.setattr(sys, "argv", ["run", *small(path, "smoke", tmp_path / "out"), *flags])
-    (run_clm if script_of(path)[0][1] is CLMArguments else run_mlm).main()
-    results = json.loads((tmp_path / "out" / "all_results.json").read_text())
-    # Fewer than there are tokens.
-    assert results["eval_perplexity"] < 590
-
-
 @pytest.mark.parametrize(
-    ("row", "survival", "config"),
+    ("row", "survival", "sizes"),
     [
-        ("gmlp-ti16-224", 1.0, GMLPVisionConfig(hidden_size=128, intermediate_size=768)),
-        ("gmlp-s16-224", 0.95, GMLPVisionConfig(hidden_size=256, intermediate_size=1536)),
-        ("gmlp-b16-224", 0.8, GMLPVisionConfig(hidden_size=512, intermediate_size=3072)),
+        ("gmlp-ti16-224", 1.0, (128, 768)),
+        ("gmlp-s16-224", 0.95, (256, 1536)),
+        ("gmlp-b16-224", 0.8, (512, 3072)),
         ("mixer-b16-224", 0.95, None),
     ],
 )
-def test_image_recipes_say_what_table_7_says(row, survival, config):
+def test_image_recipes_have_the_hyperparameters_of_table_7(row, survival, sizes):
     recipe = read_recipe(PAPER / f"table2/{row}.yaml")
     table = {
         "auto_augment": "imagenet", "num_train_epochs": 300, "global_batch_size": 4096, "warmup_steps": 10000,
@@ -245,12 +118,114 @@ def test_image_recipes_say_what_table_7_says(row, survival, config):
         "adam_beta1": 0.9, "adam_beta2": 0.999, "weight_decay": 0.05, "max_grad_norm": 1.0,
     }  # fmt: skip
     assert {key: recipe[key] for key in table} == table
-    if config is None:
+    if sizes is None:
         assert recipe["config_name"] == "timm/mixer_b16_224" and recipe["config_overrides"] == {"drop_path_rate": 0.05}
         return
     assert recipe["config_name"] == row and "config_overrides" not in recipe
     preset = GMLPVisionConfig.from_preset(row)
-    assert (preset.hidden_size, preset.intermediate_size) == (config.hidden_size, config.intermediate_size)
-    assert preset.drop_path_rate == pytest.approx(1 - survival) and preset.image_size == 224
+    assert (preset.hidden_size, preset.intermediate_size) == sizes and preset.image_size == 224
+    assert preset.drop_path_rate == pytest.approx(1 - survival)
     for rate in ("hidden_dropout_prob", "activation_dropout", "attention_probs_dropout_prob", "classifier_dropout"):
         assert getattr(preset, rate) == 0
+
+
+def test_noam_s_schedule_of_labml_is_this_one(tmp_path):
+    *_, training = parse(RECIPES / "clm-labml.yaml", folder=tmp_path)
+    optimizer = torch.optim.SGD([torch.zeros(1)], lr=training.learning_rate)
+    schedule = get_scheduler(training.lr_scheduler_type, optimizer, training.warmup_steps, num_training_steps=16_000)
+    for step in range(1, 5001):
+        optimizer.step()
+        schedule.step()
+        if step in (100, 1999, 2000, 5000):
+            # Vaswani et al., section 5.3.
+            noam = 512**-0.5 * min(step**-0.5, step * 2000**-1.5)
+            assert schedule.get_last_lr()[0] == pytest.approx(noam, rel=1e-3)
+
+
+@pytest.mark.parametrize("path", ALL, ids=path_id)
+def test_a_smoke_recipe_makes_any_recipe_small(path, tmp_path):
+    smoke = script_of(path)[1]
+    model, data, training = parse(path, RECIPES / f"{smoke}.yaml", folder=tmp_path)
+    assert data.dataset_name is None or smoke == "smoke-images"
+    assert training.train_batch_size * training.gradient_accumulation_steps <= 16
+    if smoke == "smoke-images":
+        assert (training.max_steps, data.max_train_samples, data.size()) == (4, 64, (32, 32))
+        return
+    config, length = load_config(model), 32 if smoke == "smoke" else 64
+    assert (config.num_hidden_layers, config.max_position_embeddings) == (2, length)
+    # What makes the recipe what it is remains.
+    overrides = read_recipe(path).get("config_overrides") or {}
+    kept = {name for name in overrides if "size" not in name} - {"num_hidden_layers", "max_position_embeddings"}
+    assert {name: getattr(config, name) for name in kept} == {name: overrides[name] for name in kept}
+    if smoke == "smoke":
+        assert training.max_steps == 10 and data.sequence_length(config) == length
+    else:
+        assert (data.max_train_samples == 320 and isinstance(data, QAArguments)) or data.seeds is None
+
+
+ANSWERS = {"text": ["Mine"], "answer_start": [0]}
+ROWS = {
+    MLMArguments: {"text": "My text."},
+    CLMArguments: {"text": "My text."},
+    GlueArguments: {"premise": "Mine.", "hypothesis": "Yours.", "label": 1},
+    QAArguments: {"id": "1", "question": "Whose?", "context": "Mine.", "answers": ANSWERS},
+}
+
+
+def write_own_data(kind, folder):
+    """Write a user's own data for a script, and return the flag that names them."""
+    if kind is ImageArguments:
+        for name in ("cat", "dog"):
+            (folder / "mine" / name).mkdir(parents=True)
+            PIL.Image.new("RGB", (8, 8)).save(folder / "mine" / name / "mine.png")
+        return ["--train_dir", str(folder / "mine")]
+    rows = [ROWS[kind] | ({"label": i % 2} if kind is GlueArguments else {"id": str(i)}) for i in range(40)]
+    (folder / "mine.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return ["--train_file", str(folder / "mine.jsonl")]
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["paper/recipes/table6/amlp-base", "recipes/clm-enwik8", "recipes/finetune-mnli", "recipes/finetune-squad-v1",
+     "recipes/imagenet"],
+)  # fmt: skip
+def test_own_data_replace_those_of_a_recipe(name, tmp_path):
+    path = ROOT / f"{name}.yaml"
+    own = write_own_data(script_of(path)[0][1], tmp_path)
+    argv = [*command(path, folder=tmp_path / "out"), *own]
+    model, data, _ = parse_arguments((*script_of(path)[0], RunArguments), "", argv)
+    assert data.dataset_name is None and not getattr(data, "streaming", False)
+    facts = data.card_facts(model)
+    assert facts["dataset"].startswith("mine") and facts["dataset_id"] is None
+    options = {"train": True, "validate": False, "access": Access(str(tmp_path / "cache"))}
+    match data:
+        case QAArguments():
+            assert len(load_questions(data, ["train"])["train"]) == 40
+        case GlueArguments():
+            assert len(load_sentences(data, **options).splits["train"]) == 40
+        case ImageArguments():
+            assert len(load_images(data, **options).splits["train"]) == 2
+        case _:
+            # Two are held out.
+            assert len(load_texts(data, **options)["train"]) == 38
+
+
+def test_files_beside_a_data_set_are_refused(tmp_path):
+    with pytest.raises(InputError, match="--dataset_name and --train_file"):
+        parse(PAPER / "table6/amlp-base.yaml", "--dataset_name", "x", "--train-file", "y.txt", folder=tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["recipes/small", "recipes/clm-small", "paper/recipes/table3/mixer-mlm"])
+def test_recipes_of_language_models_run_small(name, tmp_path, monkeypatch):
+    corpus, path = tmp_path / "corpus.txt", ROOT / f"{name}.yaml"
+    corpus.write_text("\n\n".join(text for _, text in sorted(topics.items())[:20]), encoding="utf-8")
+    flags = ["--train_file", corpus, "--disable_tqdm", "true", "--report_to", "none", "--cache_dir", tmp_path]
+    argv = command(path, RECIPES / "smoke.yaml", *flags, folder=tmp_path / "out")
+    monkeypatch.setattr(sys, "argv", ["run", *argv])
+    (run_clm if "clm" in name else run_mlm).main()
+    results = json.loads((tmp_path / "out" / "all_results.json").read_text())
+    # Fewer than there are tokens.
+    assert results["eval_perplexity"] < 590
+    # The card names the data that were used.
+    assert "**Data:** corpus.txt" in (tmp_path / "out" / "README.md").read_text()

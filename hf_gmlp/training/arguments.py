@@ -7,31 +7,27 @@ import shlex
 import sys
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from transformers import HfArgumentParser, PreTrainedConfig, TrainingArguments
+from transformers.hf_argparser import string_to_bool
 
 from ..errors import InputError
 from .files import Access
-from .recipes import RECIPE_ENDINGS, command_line
+from .recipes import RECIPE_ENDINGS, SOURCES, command_line
 
 # Models of transformers that count positions from behind the padding token's id.
 COUNT_FROM_PADDING = ("roberta", "xlm-roberta", "xlm-roberta-xl", "roberta-prelayernorm", "camembert", "mpnet", "esm")
 
 
 class Help(str):
-    """The text of a flag for `--help`, and where its numbers must lie. HfArgumentParser takes no other metadata."""
+    """The text of a flag for `--help`, and the interval of its numbers. HfArgumentParser takes no other metadata."""
 
     interval: str | None = None
 
 
-def flag(help: str, default: object = None, interval: str | None = None) -> object:
-    """Declare a field of a dataclass of flags.
-
-    Args:
-        help: The text for `--help`.
-        interval: Where its numbers must lie, such as "[0, 1)" or "(0, inf)".
-    """
+def flag(help: str, default: object = None, interval: str | None = None) -> Any:
+    """Declare a field of a dataclass of flags, whose numbers must be in an `interval` such as "[0, 1)"."""
     text = Help(help)
     text.interval = interval
     if isinstance(default, list):
@@ -52,18 +48,18 @@ TRAINING_INTERVALS = {
 INTERVALS = {name: interval for interval, names in TRAINING_INTERVALS.items() for name in names.split()}
 
 
-def check_intervals(arguments: object):
+def check_intervals(arguments: Any):
     """Raise an InputError if a number in a dataclass of flags is not in the interval of its field."""
-    for one in fields(arguments):
-        interval = getattr(one.metadata.get("help"), "interval", None) or INTERVALS.get(one.name)
-        value = getattr(arguments, one.name)
+    for entry in fields(arguments):
+        interval = getattr(entry.metadata.get("help"), "interval", None) or INTERVALS.get(entry.name)
+        value = getattr(arguments, entry.name)
         for number in value if isinstance(value, list) else [value]:
             if interval and isinstance(number, int | float) and not is_within(number, interval):
-                raise InputError(f"--{one.name} must be in {interval}, got {number}.")
+                raise InputError(f"--{entry.name} must be in {interval}, got {number}.")
 
 
 def is_within(number: float, interval: str) -> bool:
-    """Whether a number lies in an interval such as "[0, 1)". Infinity and NaN lie in none."""
+    """Return whether a number is in an interval such as "[0, 1)". Infinity and NaN are in none."""
     low, high = map(float, interval[1:-1].split(","))
     above = low <= number if interval.startswith("[") else low < number
     below = number <= high if interval.endswith("]") else number < high
@@ -90,10 +86,10 @@ class BaseModelArguments:
 
     def __post_init__(self):
         if (self.model_name_or_path is None) == (self.config_name is None):
-            raise ValueError("Give either --config_name (for a new model) or --model_name_or_path (a checkpoint).")
+            raise ValueError("Pass either --config_name (for a new model) or --model_name_or_path (a checkpoint).")
 
     def hub_options(self) -> dict[str, object]:
-        """Options of every `from_pretrained`."""
+        """Return the options of every `from_pretrained`."""
         return {"cache_dir": self.cache_dir, "token": self.token, "trust_remote_code": self.trust_remote_code}
 
 
@@ -121,7 +117,7 @@ class RunArguments(TrainingArguments):
         interval="[1, inf)",
     )
     spatial_lr_multiplier: float = flag(
-        "Factor for the learning rate of positional weights (W of a gMLP, relative position biases, position "
+        "Factor for the learning rate of positional weights (W and b of a gMLP, relative position biases, position "
         "embeddings). Raise it for short runs, in which Adam's small steps cannot move these weights far enough; the "
         "paper's recipes use 1.",
         1.0,
@@ -148,13 +144,13 @@ class RunArguments(TrainingArguments):
             self.ddp_find_unused_parameters = False
         if self.global_batch_size is None:
             return
-        whole, devices = self.global_batch_size, self.world_size * max(1, self.n_gpu)
-        if whole % devices:
-            raise ValueError(f"--global_batch_size {whole} is not a multiple of the {devices} devices of this run.")
-        share = whole // devices
-        largest = min(share, self.per_device_train_batch_size)
-        self.per_device_train_batch_size = next(size for size in range(largest, 0, -1) if share % size == 0)
-        self.gradient_accumulation_steps = share // self.per_device_train_batch_size
+        total, devices = self.global_batch_size, self.world_size * max(1, self.n_gpu)
+        if total % devices:
+            raise ValueError(f"--global_batch_size {total} is not a multiple of the {devices} devices of this run.")
+        per_device = total // devices
+        largest = min(per_device, self.per_device_train_batch_size)
+        self.per_device_train_batch_size = next(size for size in range(largest, 0, -1) if per_device % size == 0)
+        self.gradient_accumulation_steps = per_device // self.per_device_train_batch_size
 
     def __getstate__(self) -> dict[str, object]:
         # training_args.bin is pushed with the weights.
@@ -182,17 +178,13 @@ class DataArguments:
     language: str | None = flag("Language of the data for the model card, such as en.")
 
     def __post_init__(self):
-        names = (
-            "dataset_name",
-            *(f"{split}_{kind}" for kind in ("file", "dir") for split in ("train", "validation", "test")),
-        )
-        named = [name for name in names if getattr(self, name, None)]
-        if len({name.rpartition("_")[2] for name in named}) > 1:
+        named = [name for name in SOURCES if getattr(self, name, None)]
+        if len({SOURCES[name] for name in named}) > 1:
             flags = " and ".join(f"--{name}" for name in (named[0], named[-1]))
             raise ValueError(f"{flags} both name the data: leave one of them out.")
 
     def card_facts(self, model_args: BaseModelArguments, description: str | None = None) -> dict[str, str | None]:
-        """What the model card says about data and weights; of a checkpoint, only its name on the Hub."""
+        """Return what the model card says about data and weights; of a checkpoint, only its name on the Hub."""
         start = model_args.model_name_or_path
         return {
             "dataset": description or self.data_name(),
@@ -203,7 +195,7 @@ class DataArguments:
         }
 
     def files(self) -> dict[str, list[str]]:
-        """The local files and folders that were named, by split: "train", "validation", "test"."""
+        """Return the named local files and folders by split: "train", "validation", "test"."""
         named = {}
         for split in ("train", "validation", "test"):
             folder = getattr(self, f"{split}_dir", None)
@@ -212,17 +204,17 @@ class DataArguments:
         return named
 
     def data_name(self) -> str:
-        """The data in words, for the model card: the names of the first files, else of the data set."""
+        """Return the data in words, for the model card: the names of the first files, else of the data set."""
         for paths in self.files().values():
             return ", ".join(Path(path).name for path in paths)
         return f"{self.dataset_name or ''} {self.dataset_config_name or ''}".strip()
 
     def dataset_id(self) -> str | None:
-        """The data's name on the Hub; None for local data."""
+        """Return the data's name on the Hub; None for local data."""
         return None if Path(self.dataset_name or "").exists() else self.dataset_name
 
     def sequence_length(self, config: PreTrainedConfig, default: float = math.inf) -> int:
-        """--max_seq_length or --block_size (InputError if above the model's n), else the model's n or `default`."""
+        """Return --max_seq_length or --block_size (InputError if above n), else the model's n or `default`."""
         flag = "block_size" if hasattr(self, "block_size") else "max_seq_length"
         length, longest = getattr(self, flag), getattr(config, "max_position_embeddings", None) or math.inf
         if config.model_type in COUNT_FROM_PADDING:
@@ -240,7 +232,7 @@ class DataArguments:
 
 
 def data_access(model_args: BaseModelArguments, data_args: DataArguments, args: RunArguments) -> Access:
-    """How a run gets its data: one process per machine fills the cache, and the others read it."""
+    """Return how a run gets its data: one process per machine fills the cache, and the others read it."""
     return Access(model_args.cache_dir, model_args.token, data_args.overwrite_cache and args.local_process_index == 0)
 
 
@@ -270,25 +262,25 @@ class SeriesArguments(DataArguments):
                 raise ValueError(f"--{name} names a value twice: {', '.join(map(str, values))}.")
 
     def is_series(self) -> bool:
-        """Whether several runs were asked for."""
+        """Return whether several runs were asked for."""
         return any((self.seeds, self.sweep_batch_sizes, self.sweep_learning_rates))
 
     def max_samples(self) -> dict[str, int | None]:
-        """The maximum number of rows of each split."""
+        """Return the maximum number of rows of each split."""
         limits = (self.max_train_samples, self.max_eval_samples, self.max_predict_samples)
         return dict(zip(("train", "validation", "test"), limits))
 
 
 def program(name: str) -> str:
-    """The command that starts a script, by its `sys.argv[0]`: a file, or what `hf-gmlp run` puts there."""
+    """Return the command that starts a script, by its `sys.argv[0]`: a file, or what `hf-gmlp run` puts there."""
     return name if name.startswith("hf-gmlp ") else shlex.join(["python", Path(name).name])
 
 
 def parse_arguments(dataclass_types: tuple[type, ...], description: str, argv: list[str] | None = None) -> tuple:
-    """
-    Returns one instance per dataclass, from recipes and flags.
+    """Return one instance per dataclass, from recipes and flags.
 
     Args:
+        dataclass_types: The groups of flags, in the order of `--help`.
         description: What the script does, for the top of `--help`.
         argv: The command line, `sys.argv[1:]` by default. It may begin with recipes (.yaml or .json files): later
             recipes override earlier ones, and flags override all of them.
@@ -296,12 +288,6 @@ def parse_arguments(dataclass_types: tuple[type, ...], description: str, argv: l
     Raises:
         InputError: If a recipe cannot be read, a flag is unknown, or a value is out of range.
     """
-    argv = list(sys.argv[1:] if argv is None else argv)
-    for word in argv:
-        # The model card quotes the command, and the libraries take no other paths.
-        if not word.isascii() and "\\udc" in ascii(word):
-            raise InputError(f"{word!a} is not UTF-8: rename the file or the folder.")
-    argv = command_line(argv)
     parser = HfArgumentParser(
         dataclass_types,
         description=description,
@@ -309,27 +295,32 @@ def parse_arguments(dataclass_types: tuple[type, ...], description: str, argv: l
         allow_abbrev=False,
         formatter_class=_HelpFormatter,
     )
+    for group in parser._action_groups:
+        # This package's own flags first, then those that it inherits.
+        group._group_actions.sort(key=lambda action: action.dest in TrainingArguments.__dataclass_fields__)
+    argv = command_line(list(sys.argv[1:] if argv is None else argv))
     try:
         *arguments, unknown = parser.parse_args_into_dataclasses(argv, return_remaining_strings=True)
     except InputError:
         raise
     except Exception as error:
         # Raised by a dataclass, by TrainingArguments, or by the libraries below it.
-        raise InputError(str(error) if isinstance(error, ValueError) else f"{type(error).__name__}: {error}") from error
+        kind = "" if isinstance(error, ValueError) else f"{type(error).__name__}: "
+        raise InputError(kind + " ".join(str(error).split())) from error
     if unknown and unknown[0].endswith(RECIPE_ENDINGS):
         raise InputError(f"The recipe {unknown[0]} must come before all flags.")
     if unknown:
-        flag, known = unknown[0].partition("=")[0], [name for one in parser._actions for name in one.option_strings]
-        close = difflib.get_close_matches(flag, known, n=1)
+        name, known = unknown[0].partition("=")[0], list(parser._option_string_actions)
+        close = difflib.get_close_matches(name, known, n=1)
         advice = f"; did you mean {close[0]}?" if close else "; --help lists all flags."
-        raise InputError(f"There is no flag {flag}{advice}")
-    for one in arguments:
-        check_intervals(one)
+        raise InputError(f"There is no flag {name}{advice}")
+    for group in arguments:
+        check_intervals(group)
     return tuple(arguments)
 
 
 class _HelpFormatter(argparse.RawDescriptionHelpFormatter, argparse.ArgumentDefaultsHelpFormatter):
-    """Leaves the description as it is, and shows each flag in one spelling, with its default."""
+    """Leaves the description as it is, and shows each flag in one spelling, with its values and its default."""
 
     def __init__(self, prog: str):
         super().__init__(prog, max_help_position=32, width=110)
@@ -337,11 +328,22 @@ class _HelpFormatter(argparse.RawDescriptionHelpFormatter, argparse.ArgumentDefa
     def _format_action_invocation(self, action: argparse.Action) -> str:
         if not action.option_strings or action.nargs == 0:
             return super()._format_action_invocation(action)
-        # HfArgumentParser adds a spelling with dashes to every flag, and choices may fill ten lines.
-        values = {"+": "VALUE ...", "*": "VALUE ...", "?": "[true|false]"}.get(action.nargs, "VALUE")
-        return f"{action.option_strings[0]} {values}"
+        # HfArgumentParser adds a spelling with dashes to every flag.
+        return f"{action.option_strings[0]} {_values(action)}"
 
     def _get_help_string(self, action: argparse.Action) -> str:
+        if _values(action) == "CHOICE":
+            return f"{action.help} One of {', '.join(map(str, action.choices))}. (default: %(default)s)"
         if action.default in (None, argparse.SUPPRESS):
             return action.help or ""
         return super()._get_help_string(action) or ""
+
+
+def _values(action: argparse.Action) -> str:
+    """Return the form of a flag's values, such as "INT ..." for a list of numbers."""
+    types = {int: "INT", float: "FLOAT", string_to_bool: "true|false"}
+    text = "PATH" if action.dest.endswith(("_file", "_dir", "_path")) else "TEXT"
+    form = "|".join(map(str, action.choices)) if action.choices else types.get(action.type, text)
+    # --optim has fifty.
+    form = form if len(form) <= 60 else "CHOICE"
+    return {"+": f"{form} ...", "*": f"{form} ...", "?": f"[{form}]"}.get(action.nargs, form)
