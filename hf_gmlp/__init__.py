@@ -45,6 +45,7 @@ __all__ = [
     "__version__",
     "enable_selective_checkpointing",
     "list_presets",
+    "param_groups",
     "preset_path",
 ]
 

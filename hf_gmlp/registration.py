@@ -13,6 +13,7 @@ from .models.modeling_gmlp import *
 from .models.modeling_gmlp import GMLPBlock
 from .models.spatial_gating import SpatialGatingUnit, SpatialProjection
 from .training.checkpointing import enable_selective_checkpointing
+from .training.optimization import param_groups
 
 __all__ = [
     *configuration_baselines.__all__,
@@ -23,6 +24,7 @@ __all__ = [
     "SpatialGatingUnit",
     "SpatialProjection",
     "enable_selective_checkpointing",
+    "param_groups",
 ]
 
 for _config, _code_map, _module in (

@@ -9,7 +9,6 @@ from huggingface_hub import ModelCard
 from huggingface_hub.errors import EntryNotFoundError
 from markdown_it import MarkdownIt
 from transformers.utils.hub import create_and_tag_model_card
-from yaml import YAMLError
 
 import hf_gmlp
 from hf_gmlp import (
@@ -21,6 +20,7 @@ from hf_gmlp import (
     GMLPVisionModel,
 )
 from hf_gmlp.cards import GENERATED, TASKS, TrainingRecord, completed, model_card, write_card
+from hf_gmlp.errors import InputError
 
 RECORD = TrainingRecord(
     dataset="Two thousand lines about cats; 10 % held out",
@@ -192,7 +192,7 @@ def test_the_form_of_the_library_is_replaced(text_config, monkeypatch):
 
 def test_a_card_that_cannot_be_read_is_not_overwritten(text_config, tmp_path):
     (tmp_path / "README.md").write_text("---\nlicense: [unclosed\n---\n# Mine")
-    with pytest.raises(YAMLError):
+    with pytest.raises(InputError, match="cannot be read"):
         write_card(model_card(GMLPForMaskedLM(text_config()), "me/x"), tmp_path)
     assert (tmp_path / "README.md").read_text().endswith("# Mine")
 

@@ -208,6 +208,7 @@ def test_public_names_are_frozen():
         "__version__",
         "enable_selective_checkpointing",
         "list_presets",
+        "param_groups",
         "preset_path",
     }
     assert set(hf_gmlp.__all__) == {*registration.__all__, "__version__", "list_presets", "preset_path"}

@@ -38,7 +38,7 @@ _locks: dict[str, FileLock] = {}
 
 
 def claim(folder: Path):
-    """Makes the output folder, and keeps other runs out until this process ends; raises InputError if it cannot."""
+    """Create the output folder, and keep other runs out until this process ends; raise InputError if it cannot."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         # Names with an underscore are not pushed to the Hub.
@@ -52,42 +52,42 @@ def claim(folder: Path):
 
 
 def write_text(path: Path, text: str):
-    """Writes a file in UTF-8 atomically."""
+    """Write a file in UTF-8 atomically."""
     partial = path.with_name(f"_saving-{path.name}")
     partial.write_text(text, encoding="utf-8")
     os.replace(partial, path)
 
 
 def write_json(path: Path, content: object):
-    """Writes a JSON file atomically."""
+    """Write a JSON file atomically."""
     write_text(path, json.dumps(content, indent=2) + "\n")
 
 
 def total_batch_size(args: RunArguments) -> int:
-    """Samples per optimizer step over all devices."""
+    """Return the samples per optimizer step over all devices."""
     return args.world_size * max(1, args.n_gpu) * args.per_device_train_batch_size * args.gradient_accumulation_steps
 
 
 def hyperparameters(args: RunArguments) -> dict[str, object]:
-    """The `HYPERPARAMETERS` of a run, those that this version of transformers has."""
+    """Return the `HYPERPARAMETERS` of a run, those that this version of transformers has."""
     values = {name: getattr(args, name) for name in HYPERPARAMETERS if hasattr(args, name)}
     # As they will be read back.
     return json.loads(json.dumps(values | {"global_batch_size": total_batch_size(args)}, default=str))
 
 
 def run_settings(model_args: BaseModelArguments, data_args: DataArguments, args: RunArguments) -> dict[str, object]:
-    """Everything that decides the result of a run: flags, and the bytes in local data."""
+    """Return everything that decides the result of a run: flags, and the number of bytes in local data."""
     flags = dataclasses.asdict(model_args) | dataclasses.asdict(data_args) | {"do_predict": args.do_predict}
     settings = {name: value for name, value in flags.items() if name not in IRRELEVANT} | {"data_bytes": {}}
     # A name on the Hub has no size here.
     for split, paths in (data_args.files() | {"dataset": filter(None, [data_args.dataset_name])}).items():
-        files = [one for path in map(Path, paths) for one in (path, *path.rglob("*")) if one.is_file()]
-        settings["data_bytes"][split] = sum(path.stat().st_size for path in files)
+        files = [file for path in map(Path, paths) for file in (path, *path.rglob("*")) if file.is_file()]
+        settings["data_bytes"][split] = sum(file.stat().st_size for file in files)
     return settings | hyperparameters(args)
 
 
 def check_same(folder: Path, earlier: dict, now: dict):
-    """Raises InputError if the run in a folder has other settings. With a larger `max_steps`, a run may go on."""
+    """Raise InputError if the run in a folder has other settings. With a larger `max_steps`, a run may continue."""
     changed = [
         f"{name} was {json.dumps(earlier[name]):.80} and is {json.dumps(now[name]):.80}"
         for name in sorted(earlier.keys() & now.keys())
@@ -101,7 +101,7 @@ def check_same(folder: Path, earlier: dict, now: dict):
 
 
 def read_settings(folder: Path) -> dict | None:
-    """The settings of the run, or of the complete checkpoint, in a folder; None if they are missing or unreadable."""
+    """Return the settings of the run, or complete checkpoint, in a folder; None if they are missing or unreadable."""
     try:
         return json.loads((folder / SETTINGS).read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -109,18 +109,22 @@ def read_settings(folder: Path) -> dict | None:
 
 
 def resume_point(args: RunArguments, settings: dict) -> str | None:
-    """Prepares a run's folder (InputError if another's), and returns the checkpoint to resume from, if any."""
-    folder, main = Path(args.output_dir), args.process_index == 0
+    """Prepare the output folder of a run, and return the checkpoint to resume from, if any.
+
+    Raises:
+        InputError: If the folder holds a finished run, a run of other settings, or files from another source.
+    """
+    folder, is_main = Path(args.output_dir), args.process_index == 0
     # The first process prepares the folder for the others.
     with args.main_process_first(local=False, desc="output folder"):
-        if main:
+        if is_main:
             claim(folder)
             if args.overwrite_output_dir:
                 clear(folder)
         if (folder / FINISHED).is_file():
-            raise InputError(f"{folder} holds a finished run: give another --output_dir, or --overwrite_output_dir.")
+            raise InputError(f"{folder} holds a finished run: choose another --output_dir, or --overwrite_output_dir.")
         if not args.do_train:
-            if _checkpoints(folder):
+            if checkpoints(folder):
                 raise InputError(f"{folder} holds an interrupted run: finish it, or choose another --output_dir.")
             # Of a training that never began.
             (folder / SETTINGS).unlink(missing_ok=True)
@@ -128,8 +132,8 @@ def resume_point(args: RunArguments, settings: dict) -> str | None:
         checkpoint = checkpoint_to_resume(args)
         if checkpoint is not None:
             check_same(checkpoint.parent, read_settings(checkpoint) or {}, settings)
-        if main:
-            _check_rest(folder, settings)
+        if is_main:
+            _check_files(folder, settings)
             # The tokenizer, if the run trained one.
             for path in checkpoint.glob("tokenizer*") if checkpoint is not None else ():
                 shutil.copy(path, folder)
@@ -137,12 +141,12 @@ def resume_point(args: RunArguments, settings: dict) -> str | None:
     return None if checkpoint is None else str(checkpoint)
 
 
-def _check_rest(folder: Path, settings: dict):
-    """Refuses a folder with another run or files of unknown origin; removes the tokenizer of a run that never began."""
+def _check_files(folder: Path, settings: dict):
+    """Refuse the files of another run or source; remove the tokenizer of a run of other settings that never began."""
     earlier = read_settings(folder)
-    left = [path.name for pattern in (*LEFT, "checkpoint-*") for path in sorted(folder.glob(pattern))]
-    if left and earlier is None:
-        raise InputError(f"{folder} already holds {', '.join(left)} from another source: choose another --output_dir.")
+    files = [path.name for pattern in (*LEFT, "checkpoint-*") for path in sorted(folder.glob(pattern))]
+    if files and earlier is None:
+        raise InputError(f"{folder} already holds {', '.join(files)} from another source: choose another --output_dir.")
     # Complete checkpoints and the runs of a series have settings too.
     if any(folder.glob("model*")) or any(folder.glob(f"**/*/{SETTINGS}")):
         check_same(folder, earlier or {}, settings)
@@ -152,29 +156,48 @@ def _check_rest(folder: Path, settings: dict):
 
 
 def clear(folder: Path):
-    """Removes the files of a run from its folder, and nothing else."""
+    """Remove the files of a run from its folder, and nothing else."""
     if (folder / SETTINGS).is_file() or (folder / FINISHED).is_file():
-        for path in _checkpoints(folder):
+        for path in checkpoints(folder):
             shutil.rmtree(path)
         for pattern in (*LEFT, SETTINGS, FINISHED):
             for path in folder.glob(pattern):
                 path.unlink()
 
 
-def _checkpoints(folder: Path) -> list[Path]:
-    """The checkpoints in a folder, the latest first."""
-    found = (path for path in folder.glob("checkpoint-*") if path.name[11:].isdigit())
-    return sorted(found, key=lambda path: -int(path.name[11:]))
+def checkpoints(folder: Path) -> list[Path]:
+    """Return the checkpoints in a folder, the one of the latest step first."""
+    steps = {int(path.name[11:]): path for path in folder.glob("checkpoint-*") if path.name[11:].isdigit()}
+    return [steps[step] for step in sorted(steps, reverse=True)]
+
+
+def rotate_checkpoints(folder: Path, limit: int | None, kept: set[Path]):
+    """Remove the checkpoints of the earliest steps until `limit` are left; those in `kept` stay.
+
+    Steps count and not times, since clocks are set back. transformers' own function would keep an incomplete
+    checkpoint of a later step rather than the one just written.
+    """
+    if limit is not None:
+        present = checkpoints(folder)
+        others = [path for path in present if path not in kept]
+        for path in others[max(0, limit - (len(present) - len(others))) :]:
+            shutil.rmtree(path)
 
 
 def checkpoint_to_resume(args: RunArguments) -> Path | None:
-    """The checkpoint named by flag (InputError if it is incomplete), else the last complete one in the folder."""
-    named = args.resume_from_checkpoint not in (None, "true", "True")
-    for checkpoint in [Path(args.resume_from_checkpoint)] if named else _checkpoints(Path(args.output_dir)):
+    """Return the checkpoint named by flag (InputError if it is incomplete), else the last complete one, if any."""
+    is_named = args.resume_from_checkpoint not in (None, "true", "True")
+    for checkpoint in [Path(args.resume_from_checkpoint)] if is_named else checkpoints(Path(args.output_dir)):
         if read_settings(checkpoint) is not None:
             logger.info("Resuming from %s", checkpoint)
             return checkpoint
-        if named:
+        if is_named:
             raise InputError(f"{checkpoint} is not a complete checkpoint of these scripts: it has no {SETTINGS}.")
         logger.warning("Skipping %s: it has no %s, which is written last", checkpoint, SETTINGS)
     return None
+
+
+def is_pushable(folder: Path, settings: dict) -> bool:
+    """Return whether a folder holds the model of a finished run with these settings (or of an evaluation)."""
+    is_complete = (folder / FINISHED).is_file() and any(folder.glob("model*.safetensors"))
+    return is_complete and read_settings(folder) in (None, settings)

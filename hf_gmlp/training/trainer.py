@@ -1,58 +1,48 @@
-"""The Trainer of the training scripts, and how each script begins."""
+"""The Trainer of the training scripts."""
 
-import filecmp
-import inspect
 import logging
 import math
-import os
-import shlex
 import shutil
-import sys
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from pathlib import Path
 
 import torch
-from huggingface_hub import ModelCard, ModelCardData
-from huggingface_hub.errors import RemoteEntryNotFoundError
 from torch import nn
 from torch.utils.data import DataLoader, Dataset, IterableDataset, SequentialSampler
-from transformers import Trainer, TrainerCallback, set_seed
-from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, HubStrategy, TrainOutput, rotate_checkpoints
-from yaml import YAMLError
+from transformers import Trainer, TrainerCallback
+from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, HubStrategy, TrainOutput
 
-from ..cards import TASKS, TrainingRecord, completed, model_card, write_card
+from ..cards import TASKS
 from ..errors import InputError, hub_reason
-from . import run_folder
-from .arguments import BaseModelArguments, DataArguments, RunArguments, SeriesArguments, program
+from . import publish, run_folder
 from .checkpointing import enable_selective_checkpointing
+from .optimization import param_groups
 from .stream import SequenceStream
 
 logger = logging.getLogger(__name__)
 
-# The place of a streamed run in its data; part of a checkpoint.
+# The position of a streamed run in its data; part of a checkpoint.
 STREAM_STATE = "stream_state.pt"
-
-# Collators and metrics of the scripts rely on these values.
-SET_BY_SCRIPTS = {"label_names": None, "prediction_loss_only": False, "eval_do_concat_batches": True}
-SET_BY_SCRIPTS |= {"include_for_metrics": [], "batch_eval_metrics": False, "remove_unused_columns": True}
-# Flags whose values are secret.
-TOKENS = ("--token", "--hub_token", "--hub-token")
 
 
 class GMLPTrainer(Trainer):
-    """
-    transformers' Trainer with six corrections: accumulated gradients of models that ignore the number of labels in the
-    whole batch; label smoothing of causal models from outside transformers; an evaluation loss per token instead of per
-    batch, if the metrics have a "token_loss"; evaluation of all rows despite `dataloader_drop_last`; checkpoints that
-    say when they are complete; and this project's model card. Raises InputError if the arguments do not go together.
+    """transformers' Trainer with corrections.
+
+    Accumulated gradients of models that ignore the number of labels in the whole batch; label smoothing of causal
+    models from outside transformers; an evaluation loss per token instead of per batch, if the metrics have a
+    "token_loss"; evaluation of all rows despite `dataloader_drop_last`; the optimizer's `param_groups`; checkpoints
+    that say when they are complete; and this project's model card.
 
     Args:
-        metric_names: What `compute_metrics` gives, without "eval_"; `metric_for_best_model` must be one of them.
-        card: Facts for the model card, as `DataArguments.card_facts` gives them; "dataset" at least.
+        metric_names: What `compute_metrics` returns, without "eval_"; `metric_for_best_model` must be one of them.
+        card: Facts for the model card, as `DataArguments.card_facts` returns them; "dataset" at least.
         in_series: Whether this is one of several runs, of which some may diverge.
         train_collator: The collator for training, if it is not `data_collator`.
         hyperparameters: What the card lists beyond Trainer's own, such as the augmentation.
+
+    Raises:
+        InputError: If the arguments do not go together.
     """
 
     def __init__(
@@ -71,14 +61,8 @@ class GMLPTrainer(Trainer):
             # Flags that do not go together, trackers that are not installed, no permission to push.
             raise InputError(f"The training cannot begin: {hub_reason(error)}.") from error
         self.card = dict(card)
-        self.license, language = self.card.pop("license", None), card.get("language")
-        if self.args.push_to_hub and (self.license or language) and self.is_world_process_zero():
-            data = ModelCardData(license=self.license, language=language)
-            try:
-                ModelCard(f"---\n{data.to_yaml()}\n---\n").validate()
-            except (ValueError, OSError) as error:
-                given = f"--license {self.license}, --language {language}"
-                raise InputError(f"The Hub does not accept {given}: {hub_reason(error)}.") from error
+        if self.args.push_to_hub and self.is_world_process_zero():
+            publish.check_metadata(self.card.get("license"), self.card.get("language"))
         best = (self.args.metric_for_best_model or "loss").removeprefix("eval_")
         if metric_names is not None and best not in (names := ["loss", *metric_names]):
             raise InputError(f"--metric_for_best_model must be one of {', '.join(names)}, got {best}.")
@@ -92,8 +76,6 @@ class GMLPTrainer(Trainer):
         # Pinned memory is for transfers to an accelerator; torch warns where there is none.
         self.args.dataloader_pin_memory &= torch.accelerator.is_available()
         if self.label_smoother is not None and getattr(self.model, "loss_type", None) == "ForCausalLM":
-            if "num_items_in_batch" not in inspect.signature(type(self.label_smoother).__call__).parameters:
-                raise InputError("--label_smoothing_factor of a causal model needs a newer transformers: 5.23 has it.")
             # Trainer itself shifts the labels only for class names in a table of transformers.
             self.compute_loss_func = partial(self.label_smoother, shift_labels=True)
             # The model computes no loss.
@@ -154,9 +136,12 @@ class GMLPTrainer(Trainer):
         if self.compute_loss_func is None and num_items_in_batch is not None and not self.knows_scale:
             # Trainer passes the number of labels in the whole batch to every model that takes **kwargs, and then no
             # longer divides by the accumulation steps. Some models, BERT among them, ignore that number. A model that
-            # divides its loss by it gives 0 for infinity. One sample is enough, in evaluation mode, which draws no
-            # random numbers.
-            sample = {k: v[:1] if isinstance(v, torch.Tensor) and v.dim() else v for k, v in inputs.items()}
+            # divides its loss by it returns 0 for infinity. One sample is enough, in evaluation mode, which does not
+            # change the random state.
+            sample = {
+                name: value[:1] if isinstance(value, torch.Tensor) and value.dim() else value
+                for name, value in inputs.items()
+            }
             training = model.training
             model.eval()
             with torch.no_grad():
@@ -183,44 +168,38 @@ class GMLPTrainer(Trainer):
         finally:
             self.args.save_total_limit = limit
         self.accelerator.wait_for_everyone()
-        if self.args.should_save:
-            folder = Path(self.args.output_dir)
-            checkpoint = folder / f"{PREFIX_CHECKPOINT_DIR}-{self.state.global_step}"
-            if not self.args.save_only_model:
-                settings = run_folder.read_settings(folder) or {}
-                run_folder.write_json(checkpoint / run_folder.SETTINGS, settings)
-            if self.args.push_to_hub and self.args.hub_strategy != HubStrategy.END:
-                # Trainer uploads config and weights, but not the code that the config names. It is not written
-                # again, since an earlier upload may still be reading it.
-                for code in checkpoint.glob("*.py"):
-                    target = folder / code.name
-                    if not target.is_file() or not filecmp.cmp(code, target, shallow=False):
-                        shutil.copy(code, target)
-                super()._push_from_checkpoint(str(checkpoint))
-            rotate_checkpoints(str(folder), limit, self.state.best_model_checkpoint, use_mtime=True)
+        if not self.args.should_save:
+            return
+        folder = Path(self.args.output_dir)
+        checkpoint = folder / f"{PREFIX_CHECKPOINT_DIR}-{self.state.global_step}"
+        if not self.args.save_only_model:
+            run_folder.write_json(checkpoint / run_folder.SETTINGS, run_folder.read_settings(folder) or {})
+        if self.args.push_to_hub and self.args.hub_strategy != HubStrategy.END:
+            # Trainer uploads config and weights, but not the code that the config names. It is not written again, since
+            # an earlier upload may still be reading it.
+            for code in checkpoint.glob("*.py"):
+                if not (folder / code.name).is_file():
+                    shutil.copy(code, folder)
+            super()._push_from_checkpoint(str(checkpoint))
+        best = self.state.best_model_checkpoint
+        run_folder.rotate_checkpoints(folder, limit, {checkpoint, Path(best or checkpoint)})
+
+    def _push_from_checkpoint(self, checkpoint_folder: str):
+        # `_save_checkpoint` pushes, once the checkpoint is complete.
+        pass
 
     def create_optimizer(self, model: nn.Module | None = None) -> torch.optim.Optimizer:
-        fresh, multiplier = self.optimizer is None, self.args.spatial_lr_multiplier
-        optimizer = super().create_optimizer(model)
-        if not fresh or multiplier == 1:
-            return optimizer
-        positional = {id(weight) for weight in positional_weights(self.model if model is None else model)}
-        if not positional:
-            title = type(self.model).__name__
-            raise InputError(f"--spatial_lr_multiplier: a {title} has no positional weights; leave it out.")
-        for group in list(optimizer.param_groups):
-            moved = [weight for weight in group["params"] if id(weight) in positional]
-            if moved:
-                group["params"] = [weight for weight in group["params"] if id(weight) not in positional]
-                optimizer.add_param_group({**group, "params": moved, "lr": multiplier * group["lr"]})
-        return optimizer
-
-    def get_decay_parameter_names(self, model: nn.Module) -> list[str]:
-        # Trainer exempts biases and LayerNorms, but not the norms of convolutional networks.
-        norms = (nn.modules.batchnorm._NormBase, nn.GroupNorm, nn.RMSNorm)
-        spared = {id(p) for module in model.modules() if isinstance(module, norms) for p in module.parameters()}
-        parameters = dict(model.named_parameters(remove_duplicate=False))
-        return [name for name in super().get_decay_parameter_names(model) if id(parameters[name]) not in spared]
+        if self.optimizer is None:
+            args, model = self.args, self.model if model is None else model
+            optimizer_class, options = self.optimizer_cls_and_kwargs or self.get_optimizer_cls_and_kwargs(args, model)
+            # Some optimizers, such as GaLore, make groups of their own.
+            plain = isinstance(optimizer_class, type) and issubclass(optimizer_class, torch.optim.Optimizer)
+            if plain and not options.keys() & {"params", "model", "optimizer_dict"}:
+                groups = param_groups(model, args.learning_rate, args.weight_decay, args.spatial_lr_multiplier)
+                self.optimizer_cls_and_kwargs = optimizer_class, options | {"params": groups}
+            elif args.spatial_lr_multiplier != 1:
+                raise InputError(f"--spatial_lr_multiplier has no effect on --optim {args.optim}: leave one out.")
+        return super().create_optimizer(model)
 
     def _get_eval_sampler(self, eval_dataset: Dataset) -> SequentialSampler | None:
         # Predictions are matched to the data by their order, even if training groups samples by length.
@@ -240,7 +219,7 @@ class GMLPTrainer(Trainer):
         return metrics
 
     def train_and_evaluate(self, checkpoint: str | None) -> dict[str, float]:
-        """Trains, perhaps from a `checkpoint`, and saves if `do_train`; evaluates if `do_eval`; returns all metrics."""
+        """Train, perhaps from a `checkpoint`, and save if `do_train`; evaluate if `do_eval`; return all metrics."""
         metrics: dict[str, float] = {}
         if self.args.do_train:
             metrics |= self.train(resume_from_checkpoint=checkpoint).metrics
@@ -256,66 +235,23 @@ class GMLPTrainer(Trainer):
         return metrics
 
     def check_finite(self, metrics: Mapping[str, float]):
-        """Raises InputError if a loss is not finite; in a series of runs, which reports it, it only warns."""
+        """Raise InputError if a loss is not finite; in a series of runs, which reports it, only warn."""
         if all(math.isfinite(value) for name, value in metrics.items() if name.endswith("loss")):
             return
-        words = "The training diverged: its losses or weights are not finite numbers. Lower --learning_rate"
+        message = "The training diverged: its losses or weights are not finite numbers. Lower --learning_rate"
         if not self.in_series:
-            raise InputError(f"{words}, and give --overwrite_output_dir; the final model was not saved.")
-        logger.warning("%s.", words)
-
-    def push_to_hub(self, *args, **kwargs):
-        try:
-            return super().push_to_hub(*args, **kwargs)
-        except (OSError, ValueError, RuntimeError) as error:
-            # The Hub's objections to a card are a ValueError of several lines.
-            reason = hub_reason(error) if isinstance(error, OSError) else " ".join(str(error).split()).rstrip(".")
-            raise InputError(
-                f"The model in {self.args.output_dir} is complete, but could not be pushed: {reason}."
-            ) from error
-
-    def _push_from_checkpoint(self, checkpoint_folder: str):
-        # `_save_checkpoint` pushes, once the checkpoint is complete.
-        pass
-
-    def _finish_current_push(self):
-        super()._finish_current_push()
-        jobs = getattr(getattr(self, "push_in_progress", None), "jobs", ())
-        for error in filter(None, (job.exception() for job in jobs)):
-            logger.warning("A checkpoint could not be pushed: %s", hub_reason(error))
+            raise InputError(f"{message}, and pass --overwrite_output_dir; the final model was not saved.")
+        logger.warning("%s.", message)
 
     def create_model_card(self, **kwargs):
-        """Writes README.md, for this project's models with its own card; a person's card is only completed."""
-        model = self.accelerator.unwrap_model(self.model)
-        if type(model).__name__ not in TASKS:
-            return super().create_model_card(**kwargs)
-        if not self.is_world_process_zero():
-            return
-        folder = Path(self.args.output_dir)
-        done = {"max_steps": self.state.global_step, "num_train_epochs": round(self.state.epoch or 0.0, 2)}
-        values = run_folder.hyperparameters(self.args) | done | self.hyperparameters
-        record = TrainingRecord(
-            **self.card,
-            hyperparameters={name: value for name, value in values.items() if value or type(value) in (int, float)},
-            metrics=self.results,
-            command=shown_command(sys.argv),
-        )
-        elsewhere = folder.is_absolute() or ".." in folder.parts
-        name = self.hub_model_id or (folder.resolve().name if elsewhere else str(folder))
-        card = model_card(model, name, training=record, tags=kwargs.get("tags"), license=self.license)
-        try:
-            write_card(card, folder)
-            if self.hub_model_id is not None:
-                # The upload replaces the card in the repository.
-                earlier = ModelCard.load(self.hub_model_id, token=self.args.hub_token, ignore_metadata_errors=True)
-                completed(ModelCard.load(folder / "README.md"), earlier).save(folder / "README.md")
-        except RemoteEntryNotFoundError:
-            logger.info("There is no card yet in %s", self.hub_model_id)
-        except YAMLError as error:
-            raise InputError(f"The earlier model card cannot be read: {' '.join(str(error).split())}") from error
+        """Write README.md, for this project's models with its own card; a person's card is only completed."""
+        if type(self.accelerator.unwrap_model(self.model)).__name__ not in TASKS:
+            super().create_model_card(**kwargs)
+        elif self.is_world_process_zero():
+            publish.write_training_card(self, kwargs.get("tags"))
 
     def finish(self, metrics: Mapping[str, float]):
-        """Ends the run: writes all_results.json and the card, prints the results, and pushes if `push_to_hub`."""
+        """End the run: print the results, write them and the card, and push if `push_to_hub`."""
         self.check_finite(metrics)
         if self.is_world_process_zero():
             results = {key: round(value, 6) if isinstance(value, float) else value for key, value in metrics.items()}
@@ -326,13 +262,14 @@ class GMLPTrainer(Trainer):
                 print(f"  {key:<{width}}  {value:.4f}" if isinstance(value, float) else f"  {key:<{width}}  {value}")
             print(f"Everything is in {self.args.output_dir}\n")
         if self.args.push_to_hub:
-            self.push_to_hub()
+            with publish.pushing(self.args.output_dir):
+                self.push_to_hub()
         elif self.args.do_train:
             self.create_model_card()
 
 
 class EpochCallback(TrainerCallback):
-    """Tells the epoch to a collator that draws other masks in each."""
+    """Pass the epoch to a collator that samples other masks in each."""
 
     def __init__(self, collator):
         self.collator = collator
@@ -340,80 +277,3 @@ class EpochCallback(TrainerCallback):
     def on_epoch_begin(self, args, state, control, **kwargs):
         # A resumed epoch begins at a fraction.
         self.collator.set_epoch(int(state.epoch or 0.0))
-
-
-def shown_command(argv: list[str]) -> str:
-    """The command as typed, without tokens, and with only the last name of absolute paths."""
-    shown, words = [program(argv[0])], iter(argv[1:])
-    for word in words:
-        flag, equals, value = word.partition("=") if word.startswith("--") else ("", "", word)
-        if flag not in TOKENS:
-            shown.append(shlex.quote(f"{flag}{equals}{Path(value).name}" if Path(value).is_absolute() else word))
-        elif not equals:
-            next(words, None)
-    return " ".join(shown)
-
-
-def positional_weights(model: nn.Module) -> list[nn.Parameter]:
-    """
-    The weights that only know positions: W of every gMLP block, tables of relative position biases, position
-    embeddings, and both matrices of a Mixer's MLP over the tokens.
-    """
-    weights = []
-    for module in model.modules():
-        # By name, since a checkpoint may bring its own copy of these classes.
-        match type(module).__name__:
-            case "SpatialProjection":
-                weights.append(module.weight)
-            case "RelativePositionBias":
-                weights.append(module.biases.weight)
-            case "TextMixerLayer":
-                weights += [module.token_mlp.proj_in.weight, module.token_mlp.proj_out.weight]
-        if isinstance(embedding := getattr(module, "position_embeddings", None), nn.Embedding):
-            weights.append(embedding.weight)
-    return weights
-
-
-def start_run(model_args: BaseModelArguments, data_args: DataArguments, args: RunArguments) -> str | None:
-    """
-    The first step of every script: checks the flags, prepares the output folder, sets up logging and seeds, and returns
-    the checkpoint to resume from, if there is one. Raises InputError if there is nothing to do, or as `resume_point`.
-    """
-    logging.basicConfig(format="%(message)s", level=logging.INFO if args.should_log else logging.WARNING)
-    # It would log every request to the Hub.
-    logging.getLogger("httpx").setLevel(logging.WARNING)
-    if not (args.do_train or args.do_eval or args.do_predict):
-        raise InputError("Say what to do: --do_train, --do_eval, or, in scripts that predict, --do_predict.")
-    if args.do_predict and not hasattr(data_args, "max_predict_samples"):
-        raise InputError("This script does not predict: leave --do_predict out, and use the model in a pipeline.")
-    if model_args.config_name is not None and not args.do_train:
-        raise InputError("A new model (--config_name) is untrained: give --do_train, or --model_name_or_path.")
-    if getattr(data_args, "streaming", False) and args.do_train and args.max_steps < 1:
-        raise InputError("A stream has no length: set the length of the training with --max_steps.")
-    for name, default in SET_BY_SCRIPTS.items():
-        if getattr(args, name) != default:
-            raise InputError(f"--{name} is set by this script: leave it out.")
-    folder = os.path.realpath(args.output_dir)
-    for name in ("model_name_or_path", "config_name", "tokenizer_name", "image_processor_name"):
-        given = Path(getattr(model_args, name, None) or "")
-        if args.overwrite_output_dir and given.name and given.exists() and given.resolve().is_relative_to(folder):
-            raise InputError(f"--overwrite_output_dir would delete --{name} {given}: choose another --output_dir.")
-    if model_args.cache_dir is not None:
-        try:
-            Path(model_args.cache_dir).mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise InputError(f"--cache_dir {model_args.cache_dir} cannot be used ({error.strerror}).") from error
-    settings = run_folder.run_settings(model_args, data_args, args)
-    if isinstance(data_args, SeriesArguments) and data_args.is_series():
-        # Each run prepares its own folder there.
-        swept = ("global_batch_size", "learning_rate", "seed")
-        settings = {name: value for name, value in settings.items() if name not in swept}
-    checkpoint = run_folder.resume_point(args, settings)
-    if args.global_batch_size is not None and args.do_train:
-        devices, steps = args.world_size * max(1, args.n_gpu), args.gradient_accumulation_steps
-        numbers = (args.global_batch_size, devices, args.per_device_train_batch_size, steps)
-        logger.info("A batch of %d: %d device(s) x %d x %d step(s) of gradient accumulation", *numbers)
-    if data := data_args.data_name():
-        logger.info("Data: %s", data)
-    set_seed(args.seed)
-    return checkpoint

@@ -2,9 +2,9 @@ import filecmp
 import json
 import logging
 import math
+import os
 import pickle
 import shutil
-from concurrent.futures import Future
 from pathlib import Path
 
 import pytest
@@ -22,13 +22,13 @@ from transformers import (
     Trainer,
     TrainingArguments,
 )
-from transformers.utils.hub import PushInProgress
 
-from hf_gmlp import BertRelposConfig, GMLPConfig, GMLPForCausalLM, GMLPForSequenceClassification, TextMixerConfig
+from hf_gmlp import GMLPConfig, GMLPForCausalLM, GMLPForSequenceClassification, param_groups
 from hf_gmlp.errors import InputError
+from hf_gmlp.training import run_folder
 from hf_gmlp.training.arguments import RunArguments
 from hf_gmlp.training.run_folder import read_settings
-from hf_gmlp.training.trainer import GMLPTrainer, shown_command
+from hf_gmlp.training.trainer import GMLPTrainer
 
 # The tests run on 5.14 and on 5.23.
 OLD = version.parse(transformers.__version__) < version.parse("5.23")
@@ -63,7 +63,7 @@ def test_evaluation_and_predictions_have_all_rows(tmp_path):
     assert len(trainer.get_train_dataloader()) == 6
     assert len(trainer.predict(trainer.eval_dataset).predictions) == 32
     trainer.args.per_device_train_batch_size = 33
-    with pytest.raises(InputError, match="32 training samples, not one batch of 33, and --dataloader_drop_last"):
+    with pytest.raises(InputError, match="32 .* 33, .*--dataloader_drop_last"):
         trainer.train()
 
 
@@ -75,15 +75,24 @@ def test_a_checkpoint_without_an_optimizer_is_not_complete(run, tmp_path):
     assert read_settings(tmp_path / "checkpoint-6") is None
 
 
-def test_older_checkpoints_go_only_when_a_newer_one_is_whole(tmp_path, monkeypatch):
-    trainer = make_trainer(tmp_path, save_steps=2, save_total_limit=1)
-    monkeypatch.setattr("hf_gmlp.training.run_folder.write_json", lambda *args, **kwargs: 1 / 0)
+def test_older_checkpoints_go_only_when_a_newer_one_is_complete(tmp_path, monkeypatch):
+    trainer = make_trainer(tmp_path / "a", save_steps=2, save_total_limit=1)
+    write_json, written = run_folder.write_json, []
+
+    def fail_at_the_second(path, content):
+        written.append(path)
+        write_json(path, content) if len(written) == 1 else 1 / 0
+
+    monkeypatch.setattr(run_folder, "write_json", fail_at_the_second)
     with pytest.raises(ZeroDivisionError):
         trainer.train()
+    assert (tmp_path / "a" / "checkpoint-2" / "settings.json").is_file()
     monkeypatch.undo()
-    make_trainer(tmp_path / "b", save_steps=2, save_total_limit=1).train()
-    assert [path.name for path in (tmp_path / "b").glob("checkpoint-*")] == ["checkpoint-6"]
-    assert make_trainer(tmp_path / "b").args.save_total_limit is None
+    # Times do not matter: the clock may have been set back.
+    trainer = make_trainer(tmp_path / "a", save_steps=2, save_total_limit=1)
+    os.utime(tmp_path / "a" / "checkpoint-2", (4e9, 4e9))
+    trainer.train(str(tmp_path / "a" / "checkpoint-2"))
+    assert [path.name for path in (tmp_path / "a").glob("checkpoint-*")] == ["checkpoint-6"]
 
 
 def test_a_checkpoint_is_pushed_when_it_is_whole(tmp_path, monkeypatch):
@@ -100,21 +109,6 @@ def test_a_checkpoint_is_pushed_when_it_is_whole(tmp_path, monkeypatch):
     assert seen == [({}, 4)] * 2
 
 
-def test_a_checkpoint_that_could_not_be_pushed_is_named(tmp_path, caplog):
-    lost, pushed = Future(), Future()
-    lost.set_exception(OSError("The Hub is tired"))
-    pushed.set_result("a commit")
-    trainer = make_trainer(tmp_path)
-    trainer.push_in_progress = PushInProgress([lost, pushed])
-    trainer._finish_current_push()
-    assert "could not be pushed: The Hub is tired" in caplog.text
-
-
-def test_a_command_is_shown_without_tokens():
-    command = "run_mlm.py --token hf_1 --train_file /home/me/a.txt --hub-token=hf_2 --hub_token hf_3 --do_train"
-    assert shown_command(command.split()) == "python run_mlm.py --train_file a.txt --do_train"
-
-
 def test_what_is_pushed_with_the_weights_has_no_token(tmp_path):
     args = RunArguments(str(tmp_path), use_cpu=True, hub_token="hf_1")
     assert args.hub_token == "hf_1" and b"hf_1" not in pickle.dumps(args)
@@ -127,16 +121,6 @@ def test_arguments_that_do_not_go_together(tmp_path):
     make_trainer(tmp_path, metric_names=["accuracy"], metric_for_best_model="eval_accuracy")
     with pytest.raises(InputError, match="nobody is not supported"):
         make_trainer(tmp_path, report_to=["nobody"])
-
-
-@pytest.mark.parametrize(
-    ("whole", "given", "expected"), [(16, 8, (8, 2)), (256, 100, (64, 4)), (7, 4, (1, 7)), (4, 8, (4, 1))]
-)
-def test_global_batch_size_gives_the_accumulation(tmp_path, whole, given, expected):
-    args = RunArguments(
-        output_dir=str(tmp_path), use_cpu=True, global_batch_size=whole, per_device_train_batch_size=given
-    )
-    assert (args.per_device_train_batch_size, args.gradient_accumulation_steps) == expected
 
 
 @pytest.mark.parametrize(
@@ -163,36 +147,25 @@ def test_a_run_that_diverged_says_so(tmp_path, caplog):
     assert math.isnan(trainer.train_and_evaluate(None)["train_loss"]) and "diverged" in caplog.text
     # A single run is not finished by it.
     trainer.in_series = False
-    with pytest.raises(InputError, match=r"The training diverged.* Lower --learning_rate, and give --overwrite"):
+    with pytest.raises(InputError, match="diverged.* --learning_rate"):
         trainer.train_and_evaluate(None)
     with pytest.raises(InputError, match="diverged"):
         trainer.finish({"eval_loss": math.nan})
     assert not (tmp_path / "all_results.json").exists() and not (tmp_path / "README.md").exists()
 
 
-def test_report_card_and_results(tmp_path, capsys):
+def test_results_and_the_card(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr("sys.argv", ["run_glue.py", "--token", "hf_1", "--do_train"])
     trainer = make_trainer(tmp_path, global_batch_size=8, per_device_train_batch_size=4, do_train=True)
-    metrics = trainer.train().metrics
-    metrics |= trainer.evaluate()
+    metrics = trainer.train().metrics | trainer.evaluate()
     trainer.finish(metrics)
     results = json.loads((tmp_path / "all_results.json").read_text())
     assert results["eval_loss"] == pytest.approx(metrics["eval_loss"], abs=1e-6)
     assert f"{results['eval_loss']:.4f}" in capsys.readouterr().out
     card = ModelCard.load(tmp_path / "README.md")
-    assert card.data.license == "mit"
+    assert card.data.license == "mit" and f"\n# {tmp_path.name}\n" in card.text
     assert "**Data:** two words" in card.text and "| global_batch_size | 8 |" in card.text
-    assert f"| loss | {metrics['eval_loss']:.4g} |" in card.text
-
-
-@pytest.mark.parametrize("folder, title", [("runs/out", "runs/out"), ("../out", "out"), ("{}/out", "out")])
-def test_a_card_names_only_what_is_below_this_folder(folder, title, tmp_path, monkeypatch):
-    (tmp_path / "here").mkdir()
-    monkeypatch.chdir(tmp_path / "here")
-    folder = Path(folder.format(tmp_path))
-    folder.mkdir(parents=True)
-    make_trainer(folder).create_model_card()
-    card = ModelCard.load(folder / "README.md")
-    assert f"\n# {title}\n" in card.text and f'from_pretrained("{title}"' in card.text
+    assert "python run_glue.py --do_train\n" in card.text and f"| loss | {metrics['eval_loss']:.4g} |" in card.text
 
 
 def gmlp_config(**fields):
@@ -263,13 +236,7 @@ def test_no_random_numbers_are_drawn_for_the_scale_of_the_loss(tmp_path):
     assert losses[0] == losses[1] and trainer.model.training
 
 
-@pytest.mark.skipif(not OLD, reason="transformers passes the number of labels to its smoother")
-def test_label_smoothing_of_causal_models_needs_a_newer_transformers(tmp_path):
-    with pytest.raises(InputError, match="a causal model needs a newer transformers"):
-        make_trainer(tmp_path, GMLPForCausalLM(gmlp_config()), label_smoothing_factor=0.1)
-
-
-@pytest.mark.skipif(OLD, reason="refused, as the test above shows")
+@pytest.mark.skipif(OLD, reason="its label smoother does not take the number of labels")
 @pytest.mark.parametrize("size", [4, 1])
 def test_label_smoothing_shifts_the_labels_of_causal_models(tmp_path, size):
     torch.manual_seed(0)
@@ -314,60 +281,33 @@ def test_other_models_get_the_library_s_card(tmp_path):
     assert "generated automatically" in (tmp_path / "README.md").read_text()
 
 
-POSITIONAL = {
-    "gmlp": (lambda: gmlp_config(spatial_initializer_range=0.1), "gating_unit.proj.weight"),
-    "relpos": (
-        lambda: BertRelposConfig(**SIZES, num_attention_heads=2, max_position_embeddings=8),
-        "bias.biases.weight",
-    ),
-    "bert": (bert_config, "position_embeddings.weight"),
-    "mixer": (
-        lambda: TextMixerConfig(**SIZES, max_position_embeddings=8),
-        ("token_mlp.proj_in.weight", "token_mlp.proj_out.weight"),
-    ),
-}
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("kind", POSITIONAL)
-def test_learning_rate_of_positions(tmp_path, kind):
-    """A step of plain gradient descent is that many times longer for W, and of the same length for all else."""
-    make, ending = POSITIONAL[kind]
-    config = make()
-    steps = []
-    for multiplier in (1.0, 5.0):
-        torch.manual_seed(0)
-        model = AutoModelForSequenceClassification.from_config(config)
-        start = {name: weight.detach().clone() for name, weight in model.named_parameters()}
-        trainer = make_trainer(tmp_path / str(multiplier), model, optim="sgd", max_grad_norm=0.0, weight_decay=0.01,
-                               spatial_lr_multiplier=multiplier, lr_scheduler_type="constant")  # fmt: skip
-        trainer.args.max_steps = 1
-        trainer.train()
-        steps.append({name: weight.detach() - start[name] for name, weight in model.named_parameters()})
-        rates = {group["lr"] for group in trainer.optimizer.param_groups}
-        assert rates == {1e-2, multiplier * 1e-2}
-    positional = [name for name in steps[0] if name.endswith(ending)]
-    assert positional and all(steps[0][name].abs().max() > 0 for name in positional)
-    for name, step in steps[0].items():
-        torch.testing.assert_close(steps[1][name], (5 if name in positional else 1) * step, atol=3e-7, rtol=1e-4)
-
-
 @pytest.mark.skipif(OLD, reason="transformers refused its own defaults")
 def test_learning_rate_of_positions_needs_positions(tmp_path):
     rotary = ModernBertConfig(**SIZES, num_attention_heads=1, pad_token_id=0, cls_token_id=2, sep_token_id=3)
     model = AutoModelForSequenceClassification.from_config(rotary)
-    with pytest.raises(
-        InputError, match="a ModernBertForSequenceClassification has no positional weights; leave it out"
-    ):
+    with pytest.raises(InputError, match="spatial_lr_multiplier .* ModernBertForSequenceClassification"):
         make_trainer(tmp_path, model, spatial_lr_multiplier=5.0).train()
+
+
+def test_optimizer_groups(tmp_path):
+    trainer = make_trainer(tmp_path, weight_decay=0.1, spatial_lr_multiplier=5.0)
+    expected = param_groups(trainer.model, 1e-2, 0.1, 5.0)
+    groups = trainer.create_optimizer().param_groups
+    assert [(group["lr"], group["weight_decay"]) for group in groups] == [(1e-2, 0.1), (1e-2, 0.0), (5e-2, 0.0)]
+    for group, other in zip(groups, expected, strict=True):
+        assert [id(weight) for weight in group["params"]] == [id(weight) for weight in other["params"]]
+
+
+def test_an_optimizer_with_groups_of_its_own_takes_no_multiplier(tmp_path, monkeypatch):
+    own = (torch.optim.SGD, {"params": [], "lr": 1e-2})
+    monkeypatch.setattr(GMLPTrainer, "get_optimizer_cls_and_kwargs", lambda *args: own)
+    with pytest.raises(InputError, match="--spatial_lr_multiplier .* --optim"):
+        make_trainer(tmp_path, spatial_lr_multiplier=5.0).create_optimizer()
 
 
 def test_learning_rate_of_positions_is_resumed(tmp_path):
     options = {"spatial_lr_multiplier": 5.0, "save_steps": 3}
     make_trainer(tmp_path / "a", **options).train()
     shutil.copytree(tmp_path / "a", tmp_path / "b")
-    trainer = make_trainer(tmp_path / "b", **options)
-    trainer.train(str(tmp_path / "b" / "checkpoint-3"))
-    for name in ("a", "b"):
-        assert (tmp_path / name / "checkpoint-6" / "model.safetensors").is_file()
+    make_trainer(tmp_path / "b", **options).train(str(tmp_path / "b" / "checkpoint-3"))
     assert filecmp.cmp(*(tmp_path / name / "checkpoint-6" / "model.safetensors" for name in "ab"), shallow=False)

@@ -12,7 +12,8 @@ from transformers import AutoModelForCausalLM
 from ...tokenizer import open_ended
 from ...training.arguments import ModelArguments, RunArguments, data_access, parse_arguments
 from ...training.build import check_causal, check_packing, check_pretraining, load_config, load_model, load_tokenizer
-from ...training.trainer import GMLPTrainer, start_run
+from ...training.start import start_run
+from ...training.trainer import GMLPTrainer
 from ..perplexity import LanguageModelMetrics, next_token_losses
 from ..text import count_bytes, load_texts, tokenize
 from .arguments import CLMArguments

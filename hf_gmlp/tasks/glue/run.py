@@ -17,7 +17,8 @@ from ... import errors
 from ...training import series
 from ...training.arguments import RunArguments, data_access, parse_arguments
 from ...training.build import check_packing, load_config, load_model, load_tokenizer
-from ...training.trainer import GMLPTrainer, start_run
+from ...training.start import start_run
+from ...training.trainer import GMLPTrainer
 from ..labels import ONE_CLASS, Labels, set_labels, trained_labels
 from ..packing import PackingCollator
 from . import metrics as glue

@@ -9,7 +9,8 @@ flags override them, and later recipes override earlier ones.
 """
 
 from ...training.arguments import RunArguments, data_access, parse_arguments
-from ...training.trainer import GMLPTrainer, start_run
+from ...training.start import start_run
+from ...training.trainer import GMLPTrainer
 from ..labels import Labels, set_labels, trained_labels
 from .arguments import ImageArguments, ImageModelArguments
 from .images import ImageCollator, load_images, mixing_transform, training_transform

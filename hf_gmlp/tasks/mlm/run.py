@@ -10,7 +10,8 @@ from transformers import AutoModelForMaskedLM
 
 from ...training.arguments import ModelArguments, RunArguments, data_access, parse_arguments
 from ...training.build import check_packing, load_config, load_model, load_tokenizer
-from ...training.trainer import GMLPTrainer, start_run
+from ...training.start import start_run
+from ...training.trainer import GMLPTrainer
 from ..perplexity import LanguageModelMetrics, token_losses
 from ..text import load_texts, tokenize
 from .arguments import MLMArguments

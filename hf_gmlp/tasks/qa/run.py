@@ -16,7 +16,8 @@ from transformers import AutoModelForQuestionAnswering, DataCollatorWithPadding,
 from ...training import series
 from ...training.arguments import ModelArguments, RunArguments, data_access, parse_arguments
 from ...training.build import check_packing, load_config, load_model, load_tokenizer
-from ...training.trainer import GMLPTrainer, start_run
+from ...training.start import start_run
+from ...training.trainer import GMLPTrainer
 from ..packing import PackingCollator
 from .answers import AnswerMetrics
 from .arguments import QAArguments

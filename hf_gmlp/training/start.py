@@ -1,0 +1,63 @@
+"""How each training script begins: checks of its flags, the output folder, logging and seeds."""
+
+import logging
+import os
+from pathlib import Path
+
+from transformers import set_seed
+
+from ..errors import InputError
+from . import publish, run_folder
+from .arguments import BaseModelArguments, DataArguments, RunArguments, SeriesArguments
+
+logger = logging.getLogger(__name__)
+
+
+def start_run(model_args: BaseModelArguments, data_args: DataArguments, args: RunArguments) -> str | None:
+    """Check the flags, prepare the output folder, and return the checkpoint to resume from, if there is one.
+
+    With --push_to_hub, a folder that holds the finished run of this command is pushed, and the script ends.
+
+    Raises:
+        InputError: If there is nothing to do, or as in `run_folder.resume_point`.
+        SystemExit: After the push of a finished run.
+    """
+    logging.basicConfig(format="%(message)s", level=logging.INFO if args.should_log else logging.WARNING)
+    # It would log every request to the Hub.
+    logging.getLogger("httpx").setLevel(logging.WARNING)
+    check_flags(model_args, data_args, args)
+    settings = run_folder.run_settings(model_args, data_args, args)
+    if isinstance(data_args, SeriesArguments) and data_args.is_series():
+        # Each run prepares its own folder there.
+        swept = ("global_batch_size", "learning_rate", "seed")
+        settings = {name: value for name, value in settings.items() if name not in swept}
+    elif args.push_to_hub and not args.overwrite_output_dir and run_folder.is_pushable(Path(args.output_dir), settings):
+        if args.process_index == 0:
+            publish.push_finished(args)
+        raise SystemExit
+    checkpoint = run_folder.resume_point(args, settings)
+    if args.global_batch_size is not None and args.do_train:
+        devices, steps = args.world_size * max(1, args.n_gpu), args.gradient_accumulation_steps
+        numbers = (args.global_batch_size, devices, args.per_device_train_batch_size, steps)
+        logger.info("A batch of %d: %d device(s) x %d x %d step(s) of gradient accumulation", *numbers)
+    if data := data_args.data_name():
+        logger.info("Data: %s", data)
+    set_seed(args.seed)
+    return checkpoint
+
+
+def check_flags(model_args: BaseModelArguments, data_args: DataArguments, args: RunArguments):
+    """Raise InputError if there is nothing to do, or if flags do not go together."""
+    if not (args.do_train or args.do_eval or args.do_predict):
+        raise InputError("Nothing to do: pass --do_train, --do_eval or, in scripts that predict, --do_predict.")
+    if args.do_predict and not hasattr(data_args, "max_predict_samples"):
+        raise InputError("This script does not predict: leave --do_predict out, and use the model in a pipeline.")
+    if model_args.config_name is not None and not args.do_train:
+        raise InputError("A new model (--config_name) is untrained: pass --do_train, or --model_name_or_path.")
+    if getattr(data_args, "streaming", False) and args.do_train and args.max_steps < 1:
+        raise InputError("A stream has no length: set the length of the training with --max_steps.")
+    folder = os.path.realpath(args.output_dir)
+    for name in ("model_name_or_path", "config_name", "tokenizer_name", "image_processor_name"):
+        path = Path(getattr(model_args, name, None) or "")
+        if args.overwrite_output_dir and path.name and path.exists() and path.resolve().is_relative_to(folder):
+            raise InputError(f"--overwrite_output_dir would delete --{name} {path}: choose another --output_dir.")
