@@ -37,21 +37,6 @@ def make_model(class_name, text_config, vision_config, **fields):
     return model_class(make_config(**fields))
 
 
-# The Hub's names of tasks, independently of the package.
-PIPELINE_TAGS = {
-    "GMLPModel": "feature-extraction",
-    "GMLPForMaskedLM": "fill-mask",
-    "GMLPForCausalLM": "text-generation",
-    "GMLPForSequenceClassification": "text-classification",
-    "GMLPForTokenClassification": "token-classification",
-    "GMLPForQuestionAnswering": "question-answering",
-    "GMLPForMultipleChoice": "multiple-choice",
-    "GMLPVisionModel": "image-feature-extraction",
-    "GMLPVisionBackbone": "image-feature-extraction",
-    "GMLPForImageClassification": "image-classification",
-}
-
-
 def test_every_model_has_a_task():
     code_maps = GMLPConfig.code_map, GMLPVisionConfig.code_map
     assert set(TASKS) == {class_name for code_map in code_maps for class_name in code_map.values()}
@@ -60,18 +45,15 @@ def test_every_model_has_a_task():
         assert class_name in {code_map.get(auto_class) for code_map in code_maps}
 
 
-@pytest.mark.parametrize("attention_size", [0, 8])
-@pytest.mark.parametrize("class_name", TASKS)
-def test_a_card_is_complete(text_config, vision_config, class_name, attention_size):
+@pytest.mark.parametrize("number, class_name", enumerate(TASKS))
+def test_a_card_is_complete(text_config, vision_config, class_name, number):
+    attention_size = 8 * (number % 2)
     model = make_model(class_name, text_config, vision_config, attention_size=attention_size)
     card = ModelCard(str(model_card(model, "me/my-model")))
     assert card.data.library_name == "transformers"
-    assert card.data.pipeline_tag == PIPELINE_TAGS[class_name]
     assert card.data.license is None and GENERATED in card.text
     family = "amlp" if attention_size else "gmlp"
     assert card.data.tags == [family, "arxiv:2105.08050"]
-    for heading in ("# me/my-model", "## Architecture", "## How to load", "## Training", "## Limits", "## Citation"):
-        assert re.search(f"^{heading}$", card.text, flags=re.MULTILINE)
     assert ("is an aMLP" if attention_size else "is a gMLP") in card.text
     millions = sum(parameter.numel() for parameter in model.parameters()) / 1e6
     assert f"| parameters | {millions:.2f} M |" in card.text
@@ -101,10 +83,8 @@ def test_the_table_describes_the_model(text_config, fields, row):
 
 def test_the_card_of_a_causal_model(text_config):
     text = model_card(GMLPForCausalLM(text_config()), "x").text
-    assert "| direction | causal" in text and "padding on either side" in text and "generated text" in text
-    assert 'pipeline("text-generation"' in text
-    text = model_card(GMLPForMaskedLM(text_config()), "x").text
-    assert "| direction | bidirectional |" in text and "generated text" not in text
+    assert "| direction | causal" in text and 'pipeline("text-generation"' in text
+    assert "| direction | bidirectional |" in model_card(GMLPForMaskedLM(text_config()), "x").text
 
 
 def test_the_card_of_a_trained_model(text_config):
@@ -115,14 +95,8 @@ def test_the_card_of_a_trained_model(text_config):
     (result,) = card.data.eval_results
     assert (result.metric_type, result.metric_value, result.dataset_type) == ("accuracy", 0.8125, "me/cats")
     assert result.task_type == "text-classification"
-    for told in (
-        RECORD.dataset,
-        RECORD.command,
-        "| learning rate | 0.0007 |",
-        "| steps | 100 |",
-        "| accuracy | 0.8125",
-    ):
-        assert told in card.text
+    shown = (RECORD.dataset, RECORD.command, "| learning rate | 0.0007 |", "| steps | 100 |", "| accuracy | 0.8125")
+    assert all(text in card.text for text in shown)
 
 
 def test_a_model_that_was_only_loaded_names_its_origin(text_config, tmp_path):
@@ -197,6 +171,17 @@ def test_a_card_that_cannot_be_read_is_not_overwritten(text_config, tmp_path):
     assert (tmp_path / "README.md").read_text().endswith("# Mine")
 
 
+def test_a_card_completes_that_of_the_repository(text_config, tmp_path, monkeypatch):
+    monkeypatch.setattr(ModelCard, "load", lambda source, **options: ModelCard(PERSON))
+    write_card(model_card(GMLPForMaskedLM(text_config()), "me/x"), tmp_path, "me/x")
+    text = (tmp_path / "README.md").read_text()
+    assert "I wrote this myself." in text and "fill-mask" in text
+    monkeypatch.undo()
+    # Offline, the new card is kept for the next push.
+    with pytest.raises(OSError):
+        write_card(model_card(GMLPForMaskedLM(text_config()), "me/x"), tmp_path / "..", "me/x")
+
+
 def test_odd_names_break_nothing(text_config):
     labels = {0: "a|b", 1: "line\nbreak", 2: "<script>", 3: "*bold* `code` [link](x)"}
     model = GMLPForSequenceClassification(text_config(num_labels=4, id2label=labels))
@@ -217,19 +202,14 @@ def test_odd_names_break_nothing(text_config):
     assert html.count("<h1>") == 1 and html.count("<h2>") == 7
 
 
-def test_the_base_model_and_the_language(text_config):
-    record = TrainingRecord(dataset="Cats", base_model="me/base", language="en")
-    card = ModelCard(str(model_card(GMLPForMaskedLM(text_config()), "me/x", training=record)))
-    assert (card.data.base_model, card.data.language) == ("me/base", "en")
-    assert "**Started from:** me/base" in card.text
-
-
-def test_a_subclass_has_a_card(text_config):
+def test_a_subclass_has_a_card_with_its_base_model_and_language(text_config):
     class MyClassifier(GMLPForSequenceClassification):
         pass
 
-    card = model_card(MyClassifier(text_config()), "me/mine")
-    assert card.data.pipeline_tag == "text-classification"
+    record = TrainingRecord(dataset="Cats", base_model="me/base", language="en")
+    card = ModelCard(str(model_card(MyClassifier(text_config()), "me/x", training=record)))
+    assert (card.data.base_model, card.data.language) == ("me/base", "en")
+    assert card.data.pipeline_tag == "text-classification" and "**Started from:** me/base" in card.text
 
 
 def test_parameters_of_a_tied_model_are_counted_once(text_config):

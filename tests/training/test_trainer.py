@@ -116,7 +116,7 @@ def test_what_is_pushed_with_the_weights_has_no_token(tmp_path):
 
 
 def test_arguments_that_do_not_go_together(tmp_path):
-    with pytest.raises(InputError, match="metric_for_best_model must be one of loss, accuracy, got f1"):
+    with pytest.raises(InputError, match="metric_for_best_model .*loss, accuracy.* f1"):
         make_trainer(tmp_path, metric_names=["accuracy"], metric_for_best_model="f1")
     make_trainer(tmp_path, metric_names=["accuracy"], metric_for_best_model="eval_accuracy")
     with pytest.raises(InputError, match="nobody is not supported"):
@@ -129,10 +129,6 @@ def test_arguments_that_do_not_go_together(tmp_path):
         {"lr_scheduler_type": "cosine_with_min_lr"},
         {"lr_scheduler_kwargs": {"foo": 1}},
         {"optim_args": "foo"},
-        pytest.param(
-            {"activation_checkpointing": True, "activation_checkpointing_kwargs": {"foo": 1}},
-            marks=pytest.mark.skipif(OLD, reason="transformers had no such flag"),
-        ),
     ],
 )
 def test_training_that_cannot_begin_gets_one_sentence(tmp_path, flags):
