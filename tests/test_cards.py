@@ -178,8 +178,10 @@ def test_a_card_completes_that_of_the_repository(text_config, tmp_path, monkeypa
     assert "I wrote this myself." in text and "fill-mask" in text
     monkeypatch.undo()
     # Offline, the new card is kept for the next push.
+    (tmp_path / "README.md").unlink()
     with pytest.raises(OSError):
-        write_card(model_card(GMLPForMaskedLM(text_config()), "me/x"), tmp_path / "..", "me/x")
+        write_card(model_card(GMLPForMaskedLM(text_config()), "me/x"), tmp_path, "me/x")
+    assert "# me/x" in (tmp_path / "README.md").read_text()
 
 
 def test_odd_names_break_nothing(text_config):

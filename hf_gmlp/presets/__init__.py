@@ -2,7 +2,7 @@
 config.json for each.
 
 `GMLPConfig.from_preset("amlp-base")` makes a config; `preset_path("amlp-base")` is a folder for
-`AutoConfig.from_pretrained` or `--config_name`. The paper's comparators are included: BERT and ViT of transformers
+`AutoConfig.from_pretrained` or `--config_name`. The paper's baseline models are included: BERT and ViT of transformers
 (without dropout, as the paper trains them) and the models of modeling_baselines.py.
 """
 
@@ -24,41 +24,20 @@ class Preset:
     note: str = ""
 
 
-_NOATTN_NOTE = (
-    "Without queries and keys, 95.5 M parameters remain, but the paper prints 96: this is the only count that does not "
-    "round to the printed one."
+_NOATTN = (
+    "Without queries and keys, 95.5 M parameters remain; the paper prints 96. No other count differs."
 )
-_MIXER_NOTE = (
-    "The caption of Table 3 says d_ffn = 3072, but that gives 140 M parameters. This preset has d_ffn = 2304, which "
-    "gives the table's 112 M."
+_MIXER = "Table 3 says d_ffn = 3072, which gives 140 M parameters. This preset has 2304, which gives the table's 112 M."
+_DEEP_AND_THIN = "The paper leaves d_ffn and the positions open. 4 d_model and absolute ones give the printed counts."
+_D_FFN = (
+    "Table 3 says d_ffn = 3072, which gives 130 M parameters without a split. This preset has 2048: 92 M."
 )
-_DEEP_AND_THIN_NOTE = (
-    "The paper states neither d_ffn nor how positions are encoded. With four times d_model and absolute positions, the "
-    "parameters are as printed."
-)
-_D_FFN_NOTE = (
-    "The caption of Table 3 says d_ffn = 3072 for all gMLPs, but without a split that gives 130 M parameters. This "
-    "preset has d_ffn = 2048, which gives the table's 92 M; so would 24 layers with 3072."
-)
-_ENWIK8_NOTE = (
-    "Not in the paper, which has no causal models. These are the sizes that lucidrains/g-mlp-pytorch trains on enwik8 "
-    "(its train.py), with two more tokens than the 256 bytes, [PAD] and [SEP], as with --byte_level."
-)
-_LABML_NOTE = (
-    "Not in the paper, which has no causal models. These are the sizes of labml.ai's experiment with its gMLP "
-    "(labml_nn/transformers/gmlp/experiment.py). That reads Tiny Shakespeare by characters and adds fixed position "
-    "encodings; this preset has bytes, [PAD] and [SEP], and no position encodings."
-)
-_MINI_NOTE = (
-    "Not in the paper, whose image models learn from 1.3 million images. This one has a prior for a few thousand: W is "
-    "Toeplitz over the grid of patches, with a W for each of four groups of channels, behind early convolutions."
-)
-_MADDS_NOTE = "Table 2 prints multiply-adds, which are doubled here. Its 86 M exclude the classifier for 1,000 classes."
-_DEIT_TI_NOTE = "Table 2 prints multiply-adds, which are doubled here, and 5 M parameters; there are 5.7 M."
-_VIT_L_NOTE = (
-    "Table 2 prints multiply-adds, which are doubled here, and the ViT paper's 307 M parameters; with 1,000 classes "
-    "there are 304.7 M."
-)
+_ENWIK8 = "Not in the paper. The sizes of g-mlp-pytorch's model of enwik8, with [PAD] and [SEP] besides the 256 bytes."
+_LABML = "Not in the paper. The sizes of labml.ai's experiment, with bytes, [PAD] and [SEP], and no position encodings."
+_MINI = "Not in the paper. For a few thousand images: W is Toeplitz over the grid of patches, in four heads."
+_MADDS = "Table 2 prints multiply-adds, which are doubled here. Its 86 M exclude the classifier for 1,000 classes."
+_DEIT_TI = "Table 2 prints multiply-adds, which are doubled here, and 5 M parameters; there are 5.7 M."
+_VIT_L = "Table 2 prints multiply-adds, doubled here, and the ViT paper's 307 M; with 1,000 classes there are 304.7 M."
 
 PRESETS = {
     preset.name: preset
@@ -72,42 +51,42 @@ PRESETS = {
         Preset("gmlp-36l", "Tables 3 and 4", 102),
         Preset("gmlp-72l", "Table 4", 187),
         Preset("gmlp-144l", "Table 4", 357),
-        Preset("gmlp-multiplicative", "Table 3", 92, note=_D_FFN_NOTE),
-        Preset("gmlp-additive", "Table 3", 92, note=_D_FFN_NOTE),
-        Preset("gmlp-linear", "Table 3", 92, note=_D_FFN_NOTE),
-        Preset("gmlp-causal-enwik8", "-", 17.5, note=_ENWIK8_NOTE),
-        Preset("gmlp-causal-labml", "-", 10.0, note=_LABML_NOTE),
+        Preset("gmlp-multiplicative", "Table 3", 92, note=_D_FFN),
+        Preset("gmlp-additive", "Table 3", 92, note=_D_FFN),
+        Preset("gmlp-linear", "Table 3", 92, note=_D_FFN),
+        Preset("gmlp-causal-enwik8", "-", 17.5, note=_ENWIK8),
+        Preset("gmlp-causal-labml", "-", 10.0, note=_LABML),
         Preset("bert-base", "Tables 3 and 5", 110, 100.8, note="For Table 3, train it on sequences of 128 tokens."),
         Preset("bert-large", "Table 5", 336, 341.2),
         Preset("bert-6l-relpos", "Table 4", 67),
         Preset("bert-base-relpos", "Tables 3 and 4", 110),
         Preset("bert-24l-relpos", "Table 4", 195),
         Preset("bert-48l-relpos", "Table 4", 365),
-        Preset("bert-base-relpos-noattn", "Table 3", 96, note=_NOATTN_NOTE),
-        Preset("mixer-mlm", "Table 3", 112, note=_MIXER_NOTE),
-        Preset("bert-24x512", "Table 10", 92, note=_DEEP_AND_THIN_NOTE),
-        Preset("bert-48x384", "Table 10", 98, note=_DEEP_AND_THIN_NOTE),
-        Preset("bert-96x256", "Table 10", 84, note=_DEEP_AND_THIN_NOTE),
+        Preset("bert-base-relpos-noattn", "Table 3", 96, note=_NOATTN),
+        Preset("mixer-mlm", "Table 3", 112, note=_MIXER),
+        Preset("bert-24x512", "Table 10", 92, note=_DEEP_AND_THIN),
+        Preset("bert-48x384", "Table 10", 98, note=_DEEP_AND_THIN),
+        Preset("bert-96x256", "Table 10", 84, note=_DEEP_AND_THIN),
         Preset("gmlp-ti16-224", "Table 1", 5.9, 2.7),
         Preset("gmlp-s16-224", "Table 1", 19.5, 8.9),
         Preset("gmlp-b16-224", "Table 1", 73.4, 31.6),
-        Preset("gmlp-mini4-32", "-", 0.84, note=_MINI_NOTE),
-        Preset("deit-ti16-224", "Table 2", 5, 2.6, note=_DEIT_TI_NOTE),
+        Preset("gmlp-mini4-32", "-", 0.84, note=_MINI),
+        Preset("deit-ti16-224", "Table 2", 5, 2.6, note=_DEIT_TI),
         Preset("deit-s16-224", "Table 2", 22, 9.2),
-        Preset("deit-b16-224", "Table 2", 86, 35.0, note=_MADDS_NOTE),
-        Preset("vit-b16-384", "Table 2", 86, 110.8, note=_MADDS_NOTE),
-        Preset("vit-l16-384", "Table 2", 307, 381.4, note=_VIT_L_NOTE),
+        Preset("deit-b16-224", "Table 2", 86, 35.0, note=_MADDS),
+        Preset("vit-b16-384", "Table 2", 86, 110.8, note=_MADDS),
+        Preset("vit-l16-384", "Table 2", 307, 381.4, note=_VIT_L),
     )
 }
 
 
 def list_presets() -> list[str]:
-    """Returns the names of all presets."""
+    """Return the names of all presets."""
     return list(PRESETS)
 
 
 def preset_path(name: str) -> Path:
-    """Returns the folder of a preset, or raises a ValueError if there is no preset with that name."""
+    """Return the folder of a preset, or raise a ValueError if there is no preset with that name."""
     if name not in PRESETS:
         raise ValueError(f"There is no preset {name!r}. Choose one of: {', '.join(PRESETS)}.")
     return Path(__file__).parent / name

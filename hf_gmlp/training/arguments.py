@@ -332,8 +332,6 @@ class _HelpFormatter(argparse.RawDescriptionHelpFormatter, argparse.ArgumentDefa
         return f"{action.option_strings[0]} {_values(action)}"
 
     def _get_help_string(self, action: argparse.Action) -> str:
-        if _values(action) == "CHOICE":
-            return f"{action.help} One of {', '.join(map(str, action.choices))}. (default: %(default)s)"
         if action.default in (None, argparse.SUPPRESS):
             return action.help or ""
         return super()._get_help_string(action) or ""
@@ -344,6 +342,6 @@ def _values(action: argparse.Action) -> str:
     types = {int: "INT", float: "FLOAT", string_to_bool: "true|false"}
     text = "PATH" if action.dest.endswith(("_file", "_dir", "_path")) else "TEXT"
     form = "|".join(map(str, action.choices)) if action.choices else types.get(action.type, text)
-    # --optim has fifty.
+    # A wrong choice lists them: --optim has fifty.
     form = form if len(form) <= 60 else "CHOICE"
     return {"+": f"{form} ...", "*": f"{form} ...", "?": f"[{form}]"}.get(action.nargs, form)

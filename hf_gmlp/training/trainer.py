@@ -24,15 +24,17 @@ logger = logging.getLogger(__name__)
 
 # The position of a streamed run in its data; part of a checkpoint.
 STREAM_STATE = "stream_state.pt"
+# Types of this package's models.
+OWN_TYPES = ("gmlp", "gmlp_vision", "bert_relpos", "text_mixer")
 
 
 class GMLPTrainer(Trainer):
     """transformers' Trainer with corrections.
 
-    Accumulated gradients of models that ignore the number of labels in the whole batch; label smoothing of causal
-    models from outside transformers; an evaluation loss per token instead of per batch, if the metrics have a
-    "token_loss"; evaluation of all rows despite `dataloader_drop_last`; the optimizer's `param_groups`; checkpoints
-    that say when they are complete; and this project's model card.
+    They are: accumulated gradients of models that ignore the number of labels; label smoothing of causal models from
+    outside transformers; an evaluation loss per token instead of per batch, if the metrics have a "token_loss";
+    evaluation of all rows despite `dataloader_drop_last`; `param_groups`; checkpoints that say when they are complete;
+    and this project's model card.
 
     Args:
         metric_names: What `compute_metrics` returns, without "eval_"; `metric_for_best_model` must be one of them.
@@ -75,6 +77,9 @@ class GMLPTrainer(Trainer):
                 raise InputError(f"--selective_checkpointing: {error} Leave it out.") from error
         # Pinned memory is for transfers to an accelerator; torch warns where there is none.
         self.args.dataloader_pin_memory &= torch.accelerator.is_available()
+        # Trainer lets every model that takes **kwargs divide by the number of labels in all accumulated batches. Some,
+        # BERT among them, ignore that number: for other models than ours, Trainer averages over the batches.
+        self.model_accepts_loss_kwargs &= self.model.config.model_type in OWN_TYPES
         if self.label_smoother is not None and getattr(self.model, "loss_type", None) == "ForCausalLM":
             # Trainer itself shifts the labels only for class names in a table of transformers.
             self.compute_loss_func = partial(self.label_smoother, shift_labels=True)
@@ -83,7 +88,7 @@ class GMLPTrainer(Trainer):
         self.in_series, self.train_collator = in_series, train_collator
         self.hyperparameters = dict(hyperparameters or {})
         self.results: dict[str, float] = {}
-        self.knows_scale = self.begun = False
+        self.begun = False
         self.random_state: str | None = None
         if hasattr(self.data_collator, "set_epoch"):
             self.add_callback(EpochCallback(self.data_collator))
@@ -118,7 +123,9 @@ class GMLPTrainer(Trainer):
             # Trainer restores the random state (for dropout) only after it has skipped data itself.
             self._load_rng_state(self.random_state)
             self.random_state = None
-        return super().training_step(*args, **kwargs)
+        loss = super().training_step(*args, **kwargs)
+        self.begun = True
+        return loss
 
     def _get_dataloader(self, *args, is_training: bool = False, **kwargs) -> DataLoader:
         drop_last, collator = self.args.dataloader_drop_last, self.data_collator
@@ -129,29 +136,6 @@ class GMLPTrainer(Trainer):
             return super()._get_dataloader(*args, is_training=is_training, **kwargs)
         finally:
             self.args.dataloader_drop_last, self.data_collator = drop_last, collator
-
-    def compute_loss(self, model: nn.Module, inputs, return_outputs: bool = False, num_items_in_batch=None):
-        # Models that take packed documents divide by the number of labels, and a packed batch has no single samples.
-        self.knows_scale |= self.train_collator is not None
-        if self.compute_loss_func is None and num_items_in_batch is not None and not self.knows_scale:
-            # Trainer passes the number of labels in the whole batch to every model that takes **kwargs, and then no
-            # longer divides by the accumulation steps. Some models, BERT among them, ignore that number. A model that
-            # divides its loss by it returns 0 for infinity. One sample is enough, in evaluation mode, which does not
-            # change the random state.
-            sample = {
-                name: value[:1] if isinstance(value, torch.Tensor) and value.dim() else value
-                for name, value in inputs.items()
-            }
-            training = model.training
-            model.eval()
-            with torch.no_grad():
-                loss = super().compute_loss(model, sample, num_items_in_batch=num_items_in_batch + math.inf)
-            model.train(training)
-            self.model_accepts_loss_kwargs = not loss.any()
-            self.knows_scale = True
-        result = super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
-        self.begun = True
-        return result
 
     def _save_optimizer_and_scheduler(self, output_dir: str):
         # Here and not in a callback, so that the checkpoint is complete only with the stream's state.
