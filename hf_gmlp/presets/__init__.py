@@ -24,14 +24,10 @@ class Preset:
     note: str = ""
 
 
-_NOATTN = (
-    "Without queries and keys, 95.5 M parameters remain; the paper prints 96. No other count differs."
-)
+_NOATTN = "Without queries and keys, 95.5 M parameters remain; the paper prints 96. No other count differs."
 _MIXER = "Table 3 says d_ffn = 3072, which gives 140 M parameters. This preset has 2304, which gives the table's 112 M."
 _DEEP_AND_THIN = "The paper leaves d_ffn and the positions open. 4 d_model and absolute ones give the printed counts."
-_D_FFN = (
-    "Table 3 says d_ffn = 3072, which gives 130 M parameters without a split. This preset has 2048: 92 M."
-)
+_D_FFN = "Table 3 says d_ffn = 3072, which gives 130 M parameters without a split. This preset has d_ffn = 2048: 92 M."
 _ENWIK8 = "Not in the paper. The sizes of g-mlp-pytorch's model of enwik8, with [PAD] and [SEP] besides the 256 bytes."
 _LABML = "Not in the paper. The sizes of labml.ai's experiment, with bytes, [PAD] and [SEP], and no position encodings."
 _MINI = "Not in the paper. For a few thousand images: W is Toeplitz over the grid of patches, in four heads."

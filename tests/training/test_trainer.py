@@ -249,14 +249,6 @@ def test_other_models_get_the_library_s_card(tmp_path):
     assert "generated automatically" in (tmp_path / "README.md").read_text()
 
 
-@pytest.mark.skipif(OLD, reason="transformers refused its own defaults")
-def test_learning_rate_of_positions_needs_positions(tmp_path):
-    rotary = ModernBertConfig(**SIZES, num_attention_heads=1, pad_token_id=0, cls_token_id=2, sep_token_id=3)
-    model = AutoModelForSequenceClassification.from_config(rotary)
-    with pytest.raises(InputError, match="spatial_lr_multiplier .* ModernBertForSequenceClassification"):
-        make_trainer(tmp_path, model, spatial_lr_multiplier=5.0).train()
-
-
 def test_optimizer_groups(tmp_path):
     trainer = make_trainer(tmp_path, weight_decay=0.1, spatial_lr_multiplier=5.0)
     expected = param_groups(trainer.model, 1e-2, 0.1, 5.0)
