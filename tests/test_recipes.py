@@ -11,15 +11,15 @@ import torch
 from accelerate.commands.config.config_args import load_config_from_file
 from transformers import get_scheduler
 
-import run_clm
-import run_mlm
 from hf_gmlp import GMLPVisionConfig
 from hf_gmlp.errors import InputError
+from hf_gmlp.tasks.clm import run as run_clm
 from hf_gmlp.tasks.clm.arguments import CLMArguments
 from hf_gmlp.tasks.glue.arguments import GlueArguments, SentenceModelArguments
 from hf_gmlp.tasks.glue.sentences import load_sentences
 from hf_gmlp.tasks.image_classification.arguments import ImageArguments, ImageModelArguments
 from hf_gmlp.tasks.image_classification.images import load_images
+from hf_gmlp.tasks.mlm import run as run_mlm
 from hf_gmlp.tasks.mlm.arguments import MLMArguments
 from hf_gmlp.tasks.qa.arguments import QAArguments
 from hf_gmlp.tasks.qa.questions import load_questions
@@ -227,5 +227,5 @@ def test_recipes_of_language_models_run_small(name, tmp_path, monkeypatch):
     results = json.loads((tmp_path / "out" / "all_results.json").read_text())
     # Fewer than there are tokens.
     assert results["eval_perplexity"] < 590
-    # The card names the data that were used.
-    assert "**Data:** corpus.txt" in (tmp_path / "out" / "README.md").read_text()
+    settings = (tmp_path / "out" / "settings.json").read_text()
+    assert "corpus.txt" in settings and "allenai" not in settings
