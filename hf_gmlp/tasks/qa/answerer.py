@@ -13,13 +13,12 @@ from transformers import AutoModelForQuestionAnswering, PreTrainedModel, PreTrai
 
 from ...errors import InputError
 from ...loading import open_model, open_tokenizer
-from .answers import Decoded, decode
+from .decoding import Decoded, decode
 from .windows import DECODING_COLUMNS, make_windows
 
 
 class QuestionAnswerer:
-    """
-    A model and its tokenizer, called with questions and contexts.
+    """A model and its tokenizer, called with questions and contexts.
 
     Args:
         model: A trained question-answering model of any kind: a folder, a name on the Hub, or the model itself.
@@ -45,18 +44,23 @@ class QuestionAnswerer:
     ):
         if tokenizer is None and isinstance(model, PreTrainedModel):
             raise InputError("Give a tokenizer too: a model object does not include one.")
-        if not isinstance(tokenizer, PreTrainedTokenizerBase):
-            tokenizer = open_tokenizer(tokenizer or model, trust_remote_code=trust_remote_code)
-        if not isinstance(model, PreTrainedModel):
-            model, _ = open_model(AutoModelForQuestionAnswering, model, trust_remote_code=trust_remote_code)
-        if len(tokenizer) > model.config.vocab_size:
-            sizes = f"{len(tokenizer)} tokens, but the model has embeddings for {model.config.vocab_size}"
+        if isinstance(tokenizer, PreTrainedTokenizerBase):
+            self.tokenizer = tokenizer
+        else:
+            self.tokenizer = open_tokenizer(tokenizer or model, trust_remote_code=trust_remote_code)
+        if isinstance(model, PreTrainedModel):
+            self.model = model
+        else:
+            self.model, _ = open_model(AutoModelForQuestionAnswering, model, trust_remote_code=trust_remote_code)
+        self.model.eval().to(device or self.model.device)
+        config = self.model.config
+        if len(self.tokenizer) > config.vocab_size:
+            sizes = f"{len(self.tokenizer)} tokens, but the model has embeddings for {config.vocab_size}"
             raise InputError(f"The tokenizer has {sizes}: use the tokenizer that belongs to the model.")
-        longest = getattr(model.config, "max_position_embeddings", None) or 512
+        longest = getattr(config, "max_position_embeddings", None) or 512
         if max_seq_length is not None and max_seq_length > longest:
             raise InputError(f"max_seq_length {max_seq_length} is above the model's n = {longest}: lower it.")
-        self.model, self.tokenizer = model.eval().to(device or model.device), tokenizer
-        self.max_seq_length = max_seq_length or min(longest, tokenizer.model_max_length)
+        self.max_seq_length = max_seq_length or min(longest, self.tokenizer.model_max_length)
         self.doc_stride = min(128, self.max_seq_length // 3) if doc_stride is None else doc_stride
 
     def __call__(
@@ -70,10 +74,7 @@ class QuestionAnswerer:
         max_answer_length: int = 30,
         batch_size: int = 16,
     ) -> dict | list[dict] | list[list[dict]]:
-        """
-        Returns the best answers, which are passages of the context: for a question, "answer", "score" (its probability
-        among the 20 best, or the `top_k` if that is more), "start" and "end", so that `context[start:end] == answer`; a
-        list of these if `top_k > 1`; a list of either if `question` is a sequence.
+        """Return the best answers, which are passages of the context.
 
         Args:
             question: One or several.
@@ -84,8 +85,13 @@ class QuestionAnswerer:
             max_answer_length: Maximum number of tokens in an answer.
             batch_size: Windows per pass of the model.
 
+        Returns:
+            For a question, "answer", "score" (its probability among the 20 best, or the `top_k` if that is more),
+            "start" and "end", so that `context[start:end] == answer`; a list of these if `top_k > 1`; a list of either
+            if `question` is a sequence.
+
         Raises:
-            InputError: If the number of contexts does not match, one is empty, or an option is out of range.
+            InputError: If the number of contexts does not match, one is empty, or a number is below 1.
         """
         questions = [question] if isinstance(question, str) else list(question)
         contexts = [context] * len(questions) if isinstance(context, str) else list(context)
@@ -94,21 +100,17 @@ class QuestionAnswerer:
             raise InputError(f"There are {counts}: give one context, or one for each question.")
         if not all(context.strip() for context in contexts):
             raise InputError("A context is empty: give a text that may contain the answer.")
-        for name, value in (("top_k", top_k), ("max_answer_length", max_answer_length), ("batch_size", batch_size)):
-            if value < 1:
-                raise InputError(f"{name} must be at least 1, got {value}.")
+        if min(top_k, max_answer_length, batch_size) < 1:
+            raise InputError("top_k, max_answer_length and batch_size must be at least 1.")
         if not questions:
             return []
         windows = make_windows(
             questions, contexts, self.tokenizer, max_seq_length=self.max_seq_length, doc_stride=self.doc_stride
         )
-        start_logits, end_logits = self._logits(windows, batch_size)
-        rows = [dict(zip(DECODING_COLUMNS, row)) for row in zip(*(windows[name] for name in DECODING_COLUMNS))]
         decoded = decode(
             contexts,
-            rows,
-            start_logits,
-            end_logits,
+            [dict(zip(DECODING_COLUMNS, row)) for row in zip(*(windows[name] for name in DECODING_COLUMNS))],
+            *self._logits(windows, batch_size),
             n_best_size=max(20, top_k),
             max_answer_length=max_answer_length,
             version_2_with_negative=handle_impossible_answer,
@@ -121,26 +123,22 @@ class QuestionAnswerer:
 
     @torch.inference_mode()
     def _logits(self, windows: dict[str, list], batch_size: int) -> tuple[list, list]:
-        """Returns the start and end logits of each window."""
+        """Return the start and end logits of each window."""
         # A model that sees padding needs as much of it as in training.
         padding = "longest" if getattr(self.model.config, "mask_padding", True) else "max_length"
         names = [name for name in self.tokenizer.model_input_names if name in windows]
         start_logits, end_logits = [], []
         for first in range(0, len(windows["input_ids"]), batch_size):
-            batch = self.tokenizer.pad(
-                {name: windows[name][first : first + batch_size] for name in names},
-                padding=padding,
-                max_length=self.max_seq_length,
-                return_tensors="pt",
-            ).to(self.model.device)
-            outputs = self.model(**batch)
+            rows = {name: windows[name][first : first + batch_size] for name in names}
+            batch = self.tokenizer.pad(rows, padding=padding, max_length=self.max_seq_length, return_tensors="pt")
+            outputs = self.model(**batch.to(self.model.device))
             start_logits.extend(outputs.start_logits.float().cpu().numpy())
             end_logits.extend(outputs.end_logits.float().cpu().numpy())
         return start_logits, end_logits
 
 
 def _ranked(decoded: Decoded, null_score_diff_threshold: float) -> list[dict]:
-    """Returns the n-best list, which starts with no answer if and only if the threshold decides so."""
+    """Return the n-best list, which starts with no answer if and only if the threshold decides so."""
     answer = decoded.answer(null_score_diff_threshold)
     first = next((entry for entry in decoded.nbest if entry["text"] == answer), decoded.nbest[0])
     return [first, *(entry for entry in decoded.nbest if entry is not first)]

@@ -35,7 +35,7 @@ class QAArguments(SeriesArguments):
     max_answer_length: int = flag("Maximum number of tokens of an answer.", 30, interval="[1, inf)")
 
     def window_lengths(self, config: PreTrainedConfig) -> dict[str, int]:
-        """The windows' "max_seq_length" and "doc_stride"; raises InputError if they do not fit together."""
+        """Return the windows' "max_seq_length" and "doc_stride"; raise an InputError if they do not fit together."""
         has_n = getattr(config, "max_position_embeddings", None) is not None
         max_seq_length = self.sequence_length(config, default=math.inf if has_n else 512)
         doc_stride = min(128, max_seq_length // 3) if self.doc_stride is None else self.doc_stride

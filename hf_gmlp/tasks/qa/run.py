@@ -19,8 +19,8 @@ from ...training.build import check_packing, load_config, load_model, load_token
 from ...training.start import start_run
 from ...training.trainer import GMLPTrainer
 from ..packing import PackingCollator
-from .answers import AnswerMetrics
 from .arguments import QAArguments
+from .metrics import AnswerMetrics
 from .questions import load_questions
 from .windows import DECODING_COLUMNS, check_tokenizer, window_dataset
 
@@ -34,14 +34,15 @@ def main():
     runs = series.plan_runs(model_args, data_args, training_args)
     config = load_config(model_args)
     lengths = data_args.window_lengths(config)
-    needed = {"train": training_args.do_train, "validation": training_args.do_eval, "test": training_args.do_predict}
-
-    # Data: questions, then windows of tokens.
-    questions = load_questions(
-        data_args, [split for split in needed if needed[split]], data_access(model_args, data_args, training_args)
-    )
-    words = (text for row in questions.get("train", ()) for text in (row["context"], row["question"]))
     length = lengths["max_seq_length"]
+
+    # Data: questions and answers.
+    needed = {"train": training_args.do_train, "validation": training_args.do_eval, "test": training_args.do_predict}
+    splits = [split for split in needed if needed[split]]
+    questions = load_questions(data_args, splits, data_access(model_args, data_args, training_args))
+
+    # Windows of tokens.
+    words = (text for row in questions.get("train", ()) for text in (row["context"], row["question"]))
     tokenizer = load_tokenizer(model_args, training_args, words, max_length=length, config=config)
     check_tokenizer(tokenizer)
     if getattr(config, "type_vocab_size", None) == 1:
@@ -49,25 +50,17 @@ def main():
         tokenizer.model_input_names = [name for name in tokenizer.model_input_names if name != "token_type_ids"]
     # Tells users of the model the length of its windows.
     tokenizer.model_max_length = length
-    options, windows, answers = lengths | {"num_proc": data_args.preprocessing_num_workers}, {}, {}
+    windows, answers = {}, {}
     for split, rows in questions.items():
+        options = lengths | {"num_proc": data_args.preprocessing_num_workers}
         windows[split] = window_dataset(rows, tokenizer, training=split == "train", **options)
         logger.info("%s: %d questions in %d windows", split, len(rows), len(windows[split]))
         if split != "train":
-            answers[split] = AnswerMetrics(
-                rows,
-                windows[split],
-                n_best_size=data_args.n_best_size,
-                max_answer_length=data_args.max_answer_length,
-                version_2_with_negative=data_args.version_2_with_negative,
-                null_score_diff_threshold=data_args.null_score_diff_threshold,
-            )
+            answers[split] = AnswerMetrics(rows, windows[split], data_args)
             windows[split] = windows[split].remove_columns(list(DECODING_COLUMNS))
-    names = answers["validation"].names() if "validation" in answers else None
-    main_metric = None
-    if data_args.is_series():
-        keys = dict.fromkeys(f"eval_{name}" for name in ("f1", *names, "loss"))
-        main_metric = series.main_metric(training_args, list(keys))
+    names = answers["validation"].names() if "validation" in answers else []
+    keys = [f"eval_{name}" for name in ("f1", *(name for name in names if name != "f1"), "loss")]
+    main_metric = series.main_metric(training_args, keys) if data_args.is_series() else None
     # A model that sees its padding gets the same in every batch.
     padded = data_args.pad_to_max_length or not getattr(config, "mask_padding", True)
     collator = DataCollatorWithPadding(tokenizer, padding="max_length" if padded else "longest", max_length=length)
@@ -86,7 +79,7 @@ def main():
             data_collator=collator,
             train_collator=PackingCollator(tokenizer) if data_args.packing else None,
             compute_metrics=answers.get("validation"),
-            metric_names=names,
+            metric_names=names or None,
             in_series=data_args.is_series(),
             card=data_args.card_facts(model_args),
         )

@@ -12,8 +12,7 @@ from transformers import BertConfig, BertForQuestionAnswering
 from hf_gmlp import GMLPConfig, GMLPForMaskedLM, GMLPForQuestionAnswering
 from hf_gmlp.errors import InputError
 from hf_gmlp.tasks.qa.answerer import QuestionAnswerer, _ranked
-from hf_gmlp.tasks.qa.answers import Decoded
-from hf_gmlp.tasks.qa.windows import make_windows
+from hf_gmlp.tasks.qa.decoding import Decoded
 from hf_gmlp.tools.cli import main
 
 from ...samples import CITIES
@@ -91,12 +90,11 @@ def test_answers_do_not_depend_on_the_batch(answerer):
 
 
 def test_all_of_a_long_context_is_read(answerer, squad_tokenizer):
-    lengths = {"max_seq_length": answerer.max_seq_length, "doc_stride": answerer.doc_stride}
-    assert lengths == {"max_seq_length": 48, "doc_stride": 16}
-    windows = make_windows(["Where?"], [CONTEXT], squad_tokenizer, **lengths)
-    assert len(windows["input_ids"]) > 5
+    assert (answerer.max_seq_length, answerer.doc_stride) == (48, 16)
+    offsets = squad_tokenizer(CONTEXT, add_special_tokens=False, return_offsets_mapping=True)["offset_mapping"]
+    assert len(offsets) > 100
     starts = {one["start"] for one in answerer("Where?", CONTEXT, top_k=10_000, max_answer_length=1)}
-    assert starts == {start for offsets in windows["offsets"] for start, end in offsets if start < end}
+    assert starts == {start for start, end in offsets if start < end}
 
 
 def test_no_answer(answerer):
@@ -104,11 +102,9 @@ def test_no_answer(answerer):
     (none,) = [one for one in ranked if one["answer"] == ""]
     assert (none["start"], none["end"]) == (0, 0)
     best = answerer("Where?", CONTEXT)
-    options = {"handle_impossible_answer": True, "top_k": 3}
-    never = answerer("Where?", CONTEXT, null_score_diff_threshold=1e9, **options)
-    assert never[0]["answer"] == best["answer"]
-    always = answerer("Where?", CONTEXT, null_score_diff_threshold=-1e9, **options)
-    assert always[0]["answer"] == "" and always[1]["answer"] == best["answer"]
+    for threshold, expected in ((1e9, best["answer"]), (-1e9, "")):
+        options = {"handle_impossible_answer": True, "null_score_diff_threshold": threshold}
+        assert answerer("Where?", CONTEXT, **options)["answer"] == expected
 
 
 def test_the_threshold_moves_only_the_empty_answer():
@@ -122,14 +118,8 @@ def test_the_threshold_moves_only_the_empty_answer():
 
 
 def test_unmasked_padding_is_always_the_same(squad_tokenizer, far_model):
-    config = GMLPConfig(
-        vocab_size=len(squad_tokenizer),
-        hidden_size=16,
-        num_hidden_layers=2,
-        intermediate_size=32,
-        max_position_embeddings=48,
-        mask_padding=False,
-    )
+    sizes = {"hidden_size": 16, "num_hidden_layers": 2, "intermediate_size": 32, "max_position_embeddings": 48}
+    config = GMLPConfig(vocab_size=len(squad_tokenizer), **sizes, mask_padding=False)
     answerer = QuestionAnswerer(far_model(GMLPForQuestionAnswering, config), squad_tokenizer)
     alone = answerer("Where?", "The train went to Oslo.")
     together = answerer(["Where?", "Where?"], ["The train went to Oslo.", CONTEXT])
@@ -143,27 +133,27 @@ def test_any_model(squad_tokenizer, far_model):
     assert CONTEXT[answer["start"] : answer["end"]] == answer["answer"] != ""
 
 
-def test_errors_of_the_answerer(tmp_path, answerer, model, checkpoint, squad_tokenizer):
-    cases = [
-        (("Where?", " \n"), {}, "context is empty"),
+@pytest.mark.parametrize(
+    ("words", "options", "message"),
+    [
+        (("Where?", " \n"), {}, "empty"),
         ((["Where?"], ["a", "b"]), {}, "1 questions and 2 contexts"),
-        (("Where?", "a"), {"top_k": 0}, "top_k must be at least 1, got 0"),
-        (("Where?", "a"), {"max_answer_length": -1}, "max_answer_length must be at least 1"),
-    ]
-    for words, options, message in cases:
-        with pytest.raises(InputError, match=message):
-            answerer(*words, **options)
-    with pytest.raises(InputError, match="does not include one"):
+        (("Where?", "a"), {"top_k": 0}, "top_k"),
+    ],
+)
+def test_bad_questions_are_refused(answerer, words, options, message):
+    with pytest.raises(InputError, match=message):
+        answerer(*words, **options)
+
+
+def test_bad_models_are_refused(tmp_path, model, checkpoint, squad_tokenizer):
+    with pytest.raises(InputError, match="Give a tokenizer"):
         QuestionAnswerer(model)
-    with pytest.raises(InputError, match="no tokenizer to open in /nowhere/at/all"):
-        QuestionAnswerer("/nowhere/at/all")
-    with pytest.raises(InputError, match="max_seq_length 49 is above the model's n = 48"):
+    with pytest.raises(InputError, match="max_seq_length 49 .* n = 48"):
         QuestionAnswerer(checkpoint, max_seq_length=49)
     squad_tokenizer.save_pretrained(tmp_path)
-    with pytest.raises(InputError, match="no model to open in"):
-        QuestionAnswerer(tmp_path)
     GMLPForMaskedLM(model.config).save_pretrained(tmp_path)
-    with pytest.raises(InputError, match=r"qa_outputs.* would be random"):
+    with pytest.raises(InputError, match="qa_outputs"):
         QuestionAnswerer(tmp_path)
     small = GMLPForQuestionAnswering(GMLPConfig(vocab_size=9, hidden_size=8, num_hidden_layers=1, intermediate_size=8))
     with pytest.raises(InputError, match="embeddings for 9"):
@@ -188,28 +178,25 @@ def test_command(tmp_path, checkpoint, capsys):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["/nowhere/at/all", "--context", "a"], "no tokenizer to open in /nowhere/at/all"),
-        (["model", "--context", ""], "text is empty"),
-        (["model", "--context_file", "/nowhere/at/all.txt"], "/nowhere/at/all.txt cannot be read"),
+        (["/nowhere/at/all", "--context", "a"], "/nowhere/at/all"),
+        (["model", "--context", ""], "empty"),
+        (["model", "--context_file", "/nowhere/at/all.txt"], "/nowhere/at/all.txt"),
     ],
 )
 def test_command_with_bad_input(words, message, capsys):
-    with pytest.raises(SystemExit) as stop:
+    with pytest.raises(SystemExit):
         main(["answer", *words, "--question", "Where?"])
-    error = capsys.readouterr().err
-    assert stop.value.code == 2 and message in error and "Traceback" not in error
+    assert message in capsys.readouterr().err
 
 
 @pytest.mark.slow
 def test_needs_nothing_but_torch_and_transformers(checkpoint):
     """Packages that only training needs are not installed with the models."""
     program = f"""
-import sys
-for name in ("datasets", "evaluate", "accelerate", "sentencepiece", "sklearn", "scipy", "matplotlib"):
+import json, sys
+for name in ("datasets", "evaluate", "accelerate", "sentencepiece", "sklearn", "scipy", "matplotlib", "pandas"):
     sys.modules[name] = None
-from hf_gmlp.tasks.qa.answerer import QuestionAnswerer, _ranked
-from hf_gmlp.tasks.qa.answers import Decoded
-import json
+from hf_gmlp.tasks.qa.answerer import QuestionAnswerer
 print(json.dumps(QuestionAnswerer({checkpoint!r})("Where?", {CONTEXT!r})))
 """
     environment = os.environ | {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}

@@ -1,0 +1,133 @@
+"""From the logits of windows to answers and their scores."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from ...errors import InputError
+
+
+class Span(NamedTuple):
+    """Characters [start, end) of the context, and the logits of their first and last token."""
+
+    start: int
+    end: int
+    start_logit: float
+    end_logit: float
+
+    @property
+    def score(self) -> float:
+        return self.start_logit + self.end_logit
+
+
+@dataclass
+class Decoded:
+    """The answers to one question."""
+
+    # The best span.
+    text: str
+    # The best spans, best first, and "" for no answer where that is allowed: "text", "start", "end" (characters of the
+    # context), "probability" (within this list), "start_logit", "end_logit".
+    nbest: list[dict]
+    # The score of no answer minus that of the best span; None if there is always an answer.
+    null_odds: float | None
+
+    def answer(self, null_score_diff_threshold: float = 0.0) -> str:
+        """Return the best span; "" if the score of no answer exceeds its score by more than the threshold."""
+        return "" if self.null_odds is not None and self.null_odds > null_score_diff_threshold else self.text
+
+
+def best_spans(
+    start_logits: np.ndarray,
+    end_logits: np.ndarray,
+    offsets: Sequence[Sequence[int]],
+    *,
+    n_best_size: int,
+    max_answer_length: int,
+) -> list[Span]:
+    """Return the spans of one window with the highest sum of start and end logit, best first.
+
+    Args:
+        start_logits, end_logits: Those of the context [c].
+        offsets: The characters [start, end) of its tokens. A token without characters neither starts nor ends a span.
+        max_answer_length: Maximum number of tokens of a span.
+    """
+    if len(offsets) == 0:
+        return []
+    is_text = np.array([start < end for start, end in offsets])
+    starts = np.where(is_text, np.asarray(start_logits, dtype=np.float64), -np.inf)
+    ends = np.where(is_text, np.asarray(end_logits, dtype=np.float64), -np.inf)
+    width = min(max_answer_length, len(offsets))
+    ends = np.concatenate([ends, np.full(width - 1, -np.inf)])
+    # [c, width]: row i, column k is the span from token i to i + k.
+    scores = (starts[:, None] + np.lib.stride_tricks.sliding_window_view(ends, width)).ravel()
+    # Sorting all of them takes ten times as long.
+    least = np.partition(scores, -n_best_size)[-n_best_size] if n_best_size < scores.size else -np.inf
+    chosen = np.flatnonzero((scores >= least) & np.isfinite(scores))
+    # Among equal scores, the first and shortest span comes first.
+    ranked = chosen[np.argsort(-scores[chosen], kind="stable")][:n_best_size]
+    firsts, extra = np.divmod(ranked, width)
+    pairs = zip(firsts, firsts + extra)
+    return [Span(offsets[i][0], offsets[j][1], float(starts[i]), float(ends[j])) for i, j in pairs]
+
+
+def decode(
+    contexts: Sequence[str],
+    windows: Iterable[Mapping],
+    start_logits: Sequence[np.ndarray],
+    end_logits: Sequence[np.ndarray],
+    *,
+    n_best_size: int = 20,
+    max_answer_length: int = 30,
+    version_2_with_negative: bool = False,
+) -> list[Decoded]:
+    """Return the answers to questions from the logits of their windows.
+
+    The score of no answer is the sum of the logits of [CLS], the lowest over all windows, since a window without the
+    answer correctly says that there is none.
+
+    Args:
+        contexts: One for each question.
+        windows: Rows of `make_windows`, whose "question_index" is an index into `contexts`.
+        start_logits, end_logits: [m] for each window, at least as long as the window.
+        version_2_with_negative: Whether there may be no answer.
+
+    Raises:
+        InputError: If a logit is not finite.
+    """
+    spans: list[list[Span]] = [[] for _ in contexts]
+    nulls: list[list[Span]] = [[] for _ in contexts]
+    limits = {"n_best_size": n_best_size, "max_answer_length": max_answer_length}
+    for window, start, end in zip(windows, start_logits, end_logits, strict=True):
+        question, first, offsets = window["question_index"], window["context_start"], window["offsets"]
+        tokens = slice(first, first + len(offsets))
+        null = Span(0, 0, float(start[window["cls_index"]]), float(end[window["cls_index"]]))
+        if not np.isfinite([*start[tokens], *end[tokens], null.score]).all():
+            raise InputError("The model's logits are not finite numbers: lower the learning rate of its training.")
+        nulls[question].append(null)
+        spans[question] += best_spans(start[tokens], end[tokens], offsets, **limits)
+
+    decoded = []
+    for context, candidates, none in zip(contexts, spans, nulls):
+        # The same words in two windows are one answer.
+        best: dict[tuple[int, int], Span] = {}
+        for span in sorted(candidates, key=lambda span: -span.score):
+            best.setdefault((span.start, span.end), span)
+        # A context of white space has no span.
+        ranked = list(best.values())[:n_best_size] or [Span(0, 0, 0.0, 0.0)]
+        text, null_odds = context[ranked[0].start : ranked[0].end], None
+        if version_2_with_negative:
+            null = min(none, key=lambda span: span.score)
+            null_odds = null.score - ranked[0].score
+            ranked = sorted([*ranked, null], key=lambda span: -span.score)[:n_best_size]
+            # Its score is reported, however low.
+            ranked = ranked if null in ranked else [*ranked, null]
+        weights = np.exp(np.array([span.score for span in ranked]) - max(span.score for span in ranked))
+        nbest = [
+            {"text": context[span.start : span.end], "probability": float(weight), **span._asdict()}
+            for span, weight in zip(ranked, weights / weights.sum())
+        ]
+        decoded.append(Decoded(text, nbest, null_odds))
+    return decoded

@@ -1,0 +1,101 @@
+import json
+
+import numpy as np
+import pytest
+from transformers import EvalPrediction, TrainingArguments
+
+from hf_gmlp.metrics.squad.squad import squad_scores, squad_v2_scores
+from hf_gmlp.tasks.qa.arguments import QAArguments
+from hf_gmlp.tasks.qa.metrics import AnswerMetrics
+from hf_gmlp.tasks.qa.windows import window_dataset
+
+from ...numerics import assert_close
+from ...samples import squad, write
+from .test_questions import load
+
+
+@pytest.fixture(scope="module")
+def questions(tmp_path_factory):
+    path = write(tmp_path_factory.mktemp("qa") / "x.json", squad(6, unanswerable=True))
+    return load(path, version_2_with_negative=True)
+
+
+@pytest.fixture(scope="module")
+def windows(questions, squad_tokenizer):
+    return window_dataset(questions, squad_tokenizer, max_seq_length=32, doc_stride=8)
+
+
+def metrics_of(questions, windows, **fields):
+    return AnswerMetrics(questions, windows, QAArguments(version_2_with_negative=True, **fields))
+
+
+def random_prediction(windows, width=32):
+    """Logits that tend to be right."""
+    labels = np.array(windows["start_positions"]), np.array(windows["end_positions"])
+    start, end = np.random.default_rng(0).normal(size=(2, len(windows), width))
+    for logits, positions in zip((start, end), labels):
+        logits[np.arange(len(windows)), positions] += 2
+    return EvalPrediction(predictions=(start, end), label_ids=labels)
+
+
+def test_right_logits_give_right_answers(questions, windows):
+    start, end = np.zeros((2, len(windows), 32))
+    for row, window in enumerate(windows):
+        start[row, window["start_positions"]] = end[row, window["end_positions"]] = 10
+    metrics = metrics_of(questions, windows)
+    scores = metrics(EvalPrediction(predictions=(start, end), label_ids=None))
+    assert metrics.names() == list(scores)
+    for one, answers in zip(metrics.decoded, questions["answers"]):
+        assert one.answer() == (answers["text"][0] if answers["text"] else "")
+    assert scores["exact"] == scores["f1"] == scores["HasAns_f1"] == scores["NoAns_f1"] == scores["best_f1"] == 100
+
+
+@pytest.mark.parametrize("threshold", [-6.0, 0.0, 2.0])
+def test_scores_are_those_of_the_written_predictions(questions, windows, tmp_path, threshold):
+    metrics = metrics_of(questions, windows, null_score_diff_threshold=threshold)
+    scores = metrics(random_prediction(windows))
+    metrics.write(TrainingArguments(tmp_path / "out", use_cpu=True), "eval")
+    files = {path.name: json.loads(path.read_text()) for path in (tmp_path / "out").iterdir()}
+    assert set(files) == {"eval_predictions.json", "eval_nbest_predictions.json", "eval_null_odds.json"}
+    predictions, odds = files["eval_predictions.json"], files["eval_null_odds.json"]
+    assert {key for key in odds if odds[key] > threshold} == {key for key in predictions if predictions[key] == ""}
+    official = squad_v2_scores(predictions, {row["id"]: row["answers"]["text"] for row in questions})
+    names = ("exact", "f1", "HasAns_exact", "HasAns_f1", "NoAns_exact", "NoAns_f1", "total")
+    assert_close([float(scores[name]) for name in names], [float(official[name]) for name in names])
+    entry = files["eval_nbest_predictions.json"][questions[0]["id"]][0]
+    assert set(entry) == {"text", "start", "end", "probability", "start_logit", "end_logit"}
+
+
+def test_the_best_threshold_gives_the_best_score(questions, windows):
+    prediction = random_prediction(windows)
+    scores = metrics_of(questions, windows, null_score_diff_threshold=-6.0)(prediction)
+    again = metrics_of(questions, windows, null_score_diff_threshold=scores["best_f1_thresh"])(prediction)
+    assert_close(again["f1"], scores["best_f1"])
+    assert scores["best_f1"] > scores["f1"]
+
+
+def test_scores_of_version_1(tmp_path, squad_tokenizer):
+    questions = load(write(tmp_path / "x.json", squad(4)))
+    windows = window_dataset(questions, squad_tokenizer, max_seq_length=64, doc_stride=8)
+    metrics = AnswerMetrics(questions, windows, QAArguments())
+    scores = metrics(random_prediction(windows, 64))
+    assert metrics.names() == list(scores) == ["exact_match", "f1"]
+    metrics.write(TrainingArguments(tmp_path, use_cpu=True), "eval")
+    predictions = json.loads((tmp_path / "eval_predictions.json").read_text())
+    assert not (tmp_path / "eval_null_odds.json").exists()
+    assert scores == squad_scores(predictions, {row["id"]: row["answers"]["text"] for row in questions})
+
+
+def test_windows_out_of_order_are_refused(questions, windows):
+    prediction = random_prediction(windows)
+    labels = tuple(positions[::-1] for positions in prediction.label_ids)
+    with pytest.raises(ValueError, match="order"):
+        metrics_of(questions, windows)(EvalPrediction(predictions=prediction.predictions, label_ids=labels))
+
+
+def test_questions_without_known_answers_are_answered_only(questions, windows):
+    hidden = questions.remove_columns("answers")
+    metrics = metrics_of(hidden, windows.remove_columns(["start_positions", "end_positions"]))
+    prediction = random_prediction(windows)
+    assert metrics(EvalPrediction(predictions=prediction.predictions, label_ids=None)) == {}
+    assert len(metrics.decoded) == len(questions)
