@@ -14,6 +14,7 @@ from accelerate.utils import release_memory
 from ..errors import InputError
 from . import run_folder
 from .arguments import ModelArguments, RunArguments, SeriesArguments
+from .files import reading
 
 logger = logging.getLogger(__name__)
 
@@ -21,9 +22,10 @@ Runs = list[tuple[RunArguments, dict | None]]
 
 
 def plan_runs(model_args: ModelArguments, data_args: SeriesArguments, args: RunArguments) -> Runs:
-    """
-    The arguments and settings of a run for each batch size, learning rate and seed, in a folder of its own such as
-    "batch-16-lr-1e-05/seed-1". Without such lists: one run in the output folder, and no settings.
+    """Return the arguments and settings of a run for each batch size, learning rate and seed.
+
+    Each has a folder of its own, such as "batch-16-lr-1e-05/seed-1". Without such lists it is one run in the output
+    folder, and no settings.
 
     Raises:
         InputError: If flags do not go together, or the output folder holds finished runs of other flags.
@@ -35,24 +37,21 @@ def plan_runs(model_args: ModelArguments, data_args: SeriesArguments, args: RunA
     if args.push_to_hub or args.resume_from_checkpoint is not None:
         raise InputError("--push_to_hub and --resume_from_checkpoint are for a single run: choose one first.")
     shared = run_folder.run_settings(model_args, data_args, args)
-    lists = {
-        "global_batch_size": data_args.sweep_batch_sizes,
-        "learning_rate": data_args.sweep_learning_rates,
-        "seed": data_args.seeds,
-    }
-    lists = {name: values for name, values in lists.items() if values}
-    names = {"global_batch_size": "batch-{}", "learning_rate": "lr-{:g}", "seed": "seed-{}"}
-    runs: dict[Path, tuple[RunArguments, dict]] = {}
-    for given in (dict(zip(lists, values)) for values in itertools.product(*lists.values())):
-        *setting, seed = (names[name].format(given[name]) if name in given else "" for name in names)
-        folder = Path(args.output_dir, "-".join(filter(None, setting)), seed)
+    runs: dict[Path, tuple[RunArguments, dict | None]] = {}
+    lists = (data_args.sweep_batch_sizes, data_args.sweep_learning_rates, data_args.seeds)
+    for batch_size, rate, seed in itertools.product(*(values or [None] for values in lists)):
+        named = {"batch": batch_size, "lr": None if rate is None else f"{rate:g}"}
+        setting = "-".join(f"{name}-{value}" for name, value in named.items() if value is not None)
+        folder = Path(args.output_dir, setting, "" if seed is None else f"seed-{seed}")
         if folder in runs:
             raise InputError(f"Two of the runs would be in {folder}: give learning rates with at most six digits.")
+        flags = {"global_batch_size": batch_size, "learning_rate": rate, "seed": seed}
+        flags = {name: value for name, value in flags.items() if value is not None}
         try:
-            run = dataclasses.replace(args, output_dir=str(folder), **given)
+            run = dataclasses.replace(args, output_dir=str(folder), **flags)
         except ValueError as error:
             raise InputError(str(error)) from error
-        settings = shared | given | {"global_batch_size": run_folder.total_batch_size(run)}
+        settings = shared | flags | {"global_batch_size": run_folder.total_batch_size(run)}
         if is_finished(run):
             # It will not be repeated, so it must have these settings.
             earlier = run_folder.read_settings(folder)
@@ -64,64 +63,49 @@ def plan_runs(model_args: ModelArguments, data_args: SeriesArguments, args: RunA
 
 
 def make_runs(args: RunArguments, runs: Runs, run: Callable, checkpoint: str | None, metric: str | None):
-    """
-    Calls `run` for every unfinished run of `plan_runs`, with its arguments and the checkpoint to resume from, if any:
-    for a single run, `checkpoint`. A series is then reported, compared by `metric`.
+    """Call `run` for each unfinished run of `plan_runs`, with its arguments and the checkpoint to resume from, if any.
+
+    For a single run that is `checkpoint`. A series is then reported, compared by `metric`.
     """
     for number, (one, settings) in enumerate(runs, start=1):
-        if settings is not None:
-            logger.info("Run %d of %d: %s", number, len(runs), one.output_dir)
-            if is_finished(one):
-                logger.info("Already finished: skipped")
-                continue
-            checkpoint = run_folder.resume_point(one, settings)
-        run(one, checkpoint)
-        release_memory()
-    if settings is not None and args.process_index == 0:
+        if settings is None:
+            return run(one, checkpoint)
+        logger.info("Run %d of %d: %s", number, len(runs), one.output_dir)
+        if is_finished(one):
+            logger.info("Already finished: skipped")
+        else:
+            run(one, run_folder.resume_point(one, settings))
+            release_memory()
+    if args.process_index == 0 and metric is not None:
         report_series(args, summarize([one for one, _ in runs]), metric)
 
 
 def is_finished(run: RunArguments) -> bool:
-    """Whether a run of a series is over and will not be repeated."""
+    """Return whether a run of a series is over and will not be repeated."""
     return Path(run.output_dir, run_folder.FINISHED).is_file() and not run.overwrite_output_dir
 
 
 def summarize(runs: list[RunArguments]) -> list[dict]:
-    """The `spread` over the seeds of every validation metric, for each batch size and learning rate."""
+    """Return the `spread` over the seeds of each validation metric, for each batch size and learning rate."""
     settings: dict[tuple, list[RunArguments]] = {}
     for run in runs:
         settings.setdefault((run_folder.total_batch_size(run), run.learning_rate), []).append(run)
     rows = []
     for (batch_size, learning_rate), members in settings.items():
-        results = [_read_results(Path(run.output_dir, run_folder.FINISHED)) for run in members]
-        keys = [key for key in results[0] if not key.endswith(("_runtime", "_per_second"))]
-        folder = Path(members[0].output_dir)
-        rows.append(
-            {
-                "batch_size": batch_size,
-                "learning_rate": learning_rate,
-                "seeds": [run.seed for run in members],
-                "folder": str(folder.parent if folder.name == f"seed-{members[0].seed}" else folder),
-                "metrics": {key: spread([result[key] for result in results]) for key in keys},
-            }
-        )
+        paths = [Path(run.output_dir, run_folder.FINISHED) for run in members]
+        with reading(paths, "results of runs"):
+            results = [json.loads(path.read_text(encoding="utf-8")) for path in paths]
+        times = ("_runtime", "_per_second")
+        keys = [key for key in results[0] if key.startswith("eval_") and not key.endswith(times)]
+        folder, seeds = paths[0].parent, [run.seed for run in members]
+        row = {"batch_size": batch_size, "learning_rate": learning_rate, "seeds": seeds}
+        row["folder"] = str(folder.parent if folder.name == f"seed-{seeds[0]}" else folder)
+        rows.append(row | {"metrics": {key: spread([result[key] for result in results]) for key in keys}})
     return rows
 
 
-def _read_results(path: Path) -> dict[str, float]:
-    """The validation metrics of a finished run."""
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-        results = {key: float(value) for key, value in content.items() if key.startswith("eval_")}
-        if not results:
-            raise ValueError("There is no evaluation in it.")
-        return results
-    except (ValueError, AttributeError, TypeError) as error:
-        raise InputError(f"{path} is damaged: remove it, and repeat the command to make that run again.") from error
-
-
 def spread(values: list[float]) -> dict[str, float]:
-    """Median, minimum, maximum and standard deviation (of a sample; 0 for one value); NaN if a value is NaN."""
+    """Return median, minimum, maximum and sample standard deviation (0 for one value); NaN if a value is NaN."""
     if any(map(math.isnan, values)):
         return dict.fromkeys(("median", "min", "max", "std"), math.nan)
     std = statistics.stdev(values) if len(values) > 1 else 0.0
@@ -129,25 +113,20 @@ def spread(values: list[float]) -> dict[str, float]:
     return {name: round(number, 6) for name, number in numbers.items()}
 
 
-def main_metric(args: RunArguments, keys: list[str], chosen: str | None = None) -> str | None:
-    """--metric_for_best_model (InputError if not in `keys` or not `chosen`), else the first of `keys`, if any."""
+def main_metric(args: RunArguments, keys: list[str]) -> str | None:
+    """Return --metric_for_best_model, which must be one of `keys`, else the first of `keys`, if any."""
     if not keys or args.metric_for_best_model is None:
         return keys[0] if keys else None
+    # With --load_best_model_at_end, it is the loss by default.
     wanted = f"eval_{args.metric_for_best_model.removeprefix('eval_')}"
-    possible = [key for key in keys if chosen is None or key.endswith(f"_{chosen}")]
-    if wanted not in possible:
-        why = f" where --metric_name is {chosen}" if chosen else ""
-        raise InputError(
-            f"--metric_for_best_model {args.metric_for_best_model} (with --load_best_model_at_end, loss by default) "
-            f"must be one of {', '.join(possible)}{why}."
-        )
+    if wanted not in keys:
+        raise InputError(f"--metric_for_best_model must be one of {', '.join(keys)}, got {wanted}.")
     return wanted
 
 
 def report_series(args: RunArguments, rows: list[dict], metric: str) -> dict:
-    """Prints the result of `summarize`, writes summary.json, and returns the row best by `metric`."""
-    # TrainingArguments derives it from --metric_for_best_model; for every other metric, greater is better.
-    sign = -1 if args.greater_is_better is False else 1
+    """Print the result of `summarize`, write summary.json, and return the row best by `metric`."""
+    sign = -1 if metric.endswith("loss") else 1
 
     def quality(row: dict) -> float:
         # A run that diverged may still have an accuracy.
@@ -161,9 +140,7 @@ def report_series(args: RunArguments, rows: list[dict], metric: str) -> dict:
         mark, runs = "*" if row is best else " ", len(row["seeds"])
         print(f"{mark} batch {row['batch_size']}, learning rate {row['learning_rate']:g}, {runs} runs", end="")
         for key, numbers in row["metrics"].items():
-            # The loss is in the file.
-            if not key.endswith("loss") or key == metric:
-                print(f", {key}", "{median:.4f} ({min:.4f} to {max:.4f}, std {std:.4f})".format(**numbers), end="")
+            print(f", {key}", "{median:.4f} ({min:.4f} to {max:.4f}, std {std:.4f})".format(**numbers), end="")
         print()
     print(f"Everything is in {folder}\n")
     return best

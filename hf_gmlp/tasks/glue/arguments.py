@@ -44,20 +44,14 @@ class GlueArguments(SeriesArguments):
         if self.packing and self.pad_to_max_length:
             raise ValueError("--packing leaves no padding: give either --packing or --pad_to_max_length.")
         if len(self.text_column_names or ()) > 2 and self.text_column_delimiter is None:
-            raise ValueError(
-                "--text_column_names takes one or two columns; to join more, give --text_column_delimiter."
-            )
-        if self.shuffle_seed != GlueArguments.shuffle_seed and not self.shuffle_train_dataset:
-            raise ValueError("--shuffle_seed is the seed of --shuffle_train_dataset: give that too.")
+            raise ValueError("--text_column_names takes one or two columns; --text_column_delimiter joins more.")
 
     def sequence_length(self, config: PreTrainedConfig, default: float = 128) -> int:
         return super().sequence_length(config, default)
 
     def data_name(self) -> str:
-        task = "" if self.task_name is None else f" ({self.task_name})" if self.files() else f"GLUE {self.task_name}"
-        known = self.files() or self.dataset_name is not None
-        return f"{super().data_name()}{task}" if known else task
+        name = super().data_name()
+        return name if self.task_name is None else f"{name} ({self.task_name})" if name else f"GLUE {self.task_name}"
 
     def dataset_id(self) -> str | None:
-        named = self.files() or self.dataset_name is not None
-        return super().dataset_id() if named else "nyu-mll/glue"
+        return super().dataset_id() if self.files() or self.dataset_name is not None else "nyu-mll/glue"

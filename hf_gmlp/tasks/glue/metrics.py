@@ -1,13 +1,11 @@
-"""For the GLUE script only: metrics and predictions."""
+"""Metrics of sentence classification, and files of predictions."""
 
-import csv
-import io
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import numpy as np
-from datasets import Dataset
+import pandas
 from transformers import EvalPrediction, PreTrainedConfig
 
 from ...errors import InputError
@@ -27,7 +25,7 @@ METRICS = {
 
 
 def metric_names(task: Task | None, problem_type: str, chosen: str | None = None) -> tuple[str, ...]:
-    """The metrics of a GLUE task or other data, the `chosen` one first (InputError if it does not suit the labels)."""
+    """Return the metrics of a GLUE task or of other data; `chosen`, if it suits the labels, comes first."""
     names = task.metrics if task is not None else METRICS[problem_type][:2]
     if chosen is None:
         return names
@@ -36,12 +34,19 @@ def metric_names(task: Task | None, problem_type: str, chosen: str | None = None
     return (chosen, *(name for name in names if name != chosen))
 
 
+def metric_keys(names: Iterable[str], splits: Iterable[str]) -> list[str]:
+    """Return the names of an evaluation's results: each metric of each validation split, and the loss."""
+    prefixes = [split.replace("validation", "eval", 1) for split in splits if split.startswith("validation")]
+    return [f"{prefix}_{name}" for prefix in prefixes for name in (*names, "loss")]
+
+
 def classification_metrics(
     names: Iterable[str], config: PreTrainedConfig
 ) -> Callable[[EvalPrediction], dict[str, float]]:
-    """
-    `compute_metrics` for Trainer, from hf_gmlp/metrics. F1 is that of the second of two classes, the mean over more, or
-    that of all decisions if a row may have several classes; accuracy is then the share of correct rows.
+    """Return `compute_metrics` for Trainer, from hf_gmlp/metrics.
+
+    F1 is that of the second of two classes, the mean over more, or that of all decisions if a row may have several
+    classes; accuracy is then the fraction of correct rows.
     """
     metrics = {name: load_metric(name) for name in names}
     several = config.problem_type == CLASSES
@@ -49,7 +54,7 @@ def classification_metrics(
 
     def compute(prediction: EvalPrediction) -> dict[str, float]:
         values, truth = predicted(prediction.predictions, config.problem_type), prediction.label_ids
-        results = {}
+        results: dict[str, float] = {}
         for name, metric in metrics.items():
             if several and name == "accuracy":
                 results[name] = float((values == truth).all(axis=1).mean())
@@ -62,7 +67,7 @@ def classification_metrics(
 
 
 def predicted(logits: np.ndarray | tuple, problem_type: str) -> np.ndarray:
-    """Class ids or numbers [samples], or 0 and 1 of several classes [samples, classes], from [samples, classes]."""
+    """Return class ids or numbers [samples], or 0 and 1 for each class [samples, classes], from all logits."""
     logits = logits[0] if isinstance(logits, tuple) else logits
     if problem_type == CLASSES:
         return (logits > 0).astype(int)
@@ -70,10 +75,10 @@ def predicted(logits: np.ndarray | tuple, problem_type: str) -> np.ndarray:
     return np.nan_to_num(logits).squeeze(-1) if problem_type == REGRESSION else logits.argmax(-1)
 
 
-def write_predictions(path: str | Path, logits: np.ndarray | tuple, config: PreTrainedConfig, task: Task | None = None):
-    """
-    Writes "index<tab>prediction" for each sample: the name of the label, the names of several, or a number; for a GLUE
-    task as its leaderboard expects it (the name or the number of the label, or a number from 0 to 5).
+def write_predictions(path: Path, logits: np.ndarray | tuple, config: PreTrainedConfig, task: Task | None = None):
+    """Write "index<tab>prediction" for each sample: the name of the label, the names of several, or a number.
+
+    For a GLUE `task` it is what the leaderboard expects: a name, the number of a label, or a number from 0 to 5.
     """
     if not np.isfinite(logits[0] if isinstance(logits, tuple) else logits).all():
         logger.warning("The model's logits are not finite numbers: %s is not written", path)
@@ -81,31 +86,12 @@ def write_predictions(path: str | Path, logits: np.ndarray | tuple, config: PreT
     values, names = predicted(logits, config.problem_type), config.id2label
     if config.problem_type == REGRESSION:
         # All digits of a float32. The leaderboard's one regression, STS-B, has similarities from 0 to 5.
-        values = [f"{value:.9g}" for value in (values if task is None else values.clip(0, 5))]
+        texts = [f"{value:.9g}" for value in (values if task is None else values.clip(0, 5))]
     elif config.problem_type == CLASSES:
-        values = [", ".join(names[number] for number in row.nonzero()[0]) for row in values]
+        texts = [", ".join(names[number] for number in row.nonzero()[0]) for row in values]
     else:
-        values = [names[number] for number in values]
-        if task is not None and not task.submits_names:
-            values = [task.labels.index(name) for name in values]
-    text = io.StringIO()
-    writer = csv.writer(text, delimiter="\t", lineterminator="\n")
-    writer.writerow(["index", "prediction"])
-    writer.writerows(enumerate(values))
-    write_text(path, text.getvalue())
-
-
-def validation_sets(datasets: Mapping[str, Dataset]) -> Dataset | dict[str, Dataset] | None:
-    """The validation data as Trainer takes them: one set, or several by name to evaluate separately."""
-    sets = {
-        split.removeprefix("validation").removeprefix("_"): dataset
-        for split, dataset in datasets.items()
-        if split.startswith("validation")
-    }
-    return sets.get("", sets or None)
-
-
-def metric_keys(names: Iterable[str], splits: Iterable[str]) -> list[str]:
-    """The results of an evaluation: each metric of each validation split, and the loss."""
-    prefixes = [split.replace("validation", "eval", 1) for split in splits if split.startswith("validation")]
-    return [f"{prefix}_{name}" for prefix in prefixes for name in (*names, "loss")]
+        texts = [names[number] for number in values]
+        if task is not None and task.labels is not None and not task.submits_names:
+            texts = [str(task.labels.index(text)) for text in texts]
+    table = pandas.DataFrame({"prediction": texts}).rename_axis("index")
+    write_text(path, table.to_csv(sep="\t", lineterminator="\n"))

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from transformers import AutoModelForSequenceClassification, DataCollatorWithPadding, set_seed
 
-from ... import errors
+from ...errors import InputError
 from ...training import series
 from ...training.arguments import RunArguments, data_access, parse_arguments
 from ...training.build import check_packing, load_config, load_model, load_tokenizer
@@ -21,8 +21,8 @@ from ...training.start import start_run
 from ...training.trainer import GMLPTrainer
 from ..labels import ONE_CLASS, Labels, set_labels, trained_labels
 from ..packing import PackingCollator
-from . import metrics as glue
 from .arguments import GlueArguments, SentenceModelArguments
+from .metrics import classification_metrics, metric_keys, metric_names, write_predictions
 from .sentences import find_task, load_sentences, texts, tokenize
 
 logger = logging.getLogger(__name__)
@@ -32,64 +32,58 @@ HEAD = "ForSequenceClassification"
 
 def main():
     # Arguments.
-    dataclasses = (SentenceModelArguments, GlueArguments, RunArguments)
-    model_args, data_args, training_args = parse_arguments(dataclasses, __doc__)
+    types = (SentenceModelArguments, GlueArguments, RunArguments)
+    model_args, data_args, training_args = parse_arguments(types, __doc__)
     checkpoint = start_run(model_args, data_args, training_args)
     runs = series.plan_runs(model_args, data_args, training_args)
-    task = find_task(data_args.task_name)
-    config = load_config(model_args)
+    task, config, train = find_task(data_args.task_name), load_config(model_args), training_args.do_train
     access = data_access(model_args, data_args, training_args)
-    max_seq_length = data_args.sequence_length(config)
+    length = data_args.sequence_length(config)
 
-    # Data: sentences and labels, then tokens.
+    # Data: sentences and labels.
     with training_args.main_process_first(desc="reading"):
         data = load_sentences(
             data_args,
             known=trained_labels(config, HEAD),
-            train=training_args.do_train,
+            train=train,
             validate=training_args.do_eval,
             test=training_args.do_predict,
             access=access,
         )
-    labels = Labels(data.labels, data.problem_type)
-    new_classifier = set_labels(
-        config, labels, HEAD, train=training_args.do_train, new_classifier=model_args.ignore_mismatched_sizes
-    )
-    if training_args.label_smoothing_factor and data.problem_type != ONE_CLASS:
-        raise errors.InputError("--label_smoothing_factor is only for data with one class per row: leave it out.")
-    metrics = glue.metric_names(task, data.problem_type, data_args.metric_name)
-    main_metric = series.main_metric(training_args, glue.metric_keys(metrics, data.splits), data_args.metric_name)
-    sentences = texts(data.splits["train"]) if training_args.do_train else ()
-    tokenizer = load_tokenizer(model_args, training_args, sentences, max_length=max_seq_length, config=config)
+    labels, splits = Labels(data.labels, data.problem_type), data.splits
+    new_classifier = set_labels(config, labels, HEAD, train=train, new_classifier=model_args.ignore_mismatched_sizes)
+    if training_args.label_smoothing_factor and labels.problem_type != ONE_CLASS:
+        raise InputError("--label_smoothing_factor is only for data with one class per row: leave it out.")
+    metrics = metric_names(task, labels.problem_type, data_args.metric_name)
+    keys = metric_keys(metrics, splits)
+    main_metric = next(iter(keys), None) if data_args.metric_name else series.main_metric(training_args, keys)
+
+    # Tokens.
+    sentences = texts(splits["train"]) if train else ()
+    tokenizer = load_tokenizer(model_args, training_args, sentences, max_length=length, config=config)
     if not getattr(config, "mask_padding", True) and not data_args.pad_to_max_length:
         logger.warning("This model sees padding: without --pad_to_max_length, its answers depend on the batch.")
-    if tokenizer.padding_side == "left" and not config.model_type.startswith(("gmlp", "bert_relpos", "text_mixer")):
-        logger.warning(
-            "The tokenizer pads on the left: if the model counts positions from there, answers depend on the batch."
-        )
     with training_args.main_process_first(desc="tokenizing"):
-        datasets = {
-            split: tokenize(sentences, tokenizer, max_seq_length, data_args, access)
-            for split, sentences in data.splits.items()
-            if split != "train" or training_args.do_train
-        }
+        datasets = {split: tokenize(rows, tokenizer, length, data_args, access) for split, rows in splits.items()}
+    # Several validation sets are evaluated one by one.
+    validation = {split[len("validation_") :]: datasets[split] for split in splits if split.startswith("validation")}
 
     def run(args: RunArguments, checkpoint: str | None):
         # A new head depends on the seed of the run.
         set_seed(args.seed)
-        options = {"train": args.do_train, "new_classifier": new_classifier}
+        options = {"train": train, "new_classifier": new_classifier}
         model = load_model(AutoModelForSequenceClassification, model_args, config, tokenizer, **options)
         check_packing(model, data_args)
         trainer = GMLPTrainer(
             model=model,
             args=args,
             train_dataset=datasets.get("train"),
-            eval_dataset=glue.validation_sets(datasets),
+            eval_dataset=validation.get("", validation or None),
             processing_class=tokenizer,
             data_collator=DataCollatorWithPadding(tokenizer),
             train_collator=PackingCollator(tokenizer) if data_args.packing else None,
-            compute_metrics=glue.classification_metrics(metrics, config),
-            metric_names=tuple(key.removeprefix("eval_") for key in glue.metric_keys(metrics, datasets)),
+            compute_metrics=classification_metrics(metrics, config),
+            metric_names=tuple(key.removeprefix("eval_") for key in keys),
             in_series=data_args.is_series(),
             card=data_args.card_facts(model_args),
         )
@@ -99,7 +93,7 @@ def main():
             results |= output.metrics
             if trainer.is_world_process_zero():
                 name = task.tests.get(split, "predictions") if task is not None else "predictions"
-                glue.write_predictions(Path(args.output_dir, f"{name}.tsv"), output.predictions, config, task)
+                write_predictions(Path(args.output_dir, f"{name}.tsv"), output.predictions, config, task)
         trainer.finish(results)
 
     series.make_runs(training_args, runs, run, checkpoint, main_metric)

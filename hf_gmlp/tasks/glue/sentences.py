@@ -1,6 +1,6 @@
 """Sentences and pairs of them, with a label each: from GLUE, the Hub or files, to token ids ready for a collator."""
 
-from collections.abc import Iterable
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from datasets import Dataset, Value
@@ -16,16 +16,22 @@ GLUE = "nyu-mll/glue"
 
 @dataclass(frozen=True)
 class Task:
-    """One of GLUE's nine tasks: columns; names of the labels 0, 1, ..., None for numbers to predict; metrics, the first
-    of which compares runs; test splits with the leaderboard's name for their predictions, names of labels or numbers.
-    """
+    """One of GLUE's nine tasks."""
 
     columns: tuple[str, ...]
+    # The names of the labels 0, 1, ...; None for numbers to predict.
     labels: tuple[str, ...] | None
+    # The first compares runs.
     metrics: tuple[str, ...]
+    # Test splits, with the leaderboard's names of the files of predictions.
     tests: dict[str, str]
     validations: tuple[str, ...] = ("validation",)
+    # Whether the leaderboard takes names of labels, not their numbers.
     submits_names: bool = False
+
+    def splits(self, kind: str) -> tuple[str, ...]:
+        """Return the names of the "train", "validation" or "test" splits."""
+        return {"validation": self.validations, "test": tuple(self.tests)}.get(kind, (kind,))
 
 
 _PAIR = ("sentence1", "sentence2")
@@ -53,7 +59,7 @@ _KNOWN_COLUMNS = sorted({task.columns for task in TASKS.values()} | {("text",)},
 
 
 def find_task(name: str | None) -> Task | None:
-    """Returns the GLUE task of that name, None for None; an InputError if there is no such task."""
+    """Return the GLUE task of that name, None for None; raise an InputError if there is no such task."""
     if name is None or name.lower() in TASKS:
         return TASKS.get((name or "").lower())
     raise InputError(f"GLUE has no task {name!r}; --task_name is one of {', '.join(TASKS)}.")
@@ -68,59 +74,109 @@ def load_sentences(
     test: bool = False,
     access: Access = Access(),
 ) -> LabeledData:
-    """Returns a GLUE task, a data set on the Hub, or files as columns "sentence1", for pairs "sentence2", and "labels".
+    """Return a GLUE task, a data set on the Hub, or files as columns "sentence1", for pairs "sentence2", and "labels".
 
     The labels are those of the task, else those in the training files, which are always read, else `known`, what the
-    checkpoint predicts, whose order is kept for the same classes. Raises an InputError if something needed (`train`,
-    `validate`, `test`) is missing or unreadable, or there is a label that the training data do not have.
-    """
-    task, do_regression = find_task(arguments.task_name), arguments.do_regression
-    needed = {"train": train or arguments.train_file, "validation": validate, "test": test}
-    wanted, label_column = [kind for kind in needed if needed[kind]], arguments.label_column_name
-    if arguments.files():
-        texts = arguments.text_column_names or {column for columns in _KNOWN_COLUMNS for column in columns}
-        files = _files(arguments, task, wanted)
-        splits = load_data(files=files, access=access, text_columns=sorted({*texts, label_column}))
-    else:
-        splits = _read_hub(arguments, task, wanted, access)
+    checkpoint predicts, whose order is kept for the same classes.
 
+    Raises:
+        InputError: If something needed (`train`, `validate`, `test`) is missing or unreadable, or as `number_labels`.
+    """
+    task, label_column = find_task(arguments.task_name), arguments.label_column_name
+    needed = {"train": train or arguments.train_file, "validation": validate, "test": test}
+    kinds = [kind for kind in needed if needed[kind]]
+    splits = (_read_files if arguments.files() else _read_hub)(arguments, task, kinds, access)
+    columns = _text_columns(splits, task, arguments.text_column_names)
     labels = None
     if task is not None:
-        labels = Labels(task.labels and list(task.labels), ONE_CLASS if task.labels else REGRESSION)
-        if do_regression not in (None, task.labels is None):
+        labels = Labels(list(task.labels), ONE_CLASS) if task.labels else Labels(None, REGRESSION)
+        if arguments.do_regression not in (None, task.labels is None):
             raise InputError(f"--do_regression does not fit --task_name {arguments.task_name}: leave it out.")
     elif "train" not in splits:
-        labels = Labels(None, REGRESSION) if do_regression else known
-        if labels is None or (labels.names is None and do_regression is False):
+        labels = Labels(None, REGRESSION) if arguments.do_regression else known
+        if labels is None or (labels.names is None and arguments.do_regression is False):
             raise InputError("The labels are unknown: give --task_name, a --train_file, or a trained classifier.")
-    columns = _text_columns(splits, task, arguments.text_column_names)
-    options = {"known": known, "train": train, "do_regression": do_regression, "numbered": task and task.labels}
-    labels, splits = number_labels(splits, columns, label_column, "text_column_names", labels, **options)
-    # Only now, since the labels come from all rows.
+    options = {"known": known, "train": train, "do_regression": arguments.do_regression}
+    numbered = task and task.labels
+    labels, splits = number_labels(
+        splits, columns, label_column, "text_column_names", labels, numbered=numbered, **options
+    )
+    if not train:
+        # Read for its labels alone.
+        splits.pop("train", None)
     for split, dataset in splits.items():
-        for column in columns:
-            feature = dataset.features[column]
-            if not isinstance(feature, Value) or feature.dtype.endswith("binary"):
-                raise InputError(f"The column {column!r} of the {data_of(split)} must hold text, not {feature}.")
-        if arguments.text_column_delimiter is not None:
-            rows = zip(*(dataset[column] for column in columns))
-            joined = [arguments.text_column_delimiter.join(map(str, row)) for row in rows]
-            dataset = dataset.remove_columns(list(columns)).add_column("sentence1", joined)
-        else:
-            names = {column: f"sentence{number}" for number, column in enumerate(columns, start=1)}
-            dataset = dataset.rename_columns(names)
+        dataset = _name_columns(dataset, columns, split, arguments.text_column_delimiter)
         if split == "train" and arguments.shuffle_train_dataset:
             dataset = dataset.shuffle(seed=arguments.shuffle_seed)
+        # Only now, since the labels come from all rows.
         limit = arguments.max_samples()[split.partition("_")[0]]
         splits[split] = dataset if limit is None else dataset.take(min(limit, len(dataset)))
     return LabeledData(splits, *labels)
 
 
+def _read_files(arguments: GlueArguments, task: Task | None, kinds: list[str], access: Access) -> dict[str, Dataset]:
+    """Read the files of each kind; where a task has several such splits, each file is one of them."""
+    files: dict[str, list[str]] = {}
+    for kind in kinds:
+        names, paths = task.splits(kind) if task else (kind,), arguments.files().get(kind, [])
+        if not paths:
+            raise InputError(f"There are no {data_of(kind)}: give --{kind}_file.")
+        if getattr(arguments, f"{kind}_split_name"):
+            raise InputError(f"--{kind}_split_name is for a data set on the Hub, not for files.")
+        if len(paths) > len(names) > 1:
+            raise InputError(f"--{kind}_file has {len(paths)} files; there are at most {', '.join(names)}.")
+        files |= {name: [path] for name, path in zip(names, paths)} if len(names) > 1 else {kind: paths}
+    columns = arguments.text_column_names or [column for columns in _KNOWN_COLUMNS for column in columns]
+    return dict(load_data(files=files, access=access, text_columns=sorted({*columns, arguments.label_column_name})))
+
+
+def _read_hub(arguments: GlueArguments, task: Task | None, kinds: list[str], access: Access) -> dict[str, Dataset]:
+    name, config_name = arguments.dataset_name, arguments.dataset_config_name
+    if name is None and task is not None:
+        name, config_name = GLUE, arguments.task_name.lower()
+    loaded = dict(load_data(dataset_name=name, dataset_config_name=config_name, access=access))
+    if task is TASKS["mnli"] and name == GLUE and "test" in kinds and arguments.test_split_name is None:
+        loaded["test_ax"] = load_data(dataset_name=GLUE, dataset_config_name="ax", access=access)["test"]
+    splits = {}
+    for kind in kinds:
+        names, chosen = task.splits(kind) if task else (kind,), getattr(arguments, f"{kind}_split_name")
+        found = [split for split in ([chosen] if chosen else names) if split in loaded]
+        if not found:
+            advice = f"name one with --{kind}_split_name, or give files"
+            raise InputError(f"{name} has no split {chosen or kind} but {', '.join(loaded)}: {advice}.")
+        splits |= {split if split in names else kind: loaded[split] for split in found}
+    return splits
+
+
+def _text_columns(splits: dict[str, Dataset], task: Task | None, chosen: list[str] | None) -> tuple[str, ...]:
+    if chosen or task is not None:
+        return tuple(chosen or task.columns)
+    split, dataset = next(iter(splits.items()))
+    for columns in _KNOWN_COLUMNS:
+        if set(columns) <= set(dataset.column_names):
+            return columns
+    data, present = data_of(split), ", ".join(dataset.column_names)
+    raise InputError(f"Name the columns of the sentences with --text_column_names: the {data} have {present}.")
+
+
+def _name_columns(dataset: Dataset, columns: tuple[str, ...], split: str, delimiter: str | None) -> Dataset:
+    """Rename the columns of text to "sentence1" and "sentence2", or join them with the delimiter as "sentence1"."""
+    for column in columns:
+        feature = dataset.features[column]
+        if not isinstance(feature, Value) or feature.dtype.endswith("binary"):
+            raise InputError(f"The column {column!r} of the {data_of(split)} must hold text, not {feature}.")
+    if delimiter is None:
+        return dataset.rename_columns({column: f"sentence{i}" for i, column in enumerate(columns, start=1)})
+    joined = [delimiter.join(map(str, row)) for row in zip(*(dataset[column] for column in columns))]
+    return dataset.remove_columns(list(columns)).add_column("sentence1", joined)
+
+
 def tokenize(
     dataset: Dataset, tokenizer: Tokenizer, length: int, arguments: GlueArguments, access: Access = Access()
 ) -> Dataset:
-    """Turns a split of `load_sentences` into BERT's input: [CLS] A [SEP], or [CLS] A [SEP] B [SEP] with the segments 0
-    and 1, of at most `length` tokens. The longer sentence of a pair is truncated first. "labels" stay.
+    """Turn a split of `load_sentences` into BERT's input: [CLS] A [SEP], or [CLS] A [SEP] B [SEP].
+
+    The longer sentence of a pair is truncated first, to at most `length` tokens in all. "labels" stay.
     """
     columns = [column for column in ("sentence1", "sentence2") if column in dataset.column_names]
     padding = "max_length" if arguments.pad_to_max_length else False
@@ -134,58 +190,7 @@ def tokenize(
     return dataset.map(tokenize_batch, batched=True, remove_columns=columns, desc="Tokenizing", **options)
 
 
-def texts(dataset: Dataset) -> Iterable[str]:
-    """Yields all sentences of a split, for training a tokenizer."""
+def texts(dataset: Dataset) -> Iterator[str]:
+    """Yield all sentences of a split, for training a tokenizer."""
     for row in dataset:
         yield from (str(row[column]) for column in ("sentence1", "sentence2") if column in row)
-
-
-def _split_names(task: Task | None, kind: str) -> tuple[str, ...]:
-    if task is None or kind == "train":
-        return (kind,)
-    return task.validations if kind == "validation" else tuple(task.tests)
-
-
-def _files(arguments: GlueArguments, task: Task | None, wanted: list[str]) -> dict[str, list[str]]:
-    """The files of each split: for a task with several validation or test splits, one file each."""
-    splits = {}
-    for kind in wanted:
-        names, paths = _split_names(task, kind), arguments.files().get(kind)
-        if not paths:
-            raise InputError(f"There are no {data_of(kind)}: give --{kind}_file.")
-        if getattr(arguments, f"{kind}_split_name"):
-            raise InputError(f"--{kind}_split_name is for a data set on the Hub, not for files.")
-        if len(paths) > len(names) > 1:
-            known = ", ".join(data_of(name) for name in names)
-            raise InputError(f"--{kind}_file has {len(paths)} files; there are at most {known}.")
-        splits |= {kind: paths} if names == (kind,) else {name: [path] for name, path in zip(names, paths)}
-    return splits
-
-
-def _read_hub(arguments: GlueArguments, task: Task | None, wanted: list[str], access: Access) -> dict[str, Dataset]:
-    name, config_name = arguments.dataset_name, arguments.dataset_config_name
-    if name is None and task is not None:
-        name, config_name = GLUE, arguments.task_name.lower()
-    loaded = dict(load_data(dataset_name=name, dataset_config_name=config_name, access=access))
-    if task is TASKS["mnli"] and name == GLUE and "test" in wanted and arguments.test_split_name is None:
-        loaded["test_ax"] = load_data(dataset_name=GLUE, dataset_config_name="ax", access=access)["test"]
-    splits = {}
-    for kind in wanted:
-        known, named = _split_names(task, kind), getattr(arguments, f"{kind}_split_name")
-        found = [split for split in ([named] if named else known) if split in loaded]
-        if not found:
-            remedy = f"name one with --{kind}_split_name, or give files"
-            raise InputError(f"{name} has no split {named or kind} but {', '.join(loaded)}: {remedy}.")
-        splits |= {split if split in known else kind: loaded[split] for split in found}
-    return splits
-
-
-def _text_columns(splits: dict[str, Dataset], task: Task | None, named: list[str] | None) -> tuple[str, ...]:
-    if named or task is not None:
-        return tuple(named or task.columns)
-    split, dataset = next(iter(splits.items()))
-    for columns in _KNOWN_COLUMNS:
-        if set(columns) <= set(dataset.column_names):
-            return columns
-    data, present = data_of(split), ", ".join(dataset.column_names)
-    raise InputError(f"Name the columns of the sentences with --text_column_names: the {data} have {present}.")

@@ -1,11 +1,9 @@
-"""run_glue.py as a user calls it; in this process, but for what only another process shows."""
+"""run_glue.py as a user calls it, in this process."""
 
 import csv
 import json
-import os
 import random
 import statistics
-import subprocess
 import sys
 from pathlib import Path
 
@@ -13,7 +11,6 @@ import pytest
 import torch
 import yaml
 from datasets import Dataset
-from huggingface_hub import ModelCard
 from scipy.stats import spearmanr
 from transformers import (
     AutoModelForSequenceClassification,
@@ -23,19 +20,22 @@ from transformers import (
     DataCollatorWithPadding,
     Trainer,
     TrainingArguments,
-    pipeline,
     set_seed,
 )
 
-import run_glue
 from hf_gmlp import GMLPConfig, GMLPForMaskedLM, GMLPModel
 from hf_gmlp.errors import InputError
+from hf_gmlp.tasks.glue.run import main
 from hf_gmlp.tokenizer import train_tokenizer
 from hf_gmlp.training.trainer import GMLPTrainer
+
+from ...numerics import assert_close
 
 pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parents[3]
+# Each step of Adam adds rounding, as a block does, and divides tiny gradients by their tiny size.
+TRAINED = 1000
 GOOD, BAD = ("good", "fine", "great", "lovely"), ("bad", "dull", "awful", "poor")
 NOUNS = (
     "film story cast plot song book camera ending music painter garden window summer animal letter kitchen village "
@@ -105,17 +105,21 @@ def run(folder):
         with pytest.MonkeyPatch.context() as patch:
             usual = ["--use_cpu", "--disable_tqdm", "true", "--report_to", "none", "--cache_dir", str(folder / "cache")]
             patch.setattr(sys, "argv", ["run_glue.py", *flags, *usual])
-            run_glue.main()
+            main()
         results = output / "all_results.json"
         return json.loads(results.read_text()) if results.is_file() else None
 
     return run
 
 
+def weights_of(path):
+    return dict(AutoModelForSequenceClassification.from_pretrained(path).state_dict())
+
+
 @pytest.fixture(scope="module")
 def sweep(folder, run):
     flags = (ROOT / "recipes/finetune-sst2.yaml", ROOT / "recipes/smoke-finetune.yaml", "--train_file", "train.jsonl",
-             "--validation_file", "validation.jsonl", "--seeds", 1, 2, "--sweep_batch_sizes", 16, 32,
+             "--validation_file", "validation.jsonl", "--seeds", 1, 2, "--sweep_batch_sizes", 16,
              "--sweep_learning_rates", 5e-3, 1e-2, "--num_train_epochs", 8, "--output_dir", "sweep")  # fmt: skip
     run(*flags)
     return folder / "sweep", flags
@@ -124,9 +128,7 @@ def sweep(folder, run):
 def test_sweep_trains_every_setting_and_reports_medians(sweep):
     output, _ = sweep
     summary = json.loads((output / "summary.json").read_text())
-    assert [(row["batch_size"], row["learning_rate"]) for row in summary["settings"]] == [
-        (16, 0.005), (16, 0.01), (32, 0.005), (32, 0.01)
-    ]  # fmt: skip
+    assert [(row["batch_size"], row["learning_rate"]) for row in summary["settings"]] == [(16, 5e-3), (16, 1e-2)]
     medians = []
     for row in summary["settings"]:
         runs = [json.loads((Path(row["folder"]) / f"seed-{seed}/all_results.json").read_text()) for seed in (1, 2)]
@@ -137,34 +139,20 @@ def test_sweep_trains_every_setting_and_reports_medians(sweep):
     # It learns, and the best is chosen.
     assert summary["best"]["metrics"]["eval_accuracy"]["median"] == pytest.approx(max(medians), abs=1e-6)
     assert max(medians) > 0.85
-
-
-def test_models_of_a_sweep_open_with_their_labels(sweep):
-    output, _ = sweep
-    best = Path(json.loads((output / "summary.json").read_text())["best"]["folder"]) / "seed-1"
-    model, tokenizer = AutoModelForSequenceClassification.from_pretrained(best), AutoTokenizer.from_pretrained(best)
+    model = AutoModelForSequenceClassification.from_pretrained(Path(summary["best"]["folder"], "seed-1"))
     assert model.config.id2label == {0: "negative", 1: "positive"} and not model.config.mask_padding
-    assert model.config.hidden_dropout_prob == 0.1
-    classify = pipeline("text-classification", model=model, tokenizer=tokenizer)
-    answers = classify(
-        ["the film is lovely and the story is long", "the film is awful and the story is long"], padding="max_length"
-    )
-    assert [answer["label"] for answer in answers] == ["positive", "negative"]
-    card = ModelCard.load(best / "README.md")
-    assert "train.jsonl (sst2)" in card.text and "| seed | 1 |" in card.text
+    assert "train.jsonl (sst2)" in Path(summary["best"]["folder"], "seed-1", "README.md").read_text()
 
 
 def test_finished_runs_of_a_sweep_are_skipped(sweep, run, capsys):
     output, flags = sweep
-    # What is written of the runs, not of the series.
+    # Those of the runs, not of the series.
     files = [path for path in output.glob("*/**/*") if path.is_file()]
     before = {path: path.stat().st_mtime_ns for path in files}
     (output / "summary.json").unlink()
     run(*flags)
     assert {path: path.stat().st_mtime_ns for path in files} == before
     assert (output / "summary.json").is_file() and "* is the best by eval_accuracy" in capsys.readouterr().out
-    with pytest.raises(InputError, match="holds a run of another command: num_train_epochs was 8.0 and is 1.0"):
-        run(*flags, "--num_train_epochs", 1)
 
 
 def test_an_interrupted_run_of_a_series_resumes(folder, run, monkeypatch):
@@ -201,25 +189,16 @@ def test_mnli_matched_and_mismatched(folder, run):
     best = Path(summary["best"]["folder"], "seed-1")
     results = json.loads((best / "all_results.json").read_text())
     assert results["eval_matched_accuracy"] > 0.9 and results["eval_mismatched_accuracy"] > 0.9
-    for name, part in (("MNLI-m", "matched"), ("MNLI-mm", "mismatched")):
-        lines = [line.split("\t") for line in (best / f"{name}.tsv").read_text().splitlines()]
-        truth = [json.loads(line)["label"] for line in (folder / f"{part}.jsonl").read_text().splitlines()]
-        assert lines[0] == ["index", "prediction"] and len(lines) == len(truth) + 1
-        right = [line[1] == ("entailment", "neutral", "contradiction")[label] for line, label in zip(lines[1:], truth)]
-        assert sum(right) / len(right) == pytest.approx(results[f"eval_{part}_accuracy"], abs=1e-6)
+    names = ("entailment", "neutral", "contradiction")
+    for name, part, rows in (("MNLI-m", "matched", entailments(60, 1)), ("MNLI-mm", "mismatched", entailments(50, 2))):
+        predictions = [line.split("\t")[1] for line in (best / f"{name}.tsv").read_text().splitlines()[1:]]
+        correct = [prediction == names[row["label"]] for prediction, row in zip(predictions, rows, strict=True)]
+        assert sum(correct) / len(correct) == pytest.approx(results[f"eval_{part}_accuracy"], abs=1e-6)
 
 
 def test_same_weights_as_transformers_own_trainer(folder, run):
-    hyperparameters = {
-        "seed": 3,
-        "learning_rate": 3e-3,
-        "warmup_steps": 0.1,
-        "weight_decay": 0.01,
-        "adam_epsilon": 1e-6,
-        "max_grad_norm": 0.0,
-        "per_device_train_batch_size": 8,
-        "num_train_epochs": 1,
-    }
+    hyperparameters = {"seed": 3, "learning_rate": 3e-3, "warmup_steps": 0.1, "weight_decay": 0.01}
+    hyperparameters |= {"adam_epsilon": 1e-6, "max_grad_norm": 0.0, "num_train_epochs": 1}
     dropout = {"hidden_dropout_prob": 0.1, "attention_probs_dropout_prob": 0.1}
     flags = [text for name, value in hyperparameters.items() for text in (f"--{name}", value)]
     overrides = ",".join(f"{name}={value}" for name, value in dropout.items())
@@ -235,44 +214,30 @@ def test_same_weights_as_transformers_own_trainer(folder, run):
         str(folder / "theirs"), use_cpu=True, report_to="none", disable_tqdm=True, save_strategy="no", **hyperparameters
     )
     Trainer(model, arguments, train_dataset=data, data_collator=DataCollatorWithPadding(tokenizer)).train()
-    ours = AutoModelForSequenceClassification.from_pretrained(folder / "ours").state_dict()
-    for name, weight in model.state_dict().items():
-        torch.testing.assert_close(ours[name], weight, rtol=0, atol=1e-5)
+    assert_close(weights_of(folder / "ours"), dict(model.state_dict()), depth=TRAINED)
 
 
-@pytest.mark.parametrize("pooling", ["cls", "mean"])
-def test_packing_trains_the_same_weights_without_padding(folder, run, monkeypatch, pooling):
+def test_packing_trains_the_same_weights_without_padding(folder, run, monkeypatch):
     shapes = []
     forward = GMLPModel.forward
     monkeypatch.setattr(GMLPModel, "forward", lambda self, ids, *args, **kwargs: (
         shapes.append(tuple(ids.shape)) or forward(self, ids, *args, **kwargs)
     ))  # fmt: skip
-    flags = ("--model_name_or_path", "gmlp", "--config_overrides", f"pooling={pooling}", "--train_file", "train.jsonl",
-             "--validation_file", "validation.jsonl", "--do_train", "--do_eval", "--max_train_samples", 80,
+    flags = ("--model_name_or_path", "gmlp", "--train_file", "train.jsonl", "--do_train", "--max_train_samples", 80,
              "--learning_rate", 3e-3, "--num_train_epochs", 1, "--gradient_accumulation_steps", 2)  # fmt: skip
-    padded = run(*flags, "--output_dir", f"padded-{pooling}")
-    assert any(shape[0] > 1 for shape in shapes)
+    run(*flags, "--output_dir", "padded")
+    assert all(shape[0] > 1 for shape in shapes)
     shapes.clear()
-    packed = run(*flags, "--packing", "--output_dir", f"packed-{pooling}")
-    assert sum(shape[0] == 1 for shape in shapes) == 10
-    # Rounding may decide between two classes.
-    assert packed["eval_accuracy"] == pytest.approx(padded["eval_accuracy"], abs=1 / 60 + 1e-6)
-    weights = [
-        AutoModelForSequenceClassification.from_pretrained(folder / f"{name}-{pooling}").state_dict()
-        for name in ("padded", "packed")
-    ]
-    for name, weight in weights[0].items():
-        torch.testing.assert_close(weights[1][name], weight, rtol=0, atol=1e-5)
+    run(*flags, "--packing", "--output_dir", "packed")
+    assert len(shapes) == 10 and all(shape[0] == 1 for shape in shapes)
+    padded, packed = (weights_of(folder / name) for name in ("padded", "packed"))
+    assert_close(packed, padded, depth=TRAINED)
 
 
 def test_packing_is_refused_for_models_that_would_mix_samples(run):
-    flags = ("--train_file", "train.jsonl", "--do_train", "--packing", "--output_dir", "mixed")
-    with pytest.raises(
-        InputError, match=r"--packing is only for gMLPs and aMLPs: a BertForSequenceClassification would mix"
-    ):
-        run("--model_name_or_path", "bert", *flags)
-    with pytest.raises(InputError, match="--packing leaves no padding"):
-        run("--model_name_or_path", "gmlp", *flags, "--pad_to_max_length")
+    with pytest.raises(InputError, match="--packing .* BertForSequenceClassification"):
+        run("--model_name_or_path", "bert", "--train_file", "train.jsonl", "--do_train", "--packing",
+            "--output_dir", "mixed")  # fmt: skip
 
 
 def test_custom_labels_there_and_back(folder, run):
@@ -289,8 +254,6 @@ def test_custom_labels_there_and_back(folder, run):
     assert results["eval_accuracy"] > 0.9 and 0 < results["eval_f1"] <= 1 and "test_accuracy" not in results
     config = json.loads((folder / "own" / "config.json").read_text())
     assert config["id2label"] == {"0": "None", "1": "thumbs down"}
-    # Of a single run too: what it was made with.
-    assert json.loads((folder / "own" / "settings.json").read_text())["text_column_names"] == ["review"]
     predictions = (folder / "own" / "predictions.tsv").read_text()
     assert {line.split("\t")[1] for line in predictions.splitlines()[1:]} == {"None", "thumbs down"}
 
@@ -299,59 +262,24 @@ def test_custom_labels_there_and_back(folder, run):
                 "--do_eval", "--do_predict", "--output_dir", "again", *columns)  # fmt: skip
     assert again["eval_accuracy"] == results["eval_accuracy"] and again["eval_f1"] == results["eval_f1"]
     assert (folder / "again" / "predictions.tsv").read_text() == predictions
-    with pytest.raises(InputError, match="again holds a finished run"):
-        run("--model_name_or_path", "own", "--validation_file", "own-validation.csv", "--do_eval", "--output_dir",
-            "again", *columns)  # fmt: skip
 
 
 def test_a_classifier_of_other_classes(folder, run):
     for name, adjectives in (("moods", ("glad", "sad")), ("sizes", ("large", "small"))):
         rows = [{"sentence": row["sentence"], "label": adjectives[row["label"]]} for row in opinions(40, 8)]
         write(folder / f"{name}.jsonl", rows)
-    train = ("--do_train", "--do_eval", "--max_steps", 2, "--save_strategy", "no")
-    data = ("--train_file", "moods.jsonl", "--validation_file", "moods.jsonl")
-    run("--model_name_or_path", "gmlp", *data, *train, "--output_dir", "moods")
-    data = ("--train_file", "sizes.jsonl", "--validation_file", "sizes.jsonl")
-    other = ("--model_name_or_path", "moods", *data, *train, "--output_dir", "sizes")
-    with pytest.raises(
-        InputError, match=r"predict 2 classes \(glad, sad\), but the data have 2 classes \(large, small\)"
-    ):
+    train = ("--do_train", "--max_steps", 2, "--save_strategy", "no")
+    run("--model_name_or_path", "gmlp", "--train_file", "moods.jsonl", *train, "--output_dir", "moods")
+    other = ("--model_name_or_path", "moods", "--train_file", "sizes.jsonl", *train, "--output_dir", "sizes")
+    with pytest.raises(InputError, match="glad, sad.* large, small"):
         run(*other)
-    # Nothing is learned here: the head is not that of the moods.
+    # Nothing is learned here: the classifier is not that of the moods.
     run(*other, "--ignore_mismatched_sizes", "--learning_rate", 0)
     heads = [AutoModelForSequenceClassification.from_pretrained(folder / name) for name in ("moods", "sizes")]
     assert heads[1].config.id2label == {0: "large", 1: "small"}
     assert not torch.equal(heads[0].classifier.weight, heads[1].classifier.weight)
     encoders = [model.model.state_dict() for model in heads]
     assert all(torch.equal(weight, encoders[1][name]) for name, weight in encoders[0].items())
-    # Some of the classes are enough for an evaluation.
-    write(folder / "glad.jsonl", [{"sentence": "the film is good", "label": "glad"}] * 3)
-    run("--model_name_or_path", "moods", "--validation_file", "glad.jsonl", "--do_eval", "--output_dir", "glad")
-
-
-def test_several_labels_per_row(folder, run):
-    rows = []
-    for number in range(160):
-        title, text = ("yes", "perhaps")[number % 2], ("film", "song")[number // 2 % 2]
-        rows.append({"title": title, "text": text, "tags": (["asked"] * (number % 2)) + (["music"] * (text == "song"))})
-    write(folder / "tags.jsonl", rows)
-    columns = ("--text_column_names", "title", "text", "--text_column_delimiter", " ", "--label_column_name", "tags")
-    results = run("--model_name_or_path", "gmlp", "--train_file", "tags.jsonl", "--validation_file", "tags.jsonl",
-                  "--test_file", "tags.jsonl", "--do_train", "--do_eval", "--do_predict", "--num_train_epochs", 4,
-                  "--learning_rate", 5e-3, "--metric_name", "accuracy", "--shuffle_train_dataset",
-                  "--output_dir", "tagged", *columns)  # fmt: skip
-    assert results["eval_f1"] > 0.8 and results["eval_accuracy"] > 0.5
-    lines = [line.split("\t")[1] for line in (folder / "tagged" / "predictions.tsv").read_text().splitlines()[1:]]
-    expected = [", ".join(sorted(row["tags"])) for row in rows]
-    right = sum(line == tags for line, tags in zip(lines, expected)) / len(rows)
-    assert right == pytest.approx(results["test_accuracy"], abs=1e-6)
-    config = AutoModelForSequenceClassification.from_pretrained(folder / "tagged").config
-    assert config.problem_type == "multi_label_classification" and config.id2label == {0: "asked", 1: "music"}
-    again = run("--model_name_or_path", "tagged", "--validation_file", "tags.jsonl", "--do_eval", "--output_dir",
-                "tagged-again", *columns)  # fmt: skip
-    assert again["eval_f1"] == results["eval_f1"]
-    with pytest.raises(InputError, match=r"any of 2 classes \(asked, music\), but the data have 2 classes"):
-        run("--model_name_or_path", "tagged", "--train_file", "train.jsonl", "--do_train", "--output_dir", "never")
 
 
 def test_regression_with_a_bert(folder, run):
@@ -368,72 +296,30 @@ def test_regression_with_a_bert(folder, run):
     assert config.model_type == "bert" and config.problem_type == "regression" and config.num_labels == 1
 
 
-def test_bad_input_gets_one_sentence_and_writes_nothing(folder, run):
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (("--max_seq_length", 33), "--max_seq_length 33 .* n = 32"),
+        (("--validation_file", "matched.jsonl"), "no column 'sentence'"),
+        (("--metric_for_best_model", "bleu"), "eval_accuracy, eval_f1, eval_loss"),
+        (("--metric_name", "pearson"), "--metric_name"),
+        (("--do_regression", "true", "--label_smoothing_factor", 0.1), "--label_smoothing_factor"),
+        (("--do_predict",), "--test_file"),
+        (("--do_train", "false"), "not a trained classifier"),
+    ],
+)
+def test_bad_input_is_refused_before_any_work(folder, run, flags, message):
     data = ("--train_file", "train.jsonl", "--validation_file", "validation.jsonl", "--do_train", "--do_eval")
-    tokenizer = train_tokenizer([" ".join(NOUNS) + " ".join(map(str, range(10000)))], vocab_size=450)
-    tokenizer.save_pretrained(folder / "other-tokenizer")
-    for flags, message in [
-        (("--max_seq_length", 33), "--max_seq_length 33 is above the model's n = 32"),
-        (("--tokenizer_name", "other-tokenizer"), "tokenizer has 450 tokens, but the model .* for 400"),
-        (("--config_overrides", "num_hidden_layers=3"), "does not fit the weights"),
-        (("--validation_file", "matched.jsonl"), "validation data have no column 'sentence'"),
-        (("--metric_for_best_model", "bleu"), "must be one of eval_accuracy, eval_f1, eval_loss"),
-        (("--metric_name", "pearson"), "--metric_name must be one of accuracy, f1, matthews_correlation here, got p"),
-        (
-            ("--metric_name", "f1", "--metric_for_best_model", "loss"),
-            "must be one of eval_f1 where --metric_name is f1",
-        ),
-        (("--do_regression", "true", "--label_smoothing_factor", 0.1), "only for data with one class per row"),
-        (("--train_split_name", "train"), "--train_split_name is for a data set on the Hub"),
-        (("--do_predict",), "no test data: give --test_file"),
-    ]:
-        with pytest.raises(InputError, match=message):
-            run("--model_name_or_path", "gmlp", *data, "--output_dir", "never", *flags)
-    with pytest.raises(InputError, match="is not a trained classifier"):
-        run("--model_name_or_path", "gmlp", *data, "--do_train", "false", "--output_dir", "untrained")
-    with pytest.raises(InputError, match="trained to predict 3 classes .*--ignore_mismatched_sizes"):
-        three = GMLPForMaskedLM.from_pretrained(folder / "gmlp").config
-        three.architectures, three.num_labels = ["GMLPForSequenceClassification"], 3
-        three.save_pretrained(folder / "three")
-        run("--model_name_or_path", "three", *data, "--output_dir", "never")
+    with pytest.raises(InputError, match=message):
+        run("--model_name_or_path", "gmlp", *data, "--output_dir", "never", *flags)
     assert not (folder / "never" / "model.safetensors").exists()
-
-
-def test_help_starts_with_what_it_does(capsys, monkeypatch):
-    monkeypatch.setattr(sys, "argv", ["run_glue.py", "--help"])
-    with pytest.raises(SystemExit):
-        run_glue.main()
-    first_screen = "\n".join(capsys.readouterr().out.splitlines()[:20])
-    for words in ("GLUE", "--task_name sst2", "recipes/finetune-sst2.yaml", "--train_file"):
-        assert words in first_screen
-
-
-def test_as_a_command(tmp_path):
-    command = [sys.executable, ROOT / "run_glue.py", "--config_name", "gmlp-18l", "--task_name", "sst3", "--do_train"]
-    environment = os.environ | {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "2"}
-    process = subprocess.run(
-        [*command, "--output_dir", tmp_path / "out"], capture_output=True, text=True, env=environment
-    )
-    assert process.returncode == 2 and not (tmp_path / "out" / "model.safetensors").exists()
-    assert "Error: GLUE has no task 'sst3'" in process.stderr and "Traceback" not in process.stderr
 
 
 def test_recipes_are_table_9():
     recipe = yaml.safe_load((ROOT / "recipes/finetune.yaml").read_text())
-    expected = {
-        "max_seq_length": 128,
-        "sweep_batch_sizes": [16, 32],
-        "sweep_learning_rates": [1e-5, 2e-5, 3e-5],
-        "num_train_epochs": 5,
-        "warmup_steps": 0.1,
-        "lr_scheduler_type": "linear",
-        "adam_epsilon": 1e-6,
-        "adam_beta1": 0.9,
-        "adam_beta2": 0.999,
-        "weight_decay": 0.01,
-        "max_grad_norm": 0,
-        "seeds": [1, 2, 3, 4, 5],
-    }
-    assert expected.items() <= recipe.items()
+    lists = {"sweep_batch_sizes": [16, 32], "sweep_learning_rates": [1e-5, 2e-5, 3e-5], "seeds": [1, 2, 3, 4, 5]}
+    schedule = {"num_train_epochs": 5, "warmup_steps": 0.1, "lr_scheduler_type": "linear", "max_grad_norm": 0}
+    adam = {"adam_epsilon": 1e-6, "adam_beta1": 0.9, "adam_beta2": 0.999, "weight_decay": 0.01}
+    assert (lists | schedule | adam | {"max_seq_length": 128}).items() <= recipe.items()
     dropout = {"hidden_dropout_prob": 0.1, "attention_probs_dropout_prob": 0.1, "activation_dropout": 0}
     assert recipe["config_overrides"] == dropout | {"mask_padding": False}

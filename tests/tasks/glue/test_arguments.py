@@ -1,0 +1,38 @@
+import pytest
+
+from hf_gmlp import GMLPConfig
+from hf_gmlp.errors import InputError
+from hf_gmlp.tasks.glue.arguments import GlueArguments
+
+
+def test_sequence_length():
+    assert GlueArguments().sequence_length(GMLPConfig()) == 128
+    assert GlueArguments().sequence_length(GMLPConfig(max_position_embeddings=64)) == 64
+    with pytest.raises(InputError, match="--max_seq_length 65 .* n = 64"):
+        GlueArguments(max_seq_length=65).sequence_length(GMLPConfig(max_position_embeddings=64))
+
+
+@pytest.mark.parametrize(
+    ("fields", "name", "dataset"),
+    [
+        ({"task_name": "sst2"}, "GLUE sst2", "nyu-mll/glue"),
+        ({"task_name": "sst2", "train_file": ["x/a.csv", "b.csv"]}, "a.csv, b.csv (sst2)", None),
+        ({"task_name": "sst2", "dataset_name": "some/data"}, "some/data (sst2)", "some/data"),
+        ({"dataset_name": "some/data"}, "some/data", "some/data"),
+    ],
+)
+def test_the_data_in_words(fields, name, dataset):
+    arguments = GlueArguments(**fields)
+    assert (arguments.data_name(), arguments.dataset_id()) == (name, dataset)
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"packing": True, "pad_to_max_length": True}, "--packing"),
+        ({"text_column_names": ["a", "b", "c"]}, "--text_column_delimiter"),
+    ],
+)
+def test_flags_that_do_not_go_together(fields, message):
+    with pytest.raises(ValueError, match=message):
+        GlueArguments(**fields)
