@@ -8,6 +8,7 @@ import math
 import statistics
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from accelerate.utils import release_memory
 
@@ -45,10 +46,10 @@ def plan_runs(model_args: ModelArguments, data_args: SeriesArguments, args: RunA
         folder = Path(args.output_dir, setting, "" if seed is None else f"seed-{seed}")
         if folder in runs:
             raise InputError(f"Two of the runs would be in {folder}: give learning rates with at most six digits.")
-        flags = {"global_batch_size": batch_size, "learning_rate": rate, "seed": seed}
-        flags = {name: value for name, value in flags.items() if value is not None}
+        swept = {"global_batch_size": batch_size, "learning_rate": rate, "seed": seed}
+        flags: dict[str, Any] = {name: value for name, value in swept.items() if value is not None}
         try:
-            run = dataclasses.replace(args, output_dir=str(folder), **flags)
+            run = dataclasses.replace(args, **flags | {"output_dir": str(folder)})
         except ValueError as error:
             raise InputError(str(error)) from error
         settings = shared | flags | {"global_batch_size": run_folder.total_batch_size(run)}

@@ -96,10 +96,16 @@ def load_sentences(
         labels = Labels(None, REGRESSION) if arguments.do_regression else known
         if labels is None or (labels.names is None and arguments.do_regression is False):
             raise InputError("The labels are unknown: give --task_name, a --train_file, or a trained classifier.")
-    options = {"known": known, "train": train, "do_regression": arguments.do_regression}
-    numbered = task and task.labels
     labels, splits = number_labels(
-        splits, columns, label_column, "text_column_names", labels, numbered=numbered, **options
+        splits,
+        columns,
+        label_column,
+        "text_column_names",
+        labels,
+        known=known,
+        train=train,
+        do_regression=arguments.do_regression,
+        numbered=None if task is None else task.labels,
     )
     if not train:
         # Read for its labels alone.
@@ -132,12 +138,12 @@ def _read_files(arguments: GlueArguments, task: Task | None, kinds: list[str], a
 
 def _read_hub(arguments: GlueArguments, task: Task | None, kinds: list[str], access: Access) -> dict[str, Dataset]:
     name, config_name = arguments.dataset_name, arguments.dataset_config_name
-    if name is None and task is not None:
+    if name is None and arguments.task_name is not None:
         name, config_name = GLUE, arguments.task_name.lower()
     loaded = dict(load_data(dataset_name=name, dataset_config_name=config_name, access=access))
     if task is TASKS["mnli"] and name == GLUE and "test" in kinds and arguments.test_split_name is None:
         loaded["test_ax"] = load_data(dataset_name=GLUE, dataset_config_name="ax", access=access)["test"]
-    splits = {}
+    splits: dict[str, Dataset] = {}
     for kind in kinds:
         names, chosen = task.splits(kind) if task else (kind,), getattr(arguments, f"{kind}_split_name")
         found = [split for split in ([chosen] if chosen else names) if split in loaded]
@@ -149,8 +155,10 @@ def _read_hub(arguments: GlueArguments, task: Task | None, kinds: list[str], acc
 
 
 def _text_columns(splits: dict[str, Dataset], task: Task | None, chosen: list[str] | None) -> tuple[str, ...]:
-    if chosen or task is not None:
-        return tuple(chosen or task.columns)
+    if chosen:
+        return tuple(chosen)
+    if task is not None:
+        return task.columns
     split, dataset = next(iter(splits.items()))
     for columns in _KNOWN_COLUMNS:
         if set(columns) <= set(dataset.column_names):

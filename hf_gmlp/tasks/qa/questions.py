@@ -34,7 +34,7 @@ def load_questions(arguments: QAArguments, splits: Sequence[str], access: Access
             advice = f"give --{split}_file" if files else f"{name} has {', '.join(loaded)}"
             raise InputError(f"There are no {split} data: {advice}.")
         limit = arguments.max_samples()[split]
-        where = ", ".join(map(str, files[split])) if files else name
+        where = ", ".join(files[split]) if files else str(name)
         found = itertools.chain(*map(_read_rows, files[split])) if files else iter(loaded[split])
         rows = [_check(row, number, where, split) for number, row in enumerate(itertools.islice(found, limit), start=1)]
         if not rows:
