@@ -10,22 +10,21 @@ NORMS = (nn.LayerNorm, nn.RMSNorm, nn.GroupNorm, nn.modules.batchnorm._NormBase)
 def positional_weights(model: nn.Module) -> list[nn.Parameter]:
     """Return the weights that only know positions.
 
-    These are W and b of every gMLP block (Equation 2), tables of relative position biases, position embeddings, and
-    both matrices of a Mixer's MLP over the tokens.
+    These are W of every gMLP block (Equation 2), tables of relative position biases, position embeddings, and both
+    matrices of a Mixer's MLP over the tokens.
     """
     weights = []
     for module in model.modules():
         # By name, since a checkpoint may bring its own copy of these classes.
         match type(module).__name__:
             case "SpatialProjection":
-                weights += [module.weight, module.bias]
+                weights.append(module.weight)
             case "RelativePositionBias":
                 weights.append(module.biases.weight)
             case "TextMixerLayer":
                 weights += [module.token_mlp.proj_in.weight, module.token_mlp.proj_out.weight]
-        embedding = getattr(module, "position_embeddings", None)
-        if isinstance(embedding, nn.Embedding | nn.Parameter):
-            weights.append(embedding.weight if isinstance(embedding, nn.Embedding) else embedding)
+        if isinstance(embedding := getattr(module, "position_embeddings", None), nn.Embedding):
+            weights.append(embedding.weight)
     return weights
 
 
@@ -41,9 +40,9 @@ def param_groups(
     Args:
         model: A gMLP or any other model.
         learning_rate: The learning rate of all weights that are not positional.
-        weight_decay: The decay of matrices. Biases, norms and positional weights have none.
-        spatial_lr_multiplier: Factor for the learning rate of positional weights (W and b of gMLPs, relative position
-            biases, position embeddings). Raise it for short runs, in which Adam's small steps cannot move them enough.
+        weight_decay: The decay of matrices, W included. Biases and norms have none.
+        spatial_lr_multiplier: Factor for the learning rate of positional weights (W of gMLPs, relative position biases,
+            position embeddings). Raise it for short runs, in which Adam's small steps cannot move them enough.
 
     Raises:
         ValueError: If there is a multiplier, but the model has no positional weights.
@@ -52,17 +51,21 @@ def param_groups(
     if spatial_lr_multiplier != 1 and not positional:
         raise ValueError(f"spatial_lr_multiplier must be 1, since a {type(model).__name__} has no positional weights.")
     norms = {id(weight) for module in model.modules() if isinstance(module, NORMS) for weight in module.parameters()}
-    matrices, vectors, moved = [], [], []
+    # By whether they are positional, and whether they do not decay.
+    groups: dict[tuple[bool, bool], list[nn.Parameter]] = {
+        key: [] for key in ((False, False), (False, True), (True, False), (True, True))
+    }
     for name, weight in model.named_parameters():
-        if weight.requires_grad and id(weight) in positional:
-            moved.append(weight)
-        elif weight.requires_grad:
+        if weight.requires_grad:
             # By name and not by shape, which sharding may change.
-            spared = id(weight) in norms or re.search("bias|norm", name.lower())
-            (vectors if spared else matrices).append(weight)
-    groups = (
-        {"params": matrices, "lr": learning_rate, "weight_decay": weight_decay},
-        {"params": vectors, "lr": learning_rate, "weight_decay": 0.0},
-        {"params": moved, "lr": learning_rate * spatial_lr_multiplier, "weight_decay": 0.0},
-    )
-    return [group for group in groups if group["params"]]
+            spared = id(weight) in norms or re.search("bias|norm", name.lower()) is not None
+            groups[spatial_lr_multiplier != 1 and id(weight) in positional, spared].append(weight)
+    return [
+        {
+            "params": weights,
+            "lr": learning_rate * (spatial_lr_multiplier if moved else 1.0),
+            "weight_decay": 0.0 if spared else weight_decay,
+        }
+        for (moved, spared), weights in groups.items()
+        if weights
+    ]

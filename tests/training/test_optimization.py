@@ -4,14 +4,13 @@ import pytest
 import torch
 from datasets import Dataset
 from torch import nn
-from transformers import AutoModelForSequenceClassification, BertConfig, Trainer, TrainingArguments, ViTConfig, ViTModel
+from transformers import AutoModelForSequenceClassification, BertConfig, Trainer, TrainingArguments
 
 from hf_gmlp import BertRelposConfig, GMLPConfig, TextMixerConfig, param_groups
-from hf_gmlp.training.optimization import positional_weights
 
 SIZES = {"vocab_size": 20, "hidden_size": 16, "num_hidden_layers": 1, "intermediate_size": 32}
 POSITIONAL = {
-    "gmlp": (GMLPConfig(**SIZES, max_position_embeddings=8), {"gating_unit.proj.weight", "gating_unit.proj.bias"}),
+    "gmlp": (GMLPConfig(**SIZES, max_position_embeddings=8), {"gating_unit.proj.weight"}),
     "relpos": (BertRelposConfig(**SIZES, num_attention_heads=2, max_position_embeddings=8), {"bias.biases.weight"}),
     "bert": (BertConfig(**SIZES, num_attention_heads=1), {"position_embeddings.weight"}),
     "mixer": (
@@ -38,16 +37,14 @@ def test_groups(kind):
     assert found.keys() == set(names.values())
     for name, setting in found.items():
         if name.endswith(endings):
-            assert setting == (5e-3, 0.0)
+            assert setting == (5e-3, 0.0 if "bias" in name else 0.1)
         else:
             matrix = model.get_parameter(name).ndim > 1
             assert setting == (1e-3, 0.1 if matrix else 0.0), name
     assert len({id(weight) for group in groups for weight in group["params"]}) == len(names)
 
 
-def test_positions_of_images_and_norms_of_convolutional_networks():
-    vit = ViTModel(ViTConfig(hidden_size=16, num_hidden_layers=1, num_attention_heads=1, intermediate_size=32))
-    assert positional_weights(vit)[0] is vit.embeddings.position_embeddings
+def test_norms_of_convolutional_networks():
     network = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.GroupNorm(2, 4))
     matrices, vectors = param_groups(network, 1e-3, weight_decay=0.1)
     assert [weight.ndim for weight in matrices["params"]] == [4] and len(vectors["params"]) == 5
