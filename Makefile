@@ -67,9 +67,10 @@ integrations: ## run tests with sentence-transformers, TRL and others, in a sepa
 docs: $(INSTALLED) ## build the documentation site in build/site, and check its links
 	$(BIN)/properdocs build --quiet --strict
 
-lint: $(INSTALLED) ## check style, format and spelling
+lint: $(INSTALLED) ## check style, format, types and spelling
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/mypy
 	git ls-files -z | xargs -0 $(BIN)/codespell
 
 format: $(INSTALLED) ## fix style and format

@@ -11,6 +11,7 @@ import math
 import re
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from huggingface_hub import EvalResult, ModelCard, ModelCardData
 from huggingface_hub.errors import RemoteEntryNotFoundError
@@ -96,9 +97,9 @@ def model_card(
         on_hub = re.fullmatch(r"[\w.-]+/[\w.-]+", origin) and origin != name and not Path(origin).exists()
         training = TrainingRecord(dataset="", base_model=origin if on_hub else None)
     family = "amlp" if model.config.attention_size else "gmlp"
-    dataset = {"dataset_type": training.dataset_id or "local", "dataset_name": training.dataset or "not named"}
+    kind, dataset = training.dataset_id or "local", training.dataset or "not named"
     results = [
-        EvalResult(pipeline_tag, **dataset, metric_type=metric, metric_value=round(value, 6), task_name=task)
+        EvalResult(pipeline_tag, kind, dataset, metric, round(value, 6), task_name=task)
         for metric, value in training.metrics.items()
     ]
     data = ModelCardData(
@@ -112,8 +113,14 @@ def model_card(
         model_name=name,
         eval_results=results or None,
     )
-    facts = {"name": name, "task": task, "example": example, "pipeline_tag": pipeline_tag, "source": source}
-    facts |= {"model": model, "config": model.config, "training": training, "generated": GENERATED}
+    facts: dict[str, Any] = {
+        "name": name,
+        "task": task,
+        "example": example,
+        "pipeline_tag": pipeline_tag,
+        "source": source,
+    }
+    facts |= {"source": source, "model": model, "config": model.config, "training": training, "generated": GENERATED}
     template = str(Path(__file__).with_name("card.md"))
     return ModelCard.from_template(data, template_path=template, escape=escape, table=_table, **facts)
 
@@ -127,7 +134,7 @@ def completed(card: ModelCard, earlier: ModelCard) -> ModelCard:
         fields = {key: value for key, value in old.items() if key not in TRAINING_KEYS} | new
     else:
         fields, text = new | old, earlier.text
-    fields["tags"] = list(dict.fromkeys([*(earlier.data.tags or []), *(card.data.tags or [])]))
+    fields["tags"] = list(dict.fromkeys([*(old.get("tags") or []), *(new.get("tags") or [])]))
     data = ModelCardData(**fields, ignore_metadata_errors=True)
     return ModelCard(f"---\n{data.to_yaml()}\n---\n\n{text.strip()}\n")
 

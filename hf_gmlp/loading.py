@@ -3,6 +3,7 @@
 import re
 from pathlib import Path
 from pickle import UnpicklingError
+from typing import Any
 
 from safetensors import SafetensorError
 from transformers import AutoConfig, AutoTokenizer, PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
@@ -11,7 +12,7 @@ from .errors import InputError, causes, hub_reason
 
 
 def open_model(
-    auto_class: type, name: str | Path, *, new_head: bool = False, new_size: int | None = None, **options
+    auto_class: Any, name: str | Path, *, new_head: bool = False, new_size: int | None = None, **options
 ) -> tuple[PreTrainedModel, list[str]]:
     """Open a checkpoint as `auto_class`; an InputError if weights are missing, do not fit, or are not finite.
 

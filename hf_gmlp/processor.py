@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+import transformers
 from transformers import BaseImageProcessor, ConvNextImageProcessorPil, ViTImageProcessorPil
 from transformers.image_utils import PILImageResampling
 from transformers.utils import is_torchvision_available
@@ -30,8 +31,7 @@ def evaluation_processor(
     """
     convnext, vit = ConvNextImageProcessorPil, ViTImageProcessorPil
     if is_torchvision_available() and not pillow:
-        from transformers import ConvNextImageProcessor as convnext
-        from transformers import ViTImageProcessor as vit
+        convnext, vit = transformers.ConvNextImageProcessor, transformers.ViTImageProcessor
     fields = {"image_mean": list(mean), "image_std": list(std), "resample": resample, "do_convert_rgb": len(mean) == 3}
     height, width = size
     if height == width < LARGEST_CROP:

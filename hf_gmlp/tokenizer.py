@@ -9,6 +9,7 @@ text survives.
 import io
 import re
 from collections.abc import Iterable, Iterator
+from typing import Any
 
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
@@ -83,7 +84,7 @@ def train_sentencepiece(
     need("sentencepiece")
     import sentencepiece as spm
 
-    special = {}
+    special: dict[str, Any] = {}
     for number, name in enumerate(("pad", "unk", "bos", "eos")):
         special |= {f"{name}_id": number, f"{name}_piece": SPECIAL_TOKENS[number]}
     model = io.BytesIO()
@@ -135,8 +136,8 @@ def convert_sentencepiece(
     byte_fallback = any(map(processor.is_byte, ids))
 
     if model_type == "unigram":
-        vocab = [(pieces[i], processor.get_score(i)) for i in ids]
-        tokenizer = Tokenizer(models.Unigram(vocab, unk_id=1, byte_fallback=byte_fallback))
+        scores = [(pieces[i], processor.get_score(i)) for i in ids]
+        tokenizer = Tokenizer(models.Unigram(scores, unk_id=1, byte_fallback=byte_fallback))
     else:
         is_name = [processor.is_control(i) or processor.is_unknown(i) or processor.is_byte(i) for i in ids]
         merges = _merges([pieces[i] for i in ids if not is_name[i]])

@@ -225,9 +225,9 @@ def _encode(texts: Texts, tokenizer: Tokenizer, *, offsets: bool, **options) -> 
 
 def has_text(text: str | None) -> bool:
     """Return whether a text holds more than white space."""
-    return bool(text) and not text.isspace()
+    return text is not None and text.strip() != ""
 
 
 def count_bytes(documents: Texts) -> int:
     """Return the number of UTF-8 bytes of the documents that are not blank, which `pack_causal` packs."""
-    return sum(len(text.encode("utf-8")) for text in documents if has_text(text))
+    return sum(len(text.encode("utf-8")) for text in documents if text is not None and has_text(text))

@@ -154,8 +154,8 @@ def plot_attention(checkpoint: str, sentences: list[str], output: str):
 
     if len(sentences) > 2:
         raise InputError(f"Pass one sentence or two, each in quotation marks, got {len(sentences)}.")
-    first, second = [*sentences, None][:2]
-    plot_attention(*load_attentive_model(checkpoint), first, second, output)
+    second = sentences[1] if len(sentences) == 2 else None
+    plot_attention(*load_attentive_model(checkpoint), sentences[0], second, output)
 
 
 def answer_arguments(parser: ArgumentParser):

@@ -70,7 +70,7 @@ def export(checkpoint: str, out: str | Path, to: str, *, task: str | None = None
     if taken.exists():
         raise InputError(f"{taken} exists already: remove it, choose a new folder, or export into the checkpoint's.")
     model, task = open_for(checkpoint, task)
-    module = CausalStep(model) if task == "text-generation" else model
+    module: Any = CausalStep(model) if task == "text-generation" else model
     out.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".export-", dir=out.parent) as temporary:
         stage = Path(temporary) / "export"
@@ -156,7 +156,7 @@ def is_image(module: nn.Module) -> bool:
     return getattr(module, "main_input_name", "") == "pixel_values"
 
 
-def make_inputs(module: nn.Module, batch: int, length: int, padding: str = "", past: int = 0) -> Inputs:
+def make_inputs(module: Any, batch: int, length: int, padding: str = "", past: int = 0) -> Inputs:
     """Return random inputs; with padding "left" or "right", every second sequence has some."""
     config = module.config
     if is_image(module):
@@ -174,7 +174,7 @@ def make_inputs(module: nn.Module, batch: int, length: int, padding: str = "", p
     return inputs
 
 
-def dynamic_shapes(module: nn.Module, inputs: Inputs, to: str) -> Inputs:
+def dynamic_shapes(module: Any, inputs: Inputs, to: str) -> Inputs:
     """Return which sizes may change: batch, choices and length."""
     if is_image(module):
         return {"pixel_values": {0: Dim.AUTO(min=1, max=2**15) if to == "openvino" else Dim("batch")}}
@@ -189,7 +189,7 @@ def dynamic_shapes(module: nn.Module, inputs: Inputs, to: str) -> Inputs:
     return torch.utils._pytree.tree_map(lambda x: sizes[x.dim()], inputs)
 
 
-def trace(module: nn.Module, to: str, path: Path) -> Callable[..., Any]:
+def trace(module: nn.Module, to: str, path: Path) -> Any:
     """Write the program of a model, and return the program as read back from its file."""
     causal = isinstance(module, CausalStep)
     try:
@@ -250,7 +250,7 @@ def quantize(path: Path, metadata: Any) -> Callable[..., Any]:
     graph = program.graph
     for node in [node for node in graph if node.op_type == "Transpose"]:
         weight = node.inputs[0]
-        if weight.const_value is not None:
+        if weight is not None and weight.const_value is not None:
             # The decoder shares the embeddings. Transposed at every call, it would not be computed in 8 bits.
             array = np.ascontiguousarray(weight.const_value.numpy().T)
             turned = onnx_ir.val(f"{weight.name}_turned", const_value=onnx_ir.tensor(array))
@@ -276,7 +276,7 @@ def flatten(tree: Any, prefix: str = "") -> dict[str, torch.Tensor]:
 
 
 @torch.no_grad()
-def compare(module: nn.Module, run: Callable[..., Any]) -> tuple[float, float]:
+def compare(module: Any, run: Callable[..., Any]) -> tuple[float, float]:
     """Run a program and its model on the same random inputs.
 
     Returns:
@@ -312,7 +312,7 @@ def compare(module: nn.Module, run: Callable[..., Any]) -> tuple[float, float]:
     return float(difference), float(torch.cat(equal).mean()) if equal else 1.0
 
 
-def steps(module: nn.Module, inputs: Inputs) -> Iterator[tuple[Inputs, dict[str, torch.Tensor]]]:
+def steps(module: Any, inputs: Inputs) -> Iterator[tuple[Inputs, dict[str, torch.Tensor]]]:
     """Yield inputs and the model's outputs. A causal model takes a prompt, then several tokens, then single tokens."""
     if not isinstance(module, CausalStep):
         yield inputs, flatten(module(**inputs))
@@ -336,4 +336,5 @@ def save_beside(checkpoint: str, model: PreTrainedModel, folder: Path):
     except (OSError, InputError) as error:
         logger.warning("The export has no tokenizer or image processor: %s", first_line(error))
     if isinstance(model, GMLPForCausalLM):
-        (model.generation_config or GenerationConfig()).save_pretrained(folder)
+        generation_config: Any = model.generation_config or GenerationConfig()
+        generation_config.save_pretrained(folder)

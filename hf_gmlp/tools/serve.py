@@ -5,6 +5,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from threading import Thread
+from typing import Any
 
 import PIL.Image
 import transformers
@@ -103,7 +104,8 @@ def answer_questions(model: PreTrainedModel, checkpoint: str):
 
     def answer(question: str, context: str) -> list[list]:
         check_length(question, context)
-        return [list(row.values()) for row in answerer(question, context, top_k=5)]
+        answers: Any = answerer(question, context, top_k=5)
+        return [list(row.values()) for row in answers]
 
     inputs = [gr.Textbox(label="Question"), gr.Textbox(label="Text with the answer", lines=6)]
     outputs = gr.Dataframe(headers=["answer", "probability", "start", "end"])

@@ -2,7 +2,7 @@
 
 import argparse
 import itertools
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 from tqdm import tqdm
@@ -65,7 +65,7 @@ def read_texts(
     if (dataset_name is None) == (not paths):
         raise InputError("Name either files or --dataset_name to train on.")
     if dataset_name is None:
-        splits = {split: read_files(paths, streaming=True, lines=True, text_columns=[text_column])}
+        splits: Mapping = {split: read_files(paths, streaming=True, lines=True, text_columns=[text_column])}
     else:
         splits = load_data(dataset_name=dataset_name, dataset_config_name=dataset_config_name, streaming=streaming)
     source = dataset_name or ", ".join(paths)

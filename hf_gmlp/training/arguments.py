@@ -88,7 +88,7 @@ class BaseModelArguments:
         if (self.model_name_or_path is None) == (self.config_name is None):
             raise ValueError("Pass either --config_name (for a new model) or --model_name_or_path (a checkpoint).")
 
-    def hub_options(self) -> dict[str, object]:
+    def hub_options(self) -> dict[str, Any]:
         """Return the options of every `from_pretrained`."""
         return {"cache_dir": self.cache_dir, "token": self.token, "trust_remote_code": self.trust_remote_code}
 
@@ -196,7 +196,7 @@ class DataArguments:
 
     def files(self) -> dict[str, list[str]]:
         """Return the named local files and folders by split: "train", "validation", "test"."""
-        named = {}
+        named: dict[str, list[str]] = {}
         for split in ("train", "validation", "test"):
             folder = getattr(self, f"{split}_dir", None)
             paths = getattr(self, f"{split}_file", None) or ([folder] if folder else [])
@@ -228,7 +228,7 @@ class DataArguments:
         length = length or min(longest, default)
         if length == math.inf:
             raise InputError(f"The model has no maximum length: set the tokens per sequence with --{flag}.")
-        return length
+        return int(length)
 
 
 def data_access(model_args: BaseModelArguments, data_args: DataArguments, args: RunArguments) -> Access:
@@ -339,9 +339,10 @@ class _HelpFormatter(argparse.RawDescriptionHelpFormatter, argparse.ArgumentDefa
 
 def _values(action: argparse.Action) -> str:
     """Return the form of a flag's values, such as "INT ..." for a list of numbers."""
-    types = {int: "INT", float: "FLOAT", string_to_bool: "true|false"}
+    types: dict[Any, str] = {int: "INT", float: "FLOAT", string_to_bool: "true|false"}
     text = "PATH" if action.dest.endswith(("_file", "_dir", "_path")) else "TEXT"
     form = "|".join(map(str, action.choices)) if action.choices else types.get(action.type, text)
     # A wrong choice lists them: --optim has fifty.
     form = form if len(form) <= 60 else "CHOICE"
-    return {"+": f"{form} ...", "*": f"{form} ...", "?": f"[{form}]"}.get(action.nargs, form)
+    lists: dict[Any, str] = {"+": f"{form} ...", "*": f"{form} ...", "?": f"[{form}]"}
+    return lists.get(action.nargs, form)

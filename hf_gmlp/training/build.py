@@ -5,6 +5,7 @@ import itertools
 import logging
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 import torch
 from huggingface_hub.errors import StrictDataclassError
@@ -43,7 +44,7 @@ def load_config(arguments: BaseModelArguments, **fields) -> PreTrainedConfig:
         )
     except Exception as error:
         flag, also = ("config_name", "; hf-gmlp presets lists the presets") if new else ("model_name_or_path", "")
-        raise InputError(f"--{flag} {name}: {reason(name, 'config.json', error)}{also}.") from error
+        raise InputError(f"--{flag} {name}: {reason(str(name), 'config.json', error)}{also}.") from error
     if new:
         # Not the folder of the preset.
         config.name_or_path = ""
@@ -108,13 +109,17 @@ def load_tokenizer(
         if training_args.process_index == 0:
             logger.info("Training a tokenizer with %d tokens on the training text", arguments.vocab_size)
             texts = itertools.islice(texts, arguments.max_tokenizer_samples)
-            options = {"vocab_size": arguments.vocab_size, "max_length": max_length, "lowercase": arguments.lowercase}
+            options: dict[str, Any] = {
+                "vocab_size": arguments.vocab_size,
+                "max_length": max_length,
+                "lowercase": arguments.lowercase,
+            }
             train_tokenizer(texts, **options).save_pretrained(folder)
         return open_tokenizer(str(folder))
 
 
 def load_model(
-    auto_class: type,
+    auto_class: Any,
     arguments: BaseModelArguments,
     config: PreTrainedConfig,
     tokenizer: PreTrainedTokenizerBase | None = None,
@@ -134,7 +139,11 @@ def load_model(
         task = auto_class.__name__.removeprefix("AutoModelFor")
         raise InputError(f"There is no {task} of the model type {config.model_type!r}: choose another model.")
     if arguments.model_name_or_path is not None:
-        options = {"new_head": train, "new_size": config.num_labels if new_classifier else None, "config": config}
+        options: dict[str, Any] = {
+            "new_head": train,
+            "new_size": config.num_labels if new_classifier else None,
+            "config": config,
+        }
         options |= {"revision": arguments.model_revision, "dtype": torch.float32 if train else "auto"}
         model, _ = open_model(auto_class, arguments.model_name_or_path, **options, **arguments.hub_options())
         if new_classifier:

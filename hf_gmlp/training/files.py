@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, TextIO, TypeVar
+from typing import TYPE_CHECKING, Any, TextIO, TypeVar
 
 from ..errors import InputError, causes, first_line, hub_reason, is_disk_full
 
@@ -134,7 +134,7 @@ def read_files(
             if builder == "csv" and text_columns:
                 options = options | {"converters": dict.fromkeys(text_columns, str)}
             # Names, not patterns.
-            files = [glob.escape(path) for path in paths]
+            files = [glob.escape(str(path)) for path in paths]
             options = options | access.options() | {"split": "train", "streaming": streaming}
             data = load_dataset(builder, data_files=files, **options)
         if streaming:
@@ -187,7 +187,7 @@ def open_text(path: str | Path) -> TextIO:
 
 
 def in_batches(
-    texts: Iterable[Item], size: int, *, count: int | None = None, size_of: Callable[[Item], int] = len
+    texts: Iterable[Item], size: int, *, count: int | None = None, size_of: Callable[[Any], int] = len
 ) -> Iterator[list[Item]]:
     """Yield lists of texts with a total of `size` characters or slightly more, and at most `count` texts each."""
     batch: list[Item] = []

@@ -1,6 +1,7 @@
 """Groups of parameters for an optimizer: which weights decay, and which have a learning rate of their own."""
 
 import re
+from typing import Any
 
 from torch import nn
 
@@ -13,7 +14,8 @@ def positional_weights(model: nn.Module) -> list[nn.Parameter]:
     These are W of every gMLP block (Equation 2), tables of relative position biases, position embeddings, and both
     matrices of a Mixer's MLP over the tokens.
     """
-    weights = []
+    weights: list[Any] = []
+    module: Any
     for module in model.modules():
         # By name, since a checkpoint may bring its own copy of these classes.
         match type(module).__name__:

@@ -5,7 +5,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from huggingface_hub import ModelCard, ModelCardData, create_repo, upload_folder
 
@@ -36,7 +36,7 @@ def write_training_card(trainer: "GMLPTrainer", tags: list[str] | None = None):
     args, state = trainer.args, trainer.state
     done = {"max_steps": state.global_step, "num_train_epochs": round(state.epoch or 0.0, 2)}
     values = hyperparameters(args) | done | trainer.hyperparameters
-    facts = dict(trainer.card)
+    facts: dict[str, Any] = dict(trainer.card)
     license = facts.pop("license", None)
     record = TrainingRecord(
         **facts,

@@ -46,10 +46,10 @@ def command_line(argv: list[str]) -> list[str]:
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False, usage="--config_overrides key=value,key=value")
     parser.add_argument("--config_overrides", "--config-overrides", action="append", default=[])
     typed, flags = parser.parse_known_args(argv[len(paths) :])
-    recipe = merge(
-        *(read_recipe(find_recipe(path)) for path in paths),
-        *({"config_overrides": parse_overrides(text)} for text in typed.config_overrides),
-    )
+    overrides: list[dict[str, object]] = [
+        {"config_overrides": parse_overrides(text)} for text in typed.config_overrides
+    ]
+    recipe = merge(*(read_recipe(find_recipe(path)) for path in paths), *overrides)
     drop_replaced_data(recipe, [_name(word.partition("=")[0]) for word in flags if word.startswith("--")])
     return [word for name, value in recipe.items() if value is not None for word in _words(name, value)] + flags
 

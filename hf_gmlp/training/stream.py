@@ -5,6 +5,7 @@ import itertools
 from collections import deque
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -44,7 +45,14 @@ class SequenceStream(torch.utils.data.IterableDataset):
         # A DataLoader reads fewer sequences than this ahead of the training.
         self.read_ahead = max(buffer_size, 20_000)
         random = np.random.default_rng(seed).bit_generator.state
-        self.start = {"documents": None, "buffer": [], "random": random, "yielded": 0, "epoch": 0, "read": 0}
+        self.start: dict[str, Any] = {
+            "documents": None,
+            "buffer": [],
+            "random": random,
+            "yielded": 0,
+            "epoch": 0,
+            "read": 0,
+        }
         self.skip = 0
         self.snapshots: deque[dict] = deque([self.start])
 

@@ -3,13 +3,14 @@
 import logging
 import math
 import shutil
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sized
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import nn
-from torch.utils.data import DataLoader, Dataset, IterableDataset, SequentialSampler
+from torch.utils.data import DataLoader, IterableDataset, SequentialSampler
 from transformers import Trainer, TrainerCallback
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, HubStrategy, TrainOutput
 
@@ -46,6 +47,11 @@ class GMLPTrainer(Trainer):
     Raises:
         InputError: If the arguments do not go together.
     """
+
+    # Of transformers' Trainer.
+    data_collator: Callable
+    model_accepts_loss_kwargs: bool
+    optimizer_cls_and_kwargs: tuple[Any, dict[str, Any]] | None
 
     def __init__(
         self,
@@ -185,7 +191,7 @@ class GMLPTrainer(Trainer):
                 raise InputError(f"--spatial_lr_multiplier has no effect on --optim {args.optim}: leave one out.")
         return super().create_optimizer(model)
 
-    def _get_eval_sampler(self, eval_dataset: Dataset) -> SequentialSampler | None:
+    def _get_eval_sampler(self, eval_dataset: Sized) -> SequentialSampler | None:
         # Predictions are matched to the data by their order, even if training groups samples by length.
         return SequentialSampler(eval_dataset) if self.args.world_size <= 1 else None
 

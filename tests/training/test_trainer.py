@@ -253,7 +253,7 @@ def test_optimizer_groups(tmp_path):
     trainer = make_trainer(tmp_path, weight_decay=0.1, spatial_lr_multiplier=5.0)
     expected = param_groups(trainer.model, 1e-2, 0.1, 5.0)
     groups = trainer.create_optimizer().param_groups
-    assert [(group["lr"], group["weight_decay"]) for group in groups] == [(1e-2, 0.1), (1e-2, 0.0), (5e-2, 0.0)]
+    assert [(group["lr"], group["weight_decay"]) for group in groups] == [(1e-2, 0.1), (1e-2, 0.0), (5e-2, 0.1)]
     for group, other in zip(groups, expected, strict=True):
         assert [id(weight) for weight in group["params"]] == [id(weight) for weight in other["params"]]
 

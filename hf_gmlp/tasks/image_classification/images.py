@@ -10,8 +10,9 @@ import logging
 import re
 import time
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import datasets
 import numpy as np
@@ -53,18 +54,24 @@ def load_images(
     unreadable, or the validation data have a class that the training data do not have.
     """
     image_column, label_column, files = arguments.image_column_name, arguments.label_column_name, arguments.files()
+    splits: Mapping
     if arguments.train_dir or arguments.validation_dir:
         splits = {split: read_folder(path, access) for split, (path,) in files.items()}
         image_column, label_column = "image", "label"
     else:
-        names = {"dataset_name": arguments.dataset_name, "dataset_config_name": arguments.dataset_config_name}
-        splits = dict(load_data(**names, files=files, access=access, text_columns=(image_column, label_column)))
+        splits = load_data(
+            dataset_name=arguments.dataset_name,
+            dataset_config_name=arguments.dataset_config_name,
+            files=files,
+            access=access,
+            text_columns=(image_column, label_column),
+        )
         held_out = next((split for split in ("validation", "valid", "val", "test") if split in splits), "")
         sources = {"train": "train", "validation": held_out}
         splits = {split: splits[source] for split, source in sources.items() if source in splits}
     if not splits or (train and "train" not in splits):
         raise InputError("There are no training images: give --train_dir, --train_file or a --dataset_name with them.")
-    options = {"known": known, "train": train, "do_regression": False}
+    options: dict[str, Any] = {"known": known, "train": train, "do_regression": False}
     labels, splits = number_labels(splits, [image_column], label_column, "image_column_name", **options)
     if labels.problem_type != ONE_CLASS:
         raise InputError(f"The column {label_column!r} must have one class per image, not a list.")
@@ -117,7 +124,7 @@ def read_folder(path: str | Path, access: Access = Access()) -> Dataset:
         if path.is_dir():
             return Dataset.from_dict({"image": [str(path / name) for name in images], "label": labels}, features)
         # The arguments identify the cached copy. `datasets` would read lists in parts, and so tuples are passed.
-        arguments = {"path": str(path.resolve()), "names": tuple(images), "labels": tuple(labels)}
+        arguments: dict[str, Any] = {"path": str(path.resolve()), "names": tuple(images), "labels": tuple(labels)}
         arguments["time"] = time.time_ns() if access.overwrite_cache else path.stat().st_mtime_ns
         return Dataset.from_generator(_unpack, features, cache_dir=access.cache_dir, gen_kwargs=arguments)
 
@@ -205,7 +212,7 @@ class ImageCollator:
     def __init__(
         self,
         processor: BaseImageProcessor,
-        transform: v2.Transform | None = None,
+        transform: Callable | None = None,
         mixing: Callable | None = None,
         seed: int = 0,
     ):
@@ -218,7 +225,7 @@ class ImageCollator:
 
     def __call__(self, rows: list[dict]) -> dict[str, torch.Tensor]:
         labels = torch.tensor([row["labels"] for row in rows])
-        if "index" not in rows[0]:
+        if self.transform is None or "index" not in rows[0]:
             pixels = self.processor([decode(row["image"]) for row in rows], return_tensors="pt")["pixel_values"]
             return {"pixel_values": pixels, "labels": labels}
         start, images = _hash(self.seed, int(self._epoch)), []

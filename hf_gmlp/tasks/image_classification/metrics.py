@@ -22,10 +22,9 @@ def classification_loss(label_smoothing: float = 0.0) -> Callable[..., torch.Ten
         smoothing = label_smoothing if torch.is_grad_enabled() else 0.0
         if num_items_in_batch is None:
             return F.cross_entropy(logits, labels, label_smoothing=smoothing)
-        if labels.ndim == 2:
-            # Trainer counts the elements of the labels.
-            num_items_in_batch = num_items_in_batch / labels.shape[1]
-        return F.cross_entropy(logits, labels, label_smoothing=smoothing, reduction="sum") / num_items_in_batch
+        # Trainer counts the elements of the labels.
+        images = num_items_in_batch / labels.shape[1] if labels.ndim == 2 else num_items_in_batch
+        return F.cross_entropy(logits, labels, label_smoothing=smoothing, reduction="sum") / images
 
     return compute
 

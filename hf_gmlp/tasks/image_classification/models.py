@@ -1,6 +1,7 @@
 """Image classifiers of any size, of this package, transformers and timm, and their image processors."""
 
 import logging
+from typing import Any
 
 import torch
 from huggingface_hub.errors import StrictDataclassError
@@ -32,18 +33,19 @@ def load_image_config(arguments: ImageModelArguments, size: tuple[int, int] | No
     """
     if arguments.model_name_or_path is not None:
         return load_config(arguments)
-    if arguments.config_name.startswith(TIMM):
-        return _timm_config(arguments, size)
+    name = arguments.config_name or ""
+    if name.startswith(TIMM):
+        return _timm_config(name, arguments, size)
     if size is None:
         return load_config(arguments)
     return load_config(arguments, image_size=size[0] if size[0] == size[1] else list(size))
 
 
-def _timm_config(arguments: ImageModelArguments, size: tuple[int, int] | None) -> TimmWrapperConfig:
+def _timm_config(name: str, arguments: ImageModelArguments, size: tuple[int, int] | None) -> TimmWrapperConfig:
     need("timm")
     import timm
 
-    name = arguments.config_name.removeprefix(TIMM).partition(".")[0]
+    name = name.removeprefix(TIMM).partition(".")[0]
     if not timm.is_model(name):
         raise InputError(f"timm {timm.__version__} has no model {name!r}; timm.list_models() lists what it has.")
     overrides = parse_overrides(arguments.config_overrides or "")
@@ -96,7 +98,7 @@ def load_processor(
         return processor
     # `data_config` belongs to transformers' wrapper for the transforms of timm.
     data = getattr(processor, "data_config", {})
-    fields = {
+    fields: dict[str, Any] = {
         "crop_pct": crop_pct or getattr(processor, "crop_pct", None) or data.get("crop_pct"),
         "mean": getattr(processor, "image_mean", None) or data.get("mean"),
         "std": getattr(processor, "image_std", None) or data.get("std"),

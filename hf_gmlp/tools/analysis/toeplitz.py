@@ -80,7 +80,7 @@ def plot_matrices(model: GMLPPreTrainedModel, path: str | Path, *, max_layers: i
     figure, axes, columns = block_panels(len(panels), lambda columns: 6.7 / columns + 0.8)
     ticks = sorted({0, n // 2, n - 1})
     # Positions are counted from 1.
-    labels = [tick + 1 for tick in ticks]
+    labels = [str(tick + 1) for tick in ticks]
     for i, (axis, panel) in enumerate(zip(axes, panels)):
         # Zero is white. A few large weights, as on the main diagonal, are cut off for the sake of the others.
         limit = matrices[panel].abs().flatten().sort().values[int(0.995 * (n * n - 1))].item() or 1.0
@@ -88,8 +88,8 @@ def plot_matrices(model: GMLPPreTrainedModel, path: str | Path, *, max_layers: i
         constant = constant_fraction(matrices[panel])
         title = f"{names[panel]}\n(±{limit:.2g})\n{kind} {fractions[panel]:.3f}\nconstant {constant:.3f}"
         axis.set_title(title, fontsize=7.5)
-        axis.set_xticks(ticks, labels)
-        axis.set_yticks(*([], []) if i % columns else (ticks, labels))
+        axis.set_xticks(ticks, labels=labels)
+        axis.set_yticks([] if i % columns else ticks, labels=[] if i % columns else labels)
         axis.tick_params(labelsize=7)
     nearest = "convolution" if grid else "Toeplitz matrix"
     figure.suptitle(

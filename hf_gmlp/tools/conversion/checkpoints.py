@@ -10,6 +10,7 @@ import math
 import re
 from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import Any
 
 import safetensors.torch
 import torch
@@ -53,13 +54,14 @@ def read_tensors(path: str | Path) -> Tensors:
     # A corrupted file fails in many ways.
     with reading([path], f"tensors ({SAVE})"):
         if Path(path).suffix == ".safetensors":
-            content = safetensors.torch.load_file(path)
+            content: Any = safetensors.torch.load_file(path)
         else:
             # timm's training script saves its flags with the weights.
             with torch.serialization.safe_globals([argparse.Namespace]):
                 content = torch.load(path, map_location="cpu", weights_only=True)
         if isinstance(content, dict):
-            content = next((content[key] for key in WRAPPERS if isinstance(content.get(key), dict)), content)
+            wrapped = [content[key] for key in WRAPPERS if isinstance(content.get(key), dict)]
+            content = wrapped[0] if wrapped else content
         if not isinstance(content, dict) or not all(isinstance(tensor, torch.Tensor) for tensor in content.values()):
             raise ValueError("it does not hold tensors by name")
         return {PREFIXES.sub("", name): tensor for name, tensor in content.items()}
@@ -67,7 +69,7 @@ def read_tensors(path: str | Path) -> Tensors:
 
 def shape(tensors: Tensors, name: str, dimensions: int, kind: str) -> torch.Size:
     """Return the shape of a tensor that every checkpoint of this kind has."""
-    found = tensors[name].shape if name in tensors else ()
+    found = tensors[name].shape if name in tensors else torch.Size()
     if len(found) != dimensions or 0 in found:
         raise InputError(f"This is not a checkpoint of {kind}: it has no tensor {name} of {dimensions} dimensions.")
     return found

@@ -81,7 +81,7 @@ def model_from_lucidrains(
     )
     units = [f"{block.format(i)}.sgu" for i in range(model.config.num_hidden_layers)]
     # A single head has an axis too.
-    other = {f"{unit}.bias": (heads, tokens) for unit in units}
+    other: dict[str, tuple[int, ...]] = {f"{unit}.bias": (heads, tokens) for unit in units}
     for unit in units:
         other[f"{unit}.weight"] = (heads, tokens) if circulant else (heads, tokens, tokens)
         if circulant:

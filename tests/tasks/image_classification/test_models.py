@@ -4,9 +4,6 @@ import pytest
 import timm
 import torch
 from transformers import (
-    AutoModelForImageClassification,
-    ResNetConfig,
-    ResNetForImageClassification,
     ViTConfig,
     ViTForImageClassification,
     ViTImageProcessor,
@@ -16,8 +13,6 @@ from hf_gmlp import GMLPForImageClassification, GMLPVisionModel
 from hf_gmlp.errors import InputError
 from hf_gmlp.tasks.image_classification.arguments import ImageModelArguments as Arguments
 from hf_gmlp.tasks.image_classification.models import image_size, load_image_config, load_image_model, load_processor
-from hf_gmlp.training.arguments import RunArguments
-from hf_gmlp.training.trainer import GMLPTrainer
 
 from ...numerics import assert_close
 
@@ -115,17 +110,3 @@ def test_only_gmlps_are_resized(tmp_path, vision_config, far_model):
     ViTForImageClassification(ViTConfig(image_size=16, patch_size=4, **sizes)).save_pretrained(tmp_path / "vit")
     with pytest.raises(InputError, match="--image_size 24 24: only gMLPs"):
         load("vit", (24, 24))
-
-
-def test_norms_and_biases_are_not_decayed(tmp_path, vision_config):
-    def decayed(model):
-        args = RunArguments(tmp_path, report_to="none", use_cpu=True)
-        return set(GMLPTrainer(model, args, card={"dataset": ""}).get_decay_parameter_names(model))
-
-    gmlp = AutoModelForImageClassification.from_config(vision_config())
-    names = {name for name, _ in gmlp.named_parameters()}
-    assert decayed(gmlp) == {name for name in names if not name.endswith("bias") and "norm" not in name}
-    # Batch norms of a residual network are recognized by their type: this one's are called "normalization".
-    resnet = ResNetForImageClassification(ResNetConfig(embedding_size=4, hidden_sizes=[4, 8], depths=[1, 1]))
-    expected = {name for name, parameter in resnet.named_parameters() if parameter.ndim > 1}
-    assert decayed(resnet) == expected
