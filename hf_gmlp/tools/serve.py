@@ -33,7 +33,7 @@ def serve(checkpoint: str, host: str = "127.0.0.1", port: int = 8000):
     """Serve a page for a trained model until Ctrl-C. Port 0 is a free port from 7860 on."""
     page = make_page(checkpoint)
     theme = gr.themes.Base(font=["system-ui", "sans-serif"], font_mono=["ui-monospace", "monospace"])
-    options = {"share": False, "quiet": True, "run_history": False, "footer_links": ["api"], "show_error": True}
+    options: dict[str, Any] = {"share": False, "quiet": True, "run_history": False, "footer_links": ["api"], "show_error": True}
     options |= {"server_name": host, "server_port": port or None, "max_file_size": "20mb", "theme": theme}
     try:
         page.launch(prevent_thread_lock=True, **options)
@@ -60,7 +60,7 @@ def make_page(checkpoint: str) -> gr.Blocks:
             if isinstance(model, GMLPPreTrainedModel):
                 with gr.Column(), tempfile.TemporaryDirectory() as folder:
                     plot_filters(model, Path(folder, "filters.png"), max_layers=12)
-                    gr.Image(Path(folder, "filters.png"), label="Spatial filters", interactive=False)
+                    gr.Image(str(Path(folder, "filters.png")), label="Spatial filters", interactive=False)
     # One request at a time.
     return page.queue(default_concurrency_limit=1, max_size=32)
 
