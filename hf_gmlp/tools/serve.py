@@ -33,7 +33,13 @@ def serve(checkpoint: str, host: str = "127.0.0.1", port: int = 8000):
     """Serve a page for a trained model until Ctrl-C. Port 0 is a free port from 7860 on."""
     page = make_page(checkpoint)
     theme = gr.themes.Base(font=["system-ui", "sans-serif"], font_mono=["ui-monospace", "monospace"])
-    options: dict[str, Any] = {"share": False, "quiet": True, "run_history": False, "footer_links": ["api"], "show_error": True}
+    options: dict[str, Any] = {
+        "share": False,
+        "quiet": True,
+        "run_history": False,
+        "footer_links": ["api"],
+        "show_error": True,
+    }
     options |= {"server_name": host, "server_port": port or None, "max_file_size": "20mb", "theme": theme}
     try:
         page.launch(prevent_thread_lock=True, **options)
