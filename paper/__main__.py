@@ -76,6 +76,7 @@ def parse_arguments(argv: list[str] | None = None) -> argparse.Namespace:
     added.add_argument("--epochs", type=int, required=True)
     added.add_argument("--learning_rate", type=float, default=3e-3)
     added.add_argument("--multiplier", type=float, default=1.0, help="of the learning rate of W and b")
+    added.add_argument("--augmentation", choices=["crops", "resized", "mixed"], default="crops")
     added.add_argument("--initializer_range", type=float, default=0.02, help="not of the CNN")
     added.add_argument("--seeds", nargs="+", type=int, default=[0])
     added = kinds.add_parser("table", help="print the results as a table")

@@ -9,8 +9,9 @@ files of class folders with images of 32 pixels; TEST may be "held-out", the las
 choices. Models (four gMLP blocks of 96 channels, patches of 4 pixels): "plain" as in the paper, with mean pooling;
 "stem", "toeplitz" and "heads" with one part of the prior each; "all" with all three; "cnn"; and "vit", transformers'
 ViT of the same sizes with its [CLS] token. All have AdamW (weight decay 0.05 on matrices), 10 % warm-up and a cosine,
-batches of 64, label smoothing 0.1, crops and flips. Every training is a line of the results; one that is there already
-is not repeated.
+batches of 64, label smoothing 0.1, flips, and one of three augmentations: "crops" after padding by four pixels;
+"resized", random crops of 0.4 to 1 of the area; "mixed", the same with CutMix in half of the batches. Every training is
+a line of the results; one that is there already is not repeated.
 """
 
 import io
@@ -94,6 +95,7 @@ def fit(
     epochs: int,
     learning_rate: float,
     multiplier: float = 1.0,
+    augmentation: str = "crops",
     batch: int = 64,
 ) -> tuple[float, float]:
     """Train a model; return the loss of the last epoch and the seconds of processor time."""
@@ -105,14 +107,20 @@ def fit(
             (step + 1) / warmup if step < warmup else 0.5 + 0.5 * math.cos(math.pi * (step - warmup) / (steps - warmup))
         ),
     )
-    size = pixels.shape[-1]
-    crop, flip = v2.RandomCrop(size, padding=size // 8), v2.RandomHorizontalFlip()
+    size, flip = pixels.shape[-1], v2.RandomHorizontalFlip()
+    crop = v2.RandomCrop(size, padding=size // 8)
+    if augmentation != "crops":
+        crop = v2.RandomResizedCrop(size, scale=(0.4, 1.0))
+    cutmix = v2.CutMix(num_classes=int(labels.max()) + 1)
     started, losses = time.process_time(), []
     for _ in range(epochs):
         losses = []
         for chosen in torch.randperm(len(pixels))[: len(pixels) // batch * batch].split(batch):
             images = torch.stack([flip(crop(image)) for image in pixels[chosen]])
-            loss = F.cross_entropy(logits_of(model, images), labels[chosen], label_smoothing=0.1)
+            classes = labels[chosen]
+            if augmentation == "mixed" and torch.rand(()) < 0.5:
+                images, classes = cutmix(images, classes)
+            loss = F.cross_entropy(logits_of(model, images), classes, label_smoothing=0.1)
             optimizer.zero_grad()
             loss.backward()
             nn.utils.clip_grad_norm_(model.parameters(), 1.0)
@@ -153,7 +161,7 @@ def measure_times(train: str, cnn_epochs: int, rounds: int):
 
 
 def train(train: str, test: str, results: str, models: list[str], seeds: list[int], **options):
-    """Train models and add a line to the results for each. `options`: epochs, rates and the initializer range."""
+    """Train models and add a line to the results for each. `options`: epochs, rates, augmentation and so on."""
     path = Path(results)
     done = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
     pixels, labels = read_images(train)
@@ -168,7 +176,8 @@ def train(train: str, test: str, results: str, models: list[str], seeds: list[in
             continue
         torch.manual_seed(seed)
         model = build(name, int(labels.max()) + 1, options["initializer_range"])
-        loss, seconds = fit(model, pixels, labels, options["epochs"], options["learning_rate"], options["multiplier"])
+        recipe = (options[key] for key in ("epochs", "learning_rate", "multiplier", "augmentation"))
+        loss, seconds = fit(model, pixels, labels, *recipe)
         result = {"accuracy": accuracy(model, test_pixels, test_labels), "loss": loss, "seconds": round(seconds)}
         line = settings | result | {"threads": torch.get_num_threads(), "torch": torch.__version__}
         with path.open("a") as file:
@@ -180,10 +189,11 @@ def print_table(results: str):
     """Print RESULTS as a Markdown table: a row for each setting, over its seeds."""
     rows: dict[tuple, list[dict]] = {}
     for line in map(json.loads, Path(results).read_text().splitlines()):
-        keys = ("test", "model", "images", "epochs", "learning_rate", "multiplier", "initializer_range")
+        keys = ("test", "model", "images", "augmentation", "epochs", "learning_rate", "multiplier", "initializer_range")
         rows.setdefault(tuple(line[key] for key in keys), []).append(line)
-    print("| evaluated on | model | images | epochs | rate | multiplier | init | accuracy | median | loss | seconds |")
-    print("|" + " --- |" * 11)
+    names = "evaluated on, model, images, augmentation, epochs, rate, multiplier, init, accuracy, median, loss, seconds"
+    print("|", names.replace(", ", " | "), "|")
+    print("|" + " --- |" * 12)
     for key, lines in sorted(rows.items()):
         scores = [100 * line["accuracy"] for line in lines]
         loss, seconds = (statistics.median(line[name] for line in lines) for name in ("loss", "seconds"))
