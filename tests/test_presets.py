@@ -117,6 +117,11 @@ def test_overrides():
     assert GMLPConfig.from_preset("amlp-base").num_hidden_layers == 36
 
 
+@pytest.mark.parametrize("name, rate", [("gmlp-ti16-224", 0.0), ("gmlp-s16-224", 0.05), ("gmlp-b16-224", 0.2)])
+def test_stochastic_depth_of_table_1(name, rate):
+    assert GMLPVisionConfig.from_preset(name).drop_path_rate == rate
+
+
 @pytest.mark.parametrize("overrides", [{"intermediate_size": 3071}, {"drop_path_rate": 1.5}, {"hiden_size": 256}])
 def test_overrides_are_validated(overrides):
     with pytest.raises((ValueError, TypeError, StrictDataclassError), match=next(iter(overrides))):

@@ -159,8 +159,9 @@ def test_saving_with_a_push(hub, pushed):
 def test_a_trainer_of_the_library(hub, pushed):
     of(pushed, "trainer")
     repository = hub.repositories["me/trained"]
-    steps = [f"Training in progress, step {step}" for step in (1, 2)]
-    assert repository.titles()[1:] == [*steps, "End of training"]
+    first, *_, last = repository.titles()[1:]
+    # The library leaves a push out while the one before goes on.
+    assert (first, last) == ("Training in progress, step 1", "End of training")
     assert repository.files().keys() == MODEL | TOKENIZER | {"training_args.bin"}
     card = card_of(hub, "me/trained")
     assert (card.data.language, card.data.license) == (["en"], "mit") and "cats" in card.data.tags

@@ -5,6 +5,7 @@ import pytest
 import torch
 from PIL import Image
 from torch import nn
+from torch.nn import functional as F
 
 from hf_gmlp.models.spatial_gating import Positions, SpatialGatingUnit, SpatialProjection, spatial_matrix
 
@@ -37,6 +38,12 @@ def test_gradients_of_a_projection(toeplitz):
 
     v = torch.randn(2, 4, 3, dtype=torch.double, requires_grad=True)
     assert torch.autograd.gradcheck(project, [v, projection.weight, projection.bias])
+
+
+def test_a_projection_is_a_linear_layer_over_the_tokens():
+    projection, v = make_projection(5), torch.randn(3, 5, 4)
+    expected = F.linear(v.transpose(1, 2), projection.weight, projection.bias).transpose(1, 2)
+    assert_close(projection(v), expected)
 
 
 @pytest.mark.parametrize("with_attention", [False, True])
