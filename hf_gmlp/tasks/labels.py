@@ -58,6 +58,8 @@ def number_labels(
     Raises:
         InputError: If a column, a value or all rows are missing, or as `find_labels` and `label_ids` do.
     """
+    if label_column in columns:
+        raise InputError(f"--{flag} names {label_column!r}, which is the column of the labels: name another.")
     for split, dataset in splits.items():
         _check_columns(dataset, data_of(split), columns, None if split.startswith("test") else label_column, flag)
     labeled = [split for split, dataset in splits.items() if label_column in dataset.column_names]

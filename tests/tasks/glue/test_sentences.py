@@ -237,6 +237,7 @@ def test_data_sets_on_the_hub(load, monkeypatch):
         ({"task_name": "mnli"}, "no column 'premise' but sentence, label"),
         ({"label_column_name": "gold"}, "no column 'gold' but sentence"),
         ({"text_column_names": ["body"]}, "no column 'body'"),
+        ({"text_column_names": ["label"]}, "--text_column_names .*label"),
         ({"task_name": "sst2", "do_regression": True}, "--do_regression .* sst2"),
         ({"train_split_name": "x"}, "--train_split_name"),
         ({"do_regression": True}, "'a', which is not a number"),
