@@ -36,6 +36,7 @@ def main():
     if (model_folder / "all_results.json").is_file():
         print(f"The model in {model_folder} is already trained; remove that folder to train it again.")
     else:
+        leave_busy_cores()
         command = [str(ROOT / "run_mlm.py"), str(ROOT / "recipes" / "demo.yaml")]
         command += ["--train_file", str(train_file), "--validation_file", str(validation_file)]
         command += ["--output_dir", str(model_folder)]
@@ -44,6 +45,7 @@ def main():
         sys.argv = command
         runpy.run_path(command[0], run_name="__main__")
 
+    # PyTorch counts its threads when it is imported, so these imports come after `leave_busy_cores`.
     from datasets import disable_progress_bars
     from transformers import AutoModelForMaskedLM, AutoTokenizer, logging
 
@@ -106,6 +108,22 @@ def baselines(
         losses.append(np.stack([-np.log(frequency[labels]), context]))
     unigram, context = np.concatenate(losses, axis=1).mean(axis=1)
     return math.exp(unigram), math.exp(context)
+
+
+def leave_busy_cores():
+    """Limit the threads of PyTorch to the idle cores, unless OMP_NUM_THREADS is set: threads that share cores with
+    other work wait for each other, and are slower than one.
+    """
+    import psutil
+
+    if "OMP_NUM_THREADS" in os.environ:
+        return
+    busy = psutil.cpu_percent(interval=1, percpu=True)
+    allowed = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else range(len(busy))
+    idle = round(sum(1 - busy[core] / 100 for core in allowed))
+    if idle < len(allowed):
+        os.environ["OMP_NUM_THREADS"] = str(max(1, idle))
+        print(f"{idle} of {len(allowed)} cores are idle: training with OMP_NUM_THREADS={max(1, idle)}.", flush=True)
 
 
 def split_topics() -> tuple[list[str], list[str]]:
