@@ -36,7 +36,7 @@ demo: $(INSTALLED) ## train a small gMLP on Python's documentation, and show wha
 replicate: $(INSTALLED) ## run the paper's comparisons at a small size; ARGS="--help" says how
 	$(BIN)/python -m paper replicate $(ARGS)
 
-test: $(INSTALLED) ## run all tests, in about 13 minutes on two AVX2 cores (AMD EPYC)
+test: $(INSTALLED) ## run all tests, in about 5 minutes on two AVX2 cores (AMD EPYC)
 	$(PYTEST)
 
 test-fast: $(INSTALLED) ## run the fast tests, three in four
