@@ -30,8 +30,6 @@ FILE_KINDS: dict[str, tuple[str, dict]] = {
 COMPRESSIONS = ("gz", "bz2", "xz", "zst")
 # Bytes of text that are read, tokenized and written together.
 BATCH_BYTES = 4_000_000
-# Characters that are tokenized together: a tokenizer's output takes up to 80 times the memory of its text.
-GROUP_SIZE = 250_000
 
 Item = TypeVar("Item")
 

@@ -8,6 +8,7 @@ from hf_gmlp.tasks.glue import sentences
 from hf_gmlp.tasks.glue.arguments import GlueArguments
 from hf_gmlp.tasks.glue.sentences import TASKS, load_sentences, texts, tokenize
 from hf_gmlp.tasks.labels import CLASSES, ONE_CLASS, REGRESSION, Labels
+from hf_gmlp.training import run_folder
 from hf_gmlp.training.files import Access
 
 from ...samples import WORDS, word_tokenizer
@@ -296,3 +297,8 @@ def test_single_sentences_and_padding():
     encoded = tokenize(rows, word_tokenizer(WORDS), 5, GlueArguments(pad_to_max_length=True))
     assert encoded["input_ids"][:] == [[2, 5, 3, 0, 0], [2, 6, 7, 8, 3]]
     assert encoded["attention_mask"][:] == [[1, 1, 1, 0, 0], [1, 1, 1, 1, 1]]
+
+
+def test_every_file_of_predictions_is_part_of_a_run():
+    names = {f"{name}.tsv" for task in TASKS.values() for name in task.tests.values()}
+    assert names == {pattern for pattern in run_folder.LEFT if pattern.endswith(".tsv")} - {"predictions.tsv"}
