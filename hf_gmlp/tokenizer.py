@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
-from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
+from transformers import PreTrainedConfig, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 from transformers.convert_slow_tokenizer import bytes_to_unicode
 
 from .errors import InputError, first_line, need
@@ -43,34 +43,32 @@ _NUM_THREADS = 16
 
 
 def train_tokenizer(
-    texts: Iterable[str], *, model_type: str = "unigram", max_length: int = 512, lowercase: bool = False, **options
+    texts: Iterable[str], *, max_length: int = 512, lowercase: bool = False, **options
 ) -> PreTrainedTokenizerFast:
     """Train a tokenizer with [PAD]=0 [UNK]=1 [CLS]=2 [SEP]=3 [MASK]=4 and BERT's template and segment ids.
 
     The same texts in the same order give the same tokenizer. `max_length` becomes its `model_max_length`; for the
     other arguments and the errors raised see `train_sentencepiece`.
     """
-    model = train_sentencepiece(texts, model_type=model_type, lowercase=lowercase, **options)
-    return convert_sentencepiece(model, model_type=model_type, max_length=max_length, lowercase=lowercase)
+    model = train_sentencepiece(texts, lowercase=lowercase, **options)
+    return convert_sentencepiece(model, max_length=max_length, lowercase=lowercase)
 
 
 def train_sentencepiece(
     texts: Iterable[str],
     *,
     vocab_size: int = 32000,
-    model_type: str = "unigram",
-    byte_fallback: bool = True,
     character_coverage: float = 0.9995,
     input_sentence_size: int = 10_000_000,
     lowercase: bool = False,
 ) -> bytes:
-    """Train the SentencePiece model behind `train_tokenizer`, and return it serialized.
+    """Train the unigram model of SentencePiece behind `train_tokenizer`, and return it serialized.
+
+    A character outside of the vocabulary becomes its bytes in UTF-8.
 
     Args:
         texts: Strings of any length, read once, and cut so that no part is left out.
-        vocab_size: Number of tokens, including special and byte tokens.
-        model_type: "unigram" or "bpe".
-        byte_fallback: Whether a character outside the vocabulary becomes bytes (256 of the tokens) or [UNK].
+        vocab_size: Number of tokens, including the special tokens and 256 bytes.
         character_coverage: Fraction of the characters that get their own token, 0.98 to 1; printable ASCII always does.
         input_sentence_size: Number of lines to train on, above 100, or 0 for all. A longer corpus is read to its end
             and sampled (sentencepiece fixes the seed). Ten million lines of web text take some gigabytes of memory.
@@ -93,8 +91,8 @@ def train_sentencepiece(
             sentence_iterator=_training_sentences(texts, lowercase),
             model_writer=model,
             vocab_size=vocab_size,
-            model_type=model_type,
-            byte_fallback=byte_fallback,
+            model_type="unigram",
+            byte_fallback=True,
             character_coverage=character_coverage,
             input_sentence_size=input_sentence_size,
             required_chars=PRINTABLE_ASCII,
@@ -119,9 +117,7 @@ def train_sentencepiece(
     return model.getvalue()
 
 
-def convert_sentencepiece(
-    model: bytes, *, model_type: str = "unigram", max_length: int = 512, lowercase: bool = False
-) -> PreTrainedTokenizerFast:
+def convert_sentencepiece(model: bytes, *, max_length: int = 512, lowercase: bool = False) -> PreTrainedTokenizerFast:
     """Make a fast tokenizer that gives the same ids as a model of `train_sentencepiece`.
 
     With `lowercase`, the tokenizer lowercases its text first, as the training of the model did.
@@ -130,19 +126,9 @@ def convert_sentencepiece(
     import sentencepiece as spm
 
     processor = spm.SentencePieceProcessor(model_proto=model)
-    ids = range(processor.get_piece_size())
-    pieces = [processor.id_to_piece(i).replace("▁", " ") for i in ids]
+    scores = [(processor.id_to_piece(i).replace("▁", " "), processor.get_score(i)) for i in range(len(processor))]
+    tokenizer = Tokenizer(models.Unigram(scores, unk_id=1, byte_fallback=True))
     pad, unk, cls, sep, mask = SPECIAL_TOKENS
-    byte_fallback = any(map(processor.is_byte, ids))
-
-    if model_type == "unigram":
-        scores = [(pieces[i], processor.get_score(i)) for i in ids]
-        tokenizer = Tokenizer(models.Unigram(scores, unk_id=1, byte_fallback=byte_fallback))
-    else:
-        is_name = [processor.is_control(i) or processor.is_unknown(i) or processor.is_byte(i) for i in ids]
-        merges = _merges([pieces[i] for i in ids if not is_name[i]])
-        vocab = {piece: i for i, piece in enumerate(pieces)}
-        tokenizer = Tokenizer(models.BPE(vocab, merges, unk_token=unk, fuse_unk=True, byte_fallback=byte_fallback))
     if lowercase:
         tokenizer.normalizer = normalizers.Lowercase()
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
@@ -225,6 +211,11 @@ def open_ended(tokenizer: PreTrainedTokenizerBase) -> PreTrainedTokenizerBase:
     )
 
 
+def padding_for(config: PreTrainedConfig, pad_to_max_length: bool = False) -> str:
+    """Return how a batch is padded. A model that sees its padding needs as much of it in every batch."""
+    return "max_length" if pad_to_max_length or not getattr(config, "mask_padding", True) else "longest"
+
+
 def end_of_text(tokenizer: PreTrainedTokenizerBase) -> int:
     """Return the token that separates documents for a causal language model; an InputError if there is none."""
     token = tokenizer.sep_token_id if tokenizer.eos_token_id is None else tokenizer.eos_token_id
@@ -244,14 +235,3 @@ def _training_sentences(texts: Iterable[str], lowercase: bool) -> Iterator[str]:
                     # What the tokenizer will do, which is not str.lower.
                     line = normalizers.Lowercase().normalize_str(line)
                 yield from _SENTENCE.findall(line)
-
-
-def _merges(pieces: list[str]) -> list[tuple[str, str]]:
-    """Return all pairs of pieces that join into a piece, in SentencePiece's order, which `tokenizers` needs for BPE."""
-    known = set(pieces)
-    return [
-        (piece[:cut], piece[cut:])
-        for piece in pieces
-        for cut in range(1, len(piece))
-        if piece[:cut] in known and piece[cut:] in known
-    ]

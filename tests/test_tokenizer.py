@@ -16,6 +16,7 @@ from transformers import (
     pipeline,
 )
 
+from hf_gmlp import GMLPConfig
 from hf_gmlp import tokenizer as tokenizer_module
 from hf_gmlp.errors import InputError
 from hf_gmlp.tokenizer import (
@@ -23,6 +24,7 @@ from hf_gmlp.tokenizer import (
     byte_tokenizer,
     convert_sentencepiece,
     open_ended,
+    padding_for,
     train_sentencepiece,
     train_tokenizer,
 )
@@ -30,7 +32,6 @@ from hf_gmlp.tokenizer import (
 pytestmark = pytest.mark.slow
 
 DOCUMENTS = [*topics.values(), "Ein Café, zwei Cafés: naïve Größe. " * 20, "日本語の文章です。日本の言語。" * 20]
-KINDS = [("unigram", True), ("unigram", False), ("bpe", True), ("bpe", False)]
 ODD_TEXTS = [
     unicodedata.normalize("NFC", "café naïve Größe Ångström"),
     unicodedata.normalize("NFD", "café naïve Größe Ångström"),
@@ -53,19 +54,13 @@ ODD_TEXTS = [
 
 
 @pytest.fixture(scope="module")
-def trained():
-    """One SentencePiece model and its tokenizer for every (model type, byte fallback)."""
-    result = {}
-    for model_type, byte_fallback in KINDS:
-        model = train_sentencepiece(DOCUMENTS, vocab_size=2000, model_type=model_type, byte_fallback=byte_fallback)
-        processor = sentencepiece.SentencePieceProcessor(model_proto=model)
-        result[model_type, byte_fallback] = processor, convert_sentencepiece(model, model_type=model_type)
-    return result
+def model():
+    return train_sentencepiece(DOCUMENTS, vocab_size=2000)
 
 
 @pytest.fixture(scope="module")
-def tokenizer(trained):
-    return trained["unigram", True][1]
+def tokenizer(model):
+    return convert_sentencepiece(model)
 
 
 def encode(tokenizer, text):
@@ -91,9 +86,8 @@ def test_special_tokens_and_template(tokenizer):
     assert len(tokenizer("word " * 600, truncation=True)["input_ids"]) == 512
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_ids_match_the_sentencepiece_model(trained, kind):
-    processor, tokenizer = trained[kind]
+def test_ids_match_the_sentencepiece_model(model, tokenizer):
+    processor = sentencepiece.SentencePieceProcessor(model_proto=model)
     lines = [line for text in topics.values() for line in text.splitlines(keepends=True)] + ODD_TEXTS
     different = []
     for line, expected in zip(lines, processor.encode(lines), strict=True):
@@ -103,12 +97,10 @@ def test_ids_match_the_sentencepiece_model(trained, kind):
             assert sorted(ids) == sorted(expected)
             different.append(line)
     assert len(lines) > 10_000
-    assert len(different) <= (0.002 * len(lines) if kind[0] == "unigram" else 0), different
+    assert len(different) <= 0.002 * len(lines), different
 
 
-@pytest.mark.parametrize("model_type", ["unigram", "bpe"])
-def test_byte_fallback_keeps_every_text(trained, model_type):
-    tokenizer = trained[model_type, True][1]
+def test_decoding_returns_every_text(tokenizer):
     rng = random.Random(0)
     anything = [chr(c) for c in range(0x110000) if not 0xD800 <= c < 0xE000]
     common = [*" \n\t\r▁▅<>[]0xAé日", "<0x0A>", "e\u0301", "👩‍👩‍👧", "the", "word"]
@@ -122,21 +114,7 @@ def test_byte_fallback_keeps_every_text(trained, model_type):
         assert tokenizer.decode(tokenizer(text, verbose=False)["input_ids"], skip_special_tokens=True) == text
 
 
-@pytest.mark.parametrize("model_type", ["unigram", "bpe"])
-def test_without_byte_fallback_unknown_runs_become_one_unk(trained, model_type):
-    tokenizer = trained[model_type, False][1]
-    assert not any(token.startswith("<0x") for token in tokenizer.get_vocab())
-    ids = encode(tokenizer, "the ☃☄ word\n\t☃")
-    assert ids.count(1) == 2
-    assert tokenizer.decode(ids) == "the [UNK] word\n\t[UNK]"
-    for text in topics.values():
-        if text.isascii():
-            assert tokenizer.decode(encode(tokenizer, text)) == text
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_names_of_tokens_in_a_text(trained, kind):
-    tokenizer = trained[kind][1]
+def test_names_of_tokens_in_a_text(tokenizer):
     text = "a [CLS] b[MASK] <0x0A>[PAD]"
     switched_off = tokenizer(text, add_special_tokens=False, split_special_tokens=True)["input_ids"]
     assert not set(switched_off) & set(range(5))
@@ -226,9 +204,9 @@ def test_training_is_deterministic_and_takes_a_generator(capfd):
 def test_long_lines_and_lines_with_reserved_characters_are_used():
     long_line = "filler words " * 2000 + "zyzzyva " * 300
     assert len(long_line.encode()) > 4 * 4192
-    tokenizer = train_tokenizer([long_line, "quetzal ▅ " * 300, "日本" * 6000], vocab_size=390, model_type="bpe")
-    vocab = tokenizer.get_vocab()
-    assert {" zyzzyva", "quetzal", "日本"} <= set(vocab)
+    texts = [*DOCUMENTS[:20], long_line, "größe ▅ " * 300, "日本" * 6000]
+    vocab = train_tokenizer(texts, vocab_size=600).get_vocab()
+    assert {" zyzzyva", "ß"} <= set(vocab) and any("日本" in token for token in vocab)
     assert not any(set(token) & set("▁▅") for token in vocab)
 
 
@@ -246,8 +224,7 @@ def test_cutting_loses_nothing():
     [
         ([], {}, "no text"),
         (["", " \n\t "], {}, "no text"),
-        (["a b"], {"vocab_size": 50, "byte_fallback": False}, "50"),
-        (["a b"], {"model_type": "wordpiece"}, "model_type|wordpiece"),
+        (["a b"], {"vocab_size": 50}, "50"),
         (["a b"], {"character_coverage": 0.5}, "character_coverage"),
         (["a b"], {"input_sentence_size": 10}, "input_sentence_size"),
     ],
@@ -258,13 +235,12 @@ def test_texts_and_options_that_do_not_fit(texts, options, words):
     assert "\n" not in str(error.value)
 
 
-@pytest.mark.parametrize("model_type", ["unigram", "bpe"])
-def test_the_error_of_a_too_large_vocabulary_names_the_size_that_works(model_type):
+def test_the_error_of_a_too_large_vocabulary_names_the_size_that_works():
     texts = ["one two three four five six seven"] * 3
     with pytest.raises(InputError, match="32000") as error:
-        train_tokenizer(texts, model_type=model_type)
+        train_tokenizer(texts)
     size = int(str(error.value).rstrip(".").split("<= ")[-1])
-    assert len(train_tokenizer(texts, model_type=model_type, vocab_size=size)) == size
+    assert len(train_tokenizer(texts, vocab_size=size)) == size
 
 
 def test_a_single_string_is_refused():
@@ -281,10 +257,9 @@ def test_an_error_in_the_texts_is_named():
         train_tokenizer(texts(), vocab_size=400)
 
 
-@pytest.mark.parametrize("model_type", ["unigram", "bpe"])
-def test_lowercase(model_type, tmp_path):
+def test_lowercase(tmp_path):
     texts = [*DOCUMENTS, "İSTANBUL and ΣΟΦΟΣ"]
-    train_tokenizer(texts, vocab_size=1000, model_type=model_type, lowercase=True).save_pretrained(tmp_path)
+    train_tokenizer(texts, vocab_size=1000, lowercase=True).save_pretrained(tmp_path)
     tokenizer = AutoTokenizer.from_pretrained(tmp_path)
     learned = set(tokenizer.get_vocab()) - set(tokenizer.all_special_tokens)
     # Single capitals, since all of printable ASCII is always there; and names of bytes, such as <0x0A>.
@@ -307,6 +282,11 @@ def test_byte_tokenizer_gives_the_bytes_and_loads_like_any_other(tmp_path):
     assert (len(tokenizer), tokenizer.model_max_length) == (258, 100)
     assert (tokenizer.pad_token_id, tokenizer.bos_token_id, tokenizer.eos_token_id) == (0, 1, 1)
     assert list(tokenizer("a")) == ["input_ids", "attention_mask"]
+
+
+def test_models_that_see_padding_get_as_much_in_every_batch():
+    assert [padding_for(config) for config in (GMLPConfig(), BertConfig())] == ["longest"] * 2
+    assert padding_for(GMLPConfig(mask_padding=False)) == padding_for(BertConfig(), True) == "max_length"
 
 
 def test_open_ended_tokenizer_adds_nothing_to_a_text(tmp_path):

@@ -26,13 +26,11 @@ def main(args: argparse.Namespace):
     first = list(itertools.islice(documents, 1000))
     # Fails here if it cannot be written, not after hours of reading.
     output_dir.mkdir(parents=True, exist_ok=True)
-    names = ("vocab_size", "model_type", "byte_fallback", "character_coverage", "input_sentence_size")
-    options = {name: getattr(args, name) for name in (*names, "max_length", "lowercase")}
+    names = ("vocab_size", "character_coverage", "input_sentence_size", "max_length", "lowercase")
+    options = {name: getattr(args, name) for name in names}
     tokenizer = train_tokenizer(itertools.chain(first, documents), **options)
     tokenizer.save_pretrained(output_dir)
-    fallback = "byte fallback" if args.byte_fallback else "unknown characters become [UNK]"
-    case = ", lowercase" if args.lowercase else ""
-    print(f"vocabulary:           {len(tokenizer):,} tokens ({args.model_type}, {fallback}{case})")
+    print(f"vocabulary:           {len(tokenizer):,} tokens")
     print(f"documents read:       {progress.n:,} (rows, or lines of plain text)")
     print(f"characters per token: {characters_per_token(tokenizer, first):.2f} on the first {len(first):,} documents")
     print(f"saved in:             {output_dir}")
