@@ -1,10 +1,9 @@
-"""Imports the models, and registers them with transformers' Auto classes and with PEFT's tables."""
+"""Imports the models, and registers them with transformers' Auto classes."""
 
 from transformers import AutoConfig, AutoTokenizer, PreTrainedTokenizerFast
 from transformers.models import auto
 from transformers.utils import is_torchvision_available, is_vision_available
 
-from . import adapters
 from .models import configuration_baselines, configuration_gmlp, modeling_baselines, modeling_gmlp
 from .models.configuration_baselines import *
 from .models.configuration_gmlp import *
@@ -49,5 +48,3 @@ if is_vision_available():
 
         _image_processors["torchvision"] = ViTImageProcessor
     AutoImageProcessor.register(GMLPVisionConfig, image_processor_classes=_image_processors)
-
-adapters.register()

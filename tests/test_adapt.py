@@ -10,7 +10,6 @@ from pathlib import Path
 import peft
 import pytest
 import torch
-from peft.utils import constants
 from torch.nn import functional as F
 from transformers import (
     AutoModelForMaskedLM,
@@ -22,7 +21,6 @@ from transformers import (
 import hf_gmlp
 from hf_gmlp import (
     BertRelposConfig,
-    BertRelposModel,
     GMLPForCausalLM,
     GMLPForImageClassification,
     GMLPForMaskedLM,
@@ -30,8 +28,6 @@ from hf_gmlp import (
     GMLPForTokenClassification,
     GMLPVisionConfig,
     TextMixerConfig,
-    TextMixerModel,
-    adapters,
     cards,
 )
 
@@ -40,23 +36,19 @@ from .numerics import assert_close
 
 pytestmark = pytest.mark.slow
 
-# tests/conftest.py imports the package before PEFT.
-adapters.register()
-
 DOCS = Path(__file__).parents[1] / "docs" / "adapt.md"
-# Where PEFT looks up its default layers.
-TABLES = [name for name in vars(constants) if re.fullmatch("TRANSFORMERS_MODELS_TO_.*_MODULES_MAPPING", name)]
 BASELINES = {
     "bert_relpos": BertRelposConfig(**TEXT_SIZES, num_attention_heads=4),
     "text_mixer": TextMixerConfig(**TEXT_SIZES, spatial_intermediate_size=10),
 }
+PROJECTIONS = ["proj_in", "proj_out", "qkv_proj"]
 METHODS = {
-    "LoRA": peft.LoraConfig(),
-    "LoRA on all-linear": peft.LoraConfig(target_modules="all-linear", use_dora=True),
-    "AdaLoRA": peft.AdaLoraConfig(total_step=10),
-    "IA3": peft.IA3Config(),
-    "OFT": peft.OFTConfig(oft_block_size=8),
-    "LN tuning": peft.LNTuningConfig(),
+    "LoRA": peft.LoraConfig(target_modules=PROJECTIONS),
+    "DoRA": peft.LoraConfig(target_modules="all-linear", use_dora=True),
+    "AdaLoRA": peft.AdaLoraConfig(total_step=10, target_modules="all-linear"),
+    "IA3": peft.IA3Config(target_modules=["proj_in", "proj_out"], feedforward_modules=["proj_out"]),
+    "OFT": peft.OFTConfig(oft_block_size=8, target_modules="all-linear"),
+    "LN tuning": peft.LNTuningConfig(target_modules=["norm"]),
 }
 HEADS = {
     "SEQ_CLS": GMLPForSequenceClassification,
@@ -127,8 +119,6 @@ def state():
 
 before = state()
 import hf_gmlp
-targets = peft.tuners.lora.LoraModel.target_module_mapping
-assert targets["gmlp"] == ["proj_in", "proj_out", "qkv_proj"] and targets["bert"] == ["query", "value"]
 own = dict(vars(hf_gmlp.GMLPPreTrainedModel))
 assert state() == before
 from hf_gmlp import GMLPConfig, GMLPForMaskedLM
@@ -144,24 +134,6 @@ assert state() == before and dict(vars(hf_gmlp.GMLPPreTrainedModel)) == own
     environment = os.environ | {"PYTHONPATH": str(DOCS.parents[1]), "HF_HUB_OFFLINE": "1"}
     done = subprocess.run([sys.executable, "-c", script], cwd=tmp_path, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-
-
-@pytest.mark.parametrize("table", TABLES)
-def test_every_table_names_layers(table, text_config):
-    models = [
-        GMLPForSequenceClassification(text_config(attention_size=4)),
-        GMLPForImageClassification(GMLPVisionConfig(**VISION_SIZES, attention_size=4)),
-        BertRelposModel(BASELINES["bert_relpos"]),
-        TextMixerModel(BASELINES["text_mixer"]),
-    ]
-    kind = torch.nn.LayerNorm if "LNTUNING" in table else torch.nn.Linear
-    for model in models:
-        targets = getattr(constants, table)[model.config.model_type]
-        for target in targets:
-            found = [layer for name, layer in model.named_modules() if name.endswith(f".{target}")]
-            assert found and all(isinstance(layer, kind) for layer in found), (model.config.model_type, target)
-            # Only blocks are adapted.
-            assert not any(name.endswith(f"pooler.{target}") for name, _ in model.named_modules())
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -189,7 +161,7 @@ def test_adapters_of_a_new_classifier(masked_lm, batch, tmp_path, method):
 
 @pytest.mark.parametrize("name", ["image", *BASELINES])
 def test_adapters_of_the_other_model_types(far_model, batch, tmp_path, name):
-    config = peft.LoraConfig()
+    config = peft.LoraConfig(target_modules="all-linear")
     if name == "image":
         far_model(GMLPForImageClassification, GMLPVisionConfig(**VISION_SIZES)).save_pretrained(tmp_path / "base")
         inputs, opens = {"pixel_values": torch.randn(4, 3, 16, 16)}, GMLPForImageClassification.from_pretrained
@@ -209,7 +181,7 @@ def test_adapters_of_the_other_model_types(far_model, batch, tmp_path, name):
 
 def test_a_causal_model_generates_with_lora(masked_lm, batch, tmp_path):
     model = GMLPForCausalLM.from_pretrained(masked_lm())
-    model = peft.get_peft_model(model, peft.LoraConfig(task_type="CAUSAL_LM"))
+    model = peft.get_peft_model(model, peft.LoraConfig(task_type="CAUSAL_LM", target_modules=PROJECTIONS))
     first, last = train(model, batch | {"labels": batch["input_ids"]})
     assert last < 0.9 * first
     prompt = {"input_ids": batch["input_ids"][:1, :4], "do_sample": False, "max_new_tokens": 4, "eos_token_id": None}
@@ -221,7 +193,7 @@ def test_a_causal_model_generates_with_lora(masked_lm, batch, tmp_path):
 def test_transformers_own_adapters(masked_lm, batch, tmp_path):
     folder = masked_lm()
     model = AutoModelForSequenceClassification.from_pretrained(folder, num_labels=3)
-    model.add_adapter(peft.LoraConfig(modules_to_save=["pooler.dense", "classifier"]))
+    model.add_adapter(peft.LoraConfig(target_modules=PROJECTIONS, modules_to_save=["pooler.dense", "classifier"]))
     first, last = train(model, batch | {"labels": torch.tensor([0, 1, 2, 0])})
     assert last < 0.9 * first
     trained = output(model, batch)
@@ -238,11 +210,11 @@ def test_a_frozen_pooler_is_warned_about(masked_lm, caplog):
     logging.get_logger().warning_once.cache_clear()
     model = AutoModelForSequenceClassification.from_pretrained(masked_lm())
     model.train()
-    model.add_adapter(peft.LoraConfig(modules_to_save=["pooler.dense", "classifier"]))
+    model.add_adapter(peft.LoraConfig(target_modules=PROJECTIONS, modules_to_save=["pooler.dense", "classifier"]))
     model.train()
     assert "pooler that it reads is frozen" not in caplog.text
     model = AutoModelForSequenceClassification.from_pretrained(masked_lm())
-    model.add_adapter(peft.LoraConfig(modules_to_save=["classifier"]))
+    model.add_adapter(peft.LoraConfig(target_modules=PROJECTIONS, modules_to_save=["classifier"]))
     model.train()
     assert "pooler that it reads is frozen" in caplog.text
 
@@ -320,7 +292,7 @@ def test_prefix_tuning_is_refused(text_config, batch, task):
 def test_adapters_have_no_card_of_a_model(masked_lm, tmp_path):
     """PEFT and transformers write the cards of adapters."""
     model = AutoModelForSequenceClassification.from_pretrained(masked_lm())
-    model.add_adapter(peft.LoraConfig(modules_to_save=["pooler.dense", "classifier"]))
+    model.add_adapter(peft.LoraConfig(target_modules=PROJECTIONS, modules_to_save=["pooler.dense", "classifier"]))
     cards.write_model_card(model, tmp_path, "me/adapter")
     assert not (tmp_path / "README.md").exists()
 
@@ -351,7 +323,8 @@ def dequantized(model, folder):
 
 def assert_a_quantized_model_is_adapted(load, base, batch, tmp_path, learning_rate):
     """LoRA lowers the loss of the model that `load` opens, and a saved adapter gives the same outputs."""
-    model = peft.get_peft_model(base, peft.LoraConfig(task_type="SEQ_CLS", modules_to_save=["pooler.dense"]))
+    lora = peft.LoraConfig(task_type="SEQ_CLS", target_modules=PROJECTIONS, modules_to_save=["pooler.dense"])
+    model = peft.get_peft_model(base, lora)
     first, last = train(model, batch | {"labels": torch.tensor([0, 1, 2, 0])}, learning_rate=learning_rate)
     assert last < 0.8 * first
     model.save_pretrained(tmp_path / "adapter")

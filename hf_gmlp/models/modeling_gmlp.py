@@ -556,16 +556,6 @@ class GMLPForCausalLM(ForCausalLM, GMLPPreTrainedModel, GenerationMixin):
     def _get_static_cache_init_shape(self) -> None:
         """Part of `generate`: the layers of a cache differ in shape, so each is initialized when it is first used."""
 
-    def _get_candidate_generator(self, generation_config: GenerationConfig, *args, assistant_model=None, **kwargs):
-        """Part of assisted `generate`."""
-        room = assistant_model.config.max_position_embeddings if isinstance(assistant_model, GMLPForCausalLM) else None
-        if room is not None and room < generation_config.max_length:
-            raise ValueError(
-                f"The text may grow to {generation_config.max_length} tokens, and the assistant takes up to {room}: "
-                f"lower `max_new_tokens`, or grow the assistant with `resize_position_embeddings`."
-            )
-        return super()._get_candidate_generator(generation_config, *args, assistant_model=assistant_model, **kwargs)
-
     def init_continuous_batching(self, *args, **kwargs):
         raise ValueError("A gMLP has no paged cache: use `generate` with a batch of padded prompts.")
 

@@ -204,7 +204,7 @@ def set_labels(config: PreTrainedConfig, labels: Labels, head: str, *, train: bo
     """Write the labels into a config: `id2label`, `label2id` and `problem_type`.
 
     Returns:
-        Whether the checkpoint was trained for other labels, and must get a new classifier from `load_model`.
+        Whether the checkpoint was trained for other labels: its classifier is new if its size changes.
 
     Raises:
         InputError: If it may not get one, is no classifier and is not trained, or would learn a single class.
@@ -222,7 +222,7 @@ def set_labels(config: PreTrainedConfig, labels: Labels, head: str, *, train: bo
             facts = f"{title} was trained to predict {_words(known)}, but the data have {_words(labels)}"
             advice = "give it a new classifier with --do_train --ignore_mismatched_sizes"
             raise InputError(f"{facts}: evaluate it on its own labels (numbers with --do_regression), or {advice}.")
-        logger.info("The %s: %s", "classifier is new" if new else "classes take the names of the data", _words(labels))
+        logger.info("The classes take the names of the data: %s", _words(labels))
     config.id2label = dict(enumerate(names))
     config.label2id = {name: number for number, name in enumerate(names)}
     config.problem_type = labels.problem_type

@@ -10,12 +10,11 @@ import sys
 from argparse import ArgumentParser
 from collections.abc import Callable
 from importlib.util import find_spec
-from pathlib import Path
 
 from .. import errors
 from .._version import __version__
 from ..errors import InputError
-from ..training.files import COMPRESSIONS, FILE_KINDS, reading
+from ..training.files import COMPRESSIONS, FILE_KINDS
 from .listings import list_recipes, show_presets
 
 MODEL = "folder or name of a trained model"
@@ -39,7 +38,6 @@ def make_parser() -> ArgumentParser:
     presets_arguments(commands.add_parser("presets", help="list the architectures of the paper, or show one"))
     tokenizer_arguments(commands.add_parser("train-tokenizer", help="train a tokenizer on files or on a data set"))
     plot_arguments(commands.add_parser("plot", help="plot what a model has learned"))
-    answer_arguments(commands.add_parser("answer", help="answer questions from a text"))
     serve_arguments(commands.add_parser("serve", help="try a model in the browser"))
     convert_arguments(commands.add_parser("convert", help="convert weights of other projects, or weights for timm"))
     export_arguments(commands.add_parser("export", help="export to ONNX or OpenVINO"))
@@ -73,7 +71,6 @@ def run(script: str, words: list[str]):
 def presets_arguments(parser: ArgumentParser):
     parser.add_argument("name", nargs="?", help="a preset to show in full")
     parser.add_argument("--count", action="store_true", help="count parameters and FLOPs beside the paper's numbers")
-    parser.add_argument("--export", metavar="DIR", help="write config and model code into a new folder")
     parser.set_defaults(function=show_presets)
 
 
@@ -89,8 +86,6 @@ def tokenizer_arguments(parser: ArgumentParser):
     source.add_argument("--max_samples", type=int, metavar="N", help="stop after N texts (default: read all)")
 
     options = parser.add_argument_group("tokenizer")
-    options.add_argument("--model_type", choices=("unigram", "bpe"), default="unigram", help="default: unigram")
-    options.add_argument("--no_byte_fallback", dest="byte_fallback", action="store_false", help="[UNK], not bytes")
     options.add_argument("--lowercase", action="store_true", help="lowercase the text, as in bert-base-uncased")
     options.add_argument("--vocab_size", type=int, default=32000, metavar="N", help="number of tokens (default: 32000)")
     text = "fraction of the characters that get their own token (default: 0.9995)"
@@ -156,36 +151,6 @@ def plot_attention(checkpoint: str, sentences: list[str], output: str):
         raise InputError(f"Pass one sentence or two, each in quotation marks, got {len(sentences)}.")
     second = sentences[1] if len(sentences) == 2 else None
     plot_attention(*load_attentive_model(checkpoint), sentences[0], second, output)
-
-
-def answer_arguments(parser: ArgumentParser):
-    parser.add_argument("checkpoint", help=MODEL)
-    parser.add_argument("--question", nargs="+", required=True, help="one or several questions")
-    source = parser.add_mutually_exclusive_group(required=True)
-    source.add_argument("--context", help="the text that has the answers")
-    source.add_argument("--context_file", help="a file with that text, of any length")
-    parser.add_argument("--top_k", type=int, default=1, help="answers to each question (default: 1)")
-    parser.add_argument("--handle_impossible_answer", action="store_true", help="the text may not have the answer")
-    text = "by which no answer must score higher"
-    parser.add_argument("--null_score_diff_threshold", type=float, default=0.0, help=text)
-    parser.set_defaults(function=answer)
-
-
-def answer(checkpoint: str, question: list[str], context: str | None, context_file: str | None, top_k: int, **options):
-    """Answer questions from a text, with the score and the position of every answer."""
-    if context_file is not None:
-        with reading([context_file], "text"):
-            context = Path(context_file).read_text(encoding="utf-8")
-    if not context or not context.strip():
-        raise InputError("The text is empty. Pass a text with the answers.")
-    from ..tasks.qa.answerer import QuestionAnswerer
-
-    load_models()
-    for words, answers in zip(question, QuestionAnswerer(checkpoint)(question, context, top_k=top_k, **options)):
-        print(words)
-        for row in [answers] if top_k == 1 else answers:
-            found = f"{row['answer']}  (characters {row['start']}-{row['end']})" if row["answer"] else "(no answer)"
-            print(f"  {row['score']:.4f}  {found}")
 
 
 def serve_arguments(parser: ArgumentParser):

@@ -3,7 +3,6 @@
 import json
 import textwrap
 from importlib import import_module
-from pathlib import Path
 
 from ..errors import InputError
 from ..presets import PRESETS, Preset, preset_path
@@ -20,18 +19,15 @@ def list_recipes():
     print(f"\nfolder: {root}")
 
 
-def show_presets(name: str | None, count: bool, export: str | None):
-    """Print a table of all presets, or one preset with its config, or export one.
+def show_presets(name: str | None, count: bool):
+    """Print a table of all presets, or one preset with its config.
 
     Args:
-        name: The preset to show or export.
+        name: The preset to show.
         count: Whether to add two columns of counted numbers.
-        export: The folder to write the config and the code of its model into.
     """
     if name is not None and name not in PRESETS:
         raise InputError(f"There is no preset {name!r}. Choose one of: {', '.join(PRESETS)}.")
-    if export is not None:
-        return export_preset(name, export)
     header = f"{'name':<25}{'paper':<15}{'L':>4}{'d_model':>8}{'d_ffn':>6}{'n':>5}{'attn':>5}{'params':>9}{'FLOPs':>10}"
     print(header + (f"{'counted':>10}{'counted':>11}" if count else ""))
     for preset in PRESETS.values() if name is None else [PRESETS[name]]:
@@ -65,17 +61,3 @@ def counted(name: str) -> str:
 
     config = AutoConfig.from_pretrained(preset_path(name), num_labels=1000)
     return f"{paper_parameters(config) / 1e6:>8.2f} M{paper_flops(config) / 1e9:>9.1f} B"
-
-
-def export_preset(name: str | None, folder: str):
-    if name is None:
-        raise InputError("Name the preset to export: hf-gmlp presets NAME --export DIR.")
-    if Path(folder).exists():
-        raise InputError(f"{folder} already exists. Choose a new folder.")
-    import_module("hf_gmlp.registration")
-    from transformers import AutoConfig
-
-    config = AutoConfig.from_pretrained(preset_path(name))
-    config.save_pretrained(folder)
-    code = " with --trust_remote_code" if hasattr(config, "auto_map") else ""
-    print(f"{name} is in {folder}: use it as --config_name{code}.")

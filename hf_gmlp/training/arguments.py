@@ -85,6 +85,7 @@ class BaseModelArguments:
     attn_implementation: str | None = flag("Implementation of (tiny) attention: sdpa or eager.")
 
     def __post_init__(self):
+        check_intervals(self)
         if (self.model_name_or_path is None) == (self.config_name is None):
             raise ValueError("Pass either --config_name (for a new model) or --model_name_or_path (a checkpoint).")
 
@@ -178,6 +179,7 @@ class DataArguments:
     language: str | None = flag("Language of the data for the model card, such as en.")
 
     def __post_init__(self):
+        check_intervals(self)
         named = [name for name in SOURCES if getattr(self, name, None)]
         if len({SOURCES[name] for name in named}) > 1:
             flags = " and ".join(f"--{name}" for name in (named[0], named[-1]))
@@ -314,8 +316,6 @@ def parse_arguments(dataclass_types: tuple[type, ...], description: str, argv: l
         close = difflib.get_close_matches(name, known, n=1)
         advice = f"; did you mean {close[0]}?" if close else "; --help lists all flags."
         raise InputError(f"There is no flag {name}{advice}")
-    for group in arguments:
-        check_intervals(group)
     return tuple(arguments)
 
 

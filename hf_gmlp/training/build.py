@@ -132,7 +132,7 @@ def load_model(
     Args:
         config: Copied, not changed.
         train: Whether the model will be trained: only then may its head be new, and its weights are float32.
-        new_classifier: Whether to replace the checkpoint's classifier.
+        new_classifier: Whether the classifier is new if its size is another.
     """
     config = copy.deepcopy(config)
     if type(config) not in auto_class._model_mapping and not arguments.trust_remote_code:
@@ -146,8 +146,6 @@ def load_model(
         }
         options |= {"revision": arguments.model_revision, "dtype": torch.float32 if train else "auto"}
         model, _ = open_model(auto_class, arguments.model_name_or_path, **options, **arguments.hub_options())
-        if new_classifier:
-            renew_classifier(model)
         return model
     if tokenizer is not None:
         config.vocab_size, config.pad_token_id = len(tokenizer), tokenizer.pad_token_id
@@ -159,19 +157,6 @@ def load_model(
         return auto_class.from_config(config, trust_remote_code=arguments.trust_remote_code)
     except (ValueError, TypeError, ImportError, RuntimeError, AssertionError) as error:
         raise InputError(f"This config does not make a {config.model_type} model: {error}") from error
-
-
-@torch.no_grad()
-def renew_classifier(model: PreTrainedModel):
-    """Initialize the weights whose shapes depend on the number of classes again."""
-    config = copy.deepcopy(model.config)
-    fresh = type(model)(config).state_dict()
-    config.num_labels += 1
-    with torch.device("meta"):
-        larger = type(model)(config).state_dict()
-    for name, weight in model.state_dict().items():
-        if weight.shape != larger[name].shape:
-            weight.copy_(fresh[name])
 
 
 def check_vocabulary(config: PreTrainedConfig, tokenizer: PreTrainedTokenizerBase, name: str):

@@ -5,11 +5,11 @@ import itertools
 import os
 import time
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TextIO, TypeVar
+from typing import TYPE_CHECKING, TextIO
 
 from ..errors import InputError, causes, first_line, hub_reason, is_disk_full
 
@@ -30,8 +30,6 @@ FILE_KINDS: dict[str, tuple[str, dict]] = {
 COMPRESSIONS = ("gz", "bz2", "xz", "zst")
 # Bytes of text that are read, tokenized and written together.
 BATCH_BYTES = 4_000_000
-
-Item = TypeVar("Item")
 
 
 @dataclass(frozen=True)
@@ -184,16 +182,14 @@ def open_text(path: str | Path) -> TextIO:
     return fsspec.open(str(path), "rt", encoding="utf-8-sig", compression="infer").open()
 
 
-def in_batches(
-    texts: Iterable[Item], size: int, *, count: int | None = None, size_of: Callable[[Any], int] = len
-) -> Iterator[list[Item]]:
-    """Yield lists of texts with a total of `size` characters or slightly more, and at most `count` texts each."""
-    batch: list[Item] = []
+def in_batches(texts: Iterable[str | None], size: int) -> Iterator[list[str | None]]:
+    """Yield lists of texts with a total of `size` characters or slightly more."""
+    batch: list[str | None] = []
     total = 0
     for text in texts:
         batch.append(text)
-        total += size_of(text)
-        if total >= size or len(batch) == count:
+        total += len(text or "")
+        if total >= size:
             yield batch
             batch, total = [], 0
     if batch:

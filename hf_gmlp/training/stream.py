@@ -68,7 +68,7 @@ class SequenceStream(torch.utils.data.IterableDataset):
             corpus = copy.deepcopy(self.documents)
             if now["documents"] is not None:
                 corpus.load_state_dict(now["documents"])
-            for texts in in_batches(_texts(corpus), self.batch_size, size_of=lambda text: len(text or "")):
+            for texts in in_batches(_texts(corpus), self.batch_size):
                 self._remember(now | {"buffer": list(buffer), "random": random.bit_generator.state})
                 columns = self.make_sequences(texts)
                 rows = [dict(zip(columns, row)) for row in zip(*columns.values())]

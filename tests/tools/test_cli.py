@@ -100,25 +100,10 @@ def test_presets_are_listed_and_shown(capsys):
     assert " full " in capsys.readouterr().out
 
 
-def test_preset_is_exported_with_its_code(tmp_path, capsys):
-    main(["presets", "gmlp-ti16-224", "--export", str(tmp_path / "out")])
-    assert AutoConfig.from_pretrained(tmp_path / "out").hidden_size == 128
-    assert (tmp_path / "out" / "modeling_gmlp.py").is_file()
-    assert "with --trust_remote_code" in capsys.readouterr().out
-    # transformers has the code of this one.
-    main(["presets", "bert-base", "--export", str(tmp_path / "bert")])
-    assert "--trust_remote_code" not in capsys.readouterr().out
-    assert AutoConfig.from_pretrained(tmp_path / "bert").vocab_size == 32000
-    with pytest.raises(SystemExit) as stop:
-        main(["presets", "gmlp-base", "--export", str(tmp_path / "out")])
-    assert stop.value.code == 2 and "already exists" in capsys.readouterr().err
-
-
 @pytest.mark.parametrize(
     ("words", "message"),
     [
         (["presets", "gmlp-huge"], "gmlp-huge"),
-        (["presets", "--export", "somewhere"], "presets NAME"),
         (["plot", "filters", "/nowhere/at/all"], "/nowhere/at/all"),
         (["plot", "attention", "model", "--sentences", "a", "b", "c"], "got 3"),
     ],

@@ -82,6 +82,4 @@ def test_no_data_and_no_such_data_set(tmp_path):
 def test_batches_are_limited_in_size_and_count():
     texts = ["aaa", "b", "", "cc", "ddddd", "e"]
     assert list(in_batches(texts, 4)) == [["aaa", "b"], ["", "cc", "ddddd"], ["e"]]
-    assert list(in_batches(texts, 100, count=4)) == [texts[:4], texts[4:]]
-    assert list(in_batches([(1, "ab"), (2, "c")], 2, size_of=lambda item: len(item[1]))) == [[(1, "ab")], [(2, "c")]]
     assert list(in_batches([], 4)) == []

@@ -37,7 +37,9 @@ class GlueArguments(SeriesArguments):
     max_seq_length: int | None = flag(
         "Tokens per sentence or pair; by default 128, or the model's n if smaller.", interval="[5, inf)"
     )
-    pad_to_max_length: bool = flag("Pad to --max_seq_length instead of the longest sequence of the batch.", False)
+    pad_to_max_length: bool = flag(
+        "Pad to --max_seq_length instead of the longest sequence; always on for mask_padding=false.", False
+    )
 
     def __post_init__(self):
         super().__post_init__()

@@ -8,12 +8,12 @@ data with --train_file and --validation_file. Flags have the names of transforme
 of flags) may come first; flags override them, and later recipes override earlier ones.
 """
 
-import logging
 from pathlib import Path
 
 from transformers import AutoModelForSequenceClassification, DataCollatorWithPadding, set_seed
 
 from ...errors import InputError
+from ...tokenizer import padding_for
 from ...training import series
 from ...training.arguments import RunArguments, data_access, parse_arguments
 from ...training.build import check_packing, load_config, load_model, load_tokenizer
@@ -24,8 +24,6 @@ from ..packing import PackingCollator
 from .arguments import GlueArguments, SentenceModelArguments
 from .metrics import classification_metrics, metric_keys, metric_names, write_predictions
 from .sentences import find_task, load_sentences, texts, tokenize
-
-logger = logging.getLogger(__name__)
 
 HEAD = "ForSequenceClassification"
 
@@ -61,10 +59,9 @@ def main():
     # Tokens.
     sentences = texts(splits["train"]) if train else ()
     tokenizer = load_tokenizer(model_args, training_args, sentences, max_length=length, config=config)
-    if not getattr(config, "mask_padding", True) and not data_args.pad_to_max_length:
-        logger.warning("This model sees padding: without --pad_to_max_length, its answers depend on the batch.")
     with training_args.main_process_first(desc="tokenizing"):
         datasets = {split: tokenize(rows, tokenizer, length, data_args, access) for split, rows in splits.items()}
+    padding = padding_for(config, data_args.pad_to_max_length)
     # Several validation sets are evaluated one by one.
     validation = {split[len("validation_") :]: datasets[split] for split in splits if split.startswith("validation")}
 
@@ -80,7 +77,7 @@ def main():
             train_dataset=datasets.get("train"),
             eval_dataset=validation.get("", validation or None),
             processing_class=tokenizer,
-            data_collator=DataCollatorWithPadding(tokenizer),
+            data_collator=DataCollatorWithPadding(tokenizer, padding, max_length=length),
             train_collator=PackingCollator(tokenizer) if data_args.packing else None,
             compute_metrics=classification_metrics(metrics, config),
             metric_names=tuple(key.removeprefix("eval_") for key in keys),

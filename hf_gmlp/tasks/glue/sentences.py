@@ -187,12 +187,11 @@ def tokenize(
     The longer sentence of a pair is truncated first, to at most `length` tokens in all. "labels" stay.
     """
     columns = [column for column in ("sentence1", "sentence2") if column in dataset.column_names]
-    padding = "max_length" if arguments.pad_to_max_length else False
 
     def tokenize_batch(batch: dict) -> dict:
         # A column of numbers is text too.
         sentences = [[str(text) for text in batch[column]] for column in columns]
-        return dict(tokenizer(*sentences, truncation="longest_first", max_length=length, padding=padding))
+        return dict(tokenizer(*sentences, truncation="longest_first", max_length=length))
 
     options = {"num_proc": arguments.preprocessing_num_workers, "load_from_cache_file": not access.overwrite_cache}
     return dataset.map(tokenize_batch, batched=True, remove_columns=columns, desc="Tokenizing", **options)

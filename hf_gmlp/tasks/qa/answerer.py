@@ -13,6 +13,7 @@ from transformers import AutoModelForQuestionAnswering, PreTrainedModel, PreTrai
 
 from ...errors import InputError
 from ...loading import open_model, open_tokenizer
+from ...tokenizer import padding_for
 from .decoding import Decoded, decode
 from .windows import DECODING_COLUMNS, make_windows
 
@@ -124,8 +125,7 @@ class QuestionAnswerer:
     @torch.inference_mode()
     def _logits(self, windows: dict[str, list], batch_size: int) -> tuple[list, list]:
         """Return the start and end logits of each window."""
-        # A model that sees padding needs as much of it as in training.
-        padding = "longest" if getattr(self.model.config, "mask_padding", True) else "max_length"
+        padding = padding_for(self.model.config)
         names = [name for name in self.tokenizer.model_input_names if name in windows]
         start_logits, end_logits = [], []
         for first in range(0, len(windows["input_ids"]), batch_size):

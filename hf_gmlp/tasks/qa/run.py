@@ -13,6 +13,7 @@ import logging
 
 from transformers import AutoModelForQuestionAnswering, DataCollatorWithPadding, set_seed
 
+from ...tokenizer import padding_for
 from ...training import series
 from ...training.arguments import ModelArguments, RunArguments, data_access, parse_arguments
 from ...training.build import check_packing, load_config, load_model, load_tokenizer
@@ -61,9 +62,7 @@ def main():
     names = answers["validation"].names() if "validation" in answers else []
     keys = [f"eval_{name}" for name in ("f1", *(name for name in names if name != "f1"), "loss")]
     main_metric = series.main_metric(training_args, keys) if data_args.is_series() else None
-    # A model that sees its padding gets the same in every batch.
-    padded = data_args.pad_to_max_length or not getattr(config, "mask_padding", True)
-    collator = DataCollatorWithPadding(tokenizer, padding="max_length" if padded else "longest", max_length=length)
+    collator = DataCollatorWithPadding(tokenizer, padding_for(config, data_args.pad_to_max_length), max_length=length)
 
     def run(args: RunArguments, checkpoint: str | None):
         # A new head depends on the seed of the run.

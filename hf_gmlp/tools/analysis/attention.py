@@ -9,6 +9,7 @@ from transformers import AutoModel, PreTrainedTokenizerBase
 from ...errors import InputError
 from ...loading import open_model, open_tokenizer
 from ...models.modeling_gmlp import GMLPModel
+from ...tokenizer import padding_for
 from .pictures import check_picture, plt, save_picture
 
 # As many names as can be read on a picture 7 inches wide.
@@ -46,7 +47,7 @@ def largest_attention(
     length = len(tokenizer(first, second)["input_ids"])
     if length > n:
         raise InputError(f"The sentences have {length} tokens and the model takes at most {n}. Pass shorter ones.")
-    padding = {} if model.config.mask_padding else {"padding": "max_length", "max_length": n}
+    padding = {"padding": padding_for(model.config), "max_length": n}
     inputs = tokenizer(first, second, return_token_type_ids=True, return_tensors="pt", **padding)
     segments = inputs["token_type_ids"]
     if not model.config.type_vocab_size:

@@ -292,13 +292,6 @@ def test_pairs_have_the_input_of_bert():
     assert set(encoded.column_names) == {*inputs, "labels"}
 
 
-def test_single_sentences_and_padding():
-    rows = Dataset.from_dict({"sentence1": ["w0", "w1 w2 w3 w4 w5"]})
-    encoded = tokenize(rows, word_tokenizer(WORDS), 5, GlueArguments(pad_to_max_length=True))
-    assert encoded["input_ids"][:] == [[2, 5, 3, 0, 0], [2, 6, 7, 8, 3]]
-    assert encoded["attention_mask"][:] == [[1, 1, 1, 0, 0], [1, 1, 1, 1, 1]]
-
-
 def test_every_file_of_predictions_is_part_of_a_run():
     names = {f"{name}.tsv" for task in TASKS.values() for name in task.tests.values()}
     assert names == {pattern for pattern in run_folder.LEFT if pattern.endswith(".tsv")} - {"predictions.tsv"}

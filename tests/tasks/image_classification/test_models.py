@@ -83,15 +83,13 @@ def test_a_new_classifier_on_an_old_body(tmp_path, vision_config, far_model):
     model.save_pretrained(tmp_path)
     arguments = Arguments(model_name_or_path=str(tmp_path), ignore_mismatched_sizes=True)
     pixels = torch.randn(2, 3, 16, 16)
-    # With as many classes as before, it is new too.
-    for classes in ("abcde", "xyz"):
-        config = load_image_config(arguments, None)
-        config.id2label = dict(enumerate(classes))
-        loaded = load_image_model(arguments, config, None, train=True, new_classifier=True)
-        assert loaded.classifier.weight.shape == (len(classes), 16) and not loaded.classifier.bias.any()
-        with torch.no_grad():
-            expected = GMLPVisionModel.from_pretrained(tmp_path)(pixels).last_hidden_state
-            assert_close(loaded.eval().model(pixels).last_hidden_state, expected)
+    config = load_image_config(arguments, None)
+    config.id2label = dict(enumerate("vwxyz"))
+    loaded = load_image_model(arguments, config, None, train=True, new_classifier=True)
+    assert loaded.classifier.weight.shape == (5, 16) and not loaded.classifier.bias.any()
+    with torch.no_grad():
+        expected = GMLPVisionModel.from_pretrained(tmp_path)(pixels).last_hidden_state
+        assert_close(loaded.eval().model(pixels).last_hidden_state, expected)
     kept = load_image_model(arguments, load_image_config(arguments, None), None, train=True)
     assert torch.equal(kept.classifier.weight, model.classifier.weight)
 

@@ -13,7 +13,6 @@ from hf_gmlp import GMLPConfig, GMLPForMaskedLM, GMLPForQuestionAnswering
 from hf_gmlp.errors import InputError
 from hf_gmlp.tasks.qa.answerer import QuestionAnswerer, _ranked
 from hf_gmlp.tasks.qa.decoding import Decoded
-from hf_gmlp.tools.cli import main
 
 from ...samples import CITIES
 
@@ -158,35 +157,6 @@ def test_bad_models_are_refused(tmp_path, model, checkpoint, squad_tokenizer):
     small = GMLPForQuestionAnswering(GMLPConfig(vocab_size=9, hidden_size=8, num_hidden_layers=1, intermediate_size=8))
     with pytest.raises(InputError, match="embeddings for 9"):
         QuestionAnswerer(small, squad_tokenizer)
-
-
-def test_command(tmp_path, checkpoint, capsys):
-    expected = QuestionAnswerer(checkpoint)(["Where?", "Who?"], CONTEXT, top_k=2)
-    path = tmp_path / "context.txt"
-    path.write_text(CONTEXT, encoding="utf-8")
-    for source in (["--context", CONTEXT], ["--context_file", str(path)]):
-        main(["answer", checkpoint, "--question", "Where?", "Who?", "--top_k", "2", *source])
-        lines = capsys.readouterr().out.splitlines()
-        assert lines[0] == "Where?" and lines[3] == "Who?" and len(lines) == 6
-        for line, one in zip([*lines[1:3], *lines[4:]], [*expected[0], *expected[1]]):
-            assert line == f"  {one['score']:.4f}  {one['answer']}  (characters {one['start']}-{one['end']})"
-    words = ["answer", checkpoint, "--question", "Where?", "--context", CONTEXT, "--handle_impossible_answer"]
-    main([*words, "--null_score_diff_threshold", "-1000000"])
-    assert "(no answer)" in capsys.readouterr().out
-
-
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (["/nowhere/at/all", "--context", "a"], "/nowhere/at/all"),
-        (["model", "--context", ""], "empty"),
-        (["model", "--context_file", "/nowhere/at/all.txt"], "/nowhere/at/all.txt"),
-    ],
-)
-def test_command_with_bad_input(words, message, capsys):
-    with pytest.raises(SystemExit):
-        main(["answer", *words, "--question", "Where?"])
-    assert message in capsys.readouterr().err
 
 
 @pytest.mark.slow
