@@ -3,6 +3,7 @@
 import logging
 import math
 import shutil
+import signal
 from collections.abc import Callable, Iterable, Mapping, Sized
 from functools import partial
 from pathlib import Path
@@ -12,6 +13,7 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, IterableDataset, SequentialSampler
 from transformers import Trainer, TrainerCallback
+from transformers.trainer_jit_checkpoint import JITCheckpointCallback
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, HubStrategy, TrainOutput
 
 from ..cards import TASKS
@@ -98,6 +100,9 @@ class GMLPTrainer(Trainer):
         self.random_state: str | None = None
         if hasattr(self.data_collator, "set_epoch"):
             self.add_callback(EpochCallback(self.data_collator))
+        if self.args.enable_jit_checkpoint:
+            self.remove_callback(JITCheckpointCallback)
+            self.add_callback(SigtermCallback())
 
     def train(self, resume_from_checkpoint: str | None = None, **kwargs) -> TrainOutput:
         rows, batch = self.train_dataset, self.args.train_batch_size * self.args.world_size
@@ -267,3 +272,33 @@ class EpochCallback(TrainerCallback):
     def on_epoch_begin(self, args, state, control, **kwargs):
         # A resumed epoch begins at a fraction.
         self.collator.set_epoch(int(state.epoch or 0.0))
+
+
+class SigtermCallback(TrainerCallback):
+    """With --enable_jit_checkpoint, write a checkpoint after SIGTERM and end the process with exit code 143.
+
+    transformers' own callback saves in the middle of a step, when dropout has used random numbers that the resumed step
+    needs again, and then ends the training as if it were complete.
+    """
+
+    def __init__(self):
+        self.received = False
+        # transformers' callback has set a handler.
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+    def receive(self, *_):
+        self.received = True
+
+    def on_train_begin(self, args, state, control, **kwargs):
+        signal.signal(signal.SIGTERM, self.receive)
+
+    def on_step_end(self, args, state, control, **kwargs):
+        control.should_save |= self.received
+
+    def on_save(self, args, state, control, **kwargs):
+        if self.received:
+            logger.warning("Stopped by SIGTERM at step %d. To continue, repeat the command.", state.global_step)
+            raise SystemExit(128 + signal.SIGTERM)
+
+    def on_train_end(self, args, state, control, **kwargs):
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)

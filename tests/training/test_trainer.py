@@ -4,6 +4,7 @@ import math
 import os
 import pickle
 import shutil
+import signal
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ import transformers
 from datasets import Dataset
 from huggingface_hub import ModelCard
 from packaging import version
+from safetensors.torch import load_file
 from torch.nn import functional as F
 from transformers import (
     AutoModelForMaskedLM,
@@ -19,6 +21,7 @@ from transformers import (
     BertConfig,
     ModernBertConfig,
     Trainer,
+    TrainerCallback,
 )
 
 from hf_gmlp import GMLPConfig, GMLPForCausalLM, GMLPForSequenceClassification, param_groups
@@ -91,6 +94,33 @@ def test_older_checkpoints_go_only_when_a_newer_one_is_complete(tmp_path, monkey
     os.utime(tmp_path / "a" / "checkpoint-2", (4e9, 4e9))
     trainer.train(str(tmp_path / "a" / "checkpoint-2"))
     assert [path.name for path in (tmp_path / "a").glob("checkpoint-*")] == ["checkpoint-6"]
+
+
+def test_sigterm_ends_the_step_and_leaves_a_checkpoint(tmp_path):
+    class Sigterm(TrainerCallback):
+        def on_pre_optimizer_step(self, args, state, control, **kwargs):
+            if state.global_step == 2:
+                signal.raise_signal(signal.SIGTERM)
+
+    def train(name, *callbacks, checkpoint=None):
+        torch.manual_seed(0)
+        model = GMLPForSequenceClassification(gmlp_config(hidden_dropout_prob=0.5))
+        trainer = make_trainer(tmp_path / name, model, save_strategy="no", enable_jit_checkpoint=True)
+        for callback in callbacks:
+            trainer.add_callback(callback)
+        trainer.train(checkpoint)
+        trainer.save_model()
+        return load_file(tmp_path / name / "model.safetensors")
+
+    complete = train("complete")
+    with pytest.raises(SystemExit) as caught:
+        train("stopped", Sigterm)
+    assert caught.value.code == 143
+    (checkpoint,) = tmp_path.glob("stopped/checkpoint-*")
+    assert checkpoint.name == "checkpoint-3" and read_settings(checkpoint) is not None
+    resumed = train("stopped", checkpoint=str(checkpoint))
+    assert complete.keys() == resumed.keys() and all(torch.equal(complete[key], resumed[key]) for key in complete)
+    assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
 
 
 def test_a_checkpoint_is_pushed_when_it_is_whole(tmp_path, monkeypatch):
