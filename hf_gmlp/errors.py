@@ -3,8 +3,10 @@
 import errno
 import os
 import re
+import signal
 import sys
 from collections.abc import Callable, Iterator
+from functools import partial
 from importlib.util import find_spec
 
 # Packages that `pip install hf-gmlp` leaves out -> their modules.
@@ -24,6 +26,9 @@ def run(main: Callable[[], object]):
     """Run a command. A fault that the user can mend ends it with one line and exit code 2, Ctrl-C with 130, and a
     closed pipe (`| head`) without a word and with 141.
     """
+    if hasattr(os, "register_at_fork"):
+        # A terminal sends Ctrl-C to worker processes too. They leave it to this process, which ends them.
+        os.register_at_fork(after_in_child=partial(signal.signal, signal.SIGINT, signal.SIG_IGN))
     try:
         main()
         sys.stdout.flush()
@@ -32,11 +37,13 @@ def run(main: Callable[[], object]):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         raise SystemExit(141) from None
     except (KeyboardInterrupt, Exception) as error:
-        message = _message(error)
+        # A library may raise another error while it ends its workers.
+        interrupted = any(isinstance(cause, KeyboardInterrupt) for cause in causes(error))
+        message = _message(KeyboardInterrupt() if interrupted else error)
         if message is None:
             raise
         print(f"Error: {message}", file=sys.stderr)
-        raise SystemExit(130 if isinstance(error, KeyboardInterrupt) else 2) from None
+        raise SystemExit(130 if interrupted else 2) from None
 
 
 def _message(error: BaseException) -> str | None:
@@ -49,6 +56,13 @@ def _message(error: BaseException) -> str | None:
         return f"Interrupted. {repeat}"
     if is_disk_full(error):
         return f"The disk is full ({first_line(error)}). Free some space. {repeat}"
+    # Of torch's data loaders, and of `map` in datasets.
+    if re.search(r"worker \(pid.* (killed|exited)|subprocesses has abruptly died", str(error)):
+        fault = f"A worker process died, perhaps since the memory is full ({first_line(error)})"
+        return f"{fault}. Lower --dataloader_num_workers or --preprocessing_num_workers. {repeat}"
+    if isinstance(error, UnicodeDecodeError):
+        context = error.object[max(0, error.start - 20) : error.end + 20]
+        return f"The data are not UTF-8: {context!r}. Convert the file that has these bytes, with iconv for example."
     if isinstance(error, MemoryError) or re.search("out of memory|can't allocate memory", str(error)):
         return f"The memory is full ({first_line(error)}). Lower --per_device_train_batch_size."
     if isinstance(error, ImportError):

@@ -1,5 +1,7 @@
 import errno
 import importlib
+import os
+import signal
 import subprocess
 import sys
 from types import SimpleNamespace
@@ -30,6 +32,10 @@ def fail(error):
         (torch.OutOfMemoryError("CUDA out of memory.\nTried"), 2, "--per_device_train_batch_size"),
         (RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried"), 2, "--per_device_train_batch_size"),
         (MemoryError(), 2, "--per_device_train_batch_size"),
+        (RuntimeError("DataLoader worker (pid 12) is killed by signal: Killed. "), 2, "--dataloader_num_workers"),
+        (RuntimeError("DataLoader worker (pid(s) 1, 2) exited unexpectedly"), 2, "A worker process died"),
+        (RuntimeError("One of the subprocesses has abruptly died during map"), 2, "--preprocessing_num_workers"),
+        (UnicodeDecodeError("utf-8", b"a caf\xe9 in Rome", 5, 6, "invalid"), 2, r"not UTF-8: b'a caf\xe9 in Rome'"),
     ],
 )
 def test_commands_end_with_one_line(capsys, error, code, words):
@@ -52,6 +58,40 @@ def test_a_closed_pipe_ends_a_command_quietly():
     assert process.stdout.readline() == "line\n"
     process.stdout.close()
     assert process.stderr.read() == "" and process.wait() == 141
+
+
+def test_an_interrupt_may_be_the_context_of_another_error(capsys):
+    def main():
+        try:
+            raise KeyboardInterrupt
+        finally:
+            raise TimeoutError
+
+    with pytest.raises(SystemExit) as caught:
+        errors.run(main)
+    assert caught.value.code == 130 and capsys.readouterr().err.startswith("Error: Interrupted.")
+
+
+def test_ctrl_c_reaches_workers_but_only_one_process_reports_it():
+    code = """if True:
+        import multiprocessing, time
+        from hf_gmlp import errors
+
+        def main():
+            with multiprocessing.get_context("fork").Pool(2) as pool:
+                result = pool.map_async(time.sleep, [600, 600])
+                print("started", flush=True)
+                result.get()
+
+        errors.run(main)
+    """
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    process = subprocess.Popen([sys.executable, "-c", code], text=True, start_new_session=True, **pipes)
+    assert process.stdout.readline() == "started\n"
+    os.killpg(process.pid, signal.SIGINT)
+    _, messages = process.communicate()
+    assert messages.startswith("Error: Interrupted.") and messages.count("\n") == 1
+    assert process.returncode == 130
 
 
 def test_a_full_disk_may_be_the_cause_of_another_error():
