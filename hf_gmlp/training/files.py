@@ -25,7 +25,8 @@ FILE_KINDS: dict[str, tuple[str, dict]] = {
     "jsonl": ("json", {}),
     "csv": ("csv", _CSV),
     "tsv": ("csv", _CSV | {"sep": "\t", "quoting": 3}),
-    "parquet": ("parquet", {}),
+    # By default, a batch has the rows of the first row group: none in a file without rows, which is then refused.
+    "parquet": ("parquet", {"batch_size": 1000}),
 }
 COMPRESSIONS = ("gz", "bz2", "xz", "zst")
 # Bytes of text that are read, tokenized and written together.
