@@ -15,6 +15,7 @@ OPTIONAL = {
     "hf-gmlp[plots]": ("matplotlib",),
     "hf-gmlp[vision]": ("PIL", "torchvision"),
     "timm": ("timm",),
+    "zstandard": ("zstandard",),
 }
 
 

@@ -167,8 +167,8 @@ class DataArguments:
     dataset_name: str | None = flag("Data set on the Hub, such as allenai/c4.")
     dataset_config_name: str | None = flag("Configuration of that data set, such as en.")
     train_file: list[str] | None = flag(
-        "Training files, all of one kind: txt, json, jsonl, csv, tsv or parquet. They may be compressed (gz, bz2, xz). "
-        "Files replace the data set of a recipe."
+        "Training files, all of one kind: txt, json, jsonl, csv, tsv or parquet. They may be compressed (gz, bz2, xz, "
+        "zst). Files replace the data set of a recipe."
     )
     validation_file: list[str] | None = flag("Validation files, of the same kinds.")
     max_train_samples: int | None = flag("Maximum number of training samples (the first ones).", interval="[1, inf)")

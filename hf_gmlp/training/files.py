@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
-from ..errors import InputError, causes, first_line, hub_reason, is_disk_full
+from ..errors import InputError, causes, first_line, hub_reason, is_disk_full, need
 
 if TYPE_CHECKING:
     from datasets import Dataset, IterableDataset
@@ -78,6 +78,8 @@ def file_kind(paths: Iterable[str | Path]) -> str:
         check_file(path)
         endings = [suffix.lower().lstrip(".") for suffix in path.suffixes]
         kind = next((ending for ending in reversed(endings) if ending not in COMPRESSIONS), None)
+        if "zst" in endings:
+            need("zstandard")
         if kind not in FILE_KINDS:
             raise InputError(f"{path} is of an unknown kind; give files that end in {', '.join(FILE_KINDS)}.")
         kinds.add(kind)

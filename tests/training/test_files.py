@@ -1,5 +1,6 @@
 import bz2
 import gzip
+import sys
 
 import pyarrow
 import pyarrow.parquet
@@ -61,6 +62,19 @@ def test_parquet_shards_without_rows(tmp_path, access, streaming):
     shards = [tmp_path / f"{name}.parquet" for name in "abc"]
     rows = read_files(shards, streaming=streaming, access=access)
     assert [row["text"] for row in rows] == ["one", "two"]
+
+
+def test_zstandard_is_needed_for_zst(tmp_path, access, monkeypatch):
+    path = tmp_path / "a.jsonl.zst"
+    path.write_bytes(b"x")
+    with monkeypatch.context() as patch:
+        patch.setitem(sys.modules, "zstandard", None)
+        with pytest.raises(InputError, match="zstandard is not installed"):
+            read_files([path], access=access)
+    zstandard = pytest.importorskip("zstandard")
+    path.write_bytes(zstandard.compress(b'{"text": "one"}\n'))
+    for streaming in (False, True):
+        assert list(read_files([path], streaming=streaming, access=access)) == [{"text": "one"}]
 
 
 @pytest.mark.parametrize("name", ["a.jsonl", "a.txt"])
