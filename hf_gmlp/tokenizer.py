@@ -7,8 +7,11 @@ text survives.
 """
 
 import io
+import os
 import re
+import tempfile
 from collections.abc import Iterable, Iterator
+from pathlib import Path
 from typing import Any
 
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
@@ -164,6 +167,15 @@ def convert_sentencepiece(model: bytes, *, max_length: int = 512, lowercase: boo
         truncation_side="right",
         clean_up_tokenization_spaces=False,
     )
+
+
+def save_tokenizer(tokenizer: PreTrainedTokenizerBase, folder: Path):
+    """Save a tokenizer, and replace each file atomically: no process that opens it reads a part of a file."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix="_saving-", dir=folder) as temporary:
+        tokenizer.save_pretrained(temporary)
+        for path in Path(temporary).iterdir():
+            os.replace(path, folder / path.name)
 
 
 def byte_tokenizer(max_length: int = 512) -> PreTrainedTokenizerFast:

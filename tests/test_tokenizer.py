@@ -25,6 +25,7 @@ from hf_gmlp.tokenizer import (
     convert_sentencepiece,
     open_ended,
     padding_for,
+    save_tokenizer,
     train_sentencepiece,
     train_tokenizer,
 )
@@ -189,6 +190,23 @@ def test_a_stock_auto_tokenizer_loads_the_folder(tokenizer, tmp_path):
     loaded = AutoTokenizer.from_pretrained(tmp_path)
     assert loaded.get_vocab() == tokenizer.get_vocab() and loaded(text, "pair") == tokenizer(text, "pair")
     assert loaded.decode(encode(loaded, text)) == tokenizer.decode(encode(tokenizer, text))
+
+
+def test_a_tokenizer_that_cannot_be_saved_leaves_the_earlier_one(tmp_path, monkeypatch):
+    save_tokenizer(byte_tokenizer(), tmp_path)
+    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    assert {"tokenizer.json", "tokenizer_config.json"} <= before.keys()
+    broken = byte_tokenizer(max_length=9)
+    write = type(broken).save_pretrained
+
+    def break_off(tokenizer, folder):
+        write(tokenizer, folder)
+        raise OSError("No space left on device")
+
+    monkeypatch.setattr(type(broken), "save_pretrained", break_off)
+    with pytest.raises(OSError, match="No space"):
+        save_tokenizer(broken, tmp_path)
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
 
 
 def test_training_is_deterministic_and_takes_a_generator(capfd):

@@ -22,7 +22,7 @@ from transformers import (
 from ..errors import InputError
 from ..loading import open_model, open_tokenizer, reason
 from ..presets import PRESETS, preset_path
-from ..tokenizer import byte_tokenizer, end_of_text, train_tokenizer
+from ..tokenizer import byte_tokenizer, end_of_text, save_tokenizer, train_tokenizer
 from .arguments import BaseModelArguments, DataArguments, ModelArguments
 from .recipes import parse_overrides
 
@@ -114,7 +114,7 @@ def load_tokenizer(
                 "max_length": max_length,
                 "lowercase": arguments.lowercase,
             }
-            train_tokenizer(texts, **options).save_pretrained(folder)
+            save_tokenizer(train_tokenizer(texts, **options), folder)
         return open_tokenizer(str(folder))
 
 
