@@ -37,10 +37,11 @@ def main():
         print(f"The model in {model_folder} is already trained; remove that folder to train it again.")
     else:
         leave_busy_cores()
-        command = [str(ROOT / "run_mlm.py"), str(ROOT / "recipes" / "demo.yaml")]
+        # The model card quotes this path, which the script also finds from another folder.
+        command = [str(ROOT / "run_mlm.py"), "recipes/demo.yaml"]
         command += ["--train_file", str(train_file), "--validation_file", str(validation_file)]
         command += ["--output_dir", str(model_folder)]
-        print("$", " ".join(["python", *map(os.path.relpath, command[:2]), *command[2:]]), flush=True)
+        print("$", " ".join(["python", os.path.relpath(command[0]), *command[1:]]), flush=True)
         # In this process, which saves a second import of the libraries.
         sys.argv = command
         runpy.run_path(command[0], run_name="__main__")

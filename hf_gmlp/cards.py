@@ -64,12 +64,12 @@ class TrainingRecord:
     language: str | None = None
 
     def __post_init__(self):
-        # Trainer's timings are not results, and neither is a loss that is not a number.
-        timings = ("runtime", "per_second", "epoch", "preparation_time", "step")
+        # Trainer's timings and numbers of tokens are not results, and neither is a loss that is not a number.
+        others = ("runtime", "per_second", "epoch", "preparation_time", "step", "predicted_tokens", "predicted_bytes")
         self.metrics = {
             name.removeprefix("eval_"): float(value)
             for name, value in self.metrics.items()
-            if isinstance(value, (int, float)) and math.isfinite(value) and not name.endswith(timings)
+            if isinstance(value, (int, float)) and math.isfinite(value) and not name.endswith(others)
         }
 
 

@@ -31,6 +31,11 @@ RECORD = TrainingRecord(
 )
 
 
+def test_timings_and_sizes_are_no_results():
+    others = {"eval_runtime": 3.5, "epoch": 2.0, "eval_predicted_tokens": 1000, "eval_predicted_bytes": 4000}
+    assert TrainingRecord("x", metrics={"eval_perplexity": 8.5, **others}).metrics == {"perplexity": 8.5}
+
+
 def make_model(class_name, text_config, vision_config, **fields):
     model_class = getattr(hf_gmlp, class_name)
     make_config = vision_config if model_class.config_class is GMLPVisionConfig else text_config
