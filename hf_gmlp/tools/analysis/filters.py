@@ -77,8 +77,18 @@ def plot_filters(model: GMLPPreTrainedModel, path: str | Path, *, max_layers: in
     """
     check_picture(path)
     images = model.config.model_type == "gmlp_vision"
-    panels = spread_panels(len(head_names(model)), (12 if images else 36) if max_layers is None else max_layers)
+    panels = spread_panels(_count_trained(model), (12 if images else 36) if max_layers is None else max_layers)
     save_picture(_patch_figure(model, panels) if images else _token_figure(model, panels), path)
+
+
+def _count_trained(model: GMLPPreTrainedModel) -> int:
+    """Return the number of heads whose rows of W are trained, from the first block on.
+
+    After the last block, an image classifier reads nothing but [CLS]: only that row of W is trained there.
+    """
+    heads, blocks = model.config.spatial_heads, model.config.num_hidden_layers
+    reads_cls = model.config.model_type == "gmlp_vision" and model.config.pooling == "cls"
+    return heads * max(1, blocks - reads_cls)
 
 
 def some_panels(model: GMLPPreTrainedModel, shown: int) -> str:
@@ -129,9 +139,11 @@ def _patch_figure(model: GMLPPreTrainedModel, panels: list[int]) -> plt.Figure:
         bar = figure.colorbar(image, ax=row, ticks=[-limit, 0, limit], fraction=0.02, pad=0.01)
         bar.ax.set_yticklabels([f"{-limit:.2g}", "0", f"{limit:.2g}"], fontsize=7)
     some = some_panels(model, len(panels))
+    untrained = "\nthe last block is left out, since only the row of [CLS] is trained there"
+    note = untrained if _count_trained(model) < len(names) else ""
     figure.suptitle(
         f"Spatial filters{some}: weight in W of each of {grid[0]} × {grid[1]} patches for the gate of the boxed one\n"
-        "red is positive, blue negative; each row has the scale at its right",
+        f"red is positive, blue negative; each row has the scale at its right{note}",
         fontsize=9,
     )
     return figure

@@ -83,9 +83,23 @@ def test_heads_are_drawn_one_by_one(vision_config, text_config, far_model, monke
     assert head_names(text)[2] == "block 2, head 1"
     labels = [axis.get_ylabel() for axis in figures[1].axes if axis.get_ylabel()]
     assert labels == ["block 1\nhead 1", "block 2\nhead 1", "block 2\nhead 4"]
-    assert "(3 of 8 heads)" in figures[1].get_suptitle()
+    assert "(3 of 8 heads)" in figures[1].get_suptitle() and "[CLS]" not in figures[1].get_suptitle()
     for figure in figures:
         plt.close(figure)
+
+
+@pytest.mark.parametrize("heads", [1, 2])
+def test_the_last_block_is_left_out_where_only_the_row_of_cls_is_trained(
+    vision_config, far_model, monkeypatch, tmp_path, heads
+):
+    figures = []
+    monkeypatch.setattr("hf_gmlp.tools.analysis.filters.save_picture", lambda figure, path: figures.append(figure))
+    model = far_model(GMLPVisionModel, vision_config(num_hidden_layers=3, pooling="cls", spatial_heads=heads))
+    plot_filters(model, tmp_path / "f.png")
+    labels = [axis.get_ylabel().partition("\n")[0] for axis in figures[0].axes if axis.get_ylabel()]
+    assert labels == ["block 1"] * heads + ["block 2"] * heads
+    assert "the row of [CLS]" in figures[0].get_suptitle()
+    plt.close(figures[0])
 
 
 @pytest.mark.parametrize("fields", [{}, {"image_size": (8, 24), "num_hidden_layers": 14}, {"image_size": 4}])
