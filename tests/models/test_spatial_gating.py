@@ -153,3 +153,30 @@ def test_resize_grid_keeps_dtype_and_frozen_weights():
     for parameter in projection.parameters():
         assert parameter.dtype == torch.float16 and not parameter.requires_grad and parameter.isfinite().all()
     assert projection.weight.shape == (21, 21) and projection.weight.is_contiguous()
+
+
+def degree(function, x):
+    """Return the degree in c of function(c * x), a polynomial: the first difference that vanishes is one above it."""
+    values = torch.stack([function(c * x) for c in range(6)])
+    scale = values.abs().max()
+    orders = (order for order in range(6) if values.diff(order + 1, dim=0).abs().max() < 1e-12 * scale)
+    return next(orders)
+
+
+@pytest.mark.parametrize(("gating", "order"), [("split", 2), ("multiplicative", 2), ("additive", 1), ("linear", 1)])
+def test_orders_of_interaction(text_config, gating, order):
+    """Section 2.1: the gate multiplies two tokens, z_i z_j, where self-attention multiplies three, q_i k_j v_k.
+
+    The norm of the gate and the softmax of attention, which are no polynomials, are left out.
+    """
+    config = text_config(spatial_gating=gating, attention_size=4)
+    unit, qkv = SpatialGatingUnit(config).double(), nn.Linear(config.hidden_size, 12).double()
+    nn.init.normal_(unit.proj.weight, std=0.3)
+    unit.norm = nn.Identity()
+    assert degree(unit, torch.randn(2, 9, config.intermediate_size, dtype=torch.double)) == order
+
+    def attention(x):
+        query, key, value = qkv(x).chunk(3, dim=-1)
+        return query @ key.mT @ value
+
+    assert degree(attention, torch.randn(2, 9, config.hidden_size, dtype=torch.double)) == 3
