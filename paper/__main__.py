@@ -3,12 +3,13 @@
 import argparse
 import importlib
 from pathlib import Path
+from typing import Any
 
 from hf_gmlp import errors
 
 
 def main(argv: list[str] | None = None):
-    """Run `python -m paper` with the given arguments, or with those of the command line."""
+    """Run `python -m paper` with these arguments, or with those of the command line."""
     options = vars(parse_arguments(argv))
     # Each command imports only what it needs.
     module, function = options.pop("call").split(".")
@@ -20,15 +21,16 @@ def parse_arguments(argv: list[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m paper", description=__doc__, allow_abbrev=False)
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
 
-    def command(name: str, call: str, text: str) -> argparse.ArgumentParser:
-        added = commands.add_parser(name, help=text, description=text, allow_abbrev=False)
+    def command(name: str, call: str, text: str, group: Any = commands) -> argparse.ArgumentParser:
+        added = group.add_parser(name, help=text, description=text, allow_abbrev=False)
         added.set_defaults(call=call)
         return added
 
-    runs = {"nargs": "+", "metavar": "DIR", "help": "folders with finished runs (default: only the paper's numbers)"}
+    several: dict[str, Any] = {"nargs": "+", "default": [], "metavar": "PATH"}
+    runs = several | {"help": "folders with finished runs (default: only the paper's numbers)"}
     added = command("table", "tables.print_table", "print a table of the paper with this project's numbers")
     added.add_argument("number", type=int, help="1 to 10, as in the paper")
-    added.add_argument("--runs", default=[], **runs)
+    added.add_argument("--runs", **runs)
     added = command("plot", "scaling.plot", "draw Figure 2 (capacity), 5 and 8 (scaling) or 7 (transfer)")
     added.add_argument("kind", choices=("capacity", "scaling", "transfer"))
     added.add_argument("--runs", **runs)
@@ -36,7 +38,8 @@ def parse_arguments(argv: list[str] | None = None) -> argparse.Namespace:
     added.add_argument("--output", help="the picture to write (default: KIND.png)")
 
     added = command("replicate", "replicate.replicate", "pretrain the models of Table 3 and more at a small size")
-    text_arguments(added)
+    added.add_argument("--train_file", **several, help="text to train on (default: Python's documentation of itself)")
+    added.add_argument("--validation_file", **several, help="text to evaluate on (default: 1/20 of the training text)")
     added.add_argument("--size", choices=("tiny", "small", "medium", "gpu"), default="small")
     added.add_argument("--jobs", type=int, default=2, help="trainings at a time (default: %(default)s)")
     added.add_argument("--output_dir", type=Path, help="default: build/replicate-SIZE")
@@ -45,30 +48,19 @@ def parse_arguments(argv: list[str] | None = None) -> argparse.Namespace:
     added.add_argument("results", type=Path)
     added.add_argument("folder", type=Path)
     added.add_argument("pages", type=Path, nargs="*")
-    added = command("corpus", "corpus.prepare_text", "write the text of the replication, in three parts")
-    text_arguments(added)
-    added.add_argument("folder", type=Path)
-    added.add_argument("--length", type=int, default=32, help="tokens of a sequence (default: %(default)s)")
-
-    added = command("baselines", "baselines.measure", "measure simple methods that a trained model should beat")
-    kinds = added.add_subparsers(dest="kind", required=True)
-    for kind in ("tokens", "bytes", "sentences"):
-        added = kinds.add_parser(kind)
-        for file in ("tokenizer", "train", "validation")[kind != "tokens" :]:
-            added.add_argument(file)
-        if kind == "tokens":
-            added.add_argument("--max_seq_length", type=int, default=128)
-            added.add_argument("--mlm_probability", type=float, default=0.15)
+    added = command("baselines", "baselines.print_token_losses", "measure count models of tokens")
+    for name in ("tokenizer", "train", "validation"):
+        added.add_argument(name)
+    added.add_argument("--max_seq_length", type=int, default=128)
+    added.add_argument("--mlm_probability", type=float, default=0.15)
 
     added = command("images", "", "compare gMLPs with a small CNN and a ViT on small images: images.py")
     kinds = added.add_subparsers(required=True)
-    added = kinds.add_parser("times", help="measure training steps, and how many epochs fit into the CNN's time")
-    added.set_defaults(call="images.measure_times")
+    added = command("times", "images.measure_times", "measure steps, and the epochs in the CNN's time", kinds)
     added.add_argument("train")
     added.add_argument("--cnn_epochs", type=int, default=20)
     added.add_argument("--rounds", type=int, default=9)
-    added = kinds.add_parser("train", help="train models, and add a line to the results for each")
-    added.set_defaults(call="images.train")
+    added = command("train", "images.train", "train models, and add a line to the results for each", kinds)
     for name in ("train", "test", "results"):
         added.add_argument(name)
     models = ("cnn", "vit", "plain", "stem", "toeplitz", "heads", "all")
@@ -79,16 +71,8 @@ def parse_arguments(argv: list[str] | None = None) -> argparse.Namespace:
     added.add_argument("--augmentation", choices=["crops", "resized", "mixed"], default="crops")
     added.add_argument("--initializer_range", type=float, default=0.02, help="not of the CNN")
     added.add_argument("--seeds", nargs="+", type=int, default=[0])
-    added = kinds.add_parser("table", help="print the results as a table")
-    added.set_defaults(call="images.print_table")
-    added.add_argument("results")
+    command("table", "images.print_table", "print the results as a table", kinds).add_argument("results")
     return parser.parse_args(argv)
-
-
-def text_arguments(parser: argparse.ArgumentParser):
-    files = {"nargs": "+", "default": [], "metavar": "FILE"}
-    parser.add_argument("--train_file", **files, help="text to train on (default: Python's documentation of itself)")
-    parser.add_argument("--validation_file", **files, help="text to evaluate on (default: 1/20 of the training text)")
 
 
 if __name__ == "__main__":

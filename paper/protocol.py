@@ -1,14 +1,11 @@
-"""
-A protocol of the paper's comparisons as data (models, sizes, grids, gates, claims), and the verdicts that follow from
-its results. paper/replication.md gives it in words.
-"""
+"""The protocol of the replication as data, and the verdicts that follow from its results. In words: replication.md."""
 
 import math
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from scipy.stats import t as student
+from scipy.stats import ttest_1samp
 from transformers import AutoConfig, PreTrainedConfig
 
 from hf_gmlp.presets import preset_path
@@ -173,20 +170,19 @@ def judge(
     models: tuple[str, ...] = (),
     gate: str = "",
 ) -> Finding:
+    """Judge whether differences, one per seed, are between two thresholds.
+
+    They are if their confidence interval lies between them, are not if it lies outside; else the claim is within noise.
+    `gate` is the reason why there is no verdict, if there is one.
     """
-    Judge whether differences, one per seed, are between two thresholds: held if their confidence interval lies between
-    them, not held if it lies outside, else within noise. `gate` says why there is no verdict, if there is none.
-    """
-    mean, margin, count = statistics.fmean(differences), math.nan, len(differences)
-    verdict = ONE_SEED if math.isfinite(mean) else DIVERGED
-    if math.isfinite(mean) and count > 1:
-        error = statistics.stdev(differences) / math.sqrt(count)
-        margin = float(student.ppf((1 + CONFIDENCE) / 2, count - 1)) * error
-        low, high = mean - margin, mean + margin
-        verdict = HELD if above < low and high < below else NOT_HELD if high < above or below < low else NOISE
-    return Finding(
-        claim, paper, DIVERGED if verdict == DIVERGED else gate or verdict, mean, margin, above, below, models
-    )
+    mean, margin, verdict = statistics.fmean(differences), math.nan, gate or ONE_SEED
+    if not math.isfinite(mean):
+        verdict = DIVERGED
+    elif len(differences) > 1:
+        low, high = ttest_1samp(differences, 0).confidence_interval(CONFIDENCE)
+        margin, inside = float(high - low) / 2, above < low and high < below
+        verdict = gate or (HELD if inside else NOT_HELD if high < above or below < low else NOISE)
+    return Finding(claim, paper, verdict, mean, margin, above, below, models)
 
 
 def all_of(claim: str, verdicts: Sequence[str]) -> Finding:
@@ -204,8 +200,7 @@ def choose(losses: Mapping[tuple[float, float], float]) -> tuple[float, float]:
 
 
 def pretraining_findings(losses: Mapping[str, Sequence[float]], unigram: float) -> list[Finding]:
-    """
-    Judge the claims about pretraining (paper, sections 4 to 4.2) whose models are there.
+    """Judge the claims about pretraining (paper, sections 4 to 4.2) whose models are there.
 
     Args:
         losses: For names of `MODELS`, the held-out loss in nats per masked token of each seed. Two models are compared
@@ -243,7 +238,8 @@ def pretraining_findings(losses: Mapping[str, Sequence[float]], unigram: float) 
 
 def too_wide(findings: Sequence[Finding]) -> set[str]:
     """Return the models of claims that more seeds may decide."""
-    return {name for one in findings if one.verdict == NOISE and one.margin > WIDE for name in one.models}
+    wide = [finding for finding in findings if finding.verdict == NOISE and finding.margin > WIDE]
+    return {name for finding in wide for name in finding.models}
 
 
 def toeplitz_findings(
@@ -252,8 +248,7 @@ def toeplitz_findings(
     toeplitz: Mapping[int, Sequence[float]],
     unigram: float,
 ) -> list[Finding]:
-    """
-    Judge the claims about W without the prior (paper, section 2 and Appendix C).
+    """Judge the claims about W without the prior (paper, section 2 and Appendix C).
 
     Args:
         fractions: For each length of training in steps and each seed, the fraction of the variance of W that its

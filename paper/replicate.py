@@ -1,12 +1,7 @@
-"""
-Pretrain every model of Table 3 and more at a small size, on the same text, with several seeds.
+"""Pretrain every model of Table 3 and more at a small size, on the same text, with several seeds.
 
-    make replicate
-    make replicate ARGS="--train_file a.txt b.jsonl.gz --validation_file c.txt d.jsonl.gz"
-    make replicate ARGS="--size tiny"
-
-paper/replication.md says what is trained and when a claim is held. Every training is a call of run_mlm.py. The same
-command continues where the last one stopped. The output folder gets a report of what is finished: report.md.
+paper/replication.md says how to run it, what is trained, and when a claim is held. Every training is a call of
+run_mlm.py. The same command continues where the last one stopped. The output folder gets report.md.
 """
 
 import json
@@ -41,30 +36,25 @@ def replicate(
     plan: bool = False,
     jobs: int = 2,
 ):
-    """
-    Make the runs that are left, `jobs` at a time, and report on all; with `plan`, print their commands instead.
+    """Make the runs that are left, `jobs` at a time, and report on all; with `plan`, print their commands instead.
 
     Raises:
-        InputError: A flag is wrong, or a training fails.
+        InputError: The flags contradict each other, or a training fails.
     """
-    from datasets import disable_progress_bars
-
     from . import report
 
     if validation_file and not train_file:
         raise InputError("--validation_file needs --train_file. Pass both or neither.")
-    if jobs < 1:
-        raise InputError(f"--jobs must be at least 1, got {jobs}.")
-    disable_progress_bars()
     output = output_dir or Path("build") / f"replicate-{size}"
-    study = Study(size, output, prepare_text(train_file, validation_file, SIZES[size].length, output / "data"))
+    study = Study(size, output, prepare_text(train_file, validation_file, output / "data"))
     if plan:
         # Later runs depend on results that do not exist yet.
-        for run in study.left():
-            print(as_typed(run.command))
+        print(*(as_typed(run.command) for run in study.left()), sep="\n")
         return
-    if not (output / "tokenizer" / "tokenizer.json").is_file():
-        call(study.tokenizer_command(), output / "tokenizer.log")
+    if not (study.tokenizer / "tokenizer.json").is_file():
+        command = ["-m", "hf_gmlp.tools.cli", "train-tokenizer", str(study.text["train"])]
+        command += ["--vocab_size", str(study.size.vocab_size), "--max_length", str(study.size.length)]
+        call([*command, "--output_dir", str(study.tokenizer)], output / "tokenizer.log")
     while runs := study.left():
         # Their results decide the next runs.
         make_all(runs, jobs)
@@ -75,8 +65,7 @@ def replicate(
 
 @dataclass
 class Run:
-    """
-    A training.
+    """A training.
 
     Attributes:
         stage: "selection", "pretraining" or "dense".
@@ -118,41 +107,40 @@ class Study:
     def size(self) -> protocol.Size:
         return SIZES[self.size_name]
 
-    def stages(self) -> Iterator[list[Run]]:
+    @property
+    def tokenizer(self) -> Path:
+        return self.output / "tokenizer"
+
+    def runs(self) -> Iterator[Run]:
         """Yield the runs of each stage, up to the first that is not finished: it decides what comes after."""
         for stage in (self.selections, self.pretrainings, self.dense):
             runs = stage()
-            yield runs
+            yield from runs
             if not all(run.is_finished for run in runs):
                 return
 
     def left(self) -> list[Run]:
         """Return the runs that can be made now: what is left of the first unfinished stage."""
-        return [run for runs in self.stages() for run in runs if not run.is_finished]
+        return [run for run in self.runs() if not run.is_finished]
 
-    def finished(self) -> list[Run]:
-        return [run for runs in self.stages() for run in runs if run.is_finished]
-
-    def tokenizer_command(self) -> list[str]:
-        command = ["-m", "hf_gmlp.tools.cli", "train-tokenizer", str(self.text["train"])]
-        command += ["--vocab_size", str(self.size.vocab_size), "--max_length", str(self.size.length)]
-        return [*command, "--output_dir", str(self.output / "tokenizer")]
+    @cached_property
+    def baselines(self) -> dict[str, float]:
+        """Losses of the count models on the evaluation text, in nats per masked token."""
+        return token_losses(self.tokenizer, self.text["train"], self.text["evaluation"], self.size.length)
 
     def selections(self) -> list[Run]:
         """Return short trainings with every setting of every model that has its own, evaluated on development text."""
         return [run for name in MODELS if name not in protocol.SETTINGS_OF for run in self.selection(name)]
 
     def selection(self, name: str) -> list[Run]:
-        size = self.size
-        settings = [(rate, multiplier) for rate in size.learning_rates for multiplier in protocol.MULTIPLIERS]
-        return [self.run("selection", name, setting, 0, size.selection_steps, size.batch_size) for setting in settings]
+        settings = [(rate, multiplier) for rate in self.size.learning_rates for multiplier in protocol.MULTIPLIERS]
+        return [self.run("selection", name, setting, 0, self.size.selection_steps) for setting in settings]
 
     def setting(self, name: str) -> tuple[float, float]:
         """Return the learning rate and the multiplier chosen for a model."""
         runs = self.selection(protocol.SETTINGS_OF.get(name, name))
-        return protocol.choose(
-            {(run.key["learning_rate"], run.key["multiplier"]): run.results["eval_loss"] for run in runs}
-        )
+        losses = {(run.key["learning_rate"], run.key["multiplier"]): run.results["eval_loss"] for run in runs}
+        return protocol.choose(losses)
 
     def pretrainings(self) -> list[Run]:
         """Return the runs of the table of perplexities: the seeds of all models, then more for those that need them."""
@@ -167,32 +155,28 @@ class Study:
         return runs + [self.pretraining(name, seed) for seed in MORE_SEEDS for name in more]
 
     def pretraining(self, name: str, seed: int) -> Run:
-        return self.run("pretraining", name, self.setting(name), seed, self.size.steps, self.size.batch_size)
-
-    @cached_property
-    def baselines(self) -> dict[str, float]:
-        """Losses on the evaluation text, in nats per masked token, of unigram and bigram-context counts."""
-        return token_losses(self.output / "tokenizer", self.text["train"], self.text["evaluation"], self.size.length)
+        return self.run("pretraining", name, self.setting(name), seed, self.size.steps)
 
     def dense(self) -> list[Run]:
         """Return W without the Toeplitz prior and its twin, in large batches, for two lengths of training."""
         return [
-            self.run("dense", name, self.setting(name), seed, steps, self.size.dense_batch_size)
+            self.run("dense", name, self.setting(name), seed, steps)
             for seed in SEEDS
             for steps in self.size.dense_steps
             for name in ("gmlp-dense", "gmlp")
         ]
 
-    def run(self, stage: str, name: str, setting: tuple, seed: int, steps: int, batch_size: int) -> Run:
+    def run(self, stage: str, name: str, setting: tuple[float, float], seed: int, steps: int) -> Run:
         """Return the training of a model with a learning rate and a multiplier."""
         size, (rate, multiplier) = self.size, setting
         directory = f"{rate:g}-x{multiplier:g}" if stage == "selection" else f"{steps}-seed-{seed}"
         folder = self.output / stage / name / directory
         overrides = MODELS[name].overrides(size)
+        batch_size = size.dense_batch_size if stage == "dense" else size.batch_size
         flags = {
             "config_name": MODELS[name].preset,
             "config_overrides": ",".join(f"{key}={str(value).lower()}" for key, value in overrides.items()),
-            "tokenizer_name": self.output / "tokenizer",
+            "tokenizer_name": self.tokenizer,
             "train_file": self.text["train"],
             "validation_file": self.text["development" if stage == "selection" else "evaluation"],
             "max_seq_length": size.length,
@@ -232,20 +216,21 @@ def call(command: list[str], log: Path):
         raise InputError(f"{as_typed(command)} failed; {log} ends with: {lines[-1].removeprefix('Error: ')}")
 
 
+def make(run: Run):
+    """Make a run, and mark it if it diverges."""
+    try:
+        call(run.command, run.folder.with_name(f"{run.folder.name}.log"))
+    except InputError as error:
+        if "The training diverged" not in str(error):
+            raise
+        run.diverged.touch()
+    key = ", ".join(f"{name} {value}" for name, value in run.key.items())
+    print(f"{time.strftime('%H:%M:%S')}  {key}: perplexity {run.results['eval_perplexity']:.4g}", flush=True)
+
+
 def make_all(runs: list[Run], jobs: int):
     """Make runs, `jobs` at a time, and start none after a failure."""
     print(f"\n{runs[0].stage}: {len(runs)} runs, {jobs} at a time", flush=True)
-
-    def make(run: Run):
-        try:
-            call(run.command, run.folder.with_name(f"{run.folder.name}.log"))
-        except InputError as error:
-            if "The training diverged" not in str(error):
-                raise
-            run.diverged.touch()
-        key = ", ".join(f"{name} {value}" for name, value in run.key.items())
-        print(f"{time.strftime('%H:%M:%S')}  {key}: perplexity {run.results['eval_perplexity']:.4g}", flush=True)
-
     with ThreadPoolExecutor(jobs) as pool:
         futures = [pool.submit(make, run) for run in runs]
         try:

@@ -1,15 +1,12 @@
 import math
 
 import pytest
-from scipy.stats import ttest_1samp
 from transformers import AutoConfig
 
 from hf_gmlp.presets import preset_path
 from hf_gmlp.tools.analysis.counts import paper_parameters
 from paper import protocol
-from paper.protocol import HELD, MODELS, NOISE, NOT_HELD, SIZES, TABLE3
-
-from ..numerics import assert_close
+from paper.protocol import HELD, MODELS, NOISE, NOT_HELD, SIZES
 
 
 def paper_losses():
@@ -35,13 +32,6 @@ def test_the_largest_size_is_the_papers(name):
         assert value == changed.get(field, getattr(preset, field)) or (field, value) == ("max_position_embeddings", 128)
 
 
-@pytest.mark.parametrize("name", TABLE3)
-def test_parameters_of_the_largest_size_are_printed_in_table_3(name):
-    counted = paper_parameters(MODELS[name].config(SIZES["gpu"])) / 1e6
-    # 95.5 M where the paper prints 96: the note of the preset says so. BERT has 128 positions here, and not 512.
-    assert abs(counted - MODELS[name].parameters) < (0.6 if name in ("bert", "bert-noattn") else 0.5)
-
-
 @pytest.mark.parametrize("size", ["tiny", "small", "medium"])
 def test_blocks_of_gmlp_and_bert_weigh_the_same_at_every_size(size):
     def blocks(name):
@@ -57,13 +47,6 @@ def test_blocks_of_gmlp_and_bert_weigh_the_same_at_every_size(size):
 
 def judge(differences, *thresholds):
     return protocol.judge("", "", differences, *thresholds)
-
-
-def test_interval_is_that_of_the_t_test():
-    differences = [0.031, 0.012, 0.045, 0.02]
-    finding = judge(differences)
-    expected = ttest_1samp(differences, 0).confidence_interval(0.95)
-    assert_close([finding.mean - finding.margin, finding.mean + finding.margin], [expected.low, expected.high])
 
 
 @pytest.mark.parametrize(

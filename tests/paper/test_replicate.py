@@ -5,6 +5,7 @@ import math
 from pathlib import Path
 
 import pytest
+from transformers import TrainerState
 
 from hf_gmlp.errors import InputError
 from hf_gmlp.tasks.mlm.arguments import MLMArguments
@@ -24,7 +25,7 @@ RESULTS = ROOT / "paper" / "replication" / "results.json"
 @pytest.fixture
 def study(tmp_path, monkeypatch):
     """A study of the smallest size without a text, whose trainings are not made."""
-    monkeypatch.setattr(Study, "baselines", {"unigram": 6.0, "neighbors": 5.5})
+    monkeypatch.setattr(Study, "baselines", {"unigram": 6.0, "bigram_context": 5.5})
     text = {part: tmp_path / f"{part}.jsonl" for part in ("train", "development", "evaluation")}
     for path in text.values():
         path.touch()
@@ -38,7 +39,7 @@ def finish(run):
     loss += 0.003 * run.key["seed"] + 1 / run.key["steps"]
     results = {"eval_loss": loss, "eval_perplexity": math.exp(loss), "train_runtime": 120.0}
     history = [{"step": step, "loss": 8.0 - 0.4 * step} for step in range(1, 11)]
-    (run.folder / "trainer_state.json").write_text(json.dumps({"log_history": history}))
+    TrainerState(log_history=history).save_to_json(run.folder / "trainer_state.json")
     (run.folder / "all_results.json").write_text(json.dumps(results))
 
 
@@ -105,18 +106,18 @@ def test_the_plan_is_printed(tmp_path, capsys):
 
 
 def test_pages_have_the_tables_of_the_results():
-    found = report.Results(json.loads(RESULTS.read_text(encoding="utf-8")))
+    results = report.Results(json.loads(RESULTS.read_text(encoding="utf-8")))
     for name in ("replication.md", "claims.md", "replication/report.md"):
         text = (ROOT / "paper" / name).read_text(encoding="utf-8")
-        assert "<!-- claims -->" in text and report.filled(text, found) == text
+        assert "<!-- claims -->" in text and report.filled(text, results) == text
 
 
 def test_an_unfair_comparison_decides_nothing():
-    found = report.Results(json.loads(RESULTS.read_text(encoding="utf-8")))
+    results = report.Results(json.loads(RESULTS.read_text(encoding="utf-8")))
     claim = "gMLP far ahead of BERT + rel pos - attn"
-    rows = {row[0]: row for row in report.claim_rows(found)}
+    rows = {row[0]: row for row in report.claims_rows(results)}
     assert rows[claim][4:6] == ["above 0.1", "not held"] and rows[claim][6].startswith("open: ")
     # With as many parameters as in the paper, the loser is not handicapped.
-    found.all["counts"]["gmlp"] = found.all["counts"]["bert-noattn"]
-    rows = {row[0]: row for row in report.claim_rows(found)}
+    results.numbers["counts"]["gmlp"] = results.numbers["counts"]["bert-noattn"]
+    rows = {row[0]: row for row in report.claims_rows(results)}
     assert rows[claim][6] == "not held"
