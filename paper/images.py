@@ -24,6 +24,7 @@ import zipfile
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import torch
 from PIL import Image
 from torch import nn
@@ -31,9 +32,11 @@ from torch.nn import functional as F
 from torchvision.transforms import v2
 from transformers import ViTConfig, ViTForImageClassification
 
-from hf_gmlp import GMLPForImageClassification, GMLPVisionConfig
+from hf_gmlp.markdown import markdown_table
+from hf_gmlp.models.configuration_gmlp import GMLPVisionConfig
+from hf_gmlp.models.modeling_gmlp import GMLPForImageClassification
 
-PRIOR = {"stem": {"stem": "conv"}, "toeplitz": {"toeplitz": True}, "heads": {"spatial_heads": 4}}
+PRIOR: dict[str, dict] = {"stem": {"stem": "conv"}, "toeplitz": {"toeplitz": True}, "heads": {"spatial_heads": 4}}
 GMLPS = {"plain": {}, **PRIOR, "all": {name: value for part in PRIOR.values() for name, value in part.items()}}
 SIZES = {"image_size": 32, "patch_size": 4, "hidden_size": 96, "intermediate_size": 384, "num_hidden_layers": 4}
 HELD_OUT = 75
@@ -112,9 +115,9 @@ def fit(
     if augmentation != "crops":
         crop = v2.RandomResizedCrop(size, scale=(0.4, 1.0))
     cutmix = v2.CutMix(num_classes=int(labels.max()) + 1)
-    started, losses = time.process_time(), []
+    started = time.process_time()
     for _ in range(epochs):
-        losses = []
+        losses: list[float] = []
         for chosen in torch.randperm(len(pixels))[: len(pixels) // batch * batch].split(batch):
             images = torch.stack([flip(crop(image)) for image in pixels[chosen]])
             classes = labels[chosen]
@@ -187,15 +190,9 @@ def train(train: str, test: str, results: str, models: list[str], seeds: list[in
 
 def print_table(results: str):
     """Print RESULTS as a Markdown table: a row for each setting, over its seeds."""
-    rows: dict[tuple, list[dict]] = {}
-    for line in map(json.loads, Path(results).read_text().splitlines()):
-        keys = ("test", "model", "images", "augmentation", "epochs", "learning_rate", "multiplier", "initializer_range")
-        rows.setdefault(tuple(line[key] for key in keys), []).append(line)
-    names = "evaluated on, model, images, augmentation, epochs, rate, multiplier, init, accuracy, median, loss, seconds"
-    print("|", names.replace(", ", " | "), "|")
-    print("|" + " --- |" * 12)
-    for key, lines in sorted(rows.items()):
-        scores = [100 * line["accuracy"] for line in lines]
-        loss, seconds = (statistics.median(line[name] for line in lines) for name in ("loss", "seconds"))
-        cells = [*key, ", ".join(f"{score:.1f}" for score in scores), f"{statistics.median(scores):.1f} %"]
-        print("|", " | ".join(map(str, [*cells, f"{loss:.2f}", seconds])), "|")
+    runs = pd.read_json(results, lines=True)
+    runs["accuracy"] *= 100
+    keys = ["test", "model", "images", "augmentation", "epochs", "learning_rate", "multiplier", "initializer_range"]
+    table = runs.groupby(keys)[["accuracy", "loss", "seconds"]].median().round(2)
+    table["seeds"] = runs.groupby(keys).size()
+    print(markdown_table([[*keys, *table.columns], *table.reset_index().values.tolist()]))

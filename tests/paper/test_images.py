@@ -17,11 +17,11 @@ from paper.__main__ import main
 def archive(tmp_path, monkeypatch):
     """A zip file of 40 dark and 40 light images, of which the last eight of a class are held out."""
     monkeypatch.setattr(images, "HELD_OUT", 8)
-    draw, path = random.Random(0), tmp_path / "train.zip"
+    generator, path = random.Random(0), tmp_path / "train.zip"
     with zipfile.ZipFile(path, "w") as file:
         for name, least in (("dark", 0), ("light", 128)):
             for number in range(40):
-                buffer, color = io.BytesIO(), tuple(draw.randrange(least, least + 127) for _ in range(3))
+                buffer, color = io.BytesIO(), tuple(generator.randrange(least, least + 127) for _ in range(3))
                 Image.new("RGB", (32, 32), color).save(buffer, "PNG")
                 file.writestr(f"train/{name}/{number:03}.png", buffer.getvalue())
     return path
