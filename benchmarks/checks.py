@@ -1,5 +1,7 @@
 """Whether the compared systems compute the same: no time is taken of a wrong result."""
 
+from typing import Any
+
 import torch
 from torch import nn
 
@@ -53,9 +55,9 @@ def values_of(system: System) -> tuple[torch.Tensor, torch.Tensor]:
     """The output, and all gradients as one vector."""
     system.model.train()
     system.loss(SAMPLES).backward()
-    gradients = torch.cat([parameter.grad.flatten() for parameter in system.model.parameters()])
+    gradients: Any = [parameter.grad for parameter in system.model.parameters()]
     system.model.zero_grad()
-    return system.run(SAMPLES), gradients
+    return system.run(SAMPLES), torch.cat([gradient.flatten() for gradient in gradients])
 
 
 def converted(name: str, peer: nn.Module) -> nn.Module | None:

@@ -24,9 +24,11 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 from transformers import GPT2Config, GPT2LMHeadModel, StaticCache
 
-from hf_gmlp import GMLPConfig, GMLPForCausalLM, errors
+from hf_gmlp import errors
 from hf_gmlp.errors import InputError
 from hf_gmlp.markdown import markdown_table
+from hf_gmlp.models.configuration_gmlp import GMLPConfig
+from hf_gmlp.models.modeling_gmlp import GMLPForCausalLM
 from hf_gmlp.tokenizer import BYTE_SPECIAL_TOKENS
 
 from .harness import Bench, about, write_results
@@ -117,7 +119,7 @@ def speed(arguments: argparse.Namespace) -> tuple[list[list], list[dict]]:
     spread = [min(arguments.n * (2 * i + 1) // 20, last) for i in range(10)]
     generating = time_generation(bench, systems, sorted({*marks, *spread}))
     ids = torch.randint(2, VOCABULARY, (arguments.batch_size, arguments.n + 1))
-    steps = {
+    steps: dict[str, Callable[[], object]] = {
         name: partial(train, model, torch.optim.AdamW(model.train().parameters(), 1e-4), ids)
         for name, model in systems.items()
     }
@@ -174,7 +176,8 @@ def cache_difference(model: nn.Module, length: int) -> float:
 @torch.no_grad()
 def time_generation(bench: Bench, systems: dict[str, nn.Module], places: list[int]) -> dict[tuple[str, int], float]:
     """Median seconds of one more token behind a number of tokens, by system and that number."""
-    seconds, tokens = defaultdict(list), bench.arguments.tokens
+    seconds: dict[tuple[str, int], list[float]] = defaultdict(list)
+    tokens = bench.arguments.tokens
     compiled, caches = {}, {}
     for name, model in systems.items():
         model.eval()

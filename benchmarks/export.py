@@ -88,7 +88,7 @@ def main():
     print(markdown_table(table))
 
 
-def read_model(folder: str, arguments: argparse.Namespace) -> tuple[torch.nn.Module, Batches]:
+def read_model(folder: str, arguments: argparse.Namespace) -> tuple[transformers.PreTrainedModel, Batches]:
     """A model, and the data as batches of inputs and labels."""
     if arguments.images:
         model = transformers.AutoModelForImageClassification.from_pretrained(folder).eval()
@@ -155,7 +155,9 @@ def openvino_run(path: Path) -> Run:
     return lambda inputs: torch.from_numpy(compiled({name: inputs[name].numpy() for name in names})["logits"].copy())
 
 
-def timed_inputs(model: torch.nn.Module, batches: Batches, size: int, arguments: argparse.Namespace) -> Inputs:
+def timed_inputs(
+    model: transformers.PreTrainedModel, batches: Batches, size: int, arguments: argparse.Namespace
+) -> Inputs:
     if arguments.images:
         return {"pixel_values": batches[0][0]["pixel_values"][:size].contiguous()}
     ids = torch.randint(5, model.config.vocab_size, (size, arguments.length))

@@ -51,7 +51,8 @@ class Bench:
     """
 
     def __init__(self, arguments: argparse.Namespace, device: str = "cpu"):
-        self.arguments, self.device, self.rows = arguments, torch.device(device), []
+        self.arguments, self.device = arguments, torch.device(device)
+        self.rows: list[dict] = []
 
     def precision(self) -> AbstractContextManager:
         return nullcontext()

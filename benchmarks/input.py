@@ -27,8 +27,10 @@ import numpy as np
 import torch
 from PIL import Image
 
-from hf_gmlp import GMLPConfig, GMLPForImageClassification, GMLPForMaskedLM, GMLPVisionConfig, errors
+from hf_gmlp import errors
 from hf_gmlp.markdown import markdown_table
+from hf_gmlp.models.configuration_gmlp import GMLPConfig, GMLPVisionConfig
+from hf_gmlp.models.modeling_gmlp import GMLPForImageClassification, GMLPForMaskedLM
 from hf_gmlp.processor import evaluation_processor
 from hf_gmlp.tasks.image_classification.images import ImageCollator, mixing_transform, training_transform
 from hf_gmlp.tasks.mlm.masking import MaskingCollator

@@ -11,7 +11,7 @@ from torch.utils._pytree import tree_leaves
 class _Results(TorchDispatchMode):
     """Weak references to the storages of all results of operators."""
 
-    def __init__(self):
+    def __init__(self) -> None:
         super().__init__()
         self.storages: dict[int, tuple[StorageWeakRef, int]] = {}
 

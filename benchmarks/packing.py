@@ -7,8 +7,9 @@ from functools import partial
 import torch
 from torch.nn.utils.rnn import pad_sequence
 
-from hf_gmlp import GMLPConfig, GMLPModel
 from hf_gmlp.markdown import markdown_table
+from hf_gmlp.models.configuration_gmlp import GMLPConfig
+from hf_gmlp.models.modeling_gmlp import GMLPModel
 
 from .checks import compare
 from .harness import Bench

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import nn
@@ -84,7 +85,9 @@ def build(make: Callable[..., System], name: str, device: str | torch.device = "
     if name.endswith(SELECTIVE):
         enable_selective_checkpointing(system.model)
     elif name.endswith(FULL):
-        enable = getattr(system.model, "activation_checkpointing_enable", system.model.gradient_checkpointing_enable)
+        enable: Any = getattr(
+            system.model, "activation_checkpointing_enable", system.model.gradient_checkpointing_enable
+        )
         enable()
     elif name.endswith(COMPILED):
         # Models share functions, and each size is compiled separately.
@@ -112,7 +115,8 @@ def image_model(name: str, layers: int, batch: int) -> System:
     """gMLP-S with `layers` blocks, or a ViT-S with 12 for 30 of them, for images of 224 pixels."""
     tokens = 196
     if name == OWN:
-        from hf_gmlp import GMLPForImageClassification, GMLPVisionConfig
+        from hf_gmlp.models.configuration_gmlp import GMLPVisionConfig
+        from hf_gmlp.models.modeling_gmlp import GMLPForImageClassification
 
         sizes = {"num_hidden_layers": layers, "pooling": "mean", "num_labels": 1000}
         model = GMLPForImageClassification(GMLPVisionConfig(**sizes))
@@ -136,7 +140,8 @@ def text_model(name: str, layers: int, batch: int, tokens: int, vocabulary: int 
     """gMLP-base with `layers` blocks, or a BERT-base with a layer for three of them, which has as many parameters."""
     ids = fixed_ids(batch, tokens, vocabulary).to(torch.get_default_device())
     if name == OWN:
-        from hf_gmlp import GMLPConfig, GMLPModel
+        from hf_gmlp.models.configuration_gmlp import GMLPConfig
+        from hf_gmlp.models.modeling_gmlp import GMLPModel
 
         # Shorter texts use a part of W.
         sizes = {"num_hidden_layers": layers, "max_position_embeddings": max(512, tokens), "vocab_size": vocabulary}
