@@ -53,6 +53,9 @@ def parse_arguments(argv: list[str] | None = None) -> argparse.Namespace:
         added.add_argument(name)
     added.add_argument("--max_seq_length", type=int, default=128)
     added.add_argument("--mlm_probability", type=float, default=0.15)
+    added = command("sentences", "baselines.print_sentence_accuracy", "measure tf-idf with a linear classifier")
+    for name in ("train", "validation"):
+        added.add_argument(name)
 
     added = command("images", "", "compare gMLPs with a small CNN and a ViT on small images: images.py")
     kinds = added.add_subparsers(required=True)

@@ -1,6 +1,7 @@
-"""Count models of tokens: the baselines that a trained masked language model should beat."""
+"""Baselines that a trained model should beat: count models of tokens, and tf-idf for sentences."""
 
 import math
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -60,3 +61,39 @@ def print_token_losses(**arguments):
     """Print what `token_losses` returns, with perplexities."""
     for name, loss in token_losses(**arguments).items():
         print(f"{name}: loss {loss:.4f}, perplexity {math.exp(loss):.1f}")
+
+
+def sentence_accuracy(train: str | Path, validation: str | Path) -> float:
+    """Measure logistic regression on words and pairs of neighboring words, weighted by tf-idf.
+
+    Its strength is chosen by cross-validation on the training rows. The sentences of a pair are joined.
+
+    Args:
+        train, validation: Files as run_glue.py reads them.
+    """
+    from sklearn.feature_extraction.text import TfidfVectorizer
+    from sklearn.linear_model import LogisticRegressionCV
+    from sklearn.pipeline import make_pipeline
+
+    from hf_gmlp.tasks.glue.arguments import GlueArguments
+    from hf_gmlp.tasks.glue.sentences import load_sentences
+
+    data = load_sentences(GlueArguments(train_file=[str(train)], validation_file=[str(validation)]))
+    parts = []
+    for rows in data.splits.values():
+        columns = [name for name in rows.column_names if name.startswith("sentence")]
+        parts.append(([" ".join(row[name] for name in columns) for row in rows], list(rows["labels"])))
+    model = make_pipeline(
+        TfidfVectorizer(ngram_range=(1, 2), sublinear_tf=True),
+        LogisticRegressionCV(Cs=(0.1, 1, 10, 100), cv=5, max_iter=1000, scoring="accuracy"),
+    )
+    with warnings.catch_warnings():
+        # About attributes that are not read here.
+        warnings.simplefilter("ignore", FutureWarning)
+        model.fit(*parts[0])
+    return float(model.score(*parts[1]))
+
+
+def print_sentence_accuracy(**arguments):
+    """Print what `sentence_accuracy` returns."""
+    print(f"tf-idf of words and pairs of words: accuracy {100 * sentence_accuracy(**arguments):.1f} %")

@@ -36,3 +36,10 @@ def test_losses_of_the_count_models(tmp_path):
     assert losses["unigram"] == pytest.approx(sum(expected) / len(expected))
     # Three words that always follow each other: the context tells most.
     assert losses["bigram_context"] < 0.7 * losses["unigram"]
+
+
+def test_tf_idf_of_sentences(tmp_path):
+    rows = [{"sentence": f"{'good' if i % 2 else 'bad'} film {i}", "label": i % 2} for i in range(60)]
+    for name, part in (("train", rows[:40]), ("validation", rows[40:])):
+        (tmp_path / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in part))
+    assert baselines.sentence_accuracy(tmp_path / "train.jsonl", tmp_path / "validation.jsonl") == 1.0
