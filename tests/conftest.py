@@ -79,9 +79,15 @@ def randomize():
 
 
 @pytest.fixture(scope="session")
+def perturbed_model():
+    """perturbed_model(model_class, config) returns a model in eval mode with perturbed weights."""
+    return perturbed_model_
+
+
+@pytest.fixture(scope="session")
 def far_model():
-    """far_model(model_class, config) returns a model in eval mode with perturbed weights."""
-    return far_model_
+    """The earlier name of `perturbed_model`."""
+    return perturbed_model_
 
 
 @pytest.fixture(scope="session")
@@ -114,7 +120,7 @@ def randomize_(module: torch.nn.Module, std: float = 0.3, seed: int = 1) -> torc
     return module.eval()
 
 
-def far_model_(model_class: type, config: PreTrainedConfig, **kwargs) -> PreTrainedModel:
+def perturbed_model_(model_class: type, config: PreTrainedConfig, **kwargs) -> PreTrainedModel:
     # The same weights for the same shapes, whatever was sampled before.
     with torch.random.fork_rng():
         torch.manual_seed(2)

@@ -1,8 +1,11 @@
-"""Small data sets that several tests use."""
+"""Small data sets that several tests use, and a way to run a script on them."""
 
 import json
 import random
+import sys
+from pathlib import Path
 
+import pytest
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from transformers import PreTrainedTokenizerFast
 
@@ -23,19 +26,19 @@ QUESTIONS = {"name": "Who traveled?", "city": "Where did the train go?", "month"
 def squad(count, *, seed=0, unanswerable=False):
     """
     A data set in SQuAD's published form that a tiny model learns in seconds: each kind of question asks for one kind of
-    word, wherever it stands. With `unanswerable`, one of the three questions of each paragraph has no answer.
+    word, in any position. With `unanswerable`, one of the three questions of each paragraph has no answer.
     """
-    draw = random.Random(seed)
+    rng = random.Random(seed)
     paragraphs = []
     for number in range(count):
-        words = {"name": draw.choice(NAMES), "city": draw.choice(CITIES), "month": draw.choice(MONTHS)}
+        words = {"name": rng.choice(NAMES), "city": rng.choice(CITIES), "month": rng.choice(MONTHS)}
         clauses = {
             "name": f"The traveler was {words['name']}.",
             "city": f"The train went to {words['city']}.",
             "month": f"It was a fine day in {words['month']}.",
         }
-        missing = draw.choice(list(clauses)) if unanswerable else None
-        context = " ".join(clauses[kind] for kind in draw.sample(list(clauses), 3) if kind != missing)
+        missing = rng.choice(list(clauses)) if unanswerable else None
+        context = " ".join(clauses[kind] for kind in rng.sample(list(clauses), 3) if kind != missing)
         questions = []
         for kind, question in QUESTIONS.items():
             answer = {"text": words[kind], "answer_start": context.find(words[kind])}
@@ -50,6 +53,16 @@ def squad(count, *, seed=0, unanswerable=False):
         paragraphs.append({"context": context, "qas": questions})
     data = [{"title": "Journeys", "paragraphs": paragraphs[:2]}, {"title": "More", "paragraphs": paragraphs[2:]}]
     return {"version": "v2.0" if unanswerable else "1.1", "data": data}
+
+
+def run_script(main, *flags):
+    """Calls the `main` of a script in this process, which saves the imports, and returns its results."""
+    flags = [str(flag) for flag in flags]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "argv", ["run.py", *flags, "--use_cpu", "--disable_tqdm", "true", "--report_to", "none"])
+        main()
+    results = Path(flags[flags.index("--output_dir") + 1], "all_results.json")
+    return json.loads(results.read_text()) if results.is_file() else None
 
 
 def flat(content):

@@ -11,8 +11,8 @@ from .numerics import assert_close, assert_gradients
 
 
 @torch.no_grad()
-def test_one_wrong_weight_is_seen_and_rounding_is_not(text_config, far_model, random_ids):
-    model, ids = far_model(GMLPForMaskedLM, text_config(num_hidden_layers=8, attention_size=8)), random_ids(3, 12)
+def test_one_wrong_weight_is_seen_and_rounding_is_not(text_config, perturbed_model, random_ids):
+    model, ids = perturbed_model(GMLPForMaskedLM, text_config(num_hidden_layers=8, attention_size=8)), random_ids(3, 12)
     expected = model(ids).logits
     # Double precision rounds otherwise than any processor does in single precision.
     assert_close(expected, copy.deepcopy(model).double()(ids).logits, depth=8)
@@ -39,8 +39,8 @@ def test_collections_have_one_scale():
         assert_close([hidden], [hidden, hidden])
 
 
-def test_gradients_that_are_missing_or_vanish(text_config, far_model, random_ids):
-    model = far_model(GMLPForQuestionAnswering, text_config())
+def test_gradients_that_are_missing_or_vanish(text_config, perturbed_model, random_ids):
+    model = perturbed_model(GMLPForQuestionAnswering, text_config())
     positions = torch.tensor([1, 5])
     model(random_ids(2, 9), start_positions=positions, end_positions=positions).loss.backward()
     assert_gradients(model, ["qa_outputs.bias", "model.norm.bias"])

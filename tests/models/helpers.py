@@ -138,12 +138,12 @@ def assert_same_with_checkpointing(model, inputs):
 
 @torch.no_grad()
 def assert_padding_is_hidden(model):
-    """A row has the same outputs alone and in a batch, padded on either side, whatever stands under the padding."""
+    """A row has the same outputs alone and in a batch, padded on either side, whatever tokens are padding."""
     rows = [torch.randint(5, 40, (length,)) for length in (5, 9, 1)]
     for side, pad in (("left", 0), ("right", 7)):
         ids, mask = padded(rows, side, pad)
-        for given in (mask, mask.bool(), mask.float()):
-            output = model(ids, given)
+        for any_mask in (mask, mask.bool(), mask.float()):
+            output = model(ids, any_mask)
             for i, row in enumerate(rows):
                 for name, value in model(row[None]).items():
                     found = output[name][i][mask[i] == 1] if output[name].shape[1] == 9 else output[name][i]

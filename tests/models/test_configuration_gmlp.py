@@ -1,9 +1,7 @@
 """Configs: defaults, bad input, saving, and the code that travels with them."""
 
-import ast
 import json
 import re
-import sys
 from pathlib import Path
 
 import pytest
@@ -24,17 +22,14 @@ CODE_FILES = ("configuration_gmlp.py", "heads.py", "modeling_gmlp.py", "spatial_
         (GMLPConfig, {"spatial_gating": "multiply"}, "`spatial_gating`.*'linear'.*multiply"),
         (GMLPConfig, {"attention_size": -1}, "`attention_size`.*-1"),
         (GMLPConfig, {"hidden_size": 0}, "`hidden_size`.*0"),
-        (GMLPConfig, {"hidden_size": "wide"}, "hidden_size"),
         (GMLPConfig, {"hidden_dropout_prob": 1.5}, "`hidden_dropout_prob`.*1.5"),
         (GMLPConfig, {"drop_path_rate": 1.0}, "`drop_path_rate`.*1 - p"),
         (GMLPConfig, {"layer_norm_eps": -1e-6}, "`layer_norm_eps`.*-1e-06"),
-        (GMLPConfig, {"initializer_range": float("inf")}, "`initializer_range`.*inf"),
         (GMLPConfig, {"spatial_heads": 5}, "`spatial_heads`.*1536.*5"),
         (GMLPVisionConfig, {"is_causal": True}, "`is_causal`.*images"),
         (GMLPVisionConfig, {"toeplitz": True}, '`toeplitz`.*`pooling="mean"`'),
         (GMLPVisionConfig, {"stem": "conv", "image_size": 15, "patch_size": 3}, "`patch_size`.*3"),
         (GMLPVisionConfig, {"image_size": (224, 100)}, "`image_size`.*`patch_size`.*100.* and 16"),
-        (GMLPVisionConfig, {"image_size": [224]}, "`image_size`"),
         (GMLPVisionConfig, {"pooling": "max"}, "'cls', 'mean'.*max"),
     ],
 )
@@ -42,19 +37,6 @@ def test_bad_fields_are_named(config_class, fields, message):
     with pytest.raises(StrictDataclassError) as error:
         config_class(**fields)
     assert re.search(message, str(error.value), flags=re.DOTALL)
-
-
-@pytest.mark.parametrize("name", ["../presets/gmlp-base", "gmlp"])
-def test_unknown_presets(name):
-    with pytest.raises(ValueError, match="amlp-base, "):
-        GMLPConfig.from_preset(name)
-
-
-def test_overrides_of_a_preset():
-    config = GMLPConfig.from_preset("gmlp-base", num_labels=5, hidden_size=64)
-    assert (config.num_labels, config.hidden_size) == (5, 64)
-    with pytest.raises(ValueError, match="hidden"):
-        GMLPConfig.from_preset("gmlp-base", hidden=3)
 
 
 def test_text_defaults_are_gmlp_base():
@@ -116,25 +98,3 @@ def test_other_classes_in_a_map_stay():
     other = {"AutoModelForMaskedLM": "other.MyMaskedLM", "AutoTokenizer": ["tokenization_other.MyTokenizer", None]}
     earlier = {"AutoModel": "someone/else--modeling_gmlp.GMLPModel"}
     assert GMLPConfig.from_dict({"auto_map": other | earlier}).auto_map == GMLPConfig().auto_map | other
-
-
-@pytest.mark.parametrize("name", CODE_FILES)
-def test_checkpoint_code_is_flat_and_needs_few_libraries(name):
-    """Only the libraries that a user of transformers has, and `from .x import` of files that travel too: any other
-    form makes saving fail, or leaves a file behind."""
-    tree = ast.parse((PACKAGE / name).read_text(encoding="utf-8"))
-    allowed = {"torch", "transformers", "huggingface_hub"} | sys.stdlib_module_names
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            modules = {alias.name.split(".")[0] for alias in node.names}
-            assert modules <= allowed
-        elif isinstance(node, ast.ImportFrom) and node.level == 0:
-            assert node.module.split(".")[0] in allowed
-        elif isinstance(node, ast.ImportFrom):
-            assert node.level == 1 and f"{node.module}.py" in CODE_FILES
-        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name | ast.Attribute):
-            called = node.func.id if isinstance(node.func, ast.Name) else node.func.attr
-            # Model cards are for the file in the package, not for its copies.
-            assert (
-                called not in ("import_module", "__import__") or ast.unparse(node) == "import_module('hf_gmlp.cards')"
-            )

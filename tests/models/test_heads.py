@@ -9,9 +9,8 @@ from torch.nn import functional as F
 from hf_gmlp import (
     BertRelposForSequenceClassification,
     GMLPForSequenceClassification,
-    GMLPForTokenClassification,
 )
-from hf_gmlp.models.heads import class_loss, classification_loss, next_token_loss, pool_tokens
+from hf_gmlp.models.heads import class_loss, classification_loss, next_token_loss
 
 from ..numerics import assert_close
 from .helpers import padded
@@ -53,8 +52,8 @@ def test_token_losses(num_items):
     torch.testing.assert_close(class_loss(logits, labels, num_items_in_batch=num_items), expected)
     shifted = F.cross_entropy(logits[:, :-1].flatten(0, 1), labels[:, 1:].flatten(), reduction=reduction) / count
     torch.testing.assert_close(next_token_loss(logits, labels, num_items_in_batch=num_items), shifted)
-    given = next_token_loss(logits, labels, num_items_in_batch=num_items, shift_labels=labels)
-    torch.testing.assert_close(given, expected)
+    already_shifted = next_token_loss(logits, labels, num_items_in_batch=num_items, shift_labels=labels)
+    torch.testing.assert_close(already_shifted, expected)
 
 
 @pytest.mark.parametrize(
@@ -71,47 +70,18 @@ def test_losses_keep_double_precision(text_config, dtype, expected):
     assert classification_loss(labels, logits, text_config()).dtype == expected
 
 
-def test_a_config_that_asks_for_tuples(text_config, far_model, random_ids):
-    model, ids = far_model(GMLPForTokenClassification, text_config()), random_ids(2, 7)
-    expected = model(ids).logits
-    model.config.return_dict = False
-    (logits,) = model(ids)
-    assert torch.equal(logits, expected)
-
-
-@pytest.mark.parametrize("pooling", ["cls", "mean", "max"])
-@pytest.mark.parametrize("side", ["right", "left"])
-@pytest.mark.parametrize("is_causal", [False, True])
-def test_pooling_row_by_row(pooling, side, is_causal):
-    x, lengths = torch.randn(4, 7, 5), (7, 3, 1, 6)
-    mask = torch.arange(7) < torch.tensor(lengths)[:, None]
-    mask = mask if side == "right" else mask.flip(1)
-    rows = []
-    for row, places in zip(x, mask):
-        tokens = row[places]
-        rows.append({"cls": tokens[-1 if is_causal else 0], "mean": tokens.mean(0), "max": tokens.amax(0)}[pooling])
-    torch.testing.assert_close(pool_tokens(x, mask.long(), pooling, is_causal), torch.stack(rows))
-    full = torch.ones(4, 7)
-    torch.testing.assert_close(pool_tokens(x, None, pooling, is_causal), pool_tokens(x, full, pooling, is_causal))
-    # The output for a row of padding is finite.
-    assert pool_tokens(x, torch.zeros(4, 7), pooling, is_causal).isfinite().all()
-
-
 @pytest.mark.parametrize("pooling", ["mean", "max"])
-@pytest.mark.parametrize("kind", ["gmlp", "causal", "relpos"])
-def test_pooling_does_not_see_padding(text_config, baseline_config, far_model, random_ids, kind, pooling):
-    if kind == "relpos":
-        model_class, config = BertRelposForSequenceClassification, baseline_config(kind, pooling=pooling)
-    else:
-        model_class, config = GMLPForSequenceClassification, text_config(pooling=pooling, is_causal=kind == "causal")
-    model, ids = far_model(model_class, config), random_ids(5)
+def test_pooling_does_not_see_padding(baseline_config, perturbed_model, random_ids, pooling):
+    """tests/models/test_reference.py has the same for gMLPs."""
+    config = baseline_config("relpos", pooling=pooling)
+    model, ids = perturbed_model(BertRelposForSequenceClassification, config), random_ids(5)
     for side in ("left", "right"):
         logits = model(*padded([ids, random_ids(8)], side)).logits
         assert_close(logits[:1], model(ids[None]).logits, depth=2)
 
 
-def test_older_checkpoints_pool_the_first_token(text_config, far_model, random_ids, tmp_path):
-    model, ids = far_model(GMLPForSequenceClassification, text_config()), random_ids(2, 6)
+def test_older_checkpoints_pool_the_first_token(text_config, perturbed_model, random_ids, tmp_path):
+    model, ids = perturbed_model(GMLPForSequenceClassification, text_config()), random_ids(2, 6)
     hidden_states = model.model(ids).last_hidden_state
     torch.testing.assert_close(model.model(ids).pooler_output, model.model.pooler(hidden_states[:, 0]))
     model.save_pretrained(tmp_path)

@@ -18,11 +18,11 @@ FIELDS = CONVOLUTIONAL | {"image_size": (16, 24)}
 
 
 @pytest.fixture
-def image_model(far_model, vision_config):
+def image_model(perturbed_model, vision_config):
     """image_model(**fields) makes an image classifier with `FIELDS` and perturbed weights and running statistics."""
 
     def make(model_class=GMLPForImageClassification, **fields):
-        model = far_model(model_class, vision_config(**(FIELDS | fields)))
+        model = perturbed_model(model_class, vision_config(**(FIELDS | fields)))
         for name, buffer in model.named_buffers():
             if "running" in name:
                 buffer.uniform_(0.5, 1.5)
@@ -39,10 +39,6 @@ def make_projection(heads, grid=None, length=None, dtype=torch.float32):
     return projection
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# A W that is Toeplitz over a grid
-
-
 @pytest.mark.parametrize("heads", [1, 3])
 def test_the_product_is_a_convolution_over_the_image(heads):
     """W v, without the tokens that lie beyond the image: a cross-correlation with zeros around the image."""
@@ -57,10 +53,6 @@ def test_the_product_is_a_convolution_over_the_image(heads):
     assert_close(projection(v), expected + bias)
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# Heads
-
-
 @pytest.mark.parametrize("grid, length", [((3, 4), None), (None, 12)], ids=["grid", "dense"])
 def test_heads_are_projections_of_their_channels(grid, length):
     projection, v = make_projection(3, grid, length), torch.randn(2, 12, 6)
@@ -73,23 +65,6 @@ def test_heads_are_projections_of_their_channels(grid, length):
     assert_close(projection(v), torch.cat(expected, dim=-1))
     # Another order of the heads is another projection.
     assert not torch.allclose(projection(v), torch.cat(expected[::-1], dim=-1), atol=0.1)
-
-
-@pytest.mark.parametrize("toeplitz", [True, False])
-@pytest.mark.parametrize("heads", [1, 4])
-def test_shapes_of_the_weights(vision_config, text_config, heads, toeplitz):
-    """One head has the shapes that a checkpoint without heads has."""
-    axis = () if heads == 1 else (heads,)
-    fields = {"toeplitz": toeplitz, "spatial_heads": heads}
-    (image, _) = GMLPVisionModel(vision_config(pooling="mean", image_size=(8, 12), **fields)).spatial_projections()
-    assert image.weight.shape == (*axis, *((3, 5) if toeplitz else (6, 6))) and image.bias.shape == (*axis, 6)
-    projection = SpatialProjection(12, toeplitz, heads)
-    assert projection.weight.shape == (*axis, *((23,) if toeplitz else (12, 12)))
-    assert projection.bias.shape == (*axis, 12)
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# Resizing
 
 
 @pytest.mark.parametrize("heads", [1, 2])
@@ -143,28 +118,6 @@ def test_resizing_a_model_there_and_back(image_model):
     assert torch.equal(model(pixels).logits, expected)
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# Early convolutions
-
-
-@pytest.mark.parametrize("patch_size", [1, 4, 16])
-def test_a_conv_stem_halves_the_sides(vision_config, patch_size):
-    config = vision_config(stem="conv", patch_size=patch_size, image_size=(16, 32), hidden_size=16, pooling="mean")
-    stem = GMLPVisionModel(config).embeddings.stem
-    convolutions = [module for module in stem if isinstance(module, torch.nn.Conv2d)]
-    halvings = {1: 0, 2: 1, 4: 2, 16: 4}[patch_size]
-    # The last one has the width of the model, and each has twice that of the one before.
-    assert [conv.out_channels for conv in convolutions] == [16 >> i for i in range(halvings, -1, -1)]
-    assert [conv.stride[0] for conv in convolutions] == [1] + [2] * halvings
-    features, sides = torch.randn(2, 3, 16, 32), []
-    for module in stem:
-        features = module(features)
-        if isinstance(module, torch.nn.Conv2d):
-            sides.append(features.shape[2:])
-    assert sides == [(16 >> i, 32 >> i) for i in range(halvings + 1)]
-    assert features.shape == (2, 16, *config.grid_size)
-
-
 @torch.no_grad()
 def test_a_conv_stem_sees_one_channel_and_a_cls_token(image_model):
     model = image_model(GMLPVisionModel, toeplitz=False, pooling="cls", num_channels=1)
@@ -187,10 +140,6 @@ def test_initial_weights_of_a_conv_stem(vision_config, tmp_path):
     for conv in (module for module in model.embeddings.stem if isinstance(module, torch.nn.Conv2d)):
         expected = (2 / conv.weight[0].numel()) ** 0.5
         assert conv.weight.std().item() == pytest.approx(expected, rel=0.25)
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# Models with all of it
 
 
 def test_every_parameter_has_a_gradient(image_model):

@@ -119,63 +119,63 @@ class Reference:
 # Random models and inputs
 
 
-def draw_config(draw):
-    attention_size, half, gating = draw.choice([0, 0, 3, 4]), draw.randint(2, 5), draw.choice(["split", *GATINGS])
+def sample_config(rng):
+    attention_size, half, gating = rng.choice([0, 0, 3, 4]), rng.randint(2, 5), rng.choice(["split", *GATINGS])
     channels = half if gating == "split" else 2 * half
     return GMLPConfig(
         vocab_size=VOCABULARY,
-        max_position_embeddings=draw.randint(3, 10),
-        hidden_size=draw.randint(3, 6),
-        num_hidden_layers=draw.randint(1, 3),
+        max_position_embeddings=rng.randint(3, 10),
+        hidden_size=rng.randint(3, 6),
+        num_hidden_layers=rng.randint(1, 3),
         intermediate_size=2 * half,
         spatial_gating=gating,
-        spatial_heads=draw.choice([1, *(heads for heads in range(2, channels + 1) if channels % heads == 0)]),
-        toeplitz=draw.random() < 0.5,
-        is_causal=draw.random() < 0.4,
+        spatial_heads=rng.choice([1, *(heads for heads in range(2, channels + 1) if channels % heads == 0)]),
+        toeplitz=rng.random() < 0.5,
+        is_causal=rng.random() < 0.4,
         attention_size=attention_size,
-        mask_padding=draw.random() < 0.7,
-        type_vocab_size=draw.choice([0, 2]),
-        pooling=draw.choice(["cls", "mean", "max"]),
-        hidden_act=draw.choice(list(ACTIVATIONS)),
-        layer_norm_eps=draw.choice([1e-6, 1e-3]),
-        mlm_transform=draw.random() < 0.5,
-        tie_word_embeddings=draw.random() < 0.5,
-        attn_implementation=draw.choice(["eager", "sdpa"]),
+        mask_padding=rng.random() < 0.7,
+        type_vocab_size=rng.choice([0, 2]),
+        pooling=rng.choice(["cls", "mean", "max"]),
+        hidden_act=rng.choice(list(ACTIVATIONS)),
+        layer_norm_eps=rng.choice([1e-6, 1e-3]),
+        mlm_transform=rng.random() < 0.5,
+        tie_word_embeddings=rng.random() < 0.5,
+        attn_implementation=rng.choice(["eager", "sdpa"]),
     )
 
 
-def draw_row(draw, n, packed):
+def sample_row(rng, n, packed):
     """The documents of a row as lists of indices, those hidden inside of them, and the number of tokens."""
     documents, hidden, end = [], set(), 0
-    for _ in range(draw.randint(1, 3) if packed else 1):
-        end += draw.choice([0, 0, 1, 2]) if packed else 0
-        length = draw.randint(1, min(n, 6) if packed else n)
+    for _ in range(rng.randint(1, 3) if packed else 1):
+        end += rng.choice([0, 0, 1, 2]) if packed else 0
+        length = rng.randint(1, min(n, 6) if packed else n)
         documents.append(list(range(end, end + length)))
-        if length > 2 and draw.random() < 0.15:
-            hidden.add(draw.choice(documents[-1][1:-1]))
+        if length > 2 and rng.random() < 0.15:
+            hidden.add(rng.choice(documents[-1][1:-1]))
         end += length
     return documents, hidden, end
 
 
-def draw_batch(draw, config):
+def sample_batch(rng, config):
     """(arguments of the forward pass, documents of each row, positions of each row)"""
-    n, packed = config.max_position_embeddings, draw.random() < 0.45
-    rows = [draw_row(draw, n, packed) for _ in range(draw.choice([1, 1, 2, 3]))]
+    n, packed = config.max_position_embeddings, rng.random() < 0.45
+    rows = [sample_row(rng, n, packed) for _ in range(rng.choice([1, 1, 2, 3]))]
     width = max(end for _, _, end in rows)
     packed = any(len(documents) > 1 for documents, _, _ in rows)
-    width += draw.choice([0, 0, 1]) if packed or width < n else 0
+    width += rng.choice([0, 0, 1]) if packed or width < n else 0
     all_documents, mask = [], np.zeros((len(rows), width), int)
     for row, (documents, hidden, end) in enumerate(rows):
         # Padding on either side, or on both.
-        shift = draw.choice([0, width - end, draw.randint(0, width - end)])
+        shift = rng.choice([0, width - end, rng.randint(0, width - end)])
         documents = [[i + shift for i in document if i not in hidden] for document in documents]
         all_documents.append(documents)
         for document in documents:
             mask[row, document] = 1
-    ids = np.array([[draw.randrange(VOCABULARY) for _ in range(width)] for _ in rows])
-    segments = np.array([[draw.randrange(2) for _ in range(width)] for _ in rows])
+    ids = np.array([[rng.randrange(VOCABULARY) for _ in range(width)] for _ in rows])
+    segments = np.array([[rng.randrange(2) for _ in range(width)] for _ in rows])
     arguments = {"input_ids": ids, "token_type_ids": segments}
-    if (mask == 0).any() or draw.random() < 0.5:
+    if (mask == 0).any() or rng.random() < 0.5:
         arguments["attention_mask"] = mask
     visible = not (config.mask_padding or config.is_causal or packed)
 
@@ -183,29 +183,30 @@ def draw_batch(draw, config):
     numbers = np.zeros((len(rows), width), int)
     for row, documents in enumerate(all_documents):
         for number, document in enumerate(documents[1:], 1):
-            numbers[row, draw.randint(documents[number - 1][-1] + 1, document[0]) :] = number
+            numbers[row, rng.randint(documents[number - 1][-1] + 1, document[0]) :] = number
     positions = np.zeros((len(rows), width), int)
-    increasing, chosen = True, draw.random() < 0.4 and (not visible or width <= n)
+    increasing, chosen = True, rng.random() < 0.4 and (not visible or width <= n)
     for row, documents in enumerate(all_documents):
         if visible:
             first = documents[0][0]
             positions[row] = [(i - first) % width for i in range(width)]
             if chosen:
-                positions[row] = sorted(draw.sample(range(n), width))
+                positions[row] = sorted(rng.sample(range(n), width))
             continue
         for document in documents:
-            places = [i - document[0] for i in document]
+            chosen_positions = [i - document[0] for i in document]
             if chosen:
-                places = draw.sample(range(n), len(document))
-                places = places if packed and draw.random() < 0.3 else sorted(places)
-            positions[row, document] = places
-            increasing = increasing and places == sorted(places)
+                chosen_positions = rng.sample(range(n), len(document))
+                if not (packed and rng.random() < 0.3):
+                    chosen_positions = sorted(chosen_positions)
+            positions[row, document] = chosen_positions
+            increasing = increasing and chosen_positions == sorted(chosen_positions)
         for document, following in pairwise(documents):
             increasing = increasing and positions[row, following[0]] <= positions[row, document[-1]]
-    given = positions.copy()
+    position_ids = positions.copy()
     if not visible:
-        given[mask == 0] = draw.choice([0, 1, n - 1])
-    way = draw.choice(["seq_idx", "cu_seq_lens_q", "position_ids"]) if packed else "none"
+        position_ids[mask == 0] = rng.choice([0, 1, n - 1])
+    way = rng.choice(["seq_idx", "cu_seq_lens_q", "position_ids"]) if packed else "none"
     if (way == "position_ids" and not increasing) or (way == "cu_seq_lens_q" and len(rows) > 1):
         way = "seq_idx"
     if way == "seq_idx":
@@ -213,16 +214,16 @@ def draw_batch(draw, config):
     elif way == "cu_seq_lens_q":
         starts = [0, *(np.flatnonzero(np.diff(numbers[0])) + 1), width]
         arguments["cu_seq_lens_q"] = np.array(starts)
-    if chosen or way == "position_ids" or (not packed and not visible and draw.random() < 0.2):
+    if chosen or way == "position_ids" or (not packed and not visible and rng.random() < 0.2):
         # Of a row that is not packed, they count the document, with or without hidden tokens.
-        arguments["position_ids"] = given
+        arguments["position_ids"] = position_ids
     if visible:
         all_documents = [[list(range(width))] for _ in rows]
     return {name: torch.tensor(value) for name, value in arguments.items()}, all_documents, positions, mask
 
 
-def draw_model(draw, config, seed):
-    model_class = draw.choice([GMLPModel, GMLPForCausalLM if config.is_causal else GMLPForMaskedLM])
+def sample_model(rng, config, seed):
+    model_class = rng.choice([GMLPModel, GMLPForCausalLM if config.is_causal else GMLPForMaskedLM])
     torch.manual_seed(seed)
     model = model_class(config).double().eval()
     with torch.no_grad():
@@ -236,10 +237,10 @@ def assert_same(found, expected):
 
 
 def compare(seed):
-    draw = random.Random(seed)
-    config = draw_config(draw)
-    model = draw_model(draw, config, seed)
-    arguments, documents, positions, mask = draw_batch(draw, config)
+    rng = random.Random(seed)
+    config = sample_config(rng)
+    model = sample_model(rng, config, seed)
+    arguments, documents, positions, mask = sample_batch(rng, config)
     with torch.no_grad():
         output = model(**arguments)
     reference, pooled = Reference(model), []
@@ -263,9 +264,9 @@ def compare(seed):
     width, seen = ids.shape[1], arguments.get("attention_mask")
     if width > config.max_position_embeddings:
         return
-    room = draw.randint(width, config.max_position_embeddings)
-    cache = draw.choice([DynamicCache(), StaticCache(config=config, max_cache_len=room)])
-    ends = sorted({width, *(draw.randint(1, width) for _ in range(3))})
+    room = rng.randint(width, config.max_position_embeddings)
+    cache = rng.choice([DynamicCache(), StaticCache(config=config, max_cache_len=room)])
+    ends = sorted({width, *(rng.randint(1, width) for _ in range(3))})
     for start, end in zip([0, *ends], ends):
         piece = {name: arguments[name][:, start:end] for name in ("input_ids", "token_type_ids")}
         piece["attention_mask"] = None if seen is None else seen[:, :end]

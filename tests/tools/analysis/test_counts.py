@@ -6,8 +6,7 @@ from hf_gmlp.presets import PRESETS, preset_path
 from hf_gmlp.tools.analysis.counts import paper_flops, paper_parameters
 
 
-# The vision Transformers' printed numbers are of other papers, which count otherwise:
-# tests/models/test_baseline_presets.py has theirs.
+# tests/models/test_baseline_presets.py has the vision Transformers, whose printed numbers are of other papers.
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name in PRESETS if not name.startswith(("deit", "vit"))])
 def test_counts_are_those_of_the_paper(name):

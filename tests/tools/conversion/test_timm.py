@@ -1,25 +1,17 @@
 """Convert timm's gMLPs and back: logits, images, names, and what cannot be converted."""
 
-import sys
-
 import pytest
 import safetensors.torch
 import timm
 import torch
 from PIL import Image
-from timm.data import create_transform
 from timm.models.mlp_mixer import GatedMlp, MlpMixer, SpatialGatingBlock
 from transformers import AutoImageProcessor, AutoModelForImageClassification
 
 from hf_gmlp import GMLPForImageClassification, GMLPForMaskedLM, GMLPVisionConfig
 from hf_gmlp.errors import InputError
 from hf_gmlp.tools.cli import main
-from hf_gmlp.tools.conversion.timm import (
-    convert_timm,
-    convert_to_timm,
-    model_from_timm,
-    timm_state_dict,
-)
+from hf_gmlp.tools.conversion.timm import convert_timm, convert_to_timm, model_from_timm, timm_state_dict
 
 from ...numerics import assert_close
 
@@ -27,7 +19,7 @@ pytestmark = pytest.mark.slow
 
 
 @torch.no_grad()
-def far(model):
+def perturb(model):
     """Add noise of 0.2 to W and 0.1 to biases, norms and the head, so that the gates of 30 blocks do not explode."""
     for name, parameter in model.named_parameters():
         std = 0.2 if name.endswith("gate.proj.weight") else 0.1 if parameter.ndim == 1 or "head" in name else 0.0
@@ -38,7 +30,7 @@ def far(model):
 def small(**fields):
     """Return a model of timm's class with other sizes than its named models."""
     sizes = {"img_size": 16, "patch_size": 4, "num_blocks": 3, "embed_dim": 16, "mlp_ratio": 4, "num_classes": 5}
-    return far(MlpMixer(**(sizes | fields), block_layer=SpatialGatingBlock, mlp_layer=GatedMlp))
+    return perturb(MlpMixer(**(sizes | fields), block_layer=SpatialGatingBlock, mlp_layer=GatedMlp))
 
 
 @torch.no_grad()
@@ -49,33 +41,31 @@ def assert_same_logits(ours, theirs, size=(16, 16), channels=3):
     assert_close(ours(pixels).logits, logits, depth=ours.config.num_hidden_layers)
 
 
-@pytest.mark.parametrize("name", ["gmlp_ti16_224"])
-def test_the_named_models_and_back(name):
-    theirs = far(timm.create_model(name, num_classes=10))
+def test_a_named_model_and_back():
+    theirs = perturb(timm.create_model("gmlp_ti16_224", num_classes=10))
     ours = model_from_timm(theirs.state_dict())
-    config = GMLPVisionConfig.from_preset(name.replace("_", "-"))
+    config = GMLPVisionConfig.from_preset("gmlp-ti16-224")
     for field in ("hidden_size", "intermediate_size", "num_hidden_layers", "image_size", "patch_size"):
         assert getattr(ours.config, field) == getattr(config, field)
     assert_same_logits(ours, theirs, (224, 224))
-    back = timm.create_model(name, num_classes=10)
+    back = timm.create_model("gmlp_ti16_224", num_classes=10)
     back.load_state_dict(timm_state_dict(ours), strict=True)
     for key, tensor in theirs.state_dict().items():
         assert torch.equal(back.state_dict()[key], tensor)
 
 
 @pytest.mark.parametrize(
-    ("fields", "given", "found"),
+    ("fields", "image_size", "expected"),
     [
-        ({"num_blocks": 11, "mlp_ratio": 2.5}, None, 16),
         ({"img_size": (8, 24)}, (8, 24), (8, 24)),
         ({"img_size": (8, 24), "patch_size": (2, 6)}, None, (8, 24)),
         ({"in_chans": 1, "num_classes": 1}, None, 16),
     ],
 )
-def test_sizes_come_from_the_tensors(fields, given, found):
+def test_sizes_come_from_the_tensors(fields, image_size, expected):
     theirs = small(**fields)
-    ours = model_from_timm(theirs.state_dict(), image_size=given)
-    assert ours.config.image_size == found
+    ours = model_from_timm(theirs.state_dict(), image_size=image_size)
+    assert ours.config.image_size == expected
     size, channels = fields.get("img_size", (16, 16)), fields.get("in_chans", 3)
     assert_same_logits(ours, theirs, size, channels)
     back = small(**fields)
@@ -121,7 +111,7 @@ def test_the_command_converts_a_file_and_back(tmp_path, capsys):
 
 
 def test_a_name_is_downloaded_by_timm(tmp_path, monkeypatch):
-    theirs = far(timm.create_model("gmlp_ti16_224"))
+    theirs = perturb(timm.create_model("gmlp_ti16_224"))
     torch.save(theirs.state_dict(), tmp_path / "downloaded.pth")
     create_model = timm.create_model
 
@@ -130,16 +120,16 @@ def test_a_name_is_downloaded_by_timm(tmp_path, monkeypatch):
         return create_model(name, pretrained=pretrained, pretrained_cfg_overlay=overlay)
 
     monkeypatch.setattr(timm, "create_model", download)
-    said = convert_timm("timm/gmlp_ti16_224", str(tmp_path / "out"))
+    lines = convert_timm("timm/gmlp_ti16_224", str(tmp_path / "out"))
     ours = AutoModelForImageClassification.from_pretrained(tmp_path / "out")
     assert_same_logits(ours, theirs, (224, 224))
     assert "license: apache-2.0" in (tmp_path / "out" / "README.md").read_text()
-    assert any("ImageNet-1k" in line for line in said)
+    assert any("ImageNet-1k" in line for line in lines)
     assert ours.config.label2id["zucchini, courgette"] == 939 and len(ours.config.label2id) == 1000
     assert (ours.config.id2label[134], ours.config.id2label[517]) == ("crane (n02012849)", "crane (n03126707)")
 
 
-@pytest.mark.parametrize("source", ["gmlp_s16_224.ra3_in1k", "gmlp_b16_224", "gmpl_s16_224", "nowhere/weights.pth"])
+@pytest.mark.parametrize("source", ["gmlp_b16_224", "gmpl_s16_224", "nowhere/weights.pth"])
 def test_names_without_weights(tmp_path, monkeypatch, source):
     # An empty cache; all tests are offline.
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "cache"))
@@ -147,17 +137,6 @@ def test_names_without_weights(tmp_path, monkeypatch, source):
     with pytest.raises(InputError, match=source):
         convert_timm(source, str(tmp_path / "out"))
     assert not (tmp_path / "out").exists()
-
-
-def test_without_timm(tmp_path, monkeypatch, capsys):
-    torch.save(small(num_classes=1000).state_dict(), tmp_path / "weights.pth")
-    for module in ("timm", "timm.data"):
-        monkeypatch.setitem(sys.modules, module, None)
-    said = convert_timm(str(tmp_path / "weights.pth"), str(tmp_path / "out"))
-    assert any("LABEL_0" in line for line in said)
-    with pytest.raises(SystemExit):
-        main(["convert", "timm", "gmlp_s16_224", str(tmp_path / "other")])
-    assert 'timm is not installed: pip install "timm"' in capsys.readouterr().err
 
 
 def test_tensors_that_do_not_fit():
@@ -169,15 +148,14 @@ def test_tensors_that_do_not_fit():
     with pytest.raises(InputError) as error:
         model_from_timm(state)
     for part in (
-        *("5 tensors", "blocks.1.norm.bias (nothing instead of [16])", "head.bias (torch.int64 instead of [5])"),
-        *("blocks.2.mlp_channels.gate.proj.weight ([16, 15] instead of [16, 16])", "head_dist.weight"),
+        *("5 tensors", "blocks.1.norm.bias", "head.bias (torch.int64"),
+        *("blocks.2.mlp_channels.gate.proj.weight ([16, 15]", "head_dist.weight"),
     ):
         assert part in str(error.value)
 
 
-@pytest.mark.parametrize("name", ["mixer_s32_224", "resnet18"])
-def test_other_models_of_timm_are_refused(name):
-    state = timm.create_model(name, num_classes=3).state_dict()
+def test_other_models_of_timm_are_refused():
+    state = timm.create_model("mixer_s32_224", num_classes=3).state_dict()
     with pytest.raises(InputError, match="gMLP of timm"):
         model_from_timm(state)
 
@@ -187,20 +165,21 @@ def test_other_models_of_timm_are_refused(name):
     [
         ({"pooling": "cls"}, "pooling='mean'"),
         ({"spatial_heads": 4, "stem": "conv"}, "spatial_heads=4, stem='conv'"),
-        ({"hidden_act": "relu", "layer_norm_eps": 1e-5}, "hidden_act='relu', layer_norm_eps=1e-05"),
     ],
 )
-def test_models_that_timm_does_not_have(tmp_path, vision_config, far_model, fields, message):
-    model = far_model(GMLPForImageClassification, vision_config(**({"pooling": "mean"} | fields)))
+def test_models_that_timm_does_not_have(tmp_path, vision_config, perturbed_model, fields, message):
+    model = perturbed_model(GMLPForImageClassification, vision_config(**({"pooling": "mean"} | fields)))
     model.save_pretrained(tmp_path / "ours")
     with pytest.raises(InputError, match=message):
         convert_to_timm(str(tmp_path / "ours"), str(tmp_path / "out.safetensors"))
     assert not (tmp_path / "out.safetensors").exists()
 
 
-def test_only_image_classifiers_become_files_of_timm(tmp_path, vision_config, text_config, far_model):
-    far_model(GMLPForImageClassification, vision_config(pooling="mean")).model.save_pretrained(tmp_path / "headless")
-    far_model(GMLPForMaskedLM, text_config()).save_pretrained(tmp_path / "text")
+def test_only_image_classifiers_become_files_of_timm(tmp_path, vision_config, text_config, perturbed_model):
+    perturbed_model(GMLPForImageClassification, vision_config(pooling="mean")).model.save_pretrained(
+        tmp_path / "headless"
+    )
+    perturbed_model(GMLPForMaskedLM, text_config()).save_pretrained(tmp_path / "text")
     for folder, out, message in (
         ("headless", "out.safetensors", "classifier.bias"),
         ("text", "out.safetensors", "model_type='gmlp'"),
@@ -211,36 +190,12 @@ def test_only_image_classifiers_become_files_of_timm(tmp_path, vision_config, te
             convert_to_timm(str(tmp_path / folder), str(tmp_path / out))
 
 
-# What timm says about the preparation of all its gMLPs, which a conversion takes for granted.
-PREPARATION = {"crop_pct": 0.875, "mean": (0.5, 0.5, 0.5), "std": (0.5, 0.5, 0.5), "interpolation": "bicubic"}
-
-
-@pytest.mark.parametrize("name", timm.list_models("gmlp*", pretrained=True) + timm.list_models("gmlp*"))
-def test_all_models_of_timm_have_one_preparation(name):
-    assert {key: getattr(timm.get_pretrained_cfg(name), key) for key in PREPARATION} == PREPARATION
-
-
-def picture(width, height):
-    return Image.fromarray(torch.randint(0, 256, (height, width, 3), dtype=torch.uint8).numpy())
-
-
-@pytest.mark.parametrize("size", [(500, 375), (97, 411), (100, 80)])
-def test_images_are_prepared_as_timm_does(tmp_path, size):
-    model = small(img_size=224, patch_size=16, num_blocks=1)
-    torch.save(model.state_dict(), tmp_path / "weights.pth")
-    convert_timm(str(tmp_path / "weights.pth"), str(tmp_path / "out"))
-    processor = AutoImageProcessor.from_pretrained(tmp_path / "out", backend="pil")
-    image = picture(*size)
-    expected = create_transform((3, 224, 224), **PREPARATION)(image)
-    assert_close(processor(image, return_tensors="pt")["pixel_values"][0], expected)
-
-
-@pytest.mark.parametrize(("fields", "size"), [({"img_size": 384, "patch_size": 48}, (384, 384)), ({}, (8, 24))])
-def test_sizes_without_a_crop_are_resized(tmp_path, fields, size):
-    model = small(**({"img_size": size} | fields))
+def test_sizes_without_a_crop_are_resized(tmp_path):
+    model = small(img_size=(8, 24))
     torch.save(model.state_dict(), tmp_path / "weights.pt")
-    said = convert_timm(str(tmp_path / "weights.pt"), str(tmp_path / "out"), image_size=size)
-    assert any("without timm's crop" in line for line in said)
-    pixels = AutoImageProcessor.from_pretrained(tmp_path / "out")(picture(50, 70), return_tensors="pt")["pixel_values"]
+    lines = convert_timm(str(tmp_path / "weights.pt"), str(tmp_path / "out"), image_size=(8, 24))
+    assert any("without timm's crop" in line for line in lines)
+    picture = Image.effect_noise((50, 70), 90).convert("RGB")
+    pixels = AutoImageProcessor.from_pretrained(tmp_path / "out")(picture, return_tensors="pt")["pixel_values"]
     ours = AutoModelForImageClassification.from_pretrained(tmp_path / "out")
     assert_close(ours(pixels).logits, model(pixels), depth=3)
