@@ -11,11 +11,8 @@ from hf_gmlp import (
     GMLPConfig,
     GMLPForImageClassification,
     GMLPForMaskedLM,
-    GMLPForSequenceClassification,
     GMLPVisionConfig,
 )
-from hf_gmlp.errors import InputError
-from hf_gmlp.training.arguments import RunArguments
 from hf_gmlp.training.checkpointing import enable_selective_checkpointing
 
 from ..numerics import assert_close
@@ -86,20 +83,9 @@ def test_compiled_into_one_graph(kind):
     assert_close((new_loss, new_gradients), (loss, gradients), depth=2)
 
 
-def test_refused_with_full_checkpointing(tmp_path):
-    with pytest.raises(ValueError, match="--selective_checkpointing and --gradient_checkpointing"):
-        RunArguments(str(tmp_path), use_cpu=True, selective_checkpointing=True, gradient_checkpointing=True)
-
-
 def test_a_training_has_the_same_weights(tmp_path):
     options = ({"selective_checkpointing": flag, "optim": "sgd"} for flag in (False, True))
     plain, selective = (make_trainer(tmp_path / str(number), **flags) for number, flags in enumerate(options))
     for trainer in (plain, selective):
         trainer.train()
     assert_close(selective.model.state_dict(), plain.model.state_dict())
-
-
-def test_refused_for_models_that_cannot(tmp_path, monkeypatch):
-    monkeypatch.setattr(GMLPForSequenceClassification, "supports_gradient_checkpointing", False)
-    with pytest.raises(InputError, match="--selective_checkpointing"):
-        make_trainer(tmp_path, selective_checkpointing=True)

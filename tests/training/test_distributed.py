@@ -35,12 +35,12 @@ def test_fsdp_on_two_processes_trains_the_same_model_as_one(tmp_path):
         torch.testing.assert_close(two[name], one[name], atol=1e-5, rtol=1e-4)
 
 
-def test_tensor_parallelism_on_two_processes_is_the_model_on_one(far_model, text_config, vision_config, tmp_path):
-    """What the plans in the configs share out comes together to the same logits, gradients and checkpoint."""
-    # 41 words do not come out even.
+def test_tensor_parallelism_on_two_processes_is_the_model_on_one(perturbed_model, text_config, vision_config, tmp_path):
+    """What the plans in the configs split comes together to the same logits, gradients and checkpoint."""
+    # 41 words cannot be split evenly.
     text = text_config(attention_size=4, vocab_size=41, hidden_dropout_prob=0.0)
-    far_model(GMLPForMaskedLM, text).save_pretrained(tmp_path / "text")
-    far_model(GMLPForImageClassification, vision_config()).save_pretrained(tmp_path / "image")
+    perturbed_model(GMLPForMaskedLM, text).save_pretrained(tmp_path / "text")
+    perturbed_model(GMLPForImageClassification, vision_config()).save_pretrained(tmp_path / "image")
     command = [sys.executable, *LAUNCHER, SCRIPT.with_name("tp_training.py"), tmp_path / "text", tmp_path / "image"]
     done = subprocess.run(list(map(str, command)), env=os.environ | ENVIRONMENT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr

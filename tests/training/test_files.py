@@ -42,7 +42,6 @@ def test_kinds(tmp_path):
         ("a.json", b'[{"text": "a"'),
         ("b.txt", b"caf\xe9\n"),
         ("c.txt.gz", gzip.compress(b"some text\n" * 1000)[:20]),
-        ("e.parquet", b"PAR1"),
         ("f.csv", b"text\na,b\nc,d\n"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",

@@ -2,7 +2,6 @@
 
 import json
 import math
-import statistics
 
 import pytest
 
@@ -94,12 +93,6 @@ def test_runs_of_other_flags_are_not_taken_over(finished, tmp_path, name, value)
         plan(tmp_path, "--seeds", 1, *finished, f"--{name}", value)
 
 
-def test_a_finished_run_without_settings_is_not_taken_over(finished, tmp_path):
-    (tmp_path / "seed-1" / "settings.json").unlink()
-    with pytest.raises(InputError, match="another command"):
-        plan(tmp_path, "--seeds", 1, *finished)
-
-
 ACCURACIES = {1e-5: [0.9, 0.5, 0.8, 0.6], 2e-5: [0.7, 0.99, 0.1, 0.6]}
 
 
@@ -136,18 +129,6 @@ def test_the_best_has_the_least_loss_and_did_not_diverge(runs, tmp_path):
     assert series.report_series(args, rows, "eval_loss") is rows[1]
     rows[1]["metrics"]["eval_loss"]["median"] = math.nan
     assert series.report_series(args, rows, "eval_accuracy") is rows[0]
-
-
-def test_corrupted_results_are_named(runs, tmp_path):
-    (tmp_path / "lr-1e-05" / "seed-1" / "all_results.json").write_text("{")
-    with pytest.raises(InputError, match=r"seed-1/all_results\.json"):
-        series.summarize(runs)
-
-
-def test_spread_of_runs():
-    assert series.spread([0.5]) == {"median": 0.5, "min": 0.5, "max": 0.5, "std": 0.0}
-    assert all(map(math.isnan, series.spread([float("nan"), 1.0]).values()))
-    assert series.spread([1.0, 2.0])["std"] == pytest.approx(statistics.stdev([1.0, 2.0]), abs=1e-6)
 
 
 def test_the_metric_that_decides(tmp_path):

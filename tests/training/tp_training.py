@@ -1,4 +1,4 @@
-"""Compares a checkpoint whose weights are shared out between two processes with one that is whole.
+"""Compares a checkpoint whose weights are split between two processes with one on a single process.
 
 Run by test_distributed.py: torchrun --nproc_per_node 2 tp_training.py TEXT_CHECKPOINT IMAGE_CHECKPOINT.
 """
@@ -14,7 +14,7 @@ import hf_gmlp  # noqa: F401
 from tests.numerics import assert_close
 
 
-def whole(tensor: torch.Tensor) -> torch.Tensor:
+def full(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
 
 
@@ -27,7 +27,7 @@ def compare(auto_class: type, folder: str, inputs: dict[str, torch.Tensor], shar
     for one in (model, expected):
         one.zero_grad()
         one(**inputs).loss.backward()
-    gradients = {name: whole(own.grad) for name, own in model.named_parameters()}
+    gradients = {name: full(own.grad) for name, own in model.named_parameters()}
     assert_close(gradients, {name: own.grad for name, own in expected.named_parameters()}, depth=2)
     with torch.no_grad():
         assert_close(model(**inputs).logits, expected(**inputs).logits, depth=2)
