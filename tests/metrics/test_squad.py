@@ -13,22 +13,22 @@ WORDS = ["the", "The", "a", "An", "cat", "Cat.", "dog", "dog's", "-", "U.S.", "1
 
 def case(seed, count):
     """Questions with answers full of articles, punctuation and spaces, and correct, similar and wrong predictions."""
-    draw = random.Random(seed)
+    rng = random.Random(seed)
 
     def text(longest):
-        return " ".join(draw.choice(WORDS) for _ in range(draw.randint(0, longest)))
+        return " ".join(rng.choice(WORDS) for _ in range(rng.randint(0, longest)))
 
-    references = {f"q{i}": [text(3) or "x" for _ in range(draw.randint(0, 3))] for i in range(count)}
+    references = {f"q{i}": [text(3) or "x" for _ in range(rng.randint(0, 3))] for i in range(count)}
     predictions = {}
     for key, answers in references.items():
-        luck = draw.random()
+        luck = rng.random()
         if luck < 0.25:
             predictions[key] = ""
         elif answers and luck < 0.7:
-            predictions[key] = draw.choice(answers) + (" " + text(1) if draw.random() < 0.4 else "")
+            predictions[key] = rng.choice(answers) + (" " + text(1) if rng.random() < 0.4 else "")
         else:
             predictions[key] = text(3)
-    return predictions, references, {key: round(draw.gauss(0, 2), 1) for key in references}
+    return predictions, references, {key: round(rng.gauss(0, 2), 1) for key in references}
 
 
 V1 = ("exact_match", "f1")

@@ -92,7 +92,7 @@ def write(path, texts):
     return str(path)
 
 
-@pytest.mark.parametrize("ending", ["txt", "jsonl", "parquet"])
+@pytest.mark.parametrize("ending", ["txt", "parquet"])
 @pytest.mark.parametrize("streaming", [False, True])
 def test_files_of_every_kind(tmp_path, ending, streaming):
     texts = ["first line\nsecond line", "another document"]
@@ -125,20 +125,6 @@ def test_held_out_documents_are_not_trained_on(tmp_path):
         assert [parts(validate=False, **options), parts(train=False, **options)] == [both[:1], both[1:]]
 
 
-def test_files_that_are_not_needed_are_not_read(tmp_path):
-    here, gone = write(tmp_path / "here.jsonl", ["a", "b"]), tmp_path / "gone.jsonl"
-    assert len(load(tmp_path, gone, here, {"train": False})["validation"]) == 2
-    assert list(load(tmp_path, None, here, {"train": False})) == ["validation"]
-    assert list(load(tmp_path, here, gone, {"validate": False})) == ["train"]
-    with pytest.raises(InputError, match="--train_file"):
-        load(tmp_path, None, here)
-
-
-def test_numbers_in_a_csv_file_are_text(tmp_path):
-    (tmp_path / "a.csv").write_text("text\n007\n1.50\n")
-    assert load(tmp_path, tmp_path / "a.csv", tmp_path / "a.csv")["train"]["text"][:] == ["007", "1.50"]
-
-
 @pytest.mark.parametrize("streaming", [False, True])
 @pytest.mark.parametrize(
     ("content", "column", "words"),
@@ -159,12 +145,6 @@ def test_too_little_text_is_refused(word_tokenizer, text):
                 tokenize(data, word_tokenizer, 8, MLMArguments())
 
 
-def test_whole_words_need_a_tokenizer_with_offsets(word_tokenizer, monkeypatch):
-    monkeypatch.setattr(type(word_tokenizer), "is_fast", False)
-    with pytest.raises(InputError, match="--whole_word_mask"):
-        tokenize({}, word_tokenizer, 8, MLMArguments(whole_word_mask=True))
-
-
 def test_line_by_line_reads_lines(tmp_path):
     path = write(tmp_path / "train.txt", ["one\ntwo", "three"])
     loaded = load(tmp_path, path, path, line_by_line=True)
@@ -173,14 +153,10 @@ def test_line_by_line_reads_lines(tmp_path):
 
 @pytest.mark.parametrize(
     ("options", "words"),
-    [
-        ({}, "--train_file"),
-        ({"train": "none.jsonl"}, "none.jsonl"),
-        ({"validation_split_percentage": 99}, "--validation_split_percentage"),
-    ],
+    [({}, "--train_file"), ({"validation_split_percentage": 99}, "--validation_split_percentage")],
 )
 def test_bad_data_are_named(tmp_path, options, words):
     write(tmp_path / "good.jsonl", ["a", "b"])
-    train = tmp_path / options.pop("train", "good.jsonl") if options else None
+    train = tmp_path / "good.jsonl" if options else None
     with pytest.raises(InputError, match=words):
         load(tmp_path, train, **options)

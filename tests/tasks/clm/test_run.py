@@ -1,9 +1,9 @@
 """run_clm.py as a user calls it: in this process where one run is enough, else in processes of its own."""
 
+import functools
 import itertools
 import json
 import math
-import sys
 from pathlib import Path
 from pydoc_data.topics import topics
 
@@ -16,21 +16,14 @@ from hf_gmlp.tasks.clm.run import main
 from hf_gmlp.tokenizer import byte_tokenizer
 from hf_gmlp.training.arguments import ModelArguments
 from hf_gmlp.training.build import load_config
-from hf_gmlp.training.recipes import read_recipe
+
+from ...samples import run_script
 
 pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parents[3]
+run = functools.partial(run_script, main)
 SIZES = "num_hidden_layers=2,hidden_size=32,intermediate_size=64,attention_size=16,max_position_embeddings=64"
-
-
-def run(*flags):
-    """Runs the script in this process, and gives its results."""
-    flags = [str(flag) for flag in flags]
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sys, "argv", ["run_clm.py", *flags])
-        main()
-    return json.loads(Path(flags[flags.index("--output_dir") + 1], "all_results.json").read_text())
 
 
 @pytest.fixture(scope="module")
@@ -63,8 +56,7 @@ def models(folder):
 
 @pytest.fixture(scope="module")
 def training():
-    return ["--do_train", "--do_eval", "--max_steps", 30, "--learning_rate", 3e-3, "--use_cpu", "--report_to", "none",
-            "--save_strategy", "no"]  # fmt: skip
+    return ["--do_train", "--do_eval", "--max_steps", 30, "--learning_rate", 3e-3, "--save_strategy", "no"]
 
 
 @pytest.fixture(scope="module", params=["gpt2", "amlp"])
@@ -109,15 +101,6 @@ def test_result_generates_text(of_bytes):
     assert tokenizer.decode(tokenizer("Ä [SEP]\r\n")["input_ids"]) == "Ä [SEP]\r\n"
 
 
-def test_evaluation_of_a_checkpoint_does_not_depend_on_the_batch_size(of_bytes, folder):
-    out, results = of_bytes
-    # Nothing is trained, so that no training text is named.
-    again = run("--model_name_or_path", out, "--byte_level", "--validation_file", folder / "held_out.txt",
-                "--do_eval", "--use_cpu", "--per_device_eval_batch_size", 3,
-                "--output_dir", folder / f"{out.name}-again")  # fmt: skip
-    assert again["eval_bits_per_byte"] == pytest.approx(results["eval_bits_per_byte"], rel=1e-5)
-
-
 def test_bits_per_byte_of_a_trained_tokenizer_count_the_bytes_of_the_text(folder, models, training):
     out = folder / "pieces"
     results = run(*models["gpt2"], *training, "--train_file", folder / "text.jsonl", "--validation_file",
@@ -160,11 +143,8 @@ def test_documents_apart(folder, models, training):
 @pytest.mark.parametrize(
     ("flags", "words"),
     [
-        (["--byte_level", "--train_file", "none"], "none"),
         (["--byte_level", "--train_file", "short"], "block of 64"),
-        (["--train_file", "short"], "short"),
         (["--train_file", "text.txt", "--block_size", 65], "--block_size 65"),
-        (["--train_file", "text.txt", "--streaming", "--max_steps", -1], "--max_steps"),
         (["--config_name", "bert", "--train_file", "text.txt", "--byte_level"], "later tokens"),
         (
             ["--config_name", "gmlp-ti16-224", "--train_file", "text.txt", "--byte_level", "--block_size", 64],
@@ -179,13 +159,11 @@ def test_bad_input_is_refused(tmp_path, folder, training, monkeypatch, flags, wo
         run("--config_name", "gpt2", *training, *flags, "--output_dir", tmp_path / "out")
 
 
-def test_checkpoint_of_a_masked_language_model_is_trained_on_and_not_evaluated(
-    tmp_path, folder, models, training, caplog
-):
+def test_checkpoint_of_a_masked_language_model_is_trained_on_and_not_evaluated(tmp_path, folder, training, caplog):
     config = load_config(ModelArguments(config_name="gmlp-18l", config_overrides=f"{SIZES},vocab_size=258"))
     AutoModelForMaskedLM.from_config(config).save_pretrained(tmp_path / "mlm")
     byte_tokenizer().save_pretrained(tmp_path / "mlm")
-    flags = ["--model_name_or_path", tmp_path / "mlm", "--train_file", folder / "text.txt", "--byte_level", "--use_cpu",
+    flags = ["--model_name_or_path", tmp_path / "mlm", "--train_file", folder / "text.txt", "--byte_level",
              "--validation_file", folder / "held_out.txt"]  # fmt: skip
     with pytest.raises(InputError, match="GMLPForMaskedLM"):
         run(*flags, "--do_eval", "--output_dir", tmp_path / "out")
@@ -193,18 +171,3 @@ def test_checkpoint_of_a_masked_language_model_is_trained_on_and_not_evaluated(
     assert "the training starts from its weights" in caplog.text and results["eval_bits_per_byte"] < 8
     again = run("--model_name_or_path", tmp_path / "out", *flags[2:], "--do_eval", "--output_dir", tmp_path / "again")
     assert again["eval_bits_per_byte"] == pytest.approx(results["eval_bits_per_byte"], rel=1e-5)
-
-
-def test_enwik8_recipe_has_the_settings_of_lucidrains():
-    recipe = read_recipe(ROOT / "recipes" / "clm-enwik8.yaml")
-    expected = {"learning_rate": 2e-4, "global_batch_size": 16, "per_device_train_batch_size": 4, "max_steps": 100_000,
-                "max_grad_norm": 0.5, "lr_scheduler_type": "constant", "weight_decay": 0.0}  # fmt: skip
-    assert {key: recipe[key] for key in expected} == expected
-
-
-def test_help_starts_with_what_it_does(capsys, monkeypatch):
-    monkeypatch.setattr(sys, "argv", ["run_clm.py", "--help"])
-    with pytest.raises(SystemExit):
-        main()
-    first_screen = "\n".join(capsys.readouterr().out.splitlines()[:24])
-    assert "predict the next token" in first_screen and "--config_name gmlp-base" in first_screen

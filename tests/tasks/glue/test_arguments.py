@@ -1,15 +1,6 @@
 import pytest
 
-from hf_gmlp import GMLPConfig
-from hf_gmlp.errors import InputError
 from hf_gmlp.tasks.glue.arguments import GlueArguments
-
-
-def test_sequence_length():
-    assert GlueArguments().sequence_length(GMLPConfig()) == 128
-    assert GlueArguments().sequence_length(GMLPConfig(max_position_embeddings=64)) == 64
-    with pytest.raises(InputError, match="--max_seq_length 65 .* n = 64"):
-        GlueArguments(max_seq_length=65).sequence_length(GMLPConfig(max_position_embeddings=64))
 
 
 @pytest.mark.parametrize(

@@ -89,8 +89,3 @@ def test_files_of_predictions(tmp_path, labels, problem_type, task, logits, expe
     write_predictions(path, np.array(logits, dtype=float), config_of(labels, problem_type), TASKS.get(task))
     lines = [f"{index}\t{text}" for index, text in enumerate(expected)]
     assert path.read_text() == "\n".join(["index\tprediction", *lines, ""])
-
-
-def test_no_predictions_of_a_model_that_diverged(tmp_path, caplog):
-    write_predictions(tmp_path / "p.tsv", np.array([[0.0, np.nan]]), config_of("ab"))
-    assert not (tmp_path / "p.tsv").exists() and "not finite" in caplog.text

@@ -4,12 +4,10 @@ import csv
 import json
 import random
 import statistics
-import sys
 from pathlib import Path
 
 import pytest
 import torch
-import yaml
 from datasets import Dataset
 from scipy.stats import spearmanr
 from transformers import (
@@ -30,6 +28,7 @@ from hf_gmlp.tokenizer import train_tokenizer
 from hf_gmlp.training.trainer import GMLPTrainer
 
 from ...numerics import assert_close
+from ...samples import run_script
 
 pytestmark = pytest.mark.slow
 
@@ -46,17 +45,17 @@ ANSWERS = ("yes , the {} is", "perhaps the {} is", "no , the {} is not")
 
 def opinions(count, seed):
     """Sentences whose adjective tells their label."""
-    draw = random.Random(seed).choice
-    sentences = [f"the {draw(NOUNS)} is {draw((BAD, GOOD)[i % 2])} and the {draw(NOUNS)} is long" for i in range(count)]
+    pick = random.Random(seed).choice
+    sentences = [f"the {pick(NOUNS)} is {pick((BAD, GOOD)[i % 2])} and the {pick(NOUNS)} is long" for i in range(count)]
     return [{"sentence": sentence, "label": i % 2} for i, sentence in enumerate(sentences)]
 
 
 def entailments(count, seed):
     """Pairs whose second sentence tells their label."""
-    draw = random.Random(seed).choice
-    nouns = [draw(NOUNS) for _ in range(count)]
+    pick = random.Random(seed).choice
+    nouns = [pick(NOUNS) for _ in range(count)]
     return [
-        {"premise": f"the {noun} is {draw(GOOD)}", "hypothesis": ANSWERS[i % 3].format(noun), "label": i % 3}
+        {"premise": f"the {noun} is {pick(GOOD)}", "hypothesis": ANSWERS[i % 3].format(noun), "label": i % 3}
         for i, noun in enumerate(nouns)
     ]
 
@@ -100,14 +99,9 @@ def run(folder):
 
     def run(*flags):
         flags = [str(folder / flag) if (folder / str(flag)).exists() else str(flag) for flag in flags]
-        output = folder / flags[flags.index("--output_dir") + 1]
-        flags[flags.index("--output_dir") + 1] = str(output)
-        with pytest.MonkeyPatch.context() as patch:
-            usual = ["--use_cpu", "--disable_tqdm", "true", "--report_to", "none", "--cache_dir", str(folder / "cache")]
-            patch.setattr(sys, "argv", ["run_glue.py", *flags, *usual])
-            main()
-        results = output / "all_results.json"
-        return json.loads(results.read_text()) if results.is_file() else None
+        position = flags.index("--output_dir") + 1
+        flags[position] = str(folder / flags[position])
+        return run_script(main, *flags, "--cache_dir", folder / "cache")
 
     return run
 
@@ -159,7 +153,7 @@ def test_an_interrupted_run_of_a_series_resumes(folder, run, monkeypatch):
     flags = ("--model_name_or_path", "gmlp", "--config_overrides", "hidden_dropout_prob=0.1", "--train_file",
              "train.jsonl", "--validation_file", "validation.jsonl", "--do_train", "--do_eval", "--max_train_samples",
              64, "--num_train_epochs", 3, "--save_strategy", "epoch", "--learning_rate", 3e-3)  # fmt: skip
-    run(*flags, "--seeds", 1, 2, "--output_dir", "whole")
+    run(*flags, "--seeds", 1, 2, "--output_dir", "complete")
 
     save = GMLPTrainer._save_checkpoint
     saved = []
@@ -176,7 +170,7 @@ def test_an_interrupted_run_of_a_series_resumes(folder, run, monkeypatch):
         run(*flags, "--seeds", 1, 2, "--output_dir", "cut")
     assert not (folder / "cut" / "summary.json").exists()
     run(*flags, "--seeds", 1, 2, "--output_dir", "cut")
-    summaries = [json.loads((folder / name / "summary.json").read_text())["best"] for name in ("whole", "cut")]
+    summaries = [json.loads((folder / name / "summary.json").read_text())["best"] for name in ("complete", "cut")]
     assert summaries[0]["metrics"] == summaries[1]["metrics"] and summaries[0]["metrics"]["eval_loss"]["std"] > 0
 
 
@@ -264,24 +258,6 @@ def test_custom_labels_there_and_back(folder, run):
     assert (folder / "again" / "predictions.tsv").read_text() == predictions
 
 
-def test_a_classifier_of_other_classes(folder, run):
-    for name, adjectives in (("moods", ("glad", "sad")), ("sizes", ("large", "small"))):
-        rows = [{"sentence": row["sentence"], "label": adjectives[row["label"]]} for row in opinions(40, 8)]
-        write(folder / f"{name}.jsonl", rows)
-    train = ("--do_train", "--max_steps", 2, "--save_strategy", "no")
-    run("--model_name_or_path", "gmlp", "--train_file", "moods.jsonl", *train, "--output_dir", "moods")
-    other = ("--model_name_or_path", "moods", "--train_file", "sizes.jsonl", *train, "--output_dir", "sizes")
-    with pytest.raises(InputError, match="glad, sad.*large, small"):
-        run(*other)
-    # Nothing is learned here: the classifier is not that of the moods.
-    run(*other, "--ignore_mismatched_sizes", "--learning_rate", 0)
-    heads = [AutoModelForSequenceClassification.from_pretrained(folder / name) for name in ("moods", "sizes")]
-    assert heads[1].config.id2label == {0: "large", 1: "small"}
-    assert not torch.equal(heads[0].classifier.weight, heads[1].classifier.weight)
-    encoders = [model.model.state_dict() for model in heads]
-    assert all(torch.equal(weight, encoders[1][name]) for name, weight in encoders[0].items())
-
-
 def test_regression_with_a_bert(folder, run):
     columns = ("sentence1", "sentence2", "label")
     rows = [(f"the {noun} is good", f"the {NOUNS[i // 2]} is good", i / 8) for i, noun in enumerate(NOUNS)]
@@ -302,7 +278,6 @@ def test_regression_with_a_bert(folder, run):
         (("--max_seq_length", 33), "--max_seq_length 33 .* n = 32"),
         (("--validation_file", "matched.jsonl"), "no column 'sentence'"),
         (("--metric_for_best_model", "bleu"), "eval_accuracy, eval_f1, eval_loss"),
-        (("--metric_name", "pearson"), "--metric_name"),
         (("--do_regression", "true", "--label_smoothing_factor", 0.1), "--label_smoothing_factor"),
         (("--do_predict",), "--test_file"),
         (("--do_train", "false"), "not a trained classifier"),
@@ -313,13 +288,3 @@ def test_bad_input_is_refused_before_any_work(folder, run, flags, message):
     with pytest.raises(InputError, match=message):
         run("--model_name_or_path", "gmlp", *data, "--output_dir", "never", *flags)
     assert not (folder / "never" / "model.safetensors").exists()
-
-
-def test_recipes_are_table_9():
-    recipe = yaml.safe_load((ROOT / "recipes/finetune.yaml").read_text())
-    lists = {"sweep_batch_sizes": [16, 32], "sweep_learning_rates": [1e-5, 2e-5, 3e-5], "seeds": [1, 2, 3, 4, 5]}
-    schedule = {"num_train_epochs": 5, "warmup_steps": 0.1, "lr_scheduler_type": "linear", "max_grad_norm": 0}
-    adam = {"adam_epsilon": 1e-6, "adam_beta1": 0.9, "adam_beta2": 0.999, "weight_decay": 0.01}
-    assert (lists | schedule | adam | {"max_seq_length": 128}).items() <= recipe.items()
-    dropout = {"hidden_dropout_prob": 0.1, "attention_probs_dropout_prob": 0.1, "activation_dropout": 0}
-    assert recipe["config_overrides"] == dropout | {"mask_padding": False}

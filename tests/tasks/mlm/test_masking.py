@@ -73,14 +73,14 @@ def test_fractions_match_bert(sequences, word_tokenizer):
 def test_masks_change_every_epoch_and_are_the_same_in_any_batch(sequences, word_tokenizer):
     collator = MaskingCollator(word_tokenizer)
     collator.set_epoch(1)
-    whole = collator([sequences[i] for i in range(20)])
+    batch = collator([sequences[i] for i in range(20)])
     one_by_one = [collator([sequences[i]])["labels"][0] for i in range(20)]
-    assert torch.equal(whole["labels"], torch.stack(one_by_one))
+    assert torch.equal(batch["labels"], torch.stack(one_by_one))
     collator.set_epoch(2)
-    assert not torch.equal(collator([sequences[i] for i in range(20)])["labels"], whole["labels"])
+    assert not torch.equal(collator([sequences[i] for i in range(20)])["labels"], batch["labels"])
     # A row of a stream carries its epoch.
     stream_rows = [sequences[i] | {"epoch": 1} for i in range(20)]
-    assert torch.equal(collator(stream_rows)["labels"], whole["labels"])
+    assert torch.equal(collator(stream_rows)["labels"], batch["labels"])
 
 
 def test_worker_processes_see_the_epoch(sequences, word_tokenizer):

@@ -1,9 +1,3 @@
-import json
-import os
-import subprocess
-import sys
-from pathlib import Path
-
 import numpy as np
 import pytest
 import torch
@@ -11,13 +5,11 @@ from transformers import BertConfig, BertForQuestionAnswering
 
 from hf_gmlp import GMLPConfig, GMLPForMaskedLM, GMLPForQuestionAnswering
 from hf_gmlp.errors import InputError
-from hf_gmlp.tasks.qa.answerer import QuestionAnswerer, _ranked
-from hf_gmlp.tasks.qa.decoding import Decoded
+from hf_gmlp.tasks.qa.answerer import QuestionAnswerer
 
 from ...samples import CITIES
 
 CONTEXT = " ".join(f"The train  went to {city}." for city in CITIES)
-ROOT = Path(__file__).parents[3]
 
 
 def same(answer, other):
@@ -25,10 +17,10 @@ def same(answer, other):
 
 
 @pytest.fixture(scope="module")
-def model(squad_tokenizer, far_model):
+def model(squad_tokenizer, perturbed_model):
     sizes = {"hidden_size": 16, "num_hidden_layers": 2, "intermediate_size": 32, "attention_size": 8}
     config = GMLPConfig(vocab_size=len(squad_tokenizer), max_position_embeddings=48, **sizes)
-    return far_model(GMLPForQuestionAnswering, config)
+    return perturbed_model(GMLPForQuestionAnswering, config)
 
 
 @pytest.fixture(scope="module")
@@ -106,29 +98,19 @@ def test_no_answer(answerer):
         assert answerer("Where?", CONTEXT, **options)["answer"] == expected
 
 
-def test_the_threshold_moves_only_the_empty_answer():
-    scores = {"": 0.5, "Oslo": 0.3, "Rome": 0.2}
-    decoded = Decoded("Oslo", [{"text": text, "probability": score} for text, score in scores.items()], null_odds=0.5)
-    assert [entry["text"] for entry in _ranked(decoded, 0.4)] == ["", "Oslo", "Rome"]
-    assert [entry["text"] for entry in _ranked(decoded, 0.5)] == ["Oslo", "", "Rome"]
-    decoded.nbest.append(decoded.nbest.pop(0))
-    assert [entry["text"] for entry in _ranked(decoded, 0.5)] == ["Oslo", "Rome", ""]
-    assert [entry["text"] for entry in _ranked(decoded, -1)] == ["", "Oslo", "Rome"]
-
-
-def test_unmasked_padding_is_always_the_same(squad_tokenizer, far_model):
+def test_unmasked_padding_is_always_the_same(squad_tokenizer, perturbed_model):
     sizes = {"hidden_size": 16, "num_hidden_layers": 2, "intermediate_size": 32, "max_position_embeddings": 48}
     config = GMLPConfig(vocab_size=len(squad_tokenizer), **sizes, mask_padding=False)
-    answerer = QuestionAnswerer(far_model(GMLPForQuestionAnswering, config), squad_tokenizer)
+    answerer = QuestionAnswerer(perturbed_model(GMLPForQuestionAnswering, config), squad_tokenizer)
     alone = answerer("Where?", "The train went to Oslo.")
     together = answerer(["Where?", "Where?"], ["The train went to Oslo.", CONTEXT])
     assert same(together[0], alone)
 
 
-def test_any_model(squad_tokenizer, far_model):
+def test_any_model(squad_tokenizer, perturbed_model):
     config = BertConfig(vocab_size=len(squad_tokenizer), hidden_size=16, num_hidden_layers=1, num_attention_heads=2,
                         intermediate_size=16, max_position_embeddings=64)  # fmt: skip
-    answer = QuestionAnswerer(far_model(BertForQuestionAnswering, config), squad_tokenizer)("Where?", CONTEXT)
+    answer = QuestionAnswerer(perturbed_model(BertForQuestionAnswering, config), squad_tokenizer)("Where?", CONTEXT)
     assert CONTEXT[answer["start"] : answer["end"]] == answer["answer"] != ""
 
 
@@ -146,8 +128,6 @@ def test_bad_questions_are_refused(answerer, words, options, message):
 
 
 def test_bad_models_are_refused(tmp_path, model, checkpoint, squad_tokenizer):
-    with pytest.raises(InputError, match="Give a tokenizer"):
-        QuestionAnswerer(model)
     with pytest.raises(InputError, match="max_seq_length 49 .* n = 48"):
         QuestionAnswerer(checkpoint, max_seq_length=49)
     squad_tokenizer.save_pretrained(tmp_path)
@@ -157,20 +137,3 @@ def test_bad_models_are_refused(tmp_path, model, checkpoint, squad_tokenizer):
     small = GMLPForQuestionAnswering(GMLPConfig(vocab_size=9, hidden_size=8, num_hidden_layers=1, intermediate_size=8))
     with pytest.raises(InputError, match="embeddings for 9"):
         QuestionAnswerer(small, squad_tokenizer)
-
-
-@pytest.mark.slow
-def test_needs_nothing_but_torch_and_transformers(checkpoint):
-    """Packages that only training needs are not installed with the models."""
-    program = f"""
-import json, sys
-for name in ("datasets", "evaluate", "accelerate", "sentencepiece", "sklearn", "scipy", "matplotlib", "pandas"):
-    sys.modules[name] = None
-from hf_gmlp.tasks.qa.answerer import QuestionAnswerer
-print(json.dumps(QuestionAnswerer({checkpoint!r})("Where?", {CONTEXT!r})))
-"""
-    environment = os.environ | {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
-    process = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, cwd=ROOT, env=environment)
-    assert process.returncode == 0, process.stderr
-    answer = json.loads(process.stdout.splitlines()[-1])
-    assert same(answer, QuestionAnswerer(checkpoint)("Where?", CONTEXT))

@@ -97,15 +97,6 @@ def test_threshold_takes_answers_away():
     assert Decoded("Rome", [], null_odds=None).answer(-100) == "Rome"
 
 
-def test_context_without_a_word_has_no_answer(squad_tokenizer):
-    columns = make_windows(["Q?"], ["\n\n"], squad_tokenizer, max_seq_length=16, doc_stride=4)
-    rows = [{name: column[0] for name, column in columns.items()}]
-    (one,) = decode(["\n\n"], rows, np.ones((1, 9)), np.ones((1, 9)), version_2_with_negative=True)
-    assert one.text == "" and math.isfinite(one.null_odds)
-    (one,) = decode(["\n\n"], rows, np.ones((1, 9)), np.ones((1, 9)))
-    assert one.answer() == "" and len(one.nbest) == 1
-
-
 def test_logits_that_are_not_finite_are_refused(windows):
     start, end = random_logits(windows)
     end[3, 0] = np.nan

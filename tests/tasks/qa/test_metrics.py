@@ -66,14 +66,6 @@ def test_scores_are_those_of_the_written_predictions(questions, windows, tmp_pat
     assert set(entry) == {"text", "start", "end", "probability", "start_logit", "end_logit"}
 
 
-def test_the_best_threshold_gives_the_best_score(questions, windows):
-    prediction = random_prediction(windows)
-    scores = metrics_of(questions, windows, null_score_diff_threshold=-6.0)(prediction)
-    again = metrics_of(questions, windows, null_score_diff_threshold=scores["best_f1_thresh"])(prediction)
-    assert_close(again["f1"], scores["best_f1"])
-    assert scores["best_f1"] > scores["f1"]
-
-
 def test_scores_of_version_1(tmp_path, squad_tokenizer):
     questions = load(write(tmp_path / "x.json", squad(4)))
     windows = window_dataset(questions, squad_tokenizer, max_seq_length=64, doc_stride=8)

@@ -44,7 +44,7 @@ def test_data_set_by_name(tmp_path):
     access = Access(str(tmp_path / "cache"))
     loaded = load_questions(QAArguments(dataset_name=name, max_train_samples=5), ["train"], access)
     assert loaded["train"]["id"][:] == [row["id"] for row in rows[:5]]
-    with pytest.raises(InputError, match="no validation data: .* train"):
+    with pytest.raises(InputError, match="validation .* train"):
         load_questions(QAArguments(dataset_name=name), ["validation"], access)
 
 
@@ -65,20 +65,12 @@ START = ANSWERS["answer_start"][0]
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("", "empty"),
         (" \n", "no question"),
         (f"{json.dumps(ROW)}\n{json.dumps(ROW)[:-9]}", "x.json cannot be read .*: line 2"),
-        (json.dumps([ROW]).encode("utf-16"), "UTF-8"),
-        (["a", "b"], "no list of questions"),
         ({"data": [{"paragraphs": [{"qas": []}]}, {"title": "t"}]}, '"paragraphs"'),
         ([{}], "question number 1 in .*x.json has no field 'id'"),
-        ([ROW | {"question": None}], "question 0-0-name in .* no field 'question'"),
         ([ROW | {"context": ["a"]}], "no field 'context'"),
-        ([ROW | {"answers": None}], "'answers' of question 0-0-name"),
         ([ROW | {"answers": {"text": ["a"], "answer_start": []}}], "'answers' of question 0-0-name"),
-        ([ROW | {"answers": [{"text": "a"}]}], "'answers' of question 0-0-name"),
-        ([ROW | {"answers": ANSWERS | {"answer_start": ["5"]}}], "0-0-name .* '5'"),
-        ([ROW | {"answers": {"text": [" "], "answer_start": [3]}}], "0-0-name .* ' '"),
         ([ROW | {"answers": ANSWERS | {"answer_start": [-1]}}], "0-0-name .* -1"),
         ([ROW | {"answers": ANSWERS | {"answer_start": [START + 1]}}], f"'{ANSWERS['text'][0]}', is not at"),
         ([ROW | {"answers": {"text": [], "answer_start": []}}], "0-0-name .*--version_2_with_negative"),
@@ -86,10 +78,8 @@ START = ANSWERS["answer_start"][0]
     ],
 )
 def test_bad_files_are_named(tmp_path, content, message):
-    path = tmp_path / "x.json"
-    path.write_bytes(content) if isinstance(content, bytes) else write(path, content)
     with pytest.raises(InputError, match=message) as caught:
-        load(path)
+        load(write(tmp_path / "x.json", content))
     assert "\n" not in str(caught.value)
 
 

@@ -1,5 +1,6 @@
 """run_qa.py as a user calls it; mostly within this process, since a new one takes seconds to import everything."""
 
+import functools
 import json
 import os
 import subprocess
@@ -12,13 +13,10 @@ from transformers import AutoModelForQuestionAnswering
 from hf_gmlp.errors import InputError
 from hf_gmlp.metrics.squad.squad import squad_scores, squad_v2_scores
 from hf_gmlp.tasks.qa.answerer import QuestionAnswerer
-from hf_gmlp.tasks.qa.arguments import QAArguments
 from hf_gmlp.tasks.qa.run import main
-from hf_gmlp.training.arguments import ModelArguments, RunArguments, parse_arguments
-from hf_gmlp.training.recipes import parse_overrides
 
 from ...numerics import assert_close
-from ...samples import flat, squad, write
+from ...samples import flat, run_script, squad, write
 
 pytestmark = pytest.mark.slow
 
@@ -26,14 +24,7 @@ ROOT = Path(__file__).parents[3]
 RECIPES = ROOT / "recipes"
 # Each step of Adam adds rounding, as a block does, and divides tiny gradients by their tiny size.
 TRAINED = 1000
-
-
-def run(monkeypatch, *flags):
-    """run_qa.py in this process; returns all_results.json."""
-    monkeypatch.setattr(sys, "argv", ["run_qa.py", *map(str, flags), "--use_cpu", "--report_to", "none"])
-    main()
-    folder = Path(str(flags[flags.index("--output_dir") + 1]))
-    return json.loads((folder / "all_results.json").read_text())
+run = functools.partial(run_script, main)
 
 
 def launch(*command):
@@ -91,9 +82,9 @@ def test_smoke_recipe_learns_reports_and_leaves_a_model_that_answers(finished, d
     assert [one["answer"] for one in answers] == [predictions[row["id"]] for row in rows]
 
 
-def test_smoke_recipe_with_unanswerable_questions(tmp_path, data, monkeypatch):
+def test_smoke_recipe_with_unanswerable_questions(tmp_path, data):
     out = tmp_path / "out"
-    results = run(monkeypatch, RECIPES / "finetune-squad-v2.yaml", RECIPES / "smoke-finetune.yaml",
+    results = run(RECIPES / "finetune-squad-v2.yaml", RECIPES / "smoke-finetune.yaml",
                   "--train_file", data["v2_train"], "--validation_file", data["v2_validation"],
                   "--output_dir", out)  # fmt: skip
     predictions = json.loads((out / "eval_predictions.json").read_text())
@@ -106,11 +97,11 @@ def test_smoke_recipe_with_unanswerable_questions(tmp_path, data, monkeypatch):
     assert results["eval_best_f1"] >= results["eval_f1"] and set(odds) == set(predictions)
 
 
-def test_evaluation_is_the_same_in_other_batches_and_in_two_processes(finished, data, tmp_path, monkeypatch):
+def test_evaluation_is_the_same_in_other_batches_and_in_two_processes(finished, data, tmp_path):
     folder, _ = finished
     expected = json.loads((folder / "all_results.json").read_text())
     flags = ["--model_name_or_path", folder, "--validation_file", data["v1_validation"], "--do_eval"]
-    alone = run(monkeypatch, *flags, "--per_device_eval_batch_size", 7, "--output_dir", tmp_path / "alone")
+    alone = run(*flags, "--per_device_eval_batch_size", 7, "--output_dir", tmp_path / "alone")
     # 7 windows a batch and two processes: the last batch is filled up with windows that must not count twice.
     process = launch("-m", "torch.distributed.run", "--standalone", "--nproc_per_node", 2, ROOT / "run_qa.py", *flags,
                      "--per_device_eval_batch_size", 7, "--use_cpu", "--output_dir", tmp_path / "two")  # fmt: skip
@@ -124,51 +115,32 @@ def test_evaluation_is_the_same_in_other_batches_and_in_two_processes(finished, 
     assert (tmp_path / "two" / "eval_predictions.json").read_text() == answers
 
 
-def test_prediction_with_and_without_known_answers(finished, data, tmp_path, monkeypatch):
+def test_prediction_with_and_without_known_answers(finished, data, tmp_path):
     folder, _ = finished
     rows = flat(json.loads(Path(data["v1_validation"]).read_text()))
     hidden = write(tmp_path / "hidden.json", [{k: row[k] for k in ("id", "question", "context")} for row in rows])
     flags = ["--model_name_or_path", folder, "--do_predict"]
-    with_answers = run(monkeypatch, *flags, "--test_file", data["v1_validation"], "--output_dir", tmp_path / "known")
-    without = run(monkeypatch, *flags, "--test_file", hidden, "--output_dir", tmp_path / "hidden")
+    with_answers = run(*flags, "--test_file", data["v1_validation"], "--output_dir", tmp_path / "known")
+    without = run(*flags, "--test_file", hidden, "--output_dir", tmp_path / "hidden")
     expected = json.loads((folder / "all_results.json").read_text())
     assert with_answers["predict_f1"] == pytest.approx(expected["eval_f1"], abs=1e-5)
     assert "predict_f1" not in without and "predict_loss" not in without
     for name in ("known", "hidden"):
         predictions = (tmp_path / name / "predict_predictions.json").read_text()
         assert predictions == (folder / "eval_predictions.json").read_text()
-    limited = run(monkeypatch, *flags, "--test_file", hidden, "--max_predict_samples", 5,
-                  "--output_dir", tmp_path / "five")  # fmt: skip
-    assert "predict_runtime" in limited
-    assert len(json.loads((tmp_path / "five" / "predict_predictions.json").read_text())) == 5
 
 
-def test_several_seeds_report_medians(finished, data, tmp_path, monkeypatch):
-    flags = ["--model_name_or_path", finished[0], "--train_file", data["v1_train"], "--validation_file",
-             data["v1_validation"], "--do_train", "--do_eval", "--max_steps", 2, "--save_strategy", "no",
-             "--seeds", 1, 2, 3, "--use_cpu", "--output_dir", tmp_path]  # fmt: skip
-    monkeypatch.setattr(sys, "argv", ["run_qa.py", *map(str, flags)])
-    main()
-    scores = [json.loads((tmp_path / f"seed-{i}" / "all_results.json").read_text())["eval_f1"] for i in (1, 2, 3)]
-    summary = json.loads((tmp_path / "summary.json").read_text())
-    assert summary["metric"] == "eval_f1"
-    assert summary["best"]["metrics"]["eval_f1"]["median"] == pytest.approx(sorted(scores)[1], abs=1e-5)
-    # Each has answers and a model of its own.
-    assert all((tmp_path / f"seed-{i}" / "eval_predictions.json").is_file() for i in (1, 2, 3))
-    assert len({(tmp_path / f"seed-{i}" / "model.safetensors").read_bytes() for i in (1, 2, 3)}) == 3
-
-
-def test_packing_trains_the_same_weights(data, tmp_path, monkeypatch):
+def test_packing_trains_the_same_weights(data, tmp_path):
     """As windows one by one, of which the batch is the sum: in a padded batch, padding takes part in the softmax."""
     flags = (RECIPES / "finetune-squad-v1.yaml", RECIPES / "smoke-finetune.yaml", "--train_file", data["v1_train"],
              "--do_eval", "false", "--max_steps", 4)  # fmt: skip
     with pytest.raises(InputError, match="--packing"):
-        run(monkeypatch, *flags, "--output_dir", tmp_path / "refused", "--packing")
+        run(*flags, "--output_dir", tmp_path / "refused", "--packing")
     flags += ("--config_overrides", "mask_padding=true,hidden_dropout_prob=0,attention_probs_dropout_prob=0")
     single = ("--per_device_train_batch_size", 1, "--pad_to_max_length", "false")
     weights = []
     for name, batch in (("single", single), ("packed", ["--packing"])):
-        run(monkeypatch, *flags, "--output_dir", tmp_path / name, *batch)
+        run(*flags, "--output_dir", tmp_path / name, *batch)
         model = AutoModelForQuestionAnswering.from_pretrained(tmp_path / name)
         # A softmax ignores a number added to all logits: the gradients of these biases are rounding, which Adam scales.
         ignored = ("qa_outputs.bias", "model.norm.bias")
@@ -180,35 +152,14 @@ def test_packing_trains_the_same_weights(data, tmp_path, monkeypatch):
     ("flags", "message"),
     [
         (["--max_seq_length", 65], "--max_seq_length 65 .* n = 64"),
-        (["--doc_stride", 33], "--doc_stride 33"),
         (["--n_best_size", 0], "--n_best_size"),
-        (["--metric_for_best_model", "accuracy", "--do_eval"], "loss, exact_match, f1"),
-        (["--do_train", "false"], "--do_train"),
         (["--do_predict"], "--test_file"),
         (["--train_file", "v2_train"], "--version_2_with_negative"),
     ],
 )
-def test_bad_input_is_refused_before_any_work(finished, data, tmp_path, monkeypatch, flags, message):
+def test_bad_input_is_refused_before_any_work(finished, data, tmp_path, flags, message):
     flags = [data.get(flag, flag) for flag in flags]
     with pytest.raises(InputError, match=message):
-        run(monkeypatch, "--model_name_or_path", finished[0], "--train_file", data["v1_train"], "--validation_file",
+        run("--model_name_or_path", finished[0], "--train_file", data["v1_train"], "--validation_file",
             data["v1_validation"], "--do_train", *flags, "--output_dir", tmp_path / "out")  # fmt: skip
     assert not list(tmp_path.glob("out/*.safetensors"))
-
-
-@pytest.mark.parametrize(("version", "name"), [(1, "rajpurkar/squad"), (2, "rajpurkar/squad_v2")])
-def test_recipes_are_the_hyper_parameters_of_table_9(version, name, tmp_path):
-    types = (ModelArguments, QAArguments, RunArguments)
-    flags = ["--use_cpu", "true", "--output_dir", str(tmp_path)]
-    recipe = RECIPES / f"finetune-squad-v{version}.yaml"
-    model, data, training = parse_arguments(types, "", [str(recipe), "--model_name_or_path", "x", *flags])
-    assert (data.dataset_name, data.version_2_with_negative) == (name, version == 2)
-    assert data.max_seq_length == 512 and data.pad_to_max_length
-    assert training.per_device_train_batch_size * training.gradient_accumulation_steps == 32
-    assert (training.learning_rate, training.max_steps, training.warmup_steps) == (5e-5, 8000, 1000)
-    assert (training.lr_scheduler_type, training.optim, training.weight_decay) == ("linear", "adamw_torch", 0.01)
-    assert (training.adam_beta1, training.adam_beta2, training.adam_epsilon) == (0.9, 0.999, 1e-6)
-    assert training.max_grad_norm == 0 and training.do_train and training.do_eval
-    overrides = {"hidden_dropout_prob": 0.1, "attention_probs_dropout_prob": 0.1, "activation_dropout": 0}
-    assert parse_overrides(model.config_overrides) == overrides | {"mask_padding": False}
-    assert data.seeds == [1, 2, 3, 4, 5]

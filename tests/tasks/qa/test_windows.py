@@ -57,7 +57,7 @@ def test_windows_cover_the_context_and_overlap(any_tokenizer):
 def test_labels_are_the_answer_or_cls(any_tokenizer):
     rows = [(row["context"], row["answers"]["text"][0], row["answers"]["answer_start"][0]) for row in flat(squad(6))]
     rows += [
-        ("  spaces  all over , the  place  ", "all over ,", 10),
+        ("  spaces  all over , the  text  ", "all over ,", 10),
         ("in Zürich’s 日本 café today", "日本 café", 12),
         ("so [SEP] and [MASK] are text", "[MASK]", 13),
         ("with (signs) around it", "signs", 6),
@@ -109,17 +109,6 @@ def test_window_dataset_keeps_what_decoding_needs(squad_tokenizer):
     training = window_dataset(rows, squad_tokenizer, **lengths, training=True)
     assert not set(DECODING_COLUMNS) & set(training.column_names)
     assert training["start_positions"][:] == windows["start_positions"][:] and max(training["start_positions"]) > 0
-
-
-def test_window_dataset_of_several_batches(squad_tokenizer):
-    count = 1003
-    rows = {"question": ["Q?"] * count, "context": ["It is  here."] * count}
-    rows["answers"] = [{"text": [" here"], "answer_start": [6]}] * count
-    windows = window_dataset(Dataset.from_dict(rows), squad_tokenizer, max_seq_length=32, doc_stride=8)
-    assert windows["question_index"][:] == list(range(count))
-    last = windows[count - 1]
-    span = [last["offsets"][last[name] - last["context_start"]] for name in ("start_positions", "end_positions")]
-    assert (span[0][0], span[1][1]) == (7, 11)
 
 
 @pytest.mark.parametrize(
