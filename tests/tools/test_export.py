@@ -22,13 +22,13 @@ pytest.importorskip("onnxscript")
 
 
 @pytest.fixture
-def saved(far_model, text_config, vision_config, tmp_path):
+def saved(perturbed_model, text_config, vision_config, tmp_path):
     """saved(head, **fields) saves a model with perturbed weights, and returns it and its folder."""
 
     def save(head, **fields):
         vision = head in ("ForImageClassification", "VisionModel")
         config = (vision_config if vision else text_config)(**fields)
-        model = far_model(getattr(hf_gmlp, f"GMLP{head}"), config)
+        model = perturbed_model(getattr(hf_gmlp, f"GMLP{head}"), config)
         model.save_pretrained(tmp_path / "model")
         if vision:
             evaluation_processor((16, 16)).save_pretrained(tmp_path / "model")
@@ -81,7 +81,7 @@ def test_every_text_head_in_onnx(saved, tmp_path, head):
 
 
 @pytest.mark.parametrize("fields", [{}, CONVOLUTIONAL], ids=["default", "convolutional"])
-def test_an_image_classifier_beside_its_weights_in_eight_bits(saved, tmp_path, fields):
+def test_an_image_classifier_beside_its_weights_in_eight_bits(saved, fields):
     model, folder = saved("ForImageClassification", **fields)
     before = files(folder)
     main(["export", str(folder), str(folder), "--to", "onnx", "--int8"])
@@ -97,21 +97,19 @@ def test_an_image_classifier_beside_its_weights_in_eight_bits(saved, tmp_path, f
         export(str(folder), folder, "onnx")
 
 
-@pytest.mark.parametrize("head", ["ForMaskedLM", "ForImageClassification"])
-def test_only_linear_layers_and_embeddings_are_in_eight_bits(saved, tmp_path, monkeypatch, head):
+def test_only_linear_layers_and_embeddings_are_in_eight_bits(saved, tmp_path, monkeypatch):
     import onnx
 
-    # A decoder and a W that are too large to be folded into other constants.
-    _, folder = saved(head, **({"vocab_size": 2000} if head == "ForMaskedLM" else {"image_size": 64}))
+    # A W that is too large to be folded into other constants.
+    _, folder = saved("ForImageClassification", image_size=64)
     # As if the model were too large for one file.
     monkeypatch.setattr(exporting, "ONE_FILE", 0)
     export(str(folder), tmp_path / "out", "onnx", int8=True)
     assert {"onnx/model.onnx_data", "onnx/model_quantized.onnx_data"} <= files(tmp_path / "out")
     graph = onnx.load(tmp_path / "out" / "onnx" / "model_quantized.onnx").graph
     kinds = {one.name: one.data_type for one in graph.initializer}
-    if head == "ForImageClassification":
-        spatial = {f"model.layers.{block}.spatial_gating_unit.proj.weight" for block in range(2)}
-        assert {kinds[name] for name in spatial} == {onnx.TensorProto.FLOAT}
+    spatial = {f"model.layers.{block}.spatial_gating_unit.proj.weight" for block in range(2)}
+    assert {kinds[name] for name in spatial} == {onnx.TensorProto.FLOAT}
     quantized = [name for node in graph.node if node.op_type == "MatMulInteger" for name in node.input if name in kinds]
     # Weights and their zero points: two layers in each of two blocks, and two more after them.
     assert len(quantized) == 2 * (2 * 2 + 2)
@@ -172,26 +170,16 @@ def test_a_program_with_other_outputs_is_not_written(saved, tmp_path, monkeypatc
     assert set(os.listdir(tmp_path)) == shown
 
 
-def test_errors_of_exports(saved, tmp_path, monkeypatch):
+def test_errors_of_exports(saved, tmp_path):
     _, folder = saved("ForMaskedLM")
     (tmp_path / "full").mkdir()
     for out, to, options, message in (
         ("full", "onnx", {}, "full"),
         ("out", "openvino", {"int8": True}, "--int8"),
-        ("out", "onnx", {"task": "translation"}, "translation"),
-        ("out", "onnx", {"task": "question-answering"}, "would be random"),
+        ("out", "onnx", {"task": "question-answering"}, "qa_outputs"),
     ):
         with pytest.raises(InputError, match=message):
             export(str(folder), tmp_path / out, to, **options)
-    with pytest.raises(InputError, match="nothing"):
-        export(str(tmp_path / "nothing"), tmp_path / "out", "onnx")
-
-    def missing(name):
-        raise ImportError(name)
-
-    monkeypatch.setattr(exporting, "get_exporter_class", missing)
-    with pytest.raises(InputError, match="pip install .*export"):
-        export(str(folder), tmp_path / "out", "openvino")
     assert not (tmp_path / "out").exists()
 
 

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from hf_gmlp.errors import InputError
-from hf_gmlp.tools.conversion.checkpoints import read_tensors, source_names
+from hf_gmlp.tools.conversion.checkpoints import read_tensors
 
 TENSORS = {"a.weight": torch.arange(6.0).view(2, 3), "blocks.10.b.bias": torch.ones(2)}
 
@@ -51,28 +51,17 @@ def test_nothing_in_a_file_is_executed(tmp_path):
     assert not (tmp_path / "executed").exists()
 
 
-@pytest.mark.parametrize("content", [b"", b"version https://git-lfs.github.com/spec/v1\n", b"x" * 99, None])
 @pytest.mark.parametrize("ending", ["pth", "safetensors"])
-def test_corrupted_files(tmp_path, ending, content):
+def test_corrupted_files(tmp_path, ending):
     path = tmp_path / f"weights.{ending}"
-    if content is None:
-        (torch.save if ending == "pth" else safetensors.torch.save_file)(TENSORS, path)
-        content = path.read_bytes()[:-20]
-    path.write_bytes(content)
+    (torch.save if ending == "pth" else safetensors.torch.save_file)(TENSORS, path)
+    path.write_bytes(path.read_bytes()[:-20])
     with pytest.raises(InputError, match=f"weights.{ending}"):
         read_tensors(path)
 
 
-@pytest.mark.parametrize("content", [[torch.ones(2)], {"epoch": 3, "best": 0.7}, {"net": TENSORS}, {0: torch.ones(2)}])
+@pytest.mark.parametrize("content", [[torch.ones(2)], {"net": TENSORS}])
 def test_files_without_tensors_by_name(tmp_path, content):
     torch.save(content, tmp_path / "weights.pth")
     with pytest.raises(InputError, match="weights.pth"):
         read_tensors(tmp_path / "weights.pth")
-
-
-def test_names_of_layers():
-    layers = {"model.layers.{}.norm": "blocks.{}.fn.0.norm", "classifier": "head"}
-    assert source_names(layers, ["model.layers.12.norm.weight", "classifier.bias"]) == {
-        "model.layers.12.norm.weight": "blocks.12.fn.0.norm.weight",
-        "classifier.bias": "head.bias",
-    }

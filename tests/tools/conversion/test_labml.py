@@ -78,14 +78,10 @@ def test_the_command_converts_a_file(tmp_path, randomize, capsys):
     assert "license: mit" in (tmp_path / "out" / "README.md").read_text()
 
 
-def test_tensors_that_do_not_fit(randomize):
+def test_tensors_that_do_not_fit():
     state = Autoregressive(nn.Embedding(VOCABULARY, D_MODEL)).state_dict()
     del state["encoder.layers.1.proj2.bias"]
-    state["generator.projection.weight"] = torch.zeros(41, D_MODEL)
-    state["optimizer.step"] = torch.zeros(1)
-    with pytest.raises(InputError) as error:
+    with pytest.raises(InputError, match="encoder.layers.1.proj2.bias"):
         model_from_labml(state)
-    for name in ("encoder.layers.1.proj2.bias", "optimizer.step", "generator.projection.weight ([41, 16]"):
-        assert name in str(error.value)
     with pytest.raises(InputError, match="labml_nn"):
         model_from_labml(AnnotatedGMLPBlock(8, 16, 4).state_dict())

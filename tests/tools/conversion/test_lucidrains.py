@@ -128,7 +128,6 @@ def test_the_command_converts_a_file(tmp_path, peer, capsys, ending):
     ours, ids = AutoModelForMaskedLM.from_pretrained(out), torch.randint(0, 40, (3, 12))
     with torch.no_grad():
         assert_close(ours(ids).logits, theirs(ids), depth=3)
-    assert ours.config.pad_token_id is None
     card = (tmp_path / "out" / "README.md").read_text()
     assert "license: unknown" in card and "g-mlp-pytorch" in card and "no tokenizer" in card
     with pytest.raises(InputError, match="out"):
@@ -144,15 +143,3 @@ def test_what_cannot_be_converted(peer, image_peer):
     ):
         with pytest.raises(InputError, match=message):
             model_from_lucidrains(model.state_dict(), **options)
-
-
-def test_tensors_that_do_not_fit(peer):
-    state = peer(circulant_matrix=True).state_dict()
-    unit = "layers.2.fn.fn.fn.sgu"
-    del state[f"{unit}.circulant_pos_y"]
-    state[f"{unit}.weight"] = torch.zeros(1, 12, 12)
-    state["layers.1.fn.fn.fn.attn.to_out.bias"] = torch.zeros(32)
-    with pytest.raises(InputError) as error:
-        model_from_lucidrains(state)
-    for part in (f"{unit}.circulant_pos_y", "attn.to_out.bias", f"{unit}.weight ([1, 12, 12]"):
-        assert part in str(error.value)
