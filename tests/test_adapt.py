@@ -11,14 +11,8 @@ import peft
 import pytest
 import torch
 from torch.nn import functional as F
-from transformers import (
-    AutoModelForMaskedLM,
-    AutoModelForSequenceClassification,
-    BitsAndBytesConfig,
-    TorchAoConfig,
-)
+from transformers import AutoModelForMaskedLM, AutoModelForSequenceClassification, BitsAndBytesConfig, TorchAoConfig
 
-import hf_gmlp
 from hf_gmlp import (
     BertRelposConfig,
     GMLPForCausalLM,
@@ -61,11 +55,11 @@ PROMPT = {"num_virtual_tokens": VIRTUAL, "num_attention_heads": 1}
 
 
 @pytest.fixture
-def masked_lm(text_config, far_model, tmp_path):
-    """masked_lm(**fields) saves a masked language model, without pooler and classifier, and returns its folder."""
+def masked_lm(text_config, perturbed_model, tmp_path):
+    """masked_lm(**fields) saves a masked language model, which has no pooler, and returns its folder."""
 
     def save(**fields):
-        far_model(GMLPForMaskedLM, text_config(**fields)).save_pretrained(tmp_path / "base")
+        perturbed_model(GMLPForMaskedLM, text_config(**fields)).save_pretrained(tmp_path / "base")
         return tmp_path / "base"
 
     return save
@@ -111,25 +105,18 @@ from transformers import GenerationMixin, PreTrainedConfig, PreTrainedModel, Tra
 def state():
     classes = [Trainer, PreTrainedModel, PreTrainedConfig, GenerationMixin]
     classes += [value for value in vars(peft).values() if isinstance(value, type)]
-    found = {kind: dict(vars(kind)) for kind in classes}
     # Python counts them up and caches them here.
     internal = {"__weakref__", "_abc_impl", "__annotate__", "__annotations_cache__"}
-    found = {kind: {k: v for k, v in values.items() if k not in internal} for kind, values in found.items()}
+    found = {kind: {k: v for k, v in vars(kind).items() if k not in internal} for kind in classes}
     return found | {"meta_path": list(sys.meta_path), "hooks": list(sys.path_hooks), "excepthook": sys.excepthook}
 
 before = state()
 import hf_gmlp
-own = dict(vars(hf_gmlp.GMLPPreTrainedModel))
 assert state() == before
 from hf_gmlp import GMLPConfig, GMLPForMaskedLM
 model = GMLPForMaskedLM(GMLPConfig(vocab_size=9, hidden_size=8, num_hidden_layers=1, intermediate_size=8))
 model.save_pretrained("model")
-try:
-    model.push_to_hub("nobody/nothing")
-    raise SystemExit("There is no Hub.")
-except OSError:
-    pass
-assert state() == before and dict(vars(hf_gmlp.GMLPPreTrainedModel)) == own
+assert state() == before
 """
     environment = os.environ | {"PYTHONPATH": str(DOCS.parents[1]), "HF_HUB_OFFLINE": "1"}
     done = subprocess.run([sys.executable, "-c", script], cwd=tmp_path, env=environment, capture_output=True, text=True)
@@ -160,14 +147,14 @@ def test_adapters_of_a_new_classifier(masked_lm, batch, tmp_path, method):
 
 
 @pytest.mark.parametrize("name", ["image", *BASELINES])
-def test_adapters_of_the_other_model_types(far_model, batch, tmp_path, name):
+def test_adapters_of_the_other_model_types(perturbed_model, batch, tmp_path, name):
     config = peft.LoraConfig(target_modules="all-linear")
     if name == "image":
-        far_model(GMLPForImageClassification, GMLPVisionConfig(**VISION_SIZES)).save_pretrained(tmp_path / "base")
+        perturbed_model(GMLPForImageClassification, GMLPVisionConfig(**VISION_SIZES)).save_pretrained(tmp_path / "base")
         inputs, opens = {"pixel_values": torch.randn(4, 3, 16, 16)}, GMLPForImageClassification.from_pretrained
         config.modules_to_save = ["classifier"]
     else:
-        masked = far_model(type(AutoModelForMaskedLM.from_config(BASELINES[name])), BASELINES[name])
+        masked = perturbed_model(type(AutoModelForMaskedLM.from_config(BASELINES[name])), BASELINES[name])
         masked.save_pretrained(tmp_path / "base")
         inputs, opens = batch, AutoModelForSequenceClassification.from_pretrained
         config.task_type, config.modules_to_save = "SEQ_CLS", ["pooler.dense"]
@@ -179,7 +166,7 @@ def test_adapters_of_the_other_model_types(far_model, batch, tmp_path, name):
     assert_same(output(again, inputs), output(model, inputs))
 
 
-def test_a_causal_model_generates_with_lora(masked_lm, batch, tmp_path):
+def test_a_causal_model_generates_with_lora(masked_lm, batch):
     model = GMLPForCausalLM.from_pretrained(masked_lm())
     model = peft.get_peft_model(model, peft.LoraConfig(task_type="CAUSAL_LM", target_modules=PROJECTIONS))
     first, last = train(model, batch | {"labels": batch["input_ids"]})
@@ -267,8 +254,8 @@ def test_prompt_tuning(masked_lm, batch, tmp_path, task, config_class):
         tuned(input_ids=torch.ones(1, 10, dtype=torch.long))
 
 
-def test_a_tuned_prompt_goes_before_generated_text(masked_lm, batch, random_ids):
-    """Generation with a cache gives the same tokens as the whole text without a cache."""
+def test_a_tuned_prompt_goes_before_generated_text(masked_lm, random_ids):
+    """Generation with a cache gives the same tokens as the complete text without a cache."""
     model = GMLPForCausalLM.from_pretrained(masked_lm(attention_size=4))
     tuned = peft.get_peft_model(model, peft.PromptTuningConfig(task_type="CAUSAL_LM", **PROMPT)).eval()
     text = random_ids(1, 5)
@@ -297,30 +284,6 @@ def test_adapters_have_no_card_of_a_model(masked_lm, tmp_path):
     assert not (tmp_path / "README.md").exists()
 
 
-@torch.no_grad()
-def dequantized(model, folder):
-    """Returns the same model with dequantized weights."""
-    import bitsandbytes
-
-    plain = GMLPForSequenceClassification.from_pretrained(folder, num_labels=3)
-    plain.load_state_dict(
-        {
-            name: weight
-            for name, weight in model.state_dict().items()
-            if name in plain.state_dict() and weight.dtype != torch.uint8
-        },
-        strict=False,
-    )
-    quantized = 0
-    for name, layer in model.named_modules():
-        if isinstance(layer, bitsandbytes.nn.Linear4bit):
-            weight = bitsandbytes.functional.dequantize_4bit(layer.weight, layer.weight.quant_state)
-            plain.get_submodule(name).weight.copy_(weight)
-            quantized += 1
-    assert quantized == 2 * (2 + 2)
-    return plain
-
-
 def assert_a_quantized_model_is_adapted(load, base, batch, tmp_path, learning_rate):
     """LoRA lowers the loss of the model that `load` opens, and a saved adapter gives the same outputs."""
     lora = peft.LoraConfig(task_type="SEQ_CLS", target_modules=PROJECTIONS, modules_to_save=["pooler.dense"])
@@ -347,10 +310,6 @@ def test_qlora(masked_lm, batch, tmp_path):
         )
 
     base = load()
-    # On a CPU, bitsandbytes computes in half precision unless a layer is in training mode.
-    with torch.no_grad():
-        logits = base.train()(**batch).logits
-    assert_close(logits, output(dequantized(base, folder), batch), depth=2)
     assert base.spatial_projections()[0].weight.dtype == torch.float32
     assert_a_quantized_model_is_adapted(load, peft.prepare_model_for_kbit_training(base), batch, tmp_path, 1e-2)
 
@@ -373,22 +332,6 @@ def test_int8_of_torchao(masked_lm, batch, tmp_path):
     assert_a_quantized_model_is_adapted(load, base, batch, tmp_path, 3e-2)
 
 
-def test_layers_outside_a_model(text_config):
-    """Public layers work like any layer. W starts near zero and b at one, so a block starts as a feed-forward layer."""
-    block = hf_gmlp.GMLPBlock(text_config())
-    x = torch.randn(2, 9, TEXT_SIZES["hidden_size"])
-    feed_forward = block.activation(block.proj_in(block.norm(x)))[..., : TEXT_SIZES["intermediate_size"] // 2]
-    torch.testing.assert_close(block(x), x + block.proj_out(feed_forward))
-    block(x).square().sum().backward()
-    assert block.spatial_gating_unit.proj.weight.grad.abs().max() > 1e-3
-    unit = hf_gmlp.SpatialGatingUnit(text_config())
-    z = torch.randn(2, 9, TEXT_SIZES["intermediate_size"])
-    torch.testing.assert_close(unit(z), z[..., : TEXT_SIZES["intermediate_size"] // 2])
-    projection = hf_gmlp.SpatialProjection(9, toeplitz=False)
-    expected = torch.einsum("ij,bje->bie", projection.weight, x) + projection.bias[:, None]
-    torch.testing.assert_close(projection(x), expected)
-
-
 def examples():
     """Returns the runnable examples of docs/adapt.md by their headings."""
     text = DOCS.read_text(encoding="utf-8")
@@ -400,13 +343,13 @@ def examples():
 
 
 @pytest.mark.parametrize("title", examples())
-def test_examples_of_the_docs(masked_lm, far_model, tmp_path, monkeypatch, title):
+def test_examples_of_the_docs(masked_lm, perturbed_model, tmp_path, monkeypatch, title):
     code = examples()[title]
     if "BitsAndBytesConfig" in code:
         pytest.importorskip("bitsandbytes")
     monkeypatch.chdir(tmp_path)
     masked_lm(hidden_size=64, intermediate_size=128, num_labels=2).rename("my-gmlp")
-    image = far_model(GMLPForImageClassification, GMLPVisionConfig(**VISION_SIZES | {"num_hidden_layers": 8}))
+    image = perturbed_model(GMLPForImageClassification, GMLPVisionConfig(**VISION_SIZES | {"num_hidden_layers": 8}))
     image.save_pretrained("my-vision-gmlp")
     dataset = [{"input_ids": torch.arange(5, 11), "labels": i % 2} for i in range(8)]
     exec(compile(code, title, "exec"), {"__name__": "example", "dataset": dataset})

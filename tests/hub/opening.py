@@ -96,14 +96,6 @@ def adapter(job):
         return PeftModel.from_pretrained(base, "me/adapter").eval()(IDS).logits.tolist()
 
 
-def snippet(job):
-    """Runs the code of a card."""
-    code = ModelCard.load("me/text").text.split("```python\n")[1].split("```")[0]
-    namespace = {}
-    exec(code, namespace)
-    return type(namespace["model"]).__name__
-
-
 def cards(job):
     """Checks that the Hub accepts every card."""
     for name in job["repositories"]:

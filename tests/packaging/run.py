@@ -38,7 +38,7 @@ def files_under(folder: str) -> set[str]:
 
 
 def check_wheel(path: Path):
-    """Checks that the wheel holds the whole package and nothing else."""
+    """Checks that the wheel holds the complete package and nothing else."""
     archive = zipfile.ZipFile(path)
     names = {name for name in archive.namelist() if not name.endswith("/")}
     packed = {name for name in names if not PurePosixPath(name).parts[0].endswith(".dist-info")}

@@ -1,6 +1,5 @@
 """Labels of a column and of a checkpoint, and how they are written into a config."""
 
-
 import pytest
 from datasets import ClassLabel, Dataset, Features, List, Value
 from transformers import BertConfig

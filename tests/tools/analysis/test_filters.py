@@ -1,6 +1,7 @@
 import numpy as np
 import pytest
 import torch
+from matplotlib import pyplot as plt
 from PIL import Image
 
 from hf_gmlp import GMLPConfig, GMLPForMaskedLM, GMLPModel, GMLPVisionModel
@@ -8,6 +9,7 @@ from hf_gmlp.tools.analysis.filters import (
     head_names,
     middle_filters,
     patch_filters,
+    plot_filters,
 )
 from hf_gmlp.tools.analysis.toeplitz import spatial_matrices
 from hf_gmlp.tools.cli import main
