@@ -7,6 +7,7 @@ import contextlib
 import logging
 import sys
 import tempfile
+import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -49,7 +50,15 @@ SPATIAL = "spatial_gating_unit.proj."
 Inputs = dict[str, Any]
 
 
-def export(checkpoint: str, out: str | Path, to: str, *, task: str | None = None, int8: bool = False) -> list[str]:
+def export(
+    checkpoint: str,
+    out: str | Path,
+    to: str,
+    *,
+    task: str | None = None,
+    int8: bool = False,
+    eval_file: str | None = None,
+) -> list[str]:
     """Export a checkpoint, and return lines about the result.
 
     Args:
@@ -58,6 +67,7 @@ def export(checkpoint: str, out: str | Path, to: str, *, task: str | None = None
         to: A key of `FORMATS`.
         task: A key of `TASKS`; by default the task that the checkpoint was saved for.
         int8: Whether to write an ONNX model with 8-bit weights too.
+        eval_file: Data of which to report the accuracy, as `evaluation_batches` reads them.
 
     Raises:
         InputError: If the model cannot be exported, or the program's outputs differ. Nothing is written then.
@@ -71,6 +81,10 @@ def export(checkpoint: str, out: str | Path, to: str, *, task: str | None = None
         raise InputError(f"{taken} exists already: remove it, choose a new folder, or export into the checkpoint's.")
     model, task = open_for(checkpoint, task)
     module: Any = CausalStep(model) if task == "text-generation" else model
+    if eval_file is not None:
+        from .evaluation import accuracies, evaluation_batches
+
+        batches = evaluation_batches(model, checkpoint, task, eval_file)
     out.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".export-", dir=out.parent) as temporary:
         stage = Path(temporary) / "export"
@@ -80,10 +94,16 @@ def export(checkpoint: str, out: str | Path, to: str, *, task: str | None = None
         if difference > TOLERANCE:
             raise InputError(f"The {to} program of {checkpoint} differs by {difference:.1e} of the largest output.")
         lines = [f"{task} as {to}: largest difference from the model {difference:.1e} of the largest output"]
+        runs: dict[str, Callable[..., Any]] = {"model": module, to: run}
         if int8:
-            difference, agreement = compare(module, quantize(stage / file, run.metadata))
+            runs["8 bits"] = quantize(stage / file, run.metadata)
+            difference, agreement = compare(module, runs["8 bits"])
             numbers = f"{agreement:.1%} of predictions agree with the model, largest difference {difference:.1e}"
             lines.append(f"{task} as onnx in 8 bits, on random input: {numbers}")
+        if eval_file is not None:
+            scores = accuracies(runs, batches, list(make_inputs(model, 1, 1)))
+            words = ", ".join(f"{name} {score:.4f}" for name, score in scores.items())
+            lines.append(f"accuracy on {eval_file}: {words}")
         if beside:
             (stage / file).parent.rename(taken)
         else:
@@ -199,7 +219,7 @@ def trace(module: nn.Module, to: str, path: Path) -> Any:
         if to == "openvino":
             config.stateful = False
         # torch's exporter prints its progress.
-        with contextlib.redirect_stdout(sys.stderr):
+        with quiet(), contextlib.redirect_stdout(sys.stderr):
             program, metadata = exporter.export_program(module, inputs, config)
         if to == "onnx":
             name_sizes(program.graph)
@@ -214,6 +234,18 @@ def trace(module: nn.Module, to: str, path: Path) -> Any:
     except Exception as error:
         why = first_line(error).rstrip(".")
         raise InputError(f"A {type(module).__name__} cannot be exported to {to}: {why}.") from error
+
+
+@contextlib.contextmanager
+def quiet() -> Iterator[None]:
+    """Hide the warnings of exporters and quantizers, which are about their own code."""
+    logging.disable(logging.WARNING)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.disable(logging.NOTSET)
 
 
 def name_sizes(graph: Any):
@@ -264,7 +296,8 @@ def quantize(path: Path, metadata: Any) -> Callable[..., Any]:
         op_types_to_quantize=["MatMul", "Gemm", "Gather"], per_channel=True, reduce_range=True, nodes_to_exclude=spatial
     )
     quantized = path.with_name("model_quantized.onnx")
-    save_onnx(OnnxRuntimeQuantizer(config).quantize(program, {}, "onnx"), quantized)
+    with quiet():
+        save_onnx(OnnxRuntimeQuantizer(config).quantize(program, {}, "onnx"), quantized)
     return get_runner_class("onnx").from_program(get_exporter_class("onnx").load_program(quantized), metadata)
 
 

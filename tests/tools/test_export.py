@@ -1,6 +1,7 @@
 """Exports: a program that is written has the outputs of the model."""
 
 import os
+import re
 
 import pytest
 import torch
@@ -95,6 +96,18 @@ def test_an_image_classifier_beside_its_weights_in_eight_bits(saved, fields):
         assert (found - expected).abs().max() < tolerance * expected.abs().max()
     with pytest.raises(InputError, match="onnx"):
         export(str(folder), folder, "onnx")
+
+
+def test_accuracy_on_data(saved, tmp_path, capfd, monkeypatch):
+    monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path / "cache")
+    _, folder = saved("ForSequenceClassification")
+    (tmp_path / "dev.csv").write_text("sentence,label\none,0\ntwo words,1\nand three words,2\n")
+    main(["export", str(folder), str(tmp_path / "out"), "--to", "onnx", "--int8", "--eval_file",
+          str(tmp_path / "dev.csv")])  # fmt: skip
+    output = capfd.readouterr()
+    assert re.search(r"accuracy on \S+dev.csv: model (\S+), onnx \1, 8 bits [01]\.", output.out)
+    # The exporters' own warnings are hidden.
+    assert "Failed to infer" not in output.err and "pre-processing before quantization" not in output.err
 
 
 def test_only_linear_layers_and_embeddings_are_in_eight_bits(saved, tmp_path, monkeypatch):
