@@ -8,7 +8,11 @@ Flags have the names of transformers' own run_image_classification.py. Recipes (
 flags override them, and later recipes override earlier ones.
 """
 
+import logging
+import math
+
 from ...training.arguments import RunArguments, data_access, parse_arguments
+from ...training.run_folder import total_batch_size
 from ...training.start import start_run
 from ...training.trainer import GMLPTrainer
 from ..labels import Labels, set_labels, trained_labels
@@ -16,6 +20,8 @@ from .arguments import ImageArguments, ImageModelArguments
 from .images import ImageCollator, load_images, mixing_transform, training_transform
 from .metrics import accuracy_metrics, classification_loss, top_classes
 from .models import image_size, load_image_config, load_image_model, load_processor
+
+logger = logging.getLogger(__name__)
 
 HEAD = "ForImageClassification"
 
@@ -45,6 +51,10 @@ def main():
     train_dataset, eval_dataset = data.splits.get("train"), data.splits.get("validation")
     if train_dataset is not None:
         train_dataset = train_dataset.add_column("index", range(len(train_dataset)))
+        images, batch = len(train_dataset), total_batch_size(training_args)
+        if (updates := math.ceil(images / batch)) < 10:
+            words = "An epoch of %d images has only %d update(s) of %d images: lower --global_batch_size."
+            logger.warning(words, images, updates, batch)
     collator = ImageCollator(
         processor,
         training_transform(
