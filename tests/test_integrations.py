@@ -4,6 +4,8 @@ Tests of libraries that are not installed are skipped; `make integrations` insta
 """
 
 import copy
+import re
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -17,6 +19,7 @@ from hf_gmlp import GMLPForCausalLM, GMLPForMaskedLM, GMLPForSequenceClassificat
 from . import samples
 from .conftest import TEXT_SIZES
 
+DOCS = Path(__file__).parents[1] / "docs" / "works_with.md"
 WORDS = samples.WORDS[: TEXT_SIZES["vocab_size"] - len(samples.SPECIAL)]
 N = TEXT_SIZES["max_position_embeddings"]
 CLOSE = {"rtol": 1e-4, "atol": 1e-5}
@@ -269,6 +272,44 @@ def test_lm_eval(saved, texts):
         row = tokenizer(text, return_tensors="pt")
         ids = model.generate(**row, max_new_tokens=3, do_sample=False)[0, row.input_ids.shape[1] :]
         assert answer == tokenizer.decode(ids, skip_special_tokens=True).split("w0")[0]
+
+
+# Examples of docs/works_with.md
+
+# In place of a task that lm-eval downloads.
+TASK = {
+    "task": "answers",
+    "dataset_path": "json",
+    "dataset_kwargs": {"data_files": "answers.jsonl"},
+    "test_split": "train",
+    "output_type": "multiple_choice",
+    "doc_to_text": "question",
+    "doc_to_choice": "choices",
+    "doc_to_target": "label",
+}
+
+
+def examples():
+    """Returns the code of docs/works_with.md by its headings, names of libraries."""
+    text = DOCS.read_text(encoding="utf-8")
+    return dict(re.findall(r"\n## (\S+)\n.*?```python\n(.*?)```", text, re.DOTALL))
+
+
+@pytest.mark.parametrize("library", examples())
+def test_examples_of_the_docs(saved, texts, tmp_path, monkeypatch, capfd, library):
+    pytest.importorskip(library.lower().replace("-", "_"))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path / "cache")
+    code = examples()[library]
+    name = "my-causal-gmlp" if "my-causal-gmlp" in code else "my-gmlp"
+    folder, *_ = saved(GMLPForCausalLM if name == "my-causal-gmlp" else GMLPModel)
+    Path(folder).rename(name)
+    Path("answers.jsonl").write_text('{"question": "w1", "choices": ["w2", "w3"], "label": 0}\n')
+    code = code.replace('"lambada_openai"', "TASK")
+    data = {"questions": texts[:2], "answers": texts[2:4], "TASK": TASK}
+    exec(compile(code, library, "exec"), {"__name__": "example", **data})
+    printed = {"sentence-transformers": "tensor(", "SetFit": "question", "TRL": "train_runtime", "lm-eval": "acc,none"}
+    assert printed[library] in capfd.readouterr().out
 
 
 # Pipelines of transformers
