@@ -85,12 +85,6 @@ def perturbed_model():
 
 
 @pytest.fixture(scope="session")
-def far_model():
-    """The earlier name of `perturbed_model`."""
-    return perturbed_model_
-
-
-@pytest.fixture(scope="session")
 def random_ids():
     """random_ids(*shape) samples token ids of the tiny vocabulary, but no special ones."""
     return lambda *shape: torch.randint(5, TEXT_SIZES["vocab_size"], shape)

@@ -28,8 +28,8 @@ def folder(tmp_path, monkeypatch):
 
 
 @torch.no_grad()
-def test_sentences(tmp_path, folder, far_model, text_config):
-    model = far_model(GMLPForSequenceClassification, text_config(**NAMES))
+def test_sentences(tmp_path, folder, perturbed_model, text_config):
+    model = perturbed_model(GMLPForSequenceClassification, text_config(**NAMES))
     model.save_pretrained(folder)
     tokenizer = samples.word_tokenizer(samples.WORDS[:35])
     classes = [int(model(**tokenizer(text, return_tensors="pt")).logits.argmax()) for text in TEXTS]
@@ -49,8 +49,8 @@ def test_sentences(tmp_path, folder, far_model, text_config):
 
 
 @torch.no_grad()
-def test_images(tmp_path, folder, far_model, vision_config):
-    model = far_model(GMLPForImageClassification, vision_config(**NAMES))
+def test_images(tmp_path, folder, perturbed_model, vision_config):
+    model = perturbed_model(GMLPForImageClassification, vision_config(**NAMES))
     model.save_pretrained(folder)
     processor = AutoImageProcessor.from_pretrained(folder)
     for number in range(4):
@@ -64,8 +64,8 @@ def test_images(tmp_path, folder, far_model, vision_config):
 
 
 @torch.no_grad()
-def test_masked_tokens(tmp_path, folder, far_model, text_config):
-    model = far_model(GMLPForMaskedLM, text_config())
+def test_masked_tokens(tmp_path, folder, perturbed_model, text_config):
+    model = perturbed_model(GMLPForMaskedLM, text_config())
     words = random.Random(0).choices(samples.WORDS[:35], k=400)
     path = samples.write(tmp_path / "text.txt", " ".join(words))
     batches = evaluation_batches(model, folder, "fill-mask", path)

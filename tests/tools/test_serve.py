@@ -40,16 +40,16 @@ HEADS = {
 
 
 @pytest.fixture(scope="module")
-def folders(tmp_path_factory, far_model, text_config, vision_config):
+def folders(tmp_path_factory, perturbed_model, text_config, vision_config):
     """The folders of tiny models, by kind."""
     tokenizer = samples.word_tokenizer(WORDS, mask="<blank>")
     folders = {kind: tmp_path_factory.mktemp(kind) for kind in (*HEADS, "image")}
     for kind, (head, fields) in HEADS.items():
         config = text_config(vocab_size=len(tokenizer), max_position_embeddings=20, **fields)
-        far_model(head, config).save_pretrained(folders[kind])
+        perturbed_model(head, config).save_pretrained(folders[kind])
         tokenizer.save_pretrained(folders[kind])
     labels = dict(enumerate(("cat", "dog", "mouse")))
-    far_model(GMLPForImageClassification, vision_config(id2label=labels)).save_pretrained(folders["image"])
+    perturbed_model(GMLPForImageClassification, vision_config(id2label=labels)).save_pretrained(folders["image"])
     evaluation_processor((16, 16)).save_pretrained(folders["image"])
     return folders
 

@@ -65,8 +65,8 @@ def test_the_processor_of_a_new_model():
     assert resized.size == {"height": 288, "width": 320}
 
 
-def test_the_processor_of_a_checkpoint_is_kept(tmp_path, vision_config, far_model):
-    far_model(GMLPForImageClassification, vision_config()).save_pretrained(tmp_path)
+def test_the_processor_of_a_checkpoint_is_kept(tmp_path, vision_config, perturbed_model):
+    perturbed_model(GMLPForImageClassification, vision_config()).save_pretrained(tmp_path)
     arguments = Arguments(model_name_or_path=str(tmp_path))
     config = load_image_config(arguments, None)
     with pytest.raises(InputError, match="no preprocessor_config.json.*--image_processor_name"):
@@ -78,8 +78,8 @@ def test_the_processor_of_a_checkpoint_is_kept(tmp_path, vision_config, far_mode
     assert other.image_mean == (0.1, 0.2, 0.3) and other.size == {"shortest_edge": 20} and other.crop_pct == 0.875
 
 
-def test_a_new_classifier_on_an_old_body(tmp_path, vision_config, far_model):
-    model = far_model(GMLPForImageClassification, vision_config())
+def test_a_new_classifier_on_an_old_body(tmp_path, vision_config, perturbed_model):
+    model = perturbed_model(GMLPForImageClassification, vision_config())
     model.save_pretrained(tmp_path)
     arguments = Arguments(model_name_or_path=str(tmp_path), ignore_mismatched_sizes=True)
     pixels = torch.randn(2, 3, 16, 16)
@@ -94,12 +94,12 @@ def test_a_new_classifier_on_an_old_body(tmp_path, vision_config, far_model):
     assert torch.equal(kept.classifier.weight, model.classifier.weight)
 
 
-def test_only_gmlps_are_resized(tmp_path, vision_config, far_model):
+def test_only_gmlps_are_resized(tmp_path, vision_config, perturbed_model):
     def load(name, size):
         arguments = Arguments(model_name_or_path=str(tmp_path / name))
         return load_image_model(arguments, load_image_config(arguments, size), size, train=False)
 
-    far_model(GMLPForImageClassification, vision_config()).save_pretrained(tmp_path / "gmlp")
+    perturbed_model(GMLPForImageClassification, vision_config()).save_pretrained(tmp_path / "gmlp")
     model = load("gmlp", (24, 20))
     assert model.config.grid_size == (6, 5) and model(torch.randn(1, 3, 24, 20)).logits.shape == (1, 3)
     with pytest.raises(InputError, match="--image_size 25 20"):
