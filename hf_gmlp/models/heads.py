@@ -111,8 +111,10 @@ def classification_loss(
 
 
 def is_readable(x: torch.Tensor) -> bool:
-    """Whether the values of a tensor can be read: not while a model is compiled, exported, traced or faked."""
-    return type(x) is torch.Tensor and not (x.is_meta or torch.compiler.is_compiling() or torch.jit.is_tracing())
+    """Whether the values of a tensor can be read: not while a model is compiled, exported, traced or faked, and not on
+    XLA devices, which compile everything up to a read value as a graph of its own."""
+    lazy = x.is_meta or x.device.type == "xla"
+    return type(x) is torch.Tensor and not (lazy or torch.compiler.is_compiling() or torch.jit.is_tracing())
 
 
 def first_index(attention_mask: torch.Tensor) -> torch.Tensor:
@@ -159,7 +161,8 @@ def document_numbers(
         # Compared with the token before that is not padding.
         rows, before = sources[0].expand(shape), torch.where(shown, index, -1).cummax(-1)[0][:, :-1]
         begins = (before >= 0) & shown[:, 1:] & (rows[:, 1:] <= rows.gather(1, before.clamp(min=0)))
-    numbers = F.pad(begins, (1, 0)).cumsum(-1).expand(shape)
+    # Not of booleans, whose sums XLA gives as booleans.
+    numbers = F.pad(begins, (1, 0)).long().cumsum(-1).expand(shape)
     if is_readable(numbers):
         lowest, highest = numbers.masked_fill(~shown, shape[1]).amin(-1), numbers.masked_fill(~shown, -1).amax(-1)
         return numbers if (lowest < highest).any() else None

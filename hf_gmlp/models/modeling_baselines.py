@@ -81,6 +81,10 @@ class RelativePositionBias(nn.Module):
     def forward(self, length: int) -> torch.Tensor:
         offsets = torch.arange(1 - length, length, device=self.biases.weight.device)
         buckets = relative_position_bucket(offsets, self.biases.num_embeddings, self.max_distance)
+        if offsets.device.type == "xla":
+            # XLA has no strided views: `unfold` would copy to the host and back.
+            index = torch.arange(length, device=offsets.device)
+            return self.biases(buckets).T[:, length - 1 + index - index[:, None]][None]
         # Row i of the matrix is the window of m of the biases [H, 2m - 1] that starts at offset -i; `unfold` lists the
         # windows from the last row to the first.
         return self.biases(buckets).T.unfold(1, length, 1).flip(1)[None]

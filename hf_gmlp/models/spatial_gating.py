@@ -242,6 +242,11 @@ def spatial_matrix(weight: torch.Tensor, length: int, start: int = 0, causal: bo
         n = (weight.shape[1] + 1) // 2
         if length > n:
             weight, n = F.pad(weight, (length - n, length - n)), length
+        if weight.device.type == "xla":
+            # XLA has no strided views: `unfold` would copy to the host and back.
+            index = torch.arange(length, device=weight.device)
+            matrix = weight[:, n - 1 + index - index[start:, None]]
+            return matrix.tril(start) if causal else matrix
         # Row i is the window of weights that starts at offset -i; `unfold` lists the windows from the last row to the
         # first. Strided views and one copy are several times faster, forward and backward, than indexing with [t, t].
         # The windows have n weights rather than t, which `torch.export` would take for a constant.
@@ -264,6 +269,10 @@ def grid_matrix(weight: torch.Tensor, grid: tuple[int, int]) -> torch.Tensor:
     Returns:
         [H, h * w, h * w]
     """
+    if weight.device.type == "xla":
+        index = torch.arange(grid[0] * grid[1], device=weight.device)
+        rows, columns = index // grid[1], index % grid[1]
+        return weight[:, grid[0] - 1 + rows - rows[:, None], grid[1] - 1 + columns - columns[:, None]]
     # As in `spatial_matrix`: the windows over the rows, and in each those over the columns, are listed from the last.
     windows = weight.unfold(1, grid[0], 1).unfold(2, grid[1], 1)  # [H, h, w, h, w]
     return windows.flip(1, 2).flatten(3).flatten(1, 2)
