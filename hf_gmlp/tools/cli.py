@@ -201,7 +201,7 @@ def export_arguments(parser: ArgumentParser):
     parser.add_argument("out", help="a new folder, or the folder of the checkpoint, which gets a sub-folder")
     parser.add_argument("--to", required=True, choices=("onnx", "openvino"))
     parser.add_argument("--task", help="fill-mask, feature-extraction, ... (default: what the model was saved as)")
-    parser.add_argument("--int8", action="store_true", help="with --to onnx: write a model with 8-bit weights too")
+    parser.add_argument("--int8", action="store_true", help="write a program with 8-bit weights too")
     text = "print the accuracy on data: a file as of run_glue.py or run_mlm.py, or a folder of class folders"
     parser.add_argument("--eval_file", metavar="PATH", help=text)
     parser.set_defaults(function=export)

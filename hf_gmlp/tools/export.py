@@ -66,7 +66,7 @@ def export(
         out: A new folder, or the folder of the checkpoint, which then gets a subfolder.
         to: A key of `FORMATS`.
         task: A key of `TASKS`; by default the task that the checkpoint was saved for.
-        int8: Whether to write an ONNX model with 8-bit weights too.
+        int8: Whether to write a program with 8-bit weights too.
         eval_file: Data of which to report the accuracy, as `evaluation_batches` reads them.
 
     Raises:
@@ -75,8 +75,6 @@ def export(
     out, file = Path(out), Path(FORMATS[to])
     beside = out.is_dir() and out.resolve() == Path(checkpoint).resolve()
     taken = out / file.parent if beside else out
-    if int8 and to != "onnx":
-        raise InputError("--int8 works only with --to onnx.")
     if taken.exists():
         raise InputError(f"{taken} exists already: remove it, choose a new folder, or export into the checkpoint's.")
     model, task = open_for(checkpoint, task)
@@ -96,10 +94,10 @@ def export(
         lines = [f"{task} as {to}: largest difference from the model {difference:.1e} of the largest output"]
         runs: dict[str, Callable[..., Any]] = {"model": module, to: run}
         if int8:
-            runs["8 bits"] = quantize(stage / file, run.metadata)
+            runs["8 bits"] = QUANTIZERS[to](stage / file, run.metadata)
             difference, agreement = compare(module, runs["8 bits"])
             numbers = f"{agreement:.1%} of predictions agree with the model, largest difference {difference:.1e}"
-            lines.append(f"{task} as onnx in 8 bits, on random input: {numbers}")
+            lines.append(f"{task} as {to} in 8 bits, on random input: {numbers}")
         if eval_file is not None:
             scores = accuracies(runs, batches, list(make_inputs(model, 1, 1)))
             words = ", ".join(f"{name} {score:.4f}" for name, score in scores.items())
@@ -226,14 +224,19 @@ def trace(module: nn.Module, to: str, path: Path) -> Any:
             save_onnx(program, path)
         else:
             exporter.save_program(program, path)
-        # On some processors OpenVINO would compute in half precision.
-        options = {"config": {"INFERENCE_PRECISION_HINT": "f32"}} if to == "openvino" else {}
-        return get_runner_class(to).from_program(exporter.load_program(path), metadata, **options)
+        return open_program(to, path, metadata)
     except ImportError as error:
         raise InputError(f'--to {to} needs packages that are missing: pip install "hf-gmlp[export]".') from error
     except Exception as error:
         why = first_line(error).rstrip(".")
         raise InputError(f"A {type(module).__name__} cannot be exported to {to}: {why}.") from error
+
+
+def open_program(to: str, path: Path, metadata: Any) -> Any:
+    """Return a program that can be called."""
+    # On some processors OpenVINO would compute in half precision.
+    options = {"config": {"INFERENCE_PRECISION_HINT": "f32"}} if to == "openvino" else {}
+    return get_runner_class(to).from_program(get_exporter_class(to).load_program(path), metadata, **options)
 
 
 @contextlib.contextmanager
@@ -273,7 +276,7 @@ def save_onnx(program: Any, path: Path):
     onnx_ir.save(program, path, external_data=f"{path.name}_data" if size > ONE_FILE else None)
 
 
-def quantize(path: Path, metadata: Any) -> Callable[..., Any]:
+def quantize_onnx(path: Path, metadata: Any) -> Callable[..., Any]:
     """Write model_quantized.onnx beside an ONNX file: linear layers and embeddings in 8 bits, the rest unchanged."""
     import onnx_ir
     from transformers.exporters import OnnxRuntimeDynamicConfig, OnnxRuntimeQuantizer
@@ -298,7 +301,22 @@ def quantize(path: Path, metadata: Any) -> Callable[..., Any]:
     quantized = path.with_name("model_quantized.onnx")
     with quiet():
         save_onnx(OnnxRuntimeQuantizer(config).quantize(program, {}, "onnx"), quantized)
-    return get_runner_class("onnx").from_program(get_exporter_class("onnx").load_program(quantized), metadata)
+    return open_program("onnx", quantized, metadata)
+
+
+def quantize_openvino(path: Path, metadata: Any) -> Callable[..., Any]:
+    """Write openvino_model_int8.xml beside an OpenVINO file: weights in 8 bits, which are computed with in floats."""
+    import nncf
+    import openvino
+
+    quantized = path.with_name("openvino_model_int8.xml")
+    with quiet(), contextlib.redirect_stdout(sys.stderr):
+        program = nncf.compress_weights(openvino.Core().read_model(path), mode=nncf.CompressWeightsMode.INT8_ASYM)
+        openvino.save_model(program, quantized, compress_to_fp16=False)
+    return open_program("openvino", quantized, metadata)
+
+
+QUANTIZERS = {"onnx": quantize_onnx, "openvino": quantize_openvino}
 
 
 def flatten(tree: Any, prefix: str = "") -> dict[str, torch.Tensor]:
