@@ -59,14 +59,15 @@ def make_page(checkpoint: str) -> gr.Blocks:
         raise InputError(f"{checkpoint} is a {name}: there are pages only for {', '.join(pages)}.")
     model, _ = open_model(getattr(transformers, f"AutoModelFor{head}"), checkpoint)
     with gr.Blocks(title=f"{checkpoint}: {name}", analytics_enabled=False) as page:
-        gr.Markdown(f"# {Path(checkpoint).name}: {name}")
+        gr.Markdown(f"# {Path(checkpoint).name}\n{name}")
         with gr.Row():
             with gr.Column(scale=2):
                 pages[head](model.eval(), checkpoint)
             if isinstance(model, GMLPPreTrainedModel):
                 with gr.Column(), tempfile.TemporaryDirectory() as folder:
                     plot_filters(model, Path(folder, "filters.png"), max_layers=12)
-                    gr.Image(str(Path(folder, "filters.png")), label="Spatial filters", interactive=False)
+                    # A label and buttons would cover the title of the picture.
+                    gr.Image(str(Path(folder, "filters.png")), show_label=False, buttons=[], interactive=False)
     # One request at a time.
     return page.queue(default_concurrency_limit=1, max_size=32)
 
@@ -87,7 +88,7 @@ def fill_masks(model: PreTrainedModel, checkpoint: str):
         masks = found if isinstance(found[0], list) else [found]
         return [[i, row["token_str"], round(row["score"], 4)] for i, rows in enumerate(masks, 1) for row in rows]
 
-    outputs = gr.Dataframe(headers=["mask", "token", "probability"])
+    outputs = gr.Dataframe(label="Tokens", headers=["mask", "token", "probability"])
     examples = [SENTENCE.replace(word, mask) for word in ("accepted", "long")]
     gr.Interface(fill, gr.Textbox(label=f"Text with {mask}"), outputs, examples=examples)
 
@@ -102,7 +103,8 @@ def classify_text(model: PreTrainedModel, checkpoint: str):
         return rows[0]["score"] if len(rows) == 1 else {row["label"]: row["score"] for row in rows}
 
     inputs = [gr.Textbox(label="Text"), gr.Textbox(label="Second text, if the model takes pairs")]
-    gr.Interface(classify, inputs, gr.Label(), examples=[[SENTENCE, ""], [SENTENCE, "They rejected it."]])
+    outputs = gr.Label(label="Classes")
+    gr.Interface(classify, inputs, outputs, examples=[[SENTENCE, ""], [SENTENCE, "They rejected it."]])
 
 
 def answer_questions(model: PreTrainedModel, checkpoint: str):
@@ -114,7 +116,7 @@ def answer_questions(model: PreTrainedModel, checkpoint: str):
         return [list(row.values()) for row in answers]
 
     inputs = [gr.Textbox(label="Question"), gr.Textbox(label="Text with the answer", lines=6)]
-    outputs = gr.Dataframe(headers=["answer", "probability", "start", "end"])
+    outputs = gr.Dataframe(label="Answers", headers=["answer", "probability", "start", "end"])
     gr.Interface(answer, inputs, outputs, examples=[["What was accepted?", SENTENCE]])
 
 
@@ -129,7 +131,8 @@ def classify_images(model: PreTrainedModel, checkpoint: str):
         return {row["label"]: row["score"] for row in classifier(decode({"bytes": None, "path": path}))}
 
     examples = [gr.get_image("cheetah1.jpg"), gr.get_image("tower.jpg")]
-    gr.Interface(classify, gr.Image(type="filepath", image_mode=None), gr.Label(), examples=examples)
+    image = gr.Image(label="Image", type="filepath", image_mode=None)
+    gr.Interface(classify, image, gr.Label(label="Classes"), examples=examples)
 
 
 def continue_text(model: PreTrainedModel, checkpoint: str):
@@ -149,4 +152,5 @@ def continue_text(model: PreTrainedModel, checkpoint: str):
             yield text
 
     sliders = [gr.Slider(1, 500, value=50, step=1, label="New tokens"), gr.Slider(0, 2, value=0.8, label="Temperature")]
-    gr.Interface(write, ["text", *sliders], gr.Textbox(lines=8), examples=[["The committee", 50, 0.8]])
+    inputs = [gr.Textbox(label="Beginning"), *sliders]
+    gr.Interface(write, inputs, gr.Textbox(label="Text", lines=8), examples=[["The committee", 50, 0.8]])
