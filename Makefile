@@ -14,7 +14,7 @@ AVX2 := ATEN_CPU_CAPABILITY=avx2 DNNL_MAX_CPU_ISA=AVX2 MKL_ENABLE_INSTRUCTIONS=A
 SEED := $(shell date +%s)
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo replicate test test-fast portable coverage conformance package compat integrations docs lint format clean
+.PHONY: help install demo replicate test test-fast portable coverage conformance package compat integrations xla docs lint format clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -36,7 +36,7 @@ demo: $(INSTALLED) ## train a small gMLP on Python's documentation, and show wha
 replicate: $(INSTALLED) ## run the paper's comparisons at a small size; ARGS="--help" says how
 	$(BIN)/python -m paper replicate $(ARGS)
 
-test: $(INSTALLED) ## run all tests, in about 5 minutes on two AVX2 cores (AMD EPYC)
+test: $(INSTALLED) ## run all tests, in 5 to 10 minutes on two AVX2 cores (AMD EPYC)
 	$(PYTEST)
 
 test-fast: $(INSTALLED) ## run the fast tests, three in four
@@ -63,6 +63,15 @@ integrations: ## run tests with sentence-transformers, TRL and others, in a sepa
 	$(PYTHON) -m venv build/integrations-venv
 	build/integrations-venv/bin/python -m pip install --quiet --editable ".[dev,integrations]"
 	OMP_NUM_THREADS=1 build/integrations-venv/bin/python -m pytest tests/test_integrations.py tests/test_adapt.py
+	# Not before: other libraries import DeepSpeed where they find it.
+	build/integrations-venv/bin/python -m pip install --quiet --editable ".[deepspeed]"
+	OMP_NUM_THREADS=1 build/integrations-venv/bin/python -m pytest tests/training/test_launch.py -k deepspeed
+
+xla: ## train on an XLA device, which without a TPU is the CPU, in a separate environment with torch 2.9
+	$(PYTHON) -m venv build/xla-venv
+	build/xla-venv/bin/python -m pip install --quiet --editable ".[train,vision,xla]" pytest
+	PJRT_DEVICE=CPU OMP_NUM_THREADS=1 XLA_FLAGS=--xla_backend_optimization_level=0 \
+		build/xla-venv/bin/python -m pytest tests/test_xla.py
 
 docs: $(INSTALLED) ## build the documentation site in build/site, and check its links
 	$(BIN)/properdocs build --quiet --strict

@@ -4,5 +4,10 @@
 from hf_gmlp import errors
 from hf_gmlp.tasks import run
 
-if __name__ == "__main__":
+
+def main():
     errors.run(lambda: run("glue"))
+
+
+if __name__ == "__main__":
+    main()

@@ -65,6 +65,14 @@ def run_script(main, *flags):
     return json.loads(results.read_text()) if results.is_file() else None
 
 
+def run_in(folder, main, *flags):
+    """run_script with files of a folder by name, and with its output folder and cache there."""
+    flags = [str(folder / flag) if (folder / str(flag)).exists() else str(flag) for flag in flags]
+    position = flags.index("--output_dir") + 1
+    flags[position] = str(folder / flags[position])
+    return run_script(main, *flags, "--cache_dir", folder / "cache")
+
+
 def flat(content):
     """Returns the rows of a nested file."""
     return [

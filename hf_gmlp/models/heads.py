@@ -265,6 +265,14 @@ def eager_attention_forward(
     return torch.matmul(weights, value).transpose(1, 2).contiguous(), weights
 
 
+def pair_mask_options(attention_mask: torch.Tensor | None) -> dict[str, Callable]:
+    """Return the options of transformers' `create_..._mask` that keep it from reading the mask where its values cannot
+    be read (`is_readable`): it reads them, to leave out a mask that hides nothing, unless it has a function to apply.
+    """
+    reads = attention_mask is not None and attention_mask.device.type == "xla"
+    return {"and_mask_function": lambda batch, head, query, key: key >= 0} if reads else {}
+
+
 def check_inputs(input_ids: torch.Tensor | None, inputs_embeds: torch.Tensor | None) -> torch.Tensor:
     """Return the one that is not `None`. Raise a ValueError if that is both or neither, or has no tokens."""
     inputs = input_ids if inputs_embeds is None else inputs_embeds
@@ -417,15 +425,23 @@ class ForMaskedLM(LanguageModelHead):
         position_ids: torch.Tensor | None = None,
         seq_idx: torch.Tensor | None = None,
         labels: torch.Tensor | None = None,
+        masked_positions: torch.Tensor | None = None,
         **kwargs: Unpack[TransformersKwargs],
     ) -> MaskedLMOutput:
         r"""Takes the inputs of the base model, and labels [B, m], the token to predict, or -100 where there is none.
-        Returns `loss` and `logits` [B, m, V], or [labeled positions, V] in training with `sparse_prediction`."""
+        Returns `loss` and `logits` [B, m, V], or [labeled positions, V] in training with `sparse_prediction`. Compiled
+        models need `masked_positions` [B, k] for that, the indices of all labels and some others, and return [B, k, V].
+        """
         outputs = self.encode(input_ids, attention_mask, token_type_ids, inputs_embeds, position_ids, seq_idx, **kwargs)
         hidden_states = outputs.last_hidden_state
         if self.config.sparse_prediction and self.training and labels is not None:
-            labeled = labels != -100
-            hidden_states, labels = hidden_states[labeled], labels[labeled]
+            if masked_positions is not None:
+                hidden_states = hidden_states.take_along_dim(masked_positions[..., None], 1)
+                labels = labels.gather(1, masked_positions)
+            elif is_readable(labels):
+                labeled = labels != -100
+                hidden_states, labels = hidden_states[labeled], labels[labeled]
+            # Otherwise all positions, since a compiled model cannot know their number.
         return self.make_output(MaskedLMOutput, outputs, self.decoder(self.head(hidden_states)), labels, **kwargs)
 
 

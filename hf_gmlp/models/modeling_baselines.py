@@ -38,6 +38,7 @@ from .heads import (
     check_mask,
     eager_attention_forward,
     first_index,
+    pair_mask_options,
     pool_tokens,
 )
 
@@ -240,7 +241,8 @@ class BaselineModel(BaselinePreTrainedModel):
 
     def mask_of_layers(self, attention_mask: torch.Tensor | None, hidden_states: torch.Tensor) -> torch.Tensor | None:
         """What the layers take in place of `attention_mask`."""
-        return create_bidirectional_mask(config=self.config, inputs_embeds=hidden_states, attention_mask=attention_mask)
+        options = pair_mask_options(attention_mask)
+        return create_bidirectional_mask(self.config, hidden_states, attention_mask, **options)
 
     @merge_with_config_defaults
     @capture_outputs

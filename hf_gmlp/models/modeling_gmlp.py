@@ -69,6 +69,7 @@ from .heads import (
     document_numbers,
     eager_attention_forward,
     is_readable,
+    pair_mask_options,
     pool_tokens,
 )
 from .spatial_gating import (
@@ -498,11 +499,12 @@ class GMLPModel(GMLPPreTrainedModel):
     ) -> torch.Tensor | None:
         """Return the mask of tiny attention, as its implementation takes it: tokens see each other both ways, unless
         `config.is_causal`, within a document, and no padding that is hidden from W."""
-        documents, same_document = positions.documents, None
+        documents = positions.documents
         if documents is not None:
             hidden_states, attention_mask = documents.split(hidden_states), documents.mask(attention_mask)
         elif positions.padding is None:
             attention_mask = None
+        options = pair_mask_options(attention_mask)
         if documents is None and (numbers := positions.numbers) is not None:
             if "flash" in self.config._attn_implementation:
                 raise ValueError(
@@ -513,12 +515,13 @@ class GMLPModel(GMLPPreTrainedModel):
             def same_document(batch, head, query, key):
                 return numbers[batch, query] == numbers[batch, key]
 
+            options = {"and_mask_function": same_document}
         return create_causal_mask(
             config=self.config,
             inputs_embeds=hidden_states,
             attention_mask=attention_mask,
             past_key_values=past_key_values,
-            and_mask_function=same_document,
+            **options,
         )
 
 

@@ -4,24 +4,28 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 import torch
-from torch.nn.utils.rnn import pad_sequence
+from torch.nn.functional import pad
 from transformers import PreTrainedTokenizerBase
 
 
-def pad_rows(rows: Sequence[Mapping[str, np.ndarray]], pad_token_id: int) -> dict[str, torch.Tensor]:
-    """Pad rows of "input_ids", "labels" and perhaps "position_ids" [m] on the right; the labels of padding are -100.
+def pad_rows(
+    rows: Sequence[Mapping[str, np.ndarray]], pad_token_id: int, length: int | None = None
+) -> dict[str, torch.Tensor]:
+    """Pad rows of "input_ids", "labels" and perhaps "position_ids" [m] on the right, by default to the longest of them;
+    the labels of padding are -100.
 
     Returns:
-        The columns [batch, m], and an "attention_mask" if the rows differ in length.
+        The columns [batch, length], and an "attention_mask" if there is padding.
     """
-    padding = {"input_ids": pad_token_id, "labels": -100, "position_ids": 0}
-    batch = {
-        name: pad_sequence([torch.as_tensor(row[name]).long() for row in rows], batch_first=True, padding_value=value)
-        for name, value in padding.items()
-        if name in rows[0]
-    }
     lengths = torch.tensor([len(row["input_ids"]) for row in rows])
-    mask = torch.arange(int(lengths.max())) < lengths[:, None]  # [batch, m]
+    length = int(lengths.max()) if length is None else length
+    padding: dict[str, int] = {"input_ids": pad_token_id, "labels": -100, "position_ids": 0}
+    batch = {}
+    for name in (name for name in padding if name in rows[0]):
+        columns = [torch.as_tensor(row[name]).long() for row in rows]
+        padded = [pad(column, (0, length - len(column)), value=padding[name]) for column in columns]
+        batch[name] = torch.stack(padded)
+    mask = torch.arange(length) < lengths[:, None]  # [batch, length]
     return batch if mask.all() else batch | {"attention_mask": mask.long()}
 
 

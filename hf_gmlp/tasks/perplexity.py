@@ -17,6 +17,10 @@ def token_losses(logits: torch.Tensor | tuple, labels: torch.Tensor) -> tuple[to
         The loss in nats and whether the prediction is correct, both [batch, m], and 0 where nothing is predicted.
     """
     logits = logits[0] if isinstance(logits, tuple) else logits
+    if logits.device.type == "xla":
+        # All tokens, since the number of those that are predicted differs in every batch.
+        losses = torch.nn.functional.cross_entropy(logits.float().mT, labels, reduction="none")
+        return losses, (logits.argmax(-1) == labels).float()
     losses = torch.zeros(labels.shape, device=logits.device)
     correct = torch.zeros_like(losses)
     # A masked language model predicts one token in seven.

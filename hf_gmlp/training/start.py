@@ -7,7 +7,7 @@ from pathlib import Path
 from transformers import set_seed
 
 from ..errors import InputError
-from . import publish, run_folder
+from . import publish, run_folder, xla
 from .arguments import BaseModelArguments, DataArguments, RunArguments, SeriesArguments
 
 logger = logging.getLogger(__name__)
@@ -36,6 +36,8 @@ def start_run(model_args: BaseModelArguments, data_args: DataArguments, args: Ru
             publish.push_finished(args)
         raise SystemExit
     checkpoint = run_folder.resume_point(args, settings)
+    # After the settings, so that a run resumes on another device.
+    xla.fix_shapes(data_args, args)
     if args.global_batch_size is not None and args.do_train:
         devices, steps = args.world_size * max(1, args.n_gpu), args.gradient_accumulation_steps
         numbers = (args.global_batch_size, devices, args.per_device_train_batch_size, steps)

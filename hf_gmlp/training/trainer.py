@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import nn
 from torch.utils.data import DataLoader, IterableDataset, SequentialSampler
-from transformers import Trainer, TrainerCallback
+from transformers import TrainerCallback
 from transformers.trainer_jit_checkpoint import JITCheckpointCallback
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, HubStrategy, TrainOutput
 
@@ -22,6 +22,7 @@ from . import publish, run_folder
 from .checkpointing import enable_selective_checkpointing
 from .optimization import param_groups
 from .stream import SequenceStream
+from .xla import XLATrainer
 
 logger = logging.getLogger(__name__)
 
@@ -31,7 +32,7 @@ STREAM_STATE = "stream_state.pt"
 OWN_TYPES = ("gmlp", "gmlp_vision", "bert_relpos", "text_mixer")
 
 
-class GMLPTrainer(Trainer):
+class GMLPTrainer(XLATrainer):
     """transformers' Trainer with corrections.
 
     They are: accumulated gradients of models that ignore the number of labels; label smoothing of causal models from
@@ -219,8 +220,8 @@ class GMLPTrainer(Trainer):
         if self.args.do_train:
             metrics |= self.train(resume_from_checkpoint=checkpoint).metrics
             # This process's part of sharded weights. Trainer leaves losses of NaN out of its mean.
-            weights = (getattr(weight, "_local_tensor", weight) for weight in self.model.parameters())
-            if not all(weight.isfinite().all() for weight in weights):
+            weights = [getattr(weight, "_local_tensor", weight) for weight in self.model.parameters()]
+            if not torch.stack([weight.isfinite().all() for weight in weights]).all():
                 metrics["train_loss"] = math.nan
             self.check_finite(metrics)
             self.save_model(_internal_call=True)
@@ -293,6 +294,11 @@ class SigtermCallback(TrainerCallback):
         signal.signal(signal.SIGTERM, self.receive)
 
     def on_step_end(self, args, state, control, **kwargs):
+        if torch.distributed.is_initialized():
+            # The signal may reach the processes in different steps, but a checkpoint is written by all of them.
+            received = torch.tensor(self.received, dtype=torch.int32, device=args.device)
+            torch.distributed.all_reduce(received)
+            self.received = bool(received)
         control.should_save |= self.received
 
     def on_save(self, args, state, control, **kwargs):

@@ -19,6 +19,8 @@ def test_rows_are_padded_on_the_right():
     assert batch["labels"].tolist() == [[-100, 8, 9], [6, -100, -100]]
     assert batch["attention_mask"].tolist() == [[1, 1, 1], [1, 0, 0]]
     assert "attention_mask" not in pad_rows(rows[:1], pad_token_id=3)
+    batch = pad_rows(rows[:1], pad_token_id=3, length=4)
+    assert batch["input_ids"].tolist() == [[7, 8, 9, 3]] and batch["attention_mask"].tolist() == [[1, 1, 1, 0]]
 
 
 def test_positions_restart():

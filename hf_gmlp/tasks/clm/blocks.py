@@ -19,10 +19,13 @@ class CausalCollator:
 
     The first token of a block is not a label, since nothing predicts it. Shorter blocks are padded on the right. With
     `separate_documents`, a batch also has "position_ids", which restart at each end-of-text token, and "shift_labels",
-    with which the last token of a document still predicts that it ends.
+    with which the last token of a document still predicts that it ends. With a `max_length`, all batches are as long.
     """
 
-    def __init__(self, tokenizer: PreTrainedTokenizerBase, separate_documents: bool = False):
+    def __init__(
+        self, tokenizer: PreTrainedTokenizerBase, separate_documents: bool = False, max_length: int | None = None
+    ):
+        self.max_length = max_length
         self.separator = end_of_text(tokenizer) if separate_documents else None
         pad = tokenizer.pad_token_id
         # GPT-2's tokenizer has no padding token. Any token will do: it is hidden by the mask and not a label.
@@ -32,10 +35,10 @@ class CausalCollator:
         blocks = [np.asarray(example["input_ids"]) for example in examples]
         rows = [{"input_ids": ids, "labels": np.concatenate([[-100], ids[1:]])} for ids in blocks]
         if self.separator is None:
-            return pad_rows(rows, self.pad_token_id)
+            return pad_rows(rows, self.pad_token_id, self.max_length)
         for row in rows:
             row["position_ids"] = restarting_positions(row["input_ids"] == self.separator)
-        batch = pad_rows(rows, self.pad_token_id)
+        batch = pad_rows(rows, self.pad_token_id, self.max_length)
         return batch | {"shift_labels": torch.nn.functional.pad(batch["labels"][:, 1:], (0, 1), value=-100)}
 
 

@@ -14,6 +14,7 @@ from ...training.arguments import ModelArguments, RunArguments, data_access, par
 from ...training.build import check_causal, check_packing, check_pretraining, load_config, load_model, load_tokenizer
 from ...training.start import start_run
 from ...training.trainer import GMLPTrainer
+from ...training.xla import is_xla
 from ..perplexity import LanguageModelMetrics, next_token_losses
 from ..text import count_bytes, load_texts, tokenize
 from .arguments import CLMArguments
@@ -59,13 +60,14 @@ def main():
     training_args.batch_eval_metrics = True
     # The collator makes exactly what the model takes.
     training_args.remove_unused_columns = False
+    collator = CausalCollator(tokenizer, data_args.separate_documents, length if is_xla(training_args) else None)
     trainer = GMLPTrainer(
         model=model,
         args=training_args,
         train_dataset=train_dataset,
         eval_dataset=eval_dataset,
         processing_class=tokenizer,
-        data_collator=CausalCollator(tokenizer, data_args.separate_documents),
+        data_collator=collator,
         compute_metrics=LanguageModelMetrics(num_bytes),
         preprocess_logits_for_metrics=next_token_losses,
         metric_names=("perplexity", "accuracy", "bits_per_byte"),

@@ -4,6 +4,7 @@ The masks of a sequence depend only on its tokens, the seed and the epoch: not o
 worker processes, or whether the run was resumed.
 """
 
+import math
 import zlib
 
 import numpy as np
@@ -24,7 +25,8 @@ class MaskingCollator:
 
     Examples have "input_ids" and, for whole words, "offset_mapping"; those that already have "labels", from
     `MaskedOnce`, are only padded. With `separate_documents`, the batch also has "position_ids", which restart after
-    each [SEP]. Raises an InputError if the tokenizer lacks a special token.
+    each [SEP]. With `fixed_count`, it has the "masked_positions" of `find_labels`. With a `max_length`, all batches are
+    as long. Raises an InputError if the tokenizer lacks a special token.
     """
 
     def __init__(
@@ -34,6 +36,8 @@ class MaskingCollator:
         whole_word_mask: bool = False,
         seed: int = 0,
         separate_documents: bool = False,
+        fixed_count: bool = False,
+        max_length: int | None = None,
     ):
         if None in (tokenizer.cls_token, tokenizer.sep_token, tokenizer.mask_token, tokenizer.pad_token):
             remedy = "choose another with --tokenizer_name, or omit that flag to train one"
@@ -41,6 +45,7 @@ class MaskingCollator:
         self.pad_token_id = tokenizer.pad_token_id
         self.special = [token for token in tokenizer.all_special_ids if token != tokenizer.unk_token_id]
         self.seed = seed
+        self.mlm_probability, self.fixed_count, self.max_length = mlm_probability, fixed_count, max_length
         self.sep_token_id = tokenizer.sep_token_id if separate_documents else None
         self.masking = DataCollatorForLanguageModeling(
             tokenizer,
@@ -77,7 +82,25 @@ class MaskingCollator:
         epoch = int(self._epoch)
         # An example of an endless stream carries the epoch of its reading.
         rows = [row if "labels" in row else self.mask(row, row.get("epoch", epoch)) for row in examples]
-        return pad_rows(rows, self.pad_token_id)
+        batch = pad_rows(rows, self.pad_token_id, self.max_length)
+        if self.fixed_count:
+            batch["masked_positions"] = find_labels(batch["labels"], self.mlm_probability)
+        return batch
+
+
+def find_labels(labels: torch.Tensor, probability: float) -> torch.Tensor:
+    """Return the index of every label of a row, filled up with indices of other tokens: [B, m] -> [B, k]
+
+    A compiled model takes them (`masked_positions`), since k depends on m alone: five standard deviations above the
+    expected number of labels of a row. A batch that has a row with still more labels has k = m, so none is lost.
+    """
+    length = labels.shape[1]
+    expected = probability * length
+    count = min(length, math.ceil(expected + 5 * math.sqrt(expected)))
+    is_label = labels != -100
+    if is_label.sum(1).max() > count:
+        count = length
+    return is_label.long().argsort(dim=1, descending=True, stable=True)[:, :count]
 
 
 class MaskedOnce(torch.utils.data.Dataset):

@@ -12,6 +12,7 @@ from ...training.arguments import ModelArguments, RunArguments, data_access, par
 from ...training.build import check_packing, load_config, load_model, load_tokenizer
 from ...training.start import start_run
 from ...training.trainer import GMLPTrainer
+from ...training.xla import is_compiled, is_xla
 from ..perplexity import LanguageModelMetrics, token_losses
 from ..text import load_texts, tokenize
 from .arguments import MLMArguments
@@ -33,7 +34,13 @@ def main():
     words = (row["text"] for row in texts.get("train", ()) if row["text"])
     tokenizer = load_tokenizer(model_args, training_args, words, max_length=length, config=config)
     collator = MaskingCollator(
-        tokenizer, data_args.mlm_probability, data_args.whole_word_mask, seed, data_args.separate_documents
+        tokenizer,
+        data_args.mlm_probability,
+        data_args.whole_word_mask,
+        seed,
+        data_args.separate_documents,
+        fixed_count=is_compiled(training_args) and getattr(config, "sparse_prediction", False),
+        max_length=length if is_xla(training_args) else None,
     )
     with training_args.main_process_first(desc="tokenizing"):
         train_dataset, eval_dataset = tokenize(texts, tokenizer, length, data_args, seed=seed, access=access)

@@ -1,5 +1,6 @@
 """run_image_classification.py as a user calls it; in this process, but for what only another process shows."""
 
+import functools
 import json
 import os
 import shutil
@@ -16,6 +17,8 @@ from transformers import AutoImageProcessor, AutoModelForImageClassification, pi
 
 from hf_gmlp.errors import InputError
 from hf_gmlp.tasks.image_classification.run import main
+
+from ...samples import run_in
 
 pytestmark = pytest.mark.slow
 
@@ -48,18 +51,7 @@ def folder(tmp_path_factory):
 @pytest.fixture(scope="module")
 def run(folder):
     """run(*flags) calls run_image_classification.py with files of the folder by name, and returns its results."""
-
-    def run(*flags):
-        flags = [str(folder / flag) if (folder / str(flag)).exists() else str(flag) for flag in flags]
-        output = folder / flags[flags.index("--output_dir") + 1]
-        flags[flags.index("--output_dir") + 1] = str(output)
-        with pytest.MonkeyPatch.context() as patch:
-            usual = ["--use_cpu", "--disable_tqdm", "true", "--report_to", "none", "--cache_dir", str(folder / "cache")]
-            patch.setattr(sys, "argv", ["run_image_classification.py", *flags, *usual])
-            main()
-        return json.loads((output / "all_results.json").read_text())
-
-    return run
+    return functools.partial(run_in, folder, main)
 
 
 DATA = ("--train_dir", "train", "--validation_dir", "validation")
@@ -136,22 +128,17 @@ def test_accumulation_is_one_large_batch(run, folder):
     assert_same_weights(weights(folder, "accumulated"), weights(folder, "at_once"))
 
 
-def test_two_processes_train_the_model_of_one(run, folder, trained):
-    flags = [*GMLP, *DATA, "--do_train", "--do_eval", *AUGMENTED, "--max_steps", "4", "--save_strategy", "no"]
-    flags += ["--global_batch_size", "16", "--per_device_train_batch_size", "8"]
-    one = run(*flags, "--output_dir", "one")
-    flags = [str(folder / flag) if (folder / str(flag)).exists() else str(flag) for flag in flags]
-    flags += ["--output_dir", folder / "two", "--use_cpu", "--report_to", "none", "--cache_dir", folder / "cache"]
-    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
+def test_two_processes_augment_and_train_as_one(run, folder):
+    """tests/training/test_launch.py compares the losses, and without augmentation."""
+    flags = [*GMLP, *DATA, "--do_train", *AUGMENTED, "--max_steps", "4", "--save_strategy", "no", "--use_cpu"]
+    flags += ["--global_batch_size", "16", "--per_device_train_batch_size", "8", "--report_to", "none"]
+    run(*flags, "--output_dir", "one")
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
+    command += [str(ROOT / "run_image_classification.py"), *flags, "--output_dir", "two"]
     environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-    script = ROOT / "run_image_classification.py"
-    done = subprocess.run(list(map(str, [*launcher, script, *flags])), env=environment, capture_output=True, text=True)
+    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert_same_weights(weights(folder, "two"), weights(folder, "one"))
-    two = json.loads((folder / "two" / "all_results.json").read_text())
-    # Of 24 images, one may be between two classes after so few steps.
-    assert two["eval_accuracy"] == pytest.approx(one["eval_accuracy"], abs=1 / 24 + 1e-6)
-    assert two["eval_loss"] == pytest.approx(one["eval_loss"], abs=1e-5)
 
 
 def test_another_size_and_other_classes_from_a_checkpoint(run, folder, trained):
@@ -204,9 +191,6 @@ def test_what_the_paper_compares_with_is_trained_by_the_same_flags(run, folder, 
         ("--crop_pct", "1.5"),
         ("--crop_scale", "0.5", "0.2"),
         ("--auto_augment", "mnist"),
-        ("--mixup_alpha", "-1"),
-        ("--switch_prob", "2"),
-        ("--metric_for_best_model", "f1"),
         ("--tokenizer_name", "x"),
     ],
     ids=lambda flags: flags[0],
@@ -234,13 +218,7 @@ def test_recipes_of_fine_tuning_run_small(run, folder, trained, recipe):
     assert size == ([48, 48] if recipe == "finetune-288" else 32)
 
 
-@pytest.mark.parametrize(
-    "recipe",
-    [
-        "gmlp-ti16-224",
-        *(pytest.param(f"{name}16-224", marks=pytest.mark.slow) for name in ("gmlp-s", "gmlp-b", "mixer-b")),
-    ],
-)
+@pytest.mark.parametrize("recipe", ["gmlp-ti16-224", "mixer-b16-224"])
 def test_recipes_of_table_2_run_small(run, folder, recipe):
     flags = (*DATA, "--output_dir", recipe)
     results = run(ROOT / f"paper/recipes/table2/{recipe}.yaml", ROOT / "recipes/smoke-images.yaml", *flags)

@@ -4,7 +4,7 @@ import torch
 from datasets import Dataset
 
 from hf_gmlp.errors import InputError
-from hf_gmlp.tasks.mlm.masking import MaskedOnce, MaskingCollator
+from hf_gmlp.tasks.mlm.masking import MaskedOnce, MaskingCollator, find_labels
 from hf_gmlp.tasks.text import pack
 from hf_gmlp.tokenizer import byte_tokenizer
 
@@ -40,6 +40,25 @@ def test_masks_match_earlier_versions(sequences, word_tokenizer):
     assert (MaskedOnce([row], MaskingCollator(word_tokenizer, seed=3))[0]["labels"] == masked["labels"]).all()
     expected = [2, 8, 9, 10, 16, 27, 35, 39, 48, 53, 62, 77, 83, 86, 88, 92, 100]
     assert np.flatnonzero(masked["labels"] != -100).tolist() == expected
+
+
+def test_compiled_models_get_all_labels_at_a_fixed_number_of_positions(sequences, word_tokenizer):
+    collator = MaskingCollator(word_tokenizer, fixed_count=True, max_length=128)
+    for start in (0, 20, 40):
+        batch = collator(sequences.select(range(start, start + 20)).to_list())
+        # 0.15 * 128 = 19.2, and five times its root.
+        assert batch["input_ids"].shape == (20, 128) and batch["masked_positions"].shape == (20, 42)
+        gathered = batch["labels"].gather(1, batch["masked_positions"])
+        assert ((gathered != -100).sum(1) == (batch["labels"] != -100).sum(1)).all()
+        assert all(len(set(row)) == 42 for row in batch["masked_positions"].tolist())
+
+
+def test_no_label_is_lost_where_there_are_too_many():
+    labels = torch.full((2, 100), -100)
+    labels[0, 10:44] = 7
+    assert find_labels(labels, 0.15).shape == (2, 35)
+    labels[0, 60:62] = 7
+    assert find_labels(labels, 0.15).sort()[0].tolist() == [list(range(100))] * 2
 
 
 def test_unknown_words_are_masked_and_special_tokens_are_not(word_tokenizer):

@@ -4,6 +4,7 @@ import functools
 import json
 import logging
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -14,6 +15,7 @@ from pydoc_data.topics import topics
 import pytest
 import torch
 from safetensors.torch import load_file
+from torch._dynamo.utils import counters
 from transformers import AutoModelForMaskedLM, AutoTokenizer
 
 from hf_gmlp.errors import InputError
@@ -75,14 +77,6 @@ def test_evaluation_does_not_depend_on_the_batch_size(finished, text, tmp_path):
     assert again["eval_loss"] == pytest.approx(results["eval_loss"], rel=1e-5)
 
 
-def test_finished_run_is_not_overwritten(finished, flags):
-    folder, _ = finished
-    before = (folder / "model.safetensors").stat().st_mtime_ns
-    with pytest.raises(InputError, match="finished run"):
-        run(*flags, "--output_dir", folder)
-    assert (folder / "model.safetensors").stat().st_mtime_ns == before
-
-
 @pytest.mark.parametrize("streaming", [False, True])
 def test_killed_run_resumes_to_the_same_weights(tmp_path, flags, streaming, caplog):
     flags = [*flags, "--max_steps", 40, "--save_steps", 10, "--eval_strategy", "no", "--max_eval_samples", 5]
@@ -126,6 +120,19 @@ def test_two_processes_train_the_same_model_as_one(tmp_path, flags):
         torch.testing.assert_close(actual[name], expected[name], atol=1e-5, rtol=1e-4)
 
 
+def test_sigterm_stops_two_processes_at_one_checkpoint(tmp_path, flags):
+    more = ["--max_steps", 100_000, "--save_steps", 20, "--save_total_limit", 2, "--enable_jit_checkpoint"]
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
+    process = start(*flags, *more, "--output_dir", tmp_path / "out", launcher=launcher)
+    while process.poll() is None and read_settings(tmp_path / "out" / "checkpoint-20") is None:
+        time.sleep(0.01)
+    process.terminate()
+    _, messages = process.communicate()
+    step = int(re.search(r"Stopped by SIGTERM at step (\d+)", messages)[1])
+    assert process.returncode != 0 and read_settings(tmp_path / "out" / f"checkpoint-{step}")
+    assert not (tmp_path / "out" / "all_results.json").exists()
+
+
 @pytest.mark.parametrize(
     ("more", "words"),
     [
@@ -139,3 +146,16 @@ def test_bad_input_is_refused(tmp_path, flags, monkeypatch, more, words):
     Path("blank.jsonl").write_text('{"text": " "}\n{"text": null}\n')
     with pytest.raises(InputError, match=words):
         run(*flags, *more, "--output_dir", "out")
+
+
+@pytest.mark.parametrize("more", [(), ("--separate_documents", "true")], ids=["plain", "packed"])
+def test_compiled_runs_do_not_compile_again(flags, text, tmp_path, more):
+    """With sparse prediction, whose number of labels differs in every batch."""
+    overrides = ("--config_overrides", "toeplitz=true,sparse_prediction=true")
+    # The evaluation's last batch is whole.
+    more = (*overrides, *more, "--torch_compile_backend", "eager", "--max_eval_samples", 8, "--max_steps", 6)
+    torch.compiler.reset()
+    counters.clear()
+    run(*flags, *more, "--output_dir", tmp_path / "out")
+    # One for training, and perhaps one for evaluation.
+    assert counters["stats"]["unique_graphs"] in (1, 2) and not counters["graph_break"]

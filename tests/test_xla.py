@@ -1,0 +1,185 @@
+"""Training and evaluation on an XLA device, which without a TPU is the CPU: `make xla` runs this file."""
+
+import json
+import os
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+os.environ.setdefault("PJRT_DEVICE", "CPU")
+# As `hf_gmlp.tasks.run` does, before torch_xla is imported.
+os.environ.setdefault("XLA_NO_SPECIAL_SCALARS", "1")
+pytest.importorskip("torch_xla", reason="only `make xla` has torch_xla")
+import torch_xla
+import torch_xla.debug.metrics as xla_metrics
+
+from hf_gmlp import BertRelposConfig, GMLPConfig, GMLPVisionConfig, TextMixerConfig, tasks
+from hf_gmlp.errors import InputError
+from hf_gmlp.models import modeling_baselines, modeling_gmlp
+
+from .numerics import assert_close
+from .samples import CONVOLUTIONAL
+from .tiny_runs import flags_of, write_data
+
+TEXT = {"vocab_size": 40, "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 1}
+TEXT |= {"max_position_embeddings": 16, "hidden_dropout_prob": 0.0}
+BASELINE = TEXT | {"num_attention_heads": 2, "attention_probs_dropout_prob": 0.0}
+IMAGE = {"image_size": 16, "patch_size": 4, "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 1}
+IMAGE |= {"hidden_dropout_prob": 0.0}
+
+
+def count_work():
+    """Return the number of graphs that XLA has compiled so far, and the operations that it left to the CPU."""
+    compiled = xla_metrics.metric_data("CompileTime")
+    # Reading a value, such as a loss for the log, is not work.
+    left = {name for name in xla_metrics.counter_names() if name.startswith("aten::")} - {"aten::_local_scalar_dense"}
+    return (compiled[0] if compiled else 0), left
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Models
+
+
+def text_inputs(*names):
+    torch.manual_seed(0)
+    ids = torch.randint(5, 40, (3, 16))
+    mask = (torch.arange(16) < torch.tensor([[16], [9], [12]])).long()
+    positions = torch.tensor([[*range(7), *range(9)]] * 3)
+    inputs = {"input_ids": ids, "attention_mask": mask, "position_ids": positions}
+    return {name: inputs[name] for name in ("input_ids", *names)}
+
+
+TEXT_LABELS = {
+    "ForMaskedLM": {"labels": torch.tensor([[-100, 7, 9, *[-100] * 13]] * 3)},
+    "ForCausalLM": {"labels": torch.tensor([[-100, 7, 9, *[-100] * 13]] * 3)},
+    "ForSequenceClassification": {"labels": torch.tensor([0, 1, 1])},
+    "ForTokenClassification": {"labels": torch.tensor([[0, 1, 1, -100] * 4] * 3)},
+    "ForQuestionAnswering": {"start_positions": torch.tensor([1, 2, 3]), "end_positions": torch.tensor([4, 2, 5])},
+}
+MODELS = {
+    "gmlp": (modeling_gmlp, "GMLP", GMLPConfig(**TEXT)),
+    "toeplitz": (modeling_gmlp, "GMLP", GMLPConfig(**TEXT, toeplitz=True, spatial_heads=2)),
+    "amlp": (modeling_gmlp, "GMLP", GMLPConfig(**TEXT, attention_size=8, toeplitz=True)),
+    "bert": (modeling_baselines, "BertRelpos", BertRelposConfig(**BASELINE)),
+    "attention-free": (modeling_baselines, "BertRelpos", BertRelposConfig(**BASELINE, content_attention=False)),
+    "mixer": (modeling_baselines, "TextMixer", TextMixerConfig(**TEXT)),
+}
+CASES = [(model, "ForMaskedLM", inputs) for model in MODELS for inputs in ((), ("attention_mask",))]
+CASES += [("toeplitz", head, ("attention_mask",)) for head in TEXT_LABELS if head != "ForMaskedLM"]
+CASES += [(model, "ForMaskedLM", ("position_ids",)) for model in ("gmlp", "toeplitz", "amlp")]
+CASES += [("amlp", "ForCausalLM", ("attention_mask", "position_ids"))]
+
+
+def compare_with_cpu(model, inputs):
+    """Two passes, forward and backward, on both devices: equal outputs and gradients, and one graph on XLA's."""
+    model.train()
+    for weight in model.parameters():
+        torch.nn.init.normal_(weight, std=0.2)
+    results = {}
+    for device in ("cpu", "xla"):
+        model.to(device)
+        # XLA's copies of a shared weight are two.
+        model.tie_weights()
+        for buffer in model.buffers():
+            # As training does, since a batch norm updates them in place.
+            buffer.mul_(1)
+        torch_xla.sync()
+        before = count_work()
+        for _ in range(2):
+            model.zero_grad(set_to_none=True)
+            output = model(**{name: value.to(device) for name, value in inputs.items()})
+            output.loss.backward()
+            torch_xla.sync()
+        after = count_work()
+        gradients = {name: weight.grad.cpu() for name, weight in model.named_parameters() if weight.grad is not None}
+        results[device] = {"loss": output.loss.detach().cpu(), "gradients": gradients}
+    assert_close(results["xla"], results["cpu"], depth=4)
+    assert after == (before[0] + 1, set())
+
+
+@pytest.mark.parametrize(
+    ("model", "head", "inputs"), CASES, ids=lambda value: value if isinstance(value, str) else "+".join(value)
+)
+def test_text_models_are_one_graph(model, head, inputs):
+    module, prefix, config = MODELS[model]
+    torch.manual_seed(1)
+    compare_with_cpu(getattr(module, prefix + head)(config), text_inputs(*inputs) | TEXT_LABELS[head])
+
+
+@pytest.mark.parametrize("fields", [{}, {"pooling": "mean"}, CONVOLUTIONAL], ids=["cls", "mean", "convolutional"])
+def test_image_models_are_one_graph(fields):
+    torch.manual_seed(1)
+    model = modeling_gmlp.GMLPForImageClassification(GMLPVisionConfig(**IMAGE | fields, num_labels=3))
+    compare_with_cpu(model, {"pixel_values": torch.randn(4, 3, 16, 16), "labels": torch.tensor([0, 1, 2, 1])})
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Runs
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("data")
+    write_data(folder)
+    return folder
+
+
+def run(task, *flags, cpu=False):
+    """Train with a script, and return its results, and what XLA did."""
+    before = count_work()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "argv", ["run.py", *map(str, flags), *["--use_cpu"] * cpu])
+        tasks.run(task)
+    after = count_work()
+    results = json.loads(Path(flags[flags.index("--output_dir") + 1], "all_results.json").read_text())
+    return results, (after[0] - before[0], after[1])
+
+
+# Overrides are added to those of `flags_of`.
+RUNS = {
+    "mlm": ("mlm",),
+    "mlm-sparse": ("mlm", "--config_overrides", "toeplitz=true,attention_size=16,sparse_prediction=true"),
+    "mlm-packed": ("mlm", "--config_overrides", "toeplitz=true,sparse_prediction=true", "--separate_documents", "true"),
+    "clm": ("clm", "--config_overrides", "toeplitz=true,attention_size=16,is_causal=true"),
+    "glue": ("glue", "--config_overrides", "attention_size=16"),
+    "qa": ("qa", "--config_overrides", "toeplitz=true,attention_size=16"),
+    "bert": ("glue", "--config_name", "bert-base-relpos", "--config_overrides", "num_attention_heads=2"),
+    "images": ("image_classification",),
+}
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_runs_compile_twice_and_give_the_results_of_the_cpu(name, data, tmp_path):
+    task, *more = RUNS[name]
+    flags = flags_of(task, data, *more)
+    results, work = run(task, *flags, "--output_dir", tmp_path / "xla")
+    expected, _ = run(task, *flags, "--output_dir", tmp_path / "cpu", cpu=True)
+    numbers = {key for key in expected if not key.endswith(("runtime", "per_second", "flos"))}
+    assert numbers <= results.keys() and {"eval_loss", "eval_f1"} & numbers
+    assert {key: results[key] for key in numbers} == pytest.approx({key: expected[key] for key in numbers}, rel=1e-3)
+    # A training step, an evaluation batch, and small ones of single values: the tied bias, logged losses and checks.
+    assert work[0] <= 9 and not work[1]
+
+
+def test_checkpoints_resume_on_both_devices(data, tmp_path):
+    task, *more = RUNS["mlm-sparse"]
+    flags = flags_of(task, data, *more, "--save_steps", 3)
+    expected, _ = run(task, *flags, "--output_dir", tmp_path / "cpu", cpu=True)
+    run(task, *flags, "--output_dir", tmp_path / "xla")
+    for source, cpu in (("xla", True), ("cpu", False)):
+        # As if the run had ended after its first checkpoint.
+        folder = tmp_path / f"from-{source}"
+        shutil.copytree(tmp_path / source, folder, ignore=shutil.ignore_patterns("checkpoint-6", "*.safetensors"))
+        shutil.copy(tmp_path / source / "checkpoint-3/model.safetensors", folder / "checkpoint-3")
+        (folder / "all_results.json").unlink()
+        results, work = run(task, *flags, "--output_dir", folder, cpu=cpu)
+        assert results["eval_loss"] == pytest.approx(expected["eval_loss"], rel=1e-4)
+        assert work[0] <= 9 and not work[1]
+
+
+def test_packing_is_refused(data, tmp_path):
+    with pytest.raises(InputError, match="--packing"):
+        run("glue", *flags_of("glue", data, "--packing", "--output_dir", tmp_path / "out"))
