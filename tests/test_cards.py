@@ -61,10 +61,8 @@ def test_a_card_is_complete(text_config, vision_config, class_name, number):
     "fields, row",
     [
         ({"spatial_gating": "additive"}, "| spatial gating | additive |"),
-        ({}, "| spatial weights | Toeplitz, heads: 1 |"),
         ({"toeplitz": False, "spatial_heads": 4}, "| spatial weights | dense, heads: 4 |"),
         ({"attention_size": 8}, "| tiny attention | one head of width 8 |"),
-        ({"mask_padding": False}, "| padding | not masked |"),
         ({"num_labels": 12}, "LABEL_9 and 2 more |"),
     ],
 )

@@ -132,9 +132,6 @@ def test_cross_encoder(saved, texts):
     torch.testing.assert_close(found, expected, **CLOSE)
 
 
-# SetFit
-
-
 # TRL
 
 
@@ -322,17 +319,6 @@ def test_feature_extraction(saved, texts):
     for features, expected in zip(found, alone(model, tokenizer, texts)):
         # Padding of the batch follows the text.
         torch.testing.assert_close(features[0, : len(expected)], expected, **CLOSE)
-
-
-@pytest.mark.parametrize("padding_side", ["left", "right"])
-@torch.no_grad()
-def test_text_classification(saved, texts, padding_side):
-    folder, model, tokenizer = saved(GMLPForSequenceClassification, padding_side=padding_side)
-    found = pipeline("text-classification", folder, device="cpu")(texts, batch_size=3, top_k=None)
-    for answers, logits in zip(found, alone(model, tokenizer, texts)):
-        scores = {answer["label"]: answer["score"] for answer in answers}
-        expected = dict(zip(model.config.id2label.values(), logits.softmax(-1).tolist()))
-        assert scores == pytest.approx(expected, abs=1e-4)
 
 
 # accelerate

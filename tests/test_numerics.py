@@ -5,9 +5,9 @@ import copy
 import pytest
 import torch
 
-from hf_gmlp import GMLPForMaskedLM, GMLPForQuestionAnswering
+from hf_gmlp import GMLPForMaskedLM
 
-from .numerics import assert_close, assert_gradients
+from .numerics import assert_close
 
 
 @torch.no_grad()
@@ -37,15 +37,3 @@ def test_collections_have_one_scale():
             assert_close(wrong, hidden)
     with pytest.raises((AssertionError, ValueError)):
         assert_close([hidden], [hidden, hidden])
-
-
-def test_gradients_that_are_missing_or_vanish(text_config, perturbed_model, random_ids):
-    model = perturbed_model(GMLPForQuestionAnswering, text_config())
-    positions = torch.tensor([1, 5])
-    model(random_ids(2, 9), start_positions=positions, end_positions=positions).loss.backward()
-    assert_gradients(model, ["qa_outputs.bias", "model.norm.bias"])
-    with pytest.raises(AssertionError):
-        assert_gradients(model)
-    model.qa_outputs.weight.grad = None
-    with pytest.raises(AssertionError):
-        assert_gradients(model, ["qa_outputs.bias", "model.norm.bias"])

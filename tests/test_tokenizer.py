@@ -119,10 +119,6 @@ def test_names_of_tokens_in_a_text(tokenizer):
     assert encode(tokenizer, "a [CLS] b [MASK] c") == [*ids[0], 2, *ids[1], 4, *ids[2]]
 
 
-def test_spaces_belong_to_the_next_word(tokenizer):
-    assert tokenizer.tokenize("the the  the") == ["the", " the", " ", " the"]
-
-
 def test_offsets_are_the_words_without_their_spaces(tokenizer):
     text = " An example,  of\tthe statements\nin 日本 — naïve, Café! "
     encoded = tokenizer(text, return_offsets_mapping=True, add_special_tokens=False)

@@ -54,19 +54,6 @@ def test_results_are_added_to_those_in_the_file(tmp_path):
     assert path.read_text().split() == ["machine,value,unit", "old,0.333333,", "new,2,s"]
 
 
-def test_what_is_kept():
-    """The rows of 4 channels per token that a block keeps, from the difference of two depths."""
-    bench = cpu.Bench(argparse.Namespace(threads=1))
-
-    def kept(name):
-        systems = [peers.build(peers.image_model, name, layers=layers, batch=1) for layers in (1, 2)]
-        one, two = (bench.kept(system) * 2**20 for system in systems)
-        return (two - one) / (4 * 196 * 256)
-
-    assert 20 < kept(peers.OWN) < 24 and 20 < kept(peers.TIMM) < 24
-    assert 9 < kept(peers.OWN + peers.SELECTIVE) < 12 and 0.9 < kept(peers.OWN + peers.FULL) < 1.5
-
-
 @pytest.mark.parametrize("suite", ["images", "packing"])
 def test_nothing_is_reported_of_a_wrong_result(call, monkeypatch, tmp_path, capsys, suite):
     right = SpatialProjection.forward

@@ -67,13 +67,6 @@ def private(job):
     return logits("AutoModelForCausalLM", "me/saved")
 
 
-def heads(job):
-    """One checkpoint as every class."""
-    names = ("AutoModel", "AutoModelForCausalLM", "AutoModelForSequenceClassification")
-    names += ("AutoModelForTokenClassification", "AutoModelForQuestionAnswering", "AutoModelForMultipleChoice")
-    return {name: type(open_as(name, "me/text")).__name__ for name in names}
-
-
 def images(job):
     processor = transformers.AutoImageProcessor.from_pretrained("me/pictures")
     size = processor(Image.new("RGB", (20, 30)), return_tensors="pt")["pixel_values"].shape

@@ -41,35 +41,6 @@ def padded(rows, side="left", pad=0):
 # The two kinds of text models that differ most.
 KINDS_OF_GMLP = pytest.mark.parametrize("fields", [{}, {"toeplitz": False, "attention_size": 8}], ids=["gMLP", "aMLP"])
 
-# Config fields of a model that has the layers of g_mlp_pytorch.
-G_MLP_PYTORCH = {
-    "num_hidden_layers": 3,
-    "intermediate_size": 64,
-    "toeplitz": False,
-    "type_vocab_size": 0,
-    "mlm_transform": False,
-    "tie_word_embeddings": False,
-    "layer_norm_eps": 1e-5,
-}
-
-
-def copy_g_mlp_pytorch(tested, reference):
-    """Copies all parameters of a model of g_mlp_pytorch."""
-    pairs = [(tested.model.embeddings.word_embeddings.weight, reference.to_embed.weight)]
-    for block, reference_layer in zip(tested.model.layers, reference.layers, strict=True):
-        unit, reference_block = block.spatial_gating_unit, reference_layer.fn.fn.fn
-        pairs += both(block.norm, reference_layer.fn.norm) + both(block.proj_in, reference_block.proj_in[0])
-        pairs += both(unit.norm, reference_block.sgu.norm) + both(block.proj_out, reference_block.proj_out)
-        pairs.append((unit.proj.weight, reference_block.sgu.weight[0]))
-        pairs.append((unit.proj.bias, reference_block.sgu.bias[0]))
-        if block.attention is not None:
-            bias = block.attention.qkv_proj.bias
-            pairs += [(block.attention.qkv_proj.weight, reference_block.attn.to_qkv.weight), (bias, 0 * bias)]
-            pairs += both(block.attention.out_proj, reference_block.attn.to_out)
-    pairs += both(tested.model.norm, reference.to_logits[0]) + both(tested.decoder, reference.to_logits[1])
-    copy_parameters(pairs)
-    assert len(pairs) == len(list(tested.parameters()))
-
 
 def gradients(model, loss):
     """Run the backward pass; return the gradients of all parameters by name, and clear them."""

@@ -7,13 +7,9 @@ import torch
 from torch.nn import functional as F
 
 from hf_gmlp import (
-    BertRelposForSequenceClassification,
     GMLPForSequenceClassification,
 )
 from hf_gmlp.models.heads import class_loss, classification_loss, next_token_loss
-
-from ..numerics import assert_close
-from .helpers import padded
 
 
 @pytest.mark.parametrize("num_items", [None, torch.tensor(7)])
@@ -68,16 +64,6 @@ def test_losses_keep_double_precision(text_config, dtype, expected):
         config.problem_type = kind
         assert classification_loss(values, logits, config).dtype == expected
     assert classification_loss(labels, logits, text_config()).dtype == expected
-
-
-@pytest.mark.parametrize("pooling", ["mean", "max"])
-def test_pooling_does_not_see_padding(baseline_config, perturbed_model, random_ids, pooling):
-    """tests/models/test_reference.py has the same for gMLPs."""
-    config = baseline_config("relpos", pooling=pooling)
-    model, ids = perturbed_model(BertRelposForSequenceClassification, config), random_ids(5)
-    for side in ("left", "right"):
-        logits = model(*padded([ids, random_ids(8)], side)).logits
-        assert_close(logits[:1], model(ids[None]).logits, depth=2)
 
 
 def test_older_checkpoints_pool_the_first_token(text_config, perturbed_model, random_ids, tmp_path):

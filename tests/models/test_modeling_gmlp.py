@@ -20,20 +20,18 @@ from hf_gmlp import (
     GMLPVisionModel,
 )
 from hf_gmlp.models.modeling_gmlp import GMLPBlock
+from hf_gmlp.tools.conversion.lucidrains import model_from_lucidrains
+from hf_gmlp.tools.conversion.timm import model_from_timm
 
 from ..numerics import assert_close
-from ..peers.annotated import AnnotatedGMLPBlock
 from ..samples import CONVOLUTIONAL
+from ..tools.conversion.test_timm import perturb
 from .helpers import (
     ATTENTIONS,
-    G_MLP_PYTORCH,
     assert_losses_and_gradients,
     assert_padding_is_hidden,
     assert_same_with_checkpointing,
     attention_fields,
-    both,
-    copy_g_mlp_pytorch,
-    copy_parameters,
     labeled_batch,
 )
 
@@ -59,55 +57,21 @@ def assert_same_function(tested, reference, inputs, depth=1):
         assert_close(value, expected_value, depth)
 
 
-def test_logits_and_gradients_are_those_of_timm(vision_config):
-    reference = timm.create_model("gmlp_ti16_224", img_size=64, num_classes=10).eval()
-    generator = torch.Generator().manual_seed(5)
-    with torch.no_grad():
-        for name, parameter in reference.named_parameters():
-            # 30 blocks deep: the noise on W is such that no gate explodes, and far above the initial 1e-6.
-            std = 0.2 if name.endswith("gate.proj.weight") else 0.1 if parameter.ndim == 1 or "head" in name else 0.0
-            parameter.add_(torch.randn(parameter.shape, generator=generator), alpha=std)
-    sizes = {"hidden_size": 128, "num_hidden_layers": 30, "intermediate_size": 768, "image_size": 64, "patch_size": 16}
-    config = vision_config(**sizes, pooling="mean", num_labels=10)
-    tested = GMLPForImageClassification(config).eval()
-    pairs = both(tested.model.embeddings.projection, reference.stem.proj)
-    for block, reference_block in zip(tested.model.layers, reference.blocks, strict=True):
-        pairs += both(block.norm, reference_block.norm)
-        pairs += both(block.proj_in, reference_block.mlp_channels.fc1)
-        pairs += both(block.spatial_gating_unit.norm, reference_block.mlp_channels.gate.norm)
-        pairs += both(block.spatial_gating_unit.proj, reference_block.mlp_channels.gate.proj)
-        pairs += both(block.proj_out, reference_block.mlp_channels.fc2)
-    pairs += both(tested.model.norm, reference.norm) + both(tested.classifier, reference.head)
-    copy_parameters(pairs)
-    assert len(pairs) == len(list(reference.parameters())) == len(list(tested.parameters()))
-
+def test_logits_and_gradients_are_those_of_timm():
+    reference = perturb(timm.create_model("gmlp_ti16_224", img_size=64, num_classes=10))
+    tested = model_from_timm(reference.state_dict()).eval()
     assert_same_function(lambda x: tested(x).logits, reference, torch.randn(1, 3, 64, 64), depth=30)
 
 
 @pytest.mark.parametrize("attention_size", [0, 8])
-def test_logits_and_gradients_are_those_of_g_mlp_pytorch(text_config, randomize, attention_size):
+def test_logits_and_gradients_are_those_of_g_mlp_pytorch(randomize, attention_size):
     reference = gMLP(num_tokens=40, dim=16, depth=3, seq_len=12, ff_mult=4, attn_dim=attention_size or None)
-    randomize(reference)
-    tested = GMLPForMaskedLM(text_config(attention_size=attention_size, **G_MLP_PYTORCH)).eval()
-    copy_g_mlp_pytorch(tested, reference)
+    tested = model_from_lucidrains(randomize(reference).state_dict())[0].eval()
     ids = torch.randint(0, 40, (3, 12))
     assert_close(tested(ids).logits, reference(ids), depth=3)
     embedded = reference.to_embed(ids).detach()
     reference.to_embed = torch.nn.Identity()
     assert_same_function(lambda x: tested(inputs_embeds=x).logits, reference, embedded, depth=3)
-
-
-@pytest.mark.parametrize("length", [12, 7])
-def test_block_is_the_annotated_one(text_config, randomize, length):
-    reference = randomize(AnnotatedGMLPBlock(d_model=16, d_ffn=32, seq_len=12))
-    tested = GMLPBlock(text_config(toeplitz=False, layer_norm_eps=1e-5), drop_path_rate=0.0).eval()
-    unit, pairs = tested.spatial_gating_unit, both(tested.norm, reference.norm)
-    pairs += both(tested.proj_in, reference.proj1) + both(tested.proj_out, reference.proj2)
-    pairs += both(unit.norm, reference.sgu.norm) + both(unit.proj, reference.sgu)
-    copy_parameters(pairs)
-    assert len(pairs) == len(list(reference.parameters())) == len(list(tested.parameters()))
-    # In the reference, tokens come first and the batch second.
-    assert_same_function(tested, lambda x: reference(x.transpose(0, 1)).transpose(0, 1), torch.randn(3, length, 16))
 
 
 @pytest.mark.parametrize("attention", ATTENTIONS)
@@ -316,25 +280,6 @@ def test_the_decoder_is_tied_throughout(text_config, perturbed_model, random_ids
     assert untied.decoder.weight is not untied.get_input_embeddings().weight
 
 
-@torch.no_grad()
-def test_attentions_are_the_weights_used(text_config, perturbed_model, random_ids):
-    model = perturbed_model(GMLPModel, text_config(**attention_fields("eager")))
-    ids, mask = random_ids(2, 8), torch.ones(2, 8, dtype=torch.long)
-    mask[1, 5:] = 0
-    output = model(ids, mask, output_attentions=True, output_hidden_states=True)
-    assert len(output.attentions) == 2
-    for layer, hidden_states, weights in zip(model.layers, output.hidden_states, output.attentions):
-        assert weights.shape == (2, 1, 8, 8)
-        torch.testing.assert_close(weights.sum(-1), torch.ones(2, 1, 8))
-        assert (weights[1, :, :, 5:] == 0).all()
-        query, key = layer.attention.qkv_proj(layer.norm(hidden_states)).chunk(3, dim=-1)[:2]
-        scores = (query @ key.transpose(1, 2)) / 8**0.5
-        scores = scores.masked_fill(mask[:, None] == 0, float("-inf"))
-        assert_close(weights[:, 0], scores.softmax(-1))
-    assert model(ids, mask).attentions is None
-    assert perturbed_model(GMLPModel, text_config())(ids, mask, output_attentions=True).attentions == ()
-
-
 def test_gradient_checkpointing_changes_no_gradient(text_config, vision_config, perturbed_model):
     packed = {"seq_idx": torch.tensor([[0, 0, 0, 0, 1, 1, 1, 1, 1]] * 4)}
     for model_class, config, more in (
@@ -371,6 +316,27 @@ def test_sparse_prediction(text_config, perturbed_model, random_ids):
     # All logits are needed without labels, and outside training.
     assert sparse(ids).logits.shape == (3, 10, 40)
     assert sparse.eval()(ids, labels=labels).logits.shape == (3, 10, 40)
+
+
+def test_sparse_prediction_at_a_fixed_number_of_positions(text_config, perturbed_model, random_ids):
+    """As compiled models need it; the positions without a label do not count."""
+    model = perturbed_model(GMLPForMaskedLM, text_config(sparse_prediction=True)).train()
+    ids = random_ids(3, 10)
+    labels = torch.where(torch.rand(3, 10) < 0.3, ids, -100)
+    labels[1] = -100
+    positions = (labels != -100).long().argsort(dim=1, descending=True)[:, :7]
+    compiled = torch.compile(model, fullgraph=True, backend="eager")
+    expected = model(ids, labels=labels)
+    expected.loss.backward()
+    gradients = {name: weight.grad.clone() for name, weight in model.named_parameters()}
+    # Without the positions, a compiled model computes all logits.
+    for forward, options, width in ((model, {"masked_positions": positions}, 7), (compiled, {}, 10)):
+        model.zero_grad()
+        output = forward(ids, labels=labels, **options)
+        output.loss.backward()
+        assert output.logits.shape == (3, width, 40)
+        torch.testing.assert_close(output.loss, expected.loss)
+        assert_close({name: weight.grad for name, weight in model.named_parameters()}, gradients, depth=2)
 
 
 def test_answers_outside_the_sequence_are_left_out(text_config, perturbed_model, random_ids):

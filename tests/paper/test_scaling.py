@@ -76,13 +76,6 @@ def test_power_laws_are_fitted_to_logarithms():
     assert power_laws(to_points(("gMLP", *point) for point in zip(x[:3], y))) == {}
 
 
-def test_numbers_of_the_paper():
-    points = scaling.paper_points(4, "Params (M)", "Perplexity").set_index("family")
-    assert points.loc["gMLP (paper)"].values.tolist() == [[59, 5.25], [102, 4.35], [187, 3.79], [357, 3.43]]
-    images = scaling.paper_points(2, "Params (M)", "ImageNet Top-1 (%)").set_index("family")
-    assert images.loc["gMLP (paper)"].values.tolist() == [[6, 72.3], [20, 79.6], [73, 81.6]]
-
-
 @pytest.mark.parametrize(("kind", "panels"), [("scaling", 3), ("transfer", 2), ("capacity", 1)])
 def test_without_runs_the_figures_are_the_papers(tmp_path, drawn, capsys, kind, panels):
     main(["plot", kind, "--output", str(tmp_path / "a.png")])

@@ -168,13 +168,6 @@ def test_seeds_give_a_median_with_its_spread(tmp_path):
     assert "median of 5 runs (4.20 to 4.50)" in table.notes[-2] and str(tmp_path / "seed-3") in table.notes[-2]
 
 
-def test_of_several_settings_the_best_is_shown(tmp_path):
-    for rate, perplexities in ((1e-3, (5.0, 6.0)), (1e-4, (4.9, 5.2)), (1e-5, (3.0, float("inf")))):
-        for seed, perplexity in enumerate(perplexities):
-            mlm_run(tmp_path / f"{rate}-{seed}", "gmlp-18l", perplexity, seed, learning_rate=rate)
-    assert list(results_of(4, tmp_path).values()) == ["5.05"]
-
-
 @pytest.mark.parametrize(
     "changes",
     [{"num_hidden_layers": 35}, {"toeplitz": False}, {"attention_size": 64}, {"max_position_embeddings": 256}],

@@ -44,16 +44,3 @@ def test_next_token_losses_are_those_that_gpt2_sums_up():
     assert_close(losses[predicted].mean(), output.loss)
     expected = output.logits[:, :-1].argmax(-1) == labels[:, 1:]
     assert right[:, 1:][predicted[:, 1:]].tolist() == expected[predicted[:, 1:]].float().tolist()
-
-
-def test_bits_per_byte_are_all_bits_over_all_bytes():
-    metrics = LanguageModelMetrics(num_bytes=20)
-    labels = torch.tensor([[-100, 1, 2], [-100, 3, -100]])
-    losses = torch.tensor([[0.0, math.log(2), 3 * math.log(2)], [0.0, 2 * math.log(2), 0.0]])
-    for _ in range(2):
-        for rows in (slice(0, 1), slice(1, 2)):
-            prediction = EvalPrediction((losses[rows], torch.zeros(1, 3)), labels[rows])
-            result = metrics(prediction, compute_result=rows.start == 1)
-        assert_close(result["bits_per_byte"], 6 / 20)
-        assert_close(result["token_loss"], 2 * math.log(2))
-        assert (result["predicted_bytes"], result["predicted_tokens"]) == (20, 3)

@@ -44,18 +44,10 @@ def test_texts_of_a_data_set(tmp_path, streaming, monkeypatch):
         list(read_texts(split="nosplit", **options))
 
 
-@pytest.mark.parametrize(
-    ("name", "content", "words"),
-    [
-        ("empty.txt", b"", "empty"),
-        ("other.jsonl", b'{"body": "x"}\n', "--text_column"),
-        ("latin.txt", b"caf\xe9\n", "UTF-8"),
-    ],
-)
-def test_bad_files_are_named(tmp_path, name, content, words):
-    (tmp_path / name).write_bytes(content)
-    with pytest.raises(InputError, match=words):
-        list(read_texts([tmp_path / name]))
+def test_a_file_without_text_is_named(tmp_path):
+    (tmp_path / "empty.txt").touch()
+    with pytest.raises(InputError, match="empty"):
+        list(read_texts([tmp_path / "empty.txt"]))
 
 
 def test_command(tmp_path, capsys):

@@ -2,9 +2,8 @@
 
 import pytest
 import torch
-from datasets import Dataset
 from torch import nn
-from transformers import AutoModelForSequenceClassification, BertConfig, Trainer, TrainingArguments
+from transformers import AutoModelForSequenceClassification, BertConfig
 
 from hf_gmlp import BertRelposConfig, GMLPConfig, TextMixerConfig, param_groups
 
@@ -62,14 +61,3 @@ def test_a_multiplier_needs_positional_weights():
     with pytest.raises(ValueError, match="spatial_lr_multiplier .* Linear"):
         param_groups(nn.Linear(2, 2), 1e-3, spatial_lr_multiplier=2.0)
     assert len(param_groups(nn.Linear(2, 2), 1e-3)) == 2
-
-
-def test_a_plain_trainer(tmp_path):
-    model = build("gmlp")
-    optimizer = torch.optim.AdamW(param_groups(model, 1e-3, weight_decay=0.01, spatial_lr_multiplier=8))
-    rows = Dataset.from_list([{"input_ids": [2, 5, 7, 3], "labels": i % 2} for i in range(8)])
-    args = TrainingArguments(str(tmp_path), use_cpu=True, max_steps=2, lr_scheduler_type="constant", report_to=[],
-                             save_strategy="no")  # fmt: skip
-    trainer = Trainer(model, args, train_dataset=rows, optimizers=(optimizer, None))
-    trainer.train()
-    assert trainer.optimizer.param_groups[-1]["lr"] == pytest.approx(8e-3)

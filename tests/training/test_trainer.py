@@ -117,7 +117,8 @@ def test_sigterm_ends_the_step_and_leaves_a_checkpoint(tmp_path):
     (checkpoint,) = tmp_path.glob("stopped/checkpoint-*")
     assert checkpoint.name == "checkpoint-3" and read_settings(checkpoint) is not None
     resumed = train("stopped", checkpoint=str(checkpoint))
-    assert complete.keys() == resumed.keys() and all(torch.equal(complete[key], resumed[key]) for key in complete)
+    # Other random numbers for dropout would change everything.
+    torch.testing.assert_close(resumed, complete)
     assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
 
 

@@ -1,4 +1,6 @@
 import pytest
+import timm
+import torch
 from transformers import AutoConfig, AutoModelForImageClassification, ViTConfig
 
 from hf_gmlp import GMLPConfig, GMLPVisionConfig, TextMixerConfig
@@ -6,7 +8,7 @@ from hf_gmlp.presets import PRESETS, preset_path
 from hf_gmlp.tools.analysis.counts import paper_flops, paper_parameters
 
 
-# tests/models/test_baseline_presets.py has the vision Transformers, whose printed numbers are of other papers.
+# The printed numbers of vision Transformers are of other papers; paper/claims.md has their counts.
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name in PRESETS if not name.startswith(("deit", "vit"))])
 def test_counts_are_those_of_the_paper(name):
@@ -65,3 +67,12 @@ def test_image_models_of_others_are_counted_with_their_classifier():
     config = ViTConfig(**sizes, image_size=16, patch_size=4, num_labels=7, architectures=["ViTForImageClassification"])
     model = AutoModelForImageClassification.from_config(config)
     assert paper_parameters(config) == sum(parameter.numel() for parameter in model.parameters())
+
+
+def test_a_vision_transformer_of_table_2():
+    config = AutoConfig.from_pretrained(preset_path("deit-s16-224"), num_labels=1000)
+    with torch.device("meta"):
+        reference = timm.create_model("deit_small_patch16_224", num_classes=1000)
+    assert paper_parameters(config) == sum(parameter.numel() for parameter in reference.parameters())
+    assert config.num_attention_heads == reference.blocks[0].attn.num_heads
+    assert paper_flops(config) / 2e9 == pytest.approx(PRESETS["deit-s16-224"].flops / 2, rel=0.01)
