@@ -156,7 +156,7 @@ class GMLPConfig(GMLPBaseConfig):
 
     model_type = "gmlp"
     # Trainer would gather it from all batches of an evaluation.
-    keys_to_ignore_at_inference: ClassVar[list[str]] = ["past_key_values"]
+    keys_to_ignore_at_inference: ClassVar[list[str]] = ["past_key_values", "cache"]
     code_map: ClassVar[dict[str, str]] = {
         "AutoModel": "GMLPModel",
         "AutoModelForPreTraining": "GMLPForMaskedLM",

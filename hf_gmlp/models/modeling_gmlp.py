@@ -419,7 +419,9 @@ class GMLPModel(GMLPPreTrainedModel):
         """
         inputs = check_inputs(input_ids, inputs_embeds)
         check_config(self.config, self.length)
-        if past_key_values is None and use_cache and self.config.is_causal:
+        # As transformers calls it from 5.24 on.
+        past_key_values = kwargs.pop("cache", past_key_values)
+        if past_key_values is None and use_cache and self.config.is_causal and not self.training:
             past_key_values = DynamicCache()
         packing = {name: kwargs.pop(name, None) for name in PACKING}
         if past_key_values is None:
@@ -549,11 +551,9 @@ class GMLPForCausalLM(ForCausalLM, GMLPPreTrainedModel, GenerationMixin):
             config.is_causal = True
         super().__init__(config)
 
-    def create_masks_for_generate(
-        self, attention_mask: torch.Tensor | None, past_key_values: Cache, **kwargs
-    ) -> torch.Tensor | None:
+    def create_masks_for_generate(self, attention_mask: torch.Tensor | None, **kwargs) -> torch.Tensor | None:
         """Part of `generate` with a static cache: pads the mask to the size of the cache, so that its shape stays."""
-        room = past_key_values.get_max_length()
+        room = kwargs.get("cache", kwargs.get("past_key_values")).get_max_length()
         return None if attention_mask is None else F.pad(attention_mask, (0, room - attention_mask.shape[1]))
 
     def _get_static_cache_init_shape(self) -> None:

@@ -116,8 +116,7 @@ def assert_padding_is_hidden(model):
         for any_mask in (mask, mask.bool(), mask.float()):
             output = model(ids, any_mask)
             for i, row in enumerate(rows):
-                for name, value in model(row[None]).items():
-                    found = output[name][i][mask[i] == 1] if output[name].shape[1] == 9 else output[name][i]
-                    assert_close(found, value[0], depth=2)
+                shown = {name: x[i][mask[i] == 1] if x.shape[1] == 9 else x[i] for name, x in output.items()}
+                assert_close(shown, {name: x[0] for name, x in model(row[None]).items()}, depth=2)
     # A row of padding alone.
     assert all(value.isfinite().all() for value in model(ids, 0 * mask).values())

@@ -226,7 +226,7 @@ def test_packing_of_another_shape_is_refused(text_config, random_ids, packing, m
 
 def test_no_packing_with_a_cache(text_config, documents):
     batch = flattened(documents)
-    model = GMLPForCausalLM(text_config(max_position_embeddings=24))
+    model = GMLPForCausalLM(text_config(max_position_embeddings=24)).eval()
     for cache in ({"use_cache": True}, {"past_key_values": DynamicCache()}):
         with pytest.raises(ValueError, match="use_cache=False"):
             model(**batch, **cache)
