@@ -6,6 +6,7 @@ Shapes: B batch, m tokens, D hidden_size, V vocab_size. Every checkpoint contain
 """
 
 from collections.abc import Callable
+from inspect import signature
 from typing import Any, NamedTuple
 
 import torch
@@ -15,6 +16,7 @@ from transformers import PreTrainedConfig, PreTrainedModel
 from transformers.activations import ACT2FN
 from transformers.cache_utils import Cache
 from transformers.loss.loss_utils import ForQuestionAnsweringLoss, fixed_cross_entropy
+from transformers.masking_utils import create_causal_mask
 from transformers.modeling_outputs import (
     CausalLMOutputWithPast,
     MaskedLMOutput,
@@ -28,6 +30,9 @@ from transformers.utils import ModelOutput, TransformersKwargs, logging
 from transformers.utils.generic import can_return_tuple
 
 logger = logging.get_logger(__name__)
+
+# What the library calls a cache in its functions and outputs: "cache" from 5.24 on.
+CACHE = "cache" if "cache" in signature(create_causal_mask).parameters else "past_key_values"
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -486,7 +491,7 @@ class ForCausalLM(LanguageModelHead):
         kept = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep
         logits = self.decoder(outputs.last_hidden_state[:, kept])
         packing, numbers = (attention_mask, position_ids, seq_idx, kwargs.get("cu_seq_lens_q")), None
-        if labels is not None and kwargs.get("shift_labels") is None and outputs.past_key_values is None:
+        if labels is not None and kwargs.get("shift_labels") is None and getattr(outputs, CACHE) is None:
             numbers = document_numbers(labels.shape, *packing)
         if labels is not None and numbers is not None:
             counted = (labels[:, 1:] != -100).sum()
@@ -495,7 +500,7 @@ class ForCausalLM(LanguageModelHead):
                 # Trainer has counted the first tokens of documents too.
                 kwargs["num_items_in_batch"] = num_items * (labels[:, 1:] != -100).sum() / counted.clamp(min=1)
         output = self.make_output(CausalLMOutputWithPast, outputs, logits, labels, **kwargs)
-        output.past_key_values = outputs.past_key_values
+        setattr(output, CACHE, getattr(outputs, CACHE))
         return output
 
 

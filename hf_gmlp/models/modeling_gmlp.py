@@ -54,6 +54,7 @@ from transformers.utils.output_capturing import capture_outputs
 
 from .configuration_gmlp import GMLPBaseConfig, GMLPConfig, GMLPVisionConfig, as_pair
 from .heads import (
+    CACHE,
     Documents,
     ForCausalLM,
     ForMaskedLM,
@@ -419,8 +420,7 @@ class GMLPModel(GMLPPreTrainedModel):
         """
         inputs = check_inputs(input_ids, inputs_embeds)
         check_config(self.config, self.length)
-        # As transformers calls it from 5.24 on.
-        past_key_values = kwargs.pop("cache", past_key_values)
+        past_key_values = kwargs.pop(CACHE, past_key_values)
         if past_key_values is None and use_cache and self.config.is_causal and not self.training:
             past_key_values = DynamicCache()
         packing = {name: kwargs.pop(name, None) for name in PACKING}
@@ -450,7 +450,7 @@ class GMLPModel(GMLPPreTrainedModel):
                 tokens, mask = documents.split(tokens), documents.mask(attention_mask)
             pooled = self.pooler(pool_tokens(tokens, mask, self.config.pooling, self.config.is_causal))
         return BaseModelOutputWithPoolingAndCrossAttentions(
-            last_hidden_state=hidden_states, pooler_output=pooled, past_key_values=past_key_values
+            last_hidden_state=hidden_states, pooler_output=pooled, **{CACHE: past_key_values}
         )
 
     def locate_cached(
@@ -522,8 +522,7 @@ class GMLPModel(GMLPPreTrainedModel):
             config=self.config,
             inputs_embeds=hidden_states,
             attention_mask=attention_mask,
-            past_key_values=past_key_values,
-            **options,
+            **options | {CACHE: past_key_values},
         )
 
 
@@ -553,7 +552,7 @@ class GMLPForCausalLM(ForCausalLM, GMLPPreTrainedModel, GenerationMixin):
 
     def create_masks_for_generate(self, attention_mask: torch.Tensor | None, **kwargs) -> torch.Tensor | None:
         """Part of `generate` with a static cache: pads the mask to the size of the cache, so that its shape stays."""
-        room = kwargs.get("cache", kwargs.get("past_key_values")).get_max_length()
+        room = kwargs[CACHE].get_max_length()
         return None if attention_mask is None else F.pad(attention_mask, (0, room - attention_mask.shape[1]))
 
     def _get_static_cache_init_shape(self) -> None:
