@@ -78,9 +78,9 @@ def sentence_accuracy(train: str | Path, validation: str | Path) -> float:
     from hf_gmlp.tasks.glue.arguments import GlueArguments
     from hf_gmlp.tasks.glue.sentences import load_sentences
 
-    data = load_sentences(GlueArguments(train_file=[str(train)], validation_file=[str(validation)]))
+    splits, _ = load_sentences(GlueArguments(train_file=[str(train)], validation_file=[str(validation)]))
     parts = []
-    for rows in data.splits.values():
+    for rows in splits.values():
         columns = [name for name in rows.column_names if name.startswith("sentence")]
         parts.append(([" ".join(row[name] for name in columns) for row in rows], list(rows["labels"])))
     model = make_pipeline(

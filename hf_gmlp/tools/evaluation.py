@@ -10,7 +10,7 @@ from transformers import DataCollatorWithPadding, PreTrainedModel
 
 from ..errors import InputError
 from ..loading import open_tokenizer
-from ..tasks.labels import ONE_CLASS, Labels, set_labels, trained_labels
+from ..tasks.labels import ONE_CLASS, set_labels, trained_labels
 from ..tokenizer import padding_for
 
 
@@ -45,8 +45,8 @@ def evaluation_batches(model: PreTrainedModel, checkpoint: str, task: str, path:
         sentences, tokenizer = GlueArguments(validation_file=[path]), open_tokenizer(checkpoint)
         head, length = "ForSequenceClassification", sentences.sequence_length(config)
         collator = DataCollatorWithPadding(tokenizer, padding_for(config), max_length=length)
-        data = load_sentences(sentences, known=trained_labels(config, head), train=False)
-        rows = tokenize_sentences(data.splits["validation"], tokenizer, length, sentences)
+        splits, labels = load_sentences(sentences, ["validation"], known=trained_labels(config, head))
+        rows = tokenize_sentences(splits["validation"], tokenizer, length, sentences)
     elif task == "image-classification":
         from transformers import AutoImageProcessor
 
@@ -54,13 +54,14 @@ def evaluation_batches(model: PreTrainedModel, checkpoint: str, task: str, path:
         from ..tasks.image_classification.images import ImageCollator, load_images
 
         head, collator = "ForImageClassification", ImageCollator(AutoImageProcessor.from_pretrained(checkpoint))
-        data = load_images(ImageArguments(validation_dir=path), known=trained_labels(config, head), train=False)
-        rows = data.splits["validation"]
+        images = ImageArguments(validation_dir=path)
+        splits, labels = load_images(images, known=trained_labels(config, head), train=False)
+        rows = splits["validation"]
     else:
         raise InputError(f"--eval_file is for classifiers and masked language models, not for {task}: leave it out.")
-    if data.problem_type != ONE_CLASS:
+    if labels.problem_type != ONE_CLASS:
         raise InputError(f"--eval_file is for classifiers with one class per row, which those of {path} are not.")
-    set_labels(copy.deepcopy(config), Labels(data.labels, data.problem_type), head, train=False, new_classifier=False)
+    set_labels(copy.deepcopy(config), labels, head, train=False, new_classifier=False)
     return DataLoader(rows, batch_size=8, collate_fn=collator)
 
 

@@ -19,7 +19,7 @@ from ...training.arguments import RunArguments, data_access, parse_arguments
 from ...training.build import check_packing, load_config, load_model, load_tokenizer
 from ...training.start import start_run
 from ...training.trainer import GMLPTrainer
-from ..labels import ONE_CLASS, Labels, set_labels, trained_labels
+from ..labels import ONE_CLASS, set_labels, trained_labels
 from ..packing import PackingCollator
 from .arguments import GlueArguments, SentenceModelArguments
 from .metrics import classification_metrics, metric_keys, metric_names, write_predictions
@@ -39,16 +39,10 @@ def main():
     length = data_args.sequence_length(config)
 
     # Data: sentences and labels.
+    needed = {"train": train, "validation": training_args.do_eval, "test": training_args.do_predict}
+    kinds = [kind for kind in needed if needed[kind]]
     with training_args.main_process_first(desc="reading"):
-        data = load_sentences(
-            data_args,
-            known=trained_labels(config, HEAD),
-            train=train,
-            validate=training_args.do_eval,
-            test=training_args.do_predict,
-            access=access,
-        )
-    labels, splits = Labels(data.labels, data.problem_type), data.splits
+        splits, labels = load_sentences(data_args, kinds, known=trained_labels(config, HEAD), access=access)
     new_classifier = set_labels(config, labels, HEAD, train=train, new_classifier=model_args.ignore_mismatched_sizes)
     if training_args.label_smoothing_factor and labels.problem_type != ONE_CLASS:
         raise InputError("--label_smoothing_factor is only for data with one class per row: leave it out.")

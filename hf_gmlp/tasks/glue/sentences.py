@@ -1,6 +1,6 @@
 """Sentences and pairs of them, with a label each: from GLUE, the Hub or files, to token ids ready for a collator."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from datasets import Dataset, Value
@@ -8,7 +8,7 @@ from transformers import PreTrainedTokenizerBase as Tokenizer
 
 from ...errors import InputError
 from ...training.files import Access, load_data
-from ..labels import ONE_CLASS, REGRESSION, LabeledData, Labels, data_of, number_labels
+from ..labels import ONE_CLASS, REGRESSION, Labels, data_of, number_labels
 from .arguments import GlueArguments
 
 GLUE = "nyu-mll/glue"
@@ -67,45 +67,47 @@ def find_task(name: str | None) -> Task | None:
 
 def load_sentences(
     arguments: GlueArguments,
+    kinds: Sequence[str] = ("train", "validation"),
     *,
     known: Labels | None = None,
-    train: bool = True,
-    validate: bool = True,
-    test: bool = False,
     access: Access = Access(),
-) -> LabeledData:
+) -> tuple[dict[str, Dataset], Labels]:
     """Return a GLUE task, a data set on the Hub, or files as columns "sentence1", for pairs "sentence2", and "labels".
 
     The labels are those of the task, else those in the training files, which are always read, else `known`, what the
     checkpoint predicts, whose order is kept for the same classes.
 
+    Args:
+        kinds: Those needed of "train", "validation" and "test".
+
+    Returns:
+        The splits, such as "train" and "validation_matched", and their labels.
+
     Raises:
-        InputError: If something needed (`train`, `validate`, `test`) is missing or unreadable, or as `number_labels`.
+        InputError: If something needed is missing or unreadable, or as `number_labels`.
     """
-    task, label_column = find_task(arguments.task_name), arguments.label_column_name
-    needed = {"train": train or arguments.train_file, "validation": validate, "test": test}
-    kinds = [kind for kind in needed if needed[kind]]
-    splits = (_read_files if arguments.files() else _read_hub)(arguments, task, kinds, access)
-    columns = _text_columns(splits, task, arguments.text_column_names)
+    task, train = find_task(arguments.task_name), "train" in kinds
+    read = kinds if train or not arguments.train_file else ["train", *kinds]
+    names = {kind: task.splits(kind) if task else (kind,) for kind in read}
+    splits = (_read_files if arguments.files() else _read_hub)(arguments, names, access)
+    columns = tuple(arguments.text_column_names or (task.columns if task else _find_columns(splits)))
     labels = None
     if task is not None:
         labels = Labels(list(task.labels), ONE_CLASS) if task.labels else Labels(None, REGRESSION)
-        if arguments.do_regression not in (None, task.labels is None):
-            raise InputError(f"--do_regression does not fit --task_name {arguments.task_name}: leave it out.")
     elif "train" not in splits:
         labels = Labels(None, REGRESSION) if arguments.do_regression else known
-        if labels is None or (labels.names is None and arguments.do_regression is False):
+        if labels is None:
             raise InputError("The labels are unknown: give --task_name, a --train_file, or a trained classifier.")
-    labels, splits = number_labels(
+    splits, labels = number_labels(
         splits,
         columns,
-        label_column,
+        arguments.label_column_name,
         "text_column_names",
         labels,
         known=known,
         train=train,
         do_regression=arguments.do_regression,
-        numbered=None if task is None else task.labels,
+        numbered=task.labels if task else None,
     )
     if not train:
         # Read for its labels alone.
@@ -117,48 +119,42 @@ def load_sentences(
         # Only now, since the labels come from all rows.
         limit = arguments.max_samples()[split.partition("_")[0]]
         splits[split] = dataset if limit is None else dataset.take(min(limit, len(dataset)))
-    return LabeledData(splits, *labels)
+    return splits, labels
 
 
-def _read_files(arguments: GlueArguments, task: Task | None, kinds: list[str], access: Access) -> dict[str, Dataset]:
+def _read_files(arguments: GlueArguments, names: dict[str, tuple[str, ...]], access: Access) -> dict[str, Dataset]:
     """Read the files of each kind; where a task has several such splits, each file is one of them."""
     files: dict[str, list[str]] = {}
-    for kind in kinds:
-        names, paths = task.splits(kind) if task else (kind,), arguments.files().get(kind, [])
+    for kind, splits in names.items():
+        paths = arguments.files().get(kind, [])
         if not paths:
             raise InputError(f"There are no {data_of(kind)}: give --{kind}_file.")
-        if getattr(arguments, f"{kind}_split_name"):
-            raise InputError(f"--{kind}_split_name is for a data set on the Hub, not for files.")
-        if len(paths) > len(names) > 1:
-            raise InputError(f"--{kind}_file has {len(paths)} files; there are at most {', '.join(names)}.")
-        files |= {name: [path] for name, path in zip(names, paths)} if len(names) > 1 else {kind: paths}
+        if len(paths) > len(splits) > 1:
+            raise InputError(f"--{kind}_file has {len(paths)} files; there are at most {', '.join(splits)}.")
+        files |= {split: [path] for split, path in zip(splits, paths)} if len(splits) > 1 else {kind: paths}
     columns = arguments.text_column_names or [column for columns in _KNOWN_COLUMNS for column in columns]
     return dict(load_data(files=files, access=access, text_columns=sorted({*columns, arguments.label_column_name})))
 
 
-def _read_hub(arguments: GlueArguments, task: Task | None, kinds: list[str], access: Access) -> dict[str, Dataset]:
+def _read_hub(arguments: GlueArguments, names: dict[str, tuple[str, ...]], access: Access) -> dict[str, Dataset]:
     name, config_name = arguments.dataset_name, arguments.dataset_config_name
     if name is None and arguments.task_name is not None:
         name, config_name = GLUE, arguments.task_name.lower()
     loaded = dict(load_data(dataset_name=name, dataset_config_name=config_name, access=access))
-    if task is TASKS["mnli"] and name == GLUE and "test" in kinds and arguments.test_split_name is None:
+    if "test_ax" in names.get("test", ()) and name == GLUE and arguments.test_split_name is None:
         loaded["test_ax"] = load_data(dataset_name=GLUE, dataset_config_name="ax", access=access)["test"]
     splits: dict[str, Dataset] = {}
-    for kind in kinds:
-        names, chosen = task.splits(kind) if task else (kind,), getattr(arguments, f"{kind}_split_name")
-        found = [split for split in ([chosen] if chosen else names) if split in loaded]
+    for kind, usual in names.items():
+        chosen = getattr(arguments, f"{kind}_split_name")
+        found = [split for split in ([chosen] if chosen else usual) if split in loaded]
         if not found:
             advice = f"name one with --{kind}_split_name, or give files"
             raise InputError(f"{name} has no split {chosen or kind} but {', '.join(loaded)}: {advice}.")
-        splits |= {split if split in names else kind: loaded[split] for split in found}
+        splits |= {split if split in usual else kind: loaded[split] for split in found}
     return splits
 
 
-def _text_columns(splits: dict[str, Dataset], task: Task | None, chosen: list[str] | None) -> tuple[str, ...]:
-    if chosen:
-        return tuple(chosen)
-    if task is not None:
-        return task.columns
+def _find_columns(splits: dict[str, Dataset]) -> tuple[str, ...]:
     split, dataset = next(iter(splits.items()))
     for columns in _KNOWN_COLUMNS:
         if set(columns) <= set(dataset.column_names):

@@ -25,7 +25,7 @@ from transformers import BaseImageProcessor
 
 from ...errors import InputError, first_line
 from ...training.files import Access, hold_out, load_data, reading
-from ..labels import ONE_CLASS, LabeledData, Labels, check_names, data_of, listed, number_labels
+from ..labels import ONE_CLASS, Labels, check_names, data_of, listed, number_labels
 from .arguments import ImageArguments
 
 logger = logging.getLogger(__name__)
@@ -46,8 +46,8 @@ def load_images(
     validate: bool = True,
     seed: int = 0,
     access: Access = Access(),
-) -> LabeledData:
-    """Return images as columns "image", not decoded (a dictionary of "bytes" and "path"), and "labels", class ids.
+) -> tuple[dict[str, Dataset], Labels]:
+    """Return images as columns "image", not decoded ("bytes" and "path"), and "labels", class ids; and the classes.
 
     The classes are those of the training data, in the order of a data set's own names or sorted, or in that of a
     checkpoint (`known`) with the same classes. Raises an InputError if something needed is missing, empty or
@@ -72,7 +72,7 @@ def load_images(
     if not splits or (train and "train" not in splits):
         raise InputError("There are no training images: give --train_dir, --train_file or a --dataset_name with them.")
     options: dict[str, Any] = {"known": known, "train": train, "do_regression": False}
-    labels, splits = number_labels(splits, [image_column], label_column, "image_column_name", **options)
+    splits, labels = number_labels(splits, [image_column], label_column, "image_column_name", **options)
     if labels.problem_type != ONE_CLASS:
         raise InputError(f"The column {label_column!r} must have one class per image, not a list.")
     for split, dataset in splits.items():
@@ -88,7 +88,7 @@ def load_images(
         elif limit is not None and limit < len(splits[split]):
             # A random sample, since folders come class by class.
             splits[split] = splits[split].shuffle(seed=seed).select(range(limit))
-    return LabeledData(splits, *labels)
+    return splits, labels
 
 
 def read_folder(path: str | Path, access: Access = Access()) -> Dataset:

@@ -15,7 +15,7 @@ from ...training.arguments import RunArguments, data_access, parse_arguments
 from ...training.run_folder import total_batch_size
 from ...training.start import start_run
 from ...training.trainer import GMLPTrainer
-from ..labels import Labels, set_labels, trained_labels
+from ..labels import set_labels, trained_labels
 from .arguments import ImageArguments, ImageModelArguments
 from .images import ImageCollator, load_images, mixing_transform, training_transform
 from .metrics import accuracy_metrics, classification_loss, top_classes
@@ -36,7 +36,7 @@ def main():
 
     # Data: images and their classes.
     with training_args.main_process_first(desc="reading"):
-        data = load_images(
+        splits, labels = load_images(
             data_args,
             known=trained_labels(config, HEAD),
             train=training_args.do_train,
@@ -44,11 +44,10 @@ def main():
             seed=training_args.seed,
             access=data_access(model_args, data_args, training_args),
         )
-    labels = Labels(data.labels, data.problem_type)
     new_classifier = set_labels(
         config, labels, HEAD, train=training_args.do_train, new_classifier=model_args.ignore_mismatched_sizes
     )
-    train_dataset, eval_dataset = data.splits.get("train"), data.splits.get("validation")
+    train_dataset, eval_dataset = splits.get("train"), splits.get("validation")
     if train_dataset is not None:
         train_dataset = train_dataset.add_column("index", range(len(train_dataset)))
         images, batch = len(train_dataset), total_batch_size(training_args)
@@ -83,7 +82,7 @@ def main():
         compute_metrics=accuracy_metrics(),
         metric_names=("accuracy", "top5_accuracy") if config.num_labels >= 5 else ("accuracy",),
         preprocess_logits_for_metrics=top_classes,
-        card=data_args.card_facts(model_args, data_args.description(data.splits, config.num_labels)),
+        card=data_args.card_facts(model_args, data_args.description(splits, config.num_labels)),
         hyperparameters=data_args.augmentation(),
     )
     metrics = trainer.train_and_evaluate(checkpoint)

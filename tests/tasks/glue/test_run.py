@@ -272,7 +272,7 @@ def test_regression_with_a_bert(folder, run):
         (("--max_seq_length", 33), "--max_seq_length 33 .* n = 32"),
         (("--do_regression", "true", "--label_smoothing_factor", 0.1), "--label_smoothing_factor"),
         (("--do_predict",), "--test_file"),
-        (("--do_train", "false"), "not a trained classifier"),
+        (("--do_train", "false"), "no trained weights"),
     ],
 )
 def test_bad_input_is_refused_before_any_work(folder, run, flags, message):

@@ -20,9 +20,9 @@ PAIR = ("premise", "hypothesis")
 def load(tmp_path):
     """load_sentences with a cache of its own."""
 
-    def load(known=None, train=True, validate=False, test=False, **arguments):
-        needed = {"known": known, "train": train, "validate": validate, "test": test}
-        return load_sentences(GlueArguments(**arguments), **needed, access=Access(str(tmp_path / "cache")))
+    def load(*kinds, known=None, **arguments):
+        access = Access(str(tmp_path / "cache"))
+        return load_sentences(GlueArguments(**arguments), kinds or ["train"], known=known, access=access)
 
     return load
 
@@ -60,35 +60,35 @@ def rows(labels, columns=("sentence",)):
 )
 def test_every_kind_of_label_from_every_kind_of_file(load, write, ending, train, validation, names, ids):
     files = {"train_file": write(f"t.{ending}", rows(train)), "validation_file": write(f"v.{ending}", rows(validation))}
-    data = load(**files, validate=True)
-    assert data.labels == names and data.splits["validation"]["labels"][:] == ids
-    assert data.splits["train"]["sentence1"][:] == [f"sentence {i}" for i in range(len(train))]
+    splits, labels = load("train", "validation", **files)
+    assert labels.names == names and splits["validation"]["labels"][:] == ids
+    assert splits["train"]["sentence1"][:] == [f"sentence {i}" for i in range(len(train))]
 
 
 def test_pairs_and_columns_by_name(load, write):
     pairs = write("pairs.jsonl", rows([0, 1], ("question", "sentence", "other")))
-    data = load(train_file=pairs).splits["train"]
+    data = load(train_file=pairs)[0]["train"]
     assert data.column_names == ["sentence1", "sentence2", "labels"]
     assert data["sentence1"][0] == "question 0" and data["sentence2"][1] == "sentence 1"
-    data = load(train_file=pairs, text_column_names=["other"]).splits["train"]
+    data = load(train_file=pairs, text_column_names=["other"])[0]["train"]
     assert data.column_names == ["sentence1", "labels"] and list(texts(data)) == ["other 0", "other 1"]
     # Columns in another order than in the file, where one has the other's new name.
     swapped = write("swapped.jsonl", rows([0, 1], ("sentence1", "sentence2")))
-    data = load(train_file=swapped, text_column_names=["sentence2", "sentence1"])
-    assert data.splits["train"]["sentence1"][0] == "sentence2 0"
+    splits, _ = load(train_file=swapped, text_column_names=["sentence2", "sentence1"])
+    assert splits["train"]["sentence1"][0] == "sentence2 0"
 
 
 def test_any_number_of_columns_can_be_joined(load, write):
     train = write("t.jsonl", rows([0, 1], ("title", "body", "date")))
-    data = load(train_file=train, text_column_names=["date", "title", "body"], text_column_delimiter=" | ")
-    assert data.splits["train"]["sentence1"][0] == "date 0 | title 0 | body 0"
-    assert set(data.splits["train"].column_names) == {"sentence1", "labels"}
+    splits, _ = load(train_file=train, text_column_names=["date", "title", "body"], text_column_delimiter=" | ")
+    assert splits["train"]["sentence1"][0] == "date 0 | title 0 | body 0"
+    assert set(splits["train"].column_names) == {"sentence1", "labels"}
 
 
 def test_text_stays_as_it_is_written(load, tmp_path):
     (tmp_path / "codes.csv").write_text("text,label\n007,001\n1.0,002\nNA,001\n,002\n")
-    data = load(train_file=[str(tmp_path / "codes.csv")])
-    assert data.splits["train"]["sentence1"][:] == ["007", "1.0", "NA", ""] and data.labels == ["001", "002"]
+    splits, labels = load(train_file=[str(tmp_path / "codes.csv")])
+    assert splits["train"]["sentence1"][:] == ["007", "1.0", "NA", ""] and labels.names == ["001", "002"]
 
 
 def test_tasks_take_names_and_numbers_from_files(load, write):
@@ -96,71 +96,72 @@ def test_tasks_take_names_and_numbers_from_files(load, write):
     matched = write("m.jsonl", rows(["contradiction", "entailment"], PAIR))
     mismatched = write("mm.csv", rows(["2", "neutral"], PAIR))
     options = {"validation_file": matched + mismatched, "test_file": write("test.jsonl", rows([-1], PAIR))}
-    data = load(task_name="MNLI", train_file=train, **options, validate=True, test=True)
-    assert data.labels == ["entailment", "neutral", "contradiction"]
-    assert list(data.splits) == ["train", "validation_matched", "validation_mismatched", "test_matched"]
-    assert data.splits["validation_matched"]["labels"][:] == [2, 0]
-    assert data.splits["validation_mismatched"]["labels"][:] == [2, 1]
-    assert data.splits["test_matched"].column_names == ["sentence1", "sentence2"]
+    splits, labels = load("train", "validation", "test", task_name="MNLI", train_file=train, **options)
+    assert labels.names == ["entailment", "neutral", "contradiction"]
+    assert list(splits) == ["train", "validation_matched", "validation_mismatched", "test_matched"]
+    assert splits["validation_matched"]["labels"][:] == [2, 0]
+    assert splits["validation_mismatched"]["labels"][:] == [2, 1]
+    assert splits["test_matched"].column_names == ["sentence1", "sentence2"]
 
 
 def test_a_checkpoint_keeps_its_order(load, write):
-    files = {"validation_file": write("v.jsonl", rows(["b", "c", "a"])), "validate": True}
+    files = {"validation_file": write("v.jsonl", rows(["b", "c", "a"]))}
     train = {"train_file": write("t.jsonl", rows(["a", "b", "c"]))}
     for options in (files, files | train):
-        data = load(**options, train=False, known=Labels(["c", "a", "b"], ONE_CLASS))
-        assert data.labels == ["c", "a", "b"] and data.splits["validation"]["labels"][:] == [2, 0, 1]
-        assert list(data.splits) == ["validation"]
+        splits, labels = load("validation", **options, known=Labels(["c", "a", "b"], ONE_CLASS))
+        assert labels.names == ["c", "a", "b"] and splits["validation"]["labels"][:] == [2, 0, 1]
+        assert list(splits) == ["validation"]
     # Other classes need a new head.
-    assert load(**files, **train, known=Labels(["x", "y", "z"], ONE_CLASS)).labels == ["a", "b", "c"]
+    assert load(**files, **train, known=Labels(["x", "y", "z"], ONE_CLASS))[1].names == ["a", "b", "c"]
     # A regressor has no classes.
     scores = write("s.jsonl", rows([1, 2]))
-    data = load(validation_file=scores, validate=True, train=False, known=Labels(None, REGRESSION))
-    assert data.labels is None and data.splits["validation"]["labels"][:] == [1.0, 2.0]
+    splits, labels = load("validation", validation_file=scores, known=Labels(None, REGRESSION))
+    assert labels.names is None and splits["validation"]["labels"][:] == [1.0, 2.0]
 
 
 def test_the_numbers_of_a_task_keep_their_meaning(load, write):
     pairs, order = write("p.jsonl", rows([0, 1], ("sentence1", "sentence2"))), ["not_entailment", "entailment"]
-    options = {"validation_file": pairs, "validate": True, "train": False, "known": Labels(order, ONE_CLASS)}
-    data = load(task_name="rte", **options)
-    assert data.labels == order and data.splits["validation"]["labels"][:] == [1, 0]
+    known = Labels(order, ONE_CLASS)
+    splits, labels = load("validation", task_name="rte", validation_file=pairs, known=known)
+    assert labels.names == order and splits["validation"]["labels"][:] == [1, 0]
 
 
 def test_labels_come_from_all_rows_before_the_first_are_taken(load, write):
     train = write("t.jsonl", rows(["a", "a", "b"]))
-    data = load(train_file=train, validation_file=train, validate=True, max_train_samples=2, max_eval_samples=9)
-    assert data.labels == ["a", "b"] and len(data.splits["train"]) == 2 and len(data.splits["validation"]) == 3
+    files = {"train_file": train, "validation_file": train}
+    splits, labels = load("train", "validation", **files, max_train_samples=2, max_eval_samples=9)
+    assert labels.names == ["a", "b"] and len(splits["train"]) == 2 and len(splits["validation"]) == 3
 
 
 def test_training_rows_are_shuffled_before_the_first_are_taken(load, write):
     train = write("t.jsonl", rows([i % 2 for i in range(20)]))
-    options = {"train_file": train, "validation_file": train, "validate": True, "max_train_samples": 8}
-    data, other = (load(**options, shuffle_train_dataset=True, shuffle_seed=seed) for seed in (1, 2))
-    sampled = data.splits["train"]["sentence1"][:]
+    options = {"train_file": train, "validation_file": train, "max_train_samples": 8, "shuffle_train_dataset": True}
+    (splits, _), (other, _) = (load("train", "validation", **options, shuffle_seed=seed) for seed in (1, 2))
+    sampled = splits["train"]["sentence1"][:]
     assert len(sampled) == 8 and sampled != [f"sentence {i}" for i in range(8)]
-    assert sampled != other.splits["train"]["sentence1"][:]
+    assert sampled != other["train"]["sentence1"][:]
     # Labels move along, and the validation data stay in order.
-    assert data.splits["train"]["labels"][:] == [int(text.split()[1]) % 2 for text in sampled]
-    assert data.splits["validation"]["sentence1"][:] == [f"sentence {i}" for i in range(20)]
+    assert splits["train"]["labels"][:] == [int(text.split()[1]) % 2 for text in sampled]
+    assert splits["validation"]["sentence1"][:] == [f"sentence {i}" for i in range(20)]
 
 
 def test_several_labels_per_row(load, write):
     train, test = write("t.jsonl", rows([["b", "a"], [], ["c"]])), write("s.jsonl", rows([["c", "a"]]))
-    data = load(train_file=train, test_file=test, test=True)
-    assert data.labels == ["a", "b", "c"] and data.problem_type == CLASSES
-    assert data.splits["train"]["labels"][:] == [[1, 1, 0], [0, 0, 0], [0, 0, 1]]
-    assert data.splits["test"]["labels"][:] == [[1, 0, 1]]
+    splits, labels = load("train", "test", train_file=train, test_file=test)
+    assert labels.names == ["a", "b", "c"] and labels.problem_type == CLASSES
+    assert splits["train"]["labels"][:] == [[1, 1, 0], [0, 0, 0], [0, 0, 1]]
+    assert splits["test"]["labels"][:] == [[1, 0, 1]]
 
 
 def test_unlabeled_test_data(load, write):
     train = write("t.jsonl", rows(["a", "b"]))
     for name, test in (("n", rows([None, None])), ("m", rows([-1, -1])), ("b", [{"sentence": "x"}])):
-        data = load(train_file=train, test_file=write(f"{name}.jsonl", test), test=True)
-        assert data.splits["test"].column_names == ["sentence1"]
+        splits, _ = load("train", "test", train_file=train, test_file=write(f"{name}.jsonl", test))
+        assert splits["test"].column_names == ["sentence1"]
     # Where -1 is a class, it is a label.
     signs = write("signs.jsonl", rows([-1, 1]))
-    data = load(train_file=signs, test_file=write("s.jsonl", rows([-1, -1])), test=True)
-    assert data.splits["test"]["labels"][:] == [0, 0]
+    splits, _ = load("train", "test", train_file=signs, test_file=write("s.jsonl", rows([-1, -1])))
+    assert splits["test"]["labels"][:] == [0, 0]
 
 
 def glue_on_the_hub(name):
@@ -187,11 +188,11 @@ def test_tasks_as_they_are_on_the_hub(load, monkeypatch, name):
         return glue_on_the_hub(dataset_config_name)
 
     monkeypatch.setattr(sentences, "load_data", load_data)
-    task, data = TASKS[name], load(task_name=name, validate=True, test=True)
-    assert list(data.splits) == ["train", *task.validations, *task.tests]
-    assert data.labels == (list(task.labels) if task.labels else None)
-    assert data.splits["train"]["labels"][:] == [0, 1, 1, 0]
-    for split, dataset in data.splits.items():
+    task, (splits, labels) = TASKS[name], load("train", "validation", "test", task_name=name)
+    assert list(splits) == ["train", *task.validations, *task.tests]
+    assert labels.names == (list(task.labels) if task.labels else None)
+    assert splits["train"]["labels"][:] == [0, 1, 1, 0]
+    for split, dataset in splits.items():
         assert ("labels" in dataset.column_names) == (not split.startswith("test"))
         assert len(dataset.column_names) == len(task.columns) + ("labels" in dataset.column_names)
 
@@ -201,25 +202,23 @@ def test_data_sets_on_the_hub(load, monkeypatch):
     train = Dataset.from_dict({"text": ["x", "y"], "label": [0, 1]}, features=features)
     monkeypatch.setattr(sentences, "load_data", lambda **options: DatasetDict({"train": train, "dev": train}))
     # The data set's own order.
-    assert load(dataset_name="some/data").labels == ["z", "a"]
-    data = load(dataset_name="some/data", validate=True, validation_split_name="dev")
-    assert list(data.splits) == ["train", "validation"]
+    assert load(dataset_name="some/data")[1].names == ["z", "a"]
+    splits, _ = load("train", "validation", dataset_name="some/data", validation_split_name="dev")
+    assert list(splits) == ["train", "validation"]
     with pytest.raises(InputError, match="train, dev.*--validation_split_name"):
-        load(dataset_name="some/data", validate=True)
+        load("validation", dataset_name="some/data")
     # A part of MNLI has its own name.
     monkeypatch.setattr(sentences, "load_data", lambda **options: glue_on_the_hub("mnli"))
-    data = load(task_name="mnli", validate=True, validation_split_name="validation_mismatched")
-    assert list(data.splits) == ["train", "validation_mismatched"]
+    splits, _ = load("train", "validation", task_name="mnli", validation_split_name="validation_mismatched")
+    assert list(splits) == ["train", "validation_mismatched"]
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
         ({"task_name": "sst3"}, "sst3.* cola"),
-        ({"validate": True}, "--validation_file"),
         ({"label_column_name": "gold"}, "no column 'gold' but sentence"),
         ({"text_column_names": ["body"]}, "no column 'body'"),
-        ({"task_name": "sst2", "do_regression": True}, "--do_regression .* sst2"),
         ({"do_regression": True}, "'a', which is not a number"),
     ],
 )
@@ -245,11 +244,13 @@ def test_bad_rows_are_named(load, write, content, message):
 def test_too_many_files_or_too_few(load, write):
     pairs = write("pairs.jsonl", rows([0, 1], PAIR))
     with pytest.raises(InputError, match="3 files"):
-        load(task_name="mnli", train_file=pairs, validation_file=pairs * 3, validate=True)
+        load("validation", task_name="mnli", validation_file=pairs * 3)
     with pytest.raises(InputError, match="--train_file"):
-        load(validation_file=pairs)
+        load("train", validation_file=pairs)
+    with pytest.raises(InputError, match="--validation_file"):
+        load("train", "validation", train_file=pairs)
     with pytest.raises(InputError, match="labels are unknown"):
-        load(validation_file=pairs, validate=True, train=False)
+        load("validation", validation_file=pairs)
 
 
 def test_pairs_have_the_input_of_bert():

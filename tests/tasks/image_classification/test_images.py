@@ -3,6 +3,7 @@
 import io
 import shutil
 import zipfile
+from types import SimpleNamespace
 
 import numpy as np
 import PIL.Image
@@ -61,7 +62,8 @@ def pixels(dataset):
 
 def loaded(cache=None, *, known=None, train=True, validate=False, seed=0, **arguments):
     options = {"known": known, "train": train, "validate": validate, "seed": seed}
-    return load_images(ImageArguments(**arguments), **options, access=Access(cache and str(cache)))
+    splits, labels = load_images(ImageArguments(**arguments), **options, access=Access(cache and str(cache)))
+    return SimpleNamespace(splits=splits, labels=labels.names, problem_type=labels.problem_type)
 
 
 def test_folder_zip_and_parquet_are_the_same_data(folder, tmp_path):
