@@ -15,7 +15,7 @@ from ...errors import InputError
 from ...loading import open_model, open_tokenizer
 from ...tokenizer import padding_for
 from .decoding import Decoded, decode
-from .windows import DECODING_COLUMNS, make_windows
+from .windows import DECODING_COLUMNS, check_windows, make_windows
 
 
 class QuestionAnswerer:
@@ -23,7 +23,7 @@ class QuestionAnswerer:
 
     Args:
         model: A trained question-answering model of any kind: a folder, a name on the Hub, or the model itself.
-        tokenizer: Its tokenizer, unless it is saved with the model.
+        tokenizer: Its tokenizer, unless it is where the model comes from.
         max_seq_length: Tokens of question and context together; by default, the tokenizer's maximum, if the model takes
             that many. A longer context is read in windows.
         doc_stride: Tokens by which windows overlap; by default 128, but at most a third of a window.
@@ -43,26 +43,20 @@ class QuestionAnswerer:
         device: str | torch.device | None = None,
         trust_remote_code: bool = False,
     ):
-        if tokenizer is None and isinstance(model, PreTrainedModel):
-            raise InputError("Give a tokenizer too: a model object does not include one.")
+        if not isinstance(model, PreTrainedModel):
+            tokenizer = tokenizer or model
+            model, _ = open_model(AutoModelForQuestionAnswering, model, trust_remote_code=trust_remote_code)
         if isinstance(tokenizer, PreTrainedTokenizerBase):
             self.tokenizer = tokenizer
         else:
-            self.tokenizer = open_tokenizer(tokenizer or model, trust_remote_code=trust_remote_code)
-        if isinstance(model, PreTrainedModel):
-            self.model = model
-        else:
-            self.model, _ = open_model(AutoModelForQuestionAnswering, model, trust_remote_code=trust_remote_code)
-        self.model.eval().to(device or self.model.device)
-        config = self.model.config
-        if len(self.tokenizer) > config.vocab_size:
-            sizes = f"{len(self.tokenizer)} tokens, but the model has embeddings for {config.vocab_size}"
-            raise InputError(f"The tokenizer has {sizes}: use the tokenizer that belongs to the model.")
-        longest = getattr(config, "max_position_embeddings", None) or 512
+            self.tokenizer = open_tokenizer(tokenizer or model.name_or_path, trust_remote_code=trust_remote_code)
+        self.model = model.eval().to(device or model.device)
+        longest = getattr(model.config, "max_position_embeddings", None) or 512
         if max_seq_length is not None and max_seq_length > longest:
             raise InputError(f"max_seq_length {max_seq_length} is above the model's n = {longest}: lower it.")
         self.max_seq_length = max_seq_length or min(longest, self.tokenizer.model_max_length)
         self.doc_stride = min(128, self.max_seq_length // 3) if doc_stride is None else doc_stride
+        check_windows(self.tokenizer, self.max_seq_length, self.doc_stride)
 
     def __call__(
         self,
@@ -92,17 +86,12 @@ class QuestionAnswerer:
             if `question` is a sequence.
 
         Raises:
-            InputError: If the number of contexts does not match, one is empty, or a number is below 1.
+            InputError: If a context is empty, or a logit is not finite.
         """
         questions = [question] if isinstance(question, str) else list(question)
         contexts = [context] * len(questions) if isinstance(context, str) else list(context)
-        if len(contexts) != len(questions):
-            counts = f"{len(questions)} questions and {len(contexts)} contexts"
-            raise InputError(f"There are {counts}: give one context, or one for each question.")
         if not all(context.strip() for context in contexts):
             raise InputError("A context is empty: give a text that may contain the answer.")
-        if min(top_k, max_answer_length, batch_size) < 1:
-            raise InputError("top_k, max_answer_length and batch_size must be at least 1.")
         if not questions:
             return []
         windows = make_windows(

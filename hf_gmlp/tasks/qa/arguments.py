@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from transformers import PreTrainedConfig
 
 from ...training.arguments import SeriesArguments, flag
-from .windows import check_lengths
 
 
 @dataclass
@@ -35,9 +34,8 @@ class QAArguments(SeriesArguments):
     max_answer_length: int = flag("Maximum number of tokens of an answer.", 30, interval="[1, inf)")
 
     def window_lengths(self, config: PreTrainedConfig) -> dict[str, int]:
-        """Return the windows' "max_seq_length" and "doc_stride"; raise an InputError if they do not fit together."""
+        """Return the windows' "max_seq_length" and "doc_stride"."""
         has_n = getattr(config, "max_position_embeddings", None) is not None
         max_seq_length = self.sequence_length(config, default=math.inf if has_n else 512)
         doc_stride = min(128, max_seq_length // 3) if self.doc_stride is None else self.doc_stride
-        check_lengths(max_seq_length, doc_stride)
         return {"max_seq_length": max_seq_length, "doc_stride": doc_stride}

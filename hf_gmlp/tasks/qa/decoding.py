@@ -50,18 +50,16 @@ def best_spans(
     """Return the spans of one window with the highest sum of start and end logit, best first.
 
     Args:
-        start_logits, end_logits: Those of the context [c].
-        offsets: The characters [start, end) of its tokens. A token without characters neither starts nor ends a span.
+        start_logits, end_logits: Those of its tokens [m].
+        offsets: The characters [start, end) of each. A token without characters neither starts nor ends a span.
         max_answer_length: Maximum number of tokens of a span.
     """
-    if len(offsets) == 0:
-        return []
     is_text = np.array([start < end for start, end in offsets])
     starts = np.where(is_text, np.asarray(start_logits, dtype=np.float64), -np.inf)
     ends = np.where(is_text, np.asarray(end_logits, dtype=np.float64), -np.inf)
     width = min(max_answer_length, len(offsets))
     ends = np.concatenate([ends, np.full(width - 1, -np.inf)])
-    # [c, width]: row i, column k is the span from token i to i + k.
+    # [m, width]: row i, column k is the span from token i to i + k.
     scores = (starts[:, None] + np.lib.stride_tricks.sliding_window_view(ends, width)).ravel()
     # Sorting all of them takes ten times as long.
     least = np.partition(scores, -n_best_size)[-n_best_size] if n_best_size < scores.size else -np.inf
@@ -101,13 +99,13 @@ def decode(
     nulls: list[list[Span]] = [[] for _ in contexts]
     limits = {"n_best_size": n_best_size, "max_answer_length": max_answer_length}
     for window, start, end in zip(windows, start_logits, end_logits, strict=True):
-        question, first, offsets = window["question_index"], window["context_start"], window["offsets"]
-        tokens = slice(first, first + len(offsets))
-        null = Span(0, 0, float(start[window["cls_index"]]), float(end[window["cls_index"]]))
-        if not np.isfinite([*start[tokens], *end[tokens], null.score]).all():
+        question, offsets = window["question_index"], window["offsets"]
+        # Without padding.
+        start, end = start[: len(offsets)], end[: len(offsets)]
+        if not np.isfinite([start, end]).all():
             raise InputError("The model's logits are not finite numbers: lower the learning rate of its training.")
-        nulls[question].append(null)
-        spans[question] += best_spans(start[tokens], end[tokens], offsets, **limits)
+        nulls[question].append(Span(0, 0, float(start[0]), float(end[0])))
+        spans[question] += best_spans(start, end, offsets, **limits)
 
     decoded = []
     for context, candidates, none in zip(contexts, spans, nulls):

@@ -28,7 +28,7 @@ class AnswerMetrics:
     """
 
     def __init__(self, questions: Dataset, windows: Dataset, arguments: QAArguments):
-        self.questions, self.windows = questions, windows.select_columns(list(DECODING_COLUMNS))
+        self.questions, self.windows = questions, windows.select_columns(DECODING_COLUMNS)
         self.start_positions = windows["start_positions"][:] if "start_positions" in windows.column_names else []
         self.threshold, self.negative = arguments.null_score_diff_threshold, arguments.version_2_with_negative
         names = ("n_best_size", "max_answer_length", "version_2_with_negative")

@@ -33,20 +33,19 @@ def load_questions(arguments: QAArguments, splits: Sequence[str], access: Access
         if split not in loaded:
             advice = f"give --{split}_file" if files else f"{name} has {', '.join(loaded)}"
             raise InputError(f"There are no {split} data: {advice}.")
-        limit = arguments.max_samples()[split]
         where = ", ".join(files[split]) if files else str(name)
         found = itertools.chain(*map(_read_rows, files[split])) if files else iter(loaded[split])
-        rows = [_check(row, number, where, split) for number, row in enumerate(itertools.islice(found, limit), start=1)]
-        if not rows:
-            raise InputError(f"There is no question in {where}.")
-        ((key, count),) = Counter(row["id"] for row in rows).most_common(1)
-        if count > 1:
-            raise InputError(f"Two questions in {where} have the id {key}: predictions need unique ids.")
-        unanswered = [row["id"] for row in rows if not row["answers"]["text"]]
-        answered = split != "test" or len(unanswered) < len(rows)
-        if unanswered and answered and not arguments.version_2_with_negative:
-            raise InputError(f"Question {unanswered[0]} in {where} has no answer: give --version_2_with_negative.")
         with reading([where], "questions"):
+            rows = [_check(row, where, split) for row in itertools.islice(found, arguments.max_samples()[split])]
+            if not rows:
+                raise InputError(f"There is no question in {where}.")
+            ((key, count),) = Counter(row["id"] for row in rows).most_common(1)
+            if count > 1:
+                raise InputError(f"Two questions in {where} have the id {key}: predictions need unique ids.")
+            unanswered = [row["id"] for row in rows if not row["answers"]["text"]]
+            answered = split != "test" or len(unanswered) < len(rows)
+            if unanswered and answered and not arguments.version_2_with_negative:
+                raise InputError(f"Question {unanswered[0]} in {where} has no answer: give --version_2_with_negative.")
             features = Features(_TEXT | _ANSWERS if answered else _TEXT)
             questions[split] = Dataset.from_dict({name: [row[name] for row in rows] for name in features}, features)
     return questions
@@ -80,33 +79,32 @@ def _parse(text: str) -> Iterator[object]:
         yield value
 
 
-def _check(row: dict, number: int, where: str, split: str) -> dict:
-    """Return a row with only the four fields, checked."""
-    name = f"question {row.get('id', f'number {number}')} in {where}"
-    for field, kinds in {"id": str | int, "question": str, "context": str}.items():
-        if not isinstance(row.get(field), kinds):
-            raise InputError(f"The {name} has no field {field!r} with text, only {', '.join(row) or 'nothing'}.")
+def _check(row: dict, where: str, split: str) -> dict:
+    """Return a row with only the four fields, checked, and answers without white space at their ends."""
+    missing = [field for field in ("id", "question", "context") if not isinstance(row.get(field), str | int)]
+    if missing:
+        raise InputError(f"A question in {where} has no field {missing[0]!r} with text, only {', '.join(row)}.")
+    name = f"question {row['id']} in {where}"
     match row.get("answers"):
         case None if row.get("is_impossible") or split == "test":
             pairs = []
-        case {"text": [*texts], "answer_start": [*starts]} if len(texts) == len(starts):
-            pairs = list(zip(texts, starts))
-        case [*entries] if all(isinstance(one, dict) and {"text", "answer_start"} <= one.keys() for one in entries):
-            pairs = [(one["text"], one["answer_start"]) for one in entries]
+        case {"text": texts, "answer_start": starts}:
+            pairs = list(zip(texts, starts, strict=True))
+        case [*entries]:
+            pairs = [(entry["text"], entry["answer_start"]) for entry in entries]
         case _:
-            raise InputError(f"The 'answers' of {name} must have as many 'text's as 'answer_start's.")
-    starts = [_find_answer(row["context"], text, start, name) for text, start in pairs]
-    answers = {"text": [text for text, _ in pairs], "answer_start": starts}
+            raise InputError(f"The {name} has no 'answers', each with 'text' and 'answer_start'.")
+    texts = [text.strip() for text, _ in pairs]
+    starts = [_find_answer(row["context"], text, start, name) for text, (_, start) in zip(texts, pairs)]
+    answers = {"text": texts, "answer_start": starts}
     return {"id": str(row["id"]), "question": row["question"], "context": row["context"], "answers": answers}
 
 
 def _find_answer(context: str, text: str, start: int, name: str) -> int:
     """Return the first character of an answer: `start`, or after the white space there."""
-    if not isinstance(text, str) or not text.strip() or type(start) is not int or start < 0:
-        raise InputError(f"An answer to {name} must be text at a whole number, got {text!r} at {start!r}.")
-    rest = context[start:]
-    for position in (start, len(context) - len(rest.lstrip())):
-        if context.startswith(text, position):
-            return position
-    where = f"at character {start} of its context, which has {rest[: len(text)]!r} there"
-    raise InputError(f"An answer to {name}, {text!r}, is not {where}: correct 'answer_start', or remove the question.")
+    rest = context[start:].lstrip()
+    if start < 0 or not text or not rest.startswith(text):
+        where = f"at character {start} of its context, which has {context[max(0, start) :][: len(text)]!r} there"
+        advice = "correct 'answer_start', or remove the question"
+        raise InputError(f"An answer to {name}, {text!r}, is not {where}: {advice}.")
+    return len(context) - len(rest)

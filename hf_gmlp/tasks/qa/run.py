@@ -23,7 +23,7 @@ from ..packing import PackingCollator
 from .arguments import QAArguments
 from .metrics import AnswerMetrics
 from .questions import load_questions
-from .windows import DECODING_COLUMNS, check_tokenizer, window_dataset
+from .windows import DECODING_COLUMNS, check_windows, window_dataset
 
 logger = logging.getLogger(__name__)
 
@@ -45,7 +45,7 @@ def main():
     # Windows of tokens.
     words = (text for row in questions.get("train", ()) for text in (row["context"], row["question"]))
     tokenizer = load_tokenizer(model_args, training_args, words, max_length=length, config=config)
-    check_tokenizer(tokenizer)
+    check_windows(tokenizer, **lengths)
     if getattr(config, "type_vocab_size", None) == 1:
         # RoBERTa and its relatives have no second segment.
         tokenizer.model_input_names = [name for name in tokenizer.model_input_names if name != "token_type_ids"]
@@ -58,7 +58,7 @@ def main():
         logger.info("%s: %d questions in %d windows", split, len(rows), len(windows[split]))
         if split != "train":
             answers[split] = AnswerMetrics(rows, windows[split], data_args)
-            windows[split] = windows[split].remove_columns(list(DECODING_COLUMNS))
+            windows[split] = windows[split].remove_columns(DECODING_COLUMNS)
     names = answers["validation"].names() if "validation" in answers else []
     keys = [f"eval_{name}" for name in ("f1", *(name for name in names if name != "f1"), "loss")]
     main_metric = series.main_metric(training_args, keys) if data_args.is_series() else None

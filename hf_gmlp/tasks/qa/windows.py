@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 # Columns of a window that `decode` needs besides the logits, and the model does not.
-DECODING_COLUMNS = ("question_index", "cls_index", "context_start", "offsets")
+DECODING_COLUMNS = ["question_index", "offsets"]
 
 
 def make_windows(
@@ -36,31 +36,25 @@ def make_windows(
         answers: The first character of each answer and the one after its last, or None.
 
     Returns:
-        The columns of the tokenizer; "question_index"; "cls_index" and "context_start", the positions of [CLS] and of
-        the first context token; "offsets", the characters [start, end) of each context token; and with `answers`
-        "start_positions" and "end_positions", the first and last token of the answer, or [CLS] if the window lacks it.
+        The columns of the tokenizer; "question_index"; "offsets", the characters [start, end) of the context that each
+        token covers, [0, 0) for tokens outside of it; and with `answers` "start_positions" and "end_positions", the
+        first and last token of the answer, or 0, that of [CLS], if the window lacks it.
     """
-    check_tokenizer(tokenizer)
-    check_lengths(max_seq_length, doc_stride)
     room = max_seq_length - tokenizer.num_special_tokens_to_add(pair=True)
     # "[SEP]" in an article is text.
     options: dict[str, object] = {"split_special_tokens": True, "return_offsets_mapping": True, "verbose": False}
     questions = _shorten(questions, tokenizer, (room - doc_stride) // 2, **options)
     options |= {"truncation": "only_second", "max_length": max_seq_length, "stride": doc_stride}
     encoded = tokenizer(questions, list(contexts), return_overflowing_tokens=True, **options)
-    all_offsets, sources = encoded.pop("offset_mapping"), encoded.pop("overflow_to_sample_mapping")
-    rows = []
-    for index, (source, offsets) in enumerate(zip(sources, all_offsets)):
-        context = [position for position, part in enumerate(encoded.sequence_ids(index)) if part == 1]
-        row = {name: encoded[name][index] for name in encoded} | {"question_index": source}
-        row["cls_index"] = cls_index = row["input_ids"].index(tokenizer.cls_token_id)
-        row["context_start"] = first = context[0] if context else 0
-        row["offsets"] = [list(offsets[position]) for position in context]
-        if answers is not None:
-            span = _answer_tokens(row["offsets"], answers[source]) or [cls_index - first] * 2
-            row["start_positions"], row["end_positions"] = (first + token for token in span)
-        rows.append(row)
-    return {name: [row[name] for row in rows] for name in rows[0]}
+    sources, all_offsets = encoded.pop("overflow_to_sample_mapping"), encoded.pop("offset_mapping")
+    windows: dict[str, list] = dict(encoded) | {"question_index": sources, "offsets": []}
+    for index, offsets in enumerate(all_offsets):
+        parts = encoded.sequence_ids(index)
+        windows["offsets"].append([list(span) if part == 1 else [0, 0] for span, part in zip(offsets, parts)])
+    if answers is not None:
+        spans = [_answer_tokens(offsets, answers[source]) for source, offsets in zip(sources, windows["offsets"])]
+        windows |= {"start_positions": [first for first, _ in spans], "end_positions": [last for _, last in spans]}
+    return windows
 
 
 def _shorten(questions: Sequence[str], tokenizer: Tokenizer, longest: int, **options: object) -> list[str]:
@@ -76,13 +70,13 @@ def _shorten(questions: Sequence[str], tokenizer: Tokenizer, longest: int, **opt
     return short
 
 
-def _answer_tokens(offsets: list[list[int]], answer: tuple[int, int] | None) -> list[int] | None:
-    """Return the first and last token that the answer touches; None if the tokens do not hold all of it."""
+def _answer_tokens(offsets: list[list[int]], answer: tuple[int, int] | None) -> tuple[int, int]:
+    """Return the first and last token that the answer touches; 0 and 0 if the window does not hold all of it."""
     text = [index for index, (start, end) in enumerate(offsets) if start < end]
     if answer is None or not text or answer[0] < offsets[text[0]][0] or answer[1] > offsets[text[-1]][1]:
-        return None
+        return 0, 0
     touched = [index for index in text if offsets[index][0] < answer[1] and offsets[index][1] > answer[0]]
-    return [touched[0], touched[-1]] if touched else None
+    return (touched[0], touched[-1]) if touched else (0, 0)
 
 
 def window_dataset(
@@ -94,7 +88,7 @@ def window_dataset(
     """
 
     def map_batch(batch: dict, indices: list[int]) -> dict:
-        answers = [_first_answer(answer) for answer in batch["answers"]] if "answers" in batch else None
+        answers = [_characters(answer) for answer in batch["answers"]] if "answers" in batch else None
         windows = make_windows(batch["question"], batch["context"], tokenizer, answers=answers, **lengths)
         windows["question_index"] = [indices[index] for index in windows["question_index"]]
         # Every process keeps the training windows in memory.
@@ -104,27 +98,18 @@ def window_dataset(
     return questions.map(map_batch, remove_columns=questions.column_names, **options)
 
 
-def _first_answer(answers: dict[str, list]) -> tuple[int, int] | None:
-    """Return the characters [start, end) of the first answer, without white space at its ends."""
-    if not answers["text"]:
-        return None
-    text = answers["text"][0]
-    start = answers["answer_start"][0] + len(text) - len(text.lstrip())
-    return start, start + len(text.strip())
+def _characters(answers: dict[str, list]) -> tuple[int, int] | None:
+    """Return the characters [start, end) of the first answer."""
+    spans = zip(answers["answer_start"], answers["text"])
+    return next(((start, start + len(text)) for start, text in spans), None)
 
 
-def check_tokenizer(tokenizer: Tokenizer):
-    """Raise an InputError if the tokenizer has no offsets, puts no [CLS] into a sequence, or does not pad right."""
-    pads = tokenizer.pad_token_id is not None and tokenizer.padding_side == "right"
-    if not (tokenizer.is_fast and pads and tokenizer.cls_token_id in tokenizer("", "")["input_ids"]):
-        needs = "a fast one that puts [CLS] into a sequence, and pads on the right with a padding token"
-        raise InputError(f"{type(tokenizer).__name__} cannot find answers: choose {needs}.")
-
-
-def check_lengths(max_seq_length: int, doc_stride: int):
-    """Raise an InputError if a window has no room for a question and new context."""
-    if max_seq_length < 16:
-        raise InputError(f"--max_seq_length, of question and context, must be at least 16, got {max_seq_length}.")
+def check_windows(tokenizer: Tokenizer, max_seq_length: int, doc_stride: int):
+    """Raise an InputError if a window has no room for new context, or the tokenizer cannot make or pad it."""
     if not 0 <= doc_stride <= max_seq_length // 2:
         limit = f"from 0 to half of --max_seq_length, {max_seq_length // 2}"
         raise InputError(f"--doc_stride {doc_stride}, the overlap of two windows, must be {limit}.")
+    pads = tokenizer.pad_token_id is not None and tokenizer.padding_side == "right"
+    if not (tokenizer.is_fast and pads and tokenizer("", "")["input_ids"][:1] == [tokenizer.cls_token_id]):
+        needs = "a fast one that puts [CLS] first, and pads on the right with a padding token"
+        raise InputError(f"{type(tokenizer).__name__} cannot find answers: choose {needs}.")

@@ -25,10 +25,9 @@ def random_logits(windows, width=40):
     """As `Trainer` gathers them: padded, with high logits on padding and question, where no answer may be found."""
     start, end = np.random.default_rng(0).normal(size=(2, len(windows), width)).astype(np.float32)
     for row, window in enumerate(windows):
-        first, last = window["context_start"], window["context_start"] + len(window["offsets"])
+        outside = np.array([*(first == last for first, last in window["offsets"]), *[True] * width])[:width]
         for logits in (start, end):
-            logits[row, 1:first] += 50
-            logits[row, last:] += 50
+            logits[row, 1:][outside[1:]] += 50
     return start, end
 
 
@@ -36,13 +35,13 @@ def all_answers(windows, start, end, max_answer_length):
     """Every span of every question, one by one: {question: {(start, end): score}}, and the least score of [CLS]."""
     spans, nulls = {}, {}
     for row, window in enumerate(windows):
-        question, first, offsets = window["question_index"], window["context_start"], window["offsets"]
+        question, offsets = window["question_index"], window["offsets"]
         for i, (from_character, _) in enumerate(offsets):
             for j in range(i, min(i + max_answer_length, len(offsets))):
                 to_character = offsets[j][1]
                 if offsets[i][0] == offsets[i][1] or offsets[j][0] == offsets[j][1]:
                     continue
-                value = float(start[row, first + i]) + float(end[row, first + j])
+                value = float(start[row, i]) + float(end[row, j])
                 best = spans.setdefault(question, {})
                 span = from_character, to_character
                 best[span] = max(best.get(span, -math.inf), value)
@@ -87,7 +86,6 @@ def test_best_spans_on_a_case_by_hand():
     # Of equals, the first and shortest.
     spans = best_spans(np.zeros(4), np.zeros(4), offsets, n_best_size=2, max_answer_length=4)
     assert [(span.start, span.end) for span in spans] == [(0, 3), (0, 7)]
-    assert best_spans(np.zeros(0), np.zeros(0), [], n_best_size=2, max_answer_length=4) == []
     assert best_spans(start[:1], end[:1], [[2, 2]], n_best_size=2, max_answer_length=4) == []
 
 

@@ -4,7 +4,7 @@ from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processor
 from transformers import CanineTokenizer, PreTrainedTokenizerFast
 
 from hf_gmlp.errors import InputError
-from hf_gmlp.tasks.qa.windows import DECODING_COLUMNS, check_tokenizer, make_windows, window_dataset
+from hf_gmlp.tasks.qa.windows import DECODING_COLUMNS, check_windows, make_windows, window_dataset
 
 from ...samples import CITIES, flat, squad, word_tokenizer
 
@@ -41,13 +41,13 @@ def test_windows_cover_the_context_and_overlap(any_tokenizer):
         asked = any_tokenizer(question.strip(), add_special_tokens=False)["input_ids"]
         seen = []
         for row in rows:
-            ids, first = windows["input_ids"][row], windows["context_start"][row]
-            offsets = windows["offsets"][row]
-            assert len(ids) <= 48 and windows["cls_index"][row] == 0
-            assert ids[:first] == [2, *asked, 3] and ids[-1] == 3 and len(ids) == first + len(offsets) + 1
+            ids, offsets, first = windows["input_ids"][row], windows["offsets"][row], len(asked) + 2
+            assert len(offsets) == len(ids) <= 48
+            assert ids[:first] == [2, *asked, 3] and ids[-1] == 3
+            assert offsets[:first] == [[0, 0]] * first and offsets[-1] == [0, 0]
             assert windows["token_type_ids"][row] == [0] * first + [1] * (len(ids) - first)
             assert windows["attention_mask"][row] == [1] * len(ids)
-            body = list(zip(ids[first:-1], map(tuple, offsets)))
+            body = list(zip(ids[first:-1], map(tuple, offsets[first:-1])))
             # The windows overlap.
             assert not seen or seen[-12:] == body[:12]
             seen += body[12:] if seen else body
@@ -65,15 +65,15 @@ def test_labels_are_the_answer_or_cls(any_tokenizer):
     contexts, spans = [row[0] for row in rows], [(start, start + len(text)) for _, text, start in rows]
     windows = make_windows(["Q?"] * len(rows), contexts, any_tokenizer, max_seq_length=32, doc_stride=8, answers=spans)
     found = set()
-    columns = (windows[name] for name in ("question_index", "context_start", "offsets", "start_positions"))
-    for index, first, offsets, start, end in zip(*columns, windows["end_positions"]):
+    columns = (windows[name] for name in ("question_index", "offsets", "start_positions", "end_positions"))
+    for index, offsets, start, end in zip(*columns):
         text = [(a, b) for a, b in offsets if a < b]
         if start == 0:
             # This window does not hold all of the answer.
             assert end == 0 and not (text[0][0] <= spans[index][0] and spans[index][1] <= text[-1][1])
             continue
         found.add(index)
-        assert (offsets[start - first][0], offsets[end - first][1]) == spans[index]
+        assert (offsets[start][0], offsets[end][1]) == spans[index]
     assert found == set(range(len(rows)))
 
 
@@ -93,7 +93,7 @@ def test_long_questions_are_cut_and_logged(any_tokenizer, caplog):
     questions = ["word " * 100, "日本語の質問" * 20, "Who?", " " * 200 + "Who?"]
     windows = make_windows(questions, ["The train."] * 4, any_tokenizer, max_seq_length=24, doc_stride=4)
     assert set(windows["question_index"]) == {0, 1, 2, 3} and max(map(len, windows["input_ids"])) <= 24
-    lengths = dict(zip(windows["question_index"], windows["context_start"]))
+    lengths = {index: parts.index(1) for index, parts in zip(windows["question_index"], windows["token_type_ids"])}
     # Half of the 17 tokens that neither are special nor overlap, between [CLS] and [SEP].
     assert lengths[0] == 2 + 8 and lengths[2] == lengths[3] == len(any_tokenizer("Who?")["input_ids"])
     assert "A question was cut to 8 tokens" in caplog.text and "Who?" not in caplog.text
@@ -111,24 +111,15 @@ def test_window_dataset_keeps_what_decoding_needs(squad_tokenizer):
     assert training["start_positions"][:] == windows["start_positions"][:] and max(training["start_positions"]) > 0
 
 
-@pytest.mark.parametrize(
-    ("length", "stride", "message"),
-    [(32, 17, "--doc_stride 17, .* 16"), (32, -1, "--doc_stride -1"), (15, 4, "--max_seq_length, .* 15")],
-)
-def test_bad_lengths_are_refused(squad_tokenizer, length, stride, message):
-    with pytest.raises(InputError, match=message):
-        make_windows(["Q?"], ["a"], squad_tokenizer, max_seq_length=length, doc_stride=stride)
-
-
-def test_tokenizers_that_cannot_find_answers_are_refused():
-    check_tokenizer(word_tokenizer(["a"]))
+def test_lengths_and_tokenizers_that_cannot_find_answers_are_refused():
+    tokenizer = word_tokenizer(["a"])
+    check_windows(tokenizer, 32, 16)
+    for stride in (17, -1):
+        with pytest.raises(InputError, match=f"--doc_stride {stride}, .* 16"):
+            check_windows(tokenizer, 32, stride)
     unpadded = word_tokenizer(["a"])
     unpadded.pad_token = None
-    for tokenizer in (
-        CanineTokenizer(),
-        word_tokenizer(["a"], ends=False),
-        word_tokenizer(["a"], padding_side="left"),
-        unpadded,
-    ):
+    others = (word_tokenizer(["a"], ends=False), word_tokenizer(["a"], padding_side="left"), unpadded)
+    for tokenizer in (CanineTokenizer(), *others):
         with pytest.raises(InputError, match="a fast one"):
-            check_tokenizer(tokenizer)
+            check_windows(tokenizer, 32, 16)
