@@ -59,7 +59,7 @@ def number_labels(
         InputError: If a column, a value or all rows are missing, or as `find_labels` and `label_ids` do.
     """
     for split, dataset in splits.items():
-        _check_columns(dataset, data_of(split), columns, None if split.startswith("test") else label_column, flag)
+        _check_columns(dataset, split, [*columns, *([] if split.startswith("test") else [label_column])], flag)
     if numbered is None and labels is not None and labels.names == _placeholders(labels):
         numbered = labels.names
     labeled = [split for split, dataset in splits.items() if label_column in dataset.column_names]
@@ -82,18 +82,17 @@ def number_labels(
     return results, labels
 
 
-def _check_columns(dataset: Dataset, data: str, columns: Collection[str], label_column: str | None, flag: str):
+def _check_columns(dataset: Dataset, split: str, columns: list[str], flag: str):
     """Raise an InputError if a column is missing, or has no rows or an empty one."""
-    for column in columns if label_column is None else (*columns, label_column):
+    if len(dataset) == 0:
+        raise InputError(f"The {split} data have no rows.")
+    for column in columns:
         if column not in dataset.column_names:
             present, flags = ", ".join(dataset.column_names), f"--{flag} and --label_column_name"
-            raise InputError(f"The {data} have no column {column!r} but {present}: name yours with {flags}.")
-    if len(dataset) == 0:
-        raise InputError(f"The {data} have no rows.")
-    for column in columns:
+            raise InputError(f"The {split} data have no column {column!r} but {present}: name yours with {flags}.")
         empty = dataset.data.column(column).is_null().index(True).as_py()
         if empty >= 0:
-            raise InputError(f"Row {empty + 1} of the {data} has nothing in the column {column!r}.")
+            raise InputError(f"Row {empty + 1} of the {split} data has nothing in the column {column!r}.")
 
 
 def read_labels(dataset: Dataset, column: str, numbered: Sequence[str] = ()) -> list:
@@ -139,7 +138,7 @@ def find_labels(feature: object, values: list, split: str, do_regression: bool |
         logger.info(words, sum(counts[name] for name in fractions), len(values), fractions[0])
     if do_regression or (fractions and do_regression is None):
         return Labels(None, REGRESSION)
-    check_names(counts, f"The labels of the {data_of(split)}")
+    check_names(counts, f"The labels of the {split} data")
     return Labels(sorted(counts, key=float if len(numbers) == len(counts) else None), problem_type)
 
 
@@ -168,7 +167,7 @@ def label_ids(values: list, labels: Labels, split: str) -> list:
             fits = several == (labels.problem_type == CLASSES) and set(chosen) <= ids.keys()
         if not fits:
             found = "no label" if value is None else f"the label {value!r}, which is not {labels}"
-            raise InputError(f"Row {row} of the {data_of(split)} has {found}.")
+            raise InputError(f"Row {row} of the {split} data has {found}.")
         if several:
             result.append([float(name in chosen) for name in ids])
         else:
@@ -216,14 +215,6 @@ def _placeholders(labels: Labels) -> list[str]:
     return [f"LABEL_{number}" for number in range(len(labels.names or []))]
 
 
-def listed(names: list[str], most: int = 5) -> str:
-    """Return the first names, and how many more there are."""
-    more = len(names) - most
-    return ", ".join(names[:most]) + (f" and {more} more" if more > 0 else "")
-
-
-def data_of(split: str) -> str:
-    """Return "validation_matched" as "validation data (matched)"."""
-    kind, _, part = split.partition("_")
-    kind = {"train": "training"}.get(kind, kind)
-    return f"{kind} data" + (f" ({part})" if part else "")
+def listed(names: list[str]) -> str:
+    """Return the first five names, and how many more there are."""
+    return ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")

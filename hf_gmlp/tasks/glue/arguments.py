@@ -1,10 +1,52 @@
-"""Arguments of sentence classification."""
+"""Arguments of sentence classification, and the tasks of GLUE."""
 
 from dataclasses import dataclass
 
 from transformers import PreTrainedConfig
 
 from ...training.arguments import ModelArguments, SeriesArguments, flag
+
+
+@dataclass(frozen=True)
+class Task:
+    """One of GLUE's nine tasks."""
+
+    columns: tuple[str, ...]
+    # The names of the labels 0, 1, ...; None for numbers to predict.
+    labels: tuple[str, ...] | None
+    # The first compares runs.
+    metrics: tuple[str, ...]
+    # Test splits, with the leaderboard's names of the files of predictions.
+    tests: dict[str, str]
+    validations: tuple[str, ...] = ("validation",)
+    # Whether the leaderboard takes names of labels, not their numbers.
+    submits_names: bool = False
+
+    def splits(self, kind: str) -> tuple[str, ...]:
+        """Return the names of the "train", "validation" or "test" splits."""
+        return {"validation": self.validations, "test": tuple(self.tests)}.get(kind, (kind,))
+
+
+_PAIR = ("sentence1", "sentence2")
+_ENTAILMENT = ("entailment", "not_entailment")
+TASKS = {
+    "cola": Task(("sentence",), ("unacceptable", "acceptable"), ("matthews_correlation",), {"test": "CoLA"}),
+    "mnli": Task(
+        ("premise", "hypothesis"),
+        ("entailment", "neutral", "contradiction"),
+        ("accuracy",),
+        {"test_matched": "MNLI-m", "test_mismatched": "MNLI-mm", "test_ax": "AX"},
+        validations=("validation_matched", "validation_mismatched"),
+        submits_names=True,
+    ),
+    "mrpc": Task(_PAIR, ("not_equivalent", "equivalent"), ("f1", "accuracy"), {"test": "MRPC"}),
+    "qnli": Task(("question", "sentence"), _ENTAILMENT, ("accuracy",), {"test": "QNLI"}, submits_names=True),
+    "qqp": Task(("question1", "question2"), ("not_duplicate", "duplicate"), ("f1", "accuracy"), {"test": "QQP"}),
+    "rte": Task(_PAIR, _ENTAILMENT, ("accuracy",), {"test": "RTE"}, submits_names=True),
+    "sst2": Task(("sentence",), ("negative", "positive"), ("accuracy",), {"test": "SST-2"}),
+    "stsb": Task(_PAIR, None, ("spearman", "pearson"), {"test": "STS-B"}),
+    "wnli": Task(_PAIR, ("not_entailment", "entailment"), ("accuracy",), {"test": "WNLI"}),
+}
 
 
 @dataclass
@@ -43,10 +85,15 @@ class GlueArguments(SeriesArguments):
 
     def __post_init__(self):
         super().__post_init__()
+        if self.task_name is not None and self.task_name.lower() not in TASKS:
+            raise ValueError(f"GLUE has no task {self.task_name!r}; --task_name is one of {', '.join(TASKS)}.")
         if self.packing and self.pad_to_max_length:
             raise ValueError("--packing leaves no padding: give either --packing or --pad_to_max_length.")
         if len(self.text_column_names or ()) > 2 and self.text_column_delimiter is None:
             raise ValueError("--text_column_names takes one or two columns; --text_column_delimiter joins more.")
+
+    def task(self) -> Task | None:
+        return None if self.task_name is None else TASKS[self.task_name.lower()]
 
     def sequence_length(self, config: PreTrainedConfig, default: float = 128) -> int:
         return super().sequence_length(config, default)

@@ -12,7 +12,7 @@ from ...errors import InputError
 from ...metrics import load_metric
 from ...training.run_folder import write_text
 from ..labels import CLASSES, ONE_CLASS, REGRESSION
-from .sentences import Task
+from .arguments import Task
 
 logger = logging.getLogger(__name__)
 

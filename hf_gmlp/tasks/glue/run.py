@@ -23,7 +23,7 @@ from ..labels import ONE_CLASS, set_labels, trained_labels
 from ..packing import PackingCollator
 from .arguments import GlueArguments, SentenceModelArguments
 from .metrics import classification_metrics, metric_keys, metric_names, write_predictions
-from .sentences import find_task, load_sentences, texts, tokenize
+from .sentences import load_sentences, texts, tokenize
 
 HEAD = "ForSequenceClassification"
 
@@ -34,7 +34,7 @@ def main():
     model_args, data_args, training_args = parse_arguments(types, __doc__)
     checkpoint = start_run(model_args, data_args, training_args)
     runs = series.plan_runs(model_args, data_args, training_args)
-    task, config, train = find_task(data_args.task_name), load_config(model_args), training_args.do_train
+    task, config, train = data_args.task(), load_config(model_args), training_args.do_train
     access = data_access(model_args, data_args, training_args)
     length = data_args.sequence_length(config)
 

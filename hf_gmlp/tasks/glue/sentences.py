@@ -1,68 +1,20 @@
 """Sentences and pairs of them, with a label each: from GLUE, the Hub or files, to token ids ready for a collator."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 from datasets import Dataset, Value
 from transformers import PreTrainedTokenizerBase as Tokenizer
 
 from ...errors import InputError
 from ...training.files import Access, load_data
-from ..labels import ONE_CLASS, REGRESSION, Labels, data_of, number_labels
-from .arguments import GlueArguments
+from ..labels import ONE_CLASS, REGRESSION, Labels, number_labels
+from .arguments import TASKS, GlueArguments
 
 GLUE = "nyu-mll/glue"
 
 
-@dataclass(frozen=True)
-class Task:
-    """One of GLUE's nine tasks."""
-
-    columns: tuple[str, ...]
-    # The names of the labels 0, 1, ...; None for numbers to predict.
-    labels: tuple[str, ...] | None
-    # The first compares runs.
-    metrics: tuple[str, ...]
-    # Test splits, with the leaderboard's names of the files of predictions.
-    tests: dict[str, str]
-    validations: tuple[str, ...] = ("validation",)
-    # Whether the leaderboard takes names of labels, not their numbers.
-    submits_names: bool = False
-
-    def splits(self, kind: str) -> tuple[str, ...]:
-        """Return the names of the "train", "validation" or "test" splits."""
-        return {"validation": self.validations, "test": tuple(self.tests)}.get(kind, (kind,))
-
-
-_PAIR = ("sentence1", "sentence2")
-_ENTAILMENT = ("entailment", "not_entailment")
-TASKS = {
-    "cola": Task(("sentence",), ("unacceptable", "acceptable"), ("matthews_correlation",), {"test": "CoLA"}),
-    "mnli": Task(
-        ("premise", "hypothesis"),
-        ("entailment", "neutral", "contradiction"),
-        ("accuracy",),
-        {"test_matched": "MNLI-m", "test_mismatched": "MNLI-mm", "test_ax": "AX"},
-        validations=("validation_matched", "validation_mismatched"),
-        submits_names=True,
-    ),
-    "mrpc": Task(_PAIR, ("not_equivalent", "equivalent"), ("f1", "accuracy"), {"test": "MRPC"}),
-    "qnli": Task(("question", "sentence"), _ENTAILMENT, ("accuracy",), {"test": "QNLI"}, submits_names=True),
-    "qqp": Task(("question1", "question2"), ("not_duplicate", "duplicate"), ("f1", "accuracy"), {"test": "QQP"}),
-    "rte": Task(_PAIR, _ENTAILMENT, ("accuracy",), {"test": "RTE"}, submits_names=True),
-    "sst2": Task(("sentence",), ("negative", "positive"), ("accuracy",), {"test": "SST-2"}),
-    "stsb": Task(_PAIR, None, ("spearman", "pearson"), {"test": "STS-B"}),
-    "wnli": Task(_PAIR, ("not_entailment", "entailment"), ("accuracy",), {"test": "WNLI"}),
-}
 # Columns to look for where neither a task nor a flag names them; pairs first.
 _KNOWN_COLUMNS = sorted({task.columns for task in TASKS.values()} | {("text",)}, key=lambda names: (-len(names), names))
-
-
-def find_task(name: str | None) -> Task | None:
-    """Return the GLUE task of that name, None for None; raise an InputError if there is no such task."""
-    if name is None or name.lower() in TASKS:
-        return TASKS.get((name or "").lower())
-    raise InputError(f"GLUE has no task {name!r}; --task_name is one of {', '.join(TASKS)}.")
 
 
 def load_sentences(
@@ -86,7 +38,7 @@ def load_sentences(
     Raises:
         InputError: If something needed is missing or unreadable, or as `number_labels`.
     """
-    task, train = find_task(arguments.task_name), "train" in kinds
+    task, train = arguments.task(), "train" in kinds
     read = kinds if train or not arguments.train_file else ["train", *kinds]
     names = {kind: task.splits(kind) if task else (kind,) for kind in read}
     splits = (_read_files if arguments.files() else _read_hub)(arguments, names, access)
@@ -128,7 +80,7 @@ def _read_files(arguments: GlueArguments, names: dict[str, tuple[str, ...]], acc
     for kind, splits in names.items():
         paths = arguments.files().get(kind, [])
         if not paths:
-            raise InputError(f"There are no {data_of(kind)}: give --{kind}_file.")
+            raise InputError(f"There are no {kind} data: give --{kind}_file.")
         if len(paths) > len(splits) > 1:
             raise InputError(f"--{kind}_file has {len(paths)} files; there are at most {', '.join(splits)}.")
         files |= {split: [path] for split, path in zip(splits, paths)} if len(splits) > 1 else {kind: paths}
@@ -159,8 +111,8 @@ def _find_columns(splits: dict[str, Dataset]) -> tuple[str, ...]:
     for columns in _KNOWN_COLUMNS:
         if set(columns) <= set(dataset.column_names):
             return columns
-    data, present = data_of(split), ", ".join(dataset.column_names)
-    raise InputError(f"Name the columns of the sentences with --text_column_names: the {data} have {present}.")
+    present = ", ".join(dataset.column_names)
+    raise InputError(f"Name the columns of the sentences with --text_column_names: the {split} data have {present}.")
 
 
 def _name_columns(dataset: Dataset, columns: tuple[str, ...], split: str, delimiter: str | None) -> Dataset:
@@ -168,7 +120,7 @@ def _name_columns(dataset: Dataset, columns: tuple[str, ...], split: str, delimi
     for column in columns:
         feature = dataset.features[column]
         if not isinstance(feature, Value) or feature.dtype.endswith("binary"):
-            raise InputError(f"The column {column!r} of the {data_of(split)} must hold text, not {feature}.")
+            raise InputError(f"The column {column!r} of the {split} data must hold text, not {feature}.")
     if delimiter is None:
         return dataset.rename_columns({column: f"sentence{i}" for i, column in enumerate(columns, start=1)})
     joined = [delimiter.join(map(str, row)) for row in zip(*(dataset[column] for column in columns))]

@@ -25,7 +25,7 @@ from transformers import BaseImageProcessor
 
 from ...errors import InputError, first_line
 from ...training.files import Access, hold_out, load_data, reading
-from ..labels import ONE_CLASS, Labels, check_names, data_of, listed, number_labels
+from ..labels import ONE_CLASS, Labels, check_names, listed, number_labels
 from .arguments import ImageArguments
 
 logger = logging.getLogger(__name__)
@@ -76,7 +76,7 @@ def load_images(
     if labels.problem_type != ONE_CLASS:
         raise InputError(f"The column {label_column!r} must have one class per image, not a list.")
     for split, dataset in splits.items():
-        with reading([f"The column {image_column!r} of the {data_of(split)}"], "images or paths"):
+        with reading([f"The column {image_column!r} of the {split} data"], "images or paths"):
             dataset = dataset.rename_columns({image_column: "image"})
             splits[split] = dataset.cast_column("image", datasets.Image(decode=False))
     if validate and "validation" not in splits:

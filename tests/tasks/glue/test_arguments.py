@@ -22,6 +22,7 @@ def test_the_data_in_words(fields, name, dataset):
     [
         ({"packing": True, "pad_to_max_length": True}, "--packing"),
         ({"text_column_names": ["a", "b", "c"]}, "--text_column_delimiter"),
+        ({"task_name": "sst3"}, "sst3.* cola"),
     ],
 )
 def test_flags_that_do_not_go_together(fields, message):

@@ -6,8 +6,8 @@ from transformers import EvalPrediction
 
 from hf_gmlp import GMLPConfig
 from hf_gmlp.errors import InputError
+from hf_gmlp.tasks.glue.arguments import TASKS
 from hf_gmlp.tasks.glue.metrics import classification_metrics, metric_keys, metric_names, write_predictions
-from hf_gmlp.tasks.glue.sentences import TASKS
 from hf_gmlp.tasks.labels import CLASSES, ONE_CLASS, REGRESSION, Labels, set_labels
 
 from ...numerics import assert_close

@@ -5,8 +5,8 @@ from datasets import ClassLabel, Dataset, DatasetDict, Features, Value
 
 from hf_gmlp.errors import InputError
 from hf_gmlp.tasks.glue import sentences
-from hf_gmlp.tasks.glue.arguments import GlueArguments
-from hf_gmlp.tasks.glue.sentences import TASKS, load_sentences, texts, tokenize
+from hf_gmlp.tasks.glue.arguments import TASKS, GlueArguments
+from hf_gmlp.tasks.glue.sentences import load_sentences, texts, tokenize
 from hf_gmlp.tasks.labels import CLASSES, ONE_CLASS, REGRESSION, Labels
 from hf_gmlp.training import run_folder
 from hf_gmlp.training.files import Access
@@ -216,7 +216,6 @@ def test_data_sets_on_the_hub(load, monkeypatch):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"task_name": "sst3"}, "sst3.* cola"),
         ({"label_column_name": "gold"}, "no column 'gold' but sentence"),
         ({"text_column_names": ["body"]}, "no column 'body'"),
         ({"do_regression": True}, "'a', which is not a number"),
