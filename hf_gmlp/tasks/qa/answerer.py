@@ -15,7 +15,7 @@ from ...errors import InputError
 from ...loading import open_model, open_tokenizer
 from ...tokenizer import padding_for
 from .decoding import Decoded, decode
-from .windows import DECODING_COLUMNS, check_windows, make_windows
+from .windows import check_windows, make_windows
 
 
 class QuestionAnswerer:
@@ -99,7 +99,7 @@ class QuestionAnswerer:
         )
         decoded = decode(
             contexts,
-            [dict(zip(DECODING_COLUMNS, row)) for row in zip(*(windows[name] for name in DECODING_COLUMNS))],
+            windows,
             *self._logits(windows, batch_size),
             n_best_size=max(20, top_k),
             max_answer_length=max_answer_length,

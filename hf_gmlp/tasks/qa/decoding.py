@@ -1,12 +1,16 @@
 """From the logits of windows to answers and their scores."""
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from ...errors import InputError
+
+if TYPE_CHECKING:
+    from datasets import Dataset
 
 
 class Span(NamedTuple):
@@ -31,12 +35,12 @@ class Decoded:
     # The best spans, best first, and "" for no answer where that is allowed: "text", "start", "end" (characters of the
     # context), "probability" (within this list), "start_logit", "end_logit".
     nbest: list[dict]
-    # The score of no answer minus that of the best span; None if there is always an answer.
-    null_odds: float | None
+    # The score of no answer minus that of the best span; minus infinity if there is always an answer.
+    null_odds: float
 
     def answer(self, null_score_diff_threshold: float = 0.0) -> str:
         """Return the best span; "" if the score of no answer exceeds its score by more than the threshold."""
-        return "" if self.null_odds is not None and self.null_odds > null_score_diff_threshold else self.text
+        return "" if self.null_odds > null_score_diff_threshold else self.text
 
 
 def best_spans(
@@ -73,7 +77,7 @@ def best_spans(
 
 def decode(
     contexts: Sequence[str],
-    windows: Iterable[Mapping],
+    windows: "Mapping[str, Iterable] | Dataset",
     start_logits: Sequence[np.ndarray],
     end_logits: Sequence[np.ndarray],
     *,
@@ -88,7 +92,7 @@ def decode(
 
     Args:
         contexts: One for each question.
-        windows: Rows of `make_windows`, whose "question_index" is an index into `contexts`.
+        windows: The columns of `make_windows`, where "question_index" is an index into `contexts`.
         start_logits, end_logits: [m] for each window, at least as long as the window.
         version_2_with_negative: Whether there may be no answer.
 
@@ -98,8 +102,8 @@ def decode(
     spans: list[list[Span]] = [[] for _ in contexts]
     nulls: list[list[Span]] = [[] for _ in contexts]
     limits = {"n_best_size": n_best_size, "max_answer_length": max_answer_length}
-    for window, start, end in zip(windows, start_logits, end_logits, strict=True):
-        question, offsets = window["question_index"], window["offsets"]
+    columns = windows["question_index"], windows["offsets"], start_logits, end_logits
+    for question, offsets, start, end in zip(*columns, strict=True):
         # Without padding.
         start, end = start[: len(offsets)], end[: len(offsets)]
         if not np.isfinite([start, end]).all():
@@ -115,7 +119,7 @@ def decode(
             best.setdefault((span.start, span.end), span)
         # A context of white space has no span.
         ranked = list(best.values())[:n_best_size] or [Span(0, 0, 0.0, 0.0)]
-        text, null_odds = context[ranked[0].start : ranked[0].end], None
+        text, null_odds = context[ranked[0].start : ranked[0].end], -math.inf
         if version_2_with_negative:
             null = min(none, key=lambda span: span.score)
             null_odds = null.score - ranked[0].score

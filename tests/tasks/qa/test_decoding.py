@@ -17,15 +17,14 @@ CONTEXTS = [row["context"] for row in QUESTIONS]
 @pytest.fixture(scope="module")
 def windows(squad_tokenizer):
     words = [row["question"] for row in QUESTIONS]
-    columns = make_windows(words, CONTEXTS, squad_tokenizer, max_seq_length=32, doc_stride=8)
-    return [dict(zip(columns, row)) for row in zip(*columns.values())]
+    return make_windows(words, CONTEXTS, squad_tokenizer, max_seq_length=32, doc_stride=8)
 
 
 def random_logits(windows, width=40):
     """As `Trainer` gathers them: padded, with high logits on padding and question, where no answer may be found."""
-    start, end = np.random.default_rng(0).normal(size=(2, len(windows), width)).astype(np.float32)
-    for row, window in enumerate(windows):
-        outside = np.array([*(first == last for first, last in window["offsets"]), *[True] * width])[:width]
+    start, end = np.random.default_rng(0).normal(size=(2, len(windows["offsets"]), width)).astype(np.float32)
+    for row, offsets in enumerate(windows["offsets"]):
+        outside = np.array([*(first == last for first, last in offsets), *[True] * width])[:width]
         for logits in (start, end):
             logits[row, 1:][outside[1:]] += 50
     return start, end
@@ -34,8 +33,7 @@ def random_logits(windows, width=40):
 def all_answers(windows, start, end, max_answer_length):
     """Every span of every question, one by one: {question: {(start, end): score}}, and the least score of [CLS]."""
     spans, nulls = {}, {}
-    for row, window in enumerate(windows):
-        question, offsets = window["question_index"], window["offsets"]
+    for row, (question, offsets) in enumerate(zip(windows["question_index"], windows["offsets"])):
         for i, (from_character, _) in enumerate(offsets):
             for j in range(i, min(i + max_answer_length, len(offsets))):
                 to_character = offsets[j][1]
@@ -53,7 +51,7 @@ def all_answers(windows, start, end, max_answer_length):
 @pytest.mark.parametrize(("n_best_size", "max_answer_length"), [(1, 30), (20, 4), (7, 1), (500, 30)])
 @pytest.mark.parametrize("negative", [False, True])
 def test_decode_finds_the_best_of_all_spans(windows, n_best_size, max_answer_length, negative):
-    assert len(windows) > len(CONTEXTS)
+    assert len(windows["offsets"]) > len(CONTEXTS)
     start, end = random_logits(windows)
     options = {"n_best_size": n_best_size, "max_answer_length": max_answer_length}
     decoded = decode(CONTEXTS, windows, start, end, version_2_with_negative=negative, **options)
@@ -69,7 +67,7 @@ def test_decode_finds_the_best_of_all_spans(windows, n_best_size, max_answer_len
             expected = sorted([*expected, null], key=lambda item: -item[1])[:n_best_size]
             expected += [] if null in expected else [null]
         else:
-            assert one.null_odds is None
+            assert one.null_odds == -math.inf
         assert [(entry["start"], entry["end"]) for entry in one.nbest] == [span for span, _ in expected]
         assert [entry["text"] for entry in one.nbest] == [context[slice(*span)] for span, _ in expected]
         scores = np.array([value for _, value in expected])
@@ -92,7 +90,7 @@ def test_best_spans_on_a_case_by_hand():
 def test_threshold_takes_answers_away():
     one = Decoded("Rome", [], null_odds=1.5)
     assert (one.answer(), one.answer(1.5), one.answer(2)) == ("", "Rome", "Rome")
-    assert Decoded("Rome", [], null_odds=None).answer(-100) == "Rome"
+    assert Decoded("Rome", [], null_odds=-math.inf).answer(-100) == "Rome"
 
 
 def test_logits_that_are_not_finite_are_refused(windows):
