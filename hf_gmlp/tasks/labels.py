@@ -2,7 +2,6 @@
 
 import logging
 import re
-from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 from typing import NamedTuple
 
@@ -127,19 +126,17 @@ def find_labels(feature: object, values: list, split: str, do_regression: bool |
     feature = getattr(feature, "feature", feature)
     if isinstance(feature, ClassLabel) and not do_regression:
         return Labels(list(feature.names), problem_type)
-    counts = Counter(name for value in values for name in (value if isinstance(value, list) else [value]) if name)
-    numbers = [name for name in counts if _NUMBER.fullmatch(name)]
-    fractions = [name for name in numbers if not float(name).is_integer()]
-    if fractions and do_regression is None:
-        words = (
-            "The labels are numbers to predict, since %d of %d have a fraction, such as %s; "
-            "for classes: --do_regression false"
-        )
-        logger.info(words, sum(counts[name] for name in fractions), len(values), fractions[0])
-    if do_regression or (fractions and do_regression is None):
+    every = (name for value in values for name in (value if isinstance(value, list) else [value]))
+    names = [name for name in dict.fromkeys(every) if name is not None]
+    numbers = [name for name in names if _NUMBER.fullmatch(name)]
+    fraction = next((name for name in numbers if not float(name).is_integer()), None)
+    if do_regression is None and fraction is not None:
+        do_regression = True
+        logger.info("Labels such as %s are numbers to predict; for classes: --do_regression false", fraction)
+    if do_regression:
         return Labels(None, REGRESSION)
-    check_names(counts, f"The labels of the {split} data")
-    return Labels(sorted(counts, key=float if len(numbers) == len(counts) else None), problem_type)
+    check_names(names, f"The labels of the {split} data")
+    return Labels(sorted(names, key=float if numbers == names else None), problem_type)
 
 
 def check_names(names: Iterable[str], where: str):

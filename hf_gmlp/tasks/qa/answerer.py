@@ -52,8 +52,6 @@ class QuestionAnswerer:
             self.tokenizer = open_tokenizer(tokenizer or model.name_or_path, trust_remote_code=trust_remote_code)
         self.model = model.eval().to(device or model.device)
         longest = getattr(model.config, "max_position_embeddings", None) or 512
-        if max_seq_length is not None and max_seq_length > longest:
-            raise InputError(f"max_seq_length {max_seq_length} is above the model's n = {longest}: lower it.")
         self.max_seq_length = max_seq_length or min(longest, self.tokenizer.model_max_length)
         self.doc_stride = min(128, self.max_seq_length // 3) if doc_stride is None else doc_stride
         check_windows(self.tokenizer, self.max_seq_length, self.doc_stride)

@@ -3,14 +3,11 @@
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from ...errors import InputError
-
-if TYPE_CHECKING:
-    from datasets import Dataset
 
 
 class Span(NamedTuple):
@@ -77,7 +74,7 @@ def best_spans(
 
 def decode(
     contexts: Sequence[str],
-    windows: "Mapping[str, Iterable] | Dataset",
+    windows: Mapping[str, Iterable],
     start_logits: Sequence[np.ndarray],
     end_logits: Sequence[np.ndarray],
     *,

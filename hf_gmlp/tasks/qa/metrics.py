@@ -27,7 +27,8 @@ class AnswerMetrics:
     """
 
     def __init__(self, questions: Dataset, windows: Dataset, arguments: QAArguments):
-        self.questions, self.windows, self.arguments = questions, windows.select_columns(DECODING_COLUMNS), arguments
+        self.questions, self.arguments = questions, arguments
+        self.windows = {name: windows[name] for name in DECODING_COLUMNS}
         self.decoded: list[Decoded] = []
 
     def __call__(self, prediction: EvalPrediction | PredictionOutput) -> dict[str, float]:

@@ -119,8 +119,8 @@ def test_bad_contexts_and_models_are_refused(tmp_path, answerer, model, checkpoi
         answerer("Where?", " \n")
     with pytest.raises(ValueError, match="batch length"):
         answerer(["Where?"], ["a", "b"])
-    with pytest.raises(InputError, match="max_seq_length 49 .* n = 48"):
-        QuestionAnswerer(checkpoint, max_seq_length=49)
+    with pytest.raises(ValueError, match="49 .*48"):
+        QuestionAnswerer(checkpoint, max_seq_length=49)("Where?", CONTEXT)
     squad_tokenizer.save_pretrained(tmp_path)
     GMLPForMaskedLM(model.config).save_pretrained(tmp_path)
     with pytest.raises(InputError, match="qa_outputs"):
