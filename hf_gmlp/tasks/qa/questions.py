@@ -5,6 +5,7 @@ import json
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 from datasets import Dataset, Features, Value
 
@@ -34,8 +35,8 @@ def load_questions(arguments: QAArguments, splits: Sequence[str], access: Access
             advice = f"give --{split}_file" if files else f"{name} has {', '.join(loaded)}"
             raise InputError(f"There are no {split} data: {advice}.")
         where = ", ".join(files[split]) if files else str(name)
-        found = itertools.chain(*map(_read_rows, files[split])) if files else iter(loaded[split])
-        with reading([where], "questions"):
+        found = itertools.chain.from_iterable(map(_read_rows, files[split])) if files else loaded[split]
+        with reading([where], "questions in the form of SQuAD, flat, or JSON lines"):
             rows = [_check(row, where, split) for row in itertools.islice(found, arguments.max_samples()[split])]
             if not rows:
                 raise InputError(f"There is no question in {where}.")
@@ -51,25 +52,21 @@ def load_questions(arguments: QAArguments, splits: Sequence[str], access: Access
     return questions
 
 
-def _read_rows(path: str) -> list[dict]:
-    """Return the unchecked questions of a file in any of the three forms."""
+def _read_rows(path: str) -> Iterator[dict]:
+    """Yield the unchecked questions of a file in any of the three forms."""
     check_file(Path(path))
-    with reading([path], "JSON or JSON lines"), open_text(path) as file:
+    with open_text(path) as file:
         values = list(_parse(file.read()))
-    content = values[0] if len(values) == 1 else values
-    if isinstance(content, dict):
-        # Possibly a single line of JSON lines.
-        content = content["data"] if "data" in content else [content]
-    if not isinstance(content, list) or not all(isinstance(row, dict) for row in content):
-        raise InputError(f'{path} has no list of questions: no rows or articles, at the top or under "data".')
-    if not any("paragraphs" in row for row in content):
-        return content
-    with reading([path], 'articles, each with "paragraphs", each with a "context" and its "qas"'):
-        paragraphs = [paragraph for article in content for paragraph in article["paragraphs"]]
-        return [row | {"context": paragraph["context"]} for paragraph in paragraphs for row in paragraph["qas"]]
+    for value in values:
+        # A dictionary without data is a line of JSON lines.
+        for row in value.get("data", [value]) if isinstance(value, dict) else value:
+            if "paragraphs" not in row:
+                yield row
+            for paragraph in row.get("paragraphs", []):
+                yield from (question | {"context": paragraph["context"]} for question in paragraph["qas"])
 
 
-def _parse(text: str) -> Iterator[object]:
+def _parse(text: str) -> Iterator[Any]:
     """Yield the JSON values of a text: one, or one per line."""
     decoder, end = json.JSONDecoder(), 0
     text = text.rstrip()

@@ -25,7 +25,7 @@ def make_windows(
     *,
     max_seq_length: int,
     doc_stride: int,
-    answers: Sequence[tuple[int, int] | None] | None = None,
+    answers: Sequence[dict[str, list]] | None = None,
 ) -> dict[str, list]:
     """Make windows [CLS] question [SEP] context [SEP] of each pair.
 
@@ -33,7 +33,7 @@ def make_windows(
     the context is cut.
 
     Args:
-        answers: The first character of each answer and the one after its last, or None.
+        answers: "text" and "answer_start" of each question's answers, of which the first counts.
 
     Returns:
         The columns of the tokenizer; "question_index"; "offsets", the characters [start, end) of the context that each
@@ -70,13 +70,15 @@ def _shorten(questions: Sequence[str], tokenizer: Tokenizer, longest: int, **opt
     return short
 
 
-def _answer_tokens(offsets: list[list[int]], answer: tuple[int, int] | None) -> tuple[int, int]:
-    """Return the first and last token that the answer touches; 0 and 0 if the window does not hold all of it."""
+def _answer_tokens(offsets: list[list[int]], answers: dict[str, list]) -> tuple[int, int]:
+    """Return the first and last token that the first answer touches; 0 and 0 if the window does not hold all of it."""
     text = [index for index, (start, end) in enumerate(offsets) if start < end]
-    if answer is None or not text or answer[0] < offsets[text[0]][0] or answer[1] > offsets[text[-1]][1]:
-        return 0, 0
-    touched = [index for index in text if offsets[index][0] < answer[1] and offsets[index][1] > answer[0]]
-    return (touched[0], touched[-1]) if touched else (0, 0)
+    for start, answer in zip(answers["answer_start"][:1], answers["text"]):
+        end = start + len(answer)
+        touched = [index for index in text if offsets[index][0] < end and offsets[index][1] > start]
+        if touched and offsets[text[0]][0] <= start and end <= offsets[text[-1]][1]:
+            return touched[0], touched[-1]
+    return 0, 0
 
 
 def window_dataset(
@@ -88,7 +90,7 @@ def window_dataset(
     """
 
     def map_batch(batch: dict, indices: list[int]) -> dict:
-        answers = [_characters(answer) for answer in batch["answers"]] if "answers" in batch else None
+        answers = batch.get("answers")
         windows = make_windows(batch["question"], batch["context"], tokenizer, answers=answers, **lengths)
         windows["question_index"] = [indices[index] for index in windows["question_index"]]
         # Every process keeps the training windows in memory.
@@ -96,12 +98,6 @@ def window_dataset(
 
     options = {"batched": True, "with_indices": True, "num_proc": num_proc, "desc": "Cutting windows"}
     return questions.map(map_batch, remove_columns=questions.column_names, **options)
-
-
-def _characters(answers: dict[str, list]) -> tuple[int, int] | None:
-    """Return the characters [start, end) of the first answer."""
-    spans = zip(answers["answer_start"], answers["text"])
-    return next(((start, start + len(text)) for start, text in spans), None)
 
 
 def check_windows(tokenizer: Tokenizer, max_seq_length: int, doc_stride: int):

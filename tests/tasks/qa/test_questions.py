@@ -67,7 +67,7 @@ START = ANSWERS["answer_start"][0]
     [
         (" \n", "no question"),
         (f"{json.dumps(ROW)}\n{json.dumps(ROW)[:-9]}", "x.json cannot be read .*: line 2"),
-        ({"data": [{"paragraphs": [{"qas": []}]}, {"title": "t"}]}, '"paragraphs"'),
+        ({"data": [{"paragraphs": [{"qas": []}]}, {"title": "t"}]}, "no field 'id'"),
         ([{}], "question in .*x.json has no field 'id'"),
         ([ROW | {"context": ["a"]}], "no field 'context'"),
         ([ROW | {"answers": {"text": ["a"], "answer_start": []}}], "x.json cannot be read as questions"),

@@ -63,7 +63,9 @@ def test_labels_are_the_answer_or_cls(any_tokenizer):
         ("with (signs) around it", "signs", 6),
     ]
     contexts, spans = [row[0] for row in rows], [(start, start + len(text)) for _, text, start in rows]
-    windows = make_windows(["Q?"] * len(rows), contexts, any_tokenizer, max_seq_length=32, doc_stride=8, answers=spans)
+    answers = [{"text": [text, "more"], "answer_start": [start, 0]} for _, text, start in rows]
+    options = {"max_seq_length": 32, "doc_stride": 8, "answers": answers}
+    windows = make_windows(["Q?"] * len(rows), contexts, any_tokenizer, **options)
     found = set()
     columns = (windows[name] for name in ("question_index", "offsets", "start_positions", "end_positions"))
     for index, offsets, start, end in zip(*columns):
@@ -84,7 +86,8 @@ def test_names_of_special_tokens_are_text(any_tokenizer):
 
 
 def test_questions_without_answer_or_without_labels(squad_tokenizer):
-    windows = make_windows(["Q?"], ["a b c"], squad_tokenizer, max_seq_length=16, doc_stride=4, answers=[None])
+    none = {"text": [], "answer_start": []}
+    windows = make_windows(["Q?"], ["a b c"], squad_tokenizer, max_seq_length=16, doc_stride=4, answers=[none])
     assert windows["start_positions"] == windows["end_positions"] == [0]
     assert "start_positions" not in make_windows(["Q?"], ["a"], squad_tokenizer, max_seq_length=16, doc_stride=4)
 
