@@ -120,7 +120,8 @@ def find_labels(feature: object, values: list, split: str, do_regression: bool |
     """Return what the labels of a column are.
 
     They are numbers to predict with `do_regression`, or by default if any has a fraction; else classes, in the order of
-    the column's `feature` or sorted (numbers by value). Raises an InputError if two names look the same.
+    the column's `feature` or sorted (numbers by value). Raises an InputError if numbers and names are mixed, or two
+    names look the same.
     """
     problem_type = CLASSES if any(isinstance(value, list) for value in values) else ONE_CLASS
     feature = getattr(feature, "feature", feature)
@@ -135,8 +136,10 @@ def find_labels(feature: object, values: list, split: str, do_regression: bool |
         logger.info("Labels such as %s are numbers to predict; for classes: --do_regression false", fraction)
     if do_regression:
         return Labels(None, REGRESSION)
+    if 0 < len(numbers) < len(names):
+        raise InputError(f"The labels of the {split} data must be either names or numbers, got {listed(names)}.")
     check_names(names, f"The labels of the {split} data")
-    return Labels(sorted(names, key=float if numbers == names else None), problem_type)
+    return Labels(sorted(names, key=float if numbers else None), problem_type)
 
 
 def check_names(names: Iterable[str], where: str):
