@@ -238,8 +238,6 @@ def end_of_text(tokenizer: PreTrainedTokenizerBase) -> int:
 
 def _training_sentences(texts: Iterable[str], lowercase: bool) -> Iterator[str]:
     """Yield the lines of the texts, cut into at most `_LONGEST_SENTENCE` characters, as sentencepiece expects."""
-    if isinstance(texts, str):
-        raise TypeError("texts is a single string: pass an iterable of strings.")
     for text in texts:
         for line in _LINE_END.split(text):
             if line and not line.isspace():

@@ -14,6 +14,7 @@ from ..training.arguments import DataArguments, flag
 from ..training.files import BATCH_BYTES, Access, hold_out, load_data, reading
 from ..training.stream import SequenceStream
 
+PARTS = ("train", "validation")
 # The characters [start, end) of a special token.
 _NO_CHARACTERS = np.zeros((1, 2), dtype=np.int32)
 
@@ -49,25 +50,23 @@ def load_texts(
     a random `validation_split_percentage` of the training documents is held out, or the first `max_eval_samples` (by
     default 1,000) of a stream, even if only one part is asked for.
     """
-    files, streaming, column = arguments.files(), arguments.streaming, arguments.text_column
-    options: dict = {"streaming": streaming, "access": access}
-    loaded: Mapping = files or load_data(
-        dataset_name=arguments.dataset_name, dataset_config_name=arguments.dataset_config_name, **options
+    streaming, column, limit = arguments.streaming, arguments.text_column, arguments.max_eval_samples
+    loaded = load_data(
+        dataset_name=arguments.dataset_name,
+        dataset_config_name=arguments.dataset_config_name,
+        files=arguments.files(),
+        streaming=streaming,
+        access=access,
+        lines=getattr(arguments, "line_by_line", False),
+        text_columns=[column],
     )
-    holds_out = "validation" not in loaded
-    parts = {"train": train or holds_out, "validation": validate and not holds_out}
-    needed = [split for split, is_needed in parts.items() if is_needed]
-    if "train" in needed and "train" not in loaded:
+    texts = {split: text_rows(loaded[split], column, f"the {split} data") for split in PARTS if split in loaded}
+    if "train" not in texts and (train or not texts):
         raise InputError("There are no training data: pass --train_file, or a data set with a split 'train'.")
-    if files:
-        options |= {"lines": getattr(arguments, "line_by_line", False), "text_columns": [column]}
-        loaded = load_data(files={split: files[split] for split in needed}, **options)
-    texts = {split: text_rows(loaded[split], column, f"the {split} data") for split in needed}
 
-    limit = arguments.max_eval_samples
-    if holds_out and streaming:
+    if "validation" not in texts and streaming:
         texts = {"train": texts["train"].skip(limit or 1000), "validation": texts["train"]}
-    elif holds_out:
+    elif "validation" not in texts:
         fraction = arguments.validation_split_percentage / 100
         texts = hold_out(texts["train"], fraction, seed, "validation_split_percentage")
     if validate and streaming:
@@ -76,7 +75,7 @@ def load_texts(
         texts["validation"] = Dataset.from_list(rows, features=Features({"text": Value("large_string")}))
     elif validate and limit is not None:
         texts["validation"] = texts["validation"].take(min(limit, len(texts["validation"])))
-    return {split: texts[split] for split, asked in (("train", train), ("validation", validate)) if asked}
+    return {part: texts[part] for part, is_asked in zip(PARTS, (train, validate)) if is_asked}
 
 
 def text_rows(data: Dataset | IterableDataset, text_column: str, source: str) -> Dataset | IterableDataset:
@@ -114,8 +113,6 @@ def tokenize(
         whole-word masking, "offset_mapping" [m, 2].
     """
     offsets = getattr(arguments, "whole_word_mask", False)
-    if offsets and not tokenizer.is_fast:
-        raise InputError("The tokenizer has no character offsets: use a fast one, or leave out --whole_word_mask.")
     function = tokenize_lines if getattr(arguments, "line_by_line", False) else pack
     make = pack_causal if causal else partial(function, offsets=offsets)
     make = partial(make, tokenizer=tokenizer, max_seq_length=max_seq_length)

@@ -10,7 +10,7 @@ from transformers import PreTrainedTokenizerBase
 
 from ..errors import InputError
 from ..tasks.text import has_text, text_rows
-from ..tokenizer import save_tokenizer, train_tokenizer
+from ..tokenizer import train_tokenizer
 from ..training.files import load_data, read_files, reading
 
 
@@ -29,7 +29,7 @@ def main(args: argparse.Namespace):
     names = ("vocab_size", "character_coverage", "input_sentence_size", "max_length", "lowercase")
     options = {name: getattr(args, name) for name in names}
     tokenizer = train_tokenizer(itertools.chain(first, documents), **options)
-    save_tokenizer(tokenizer, output_dir)
+    tokenizer.save_pretrained(output_dir)
     print(f"vocabulary:           {len(tokenizer):,} tokens")
     print(f"documents read:       {progress.n:,} (rows, or lines of plain text)")
     print(f"characters per token: {characters_per_token(tokenizer, first):.2f} on the first {len(first):,} documents")

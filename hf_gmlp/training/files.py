@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
-from ..errors import InputError, causes, first_line, hub_reason, is_disk_full, need
+from ..errors import InputError, causes, first_line, hub_reason, is_disk_full
 
 if TYPE_CHECKING:
     from datasets import Dataset, IterableDataset
@@ -76,16 +76,18 @@ def file_kind(paths: Iterable[str | Path]) -> str:
     kinds = set()
     for path in map(Path, paths):
         check_file(path)
-        endings = [suffix.lower().lstrip(".") for suffix in path.suffixes]
-        kind = next((ending for ending in reversed(endings) if ending not in COMPRESSIONS), None)
-        if "zst" in endings:
-            need("zstandard")
-        if kind not in FILE_KINDS:
+        if ending(path) not in FILE_KINDS:
             raise InputError(f"{path} is of an unknown kind; give files that end in {', '.join(FILE_KINDS)}.")
-        kinds.add(kind)
+        kinds.add(ending(path))
     if len(kinds) != 1:
         raise InputError(f"Name files of one kind, got {', '.join(sorted(kinds)) or 'none'}.")
     return kinds.pop()
+
+
+def ending(path: Path) -> str:
+    """Return the ending of a file without the dot, and without that of a compression: "jsonl" for a.jsonl.gz."""
+    endings = [suffix.lower().removeprefix(".") for suffix in path.suffixes]
+    return next((ending for ending in reversed(endings) if ending not in COMPRESSIONS), "")
 
 
 def check_file(path: Path):
@@ -183,17 +185,3 @@ def open_text(path: str | Path) -> TextIO:
     import fsspec
 
     return fsspec.open(str(path), "rt", encoding="utf-8-sig", compression="infer").open()
-
-
-def in_batches(texts: Iterable[str | None], size: int) -> Iterator[list[str | None]]:
-    """Yield lists of texts with a total of `size` characters or slightly more."""
-    batch: list[str | None] = []
-    total = 0
-    for text in texts:
-        batch.append(text)
-        total += len(text or "")
-        if total >= size:
-            yield batch
-            batch, total = [], 0
-    if batch:
-        yield batch

@@ -12,7 +12,7 @@ import torch
 from datasets import IterableDataset
 
 from ..errors import InputError
-from .files import BATCH_BYTES, in_batches, reading
+from .files import BATCH_BYTES, reading
 
 
 class SequenceStream(torch.utils.data.IterableDataset):
@@ -45,19 +45,12 @@ class SequenceStream(torch.utils.data.IterableDataset):
         # A DataLoader reads fewer sequences than this ahead of the training.
         self.read_ahead = max(buffer_size, 20_000)
         random = np.random.default_rng(seed).bit_generator.state
-        self.start: dict[str, Any] = {
-            "documents": None,
-            "buffer": [],
-            "random": random,
-            "yielded": 0,
-            "epoch": 0,
-            "read": 0,
-        }
-        self.skip = 0
+        self.start: dict[str, Any] = {"documents": None, "buffer": [], "random": random}
+        self.start |= {"yielded": 0, "epoch": 0, "read": 0, "skip": 0}
         self.snapshots: deque[dict] = deque([self.start])
 
     def __iter__(self) -> Iterator[dict]:
-        yield from itertools.islice(self._read(), self.skip, None)
+        yield from itertools.islice(self._read(), self.start["skip"], None)
 
     def _read(self) -> Iterator[dict]:
         now, buffer, random = dict(self.start), list(self.start["buffer"]), np.random.default_rng()
@@ -68,8 +61,10 @@ class SequenceStream(torch.utils.data.IterableDataset):
             corpus = copy.deepcopy(self.documents)
             if now["documents"] is not None:
                 corpus.load_state_dict(now["documents"])
-            for texts in in_batches(_texts(corpus), self.batch_size):
-                self._remember(now | {"buffer": list(buffer), "random": random.bit_generator.state})
+            for texts in self._batches(corpus):
+                self.snapshots.append(now | {"buffer": list(buffer), "random": random.bit_generator.state})
+                while len(self.snapshots) > 1 and self.snapshots[1]["yielded"] <= now["yielded"] - self.read_ahead:
+                    self.snapshots.popleft()
                 columns = self.make_sequences(texts)
                 rows = [dict(zip(columns, row)) for row in zip(*columns.values())]
                 if self.max_samples is not None:
@@ -95,10 +90,19 @@ class SequenceStream(torch.utils.data.IterableDataset):
             now |= {"documents": None, "read": 0, "epoch": now["epoch"] + 1}
             buffer.clear()
 
-    def _remember(self, snapshot: dict):
-        self.snapshots.append(snapshot)
-        while len(self.snapshots) > 1 and self.snapshots[1]["yielded"] <= snapshot["yielded"] - self.read_ahead:
-            self.snapshots.popleft()
+    def _batches(self, corpus: IterableDataset) -> Iterator[list[str | None]]:
+        """Yield lists of texts with a total of `batch_size` characters or slightly more."""
+        batch: list[str | None] = []
+        size = 0
+        with reading(["The streamed training text"], "text"):
+            for row in corpus:
+                batch.append(row["text"])
+                size += len(row["text"] or "")
+                if size >= self.batch_size:
+                    yield batch
+                    batch, size = [], 0
+        if batch:
+            yield batch
 
     def save_state(self, path: str | Path, yielded: int):
         """Write what `load_state` needs to continue after the first `yielded` sequences."""
@@ -113,13 +117,6 @@ class SequenceStream(torch.utils.data.IterableDataset):
     def load_state(self, path: str | Path):
         """Let the next iteration continue after the sequences that were yielded when `save_state` wrote the file."""
         state = torch.load(path, weights_only=True)
-        self.skip = state.pop("skip")
         columns = {name: torch.split(column["values"], column["lengths"]) for name, column in state["buffer"].items()}
         rows = [{name: values.numpy() for name, values in zip(columns, row)} for row in zip(*columns.values())]
         self.start = state | {"buffer": rows}
-
-
-def _texts(corpus: IterableDataset) -> Iterator[str | None]:
-    with reading(["The streamed training text"], "text"):
-        for row in corpus:
-            yield row["text"]

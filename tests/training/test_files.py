@@ -1,13 +1,12 @@
 import bz2
 import gzip
-import sys
 
 import pyarrow
 import pyarrow.parquet
 import pytest
 
 from hf_gmlp.errors import InputError
-from hf_gmlp.training.files import Access, file_kind, in_batches, load_data, read_files
+from hf_gmlp.training.files import Access, file_kind, load_data, read_files
 
 
 @pytest.fixture
@@ -63,17 +62,11 @@ def test_parquet_shards_without_rows(tmp_path, access, streaming):
     assert [row["text"] for row in rows] == ["one", "two"]
 
 
-def test_zstandard_is_needed_for_zst(tmp_path, access, monkeypatch):
-    path = tmp_path / "a.jsonl.zst"
-    path.write_bytes(b"x")
-    with monkeypatch.context() as patch:
-        patch.setitem(sys.modules, "zstandard", None)
-        with pytest.raises(InputError, match="zstandard is not installed"):
-            read_files([path], access=access)
+@pytest.mark.parametrize("streaming", [False, True])
+def test_zstandard(tmp_path, access, streaming):
     zstandard = pytest.importorskip("zstandard")
-    path.write_bytes(zstandard.compress(b'{"text": "one"}\n'))
-    for streaming in (False, True):
-        assert list(read_files([path], streaming=streaming, access=access)) == [{"text": "one"}]
+    (tmp_path / "a.jsonl.zst").write_bytes(zstandard.compress(b'{"text": "one"}\n'))
+    assert list(read_files([tmp_path / "a.jsonl.zst"], streaming=streaming, access=access)) == [{"text": "one"}]
 
 
 @pytest.mark.parametrize("name", ["a.jsonl", "a.txt"])
@@ -102,9 +95,3 @@ def test_no_data_and_no_such_data_set(tmp_path):
         load_data()
     with pytest.raises(InputError, match="none en"):
         load_data(dataset_name=str(tmp_path / "none"), dataset_config_name="en")
-
-
-def test_batches_are_limited_in_size_and_count():
-    texts = ["aaa", "b", "", "cc", "ddddd", "e"]
-    assert list(in_batches(texts, 4)) == [["aaa", "b"], ["", "cc", "ddddd"], ["e"]]
-    assert list(in_batches([], 4)) == []

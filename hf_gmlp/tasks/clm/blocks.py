@@ -1,15 +1,15 @@
 """Blocks for causal language modeling: from the raw bytes of files, and into batches."""
 
-import bisect
 from pathlib import Path
 
 import numpy as np
 import torch
+from torch.utils.data import ConcatDataset, Dataset
 from transformers import PreTrainedTokenizerBase
 
 from ...errors import InputError
 from ...tokenizer import FIRST_BYTE, end_of_text
-from ...training.files import COMPRESSIONS, FILE_KINDS, check_file
+from ...training.files import COMPRESSIONS, FILE_KINDS, check_file, ending
 from ..packing import pad_rows, restarting_positions
 from .arguments import CLMArguments
 
@@ -42,78 +42,42 @@ class CausalCollator:
         return batch | {"shift_labels": torch.nn.functional.pad(batch["labels"][:, 1:], (0, 1), value=-100)}
 
 
-class ByteBlocks(torch.utils.data.Dataset):
-    """The bytes of files as blocks of tokens of `byte_tokenizer`, as `pack_causal` makes them of a document.
+class ByteBlocks(Dataset):
+    """Bytes `start` to `stop` of a file as blocks of tokens of `byte_tokenizer`, as `pack_causal` makes them of a
+    document: the token `end_of_text` comes first, and a block starts with the last token of the block before.
 
-    They are read on demand, and no byte is changed, dropped or added, in UTF-8 or not. Each file is a document, with
-    the token `end_of_text` before it: no block continues into the next file.
-
-    Args:
-        files: Path, first byte, and the byte after the last.
-        keep_remainder: Whether to keep the end of a file that is shorter than a block.
+    They are read on demand, and no byte is changed, dropped or added, in UTF-8 or not.
     """
 
-    def __init__(
-        self,
-        files: list[tuple[str, int, int]],
-        end_of_text: int,
-        block_size: int,
-        *,
-        keep_remainder: bool = False,
-        max_samples: int | None = None,
-    ):
-        self.end_of_text, self.block_size = end_of_text, block_size
+    def __init__(self, path: str, start: int, stop: int, end_of_text: int, block_size: int):
+        self.path, self.start, self.stop, self.end_of_text = path, start, stop, end_of_text
         # A block predicts all of its tokens except the first.
-        step = block_size - 1
-        self.files: list[tuple[str, int, int]] = []
-        # The number of blocks up to the end of each file.
-        self.ends: list[int] = []
-        self.length = 0
-        for path, start, stop in files:
-            size = stop - start if keep_remainder else (stop - start) // step * step
-            if max_samples is not None:
-                size = min(size, (max_samples - self.length) * step)
-            self.length += -(-size // step)
-            self.files.append((path, start, start + size))
-            self.ends.append(self.length)
+        self.step = block_size - 1
 
     def __len__(self) -> int:
-        return self.length
+        return -(-(self.stop - self.start) // self.step)
 
     def __getitem__(self, index: int) -> dict[str, np.ndarray]:
-        index = range(self.length)[index]
-        number = bisect.bisect_right(self.ends, index)
-        path, start, stop = self.files[number]
-        block = index - (self.ends[number - 1] if number else 0)
-        # A block starts with the token before its predictions: the end-of-text token at the start of a file.
-        first = start + block * (self.block_size - 1)
-        with open(path, "rb") as file:
-            file.seek(first - (block > 0))
-            data = file.read(min(first + self.block_size - 1, stop) - file.tell())
-        ids = np.frombuffer(data, dtype=np.uint8).astype(np.int64) + FIRST_BYTE
-        return {"input_ids": ids if block else np.concatenate([[self.end_of_text], ids])}
-
-    @property
-    def num_bytes(self) -> int:
-        """The number of bytes that the blocks predict."""
-        return sum(stop - start for _, start, stop in self.files)
+        first = self.start + self.step * range(len(self))[index]
+        begin, end = max(first - 1, self.start), min(first + self.step, self.stop)
+        ids = np.fromfile(self.path, dtype=np.uint8, count=end - begin, offset=begin).astype(np.int64) + FIRST_BYTE
+        return {"input_ids": ids if begin < first else np.concatenate([[self.end_of_text], ids])}
 
 
 def are_raw_bytes(arguments: CLMArguments) -> bool:
     """Return whether to read the files byte by byte: with `byte_level`, if none is a table of documents."""
-    tables = set(FILE_KINDS) - {"txt"}
-    paths = [Path(path) for files in arguments.files().values() for path in files]
-    endings = {suffix.lower().lstrip(".") for path in paths for suffix in path.suffixes[-2:]}
-    return arguments.byte_level and bool(paths) and not endings & tables
+    endings = {ending(Path(path)) for paths in arguments.files().values() for path in paths}
+    return arguments.byte_level and bool(endings) and not endings & (FILE_KINDS.keys() - {"txt"})
 
 
 def load_bytes(
     arguments: CLMArguments, tokenizer: PreTrainedTokenizerBase, block_size: int, *, train: bool, validate: bool
-) -> tuple[ByteBlocks | None, ByteBlocks | None]:
+) -> tuple[ConcatDataset | None, ConcatDataset | None]:
     """Return training and validation blocks of the raw bytes of files, None for a part that is not asked for.
 
-    Without validation files, the last `validation_split_percentage` of the bytes of every training file are held out.
-    Raises an InputError if a file is missing, empty or compressed, or a part does not fill one block.
+    Each file is a document, whose blocks are a `ByteBlocks`. Without validation files, the last
+    `validation_split_percentage` of the bytes of every training file are held out. A training block is never shorter
+    than `block_size`. Raises an InputError if a file is missing, empty or compressed, or a part does not fill a block.
     """
     train_files, validation_files = arguments.train_file or [], arguments.validation_file or []
     for path in map(Path, [*train_files, *validation_files]):
@@ -121,21 +85,27 @@ def load_bytes(
         if path.suffix.lower().lstrip(".") in COMPRESSIONS:
             raise InputError(f"{path} is compressed, so its bytes are not the text's: decompress it first.")
 
-    def blocks(paths: list[str], begin: float, end: float, **options) -> ByteBlocks:
-        """Return the blocks of the bytes between two fractions of each file."""
-        sizes = [Path(path).stat().st_size for path in paths]
-        files = [(path, round(size * begin), round(size * end)) for path, size in zip(paths, sizes)]
-        dataset = ByteBlocks(files, end_of_text(tokenizer), block_size, **options)
-        if len(dataset) == 0:
+    def blocks(paths: list[str], begin: float, end: float, limit: int | None, *, keep_remainder: bool) -> ConcatDataset:
+        """Return the first `limit` blocks of the bytes between two fractions of each file."""
+        files: list[ByteBlocks] = []
+        for path in paths:
+            size, step = Path(path).stat().st_size, block_size - 1
+            start, stop = round(size * begin), round(size * end)
+            if not keep_remainder:
+                stop -= (stop - start) % step
+            if limit is not None:
+                stop = min(stop, start + (limit - sum(map(len, files))) * step)
+            files.append(ByteBlocks(path, start, stop, end_of_text(tokenizer), block_size))
+        if not any(map(len, files)):
             source = ", ".join(paths) or "no file"
             raise InputError(f"The text of {source} does not fill one block of {block_size} tokens.")
-        return dataset
+        return ConcatDataset(files)
 
     end = 1.0 if validation_files else 1 - arguments.validation_split_percentage / 100
     train_dataset = eval_dataset = None
     if train:
-        train_dataset = blocks(train_files, 0.0, end, max_samples=arguments.max_train_samples)
+        train_dataset = blocks(train_files, 0.0, end, arguments.max_train_samples, keep_remainder=False)
     if validate:
         begin, paths = (0.0, validation_files) if validation_files else (end, train_files)
-        eval_dataset = blocks(paths, begin, 1.0, keep_remainder=True, max_samples=arguments.max_eval_samples)
+        eval_dataset = blocks(paths, begin, 1.0, arguments.max_eval_samples, keep_remainder=True)
     return train_dataset, eval_dataset

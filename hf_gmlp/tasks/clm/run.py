@@ -43,7 +43,7 @@ def main():
     tokenizer = open_ended(load_tokenizer(model_args, training_args, words, **options))
     if raw:
         train_dataset, eval_dataset = load_bytes(data_args, tokenizer, length, train=train, validate=validate)
-        num_bytes = eval_dataset.num_bytes if validate else None
+        num_bytes = sum(file.stop - file.start for file in eval_dataset.datasets) if validate else None
     else:
         options = {"causal": True, "seed": seed, "access": access}
         with training_args.main_process_first(desc="tokenizing"):

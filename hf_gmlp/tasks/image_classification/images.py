@@ -98,34 +98,34 @@ def read_folder(path: str | Path, access: Access = Access()) -> Dataset:
     of class folders. The images of a zip file are copied into the cache of `datasets` once.
     """
     path = Path(path)
+    if not path.is_dir() and not zipfile.is_zipfile(path):
+        raise InputError(f"There is no folder and no complete zip file {path}.")
+    names = _walk(path) if path.is_dir() else zipfile.ZipFile(path).namelist()
+    # Hidden files, and the folder that macOS adds to zip files, are no images.
+    names = sorted(name for name in names if name[-1] != "/" and not re.search(r"(^|/)(\.|__MACOSX)", name))
+    parts = {name: name.split("/") for name in names if name.lower().endswith(IMAGE_ENDINGS)}
+    # A zip file often has one folder around everything.
+    while parts and min(map(len, parts.values())) > 2 and len({first for first, *_ in parts.values()}) == 1:
+        parts = {name: inner for name, (_, *inner) in parts.items()}
+    images = {name: folders for name, (*folders, _) in parts.items() if folders}
+    if not images:
+        raise InputError(f"{path} has no class folders: put the images of each class into a folder of that name.")
+    classes = sorted({folders[0] for folders in images.values()})
+    if set(classes) <= SPLIT_FOLDERS and any(len(folders) > 1 for folders in images.values()):
+        remedy = f"give --train_dir {path / classes[0]} and so on"
+        raise InputError(f"{path} has the folders {' and '.join(classes)}, splits instead of classes: {remedy}.")
+    check_names(classes, f"The class folders of {path}")
+    if others := [name for name in names if name not in images]:
+        words = "%d files of %s lack an image's ending or a class folder, and are left out: %s"
+        logger.warning(words, len(others), path, listed(others))
+    labels = [folders[0] for folders in images.values()]
+    features = datasets.Features({"image": datasets.Image(decode=False), "label": ClassLabel(names=classes)})
+    if path.is_dir():
+        return Dataset.from_dict({"image": [str(path / name) for name in images], "label": labels}, features)
+    # The arguments identify the cached copy. `datasets` would read lists in parts, and so tuples are passed.
+    arguments: dict[str, Any] = {"path": str(path.resolve()), "names": tuple(images), "labels": tuple(labels)}
+    arguments["time"] = time.time_ns() if access.overwrite_cache else path.stat().st_mtime_ns
     with reading([path], "images"):
-        if not path.is_dir() and not zipfile.is_zipfile(path):
-            raise InputError(f"There is no folder and no complete zip file {path}.")
-        names = _walk(path) if path.is_dir() else zipfile.ZipFile(path).namelist()
-        # Hidden files, and the folder that macOS adds to zip files, are no images.
-        names = sorted(name for name in names if name[-1] != "/" and not re.search(r"(^|/)(\.|__MACOSX)", name))
-        parts = {name: name.split("/") for name in names if name.lower().endswith(IMAGE_ENDINGS)}
-        # A zip file often has one folder around everything.
-        while parts and min(map(len, parts.values())) > 2 and len({first for first, *_ in parts.values()}) == 1:
-            parts = {name: inner for name, (_, *inner) in parts.items()}
-        images = {name: folders for name, (*folders, _) in parts.items() if folders}
-        if not images:
-            raise InputError(f"{path} has no class folders: put the images of each class into a folder of that name.")
-        classes = sorted({folders[0] for folders in images.values()})
-        if set(classes) <= SPLIT_FOLDERS and any(len(folders) > 1 for folders in images.values()):
-            remedy = f"give --train_dir {path / classes[0]} and so on"
-            raise InputError(f"{path} has the folders {' and '.join(classes)}, splits instead of classes: {remedy}.")
-        check_names(classes, f"The class folders of {path}")
-        if others := [name for name in names if name not in images]:
-            words = "%d files of %s lack an image's ending or a class folder, and are left out: %s"
-            logger.warning(words, len(others), path, listed(others))
-        labels = [folders[0] for folders in images.values()]
-        features = datasets.Features({"image": datasets.Image(decode=False), "label": ClassLabel(names=classes)})
-        if path.is_dir():
-            return Dataset.from_dict({"image": [str(path / name) for name in images], "label": labels}, features)
-        # The arguments identify the cached copy. `datasets` would read lists in parts, and so tuples are passed.
-        arguments: dict[str, Any] = {"path": str(path.resolve()), "names": tuple(images), "labels": tuple(labels)}
-        arguments["time"] = time.time_ns() if access.overwrite_cache else path.stat().st_mtime_ns
         return Dataset.from_generator(_unpack, features, cache_dir=access.cache_dir, gen_kwargs=arguments)
 
 

@@ -31,12 +31,10 @@ def load_image_config(arguments: ImageModelArguments, size: tuple[int, int] | No
     """Return the config of a checkpoint or preset, or of a new model of timm, such as "timm/resmlp_12_224", whose
     overrides are arguments of `timm.create_model`. The `size` [height, width] in pixels is that of a new model.
     """
-    if arguments.model_name_or_path is not None:
-        return load_config(arguments)
     name = arguments.config_name or ""
     if name.startswith(TIMM):
         return _timm_config(name, arguments, size)
-    if size is None:
+    if size is None or arguments.model_name_or_path is not None:
         return load_config(arguments)
     return load_config(arguments, image_size=size[0] if size[0] == size[1] else list(size))
 
@@ -46,19 +44,18 @@ def _timm_config(name: str, arguments: ImageModelArguments, size: tuple[int, int
     import timm
 
     name = name.removeprefix(TIMM).partition(".")[0]
-    if not timm.is_model(name):
-        raise InputError(f"timm {timm.__version__} has no model {name!r}; timm.list_models() lists what it has.")
     overrides = parse_overrides(arguments.config_overrides or "")
-    # Convolutional networks take no size.
-    tries = [overrides] if size is None else [{"img_size": size} | overrides, overrides]
-    for model_args in tries:
-        try:
-            with torch.device("meta"):
+    model_args = overrides if size is None else {"img_size": size} | overrides
+    try:
+        with torch.device("meta"):
+            try:
                 timm.create_model(name, **model_args)
-            break
-        except (TypeError, ValueError, AssertionError, RuntimeError) as error:
-            if not isinstance(error, TypeError) or model_args is overrides:
-                raise InputError(f"timm's {name} cannot be made with {model_args}: {error}") from error
+            except TypeError:
+                # Convolutional networks take no size.
+                model_args = overrides
+                timm.create_model(name, **model_args)
+    except (TypeError, ValueError, AssertionError, RuntimeError) as error:
+        raise InputError(f"timm's {name} cannot be made with {model_args}: {error}") from error
     return TimmWrapperConfig(architecture=name, model_args=model_args or None)
 
 
