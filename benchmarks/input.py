@@ -32,6 +32,7 @@ from hf_gmlp.markdown import markdown_table
 from hf_gmlp.models.configuration_gmlp import GMLPConfig, GMLPVisionConfig
 from hf_gmlp.models.modeling_gmlp import GMLPForImageClassification, GMLPForMaskedLM
 from hf_gmlp.processor import evaluation_processor
+from hf_gmlp.tasks.image_classification.arguments import ImageArguments
 from hf_gmlp.tasks.image_classification.images import ImageCollator, mixing_transform, training_transform
 from hf_gmlp.tasks.mlm.masking import MaskingCollator
 from hf_gmlp.tasks.text import pack
@@ -109,9 +110,10 @@ def image_rates(count: int, rounds: int) -> list[tuple[str, float]]:
     unnumbered = [{"image": row["image"], "labels": row["labels"]} for row in rows]
     processor = evaluation_processor((224, 224))
     normalize = processor.image_mean, processor.image_std
-    plain = ImageCollator(processor, training_transform((224, 224), *normalize, auto_augment=None))
-    augment = training_transform((224, 224), *normalize, auto_augment="imagenet")
-    augmented = ImageCollator(processor, augment, mixing_transform(1000, mixup_alpha=0.8, cutmix_alpha=1.0))
+    plain = ImageCollator(processor, training_transform(ImageArguments(), (224, 224), *normalize))
+    arguments = ImageArguments(auto_augment="imagenet", mixup_alpha=0.8, cutmix_alpha=1.0)
+    augment = training_transform(arguments, (224, 224), *normalize)
+    augmented = ImageCollator(processor, augment, mixing_transform(arguments, 1000))
     evaluation = ImageCollator(processor)
     return [
         ("decode, crop, flip", rate_of(lambda: plain(rows), count, rounds)),

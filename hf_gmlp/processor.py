@@ -15,13 +15,13 @@ def evaluation_processor(
     size: tuple[int, int],
     *,
     crop_pct: float = 0.875,
-    resample: PILImageResampling = PILImageResampling.BICUBIC,
     mean: Sequence[float] = (0.5, 0.5, 0.5),
     std: Sequence[float] = (0.5, 0.5, 0.5),
     pillow: bool = False,
 ) -> BaseImageProcessor:
     """Return an image processor that prepares images as timm does for evaluation: it resizes the shorter side to the
-    image size over `crop_pct` and crops the center. Squares from 384 pixels on, and other shapes, are resized alone.
+    image size over `crop_pct` (bicubic) and crops the center. Squares from 384 pixels on, and other shapes, are resized
+    alone.
 
     Args:
         size: Height and width of the result in pixels.
@@ -32,7 +32,8 @@ def evaluation_processor(
     convnext, vit = ConvNextImageProcessorPil, ViTImageProcessorPil
     if is_torchvision_available() and not pillow:
         convnext, vit = transformers.ConvNextImageProcessor, transformers.ViTImageProcessor
-    fields = {"image_mean": list(mean), "image_std": list(std), "resample": resample, "do_convert_rgb": len(mean) == 3}
+    fields = {"image_mean": list(mean), "image_std": list(std), "do_convert_rgb": len(mean) == 3}
+    fields["resample"] = PILImageResampling.BICUBIC
     height, width = size
     if height == width < LARGEST_CROP:
         return convnext(size={"shortest_edge": height}, crop_pct=crop_pct, **fields)

@@ -18,7 +18,7 @@ from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalize
 from transformers import PreTrainedConfig, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 from transformers.convert_slow_tokenizer import bytes_to_unicode
 
-from .errors import InputError, first_line, need
+from .errors import InputError, first_line
 
 # The position in this list is the id; GMLPConfig's defaults name the same ids.
 SPECIAL_TOKENS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
@@ -82,7 +82,6 @@ def train_sentencepiece(
             says which size would).
     """
     # Imported here: a trained tokenizer loads without sentencepiece.
-    need("sentencepiece")
     import sentencepiece as spm
 
     special: dict[str, Any] = {}
@@ -125,7 +124,6 @@ def convert_sentencepiece(model: bytes, *, max_length: int = 512, lowercase: boo
 
     With `lowercase`, the tokenizer lowercases its text first, as the training of the model did.
     """
-    need("sentencepiece")
     import sentencepiece as spm
 
     processor = spm.SentencePieceProcessor(model_proto=model)

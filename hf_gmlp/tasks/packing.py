@@ -19,12 +19,11 @@ def pad_rows(
     """
     lengths = torch.tensor([len(row["input_ids"]) for row in rows])
     length = int(lengths.max()) if length is None else length
-    padding: dict[str, int] = {"input_ids": pad_token_id, "labels": -100, "position_ids": 0}
     batch = {}
-    for name in (name for name in padding if name in rows[0]):
-        columns = [torch.as_tensor(row[name]).long() for row in rows]
-        padded = [pad(column, (0, length - len(column)), value=padding[name]) for column in columns]
-        batch[name] = torch.stack(padded)
+    for name, value in {"input_ids": pad_token_id, "labels": -100, "position_ids": 0}.items():
+        if name in rows[0]:
+            columns = [torch.as_tensor(row[name]).long() for row in rows]
+            batch[name] = torch.stack([pad(column, (0, length - len(column)), value=value) for column in columns])
     mask = torch.arange(length) < lengths[:, None]  # [batch, length]
     return batch if mask.all() else batch | {"attention_mask": mask.long()}
 

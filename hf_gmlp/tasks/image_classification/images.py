@@ -159,46 +159,32 @@ def decode(image: dict) -> PIL.Image.Image:
 
 
 def training_transform(
-    size: tuple[int, int],
-    mean: list[float],
-    std: list[float],
-    *,
-    crop_scale: tuple[float, float] = (0.08, 1.0),
-    horizontal_flip: float = 0.5,
-    auto_augment: str | None = None,
+    arguments: ImageArguments, size: tuple[int, int], mean: list[float], std: list[float]
 ) -> v2.Transform:
     """Return a transform from a PIL image to pixels [3, *size]: random resized crop (bicubic), flip, AutoAugment
-    (Cubuk et al., 2019), and normalization.
-
-    Args:
-        mean, std: Per channel, on a scale from 0 to 1.
-        crop_scale: Smallest and largest area of the crop, as fractions of the image.
-        auto_augment: The policy for "imagenet", "cifar10" or "svhn".
+    (Cubuk et al., 2019), and normalization by `mean` and `std` per channel, on a scale from 0 to 1.
     """
+    scale, bicubic = tuple(arguments.crop_scale), v2.InterpolationMode.BICUBIC
     steps: list[v2.Transform] = [
-        v2.RandomResizedCrop(size, scale=crop_scale, interpolation=v2.InterpolationMode.BICUBIC, antialias=True),
-        v2.RandomHorizontalFlip(horizontal_flip),
+        v2.RandomResizedCrop(size, scale=scale, interpolation=bicubic, antialias=True),
+        v2.RandomHorizontalFlip(arguments.horizontal_flip),
     ]
-    if auto_augment is not None:
+    if arguments.auto_augment is not None:
         # Areas that a shift or a rotation uncovers get the mean color.
         fill = [round(255 * channel) for channel in mean]
-        steps.append(v2.AutoAugment(v2.AutoAugmentPolicy(auto_augment), fill=fill))
+        steps.append(v2.AutoAugment(v2.AutoAugmentPolicy(arguments.auto_augment), fill=fill))
     steps += [v2.PILToTensor(), v2.ToDtype(torch.float32, scale=True), v2.Normalize(mean, std)]
     return v2.Compose(steps)
 
 
-def mixing_transform(
-    num_classes: int, mixup_alpha: float = 0.0, cutmix_alpha: float = 0.0, switch_prob: float = 0.5
-) -> Callable | None:
-    """Return Mixup (Zhang et al., 2018) and CutMix (Yun et al., 2019) for batches of pixels and class ids.
-
-    Alpha is the parameter of the Beta distribution of the mixing ratio; 0 turns a method off (None if both are off). If
-    both are on, `switch_prob` is the probability of CutMix.
+def mixing_transform(arguments: ImageArguments, num_classes: int) -> Callable | None:
+    """Return Mixup (Zhang et al., 2018) and CutMix (Yun et al., 2019) for batches of pixels and class ids; None if the
+    alphas of both, the parameters of the Beta distribution of the mixing ratio, are 0.
     """
-    mixup = v2.MixUp(alpha=mixup_alpha, num_classes=num_classes) if mixup_alpha > 0 else None
-    cutmix = v2.CutMix(alpha=cutmix_alpha, num_classes=num_classes) if cutmix_alpha > 0 else None
+    mixup = v2.MixUp(alpha=arguments.mixup_alpha, num_classes=num_classes) if arguments.mixup_alpha > 0 else None
+    cutmix = v2.CutMix(alpha=arguments.cutmix_alpha, num_classes=num_classes) if arguments.cutmix_alpha > 0 else None
     if mixup and cutmix:
-        return v2.RandomChoice([cutmix, mixup], p=[switch_prob, 1 - switch_prob])
+        return v2.RandomChoice([cutmix, mixup], p=[arguments.switch_prob, 1 - arguments.switch_prob])
     return mixup or cutmix
 
 

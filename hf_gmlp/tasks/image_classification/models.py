@@ -14,7 +14,7 @@ from transformers import (
     TimmWrapperConfig,
 )
 
-from ...errors import InputError, need
+from ...errors import InputError
 from ...loading import reason
 from ...models.configuration_gmlp import as_pair
 from ...processor import evaluation_processor, processor_size
@@ -40,7 +40,6 @@ def load_image_config(arguments: ImageModelArguments, size: tuple[int, int] | No
 
 
 def _timm_config(name: str, arguments: ImageModelArguments, size: tuple[int, int] | None) -> TimmWrapperConfig:
-    need("timm")
     import timm
 
     name = name.removeprefix(TIMM).partition(".")[0]

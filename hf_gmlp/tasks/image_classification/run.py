@@ -18,7 +18,7 @@ from ...training.trainer import GMLPTrainer
 from ..labels import set_labels, trained_labels
 from .arguments import ImageArguments, ImageModelArguments
 from .images import ImageCollator, load_images, mixing_transform, training_transform
-from .metrics import accuracy_metrics, classification_loss, top_classes
+from .metrics import accuracies, classification_loss, top_classes
 from .models import image_size, load_image_config, load_image_model, load_processor
 
 logger = logging.getLogger(__name__)
@@ -54,23 +54,13 @@ def main():
         if (updates := math.ceil(images / batch)) < 10:
             words = "An epoch of %d images has only %d update(s) of %d images: lower --global_batch_size."
             logger.warning(words, images, updates, batch)
-    collator = ImageCollator(
-        processor,
-        training_transform(
-            data_args.size() or image_size(config, processor),
-            processor.image_mean,
-            processor.image_std,
-            crop_scale=tuple(data_args.crop_scale),
-            horizontal_flip=data_args.horizontal_flip,
-            auto_augment=data_args.auto_augment,
-        ),
-        mixing_transform(config.num_labels, data_args.mixup_alpha, data_args.cutmix_alpha, data_args.switch_prob),
-        training_args.seed,
-    )
+    size = data_args.size() or image_size(config, processor)
+    transform = training_transform(data_args, size, processor.image_mean, processor.image_std)
+    collator = ImageCollator(processor, transform, mixing_transform(data_args, config.num_labels), training_args.seed)
 
     # Trainer. The collator needs columns that the model does not take.
-    options = {"train": training_args.do_train, "new_classifier": new_classifier}
     training_args.remove_unused_columns = False
+    options = {"train": training_args.do_train, "new_classifier": new_classifier}
     trainer = GMLPTrainer(
         model=load_image_model(model_args, config, data_args.size(), **options),
         args=training_args,
@@ -79,7 +69,7 @@ def main():
         processing_class=processor,
         data_collator=collator,
         compute_loss_func=classification_loss(training_args.label_smoothing_factor),
-        compute_metrics=accuracy_metrics(),
+        compute_metrics=accuracies,
         metric_names=("accuracy", "top5_accuracy") if config.num_labels >= 5 else ("accuracy",),
         preprocess_logits_for_metrics=top_classes,
         card=data_args.card_facts(model_args, data_args.description(splits, config.num_labels)),

@@ -42,11 +42,9 @@ class MaskingCollator:
         if None in (tokenizer.cls_token, tokenizer.sep_token, tokenizer.mask_token, tokenizer.pad_token):
             remedy = "choose another with --tokenizer_name, or omit that flag to train one"
             raise InputError(f"The tokenizer must have [CLS], [SEP], [MASK] and [PAD]: {remedy}.")
-        self.pad_token_id = tokenizer.pad_token_id
-        self.special = [token for token in tokenizer.all_special_ids if token != tokenizer.unk_token_id]
-        self.seed = seed
+        self.tokenizer, self.seed, self.separate_documents = tokenizer, seed, separate_documents
         self.mlm_probability, self.fixed_count, self.max_length = mlm_probability, fixed_count, max_length
-        self.sep_token_id = tokenizer.sep_token_id if separate_documents else None
+        self.special = [token for token in tokenizer.all_special_ids if token != tokenizer.unk_token_id]
         self.masking = DataCollatorForLanguageModeling(
             tokenizer,
             mlm_probability=mlm_probability,
@@ -74,15 +72,15 @@ class MaskingCollator:
             offset_mapping=np.array([example["offset_mapping"]]) if self.masking.whole_word_mask else None,
         )
         row = {"input_ids": inputs[0], "labels": labels[0]}
-        if self.sep_token_id is not None:
-            row["position_ids"] = restarting_positions(np.roll(ids[0] == self.sep_token_id, 1))
+        if self.separate_documents:
+            row["position_ids"] = restarting_positions(np.roll(ids[0] == self.tokenizer.sep_token_id, 1))
         return row
 
     def __call__(self, examples: list[dict]) -> dict[str, torch.Tensor]:
         epoch = int(self._epoch)
         # An example of an endless stream carries the epoch of its reading.
         rows = [row if "labels" in row else self.mask(row, row.get("epoch", epoch)) for row in examples]
-        batch = pad_rows(rows, self.pad_token_id, self.max_length)
+        batch = pad_rows(rows, self.tokenizer.pad_token_id, self.max_length)
         if self.fixed_count:
             batch["masked_positions"] = find_labels(batch["labels"], self.mlm_probability)
         return batch
@@ -94,13 +92,10 @@ def find_labels(labels: torch.Tensor, probability: float) -> torch.Tensor:
     A compiled model takes them (`masked_positions`), since k depends on m alone: five standard deviations above the
     expected number of labels of a row. A batch that has a row with still more labels has k = m, so none is lost.
     """
-    length = labels.shape[1]
-    expected = probability * length
-    count = min(length, math.ceil(expected + 5 * math.sqrt(expected)))
-    is_label = labels != -100
-    if is_label.sum(1).max() > count:
-        count = length
-    return is_label.long().argsort(dim=1, descending=True, stable=True)[:, :count]
+    is_label, expected = labels != -100, probability * labels.shape[1]
+    indices = is_label.long().argsort(dim=1, descending=True, stable=True)
+    count = math.ceil(expected + 5 * math.sqrt(expected))
+    return indices if is_label.sum(1).max() > count else indices[:, :count]
 
 
 class MaskedOnce(torch.utils.data.Dataset):

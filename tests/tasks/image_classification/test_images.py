@@ -235,39 +235,42 @@ def test_pictures_are_turned_upright(tmp_path):
 
 
 def test_training_transform_is_crop_flip_and_normalization():
-    transform = training_transform((24, 16), [0.4, 0.5, 0.6], [0.2, 0.3, 0.4], crop_scale=(1.0, 1.0), horizontal_flip=1)
+    arguments = ImageArguments(crop_scale=[1.0, 1.0], horizontal_flip=1.0)
+    transform = training_transform(arguments, (24, 16), [0.4, 0.5, 0.6], [0.2, 0.3, 0.4])
     image = picture(size=(16, 24))
     # The complete image, since it has the shape of the crop, which does not vary here.
     transform.transforms[0].ratio = (16 / 24, 16 / 24)
     expected = torch.from_numpy(np.asarray(image).copy()).permute(2, 0, 1).flip(-1) / 255
     expected = (expected - torch.tensor([0.4, 0.5, 0.6])[:, None, None]) / torch.tensor([0.2, 0.3, 0.4])[:, None, None]
     assert_close(transform(image), expected)
-    policy = training_transform((8, 8), [0.5] * 3, [0.5] * 3, auto_augment="cifar10").transforms[2]
+    policy = training_transform(ImageArguments(auto_augment="cifar10"), (8, 8), [0.5] * 3, [0.5] * 3).transforms[2]
     assert isinstance(policy, v2.AutoAugment) and policy.policy == v2.AutoAugmentPolicy.CIFAR10
 
 
 def test_mixing_applies_mixup_or_cutmix():
     images = torch.stack([torch.full((3, 8, 8), float(i)) for i in range(4)])
     labels = torch.arange(4)
-    seen = set()
+    both, seen = {"mixup_alpha": 0.8, "cutmix_alpha": 1.0}, set()
     for _ in range(40):
-        mixed, probabilities = mixing_transform(4, mixup_alpha=0.8, cutmix_alpha=1.0)(images, labels)
+        mixed, probabilities = mixing_transform(ImageArguments(**both), 4)(images, labels)
         assert_close(probabilities.sum(1), torch.ones(4))
         # Pixels and labels are mixed in the same ratio.
         assert_close(mixed.mean((1, 2, 3)), probabilities @ torch.arange(4.0))
         unmixed = (mixed == mixed.round()).all()
         seen.add("mixup" if not unmixed else "cutmix" if len(mixed[0].unique()) > 1 else "either")
     assert {"cutmix", "mixup"} <= seen
-    always = mixing_transform(4, mixup_alpha=0.8, cutmix_alpha=1.0, switch_prob=1.0)
+    always = mixing_transform(ImageArguments(**both, switch_prob=1.0), 4)
     cut = torch.cat([always(images, labels)[0] for _ in range(10)])
     assert torch.equal(cut, cut.round())
-    assert isinstance(mixing_transform(4, mixup_alpha=0.8), v2.MixUp) and mixing_transform(4) is None
+    assert isinstance(mixing_transform(ImageArguments(mixup_alpha=0.8), 4), v2.MixUp)
+    assert mixing_transform(ImageArguments(), 4) is None
 
 
 def collator(seed=0, **options):
     processor = ViTImageProcessor(size={"height": 16, "width": 16})
-    transform = training_transform((16, 16), [0.5] * 3, [0.5] * 3, auto_augment="imagenet")
-    return ImageCollator(processor, transform, mixing_transform(3, 0.8, 1.0), seed, **options)
+    arguments = ImageArguments(auto_augment="imagenet", mixup_alpha=0.8, cutmix_alpha=1.0)
+    transform = training_transform(arguments, (16, 16), [0.5] * 3, [0.5] * 3)
+    return ImageCollator(processor, transform, mixing_transform(arguments, 3), seed, **options)
 
 
 def rows(folder):

@@ -8,7 +8,7 @@ from torch.nn import functional as F
 from transformers import EvalPrediction
 from transformers.modeling_outputs import ImageClassifierOutput
 
-from hf_gmlp.tasks.image_classification.metrics import accuracy_metrics, classification_loss, top_classes
+from hf_gmlp.tasks.image_classification.metrics import accuracies, classification_loss, top_classes
 
 from ...numerics import assert_close
 
@@ -33,7 +33,7 @@ def test_loss_is_cross_entropy_with_smoothing_in_training_only(mixed):
 @pytest.mark.parametrize("classes", [8, 5, 3])
 def test_metrics_match_scikit_learn(classes):
     logits, labels = torch.randn(200, classes), torch.randint(classes, (200,))
-    metrics = accuracy_metrics()(EvalPrediction(top_classes((logits,), labels).numpy(), labels.numpy()))
+    metrics = accuracies(EvalPrediction(top_classes((logits,), labels).numpy(), labels.numpy()))
     options = {"y_true": labels.numpy(), "y_score": logits.numpy(), "labels": np.arange(classes)}
     assert metrics["accuracy"] == pytest.approx(top_k_accuracy_score(**options, k=1))
     if classes < 5:
