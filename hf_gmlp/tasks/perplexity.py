@@ -51,23 +51,20 @@ class LanguageModelMetrics:
 
     def __init__(self, num_bytes: int | None = None):
         self.num_bytes = num_bytes
-        self.loss = self.correct = 0.0
-        self.tokens = 0
+        # The loss in nats, the correct predictions, and the number of predictions.
+        self.sums = [0.0, 0.0, 0.0]
 
     def __call__(self, prediction: EvalPrediction, compute_result: bool) -> dict[str, float] | None:
         losses, correct = prediction.predictions
         predicted = prediction.label_ids != -100
-        self.loss += losses[predicted].double().sum().item()
-        self.correct += correct[predicted].double().sum().item()
-        self.tokens += int(predicted.sum())
+        batch = (losses[predicted], correct[predicted], predicted)
+        self.sums = [total + values.double().sum().item() for total, values in zip(self.sums, batch)]
         if not compute_result:
             return None
-        loss = self.loss / self.tokens
+        (nats, right, tokens), self.sums = self.sums, [0.0, 0.0, 0.0]
         # exp overflows past 709 nats.
-        results = {"token_loss": loss, "perplexity": math.exp(min(loss, 700.0))}
-        results |= {"accuracy": self.correct / self.tokens, "predicted_tokens": self.tokens}
+        results = {"token_loss": nats / tokens, "perplexity": math.exp(min(nats / tokens, 700.0))}
+        results |= {"accuracy": right / tokens, "predicted_tokens": int(tokens)}
         if self.num_bytes is not None:
-            results |= {"bits_per_byte": self.loss / math.log(2) / self.num_bytes, "predicted_bytes": self.num_bytes}
-        self.loss = self.correct = 0.0
-        self.tokens = 0
+            results |= {"bits_per_byte": nats / math.log(2) / self.num_bytes, "predicted_bytes": self.num_bytes}
         return results

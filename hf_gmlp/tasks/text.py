@@ -48,7 +48,7 @@ def load_texts(
 
     Blank lines separate the documents of a .txt file; with `line_by_line`, every line is one. Without validation data,
     a random `validation_split_percentage` of the training documents is held out, or the first `max_eval_samples` (by
-    default 1,000) of a stream, even if only one part is asked for.
+    default 1,000) of a stream.
     """
     streaming, column, limit = arguments.streaming, arguments.text_column, arguments.max_eval_samples
     loaded = load_data(
@@ -227,4 +227,4 @@ def has_text(text: str | None) -> bool:
 
 def count_bytes(documents: Texts) -> int:
     """Return the number of UTF-8 bytes of the documents that are not blank, which `pack_causal` packs."""
-    return sum(len(text.encode("utf-8")) for text in documents if text is not None and has_text(text))
+    return sum(len((text or "").encode("utf-8")) for text in documents if has_text(text))

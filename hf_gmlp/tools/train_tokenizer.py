@@ -51,10 +51,7 @@ def read_texts(
     Args:
         files: Files of one kind of `hf_gmlp.training.files`. Every line of a .txt file is a text.
         dataset_name: A data set on the Hub, or a folder that `load_dataset` opens.
-        dataset_config_name: Its configuration.
-        split: Its split.
         streaming: Whether to read the data set over the network instead of downloading it first.
-        text_column: The column of the text.
 
     Raises:
         InputError: If both or none are named, or something cannot be read.

@@ -18,9 +18,7 @@ from safetensors.torch import load_file
 from torch._dynamo.utils import counters
 from transformers import AutoModelForMaskedLM, AutoTokenizer
 
-from hf_gmlp.errors import InputError
 from hf_gmlp.tasks.mlm.run import main
-from hf_gmlp.tokenizer import byte_tokenizer
 from hf_gmlp.training.run_folder import read_settings
 
 from ...samples import run_script
@@ -131,21 +129,6 @@ def test_sigterm_stops_two_processes_at_one_checkpoint(tmp_path, flags):
     step = int(re.search(r"Stopped by SIGTERM at step (\d+)", messages)[1])
     assert process.returncode != 0 and read_settings(tmp_path / "out" / f"checkpoint-{step}")
     assert not (tmp_path / "out" / "all_results.json").exists()
-
-
-@pytest.mark.parametrize(
-    ("more", "words"),
-    [
-        (["--tokenizer_name", "bytes"], r"\[MASK\]"),
-        (["--validation_file", "blank.jsonl"], "validation"),
-    ],
-)
-def test_bad_input_is_refused(tmp_path, flags, monkeypatch, more, words):
-    monkeypatch.chdir(tmp_path)
-    byte_tokenizer().save_pretrained("bytes")
-    Path("blank.jsonl").write_text('{"text": " "}\n{"text": null}\n')
-    with pytest.raises(InputError, match=words):
-        run(*flags, *more, "--output_dir", "out")
 
 
 @pytest.mark.parametrize("more", [(), ("--separate_documents", "true")], ids=["plain", "packed"])
