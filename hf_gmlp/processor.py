@@ -17,7 +17,6 @@ def evaluation_processor(
     crop_pct: float = 0.875,
     mean: Sequence[float] = (0.5, 0.5, 0.5),
     std: Sequence[float] = (0.5, 0.5, 0.5),
-    pillow: bool = False,
 ) -> BaseImageProcessor:
     """Return an image processor that prepares images as timm does for evaluation: it resizes the shorter side to the
     image size over `crop_pct` (bicubic) and crops the center. Squares from 384 pixels on, and other shapes, are resized
@@ -27,10 +26,9 @@ def evaluation_processor(
         size: Height and width of the result in pixels.
         crop_pct: Fraction of the shorter side that is kept.
         mean, std: Per channel, on a scale from 0 to 1.
-        pillow: Compute with Pillow, as timm does, even if torchvision is installed. Both write the same file.
     """
     convnext, vit = ConvNextImageProcessorPil, ViTImageProcessorPil
-    if is_torchvision_available() and not pillow:
+    if is_torchvision_available():
         convnext, vit = transformers.ConvNextImageProcessor, transformers.ViTImageProcessor
     fields = {"image_mean": list(mean), "image_std": list(std), "do_convert_rgb": len(mean) == 3}
     fields["resample"] = PILImageResampling.BICUBIC

@@ -40,7 +40,6 @@ def test_other_shapes_are_resized_without_a_crop():
 
 def test_processor_size():
     assert processor_size(evaluation_processor((224, 224))) == (224, 224)
-    assert processor_size(evaluation_processor((224, 224), pillow=True)) == (224, 224)
     assert processor_size(ViTImageProcessor()) == (224, 224)
     cropped = ViTImageProcessor(size={"shortest_edge": 256}, do_center_crop=True, crop_size={"height": 9, "width": 8})
     assert processor_size(cropped) == (9, 8)

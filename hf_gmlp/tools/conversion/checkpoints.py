@@ -168,8 +168,7 @@ def write_checkpoint(model: PreTrainedModel, out: str, source: str, notes: list[
         from ...processor import evaluation_processor
 
         half = [0.5] * model.config.num_channels
-        # Pillow gives timm's exact pixels, and a conversion needs no torchvision.
-        processor = evaluation_processor(as_pair(model.config.image_size), mean=half, std=half, pillow=True)
+        processor = evaluation_processor(as_pair(model.config.image_size), mean=half, std=half)
         if not hasattr(processor, "crop_pct"):
             notes = [*notes, "Images are resized to the full image size, without timm's crop of the center."]
     # A sentence, and a list.
