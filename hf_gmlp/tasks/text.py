@@ -209,7 +209,7 @@ def _join(
 
 def _encode(texts: Texts, tokenizer: Tokenizer, *, offsets: bool, **options) -> list[tuple[np.ndarray, np.ndarray]]:
     """Return, for each text that is not blank, its tokens [m] and, with `offsets`, the characters of each [m, 2]."""
-    kept = [text for text in texts if has_text(text)]
+    kept = [text for text in texts if text and not text.isspace()]
     if not kept:
         return []
     options |= {"return_offsets_mapping": offsets, "return_attention_mask": False, "return_token_type_ids": False}
@@ -220,11 +220,6 @@ def _encode(texts: Texts, tokenizer: Tokenizer, *, offsets: bool, **options) -> 
     return list(zip(ids, (np.array(row, dtype=np.int32).reshape(-1, 2) for row in spans)))
 
 
-def has_text(text: str | None) -> bool:
-    """Return whether a text holds more than white space."""
-    return text is not None and text.strip() != ""
-
-
 def count_bytes(documents: Texts) -> int:
     """Return the number of UTF-8 bytes of the documents that are not blank, which `pack_causal` packs."""
-    return sum(len((text or "").encode("utf-8")) for text in documents if has_text(text))
+    return sum(len(text.encode("utf-8")) for text in documents if text and not text.isspace())

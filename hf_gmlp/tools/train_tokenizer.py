@@ -9,7 +9,7 @@ from tqdm import tqdm
 from transformers import PreTrainedTokenizerBase
 
 from ..errors import InputError
-from ..tasks.text import has_text, text_rows
+from ..tasks.text import text_rows
 from ..tokenizer import train_tokenizer
 from ..training.files import load_data, read_files, reading
 
@@ -68,7 +68,7 @@ def read_texts(
         raise InputError(f"{source} has no split {split!r}: pass --split, one of {', '.join(splits)}.")
     with reading([source], "text"):
         for row in text_rows(splits[split], text_column, source):
-            if has_text(row["text"]):
+            if row["text"] and not row["text"].isspace():
                 yield row["text"]
 
 
