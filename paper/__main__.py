@@ -59,10 +59,6 @@ def parse_arguments(argv: list[str] | None = None) -> argparse.Namespace:
 
     added = command("images", "", "compare gMLPs with a small CNN and a ViT on small images: images.py")
     kinds = added.add_subparsers(required=True)
-    added = command("times", "images.measure_times", "measure steps, and the epochs in the CNN's time", kinds)
-    added.add_argument("train")
-    added.add_argument("--cnn_epochs", type=int, default=20)
-    added.add_argument("--rounds", type=int, default=9)
     added = command("train", "images.train", "train models, and add a line to the results for each", kinds)
     for name in ("train", "test", "results"):
         added.add_argument(name)

@@ -16,18 +16,11 @@ HELD_OUT = {"development": 300_000, "evaluation": 1_000_000}
 
 
 def prepare_text(train_file: list[str], validation_file: list[str], folder: Path) -> dict[str, Path]:
-    """Write the three parts of the text as JSON lines. Every hundredth training document is for development.
+    """Write the three parts of the text into a folder, as JSON lines, and return their files by part.
 
-    Args:
-        train_file: Without files, the text is Python's documentation of itself.
-        validation_file: For evaluation only; without files, that is every twentieth training document.
-        folder: Where the files are written.
-
-    Returns:
-        The files of "train", "development" and "evaluation".
-
-    Raises:
-        InputError: The folder has another text, on which runs may have been trained.
+    Without training files, the text is Python's documentation of itself; without files for evaluation, that is every
+    twentieth training document. Every hundredth is for development. Raise InputError if the folder has another text, on
+    which runs may have been trained.
     """
     train = read_documents(train_file) if train_file else standard_library()
     evaluation = read_documents(validation_file)

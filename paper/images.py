@@ -1,17 +1,16 @@
 """Compare a gMLP with and without a prior for images with a small CNN and a ViT, at equal processor time.
 
-    python -m paper images times TRAIN --cnn_epochs 20
     python -m paper images train TRAIN TEST paper/images.jsonl --models all --epochs 43 --seeds 1 2 3
     python -m paper images table paper/images.jsonl
 
-`times` measures training steps and prints how many epochs every model has in the CNN's time. TRAIN and TEST are zip
-files of class folders with images of 32 pixels; TEST may be "held-out", the last 75 training images of every class, for
-choices. Models (four gMLP blocks of 96 channels, patches of 4 pixels): "plain" as in the paper, with mean pooling;
-"stem", "toeplitz" and "heads" with one part of the prior each; "all" with all three; "cnn"; and "vit", transformers'
-ViT of the same sizes with its [CLS] token. All have AdamW (weight decay 0.05 on matrices), 10 % warm-up and a cosine,
-batches of 64, label smoothing 0.1, flips, and one of three augmentations: "crops" after padding by four pixels;
-"resized", random crops of 0.4 to 1 of the area; "mixed", the same with CutMix in half of the batches. Every training is
-a line of the results; one that is there already is not repeated.
+TRAIN and TEST are zip files of class folders with images of 32 pixels; TEST may be "held-out", the last 75 training
+images of every class, for choices. Models (four gMLP blocks of 96 channels, patches of 4 pixels): "plain" as in the
+paper, with mean pooling; "stem", "toeplitz" and "heads" with one part of the prior each; "all" with all three; "cnn";
+and "vit", transformers' ViT of the same sizes with its [CLS] token. All have AdamW (weight decay 0.05 on matrices),
+10 % warm-up and a cosine, batches of 64, label smoothing 0.1, flips, and one of three augmentations: "crops" after
+padding by four pixels; "resized", random crops of 0.4 to 1 of the area; "mixed", the same with CutMix in half of the
+batches. Every training is a line of the results, with its seconds of processor time; one that is there already is not
+repeated.
 """
 
 import io
@@ -146,21 +145,6 @@ def hold_out(labels: torch.Tensor) -> torch.Tensor:
     for label in labels.unique():
         held[(labels == label).nonzero()[-HELD_OUT:, 0]] = True
     return held
-
-
-def measure_times(train: str, cnn_epochs: int, rounds: int):
-    """Measure a training step of every model, in turns, and print how many epochs each has in the CNN's time."""
-    pixels, labels = read_images(train)
-    models = {name: build(name, 10) for name in ("cnn", *GMLPS, "vit")}
-    seconds: dict[str, list[float]] = {name: [] for name in models}
-    for _ in range(rounds):
-        for name, model in models.items():
-            seconds[name].append(fit(model, pixels[:64], labels[:64], 1, 1e-4)[1])
-    medians = {name: statistics.median(values) for name, values in seconds.items()}
-    for name, median in medians.items():
-        parameters = sum(parameter.numel() for parameter in models[name].parameters()) / 1e6
-        epochs = cnn_epochs * medians["cnn"] / median
-        print(f"{name:9} {parameters:.3f} M parameters, {1000 * median:4.0f} ms a step, {round(epochs)} epochs")
 
 
 def train(train: str, test: str, results: str, models: list[str], seeds: list[int], **options):

@@ -65,19 +65,12 @@ def replicate(
 
 @dataclass
 class Run:
-    """A training.
+    """A training."""
 
-    Attributes:
-        stage: "selection", "pretraining" or "dense".
-        key: What tells it from others of its stage: "model", "seed", "steps", "learning_rate" and "multiplier".
-        folder: Where its results are.
-        command: The script and its arguments.
-    """
-
-    stage: str
-    key: dict
-    folder: Path
-    command: list[str]
+    stage: str  # "selection", "pretraining" or "dense"
+    key: dict  # what tells it from others of its stage: "model", "seed", "steps", "learning_rate" and "multiplier"
+    folder: Path  # where its results are
+    command: list[str]  # the script and its arguments
 
     @property
     def diverged(self) -> Path:

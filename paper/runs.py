@@ -33,19 +33,12 @@ def family(config: PreTrainedConfig) -> str:
 
 @dataclass(frozen=True)
 class Run:
-    """A finished run.
+    """A finished run."""
 
-    Attributes:
-        folder: Holds all_results.json and config.json.
-        config: The model's.
-        results: What the script printed at the end, such as "eval_perplexity".
-        settings: Flags by name, from settings.json.
-    """
-
-    folder: Path
+    folder: Path  # holds all_results.json and config.json
     config: PreTrainedConfig
-    results: dict[str, float]
-    settings: dict
+    results: dict[str, float]  # what the script printed at the end, such as "eval_perplexity"
+    settings: dict  # flags by name, from settings.json
 
     @property
     def task(self) -> str:
@@ -111,16 +104,8 @@ def pretraining(run: Run, runs: Iterable[Run]) -> Run | None:
 
 
 def best_setting(runs: Iterable[Run], metric: str, best: Callable = max) -> tuple[list[Run], int]:
-    """Group runs by all settings but the seed, and choose the group with the best median, as the paper does.
-
-    Args:
-        runs: Of one model and task.
-        metric: The name of a result.
-        best: `max` or `min`.
-
-    Returns:
-        The runs of the best group, and the number of groups.
-    """
+    """Group runs of one model and task by all settings but the seed; return the group with the best median of a metric
+    (`best` is `max` or `min`), as the paper does, and the number of groups."""
     groups: dict[str, list[Run]] = {}
     for run in runs:
         settings = {name: value for name, value in run.settings.items() if name not in SEEDS}

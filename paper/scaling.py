@@ -26,21 +26,14 @@ SIZES_OF_A_LAW = 4
 
 @dataclass
 class Panel:
-    """A panel of a figure.
-
-    Attributes:
-        title, x, y: Its title, and the labels of its axes.
-        points: A row for each run, with columns "family", "x" and "y".
-        joined: Whether lines join the medians of a family.
-        laws: By family, the fits of `power_laws` to draw. With them the y axis is logarithmic.
-    """
+    """A panel of a figure."""
 
     title: str
-    x: str
+    x: str  # the label of the axis
     y: str
-    points: pd.DataFrame
-    joined: bool = True
-    laws: dict[str, Any] | None = None
+    points: pd.DataFrame  # a row for each run, with columns "family", "x" and "y"
+    joined: bool = True  # whether lines join the medians of a family
+    laws: dict[str, Any] | None = None  # by family, the `power_laws` to draw; with them the y axis is logarithmic
 
 
 def power_laws(points: pd.DataFrame) -> dict[str, Any]:
@@ -180,17 +173,8 @@ def log_axis(axis: XAxis | YAxis, label: str):
 
 
 def plot(kind: str, runs: list[str], paper: bool, output: str | None):
-    """Draw a figure and print its power laws.
-
-    Args:
-        kind: "capacity", "scaling" or "transfer".
-        runs: Folders of finished runs; without them, the figure has the numbers of the paper.
-        paper: Whether to draw the points of Table 4 as well.
-        output: The picture to write; its ending names the format.
-
-    Raises:
-        InputError: The runs have no points or cannot be compared.
-    """
+    """Draw a figure and print its power laws; the arguments are the flags. Raise InputError if the runs have no points
+    or cannot be compared."""
     path, finished = output or f"{kind}.png", find_runs(runs) if runs else []
     check_picture(path)
     if kind == "capacity":

@@ -46,30 +46,23 @@ ARCHITECTURE = (
 
 @dataclass
 class Row:
-    """A row of a table.
+    """A row of a table."""
 
-    Attributes:
-        name: As printed.
-        model: The model that is counted for it: a preset, or "timm/NAME".
-        paper: The printed cells, by column.
-        here: This project's, by column; "=" precedes a number that agrees as printed.
-    """
-
-    name: str
-    model: str
-    paper: dict[str, str]
-    here: dict[str, str] = field(default_factory=dict)
+    name: str  # as printed
+    model: str  # that is counted for it: a preset, or "timm/NAME"
+    paper: dict[str, str]  # the printed cells, by column
+    here: dict[str, str] = field(default_factory=dict)  # this project's; "=" precedes a number that agrees as printed
 
 
 @dataclass
 class Table:
-    """A table of the paper: its number, title, columns, rows, and the notes below it."""
+    """A table of the paper."""
 
     number: int
     title: str
     header: list[str]
     rows: list[Row]
-    notes: list[str]
+    notes: list[str]  # below it
 
 
 def print_table(number: int, runs: Sequence[str | Path]):
