@@ -13,16 +13,13 @@ from .errors import InputError, causes, hub_reason
 
 def open_model(
     auto_class: Any, name: str | Path, *, new_head: bool = False, new_size: int | None = None, **options
-) -> tuple[PreTrainedModel, list[str]]:
+) -> PreTrainedModel:
     """Open a checkpoint as `auto_class`; an InputError if weights are missing, do not fit, or are not finite.
 
     Args:
         new_head: Whether weights outside of the encoder may be missing. They are then random.
         new_size: Weights of the head may have another shape in the checkpoint if the model's starts with this size.
         options: Passed to `from_pretrained`.
-
-    Returns:
-        The model, and the names of the weights that are new because they have another shape in the checkpoint.
     """
     try:
         # Other shapes are reported below.
@@ -36,11 +33,12 @@ def open_model(
     weights, title = model.state_dict(), type(model).__name__
     encoder = f"{model.base_model_prefix}." if hasattr(model, model.base_model_prefix) else ""
     mismatched = sorted(key for key, *_ in report["mismatched_keys"])
-    fault = f"The weights of {name} do not fit its config.json as a {title}"
+    fault = f"The weights of {name} do not fit its config as a {title}"
     missing = {*report["missing_keys"]}.difference(mismatched)
     for keys, words in ((missing, "missing"), (report["unexpected_keys"], "left over")):
-        # Heads and poolers have no numbered layers.
-        keys = sorted(key for key in keys if key.startswith(encoder) and re.search(r"\.\d+\.", key))
+        # Heads and poolers have neither numbered layers nor embeddings.
+        pattern = rf"{re.escape(encoder)}.*(\.\d+\.|embeddings\.weight$)"
+        keys = sorted(key for key in keys if re.match(pattern, key))
         if keys:
             raise InputError(f"{fault}: {_listed(keys)} are {words}.")
     wrong = [key for key in mismatched if new_size is None or weights[key].shape[0] != new_size]
@@ -54,7 +52,7 @@ def open_model(
     for key, weight in model.named_parameters():
         if not weight.isfinite().all():
             raise InputError(f"{name} has weights that are not finite numbers, such as {key}: use an earlier one.")
-    return model, mismatched
+    return model
 
 
 def open_config(name: str | Path) -> PreTrainedConfig:

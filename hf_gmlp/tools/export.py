@@ -123,7 +123,7 @@ def open_for(checkpoint: str, task: str | None) -> tuple[PreTrainedModel, str]:
     # The checkpoint of a language model has no pooler.
     options = {"add_pooling_layer": False} if auto_class is AutoModel else {}
     config.return_dict = True
-    model, _ = open_model(auto_class, checkpoint, config=config, dtype=torch.float32, **options)
+    model = open_model(auto_class, checkpoint, config=config, dtype=torch.float32, **options)
     if task == "text-generation" and not isinstance(model, GMLPForCausalLM):
         raise InputError(f"{checkpoint} is not a causal gMLP or aMLP: other language models are not exported.")
     return model.eval().requires_grad_(False), task

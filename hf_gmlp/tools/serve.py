@@ -57,7 +57,7 @@ def make_page(checkpoint: str) -> gr.Blocks:
     head = next((head for head in pages if name.endswith(head)), None)
     if head is None:
         raise InputError(f"{checkpoint} is a {name}: there are pages only for {', '.join(pages)}.")
-    model, _ = open_model(getattr(transformers, f"AutoModelFor{head}"), checkpoint)
+    model = open_model(getattr(transformers, f"AutoModelFor{head}"), checkpoint)
     with gr.Blocks(title=f"{checkpoint}: {name}", analytics_enabled=False) as page:
         gr.Markdown(f"# {Path(checkpoint).name}\n{name}")
         with gr.Row():

@@ -5,7 +5,7 @@ import difflib
 import math
 import shlex
 import sys
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -35,27 +35,24 @@ def flag(help: str, default: object = None, interval: str | None = None) -> Any:
     return field(default=default, metadata={"help": text})
 
 
-# For the flags of transformers' TrainingArguments.
-TRAINING_INTERVALS = {
-    "[0, inf)": """learning_rate weight_decay adam_epsilon max_grad_norm neftune_noise_alpha warmup_steps eval_delay
-        dataloader_num_workers""",
-    "(0, inf)": "num_train_epochs logging_steps eval_steps save_steps",
-    "[1, inf)": """per_device_train_batch_size per_device_eval_batch_size gradient_accumulation_steps
-        eval_accumulation_steps torch_empty_cache_steps dataloader_prefetch_factor save_total_limit ddp_timeout""",
-    "[0, 4294967295]": "seed data_seed",
-    "[0, 1)": "adam_beta1 adam_beta2 label_smoothing_factor",
+# Of flags of transformers' TrainingArguments that neither it nor torch checks before the training begins.
+INTERVALS = {
+    **dict.fromkeys(("learning_rate", "weight_decay"), "[0, inf)"),
+    "num_train_epochs": "(0, inf)",
+    "per_device_train_batch_size": "[1, inf)",
+    "per_device_eval_batch_size": "[1, inf)",
+    "gradient_accumulation_steps": "[1, inf)",
+    "label_smoothing_factor": "[0, 1)",
+    **dict.fromkeys(("seed", "data_seed"), "[0, 4294967295]"),
 }
-INTERVALS = {name: interval for interval, names in TRAINING_INTERVALS.items() for name in names.split()}
 
 
-def check_intervals(arguments: Any):
-    """Raise an InputError if a number in a dataclass of flags is not in the interval of its field."""
-    for entry in fields(arguments):
-        interval = getattr(entry.metadata.get("help"), "interval", None) or INTERVALS.get(entry.name)
-        value = getattr(arguments, entry.name)
-        for number in value if isinstance(value, list) else [value]:
-            if interval and isinstance(number, int | float) and not is_within(number, interval):
-                raise InputError(f"--{entry.name} must be in {interval}, got {number}.")
+def check_interval(action: argparse.Action, value: object):
+    """Raise an InputError if the number, or one of the numbers, of a flag is not in its interval."""
+    interval = getattr(action.help, "interval", None) or INTERVALS.get(action.dest)
+    for number in value if isinstance(value, list) else [value]:
+        if interval and isinstance(number, int | float) and not is_within(number, interval):
+            raise InputError(f"--{action.dest} must be in {interval}, got {number}.")
 
 
 def is_within(number: float, interval: str) -> bool:
@@ -85,7 +82,6 @@ class BaseModelArguments:
     attn_implementation: str | None = flag("Implementation of (tiny) attention: sdpa or eager.")
 
     def __post_init__(self):
-        check_intervals(self)
         if (self.model_name_or_path is None) == (self.config_name is None):
             raise ValueError("Pass either --config_name (for a new model) or --model_name_or_path (a checkpoint).")
 
@@ -132,8 +128,6 @@ class RunArguments(TrainingArguments):
     overwrite_output_dir: bool = flag("Delete an earlier run from --output_dir, and start over.", False)
 
     def __post_init__(self):
-        # Before transformers' own checks, which divide by some of these.
-        check_intervals(self)
         super().__post_init__()
         if self.selective_checkpointing and self.gradient_checkpointing:
             raise ValueError(
@@ -179,7 +173,6 @@ class DataArguments:
     language: str | None = flag("Language of the data for the model card, such as en.")
 
     def __post_init__(self):
-        check_intervals(self)
         named = [name for name in SOURCES if getattr(self, name, None)]
         if len({SOURCES[name] for name in named}) > 1:
             flags = " and ".join(f"--{name}" for name in (named[0], named[-1]))
@@ -300,15 +293,10 @@ def parse_arguments(dataclass_types: tuple[type, ...], description: str, argv: l
     for group in parser._action_groups:
         # This package's own flags first, then those that it inherits.
         group._group_actions.sort(key=lambda action: action.dest in TrainingArguments.__dataclass_fields__)
-    argv = command_line(list(sys.argv[1:] if argv is None else argv))
-    try:
-        *arguments, unknown = parser.parse_args_into_dataclasses(argv, return_remaining_strings=True)
-    except InputError:
-        raise
-    except Exception as error:
-        # Raised by a dataclass, by TrainingArguments, or by the libraries below it.
-        kind = "" if isinstance(error, ValueError) else f"{type(error).__name__}: "
-        raise InputError(kind + " ".join(str(error).split())) from error
+    for action in parser._actions:
+        # HfArgumentParser adds a spelling with dashes to every flag.
+        action.option_strings, action.metavar = action.option_strings[:1], metavar(action)
+    flags, unknown = parser.parse_known_args(command_line(list(sys.argv[1:] if argv is None else argv)))
     if unknown and unknown[0].endswith(RECIPE_ENDINGS):
         raise InputError(f"The recipe {unknown[0]} must come before all flags.")
     if unknown:
@@ -316,33 +304,31 @@ def parse_arguments(dataclass_types: tuple[type, ...], description: str, argv: l
         close = difflib.get_close_matches(name, known, n=1)
         advice = f"; did you mean {close[0]}?" if close else "; --help lists all flags."
         raise InputError(f"There is no flag {name}{advice}")
-    return tuple(arguments)
+    for action in parser._actions:
+        check_interval(action, getattr(flags, action.dest, None))
+    try:
+        return parser.parse_dict(vars(flags))
+    except Exception as error:
+        # Raised by a dataclass, by TrainingArguments, or by the libraries below it.
+        kind = "" if isinstance(error, ValueError) else f"{type(error).__name__}: "
+        raise InputError(kind + " ".join(str(error).split())) from error
 
 
 class _HelpFormatter(argparse.RawDescriptionHelpFormatter, argparse.ArgumentDefaultsHelpFormatter):
-    """Leaves the description as it is, and shows each flag in one spelling, with its values and its default."""
+    """Leaves the description as it is, and shows defaults other than None."""
 
     def __init__(self, prog: str):
         super().__init__(prog, max_help_position=32, width=110)
 
-    def _format_action_invocation(self, action: argparse.Action) -> str:
-        if not action.option_strings or action.nargs == 0:
-            return super()._format_action_invocation(action)
-        # HfArgumentParser adds a spelling with dashes to every flag.
-        return f"{action.option_strings[0]} {_values(action)}"
-
-    def _get_help_string(self, action: argparse.Action) -> str:
-        if action.default in (None, argparse.SUPPRESS):
-            return action.help or ""
-        return super()._get_help_string(action) or ""
+    def _get_help_string(self, action: argparse.Action) -> str | None:
+        return action.help if action.default is None else super()._get_help_string(action)
 
 
-def _values(action: argparse.Action) -> str:
-    """Return the form of a flag's values, such as "INT ..." for a list of numbers."""
-    types: dict[Any, str] = {int: "INT", float: "FLOAT", string_to_bool: "true|false"}
+def metavar(action: argparse.Action) -> str:
+    """Return the form of a flag's value, such as "INT"."""
+    if action.choices:
+        # A wrong choice lists them: --optim has fifty.
+        return "|".join(map(str, action.choices)) if len(list(action.choices)) <= 8 else "CHOICE"
     text = "PATH" if action.dest.endswith(("_file", "_dir", "_path")) else "TEXT"
-    form = "|".join(map(str, action.choices)) if action.choices else types.get(action.type, text)
-    # A wrong choice lists them: --optim has fifty.
-    form = form if len(form) <= 60 else "CHOICE"
-    lists: dict[Any, str] = {"+": f"{form} ...", "*": f"{form} ...", "?": f"[{form}]"}
-    return lists.get(action.nargs, form)
+    types: dict[Any, str] = {int: "INT", float: "FLOAT", string_to_bool: "true|false"}
+    return types.get(action.type, text)

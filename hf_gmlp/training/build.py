@@ -11,7 +11,6 @@ import torch
 from huggingface_hub.errors import StrictDataclassError
 from transformers import (
     AutoConfig,
-    AutoModel,
     AutoModelForCausalLM,
     PreTrainedConfig,
     PreTrainedModel,
@@ -31,24 +30,19 @@ logger = logging.getLogger(__name__)
 
 def load_config(arguments: BaseModelArguments, **fields) -> PreTrainedConfig:
     """Return the config of a checkpoint or preset with `fields` and the overrides; an InputError if they do not fit."""
-    new, overrides = arguments.model_name_or_path is None, arguments.config_overrides or ""
-    name = arguments.config_name if new else arguments.model_name_or_path
-    if new and name in PRESETS:
-        name = str(preset_path(name))
+    new = arguments.model_name_or_path is None
+    flag, name = ("config_name", arguments.config_name) if new else ("model_name_or_path", arguments.model_name_or_path)
+    options = {"revision": arguments.model_revision, "attn_implementation": arguments.attn_implementation}
     try:
-        config = AutoConfig.from_pretrained(
-            name,
-            **arguments.hub_options(),
-            revision=arguments.model_revision,
-            attn_implementation=arguments.attn_implementation,
-        )
+        path = preset_path(name) if new and name in PRESETS else name
+        config = AutoConfig.from_pretrained(path, **arguments.hub_options(), **options)
     except Exception as error:
-        flag, also = ("config_name", "; hf-gmlp presets lists the presets") if new else ("model_name_or_path", "")
+        also = "; hf-gmlp presets lists the presets" if new else ""
         raise InputError(f"--{flag} {name}: {reason(str(name), 'config.json', error)}{also}.") from error
     if new:
         # Not the folder of the preset.
         config.name_or_path = ""
-    original, changes = copy.deepcopy(config), fields | parse_overrides(overrides)
+    changes = fields | parse_overrides(arguments.config_overrides or "")
     for key in changes:
         if not hasattr(config, key) or key.startswith("_") or key == "model_type" or callable(getattr(config, key)):
             raise InputError(f"--config_overrides names {key!r}, which a {type(config).__name__} does not have.")
@@ -58,17 +52,9 @@ def load_config(arguments: BaseModelArguments, **fields) -> PreTrainedConfig:
             setattr(config, key, value)
         config.validate()
     except (StrictDataclassError, TypeError, ValueError, AttributeError) as error:
-        words = overrides or ",".join(f"{key}={value}" for key, value in fields.items())
+        words = ",".join(f"{key}={value}" for key, value in changes.items())
         raise InputError(f"--config_overrides {words}: {error.__cause__ or error}") from error
-    if overrides and not new and _weight_shapes(config, arguments) != _weight_shapes(original, arguments):
-        raise InputError(f"--config_overrides {overrides} does not fit the weights of {name}: their shapes must stay.")
     return config
-
-
-def _weight_shapes(config: PreTrainedConfig, arguments: BaseModelArguments) -> dict[str, torch.Size]:
-    with torch.device("meta"):
-        model = AutoModel.from_config(config, trust_remote_code=arguments.trust_remote_code)
-    return {key: weight.shape for key, weight in model.state_dict().items()}
 
 
 def load_tokenizer(
@@ -101,21 +87,14 @@ def load_tokenizer(
     folder = Path(training_args.output_dir)
     # Other processes wait, and then find it trained.
     with training_args.main_process_first(local=False, desc="tokenizer training"):
-        if all((folder / file).is_file() for file in ("tokenizer.json", "tokenizer_config.json")):
-            try:
-                return open_tokenizer(str(folder))
-            except InputError as error:
-                logger.warning("%s", error)
-        if training_args.process_index == 0:
+        is_trained = all((folder / file).is_file() for file in ("tokenizer.json", "tokenizer_config.json"))
+        if training_args.process_index == 0 and not is_trained:
             logger.info("Training a tokenizer with %d tokens on the training text", arguments.vocab_size)
             texts = itertools.islice(texts, arguments.max_tokenizer_samples)
-            options: dict[str, Any] = {
-                "vocab_size": arguments.vocab_size,
-                "max_length": max_length,
-                "lowercase": arguments.lowercase,
-            }
-            save_tokenizer(train_tokenizer(texts, **options), folder)
-        return open_tokenizer(str(folder))
+            size, lowercase = arguments.vocab_size, arguments.lowercase
+            trained = train_tokenizer(texts, vocab_size=size, max_length=max_length, lowercase=lowercase)
+            save_tokenizer(trained, folder)
+        return open_tokenizer(folder)
 
 
 def load_model(
@@ -139,14 +118,16 @@ def load_model(
         task = auto_class.__name__.removeprefix("AutoModelFor")
         raise InputError(f"There is no {task} of the model type {config.model_type!r}: choose another model.")
     if arguments.model_name_or_path is not None:
-        options: dict[str, Any] = {
-            "new_head": train,
-            "new_size": config.num_labels if new_classifier else None,
-            "config": config,
-        }
-        options |= {"revision": arguments.model_revision, "dtype": torch.float32 if train else "auto"}
-        model, _ = open_model(auto_class, arguments.model_name_or_path, **options, **arguments.hub_options())
-        return model
+        return open_model(
+            auto_class,
+            arguments.model_name_or_path,
+            new_head=train,
+            new_size=config.num_labels if new_classifier else None,
+            config=config,
+            revision=arguments.model_revision,
+            dtype=torch.float32 if train else "auto",
+            **arguments.hub_options(),
+        )
     if tokenizer is not None:
         config.vocab_size, config.pad_token_id = len(tokenizer), tokenizer.pad_token_id
         config.bos_token_id, config.eos_token_id = tokenizer.cls_token_id, tokenizer.sep_token_id

@@ -45,7 +45,7 @@ class QuestionAnswerer:
     ):
         if not isinstance(model, PreTrainedModel):
             tokenizer = tokenizer or model
-            model, _ = open_model(AutoModelForQuestionAnswering, model, trust_remote_code=trust_remote_code)
+            model = open_model(AutoModelForQuestionAnswering, model, trust_remote_code=trust_remote_code)
         if isinstance(tokenizer, PreTrainedTokenizerBase):
             self.tokenizer = tokenizer
         else:

@@ -19,7 +19,7 @@ MAX_NAMES = 48
 def load_attentive_model(checkpoint: str | Path) -> tuple[GMLPModel, PreTrainedTokenizerBase]:
     """Open an aMLP for text without its head, and its tokenizer, or raise an InputError if it is another model."""
     # Eager attention returns its weights.
-    model, _ = open_model(AutoModel, checkpoint, new_head=True, attn_implementation="eager")
+    model = open_model(AutoModel, checkpoint, new_head=True, attn_implementation="eager")
     if not isinstance(model, GMLPModel) or not model.config.attention_size:
         raise InputError(f"{checkpoint} has no attention to plot. Choose an aMLP for text (attention_size > 0).")
     return model.eval(), open_tokenizer(checkpoint)

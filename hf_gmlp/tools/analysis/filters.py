@@ -14,7 +14,7 @@ from .pictures import block_panels, check_picture, plt, save_picture
 
 def load_spatial_model(checkpoint: str | Path) -> GMLPPreTrainedModel:
     """Open the gMLP or aMLP of a checkpoint without its head, or raise an InputError if there is none."""
-    model, _ = open_model(AutoModel, checkpoint, new_head=True)
+    model = open_model(AutoModel, checkpoint, new_head=True)
     if not isinstance(model, GMLPPreTrainedModel):
         raise InputError(f"{checkpoint} is a {type(model).__name__}, which has no spatial weights to plot.")
     return model

@@ -132,7 +132,7 @@ def convert_to_timm(checkpoint: str, out: str) -> list[str]:
         raise InputError(f"{out} must be a file that ends in .safetensors.")
     checkpoints.check_new(out)
     check_config(open_config(checkpoint))
-    model, _ = open_model(GMLPForImageClassification, checkpoint)
+    model = open_model(GMLPForImageClassification, checkpoint)
     Path(out).parent.mkdir(parents=True, exist_ok=True)
     Path(out).write_bytes(safetensors.torch.save(timm_state_dict(model), metadata={"format": "pt"}))
     return [f"{out}: open it with timm.create_model(..., checkpoint_path={out!r})."]
