@@ -1,12 +1,11 @@
 #!/usr/bin/env python
 """`hf-gmlp run clm`, for a checkout."""
 
-from hf_gmlp import errors
-from hf_gmlp.tasks import run
+from hf_gmlp import errors, tasks
 
 
 def main():
-    errors.run(lambda: run("clm"))
+    errors.run(lambda: tasks.run("clm"))
 
 
 if __name__ == "__main__":

@@ -1,12 +1,11 @@
 #!/usr/bin/env python
 """`hf-gmlp run mlm`, for a checkout."""
 
-from hf_gmlp import errors
-from hf_gmlp.tasks import run
+from hf_gmlp import errors, tasks
 
 
 def main():
-    errors.run(lambda: run("mlm"))
+    errors.run(lambda: tasks.run("mlm"))
 
 
 if __name__ == "__main__":

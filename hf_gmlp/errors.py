@@ -59,16 +59,12 @@ def _message(error: BaseException) -> str | None:
         return f"The disk is full ({first_line(error)}). Free some space. {repeat}"
     # Of torch's data loaders, and of `map` in datasets.
     if re.search(r"worker \(pid.* (killed|exited)|subprocesses has abruptly died", str(error)):
-        fault = f"A worker process died, perhaps since the memory is full ({first_line(error)})"
-        return f"{fault}. Lower --dataloader_num_workers or --preprocessing_num_workers. {repeat}"
-    if isinstance(error, UnicodeDecodeError):
-        context = error.object[max(0, error.start - 20) : error.end + 20]
-        return f"The data are not UTF-8: {context!r}. Convert the file that has these bytes, with iconv for example."
+        advice = "Lower --dataloader_num_workers or --preprocessing_num_workers."
+        return f"A worker process died, perhaps since the memory is full ({first_line(error)}). {advice} {repeat}"
     if isinstance(error, MemoryError) or re.search("out of memory|can't allocate memory", str(error)):
         return f"The memory is full ({first_line(error)}). Lower --per_device_train_batch_size."
     if isinstance(error, ImportError):
-        module = (error.name or "").partition(".")[0]
-        return _not_installed(module)
+        return _not_installed((error.name or "").partition(".")[0])
     if isinstance(error, OSError) and error.filename is not None:
         return f"{error.filename} cannot be used ({error.strerror}): check the path and its permissions."
     return None

@@ -45,11 +45,10 @@ def write_training_card(trainer: "GMLPTrainer", tags: list[str] | None = None):
         command=shown_command(sys.argv),
     )
     folder, repository = Path(args.output_dir), trainer.hub_model_id
-    elsewhere = folder.is_absolute() or ".." in folder.parts
-    name = repository or (folder.resolve().name if elsewhere else str(folder))
+    is_below = not folder.is_absolute() and ".." not in folder.parts
+    name = repository or (str(folder) if is_below else folder.resolve().name)
     model = trainer.accelerator.unwrap_model(trainer.model)
-    card = model_card(model, name, training=record, tags=tags, license=license)
-    write_card(card, folder, repository, args.hub_token)
+    write_card(model_card(model, name, training=record, tags=tags, license=license), folder, repository, args.hub_token)
 
 
 def shown_command(argv: list[str]) -> str:

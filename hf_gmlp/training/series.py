@@ -37,30 +37,27 @@ def plan_runs(model_args: ModelArguments, data_args: SeriesArguments, args: RunA
         raise InputError("Runs are compared by their results on the validation data: give --do_train and --do_eval.")
     if args.push_to_hub or args.resume_from_checkpoint is not None:
         raise InputError("--push_to_hub and --resume_from_checkpoint are for a single run: choose one first.")
-    shared = run_folder.run_settings(model_args, data_args, args)
-    runs: dict[Path, tuple[RunArguments, dict | None]] = {}
+    runs: Runs = []
     lists = (data_args.sweep_batch_sizes, data_args.sweep_learning_rates, data_args.seeds)
     for batch_size, rate, seed in itertools.product(*(values or [None] for values in lists)):
-        named = {"batch": batch_size, "lr": None if rate is None else f"{rate:g}"}
-        setting = "-".join(f"{name}-{value}" for name, value in named.items() if value is not None)
-        folder = Path(args.output_dir, setting, "" if seed is None else f"seed-{seed}")
-        if folder in runs:
-            raise InputError(f"Two of the runs would be in {folder}: give learning rates with at most six digits.")
+        parts = [] if batch_size is None else [f"batch-{batch_size}"]
+        parts += [] if rate is None else [f"lr-{str(rate).removesuffix('.0')}"]
+        folder = Path(args.output_dir, "-".join(parts), "" if seed is None else f"seed-{seed}")
         swept = {"global_batch_size": batch_size, "learning_rate": rate, "seed": seed}
         flags: dict[str, Any] = {name: value for name, value in swept.items() if value is not None}
         try:
             run = dataclasses.replace(args, **flags | {"output_dir": str(folder)})
         except ValueError as error:
             raise InputError(str(error)) from error
-        settings = shared | flags | {"global_batch_size": run_folder.total_batch_size(run)}
+        settings = run_folder.run_settings(model_args, data_args, run)
         if is_finished(run):
             # It will not be repeated, so it must have these settings.
             earlier = run_folder.read_settings(folder)
             if earlier is None:
                 raise InputError(f"{folder} holds a finished run of another command. Choose another --output_dir.")
             run_folder.check_same(folder, earlier, settings)
-        runs[folder] = run, settings
-    return list(runs.values())
+        runs.append((run, settings))
+    return runs
 
 
 def make_runs(args: RunArguments, runs: Runs, run: Callable, checkpoint: str | None, metric: str | None):
@@ -138,10 +135,9 @@ def report_series(args: RunArguments, rows: list[dict], metric: str) -> dict:
     run_folder.write_json(folder / "summary.json", {"metric": metric, "best": best, "settings": rows})
     print(f"\nMedian (minimum to maximum, standard deviation) over the runs; * is the best by {metric}")
     for row in rows:
-        mark, runs = "*" if row is best else " ", len(row["seeds"])
-        print(f"{mark} batch {row['batch_size']}, learning rate {row['learning_rate']:g}, {runs} runs", end="")
+        line = f"batch {row['batch_size']}, learning rate {row['learning_rate']:g}, {len(row['seeds'])} runs"
         for key, numbers in row["metrics"].items():
-            print(f", {key}", "{median:.4f} ({min:.4f} to {max:.4f}, std {std:.4f})".format(**numbers), end="")
-        print()
+            line += f", {key} " + "{median:.4f} ({min:.4f} to {max:.4f}, std {std:.4f})".format(**numbers)
+        print("*" if row is best else " ", line)
     print(f"Everything is in {folder}\n")
     return best

@@ -122,10 +122,8 @@ class GMLPTrainer(XLATrainer):
                 self.random_state = resume_from_checkpoint
         try:
             return super().train(resume_from_checkpoint=resume_from_checkpoint, **kwargs)
-        except InputError:
-            raise
         except (ImportError, TypeError, ValueError) as error:
-            if self.begun:
+            if self.begun or isinstance(error, InputError):
                 raise
             # From an optimizer, a schedule or a kernel, before the first step.
             raise InputError(f"The training cannot begin: {error}") from error

@@ -52,7 +52,6 @@ def test_one_run_stays_in_the_output_folder(tmp_path):
         (("--seeds", 1, "--push_to_hub"), "--push_to_hub"),
         (("--seeds", 1, 1), "1, 1"),
         (("--sweep_batch_sizes", 0), "--sweep_batch_sizes"),
-        (("--sweep_learning_rates", 0.1, 0.10000001), "lr-0.1"),
     ],
 )
 def test_flags_that_do_not_go_together(tmp_path, flags, message):
