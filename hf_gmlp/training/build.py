@@ -142,12 +142,12 @@ def load_model(
 
 def check_vocabulary(config: PreTrainedConfig, tokenizer: PreTrainedTokenizerBase, name: str):
     """Raise an InputError if the tokenizer has more tokens than the checkpoint `name`, or another padding token."""
-    tokens, padding = len(tokenizer), tokenizer.pad_token_id
+    tokens, padding, fault = len(tokenizer), tokenizer.pad_token_id, ""
     if tokens > config.vocab_size:
         fault = f"has {tokens} tokens, but {name} has embeddings for {config.vocab_size}"
-        raise InputError(f"The tokenizer {fault}: use the model's own tokenizer.")
-    if None not in (config.pad_token_id, padding) and config.pad_token_id != padding:
+    elif None not in (config.pad_token_id, padding) and config.pad_token_id != padding:
         fault = f"pads with token {padding}, but {name} with {config.pad_token_id}"
+    if fault:
         raise InputError(f"The tokenizer {fault}: use the model's own tokenizer.")
 
 
@@ -168,8 +168,7 @@ def check_packing(model: PreTrainedModel, data_args: DataArguments):
     if flags and not getattr(model, "packs_documents", False):
         raise InputError(f"--{flags[0]} is only for gMLPs and aMLPs: a {type(model).__name__} would mix the documents.")
     if "packing" in flags and not model.config.mask_padding:
-        remedy = "add --config_overrides mask_padding=true"
-        raise InputError(f"--packing trains without padding, which this model sees: {remedy}.")
+        raise InputError("--packing needs a model that does not see padding: --config_overrides mask_padding=true.")
 
 
 @torch.no_grad()
