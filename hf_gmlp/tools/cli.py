@@ -179,8 +179,6 @@ def convert_arguments(parser: ArgumentParser):
         added.add_argument("source", help="file of weights (timm: or the name of a model, to download its weights)")
         added.add_argument("out", help="folder to write: config, weights, code, card (images: image processor)")
         added.add_argument("--license", help="identifier of the license of the weights, for the card")
-    for added in (timm, lucidrains):
-        added.add_argument("--image_size", nargs=2, type=int, metavar=("H", "W"), help="pixels, if not square")
     lucidrains.add_argument("--causal", action="store_true", help="the model was made with causal=True")
     to_timm = conversions.add_parser("to-timm", help='image classifier with pooling="mean" -> weights for timm')
     to_timm.add_argument("checkpoint", help=MODEL)

@@ -1,6 +1,9 @@
 """Converts the text model of labml.ai's annotated gMLP into a causal language model."""
 
 import functools
+from pathlib import Path
+
+from transformers import PreTrainedModel
 
 from ...errors import InputError
 from ...models.modeling_gmlp import GMLPForCausalLM
@@ -22,7 +25,7 @@ LAYERS = {
 POSITIONS = "src_embed.positional_encodings"
 
 
-def model_from_labml(tensors: Tensors) -> tuple[GMLPForCausalLM, list[str]]:
+def model_from_labml(tensors: Tensors) -> tuple[PreTrainedModel, list[str]]:
     """Convert the state dict of labml_nn's AutoregressiveTransformer with GMLPBlock.
 
     Returns:
@@ -32,26 +35,26 @@ def model_from_labml(tensors: Tensors) -> tuple[GMLPForCausalLM, list[str]]:
         raise InputError(f"The source adds {POSITIONS} to its embeddings, and a gMLP has no position encodings.")
     shape = functools.partial(checkpoints.shape, tensors, kind=KIND)
     vocab_size, hidden_size = shape("src_embed.weight", 2)
-    model = checkpoints.build(
-        GMLPForCausalLM,
-        tensors,
-        vocab_size=vocab_size,
-        hidden_size=hidden_size,
-        intermediate_size=shape("encoder.layers.0.proj1.weight", 2)[0],
-        max_position_embeddings=shape("encoder.layers.0.sgu.bias", 1)[0],
-        is_causal=True,
-        **checkpoints.TEXT_FIELDS,
-    )
-    checkpoints.check(model, tensors, LAYERS, KIND)
+    fields = {
+        "vocab_size": vocab_size,
+        "hidden_size": hidden_size,
+        "intermediate_size": shape("encoder.layers.0.proj1.weight", 2)[0],
+        "max_position_embeddings": shape("encoder.layers.0.sgu.bias", 1)[0],
+        "is_causal": True,
+    }
     # Weights above the diagonal are masked in both models, and were never trained.
     tensors = {name: tensor.tril() if name.endswith("sgu.weight") else tensor for name, tensor in tensors.items()}
+    shared = checkpoints.TEXT_FIELDS | checkpoints.LAYER_FIELDS
+    model = checkpoints.load(GMLPForCausalLM, tensors, LAYERS, KIND, **shared, **fields)
     notes = [
         "The mask over W, which the source receives at run time, is assumed to be the causal one.",
         checkpoints.TOKENIZER_NOTE,
     ]
-    return checkpoints.fill(model, tensors, LAYERS), notes
+    return model, notes
 
 
 def convert_labml(source: str, out: str, *, license: str | None = None) -> list[str]:
-    """Convert a file into a checkpoint. See `checkpoints.write_checkpoint`."""
-    return checkpoints.convert_file(source, out, KIND, license, model_from_labml)
+    """Convert a file into a checkpoint, and return sentences about it."""
+    checkpoints.check_new(out)
+    model, notes = model_from_labml(checkpoints.read_tensors(source))
+    return checkpoints.write_checkpoint(model, out, f"{KIND}, {Path(source).name}", notes, license)

@@ -4,11 +4,13 @@ image classifier."""
 import functools
 import math
 from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import torch
+from transformers import PreTrainedModel
 
 from ...errors import InputError
-from ...models.configuration_gmlp import as_pair
 from ...models.modeling_gmlp import GMLPForCausalLM, GMLPForImageClassification, GMLPForMaskedLM
 from . import checkpoints
 from .checkpoints import Tensors
@@ -36,92 +38,80 @@ def layer_names(block: str) -> dict[str, str]:
     }
 
 
-def model_from_lucidrains(
-    tensors: Tensors, causal: bool = False, image_size: tuple[int, int] | None = None
-) -> tuple[GMLPForCausalLM | GMLPForMaskedLM | GMLPForImageClassification, list[str]]:
+def model_from_lucidrains(tensors: Tensors, causal: bool = False) -> tuple[PreTrainedModel, list[str]]:
     """Convert a state dict of `g_mlp_pytorch.gMLP` or `gMLPVision`.
 
     Args:
         tensors: The state dict.
         causal: Whether a text model was made with `causal=True`, which its state dict does not show.
-        image_size: Height and width of images in pixels, required if the number of patches is not a square number.
 
     Returns:
-        The model, and sentences about it.
+        A GMLPForMaskedLM, GMLPForCausalLM or GMLPForImageClassification, and sentences about it.
     """
     shape, vision = functools.partial(checkpoints.shape, tensors, kind=KIND), PATCHES in tensors
-    if causal if vision else image_size:
-        raise InputError("--causal is for text models, and --image_size for image models.")
+    if causal and vision:
+        raise InputError("--causal is for text models.")
     # Blocks of text models have one more layer around them, which shifts tokens.
     block = "layers.{}.fn.fn" if vision else "layers.{}.fn.fn.fn"
     first = block.format(0)
-    # The source has no bias here, so it becomes zero.
-    biases = {
-        name.replace("weight", "bias"): weight.new_zeros(len(weight))
-        for name, weight in tensors.items()
-        if name.endswith(".attn.to_qkv.weight")
-    }
-    tensors = biases | tensors
     heads, tokens = shape(f"{first}.sgu.bias", 2)
-    circulant = f"{first}.sgu.circulant_pos_x" in tensors
     qkv = f"{first}.attn.to_qkv.weight"
+    fields: dict[str, Any] = {
+        "intermediate_size": shape(f"{first}.proj_in.0.weight", 2)[0],
+        "spatial_heads": heads,
+        "attention_size": shape(qkv, 2)[0] // 3 if qkv in tensors else 0,
+        **checkpoints.LAYER_FIELDS,
+    }
+    notes = ["prob_survival is not converted: drop_path_rate is 0."]
+    if f"{first}.sgu.circulant_pos_x" in tensors:
+        notes.append("The circulant matrices became dense ones of the same values, and do not stay circulant.")
+    model_class: type[PreTrainedModel]
     if vision:
-        model_class = GMLPForImageClassification
-        fields, notes = image_fields(shape, tokens, image_size)
+        model_class, fields = GMLPForImageClassification, fields | image_fields(shape, tokens)
+        notes = [checkpoints.CLASSES_NOTE, *notes]
     else:
         model_class = GMLPForCausalLM if causal else GMLPForMaskedLM
-        fields, notes = text_fields(shape, tokens, causal)
-    model = checkpoints.build(
-        model_class,
-        tensors,
-        intermediate_size=shape(f"{first}.proj_in.0.weight", 2)[0],
-        spatial_heads=heads,
-        attention_size=shape(qkv, 2)[0] // 3 if qkv in tensors else 0,
-        **fields,
-    )
-    units = [f"{block.format(i)}.sgu" for i in range(model.config.num_hidden_layers)]
-    # A single head has an axis too.
-    other: dict[str, tuple[int, ...]] = {f"{unit}.bias": (heads, tokens) for unit in units}
-    for unit in units:
-        other[f"{unit}.weight"] = (heads, tokens) if circulant else (heads, tokens, tokens)
-        if circulant:
-            other[f"{unit}.circulant_pos_x"] = other[f"{unit}.circulant_pos_y"] = (heads, tokens)
-    if vision:
-        other[PATCHES] = tensors[PATCHES].shape
-    checkpoints.check(model, tensors, layer_names(block), KIND, other)
-    for unit in units:
-        weight = tensors[f"{unit}.weight"]
-        if circulant:
-            weight = circulant_matrix(weight, tensors[f"{unit}.circulant_pos_x"], tensors[f"{unit}.circulant_pos_y"])
-        # Weights above the diagonal are masked in both causal models, and were never trained.
-        tensors[f"{unit}.weight"] = weight.tril() if causal else weight
-    notes.append("prob_survival is not converted: drop_path_rate is 0.")
-    if circulant:
-        notes.append("The circulant matrices became dense ones of the same values, and do not stay circulant.")
-    return checkpoints.fill(model, tensors, layer_names(block)), notes
+        vocab_size, hidden_size = shape("to_embed.weight", 2)
+        sizes = {"vocab_size": vocab_size, "hidden_size": hidden_size, "max_position_embeddings": tokens}
+        fields |= checkpoints.TEXT_FIELDS | sizes | {"is_causal": causal}
+        assumed = "causal (--causal)" if causal else "not causal (otherwise pass --causal)"
+        notes = [f"Assumed: no shift_tokens, act the identity, {assumed}.", checkpoints.TOKENIZER_NOTE, *notes]
+    tensors = own_shapes(tensors, causal)
+    return checkpoints.load(model_class, tensors, layer_names(block), KIND, **fields), notes
 
 
-def text_fields(shape: Callable, tokens: int, causal: bool) -> tuple[dict, list[str]]:
-    """Return fields of the config of a text model of n tokens, and sentences about it."""
-    vocab_size, hidden_size = shape("to_embed.weight", 2)
-    sizes = {"vocab_size": vocab_size, "hidden_size": hidden_size, "max_position_embeddings": tokens}
-    assumed = "causal (--causal)" if causal else "not causal (otherwise pass --causal)"
-    notes = [f"Assumed: no shift_tokens, act the identity, {assumed}.", checkpoints.TOKENIZER_NOTE]
-    return {**checkpoints.TEXT_FIELDS, **sizes, "is_causal": causal}, notes
-
-
-def image_fields(shape: Callable, tokens: int, image_size: tuple[int, int] | None) -> tuple[dict, list[str]]:
-    """Return fields of the config of an image model of n patches, and sentences about it."""
+def image_fields(shape: Callable, tokens: int) -> dict:
+    """Return fields of the config of an image model of n patches."""
     hidden_size, values = shape(PATCHES, 2)
     side = math.isqrt(values // 3)
     if values != 3 * side * side:
         raise InputError(f"The patches have {values} values: only square patches of three channels are converted.")
-    sizes = checkpoints.image_fields(tokens, (side, side), image_size)
-    fields = {"hidden_size": hidden_size, "num_labels": shape("to_logits.2.weight", 2)[0], "pooling": "mean"}
-    epsilons = {"layer_norm_eps": 1e-5, "spatial_layer_norm_eps": 1e-5}
-    height, width = as_pair(sizes["image_size"])
-    assumed = f"images of {height}x{width} pixels (--image_size), square patches of three channels, pixels from -1 to 1"
-    return fields | epsilons | sizes, [f"Assumed: {assumed} (preprocessor_config.json).", checkpoints.CLASSES_NOTE]
+    # Of a square image. With other images, the shapes of W and b do not fit.
+    sizes = {"image_size": math.isqrt(tokens) * side, "patch_size": side}
+    return {"hidden_size": hidden_size, "num_labels": shape("to_logits.2.weight", 2)[0], "pooling": "mean"} | sizes
+
+
+def own_shapes(tensors: Tensors, causal: bool) -> Tensors:
+    """Return the tensors in the shapes of this package, with dense spatial matrices."""
+    converted = {}
+    for name, tensor in tensors.items():
+        unit = name.removesuffix(".weight")
+        if name == PATCHES:
+            side = math.isqrt(tensor.shape[1] // 3)
+            tensor = tensor.unflatten(1, (3, side, side))
+        elif name.endswith(".attn.to_qkv.weight"):
+            # The source has no bias here.
+            converted[f"{unit}.bias"] = tensor.new_zeros(len(tensor))
+        elif name.endswith(".sgu.weight"):
+            if f"{unit}.circulant_pos_x" in tensors:
+                tensor = circulant_matrix(tensor, *(tensors[f"{unit}.circulant_pos_{axis}"] for axis in "xy"))
+            # Weights above the diagonal are masked in both causal models, and were never trained.
+            tensor = tensor.tril() if causal else tensor
+        elif ".sgu.circulant_pos_" in name:
+            continue
+        # A single head has an axis in the source.
+        converted[name] = tensor.squeeze(0) if name.endswith((".sgu.weight", ".sgu.bias")) else tensor
+    return converted
 
 
 def circulant_matrix(weight: torch.Tensor, pos_x: torch.Tensor, pos_y: torch.Tensor) -> torch.Tensor:
@@ -134,7 +124,8 @@ def circulant_matrix(weight: torch.Tensor, pos_x: torch.Tensor, pos_y: torch.Ten
     return (weight[:, columns] * pos_x[:, :, None] * pos_y[:, None, :]).tril()
 
 
-def convert_lucidrains(source: str, out: str, *, license: str | None = None, **options) -> list[str]:
-    """Convert a file into a checkpoint. For options, see `model_from_lucidrains`."""
-    convert = functools.partial(model_from_lucidrains, **options)
-    return checkpoints.convert_file(source, out, KIND, license, convert)
+def convert_lucidrains(source: str, out: str, *, causal: bool = False, license: str | None = None) -> list[str]:
+    """Convert a file into a checkpoint, and return sentences about it. For `causal`, see `model_from_lucidrains`."""
+    checkpoints.check_new(out)
+    model, notes = model_from_lucidrains(checkpoints.read_tensors(source), causal)
+    return checkpoints.write_checkpoint(model, out, f"{KIND}, {Path(source).name}", notes, license)

@@ -1,21 +1,21 @@
 """Converts timm's gMLPs (`gmlp_ti16_224`, `gmlp_s16_224`, `gmlp_b16_224`) into image classifiers, and back."""
 
 import functools
+import math
 from collections import Counter
 from pathlib import Path
 
 import safetensors.torch
+from transformers import AutoModelForImageClassification, PreTrainedModel
 
 from ...errors import InputError, need
-from ...loading import open_config, open_model
-from ...models.configuration_gmlp import GMLPVisionConfig
+from ...loading import open_model
 from ...models.modeling_gmlp import GMLPForImageClassification
 from ...training.files import reading
 from . import checkpoints
 from .checkpoints import Tensors
 
 KIND = "a gMLP of timm"
-ENDINGS = (".safetensors", ".pth", ".pt", ".bin")
 # Layer of this package -> layer of timm.
 LAYERS = {
     "model.embeddings.projection": "stem.proj",
@@ -41,44 +41,32 @@ FIXED = {
 }
 
 
-def model_from_timm(tensors: Tensors, image_size: tuple[int, int] | None = None) -> GMLPForImageClassification:
-    """Convert a state dict of timm. All sizes come from the tensors.
-
-    Args:
-        tensors: The state dict.
-        image_size: Height and width in pixels, required if the number of patches is not a square number.
-    """
+def model_from_timm(tensors: Tensors) -> PreTrainedModel:
+    """Convert a state dict of timm into a GMLPForImageClassification. All sizes come from the tensors."""
     shape = functools.partial(checkpoints.shape, tensors, kind=KIND)
-    hidden_size, channels, *patch = shape("stem.proj.weight", 4)
-    model = checkpoints.build(
-        GMLPForImageClassification,
-        tensors,
-        hidden_size=hidden_size,
-        intermediate_size=shape("blocks.0.mlp_channels.fc1.weight", 2)[0],
-        num_channels=channels,
-        num_labels=shape("head.weight", 2)[0],
-        **checkpoints.image_fields(shape("blocks.0.mlp_channels.gate.proj.bias", 1)[0], patch, image_size),
-        **FIXED,
-    )
-    checkpoints.check(model, tensors, LAYERS, KIND)
-    return checkpoints.fill(model, tensors, LAYERS)
+    hidden_size, channels, patch, _ = shape("stem.proj.weight", 4)
+    # The patches of a square image. With other images, the shapes of W and b do not fit.
+    side = math.isqrt(shape("blocks.0.mlp_channels.gate.proj.bias", 1)[0])
+    sizes = {
+        "hidden_size": hidden_size,
+        "intermediate_size": shape("blocks.0.mlp_channels.fc1.weight", 2)[0],
+        "image_size": side * patch,
+        "patch_size": patch,
+        "num_channels": channels,
+        "num_labels": shape("head.weight", 2)[0],
+    }
+    return checkpoints.load(GMLPForImageClassification, tensors, LAYERS, KIND, **FIXED, **sizes)
 
 
-def timm_state_dict(model: GMLPForImageClassification) -> Tensors:
-    """Return weights by timm's names, or raise an InputError if the model differs from timm's gMLPs."""
-    check_config(model.config)
-    state = model.state_dict()
-    return {name: state[own].contiguous() for own, name in checkpoints.source_names(LAYERS, state).items()}
-
-
-def check_config(config: GMLPVisionConfig):
-    """Raise an InputError that names all differences if a config differs from that of timm's gMLPs."""
-    fields = {"model_type": GMLPVisionConfig.model_type, **FIXED}
-    differing = {key: value for key, value in fields.items() if getattr(config, key, None) != value}
+def timm_state_dict(model: PreTrainedModel) -> Tensors:
+    """Return weights by timm's names, or raise an InputError that says how a model differs from timm's gMLPs."""
+    differing = {key: value for key, value in FIXED.items() if getattr(model.config, key, None) != value}
     if differing:
-        have = ", ".join(f"{key}={getattr(config, key, None)!r}" for key in differing)
+        have = ", ".join(f"{key}={getattr(model.config, key, None)!r}" for key in differing)
         fixed = ", ".join(f"{key}={value!r}" for key, value in differing.items())
         raise InputError(f"The model has {have}; timm's gMLPs have only {fixed}.")
+    state = model.state_dict()
+    return {name: state[own].contiguous() for own, name in checkpoints.source_names(LAYERS, state).items()}
 
 
 def imagenet_labels() -> dict[int, str] | None:
@@ -94,20 +82,15 @@ def imagenet_labels() -> dict[int, str] | None:
     return {i: name if count[name] == 1 else f"{name} ({info.index_to_label_name(i)})" for i, name in enumerate(names)}
 
 
-def convert_timm(
-    source: str, out: str, *, image_size: tuple[int, int] | None = None, license: str | None = None
-) -> list[str]:
+def convert_timm(source: str, out: str, *, license: str | None = None) -> list[str]:
     """Convert weights of timm into a checkpoint, and return sentences about it.
 
     Args:
         source: A file, or the name of a model, whose weights timm downloads.
-        image_size: Height and width in pixels, for a file for images that are not square.
         license: The identifier of the weights' license; by default, the one that timm states for a name.
     """
-    # The image processor needs it.
-    need("PIL")
     checkpoints.check_new(out)
-    if Path(source).exists() or Path(source).suffix in ENDINGS:
+    if Path(source).exists():
         tensors = checkpoints.read_tensors(source)
     else:
         need("timm")
@@ -116,7 +99,7 @@ def convert_timm(
         with reading([source], "a file or as a name of timm with weights"):
             pretrained = timm.create_model(source.removeprefix("timm/"), pretrained=True)
         tensors, license = pretrained.state_dict(), license or pretrained.pretrained_cfg.get("license")
-    model = model_from_timm(tensors, image_size)
+    model = model_from_timm(tensors)
     notes = [checkpoints.CLASSES_NOTE]
     labels = imagenet_labels() if model.config.num_labels == 1000 else None
     if labels is not None:
@@ -131,8 +114,8 @@ def convert_to_timm(checkpoint: str, out: str) -> list[str]:
     if Path(out).suffix != ".safetensors":
         raise InputError(f"{out} must be a file that ends in .safetensors.")
     checkpoints.check_new(out)
-    check_config(open_config(checkpoint))
-    model = open_model(GMLPForImageClassification, checkpoint)
+    model = open_model(AutoModelForImageClassification, checkpoint)
+    weights = timm_state_dict(model)
     Path(out).parent.mkdir(parents=True, exist_ok=True)
-    Path(out).write_bytes(safetensors.torch.save(timm_state_dict(model), metadata={"format": "pt"}))
+    Path(out).write_bytes(safetensors.torch.save(weights, metadata={"format": "pt"}))
     return [f"{out}: open it with timm.create_model(..., checkpoint_path={out!r})."]

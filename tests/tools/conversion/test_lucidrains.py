@@ -90,15 +90,6 @@ def test_an_image_model_is_that_of_the_package(image_peer, heads, attn_dim):
     assert (config.image_size, config.patch_size, config.num_labels) == (16, 4, 5)
 
 
-def test_sizes_of_images_that_must_be_passed(image_peer):
-    theirs = image_peer(image_size=(8, 24), heads=2).double()
-    for size in (None, (16, 20)):
-        with pytest.raises(InputError, match="--image_size"):
-            model_from_lucidrains(theirs.state_dict(), image_size=size)
-    ours, _ = model_from_lucidrains(theirs.state_dict(), image_size=(8, 24))
-    assert_same_function(ours, theirs, torch.randn(3, 3, 8, 24).double(), image_size=(8, 24))
-
-
 def test_the_command_converts_an_image_model(tmp_path, image_peer, capsys):
     theirs = image_peer(heads=4, attn_dim=8)
     source, out = str(tmp_path / "weights.pt"), str(tmp_path / "out")
@@ -131,7 +122,7 @@ def test_the_command_converts_a_file(tmp_path, peer, capsys):
 def test_what_cannot_be_converted(peer, image_peer):
     for model, options, message in (
         (peer(num_tokens=None), {}, "to_embed.weight"),
-        (peer(), {"image_size": (8, 8)}, "--image_size"),
+        (image_peer(image_size=(8, 24)), {}, "sgu.bias"),
         (image_peer(), {"causal": True}, "--causal"),
         (image_peer(channels=1), {}, "16 values"),
     ):

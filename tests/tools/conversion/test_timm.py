@@ -4,9 +4,8 @@ import pytest
 import safetensors.torch
 import timm
 import torch
-from PIL import Image
 from timm.models.mlp_mixer import GatedMlp, MlpMixer, SpatialGatingBlock
-from transformers import AutoImageProcessor, AutoModelForImageClassification
+from transformers import AutoModelForImageClassification
 
 from hf_gmlp import GMLPForImageClassification, GMLPForMaskedLM, GMLPVisionConfig
 from hf_gmlp.errors import InputError
@@ -54,30 +53,21 @@ def test_a_named_model_and_back():
         assert torch.equal(back.state_dict()[key], tensor)
 
 
-@pytest.mark.parametrize(
-    ("fields", "image_size", "expected"),
-    [
-        ({"img_size": (8, 24)}, (8, 24), (8, 24)),
-        ({"img_size": (8, 24), "patch_size": (2, 6)}, None, (8, 24)),
-        ({"in_chans": 1, "num_classes": 1}, None, 16),
-    ],
-)
-def test_sizes_come_from_the_tensors(fields, image_size, expected):
+def test_sizes_come_from_the_tensors():
+    fields = {"in_chans": 1, "num_classes": 1}
     theirs = small(**fields)
-    ours = model_from_timm(theirs.state_dict(), image_size=image_size)
-    assert ours.config.image_size == expected
-    size, channels = fields.get("img_size", (16, 16)), fields.get("in_chans", 3)
-    assert_same_logits(ours, theirs, size, channels)
+    ours = model_from_timm(theirs.state_dict())
+    assert ours.config.image_size == 16
+    assert_same_logits(ours, theirs, channels=1)
     back = small(**fields)
     back.load_state_dict(timm_state_dict(ours), strict=True)
-    assert_same_logits(ours, back, size, channels)
+    assert_same_logits(ours, back, channels=1)
 
 
-def test_the_size_of_a_grid_that_is_not_square_is_required():
-    tensors = small(img_size=(8, 24)).state_dict()
-    for size in (None, (16, 16), (6, 32)):
-        with pytest.raises(InputError, match="size"):
-            model_from_timm(tensors, image_size=size)
+@pytest.mark.parametrize(("fields", "tensor"), [({}, "gate.proj.bias"), ({"patch_size": (2, 6)}, "stem.proj.weight")])
+def test_images_and_patches_that_are_not_square(fields, tensor):
+    with pytest.raises(InputError, match=tensor):
+        model_from_timm(small(**{"img_size": (8, 24)} | fields).state_dict())
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64])
@@ -182,20 +172,9 @@ def test_only_image_classifiers_become_files_of_timm(tmp_path, vision_config, te
     perturbed_model(GMLPForMaskedLM, text_config()).save_pretrained(tmp_path / "text")
     for folder, out, message in (
         ("headless", "out.safetensors", "classifier.bias"),
-        ("text", "out.safetensors", "model_type='gmlp'"),
+        ("text", "out.safetensors", "GMLPConfig"),
         ("nowhere", "out.safetensors", "nowhere"),
         ("headless", "out", ".safetensors"),
     ):
         with pytest.raises(InputError, match=message):
             convert_to_timm(str(tmp_path / folder), str(tmp_path / out))
-
-
-def test_sizes_without_a_crop_are_resized(tmp_path):
-    model = small(img_size=(8, 24))
-    torch.save(model.state_dict(), tmp_path / "weights.pt")
-    lines = convert_timm(str(tmp_path / "weights.pt"), str(tmp_path / "out"), image_size=(8, 24))
-    assert any("without timm's crop" in line for line in lines)
-    picture = Image.effect_noise((50, 70), 90).convert("RGB")
-    pixels = AutoImageProcessor.from_pretrained(tmp_path / "out")(picture, return_tensors="pt")["pixel_values"]
-    ours = AutoModelForImageClassification.from_pretrained(tmp_path / "out")
-    assert_close(ours(pixels).logits, model(pixels), depth=3)
