@@ -2,6 +2,7 @@
 
 import logging
 import re
+import unicodedata
 from collections.abc import Collection, Iterable, Sequence
 from typing import NamedTuple
 
@@ -143,12 +144,12 @@ def find_labels(feature: object, values: list, split: str, do_regression: bool |
 
 
 def check_names(names: Iterable[str], where: str):
-    """Raise an InputError if two names differ only in case or white space."""
+    """Raise an InputError if two names differ only in case, white space or the Unicode form of a character."""
     seen: dict[str, str] = {}
     for name in names:
-        other = seen.setdefault(" ".join(name.casefold().split()), name)
+        other = seen.setdefault(" ".join(unicodedata.normalize("NFKC", name).casefold().split()), name)
         if other != name:
-            raise InputError(f"{where} must differ in more than case or white space: {other!r} and {name!r}.")
+            raise InputError(f"{where} must differ in more than case or white space: {other!r} and {name!r} (in NFKC).")
 
 
 def label_ids(values: list, labels: Labels, split: str) -> list:

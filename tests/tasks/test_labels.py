@@ -65,6 +65,7 @@ def test_labels_with_a_flag_or_a_feature():
         (["a", "3", "b"], "either names or numbers"),
         (["yes", "no", "Yes"], "'yes' and 'Yes'"),
         (["yes", "no", "no "], "'no' and 'no '"),
+        (["\u00c5", "A\u030a"], "NFKC"),
     ],
 )
 def test_bad_labels_are_refused(labels, message):
