@@ -24,8 +24,8 @@ class InputError(ValueError):
 
 
 def run(main: Callable[[], object]):
-    """Run a command. A fault that the user can mend ends it with one line and exit code 2, Ctrl-C with 130, and a
-    closed pipe (`| head`) without a word and with 141.
+    """Run a command. An error ends it with one line and exit code 2, Ctrl-C with 130, and a closed pipe (`| head`)
+    without a word and with 141. With HF_GMLP_TRACEBACK=1 in the environment, errors keep their traceback.
     """
     if hasattr(os, "register_at_fork"):
         # A terminal sends Ctrl-C to worker processes too. They leave it to this process, which ends them.
@@ -40,15 +40,14 @@ def run(main: Callable[[], object]):
     except (KeyboardInterrupt, Exception) as error:
         # A library may raise another error while it ends its workers.
         interrupted = any(isinstance(cause, KeyboardInterrupt) for cause in causes(error))
-        message = _message(KeyboardInterrupt() if interrupted else error)
-        if message is None:
+        if os.environ.get("HF_GMLP_TRACEBACK") and not interrupted:
             raise
-        print(f"Error: {message}", file=sys.stderr)
+        print(f"Error: {_message(KeyboardInterrupt() if interrupted else error)}", file=sys.stderr)
         raise SystemExit(130 if interrupted else 2) from None
 
 
-def _message(error: BaseException) -> str | None:
-    """Return what to tell the user, or None for a fault of the program."""
+def _message(error: BaseException) -> str:
+    """Return in one line what to tell the user."""
     repeat = "To continue a training from its last checkpoint, repeat the command."
     if isinstance(error, InputError):
         # Workers of a data loader pass their traceback on as the message.
@@ -63,11 +62,12 @@ def _message(error: BaseException) -> str | None:
         return f"A worker process died, perhaps since the memory is full ({first_line(error)}). {advice} {repeat}"
     if isinstance(error, MemoryError) or re.search("out of memory|can't allocate memory", str(error)):
         return f"The memory is full ({first_line(error)}). Lower --per_device_train_batch_size."
-    if isinstance(error, ImportError):
-        return _not_installed((error.name or "").partition(".")[0])
+    if isinstance(error, ImportError) and (missing := _not_installed((error.name or "").partition(".")[0])):
+        return missing
     if isinstance(error, OSError) and error.filename is not None:
         return f"{error.filename} cannot be used ({error.strerror}): check the path and its permissions."
-    return None
+    text = " ".join(str(error).split())
+    return f"{type(error).__name__}: {text[:500]} (HF_GMLP_TRACEBACK=1 shows where.)"
 
 
 def need(*modules: str):
