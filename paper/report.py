@@ -47,8 +47,8 @@ def measure(run: Run) -> dict:
 
 def toeplitz_fraction(folder: Path) -> float:
     """Return the fraction of the variance of W that its nearest Toeplitz matrix has, averaged over blocks and heads."""
-    from hf_gmlp.tools.analysis.filters import load_spatial_model
-    from hf_gmlp.tools.analysis.toeplitz import shift_invariant_fraction, spatial_matrices
+    from hf_gmlp.tools.analysis.filters import load_spatial_model, spatial_matrices
+    from hf_gmlp.tools.analysis.toeplitz import shift_invariant_fraction
 
     matrices = spatial_matrices(load_spatial_model(folder))
     return statistics.fmean(shift_invariant_fraction(matrix - matrix.mean()) for matrix in matrices)

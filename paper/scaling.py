@@ -11,7 +11,7 @@ from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 from scipy.stats import linregress
 
 from hf_gmlp.errors import InputError
-from hf_gmlp.tools.analysis.pictures import check_picture, plt, save_picture
+from hf_gmlp.tools.analysis.pictures import plt, save_picture
 
 from .runs import Run, best_setting, family, find_runs, pretraining
 from .tables import paper_table
@@ -176,7 +176,6 @@ def plot(kind: str, runs: list[str], paper: bool, output: str | None):
     """Draw a figure and print its power laws; the arguments are the flags. Raise InputError if the runs have no points
     or cannot be compared."""
     path, finished = output or f"{kind}.png", find_runs(runs) if runs else []
-    check_picture(path)
     if kind == "capacity":
         panels = capacity(finished)
     else:

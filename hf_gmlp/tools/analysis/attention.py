@@ -10,7 +10,7 @@ from ...errors import InputError
 from ...loading import open_model, open_tokenizer
 from ...models.modeling_gmlp import GMLPModel
 from ...tokenizer import padding_for
-from .pictures import check_picture, plt, save_picture
+from .pictures import plt, save_picture
 
 # As many names as can be read on a picture 7 inches wide.
 MAX_NAMES = 48
@@ -66,7 +66,6 @@ def plot_attention(
 
     With more than 48 tokens, it names every second, third, ... one.
     """
-    check_picture(path)
     tokens, segments, weights = largest_attention(model, tokenizer, first, second)
     m = len(tokens)
     step = math.ceil(m / MAX_NAMES)

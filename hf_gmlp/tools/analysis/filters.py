@@ -9,7 +9,7 @@ from transformers import AutoModel
 from ...errors import InputError
 from ...loading import open_model
 from ...models.modeling_gmlp import GMLPPreTrainedModel
-from .pictures import block_panels, check_picture, plt, save_picture
+from .pictures import block_panels, plt, save_picture
 
 
 def load_spatial_model(checkpoint: str | Path) -> GMLPPreTrainedModel:
@@ -29,14 +29,19 @@ def head_names(model: GMLPPreTrainedModel) -> list[str]:
 
 
 @torch.no_grad()
+def spatial_matrices(model: GMLPPreTrainedModel) -> torch.Tensor:
+    """Return the W of every head over the tokens of a text or the patches of an image, without [CLS]: [L * H, n, n]."""
+    prefix = getattr(model.config, "num_prefix_tokens", 0)
+    matrices = [proj.matrix(causal=model.config.is_causal) for proj in model.spatial_projections()]
+    return torch.cat(matrices)[:, prefix:, prefix:].float().cpu()
+
+
 def middle_filters(model: GMLPPreTrainedModel) -> torch.Tensor:
     """Return the row of W of the middle position of a text, for every head: [L * H, n]."""
-    causal = model.config.is_causal
-    rows = [proj.matrix(causal=causal)[:, proj.length // 2].float() for proj in model.spatial_projections()]
-    return torch.cat(rows).cpu()
+    matrices = spatial_matrices(model)
+    return matrices[:, matrices.shape[1] // 2]
 
 
-@torch.no_grad()
 def patch_filters(model: GMLPPreTrainedModel, patches: list[tuple[int, int]]) -> torch.Tensor:
     """Return the rows of W of some output patches over the grid of input patches, without [CLS].
 
@@ -47,10 +52,8 @@ def patch_filters(model: GMLPPreTrainedModel, patches: list[tuple[int, int]]) ->
     Returns:
         The weights of every head, [L * H, P, rows, columns].
     """
-    grid, prefix = model.config.grid_size, model.config.num_prefix_tokens
-    tokens = [prefix + row * grid[1] + column for row, column in patches]
-    rows = [proj.matrix()[:, tokens, prefix:].float() for proj in model.spatial_projections()]
-    return torch.cat(rows).unflatten(-1, grid).cpu()
+    grid = model.config.grid_size
+    return spatial_matrices(model)[:, [row * grid[1] + column for row, column in patches]].unflatten(-1, grid)
 
 
 def spread_panels(count: int, at_most: int) -> list[int]:
@@ -75,20 +78,13 @@ def plot_filters(model: GMLPPreTrainedModel, path: str | Path, *, max_layers: in
         path: The picture to write.
         max_layers: Maximum number of blocks or heads, evenly spread; by default 36 for text and 12 for images.
     """
-    check_picture(path)
     images = model.config.model_type == "gmlp_vision"
-    panels = spread_panels(_count_trained(model), (12 if images else 36) if max_layers is None else max_layers)
-    save_picture(_patch_figure(model, panels) if images else _token_figure(model, panels), path)
-
-
-def _count_trained(model: GMLPPreTrainedModel) -> int:
-    """Return the number of heads whose rows of W are trained, from the first block on.
-
-    After the last block, an image classifier reads nothing but [CLS]: only that row of W is trained there.
-    """
-    heads, blocks = model.config.spatial_heads, model.config.num_hidden_layers
-    reads_cls = model.config.model_type == "gmlp_vision" and model.config.pooling == "cls"
-    return heads * max(1, blocks - reads_cls)
+    trained, note = len(head_names(model)), ""
+    if images and model.config.pooling == "cls" and model.config.num_hidden_layers > 1:
+        trained -= model.config.spatial_heads
+        note = "\nthe last block is left out, since only the row of [CLS] is trained there"
+    panels = spread_panels(trained, (12 if images else 36) if max_layers is None else max_layers)
+    save_picture(_patch_figure(model, panels, note) if images else _token_figure(model, panels), path)
 
 
 def some_panels(model: GMLPPreTrainedModel, shown: int) -> str:
@@ -121,7 +117,7 @@ def _token_figure(model: GMLPPreTrainedModel, panels: list[int]) -> plt.Figure:
     return figure
 
 
-def _patch_figure(model: GMLPPreTrainedModel, panels: list[int]) -> plt.Figure:
+def _patch_figure(model: GMLPPreTrainedModel, panels: list[int], note: str) -> plt.Figure:
     grid, names = model.config.grid_size, head_names(model)
     patches = spread_patches(grid)
     filters = patch_filters(model, patches)
@@ -139,8 +135,6 @@ def _patch_figure(model: GMLPPreTrainedModel, panels: list[int]) -> plt.Figure:
         bar = figure.colorbar(image, ax=row, ticks=[-limit, 0, limit], fraction=0.02, pad=0.01)
         bar.ax.set_yticklabels([f"{-limit:.2g}", "0", f"{limit:.2g}"], fontsize=7)
     some = some_panels(model, len(panels))
-    untrained = "\nthe last block is left out, since only the row of [CLS] is trained there"
-    note = untrained if _count_trained(model) < len(names) else ""
     figure.suptitle(
         f"Spatial filters{some}: weight in W of each of {grid[0]} × {grid[1]} patches for the gate of the boxed one\n"
         f"red is positive, blue negative; each row has the scale at its right{note}",

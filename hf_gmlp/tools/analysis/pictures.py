@@ -6,7 +6,7 @@ from pathlib import Path
 
 import matplotlib
 
-from ...errors import InputError
+from ...errors import InputError, first_line
 
 # Files instead of windows, on any machine.
 matplotlib.use("Agg")
@@ -15,20 +15,13 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 
-def check_picture(path: str | Path):
-    """Raise an InputError if the folder of a picture is missing, or its file ending is not that of a picture."""
-    path = Path(path)
-    if not path.resolve().parent.is_dir():
-        raise InputError(f"There is no folder {path.resolve().parent} to write the picture to.")
-    kinds = Figure().canvas.get_supported_filetypes()
-    if path.suffix.removeprefix(".").lower() not in kinds:
-        raise InputError(f"{path} does not have the ending of a picture: choose one of {', '.join(sorted(kinds))}.")
-
-
 def save_picture(figure: Figure, path: str | Path):
-    """Write a figure, in the format of the file ending, and free it."""
+    """Write a figure, in the format of the file ending (PNG without one), and free it."""
     try:
-        figure.savefig(path, dpi=150)
+        figure.savefig(path, dpi=150, format=Path(path).suffix.removeprefix(".") or "png")
+    except ValueError as error:
+        # Of another ending.
+        raise InputError(f"{path} cannot be written: {first_line(error)}.") from error
     finally:
         plt.close(figure)
 

@@ -6,8 +6,8 @@ from pathlib import Path
 import torch
 
 from ...models.modeling_gmlp import GMLPPreTrainedModel
-from .filters import head_names, some_panels, spread_panels
-from .pictures import block_panels, check_picture, save_picture
+from .filters import head_names, some_panels, spatial_matrices, spread_panels
+from .pictures import block_panels, save_picture
 
 
 def shift_invariant_fraction(matrix: torch.Tensor, grid: tuple[int, int] | None = None) -> float:
@@ -52,14 +52,6 @@ def random_fraction(n: int, grid: tuple[int, int] | None = None) -> float:
     return (2 * rows - 1) * (2 * columns - 1) / n**2
 
 
-@torch.no_grad()
-def spatial_matrices(model: GMLPPreTrainedModel) -> torch.Tensor:
-    """Return the W of every head over the tokens of a text or the patches of an image, without [CLS]: [L * H, n, n]."""
-    prefix = getattr(model.config, "num_prefix_tokens", 0)
-    matrices = [proj.matrix(causal=model.config.is_causal) for proj in model.spatial_projections()]
-    return torch.cat(matrices)[:, prefix:, prefix:].float().cpu()
-
-
 def plot_matrices(model: GMLPPreTrainedModel, path: str | Path, *, max_layers: int = 36) -> tuple[list[float], float]:
     """Plot the paper's Figure 9: the W of every head of every block, and the fraction of it that is Toeplitz.
 
@@ -71,7 +63,6 @@ def plot_matrices(model: GMLPPreTrainedModel, path: str | Path, *, max_layers: i
     Returns:
         The `shift_invariant_fraction` of every head, and the `random_fraction` to compare it with.
     """
-    check_picture(path)
     matrices, names, grid = spatial_matrices(model), head_names(model), getattr(model.config, "grid_size", None)
     count, n, _ = matrices.shape
     panels = spread_panels(count, max_layers)

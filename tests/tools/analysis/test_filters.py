@@ -10,8 +10,8 @@ from hf_gmlp.tools.analysis.filters import (
     middle_filters,
     patch_filters,
     plot_filters,
+    spatial_matrices,
 )
-from hf_gmlp.tools.analysis.toeplitz import spatial_matrices
 from hf_gmlp.tools.cli import main
 
 from ...samples import CONVOLUTIONAL

@@ -4,12 +4,12 @@ import torch
 from PIL import Image
 
 from hf_gmlp import GMLPForImageClassification, GMLPForMaskedLM
+from hf_gmlp.tools.analysis.filters import spatial_matrices
 from hf_gmlp.tools.analysis.toeplitz import (
     constant_fraction,
     plot_matrices,
     random_fraction,
     shift_invariant_fraction,
-    spatial_matrices,
 )
 from hf_gmlp.tools.cli import main
 
