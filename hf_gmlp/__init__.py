@@ -5,7 +5,6 @@ Importing this package registers its models with the Auto classes, so that `Auto
 """
 
 import sys
-from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -50,15 +49,6 @@ __all__ = [
 ]
 
 # The command `hf-gmlp`, by its names on Linux, macOS and Windows, prints its help without importing transformers, which
-# takes seconds; `cli.main` imports the models before any work. Everywhere else, the import registers them at once.
+# takes seconds; it registers the models before any work, and needs none of the names above.
 if TYPE_CHECKING or Path(*sys.argv[:1]).name not in ("hf-gmlp", "hf-gmlp.exe", "hf-gmlp-script.py"):
     from .registration import *
-else:
-
-    def __getattr__(name: str):
-        if name not in __all__:
-            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        return getattr(import_module(".registration", __name__), name)
-
-    def __dir__() -> list[str]:
-        return sorted({*globals(), *__all__})

@@ -9,6 +9,8 @@ config.json for each.
 from dataclasses import dataclass
 from pathlib import Path
 
+from ..errors import InputError
+
 
 @dataclass(frozen=True)
 class Preset:
@@ -82,7 +84,7 @@ def list_presets() -> list[str]:
 
 
 def preset_path(name: str) -> Path:
-    """Return the folder of a preset, or raise a ValueError if there is no preset with that name."""
+    """Return the folder of a preset, or raise an InputError, a ValueError, if there is no preset with that name."""
     if name not in PRESETS:
-        raise ValueError(f"There is no preset {name!r}. Choose one of: {', '.join(PRESETS)}.")
+        raise InputError(f"There is no preset {name!r}. Choose one of: {', '.join(PRESETS)}.")
     return Path(__file__).parent / name

@@ -4,7 +4,6 @@ import json
 import textwrap
 from importlib import import_module
 
-from ..errors import InputError
 from ..presets import PRESETS, Preset, preset_path
 from ..training.recipes import RECIPES
 
@@ -26,18 +25,16 @@ def show_presets(name: str | None, count: bool):
         name: The preset to show.
         count: Whether to add two columns of counted numbers.
     """
-    if name is not None and name not in PRESETS:
-        raise InputError(f"There is no preset {name!r}. Choose one of: {', '.join(PRESETS)}.")
+    folder = preset_path(name) if name else None
     header = f"{'name':<25}{'paper':<15}{'L':>4}{'d_model':>8}{'d_ffn':>6}{'n':>5}{'attn':>5}{'params':>9}{'FLOPs':>10}"
     print(header + (f"{'counted':>10}{'counted':>11}" if count else ""))
-    for preset in PRESETS.values() if name is None else [PRESETS[name]]:
+    for preset in [PRESETS[name]] if name else PRESETS.values():
         print(columns(preset) + (counted(preset.name) if count else ""))
-    if name is None:
+    if folder is None:
         print("\nparams and FLOPs (of one forward pass) as the paper prints them; --count adds those of these models.")
     else:
-        note = f"\n{PRESETS[name].note}\n" if PRESETS[name].note else ""
-        config = (preset_path(name) / "config.json").read_text(encoding="utf-8").strip()
-        print(f"{note}\n{config}\n\nfolder: {preset_path(name)}")
+        note = f"\n{preset.note}\n" if preset.note else ""
+        print(f"{note}\n{(folder / 'config.json').read_text(encoding='utf-8').strip()}\n\nfolder: {folder}")
 
 
 def columns(preset: Preset) -> str:
