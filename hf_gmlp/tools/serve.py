@@ -22,7 +22,10 @@ from .analysis.filters import plot_filters
 # gradio reads them when it is imported.
 os.environ |= {"GRADIO_ANALYTICS_ENABLED": "False", "GRADIO_FLAGGING_MODE": "never"}
 import gradio as gr
+from starlette.middleware import Middleware
+from starlette.middleware.trustedhost import TrustedHostMiddleware
 
+LOOPBACK = ["127.0.0.1", "localhost"]
 MAX_CHARACTERS = 50_000
 SENTENCE = "The committee accepted the proposal after a long debate."
 # Twice as many pixels are refused.
@@ -41,6 +44,9 @@ def serve(checkpoint: str, host: str = "127.0.0.1", port: int = 8000):
         "show_error": True,
     }
     options |= {"server_name": host, "server_port": port or None, "max_file_size": "20mb", "theme": theme}
+    if host in LOOPBACK:
+        # Pages of other hosts could otherwise reach this one, by a name of theirs that turns into this address.
+        options["app_kwargs"] = {"middleware": [Middleware(TrustedHostMiddleware, allowed_hosts=LOOPBACK)]}
     try:
         page.launch(prevent_thread_lock=True, **options)
     except OSError as error:

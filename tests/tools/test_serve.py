@@ -6,6 +6,7 @@ import signal
 import socket
 import subprocess
 import sys
+import urllib.error
 import urllib.request
 
 import pytest
@@ -160,6 +161,8 @@ def test_the_command_serves_until_it_is_interrupted(folders):
         address.startswith("http://127.0.0.1:")
         and "fonts.googleapis" not in urllib.request.urlopen(f"{address}theme.css").read().decode()
     )
+    with pytest.raises(urllib.error.HTTPError, match="400"):
+        urllib.request.urlopen(urllib.request.Request(address, headers={"Host": "other.example"}))
     process.send_signal(signal.SIGINT)
     process.communicate(timeout=120)
     assert process.returncode in (0, 130)
