@@ -1,7 +1,10 @@
 """Small data sets that several tests use, and a way to run a script on them."""
 
+import functools
 import json
 import random
+import signal
+import subprocess
 import sys
 from pathlib import Path
 
@@ -111,3 +114,9 @@ def word_tokenizer(words, *, ends=True, mask="[MASK]", punctuation=False, **opti
         tokenizer.post_processor = processors.BertProcessing(("[SEP]", 3), ("[CLS]", 2))
     names = dict(zip(("pad_token", "unk_token", "cls_token", "sep_token", "mask_token"), special))
     return PreTrainedTokenizerFast(tokenizer_object=tokenizer, **names | options)
+
+
+def start_with_ctrl_c(command, **options):
+    """Start a process that takes SIGINT, which the background jobs of a shell, and their children, ignore."""
+    take = functools.partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
+    return subprocess.Popen(command, text=True, preexec_fn=take, **options)

@@ -10,6 +10,8 @@ import torch
 
 from hf_gmlp import errors
 
+from .samples import start_with_ctrl_c
+
 
 def fail(error):
     raise error
@@ -77,10 +79,10 @@ def test_ctrl_c_reaches_workers_but_only_one_process_reports_it():
         errors.run(main)
     """
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    process = subprocess.Popen([sys.executable, "-c", code], text=True, start_new_session=True, **pipes)
+    process = start_with_ctrl_c([sys.executable, "-c", code], start_new_session=True, **pipes)
     assert process.stdout.readline() == "started\n"
     os.killpg(process.pid, signal.SIGINT)
-    _, messages = process.communicate()
+    _, messages = process.communicate(timeout=120)
     assert messages.startswith("Error: Interrupted.") and messages.count("\n") == 1
     assert process.returncode == 130
 

@@ -154,7 +154,7 @@ def test_the_page_asks_nothing_from_other_hosts(opened):
 
 def test_the_command_serves_until_it_is_interrupted(folders):
     command = [sys.executable, "-m", "hf_gmlp.tools.cli", "serve", str(folders["masked"]), "--port", "0"]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    process = samples.start_with_ctrl_c(command, stdout=subprocess.PIPE)
     assert "Loading" in process.stdout.readline()
     address = process.stdout.readline().partition(" is at ")[2].partition(": open")[0]
     assert (
