@@ -153,8 +153,8 @@ def test_a_trainer_of_the_library(hub, pushed):
     of(pushed, "trainer")
     repository = hub.repositories["me/trained"]
     first, *_, last = repository.titles()[1:]
-    # The library leaves a push out while the one before goes on.
-    assert (first, last) == ("Training in progress, step 1", "End of training")
+    # The library leaves a push out while the one before goes on, which may be that of the tokenizer.
+    assert first.startswith("Training in progress, step") and last == "End of training"
     assert repository.files().keys() == MODEL | TOKENIZER | {"training_args.bin"}
     card = card_of(hub, "me/trained")
     assert (card.data.language, card.data.license) == (["en"], "mit") and "cats" in card.data.tags
