@@ -234,8 +234,11 @@ def trace(module: nn.Module, to: str, path: Path) -> Any:
 
 def open_program(to: str, path: Path, metadata: Any) -> Any:
     """Return a program that can be called."""
-    # On some processors OpenVINO would compute in half precision.
-    options = {"config": {"INFERENCE_PRECISION_HINT": "f32"}} if to == "openvino" else {}
+    options: dict[str, Any] = {}
+    if to == "openvino":
+        # On some processors OpenVINO would compute in half precision. The device AUTO opens the CPU's plugin twice, and
+        # on processors with AMX leaves the process a freed stack for signals: the next one, as Ctrl-C, would end it.
+        options = {"config": {"INFERENCE_PRECISION_HINT": "f32"}, "device": "cpu"}
     return get_runner_class(to).from_program(get_exporter_class(to).load_program(path), metadata, **options)
 
 

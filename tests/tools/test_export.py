@@ -1,7 +1,10 @@
 """Exports: a program that is written has the outputs of the model."""
 
+import ctypes
+import gc
 import os
 import re
+import sys
 
 import pytest
 import torch
@@ -20,6 +23,22 @@ pytestmark = pytest.mark.slow
 
 onnxruntime = pytest.importorskip("onnxruntime")
 pytest.importorskip("onnxscript")
+
+
+class SignalStack(ctypes.Structure):
+    _fields_ = [("address", ctypes.c_void_p), ("flags", ctypes.c_int), ("size", ctypes.c_size_t)]
+
+
+@pytest.fixture(autouse=True)
+def no_freed_signal_stack():
+    """On processors with AMX, OpenVINO gives the thread a stack for signals, and may leave it freed (2026.4): the next
+    signal, such as that of a process that ended, would end the tests.
+    """
+    yield
+    gc.collect()
+    if sys.platform == "linux":
+        # 2 is SS_DISABLE.
+        assert ctypes.CDLL(None).sigaltstack(ctypes.byref(SignalStack(None, 2, 0)), None) == 0
 
 
 @pytest.fixture
