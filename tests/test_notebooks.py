@@ -24,7 +24,9 @@ def run(name, folder):
             cell.source = re.sub(rf"\b{setting}=\d+", f"{setting}={value}", cell.source)
     NotebookClient(notebook, timeout=900, resources={"metadata": {"path": str(folder)}}).execute()
     outputs = [output for cell in notebook.cells if cell.cell_type == "code" for output in cell.outputs]
-    return "".join(output.text for output in outputs if output.output_type == "stream")
+    text = "".join(output.text for output in outputs if output.output_type == "stream")
+    assert "IProgress" not in text, "tqdm lacks ipywidgets"
+    return text
 
 
 def number(pattern, text):
