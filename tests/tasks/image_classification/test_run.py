@@ -176,7 +176,7 @@ def test_another_size_and_other_classes_from_a_checkpoint(run, folder, trained):
     ids=lambda flags: flags[1].replace("/", "-"),
 )  # fmt: skip
 def test_what_the_paper_compares_with_is_trained_by_the_same_flags(run, folder, flags):
-    name = f"comparator-{flags[1].replace('/', '-')}"
+    name = f"baseline-{flags[1].replace('/', '-')}"
     results = run(*flags, "--image_size", "32", *TRAIN, "--do_eval", "--max_steps", "2", "--output_dir", name)
     again = run("--model_name_or_path", name, *DATA, "--do_eval", "--output_dir", f"{name}-again")
     assert again["eval_loss"] == pytest.approx(results["eval_loss"], abs=1e-4)
