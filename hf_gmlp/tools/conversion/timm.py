@@ -89,6 +89,8 @@ def convert_timm(source: str, out: str, *, license: str | None = None) -> list[s
         source: A file, or the name of a model, whose weights timm downloads.
         license: The identifier of the weights' license; by default, the one that timm states for a name.
     """
+    # The image processor needs it.
+    need("PIL")
     checkpoints.check_new(out)
     if Path(source).exists():
         tensors = checkpoints.read_tensors(source)
