@@ -29,17 +29,17 @@ def head_names(model: GMLPPreTrainedModel) -> list[str]:
 
 
 @torch.no_grad()
-def spatial_matrices(model: GMLPPreTrainedModel) -> torch.Tensor:
-    """Return the W of every head over the tokens of a text or the patches of an image, without [CLS]: [L * H, n, n]."""
+def spatial_matrices(model: GMLPPreTrainedModel, rows: list[int] | slice = slice(None)) -> torch.Tensor:
+    """Return some rows, by default all, of the W of every head over the tokens of a text or the patches of an image,
+    without [CLS]: [L * H, rows, n]."""
     prefix = getattr(model.config, "num_prefix_tokens", 0)
-    matrices = [proj.matrix(causal=model.config.is_causal) for proj in model.spatial_projections()]
-    return torch.cat(matrices)[:, prefix:, prefix:].float().cpu()
+    matrices = (proj.matrix(causal=model.config.is_causal) for proj in model.spatial_projections())
+    return torch.cat([matrix[:, prefix:, prefix:][:, rows].float().cpu() for matrix in matrices])
 
 
 def middle_filters(model: GMLPPreTrainedModel) -> torch.Tensor:
     """Return the row of W of the middle position of a text, for every head: [L * H, n]."""
-    matrices = spatial_matrices(model)
-    return matrices[:, matrices.shape[1] // 2]
+    return spatial_matrices(model, [model.config.max_position_embeddings // 2])[:, 0]
 
 
 def patch_filters(model: GMLPPreTrainedModel, patches: list[tuple[int, int]]) -> torch.Tensor:
@@ -53,7 +53,7 @@ def patch_filters(model: GMLPPreTrainedModel, patches: list[tuple[int, int]]) ->
         The weights of every head, [L * H, P, rows, columns].
     """
     grid = model.config.grid_size
-    return spatial_matrices(model)[:, [row * grid[1] + column for row, column in patches]].unflatten(-1, grid)
+    return spatial_matrices(model, [row * grid[1] + column for row, column in patches]).unflatten(-1, grid)
 
 
 def spread_panels(count: int, at_most: int) -> list[int]:
