@@ -87,6 +87,12 @@ class GlueArguments(SeriesArguments):
         super().__post_init__()
         if self.task_name is not None and self.task_name.lower() not in TASKS:
             raise ValueError(f"GLUE has no task {self.task_name!r}; --task_name is one of {', '.join(TASKS)}.")
+        task = self.task()
+        if task is not None and self.do_regression not in (None, task.labels is None):
+            raise ValueError(f"--do_regression does not fit --task_name {self.task_name}: leave it out.")
+        for split in self.files():
+            if getattr(self, f"{split}_split_name"):
+                raise ValueError(f"--{split}_split_name is for a data set on the Hub, not for files: leave it out.")
         if self.packing and self.pad_to_max_length:
             raise ValueError("--packing leaves no padding: give either --packing or --pad_to_max_length.")
         if len(self.text_column_names or ()) > 2 and self.text_column_delimiter is None:
