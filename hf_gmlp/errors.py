@@ -82,6 +82,12 @@ def _not_installed(module: str) -> str | None:
     return f'{module} is not installed: pip install "{packages[0]}".' if packages else None
 
 
+def listed(names: list[str], most: int = 5) -> str:
+    """Return the first names, and how many more there are."""
+    more = len(names) - most
+    return ", ".join(names[:most]) + (f" and {more} more" if more > 0 else "")
+
+
 def first_line(error: BaseException) -> str:
     """Return the first line of an error's message that is not blank, or the error's type."""
     return next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)

@@ -8,7 +8,7 @@ from typing import Any
 from safetensors import SafetensorError
 from transformers import AutoConfig, AutoTokenizer, PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
-from .errors import InputError, causes, hub_reason
+from .errors import InputError, causes, hub_reason, listed
 
 
 def open_model(
@@ -40,14 +40,14 @@ def open_model(
         pattern = rf"{re.escape(encoder)}.*(\.\d+\.|embeddings\.weight$)"
         keys = sorted(key for key in keys if re.match(pattern, key))
         if keys:
-            raise InputError(f"{fault}: {_listed(keys)} are {words}.")
+            raise InputError(f"{fault}: {listed(keys, 3)} are {words}.")
     wrong = [key for key in mismatched if new_size is None or weights[key].shape[0] != new_size]
     if wrong:
         advice = "; --ignore_mismatched_sizes gives a classifier a new head" if new_head and new_size is None else ""
-        raise InputError(f"{fault}: {_listed(wrong)} have another shape{advice}.")
+        raise InputError(f"{fault}: {listed(wrong, 3)} have another shape{advice}.")
     new = sorted({*missing, *mismatched})
     if new and not new_head:
-        fault = f"{name} has no trained weights for a {title}: {_listed(new)} would be random"
+        fault = f"{name} has no trained weights for a {title}: {listed(new, 3)} would be random"
         raise InputError(f"{fault}. Fine-tune it first.")
     for key, weight in model.named_parameters():
         if not weight.isfinite().all():
@@ -77,7 +77,3 @@ def reason(name: str | Path, file: str, error: Exception) -> str:
     """Return in one line why something that should have a `file` cannot be opened."""
     lacking = Path(name).is_dir() and not (Path(name) / file).exists()
     return f"the folder has no {file}" if lacking else hub_reason(error)
-
-
-def _listed(names: list[str]) -> str:
-    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from datasets import ClassLabel, Dataset, Value
 from transformers import PreTrainedConfig
 
-from ..errors import InputError
+from ..errors import InputError, listed
 
 logger = logging.getLogger(__name__)
 
@@ -214,8 +214,3 @@ def set_labels(config: PreTrainedConfig, labels: Labels, head: str, *, train: bo
 def _placeholders(labels: Labels) -> list[str]:
     """Return the default names of transformers for these labels, which say nothing about the classes."""
     return [f"LABEL_{number}" for number in range(len(labels.names or []))]
-
-
-def listed(names: list[str]) -> str:
-    """Return the first five names, and how many more there are."""
-    return ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")

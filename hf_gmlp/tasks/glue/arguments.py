@@ -99,6 +99,7 @@ class GlueArguments(SeriesArguments):
             raise ValueError("--text_column_names takes one or two columns; --text_column_delimiter joins more.")
 
     def task(self) -> Task | None:
+        """Return the GLUE task of --task_name, if any."""
         return None if self.task_name is None else TASKS[self.task_name.lower()]
 
     def sequence_length(self, config: PreTrainedConfig, default: float = 128) -> int:

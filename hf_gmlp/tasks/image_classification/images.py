@@ -23,9 +23,9 @@ from datasets import ClassLabel, Dataset
 from torchvision.transforms import v2
 from transformers import BaseImageProcessor
 
-from ...errors import InputError, first_line
+from ...errors import InputError, first_line, listed
 from ...training.files import Access, hold_out, load_data, reading
-from ..labels import ONE_CLASS, Labels, check_names, listed, number_labels
+from ..labels import ONE_CLASS, Labels, check_names, number_labels
 from .arguments import ImageArguments
 
 logger = logging.getLogger(__name__)
