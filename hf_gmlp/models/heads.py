@@ -96,16 +96,20 @@ def classification_loss(
     """Return the loss of `config.problem_type`, which is set from the labels if it is `None`, as in the library.
 
     Args:
-        labels: [B], or [B, num_labels] with several per sample.
+        labels: [B], or [B, num_labels] with several per sample, or with the probability of each class.
         logits: [B, num_labels]
     """
     if config.problem_type is None:
         several = "multi_label_classification" if labels.is_floating_point() else "single_label_classification"
         config.problem_type = "regression" if config.num_labels == 1 else several
-    if config.problem_type == "single_label_classification":
+    if config.problem_type == "single_label_classification" and not labels.is_floating_point():
         return class_loss(logits, labels, num_items_in_batch=num_items_in_batch)
     distances: dict[str, Callable[..., torch.Tensor]]
-    distances = {"regression": F.mse_loss, "multi_label_classification": F.binary_cross_entropy_with_logits}
+    distances = {
+        "regression": F.mse_loss,
+        "single_label_classification": F.cross_entropy,
+        "multi_label_classification": F.binary_cross_entropy_with_logits,
+    }
     labels = labels.to(logits.device, torch.promote_types(logits.dtype, torch.float32))
     loss = distances[config.problem_type](logits.view(labels.shape).to(labels.dtype), labels)
     return loss if num_items_in_batch is None else loss * labels.numel() / num_items_in_batch

@@ -96,11 +96,14 @@ def _check_columns(dataset: Dataset, split: str, columns: list[str], flag: str):
 
 
 def read_labels(dataset: Dataset, column: str, numbered: Sequence[str] = ()) -> list:
-    """Return the name of each row's label, None for a missing one, or a list of names for several.
+    """Return the name of each row's label, None for a missing one, a list of names for several, or, in a column of
+    dictionaries, the probability of each name.
 
     1, 1.0, "1" and "1.0" are the same name, or the second of the `numbered` names; "007" and "7" are not.
     """
     feature = getattr(dataset.features[column], "feature", dataset.features[column])
+    if isinstance(feature, dict):
+        return list(dataset[column])
     if not isinstance(feature, ClassLabel | Value):
         raise InputError(f"The column {column!r} must hold labels, not {feature}: name it with --label_column_name.")
     by_number: dict[str | None, str] = {str(number): name for number, name in enumerate(numbered)}
@@ -124,6 +127,9 @@ def find_labels(feature: object, values: list, split: str, do_regression: bool |
     the column's `feature` or sorted (numbers by value). Raises an InputError if numbers and names are mixed, or two
     names look the same.
     """
+    if isinstance(feature, dict):
+        check_names(feature, f"The labels of the {split} data")
+        return Labels(list(feature), ONE_CLASS)
     problem_type = CLASSES if any(isinstance(value, list) for value in values) else ONE_CLASS
     feature = getattr(feature, "feature", feature)
     if isinstance(feature, ClassLabel) and not do_regression:
@@ -155,21 +161,30 @@ def check_names(names: Iterable[str], where: str):
 def label_ids(values: list, labels: Labels, split: str) -> list:
     """Return the class id of each row; for `REGRESSION` the number; for `CLASSES` 1.0 for its classes, 0.0 for others.
 
-    Raises an InputError if a row has no label, an unknown one, or one of the wrong kind.
+    A row of the training data may have a dictionary of probabilities instead, such as a teacher's for distillation: it
+    becomes their list. Raises an InputError if a row has no label, an unknown one, or one of the wrong kind.
     """
     ids = {name: number for number, name in enumerate(labels.names or [])}
     result: list = []
     for row, value in enumerate(values, start=1):
         several = isinstance(value, list)
         chosen = value if several else [value]
-        if labels.names is None:
+        soft = isinstance(value, dict)
+        if soft:
+            # A name that another row has is None here.
+            value = {name: probability for name, probability in value.items() if probability is not None}
+            fits = split == "train" and labels.problem_type == ONE_CLASS and value.keys() <= ids.keys()
+            fits = fits and min(value.values(), default=-1) >= 0 and abs(sum(value.values()) - 1) < 1e-3
+        elif labels.names is None:
             fits = not several and _NUMBER.fullmatch(value or "") is not None
         else:
             fits = several == (labels.problem_type == CLASSES) and set(chosen) <= ids.keys()
         if not fits:
             found = "no label" if value is None else f"the label {value!r}, which is not {labels}"
             raise InputError(f"Row {row} of the {split} data has {found}.")
-        if several:
+        if soft:
+            result.append([float(value.get(name, 0)) for name in ids])
+        elif several:
             result.append([float(name in chosen) for name in ids])
         else:
             result.append(float(value) if labels.names is None else ids[value])

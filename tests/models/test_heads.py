@@ -38,6 +38,17 @@ def test_classification_loss(text_config, num_labels, problem_type, labels, foun
     torch.testing.assert_close(loss, expected)
 
 
+def test_classification_loss_of_probabilities(text_config):
+    config = text_config(num_labels=3)
+    config.problem_type = "single_label_classification"
+    logits, labels = torch.randn(4, 3), torch.randn(4, 3).softmax(-1)
+    expected = -(labels * logits.log_softmax(-1)).sum(-1).mean()
+    torch.testing.assert_close(classification_loss(labels, logits, config), expected)
+    # Trainer counts the elements of all accumulated batches.
+    parts = [classification_loss(labels[part], logits[part], config, torch.tensor(12)) for part in ([0], [1, 2, 3])]
+    torch.testing.assert_close(sum(parts), expected)
+
+
 @pytest.mark.parametrize("num_items", [None, 5])
 def test_token_losses(num_items):
     logits, labels = torch.randn(2, 6, 9), torch.randint(0, 9, (2, 6))

@@ -45,6 +45,7 @@ def find(labels, feature=None, **options):
         ([True, False], Labels(["False", "True"], ONE_CLASS)),
         (["yes", "None", "NA"], Labels(["NA", "None", "yes"], ONE_CLASS)),
         ([[10, 9], [], [2]], Labels(["2", "9", "10"], CLASSES)),
+        ([{"b": 0.5, "a": 0.5}], Labels(["b", "a"], ONE_CLASS)),
     ],
 )
 def test_labels_of_a_column(labels, expected):
@@ -64,6 +65,7 @@ def test_labels_with_a_flag_or_a_feature():
     [
         (["a", "3", "b"], "either names or numbers"),
         (["yes", "no", "Yes"], "'yes' and 'Yes'"),
+        ([{"yes": 0.5, "Yes": 0.5}], "'yes' and 'Yes'"),
         (["yes", "no", "no "], "'no' and 'no '"),
         (["\u00c5", "A\u030a"], "NFKC"),
     ],
@@ -87,6 +89,7 @@ def test_a_missing_label_is_not_a_class(missing):
         (["b", "1.0", "1"], Labels(["1", "b"], ONE_CLASS), [1, 0, 0]),
         (["0.5", "2"], NUMBERS, [0.5, 2.0]),
         ([["c", "a", "c"], []], SEVERAL, [[1.0, 0.0, 1.0], [0.0, 0.0, 0.0]]),
+        ([{"a": 0.25, "b": 0.75}, {"b": 1}], Labels(["b", "a"], ONE_CLASS), [[0.75, 0.25], [1.0, 0.0]]),
     ],
 )
 def test_label_ids(values, labels, expected):
@@ -113,11 +116,18 @@ def test_classes_by_their_number():
         ([["a"], [None]], SEVERAL, "Row 2 .*None"),
         ([["a"]], AB, "not one of"),
         ([None], AB, "no label"),
+        ([{"a": 1.0}], AB, "test data"),
     ],
 )
 def test_bad_rows_are_named(values, labels, message):
     with pytest.raises(InputError, match=message):
         label_ids(read(values), labels, "test")
+
+
+@pytest.mark.parametrize("value", [{"a": 0.5, "b": 0.4}, {"a": -0.5, "b": 1.5}, {"a": 0.5, "c": 0.5}, {"a": None}])
+def test_a_dictionary_must_hold_the_probabilities_of_known_classes(value):
+    with pytest.raises(InputError, match="Row 2 of the train data"):
+        label_ids([{"a": 0.5, "b": 0.5}, value], AB, "train")
 
 
 def classifier(names, **fields):
