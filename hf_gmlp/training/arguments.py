@@ -104,7 +104,7 @@ class ModelArguments(BaseModelArguments):
 
 @dataclass
 class RunArguments(TrainingArguments):
-    """transformers' own arguments, and four more."""
+    """transformers' own arguments, and five more."""
 
     _argument_group_name: ClassVar[str] = "training (transformers.TrainingArguments)"
 
@@ -118,6 +118,11 @@ class RunArguments(TrainingArguments):
         "embeddings). Raise it for short runs, in which Adam's small steps cannot move these weights far enough; the "
         "paper's recipes use 1.",
         1.0,
+        interval="(0, inf)",
+    )
+    muon_learning_rate: float | None = flag(
+        "Train the matrices of the encoder with Muon, at this learning rate, and the other weights with --optim. Muon "
+        "learns more per step; its updates have the size of Adam's, and two to five times Adam's rate suits it.",
         interval="(0, inf)",
     )
     selective_checkpointing: bool = flag(

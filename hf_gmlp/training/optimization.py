@@ -1,8 +1,12 @@
-"""Groups of parameters for an optimizer: which weights decay, and which have a learning rate of their own."""
+"""Groups of parameters for an optimizer: which weights decay, which have a learning rate of their own, and which Muon
+trains.
+"""
 
 import re
+from collections.abc import Callable
 from typing import Any
 
+import torch
 from torch import nn
 
 NORMS = (nn.LayerNorm, nn.RMSNorm, nn.GroupNorm, nn.modules.batchnorm._NormBase)
@@ -71,3 +75,54 @@ def param_groups(
         for (moved, spared), weights in groups.items()
         if weights
     ]
+
+
+def hidden_matrices(model: nn.Module) -> list[nn.Parameter]:
+    """Return the trainable weights [out, in] of the encoder's linear layers, positional ones left out."""
+    positional = {id(weight) for weight in positional_weights(model)}
+    encoder = getattr(model, getattr(model, "base_model_prefix", ""), model)
+    weights: list[Any] = [module.weight for module in encoder.modules() if isinstance(module, nn.Linear)]
+    return [weight for weight in weights if weight.requires_grad and id(weight) not in positional]
+
+
+class WithMuon(torch.optim.Optimizer):
+    """Muon for `hidden_matrices`, and another optimizer for all other weights.
+
+    Muon moves a matrix by the orthogonalized mean of its gradients (https://kellerjordan.github.io/posts/muon). Its
+    updates are scaled to the size of Adam's, so that its learning rate is in the range of Adam's.
+
+    Args:
+        matrices: The weights for Muon.
+        groups: Groups of all weights, as `param_groups` returns them.
+        others: Makes the optimizer for the rest of the groups.
+        learning_rate, weight_decay: Of Muon.
+    """
+
+    def __init__(
+        self,
+        matrices: list[nn.Parameter],
+        groups: list[dict[str, Any]],
+        others: Callable[[list[dict[str, Any]]], torch.optim.Optimizer],
+        learning_rate: float,
+        weight_decay: float,
+    ):
+        taken = {id(weight) for weight in matrices}
+        left = [group | {"params": [w for w in group["params"] if id(w) not in taken]} for group in groups]
+        muon = torch.optim.Muon(matrices, learning_rate, weight_decay, adjust_lr_fn="match_rms_adamw")
+        self.parts = [muon, others([group for group in left if group["params"]])]
+        # The groups are shared with the parts, so that a schedule changes those of the parts.
+        super().__init__([group for part in self.parts for group in part.param_groups], {})
+
+    def step(self, closure: Callable | None = None):
+        loss = None if closure is None else closure()
+        for part in self.parts:
+            part.step()
+        return loss
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"parts": [part.state_dict() for part in self.parts]}
+
+    def load_state_dict(self, state_dict: dict[str, Any]):
+        for part, state in zip(self.parts, state_dict["parts"], strict=True):
+            part.load_state_dict(state)
+        self.param_groups = [group for part in self.parts for group in part.param_groups]

@@ -16,10 +16,10 @@ logger = logging.getLogger(__name__)
 
 # The Trainer's flags that decide the weights: a run is resumed only with equal ones, and the model card lists them.
 HYPERPARAMETERS = """
-    max_steps num_train_epochs global_batch_size learning_rate spatial_lr_multiplier lr_scheduler_type
-    lr_scheduler_kwargs warmup_steps optim optim_args optim_target_modules adam_beta1 adam_beta2 adam_epsilon
-    weight_decay max_grad_norm label_smoothing_factor neftune_noise_alpha seed data_seed bf16 fp16 use_liger_kernel
-    liger_kernel_config average_tokens_across_devices train_sampling_strategy dataloader_drop_last
+    max_steps num_train_epochs global_batch_size learning_rate spatial_lr_multiplier muon_learning_rate
+    lr_scheduler_type lr_scheduler_kwargs warmup_steps optim optim_args optim_target_modules adam_beta1 adam_beta2
+    adam_epsilon weight_decay max_grad_norm label_smoothing_factor neftune_noise_alpha seed data_seed bf16 fp16
+    use_liger_kernel liger_kernel_config average_tokens_across_devices train_sampling_strategy dataloader_drop_last
     load_best_model_at_end metric_for_best_model greater_is_better
 """.split()
 # Flags for the model and the data that do not decide the weights. All others are compared too.

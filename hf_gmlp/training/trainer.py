@@ -20,7 +20,7 @@ from ..cards import TASKS
 from ..errors import InputError, hub_reason
 from . import publish, run_folder
 from .checkpointing import enable_selective_checkpointing
-from .optimization import param_groups
+from .optimization import WithMuon, hidden_matrices, param_groups
 from .stream import SequenceStream
 from .xla import XLATrainer
 
@@ -54,6 +54,7 @@ class GMLPTrainer(XLATrainer):
     # Of transformers' Trainer.
     data_collator: Callable
     model_accepts_loss_kwargs: bool
+    optimizer: torch.optim.Optimizer | None
     optimizer_cls_and_kwargs: tuple[Any, dict[str, Any]] | None
 
     def __init__(
@@ -190,10 +191,24 @@ class GMLPTrainer(XLATrainer):
             plain = isinstance(optimizer_class, type) and issubclass(optimizer_class, torch.optim.Optimizer)
             if plain and not options.keys() & {"params", "model", "optimizer_dict"}:
                 groups = param_groups(model, args.learning_rate, args.weight_decay, args.spatial_lr_multiplier)
-                self.optimizer_cls_and_kwargs = optimizer_class, options | {"params": groups}
-            elif args.spatial_lr_multiplier != 1:
-                raise InputError(f"--spatial_lr_multiplier has no effect on --optim {args.optim}: leave one out.")
+                if args.muon_learning_rate is not None:
+                    self.optimizer = self.optimizer_with_muon(model, groups, partial(optimizer_class, **options))
+                else:
+                    self.optimizer_cls_and_kwargs = optimizer_class, options | {"params": groups}
+            elif args.spatial_lr_multiplier != 1 or args.muon_learning_rate is not None:
+                name = "muon_learning_rate" if args.spatial_lr_multiplier == 1 else "spatial_lr_multiplier"
+                raise InputError(f"--{name} has no effect on --optim {args.optim}: leave one out.")
         return super().create_optimizer(model)
+
+    def optimizer_with_muon(self, model: nn.Module, groups: list[dict[str, Any]], others: Callable) -> WithMuon:
+        if not hasattr(torch.optim, "Muon"):
+            raise InputError("--muon_learning_rate needs torch 2.9 or newer: leave it out.")
+        if self.is_fsdp_enabled or self.is_deepspeed_enabled:
+            raise InputError("--muon_learning_rate needs whole matrices, which FSDP and DeepSpeed split: leave it out.")
+        matrices = hidden_matrices(model)
+        if not matrices:
+            raise InputError("--muon_learning_rate: the encoder has no linear layers to train. Leave it out.")
+        return WithMuon(matrices, groups, others, self.args.muon_learning_rate, self.args.weight_decay)
 
     def _get_eval_sampler(self, eval_dataset: Sized) -> SequentialSampler | None:
         # Predictions are matched to the data by their order, even if training groups samples by length.

@@ -1,11 +1,15 @@
 """Which parameters decay, and which have a learning rate of their own."""
 
+import copy
+from functools import partial
+
 import pytest
 import torch
 from torch import nn
 from transformers import AutoModelForSequenceClassification, BertConfig
 
 from hf_gmlp import BertRelposConfig, GMLPConfig, TextMixerConfig, param_groups
+from hf_gmlp.training.optimization import WithMuon, hidden_matrices
 
 SIZES = {"vocab_size": 20, "hidden_size": 16, "num_hidden_layers": 1, "intermediate_size": 32}
 POSITIONAL = {
@@ -61,3 +65,45 @@ def test_a_multiplier_needs_positional_weights():
     with pytest.raises(ValueError, match="spatial_lr_multiplier .* Linear"):
         param_groups(nn.Linear(2, 2), 1e-3, spatial_lr_multiplier=2.0)
     assert len(param_groups(nn.Linear(2, 2), 1e-3)) == 2
+
+
+@pytest.mark.parametrize("kind", POSITIONAL)
+def test_hidden_matrices(kind):
+    model = build(kind)
+    names = {id(weight): name for name, weight in model.named_parameters()}
+    found = {names[id(weight)] for weight in hidden_matrices(model)}
+    encoder = {name for name in names.values() if name.startswith(f"{model.base_model_prefix}.")}
+    others = ("embeddings.weight", *POSITIONAL[kind][1])
+    expected = {name for name in encoder if model.get_parameter(name).ndim == 2 and not name.endswith(others)}
+    assert found == expected and found
+
+
+@pytest.mark.skipif(not hasattr(torch.optim, "Muon"), reason="Muon came with torch 2.9")
+def test_muon_and_another_optimizer_train_their_parts_with_one_schedule():
+    model = build("gmlp")
+    twin = copy.deepcopy(model)
+    groups = partial(param_groups, learning_rate=1e-2, weight_decay=0.1, spatial_lr_multiplier=5.0)
+    both = WithMuon(hidden_matrices(model), groups(model), torch.optim.AdamW, 3e-2, weight_decay=0.2)
+    schedule = torch.optim.lr_scheduler.LambdaLR(both, lambda step: 1 / (step + 1))
+    # Every optimizer trains all weights of a copy, of which one part is compared.
+    matrices = hidden_matrices(twin)
+    muon = torch.optim.Muon(matrices, 3e-2, weight_decay=0.2, adjust_lr_fn="match_rms_adamw")
+    kept = {id(weight) for weight in matrices}
+    rest = [group | {"params": [w for w in group["params"] if id(w) not in kept]} for group in groups(twin)]
+    adamw = torch.optim.AdamW([group for group in rest if group["params"]])
+    schedules = [torch.optim.lr_scheduler.LambdaLR(part, lambda step: 1 / (step + 1)) for part in (muon, adamw)]
+    for step in range(4):
+        for one, optimizers in ((model, [both]), (twin, [muon, adamw])):
+            one(torch.arange(8)[None], labels=torch.tensor([step % 2])).loss.backward()
+            for optimizer in optimizers:
+                optimizer.step()
+                optimizer.zero_grad()
+        for one in (schedule, *schedules):
+            one.step()
+        if step == 1:
+            state = copy.deepcopy(both.state_dict())
+            both = WithMuon(hidden_matrices(model), groups(model), torch.optim.AdamW, 1.0, weight_decay=0.2)
+            both.load_state_dict(state)
+            schedule = torch.optim.lr_scheduler.LambdaLR(both, lambda step: 1 / (step + 3))
+    for name, weight in model.named_parameters():
+        torch.testing.assert_close(weight, twin.get_parameter(name), msg=name)

@@ -252,8 +252,11 @@ def test_label_smoothing_shifts_the_labels_of_causal_models(tmp_path, size):
         model, {"input_ids": ids, "labels": labels}).item())  # fmt: skip
 
 
-def test_learning_rate_of_positions_is_resumed(tmp_path):
-    options = {"spatial_lr_multiplier": 5.0, "save_steps": 3}
+@pytest.mark.parametrize("options", [{}, {"muon_learning_rate": 0.1}])
+def test_learning_rates_of_groups_are_resumed(tmp_path, options):
+    if options and not hasattr(torch.optim, "Muon"):
+        pytest.skip("Muon came with torch 2.9")
+    options = options | {"spatial_lr_multiplier": 5.0, "save_steps": 3}
     make_trainer(tmp_path / "a", **options).train()
     shutil.copytree(tmp_path / "a", tmp_path / "b")
     make_trainer(tmp_path / "b", **options).train(str(tmp_path / "b" / "checkpoint-3"))
