@@ -63,18 +63,27 @@ def print_token_losses(**arguments):
         print(f"{name}: loss {loss:.4f}, perplexity {math.exp(loss):.1f}")
 
 
-def sentence_accuracy(train: str | Path, validation: str | Path) -> float:
-    """Measure logistic regression on words and pairs of neighboring words, weighted by tf-idf.
+def tfidf_classifier() -> Any:
+    """Return logistic regression on words and pairs of neighboring words, weighted by tf-idf: `fit(texts, labels)`.
 
-    Its strength is chosen by cross-validation on the training rows. The sentences of a pair are joined.
-
-    Args:
-        train, validation: Files as run_glue.py reads them.
+    Its strength is chosen by cross-validation on the training rows.
     """
     from sklearn.feature_extraction.text import TfidfVectorizer
     from sklearn.linear_model import LogisticRegressionCV
     from sklearn.pipeline import make_pipeline
 
+    return make_pipeline(
+        TfidfVectorizer(ngram_range=(1, 2), sublinear_tf=True),
+        LogisticRegressionCV(Cs=(0.1, 1, 10, 100), cv=5, max_iter=1000, scoring="accuracy"),
+    )
+
+
+def sentence_accuracy(train: str | Path, validation: str | Path) -> float:
+    """Measure `tfidf_classifier`. The sentences of a pair are joined.
+
+    Args:
+        train, validation: Files as run_glue.py reads them.
+    """
     from hf_gmlp.tasks.glue.arguments import GlueArguments
     from hf_gmlp.tasks.glue.sentences import load_sentences
 
@@ -83,10 +92,7 @@ def sentence_accuracy(train: str | Path, validation: str | Path) -> float:
     for rows in splits.values():
         columns = [name for name in rows.column_names if name.startswith("sentence")]
         parts.append(([" ".join(row[name] for name in columns) for row in rows], list(rows["labels"])))
-    model = make_pipeline(
-        TfidfVectorizer(ngram_range=(1, 2), sublinear_tf=True),
-        LogisticRegressionCV(Cs=(0.1, 1, 10, 100), cv=5, max_iter=1000, scoring="accuracy"),
-    )
+    model = tfidf_classifier()
     with warnings.catch_warnings():
         # About attributes that are not read here.
         warnings.simplefilter("ignore", FutureWarning)

@@ -1,0 +1,196 @@
+"""Re-create checkpoints/amlp-mini and checkpoints/amlp-mini-sst2 from text and sentences, on two CPU cores.
+
+    python -m examples.pretrained --prose PROSE --sst2 SST2 --output_dir build/pretrained
+
+PROSE holds books and film reviews, gzipped JSON lines with a column "text": books_train.jsonl.gz, books_more,
+books_validation, and the same of reviews. SST2 holds train.jsonl and validation.jsonl with the columns "sentence" and
+"label". The steps are: a tokenizer; masked language modeling on the text (`mlm`); the same on single sentences of the
+reviews (`adapted`); a series of fine-tuned teachers; soft labels for the sentences of the reviews, the mean of the
+teachers' and of tf-idf's probabilities; students that learn them; and copies in half precision (`amlp-mini`,
+`amlp-mini-sst2`). A complete step is skipped, and an interrupted one resumes, when the command is repeated.
+"""
+
+import argparse
+import json
+import random
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+ROOT = Path(__file__).resolve().parent.parent
+LABELS = ("negative", "positive")
+SENTENCE_END = re.compile(r"(?<=[.!?])[\"')]*\s+(?=[\"'(]?[A-Z])")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--prose", type=Path, required=True, help="folder of books and reviews")
+    parser.add_argument("--sst2", type=Path, required=True, help="folder of SST-2")
+    parser.add_argument("--output_dir", type=Path, default=Path("build/pretrained"))
+    parser.add_argument("--sentences", type=int, default=150_000, help="number of sentences to label")
+    parser.add_argument(
+        "--flags", nargs="*", default=["--use_cpu", "--bf16"], help="flags for all scripts (default: --use_cpu --bf16)"
+    )
+    args = parser.parse_args()
+    output = args.output_dir
+    output.mkdir(parents=True, exist_ok=True)
+    prose = {
+        part: [str(args.prose / f"{kind}_{part}.jsonl.gz") for kind in ("books", "reviews")]
+        for part in ("train", "more", "validation")
+    }
+
+    def run(script: str, recipe: str, name: str, *flags: object):
+        finished = "summary.json" if script == "run_glue.py" else "all_results.json"
+        if not (output / name / finished).is_file():
+            command = [
+                script,
+                f"recipes/{recipe}.yaml",
+                *map(str, flags),
+                *args.flags,
+                "--output_dir",
+                str(output / name),
+            ]
+            print("$ python", *command, flush=True)
+            subprocess.run([sys.executable, *command], cwd=ROOT, check=True)
+
+    if not (output / "tokenizer").is_dir():
+        make_tokenizer(prose["train"], output / "tokenizer")
+    run("run_mlm.py", "laptop", "mlm", "--tokenizer_name", output / "tokenizer", "--lowercase", "false",
+        "--train_file", *prose["train"], *prose["more"], "--validation_file", *prose["validation"],
+        "--eval_strategy", "no", "--torch_compile", "--attn_implementation", "eager")  # fmt: skip
+
+    sentences, kept_apart = output / "sentences.jsonl", output / "sentences-validation.jsonl"
+    if not kept_apart.is_file():
+        write_sentences([prose["train"][1], prose["more"][1]], sentences, args.sentences)
+        write_sentences([prose["validation"][1]], kept_apart, 2000)
+    run("run_mlm.py", "laptop-adapt", "adapted", "--model_name_or_path", output / "mlm", "--line_by_line",
+        "--train_file", sentences, "--validation_file", kept_apart)  # fmt: skip
+
+    train, validation = args.sst2 / "train.jsonl", args.sst2 / "validation.jsonl"
+    data = (
+        "--task_name",
+        "sst2",
+        "--model_name_or_path",
+        output / "adapted",
+        "--validation_file",
+        validation,
+        "--packing",
+    )
+    run("run_glue.py", "laptop-finetune", "teachers", *data, "--train_file", train)
+    soft = output / "soft.jsonl"
+    if not soft.is_file():
+        teachers = sorted((output / "teachers").glob("seed-*"))
+        write_soft_labels(sentences, train, teachers, soft)
+    run("run_glue.py", "laptop-distill", "students", *data, "--train_file", soft)
+
+    students = json.loads((output / "students" / "summary.json").read_text(encoding="utf-8"))
+    print(f"Accuracy of the students: {students['best']['metrics']['eval_accuracy']}")
+    halve(output / "mlm", output / "amlp-mini")
+    halve(output / "students" / "seed-1", output / "amlp-mini-sst2")
+
+
+def make_tokenizer(files: Sequence[str], folder: Path, vocab_size: int = 8000):
+    """Train a lower-cased tokenizer, which reads the spelling of treebanks as natural text, and the
+    first word of a text as any other, with the space before it.
+    """
+    from tokenizers import Regex, normalizers
+
+    from hf_gmlp.tokenizer import train_tokenizer
+    from hf_gmlp.tools.train_tokenizer import read_texts
+
+    tokenizer = train_tokenizer(read_texts(files), vocab_size=vocab_size, max_length=128, lowercase=True)
+    replacements = {
+        r"`` ?| ?''": '"',
+        r"-?\blrb\b-? ?": "(",
+        r" ?-?\brrb\b-?": ")",
+        r" +(?=n't\b|'(?:s|re|ve|ll|d|m)\b|[.,!?;:%)])": "",
+        r"\A(?=\w)": " ",
+    }
+    rules = [normalizers.Replace(Regex(pattern), text) for pattern, text in replacements.items()]
+    tokenizer.backend_tokenizer.normalizer = normalizers.Sequence([normalizers.Lowercase(), *rules])
+    tokenizer.save_pretrained(folder)
+
+
+def write_sentences(files: Sequence[str], path: Path, count: int, seed: int = 0):
+    """Write a random sample of the sentences of 5 to 40 words, half of them without a final full stop, as in SST-2."""
+    from hf_gmlp.tools.train_tokenizer import read_texts
+
+    found = (sentence.strip() for text in read_texts(files) for sentence in SENTENCE_END.split(text))
+    sentences = sorted({sentence for sentence in found if 5 <= len(sentence.split()) <= 40})
+    sample = random.Random(seed).sample(sentences, min(count, len(sentences)))
+    with open(path, "w", encoding="utf-8") as file:
+        for number, sentence in enumerate(sample):
+            file.write(json.dumps({"text": sentence.removesuffix(".") if number % 2 else sentence}) + "\n")
+
+
+def write_soft_labels(sentences: Path, train: Path, teachers: Sequence[Path], path: Path):
+    """Write the sentences with the mean of the probabilities of all teachers and of tf-idf; and, with certainty, the
+    labeled sentences themselves.
+    """
+    from paper.baselines import tfidf_classifier
+
+    rows = [json.loads(line) for line in open(train, encoding="utf-8")]
+    texts = [json.loads(line)["text"] for line in open(sentences, encoding="utf-8")]
+    spelled = make_spelling(teachers[0])
+    baseline = tfidf_classifier().fit([spelled(row["sentence"]) for row in rows], [row["label"] for row in rows])
+    votes = [baseline.predict_proba([spelled(text) for text in texts])]
+    votes += [probabilities(teacher, texts) for teacher in teachers]
+    labeled = [(row["sentence"], np.eye(len(LABELS))[row["label"]]) for row in rows]
+    partial = path.with_suffix(".partial")
+    with open(partial, "w", encoding="utf-8") as file:
+        for sentence, mean in [*zip(texts, np.mean(votes, axis=0)), *labeled]:
+            label = dict(zip(LABELS, (mean / mean.sum()).round(6).tolist()))
+            file.write(json.dumps({"sentence": sentence, "label": label}) + "\n")
+    partial.rename(path)
+
+
+def make_spelling(folder: Path):
+    """Return the function that spells a text as the tokenizer in a folder does."""
+    from transformers import AutoTokenizer
+
+    return AutoTokenizer.from_pretrained(folder).backend_tokenizer.normalizer.normalize_str
+
+
+def probabilities(folder: Path, texts: Sequence[str], batch_size: int = 256) -> np.ndarray:
+    """Return what a classifier gives each text and class [texts, classes]."""
+    import torch
+    from transformers import AutoModelForSequenceClassification, AutoTokenizer
+
+    import hf_gmlp  # noqa: F401
+
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    model = AutoModelForSequenceClassification.from_pretrained(folder).eval()
+    if [model.config.id2label[number] for number in range(len(LABELS))] != list(LABELS):
+        raise ValueError(f"{folder} has other classes than {LABELS}: {model.config.id2label}")
+    result = np.empty((len(texts), len(LABELS)))
+    # By length, for little padding.
+    order = sorted(range(len(texts)), key=lambda index: len(texts[index]))
+    with torch.inference_mode(), torch.autocast("cpu", torch.bfloat16):
+        for start in range(0, len(order), batch_size):
+            indices = order[start : start + batch_size]
+            batch = tokenizer([texts[index] for index in indices], truncation=True, padding=True, return_tensors="pt")
+            result[indices] = model(**batch).logits.double().softmax(-1).numpy()
+    return result
+
+
+def halve(source: Path, target: Path):
+    """Copy a trained model in half precision, with its tokenizer and card."""
+    import torch
+    from transformers import AutoConfig, AutoTokenizer
+
+    import hf_gmlp
+
+    model_class = getattr(hf_gmlp, AutoConfig.from_pretrained(source).architectures[0])
+    model_class.from_pretrained(source, dtype=torch.float16).save_pretrained(target)
+    AutoTokenizer.from_pretrained(source).save_pretrained(target)
+    shutil.copy(source / "README.md", target)
+    print(f"The model in half precision, its tokenizer and its card: {target}")
+
+
+if __name__ == "__main__":
+    main()

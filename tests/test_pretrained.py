@@ -1,0 +1,102 @@
+"""The script that re-creates the text models of checkpoints/: its data and its soft labels."""
+
+import gzip
+import json
+import random
+
+import numpy as np
+import pytest
+import torch
+from transformers import AutoModelForSequenceClassification, AutoTokenizer
+
+from examples import pretrained
+from hf_gmlp import GMLPConfig, GMLPForSequenceClassification
+from paper.baselines import tfidf_classifier
+
+WORDS = "film story cast plot song actor scene music camera ending script humor".split()
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """A folder with reviews, labeled sentences, a tokenizer, and two classifiers with random weights."""
+    folder, pick = tmp_path_factory.mktemp("pretrained"), random.Random(0)
+    reviews = [" ".join(pick.choices(WORDS, k=8)).capitalize() + '. Dr. It was "fine"! (Really.' for _ in range(80)]
+    with gzip.open(folder / "reviews.jsonl.gz", "wt") as file:
+        file.writelines(json.dumps({"text": review}) + "\n" for review in reviews)
+    labeled = [{"sentence": f"a {('bad', 'good')[i % 2]} {pick.choice(WORDS)} ,", "label": i % 2} for i in range(40)]
+    (folder / "train.jsonl").write_text("".join(json.dumps(row) + "\n" for row in labeled))
+    pretrained.make_tokenizer([str(folder / "reviews.jsonl.gz")], folder / "tokenizer", vocab_size=370)
+    tokenizer = AutoTokenizer.from_pretrained(folder / "tokenizer")
+    sizes = {"vocab_size": 370, "hidden_size": 32, "num_hidden_layers": 2, "intermediate_size": 64}
+    for seed in (1, 2):
+        torch.manual_seed(seed)
+        config = GMLPConfig(**sizes, max_position_embeddings=64, id2label=dict(enumerate(pretrained.LABELS)))
+        model = GMLPForSequenceClassification(config)
+        torch.nn.init.normal_(model.classifier.weight)
+        model.save_pretrained(folder / f"seed-{seed}")
+        tokenizer.save_pretrained(folder / f"seed-{seed}")
+        (folder / f"seed-{seed}" / "README.md").write_text("A card.")
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("written", "spelled"),
+    [
+        ("it 's a charming , funny film that ca n't fail .", " it's a charming, funny film that can't fail."),
+        ("`` Barbershop '' -LRB- 2002 -RRB- works", '"barbershop" (2002) works'),
+        ("the lrb rrb film", " the () film"),
+        ("(It) isn't 'new'", "(it) isn't 'new'"),
+    ],
+)
+def test_tokenizer_spells_treebanks_as_natural_text(folder, written, spelled):
+    tokenizer = AutoTokenizer.from_pretrained(folder / "tokenizer")
+    ids = tokenizer(written)["input_ids"]
+    assert tokenizer.decode(ids, skip_special_tokens=True) == spelled
+    assert ids == tokenizer(spelled)["input_ids"]
+    # Beside a mask, nothing is put.
+    masked = tokenizer("[MASK]'s end.")["input_ids"]
+    assert tokenizer.decode(masked[2:-1]) == "'s end."
+
+
+def test_sentences(folder):
+    pretrained.write_sentences([str(folder / "reviews.jsonl.gz")], folder / "sentences.jsonl", 50)
+    texts = [json.loads(line)["text"] for line in open(folder / "sentences.jsonl")]
+    assert len(texts) == len(set(texts)) == 50
+    # The others have one or three words.
+    assert all(len(text.split()) == 8 for text in texts)
+    assert [text.endswith(".") for text in texts] == [True, False] * 25
+
+
+def test_soft_labels_are_the_mean_of_the_teachers(folder, monkeypatch):
+    sentences = folder / "few.jsonl"
+    texts = ["a good film", "It's bad.", "scene"]
+    sentences.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
+    teachers = [folder / "seed-1", folder / "seed-2"]
+    pretrained.write_soft_labels(sentences, folder / "train.jsonl", teachers, folder / "soft.jsonl")
+    rows = [json.loads(line) for line in open(folder / "soft.jsonl")]
+    assert [row["sentence"] for row in rows[:3]] == texts and len(rows) == 43
+    assert rows[3]["label"] == {"negative": 1.0, "positive": 0.0} and rows[4]["label"]["positive"] == 1.0
+    # tf-idf sees the sentences as the tokenizer spells them.
+    labeled = [json.loads(line) for line in open(folder / "train.jsonl")]
+    baseline = tfidf_classifier().fit([row["sentence"][:-2] for row in labeled], [row["label"] for row in labeled])
+    votes = [baseline.predict_proba([text.lower() for text in texts])]
+    for teacher in teachers:
+        # One sentence at a time.
+        tokenizer = AutoTokenizer.from_pretrained(teacher)
+        model = AutoModelForSequenceClassification.from_pretrained(teacher)
+        with torch.no_grad():
+            logits = [model(**tokenizer(text, return_tensors="pt")).logits[0] for text in texts]
+        votes.append(torch.stack(logits).softmax(-1).numpy())
+    assert votes[0][0, 1] > 0.52 and votes[0][1, 1] < 0.48 and np.ptp(votes[1:], axis=0).min() > 0.05
+    found = [list(row["label"].values()) for row in rows[:3]]
+    # The script computes in bfloat16.
+    np.testing.assert_allclose(found, np.mean(votes, axis=0), atol=0.03)
+
+
+def test_copies_in_half_precision(folder):
+    pretrained.halve(folder / "seed-1", folder / "half")
+    model, half = (AutoModelForSequenceClassification.from_pretrained(folder / name) for name in ("seed-1", "half"))
+    assert half.dtype == torch.float16
+    for name, weight in model.named_parameters():
+        torch.testing.assert_close(half.get_parameter(name), weight.half())
+    assert (folder / "half" / "README.md").read_text() == "A card." and AutoTokenizer.from_pretrained(folder / "half")
