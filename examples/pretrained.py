@@ -7,7 +7,8 @@ books_validation, and the same of reviews. SST2 holds train.jsonl and validation
 "label". The steps are: a tokenizer; masked language modeling on the text (`mlm`); the same on single sentences of the
 reviews (`adapted`); a series of fine-tuned teachers; soft labels for the sentences of the reviews, the mean of the
 teachers' and of tf-idf's probabilities; students that learn them; and copies in half precision (`amlp-mini`,
-`amlp-mini-sst2`). A complete step is skipped, and an interrupted one resumes, when the command is repeated.
+`amlp-mini-sst2`). A complete step is skipped, and an interrupted one resumes, when the command is repeated. Other flags
+are passed to all training scripts (default: --use_cpu --bf16, for processors that compute in bfloat16).
 """
 
 import argparse
@@ -33,10 +34,8 @@ def main():
     parser.add_argument("--sst2", type=Path, required=True, help="folder of SST-2")
     parser.add_argument("--output_dir", type=Path, default=Path("build/pretrained"))
     parser.add_argument("--sentences", type=int, default=150_000, help="number of sentences to label")
-    parser.add_argument(
-        "--flags", nargs="*", default=["--use_cpu", "--bf16"], help="flags for all scripts (default: --use_cpu --bf16)"
-    )
-    args = parser.parse_args()
+    args, flags = parser.parse_known_args()
+    flags = flags or ["--use_cpu", "--bf16"]
     output = args.output_dir
     output.mkdir(parents=True, exist_ok=True)
     prose = {
@@ -44,17 +43,11 @@ def main():
         for part in ("train", "more", "validation")
     }
 
-    def run(script: str, recipe: str, name: str, *flags: object):
+    def run(script: str, recipe: str, name: str, *own_flags: object):
         finished = "summary.json" if script == "run_glue.py" else "all_results.json"
         if not (output / name / finished).is_file():
-            command = [
-                script,
-                f"recipes/{recipe}.yaml",
-                *map(str, flags),
-                *args.flags,
-                "--output_dir",
-                str(output / name),
-            ]
+            command = [script, f"recipes/{recipe}.yaml", *map(str, own_flags), *flags]
+            command += ["--output_dir", str(output / name)]
             print("$ python", *command, flush=True)
             subprocess.run([sys.executable, *command], cwd=ROOT, check=True)
 
