@@ -84,3 +84,41 @@ def standard_library() -> list[str]:
         if document := "\n".join(line for line in lines if line):
             documents.append(document)
     return documents
+
+
+def write_pairs(
+    tokenizer: Path, folder: Path, counts: dict[str, int], words: int = 64, size: int = 8
+) -> dict[str, Path]:
+    """Write pairs of sentences for the task of the repeated word, and return their files by part.
+
+    A sentence is `size` different words. In half of the pairs (label 1), one word of the second is one of the first; in
+    the others (0), they share none. The words are the likeliest `words` pieces of a tokenizer that have three letters
+    or more, so that every word is one token.
+
+    Raises:
+        InputError: If a pair is not [CLS] A [SEP] B [SEP] with one token per word.
+    """
+    from transformers import AutoTokenizer
+
+    tokens = AutoTokenizer.from_pretrained(tokenizer)
+    pieces = sorted(tokens.get_vocab().items(), key=lambda item: item[1])
+    known = [piece for piece, _ in pieces if re.fullmatch(" [a-z]{3,}", piece)][:words]
+    paths = {}
+    for number, (part, count) in enumerate(counts.items()):
+        paths[part] = folder / f"pairs-{part}.jsonl"
+        if paths[part].is_file():
+            continue
+        pick, lines = random.Random(number), []
+        for index in range(count):
+            chosen, label = pick.sample(known, 2 * size), index % 2
+            first, second = chosen[:size], chosen[size:]
+            if label:
+                second[pick.randrange(size)] = pick.choice(first)
+            row = {"sentence1": "".join(first), "sentence2": "".join(second), "label": label}
+            # A tenth of a second for a thousand pairs, so the first thousand.
+            if index < 1000 and len(tokens(row["sentence1"], row["sentence2"])["input_ids"]) != 2 * size + 3:
+                raise InputError(f"A word of {row} is not one token.")
+            lines.append(json.dumps(row) + "\n")
+        pick.shuffle(lines)
+        write_text(paths[part], "".join(lines))
+    return paths

@@ -5,6 +5,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+import numpy as np
 from scipy.stats import ttest_1samp
 from transformers import AutoConfig, PreTrainedConfig
 
@@ -12,27 +13,24 @@ from hf_gmlp.presets import preset_path
 
 # Of the interval (Student's t over the seeds) that a claim is judged by.
 CONFIDENCE = 0.95
-# Nats that the paper calls insignificant: between BERT + rel pos (4.26) and gMLP (4.35) in Table 3.
-NEUTRAL = math.log(4.35 / 4.26)
 # Nats from which a model is "far ahead": half of the paper's smaller lead, that over the Mixer (log 5.34 / 4.35).
 FAR = 0.1
-# Fraction of the variance of W from which it counts as near-Toeplitz; of noise it is 2 / n.
-TOEPLITZ = 0.5
-# A gate: nats that a model must be below the unigram's loss for a verdict about it.
-LEARNED = 0.5
-# Nats: a claim within noise whose interval reaches further to either side is given more seeds.
-WIDE = 0.1
-# Of the learning rate of positional weights, from which each model's own is chosen.
-MULTIPLIERS = (1, 5, 30)
-SEEDS, MORE_SEEDS = (1, 2, 3), (4, 5)
-# Models that always get more seeds.
-FIVE_SEEDS = ("bert-relpos", "gmlp", "amlp")
-# Models that take another's learning rate and multiplier.
-SETTINGS_OF = {"gmlp-half": "gmlp", "gmlp-double": "gmlp"}
+# A gate: a model is finished if its training loss falls by less than these nats over the last tenth of its steps.
+FALL = 0.03
+# A gate: the accuracy that BERT must exceed for a verdict on the task of the repeated word.
+SOLVED = 0.75
+# Learning rate and multiplier of the rate of positional weights that each model's search starts from, and its steps.
+START, RATE_STEP, MULTIPLIER_STEP = (2e-3, 5.0), 2.0, 5.0
+SELECTION_SEEDS, SEEDS = (11, 12), (1, 2, 3)
+# Models that are fine-tuned on the repeated word, and the learning rate that each one's search starts from.
+TASK_MODELS, TASK_START = ("bert-relpos", "gmlp", "amlp"), 1e-3
 
 HELD, NOT_HELD, NOISE = "held", "not held", "within noise"
 ONE_SEED, DIVERGED = "no verdict (one seed)", "no verdict (diverged)"
-UNLEARNED, NO_ATTENTION = "no verdict (near the unigram)", "no verdict (no certain gain from attention)"
+UNLEARNED, UNFINISHED = "no verdict (behind bigram-context counts)", "no verdict (not finished)"
+NO_ATTENTION, UNSOLVED = "no verdict (no certain gain from attention)", "no verdict (BERT has not learned it)"
+
+Setting = tuple[float, float]
 
 
 @dataclass(frozen=True)
@@ -42,21 +40,18 @@ class Size:
     layers: int  # of the BERTs; gMLPs have three times as many, the Mixer twice as many
     unit: int  # a third of the BERTs' d_model and of the Mixer's, half of the gMLPs'
     length: int  # n
-    vocab_size: int
+    vocab_size: int  # such that the embedding has the paper's share of the parameters
     batch_size: int  # sequences in a step
-    learning_rates: tuple[float, ...]  # from which each model's own is chosen
-    selection_steps: int  # of a training that settings are chosen by
-    steps: int  # of a training that is reported
-    dense_batch_size: int  # for W without the Toeplitz prior and its twin
-    dense_steps: tuple[int, int]  # their two lengths of training
-    flags: tuple[tuple[str, object], ...] = ()  # more flags of every training
+    selection_steps: tuple[int, ...]  # of a training to choose by; the next, while a model is behind the count model
+    steps: tuple[int, ...]  # of a reported training; the next, while a model is not finished
+    task_steps: tuple[int, int]  # of fine-tuning, to choose by and to report
+    flags: tuple[tuple[str, object], ...] = ()  # more flags of every pretraining
 
 
 SIZES = {
-    "tiny": Size(1, 16, 32, 800, 16, (2e-3,), 4, 10, 32, (5, 10)),
-    "small": Size(2, 32, 32, 4000, 64, (1e-3, 2e-3, 4e-3), 1000, 5000, 256, (500, 2000)),
-    "medium": Size(4, 64, 128, 8000, 64, (5e-4, 1e-3, 2e-3), 2000, 20_000, 256, (2000, 8000)),
-    "gpu": Size(12, 256, 128, 32_000, 256, (2e-4, 4e-4, 7e-4), 2000, 20_000, 1024, (2000, 8000), (("bf16", True),)),
+    "tiny": Size(1, 16, 32, 800, 16, (4, 8), (10, 20), (2, 4)),
+    "small": Size(2, 48, 32, 1000, 64, (800, 1600, 3200), (4000, 8000), (2500, 10_000)),
+    "gpu": Size(12, 256, 128, 32_000, 256, (2000, 4000), (20_000, 40_000), (2500, 10_000), (("bf16", True),)),
 }
 
 
@@ -71,13 +66,12 @@ class Model:
     perplexity: float | None = None  # as the paper prints it (Tables 3 and 4)
     parameters: float | None = None  # the same, in millions
     depth: float = 1  # of a gMLP, the factor of its depth
-    changes: tuple[tuple[str, object], ...] = ()  # other fields of the config
 
     def overrides(self, size: Size) -> dict[str, object]:
         """Return what is to be changed in the preset."""
         # As in the paper a quarter of the unit, or 16: one of BERT's heads, and the tiny attention.
         head, layers = max(16, size.unit // 4), size.layers
-        fields: dict[str, object] = {"max_position_embeddings": size.length}
+        fields: dict[str, object] = {"max_position_embeddings": size.length, "sparse_prediction": True}
         fields["intermediate_size"] = int(self.ffn * size.unit) - (size.length // 2 if self.kind == "mixer" else 0)
         if self.kind == "gmlp":
             fields |= {"num_hidden_layers": max(1, round(3 * self.depth * layers)), "hidden_size": 2 * size.unit}
@@ -89,12 +83,7 @@ class Model:
         else:
             fields |= {"num_hidden_layers": layers, "hidden_size": 3 * size.unit}
             fields["num_attention_heads"] = 3 * size.unit // head
-        if self.preset == "amlp-base":
-            fields["attention_size"] = head
-        # transformers' own BERT computes all logits.
-        if self.preset != "bert-base":
-            fields["sparse_prediction"] = True
-        return fields | dict(self.changes)
+        return fields | ({"attention_size": head} if self.preset == "amlp-base" else {})
 
     def config(self, size: Size) -> PreTrainedConfig:
         """Return the config of this size."""
@@ -102,8 +91,7 @@ class Model:
         return AutoConfig.from_pretrained(path, vocab_size=size.vocab_size, **self.overrides(size))
 
 
-TABLE3 = {
-    "bert": Model("BERT", "bert-base", "bert", 12, 4.37, 110),
+MODELS = {
     "bert-relpos": Model("BERT + rel pos", "bert-base-relpos", "bert", 12, 4.26, 110),
     "bert-noattn": Model("BERT + rel pos - attn", "bert-base-relpos-noattn", "bert", 12, 5.64, 96),
     "mixer": Model("MLP-Mixer", "mixer-mlm", "mixer", 9.25, 5.34, 112),
@@ -111,24 +99,22 @@ TABLE3 = {
     "gmlp-additive": Model("Additive gMLP", "gmlp-additive", "gmlp", 8, 4.97, 92),
     "gmlp-multiplicative": Model("Multiplicative gMLP", "gmlp-multiplicative", "gmlp", 8, 4.53, 92),
     "gmlp": Model("Multiplicative, Split gMLP", "gmlp-36l", "gmlp", 12, 4.35, 102),
-}
-MODELS = TABLE3 | {
-    "gmlp-dense": Model("gMLP without the Toeplitz prior", "gmlp-36l", "gmlp", 12, changes=(("toeplitz", False),)),
     "gmlp-half": Model("gMLP, depth 0.5x", "gmlp-18l", "gmlp", 12, 5.25, 59, depth=0.5),
     "gmlp-double": Model("gMLP, depth 2x", "gmlp-72l", "gmlp", 12, 3.79, 187, depth=2),
-    "amlp": Model("aMLP", "amlp-base", "gmlp", 12),
+    "amlp": Model("aMLP", "amlp-base", "gmlp", 12, None, 109),
 }
 
 
 @dataclass(frozen=True)
 class Claim:
-    """A claim that one model is ahead of another, in nats of held-out loss."""
+    """A claim that one model is ahead of another, in nats of held-out loss or in accuracy."""
 
     text: str
     better: str
     worse: str
     above: float = 0.0  # the lead that the claim asks for
     part_of: str = ""  # a claim of several parts, whose verdict follows the last of them
+    paper: str = ""  # what the paper prints, if it is not a perplexity
 
 
 LADDER = "Split < multiplicative < additive < linear"
@@ -145,6 +131,10 @@ CLAIMS = (
     Claim("Depth 0.5x to 1x lowers the perplexity", "gmlp", "gmlp-half", part_of=DEPTH),
     Claim("Depth 1x to 2x lowers the perplexity", "gmlp-double", "gmlp", part_of=DEPTH),
 )
+TASK_CLAIMS = (
+    Claim("BERT ahead of gMLP on the repeated word", "bert-relpos", "gmlp", paper="MNLI-m 83.3 and 80.9 (Table 4)"),
+    Claim("aMLP ahead of gMLP on the repeated word", "amlp", "gmlp", paper="MNLI-m 85.9 and 83.7 (Table 6)"),
+)
 
 
 @dataclass(frozen=True)
@@ -158,17 +148,49 @@ class Finding:
     margin: float = math.nan  # half of the confidence interval around the mean; NaN of a single seed
     above: float = 0.0  # the differences should be between these
     below: float = math.inf
-    models: tuple[str, ...] = ()  # that are compared, of two the one that should be ahead first
+
+
+def neighbors(setting: Setting) -> list[Setting]:
+    """Return the settings around one: half and twice the learning rate, a fifth and five times the multiplier."""
+    rate, multiplier = setting
+    rates = [(rate * factor, multiplier) for factor in (1 / RATE_STEP, RATE_STEP)]
+    multipliers = [(rate, multiplier * factor) for factor in (1 / MULTIPLIER_STEP, MULTIPLIER_STEP)]
+    # The same setting, whichever way it is reached.
+    return [(float(f"{a:.6g}"), float(f"{b:.6g}")) for a, b in rates + multipliers]
+
+
+def next_settings(losses: Mapping[Setting, float], start: Setting = START) -> list[Setting]:
+    """Return the settings to try next, none if the best one is inside of those tried.
+
+    Args:
+        losses: The mean development loss of every setting tried, infinite where a training diverged.
+    """
+    if not losses:
+        return [start, *neighbors(start)]
+    return [setting for setting in neighbors(choose(losses)) if setting not in losses]
+
+
+def choose(losses: Mapping[Setting, float]) -> Setting:
+    """Return the setting with the least development loss; of equal ones the smaller multiplier."""
+    finite = {setting: loss for setting, loss in losses.items() if math.isfinite(loss)}
+    if not finite:
+        raise ValueError("every training diverged")
+    return min(finite, key=lambda setting: (finite[setting], setting[1], setting[0]))
+
+
+def fall(curve: Sequence[Sequence[float]]) -> float:
+    """Return the nats that the training loss falls over the last tenth of its steps, by a line through them.
+
+    Args:
+        curve: [points, 2], steps and losses.
+    """
+    end = curve[-1][0]
+    last = np.array([(step, loss) for step, loss in curve if step > 0.9 * end])
+    return math.nan if len(last) < 2 else -0.1 * end * float(np.polyfit(last[:, 0], last[:, 1], 1)[0])
 
 
 def judge(
-    claim: str,
-    paper: str,
-    differences: Sequence[float],
-    above: float = 0.0,
-    below: float = math.inf,
-    models: tuple[str, ...] = (),
-    gate: str = "",
+    claim: str, paper: str, differences: Sequence[float], above: float = 0.0, below: float = math.inf, gate: str = ""
 ) -> Finding:
     """Judge whether differences, one per seed, are between two thresholds.
 
@@ -182,38 +204,34 @@ def judge(
         low, high = ttest_1samp(differences, 0).confidence_interval(CONFIDENCE)
         margin, inside = float(high - low) / 2, above < low and high < below
         verdict = gate or (HELD if inside else NOT_HELD if high < above or below < low else NOISE)
-    return Finding(claim, paper, verdict, mean, margin, above, below, models)
+    return Finding(claim, paper, verdict, mean, margin, above, below)
 
 
 def all_of(claim: str, verdicts: Sequence[str]) -> Finding:
     """Judge a claim of several parts: held if all are, not held if one is not, else what keeps it open."""
-    order = (NOT_HELD, DIVERGED, UNLEARNED, NO_ATTENTION, ONE_SEED, NOISE, HELD)
+    order = (NOT_HELD, DIVERGED, UNLEARNED, UNFINISHED, NO_ATTENTION, ONE_SEED, NOISE, HELD)
     return Finding(f"**{claim}**", "yes", min(verdicts, key=order.index))
 
 
-def choose(losses: Mapping[tuple[float, float], float]) -> tuple[float, float]:
-    """Return the learning rate and multiplier with the least development loss; of equal ones the smaller multiplier."""
-    finite = {setting: loss for setting, loss in losses.items() if math.isfinite(loss)}
-    if not finite:
-        raise ValueError("every training diverged")
-    return min(finite, key=lambda setting: (finite[setting], setting[1], setting[0]))
-
-
-def pretraining_findings(losses: Mapping[str, Sequence[float]], unigram: float) -> list[Finding]:
+def pretraining_findings(
+    losses: Mapping[str, Sequence[float]], counts: float, falls: Mapping[str, float]
+) -> list[Finding]:
     """Judge the claims about pretraining (paper, sections 4 to 4.2) whose models are there.
 
     Args:
-        losses: For names of `MODELS`, the held-out loss in nats per masked token of each seed. Two models are compared
-            on the seeds that both have.
-        unigram: Loss of predicting each token by its frequency.
+        losses: For names of `MODELS`, the held-out loss in nats per masked token of each seed.
+        counts: Loss of the count model of the two neighbors.
+        falls: For the same names, `fall` as a mean over the seeds.
     """
     findings: list[Finding] = []
 
     def gate(*names: str) -> str:
-        return "" if all(statistics.fmean(losses[name]) < unigram - LEARNED for name in names) else UNLEARNED
+        if any(statistics.fmean(losses[name]) >= counts for name in names):
+            return UNLEARNED
+        return UNFINISHED if any(falls[name] >= FALL for name in names) else ""
 
     def lead(better: str, worse: str) -> list[float]:
-        return [b - a for a, b in zip(losses[better], losses[worse])]
+        return [b - a for a, b in zip(losses[better], losses[worse], strict=True)]
 
     for number, claim in enumerate(CLAIMS):
         models = claim.better, claim.worse
@@ -221,14 +239,13 @@ def pretraining_findings(losses: Mapping[str, Sequence[float]], unigram: float) 
             continue
         first, second = MODELS[claim.worse].perplexity or math.nan, MODELS[claim.better].perplexity or math.nan
         paper = f"log({first} / {second}) = {math.log(first / second):+.4f}"
-        findings.append(judge(claim.text, paper, lead(*models), claim.above, math.inf, models, gate(*models)))
+        findings.append(judge(claim.text, paper, lead(*models), claim.above, math.inf, gate(*models)))
         if claim is ATTENTION and "gmlp" in losses:
-            three = ("gmlp", *models)
             within = max(0.0, statistics.fmean(lead("bert-relpos", "bert-noattn")) / 2)
-            closed = gate(*three) or ("" if findings[-1].verdict == HELD else NO_ATTENTION)
+            closed = gate("gmlp", *models) or ("" if findings[-1].verdict == HELD else NO_ATTENTION)
             text = "**gMLP near BERT**: gMLP less BERT is within half of what attention gives BERT"
-            paper = f"log(4.35 / 4.26) = {NEUTRAL:+.4f}, within ± {math.log(5.64 / 4.26) / 2:.4f}"
-            findings.append(judge(text, paper, lead("bert-relpos", "gmlp"), -within, within, three, closed))
+            paper = f"log(4.35 / 4.26) = {math.log(4.35 / 4.26):+.4f}, within ± {math.log(5.64 / 4.26) / 2:.4f}"
+            findings.append(judge(text, paper, lead("bert-relpos", "gmlp"), -within, within, closed))
         if claim.part_of and claim.part_of not in {other.part_of for other in CLAIMS[number + 1 :]}:
             parts = {other.text for other in CLAIMS if other.part_of == claim.part_of}
             verdicts = [finding.verdict for finding in findings if finding.claim in parts]
@@ -236,34 +253,12 @@ def pretraining_findings(losses: Mapping[str, Sequence[float]], unigram: float) 
     return findings
 
 
-def too_wide(findings: Sequence[Finding]) -> set[str]:
-    """Return the models of claims that more seeds may decide."""
-    wide = [finding for finding in findings if finding.verdict == NOISE and finding.margin > WIDE]
-    return {name for finding in wide for name in finding.models}
-
-
-def toeplitz_findings(
-    fractions: Mapping[int, Sequence[float]],
-    dense: Mapping[int, Sequence[float]],
-    toeplitz: Mapping[int, Sequence[float]],
-    unigram: float,
-) -> list[Finding]:
-    """Judge the claims about W without the prior (paper, section 2 and Appendix C).
-
-    Args:
-        fractions: For each length of training in steps and each seed, the fraction of the variance of W that its
-            nearest Toeplitz matrix has, averaged over the blocks.
-        dense, toeplitz: Likewise the held-out losses of the model without the prior and of its twin.
-        unigram: As in `pretraining_findings`.
-    """
+def task_findings(accuracies: Mapping[str, Sequence[float]]) -> list[Finding]:
+    """Judge the claims about the repeated word (section 4.3) from the accuracy of each model and seed."""
     findings = []
-    gaps = {steps: [b - a for a, b in zip(toeplitz[steps], dense[steps])] for steps in sorted(dense)}
-    for steps, gap in gaps.items():
-        losses = statistics.fmean(dense[steps]), statistics.fmean(toeplitz[steps])
-        gate = "" if max(losses) < unigram - LEARNED else UNLEARNED
-        text = f"**W near-Toeplitz without being told**, {steps:,} steps"
-        findings.append(judge(text, "Figure 9, no number", fractions[steps], TOEPLITZ, gate=gate))
-        text = f"**The Toeplitz prior is quality-neutral (dense less prior)**, {steps:,} steps"
-        findings.append(judge(text, "yes", gap, -NEUTRAL, NEUTRAL, gate=gate))
-    closer = [abs(a) - abs(b) for a, b in zip(*gaps.values())]
-    return [*findings, judge("Longer training brings both nearer", "not in the paper", closer)]
+    for claim in TASK_CLAIMS:
+        if {claim.better, claim.worse} <= accuracies.keys():
+            gate = "" if statistics.fmean(accuracies["bert-relpos"]) > SOLVED else UNSOLVED
+            leads = [a - b for a, b in zip(accuracies[claim.better], accuracies[claim.worse], strict=True)]
+            findings.append(judge(claim.text, claim.paper, leads, gate=gate))
+    return findings

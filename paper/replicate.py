@@ -1,29 +1,32 @@
-"""Pretrain every model of Table 3 and more at a small size, on the same text, with several seeds.
+"""Pretrain the models of Table 3 and more at a small size, on the same text, and fine-tune three on the repeated word.
 
 paper/replication.md says how to run it, what is trained, and when a claim is held. Every training is a call of
-run_mlm.py. The same command continues where the last one stopped. The output folder gets report.md.
+run_mlm.py or run_glue.py. The same command continues where the last one stopped. The output folder gets report.md.
 """
 
 import json
 import math
 import os
 import shlex
+import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
+
+from transformers import TrainerState
 
 from hf_gmlp.errors import InputError
 from hf_gmlp.training.run_folder import FINISHED
 
 from . import protocol
 from .baselines import token_losses
-from .corpus import prepare_text
-from .protocol import MODELS, MORE_SEEDS, SEEDS, SIZES
+from .corpus import prepare_text, write_pairs
+from .protocol import MODELS, SEEDS, SELECTION_SEEDS, SIZES, TASK_MODELS, Setting
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -67,7 +70,7 @@ def replicate(
 class Run:
     """A training."""
 
-    stage: str  # "selection", "pretraining" or "dense"
+    stage: str  # "selection", "pretraining", "task selection" or "task"
     key: dict  # what tells it from others of its stage: "model", "seed", "steps", "learning_rate" and "multiplier"
     folder: Path  # where its results are
     command: list[str]  # the script and its arguments
@@ -84,8 +87,16 @@ class Run:
     @cached_property
     def results(self) -> dict[str, float]:
         if self.diverged.is_file():
-            return {"eval_loss": math.inf, "eval_perplexity": math.inf}
+            return {"eval_loss": math.inf, "eval_perplexity": math.inf, "eval_accuracy": 0.0}
         return json.loads((self.folder / FINISHED).read_text(encoding="utf-8"))
+
+    @property
+    def curve(self) -> list[list[float]]:
+        """The training losses by step."""
+        if self.diverged.is_file():
+            return [[self.key["steps"], math.inf]]
+        history = TrainerState.load_from_json(str(self.folder / "trainer_state.json")).log_history
+        return [[entry["step"], round(entry["loss"], 4)] for entry in history if "loss" in entry]
 
 
 @dataclass
@@ -95,6 +106,8 @@ class Study:
     size_name: str
     output: Path
     text: dict[str, Path]
+    # The searches that are over.
+    found: dict[str, tuple[list["Run"], dict[Setting, float]]] = field(default_factory=dict)
 
     @property
     def size(self) -> protocol.Size:
@@ -106,7 +119,7 @@ class Study:
 
     def runs(self) -> Iterator[Run]:
         """Yield the runs of each stage, up to the first that is not finished: it decides what comes after."""
-        for stage in (self.selections, self.pretrainings, self.dense):
+        for stage in (self.selections, self.pretrainings, self.task_selections, self.tasks):
             runs = stage()
             yield from runs
             if not all(run.is_finished for run in runs):
@@ -117,55 +130,65 @@ class Study:
         return [run for run in self.runs() if not run.is_finished]
 
     @cached_property
-    def baselines(self) -> dict[str, float]:
-        """Losses of the count models on the evaluation text, in nats per masked token."""
-        return token_losses(self.tokenizer, self.text["train"], self.text["evaluation"], self.size.length)
+    def baselines(self) -> dict[str, dict[str, float]]:
+        """Losses of the count models on the development and evaluation text, in nats per masked token."""
+        return {
+            part: token_losses(self.tokenizer, self.text["train"], self.text[part], self.size.length)
+            for part in ("development", "evaluation")
+        }
+
+    def search(self, name: str) -> tuple[list[Run], dict[Setting, float]]:
+        """Return the trainings that look for a model's setting, and the losses of those of the last length."""
+        if name in self.found:
+            return self.found[name]
+        runs: list[Run] = []
+        losses: dict[Setting, float] = {}
+        for steps in self.size.selection_steps:
+            start, losses = (protocol.choose(losses) if losses else protocol.START), {}
+            while settings := protocol.next_settings(losses, start):
+                for setting in settings:
+                    pair = [self.pretrain("selection", name, setting, seed, steps) for seed in SELECTION_SEEDS]
+                    runs += pair
+                    if all(run.is_finished for run in pair):
+                        losses[setting] = statistics.fmean(run.results["eval_loss"] for run in pair)
+                if not all(run.is_finished for run in runs):
+                    return runs, losses
+            if min(losses.values()) < self.baselines["development"]["bigram_context"]:
+                break
+        self.found[name] = runs, losses
+        return runs, losses
 
     def selections(self) -> list[Run]:
-        """Return short trainings with every setting of every model that has its own, evaluated on development text."""
-        return [run for name in MODELS if name not in protocol.SETTINGS_OF for run in self.selection(name)]
-
-    def selection(self, name: str) -> list[Run]:
-        settings = [(rate, multiplier) for rate in self.size.learning_rates for multiplier in protocol.MULTIPLIERS]
-        return [self.run("selection", name, setting, 0, self.size.selection_steps) for setting in settings]
-
-    def setting(self, name: str) -> tuple[float, float]:
-        """Return the learning rate and the multiplier chosen for a model."""
-        runs = self.selection(protocol.SETTINGS_OF.get(name, name))
-        losses = {(run.key["learning_rate"], run.key["multiplier"]): run.results["eval_loss"] for run in runs}
-        return protocol.choose(losses)
+        """Return the trainings that look for each model's setting, evaluated on the development text."""
+        return [run for name in MODELS for run in self.search(name)[0]]
 
     def pretrainings(self) -> list[Run]:
-        """Return the runs of the table of perplexities: the seeds of all models, then more for those that need them."""
-        names = [name for name in MODELS if name != "gmlp-dense"]
-        runs = [self.pretraining(name, seed) for seed in SEEDS for name in names]
-        if not all(run.is_finished for run in runs):
-            return runs
-        # Only these seeds decide who gets more: with the others, a decision could be taken back.
-        losses = {name: [self.pretraining(name, seed).results["eval_loss"] for seed in SEEDS] for name in names}
-        wide = protocol.too_wide(protocol.pretraining_findings(losses, self.baselines["unigram"]))
-        more = [name for name in names if name in {*protocol.FIVE_SEEDS, *wide}]
-        return runs + [self.pretraining(name, seed) for seed in MORE_SEEDS for name in more]
+        """Return the runs of the table of perplexities; of the next length too, if a model has not finished."""
+        runs: list[Run] = []
+        for steps in self.size.steps:
+            longer = {name: [self.pretraining(name, seed, steps) for seed in SEEDS] for name in MODELS}
+            runs += [longer[name][index] for index in range(len(SEEDS)) for name in MODELS]
+            if not all(run.is_finished for run in runs) or all(map(self.has_fallen, longer.values())):
+                break
+        return runs
 
-    def pretraining(self, name: str, seed: int) -> Run:
-        return self.run("pretraining", name, self.setting(name), seed, self.size.steps)
+    def has_fallen(self, runs: list[Run]) -> bool:
+        """Return whether the training loss of a model, as a mean over its seeds, no longer falls."""
+        return statistics.fmean(protocol.fall(run.curve) for run in runs) < protocol.FALL
 
-    def dense(self) -> list[Run]:
-        """Return W without the Toeplitz prior and its twin, in large batches, for two lengths of training."""
-        return [
-            self.run("dense", name, self.setting(name), seed, steps)
-            for seed in SEEDS
-            for steps in self.size.dense_steps
-            for name in ("gmlp-dense", "gmlp")
-        ]
+    def pretraining(self, name: str, seed: int, steps: int) -> Run:
+        return self.pretrain("pretraining", name, protocol.choose(self.search(name)[1]), seed, steps)
 
-    def run(self, stage: str, name: str, setting: tuple[float, float], seed: int, steps: int) -> Run:
-        """Return the training of a model with a learning rate and a multiplier."""
+    def pretrained(self, name: str, seed: int) -> Run:
+        """Return the longest pretraining of a model and seed."""
+        keys = {"model": name, "seed": seed}
+        return [run for run in self.pretrainings() if keys.items() <= run.key.items()][-1]
+
+    def pretrain(self, stage: str, name: str, setting: Setting, seed: int, steps: int) -> Run:
+        """Return the pretraining of a model with a learning rate and a multiplier."""
         size, (rate, multiplier) = self.size, setting
-        directory = f"{rate:g}-x{multiplier:g}" if stage == "selection" else f"{steps}-seed-{seed}"
-        folder = self.output / stage / name / directory
+        folder = self.output / stage / name / f"{rate:g}-x{multiplier:g}-{steps}-seed-{seed}"
         overrides = MODELS[name].overrides(size)
-        batch_size = size.dense_batch_size if stage == "dense" else size.batch_size
         flags = {
             "config_name": MODELS[name].preset,
             "config_overrides": ",".join(f"{key}={str(value).lower()}" for key, value in overrides.items()),
@@ -173,8 +196,8 @@ class Study:
             "train_file": self.text["train"],
             "validation_file": self.text["development" if stage == "selection" else "evaluation"],
             "max_seq_length": size.length,
-            "global_batch_size": batch_size,
-            "per_device_train_batch_size": batch_size,
+            "global_batch_size": size.batch_size,
+            "per_device_train_batch_size": size.batch_size,
             "per_device_eval_batch_size": 4 * size.batch_size,
             "learning_rate": rate,
             "spatial_lr_multiplier": multiplier,
@@ -185,10 +208,68 @@ class Study:
             **dict(size.flags),
             "output_dir": folder,
         }
-        command = [str(ROOT / "run_mlm.py"), str(ROOT / "paper" / "recipes" / "replicate" / "pretraining.yaml")]
-        command += [word for flag, value in flags.items() for word in (f"--{flag}", str(value))]
         key = {"model": name, "seed": seed, "steps": steps, "learning_rate": rate, "multiplier": multiplier}
-        return Run(stage, key, folder, command)
+        return Run(stage, key, folder, command("run_mlm.py", "pretraining", flags))
+
+    def task_search(self, name: str) -> tuple[list[Run], dict[Setting, float]]:
+        """Return the fine-tunings that look for a model's learning rate, and their errors on the development pairs."""
+        runs: list[Run] = []
+        errors: dict[Setting, float] = {}
+        multiplier = self.pretrained(name, SEEDS[0]).key["multiplier"]
+        while settings := protocol.next_settings(errors, (protocol.TASK_START, multiplier)):
+            # The multiplier is that of pretraining: settings that change it are not tried.
+            errors |= {setting: math.inf for setting in settings if setting[1] != multiplier}
+            tried = [setting for setting in settings if setting[1] == multiplier]
+            runs += [self.fine_tuning("task selection", name, setting, SEEDS[0]) for setting in tried]
+            if not all(run.is_finished for run in runs):
+                break
+            errors |= dict(zip(tried, (1 - run.results["eval_accuracy"] for run in runs[-len(tried) :])))
+        return runs, errors
+
+    def task_selections(self) -> list[Run]:
+        """Return the fine-tunings that look for each model's learning rate."""
+        return [run for name in TASK_MODELS for run in self.task_search(name)[0]]
+
+    def tasks(self) -> list[Run]:
+        """Return the fine-tunings on the repeated word that are reported."""
+        return [
+            self.fine_tuning("task", name, protocol.choose(self.task_search(name)[1]), seed)
+            for seed in SEEDS
+            for name in TASK_MODELS
+        ]
+
+    @cached_property
+    def pairs(self) -> dict[str, Path]:
+        """The files of the repeated word: a pair for every sample of the longest fine-tuning, and pairs to evaluate."""
+        counts = {"train": 32 * self.size.task_steps[1], "development": 2000, "evaluation": 5000}
+        return write_pairs(self.tokenizer, self.output / "data", counts)
+
+    def fine_tuning(self, stage: str, name: str, setting: Setting, seed: int) -> Run:
+        """Return the fine-tuning of a pretrained model on the repeated word."""
+        rate, multiplier = setting
+        steps = self.size.task_steps[stage == "task"]
+        folder = self.output / stage.replace(" ", "-") / name / f"{rate:g}-{steps}-seed-{seed}"
+        flags = {
+            "model_name_or_path": self.pretrained(name, seed).folder,
+            "train_file": self.pairs["train"],
+            "validation_file": self.pairs["evaluation" if stage == "task" else "development"],
+            "max_seq_length": self.size.length,
+            "learning_rate": rate,
+            "spatial_lr_multiplier": multiplier,
+            "max_steps": steps,
+            "logging_steps": max(1, steps // 100),
+            "seed": seed,
+            "data_seed": seed,
+            "output_dir": folder,
+        }
+        key = {"model": name, "seed": seed, "steps": steps, "learning_rate": rate, "multiplier": multiplier}
+        return Run(stage, key, folder, command("run_glue.py", "pairs", flags))
+
+
+def command(script: str, recipe: str, flags: Mapping[str, object]) -> list[str]:
+    """Return a call of a script with a recipe of this folder, and flags."""
+    words = [word for flag, value in flags.items() for word in (f"--{flag}", str(value))]
+    return [str(ROOT / script), str(ROOT / "paper" / "recipes" / "replicate" / f"{recipe}.yaml"), *words]
 
 
 def as_typed(command: list[str]) -> str:
@@ -218,7 +299,8 @@ def make(run: Run):
             raise
         run.diverged.touch()
     key = ", ".join(f"{name} {value}" for name, value in run.key.items())
-    print(f"{time.strftime('%H:%M:%S')}  {key}: perplexity {run.results['eval_perplexity']:.4g}", flush=True)
+    metric = "eval_perplexity" if "eval_perplexity" in run.results else "eval_accuracy"
+    print(f"{time.strftime('%H:%M:%S')}  {key}: {metric} {run.results[metric]:.4g}", flush=True)
 
 
 def make_all(runs: list[Run], jobs: int):

@@ -1,9 +1,11 @@
 import json
 import random
+from collections import Counter
 
 import pytest
 
 from hf_gmlp.errors import InputError
+from hf_gmlp.tokenizer import train_tokenizer
 from paper import corpus
 
 WORDS = [f"{a}{b}{c}{d}" for a in "bdfg" for b in "aeiou" for c in "lmnr" for d in "stk"]
@@ -47,3 +49,28 @@ def test_another_text_is_refused_in_the_same_folder(tmp_path, text):
     other = write_documents(tmp_path / "other.jsonl", 200, 100, seed=1)
     with pytest.raises(InputError, match="--output_dir"):
         corpus.prepare_text([str(other)], [], tmp_path / "data")
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tmp_path_factory):
+    """The folder of a tokenizer with a piece for nearly each of a hundred words."""
+    folder, pick = tmp_path_factory.mktemp("tokenizer"), random.Random(0)
+    texts = [" " + " ".join(pick.choices(WORDS[:100], k=20)) for _ in range(1000)]
+    train_tokenizer(texts, vocab_size=455).save_pretrained(folder)
+    return folder
+
+
+def test_pairs_of_the_repeated_word(tokenizer, tmp_path):
+    files = corpus.write_pairs(tokenizer, tmp_path, {"train": 1000, "evaluation": 200})
+    parts = {part: read_rows(path) for part, path in files.items()}
+    assert [len(rows) for rows in parts.values()] == [1000, 200] and parts["train"][:200] != parts["evaluation"]
+    known = set()
+    for row in parts["train"] + parts["evaluation"]:
+        first, second = row["sentence1"].split(), row["sentence2"].split()
+        assert len({*first}) == len({*second}) == 8 and len({*first} & {*second}) == row["label"]
+        known |= {*first, *second}
+    assert len(known) == 64 and known <= {*WORDS}
+    assert sum(row["label"] for row in parts["train"]) == 500
+    # No word tells the label.
+    ones = Counter(word for row in parts["train"] if row["label"] for word in row["sentence2"].split())
+    assert 30 < min(ones.values()) <= max(ones.values()) < 100
