@@ -31,7 +31,7 @@ $(INSTALLED): pyproject.toml
 	@touch $(INSTALLED)
 
 demo: $(INSTALLED) ## train a small gMLP on Python's documentation, and show what it learned: 3 minutes of two AVX2 cores (AMD EPYC)
-	$(BIN)/python examples/demo.py
+	$(BIN)/python -m examples.demo
 
 replicate: $(INSTALLED) ## run the paper's comparisons at a small size; ARGS="--help" says how
 	$(BIN)/python -m paper replicate $(ARGS)

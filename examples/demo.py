@@ -1,6 +1,6 @@
 """Train a small gMLP on real English, and see what it has learned: 3 minutes of two AVX2 cores (AMD EPYC).
 
-    python examples/demo.py [--output_dir build/demo]
+    python -m examples.demo [--output_dir build/demo]
 
 The text is the reference of the Python language, which every Python carries. The script trains a tokenizer and a
 Toeplitz gMLP by masked language modeling (recipes/demo.yaml), compares it with counts of tokens and of their neighbors,
@@ -51,6 +51,7 @@ def main():
     from transformers import AutoModelForMaskedLM, AutoTokenizer, logging
 
     from hf_gmlp.tools.analysis.filters import plot_filters
+    from paper.baselines import token_losses
 
     logging.set_verbosity_error()
     logging.disable_progress_bar()
@@ -60,12 +61,11 @@ def main():
 
     results = json.loads((model_folder / "all_results.json").read_text(encoding="utf-8"))
     settings = json.loads((model_folder / "settings.json").read_text(encoding="utf-8"))
-    unigram, context = baselines(
-        tokenizer, train_file, validation_file, model.config.max_position_embeddings, settings["mlm_probability"]
-    )
+    length, probability = model.config.max_position_embeddings, settings["mlm_probability"]
+    losses = token_losses(model_folder, train_file, validation_file, length, probability)
     print("\nPerplexity of the masked tokens in held-out text (lower is better)")
-    print(f"  unigram                      {unigram:8.1f}")
-    print(f"  bigram-context count model   {context:8.1f}")
+    print(f"  unigram                      {math.exp(losses['unigram']):8.1f}")
+    print(f"  bigram-context count model   {math.exp(losses['bigram_context']):8.1f}")
     print(f"  this gMLP                    {results['eval_perplexity']:8.1f}")
 
     print("\nMasks filled in held-out sentences")
@@ -76,39 +76,6 @@ def main():
     plot_filters(model, filters)
     print(f"\nThe model, its tokenizer and its card: {model_folder}")
     print(f"The spatial filters of its {model.config.num_hidden_layers} blocks, as in Figure 4: {filters}")
-
-
-def baselines(
-    tokenizer, train_file: Path, validation_file: Path, length: int, mlm_probability: float
-) -> tuple[float, float]:
-    """
-    Return the perplexities, on the masks of the evaluation, of predicting each token by its frequency, and by counts of
-    its left and right neighbors: P(t | l, r) is proportional to P(t | l) P(t | r) / P(t).
-    """
-    import numpy as np
-
-    from hf_gmlp.tasks.mlm.masking import MaskedOnce, MaskingCollator
-    from hf_gmlp.tasks.text import TextArguments, load_texts, tokenize
-
-    arguments = TextArguments(train_file=[str(train_file)], validation_file=[str(validation_file)])
-    train, validation = tokenize(load_texts(arguments), tokenizer, length, arguments)
-    counts = np.zeros((len(tokenizer), len(tokenizer)))
-    for ids in map(np.asarray, train["input_ids"]):
-        np.add.at(counts, (ids[:-1], ids[1:]), 1)
-    frequency = (counts.sum(0) + 1) / (counts.sum() + len(tokenizer))
-    # A neighbor that was seen fifty times counts as much as the frequency of the token.
-    after, before = (
-        np.log((table + 50 * frequency) / (table.sum(1, keepdims=True) + 50)) for table in (counts, counts.T)
-    )
-    losses = []
-    for row in MaskedOnce(validation, MaskingCollator(tokenizer, mlm_probability)):
-        masked, ids = np.flatnonzero(row["labels"] != -100), row["input_ids"]
-        logits = after[ids[masked - 1]] + before[ids[masked + 1]] - np.log(frequency)
-        labels = row["labels"][masked]
-        context = np.logaddexp.reduce(logits, axis=1) - logits[np.arange(len(labels)), labels]
-        losses.append(np.stack([-np.log(frequency[labels]), context]))
-    unigram, context = np.concatenate(losses, axis=1).mean(axis=1)
-    return math.exp(unigram), math.exp(context)
 
 
 def leave_busy_cores():

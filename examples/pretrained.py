@@ -172,7 +172,7 @@ def probabilities(folder: Path, texts: Sequence[str], batch_size: int = 256) -> 
 
 
 def halve(source: Path, target: Path):
-    """Copy a trained model in half precision, with its tokenizer and card."""
+    """Copy a trained model with its tokenizer and card: weights in half precision, which open in single precision."""
     import torch
     from transformers import AutoConfig, AutoTokenizer
 
@@ -180,6 +180,9 @@ def halve(source: Path, target: Path):
 
     model_class = getattr(hf_gmlp, AutoConfig.from_pretrained(source).architectures[0])
     model_class.from_pretrained(source, dtype=torch.float16).save_pretrained(target)
+    # Computed in half precision, the model would be slow on most CPUs, and could not be trained.
+    config = json.loads((target / "config.json").read_text(encoding="utf-8")) | {"dtype": "float32"}
+    (target / "config.json").write_text(json.dumps(config, indent=2, sort_keys=True) + "\n", encoding="utf-8")
     AutoTokenizer.from_pretrained(source).save_pretrained(target)
     shutil.copy(source / "README.md", target)
     print(f"The model in half precision, its tokenizer and its card: {target}")

@@ -12,10 +12,13 @@ import transformers
 import hf_gmlp  # noqa: F401
 
 CHECKPOINTS = Path(__file__).parents[1] / "checkpoints"
-# Folder -> class that opens it, and its logits in double precision for pixels from -1 to 1.
+PIXELS = {"pixel_values": torch.linspace(-1, 1, 3 * 32 * 32, dtype=torch.float64).view(1, 3, 32, 32).tolist()}
+TOKENS = {"input_ids": [[2, *range(300, 800, 25), 4, 700, 3]]}
+# Folder -> class that opens it, its inputs, and the last ten logits (of the last token) in double precision.
 LOGITS = {
     "gmlp-mini-cifar10": (
         "AutoModelForImageClassification",
+        PIXELS,
         [
             *(2.54791225, -0.43836443, 3.15907405, -2.03850256, -0.43202139),
             *(-0.61918832, 0.85558741, -0.96089839, -2.49619749, -0.57704295),
@@ -27,9 +30,10 @@ ALONE = """
 import json, sys
 sys.modules["hf_gmlp"] = None
 import torch, transformers
+torch.set_default_dtype(torch.float64)
 model = getattr(transformers, sys.argv[1]).from_pretrained(sys.argv[2], trust_remote_code=True, dtype=torch.float64)
-pixels = torch.linspace(-1, 1, 3 * 32 * 32, dtype=torch.float64).view(1, 3, 32, 32)
-print(json.dumps(model.eval()(pixels).logits[0].tolist()))
+inputs = {name: torch.tensor(values) for name, values in json.load(sys.stdin).items()}
+print(json.dumps(model.eval()(**inputs).logits.flatten(0, -2)[-1, -10:].tolist()))
 """
 
 
@@ -39,18 +43,20 @@ def test_every_checkpoint_is_tested():
 
 @pytest.mark.parametrize("name", LOGITS)
 def test_logits(name):
-    auto_class, expected = LOGITS[name]
+    auto_class, inputs, expected = LOGITS[name]
     model = getattr(transformers, auto_class).from_pretrained(CHECKPOINTS / name, dtype=torch.float64)
-    pixels = torch.linspace(-1, 1, 3 * 32 * 32, dtype=torch.float64).view(1, 3, 32, 32)
+    dtypes = {"input_ids": torch.long, "pixel_values": torch.float64}
+    tensors = {key: torch.tensor(values, dtype=dtypes[key]) for key, values in inputs.items()}
     with torch.no_grad():
-        assert model.eval()(pixels).logits[0].tolist() == pytest.approx(expected, abs=1e-7)
+        found = model.eval()(**tensors).logits.flatten(0, -2)[-1, -10:]
+    assert found.tolist() == pytest.approx(expected, abs=1e-7)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", LOGITS)
 def test_logits_by_the_code_that_it_carries(name, tmp_path):
-    auto_class, expected = LOGITS[name]
+    auto_class, inputs, expected = LOGITS[name]
     command = [sys.executable, "-c", ALONE, auto_class, str(CHECKPOINTS / name)]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    done = subprocess.run(command, cwd=tmp_path, input=json.dumps(inputs), capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout.splitlines()[-1]) == pytest.approx(expected, abs=1e-7)
