@@ -146,6 +146,8 @@ def make_spelling(folder: Path):
     """Return the function that spells a text as the tokenizer in a folder does."""
     from transformers import AutoTokenizer
 
+    import hf_gmlp  # noqa: F401
+
     return AutoTokenizer.from_pretrained(folder).backend_tokenizer.normalizer.normalize_str
 
 

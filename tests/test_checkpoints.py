@@ -16,6 +16,15 @@ PIXELS = {"pixel_values": torch.linspace(-1, 1, 3 * 32 * 32, dtype=torch.float64
 TOKENS = {"input_ids": [[2, *range(300, 800, 25), 4, 700, 3]]}
 # Folder -> class that opens it, its inputs, and the last ten logits (of the last token) in double precision.
 LOGITS = {
+    "amlp-mini": (
+        "AutoModelForMaskedLM",
+        TOKENS,
+        [
+            *(-7.64005133, -6.19251666, -6.34874789, -4.89238778, -6.49306734),
+            *(-7.34639237, -5.34459294, -4.72656721, -0.37804214, -3.2659555),
+        ],
+    ),
+    "amlp-mini-sst2": ("AutoModelForSequenceClassification", TOKENS, [SST2LOGITS]),
     "gmlp-mini-cifar10": (
         "AutoModelForImageClassification",
         PIXELS,
