@@ -35,7 +35,7 @@ def script_of(path):
         return (ModelArguments, QAArguments), "smoke-finetune"
     if name in ("table2", "imagenet", "small-images", "finetune-images", "finetune-288"):
         return (ImageModelArguments, ImageArguments), "smoke-images"
-    if "finetun" in path.stem:
+    if "finetun" in path.stem or path.stem in ("laptop-distill", "pairs"):
         return (SentenceModelArguments, GlueArguments), "smoke-finetune"
     return (ModelArguments, CLMArguments if name.startswith("clm") else MLMArguments), "smoke"
 
