@@ -33,7 +33,7 @@ def main():
     parser.add_argument("--prose", type=Path, required=True, help="folder of books and reviews")
     parser.add_argument("--sst2", type=Path, required=True, help="folder of SST-2")
     parser.add_argument("--output_dir", type=Path, default=Path("build/pretrained"))
-    parser.add_argument("--sentences", type=int, default=150_000, help="number of sentences to label")
+    parser.add_argument("--sentences", type=int, default=150_000, help="sentences to label (default: %(default)s)")
     args, flags = parser.parse_known_args()
     flags = flags or ["--use_cpu", "--bf16"]
     output = args.output_dir
@@ -65,15 +65,8 @@ def main():
         "--train_file", sentences, "--validation_file", kept_apart)  # fmt: skip
 
     train, validation = args.sst2 / "train.jsonl", args.sst2 / "validation.jsonl"
-    data = (
-        "--task_name",
-        "sst2",
-        "--model_name_or_path",
-        output / "adapted",
-        "--validation_file",
-        validation,
-        "--packing",
-    )
+    data = ("--task_name", "sst2", "--model_name_or_path", output / "adapted",
+            "--validation_file", validation, "--packing")  # fmt: skip
     run("run_glue.py", "laptop-finetune", "teachers", *data, "--train_file", train)
     soft = output / "soft.jsonl"
     if not soft.is_file():
@@ -88,8 +81,8 @@ def main():
 
 
 def make_tokenizer(files: Sequence[str], folder: Path, vocab_size: int = 8000):
-    """Train a lower-cased tokenizer, which reads the spelling of treebanks as natural text, and the
-    first word of a text as any other, with the space before it.
+    """Train a lower-cased tokenizer, which reads the spelling of treebanks as natural text, and gives the first word of
+    a text the space before it that all other words have.
     """
     from tokenizers import Regex, normalizers
 
@@ -144,22 +137,19 @@ def write_soft_labels(sentences: Path, train: Path, teachers: Sequence[Path], pa
 
 def make_spelling(folder: Path):
     """Return the function that spells a text as the tokenizer in a folder does."""
-    from transformers import AutoTokenizer
+    from hf_gmlp.loading import open_tokenizer
 
-    import hf_gmlp  # noqa: F401
-
-    return AutoTokenizer.from_pretrained(folder).backend_tokenizer.normalizer.normalize_str
+    return open_tokenizer(folder).backend_tokenizer.normalizer.normalize_str
 
 
 def probabilities(folder: Path, texts: Sequence[str], batch_size: int = 256) -> np.ndarray:
     """Return what a classifier gives each text and class [texts, classes]."""
     import torch
-    from transformers import AutoModelForSequenceClassification, AutoTokenizer
+    from transformers import AutoModelForSequenceClassification
 
-    import hf_gmlp  # noqa: F401
+    from hf_gmlp.loading import open_model, open_tokenizer
 
-    tokenizer = AutoTokenizer.from_pretrained(folder)
-    model = AutoModelForSequenceClassification.from_pretrained(folder).eval()
+    tokenizer, model = open_tokenizer(folder), open_model(AutoModelForSequenceClassification, folder).eval()
     if [model.config.id2label[number] for number in range(len(LABELS))] != list(LABELS):
         raise ValueError(f"{folder} has other classes than {LABELS}: {model.config.id2label}")
     result = np.empty((len(texts), len(LABELS)))

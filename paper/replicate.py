@@ -168,27 +168,25 @@ class Study:
         for steps in self.size.steps:
             longer = {name: [self.pretraining(name, seed, steps) for seed in SEEDS] for name in MODELS}
             runs += [longer[name][index] for index in range(len(SEEDS)) for name in MODELS]
-            if not all(run.is_finished for run in runs) or all(map(self.has_fallen, longer.values())):
+            if not all(run.is_finished for run in runs) or all(map(self.has_settled, longer.values())):
                 break
         return runs
 
-    def has_fallen(self, runs: list[Run]) -> bool:
+    def has_settled(self, runs: list[Run]) -> bool:
         """Return whether the training loss of a model, as a mean over its seeds, no longer falls."""
         return statistics.fmean(protocol.fall(run.curve) for run in runs) < protocol.FALL
 
     def pretraining(self, name: str, seed: int, steps: int) -> Run:
         return self.pretrain("pretraining", name, protocol.choose(self.search(name)[1]), seed, steps)
 
-    def pretrained(self, name: str, seed: int) -> Run:
-        """Return the longest pretraining of a model and seed."""
-        keys = {"model": name, "seed": seed}
-        return [run for run in self.pretrainings() if keys.items() <= run.key.items()][-1]
+    @cached_property
+    def pretrained(self) -> dict[tuple[str, int], Run]:
+        """The longest pretraining of each model and seed, once all of them are finished."""
+        return {(run.key["model"], run.key["seed"]): run for run in self.pretrainings()}
 
     def pretrain(self, stage: str, name: str, setting: Setting, seed: int, steps: int) -> Run:
         """Return the pretraining of a model with a learning rate and a multiplier."""
-        size, (rate, multiplier) = self.size, setting
-        folder = self.output / stage / name / f"{rate:g}-x{multiplier:g}-{steps}-seed-{seed}"
-        overrides = MODELS[name].overrides(size)
+        size, overrides = self.size, MODELS[name].overrides(self.size)
         flags = {
             "config_name": MODELS[name].preset,
             "config_overrides": ",".join(f"{key}={str(value).lower()}" for key, value in overrides.items()),
@@ -199,23 +197,15 @@ class Study:
             "global_batch_size": size.batch_size,
             "per_device_train_batch_size": size.batch_size,
             "per_device_eval_batch_size": 4 * size.batch_size,
-            "learning_rate": rate,
-            "spatial_lr_multiplier": multiplier,
-            "max_steps": steps,
-            "logging_steps": max(1, steps // 100),
-            "seed": seed,
-            "data_seed": seed,
             **dict(size.flags),
-            "output_dir": folder,
         }
-        key = {"model": name, "seed": seed, "steps": steps, "learning_rate": rate, "multiplier": multiplier}
-        return Run(stage, key, folder, command("run_mlm.py", "pretraining", flags))
+        return self.run("run_mlm.py", "pretraining", flags, stage, name, setting, seed, steps)
 
     def task_search(self, name: str) -> tuple[list[Run], dict[Setting, float]]:
         """Return the fine-tunings that look for a model's learning rate, and their errors on the development pairs."""
         runs: list[Run] = []
         errors: dict[Setting, float] = {}
-        multiplier = self.pretrained(name, SEEDS[0]).key["multiplier"]
+        multiplier = self.pretrained[name, SEEDS[0]].key["multiplier"]
         while settings := protocol.next_settings(errors, (protocol.TASK_START, multiplier)):
             # The multiplier is that of pretraining: settings that change it are not tried.
             errors |= {setting: math.inf for setting in settings if setting[1] != multiplier}
@@ -246,14 +236,30 @@ class Study:
 
     def fine_tuning(self, stage: str, name: str, setting: Setting, seed: int) -> Run:
         """Return the fine-tuning of a pretrained model on the repeated word."""
-        rate, multiplier = setting
-        steps = self.size.task_steps[stage == "task"]
-        folder = self.output / stage.replace(" ", "-") / name / f"{rate:g}-{steps}-seed-{seed}"
         flags = {
-            "model_name_or_path": self.pretrained(name, seed).folder,
+            "model_name_or_path": self.pretrained[name, seed].folder,
             "train_file": self.pairs["train"],
             "validation_file": self.pairs["evaluation" if stage == "task" else "development"],
             "max_seq_length": self.size.length,
+        }
+        steps = self.size.task_steps[stage == "task"]
+        return self.run("run_glue.py", "pairs", flags, stage, name, setting, seed, steps)
+
+    def run(
+        self,
+        script: str,
+        recipe: str,
+        flags: Mapping[str, object],
+        stage: str,
+        name: str,
+        setting: Setting,
+        seed: int,
+        steps: int,
+    ) -> Run:
+        """Return the call of a script with a recipe, its flags, and those that every run has."""
+        rate, multiplier = setting
+        folder = self.output / stage.replace(" ", "-") / name / f"{rate:g}-x{multiplier:g}-{steps}-seed-{seed}"
+        shared = {
             "learning_rate": rate,
             "spatial_lr_multiplier": multiplier,
             "max_steps": steps,
@@ -262,14 +268,10 @@ class Study:
             "data_seed": seed,
             "output_dir": folder,
         }
+        command = [str(ROOT / script), str(ROOT / "paper" / "recipes" / "replicate" / f"{recipe}.yaml")]
+        command += [word for flag, value in {**flags, **shared}.items() for word in (f"--{flag}", str(value))]
         key = {"model": name, "seed": seed, "steps": steps, "learning_rate": rate, "multiplier": multiplier}
-        return Run(stage, key, folder, command("run_glue.py", "pairs", flags))
-
-
-def command(script: str, recipe: str, flags: Mapping[str, object]) -> list[str]:
-    """Return a call of a script with a recipe of this folder, and flags."""
-    words = [word for flag, value in flags.items() for word in (f"--{flag}", str(value))]
-    return [str(ROOT / script), str(ROOT / "paper" / "recipes" / "replicate" / f"{recipe}.yaml"), *words]
+        return Run(stage, key, folder, command)
 
 
 def as_typed(command: list[str]) -> str:

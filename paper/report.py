@@ -14,21 +14,26 @@ from hf_gmlp.tools.analysis.counts import paper_flops, paper_parameters
 from hf_gmlp.tools.analysis.pictures import plt, save_picture
 
 from . import protocol
-from .protocol import MODELS, SIZES, TASK_MODELS
+from .protocol import MODELS, SIZES, TASK_MODELS, Size
 from .replicate import Run, Study
 from .scaling import log_axis
 
 
 def collect(study: Study) -> dict:
     """Return every number of the finished runs of a study, for JSON."""
-    configs = {name: model.config(study.size) for name, model in MODELS.items()}
     return {
         "circumstances": circumstances("transformers", "datasets", "hf_gmlp"),
         "size": study.size_name,
         "baselines": study.baselines,
-        "counts": {name: (paper_parameters(config), paper_flops(config)) for name, config in configs.items()},
+        "counts": count_models(study.size),
         "runs": [measure(run) for run in study.runs() if run.is_finished],
     }
+
+
+def count_models(size: Size) -> dict[str, tuple[int, int]]:
+    """Return the parameters of every model of a size, and the FLOPs of a sequence forward."""
+    configs = {name: model.config(size) for name, model in MODELS.items()}
+    return {name: (paper_parameters(config), paper_flops(config)) for name, config in configs.items()}
 
 
 def measure(run: Run) -> dict:
@@ -103,7 +108,7 @@ def settings_rows(results: Results) -> list[list]:
 def perplexity_rows(results: Results) -> list[list]:
     header = ["model", "perplexity, paper", "perplexity, here", "seeds", "fall", "parameters", "of BERT's, paper"]
     rows: list[list] = [[*header, "of BERT's, here", "FLOPs of BERT's, paper", "FLOPs of BERT's, here"]]
-    counts, papers, falls = results.numbers["counts"], paper_counts(), results.falls()
+    counts, papers, falls = results.numbers["counts"], count_models(SIZES["gpu"]), results.falls()
     for name, losses in results.values("pretraining", "loss").items():
         model, (parameters, flops) = MODELS[name], counts[name]
         cells = [
@@ -119,12 +124,6 @@ def perplexity_rows(results: Results) -> list[list]:
         rows.append([model.title, *cells])
     baselines = {"bigram-context counts": results.counts, "unigram": results.unigram}
     return rows + [[name, "", perplexity([loss]), *[""] * 7] for name, loss in baselines.items()]
-
-
-def paper_counts() -> dict[str, tuple[float, float]]:
-    """Return the parameters and FLOPs of the models at the paper's size, which is that of "gpu"."""
-    configs = {name: model.config(SIZES["gpu"]) for name, model in MODELS.items()}
-    return {name: (paper_parameters(config), paper_flops(config)) for name, config in configs.items()}
 
 
 def task_rows(results: Results) -> list[list]:
