@@ -87,13 +87,13 @@ def standard_library() -> list[str]:
 
 
 def write_pairs(
-    tokenizer: Path, folder: Path, counts: dict[str, int], words: int = 64, size: int = 8
+    tokenizer: Path, folder: Path, counts: dict[str, int], words: str, most: int = 64, size: int = 8
 ) -> dict[str, Path]:
     """Write pairs of sentences for the task of the repeated word, and return their files by part.
 
     A sentence is `size` different words. In half of the pairs (label 1), one word of the second is one of the first; in
-    the others (0), they share none. The words are the likeliest `words` pieces of a tokenizer that have three letters
-    or more, so that every word is one token.
+    the others (0), they share none. The words are the likeliest pieces of a tokenizer, at most `most`, that match the
+    pattern `words`: every word is one token.
 
     Raises:
         InputError: If a pair is not [CLS] A [SEP] B [SEP] with one token per word.
@@ -102,7 +102,7 @@ def write_pairs(
 
     tokens = AutoTokenizer.from_pretrained(tokenizer)
     pieces = sorted(tokens.get_vocab().items(), key=lambda item: item[1])
-    known = [piece for piece, _ in pieces if re.fullmatch(" [a-z]{3,}", piece)][:words]
+    known = [piece for piece, _ in pieces if re.fullmatch(words, piece)][:most]
     paths = {}
     for number, (part, count) in enumerate(counts.items()):
         paths[part] = folder / f"pairs-{part}.jsonl"

@@ -15,12 +15,12 @@ from hf_gmlp.presets import preset_path
 CONFIDENCE = 0.95
 # Nats from which a model is "far ahead": half of the paper's smaller lead, that over the Mixer (log 5.34 / 4.35).
 FAR = 0.1
-# A gate: a model is finished if its training loss falls by less than these nats over the last tenth of its steps.
+# A gate: a model is finished if its training loss falls by less than these nats over a tenth of its steps, at the end.
 FALL = 0.03
 # A gate: the accuracy that BERT must exceed for a verdict on the task of the repeated word.
 SOLVED = 0.75
-# Learning rate and multiplier of the rate of positional weights that each model's search starts from, and its steps.
-START, RATE_STEP, MULTIPLIER_STEP = (2e-3, 5.0), 2.0, 5.0
+# The learning rate that each model's search starts from, and the factors between one setting and the next.
+START, RATE_STEP, MULTIPLIER_STEP = 2e-3, 2.0, 5.0
 SELECTION_SEEDS, SEEDS = (11, 12), (1, 2, 3)
 # Models that are fine-tuned on the repeated word, and the learning rate that each one's search starts from.
 TASK_MODELS, TASK_START = ("bert-relpos", "gmlp", "amlp"), 1e-3
@@ -35,23 +35,27 @@ Setting = tuple[float, float]
 
 @dataclass(frozen=True)
 class Size:
-    """The sizes of all models, and how long they are trained. With 12 layers and a unit of 256 as in Table 3."""
+    """The sizes of all models, and how long they are trained. "gpu" has the sizes of Table 3."""
 
     layers: int  # of the BERTs; gMLPs have three times as many, the Mixer twice as many
     unit: int  # a third of the BERTs' d_model and of the Mixer's, half of the gMLPs'
     length: int  # n
-    vocab_size: int  # such that the embedding has the paper's share of the parameters
+    vocab_size: int
     batch_size: int  # sequences in a step
     selection_steps: tuple[int, ...]  # of a training to choose by; the next, while a model is behind the count model
     steps: tuple[int, ...]  # of a reported training; the next, while a model is not finished
     task_steps: tuple[int, int]  # of fine-tuning, to choose by and to report
+    words: str = " [a-z]{3,}"  # pattern of the tokens that are words of the repeated word
+    gmlp_ffn: float = 1.0  # factor of the gMLPs' d_ffn
     flags: tuple[tuple[str, object], ...] = ()  # more flags of every pretraining
 
 
 SIZES = {
     "tiny": Size(1, 16, 32, 800, 16, (4, 8), (10, 20), (2, 4)),
-    "small": Size(2, 48, 32, 1000, 64, (800, 1600, 3200), (4000, 8000), (2500, 10_000)),
-    "gpu": Size(12, 256, 128, 32_000, 256, (2000, 4000), (20_000, 40_000), (2500, 10_000), (("bf16", True),)),
+    # Digits and punctuation are its words, since hardly any word is one token of 400. A small embedding makes BERT, which
+    # has the larger d_model, small: the factor gives the gMLPs the paper's ratios to it.
+    "small": Size(2, 48, 32, 400, 16, (2000, 4000), (8000, 16_000), (2500, 10_000), r"[^\sa-zA-Z]", 0.95),
+    "gpu": Size(12, 256, 128, 32_000, 256, (2000, 4000), (20_000, 40_000), (2500, 10_000), flags=(("bf16", True),)),
 }
 
 
@@ -66,6 +70,7 @@ class Model:
     perplexity: float | None = None  # as the paper prints it (Tables 3 and 4)
     parameters: float | None = None  # the same, in millions
     depth: float = 1  # of a gMLP, the factor of its depth
+    multiplier: float = 5.0  # of the rate of positional weights, that its search starts from
 
     def overrides(self, size: Size) -> dict[str, object]:
         """Return what is to be changed in the preset."""
@@ -74,6 +79,8 @@ class Model:
         fields: dict[str, object] = {"max_position_embeddings": size.length, "sparse_prediction": True}
         fields["intermediate_size"] = int(self.ffn * size.unit) - (size.length // 2 if self.kind == "mixer" else 0)
         if self.kind == "gmlp":
+            # Even, since the split halves it.
+            fields["intermediate_size"] = 2 * round(self.ffn * size.unit * size.gmlp_ffn / 2)
             fields |= {"num_hidden_layers": max(1, round(3 * self.depth * layers)), "hidden_size": 2 * size.unit}
         elif self.kind == "mixer":
             # n does not shrink with the unit: the channels have less weights where the tokens have more. With a unit of
@@ -92,11 +99,11 @@ class Model:
 
 
 MODELS = {
-    "bert-relpos": Model("BERT + rel pos", "bert-base-relpos", "bert", 12, 4.26, 110),
-    "bert-noattn": Model("BERT + rel pos - attn", "bert-base-relpos-noattn", "bert", 12, 5.64, 96),
+    "bert-relpos": Model("BERT + rel pos", "bert-base-relpos", "bert", 12, 4.26, 110, multiplier=25.0),
+    "bert-noattn": Model("BERT + rel pos - attn", "bert-base-relpos-noattn", "bert", 12, 5.64, 96, multiplier=25.0),
     "mixer": Model("MLP-Mixer", "mixer-mlm", "mixer", 9.25, 5.34, 112),
-    "gmlp-linear": Model("Linear gMLP", "gmlp-linear", "gmlp", 8, 5.14, 92),
-    "gmlp-additive": Model("Additive gMLP", "gmlp-additive", "gmlp", 8, 4.97, 92),
+    "gmlp-linear": Model("Linear gMLP", "gmlp-linear", "gmlp", 8, 5.14, 92, multiplier=25.0),
+    "gmlp-additive": Model("Additive gMLP", "gmlp-additive", "gmlp", 8, 4.97, 92, multiplier=25.0),
     "gmlp-multiplicative": Model("Multiplicative gMLP", "gmlp-multiplicative", "gmlp", 8, 4.53, 92),
     "gmlp": Model("Multiplicative, Split gMLP", "gmlp-36l", "gmlp", 12, 4.35, 102),
     "gmlp-half": Model("gMLP, depth 0.5x", "gmlp-18l", "gmlp", 12, 5.25, 59, depth=0.5),
@@ -159,7 +166,7 @@ def neighbors(setting: Setting) -> list[Setting]:
     return [(float(f"{a:.6g}"), float(f"{b:.6g}")) for a, b in rates + multipliers]
 
 
-def next_settings(losses: Mapping[Setting, float], start: Setting = START) -> list[Setting]:
+def next_settings(losses: Mapping[Setting, float], start: Setting) -> list[Setting]:
     """Return the settings to try next, none if the best one is inside of those tried.
 
     Args:
@@ -179,13 +186,13 @@ def choose(losses: Mapping[Setting, float]) -> Setting:
 
 
 def fall(curve: Sequence[Sequence[float]]) -> float:
-    """Return the nats that the training loss falls over the last tenth of its steps, by a line through them.
+    """Return the nats that the training loss falls over a tenth of its steps, by a line through the last fifth.
 
     Args:
         curve: [points, 2], steps and losses.
     """
     end = curve[-1][0]
-    last = np.array([(step, loss) for step, loss in curve if step > 0.9 * end])
+    last = np.array([(step, loss) for step, loss in curve if step > 0.8 * end])
     return math.nan if len(last) < 2 else -0.1 * end * float(np.polyfit(last[:, 0], last[:, 1], 1)[0])
 
 

@@ -56,7 +56,7 @@ def replicate(
         return
     if not (study.tokenizer / "tokenizer.json").is_file():
         command = ["-m", "hf_gmlp.tools.cli", "train-tokenizer", str(study.text["train"])]
-        command += ["--vocab_size", str(study.size.vocab_size), "--max_length", str(study.size.length)]
+        command += ["--vocab_size", str(study.size.vocab_size), "--max_length", str(study.size.length), "--lowercase"]
         call([*command, "--output_dir", str(study.tokenizer)], output / "tokenizer.log")
     while runs := study.left():
         # Their results decide the next runs.
@@ -144,7 +144,7 @@ class Study:
         runs: list[Run] = []
         losses: dict[Setting, float] = {}
         for steps in self.size.selection_steps:
-            start, losses = (protocol.choose(losses) if losses else protocol.START), {}
+            start, losses = protocol.choose(losses) if losses else (protocol.START, MODELS[name].multiplier), {}
             while settings := protocol.next_settings(losses, start):
                 for setting in settings:
                     pair = [self.pretrain("selection", name, setting, seed, steps) for seed in SELECTION_SEEDS]
@@ -232,7 +232,7 @@ class Study:
     def pairs(self) -> dict[str, Path]:
         """The files of the repeated word: a pair for every sample of the longest fine-tuning, and pairs to evaluate."""
         counts = {"train": 32 * self.size.task_steps[1], "development": 2000, "evaluation": 5000}
-        return write_pairs(self.tokenizer, self.output / "data", counts)
+        return write_pairs(self.tokenizer, self.output / "data", counts, self.size.words)
 
     def fine_tuning(self, stage: str, name: str, setting: Setting, seed: int) -> Run:
         """Return the fine-tuning of a pretrained model on the repeated word."""
