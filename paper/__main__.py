@@ -21,8 +21,8 @@ def parse_arguments(argv: list[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m paper", description=__doc__, allow_abbrev=False)
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
 
-    def command(name: str, call: str, text: str, group: Any = commands) -> argparse.ArgumentParser:
-        added = group.add_parser(name, help=text, description=text, allow_abbrev=False)
+    def command(name: str, call: str, text: str) -> argparse.ArgumentParser:
+        added = commands.add_parser(name, help=text, description=text, allow_abbrev=False)
         added.set_defaults(call=call)
         return added
 
@@ -40,7 +40,7 @@ def parse_arguments(argv: list[str] | None = None) -> argparse.Namespace:
     added = command("replicate", "replicate.replicate", "pretrain the models of Table 3 and more at a small size")
     added.add_argument("--train_file", **several, help="text to train on (default: Python's documentation of itself)")
     added.add_argument("--validation_file", **several, help="text to evaluate on (default: 1/20 of the training text)")
-    added.add_argument("--size", choices=("tiny", "small", "medium", "gpu"), default="small")
+    added.add_argument("--size", choices=("tiny", "small", "gpu"), default="small")
     added.add_argument("--jobs", type=int, default=2, help="trainings at a time (default: %(default)s)")
     added.add_argument("--output_dir", type=Path, help="default: build/replicate-SIZE")
     added.add_argument("--plan", action="store_true", help="print the commands that are left, and stop")
@@ -56,21 +56,6 @@ def parse_arguments(argv: list[str] | None = None) -> argparse.Namespace:
     added = command("sentences", "baselines.print_sentence_accuracy", "measure tf-idf with a linear classifier")
     for name in ("train", "validation"):
         added.add_argument(name)
-
-    added = command("images", "", "compare gMLPs with a small CNN and a ViT on small images: images.py")
-    kinds = added.add_subparsers(required=True)
-    added = command("train", "images.train", "train models, and add a line to the results for each", kinds)
-    for name in ("train", "test", "results"):
-        added.add_argument(name)
-    models = ("cnn", "vit", "plain", "stem", "toeplitz", "heads", "all")
-    added.add_argument("--models", nargs="+", choices=models, required=True)
-    added.add_argument("--epochs", type=int, required=True)
-    added.add_argument("--learning_rate", type=float, default=3e-3)
-    added.add_argument("--multiplier", type=float, default=1.0, help="of the learning rate of W and b")
-    added.add_argument("--augmentation", choices=["crops", "resized", "mixed"], default="crops")
-    added.add_argument("--initializer_range", type=float, default=0.02, help="not of the CNN")
-    added.add_argument("--seeds", nargs="+", type=int, default=[0])
-    command("table", "images.print_table", "print the results as a table", kinds).add_argument("results")
     return parser.parse_args(argv)
 
 

@@ -52,8 +52,8 @@ class Size:
 
 SIZES = {
     "tiny": Size(1, 16, 32, 800, 16, (4, 8), (10, 20), (2, 4)),
-    # Digits and punctuation are its words, since hardly any word is one token of 400. A small embedding makes BERT, which
-    # has the larger d_model, small: the factor gives the gMLPs the paper's ratios to it.
+    # Digits and punctuation are its words, since hardly any word is one token of 400. The small embedding takes more
+    # from BERT, whose d_model is larger: the factor gives the gMLPs the paper's ratios to it.
     "small": Size(2, 48, 32, 400, 16, (2000, 4000), (8000, 16_000), (2500, 10_000), r"[^\sa-zA-Z]", 0.95),
     "gpu": Size(12, 256, 128, 32_000, 256, (2000, 4000), (20_000, 40_000), (2500, 10_000), flags=(("bf16", True),)),
 }
