@@ -1,7 +1,8 @@
 """Pretrain the models of Table 3 and more at a small size, on the same text, and fine-tune three on the repeated word.
 
 paper/replication.md says how to run it, what is trained, and when a claim is held. Every training is a call of
-run_mlm.py or run_glue.py. The same command continues where the last one stopped. The output folder gets report.md.
+run_mlm.py or run_glue.py. The same command continues where the last one stopped. The output folder gets report.md, and
+results.json, which suffices to continue on another machine: runs that are in it are not made again.
 """
 
 import json
@@ -14,7 +15,7 @@ import sys
 import time
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 
@@ -49,7 +50,7 @@ def replicate(
     if validation_file and not train_file:
         raise InputError("--validation_file needs --train_file. Pass both or neither.")
     output = output_dir or Path("build") / f"replicate-{size}"
-    study = Study(size, output, prepare_text(train_file, validation_file, output / "data"))
+    study = Study(size, output, prepare_text(train_file, validation_file, output / "data"), report.read_rows(output))
     if plan:
         # Later runs depend on results that do not exist yet.
         print(*(as_typed(run.command) for run in study.left()), sep="\n")
@@ -74,6 +75,7 @@ class Run:
     key: dict  # what tells it from others of its stage: "model", "seed", "steps", "learning_rate" and "multiplier"
     folder: Path  # where its results are
     command: list[str]  # the script and its arguments
+    row: dict | None = None  # its row of an earlier results.json
 
     @property
     def diverged(self) -> Path:
@@ -82,10 +84,12 @@ class Run:
 
     @property
     def is_finished(self) -> bool:
-        return (self.folder / FINISHED).is_file() or self.diverged.is_file()
+        return self.row is not None or (self.folder / FINISHED).is_file() or self.diverged.is_file()
 
     @cached_property
     def results(self) -> dict[str, float]:
+        if self.row is not None:
+            return {f"eval_{name}": self.row[name] for name in ("loss", "accuracy") if name in self.row}
         if self.diverged.is_file():
             return {"eval_loss": math.inf, "eval_perplexity": math.inf, "eval_accuracy": 0.0}
         return json.loads((self.folder / FINISHED).read_text(encoding="utf-8"))
@@ -93,6 +97,8 @@ class Run:
     @property
     def curve(self) -> list[list[float]]:
         """The training losses by step."""
+        if self.row is not None:
+            return self.row["curve"]
         if self.diverged.is_file():
             return [[self.key["steps"], math.inf]]
         history = TrainerState.load_from_json(str(self.folder / "trainer_state.json")).log_history
@@ -106,6 +112,7 @@ class Study:
     size_name: str
     output: Path
     text: dict[str, Path]
+    rows: dict[tuple, dict] = field(default_factory=dict)  # of an earlier results.json, by stage and key
     # The searches that are over.
     found: dict[str, tuple[list["Run"], dict[Setting, float]]] = field(default_factory=dict)
 
@@ -170,7 +177,9 @@ class Study:
             runs += [longer[name][index] for index in range(len(SEEDS)) for name in MODELS]
             if not all(run.is_finished for run in runs) or all(map(self.has_settled, longer.values())):
                 break
-        return runs
+        # The task needs the weights of the longest, not only the results.
+        weights = {(name, steps) for name in TASK_MODELS}
+        return [replace(run, row=None) if (run.key["model"], run.key["steps"]) in weights else run for run in runs]
 
     def has_settled(self, runs: list[Run]) -> bool:
         """Return whether the training loss of a model, as a mean over its seeds, no longer falls."""
@@ -271,7 +280,7 @@ class Study:
         command = [str(ROOT / script), str(ROOT / "paper" / "recipes" / "replicate" / f"{recipe}.yaml")]
         command += [word for flag, value in {**flags, **shared}.items() for word in (f"--{flag}", str(value))]
         key = {"model": name, "seed": seed, "steps": steps, "learning_rate": rate, "multiplier": multiplier}
-        return Run(stage, key, folder, command)
+        return Run(stage, key, folder, command, self.rows.get((stage, *key.values())))
 
 
 def as_typed(command: list[str]) -> str:

@@ -38,10 +38,19 @@ def count_models(size: Size) -> dict[str, tuple[int, int]]:
 
 def measure(run: Run) -> dict:
     """Return the results of a run: its key, what was measured on held-out data, and the training losses by step."""
+    if run.row is not None:
+        return run.row
     row = {"stage": run.stage, **run.key, "minutes": run.results.get("train_runtime", 0.0) / 60}
     metric = "accuracy" if run.stage.startswith("task") else "loss"
     row[metric] = run.results[f"eval_{metric}"]
     return row | ({"curve": run.curve} if run.stage == "pretraining" else {})
+
+
+def read_rows(folder: Path) -> dict[tuple, dict]:
+    """Return the runs in the results.json of a folder, if it has one, by stage and key."""
+    path, keys = folder / "results.json", ("stage", "model", "seed", "steps", "learning_rate", "multiplier")
+    rows = json.loads(path.read_text(encoding="utf-8"))["runs"] if path.is_file() else []
+    return {tuple(row[key] for key in keys): row for row in rows}
 
 
 class Results:
@@ -66,7 +75,7 @@ class Results:
         return {name: numbers for name, numbers in values.items() if most and len(numbers) == most}
 
     def falls(self) -> dict[str, float]:
-        """Return what the training loss of each model still falls over its last tenth, as a mean over the seeds."""
+        """Return what each model's training loss still falls over a tenth of its steps, as a mean over the seeds."""
         return {
             name: statistics.fmean(protocol.fall(run["curve"]) for run in self.runs("pretraining", name))
             for name in self.values("pretraining", "loss")
