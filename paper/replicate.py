@@ -170,13 +170,14 @@ class Study:
         return [run for name in MODELS for run in self.search(name)[0]]
 
     def pretrainings(self) -> list[Run]:
-        """Return the runs of the table of perplexities; of the next length too, if a model has not finished."""
+        """Return the runs of the table of perplexities; of the next length instead, if a model has not finished."""
         runs: list[Run] = []
         for steps in self.size.steps:
             longer = {name: [self.pretraining(name, seed, steps) for seed in SEEDS] for name in MODELS}
             runs += [longer[name][index] for index in range(len(SEEDS)) for name in MODELS]
-            if not all(run.is_finished for run in runs) or all(map(self.has_settled, longer.values())):
+            if all(self.has_settled(seeds) for seeds in longer.values() if all(run.is_finished for run in seeds)):
                 break
+        runs = [run for run in runs if run.is_finished or run.key["steps"] == steps]
         # The task needs the weights of the longest, not only the results.
         weights = {(name, steps) for name in TASK_MODELS}
         return [replace(run, row=None) if (run.key["model"], run.key["steps"]) in weights else run for run in runs]
