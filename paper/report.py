@@ -197,7 +197,7 @@ def rewrite(results: Path, folder: Path, pages: Sequence[Path] = ()):
 
 def perplexity(losses: Sequence[float]) -> str:
     """Return the mean perplexity of some losses as text."""
-    return spread([math.exp(loss) for loss in losses], 1)
+    return spread([math.exp(loss) for loss in losses], 2)
 
 
 def spread(values: Sequence[float], digits: int) -> str:
