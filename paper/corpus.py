@@ -87,7 +87,7 @@ def standard_library() -> list[str]:
 
 
 def write_pairs(
-    tokenizer: Path, folder: Path, counts: dict[str, int], words: str, most: int = 64, size: int = 8
+    tokenizer: Path, folder: Path, counts: dict[str, int], words: str, most: int = 64, size: int = 2
 ) -> dict[str, Path]:
     """Write pairs of sentences for the task of the repeated word, and return their files by part.
 

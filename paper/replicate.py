@@ -215,11 +215,10 @@ class Study:
         """Return the fine-tunings that look for a model's learning rate, and their errors on the development pairs."""
         runs: list[Run] = []
         errors: dict[Setting, float] = {}
-        multiplier = self.pretrained[name, SEEDS[0]].key["multiplier"]
-        while settings := protocol.next_settings(errors, (protocol.TASK_START, multiplier)):
-            # The multiplier is that of pretraining: settings that change it are not tried.
-            errors |= {setting: math.inf for setting in settings if setting[1] != multiplier}
-            tried = [setting for setting in settings if setting[1] == multiplier]
+        while settings := protocol.next_settings(errors, (protocol.TASK_START, 1.0)):
+            # Positional weights are trained: settings with another multiplier are not tried.
+            errors |= {setting: math.inf for setting in settings if setting[1] != 1}
+            tried = [setting for setting in settings if setting[1] == 1]
             runs += [self.fine_tuning("task selection", name, setting, SEEDS[0]) for setting in tried]
             if not all(run.is_finished for run in runs):
                 break

@@ -61,16 +61,16 @@ def tokenizer(tmp_path_factory):
 
 
 def test_pairs_of_the_repeated_word(tokenizer, tmp_path):
-    files = corpus.write_pairs(tokenizer, tmp_path, {"train": 1000, "evaluation": 200}, " [a-z]{3,}")
+    files = corpus.write_pairs(tokenizer, tmp_path, {"train": 10_000, "evaluation": 200}, " [a-z]{3,}")
     parts = {part: read_rows(path) for part, path in files.items()}
-    assert [len(rows) for rows in parts.values()] == [1000, 200] and parts["train"][:200] != parts["evaluation"]
+    assert [len(rows) for rows in parts.values()] == [10_000, 200] and parts["train"][:200] != parts["evaluation"]
     known = set()
     for row in parts["train"] + parts["evaluation"]:
         first, second = row["sentence1"].split(), row["sentence2"].split()
-        assert len({*first}) == len({*second}) == 8 and len({*first} & {*second}) == row["label"]
+        assert len({*first}) == len({*second}) == 2 and len({*first} & {*second}) == row["label"]
         known |= {*first, *second}
     assert len(known) == 64 and known <= {*WORDS}
-    assert sum(row["label"] for row in parts["train"]) == 500
+    assert sum(row["label"] for row in parts["train"]) == 5000
     # No word tells the label.
     ones = Counter(word for row in parts["train"] if row["label"] for word in row["sentence2"].split())
-    assert 30 < min(ones.values()) <= max(ones.values()) < 100
+    assert 100 < min(ones.values()) <= max(ones.values()) < 220
