@@ -50,7 +50,7 @@ def replicate(
     if validation_file and not train_file:
         raise InputError("--validation_file needs --train_file. Pass both or neither.")
     output = output_dir or Path("build") / f"replicate-{size}"
-    study = Study(size, output, prepare_text(train_file, validation_file, output / "data"), report.read_rows(output))
+    study = Study(size, output, prepare_text(train_file, validation_file, output / "data"), report.read(output))
     if plan:
         # Later runs depend on results that do not exist yet.
         print(*(as_typed(run.command) for run in study.left()), sep="\n")
@@ -112,7 +112,7 @@ class Study:
     size_name: str
     output: Path
     text: dict[str, Path]
-    rows: dict[tuple, dict] = field(default_factory=dict)  # of an earlier results.json, by stage and key
+    earlier: dict = field(default_factory=dict)  # the contents of an earlier results.json
     # The searches that are over.
     found: dict[str, tuple[list["Run"], dict[Setting, float]]] = field(default_factory=dict)
 
@@ -139,10 +139,16 @@ class Study:
     @cached_property
     def baselines(self) -> dict[str, dict[str, float]]:
         """Losses of the count models on the development and evaluation text, in nats per masked token."""
-        return {
+        return self.earlier.get("baselines") or {
             part: token_losses(self.tokenizer, self.text["train"], self.text[part], self.size.length)
             for part in ("development", "evaluation")
         }
+
+    @cached_property
+    def rows(self) -> dict[tuple, dict]:
+        """The earlier runs by stage and key."""
+        keys = ("stage", "model", "seed", "steps", "learning_rate", "multiplier")
+        return {tuple(row[key] for key in keys): row for row in self.earlier.get("runs", ())}
 
     def search(self, name: str) -> tuple[list[Run], dict[Setting, float]]:
         """Return the trainings that look for a model's setting, and the losses of those of the last length."""

@@ -46,11 +46,10 @@ def measure(run: Run) -> dict:
     return row | ({"curve": run.curve} if run.stage == "pretraining" else {})
 
 
-def read_rows(folder: Path) -> dict[tuple, dict]:
-    """Return the runs in the results.json of a folder, if it has one, by stage and key."""
-    path, keys = folder / "results.json", ("stage", "model", "seed", "steps", "learning_rate", "multiplier")
-    rows = json.loads(path.read_text(encoding="utf-8"))["runs"] if path.is_file() else []
-    return {tuple(row[key] for key in keys): row for row in rows}
+def read(folder: Path) -> dict:
+    """Return the contents of the results.json of a folder; nothing if it has none."""
+    path = folder / "results.json"
+    return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
 
 
 class Results:
