@@ -28,6 +28,7 @@ from . import protocol
 from .baselines import token_losses
 from .corpus import prepare_text, write_pairs
 from .protocol import MODELS, SEEDS, SELECTION_SEEDS, SIZES, TASK_MODELS, Setting
+from .runs import read_json
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -50,7 +51,10 @@ def replicate(
     if validation_file and not train_file:
         raise InputError("--validation_file needs --train_file. Pass both or neither.")
     output = output_dir or Path("build") / f"replicate-{size}"
-    study = Study(size, output, prepare_text(train_file, validation_file, output / "data"), report.read(output))
+    earlier = read_json(output / "results.json")
+    if earlier.get("size", size) != size:
+        raise InputError(f"{output} has results of the size {earlier['size']}. Choose another --output_dir.")
+    study = Study(size, output, prepare_text(train_file, validation_file, output / "data"), earlier)
     if plan:
         # Later runs depend on results that do not exist yet.
         print(*(as_typed(run.command) for run in study.left()), sep="\n")

@@ -46,12 +46,6 @@ def measure(run: Run) -> dict:
     return row | ({"curve": run.curve} if run.stage == "pretraining" else {})
 
 
-def read(folder: Path) -> dict:
-    """Return the contents of the results.json of a folder; nothing if it has none."""
-    path = folder / "results.json"
-    return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
-
-
 class Results:
     """What `collect` returns, by stage, model and seed."""
 

@@ -78,7 +78,7 @@ def test_every_stage_is_run_and_reported(study, tmp_path):
     text = (tmp_path / "report" / "report.md").read_text(encoding="utf-8")
     assert text.count("| ") > 300 and (tmp_path / "report" / "training.png").stat().st_size > 10_000
     # On another machine, only the weights are missing from which the task starts, of the longest trainings.
-    other = Study("tiny", tmp_path / "elsewhere", study.text, report.read(tmp_path / "report"))
+    other = Study("tiny", tmp_path / "elsewhere", study.text, results.numbers)
     left = {(run.stage, run.key["model"], run.key["steps"]) for run in other.left()}
     assert left == {("pretraining", name, 20) for name in TASK_MODELS}
     rows = [row for row in results.numbers["runs"] if row["stage"] == "selection"]
