@@ -5,6 +5,7 @@ run_mlm.py or run_glue.py. The same command continues where the last one stopped
 results.json, which suffices to continue on another machine: runs that are in it are not made again.
 """
 
+import hashlib
 import json
 import math
 import os
@@ -55,6 +56,8 @@ def replicate(
     if earlier.get("size", size) != size:
         raise InputError(f"{output} has results of the size {earlier['size']}. Choose another --output_dir.")
     study = Study(size, output, prepare_text(train_file, validation_file, output / "data"), earlier)
+    if earlier.get("text", study.checksums) != study.checksums:
+        raise InputError(f"{output}/results.json was made from other text. Choose another --output_dir.")
     if plan:
         # Later runs depend on results that do not exist yet.
         print(*(as_typed(run.command) for run in study.left()), sep="\n")
@@ -139,6 +142,11 @@ class Study:
     def left(self) -> list[Run]:
         """Return the runs that can be made now: what is left of the first unfinished stage."""
         return [run for run in self.runs() if not run.is_finished]
+
+    @cached_property
+    def checksums(self) -> dict[str, str]:
+        """SHA-256 of each part of the text."""
+        return {part: hashlib.sha256(path.read_bytes()).hexdigest() for part, path in self.text.items()}
 
     @cached_property
     def baselines(self) -> dict[str, dict[str, float]]:

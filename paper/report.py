@@ -24,6 +24,7 @@ def collect(study: Study) -> dict:
     return {
         "circumstances": circumstances("transformers", "datasets", "hf_gmlp"),
         "size": study.size_name,
+        "text": study.checksums,
         "baselines": study.baselines,
         "counts": count_models(study.size),
         "runs": [measure(run) for run in study.runs() if run.is_finished],

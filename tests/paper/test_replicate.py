@@ -133,3 +133,11 @@ def test_the_plan_is_printed(tmp_path, capsys):
     main([*words, "--plan"])
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) == 100 and all(line.startswith("python ") and "run_mlm.py" in line for line in lines)
+
+
+@pytest.mark.parametrize(("results", "words"), [({"size": "small"}, "size small"), ({"text": {}}, "other text")])
+def test_results_of_another_size_or_text_are_not_continued(tmp_path, results, words):
+    train = write_documents(tmp_path / "train.jsonl", 200, 100)
+    (tmp_path / "results.json").write_text(json.dumps(results))
+    with pytest.raises(InputError, match=words):
+        replicate.replicate("tiny", [str(train)], [], tmp_path, plan=True)
