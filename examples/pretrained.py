@@ -4,11 +4,12 @@
 
 PROSE holds books and film reviews, gzipped JSON lines with a column "text": books_train.jsonl.gz, books_more,
 books_validation, and the same of reviews. SST2 holds train.jsonl and validation.jsonl with the columns "sentence" and
-"label". The steps are: a tokenizer; masked language modeling on the text (`mlm`); the same on single sentences of the
-reviews (`adapted`); a series of fine-tuned teachers; soft labels for the sentences of the reviews, the mean of the
-teachers' and of tf-idf's probabilities; students that learn them; and copies in half precision (`amlp-mini`,
-`amlp-mini-sst2`). A complete step is skipped, and an interrupted one resumes, when the command is repeated. Other flags
-are passed to all training scripts (default: --use_cpu --bf16, for processors that compute in bfloat16).
+"label". The steps are: a tokenizer; masked language modeling on the text (`mlm`); single sentences of the reviews, each
+with the opinion of its review (`opinions`); a series of fine-tuned teachers; soft labels for sentences of the reviews,
+the mean of the teachers' and of tf-idf's probabilities; students that learn them; and copies in half precision
+(`amlp-mini`, `amlp-mini-sst2`). A complete step is skipped, and an interrupted one resumes, when the command is
+repeated. Other flags are passed to all training scripts (default: --use_cpu --bf16, for processors that compute in
+bfloat16).
 """
 
 import argparse
@@ -18,13 +19,15 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
 
 ROOT = Path(__file__).resolve().parent.parent
 LABELS = ("negative", "positive")
+# A rating in a review, out of ten.
+RATING = re.compile(r"(?<![\d./])(10|\d(?:\.\d+)?)\s*(?:/|out of)\s*(?:10|ten)\b", re.IGNORECASE)
 SENTENCE_END = re.compile(r"(?<=[.!?])[\"')]*\s+(?=[\"'(]?[A-Z])")
 
 
@@ -33,7 +36,8 @@ def main():
     parser.add_argument("--prose", type=Path, required=True, help="folder of books and reviews")
     parser.add_argument("--sst2", type=Path, required=True, help="folder of SST-2")
     parser.add_argument("--output_dir", type=Path, default=Path("build/pretrained"))
-    parser.add_argument("--sentences", type=int, default=150_000, help="sentences to label (default: %(default)s)")
+    parser.add_argument("--opinions", type=int, default=200_000, help="sentences of judged reviews (%(default)s)")
+    parser.add_argument("--sentences", type=int, default=150_000, help="sentences that teachers label (%(default)s)")
     args, flags = parser.parse_known_args()
     flags = flags or ["--use_cpu", "--bf16"]
     output = args.output_dir
@@ -57,22 +61,22 @@ def main():
         "--train_file", *prose["train"], *prose["more"], "--validation_file", *prose["validation"],
         "--eval_strategy", "no", "--torch_compile", "--attn_implementation", "eager")  # fmt: skip
 
-    sentences, kept_apart = output / "sentences.jsonl", output / "sentences-validation.jsonl"
-    if not kept_apart.is_file():
-        write_sentences([prose["train"][1], prose["more"][1]], sentences, args.sentences)
-        write_sentences([prose["validation"][1]], kept_apart, 2000)
-    run("run_mlm.py", "laptop-adapt", "adapted", "--model_name_or_path", output / "mlm", "--line_by_line",
-        "--train_file", sentences, "--validation_file", kept_apart)  # fmt: skip
-
     train, validation = args.sst2 / "train.jsonl", args.sst2 / "validation.jsonl"
-    data = ("--task_name", "sst2", "--model_name_or_path", output / "adapted",
-            "--validation_file", validation, "--packing")  # fmt: skip
-    run("run_glue.py", "laptop-finetune", "teachers", *data, "--train_file", train)
-    soft = output / "soft.jsonl"
+    task = ("--task_name", "sst2", "--packing")
+    reviews, opinions = [prose["train"][1], prose["more"][1]], output / "opinions.jsonl"
+    if not opinions.is_file():
+        write_opinions(reviews, opinions, make_spelling(output / "mlm"), args.opinions)
+    # The validation sentences are looked at once, at the end: this is evaluated on those to train on later.
+    run("run_glue.py", "laptop-distill", "opinions", *task, "--model_name_or_path", output / "mlm", "--seeds", 1,
+        "--train_file", opinions, "--validation_file", train)  # fmt: skip
+    task += ("--model_name_or_path", output / "opinions" / "seed-1", "--validation_file", validation)
+    run("run_glue.py", "laptop-finetune", "teachers", *task, "--train_file", train)
+    sentences, soft = output / "sentences.jsonl", output / "soft.jsonl"
     if not soft.is_file():
+        write_sentences(reviews, sentences, args.sentences)
         teachers = sorted((output / "teachers").glob("seed-*"))
         write_soft_labels(sentences, train, teachers, soft)
-    run("run_glue.py", "laptop-distill", "students", *data, "--train_file", soft)
+    run("run_glue.py", "laptop-distill", "students", *task, "--train_file", soft)
 
     students = json.loads((output / "students" / "summary.json").read_text(encoding="utf-8"))
     print(f"Accuracy of the students: {students['best']['metrics']['eval_accuracy']}")
@@ -102,16 +106,57 @@ def make_tokenizer(files: Sequence[str], folder: Path, vocab_size: int = 8000):
     tokenizer.save_pretrained(folder)
 
 
+def sentences_of(text: str) -> list[str]:
+    """Return the sentences of 5 to 40 words."""
+    sentences = (sentence.strip() for sentence in SENTENCE_END.split(text))
+    return [sentence for sentence in sentences if 5 <= len(sentence.split()) <= 40]
+
+
 def write_sentences(files: Sequence[str], path: Path, count: int, seed: int = 0):
-    """Write a random sample of the sentences of 5 to 40 words, half of them without a final full stop, as in SST-2."""
+    """Write a random sample of the sentences, half of them without a final full stop, as in SST-2."""
     from hf_gmlp.tools.train_tokenizer import read_texts
 
-    found = (sentence.strip() for text in read_texts(files) for sentence in SENTENCE_END.split(text))
-    sentences = sorted({sentence for sentence in found if 5 <= len(sentence.split()) <= 40})
+    sentences = sorted({sentence for text in read_texts(files) for sentence in sentences_of(text)})
     sample = random.Random(seed).sample(sentences, min(count, len(sentences)))
-    with open(path, "w", encoding="utf-8") as file:
-        for number, sentence in enumerate(sample):
-            file.write(json.dumps({"text": sentence.removesuffix(".") if number % 2 else sentence}) + "\n")
+    write_rows(path, [{"text": sentence} for sentence in sample])
+
+
+def write_opinions(files: Sequence[str], path: Path, spelled: Callable[[str], str], count: int, seed: int = 0):
+    """Write a random sample of the sentences, each with the opinion of the whole review that it is from.
+
+    One review in twelve names a rating, such as 8/10. tf-idf learns from these what the others think, and sentences are
+    from reviews of which it is sure.
+    """
+    from hf_gmlp.tools.train_tokenizer import read_texts
+    from paper.baselines import tfidf_classifier
+
+    reviews = list(read_texts(files))
+    texts = [spelled(RATING.sub(" ", review)) for review in reviews]
+    ratings = [{float(rating) for rating in RATING.findall(review)} for review in reviews]
+    # Of one rating, and not one between.
+    rated = [index for index, found in enumerate(ratings) if len(found) == 1 and not 4 < min(found) < 7]
+    labels = [int(min(ratings[index]) >= 7) for index in rated]
+    positive = tfidf_classifier().fit([texts[index] for index in rated], labels).predict_proba(texts)[:, 1]
+    positive[rated] = labels
+    opinions = {
+        sentence: LABELS[int(probability > 0.5)]
+        for review, probability in zip(reviews, positive)
+        if abs(probability - 0.5) > 0.3
+        for sentence in sentences_of(RATING.sub(" ", review))
+    }
+    sample = random.Random(seed).sample(sorted(opinions), min(count, len(opinions)))
+    print(f"{len(rated)} reviews with a rating, {len(opinions)} sentences of reviews with a clear opinion", flush=True)
+    write_rows(path, [{"sentence": sentence, "label": opinions[sentence]} for sentence in sample])
+
+
+def write_rows(path: Path, rows: Sequence[dict[str, str]]):
+    """Write rows as JSON lines, every other one without the final full stop of its text."""
+    partial = path.with_suffix(".partial")
+    with open(partial, "w", encoding="utf-8") as file:
+        for number, row in enumerate(rows):
+            texts = {name: text.removesuffix(".") if number % 2 else text for name, text in row.items()}
+            file.write(json.dumps(texts) + "\n")
+    partial.rename(path)
 
 
 def write_soft_labels(sentences: Path, train: Path, teachers: Sequence[Path], path: Path):

@@ -68,6 +68,27 @@ def test_sentences(folder):
     assert [text.endswith(".") for text in texts] == [True, False] * 25
 
 
+def test_sentences_have_the_opinion_of_their_review(folder):
+    path, rows = folder / "opinions.jsonl", []
+    for number in range(1500):
+        word, rating = (("bore", 2), ("joy", 9.5))[number % 2]
+        of_ten = ("/10", " out of ten")[number % 3 > 0]
+        rows.append(f"A {word}, a real {word} of a film. Number {number}: {rating}{of_ten}.")
+    # Two without a rating, one with two, and one between.
+    rows += ["What a joy, joy, joy it was!", "What a bore, bore, bore it was!"]
+    rows += ["Some say 2/10 and some say 10/10 of this one.", "It is neither here nor there: 5/10 from me."]
+    with gzip.open(folder / "rated.jsonl.gz", "wt") as file:
+        file.writelines(json.dumps({"text": review}) + "\n" for review in rows)
+    pretrained.write_opinions([str(folder / "rated.jsonl.gz")], path, str.lower, 100)
+    found = {row["sentence"].rstrip("."): row["label"] for row in map(json.loads, open(path))}
+    assert found == {
+        "A joy, a real joy of a film": "positive",
+        "A bore, a real bore of a film": "negative",
+        "What a joy, joy, joy it was!": "positive",
+        "What a bore, bore, bore it was!": "negative",
+    }
+
+
 def test_soft_labels_are_the_mean_of_the_teachers(folder, monkeypatch):
     sentences = folder / "few.jsonl"
     texts = ["a good film", "It's bad.", "scene"]
