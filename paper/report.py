@@ -84,8 +84,7 @@ class Results:
 
     def findings(self) -> list[protocol.Finding]:
         """Judge the claims that the finished runs allow."""
-        losses = self.values("pretraining", "loss")
-        findings = protocol.pretraining_findings(losses, self.counts, self.falls())
+        findings = protocol.pretraining_findings(self.values("pretraining", "loss"), self.counts)
         return findings + protocol.task_findings(self.values("task", "accuracy"))
 
 

@@ -18,9 +18,8 @@ def paper_losses():
     }
 
 
-def verdicts(losses, counts=7.0, fallen=()):
-    falls = {name: 0.0 if name not in fallen else 0.1 for name in losses}
-    findings = protocol.pretraining_findings(losses, counts, falls)
+def verdicts(losses, counts=7.0):
+    findings = protocol.pretraining_findings(losses, counts)
     return {finding.claim.split(":")[0].strip("*"): finding.verdict for finding in findings}
 
 
@@ -104,11 +103,6 @@ def test_gates_keep_verdicts_back():
     found = verdicts(losses, counts=math.log(5.5))
     assert found["gMLP far ahead of BERT + rel pos - attn"] == protocol.UNLEARNED
     assert found["gMLP far ahead of MLP-Mixer"] == HELD and found["gMLP near BERT"] == protocol.UNLEARNED
-    # One still improves.
-    found = verdicts(losses, fallen=["gmlp-double"])
-    assert found["Depth 1x to 2x lowers the perplexity"] == protocol.UNFINISHED
-    assert found["Depth 0.5x to 1x lowers the perplexity"] == HELD
-    assert found["Depth 0.5x, 1x, 2x improves"] == protocol.UNFINISHED
     # A BERT that is no better for its attention is nothing to be near to.
     losses["bert-noattn"] = [loss + shift for loss, shift in zip(losses["bert-relpos"], (0.01, -0.01, 0.0))]
     assert verdicts(losses)["gMLP near BERT"] == protocol.NO_ATTENTION
