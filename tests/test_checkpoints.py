@@ -24,7 +24,7 @@ LOGITS = {
             *(-7.34639237, -5.34459294, -4.72656721, -0.37804214, -3.2659555),
         ],
     ),
-    "amlp-mini-sst2": ("AutoModelForSequenceClassification", TOKENS, [1.94231700, -1.86404997]),
+    "amlp-mini-sst2": ("AutoModelForSequenceClassification", TOKENS, [1.69642813, -1.71846597]),
     "gmlp-mini-cifar10": (
         "AutoModelForImageClassification",
         PIXELS,
