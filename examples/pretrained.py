@@ -19,7 +19,7 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -118,7 +118,7 @@ def write_sentences(files: Sequence[str], path: Path, count: int, seed: int = 0)
 
     sentences = sorted({sentence for text in read_texts(files) for sentence in sentences_of(text)})
     sample = random.Random(seed).sample(sentences, min(count, len(sentences)))
-    write_rows(path, [{"text": sentence} for sentence in sample])
+    write_rows(path, [{"text": sentence} for sentence in some_without_full_stop(sample)])
 
 
 def write_opinions(files: Sequence[str], path: Path, spelled: Callable[[str], str], count: int, seed: int = 0):
@@ -146,17 +146,19 @@ def write_opinions(files: Sequence[str], path: Path, spelled: Callable[[str], st
     }
     sample = random.Random(seed).sample(sorted(opinions), min(count, len(opinions)))
     print(f"{len(rated)} reviews with a rating, {len(opinions)} sentences of reviews with a clear opinion", flush=True)
-    write_rows(path, [{"sentence": sentence, "label": opinions[sentence]} for sentence in sample])
+    written = zip(some_without_full_stop(sample), sample)
+    write_rows(path, [{"sentence": text, "label": opinions[sentence]} for text, sentence in written])
 
 
-def write_rows(path: Path, rows: Sequence[dict[str, str]]):
-    """Write rows as JSON lines, every other one without the final full stop of its text."""
-    partial = path.with_suffix(".partial")
-    with open(partial, "w", encoding="utf-8") as file:
-        for number, row in enumerate(rows):
-            texts = {name: text.removesuffix(".") if number % 2 else text for name, text in row.items()}
-            file.write(json.dumps(texts) + "\n")
-    partial.rename(path)
+def some_without_full_stop(sentences: Sequence[str]) -> list[str]:
+    """Return the sentences, every other one without its final full stop."""
+    return [text.removesuffix(".") if number % 2 else text for number, text in enumerate(sentences)]
+
+
+def write_rows(path: Path, rows: Iterable[dict[str, object]]):
+    from hf_gmlp.training.run_folder import write_text
+
+    write_text(path, "".join(json.dumps(row) + "\n" for row in rows))
 
 
 def write_soft_labels(sentences: Path, train: Path, teachers: Sequence[Path], path: Path):
@@ -172,12 +174,11 @@ def write_soft_labels(sentences: Path, train: Path, teachers: Sequence[Path], pa
     votes = [baseline.predict_proba([spelled(text) for text in texts])]
     votes += [probabilities(teacher, texts) for teacher in teachers]
     labeled = [(row["sentence"], np.eye(len(LABELS))[row["label"]]) for row in rows]
-    partial = path.with_suffix(".partial")
-    with open(partial, "w", encoding="utf-8") as file:
-        for sentence, mean in [*zip(texts, np.mean(votes, axis=0)), *labeled]:
-            label = dict(zip(LABELS, (mean / mean.sum()).round(6).tolist()))
-            file.write(json.dumps({"sentence": sentence, "label": label}) + "\n")
-    partial.rename(path)
+    soft = []
+    for sentence, mean in [*zip(texts, np.mean(votes, axis=0)), *labeled]:
+        label = dict(zip(LABELS, (mean / mean.sum()).round(6).tolist()))
+        soft.append({"sentence": sentence, "label": label})
+    write_rows(path, soft)
 
 
 def make_spelling(folder: Path):
