@@ -19,8 +19,8 @@ FAR = 0.1
 FALL = 0.03
 # A gate: the accuracy that BERT must exceed for a verdict on the task of the repeated word.
 SOLVED = 0.75
-# The learning rate that each model's search starts from, and the factors between one setting and the next.
-START, RATE_STEP, MULTIPLIER_STEP = 2e-3, 2.0, 5.0
+# The factors between one setting of a search and the next.
+RATE_STEP, MULTIPLIER_STEP = 2.0, 5.0
 SELECTION_SEEDS, SEEDS = (11, 12), (1, 2, 3)
 # Models that are fine-tuned on the repeated word, and the learning rate that each one's search starts from.
 TASK_MODELS, TASK_START = ("bert-relpos", "gmlp", "amlp"), 1e-3
@@ -70,7 +70,7 @@ class Model:
     perplexity: float | None = None  # as the paper prints it (Tables 3 and 4)
     parameters: float | None = None  # the same, in millions
     depth: float = 1  # of a gMLP, the factor of its depth
-    multiplier: float = 5.0  # of the rate of positional weights, that its search starts from
+    start: Setting = (2e-3, 5.0)  # of its search: the learning rate, and its multiplier for positional weights
 
     def overrides(self, size: Size) -> dict[str, object]:
         """Return what is to be changed in the preset."""
@@ -98,16 +98,18 @@ class Model:
         return AutoConfig.from_pretrained(path, vocab_size=size.vocab_size, **self.overrides(size))
 
 
+# What the search of the gMLP found: that of the gMLPs that were searched after it starts there.
+FOUND: Setting = (1e-3, 125.0)
 MODELS = {
-    "bert-relpos": Model("BERT + rel pos", "bert-base-relpos", "bert", 12, 4.26, 110, multiplier=25.0),
-    "bert-noattn": Model("BERT + rel pos - attn", "bert-base-relpos-noattn", "bert", 12, 5.64, 96, multiplier=25.0),
+    "bert-relpos": Model("BERT + rel pos", "bert-base-relpos", "bert", 12, 4.26, 110, start=(2e-3, 25.0)),
+    "bert-noattn": Model("BERT + rel pos - attn", "bert-base-relpos-noattn", "bert", 12, 5.64, 96, start=(2e-3, 25.0)),
     "mixer": Model("MLP-Mixer", "mixer-mlm", "mixer", 9.25, 5.34, 112),
-    "gmlp-linear": Model("Linear gMLP", "gmlp-linear", "gmlp", 8, 5.14, 92, multiplier=25.0),
-    "gmlp-additive": Model("Additive gMLP", "gmlp-additive", "gmlp", 8, 4.97, 92, multiplier=25.0),
-    "gmlp-multiplicative": Model("Multiplicative gMLP", "gmlp-multiplicative", "gmlp", 8, 4.53, 92),
+    "gmlp-linear": Model("Linear gMLP", "gmlp-linear", "gmlp", 8, 5.14, 92, start=FOUND),
+    "gmlp-additive": Model("Additive gMLP", "gmlp-additive", "gmlp", 8, 4.97, 92, start=FOUND),
+    "gmlp-multiplicative": Model("Multiplicative gMLP", "gmlp-multiplicative", "gmlp", 8, 4.53, 92, start=FOUND),
     "gmlp": Model("Multiplicative, Split gMLP", "gmlp-36l", "gmlp", 12, 4.35, 102),
     "gmlp-half": Model("gMLP, depth 0.5x", "gmlp-18l", "gmlp", 12, 5.25, 59, depth=0.5),
-    "gmlp-double": Model("gMLP, depth 2x", "gmlp-72l", "gmlp", 12, 3.79, 187, depth=2),
+    "gmlp-double": Model("gMLP, depth 2x", "gmlp-72l", "gmlp", 12, 3.79, 187, depth=2, start=FOUND),
     "amlp": Model("aMLP", "amlp-base", "gmlp", 12, None, 109),
 }
 
@@ -155,6 +157,7 @@ class Finding:
     margin: float = math.nan  # half of the confidence interval around the mean; NaN of a single seed
     above: float = 0.0  # the differences should be between these
     below: float = math.inf
+    steps: int | None = None  # of the pretrainings
 
 
 def neighbors(setting: Setting) -> list[Setting]:

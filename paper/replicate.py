@@ -169,8 +169,11 @@ class Study:
         runs: list[Run] = []
         losses: dict[Setting, float] = {}
         for steps in self.size.selection_steps:
-            start, losses = protocol.choose(losses) if losses else (protocol.START, MODELS[name].multiplier), {}
+            start, losses = protocol.choose(losses) if losses else MODELS[name].start, {}
             while settings := protocol.next_settings(losses, start):
+                # Of trainings that are too short, the best setting is not worth looking for.
+                if losses and steps < self.size.selection_steps[-1] and not self.is_ahead_of_counting(losses):
+                    break
                 for setting in settings:
                     pair = [self.pretrain("selection", name, setting, seed, steps) for seed in SELECTION_SEEDS]
                     runs += pair
@@ -178,10 +181,14 @@ class Study:
                         losses[setting] = statistics.fmean(run.results["eval_loss"] for run in pair)
                 if not all(run.is_finished for run in runs):
                     return runs, losses
-            if min(losses.values()) < self.baselines["development"]["bigram_context"]:
+            if self.is_ahead_of_counting(losses):
                 break
         self.found[name] = runs, losses
         return runs, losses
+
+    def is_ahead_of_counting(self, losses: Mapping[Setting, float]) -> bool:
+        """Return whether the best setting has a lower development loss than the count model."""
+        return min(losses.values()) < self.baselines["development"]["bigram_context"]
 
     def selections(self) -> list[Run]:
         """Return the trainings that look for each model's setting, evaluated on the development text."""

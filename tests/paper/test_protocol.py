@@ -126,7 +126,7 @@ def bowl(setting):
 def test_the_edges_of_the_search_are_followed_until_the_best_setting_is_inside():
     losses = {}
     rounds = 0
-    while settings := protocol.next_settings(losses, (protocol.START, 5.0)):
+    while settings := protocol.next_settings(losses, (2e-3, 5.0)):
         assert not {*settings} & losses.keys()
         losses |= {setting: bowl(setting) for setting in settings}
         rounds += 1
