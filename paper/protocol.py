@@ -199,8 +199,31 @@ def fall(curve: Sequence[Sequence[float]]) -> float:
     return math.nan if len(last) < 2 else -0.1 * end * float(np.polyfit(last[:, 0], last[:, 1], 1)[0])
 
 
+def longest(
+    results: Mapping[int, Mapping[str, Sequence[float]]], *names: str
+) -> tuple[int, dict[str, Sequence[float]]]:
+    """Return the largest number of steps for which all of some models have results, and these; without one 0 and none.
+
+    Args:
+        results: By number of steps and model.
+    """
+    steps = max((steps for steps, losses in results.items() if {*names} <= losses.keys()), default=0)
+    return steps, {name: results[steps][name] for name in names if steps}
+
+
+def subtract(values: Sequence[float], others: Sequence[float]) -> list[float]:
+    """Return values less others, seed by seed."""
+    return [value - other for value, other in zip(values, others, strict=True)]
+
+
 def judge(
-    claim: str, paper: str, differences: Sequence[float], above: float = 0.0, below: float = math.inf, gate: str = ""
+    claim: str,
+    paper: str,
+    differences: Sequence[float],
+    above: float = 0.0,
+    below: float = math.inf,
+    gate: str = "",
+    steps: int | None = None,
 ) -> Finding:
     """Judge whether differences, one per seed, are between two thresholds.
 
@@ -214,7 +237,7 @@ def judge(
         low, high = ttest_1samp(differences, 0).confidence_interval(CONFIDENCE)
         margin, inside = float(high - low) / 2, above < low and high < below
         verdict = gate or (HELD if inside else NOT_HELD if high < above or below < low else NOISE)
-    return Finding(claim, paper, verdict, mean, margin, above, below)
+    return Finding(claim, paper, verdict, mean, margin, above, below, steps)
 
 
 def all_of(claim: str, verdicts: Sequence[str]) -> Finding:
@@ -223,34 +246,35 @@ def all_of(claim: str, verdicts: Sequence[str]) -> Finding:
     return Finding(f"**{claim}**", "yes", min(verdicts, key=order.index))
 
 
-def pretraining_findings(losses: Mapping[str, Sequence[float]], counts: float) -> list[Finding]:
+def pretraining_findings(results: Mapping[int, Mapping[str, Sequence[float]]], counts: float) -> list[Finding]:
     """Judge the claims about pretraining (paper, sections 4 to 4.2) whose models are there.
 
     Args:
-        losses: For names of `MODELS`, the held-out loss in nats per masked token of each seed.
+        results: For a number of steps, and names of `MODELS`, the held-out loss in nats per masked token of each seed.
         counts: Loss of the count model of the two neighbors.
     """
     findings: list[Finding] = []
 
-    def gate(*names: str) -> str:
-        return UNLEARNED if any(statistics.fmean(losses[name]) >= counts for name in names) else ""
-
-    def lead(better: str, worse: str) -> list[float]:
-        return [b - a for a, b in zip(losses[better], losses[worse], strict=True)]
+    def gate(losses: Mapping[str, Sequence[float]]) -> str:
+        return UNLEARNED if any(statistics.fmean(values) >= counts for values in losses.values()) else ""
 
     for number, claim in enumerate(CLAIMS):
-        models = claim.better, claim.worse
-        if not {*models} <= losses.keys():
+        steps, losses = longest(results, claim.better, claim.worse)
+        if not losses:
             continue
         first, second = MODELS[claim.worse].perplexity or math.nan, MODELS[claim.better].perplexity or math.nan
         paper = f"log({first} / {second}) = {math.log(first / second):+.4f}"
-        findings.append(judge(claim.text, paper, lead(*models), claim.above, math.inf, gate(*models)))
-        if claim is ATTENTION and "gmlp" in losses:
-            within = max(0.0, statistics.fmean(lead("bert-relpos", "bert-noattn")) / 2)
-            closed = gate("gmlp", *models) or ("" if findings[-1].verdict == HELD else NO_ATTENTION)
+        leads = subtract(losses[claim.worse], losses[claim.better])
+        findings.append(judge(claim.text, paper, leads, claim.above, gate=gate(losses), steps=steps))
+        steps, losses = longest(results, claim.better, claim.worse, "gmlp")
+        if claim is ATTENTION and losses:
+            gains = subtract(losses["bert-noattn"], losses["bert-relpos"])
+            within = max(0.0, statistics.fmean(gains) / 2)
+            closed = gate(losses) or ("" if judge("", "", gains).verdict == HELD else NO_ATTENTION)
             text = "**gMLP near BERT**: gMLP less BERT is within half of what attention gives BERT"
             paper = f"log(4.35 / 4.26) = {math.log(4.35 / 4.26):+.4f}, within ± {math.log(5.64 / 4.26) / 2:.4f}"
-            findings.append(judge(text, paper, lead("bert-relpos", "gmlp"), -within, within, closed))
+            distances = subtract(losses["gmlp"], losses["bert-relpos"])
+            findings.append(judge(text, paper, distances, -within, within, closed, steps))
         if claim.part_of and claim.part_of not in {other.part_of for other in CLAIMS[number + 1 :]}:
             parts = {other.text for other in CLAIMS if other.part_of == claim.part_of}
             verdicts = [finding.verdict for finding in findings if finding.claim in parts]
@@ -264,6 +288,6 @@ def task_findings(accuracies: Mapping[str, Sequence[float]]) -> list[Finding]:
     for claim in TASK_CLAIMS:
         if {claim.better, claim.worse} <= accuracies.keys():
             gate = "" if statistics.fmean(accuracies["bert-relpos"]) > SOLVED else UNSOLVED
-            leads = [a - b for a, b in zip(accuracies[claim.better], accuracies[claim.worse], strict=True)]
+            leads = subtract(accuracies[claim.better], accuracies[claim.worse])
             findings.append(judge(claim.text, claim.paper, leads, gate=gate))
     return findings

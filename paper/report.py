@@ -4,6 +4,7 @@ import json
 import math
 import statistics
 from collections.abc import Sequence
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -56,24 +57,32 @@ class Results:
         self.counts = numbers["baselines"]["evaluation"]["bigram_context"]
         self.unigram = numbers["baselines"]["evaluation"]["unigram"]
 
-    def runs(self, stage: str, name: str) -> list[dict]:
-        """Return a model's runs of a stage, of those that were made longer the longest, in the order of their seeds."""
+    def runs(self, stage: str, name: str, steps: int | None = None) -> list[dict]:
+        """Return a model's runs of a stage with so many steps, by default the most, in the order of their seeds."""
         runs = [run for run in self.numbers["runs"] if (run["stage"], run["model"]) == (stage, name)]
-        longest = max((run["steps"] for run in runs), default=0)
-        return sorted((run for run in runs if run["steps"] == longest), key=lambda run: run["seed"])
+        steps = steps or max((run["steps"] for run in runs), default=0)
+        return sorted((run for run in runs if run["steps"] == steps), key=lambda run: run["seed"])
 
-    def values(self, stage: str, metric: str) -> dict[str, list[float]]:
+    def values(self, stage: str, metric: str, steps: int | None = None) -> dict[str, list[float]]:
         """Return a metric of every model that has as many runs as others of a stage, by seed."""
-        values = {name: [run[metric] for run in self.runs(stage, name)] for name in MODELS}
+        values = {name: [run[metric] for run in self.runs(stage, name, steps)] for name in MODELS}
         most = max(map(len, values.values()))
         return {name: numbers for name, numbers in values.items() if most and len(numbers) == most}
 
-    def falls(self) -> dict[str, float]:
-        """Return what each model's training loss still falls over a tenth of its steps, as a mean over the seeds."""
-        return {
-            name: statistics.fmean(protocol.fall(run["curve"]) for run in self.runs("pretraining", name))
-            for name in self.values("pretraining", "loss")
-        }
+    @cached_property
+    def pretrainings(self) -> dict[int, dict[str, list[float]]]:
+        """Held-out losses of the pretrainings, by number of steps, model and seed."""
+        lengths = sorted({run["steps"] for run in self.numbers["runs"] if run["stage"] == "pretraining"})
+        return {steps: self.values("pretraining", "loss", steps) for steps in lengths}
+
+    @property
+    def drawn(self) -> tuple[int, dict[str, list[float]]]:
+        """The number of steps that most models were trained for, and their losses."""
+        return max(self.pretrainings.items(), key=lambda item: (len(item[1]), item[0]))
+
+    def fall(self, name: str) -> float:
+        """Return what a model's training loss still falls over a tenth of its steps, as a mean over the seeds."""
+        return statistics.fmean(protocol.fall(run["curve"]) for run in self.runs("pretraining", name))
 
     def search(self, name: str) -> dict[protocol.Setting, float]:
         """Return the mean development loss of each setting of a model, after as many steps as were needed."""
@@ -84,7 +93,7 @@ class Results:
 
     def findings(self) -> list[protocol.Finding]:
         """Judge the claims that the finished runs allow."""
-        findings = protocol.pretraining_findings(self.values("pretraining", "loss"), self.counts)
+        findings = protocol.pretraining_findings(self.pretrainings, self.counts)
         return findings + protocol.task_findings(self.values("task", "accuracy"))
 
 
@@ -108,24 +117,25 @@ def settings_rows(results: Results) -> list[list]:
 
 
 def perplexity_rows(results: Results) -> list[list]:
-    header = ["model", "perplexity, paper", "perplexity, here", "seeds", "fall", "parameters", "of BERT's, paper"]
-    rows: list[list] = [[*header, "of BERT's, here", "FLOPs of BERT's, paper", "FLOPs of BERT's, here"]]
-    counts, papers, falls = results.numbers["counts"], count_models(SIZES["gpu"]), results.falls()
-    for name, losses in results.values("pretraining", "loss").items():
-        model, (parameters, flops) = MODELS[name], counts[name]
-        cells = [
-            model.perplexity or "",
-            perplexity(losses),
-            len(losses),
-            f"{falls[name]:.3f}",
-            f"{parameters / 1e6:.3f} M",
-        ]
-        for index, count in enumerate((parameters, flops)):
+    header = ["model", "perplexity, paper", *(f"after {steps:,} steps" for steps in results.pretrainings)]
+    header += ["seeds", "fall", "parameters", "of BERT's, paper", "of BERT's, here", "FLOPs of BERT's, paper"]
+    rows: list[list] = [[*header, "FLOPs of BERT's, here"]]
+    counts, papers = results.numbers["counts"], count_models(SIZES["gpu"])
+    for name, model in MODELS.items():
+        found = [losses.get(name) for losses in results.pretrainings.values()]
+        if not any(found):
+            continue
+        cells = [model.perplexity or "", *(perplexity(losses) if losses else "" for losses in found)]
+        cells += [max(map(len, filter(None, found))), f"{results.fall(name):.3f}", f"{counts[name][0] / 1e6:.3f} M"]
+        for index, count in enumerate(counts[name]):
             cells.append(f"{papers[name][index] / papers['bert-relpos'][index]:.3f}")
             cells.append(f"{count / counts['bert-relpos'][index]:.3f}")
         rows.append([model.title, *cells])
     baselines = {"bigram-context counts": results.counts, "unigram": results.unigram}
-    return rows + [[name, "", perplexity([loss]), *[""] * 7] for name, loss in baselines.items()]
+    for name, loss in baselines.items():
+        cells = [perplexity([loss]) for _ in results.pretrainings]
+        rows.append([name, "", *cells, *[""] * (len(rows[0]) - len(cells) - 2)])
+    return rows
 
 
 def task_rows(results: Results) -> list[list]:
@@ -141,7 +151,7 @@ def task_rows(results: Results) -> list[list]:
 
 
 def claims_rows(results: Results) -> list[list]:
-    rows = [["claim", "paper", "difference", "95 % interval", "threshold", "verdict"]]
+    rows = [["claim", "paper", "steps", "difference", "95 % interval", "threshold", "verdict"]]
     for finding in results.findings():
         numbers = ["", "", ""]
         if finding.mean is not None:
@@ -150,7 +160,9 @@ def claims_rows(results: Results) -> list[list]:
             interval = "" if math.isnan(low) else f"{low:+.3f} to {high:+.3f}"
             threshold = f"within ± {finding.below:.3f}" if finding.below < math.inf else f"above {finding.above:g}"
             numbers = [f"{finding.mean:+.3f}", interval, threshold]
-        rows.append([finding.claim, finding.paper, *numbers, finding.verdict])
+        rows.append(
+            [finding.claim, finding.paper, f"{finding.steps:,}" if finding.steps else "", *numbers, finding.verdict]
+        )
     return rows
 
 
@@ -172,7 +184,7 @@ def write(numbers: dict, folder: Path):
     text = rest.removesuffix("\n}") + ',\n "runs": [\n' + runs + "\n ]\n}\n"
     (folder / "results.json").write_text(text, encoding="utf-8")
     results, page = Results(numbers), folder / "report.md"
-    if results.values("pretraining", "loss"):
+    if results.pretrainings:
         draw_training(results, folder / "training.png")
         draw_perplexities(results, folder / "perplexity.png")
     template = Path(__file__).parent / "replication" / "template.md"
@@ -201,11 +213,12 @@ def spread(values: Sequence[float], digits: int) -> str:
 
 def draw_training(results: Results, path: Path):
     """Draw the losses of seed 1: BERTs and Mixer, and gMLPs, in two panels of one scale."""
+    steps, losses = results.drawn
     figure, axes = plt.subplots(1, 2, figsize=(10, 4.2), sharey=True, layout="constrained")
     for axis, title, gmlps in zip(axes, ("BERT and Mixer", "gMLP and aMLP"), (False, True)):
-        for name in results.values("pretraining", "loss"):
+        for name in losses:
             if (MODELS[name].kind == "gmlp") == gmlps and MODELS[name].depth == 1:
-                curve = results.runs("pretraining", name)[0]["curve"]
+                curve = results.runs("pretraining", name, steps)[0]["curve"]
                 axis.plot(*zip(*curve), linewidth=1.3, label=MODELS[name].title)
         axis.axhline(results.unigram, color="0.4", linestyle="--", linewidth=1, label="unigram")
         axis.set(title=title, xlabel="optimizer step")
@@ -217,7 +230,7 @@ def draw_training(results: Results, path: Path):
 
 def draw_perplexities(results: Results, path: Path):
     """Draw a row for each model, with a dot for each seed, and the paper's perplexity in its title."""
-    losses = results.values("pretraining", "loss")
+    steps, losses = results.drawn
     names = sorted(losses, key=lambda name: statistics.fmean(losses[name]), reverse=True)
     figure, axis = plt.subplots(figsize=(8, 0.42 * len(names) + 1.4), layout="constrained")
     for row, name in enumerate(names):
@@ -227,6 +240,6 @@ def draw_perplexities(results: Results, path: Path):
     for label, level in (("bigram-context counts", results.counts), ("unigram", results.unigram)):
         axis.axvline(math.exp(level), color="0.4", linestyle="--", linewidth=1)
         axis.annotate(label, (math.exp(level), 1.01), xycoords=("data", "axes fraction"), ha="center", fontsize=8)
-    log_axis(axis.xaxis, "held-out perplexity; in brackets the paper's")
+    log_axis(axis.xaxis, f"held-out perplexity after {steps:,} steps; in brackets the paper's")
     axis.grid(axis="x", color="0.92")
     save_picture(figure, path)

@@ -19,7 +19,7 @@ def paper_losses():
 
 
 def verdicts(losses, counts=7.0):
-    findings = protocol.pretraining_findings(losses, counts)
+    findings = protocol.pretraining_findings({1000: losses}, counts)
     return {finding.claim.split(":")[0].strip("*"): finding.verdict for finding in findings}
 
 
@@ -93,6 +93,16 @@ def test_claims_turn_with_the_numbers():
     assert found["gMLP far ahead of attention-free BERT and Mixer"] == NOT_HELD
     assert found["Depth 0.5x to 1x lowers the perplexity"] == HELD
     assert found["Depth 0.5x, 1x, 2x improves"] == NOISE
+
+
+def test_claims_are_judged_after_the_most_steps_that_their_models_share():
+    losses = paper_losses()
+    longer = {name: [loss - 0.5 for loss in losses[name]] for name in ("gmlp", "bert-noattn")}
+    longer["bert-noattn"] = longer["gmlp"]
+    findings = {finding.claim: finding for finding in protocol.pretraining_findings({10: losses, 20: longer}, 7.0)}
+    far, mixer = (findings[f"gMLP far ahead of {name}"] for name in ("BERT + rel pos - attn", "MLP-Mixer"))
+    assert (far.steps, far.mean, far.verdict) == (20, 0.0, NOT_HELD) and (mixer.steps, mixer.verdict) == (10, HELD)
+    assert findings["Attention helps BERT"].mean == pytest.approx(math.log(5.64 / 4.26), abs=0.01)
 
 
 def test_gates_keep_verdicts_back():

@@ -72,7 +72,8 @@ def test_every_stage_is_run_and_reported(study, tmp_path):
     assert rows["MLP-Mixer"][2] == 8 and rows["aMLP"][2] == 4
     assert not any("not tried" in cells or cell.startswith("-") for cells in rows.values() for cell in cells[6:])
     rows = {row[0]: row for row in report.perplexity_rows(results)}
-    assert rows["BERT + rel pos"][3] == 3 and abs(float(rows["BERT + rel pos"][4])) < 1e-3 and len(rows) == 13
+    assert rows["BERT + rel pos"][4] == 3 and abs(float(rows["BERT + rel pos"][5])) < 1e-3 and len(rows) == 13
+    assert float(rows["aMLP"][2].split()[0]) > float(rows["aMLP"][3].split()[0]) > 4
     assert [row[4] for row in report.task_rows(results)[1:]] == ["90.0 %", "80.0 %", "90.0 %"]
     assert {row[-1] for row in report.claims_rows(results)[1:]} >= {"held"}
     text = (tmp_path / "report" / "report.md").read_text(encoding="utf-8")
