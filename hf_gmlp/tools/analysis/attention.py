@@ -71,7 +71,7 @@ def plot_attention(
     step = math.ceil(m / MAX_NAMES)
     # Without SentencePiece's mark of a word's beginning. A dollar sign in a token does not start a formula.
     names = [token.replace("\u2581", "").strip() or "(space)" for token in tokens[::step]]
-    figure, axis = plt.subplots(figsize=(7, 7.6), layout="constrained")
+    figure, axis = plt.subplots(figsize=(7, 8), layout="constrained")
     image = axis.imshow(weights, cmap="Blues", vmin=0, vmax=weights.max().item(), interpolation="nearest")
     axis.set_xticks(range(0, m, step), names, rotation=90, fontsize=7, parse_math=False)
     axis.set_yticks(range(0, m, step), names, fontsize=7, parse_math=False)
