@@ -203,9 +203,11 @@ class Study:
             if all(self.has_settled(seeds) for seeds in longer.values() if all(run.is_finished for run in seeds)):
                 break
         runs = [run for run in runs if run.is_finished or run.key["steps"] == steps]
-        # The task needs the weights of the longest, not only the results.
-        weights = {(name, steps) for name in TASK_MODELS}
-        return [replace(run, row=None) if (run.key["model"], run.key["steps"]) in weights else run for run in runs]
+        # What is left of the task needs the weights of the longest, not only the results.
+        finished = {(row["model"], row["seed"]) for row in self.earlier.get("runs", ()) if row["stage"] == "task"}
+        weights = {(name, seed, steps) for name in TASK_MODELS for seed in SEEDS if (name, seed) not in finished}
+        keys = ("model", "seed", "steps")
+        return [replace(run, row=None) if tuple(run.key[key] for key in keys) in weights else run for run in runs]
 
     def has_settled(self, runs: list[Run]) -> bool:
         """Return whether the training loss of a model, as a mean over its seeds, no longer falls."""
