@@ -204,10 +204,12 @@ class Study:
                 break
         runs = [run for run in runs if run.is_finished or run.key["steps"] == steps]
         # What is left of the task needs the weights of the longest, not only the results.
-        finished = {(row["model"], row["seed"]) for row in self.earlier.get("runs", ()) if row["stage"] == "task"}
-        weights = {(name, seed, steps) for name in TASK_MODELS for seed in SEEDS if (name, seed) not in finished}
-        keys = ("model", "seed", "steps")
-        return [replace(run, row=None) if tuple(run.key[key] for key in keys) in weights else run for run in runs]
+        finished = {(name, seed) for stage, name, seed, *_ in self.rows if stage == "task"}
+        for index, run in enumerate(runs):
+            name, seed = run.key["model"], run.key["seed"]
+            if name in TASK_MODELS and run.key["steps"] == steps and (name, seed) not in finished:
+                runs[index] = replace(run, row=None)
+        return runs
 
     def has_settled(self, runs: list[Run]) -> bool:
         """Return whether the training loss of a model, as a mean over its seeds, no longer falls."""
