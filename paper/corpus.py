@@ -86,10 +86,8 @@ def standard_library() -> list[str]:
     return documents
 
 
-def write_pairs(
-    tokenizer: Path, folder: Path, counts: dict[str, int], words: str, most: int = 64, size: int = 2
-) -> dict[str, Path]:
-    """Write pairs of sentences for the task of the repeated word, and return their files by part.
+def write_pairs(tokenizer: Path, counts: dict[Path, int], words: str, most: int = 64, size: int = 2):
+    """Write so many pairs of sentences for the task of the repeated word into each file that is not there.
 
     A sentence is `size` different words. In half of the pairs (label 1), one word of the second is one of the first; in
     the others (0), they share none. The words are the likeliest pieces of a tokenizer, at most `most`, that match the
@@ -103,10 +101,8 @@ def write_pairs(
     tokens = AutoTokenizer.from_pretrained(tokenizer)
     pieces = sorted(tokens.get_vocab().items(), key=lambda item: item[1])
     known = [piece for piece, _ in pieces if re.fullmatch(words, piece)][:most]
-    paths = {}
-    for number, (part, count) in enumerate(counts.items()):
-        paths[part] = folder / f"pairs-{part}.jsonl"
-        if paths[part].is_file():
+    for number, (path, count) in enumerate(counts.items()):
+        if path.is_file():
             continue
         pick, lines = random.Random(number), []
         for index in range(count):
@@ -120,5 +116,4 @@ def write_pairs(
                 raise InputError(f"A word of {row} is not one token.")
             lines.append(json.dumps(row) + "\n")
         pick.shuffle(lines)
-        write_text(paths[part], "".join(lines))
-    return paths
+        write_text(path, "".join(lines))

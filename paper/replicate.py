@@ -67,6 +67,8 @@ def replicate(
         command += ["--vocab_size", str(study.size.vocab_size), "--max_length", str(study.size.length), "--lowercase"]
         call([*command, "--output_dir", str(study.tokenizer)], output / "tokenizer.log")
     while runs := study.left():
+        if runs[0].stage.startswith("task"):
+            study.write_pairs()
         # Their results decide the next runs.
         make_all(runs, jobs)
         report.write(report.collect(study), output)
@@ -266,11 +268,16 @@ class Study:
             for name in TASK_MODELS
         ]
 
-    @cached_property
+    @property
     def pairs(self) -> dict[str, Path]:
-        """The files of the repeated word: a pair for every sample of the longest fine-tuning, and pairs to evaluate."""
-        counts = {"train": 32 * self.size.task_steps[1], "development": 2000, "evaluation": 5000}
-        return write_pairs(self.tokenizer, self.output / "data", counts, self.size.words)
+        """The files of the repeated word by part."""
+        parts = ("train", "development", "evaluation")
+        return {part: self.output / "data" / f"pairs-{part}.jsonl" for part in parts}
+
+    def write_pairs(self):
+        """Write the repeated word: a pair for every sample of the longest fine-tuning, and pairs to evaluate."""
+        counts = (32 * self.size.task_steps[1], 2000, 5000)
+        write_pairs(self.tokenizer, dict(zip(self.pairs.values(), counts)), self.size.words)
 
     def fine_tuning(self, stage: str, name: str, setting: Setting, seed: int) -> Run:
         """Return the fine-tuning of a pretrained model on the repeated word."""

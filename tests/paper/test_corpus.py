@@ -61,7 +61,8 @@ def tokenizer(tmp_path_factory):
 
 
 def test_pairs_of_the_repeated_word(tokenizer, tmp_path):
-    files = corpus.write_pairs(tokenizer, tmp_path, {"train": 10_000, "evaluation": 200}, " [a-z]{3,}")
+    files = {part: tmp_path / f"pairs-{part}.jsonl" for part in ("train", "evaluation")}
+    corpus.write_pairs(tokenizer, dict(zip(files.values(), (10_000, 200))), " [a-z]{3,}")
     parts = {part: read_rows(path) for part, path in files.items()}
     assert [len(rows) for rows in parts.values()] == [10_000, 200] and parts["train"][:200] != parts["evaluation"]
     known = set()

@@ -30,7 +30,6 @@ def study(tmp_path, monkeypatch):
     text = {part: tmp_path / f"{part}.jsonl" for part in ("train", "development", "evaluation")}
     for path in text.values():
         path.touch()
-    monkeypatch.setattr(Study, "pairs", {part: tmp_path / f"pairs-{part}.jsonl" for part in text})
     return Study("tiny", tmp_path / "out", text)
 
 
