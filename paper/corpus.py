@@ -86,12 +86,12 @@ def standard_library() -> list[str]:
     return documents
 
 
-def write_pairs(tokenizer: Path, counts: dict[Path, int], words: str, most: int = 64, size: int = 2):
+def write_pairs(tokenizer: Path, counts: dict[Path, int], words: str, most: int = 64, longest: int = 4):
     """Write so many pairs of sentences for the task of the repeated word into each file that is not there.
 
-    A sentence is `size` different words. In half of the pairs (label 1), one word of the second is one of the first; in
-    the others (0), they share none. The words are the likeliest pieces of a tokenizer, at most `most`, that match the
-    pattern `words`: every word is one token.
+    A sentence is one to `longest` different words. In half of the pairs (label 1), one word of the second is one of the
+    first; in the others (0), they share none. No pair is in two files. The words are the likeliest pieces of a
+    tokenizer, at most `most`, that match the pattern `words`: every word is one token.
 
     Raises:
         InputError: If a pair is not [CLS] A [SEP] B [SEP] with one token per word.
@@ -101,19 +101,29 @@ def write_pairs(tokenizer: Path, counts: dict[Path, int], words: str, most: int 
     tokens = AutoTokenizer.from_pretrained(tokenizer)
     pieces = sorted(tokens.get_vocab().items(), key=lambda item: item[1])
     known = [piece for piece, _ in pieces if re.fullmatch(words, piece)][:most]
+    # Tokenizing takes a tenth of a second for a thousand pairs; each word stands at both ends of a sentence.
+    for one, other in zip(known, known[1:] + known[:1]):
+        if len(tokens(one + other, other + one)["input_ids"]) != 7:
+            raise InputError(f"{one!r} or {other!r} is not one token.")
+    earlier: set[str] = set()
     for number, (path, count) in enumerate(counts.items()):
-        if path.is_file():
-            continue
-        pick, lines = random.Random(number), []
-        for index in range(count):
-            chosen, label = pick.sample(known, 2 * size), index % 2
-            first, second = chosen[:size], chosen[size:]
-            if label:
-                second[pick.randrange(size)] = pick.choice(first)
-            row = {"sentence1": "".join(first), "sentence2": "".join(second), "label": label}
-            # A tenth of a second for a thousand pairs, so the first thousand.
-            if index < 1000 and len(tokens(row["sentence1"], row["sentence2"])["input_ids"]) != 2 * size + 3:
-                raise InputError(f"A word of {row} is not one token.")
-            lines.append(json.dumps(row) + "\n")
-        pick.shuffle(lines)
-        write_text(path, "".join(lines))
+        if not path.is_file():
+            pick = random.Random(number)
+            lines: list[str] = []
+            while len(lines) < count:
+                line = draw_pair(pick, known, longest, label=len(lines) % 2)
+                if line not in earlier:
+                    lines.append(line)
+            pick.shuffle(lines)
+            write_text(path, "".join(f"{line}\n" for line in lines))
+        earlier.update(path.read_text(encoding="utf-8").splitlines())
+
+
+def draw_pair(pick: random.Random, words: list[str], longest: int, label: int) -> str:
+    """Return a pair for the task of the repeated word, as a line of JSON."""
+    first, second = pick.randint(1, longest), pick.randint(1, longest)
+    chosen = pick.sample(words, first + second)
+    sentences = chosen[:first], chosen[first:]
+    if label:
+        sentences[1][pick.randrange(second)] = pick.choice(sentences[0])
+    return json.dumps({"sentence1": "".join(sentences[0]), "sentence2": "".join(sentences[1]), "label": label})

@@ -22,8 +22,8 @@ SOLVED = 0.75
 # The factors between one setting of a search and the next.
 RATE_STEP, MULTIPLIER_STEP = 2.0, 5.0
 SELECTION_SEEDS, SEEDS = (11, 12), (1, 2, 3)
-# Models that are fine-tuned on the repeated word, and the learning rate that each one's search starts from.
-TASK_MODELS, TASK_START = ("bert-relpos", "gmlp", "amlp"), 1e-3
+# Models that are fine-tuned on the repeated word, and the setting that each one's search starts from.
+TASK_MODELS, TASK_START = ("bert-relpos", "gmlp", "amlp"), (1e-3, 1.0)
 
 HELD, NOT_HELD, NOISE = "held", "not held", "within noise"
 ONE_SEED, DIVERGED = "no verdict (one seed)", "no verdict (diverged)"

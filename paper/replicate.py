@@ -243,21 +243,19 @@ class Study:
         return self.run("run_mlm.py", "pretraining", flags, stage, name, setting, seed, steps)
 
     def task_search(self, name: str) -> tuple[list[Run], dict[Setting, float]]:
-        """Return the fine-tunings that look for a model's learning rate, and their errors on the development pairs."""
+        """Return the fine-tunings that look for a model's setting, and their errors on the development pairs."""
         runs: list[Run] = []
         errors: dict[Setting, float] = {}
-        while settings := protocol.next_settings(errors, (protocol.TASK_START, 1.0)):
-            # Positional weights are trained: settings with another multiplier are not tried.
-            errors |= {setting: math.inf for setting in settings if setting[1] != 1}
-            tried = [setting for setting in settings if setting[1] == 1]
-            runs += [self.fine_tuning("task selection", name, setting, SEEDS[0]) for setting in tried]
-            if not all(run.is_finished for run in runs):
+        while settings := protocol.next_settings(errors, protocol.TASK_START):
+            tried = [self.fine_tuning("task selection", name, setting, SEEDS[0]) for setting in settings]
+            runs += tried
+            if not all(run.is_finished for run in tried):
                 break
-            errors |= dict(zip(tried, (1 - run.results["eval_accuracy"] for run in runs[-len(tried) :])))
+            errors |= dict(zip(settings, (1 - run.results["eval_accuracy"] for run in tried)))
         return runs, errors
 
     def task_selections(self) -> list[Run]:
-        """Return the fine-tunings that look for each model's learning rate."""
+        """Return the fine-tunings that look for each model's setting."""
         return [run for name in TASK_MODELS for run in self.task_search(name)[0]]
 
     def tasks(self) -> list[Run]:

@@ -139,13 +139,12 @@ def perplexity_rows(results: Results) -> list[list]:
 
 
 def task_rows(results: Results) -> list[list]:
-    rows = [["model", "learning rates tried", "chosen", "accuracy, by seed", "mean"]]
+    rows: list[list] = [["model", "settings tried", "learning rate", "multiplier", "accuracy, by seed", "mean"]]
     for name in TASK_MODELS:
         if runs := results.runs("task", name):
-            tried = sorted({run["learning_rate"] for run in results.runs("task selection", name)})
             accuracies = [run["accuracy"] for run in runs]
-            cells = [", ".join(f"{rate:g}" for rate in tried), f"{runs[0]['learning_rate']:g}"]
-            cells.append(", ".join(f"{100 * accuracy:.1f}" for accuracy in accuracies))
+            cells = [len(results.runs("task selection", name)), f"{runs[0]['learning_rate']:g}"]
+            cells += [f"x{runs[0]['multiplier']:g}", ", ".join(f"{100 * accuracy:.1f}" for accuracy in accuracies)]
             rows.append([MODELS[name].title, *cells, f"{100 * statistics.fmean(accuracies):.1f} %"])
     return rows
 

@@ -64,14 +64,29 @@ def test_pairs_of_the_repeated_word(tokenizer, tmp_path):
     files = {part: tmp_path / f"pairs-{part}.jsonl" for part in ("train", "evaluation")}
     corpus.write_pairs(tokenizer, dict(zip(files.values(), (10_000, 200))), " [a-z]{3,}")
     parts = {part: read_rows(path) for part, path in files.items()}
-    assert [len(rows) for rows in parts.values()] == [10_000, 200] and parts["train"][:200] != parts["evaluation"]
-    known = set()
+    assert [len(rows) for rows in parts.values()] == [10_000, 200]
+    lengths, known = Counter(), set()
     for row in parts["train"] + parts["evaluation"]:
         first, second = row["sentence1"].split(), row["sentence2"].split()
-        assert len({*first}) == len({*second}) == 2 and len({*first} & {*second}) == row["label"]
+        assert len({*first}) == len(first) and len({*second}) == len(second)
+        assert len({*first} & {*second}) == row["label"]
         known |= {*first, *second}
+        lengths[row["label"], len(first), len(second)] += 1
     assert len(known) == 64 and known <= {*WORDS}
-    assert sum(row["label"] for row in parts["train"]) == 5000
-    # No word tells the label.
+    # Neither the lengths nor a word tell the label.
+    assert len(lengths) == 32 and 200 < min(lengths.values()) <= max(lengths.values()) < 450
     ones = Counter(word for row in parts["train"] if row["label"] for word in row["sentence2"].split())
-    assert 100 < min(ones.values()) <= max(ones.values()) < 220
+    assert 130 < min(ones.values()) <= max(ones.values()) < 270
+    assert sum(row["label"] for row in parts["train"]) == 5000
+    assert not {str(row) for row in parts["train"]} & {str(row) for row in parts["evaluation"]}
+    # What was there stays, and a new file has no pair of it.
+    files["train"].unlink()
+    kept = files["evaluation"].read_bytes()
+    corpus.write_pairs(tokenizer, {files["evaluation"]: 200, files["train"]: 50}, " [a-z]{3,}")
+    assert files["evaluation"].read_bytes() == kept
+    assert not {str(row) for row in read_rows(files["train"])} & {str(row) for row in parts["evaluation"]}
+
+
+def test_words_that_are_several_tokens_are_refused(tokenizer, tmp_path):
+    with pytest.raises(InputError, match="not one token"):
+        corpus.write_pairs(tokenizer, {tmp_path / "pairs.jsonl": 10}, "<0x.*")

@@ -40,7 +40,8 @@ def finish(run):
     key, results = run.key, {"train_runtime": 120.0}
     best = {"mixer": (8e-3, 5)}.get(key["model"], (2e-3, 25))
     if run.stage.startswith("task"):
-        results |= {"eval_accuracy": 0.9 - 0.1 * (key["model"] == "gmlp") - 10 * abs(key["learning_rate"] - 2e-3)}
+        distance = 10 * abs(key["learning_rate"] - 2e-3) + 0.01 * abs(math.log(key["multiplier"] / 5))
+        results |= {"eval_accuracy": 0.9 - 0.1 * (key["model"] == "gmlp") - distance}
     else:
         loss = math.log(MODELS[key["model"]].perplexity or 4.0) + 0.003 * key["seed"] + 2 / key["steps"]
         loss += 0.1 * abs(math.log(key["learning_rate"] / best[0])) + 0.1 * abs(math.log(key["multiplier"] / best[1]))
@@ -60,10 +61,11 @@ def test_every_stage_is_run_and_reported(study, tmp_path):
             finish(run)
     # Ten models, five settings, two seeds; then those around the best ones, and further for the Mixer; and again with
     # eight steps for models that are behind the count model after four.
-    assert stages[0] == ("selection", 100) and {name for name, _ in stages[1:-5]} == {"selection"}
+    assert stages[0] == ("selection", 100) and {name for name, _ in stages[1:-6]} == {"selection"}
     # One model is not finished after ten steps: all are trained for twenty.
-    assert stages[-5:-2] == [("pretraining", 30), ("pretraining", 30), ("task selection", 9)]
-    assert stages[-2:] == [("task selection", 3), ("task", 9)]
+    assert stages[-6:-3] == [("pretraining", 30), ("pretraining", 30), ("task selection", 15)]
+    # Around twice the learning rate, and then around five times the multiplier.
+    assert stages[-3:] == [("task selection", 9), ("task selection", 6), ("task", 9)]
     report.write(report.collect(study), tmp_path / "report")
     results = report.Results(json.loads((tmp_path / "report" / "results.json").read_text(encoding="utf-8")))
     rows = {row[0]: row for row in report.settings_rows(results)}
@@ -73,7 +75,7 @@ def test_every_stage_is_run_and_reported(study, tmp_path):
     rows = {row[0]: row for row in report.perplexity_rows(results)}
     assert rows["BERT + rel pos"][4] == 3 and abs(float(rows["BERT + rel pos"][5])) < 1e-3 and len(rows) == 13
     assert float(rows["aMLP"][2].split()[0]) > float(rows["aMLP"][3].split()[0]) > 4
-    assert [row[4] for row in report.task_rows(results)[1:]] == ["90.0 %", "80.0 %", "90.0 %"]
+    assert [row[5] for row in report.task_rows(results)[1:]] == ["90.0 %", "80.0 %", "90.0 %"]
     assert {row[-1] for row in report.claims_rows(results)[1:]} >= {"held"}
     text = (tmp_path / "report" / "report.md").read_text(encoding="utf-8")
     assert text.count("| ") > 300 and (tmp_path / "report" / "training.png").stat().st_size > 10_000
