@@ -24,7 +24,6 @@ from hf_gmlp.tools.conversion.lucidrains import model_from_lucidrains
 from hf_gmlp.tools.conversion.timm import model_from_timm
 
 from ..numerics import assert_close
-from ..samples import CONVOLUTIONAL
 from ..tools.conversion.test_timm import perturb
 from .helpers import (
     ATTENTIONS,
@@ -363,32 +362,6 @@ def test_multiple_choice_scores_each_choice_separately(text_config, perturbed_mo
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "model_class, fields, backend",
-    [
-        (GMLPForMaskedLM, {}, "aot_eager"),
-        (GMLPForCausalLM, {}, "aot_eager"),
-        (GMLPForSequenceClassification, {"attention_size": 8}, "inductor"),
-        (GMLPForImageClassification, CONVOLUTIONAL, "aot_eager"),
-    ],
-)
-@pytest.mark.usefixtures("fresh_compiler")
-def test_compiles_into_one_graph(text_config, vision_config, perturbed_model, model_class, fields, backend):
-    config = vision_config if model_class is GMLPForImageClassification else text_config
-    model = perturbed_model(model_class, config(num_hidden_layers=1, **fields)).train()
-    inputs, results = labeled_batch(model_class), []
-    for forward in (model, torch.compile(model, fullgraph=True, backend=backend)):
-        model.zero_grad()
-        output = forward(**inputs)
-        output.loss.backward()
-        logits = output.logits.detach()
-        if logits.dim() == 3:
-            logits = logits[inputs["attention_mask"] == 1]
-        results.append([output.loss.detach(), logits, *(p.grad.clone() for p in model.parameters())])
-    assert_close(results[0], results[1], depth=2)
-
-
-@pytest.mark.slow
 @torch.no_grad()
 def test_exported_for_any_batch_and_length(text_config, perturbed_model, random_ids):
     model = perturbed_model(GMLPForMaskedLM, text_config(spatial_heads=4, attention_size=8))
@@ -408,36 +381,3 @@ def test_exported_for_any_batch_and_length(text_config, perturbed_model, random_
         shown = case["attention_mask"] == 1
         exported = program.module()(**case).logits[shown]
         assert_close(exported, model(**case).logits[shown], depth=2)
-
-
-@pytest.mark.parametrize("dtype, mean, largest", [(torch.bfloat16, 0.03, 0.4), (torch.float16, 0.004, 0.05)])
-@torch.no_grad()
-def test_half_precision_is_finite_and_close(
-    text_config, vision_config, perturbed_model, random_ids, dtype, mean, largest
-):
-    fields = {"attention_size": 8}
-    ids, mask = random_ids(2, 12), torch.ones(2, 12, dtype=torch.long)
-    mask[1, 5:] = 0
-    for model, inputs in (
-        (perturbed_model(GMLPModel, text_config(**fields)), {"input_ids": ids, "attention_mask": mask}),
-        (perturbed_model(GMLPVisionModel, vision_config(**fields)), {"pixel_values": torch.randn(2, 3, 16, 16)}),
-    ):
-        expected = model(**inputs).last_hidden_state
-        output = model.to(dtype)(**inputs).last_hidden_state
-        assert output.dtype == dtype and output.isfinite().all()
-        # A LayerNorm's output has values around one; 8 bits of mantissa after two blocks.
-        error = (output.float() - expected).abs()
-        assert error.mean() < mean and error.max() < largest
-
-
-@pytest.mark.parametrize("model_class", [GMLPForMaskedLM, GMLPForCausalLM, GMLPForImageClassification])
-def test_training_under_autocast(text_config, vision_config, perturbed_model, model_class):
-    config = vision_config if model_class is GMLPForImageClassification else text_config
-    fields = {"attention_size": 8, "drop_path_rate": 0.2, "hidden_dropout_prob": 0.1}
-    model = perturbed_model(model_class, config(**fields)).train()
-    with torch.autocast("cpu", dtype=torch.bfloat16):
-        loss = model(**labeled_batch(model_class)).loss
-    assert loss.dtype == torch.float32
-    loss.backward()
-    for parameter in model.parameters():
-        assert parameter.grad.dtype == torch.float32 and parameter.grad.isfinite().all()

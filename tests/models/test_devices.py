@@ -1,0 +1,176 @@
+"""The models on a GPU, or on the CPU where there is none: precisions, compilation, attention, caches, mixed precision.
+
+What the device computes is compared with the same model and inputs on the CPU, in double precision and not compiled.
+"""
+
+import copy
+
+import pytest
+import torch
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from transformers.testing_utils import torch_device
+
+from hf_gmlp import GMLPForCausalLM, GMLPForImageClassification, GMLPForMaskedLM, GMLPForSequenceClassification
+from hf_gmlp.training.checkpointing import enable_selective_checkpointing
+
+from ..samples import CONVOLUTIONAL
+from .helpers import labeled_batch, padded
+
+ON_GPU = torch_device == "cuda"
+# How far a vector of outputs or gradients may be from that in double precision, relative to its norm.
+TOLERANCE = {torch.float32: 1e-5, torch.float16: 0.015, torch.bfloat16: 0.12}
+# Model, fields of its config, and inputs besides those of `labeled_batch`.
+MODELS = {
+    "gMLP": (GMLPForMaskedLM, {}, {}),
+    "dense W": (GMLPForSequenceClassification, {"toeplitz": False}, {}),
+    "aMLP": (GMLPForMaskedLM, {"attention_size": 16}, {}),
+    "causal aMLP": (GMLPForCausalLM, {"attention_size": 16, "spatial_heads": 4}, {}),
+    "packed aMLP": (
+        GMLPForMaskedLM,
+        {"attention_size": 16},
+        {"seq_idx": torch.tensor([[0] * 4 + [1] * 5] * 4)},
+    ),
+    "images": (GMLPForImageClassification, CONVOLUTIONAL, {}),
+}
+every_model = pytest.mark.parametrize("name", MODELS)
+every_dtype = pytest.mark.parametrize("dtype", TOLERANCE, ids=lambda dtype: str(dtype).removeprefix("torch."))
+
+
+@pytest.fixture
+def build(text_config, vision_config, perturbed_model):
+    """build(name, **fields) returns a model and a batch with labels, both on the CPU."""
+
+    def make(name, **fields):
+        model_class, own_fields, more = MODELS[name]
+        config = vision_config if name == "images" else text_config
+        model = perturbed_model(model_class, config(**(own_fields | fields)))
+        torch.manual_seed(0)
+        return model.train(), labeled_batch(model_class) | more
+
+    return make
+
+
+def moved(inputs, dtype):
+    """Return the inputs on the device, images in `dtype`."""
+    return {key: x.to(torch_device, dtype if x.is_floating_point() else None) for key, x in inputs.items()}
+
+
+def results_of(model, inputs):
+    """Return the logits and the gradients as one vector each, on the CPU in double precision."""
+    model.zero_grad()
+    output = model(**inputs)
+    output.loss.backward()
+    logits = output.logits[inputs["attention_mask"] == 1] if output.logits.dim() == 3 else output.logits
+    gradients = torch.cat([parameter.grad.flatten() for parameter in model.parameters()])
+    return [x.detach().cpu().double().flatten() for x in (logits, gradients)]
+
+
+def expected_of(model, inputs):
+    inputs = {key: x.double() if x.is_floating_point() else x for key, x in inputs.items()}
+    return results_of(copy.deepcopy(model).double(), inputs)
+
+
+def assert_near(found, expected, tolerance):
+    for value, reference in zip(found, expected, strict=True):
+        distance = (value - reference).norm() / reference.norm()
+        assert distance <= tolerance
+
+
+@every_model
+@every_dtype
+def test_precisions(build, name, dtype):
+    model, inputs = build(name)
+    expected = expected_of(model, inputs)
+    assert_near(results_of(model.to(torch_device, dtype), moved(inputs, dtype)), expected, TOLERANCE[dtype])
+
+
+@pytest.mark.slow
+@every_model
+@every_dtype
+@pytest.mark.usefixtures("fresh_compiler")
+def test_compiled_into_one_graph(build, name, dtype):
+    if not ON_GPU and dtype != torch.float32:
+        pytest.skip("On a CPU, compiled models differ from others in single precision if at all.")
+    model, inputs = build(name, num_hidden_layers=1)
+    expected = expected_of(model, inputs)
+    # inductor takes ten seconds for a model.
+    backend = "inductor" if ON_GPU or name == "aMLP" else "aot_eager"
+    compiled = torch.compile(model.to(torch_device, dtype), fullgraph=True, backend=backend)
+    assert_near(results_of(compiled, moved(inputs, dtype)), expected, TOLERANCE[dtype])
+
+
+@every_model
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_mixed_precision(build, name, dtype):
+    """Five steps of SGD; the scaler skips those that overflow, which begin with its first scale."""
+    starts, ends = [], []
+    for mixed in (False, True):
+        model, inputs = build(name)
+        device, precision = (torch_device, torch.float32) if mixed else ("cpu", torch.double)
+        model.to(device, precision)
+        inputs = {key: x.to(device, precision if x.is_floating_point() else None) for key, x in inputs.items()}
+        starts.append(torch.cat([x.detach().flatten() for x in model.parameters()]))
+        optimizer = torch.optim.SGD(model.parameters(), 1e-3)
+        scaler = torch.amp.GradScaler(device, init_scale=64.0, enabled=mixed and dtype == torch.float16)
+        for _ in range(5):
+            with torch.autocast(device, dtype, enabled=mixed):
+                loss = model(**inputs).loss
+            assert loss.dtype == precision
+            scaler.scale(loss).backward()
+            scaler.step(optimizer)
+            scaler.update()
+            optimizer.zero_grad()
+        ends.append(torch.cat([x.detach().flatten() for x in model.parameters()]))
+    changes = [(end - start).cpu().double() for start, end in zip(starts, ends)]
+    assert_near(changes[1:], changes[:1], TOLERANCE[dtype])
+
+
+BACKENDS = {
+    "math": SDPBackend.MATH,
+    "flash": SDPBackend.FLASH_ATTENTION,
+    "efficient": SDPBackend.EFFICIENT_ATTENTION,
+    "cudnn": SDPBackend.CUDNN_ATTENTION,
+}
+
+
+@pytest.mark.parametrize("kernel", ["eager", "flex", *BACKENDS])
+@pytest.mark.parametrize("name", ["aMLP", "causal aMLP"])
+@every_dtype
+def test_attention(build, name, kernel, dtype):
+    if not ON_GPU and kernel in ("flex", "efficient", "cudnn"):
+        pytest.skip("This attention is for GPUs.")
+    if ON_GPU and kernel in ("flash", "cudnn") and dtype == torch.float32:
+        pytest.skip("These kernels compute in half precision only.")
+    reference, inputs = build(name, attn_implementation="eager")
+    # Flash kernels take no mask.
+    inputs["attention_mask"] = torch.ones_like(inputs["attention_mask"])
+    expected = expected_of(reference, inputs)
+    model = build(name, attn_implementation={"eager": "eager", "flex": "flex_attention"}.get(kernel, "sdpa"))[0]
+    with sdpa_kernel(BACKENDS.get(kernel, list(BACKENDS.values()))):
+        assert_near(results_of(model.to(torch_device, dtype), moved(inputs, dtype)), expected, TOLERANCE[dtype])
+
+
+@pytest.mark.parametrize("name", ["gMLP", "aMLP", "images"])
+def test_selective_checkpointing(build, name):
+    """With dropout, whose random numbers a block computed again needs again."""
+    model, inputs = build(name, hidden_dropout_prob=0.1, activation_dropout=0.1, drop_path_rate=0.2)
+    model, inputs, results = model.to(torch_device), moved(inputs, torch.float32), []
+    for _ in range(2):
+        torch.manual_seed(1)
+        results.append(results_of(model, inputs))
+        enable_selective_checkpointing(model)
+    assert_near(results[1], results[0], TOLERANCE[torch.float32])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("cache", ["dynamic", "static", None])
+@pytest.mark.usefixtures("fresh_compiler")
+def test_generation(build, random_ids, cache):
+    """transformers compiles a model with a static cache, if it is on a GPU."""
+    model = build("causal aMLP", max_position_embeddings=24)[0].eval().double()
+    ids, mask = padded([random_ids(length) for length in (3, 7)], "left")
+    options = {"max_new_tokens": 12, "do_sample": False, "eos_token_id": None}
+    expected = model.generate(ids, attention_mask=mask, use_cache=False, **options)
+    options |= {"cache_implementation": cache} if cache == "static" else {"use_cache": cache is not None}
+    found = model.to(torch_device).generate(ids.to(torch_device), attention_mask=mask.to(torch_device), **options)
+    assert torch.equal(found.cpu(), expected)
