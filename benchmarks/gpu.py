@@ -2,11 +2,13 @@
 
     python -m benchmarks.gpu                            everything
     python -m benchmarks.gpu --compile                  also with every block compiled
+    python -m benchmarks.gpu --compile --profile        also the operators of a training step, by their time
     python -m benchmarks.gpu --device cpu --quick       tiny, on a machine without a GPU, to see whether it runs
 
 Suites:
     images    gMLP-S on images of 224 pixels, beside timm's, and a ViT-S
-    text      gMLP-base on 512 tokens, beside g-mlp-pytorch (lucidrains), and a BERT
+    large     gMLP-B, beside timm's, and a ViT-B
+    text      gMLP-base and aMLP-base on 512 tokens, beside g-mlp-pytorch (lucidrains), and a BERT
     long      the same on more tokens
 
 Outputs are compared in single precision, as by cpu.py; times are under bf16 autocast with parameters in single
@@ -22,22 +24,31 @@ import gc
 import statistics
 from collections.abc import Callable
 from contextlib import AbstractContextManager
+from functools import partial
 
 import torch
+from torch.autograd import DeviceType
 from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.profiler import profile
 from torch.utils.flop_counter import FlopCounterMode
 
 from hf_gmlp import errors
 from hf_gmlp.errors import InputError
+from hf_gmlp.markdown import markdown_table
 
 from . import harness, peers
 from .harness import Bench
-from .peers import BERT, CIRCULANT, COMPILED, DENSE, FULL, OWN, SELECTIVE, TIMM, VIT, System, base_of
+from .peers import AMLP, BERT, CIRCULANT, COMPILED, DENSE, FULL, OWN, SELECTIVE, TIMM, VIT, System, base_of
 
 SUITES = {
     "images": [OWN, OWN + SELECTIVE, OWN + FULL, TIMM, VIT],
-    "text": [OWN, OWN + SELECTIVE, OWN + FULL, DENSE, CIRCULANT, BERT],
-    "long": [OWN, OWN + SELECTIVE, CIRCULANT, BERT],
+    "large": [OWN, OWN + SELECTIVE, OWN + FULL, TIMM, VIT],
+    "text": [OWN, OWN + SELECTIVE, OWN + FULL, AMLP, DENSE, CIRCULANT, BERT],
+    "long": [OWN, OWN + SELECTIVE, AMLP, CIRCULANT, BERT],
+}
+MAKERS: dict[str, Callable[..., System]] = {
+    "images": peers.image_model,
+    "large": partial(peers.image_model, large=True),
 }
 
 
@@ -46,6 +57,7 @@ def main():
     parser.add_argument("--suites", nargs="+", choices=SUITES, default=list(SUITES), help="default: all")
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda", help="cpu only with --quick")
     sizes = {"layers": ("gMLP blocks", 30, 2), "rounds": ("how often every system is timed", 7, 1)}
+    parser.add_argument("--profile", action="store_true", help="print where the time of a training step goes")
     arguments = harness.parse_arguments(parser, sizes)
     if arguments.device == "cpu" and not arguments.quick:
         parser.error("--device cpu takes too long at full size: add --quick, or use benchmarks.cpu")
@@ -64,8 +76,8 @@ def benchmark(arguments: argparse.Namespace):
     print(", ".join(f"{key} {value}" for key, value in common.items()))
     print(f"{bench.rate / 1e12:.4g} TFLOP/s in a large bf16 product")
     for suite in arguments.suites:
-        names, make = list(SUITES[suite]), peers.image_model if suite == "images" else peers.text_model
-        names += [name + COMPILED for name in (OWN, TIMM, DENSE) if arguments.compile and name in names]
+        names, make = list(SUITES[suite]), MAKERS.get(suite, peers.text_model)
+        names += [name + COMPILED for name in names if arguments.compile and "checkpointing" not in name]
         bench.rows = []
         columns = [{"layers": arguments.layers} | sizes for sizes in sizes_of(suite, arguments.quick)]
         bench.compare(suite, make, names, columns)
@@ -75,7 +87,7 @@ def benchmark(arguments: argparse.Namespace):
 
 
 def sizes_of(suite: str, quick: bool) -> list[dict[str, int]]:
-    if suite == "images":
+    if suite in MAKERS:
         return [{"batch": batch} for batch in ((1,) if quick else (8, 32, 128))]
     lengths = {"text": (512,), "long": (1024, 4096)}[suite]
     sizes = [{"batch": 32768 // tokens, "tokens": tokens} for tokens in lengths]
@@ -136,7 +148,25 @@ class GPUBench(Bench):
         }
         if self.device.type == "cuda":
             found["peak, MiB"] = {name: [self.peak(self.training_step(x))] for name, x in systems.items()}
+        for name, system in systems.items() if self.arguments.profile else ():
+            if name in (OWN, OWN + COMPILED):
+                print(f"\n{name}, {len(system.inputs)} samples\n\n{markdown_table(self.operators(system))}", flush=True)
         return found
+
+    def operators(self, system: System) -> list[list]:
+        """The operators of a training step that take the most time of the device themselves."""
+        with profile() as profiler:
+            self.training_step(system)()
+        field = "self_cpu_time_total" if self.device.type == "cpu" else "self_device_time_total"
+        # On a GPU the kernels are events too, whose time their operators have already.
+        events = [event for event in profiler.key_averages() if event.device_type == DeviceType.CPU]
+        events.sort(key=lambda event: getattr(event, field), reverse=True)
+        total = sum(getattr(event, field) for event in events)
+        rows: list[list] = [["operator", "calls", "ms", "%"]]
+        for event in events[:15]:
+            time = getattr(event, field)
+            rows.append([event.key, event.count, f"{time / 1e3:.3f}", f"{100 * time / total:.1f}"])
+        return [*rows, ["all", "", f"{total / 1e3:.3f}", ""]]
 
     def peak(self, step: Callable[[], object]) -> float:
         """MiB that a step needs beside what is there already."""

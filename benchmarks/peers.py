@@ -16,7 +16,7 @@ ROOT = Path(__file__).resolve().parent.parent
 # Noise on the spatial weights, which start so near zero that a wrong W would not be seen.
 SPATIAL_NOISE = 0.02
 SPATIAL_WEIGHTS = ("spatial_gating_unit.proj.weight", "gate.proj.weight", "sgu.weight")
-OWN, TIMM, VIT, BERT = "hf_gmlp", "timm", "ViT-S", "BERT"
+OWN, AMLP, TIMM, VIT, BERT = "hf_gmlp", "hf_gmlp, aMLP", "timm", "ViT", "BERT"
 CIRCULANT, DENSE = "g-mlp-pytorch, circulant", "g-mlp-pytorch, dense"
 # What may follow the name of a system: how it is trained or run.
 SELECTIVE, FULL, COMPILED = " + selective checkpointing", " + full checkpointing", " + torch.compile"
@@ -111,41 +111,43 @@ def blocks_of(model: nn.Module) -> list[nn.Module]:
 # All models are without dropout. Peers are imported where they are built: not every benchmark needs all of them.
 
 
-def image_model(name: str, layers: int, batch: int) -> System:
-    """gMLP-S with `layers` blocks, or a ViT-S with 12 for 30 of them, for images of 224 pixels."""
-    tokens = 196
+def image_model(name: str, layers: int, batch: int, large: bool = False) -> System:
+    """gMLP-S with `layers` blocks, or a ViT-S with 12 for 30 of them, for images of 224 pixels; or those of size B."""
+    tokens, width = 196, 512 if large else 256
     if name == OWN:
         from hf_gmlp.models.configuration_gmlp import GMLPVisionConfig
         from hf_gmlp.models.modeling_gmlp import GMLPForImageClassification
 
-        sizes = {"num_hidden_layers": layers, "pooling": "mean", "num_labels": 1000}
-        model = GMLPForImageClassification(GMLPVisionConfig(**sizes))
+        sizes = {"num_hidden_layers": layers, "hidden_size": width, "intermediate_size": 6 * width}
+        model = GMLPForImageClassification(GMLPVisionConfig(**sizes, pooling="mean", num_labels=1000))
     elif name == TIMM:
         import timm
 
-        model = timm.create_model("gmlp_s16_224")
+        model = timm.create_model("gmlp_b16_224" if large else "gmlp_s16_224")
         model.blocks = model.blocks[:layers]
         # The head of a new model is zero, and so would be all outputs.
         nn.init.normal_(model.head.weight, std=0.02)
     else:
         from transformers import ViTConfig, ViTForImageClassification
 
-        sizes = {"hidden_size": 384, "num_attention_heads": 6, "intermediate_size": 1536, "num_labels": 1000}
-        tokens = 197
-        model = ViTForImageClassification(ViTConfig(num_hidden_layers=max(1, round(layers * 12 / 30)), **sizes))
+        tokens, width = 197, 768 if large else 384
+        sizes = {"hidden_size": width, "num_attention_heads": width // 64, "intermediate_size": 4 * width}
+        sizes |= {"num_hidden_layers": max(1, round(layers * 12 / 30)), "num_labels": 1000}
+        model = ViTForImageClassification(ViTConfig(**sizes))
     return System(name, model, torch.randn(batch, 3, 224, 224), tokens, torch.randint(1000, (batch,)))
 
 
 def text_model(name: str, layers: int, batch: int, tokens: int, vocabulary: int = 32) -> System:
-    """gMLP-base with `layers` blocks, or a BERT-base with a layer for three of them, which has as many parameters."""
+    """gMLP-base or aMLP-base with `layers` blocks, or a BERT-base of as many parameters, a layer for three of them."""
     ids = fixed_ids(batch, tokens, vocabulary).to(torch.get_default_device())
-    if name == OWN:
+    if name in (OWN, AMLP):
         from hf_gmlp.models.configuration_gmlp import GMLPConfig
         from hf_gmlp.models.modeling_gmlp import GMLPModel
 
         # Shorter texts use a part of W.
         sizes = {"num_hidden_layers": layers, "max_position_embeddings": max(512, tokens), "vocab_size": vocabulary}
-        model = GMLPModel(GMLPConfig(**sizes, type_vocab_size=0), add_pooling_layer=False)
+        sizes |= {"attention_size": 64 if name == AMLP else 0, "type_vocab_size": 0}
+        model = GMLPModel(GMLPConfig(**sizes), add_pooling_layer=False)
     elif name == BERT:
         from transformers import BertConfig, BertModel
 
