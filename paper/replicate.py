@@ -60,9 +60,10 @@ def replicate(
         raise InputError(f"{output}/results.json was made from other text. Choose another --output_dir.")
     if plan:
         # Later runs depend on results that do not exist yet.
-        print(*(as_typed(run.command) for run in study.left()), sep="\n")
+        for run in study.left():
+            print(as_typed(run.command))
         return
-    if not (study.tokenizer / "tokenizer.json").is_file():
+    if study.left() and not (study.tokenizer / "tokenizer.json").is_file():
         command = ["-m", "hf_gmlp.tools.cli", "train-tokenizer", str(study.text["train"])]
         command += ["--vocab_size", str(study.size.vocab_size), "--max_length", str(study.size.length), "--lowercase"]
         call([*command, "--output_dir", str(study.tokenizer)], output / "tokenizer.log")
