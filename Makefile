@@ -14,7 +14,7 @@ AVX2 := ATEN_CPU_CAPABILITY=avx2 DNNL_MAX_CPU_ISA=AVX2 MKL_ENABLE_INSTRUCTIONS=A
 SEED := $(shell date +%s)
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo replicate test test-fast portable coverage conformance package compat integrations xla docs lint format clean
+.PHONY: help install demo replicate test test-heavy test-fast portable coverage conformance package compat integrations xla docs lint format clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -36,11 +36,14 @@ demo: $(INSTALLED) ## train a small gMLP on Python's documentation, and show wha
 replicate: $(INSTALLED) ## run the paper's comparisons at a small size; ARGS="--help" says how
 	$(BIN)/python -m paper replicate $(ARGS)
 
-test: $(INSTALLED) ## run all tests, in 5 to 10 minutes on two AVX2 cores (AMD EPYC)
-	$(PYTEST)
+test: $(INSTALLED) ## run the tests, in 4 to 6 minutes of two AVX2 cores (AMD EPYC)
+	$(PYTEST) -m "not heavy"
+
+test-heavy: $(INSTALLED) ## run the tests that it leaves out: several processes, exports and benchmarks
+	$(PYTEST) -m heavy
 
 test-fast: $(INSTALLED) ## run the fast tests, three in four
-	$(PYTEST) -m "not slow"
+	$(PYTEST) -m "not slow and not heavy"
 
 portable: $(INSTALLED) ## run tests that compare numbers as older processors round, and in a random order
 	$(SSE4) $(PYTEST) $(NUMBERS)

@@ -35,7 +35,7 @@ VISION_SIZES = {
 
 def pytest_collection_modifyitems(items):
     # Files with slow tests first, so that no worker waits for one at the end.
-    slow = {item.path for item in items if item.get_closest_marker("slow")}
+    slow = {item.path for item in items if item.get_closest_marker("slow") or item.get_closest_marker("heavy")}
     items.sort(key=lambda item: item.path not in slow)
 
 

@@ -45,6 +45,7 @@ def test_errors_keep_their_traceback_on_request(monkeypatch):
         errors.run(lambda: fail(ZeroDivisionError()))
 
 
+@pytest.mark.heavy
 def test_a_closed_pipe_ends_a_command_quietly():
     command = [sys.executable, "-c", "from hf_gmlp import errors; errors.run(lambda: print('line\\n' * 100_000))"]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
@@ -65,6 +66,7 @@ def test_an_interrupt_may_be_the_context_of_another_error(capsys):
     assert caught.value.code == 130 and capsys.readouterr().err.startswith("Error: Interrupted.")
 
 
+@pytest.mark.heavy
 def test_ctrl_c_reaches_workers_but_only_one_process_reports_it():
     code = """if True:
         import multiprocessing, time

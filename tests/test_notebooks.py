@@ -33,20 +33,20 @@ def number(pattern, text):
     return float(re.search(pattern, text)[1])
 
 
-@pytest.mark.slow
+@pytest.mark.heavy
 def test_text(tmp_path):
     text = run("text", tmp_path)
     assert number(r"accuracy ([\d.]+);", text) > number(r"alone gives ([\d.]+)", text)
     assert number(r"\) ([\d.e-]+)\n", text) < 1e-5
 
 
-@pytest.mark.slow
+@pytest.mark.heavy
 def test_images(tmp_path):
     text = run("images", tmp_path)
     assert number(r"accuracy ([\d.]+) on 397", text) > 0.6
 
 
-@pytest.mark.slow
+@pytest.mark.heavy
 def test_generation(tmp_path):
     text = run("generation", tmp_path)
     assert number(r"([\d.]+) bits per byte on", text) < number(r"([\d.]+) bits per byte by", text)

@@ -9,7 +9,7 @@ import pytest
 from hf_gmlp.errors import InputError
 from hf_gmlp.models.spatial_gating import SpatialProjection
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.heavy
 
 pytest.importorskip("g_mlp_pytorch")
 pytest.importorskip("timm")

@@ -52,7 +52,7 @@ def finish(run):
     (run.folder / "all_results.json").write_text(json.dumps(results))
 
 
-@pytest.mark.slow
+@pytest.mark.heavy
 def test_every_stage_is_run_and_reported(study, tmp_path):
     stages = []
     while runs := study.left():

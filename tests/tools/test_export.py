@@ -77,6 +77,7 @@ HEADS = {
 }
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("head", HEADS)
 def test_every_text_head_in_onnx(saved, tmp_path, head):
     model, folder = saved(head, **HEADS[head])
@@ -165,6 +166,7 @@ def test_only_linear_layers_and_embeddings_are_in_eight_bits(saved, tmp_path, mo
     assert sum(node.op_type == "MatMul" for node in graph.node) == 2
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("fields", [{}, {"toeplitz": False, "attention_size": 8}], ids=["toeplitz", "dense aMLP"])
 def test_a_causal_model_generates_from_its_cache(saved, tmp_path, fields):
     model, folder = saved("ForCausalLM", **fields)
@@ -194,6 +196,7 @@ def test_a_causal_model_generates_from_its_cache(saved, tmp_path, fields):
     assert tokens.tolist() == expected.tolist()
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("head", ["ForSequenceClassification", "ForCausalLM"])
 def test_openvino(saved, tmp_path, head):
     pytest.importorskip("openvino")

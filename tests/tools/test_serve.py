@@ -152,6 +152,7 @@ def test_the_page_asks_nothing_from_other_hosts(opened):
     assert not client.config["analytics_enabled"]
 
 
+@pytest.mark.heavy
 def test_the_command_serves_until_it_is_interrupted(folders):
     command = [sys.executable, "-m", "hf_gmlp.tools.cli", "serve", str(folders["masked"]), "--port", "0"]
     process = samples.start_with_ctrl_c(command, stdout=subprocess.PIPE)

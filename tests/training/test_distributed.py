@@ -9,7 +9,7 @@ from safetensors.torch import load_file
 
 from hf_gmlp import GMLPConfig, GMLPForImageClassification, GMLPForMaskedLM
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.heavy
 
 SCRIPT = Path(__file__).parent / "fsdp_training.py"
 ROOT = SCRIPT.parents[2]

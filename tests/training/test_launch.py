@@ -1,7 +1,7 @@
-"""The configs of recipes/accelerate, launched on two CPU processes.
+"""The configs of recipes/accelerate, launched on two CPU processes, or on one GPU.
 
-FSDP2 is not among them: accelerate shards on accelerators alone, so that its launch here would be data parallel
-(test_distributed.py has sharding by transformers itself). TPU's is in tests/test_xla.py.
+accelerate shards by FSDP2 on accelerators alone (test_distributed.py has sharding by transformers itself, on CPUs).
+TPU's config is in tests/test_xla.py.
 """
 
 import json
@@ -11,18 +11,23 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 from hf_gmlp import tasks
 
 from ..tiny_runs import TASKS, flags_of, write_data
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.heavy
 ROOT = Path(__file__).parents[2]
+# Config -> number of processes.
+ON_CPU = {"ddp": 2, "deepspeed_zero2": 2}
+ON_GPU = {"one_gpu": 1, "fsdp2": 1}
 
 
 def launch(config, task, *flags):
-    """Run a script on two processes, and return its results."""
-    launcher = [sys.executable, "-m", "accelerate.commands.launch", "--num_processes", "2"]
+    """Run a script, and return its results."""
+    processes = str((ON_CPU | ON_GPU)[config])
+    launcher = [sys.executable, "-m", "accelerate.commands.launch", "--num_processes", processes]
     launcher += ["--main_process_port", "0", "--mixed_precision", "no"]
     command = [*launcher, "--config_file", ROOT / f"recipes/accelerate/{config}.yaml", ROOT / f"run_{task}.py", *flags]
     environment = os.environ | {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "DS_ACCELERATOR": "cpu"}
@@ -40,15 +45,17 @@ def data(tmp_path_factory):
     return folder
 
 
-@pytest.mark.parametrize("config", ["ddp", "deepspeed_zero2"])
+@pytest.mark.parametrize("config", ON_CPU | ON_GPU)
 @pytest.mark.parametrize("task", TASKS)
-def test_two_processes_give_the_losses_of_one(task, config, data, tmp_path, monkeypatch):
+def test_launched_scripts_have_the_losses_of_others(task, config, data, tmp_path, monkeypatch):
     if config.startswith("deepspeed"):
         pytest.importorskip("deepspeed", reason="only `make integrations` has deepspeed")
-    flags = flags_of(task, data, "--use_cpu", "--save_strategy", "no")
-    results = launch(config, task, *flags, "--output_dir", tmp_path / "two")
-    monkeypatch.setattr(sys, "argv", ["run.py", *flags, "--output_dir", str(tmp_path / "one")])
+    if config in ON_GPU and not torch.cuda.is_available():
+        pytest.skip("There is no GPU.")
+    flags = flags_of(task, data, "--save_strategy", "no", *["--use_cpu"] * (config in ON_CPU))
+    results = launch(config, task, *flags, "--output_dir", tmp_path / "launched")
+    monkeypatch.setattr(sys, "argv", ["run.py", *flags, "--output_dir", str(tmp_path / "plain")])
     tasks.run(task)
-    expected = json.loads((tmp_path / "one/all_results.json").read_text())
+    expected = json.loads((tmp_path / "plain/all_results.json").read_text())
     losses = ("train_loss", "eval_loss")
     assert [results[name] for name in losses] == pytest.approx([expected[name] for name in losses], rel=1e-3)

@@ -220,7 +220,7 @@ def test_rotation_keeps_the_latest_steps_and_the_new_checkpoint(tmp_path, limit,
     assert {int(path.name[11:]) for path in tmp_path.iterdir()} == left
 
 
-@pytest.mark.slow
+@pytest.mark.heavy
 def test_two_runs_do_not_share_a_folder(tmp_path):
     code = "import sys, time; from pathlib import Path; from hf_gmlp.training.run_folder import claim\n"
     code += "claim(Path(sys.argv[1])); print('claimed', flush=True); time.sleep(600)"

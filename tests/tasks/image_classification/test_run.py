@@ -128,6 +128,7 @@ def test_accumulation_is_one_large_batch(run, folder):
     assert_same_weights(weights(folder, "accumulated"), weights(folder, "at_once"))
 
 
+@pytest.mark.heavy
 def test_two_processes_augment_and_train_as_one(run, folder):
     """tests/training/test_launch.py compares the losses, and without augmentation."""
     flags = [*GMLP, *DATA, "--do_train", *AUGMENTED, "--max_steps", "4", "--save_strategy", "no", "--use_cpu"]

@@ -75,6 +75,7 @@ def test_evaluation_does_not_depend_on_the_batch_size(finished, text, tmp_path):
     assert again["eval_loss"] == pytest.approx(results["eval_loss"], rel=1e-5)
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("streaming", [False, True])
 def test_killed_run_resumes_to_the_same_weights(tmp_path, flags, streaming, caplog):
     flags = [*flags, "--max_steps", 40, "--save_steps", 10, "--eval_strategy", "no", "--max_eval_samples", 5]
@@ -103,6 +104,7 @@ def test_killed_run_resumes_to_the_same_weights(tmp_path, flags, streaming, capl
         assert torch.equal(expected[name], actual[name]), name
 
 
+@pytest.mark.heavy
 def test_two_processes_train_the_same_model_as_one(tmp_path, flags):
     flags = [*flags, "--max_steps", 12, "--global_batch_size", 12, "--per_device_train_batch_size", 4]
     one = run(*flags, "--output_dir", tmp_path / "one")
@@ -118,6 +120,7 @@ def test_two_processes_train_the_same_model_as_one(tmp_path, flags):
         torch.testing.assert_close(actual[name], expected[name], atol=1e-5, rtol=1e-4)
 
 
+@pytest.mark.heavy
 def test_sigterm_stops_two_processes_at_one_checkpoint(tmp_path, flags):
     more = ["--max_steps", 100_000, "--save_steps", 20, "--save_total_limit", 2, "--enable_jit_checkpoint"]
     launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]

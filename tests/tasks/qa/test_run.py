@@ -97,6 +97,7 @@ def test_smoke_recipe_with_unanswerable_questions(tmp_path, data):
     assert results["eval_best_f1"] >= results["eval_f1"] and set(odds) == set(predictions)
 
 
+@pytest.mark.heavy
 def test_evaluation_is_the_same_in_other_batches_and_in_two_processes(finished, data, tmp_path):
     folder, _ = finished
     expected = json.loads((folder / "all_results.json").read_text())
