@@ -77,7 +77,7 @@ def benchmark(arguments: argparse.Namespace):
     print(f"{bench.rate / 1e12:.4g} TFLOP/s in a large bf16 product")
     for suite in arguments.suites:
         names, make = list(SUITES[suite]), MAKERS.get(suite, peers.text_model)
-        names += [name + COMPILED for name in names if arguments.compile and "checkpointing" not in name]
+        names += [name + COMPILED for name in names if arguments.compile and base_of(name) == name]
         bench.rows = []
         columns = [{"layers": arguments.layers} | sizes for sizes in sizes_of(suite, arguments.quick)]
         bench.compare(suite, make, names, columns)
@@ -148,9 +148,9 @@ class GPUBench(Bench):
         }
         if self.device.type == "cuda":
             found["peak, MiB"] = {name: [self.peak(self.training_step(x))] for name, x in systems.items()}
-        for name, system in systems.items() if self.arguments.profile else ():
-            if name in (OWN, OWN + COMPILED):
-                print(f"\n{name}, {len(system.inputs)} samples\n\n{markdown_table(self.operators(system))}", flush=True)
+        if self.arguments.profile:
+            for system in (systems[name] for name in (OWN, OWN + COMPILED) if name in systems):
+                print(f"\n{system.name}, {len(system.inputs)} samples\n\n{markdown_table(self.operators(system))}")
         return found
 
     def operators(self, system: System) -> list[list]:

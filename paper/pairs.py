@@ -32,13 +32,14 @@ def print_pairs(folder: Path):
     batch = dict(tokenizer(*sentences, padding=True, return_token_type_ids=True, return_tensors="pt"))
     is_word = torch.isin(batch["input_ids"], torch.tensor(tokenizer.all_special_ids), invert=True)
     numbers = is_word.sum(1)
-    accuracies: list[list] = [["accuracy, %, by the number of words", *numbers.unique().tolist(), "all"]]
+    columns = numbers.unique().tolist()
+    accuracies: list[list] = [["accuracy, %, by the number of words", *columns, "all"]]
     attention: list[list] = [["attention of a word", "block", "to its copy", "to another word of that sentence"]]
     for run in runs:
         model = AutoModelForSequenceClassification.from_pretrained(run, attn_implementation="eager").eval()
         name = f"{MODELS[run.parent.name].title}, seed {run.name.rpartition('-')[2]}"
         is_right, means = evaluate(model, batch, labels, is_word)
-        parts = [is_right[numbers == number] for number in accuracies[0][1:-1]]
+        parts = [is_right[numbers == number] for number in columns]
         accuracies.append([name, *(f"{100 * part.float().mean():.1f}" for part in (*parts, is_right))])
         attention += [[name, block, f"{copy:.3f}", f"{other:.3f}"] for block, (copy, other) in means.items()]
     print(markdown_table(accuracies), markdown_table(attention), sep="\n\n")
@@ -64,7 +65,7 @@ def evaluate(
             del inputs["token_type_ids"]
         output = model(**inputs, output_attentions=is_amlp)
         is_right.append(output.logits.argmax(1) == labels[part])
-        for block, weights in enumerate(output.attentions if is_amlp else (), start=1):
+        for block, weights in enumerate(output.attentions or (), start=1):
             # One head.
             found[block].append(attention_to_copies(weights[:, 0], inputs["input_ids"], segments, is_word[part]))
     means = {}

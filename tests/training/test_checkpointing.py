@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 from transformers import BertConfig, BertForMaskedLM
+from transformers.testing_utils import torch_device
 
 from hf_gmlp import (
     GMLPConfig,
@@ -25,20 +26,21 @@ DROPPED = {"hidden_dropout_prob": 0.1, "activation_dropout": 0.1, "drop_path_rat
 
 
 def build(kind, layers=2, **fields):
-    """A model, and its inputs."""
+    """A model, and its inputs, on a GPU if there is one."""
     torch.manual_seed(0)
+    ids = torch.randint(5, 40, (2, 64))
+    inputs = {"input_ids": ids, "labels": ids}
+    sizes = {"num_hidden_layers": layers, "hidden_size": 64, "max_position_embeddings": 64, "vocab_size": 40}
     if kind == "images":
         config = GMLPVisionConfig(num_hidden_layers=layers, image_size=64, pooling="mean", num_labels=5, **fields)
-        images = torch.randn(2, 3, 64, 64)
-        return GMLPForImageClassification(config), {"pixel_values": images, "labels": torch.tensor([1, 3])}
-    ids = torch.randint(5, 40, (2, 64))
-    sizes = {"num_hidden_layers": layers, "hidden_size": 64, "max_position_embeddings": 64, "vocab_size": 40}
-    if kind == "bert":
+        model = GMLPForImageClassification(config)
+        inputs = {"pixel_values": torch.randn(2, 3, 64, 64), "labels": torch.tensor([1, 3])}
+    elif kind == "bert":
         model = BertForMaskedLM(BertConfig(**sizes, num_attention_heads=2, intermediate_size=128))
     else:
         attention_size = 16 if kind == "amlp" else 0
         model = GMLPForMaskedLM(GMLPConfig(**sizes, intermediate_size=384, attention_size=attention_size, **fields))
-    return model, {"input_ids": ids, "labels": ids}
+    return model.to(torch_device), {name: x.to(torch_device) for name, x in inputs.items()}
 
 
 def loss_and_gradients(model, inputs):
