@@ -39,7 +39,7 @@ replicate: $(INSTALLED) ## run the paper's comparisons at a small size; ARGS="--
 test: $(INSTALLED) ## run the tests, in 4 to 6 minutes of two AVX2 cores (AMD EPYC)
 	$(PYTEST) -m "not heavy"
 
-test-heavy: $(INSTALLED) ## run the tests that it leaves out: several processes, exports and benchmarks
+test-heavy: $(INSTALLED) ## run the tests that `make test` leaves out: several processes, exports, benchmarks
 	$(PYTEST) -m heavy
 
 test-fast: $(INSTALLED) ## run the fast tests, three in four

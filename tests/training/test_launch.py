@@ -47,7 +47,7 @@ def data(tmp_path_factory):
 
 @pytest.mark.parametrize("config", ON_CPU | ON_GPU)
 @pytest.mark.parametrize("task", TASKS)
-def test_launched_scripts_have_the_losses_of_others(task, config, data, tmp_path, monkeypatch):
+def test_a_launched_script_has_the_losses_of_a_plain_run(task, config, data, tmp_path, monkeypatch):
     if config.startswith("deepspeed"):
         pytest.importorskip("deepspeed", reason="only `make integrations` has deepspeed")
     if config in ON_GPU and not torch.cuda.is_available():
