@@ -12,12 +12,6 @@ from ._version import __version__
 from .presets import list_presets, preset_path
 
 __all__ = [
-    "BertRelposConfig",
-    "BertRelposForMaskedLM",
-    "BertRelposForQuestionAnswering",
-    "BertRelposForSequenceClassification",
-    "BertRelposForTokenClassification",
-    "BertRelposModel",
     "GMLPBlock",
     "GMLPConfig",
     "GMLPForCausalLM",
@@ -35,12 +29,6 @@ __all__ = [
     "GMLPVisionPreTrainedModel",
     "SpatialGatingUnit",
     "SpatialProjection",
-    "TextMixerConfig",
-    "TextMixerForMaskedLM",
-    "TextMixerForQuestionAnswering",
-    "TextMixerForSequenceClassification",
-    "TextMixerForTokenClassification",
-    "TextMixerModel",
     "__version__",
     "enable_selective_checkpointing",
     "list_presets",

@@ -4,10 +4,8 @@ from transformers import AutoConfig, AutoTokenizer, PreTrainedTokenizerFast
 from transformers.models import auto
 from transformers.utils import is_torchvision_available, is_vision_available
 
-from .models import configuration_baselines, configuration_gmlp, modeling_baselines, modeling_gmlp
-from .models.configuration_baselines import *
+from .models import configuration_gmlp, modeling_gmlp
 from .models.configuration_gmlp import *
-from .models.modeling_baselines import *
 from .models.modeling_gmlp import *
 from .models.modeling_gmlp import GMLPBlock
 from .models.spatial_gating import SpatialGatingUnit, SpatialProjection
@@ -15,9 +13,7 @@ from .training.checkpointing import enable_selective_checkpointing
 from .training.optimization import param_groups
 
 __all__ = [
-    *configuration_baselines.__all__,
     *configuration_gmlp.__all__,
-    *modeling_baselines.__all__,
     *modeling_gmlp.__all__,
     "GMLPBlock",
     "SpatialGatingUnit",
@@ -26,17 +22,11 @@ __all__ = [
     "param_groups",
 ]
 
-for _config, _code_map, _module in (
-    (GMLPConfig, GMLPConfig.code_map, modeling_gmlp),
-    (GMLPVisionConfig, GMLPVisionConfig.code_map, modeling_gmlp),
-    (BertRelposConfig, BertRelposConfig.code_map(), modeling_baselines),
-    (TextMixerConfig, TextMixerConfig.code_map(), modeling_baselines),
-):
+for _config in (GMLPConfig, GMLPVisionConfig):
     AutoConfig.register(_config.model_type, _config)
-    for _auto_class, _model_class in _code_map.items():
-        getattr(auto, _auto_class).register(_config, getattr(_module, _model_class))
-    if _config is not GMLPVisionConfig:
-        AutoTokenizer.register(_config, tokenizer_class=PreTrainedTokenizerFast)
+    for _auto_class, _model_class in _config.code_map.items():
+        getattr(auto, _auto_class).register(_config, getattr(modeling_gmlp, _model_class))
+AutoTokenizer.register(GMLPConfig, tokenizer_class=PreTrainedTokenizerFast)
 
 if is_vision_available():
     # Image processors need Pillow, which is in hf-gmlp[vision].

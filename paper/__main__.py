@@ -26,6 +26,11 @@ def parse_arguments(argv: list[str] | None = None) -> argparse.Namespace:
         added.set_defaults(call=call)
         return added
 
+    text = "train or evaluate with a script of hf_gmlp, as `hf-gmlp run` does, and with the paper's baseline models"
+    added = command("run", "tasks.run", text)
+    added.add_argument("task", choices=("mlm", "clm", "glue", "qa", "image_classification"))
+    added.add_argument("words", nargs=argparse.REMAINDER, metavar="...", help="recipes, then flags, of the script")
+
     several: dict[str, Any] = {"nargs": "+", "default": [], "metavar": "PATH"}
     runs = several | {"help": "folders with finished runs (default: only the paper's numbers)"}
     added = command("table", "tables.print_table", "print a table of the paper with this project's numbers")

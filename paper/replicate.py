@@ -1,7 +1,7 @@
 """Pretrain the models of Table 3 and more at a small size, on the same text, and fine-tune three on the repeated word.
 
 paper/replication.md says how to run it, what is trained, and when a claim is held. Every training is a call of
-run_mlm.py or run_glue.py. The same command continues where the last one stopped. The output folder gets report.md, and
+`python -m paper run`. The same command continues where the last one stopped. The output folder gets report.md, and
 results.json, which suffices to continue on another machine: runs that are in it are not made again.
 """
 
@@ -241,7 +241,7 @@ class Study:
             "per_device_eval_batch_size": 4 * size.batch_size,
             **dict(size.flags),
         }
-        return self.run("run_mlm.py", "pretraining", flags, stage, name, setting, seed, steps)
+        return self.run("mlm", "pretraining", flags, stage, name, setting, seed, steps)
 
     def task_search(self, name: str) -> tuple[list[Run], dict[Setting, float]]:
         """Return the fine-tunings that look for a model's setting, and their errors on the development pairs."""
@@ -287,11 +287,11 @@ class Study:
             "max_seq_length": self.size.length,
         }
         steps = self.size.task_steps[stage == "task"]
-        return self.run("run_glue.py", "pairs", flags, stage, name, setting, seed, steps)
+        return self.run("glue", "pairs", flags, stage, name, setting, seed, steps)
 
     def run(
         self,
-        script: str,
+        task: str,
         recipe: str,
         flags: Mapping[str, object],
         stage: str,
@@ -300,7 +300,7 @@ class Study:
         seed: int,
         steps: int,
     ) -> Run:
-        """Return the call of a script with a recipe, its flags, and those that every run has."""
+        """Return the training of a task with a recipe, its flags, and those that every run has."""
         rate, multiplier = setting
         folder = self.output / stage.replace(" ", "-") / name / f"{rate:g}-x{multiplier:g}-{steps}-seed-{seed}"
         shared = {
@@ -312,7 +312,7 @@ class Study:
             "data_seed": seed,
             "output_dir": folder,
         }
-        command = [str(ROOT / script), str(ROOT / "paper" / "recipes" / "replicate" / f"{recipe}.yaml")]
+        command = ["-m", "paper", "run", task, str(ROOT / "paper" / "recipes" / "replicate" / f"{recipe}.yaml")]
         command += [word for flag, value in {**flags, **shared}.items() for word in (f"--{flag}", str(value))]
         key = {"model": name, "seed": seed, "steps": steps, "learning_rate": rate, "multiplier": multiplier}
         return Run(stage, key, folder, command, self.rows.get((stage, *key.values())))

@@ -19,6 +19,7 @@ from hf_gmlp.markdown import markdown_table
 from hf_gmlp.presets import PRESETS, preset_path
 from hf_gmlp.tools.analysis.counts import paper_flops, paper_parameters
 
+from . import models  # noqa: F401  # adds the presets of the baseline models
 from .runs import Run, best_setting, find_runs
 
 PRINTED = Path(__file__).with_name("paper_tables.md")

@@ -10,8 +10,10 @@ from hf_gmlp import GMLPConfig, GMLPForCausalLM, GMLPVisionConfig, list_presets,
 
 
 def test_all_presets_are_listed():
-    folders = {path.parent.name for path in preset_path("gmlp-base").parent.glob("*/config.json")}
-    assert set(list_presets()) == folders
+    # Other tests may have added those of paper/models.py.
+    folder = preset_path("gmlp-base").parent
+    folders = {path.parent.name for path in folder.glob("*/config.json")}
+    assert {name for name in list_presets() if preset_path(name).parent == folder} == folders
 
 
 @pytest.mark.parametrize("name", [name for name in list_presets() if name.startswith(("gmlp", "amlp"))])
@@ -60,14 +62,10 @@ def test_wrong_names_and_classes(call, message):
 
 def test_public_names_are_frozen():
     names = """
-        BertRelposConfig BertRelposForMaskedLM BertRelposForQuestionAnswering BertRelposForSequenceClassification
-        BertRelposForTokenClassification BertRelposModel
         GMLPBlock GMLPConfig GMLPForCausalLM GMLPForImageClassification GMLPForMaskedLM GMLPForMultipleChoice
         GMLPForQuestionAnswering GMLPForSequenceClassification GMLPForTokenClassification GMLPModel GMLPPreTrainedModel
         GMLPVisionBackbone GMLPVisionConfig GMLPVisionModel GMLPVisionPreTrainedModel
         SpatialGatingUnit SpatialProjection
-        TextMixerConfig TextMixerForMaskedLM TextMixerForQuestionAnswering TextMixerForSequenceClassification
-        TextMixerForTokenClassification TextMixerModel
         __version__ enable_selective_checkpointing list_presets param_groups preset_path
     """
     assert set(hf_gmlp.__all__) == set(names.split())

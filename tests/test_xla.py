@@ -16,9 +16,9 @@ pytest.importorskip("torch_xla", reason="only `make xla` has torch_xla")
 import torch_xla
 import torch_xla.debug.metrics as xla_metrics
 
-from hf_gmlp import BertRelposConfig, GMLPConfig, GMLPVisionConfig, TextMixerConfig, tasks
+from hf_gmlp import GMLPConfig, GMLPVisionConfig, tasks
 from hf_gmlp.errors import InputError
-from hf_gmlp.models import modeling_baselines, modeling_gmlp
+from hf_gmlp.models import modeling_gmlp
 
 from .numerics import assert_close
 from .samples import CONVOLUTIONAL
@@ -26,7 +26,6 @@ from .tiny_runs import flags_of, write_data
 
 TEXT = {"vocab_size": 40, "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 1}
 TEXT |= {"max_position_embeddings": 16, "hidden_dropout_prob": 0.0}
-BASELINE = TEXT | {"num_attention_heads": 2, "attention_probs_dropout_prob": 0.0}
 IMAGE = {"image_size": 16, "patch_size": 4, "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 1}
 IMAGE |= {"hidden_dropout_prob": 0.0}
 
@@ -60,12 +59,9 @@ TEXT_LABELS = {
     "ForQuestionAnswering": {"start_positions": torch.tensor([1, 2, 3]), "end_positions": torch.tensor([4, 2, 5])},
 }
 MODELS = {
-    "gmlp": (modeling_gmlp, "GMLP", GMLPConfig(**TEXT)),
-    "toeplitz": (modeling_gmlp, "GMLP", GMLPConfig(**TEXT, toeplitz=True, spatial_heads=2)),
-    "amlp": (modeling_gmlp, "GMLP", GMLPConfig(**TEXT, attention_size=8, toeplitz=True)),
-    "bert": (modeling_baselines, "BertRelpos", BertRelposConfig(**BASELINE)),
-    "attention-free": (modeling_baselines, "BertRelpos", BertRelposConfig(**BASELINE, content_attention=False)),
-    "mixer": (modeling_baselines, "TextMixer", TextMixerConfig(**TEXT)),
+    "gmlp": GMLPConfig(**TEXT),
+    "toeplitz": GMLPConfig(**TEXT, toeplitz=True, spatial_heads=2),
+    "amlp": GMLPConfig(**TEXT, attention_size=8, toeplitz=True),
 }
 CASES = [(model, "ForMaskedLM", inputs) for model in MODELS for inputs in ((), ("attention_mask",))]
 CASES += [("toeplitz", head, ("attention_mask",)) for head in TEXT_LABELS if head != "ForMaskedLM"]
@@ -104,9 +100,8 @@ def compare_with_cpu(model, inputs):
     ("model", "head", "inputs"), CASES, ids=lambda value: value if isinstance(value, str) else "+".join(value)
 )
 def test_text_models_are_one_graph(model, head, inputs):
-    module, prefix, config = MODELS[model]
     torch.manual_seed(1)
-    compare_with_cpu(getattr(module, prefix + head)(config), text_inputs(*inputs) | TEXT_LABELS[head])
+    compare_with_cpu(getattr(modeling_gmlp, f"GMLP{head}")(MODELS[model]), text_inputs(*inputs) | TEXT_LABELS[head])
 
 
 @pytest.mark.parametrize("fields", [{}, {"pooling": "mean"}, CONVOLUTIONAL], ids=["cls", "mean", "convolutional"])
@@ -146,7 +141,6 @@ RUNS = {
     "clm": ("clm", "--config_overrides", "toeplitz=true,attention_size=16,is_causal=true"),
     "glue": ("glue", "--config_overrides", "attention_size=16"),
     "qa": ("qa", "--config_overrides", "toeplitz=true,attention_size=16"),
-    "bert": ("glue", "--config_name", "bert-base-relpos", "--config_overrides", "num_attention_heads=2"),
     "images": ("image_classification",),
 }
 

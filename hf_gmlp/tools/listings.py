@@ -42,8 +42,7 @@ def columns(preset: Preset) -> str:
     fields = json.loads((preset_path(preset.name) / "config.json").read_text(encoding="utf-8"))
     # All image models have a [CLS] token.
     tokens = fields.get("max_position_embeddings") or (fields["image_size"] // fields["patch_size"]) ** 2 + 1
-    full = fields["model_type"] in ("bert", "bert_relpos", "vit") and fields.get("content_attention", True)
-    attention = "full" if full else fields.get("attention_size") or "-"
+    attention = "full" if fields["model_type"] in ("bert", "vit") else fields.get("attention_size") or "-"
     sizes = f"{fields['num_hidden_layers']:>4}{fields['hidden_size']:>8}{fields['intermediate_size']:>6}{tokens:>5}"
     flops = f"{preset.flops:.1f} B" if preset.flops else "-"
     return f"{preset.name:<25}{preset.paper:<15}{sizes}{attention:>5}{preset.parameters:>7g} M{flops:>10}"

@@ -272,8 +272,8 @@ class SeriesArguments(DataArguments):
 
 
 def program(name: str) -> str:
-    """Return the command that starts a script, by its `sys.argv[0]`: a file, or what `hf-gmlp run` puts there."""
-    return name if name.startswith("hf-gmlp ") else shlex.join(["python", Path(name).name])
+    """Return the command that starts a script, by its `sys.argv[0]`: a file, or a command with the name of the task."""
+    return name if name.startswith(("hf-gmlp ", "python -m ")) else shlex.join(["python", Path(name).name])
 
 
 def parse_arguments(dataclass_types: tuple[type, ...], description: str, argv: list[str] | None = None) -> tuple:

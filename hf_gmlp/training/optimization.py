@@ -19,18 +19,17 @@ def positional_weights(model: nn.Module) -> list[nn.Parameter]:
     matrices of a Mixer's MLP over the tokens.
     """
     weights: list[Any] = []
-    module: Any
     for module in model.modules():
-        # By name, since a checkpoint may bring its own copy of these classes.
-        match type(module).__name__:
-            case "SpatialProjection":
-                weights.append(module.weight)
-            case "RelativePositionBias":
-                weights.append(module.biases.weight)
-            case "TextMixerLayer":
-                weights += [module.token_mlp.proj_in.weight, module.token_mlp.proj_out.weight]
-        if isinstance(embedding := getattr(module, "position_embeddings", None), nn.Embedding):
-            weights.append(embedding.weight)
+        # By name, since a checkpoint may bring its own copy of this class.
+        if type(module).__name__ == "SpatialProjection":
+            weights.append(module.weight)
+        # The names in BERT and ViT, and in T5.
+        for table in ("position_embeddings", "relative_attention_bias"):
+            if isinstance(embedding := getattr(module, table, None), nn.Embedding):
+                weights.append(embedding.weight)
+        # The name in timm's Mixer.
+        if isinstance(mlp := getattr(module, "mlp_tokens", None), nn.Module):
+            weights += [layer.weight for layer in mlp.modules() if isinstance(layer, nn.Linear)]
     return weights
 
 

@@ -29,7 +29,7 @@ logger = logging.getLogger(__name__)
 # The position of a streamed run in its data; part of a checkpoint.
 STREAM_STATE = "stream_state.pt"
 # Types of this package's models.
-OWN_TYPES = ("gmlp", "gmlp_vision", "bert_relpos", "text_mixer")
+OWN_TYPES = ("gmlp", "gmlp_vision")
 
 
 class GMLPTrainer(XLATrainer):

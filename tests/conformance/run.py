@@ -13,7 +13,7 @@ from pathlib import Path
 
 FOLDER = Path(__file__).resolve().parent
 # Names of classes in skip reasons that are otherwise equal.
-MODEL = r"<class '[\w.]*'>|`?\w*(GMLP|BertRelpos|TextMixer)\w+`?"
+MODEL = r"<class '[\w.]*'>|`?\w*GMLP\w+`?"
 
 
 def general_reason(reason: str) -> str:

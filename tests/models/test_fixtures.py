@@ -7,6 +7,8 @@ import torch
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoModelForImageClassification, AutoModelForMaskedLM
 
+import paper.models  # noqa: F401  # registers BertRelpos
+
 from ..numerics import assert_close
 
 FIXTURES = Path(__file__).parent.parent / "fixtures"

@@ -7,13 +7,11 @@ from torch.nn import functional as F
 from transformers import DataCollatorWithFlattening, DynamicCache, Trainer, TrainingArguments
 
 from hf_gmlp import (
-    BertRelposForMaskedLM,
     GMLPForCausalLM,
     GMLPForMaskedLM,
     GMLPForQuestionAnswering,
     GMLPForSequenceClassification,
     GMLPModel,
-    TextMixerForMaskedLM,
 )
 from hf_gmlp.models import modeling_gmlp
 from hf_gmlp.models.heads import document_numbers
@@ -230,10 +228,3 @@ def test_no_packing_with_a_cache(text_config, documents):
     for cache in ({"use_cache": True}, {"past_key_values": DynamicCache()}):
         with pytest.raises(ValueError, match="use_cache=False"):
             model(**batch, **cache)
-
-
-@pytest.mark.parametrize(("kind", "model_class"), [("relpos", BertRelposForMaskedLM), ("mixer", TextMixerForMaskedLM)])
-def test_baselines_refuse_packing(baseline_config, documents, kind, model_class):
-    model = model_class(baseline_config(kind, max_position_embeddings=24))
-    with pytest.raises(ValueError, match="one document"):
-        model(**flattened(documents))

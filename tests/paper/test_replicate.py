@@ -94,15 +94,16 @@ def test_every_stage_is_run_and_reported(study, tmp_path):
 
 
 def test_commands_are_those_that_the_scripts_take(study):
-    types = {"run_mlm.py": (ModelArguments, MLMArguments), "run_glue.py": (SentenceModelArguments, GlueArguments)}
+    types = {"mlm": (ModelArguments, MLMArguments), "glue": (SentenceModelArguments, GlueArguments)}
     while runs := study.left():
         for run in runs[::7]:
-            script = Path(run.command[0]).name
-            parsed = parse_flags((*types[script], RunArguments), "", run.command[1:])
+            *module, task = run.command[:4]
+            assert module == ["-m", "paper", "run"]
+            parsed = parse_flags((*types[task], RunArguments), "", run.command[4:])
             assert parsed[2].output_dir == run.command[-1] and parsed[2].do_train
         for run in runs:
             finish(run)
-    assert script == "run_glue.py"
+    assert task == "glue"
 
 
 def test_finished_and_diverged_runs_are_not_left(study):
@@ -137,7 +138,7 @@ def test_the_plan_is_printed(tmp_path, capsys):
     words = ["replicate", "--size", "tiny", "--train_file", str(train), "--output_dir", str(tmp_path / "out")]
     main([*words, "--plan"])
     lines = capsys.readouterr().out.splitlines()
-    assert len(lines) == 100 and all(line.startswith("python ") and "run_mlm.py" in line for line in lines)
+    assert len(lines) == 100 and all(line.startswith("python -m paper run mlm ") for line in lines)
 
 
 @pytest.mark.parametrize(("results", "words"), [({"size": "small"}, "size small"), ({"text": {}}, "other text")])

@@ -1,8 +1,9 @@
 import pytest
 
-from hf_gmlp import BertRelposConfig, GMLPConfig, GMLPVisionConfig
+from hf_gmlp import GMLPConfig, GMLPVisionConfig
 from hf_gmlp.errors import InputError
 from hf_gmlp.tools.analysis.counts import paper_parameters
+from paper.models import BertRelposConfig
 from paper.runs import best_setting, family, find_runs, pretraining
 
 from ..samples import CONVOLUTIONAL

@@ -6,19 +6,18 @@ from functools import partial
 import pytest
 import torch
 from torch import nn
-from transformers import AutoModelForSequenceClassification, BertConfig
+from transformers import AutoModelForSequenceClassification, BertConfig, MPNetConfig
 
-from hf_gmlp import BertRelposConfig, GMLPConfig, TextMixerConfig, param_groups
+from hf_gmlp import GMLPConfig, param_groups
 from hf_gmlp.training.optimization import WithMuon, hidden_matrices
 
 SIZES = {"vocab_size": 20, "hidden_size": 16, "num_hidden_layers": 1, "intermediate_size": 32}
 POSITIONAL = {
     "gmlp": (GMLPConfig(**SIZES, max_position_embeddings=8), {"gating_unit.proj.weight"}),
-    "relpos": (BertRelposConfig(**SIZES, num_attention_heads=2, max_position_embeddings=8), {"bias.biases.weight"}),
     "bert": (BertConfig(**SIZES, num_attention_heads=1), {"position_embeddings.weight"}),
-    "mixer": (
-        TextMixerConfig(**SIZES, max_position_embeddings=8),
-        {"token_mlp.proj_in.weight", "token_mlp.proj_out.weight"},
+    "mpnet": (
+        MPNetConfig(**SIZES, num_attention_heads=2),
+        {"position_embeddings.weight", "relative_attention_bias.weight"},
     ),
 }
 

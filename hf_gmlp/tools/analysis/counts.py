@@ -28,7 +28,7 @@ def paper_flops(config: PreTrainedConfig) -> int:
     causal model, which the paper does not have, the head is counted on all tokens, and both triangles of W.
 
     Args:
-        config: Of a gMLP, of a model of modeling_baselines.py, or of transformers' BERT or ViT.
+        config: Of a gMLP, or of transformers' BERT or ViT or a model with the same heads.
     """
     # The counter sees the matrix products of eager attention one by one.
     config = type(config).from_dict(config.to_dict(), attn_implementation="eager")
@@ -42,6 +42,6 @@ def paper_flops(config: PreTrainedConfig) -> int:
             # BERT predicts 15 % of the tokens: 76 of 512.
             fraction = 1.0 if getattr(config, "is_causal", False) else 0.15
             masked = torch.empty(int(fraction * config.max_position_embeddings), config.hidden_size)
-            head = model.cls if config.model_type == "bert" else lambda hidden: model.decoder(model.head(hidden))
+            head = model.cls if hasattr(model, "cls") else lambda hidden: model.decoder(model.head(hidden))
             head(masked)
     return counter.get_total_flops()

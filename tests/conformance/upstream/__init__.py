@@ -20,7 +20,7 @@ __path__.append(str(common_tests_folder()))
 
 import transformers  # noqa: E402
 
-from hf_gmlp import BertRelposConfig, TextMixerConfig  # noqa: E402
+import hf_gmlp  # noqa: E402, F401  # registers its models
 
 # The image processing tests import this one by its bare name.
 from . import fetch_hub_objects_for_ci  # noqa: E402
@@ -43,16 +43,6 @@ NAMES_IN_TABLES = {
     "MODEL_FOR_BACKBONE_MAPPING_NAMES": {"gmlp_vision": "GMLPVisionBackbone"},
     "MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING_NAMES": {"gmlp_vision": "GMLPForImageClassification"},
 }
-TABLES_OF_AUTO_CLASSES = {
-    "AutoModel": "MODEL_MAPPING_NAMES",
-    "AutoModelForMaskedLM": "MODEL_FOR_MASKED_LM_MAPPING_NAMES",
-    "AutoModelForSequenceClassification": "MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES",
-    "AutoModelForTokenClassification": "MODEL_FOR_TOKEN_CLASSIFICATION_MAPPING_NAMES",
-    "AutoModelForQuestionAnswering": "MODEL_FOR_QUESTION_ANSWERING_MAPPING_NAMES",
-}
-for config_class in (BertRelposConfig, TextMixerConfig):
-    for auto_class, table in TABLES_OF_AUTO_CLASSES.items():
-        NAMES_IN_TABLES[table][config_class.model_type] = config_class.code_map()[auto_class]
 for table, names in NAMES_IN_TABLES.items():
     setattr(test_modeling_common, table, {**getattr(test_modeling_common, table), **names})
 

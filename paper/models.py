@@ -1,0 +1,306 @@
+"""The text models of the paper's tables that transformers lacks: BERT without position embeddings, with other layers.
+
+- BertRelpos: T5's relative position biases, separate in each layer and head. Without `content_attention`, the softmax
+  sees only the biases: "BERT-base + rel pos - attn" of Table 3.
+- TextMixer: MLP-Mixer (https://arxiv.org/abs/2105.01601), in which an MLP over the tokens takes the place of attention.
+
+Heads, losses and pooler are those of BERT. Importing this module registers the models with the Auto classes and adds
+their presets to those of hf_gmlp.
+
+Shapes: B batch, m tokens, n config.max_position_embeddings, D hidden_size, H heads.
+"""
+
+from collections.abc import Iterable
+from pathlib import Path
+
+import torch
+from huggingface_hub.dataclasses import strict
+from torch import nn
+from torch.nn import functional as F
+from transformers import (
+    AutoConfig,
+    AutoModel,
+    AutoModelForMaskedLM,
+    AutoModelForQuestionAnswering,
+    AutoModelForSequenceClassification,
+    AutoTokenizer,
+    BertConfig,
+    PreTrainedTokenizerFast,
+)
+from transformers.activations import ACT2FN
+from transformers.modeling_layers import GradientCheckpointingLayer
+from transformers.modeling_outputs import BaseModelOutputWithPastAndCrossAttentions
+from transformers.models.bert.modeling_bert import (
+    BertEmbeddings,
+    BertForMaskedLM,
+    BertForQuestionAnswering,
+    BertForSequenceClassification,
+    BertLayer,
+    BertModel,
+    BertPooler,
+    BertPreTrainedModel,
+    BertSelfAttention,
+)
+from transformers.models.mpnet.modeling_mpnet import MPNetEncoder
+from transformers.models.roberta_prelayernorm.modeling_roberta_prelayernorm import (
+    RobertaPreLayerNormIntermediate,
+    RobertaPreLayerNormLayer,
+    RobertaPreLayerNormOutput,
+)
+
+from hf_gmlp.presets import PRESETS, Preset
+
+
+@strict
+class BertRelposConfig(BertConfig):
+    model_type = "bert_relpos"
+
+    content_attention: bool = True  # whether there are queries and keys; values and output projection stay
+    # Put the LayerNorms before attention and MLP, and one after the last layer, instead of after every sum. This makes
+    # deep models easier to train; not in the paper.
+    pre_norm: bool = False
+    relative_attention_num_buckets: int = 32  # biases per head; half of them for each direction
+    relative_attention_max_distance: int = 128  # from here on, all distances share a bias
+
+    def validate_buckets(self):
+        # A quarter of the buckets, half of a direction's, is for single distances.
+        single, remainder = divmod(self.relative_attention_num_buckets, 4)
+        if single < 1 or remainder or self.relative_attention_max_distance <= single:
+            raise ValueError(
+                "`relative_attention_num_buckets` must be a positive multiple of 4, and a quarter of it must be below "
+                f"`relative_attention_max_distance`, got {self.relative_attention_num_buckets} and "
+                f"{self.relative_attention_max_distance}."
+            )
+
+
+@strict
+class TextMixerConfig(BertConfig):
+    model_type = "text_mixer"
+
+    spatial_intermediate_size: int = 384  # d_spatial, the width inside the MLP over the tokens
+    num_attention_heads: int = 1  # not used, but BERT's classes check that it divides `hidden_size`
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Layers
+
+
+class BaselineEmbeddings(BertEmbeddings):
+    """BERT's embeddings without positions."""
+
+    def __init__(self, config: BertConfig):
+        super().__init__(config)
+        del self.position_embeddings
+
+    def forward(self, input_ids=None, token_type_ids=None, inputs_embeds=None, **kwargs) -> torch.Tensor:
+        if inputs_embeds is None:
+            inputs_embeds = self.word_embeddings(input_ids)
+        if token_type_ids is None:
+            token_type_ids = torch.zeros(inputs_embeds.shape[:2], dtype=torch.long, device=inputs_embeds.device)
+        return self.dropout(self.LayerNorm(inputs_embeds + self.token_type_embeddings(token_type_ids)))
+
+
+class RelativeSelfAttention(BertSelfAttention):
+    """BERT's self-attention with relative position biases, with or without queries and keys: [B, m, D] -> [B, m, D]"""
+
+    def __init__(self, config: BertRelposConfig):
+        super().__init__(config)
+        self.relative_attention_bias = nn.Embedding(config.relative_attention_num_buckets, config.num_attention_heads)
+        if not config.content_attention:
+            del self.query, self.key
+
+    def forward(self, hidden_states: torch.Tensor, attention_mask: torch.Tensor | None = None, **kwargs):
+        scores = self.position_bias(hidden_states.shape[1])
+        if attention_mask is not None and attention_mask.dtype == torch.bool:
+            scores = scores.masked_fill(~attention_mask, torch.finfo(scores.dtype).min)
+        elif attention_mask is not None:
+            scores = scores + attention_mask
+        if self.config.content_attention:
+            # All attention functions add a mask of numbers to the scores.
+            return super().forward(hidden_states, attention_mask=scores, **kwargs)
+        # The biases are the same for all samples; dropout is not.
+        weights = self.dropout(scores.softmax(-1).expand(len(hidden_states), -1, -1, -1))
+        value = self.value(hidden_states).unflatten(-1, (self.num_attention_heads, -1)).transpose(1, 2)
+        return torch.matmul(weights, value).transpose(1, 2).flatten(2), weights
+
+    def position_bias(self, length: int) -> torch.Tensor:
+        """Return the bias of every query and key: m -> [1, H, m, m]"""
+        index = torch.arange(length, device=self.relative_attention_bias.weight.device)
+        # MPNet's function is T5's for both directions.
+        buckets = MPNetEncoder.relative_position_bucket(
+            index - index[:, None],
+            num_buckets=self.config.relative_attention_num_buckets,
+            max_distance=self.config.relative_attention_max_distance,
+        )
+        return self.relative_attention_bias(buckets).permute(2, 0, 1)[None].contiguous()
+
+
+class TextMixerLayer(GradientCheckpointingLayer):
+    """Mixer's layer, an MLP over the tokens and one over the channels, both pre-norm: [B, m, D] -> [B, m, D]"""
+
+    def __init__(self, config: TextMixerConfig):
+        super().__init__()
+        self.max_length = n = config.max_position_embeddings
+        self.LayerNorm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
+        self.mlp_tokens = nn.Sequential(
+            nn.Linear(n, config.spatial_intermediate_size),
+            ACT2FN[config.hidden_act],
+            nn.Linear(config.spatial_intermediate_size, n),
+        )
+        self.dropout = nn.Dropout(config.hidden_dropout_prob)
+        self.intermediate = RobertaPreLayerNormIntermediate(config)
+        self.output = RobertaPreLayerNormOutput(config)
+
+    def forward(
+        self, hidden_states: torch.Tensor, attention_mask: torch.Tensor | None = None, **kwargs
+    ) -> torch.Tensor:
+        mixed = self.mix_tokens(self.LayerNorm(hidden_states), attention_mask)
+        hidden_states = hidden_states + self.dropout(mixed)
+        return self.output(self.intermediate(hidden_states), hidden_states)
+
+    def mix_tokens(self, x: torch.Tensor, attention_mask: torch.Tensor | None) -> torch.Tensor:
+        """Apply the MLP over the tokens, hiding padding from all tokens: [B, m, D] -> [B, m, D]"""
+        length, n = x.shape[1], self.max_length
+        if length > n:
+            raise ValueError(f"The sequences have {length} tokens and the model takes up to {n}: truncate them.")
+        if attention_mask is not None:
+            # [B, 1, m, m], with the same keys for all queries: booleans, or numbers that are 0 for visible keys.
+            visible = attention_mask[:, 0, 0] if attention_mask.dtype == torch.bool else attention_mask[:, 0, 0] == 0
+            # Padding in front goes behind, so that a text begins with the first row and column of both matrices.
+            order = (torch.arange(length, device=x.device) + visible.long().argmax(-1, keepdim=True)) % length
+            rows = torch.arange(len(x), device=x.device)[:, None]
+            # After the LayerNorm, whose bias would otherwise take the place of the zeros.
+            x = (x * visible[..., None])[rows, order]
+        # Zeros up to n have the effect of using the leading part of both matrices.
+        x = self.mlp_tokens(F.pad(x.transpose(1, 2), (0, n - length)))[..., :length].transpose(1, 2)
+        return x if attention_mask is None else x[rows, order.argsort(-1)]
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Models
+
+
+class BaselineEncoder(nn.Module):
+    """The layers, and after layers that are pre-norm a LayerNorm: [B, m, D] -> [B, m, D]"""
+
+    def __init__(self, config: BertConfig, layers: Iterable[nn.Module], pre_norm: bool):
+        super().__init__()
+        self.layer = nn.ModuleList(layers)
+        self.LayerNorm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps) if pre_norm else nn.Identity()
+
+    def forward(self, hidden_states: torch.Tensor, attention_mask: torch.Tensor | None = None, **kwargs):
+        for name in ("position_ids", "seq_idx", "cache", "past_key_values"):
+            if kwargs.get(name) is not None:
+                raise ValueError(f"This model reads a row as one document from its first token on: leave {name} out.")
+        for layer in self.layer:
+            hidden_states = layer(hidden_states, attention_mask, **kwargs)
+        return BaseModelOutputWithPastAndCrossAttentions(last_hidden_state=self.LayerNorm(hidden_states))
+
+
+class BaselinePreTrainedModel(BertPreTrainedModel):
+    """What the models and heads below have in common. It stands in front of a class of BERT."""
+
+    _supports_flash_attn = False  # it takes no biases
+    _supports_flex_attn = False
+    _no_split_modules = ["BertLayer", "RobertaPreLayerNormLayer", "TextMixerLayer"]
+    _can_record_outputs = {"hidden_states": GradientCheckpointingLayer, "attentions": BertSelfAttention}
+
+
+class BertRelposModel(BaselinePreTrainedModel, BertModel):
+    """BERT with relative position biases. The pooler reads the first token of a row: pad behind."""
+
+    config: BertRelposConfig
+
+    def __init__(self, config: BertRelposConfig, add_pooling_layer: bool = True):
+        BertPreTrainedModel.__init__(self, config)
+        self.embeddings = BaselineEmbeddings(config)
+        layer_class = RobertaPreLayerNormLayer if config.pre_norm else BertLayer
+        layers = [layer_class(config) for _ in range(config.num_hidden_layers)]
+        for layer in layers:
+            layer.attention.self = RelativeSelfAttention(config)
+        self.encoder = BaselineEncoder(config, layers, config.pre_norm)
+        self.pooler = BertPooler(config) if add_pooling_layer else None
+        self.post_init()
+
+
+class TextMixerModel(BaselinePreTrainedModel, BertModel):
+    """MLP-Mixer. The pooler reads the first token of a row: pad behind."""
+
+    config: TextMixerConfig
+
+    def __init__(self, config: TextMixerConfig, add_pooling_layer: bool = True):
+        BertPreTrainedModel.__init__(self, config)
+        self.embeddings = BaselineEmbeddings(config)
+        self.embeddings.LayerNorm = nn.Identity()
+        layers = [TextMixerLayer(config) for _ in range(config.num_hidden_layers)]
+        self.encoder = BaselineEncoder(config, layers, pre_norm=True)
+        self.pooler = BertPooler(config) if add_pooling_layer else None
+        self.post_init()
+
+
+class BaselineHead(BaselinePreTrainedModel):
+    """Replaces the BERT of the head in front of which it stands."""
+
+    bert: BertModel
+    model_class: type[BertModel]
+
+    def __init__(self, config: BertConfig):
+        super().__init__(config)
+        self.bert = self.model_class(config, add_pooling_layer=self.bert.pooler is not None)
+        self.post_init()
+
+
+class BertRelposHead(BaselineHead):
+    config: BertRelposConfig
+    model_class = BertRelposModel
+
+
+class BertRelposForMaskedLM(BertRelposHead, BertForMaskedLM): ...
+
+
+class BertRelposForSequenceClassification(BertRelposHead, BertForSequenceClassification): ...
+
+
+class BertRelposForQuestionAnswering(BertRelposHead, BertForQuestionAnswering): ...
+
+
+class TextMixerHead(BaselineHead):
+    config: TextMixerConfig
+    model_class = TextMixerModel
+
+
+class TextMixerForMaskedLM(TextMixerHead, BertForMaskedLM): ...
+
+
+class TextMixerForSequenceClassification(TextMixerHead, BertForSequenceClassification): ...
+
+
+class TextMixerForQuestionAnswering(TextMixerHead, BertForQuestionAnswering): ...
+
+
+for _config in (BertRelposConfig, TextMixerConfig):
+    AutoConfig.register(_config.model_type, _config)
+    AutoTokenizer.register(_config, tokenizer_class=PreTrainedTokenizerFast)
+AutoModel.register(BertRelposConfig, BertRelposModel)
+AutoModel.register(TextMixerConfig, TextMixerModel)
+AutoModelForMaskedLM.register(BertRelposConfig, BertRelposForMaskedLM)
+AutoModelForMaskedLM.register(TextMixerConfig, TextMixerForMaskedLM)
+AutoModelForSequenceClassification.register(BertRelposConfig, BertRelposForSequenceClassification)
+AutoModelForSequenceClassification.register(TextMixerConfig, TextMixerForSequenceClassification)
+AutoModelForQuestionAnswering.register(BertRelposConfig, BertRelposForQuestionAnswering)
+AutoModelForQuestionAnswering.register(TextMixerConfig, TextMixerForQuestionAnswering)
+
+_FOLDER = Path(__file__).with_name("presets")
+_NOATTN = "Without queries and keys, 95.5 M parameters remain; the paper prints 96. No other count differs."
+_MIXER = "Table 3 says d_ffn = 3072, which gives 140 M parameters. This preset has 2304, which gives the table's 112 M."
+PRESETS.update(
+    (preset.name, preset)
+    for preset in (
+        Preset("bert-6l-relpos", "Table 4", 67, folder=_FOLDER),
+        Preset("bert-base-relpos", "Tables 3 and 4", 110, folder=_FOLDER),
+        Preset("bert-24l-relpos", "Table 4", 195, folder=_FOLDER),
+        Preset("bert-48l-relpos", "Table 4", 365, folder=_FOLDER),
+        Preset("bert-base-relpos-noattn", "Table 3", 96, note=_NOATTN, folder=_FOLDER),
+        Preset("mixer-mlm", "Table 3", 112, note=_MIXER, folder=_FOLDER),
+    )
+)

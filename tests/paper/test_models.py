@@ -1,0 +1,255 @@
+"""The baseline models: equality with T5, BERT, RoBERTa and timm; padding, training, checkpoints and presets."""
+
+from pathlib import Path
+from pydoc_data.topics import topics
+
+import pytest
+import torch
+from timm.models.mlp_mixer import MixerBlock
+from torch.nn import functional as F
+from transformers import (
+    AutoConfig,
+    AutoModel,
+    AutoModelForMaskedLM,
+    AutoModelForQuestionAnswering,
+    AutoModelForSequenceClassification,
+    BertConfig,
+    BertModel,
+    RobertaPreLayerNormConfig,
+    RobertaPreLayerNormModel,
+    T5Config,
+)
+from transformers.models.t5.modeling_t5 import T5Attention
+
+from hf_gmlp import param_groups
+from hf_gmlp.presets import PRESETS, preset_path
+from hf_gmlp.tools.analysis.counts import paper_flops, paper_parameters
+from paper import models
+from paper.__main__ import main
+from paper.models import BertRelposConfig, TextMixerConfig
+
+from ..conftest import TEXT_SIZES
+from ..models.helpers import both, copy_parameters, padded
+from ..numerics import assert_close, assert_gradients
+from ..samples import run_script
+
+ROOT = Path(__file__).parents[2]
+PRESET_FOLDER = ROOT / "paper" / "presets"
+
+# More tokens than single distances, and a range that is cut off: 9 tokens fill six of eight buckets.
+BUCKETS = {"relative_attention_num_buckets": 8, "relative_attention_max_distance": 6}
+NO_DROPOUT = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+FIELDS = {
+    "relpos": {},
+    "noattn": {"content_attention": False},
+    "prenorm": {"pre_norm": True},
+    "mixer": {"spatial_intermediate_size": 10},
+}
+
+
+def tiny_config(kind, **fields):
+    fields = TEXT_SIZES | NO_DROPOUT | FIELDS[kind] | fields
+    return TextMixerConfig(**fields) if kind == "mixer" else BertRelposConfig(num_attention_heads=4, **BUCKETS | fields)
+
+
+@pytest.fixture
+def tiny_model(randomize):
+    """tiny_model(kind, auto_class, **fields) returns a model with perturbed weights, in eval mode."""
+    return lambda kind, auto_class=AutoModel, **fields: randomize(auto_class.from_config(tiny_config(kind, **fields)))
+
+
+@pytest.mark.parametrize("attention", ["eager", "sdpa"])
+@pytest.mark.parametrize("kind", ["relpos", "noattn"])
+@torch.no_grad()
+def test_attention_is_that_of_t5(randomize, kind, attention):
+    """T5's projections have no biases and its scores are not scaled; without content its queries are zero."""
+    tested = randomize(models.RelativeSelfAttention(tiny_config(kind, attn_implementation=attention)))
+    sizes = {"d_model": 16, "d_kv": 4, "num_heads": 4, "attn_implementation": "eager"}
+    reference = T5Attention(T5Config(**sizes, **BUCKETS), has_relative_attention_bias=True).eval()
+    copy_parameters([(reference.relative_attention_bias.weight, tested.relative_attention_bias.weight)])
+    for name, projection in (("query", reference.q), ("key", reference.k), ("value", reference.v)):
+        if hasattr(tested, name):
+            getattr(tested, name).bias.zero_()
+            copy_parameters([(projection.weight, getattr(tested, name).weight)])
+    assert hasattr(tested, "query") == hasattr(tested, "key") == (kind == "relpos")
+    reference.q.weight *= 0.5 if kind == "relpos" else 0.0  # 4 ** -0.5
+    reference.o.weight.copy_(torch.eye(16))
+    x = torch.randn(3, 11, 16)
+    expected, _, weights = reference(x, output_attentions=True)
+    output, tested_weights = tested(x)
+    assert_close(output, expected)
+    if tested_weights is not None:
+        assert_close(tested_weights, weights)
+
+
+@pytest.mark.parametrize(
+    "kind, config_class, reference_class",
+    [("relpos", BertConfig, BertModel), ("prenorm", RobertaPreLayerNormConfig, RobertaPreLayerNormModel)],
+)
+@torch.no_grad()
+def test_without_any_positions_it_is_bert(tiny_model, random_ids, kind, config_class, reference_class):
+    """Or with pre-norm RoBERTa-PreLayerNorm."""
+    tested, reference = tiny_model(kind), reference_class(config_class(**TEXT_SIZES, num_attention_heads=4)).eval()
+    weights = {name.replace("encoder.LayerNorm", "LayerNorm"): x for name, x in tested.state_dict().items()}
+    found = reference.load_state_dict(weights, strict=False)
+    assert found.missing_keys == ["embeddings.position_embeddings.weight"]
+    reference.embeddings.position_embeddings.weight.zero_()
+    assert len(found.unexpected_keys) == 2
+    for name in found.unexpected_keys:
+        assert name.endswith("relative_attention_bias.weight")
+        tested.get_parameter(name).zero_()
+    inputs = padded_inputs(random_ids)
+    assert_close(dict(tested(**inputs)), dict(reference(**inputs)), depth=2)
+
+
+def padded_inputs(random_ids):
+    mask = torch.ones(3, 9, dtype=torch.long)
+    mask[0, 5:] = 0
+    return {"input_ids": random_ids(3, 9), "token_type_ids": torch.randint(0, 2, (3, 9)), "attention_mask": mask}
+
+
+@pytest.mark.parametrize("length", [12, 7])
+@torch.no_grad()
+def test_the_mixer_is_embeddings_layers_of_timm_and_a_norm(tiny_model, random_ids, length):
+    """On all n tokens, and on fewer with the leading part of both matrices."""
+    model, ids, segments = tiny_model("mixer"), random_ids(2, length), torch.randint(0, 2, (2, length))
+    x = model.embeddings.word_embeddings.weight[ids] + model.embeddings.token_type_embeddings.weight[segments]
+    for layer in model.encoder.layer:
+        block = MixerBlock(dim=16, seq_len=length, mlp_ratio=(10 / 16, 32 / 16)).eval()
+        first, _, second = layer.mlp_tokens
+        pairs = both(block.norm1, layer.LayerNorm) + both(block.norm2, layer.intermediate.LayerNorm)
+        pairs += both(block.mlp_channels.fc1, layer.intermediate.dense) + both(
+            block.mlp_channels.fc2, layer.output.dense
+        )
+        pairs += [(block.mlp_tokens.fc1.weight, first.weight[:, :length]), (block.mlp_tokens.fc1.bias, first.bias)]
+        pairs += [(block.mlp_tokens.fc2.weight, second.weight[:length])]
+        pairs += [(block.mlp_tokens.fc2.bias, second.bias[:length])]
+        copy_parameters(pairs)
+        assert len(pairs) == len(list(block.parameters())) == len(list(layer.parameters()))
+        x = block(x)
+    expected = F.layer_norm(x, (16,), *model.encoder.LayerNorm.parameters(), model.config.layer_norm_eps)
+    assert_close(model(ids, None, segments).last_hidden_state, expected, depth=2)
+
+
+@pytest.mark.parametrize("attention", ["eager", "sdpa"])
+@pytest.mark.parametrize("kind", FIELDS)
+@torch.no_grad()
+def test_padding_on_either_side_is_hidden(tiny_model, random_ids, kind, attention):
+    model = tiny_model(kind, attn_implementation=attention).double()
+    rows = [random_ids(length) for length in (5, 9, 1)]
+    for side in ("left", "right"):
+        ids, mask = padded(rows, side, pad=7)
+        output = model(ids, mask).last_hidden_state
+        for i, row in enumerate(rows):
+            assert_close(output[i][mask[i] == 1], model(row[None]).last_hidden_state[0], depth=2)
+
+
+@pytest.mark.parametrize("kind", FIELDS)
+def test_training(tiny_model, random_ids, kind):
+    """Every parameter gets a gradient, also where layers are computed again; outputs are recorded."""
+    model, inputs = (
+        tiny_model(kind, AutoModelForMaskedLM, attn_implementation="eager").train(),
+        padded_inputs(random_ids),
+    )
+    inputs["labels"] = inputs["input_ids"]
+    output = model(**inputs, output_hidden_states=True, output_attentions=True)
+    assert len(output.hidden_states) == 3 and len(output.attentions) == (0 if kind == "mixer" else 2)
+    output.loss.backward()
+    # One vector added to all keys, or a number added to all channels before a norm, changes nothing.
+    vanishing = {"noattn": [], "mixer": ["mlp_tokens.2.bias"]}.get(kind, ["key.bias"])
+    assert_gradients(model, vanishing)
+    expected = {name: parameter.grad for name, parameter in model.named_parameters()}
+    model.zero_grad()
+    model.gradient_checkpointing_enable()
+    model(**inputs).loss.backward()
+    assert_close({name: parameter.grad for name, parameter in model.named_parameters()}, expected, depth=2)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        loss = model(**inputs).loss
+    assert loss.item() == pytest.approx(output.loss.item(), rel=0.1)
+
+
+@pytest.mark.parametrize("kind", FIELDS)
+@torch.no_grad()
+def test_a_checkpoint_opens_as_every_head(tiny_model, random_ids, tmp_path, kind):
+    tested, ids = tiny_model(kind, AutoModelForMaskedLM), random_ids(2, 9)
+    tested.save_pretrained(tmp_path)
+    for auto_class in (
+        AutoModel,
+        AutoModelForMaskedLM,
+        AutoModelForSequenceClassification,
+        AutoModelForQuestionAnswering,
+    ):
+        opened = auto_class.from_pretrained(tmp_path)
+        assert type(opened.base_model) is type(tested.bert)
+        assert_close(opened.base_model(ids).last_hidden_state, tested.bert(ids).last_hidden_state)
+    # New layers have BERT's initial weights.
+    opened = AutoModelForSequenceClassification.from_config(tiny_config(kind, hidden_size=64, initializer_range=0.05))
+    for name, parameter in opened.named_parameters():
+        if name.endswith("bias"):
+            assert (parameter == 0).all(), name
+        elif "LayerNorm" in name:
+            assert (parameter == 1).all(), name
+        elif parameter.numel() > 500:
+            assert parameter.std().item() == pytest.approx(0.05, rel=0.15), name
+
+
+@pytest.mark.parametrize("kind", ["relpos", "mixer"])
+def test_bad_inputs_and_sizes_are_refused(tiny_model, random_ids, kind):
+    model, ids = tiny_model(kind), random_ids(1, 12)
+    for name in ("position_ids", "seq_idx"):
+        with pytest.raises(ValueError, match=f"one document.*{name}"):
+            model(ids, **{name: torch.arange(12)[None] % 6})
+    if kind == "mixer":
+        with pytest.raises(ValueError, match="13 tokens.*12"):
+            model(random_ids(1, 13))
+        return
+    assert model(random_ids(1, 13)).last_hidden_state.shape == (1, 13, 16)
+    for buckets, distance in ((30, 128), (32, 8)):
+        with pytest.raises(Exception, match="relative_attention_num_buckets"):
+            tiny_config(kind, relative_attention_num_buckets=buckets, relative_attention_max_distance=distance)
+
+
+@pytest.mark.parametrize(
+    "kind, positional",
+    [("relpos", {"self.relative_attention_bias.weight"}), ("mixer", {"mlp_tokens.0.weight", "mlp_tokens.2.weight"})],
+)
+def test_positional_weights_have_a_learning_rate_of_their_own(tiny_model, kind, positional):
+    model = tiny_model(kind, AutoModelForSequenceClassification)
+    names = {id(weight): name for name, weight in model.named_parameters()}
+    groups = param_groups(model, 1e-3, weight_decay=0.1, spatial_lr_multiplier=5.0)
+    moved = {names[id(weight)] for group in groups if group["lr"] > 1e-3 for weight in group["params"]}
+    assert moved == {name for name in names.values() if name.endswith(tuple(positional))} and len(moved) in (2, 4)
+
+
+def test_presets_have_the_parameters_of_the_paper():
+    folders = {path.name for path in PRESET_FOLDER.iterdir()}
+    assert folders == {name for name, preset in PRESETS.items() if preset.folder == PRESET_FOLDER}
+    for name in folders:
+        config = AutoConfig.from_pretrained(preset_path(name))
+        millions = paper_parameters(config) / 1e6
+        # The one row that rounds to another number.
+        expected, digits = (95.5, 1) if name == "bert-base-relpos-noattn" else (PRESETS[name].parameters, 0)
+        assert round(millions, digits) == expected
+        assert config.hidden_dropout_prob == config.attention_probs_dropout_prob == 0
+
+
+def test_flops_of_the_mixer_by_hand():
+    config = TextMixerConfig(
+        vocab_size=50, hidden_size=8, num_hidden_layers=3, intermediate_size=12, max_position_embeddings=20,
+        spatial_intermediate_size=6,
+    )  # fmt: skip
+    head = 3 * (8 * 8 + 8 * 50)
+    assert paper_flops(config) == 2 * (3 * (8 * 2 * 20 * 6 + 20 * 2 * 8 * 12) + head)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["table3/mixer-mlm", "table4/bert-48l-relpos-prenorm"])
+def test_a_recipe_runs_small(tmp_path, name):
+    corpus = tmp_path / "corpus.txt"
+    corpus.write_text("\n\n".join(text for _, text in sorted(topics.items())[:20]), encoding="utf-8")
+    recipes = [ROOT / "paper" / "recipes" / f"{name}.yaml", ROOT / "recipes" / "smoke.yaml"]
+    flags = ["--train_file", corpus, "--cache_dir", tmp_path, "--output_dir", tmp_path / "out"]
+    words = [str(word) for word in (*recipes, *flags, "--use_cpu", "--disable_tqdm", "true")]
+    results = run_script(lambda: main(["run", "mlm", *words]), *flags)
+    # Fewer than there are tokens.
+    assert results["eval_perplexity"] < 590
