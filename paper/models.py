@@ -198,16 +198,16 @@ class BaselineEncoder(nn.Module):
 
 
 class BaselinePreTrainedModel(BertPreTrainedModel):
-    """What the models and heads below have in common. It stands in front of a class of BERT."""
+    """What the models and heads below have in common: the first of their bases, before a class of BERT."""
 
-    _supports_flash_attn = False  # it takes no biases
+    _supports_flash_attn = False  # neither takes a mask of numbers
     _supports_flex_attn = False
     _no_split_modules = ["BertLayer", "RobertaPreLayerNormLayer", "TextMixerLayer"]
     _can_record_outputs = {"hidden_states": GradientCheckpointingLayer, "attentions": BertSelfAttention}
 
 
 class BertRelposModel(BaselinePreTrainedModel, BertModel):
-    """BERT with relative position biases. The pooler reads the first token of a row: pad behind."""
+    """BERT with relative position biases. The pooler reads the first token of a row, so padding must be behind."""
 
     config: BertRelposConfig
 
@@ -224,7 +224,7 @@ class BertRelposModel(BaselinePreTrainedModel, BertModel):
 
 
 class TextMixerModel(BaselinePreTrainedModel, BertModel):
-    """MLP-Mixer. The pooler reads the first token of a row: pad behind."""
+    """MLP-Mixer. The pooler reads the first token of a row, so padding must be behind."""
 
     config: TextMixerConfig
 
@@ -239,12 +239,13 @@ class TextMixerModel(BaselinePreTrainedModel, BertModel):
 
 
 class BaselineHead(BaselinePreTrainedModel):
-    """Replaces the BERT of the head in front of which it stands."""
+    """Makes a head of BERT, the next base, a head of `model_class`."""
 
     bert: BertModel
     model_class: type[BertModel]
 
     def __init__(self, config: BertConfig):
+        # This builds a BERT too.
         super().__init__(config)
         self.bert = self.model_class(config, add_pooling_layer=self.bert.pooler is not None)
         self.post_init()
