@@ -176,13 +176,15 @@ def lengths_rows(results: Results) -> list[list]:
     lengths: list[tuple[int, str, list[float]]] = []
     searches = [{run["steps"] for run in results.runs("selection", name)} for name in names]
     if searches[0] and all(steps == searches[0] for steps in searches):
-        lengths.append((*searches[0], "development", [min(results.search(name).values()) for name in names]))
+        best = [math.exp(min(results.search(name).values())) for name in names]
+        lengths.append((*searches[0], "development", best))
     for steps, losses in results.pretrainings.items():
         if {*names} <= losses.keys():
-            lengths.append((steps, "evaluation", [statistics.fmean(losses[name]) for name in names]))
-    for steps, text, (own, *others) in lengths:
-        relative = [f"{100 * math.expm1(own - other):+.1f} %" for other in others]
-        rows.append([f"{steps:,}", text, *(perplexity([loss]) for loss in (own, *others)), *relative])
+            means = [statistics.fmean(map(math.exp, losses[name])) for name in names]
+            lengths.append((steps, "evaluation", means))
+    for steps, text, perplexities in lengths:
+        relative = [f"{100 * (perplexities[0] / other - 1):+.1f} %" for other in perplexities[1:]]
+        rows.append([f"{steps:,}", text, *(f"{value:.2f}" for value in perplexities), *relative])
     return rows
 
 
