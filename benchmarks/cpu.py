@@ -38,7 +38,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--suites", nargs="+", choices=SUITES, default=list(SUITES), help="default: all")
     sizes = {
-        "layers": ("gMLP blocks", 6, 2),
+        "layers": ("least number of gMLP blocks", 6, 2),
         "rounds": ("how often every system is timed", 5, 1),
         "threads": ("threads of PyTorch", 1, 1),
     }
@@ -56,8 +56,9 @@ def benchmark(arguments: argparse.Namespace):
             packing.packing_suite(bench)
             continue
         names, columns = systems_of(suite, arguments.compile), sizes_of(suite, arguments.quick)
-        make = peers.image_model if suite == "images" else peers.text_model
-        bench.compare(suite, make, names, [{"layers": arguments.layers} | sizes for sizes in columns])
+        make, peer = (peers.image_model, VIT) if suite == "images" else (peers.text_model, BERT)
+        layers = peers.whole_blocks(arguments.layers, peer)
+        bench.compare(suite, make, names, [{"layers": layers} | sizes for sizes in columns])
     path = arguments.out / f"cpu-{datetime.date.today().isoformat()}.csv"
     print()
     harness.write_results(path, bench.rows, common)

@@ -56,7 +56,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--suites", nargs="+", choices=SUITES, default=list(SUITES), help="default: all")
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda", help="cpu only with --quick")
-    sizes = {"layers": ("gMLP blocks", 30, 2), "rounds": ("how often every system is timed", 7, 1)}
+    sizes = {"layers": ("least number of gMLP blocks", 30, 2), "rounds": ("how often every system is timed", 7, 1)}
     parser.add_argument("--profile", action="store_true", help="print where the time of a training step goes")
     arguments = harness.parse_arguments(parser, sizes)
     if arguments.device == "cpu" and not arguments.quick:
@@ -79,7 +79,8 @@ def benchmark(arguments: argparse.Namespace):
         names, make = list(SUITES[suite]), MAKERS.get(suite, peers.text_model)
         names += [name + COMPILED for name in names if arguments.compile and base_of(name) == name]
         bench.rows = []
-        columns = [{"layers": arguments.layers} | sizes for sizes in sizes_of(suite, arguments.quick)]
+        layers = peers.whole_blocks(arguments.layers, VIT if suite in MAKERS else BERT)
+        columns = [{"layers": layers} | sizes for sizes in sizes_of(suite, arguments.quick)]
         bench.compare(suite, make, names, columns)
         torch._dynamo.reset()
         gc.collect()

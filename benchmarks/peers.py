@@ -1,5 +1,6 @@
 """What the benchmarks compare: gMLP and its peers, each with the inputs that it is given."""
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,6 +10,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+from hf_gmlp.errors import InputError
 from hf_gmlp.training.checkpointing import enable_selective_checkpointing
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -108,11 +110,34 @@ def blocks_of(model: nn.Module) -> list[nn.Module]:
     return list(max(lists, key=parameters_of))
 
 
+# A ViT has 2 layers for 5 blocks of a gMLP of its size (12 and 30 in the published models), a BERT 1 for 3.
+BLOCKS = {VIT: (5, 2), BERT: (3, 1)}
+
+
+def whole_blocks(blocks: int, peer: str) -> int:
+    """The least number of gMLP blocks from `blocks` on for which a peer has a whole number of layers."""
+    each = BLOCKS[peer][0]
+    return each * math.ceil(blocks / each)
+
+
+def layers_of(peer: str, blocks: int) -> int:
+    """
+    The layers of a peer for a number of gMLP blocks.
+
+    Raises:
+        InputError: It is no whole number, so that one of the two would have too many.
+    """
+    each, layers = BLOCKS[peer]
+    if blocks % each:
+        raise InputError(f"A {peer} has {layers} for {each} blocks of a gMLP: {blocks} is no multiple of {each}.")
+    return blocks // each * layers
+
+
 # All models are without dropout. Peers are imported where they are built: not every benchmark needs all of them.
 
 
 def image_model(name: str, layers: int, batch: int, large: bool = False) -> System:
-    """gMLP-S with `layers` blocks, or a ViT-S with 12 for 30 of them, for images of 224 pixels; or those of size B."""
+    """gMLP-S with `layers` blocks, or its share of a ViT-S, for images of 224 pixels; or those of size B."""
     tokens, width = 196, 512 if large else 256
     if name == OWN:
         from hf_gmlp.models.configuration_gmlp import GMLPVisionConfig
@@ -132,13 +157,13 @@ def image_model(name: str, layers: int, batch: int, large: bool = False) -> Syst
 
         tokens, width = 197, 768 if large else 384
         sizes = {"hidden_size": width, "num_attention_heads": width // 64, "intermediate_size": 4 * width}
-        sizes |= {"num_hidden_layers": max(1, round(layers * 12 / 30)), "num_labels": 1000}
+        sizes |= {"num_hidden_layers": layers_of(VIT, layers), "num_labels": 1000}
         model = ViTForImageClassification(ViTConfig(**sizes))
     return System(name, model, torch.randn(batch, 3, 224, 224), tokens, torch.randint(1000, (batch,)))
 
 
 def text_model(name: str, layers: int, batch: int, tokens: int, vocabulary: int = 32) -> System:
-    """gMLP-base or aMLP-base with `layers` blocks, or a BERT-base of as many parameters, a layer for three of them."""
+    """gMLP-base or aMLP-base with `layers` blocks, or a BERT-base of as many parameters."""
     ids = fixed_ids(batch, tokens, vocabulary).to(torch.get_default_device())
     if name in (OWN, AMLP):
         from hf_gmlp.models.configuration_gmlp import GMLPConfig
@@ -151,7 +176,7 @@ def text_model(name: str, layers: int, batch: int, tokens: int, vocabulary: int 
     elif name == BERT:
         from transformers import BertConfig, BertModel
 
-        sizes = {"vocab_size": vocabulary, "num_hidden_layers": max(1, layers // 3)}
+        sizes = {"vocab_size": vocabulary, "num_hidden_layers": layers_of(BERT, layers)}
         sizes |= {"max_position_embeddings": max(512, tokens)}
         config = BertConfig(**sizes, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
         model = BertModel(config, add_pooling_layer=False)

@@ -53,7 +53,7 @@ def parse_arguments(argv: list[str] | None = None) -> argparse.Namespace:
     added.add_argument("results", type=Path)
     added.add_argument("folder", type=Path)
     added.add_argument("pages", type=Path, nargs="*")
-    added = command("pairs", "pairs.print_pairs", "say what a replication's models have learned of the repeated word")
+    added = command("pairs", "pairs.print_pairs", "say how a replication's models match words")
     added.add_argument("folder", type=Path)
     added = command("baselines", "baselines.print_token_losses", "measure count models of tokens")
     for name in ("tokenizer", "train", "validation"):

@@ -87,7 +87,7 @@ def standard_library() -> list[str]:
 
 
 def write_pairs(tokenizer: Path, counts: dict[Path, int], words: str, most: int = 64, longest: int = 4):
-    """Write so many pairs of sentences for the task of the repeated word into each file that is not there.
+    """Write so many pairs of sentences for the word-matching task into each file that is not there.
 
     A sentence is one to `longest` different words. In half of the pairs (label 1), one word of the second is one of the
     first; in the others (0), they share none. No pair is in two files. The words are the likeliest pieces of a
@@ -120,7 +120,7 @@ def write_pairs(tokenizer: Path, counts: dict[Path, int], words: str, most: int 
 
 
 def draw_pair(pick: random.Random, words: list[str], longest: int, label: int) -> str:
-    """Return a pair for the task of the repeated word, as a line of JSON."""
+    """Return a pair for the word-matching task, as a line of JSON."""
     first, second = pick.randint(1, longest), pick.randint(1, longest)
     chosen = pick.sample(words, first + second)
     sentences = chosen[:first], chosen[first:]

@@ -1,4 +1,4 @@
-"""What models have learned of the repeated word: accuracy by the number of words, and what tiny attention looks at."""
+"""How models match words of two sentences: accuracy by the number of words, and what tiny attention looks at."""
 
 import json
 from collections import defaultdict
@@ -23,7 +23,7 @@ def print_pairs(folder: Path):
     """
     runs = sorted(path.parent for path in folder.glob(f"task/*/*/{FINISHED}"))
     if not runs:
-        raise InputError(f"{folder} has no model that is fine-tuned on the repeated word. Run `paper replicate` first.")
+        raise InputError(f"{folder} has no model fine-tuned on the word-matching task. Run `paper replicate` first.")
     lines = (folder / "data" / "pairs-evaluation.jsonl").read_text(encoding="utf-8").splitlines()
     rows = [json.loads(line) for line in lines]
     labels = torch.tensor([row["label"] for row in rows])

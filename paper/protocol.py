@@ -19,18 +19,23 @@ CONFIDENCE = 0.95
 FAR = 0.1
 # All models are trained longer if the training loss of one still falls by these nats over a tenth of its steps.
 FALL = 0.03
-# A gate: the accuracy that BERT must exceed for a verdict on the task of the repeated word.
+# A gate: the accuracy that BERT must exceed for a verdict on the word-matching task.
 SOLVED = 0.75
+# Above this accuracy of both models, a task cannot tell them apart.
+CEILING_ACCURACY = 0.97
 # The factors between one setting of a search and the next.
 RATE_STEP, MULTIPLIER_STEP = 2.0, 5.0
 SELECTION_SEEDS, SEEDS = (11, 12), (1, 2, 3)
-# Models that are fine-tuned on the repeated word, and the setting that each one's search starts from.
+# Models that are fine-tuned on the word-matching task, and the setting that each one's search starts from.
 TASK_MODELS, TASK_START = ("bert-relpos", "gmlp", "amlp"), (1e-3, 1.0)
 
-HELD, NOT_HELD, NOISE = "held", "not held", "within noise"
-ONE_SEED, DIVERGED = "no verdict (one seed)", "no verdict (diverged)"
-UNLEARNED = "no verdict (behind bigram-context counts)"
-NO_ATTENTION, UNSOLVED = "no verdict (no certain gain from attention)", "no verdict (BERT has not learned it)"
+HELD, CONTRADICTED, AHEAD = "held", "contradicted", "ahead, size open"
+NOISE, POWER, CEILING = "no verdict (noise)", "no verdict (power)", "no verdict (ceiling)"
+DIVERGED = "no verdict (gate: a training diverged)"
+UNLEARNED = "no verdict (gate: a model is behind the bigram-context baseline)"
+NO_ATTENTION = "no verdict (gate: attention gives BERT no certain gain)"
+UNSOLVED = "no verdict (gate: BERT has not learned the task)"
+YES, NO, OPEN = "yes", "no", "open"
 
 Setting = tuple[float, float]
 
@@ -47,7 +52,7 @@ class Size:
     selection_steps: tuple[int, ...]  # of a training to choose by; the next, while a model is behind the count model
     steps: tuple[int, ...]  # of a reported training; the next, while a model is not finished
     task_steps: tuple[int, int]  # of fine-tuning, to choose by and to report
-    words: str = " [a-z]{3,}"  # pattern of the tokens that are words of the repeated word
+    words: str = " [a-z]{3,}"  # pattern of the tokens that are words of the word-matching task
     gmlp_ffn: float = 1.0  # factor of the gMLPs' d_ffn
     flags: tuple[tuple[str, object], ...] = ()  # more flags of every pretraining
 
@@ -125,43 +130,73 @@ class Claim:
     text: str
     better: str
     worse: str
-    above: float = 0.0  # the lead that the claim asks for
+    margin: float = 0.0  # the lead that the claim asks for
     part_of: str = ""  # a claim of several parts, whose verdict follows the last of them
-    paper: str = ""  # what the paper prints, if it is not a perplexity
+    accuracies: bool = False  # whether the lead is one of accuracies instead of losses
+    printed: tuple[float, float] | None = None  # what the paper prints for the two, if it is not in `MODELS`
+
+    @property
+    def paper(self) -> tuple[float, float]:
+        """What the paper prints for the better and the worse model: perplexities, or accuracies in percent."""
+        better, worse = MODELS[self.better].perplexity, MODELS[self.worse].perplexity
+        return self.printed or (better or math.nan, worse or math.nan)
+
+    @property
+    def paper_lead(self) -> float:
+        """The lead in the paper, in the unit of the leads here."""
+        better, worse = self.paper
+        return (better - worse) / 100 if self.accuracies else math.log(worse / better)
 
 
-LADDER = "Split < multiplicative < additive < linear"
-WITHOUT_ATTENTION = "gMLP far ahead of attention-free BERT and Mixer"
-DEPTH = "Depth 0.5x, 1x, 2x improves"
+SPLIT = "The split gating is better than the other three"
+ORDER = "Multiplicative gating is better than additive, and additive than linear"
+WITHOUT_ATTENTION = "gMLP is far ahead of BERT without attention and of the Mixer"
+DEPTH = "More depth lowers the perplexity of gMLP"
 ATTENTION = Claim("Attention helps BERT", "bert-relpos", "bert-noattn")
+# Its margin follows from what attention gives BERT.
+NEAR = Claim("gMLP is near BERT: within half of what attention gives BERT", "gmlp", "bert-relpos")
 CLAIMS = (
-    Claim("Perplexity of split below multiplicative", "gmlp", "gmlp-multiplicative", part_of=LADDER),
-    Claim("Perplexity of multiplicative below additive", "gmlp-multiplicative", "gmlp-additive", part_of=LADDER),
-    Claim("Perplexity of additive below linear", "gmlp-additive", "gmlp-linear", part_of=LADDER),
+    Claim("Split ahead of multiplicative", "gmlp", "gmlp-multiplicative", part_of=SPLIT),
+    Claim("Split ahead of additive", "gmlp", "gmlp-additive", part_of=SPLIT),
+    Claim("Split ahead of linear", "gmlp", "gmlp-linear", part_of=SPLIT),
+    Claim("Multiplicative ahead of additive", "gmlp-multiplicative", "gmlp-additive", part_of=ORDER),
+    Claim("Additive ahead of linear", "gmlp-additive", "gmlp-linear", part_of=ORDER),
     ATTENTION,
-    Claim("gMLP far ahead of BERT + rel pos - attn", "gmlp", "bert-noattn", FAR, WITHOUT_ATTENTION),
-    Claim("gMLP far ahead of MLP-Mixer", "gmlp", "mixer", FAR, WITHOUT_ATTENTION),
-    Claim("Depth 0.5x to 1x lowers the perplexity", "gmlp", "gmlp-half", part_of=DEPTH),
-    Claim("Depth 1x to 2x lowers the perplexity", "gmlp-double", "gmlp", part_of=DEPTH),
+    Claim("gMLP far ahead of BERT without attention", "gmlp", "bert-noattn", FAR, WITHOUT_ATTENTION),
+    Claim("gMLP far ahead of the Mixer", "gmlp", "mixer", FAR, WITHOUT_ATTENTION),
+    Claim("Full depth ahead of half the depth", "gmlp", "gmlp-half", part_of=DEPTH),
+    Claim("Twice the depth ahead of full depth", "gmlp-double", "gmlp", part_of=DEPTH),
+    # The base models of Table 6.
+    Claim("aMLP is ahead of gMLP in perplexity", "amlp", "gmlp", printed=(3.95, 4.28)),
 )
+# MNLI-m in Tables 4 and 6.
 TASK_CLAIMS = (
-    Claim("BERT ahead of gMLP on the repeated word", "bert-relpos", "gmlp", paper="MNLI-m 83.3 and 80.9 (Table 4)"),
-    Claim("aMLP ahead of gMLP on the repeated word", "amlp", "gmlp", paper="MNLI-m 85.9 and 83.7 (Table 6)"),
+    Claim("BERT is ahead of gMLP at matching words", "bert-relpos", "gmlp", accuracies=True, printed=(83.3, 80.9)),
+    Claim("aMLP is ahead of gMLP at matching words", "amlp", "gmlp", accuracies=True, printed=(85.9, 83.7)),
 )
 
 
 @dataclass(frozen=True)
 class Finding:
-    """A claim, or a part of one, with what was measured."""
+    """A claim with what was measured, or a claim of several parts."""
 
-    claim: str
-    paper: str  # what the paper prints
-    verdict: str  # HELD, NOT_HELD or NOISE, or why there is none
-    mean: float | None = None  # of the differences, one per seed; None of a claim of several parts
-    margin: float = math.nan  # half of the confidence interval around the mean; NaN of a single seed
-    above: float = 0.0  # the differences should be between these
-    below: float = math.inf
+    claim: Claim | str  # the name of a claim of several parts
+    verdict: str
+    lead: float | None = None  # mean over the seeds; None of a claim of several parts
+    half_width: float = math.nan  # half of the confidence interval around the mean; NaN of a single seed
+    ahead: str = ""  # whether the lead is certainly above zero: YES, NO or OPEN
+    margin: float = 0.0  # the lead that the claim asks for, or that NEAR allows; NaN if there is none
+    by_margin: str = ""  # the same as `ahead` for the margin
     steps: int | None = None  # of the pretrainings
+
+    @property
+    def name(self) -> str:
+        return self.claim if isinstance(self.claim, str) else self.claim.text
+
+    @property
+    def is_part(self) -> bool:
+        """Whether the claim is a part of another one."""
+        return isinstance(self.claim, Claim) and bool(self.claim.part_of)
 
 
 def neighbors(setting: Setting) -> list[Setting]:
@@ -220,34 +255,51 @@ def subtract(values: Sequence[float], others: Sequence[float]) -> list[float]:
     return [value - other for value, other in zip(values, others, strict=True)]
 
 
-def judge(
-    claim: str,
-    paper: str,
-    differences: Sequence[float],
-    above: float = 0.0,
-    below: float = math.inf,
-    gate: str = "",
-    steps: int | None = None,
-) -> Finding:
-    """Judge whether differences, one per seed, are between two thresholds.
+def side(low: float, high: float, threshold: float) -> str:
+    """Return whether an interval lies above a threshold, below it (no), or neither: then, or for NaN, it is open."""
+    return YES if low > threshold else NO if high < threshold else OPEN
 
-    They are if their confidence interval lies between them, are not if it lies outside; else the claim is within noise.
-    `gate` is the reason why there is no verdict, if there is one.
+
+def judge(
+    claim: Claim, leads: Sequence[float], margin: float | None = None, no_verdict: str = "", steps: int | None = None
+) -> Finding:
+    """Judge whether the lead of a claim exceeds its margin or, for NEAR, stays within it on both sides.
+
+    A claim is held if the whole confidence interval is on its side of the margin, and contradicted if the whole
+    interval is on the other side. A lead that is certain while the margin lies inside of the interval is "ahead, size
+    open". Otherwise there is no verdict: for noise if the interval is narrow enough to show a lead of the paper's size,
+    else for a lack of power.
+
+    Args:
+        leads: In nats or accuracy, one per seed.
+        margin: By default, that of the claim.
+        no_verdict: The reason why there is no verdict, if there is one.
     """
-    mean, margin, verdict = statistics.fmean(differences), math.nan, gate or ONE_SEED
-    if not math.isfinite(mean):
-        verdict = DIVERGED
-    elif len(differences) > 1:
-        low, high = ttest_1samp(differences, 0).confidence_interval(CONFIDENCE)
-        margin, inside = float(high - low) / 2, above < low and high < below
-        verdict = gate or (HELD if inside else NOT_HELD if high < above or below < low else NOISE)
-    return Finding(claim, paper, verdict, mean, margin, above, below, steps)
+    lead, half_width = statistics.fmean(leads), math.nan
+    margin = claim.margin if margin is None else margin
+    if not math.isfinite(lead):
+        no_verdict = DIVERGED
+    elif len(leads) > 1:
+        interval = ttest_1samp(leads, 0).confidence_interval(CONFIDENCE)
+        half_width = float(interval.high - interval.low) / 2
+    low, high = lead - half_width, lead + half_width
+    ahead, by_margin = side(low, high, 0.0), side(low, high, margin)
+    if claim is NEAR:
+        by_margin = YES if -margin < low and high < margin else NO if low > margin or high < -margin else OPEN
+    if by_margin != OPEN:
+        verdict = HELD if by_margin == YES else CONTRADICTED
+    elif ahead == YES and claim is not NEAR:
+        verdict = AHEAD
+    else:
+        # A single seed has no interval, and NaN is not below anything.
+        verdict = NOISE if half_width < (margin if claim is NEAR else abs(claim.paper_lead)) else POWER
+    return Finding(claim, no_verdict or verdict, lead, half_width, ahead, margin, by_margin, steps)
 
 
 def all_of(claim: str, verdicts: Sequence[str]) -> Finding:
-    """Judge a claim of several parts: held if all are, not held if one is not, else what keeps it open."""
-    order = (NOT_HELD, DIVERGED, UNLEARNED, NO_ATTENTION, ONE_SEED, NOISE, HELD)
-    return Finding(f"**{claim}**", "yes", min(verdicts, key=order.index))
+    """Judge a claim of several parts: contradicted if one part is, else as far as its least certain part."""
+    order = (CONTRADICTED, DIVERGED, UNLEARNED, NO_ATTENTION, POWER, NOISE, AHEAD, HELD)
+    return Finding(claim, min(verdicts, key=order.index))
 
 
 def pretraining_findings(results: Mapping[int, Mapping[str, Sequence[float]]], counts: float) -> list[Finding]:
@@ -255,43 +307,46 @@ def pretraining_findings(results: Mapping[int, Mapping[str, Sequence[float]]], c
 
     Args:
         results: For a number of steps, and names of `MODELS`, the held-out loss in nats per masked token of each seed.
-        counts: Loss of the count model of the two neighbors.
+        counts: Loss of the bigram-context baseline.
     """
     findings: list[Finding] = []
 
     def gate(losses: Mapping[str, Sequence[float]]) -> str:
         return UNLEARNED if any(statistics.fmean(values) >= counts for values in losses.values()) else ""
 
-    for number, claim in enumerate(CLAIMS):
+    for claim in CLAIMS:
         steps, losses = longest(results, claim.better, claim.worse)
         if not losses:
             continue
-        first, second = MODELS[claim.worse].perplexity or math.nan, MODELS[claim.better].perplexity or math.nan
-        paper = f"log({first} / {second}) = {math.log(first / second):+.4f}"
         leads = subtract(losses[claim.worse], losses[claim.better])
-        findings.append(judge(claim.text, paper, leads, claim.above, gate=gate(losses), steps=steps))
+        findings.append(judge(claim, leads, no_verdict=gate(losses), steps=steps))
         steps, losses = longest(results, claim.better, claim.worse, "gmlp")
         if claim is ATTENTION and losses:
-            gains = subtract(losses["bert-noattn"], losses["bert-relpos"])
-            within = max(0.0, statistics.fmean(gains) / 2)
-            closed = gate(losses) or ("" if judge("", "", gains).verdict == HELD else NO_ATTENTION)
-            text = "**gMLP near BERT**: gMLP less BERT is within half of what attention gives BERT"
-            paper = f"log(4.35 / 4.26) = {math.log(4.35 / 4.26):+.4f}, within ± {math.log(5.64 / 4.26) / 2:.4f}"
-            distances = subtract(losses["gmlp"], losses["bert-relpos"])
-            findings.append(judge(text, paper, distances, -within, within, closed, steps))
-        if claim.part_of and claim.part_of not in {other.part_of for other in CLAIMS[number + 1 :]}:
-            parts = {other.text for other in CLAIMS if other.part_of == claim.part_of}
+            findings.append(judge_near(losses, gate(losses), steps))
+        parts = [other for other in CLAIMS if other.part_of == claim.part_of]
+        if claim.part_of and claim is parts[-1]:
             verdicts = [finding.verdict for finding in findings if finding.claim in parts]
             findings += [all_of(claim.part_of, verdicts)] if len(verdicts) == len(parts) else []
     return findings
 
 
+def judge_near(losses: Mapping[str, Sequence[float]], no_verdict: str, steps: int) -> Finding:
+    """Judge NEAR, whose margin is half of what attention gives BERT, if it certainly gives anything."""
+    gains = subtract(losses["bert-noattn"], losses["bert-relpos"])
+    margin = statistics.fmean(gains) / 2
+    if judge(ATTENTION, gains).ahead != YES:
+        margin, no_verdict = math.nan, no_verdict or NO_ATTENTION
+    return judge(NEAR, subtract(losses["bert-relpos"], losses["gmlp"]), margin, no_verdict, steps)
+
+
 def task_findings(accuracies: Mapping[str, Sequence[float]]) -> list[Finding]:
-    """Judge the claims about the repeated word (section 4.3) from the accuracy of each model and seed."""
+    """Judge the claims about the word-matching task (section 4.3) from the accuracy of each model and seed."""
     findings = []
     for claim in TASK_CLAIMS:
         if {claim.better, claim.worse} <= accuracies.keys():
-            gate = "" if statistics.fmean(accuracies["bert-relpos"]) > SOLVED else UNSOLVED
-            leads = subtract(accuracies[claim.better], accuracies[claim.worse])
-            findings.append(judge(claim.text, claim.paper, leads, gate=gate))
+            better, worse = accuracies[claim.better], accuracies[claim.worse]
+            why = "" if statistics.fmean(accuracies["bert-relpos"]) > SOLVED else UNSOLVED
+            if min(statistics.fmean(better), statistics.fmean(worse)) > CEILING_ACCURACY:
+                why = why or CEILING
+            findings.append(judge(claim, subtract(better, worse), no_verdict=why))
     return findings

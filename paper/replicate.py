@@ -1,4 +1,4 @@
-"""Pretrain the models of Table 3 and more at a small size, on the same text, and fine-tune three on the repeated word.
+"""Pretrain the models of Table 3 and more at a small size, on the same text, and fine-tune three to match words.
 
 paper/replication.md says how to run it, what is trained, and when a claim is held. Every training is a call of
 `python -m paper run`. The same command continues where the last one stopped. The output folder gets report.md, and
@@ -260,7 +260,7 @@ class Study:
         return [run for name in TASK_MODELS for run in self.task_search(name)[0]]
 
     def tasks(self) -> list[Run]:
-        """Return the fine-tunings on the repeated word that are reported."""
+        """Return the fine-tunings on the word-matching task that are reported."""
         return [
             self.fine_tuning("task", name, protocol.choose(self.task_search(name)[1]), seed)
             for seed in SEEDS
@@ -269,17 +269,17 @@ class Study:
 
     @property
     def pairs(self) -> dict[str, Path]:
-        """The files of the repeated word by part."""
+        """The files of the word-matching task by part."""
         parts = ("train", "development", "evaluation")
         return {part: self.output / "data" / f"pairs-{part}.jsonl" for part in parts}
 
     def write_pairs(self):
-        """Write the repeated word: a pair for every sample of the longest fine-tuning, and pairs to evaluate."""
+        """Write the word-matching task: a pair for every sample of the longest fine-tuning, and pairs to evaluate."""
         counts = (32 * self.size.task_steps[1], 2000, 5000)
         write_pairs(self.tokenizer, dict(zip(self.pairs.values(), counts)), self.size.words)
 
     def fine_tuning(self, stage: str, name: str, setting: Setting, seed: int) -> Run:
-        """Return the fine-tuning of a pretrained model on the repeated word."""
+        """Return the fine-tuning of a pretrained model on the word-matching task."""
         flags = {
             "model_name_or_path": self.pretrained[name, seed].folder,
             "train_file": self.pairs["train"],

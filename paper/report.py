@@ -3,8 +3,8 @@
 import json
 import math
 import statistics
-from collections.abc import Sequence
-from functools import cached_property
+from collections.abc import Callable, Sequence
+from functools import cached_property, partial
 from pathlib import Path
 
 import numpy as np
@@ -15,9 +15,25 @@ from hf_gmlp.tools.analysis.counts import paper_flops, paper_parameters
 from hf_gmlp.tools.analysis.pictures import plt, save_picture
 
 from . import protocol
-from .protocol import MODELS, SIZES, TASK_MODELS, Size
+from .protocol import MODELS, NEAR, SIZES, TASK_MODELS, Claim, Finding, Size
 from .replicate import Run, Study
 from .scaling import log_axis
+
+# What may be in the last column of the tables of claims.md.
+STATUSES = {
+    "counted": "agrees with the paper as far as it can be counted or tested without training",
+    protocol.HELD: "small models show it, by the rule of the replication",
+    protocol.CONTRADICTED: "small models show the opposite, by the same rule",
+    protocol.AHEAD: "small models show the lead, but not that it is as large as the claim says",
+    protocol.NOISE: "small models differ by too little, where a lead of the paper's size would have been seen",
+    protocol.POWER: "small models vary too much between seeds, so that a lead of the paper's size could not be seen",
+    protocol.CEILING: "small models solve the task, both of them",
+    "no verdict (gate)": "small models do not meet a condition that was fixed in advance",
+    "observed": "small models show it in runs for which no rule was fixed in advance",
+    "disputed": "the paper's own tables say something else in part; not run here",
+    "recipe": "can be run with the recipe that is named; not run at the paper's size",
+    "not examined": "neither run nor prepared here",
+}
 
 
 def collect(study: Study) -> dict:
@@ -131,7 +147,7 @@ def perplexity_rows(results: Results) -> list[list]:
             cells.append(f"{papers[name][index] / papers['bert-relpos'][index]:.3f}")
             cells.append(f"{count / counts['bert-relpos'][index]:.3f}")
         rows.append([model.title, *cells])
-    baselines = {"bigram-context counts": results.counts, "unigram": results.unigram}
+    baselines = {"bigram-context baseline": results.counts, "unigram": results.unigram}
     for name, loss in baselines.items():
         cells = [perplexity([loss]) for _ in results.pretrainings]
         rows.append([name, "", *cells, *[""] * (len(rows[0]) - len(cells) - 2)])
@@ -149,29 +165,101 @@ def task_rows(results: Results) -> list[list]:
     return rows
 
 
+def lengths_rows(results: Results) -> list[list]:
+    """Rows of gMLP's perplexity relative to that of the two BERTs, by the number of training steps.
+
+    Settings were chosen at the first number, on the development text; the others are of the evaluation text.
+    """
+    names = ("gmlp", "bert-relpos", "bert-noattn")
+    rows: list[list] = [["steps", "text", *(MODELS[name].title for name in names)]]
+    rows[0] += [f"gMLP relative to {MODELS[name].title}" for name in names[1:]]
+    lengths: list[tuple[int, str, list[float]]] = []
+    searches = [{run["steps"] for run in results.runs("selection", name)} for name in names]
+    if searches[0] and all(steps == searches[0] for steps in searches):
+        best = [math.exp(min(results.search(name).values())) for name in names]
+        lengths.append((*searches[0], "development", best))
+    for steps, losses in results.pretrainings.items():
+        if {*names} <= losses.keys():
+            means = [statistics.fmean(map(math.exp, losses[name])) for name in names]
+            lengths.append((steps, "evaluation", means))
+    for steps, text, perplexities in lengths:
+        relative = [f"{100 * (perplexities[0] / other - 1):+.1f} %" for other in perplexities[1:]]
+        rows.append([f"{steps:,}", text, *(f"{value:.2f}" for value in perplexities), *relative])
+    return rows
+
+
 def claims_rows(results: Results) -> list[list]:
-    rows = [["claim", "paper", "steps", "difference", "95 % interval", "threshold", "verdict"]]
+    """Rows of every claim, in bold if it is no part of another, with its verdict."""
+    rows = [
+        ["claim", "lead in the paper", "steps", "lead here", "95 % interval", "ahead?", "by the margin?", "verdict"]
+    ]
     for finding in results.findings():
-        numbers = ["", "", ""]
-        if finding.mean is not None:
-            low, high = finding.mean - finding.margin, finding.mean + finding.margin
+        cells = [""] * 6
+        if isinstance(finding.claim, Claim) and finding.lead is not None:
+            better, worse = finding.claim.paper
+            paper = f"{finding.claim.paper_lead:+.3f} ({better:g} and {worse:g})"
+            low, high = finding.lead - finding.half_width, finding.lead + finding.half_width
             # One seed has no interval.
             interval = "" if math.isnan(low) else f"{low:+.3f} to {high:+.3f}"
-            threshold = f"within ± {finding.below:.3f}" if finding.below < math.inf else f"above {finding.above:g}"
-            numbers = [f"{finding.mean:+.3f}", interval, threshold]
-        rows.append(
-            [finding.claim, finding.paper, f"{finding.steps:,}" if finding.steps else "", *numbers, finding.verdict]
-        )
+            steps = f"{finding.steps:,}" if finding.steps else ""
+            cells = [paper, steps, f"{finding.lead:+.3f}", interval, finding.ahead, margin_cell(finding)]
+        rows.append([finding.name if finding.is_part else f"**{finding.name}**", *cells, finding.verdict])
     return rows
+
+
+def margin_cell(finding: Finding) -> str:
+    """Return whether the lead of a finding exceeds its margin, or for NEAR is within it; empty without a margin."""
+    if not finding.margin or math.isnan(finding.margin):
+        return ""
+    return f"{finding.by_margin} ({f'within {finding.margin:.3f}' if finding.claim is NEAR else f'{finding.margin:g}'})"
+
+
+def verdicts_rows(results: Results) -> list[list]:
+    """Rows of each verdict with the number and the names of its claims, without parts of claims."""
+    names: dict[str, list[str]] = {verdict: [] for verdict in (protocol.HELD, protocol.CONTRADICTED, protocol.AHEAD)}
+    for finding in results.findings():
+        if not finding.is_part:
+            names.setdefault(finding.verdict, []).append(finding.name)
+    rows = [[verdict, len(claims), "; ".join(claims)] for verdict, claims in names.items()]
+    total = sum(map(len, names.values()))
+    return [["verdict", "claims", ""], *rows, ["in all", total, ""]]
+
+
+def statuses_rows(text: str) -> list[list]:
+    """Rows of the number of claims of each status in a page."""
+    counts = dict.fromkeys(STATUSES, 0)
+    for status in statuses(text):
+        counts[status] += 1
+    rows = [[status, count, STATUSES[status]] for status, count in counts.items()]
+    return [["", "claims", "meaning"], *rows, ["in all", sum(counts.values()), ""]]
+
+
+def statuses(text: str) -> list[str]:
+    """Return the last cell of each row of the tables of a page whose last column is "status"."""
+    found, is_counted = [], False
+    for line in text.splitlines():
+        last = line.rstrip("|").rpartition("|")[2].strip() if line.startswith("|") else ""
+        if last == "status":
+            is_counted = True
+        elif not last:
+            is_counted = False
+        elif is_counted and last.strip("- "):
+            found.append(last)
+    return found
 
 
 def filled(text: str, results: Results) -> str:
     """Return the text of a page with new tables between its comments <!-- NAME --> and <!-- end -->."""
-    for make in (facts_rows, settings_rows, perplexity_rows, task_rows, claims_rows):
-        start, mark, rest = text.partition(f"<!-- {make.__name__.removesuffix('_rows')} -->")
-        if mark:
-            text = f"{start}{mark}\n\n{markdown_table(make(results))}\n\n{rest[rest.index('<!-- end -->') :]}"
-    return text
+    tables = (facts_rows, settings_rows, perplexity_rows, lengths_rows, task_rows, claims_rows, verdicts_rows)
+    for make in tables:
+        text = fill(text, make.__name__.removesuffix("_rows"), partial(make, results))
+    return fill(text, "statuses", partial(statuses_rows, text))
+
+
+def fill(text: str, name: str, make: Callable[[], list[list]]) -> str:
+    """Return a text with a new table between its comments <!-- `name` --> and <!-- end -->, if it has them."""
+    start, mark, rest = text.partition(f"<!-- {name} -->")
+    return f"{start}{mark}\n\n{markdown_table(make())}\n\n{rest[rest.index('<!-- end -->') :]}" if mark else text
 
 
 def write(numbers: dict, folder: Path):
@@ -236,7 +324,7 @@ def draw_perplexities(results: Results, path: Path):
         axis.plot(np.exp(losses[name]), [row] * len(losses[name]), "o", color="C0", alpha=0.7)
     printed = {name: f"  ({MODELS[name].perplexity})" if MODELS[name].perplexity else "" for name in names}
     axis.set_yticks(range(len(names)), [MODELS[name].title + printed[name] for name in names])
-    for label, level in (("bigram-context counts", results.counts), ("unigram", results.unigram)):
+    for label, level in (("bigram-context baseline", results.counts), ("unigram", results.unigram)):
         axis.axvline(math.exp(level), color="0.4", linestyle="--", linewidth=1)
         axis.annotate(label, (math.exp(level), 1.01), xycoords=("data", "axes fraction"), ha="center", fontsize=8)
     log_axis(axis.xaxis, f"held-out perplexity after {steps:,} steps; in brackets the paper's")

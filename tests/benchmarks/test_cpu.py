@@ -90,6 +90,14 @@ def test_compiled_and_checkpointed_systems_are_checked():
         checks.check({name: systems[name]})
 
 
+def test_a_peer_has_a_whole_number_of_layers():
+    assert [peers.whole_blocks(6, peer) for peer in (peers.VIT, peers.BERT)] == [10, 6]
+    assert [peers.layers_of(peers.VIT, blocks) for blocks in (5, 30)] == [2, 12]
+    assert [peers.layers_of(peers.BERT, blocks) for blocks in (6, 36)] == [2, 12]
+    with pytest.raises(InputError, match="no multiple of 5"):
+        peers.layers_of(peers.VIT, 6)
+
+
 def test_times_are_taken_in_turns(monkeypatch):
     ticks = iter([0, 1, 1, 3, 10, 11, 20, 29, 30, 31, 40, 42])
     monkeypatch.setattr(time, "thread_time", lambda: next(ticks))

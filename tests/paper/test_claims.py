@@ -1,4 +1,6 @@
+import json
 import re
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -6,12 +8,18 @@ from transformers import AutoConfig
 
 from hf_gmlp.presets import preset_path
 from hf_gmlp.tools.analysis.counts import paper_flops, paper_parameters
+from paper.report import Results, filled
 
 pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parents[2]
 CLAIMS = ROOT / "paper" / "claims.md"
 TEXT = CLAIMS.read_text(encoding="utf-8")
+RESULTS = Results(json.loads((ROOT / "paper" / "replication" / "results.json").read_text(encoding="utf-8")))
+# The claim, the evidence and the status of each row.
+ROWS = re.findall(
+    r"^\| (.+) \| (.*?) ?\| ([^|]+) \|$", TEXT[TEXT.index("## Abstract") : TEXT.index("## Where")], re.MULTILINE
+)
 COUNTED = re.findall(r"^\| `(\S+)((?: \w+=\S+)*)` \| ([\d.]+) (M|B MAdds) \|(.*)$", TEXT, re.MULTILINE)
 
 
@@ -44,3 +52,24 @@ def test_named_recipes_and_tests_exist():
         assert (ROOT / "paper" / "recipes" / folder).is_dir(), folder
     for file, test in re.findall(r"`([\w/]+\.py)::(\w+)`", TEXT):
         assert f"def {test}(" in (ROOT / "tests" / file.removeprefix("tests/")).read_text(encoding="utf-8"), test
+
+
+@pytest.mark.parametrize("name", ["claims.md", "replication.md", "replication/report.md"])
+def test_tables_are_those_of_the_results(name):
+    text = (ROOT / "paper" / name).read_text(encoding="utf-8")
+    assert filled(text, RESULTS) == text
+
+
+def test_the_totals_are_those_of_the_rows():
+    counts = Counter(status for claim, _, status in ROWS if claim != "claim")
+    printed = dict(re.findall(r"^\| ([^|]+) \| (\d+) \|", TEXT.partition("<!-- end -->")[0], re.MULTILINE))
+    assert int(printed.pop("in all")) == sum(counts.values()) > 70
+    assert {status: int(count) for status, count in printed.items() if count != "0"} == counts
+
+
+def test_statuses_are_the_verdicts_of_the_replication():
+    findings = [finding for finding in RESULTS.findings() if not finding.is_part]
+    # Without the reason of a gate.
+    verdicts = {finding.name: re.sub(r": .*(?=\))", "", finding.verdict) for finding in findings}
+    named = {name: status for _, evidence, status in ROWS for name in re.findall(r"\*([^*]+)\*", evidence)}
+    assert named == verdicts

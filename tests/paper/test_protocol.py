@@ -6,7 +6,7 @@ from transformers import AutoConfig
 from hf_gmlp.presets import preset_path
 from hf_gmlp.tools.analysis.counts import paper_flops, paper_parameters
 from paper import protocol
-from paper.protocol import HELD, MODELS, NOISE, NOT_HELD, SIZES
+from paper.protocol import AHEAD, CONTRADICTED, HELD, MODELS, NEAR, NO, NOISE, OPEN, POWER, SIZES, YES, Claim
 
 
 def paper_losses():
@@ -19,8 +19,7 @@ def paper_losses():
 
 
 def verdicts(losses, counts=7.0):
-    findings = protocol.pretraining_findings({1000: losses}, counts)
-    return {finding.claim.split(":")[0].strip("*"): finding.verdict for finding in findings}
+    return {finding.name: finding.verdict for finding in protocol.pretraining_findings({1000: losses}, counts)}
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -46,37 +45,67 @@ def test_small_models_have_the_papers_ratios_to_bert(name):
         assert ratios and paper_parameters(paper[name]) / 1e6 == pytest.approx(MODELS[name].parameters, abs=0.6)
 
 
-def judge(differences, *thresholds):
-    return protocol.judge("", "", differences, *thresholds)
+# A lead of 0.05 in the paper, without a margin and with one of 0.1.
+PLAIN = Claim("ahead", "gmlp", "mixer", accuracies=True, printed=(85.0, 80.0))
+FAR = Claim("far ahead", "gmlp", "mixer", 0.1, accuracies=True, printed=(85.0, 80.0))
 
 
 @pytest.mark.parametrize(
-    "differences, verdict, near",
+    "leads, verdict, far",
     [
-        ([0.1, 0.11, 0.09], HELD, NOT_HELD),
-        ([-0.1, -0.11, -0.09], NOT_HELD, NOT_HELD),
-        ([0.1, 0.3, -0.1], NOISE, NOISE),
-        ([0.001, -0.001, 0.0005], NOISE, HELD),
-        ([0.1], protocol.ONE_SEED, protocol.ONE_SEED),
+        ([0.2, 0.21, 0.19], HELD, HELD),
+        ([0.05, 0.06, 0.04], HELD, CONTRADICTED),
+        ([-0.05, -0.06, -0.04], CONTRADICTED, CONTRADICTED),
+        # The interval is 0.089 to 0.140.
+        ([0.1257, 0.1113, 0.1062], HELD, AHEAD),
+        # The half-widths are 0.012 and 0.5: one could show a lead of 0.05, and the other could not.
+        ([0.005, -0.005, 0.003], NOISE, CONTRADICTED),
+        ([0.1, 0.3, -0.1], POWER, POWER),
+        ([0.1], POWER, POWER),
         ([0.1, math.nan, 0.1], protocol.DIVERGED, protocol.DIVERGED),
         ([math.inf, 0.1, 0.1], protocol.DIVERGED, protocol.DIVERGED),
     ],
 )
-def test_judge(differences, verdict, near):
-    assert judge(differences).verdict == verdict
-    assert judge(differences, -0.02, 0.02).verdict == near
-    # The threshold moves the verdict, and not the interval.
-    assert judge([difference + 5 for difference in differences], 5.0).verdict == verdict
+def test_judge(leads, verdict, far):
+    assert protocol.judge(PLAIN, leads).verdict == verdict
+    assert protocol.judge(FAR, leads).verdict == far
+    # The margin moves the verdict, and not the interval.
+    moved = protocol.judge(PLAIN, [lead + 5 for lead in leads], 5.0)
+    assert moved.verdict == (AHEAD if verdict in (NOISE, POWER) and len(leads) > 1 else verdict)
+
+
+def test_both_answers_are_given():
+    finding = protocol.judge(FAR, [0.1257, 0.1113, 0.1062])
+    assert (finding.ahead, finding.by_margin) == (YES, OPEN)
+    assert finding.lead == pytest.approx(0.1144, abs=1e-4) and finding.half_width == pytest.approx(0.0251, abs=1e-4)
+    finding = protocol.judge(FAR, [0.05, 0.06, 0.04])
+    assert (finding.ahead, finding.by_margin) == (YES, NO)
+
+
+@pytest.mark.parametrize(
+    "leads, verdict",
+    [
+        ([0.01, -0.01, 0.0], HELD),
+        ([0.2, 0.21, 0.19], CONTRADICTED),
+        ([-0.2, -0.21, -0.19], CONTRADICTED),
+        ([0.09, 0.1, 0.11], NOISE),
+        ([0.3, -0.3, 0.0], POWER),
+    ],
+)
+def test_near_is_judged_on_both_sides(leads, verdict):
+    assert protocol.judge(NEAR, leads, margin=0.1).verdict == verdict
 
 
 def test_the_papers_own_numbers_hold():
     found = verdicts(paper_losses())
-    assert len(found) == 12 and set(found.values()) == {HELD}
+    assert len(found) == 15 and set(found.values()) == {HELD}
     accuracies = {"bert-relpos": [0.95, 0.96, 0.94], "gmlp": [0.6, 0.62, 0.61], "amlp": [0.9, 0.92, 0.91]}
     assert [finding.verdict for finding in protocol.task_findings(accuracies)] == [HELD, HELD]
-    # A task that BERT cannot do either says nothing.
+    # A task that BERT cannot do either says nothing, and one that two models can do says nothing about them.
     unsolved = [finding.verdict for finding in protocol.task_findings(accuracies | {"bert-relpos": [0.7, 0.75, 0.8]})]
     assert unsolved == [protocol.UNSOLVED] * 2
+    solved = accuracies | {"gmlp": [0.98, 0.98, 0.98], "amlp": [0.99, 1.0, 0.99]}
+    assert [finding.verdict for finding in protocol.task_findings(solved)] == [CONTRADICTED, protocol.CEILING]
 
 
 def test_claims_turn_with_the_numbers():
@@ -85,24 +114,23 @@ def test_claims_turn_with_the_numbers():
     losses["mixer"] = [loss + 0.05 for loss in losses["gmlp"]]
     losses["gmlp-double"] = [loss + shift for loss, shift in zip(losses["gmlp"], (0.1, -0.1, 0.0))]
     found = verdicts(losses)
-    assert found["Perplexity of split below multiplicative"] == HELD
-    assert found["Perplexity of additive below linear"] == NOT_HELD
-    assert found["Split < multiplicative < additive < linear"] == NOT_HELD
+    assert found["Split ahead of multiplicative"] == found[protocol.SPLIT] == HELD
+    assert found["Additive ahead of linear"] == found[protocol.ORDER] == CONTRADICTED
     # Ahead, but not far.
-    assert found["gMLP far ahead of MLP-Mixer"] == NOT_HELD and found["gMLP far ahead of BERT + rel pos - attn"] == HELD
-    assert found["gMLP far ahead of attention-free BERT and Mixer"] == NOT_HELD
-    assert found["Depth 0.5x to 1x lowers the perplexity"] == HELD
-    assert found["Depth 0.5x, 1x, 2x improves"] == NOISE
+    assert found["gMLP far ahead of the Mixer"] == found[protocol.WITHOUT_ATTENTION] == CONTRADICTED
+    assert found["gMLP far ahead of BERT without attention"] == HELD
+    assert found["Full depth ahead of half the depth"] == HELD and found[protocol.DEPTH] == POWER
 
 
 def test_claims_are_judged_after_the_most_steps_that_their_models_share():
     losses = paper_losses()
     longer = {name: [loss - 0.5 for loss in losses[name]] for name in ("gmlp", "bert-noattn")}
     longer["bert-noattn"] = longer["gmlp"]
-    findings = {finding.claim: finding for finding in protocol.pretraining_findings({10: losses, 20: longer}, 7.0)}
-    far, mixer = (findings[f"gMLP far ahead of {name}"] for name in ("BERT + rel pos - attn", "MLP-Mixer"))
-    assert (far.steps, far.mean, far.verdict) == (20, 0.0, NOT_HELD) and (mixer.steps, mixer.verdict) == (10, HELD)
-    assert findings["Attention helps BERT"].mean == pytest.approx(math.log(5.64 / 4.26), abs=0.01)
+    findings = {finding.name: finding for finding in protocol.pretraining_findings({10: losses, 20: longer}, 7.0)}
+    bert, mixer = (findings[f"gMLP far ahead of {name}"] for name in ("BERT without attention", "the Mixer"))
+    assert (bert.steps, bert.lead, bert.verdict) == (20, 0.0, CONTRADICTED)
+    assert (mixer.steps, mixer.verdict) == (10, HELD)
+    assert findings["Attention helps BERT"].lead == pytest.approx(math.log(5.64 / 4.26), abs=0.01)
 
 
 def test_gates_keep_verdicts_back():
@@ -111,11 +139,11 @@ def test_gates_keep_verdicts_back():
     assert set(verdicts(losses, counts=losses["gmlp-double"][0] - 0.3).values()) == {protocol.UNLEARNED}
     # One is not: claims about others stand.
     found = verdicts(losses, counts=math.log(5.5))
-    assert found["gMLP far ahead of BERT + rel pos - attn"] == protocol.UNLEARNED
-    assert found["gMLP far ahead of MLP-Mixer"] == HELD and found["gMLP near BERT"] == protocol.UNLEARNED
+    assert found["gMLP far ahead of BERT without attention"] == protocol.UNLEARNED
+    assert found["gMLP far ahead of the Mixer"] == HELD and found[NEAR.text] == protocol.UNLEARNED
     # A BERT that is no better for its attention is nothing to be near to.
     losses["bert-noattn"] = [loss + shift for loss, shift in zip(losses["bert-relpos"], (0.01, -0.01, 0.0))]
-    assert verdicts(losses)["gMLP near BERT"] == protocol.NO_ATTENTION
+    assert verdicts(losses)[NEAR.text] == protocol.NO_ATTENTION
 
 
 def test_the_fall_of_a_loss():

@@ -76,7 +76,12 @@ def test_every_stage_is_run_and_reported(study, tmp_path):
     assert rows["BERT + rel pos"][4] == 3 and abs(float(rows["BERT + rel pos"][5])) < 1e-3 and len(rows) == 13
     assert float(rows["aMLP"][2].split()[0]) > float(rows["aMLP"][3].split()[0]) > 4
     assert [row[5] for row in report.task_rows(results)[1:]] == ["90.0 %", "80.0 %", "90.0 %"]
-    assert {row[-1] for row in report.claims_rows(results)[1:]} >= {"held"}
+    claims = report.claims_rows(results)[1:]
+    assert {row[-1] for row in claims} >= {"held"} and len({len(row) for row in claims}) == 1
+    # Claims in bold are no part of another one.
+    assert report.verdicts_rows(results)[-1][1] == sum(row[0].startswith("**") for row in claims) == 9
+    # The search of one of the three was longer than that of the others.
+    assert [row[0] for row in report.lengths_rows(results)[1:]] == ["10", "20"]
     text = (tmp_path / "report" / "report.md").read_text(encoding="utf-8")
     assert text.count("| ") > 300 and (tmp_path / "report" / "training.png").stat().st_size > 10_000
     # On another machine nothing is left, and nothing is measured again.
