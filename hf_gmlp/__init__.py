@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ._version import __version__
-from .presets import list_presets, preset_path
+from .presets import list_presets, preset_config, preset_path
 
 __all__ = [
     "GMLPBlock",
@@ -33,6 +33,7 @@ __all__ = [
     "enable_selective_checkpointing",
     "list_presets",
     "param_groups",
+    "preset_config",
     "preset_path",
 ]
 

@@ -7,8 +7,7 @@ from transformers.utils import is_torchvision_available, is_vision_available
 from .models import configuration_gmlp, modeling_gmlp
 from .models.configuration_gmlp import *
 from .models.modeling_gmlp import *
-from .models.modeling_gmlp import GMLPBlock
-from .models.spatial_gating import SpatialGatingUnit, SpatialProjection
+from .models.modeling_gmlp import GMLPBlock, SpatialGatingUnit, SpatialProjection
 from .training.checkpointing import enable_selective_checkpointing
 from .training.optimization import param_groups
 

@@ -1,15 +1,19 @@
 """The named architectures of the paper, two causal models of other projects and one for small images: a folder with a
 config.json for each.
 
-`GMLPConfig.from_preset("amlp-base")` makes a config; `preset_path("amlp-base")` is a folder for
+`preset_config("amlp-base")` makes a config; `preset_path("amlp-base")` is a folder for
 `AutoConfig.from_pretrained` or `--config_name`. The paper's baseline models that transformers has are included: BERT,
 without dropout as the paper trains it, and ViT. paper/models.py adds those of the others.
 """
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from ..errors import InputError
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedConfig
 
 
 @dataclass(frozen=True)
@@ -81,3 +85,20 @@ def preset_path(name: str) -> Path:
     if name not in PRESETS:
         raise InputError(f"There is no preset {name!r}. Choose one of: {', '.join(PRESETS)}.")
     return PRESETS[name].folder / name
+
+
+def preset_config(name: str, **overrides: Any) -> "PreTrainedConfig":
+    """
+    Return the config of a preset, with some fields changed: `preset_config("amlp-base", num_labels=3)`.
+
+    Raises:
+        InputError: A ValueError, if there is no preset with that name, or its config has no such field.
+    """
+    from transformers import AutoConfig
+
+    config = AutoConfig.from_pretrained(preset_path(name))
+    if unknown := [field for field in overrides if not hasattr(config, field)]:
+        raise InputError(f"The config of {name!r} has no field {', '.join(map(repr, unknown))}.")
+    fields = config.to_dict()
+    del fields["_name_or_path"]
+    return type(config).from_dict(fields, **overrides)

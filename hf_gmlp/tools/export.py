@@ -24,7 +24,7 @@ from transformers.exporters.auto import EXPORT_BACKENDS, get_exporter_class, get
 from ..errors import InputError, first_line
 from ..loading import open_config, open_model, open_tokenizer
 from ..models.configuration_gmlp import as_pair
-from ..models.modeling_gmlp import GMLPForCausalLM, prepare_cache
+from ..models.modeling_gmlp import GMLPForCausalLM, check_cache
 
 logger = logging.getLogger(__name__)
 
@@ -150,18 +150,19 @@ class CausalStep(nn.Module):
 
     def forward(self, input_ids: torch.Tensor, attention_mask: torch.Tensor, past_key_values: dict) -> dict:
         cache, size = DynamicCache(), self.config.attention_size
-        prepare_cache(cache, self.config)
-        for block, past in zip(self.model.model.layers, past_key_values.values(), strict=True):
-            fill(cache.layers[block.spatial_gating_unit.layer_idx], past["key"], past["key"][..., :0])
+        check_cache(cache, self.config, self.model.model.layers)
+        layers = 2 if size else 1  # of the cache for each block
+        for block, past in enumerate(past_key_values.values()):
+            fill(cache.layers[layers * (block + 1) - 1], past["key"], past["key"][..., :0])
             if size:
-                fill(cache.layers[block.attention.layer_idx], past["value"][..., :size], past["value"][..., size:])
+                fill(cache.layers[layers * block], past["value"][..., :size], past["value"][..., size:])
         output = self.model(input_ids, attention_mask, past_key_values=cache, use_cache=True)
         present: dict[str, dict[str, torch.Tensor]] = {}
-        for number, block in enumerate(self.model.model.layers):
-            present[str(number)] = {"key": cache.layers[block.spatial_gating_unit.layer_idx].keys}
+        for block in range(self.config.num_hidden_layers):
+            present[str(block)] = {"key": cache.layers[layers * (block + 1) - 1].keys}
             if size:
-                layer = cache.layers[block.attention.layer_idx]
-                present[str(number)]["value"] = torch.cat([layer.keys, layer.values], -1)
+                layer = cache.layers[layers * block]
+                present[str(block)]["value"] = torch.cat([layer.keys, layer.values], -1)
         return {"logits": output.logits, "present": present}
 
 

@@ -165,7 +165,7 @@ def check_pretraining(config: PreTrainedConfig, name: str, do_train: bool):
 def check_packing(model: PreTrainedModel, data_args: DataArguments):
     """Raise an InputError if the model would mix the documents of a row, or sees padding, which packed rows lack."""
     flags = [flag for flag in ("separate_documents", "packing") if getattr(data_args, flag, False)]
-    if flags and not getattr(model, "packs_documents", False):
+    if flags and model.config.model_type != "gmlp":
         raise InputError(f"--{flags[0]} is only for gMLPs and aMLPs: a {type(model).__name__} would mix the documents.")
     if "packing" in flags and not model.config.mask_padding:
         raise InputError("--packing needs a model that does not see padding: --config_overrides mask_padding=true.")

@@ -7,7 +7,7 @@ import time
 import pytest
 
 from hf_gmlp.errors import InputError
-from hf_gmlp.models.spatial_gating import SpatialProjection
+from hf_gmlp.models.modeling_gmlp import SpatialProjection
 
 pytestmark = pytest.mark.heavy
 

@@ -28,7 +28,7 @@ from .server import File, Hub, Repository
 pytestmark = pytest.mark.slow
 
 HERE = Path(__file__).parent
-CODE = {"configuration_gmlp.py", "heads.py", "modeling_gmlp.py", "spatial_gating.py"}
+CODE = {"configuration_gmlp.py", "modeling_gmlp.py"}
 MODEL = CODE | {"README.md", "config.json", "model.safetensors"}
 BROKEN = b"---\nlicense: [mit\n---\n\nMy own words.\n"
 PERSON = b"---\nlicense: cc-by-4.0\n---\n\nMy own words.\n"

@@ -1,4 +1,4 @@
-"""What several files of this folder share, in addition to the fixtures of `tests/conftest.py`."""
+"""Fixtures of the tests of the models, in addition to those of `tests/conftest.py`."""
 
 import pytest
 import torch

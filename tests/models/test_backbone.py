@@ -5,7 +5,14 @@ from types import SimpleNamespace
 import pytest
 import timm
 import torch
-from transformers import AutoBackbone, AutoConfig, UperNetConfig, UperNetForSemanticSegmentation
+from transformers import (
+    AutoBackbone,
+    AutoConfig,
+    DepthAnythingConfig,
+    DepthAnythingForDepthEstimation,
+    UperNetConfig,
+    UperNetForSemanticSegmentation,
+)
 from transformers.models.auto import auto_factory
 
 from hf_gmlp import GMLPForImageClassification, GMLPVisionBackbone, GMLPVisionConfig
@@ -115,3 +122,19 @@ def test_segments_with_upernet(vision_config, tmp_path):
     assert again.config.backbone_config.out_indices == [0, 1, 2]
     with torch.no_grad():
         torch.testing.assert_close(again(pixels).logits, model.eval()(pixels).logits)
+
+
+def test_a_head_for_depth(vision_config, perturbed_model):
+    """It takes sequences with the [CLS] token, as from Dinov2."""
+    config = vision_config(reshape_hidden_states=False, num_hidden_layers=4, out_indices=[1, 2, 3, 4])
+    fields = {"neck_hidden_sizes": [8, 8, 8, 8], "fusion_hidden_size": 8, "reassemble_hidden_size": 16}
+    depth = DepthAnythingConfig(backbone_config=config, patch_size=4, **fields)
+    model = DepthAnythingForDepthEstimation(depth)
+    assert type(model.backbone) is GMLPVisionBackbone
+    with torch.no_grad():
+        sequences = model.backbone(torch.randn(2, 3, 16, 16)).feature_maps
+    assert [tuple(x.shape) for x in sequences] == [(2, 17, 16)] * 4
+    predicted = model(torch.randn(2, 3, 16, 16)).predicted_depth
+    assert predicted.shape == (2, 16, 16)
+    predicted.sum().backward()
+    assert model.backbone.layers[0].spatial_gating_unit.proj.weight.grad is not None

@@ -59,16 +59,11 @@ def test_outputs_depend_on_no_later_token(causal_model, toeplitz, attention):
     for i in range(7):
         (gradient,) = torch.autograd.grad(logits[:, i].square().sum(), embeds, retain_graph=True)
         assert (gradient[:, i + 1 :] == 0).all()
-        assert (gradient[:, : i + 1].abs().amax(-1) > 1e-6).all()
-    # The weights that look ahead get no gradient, and the others do.
+    # The weights that look ahead get no gradient.
     logits.square().sum().backward()
     for projection in model.spatial_projections():
         gradient = projection.weight.grad
-        trained = gradient.abs() > 1e-6 * gradient.abs().max()
-        if toeplitz:
-            assert (gradient[24:] == 0).all() and trained[24 - 7 : 24].all()
-        else:
-            assert (gradient.triu(1) == 0).all() and trained[:7, :7].sum() == 28
+        assert ((gradient[24:] if toeplitz else gradient.triu(1)) == 0).all()
 
 
 def in_pieces(model, ids, ends, past_key_values=None, **kwargs):
@@ -110,8 +105,6 @@ def test_caches_that_cannot_work_are_refused(causal_model, random_ids):
     for cache in (DynamicCache([(torch.randn(1, 1, 3, 8), torch.randn(1, 1, 3, 8))] * 2), other):
         with pytest.raises(ValueError, match="does not hold v"):
             model(ids, past_key_values=cache)
-    with pytest.raises(ValueError, match="paged"):
-        model.generate_batch([[5, 6, 7]])
 
 
 def continued(model, cache, ids, start):
@@ -141,10 +134,9 @@ def move(cache):
         (lambda cache: cache.batch_repeat_interleave(2), [0, 0, 1, 1]),
         (lambda cache: cache.batch_select_indices(torch.tensor([1])), [1]),
         (lambda cache: cache.crop(-3), [0, 1]),
-        (lambda cache: cache.reset(), [0, 1]),
         (move, [0, 1]),
     ],
-    ids=["reorder", "repeat", "select", "crop", "reset", "move"],
+    ids=["reorder", "repeat", "select", "crop", "move"],
 )
 @torch.no_grad()
 def test_operations_on_a_cache(prefix, operation, rows):
@@ -274,6 +266,35 @@ def test_a_second_turn(causal_model, random_ids, cache):
     assert torch.equal(
         second, model.generate(text, attention_mask=mask, use_cache=False, max_new_tokens=4, do_sample=False)
     )
+
+
+@pytest.mark.parametrize("hidden", [slice(3, 5), slice(7, 9)], ids=["hole", "padding behind"])
+@pytest.mark.parametrize("fields", [{}, {"toeplitz": False}, {"attention_size": 8}])
+def test_generate_counts_positions_as_forward_does(causal_model, random_ids, fields, hidden):
+    model, ids = causal_model(**fields).double(), random_ids(3, 9)
+    mask = torch.ones_like(ids)
+    mask[:, hidden] = 0
+    options = {"attention_mask": mask, "max_new_tokens": 3, "do_sample": False, "return_dict_in_generate": True}
+    for more in ({}, {"use_cache": False}, {"cache_implementation": "static", "disable_compile": True}):
+        found = model.generate(ids, output_logits=True, **options, **more)
+        full = torch.cat([mask, torch.ones(3, 3, dtype=torch.long)], 1)
+        with torch.no_grad():
+            expected = model(found.sequences, full).logits[:, 8:11]
+        # `generate` casts the logits to float32.
+        torch.testing.assert_close(torch.stack(found.logits, 1).double(), expected, rtol=1e-5, atol=1e-5)
+
+
+def test_an_assistant_of_fewer_tokens_is_refused(causal_model, random_ids):
+    with pytest.raises(ValueError, match=r"grow it with `assistant.resize_position_embeddings\(24\)`"):
+        causal_model().generate(random_ids(1, 6), assistant_model=causal_model(n=12), max_new_tokens=14)
+
+
+@KINDS_OF_GMLP
+def test_generating_without_the_first_block(causal_model, random_ids, fields):
+    model, ids = causal_model(num_hidden_layers=3, **fields).double(), random_ids(2, 6)
+    model.model.layers, model.config.num_hidden_layers = model.model.layers[1:], 2
+    expected = greedy_by_hand(model, ids, 8)
+    assert torch.equal(model.generate(ids, max_new_tokens=8, do_sample=False), expected)
 
 
 @pytest.mark.slow

@@ -5,39 +5,50 @@ import re
 import pytest
 from huggingface_hub.errors import StrictDataclassError
 
-from hf_gmlp import GMLPConfig, GMLPVisionConfig
+from hf_gmlp import GMLPConfig, GMLPForMaskedLM, GMLPVisionConfig, GMLPVisionModel, preset_config
 
 
 @pytest.mark.parametrize(
     "config_class, fields, message",
     [
         (GMLPConfig, {"intermediate_size": 33}, "`intermediate_size`.*even.*33"),
-        (GMLPConfig, {"spatial_gating": "multiply"}, "`spatial_gating`.*'linear'.*multiply"),
+        (GMLPConfig, {"spatial_gating": "multiply"}, "'spatial_gating'.*'linear'.*multiply"),
         (GMLPConfig, {"attention_size": -1}, "`attention_size`.*-1"),
         (GMLPConfig, {"hidden_size": 0}, "`hidden_size`.*0"),
         (GMLPConfig, {"hidden_dropout_prob": 1.5}, "`hidden_dropout_prob`.*1.5"),
         (GMLPConfig, {"drop_path_rate": 1.0}, "`drop_path_rate`.*1 - p"),
         (GMLPConfig, {"layer_norm_eps": -1e-6}, "`layer_norm_eps`.*-1e-06"),
         (GMLPConfig, {"spatial_heads": 5}, "`spatial_heads`.*1536.*5"),
+        (GMLPConfig, {"spatial_reach": 513}, "`spatial_reach`.*512.*513"),
+        (GMLPConfig, {"spatial_reach": 9, "toeplitz": False}, "`spatial_reach`.*Toeplitz"),
         (GMLPVisionConfig, {"is_causal": True}, "`is_causal`.*images"),
         (GMLPVisionConfig, {"toeplitz": True}, '`toeplitz`.*`pooling="mean"`'),
         (GMLPVisionConfig, {"stem": "conv", "image_size": 15, "patch_size": 3}, "`patch_size`.*3"),
         (GMLPVisionConfig, {"image_size": (224, 100)}, "`image_size`.*`patch_size`.*100.* and 16"),
         (GMLPVisionConfig, {"pooling": "max"}, "'cls', 'mean'.*max"),
+        (GMLPVisionConfig, {"pooling": "mean", "reshape_hidden_states": False}, "`reshape_hidden_states"),
     ],
 )
 def test_bad_fields_are_named(config_class, fields, message):
-    with pytest.raises(StrictDataclassError) as error:
-        config_class(**fields)
+    with pytest.raises((StrictDataclassError, ValueError)) as error:
+        config_class(**fields).check()
     assert re.search(message, str(error.value), flags=re.DOTALL)
 
 
+@pytest.mark.parametrize(
+    "config_class, model_class", [(GMLPConfig, GMLPForMaskedLM), (GMLPVisionConfig, GMLPVisionModel)]
+)
+def test_a_model_checks_its_config(config_class, model_class):
+    with pytest.raises(ValueError, match="`hidden_dropout_prob`"):
+        model_class(config_class(num_hidden_layers=1, hidden_dropout_prob=2))
+
+
 def test_text_defaults_are_gmlp_base():
-    assert GMLPConfig().to_dict() == GMLPConfig.from_preset("gmlp-base").to_dict()
+    assert GMLPConfig().to_dict() == preset_config("gmlp-base").to_dict()
 
 
 def test_vision_defaults_are_gmlp_s():
-    preset = GMLPVisionConfig.from_preset("gmlp-s16-224", drop_path_rate=0.0)
+    preset = preset_config("gmlp-s16-224", drop_path_rate=0.0)
     assert GMLPVisionConfig().to_dict() == preset.to_dict()
 
 

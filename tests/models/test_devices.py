@@ -28,7 +28,7 @@ MODELS = {
     "packed aMLP": (
         GMLPForMaskedLM,
         {"attention_size": 16},
-        {"seq_idx": torch.tensor([[0] * 4 + [1] * 5] * 4)},
+        {"position_ids": torch.tensor([[*range(4), *range(5)]] * 4)},
     ),
     "images": (GMLPForImageClassification, CONVOLUTIONAL, {}),
 }

@@ -1,15 +1,16 @@
 """The losses of the heads against PyTorch's."""
 
 import json
+import logging
 
 import pytest
 import torch
 from torch.nn import functional as F
 
-from hf_gmlp import (
-    GMLPForSequenceClassification,
-)
-from hf_gmlp.models.heads import class_loss, classification_loss, next_token_loss
+from hf_gmlp import GMLPForSequenceClassification, GMLPModel
+from hf_gmlp.models.modeling_gmlp import class_loss, classification_loss, next_token_loss, pool_tokens
+
+POOLINGS = ["cls", "mean", "max"]
 
 
 @pytest.mark.parametrize("num_items", [None, torch.tensor(7)])
@@ -90,3 +91,71 @@ def test_older_checkpoints_pool_the_first_token(text_config, perturbed_model, ra
     torch.testing.assert_close(loaded(ids).logits, model(ids).logits)
     changed = GMLPForSequenceClassification.from_pretrained(tmp_path, pooling="mean")
     torch.testing.assert_close(changed.model(ids).pooler_output, model.model.pooler(hidden_states.mean(1)))
+
+
+@pytest.mark.parametrize(
+    "fields, labels",
+    [
+        ({"num_labels": 4, "problem_type": "multi_label_classification"}, torch.zeros(4, 3)),
+        ({"num_labels": 3, "problem_type": "regression"}, torch.zeros(9)),
+        ({"num_labels": 3, "problem_type": "single_label_classification"}, torch.zeros(3)),
+        ({"num_labels": 3, "problem_type": "single_label_classification"}, torch.zeros(4, dtype=torch.long)),
+    ],
+)
+def test_labels_of_another_shape_are_refused(text_config, random_ids, fields, labels):
+    model = GMLPForSequenceClassification(text_config(**fields))
+    with pytest.raises(ValueError, match="labels of shape"):
+        model(random_ids(3, 6), labels=labels)
+
+
+@pytest.mark.parametrize("pooling", POOLINGS)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_a_row_of_padding_has_a_gradient(text_config, perturbed_model, random_ids, pooling, dtype):
+    model = perturbed_model(GMLPForSequenceClassification, text_config(pooling=pooling)).to(dtype).train()
+    mask = torch.ones(3, 6, dtype=torch.long)
+    mask[1] = 0
+    model(random_ids(3, 6), mask, labels=torch.tensor([0, 1, 2])).loss.backward()
+    assert all(parameter.grad.isfinite().all() for parameter in model.parameters())
+
+
+def test_a_mean_in_half_precision_does_not_overflow():
+    hidden_states, mask = torch.full((1, 400, 2), 300.0, dtype=torch.float16), torch.ones(1, 400)
+    found = pool_tokens(hidden_states, mask, "mean")
+    assert found.dtype == torch.float16 and (found == 300).all()
+
+
+@pytest.mark.parametrize("masked", [False, True])
+@torch.no_grad()
+def test_pooling_behind_a_cache(text_config, perturbed_model, random_ids, masked):
+    """The last token has seen all others; mean and maximum need them all."""
+    ids = random_ids(2, 9)
+    mask = torch.ones_like(ids)
+    mask[1, 7:] = 0
+    masks = [mask[:, :5], mask] if masked else [None, None]
+    for pooling in POOLINGS:
+        model = perturbed_model(GMLPModel, text_config(is_causal=True, pooling=pooling, attention_size=8)).double()
+        if pooling != "cls":
+            with pytest.raises(ValueError, match="without a cache"):
+                model(ids[:, :5], masks[0], use_cache=True)
+            continue
+        cache = model(ids[:, :5], masks[0], use_cache=True).past_key_values
+        found = model(ids[:, 5:], masks[1], past_key_values=cache).pooler_output
+        torch.testing.assert_close(found, model(ids, masks[1]).pooler_output)
+
+
+def test_a_frozen_pooler_is_warned_of(text_config, caplog, monkeypatch):
+    logger = logging.getLogger("hf_gmlp.models.modeling_gmlp")
+    monkeypatch.setattr(logger, "propagate", True)
+    model = GMLPForSequenceClassification(text_config()).eval()
+    model.model.requires_grad_(False)
+    model.eval()
+    assert not caplog.records
+    model.train()
+    assert "pooler.dense" in caplog.text
+
+
+def test_training_mode_of_a_quantized_model(text_config, random_ids):
+    from torch.ao.quantization import quantize_dynamic
+
+    model = quantize_dynamic(GMLPForSequenceClassification(text_config()).eval(), {torch.nn.Linear})
+    assert model.train()(random_ids(2, 6)).logits.shape == (2, 3)

@@ -8,7 +8,7 @@ from torch.nn import functional as F
 from transformers import AutoModelForImageClassification
 
 from hf_gmlp import GMLPForImageClassification, GMLPVisionModel
-from hf_gmlp.models.spatial_gating import SpatialProjection
+from hf_gmlp.models.modeling_gmlp import SpatialProjection
 
 from ..numerics import assert_close, assert_gradients
 from ..samples import CONVOLUTIONAL
@@ -155,3 +155,25 @@ def test_a_saved_model_has_the_same_outputs(image_model, tmp_path):
     assert torch.equal(GMLPForImageClassification.from_pretrained(tmp_path)(pixels).logits, model(pixels).logits)
     copied = AutoModelForImageClassification.from_pretrained(tmp_path, trust_remote_code=True)
     assert torch.equal(copied(pixels).logits, model(pixels).logits)
+
+
+def test_frozen_batch_norms_keep_their_statistics(image_model):
+    """An adapter saves no running statistics: while its base is frozen, training must not move them."""
+    model, pixels = image_model().train(), 3 * torch.randn(4, 3, 16, 24) + 1
+    statistics = {name: value.clone() for name, value in model.named_buffers()}
+    model.requires_grad_(False)
+    model.classifier.requires_grad_(True)
+    frozen = model(pixels, labels=torch.tensor([0, 1, 2, 0]))
+    frozen.loss.backward()
+    assert all(torch.equal(value, statistics[name]) for name, value in model.named_buffers())
+    assert_close(frozen.logits, model.eval()(pixels).logits, depth=2)
+    model.train().requires_grad_(True)
+    model(pixels)
+    assert not any(torch.equal(value, statistics[name]) for name, value in model.named_buffers() if "mean" in name)
+
+
+def test_another_grid_of_as_many_patches_is_noticed(image_model):
+    model = image_model(image_size=16)
+    model.config.image_size = (8, 32)
+    with pytest.raises(ValueError, match="resize_image_size"):
+        model(torch.randn(1, 3, 8, 32))

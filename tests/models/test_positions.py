@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from hf_gmlp import GMLPForCausalLM, GMLPForMaskedLM, GMLPModel
-from hf_gmlp.models.spatial_gating import SpatialProjection, find_positions
+from hf_gmlp.models.modeling_gmlp import SpatialProjection, find_positions
 
 from .helpers import padded
 
@@ -25,29 +25,29 @@ def loop(projection, v, rows, seen):
 
 
 @pytest.mark.parametrize("is_causal", [False, True])
-@pytest.mark.parametrize("toeplitz", [True, False])
+@pytest.mark.parametrize("fields", [{}, {"spatial_reach": 3}, {"toeplitz": False}], ids=["Toeplitz", "reach", "dense"])
 @pytest.mark.parametrize("case", ["counted", "gaps", "padding", "gaps and padding", "documents", "gaps and documents"])
-def test_entries_of_the_spatial_projection(text_config, toeplitz, is_causal, case):
+def test_entries_of_the_spatial_projection(text_config, fields, is_causal, case):
     """Outputs and gradients of W, b and v."""
-    config = text_config(toeplitz=toeplitz)
-    projection = SpatialProjection(12, toeplitz, 3).double()
+    config = text_config(is_causal=is_causal, **fields)
+    projection = SpatialProjection(12, config.toeplitz, 3, reach=config.spatial_reach).double()
     for parameter in projection.parameters():
         torch.nn.init.normal_(parameter)
     mask = torch.ones(2, 8, dtype=torch.long)
     rows, numbers = torch.arange(8).expand(2, -1).clone(), torch.zeros(2, 8, dtype=torch.long)
+    position_ids = None
     if "documents" in case:
         numbers = torch.tensor([[0, 0, 0, 1, 1, 2, 2, 2], [0, 0, 0, 0, 0, 0, 1, 1]])
-        rows = torch.tensor([[0, 1, 2, 0, 1, 0, 1, 2], [0, 1, 2, 3, 4, 5, 0, 1]])
+        position_ids = rows = torch.tensor([[0, 1, 2, 0, 1, 0, 1, 2], [0, 1, 2, 3, 4, 5, 0, 1]])
     if "padding" in case:
         mask[0, :3], mask[1, 6:] = 0, 0
         rows[0] -= 3
-    position_ids = None
     if "gaps" in case:
         position_ids = rows = torch.tensor([[0, 2, 3, 7, 8, 9, 10, 11], [1, 2, 4, 5, 6, 8, 9, 11]])
-    positions = find_positions(
-        config, torch.arange(8), is_causal, mask if "padding" in case else None, position_ids,
-        numbers if "documents" in case else None,
-    )  # fmt: skip
+        if "documents" in case:
+            position_ids = rows = torch.tensor([[0, 2, 11, 7, 9, 1, 3, 4], [1, 2, 4, 5, 6, 8, 8, 11]])
+    given = mask if "padding" in case else None
+    positions = find_positions(config, torch.zeros(2, 8), given, position_ids)
     v = torch.randn(2, 8, 6, dtype=torch.double) * mask[..., None]
     v.requires_grad_()
     found, seen = projection(v, positions), (numbers[:, :, None] == numbers[:, None]) & (mask[:, None] == 1)
@@ -62,19 +62,38 @@ def test_entries_of_the_spatial_projection(text_config, toeplitz, is_causal, cas
         torch.testing.assert_close(a, b, rtol=1e-10, atol=1e-10)
 
 
-@pytest.mark.parametrize("positions", [[0, 1, 2, 3, 4, 12], [-2, 1, 2, 3, 4, 5]])
-def test_positions_out_of_range_are_refused(perturbed_model, text_config, random_ids, positions):
-    with pytest.raises(ValueError, match="`position_ids`.* 11"):
-        perturbed_model(GMLPModel, text_config())(random_ids(1, 6), position_ids=torch.tensor([positions]))
+@pytest.mark.parametrize(
+    "inputs, message",
+    [
+        ({"position_ids": torch.tensor([[0, 1, 2, 3, 4, 12]])}, "`position_ids`.* 11"),
+        ({"position_ids": torch.tensor([[-2, 1, 2, 3, 4, 5]])}, "`position_ids`.* 11"),
+        ({"position_ids": torch.arange(7)[None]}, r"`position_ids`.*\(1, 6\)"),
+        ({"position_ids": torch.arange(6)[None] + 1, "use_cache": True}, "`position_ids`"),
+        ({"position_ids": torch.arange(6)[None] - 20, "use_cache": True}, "`position_ids`"),
+    ],
+)
+def test_positions_that_are_refused(perturbed_model, text_config, random_ids, inputs, message):
+    with pytest.raises(ValueError, match=message):
+        perturbed_model(GMLPModel, text_config(is_causal=True))(random_ids(1, 6), **inputs)
 
 
-def test_a_position_that_occurs_twice_in_a_document(perturbed_model, text_config, random_ids):
-    model, ids = perturbed_model(GMLPModel, text_config()), random_ids(1, 6)
-    with pytest.raises(ValueError, match="twice"):
-        model(ids, position_ids=torch.tensor([[0, 1, 2, 3, 1, 4]]), seq_idx=torch.tensor([[0, 0, 0, 1, 0, 0]]) // 2)
-    # In two documents it may, and under padding.
-    model(ids, position_ids=torch.tensor([[0, 1, 2, 3, 1, 4]]), seq_idx=torch.tensor([[0, 0, 0, 0, 1, 1]]))
-    model(ids, torch.tensor([[0, 0, 0, 1, 1, 1]]), position_ids=torch.tensor([[1, 1, 1, 3, 5, 9]]))
+@pytest.mark.parametrize("fields", [{"toeplitz": False}, {"mask_padding": False}])
+@torch.no_grad()
+def test_positions_that_count_indices_change_nothing(perturbed_model, text_config, random_ids, fields):
+    """Whatever positions padding has."""
+    model, ids = perturbed_model(GMLPModel, text_config(attention_size=8, **fields)).double(), random_ids(2, 9)
+    mask = torch.tensor([[1] * 6 + [0] * 3, [1] * 9])
+    expected = model(ids, mask).last_hidden_state
+    found = model(ids, mask, position_ids=torch.arange(9)[None]).last_hidden_state
+    torch.testing.assert_close(found[mask == 1], expected[mask == 1], rtol=1e-10, atol=1e-10)
+
+
+@pytest.mark.parametrize("attribute, value", [("toeplitz", True), ("max_position_embeddings", 20)])
+def test_a_changed_config_is_noticed(perturbed_model, text_config, random_ids, attribute, value):
+    model = perturbed_model(GMLPModel, text_config(toeplitz=False))
+    setattr(model.config, attribute, value)
+    with pytest.raises(ValueError, match="config was changed"):
+        model(random_ids(1, 6))
 
 
 @pytest.mark.parametrize("model_class", [GMLPForMaskedLM, GMLPForCausalLM])

@@ -7,7 +7,7 @@ from PIL import Image
 from torch import nn
 from torch.nn import functional as F
 
-from hf_gmlp.models.spatial_gating import SpatialGatingUnit, SpatialProjection, spatial_matrix
+from hf_gmlp.models.modeling_gmlp import SpatialGatingUnit, SpatialProjection
 
 from ..numerics import assert_close
 from ..peers.appendix_c import create_toeplitz_matrix
@@ -23,10 +23,14 @@ def make_projection(length, toeplitz=False, dtype=torch.float32):
 
 @pytest.mark.parametrize("n", [2, 5, 8])
 def test_toeplitz_matrix_is_that_of_appendix_c(n):
-    weight = torch.randn(2 * n - 1)
-    expected = create_toeplitz_matrix(weight.numpy())
+    projection = make_projection(n, toeplitz=True)
+    expected = create_toeplitz_matrix(projection.weight.detach().numpy())
     for m in range(1, n + 1):
-        np.testing.assert_array_equal(spatial_matrix(weight[None], m)[0].numpy(), expected[:m, :m])
+        for start in range(m):
+            rows = projection.matrix(m, start)[0].detach().numpy()
+            np.testing.assert_array_equal(rows, expected[start:m, :m])
+            causal = projection.matrix(m, start, is_causal=True)[0].detach().numpy()
+            np.testing.assert_array_equal(causal, np.tril(expected[:m, :m])[start:])
 
 
 def test_a_projection_is_a_linear_layer_over_the_tokens():

@@ -87,7 +87,7 @@ def check_presets():
     """Opens every preset, and makes a model from one."""
     for name in hf_gmlp.list_presets():
         AutoConfig.from_pretrained(hf_gmlp.preset_path(name))
-    config = hf_gmlp.GMLPConfig.from_preset("amlp-base", num_hidden_layers=1, vocab_size=100)
+    config = hf_gmlp.preset_config("amlp-base", num_hidden_layers=1, vocab_size=100)
     assert AutoModel.from_config(config).config.attention_size == 64
     print(f"presets: all {len(hf_gmlp.list_presets())} open")
 

@@ -33,7 +33,7 @@ def spatial_matrices(model: GMLPPreTrainedModel, rows: list[int] | slice = slice
     """Return some rows, by default all, of the W of every head over the tokens of a text or the patches of an image,
     without [CLS]: [L * H, rows, n]."""
     prefix = getattr(model.config, "num_prefix_tokens", 0)
-    matrices = (proj.matrix(causal=model.config.is_causal) for proj in model.spatial_projections())
+    matrices = (proj.matrix(is_causal=model.config.is_causal) for proj in model.spatial_projections())
     return torch.cat([matrix[:, prefix:, prefix:][:, rows].float().cpu() for matrix in matrices])
 
 

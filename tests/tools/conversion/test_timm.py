@@ -7,7 +7,7 @@ import torch
 from timm.models.mlp_mixer import GatedMlp, MlpMixer, SpatialGatingBlock
 from transformers import AutoModelForImageClassification
 
-from hf_gmlp import GMLPForImageClassification, GMLPForMaskedLM, GMLPVisionConfig
+from hf_gmlp import GMLPForImageClassification, GMLPForMaskedLM, preset_config
 from hf_gmlp.errors import InputError
 from hf_gmlp.tools.cli import main
 from hf_gmlp.tools.conversion.timm import convert_timm, convert_to_timm, model_from_timm, timm_state_dict
@@ -43,7 +43,7 @@ def assert_same_logits(ours, theirs, size=(16, 16), channels=3):
 def test_a_named_model_and_back():
     theirs = perturb(timm.create_model("gmlp_ti16_224", num_classes=10))
     ours = model_from_timm(theirs.state_dict())
-    config = GMLPVisionConfig.from_preset("gmlp-ti16-224")
+    config = preset_config("gmlp-ti16-224")
     for field in ("hidden_size", "intermediate_size", "num_hidden_layers", "image_size", "patch_size"):
         assert getattr(ours.config, field) == getattr(config, field)
     assert_same_logits(ours, theirs, (224, 224))

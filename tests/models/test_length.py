@@ -1,0 +1,170 @@
+"""The reach of a Toeplitz W: sequences longer than those of training, a product by blocks, convolutions over tokens."""
+
+import pytest
+import torch
+from torch.nn import functional as F
+from torch.nn.utils import prune
+from torch.utils.flop_counter import FlopCounterMode
+from transformers import DynamicCache
+
+from hf_gmlp import GMLPForCausalLM, GMLPForMaskedLM, GMLPModel
+from hf_gmlp.models import modeling_gmlp
+from hf_gmlp.models.modeling_gmlp import Positions, SpatialProjection
+
+from ..numerics import assert_close
+
+
+def banded_matrix(weight, length):
+    """W[i, j] = weight[k - 1 + j - i], and zero where that is beyond the weights."""
+    reach, matrix = (len(weight) + 1) // 2, weight.new_zeros(length, length)
+    for i in range(length):
+        for j in range(max(0, i - reach + 1), min(length, i + reach)):
+            matrix[i, j] = weight[reach - 1 + j - i]
+    return matrix
+
+
+@pytest.fixture
+def small_blocks(monkeypatch):
+    monkeypatch.setattr(modeling_gmlp, "BLOCK_SIZE", 1)
+
+
+@pytest.mark.parametrize("is_causal", [False, True])
+@pytest.mark.parametrize("reach, length", [(1, 9), (3, 13), (3, 24), (5, 40)])
+@pytest.mark.parametrize("heads", [1, 2, 6])
+def test_the_product_by_blocks_is_that_of_a_banded_matrix(small_blocks, reach, length, heads, is_causal):
+    """Outputs and gradients; with as many heads as channels, it is a convolution."""
+    projection = SpatialProjection(48, True, heads, reach=reach).double()
+    for parameter in projection.parameters():
+        torch.nn.init.normal_(parameter)
+    v = torch.randn(2, length, 6, dtype=torch.double, requires_grad=True)
+    weight, bias = projection.weight.view(heads, -1), projection.bias.view(heads, -1)[:, :length]
+    matrices = torch.stack([banded_matrix(w, length) for w in weight])
+    matrices = matrices.tril() if is_causal else matrices
+    expected = torch.einsum("hij,bjhc->bihc", matrices, v.unflatten(2, (heads, -1))) + bias.T[:, :, None]
+    found, weights = projection(v, Positions(is_causal)), torch.randn(2, length, 6, dtype=torch.double)
+    torch.testing.assert_close(found, expected.flatten(2), rtol=1e-10, atol=1e-10)
+    parameters = [*projection.parameters(), v]
+    gradients = [torch.autograd.grad((x * weights).sum(), parameters) for x in (found, expected.flatten(2))]
+    torch.testing.assert_close(*gradients, rtol=1e-10, atol=1e-10)
+    assert torch.equal(projection.matrix(length, is_causal=is_causal), matrices)
+
+
+def test_as_many_heads_as_channels_is_the_convolution_of_cgmlp():
+    """The convolutional spatial gating unit: a depthwise convolution over the tokens of the gate's normalized half."""
+    projection = SpatialProjection(200, True, 8, reach=4)
+    torch.nn.init.normal_(projection.weight)
+    convolution = torch.nn.Conv1d(8, 8, 7, padding=3, groups=8)
+    with torch.no_grad():
+        convolution.weight.copy_(projection.weight[:, None])
+        convolution.bias.fill_(1.0)
+    v = torch.randn(3, 150, 8)
+    assert_close(projection(v), convolution(v.transpose(1, 2)).transpose(1, 2))
+
+
+@pytest.mark.parametrize("model_class", [GMLPForMaskedLM, GMLPForCausalLM])
+@torch.no_grad()
+def test_a_grown_model_reads_longer_texts_and_shorter_ones_as_before(
+    small_blocks, perturbed_model, text_config, random_ids, tmp_path, model_class
+):
+    model = perturbed_model(model_class, text_config(attention_size=8)).double()
+    ids, state = random_ids(2, 12), {name: x.clone() for name, x in model.state_dict().items()}
+    expected = model(ids).logits
+    model.resize_position_embeddings(200)
+    assert (model.config.max_position_embeddings, model.config.spatial_reach) == (200, 12)
+    torch.testing.assert_close(model(ids).logits, expected)
+    changed = {name for name, x in model.state_dict().items() if not torch.equal(x[..., :12], state[name][..., :12])}
+    assert not changed and model.spatial_projections()[0].weight.shape == (23,)
+    # A product by blocks is exact: all logits are those of a model whose W has a weight for every offset.
+    ids = random_ids(2, 150)
+    mask = torch.ones_like(ids)
+    mask[1, :40] = 0
+    found = model(ids, mask).logits
+    model.resize_position_embeddings(200, 200)
+    assert model.config.spatial_reach is None and model.spatial_projections()[0].weight.shape == (399,)
+    torch.testing.assert_close(found[mask == 1], model(ids, mask).logits[mask == 1])
+    model.resize_position_embeddings(200, 12)
+    model.save_pretrained(tmp_path)
+    loaded = model_class.from_pretrained(tmp_path, dtype=torch.double)
+    torch.testing.assert_close(loaded(ids, mask).logits, found)
+    assert model_class.from_pretrained(tmp_path).spatial_projections()[0].reach == 12
+    if model_class is GMLPForCausalLM:
+        cache, pieces = DynamicCache(), []
+        for start, end in ((0, 100), (100, 101), (101, 150)):
+            pieces.append(model(ids[:, start:end], mask[:, :end], past_key_values=cache).logits)
+        torch.testing.assert_close(torch.cat(pieces, 1)[mask == 1], found[mask == 1])
+
+
+@pytest.mark.parametrize("arguments", [(0,), (True,), (20, 21), (20, 0)])
+def test_lengths_that_are_refused(perturbed_model, text_config, random_ids, arguments):
+    model = perturbed_model(GMLPModel, text_config())
+    with pytest.raises(ValueError):
+        model.resize_position_embeddings(*arguments)
+    model(random_ids(1, 12))
+    with pytest.raises(ValueError, match="dense W"):
+        perturbed_model(GMLPModel, text_config(toeplitz=False)).resize_position_embeddings(20, 12)
+
+
+@pytest.mark.parametrize("change", ["prune", "parametrize"])
+def test_a_pruned_or_parametrized_matrix_is_not_resized(perturbed_model, text_config, change):
+    model = perturbed_model(GMLPModel, text_config())
+    last = model.spatial_projections()[-1]
+    if change == "prune":
+        prune.l1_unstructured(last, "weight", 3)
+    else:
+        torch.nn.utils.parametrizations.weight_norm(last)
+    with pytest.raises(ValueError, match="pruned or parametrized"):
+        model.resize_position_embeddings(20)
+    # Nothing has changed.
+    assert model.config.max_position_embeddings == 12 and model.spatial_projections()[0].length == 12
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("fields", [{}, {"spatial_heads": 4}, {"spatial_reach": 5}, {"is_causal": True}])
+@pytest.mark.parametrize("masked", [False, True])
+@torch.no_grad()
+def test_exported_for_any_length(perturbed_model, text_config, random_ids, fields, masked):
+    n = 300 if "spatial_reach" in fields else 12
+    config = text_config(max_position_embeddings=n, num_hidden_layers=1, **fields)
+    model = perturbed_model(GMLPModel, config, add_pooling_layer=False)
+    batch, length = torch.export.Dim("batch", max=64), torch.export.Dim("length", min=2, max=n)
+
+    def inputs(rows, tokens):
+        ids = random_ids(rows, tokens)
+        return {"input_ids": ids, "attention_mask": torch.ones_like(ids)} if masked else {"input_ids": ids}
+
+    shapes = {name: {0: batch, 1: length} for name in inputs(2, 8)}
+    program = torch.export.export(model, (), inputs(2, 8), dynamic_shapes=shapes, strict=False)
+    for rows, tokens in ((3, n), (4, 2), (1, n - 1)):
+        case = inputs(rows, tokens)
+        assert_close(program.module()(**case).last_hidden_state, model(**case).last_hidden_state, depth=2)
+
+
+def test_the_matrix_is_cast_before_it_is_expanded(perturbed_model, text_config, random_ids, monkeypatch):
+    """Autocast would copy an expanded W for each row of the batch."""
+    model, strides, product = perturbed_model(GMLPModel, text_config()), [], torch.baddbmm
+    monkeypatch.setattr(
+        torch, "baddbmm", lambda bias, w, v: strides.append((w.dtype, w.stride(0))) or product(bias, w, v)
+    )
+    with torch.autocast("cpu", torch.bfloat16):
+        model(random_ids(4, 12))
+    assert strides == [(torch.bfloat16, 0)] * 2
+
+
+def test_the_cost_of_a_token_does_not_grow_with_the_length():
+    counts = []
+    with torch.device("meta"):
+        projection = SpatialProjection(16384, True, reach=128)
+        for length in (4096, 16384):
+            with FlopCounterMode(display=False) as counter:
+                projection(torch.empty(1, length, 8))
+            counts.append(counter.get_total_flops() / length)
+    assert counts[1] == counts[0]
+
+
+def test_padding_counts_as_zero(perturbed_model, text_config, random_ids, small_blocks):
+    model = perturbed_model(GMLPModel, text_config(max_position_embeddings=100, spatial_reach=4)).double()
+    row = random_ids(1, 60)
+    ids, mask = F.pad(row, (30, 10)), F.pad(torch.ones_like(row), (30, 10))
+    with torch.no_grad():
+        found = model(ids, mask).last_hidden_state[:, 30:90]
+        torch.testing.assert_close(found, model(row).last_hidden_state)
