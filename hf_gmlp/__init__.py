@@ -31,6 +31,7 @@ __all__ = [
     "SpatialProjection",
     "__version__",
     "enable_selective_checkpointing",
+    "extend_context",
     "list_presets",
     "param_groups",
     "preset_config",

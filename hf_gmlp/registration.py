@@ -4,6 +4,7 @@ from transformers import AutoConfig, AutoTokenizer, PreTrainedTokenizerFast
 from transformers.models import auto
 from transformers.utils import is_torchvision_available, is_vision_available
 
+from .context import extend_context
 from .models import configuration_gmlp, modeling_gmlp
 from .models.configuration_gmlp import *
 from .models.modeling_gmlp import *
@@ -18,6 +19,7 @@ __all__ = [
     "SpatialGatingUnit",
     "SpatialProjection",
     "enable_selective_checkpointing",
+    "extend_context",
     "param_groups",
 ]
 

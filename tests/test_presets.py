@@ -62,7 +62,7 @@ def test_public_names_are_frozen():
         GMLPForQuestionAnswering GMLPForSequenceClassification GMLPForTokenClassification GMLPModel GMLPPreTrainedModel
         GMLPVisionBackbone GMLPVisionConfig GMLPVisionModel GMLPVisionPreTrainedModel
         SpatialGatingUnit SpatialProjection
-        __version__ enable_selective_checkpointing list_presets param_groups preset_config preset_path
+        __version__ enable_selective_checkpointing extend_context list_presets param_groups preset_config preset_path
     """
     assert set(hf_gmlp.__all__) == set(names.split())
     assert all(hasattr(hf_gmlp, name) for name in hf_gmlp.__all__)

@@ -247,29 +247,36 @@ def grid_matrix(weight: torch.Tensor) -> torch.Tensor:
     return toeplitz_rows(columns, height).transpose(2, 3).flatten(3).flatten(1, 2)
 
 
-def banded_product(weight: torch.Tensor, v: torch.Tensor, is_causal: bool) -> torch.Tensor:
+def banded_product(weight: torch.Tensor, bias: torch.Tensor, v: torch.Tensor, is_causal: bool) -> torch.Tensor:
     """
-    Multiply by a Toeplitz W in blocks of tokens, each of which reads only itself and its neighbors: O(m k) per channel.
+    Compute W v + b for a Toeplitz W in blocks of at least k tokens, each of which reads only itself and its neighbors:
+    O(m k) per channel. A loop over blocks is faster than one product of all, whose inputs would not fit into a cache.
 
     Args:
         weight: [2k - 1], of one head.
+        bias: [m, 1] or [B or 1, m, 1]
         v: [B, m, E]
 
     Returns:
         [B, m, E]
     """
-    reach, m = (weight.shape[0] + 1) // 2, v.shape[1]
+    reach = (weight.shape[0] + 1) // 2
     size = max(reach, BLOCK_SIZE)
-    count = (m + size - 1) // size
-    # Rows of W for one block, over the columns of the block before, the block, and the one behind it.
-    zeros = 2 * size - reach
-    weight = F.pad(weight[:reach], (zeros, size - 1)) if is_causal else F.pad(weight, (zeros, zeros))
-    matrix = cast_for_autocast(toeplitz_rows(weight[None], size)[0])
-    blocks = F.pad(v, (0, 0, size, (count + (not is_causal)) * size - m)).unflatten(1, (-1, size))
-    parts = [blocks[:, :count], blocks[:, 1 : count + 1]] + ([] if is_causal else [blocks[:, 2:]])
-    neighbors = torch.cat(parts, dim=2).flatten(0, 1)  # [B * count, 2 or 3 * size, E]
-    product = torch.bmm(matrix.expand(neighbors.shape[0], -1, -1), neighbors)
-    return product.view(v.shape[0], count * size, -1)[:, :m]
+    # The rows of W for a block, over the columns of the block before it, its own, and those of the block behind it.
+    offsets = F.pad(weight, (2 * size - reach, 2 * size - reach))
+    rows = cast_for_autocast(toeplitz_rows(offsets[None], size)).expand(v.shape[0], -1, -1)
+    before, own, behind = rows.split(size, 2)
+    own = own.tril() if is_causal else own
+    blocks, outputs = v.split(size, 1), []
+    for i, (block, b) in enumerate(zip(blocks, bias.split(size, -2))):
+        length = block.shape[1]
+        output = torch.baddbmm(b, own[:, :length, :length], block)
+        if i > 0:
+            output = torch.baddbmm(output, before[:, :length], blocks[i - 1])
+        if i + 1 < len(blocks) and not is_causal:
+            output = torch.baddbmm(output, behind[:, :, : blocks[i + 1].shape[1]], blocks[i + 1])
+        outputs.append(output)
+    return torch.cat(outputs, dim=1)
 
 
 def cast_for_autocast(matrix: torch.Tensor) -> torch.Tensor:
@@ -371,7 +378,7 @@ class SpatialProjection(nn.Module):
         outputs = []
         for w, b, part in zip(matrices, bias[..., None], v.unflatten(2, (self.heads, -1)).unbind(2)):
             if is_banded:
-                outputs.append(banded_product(w, part, is_causal) + b)
+                outputs.append(banded_product(w, b, part, is_causal))
             else:
                 # `w @ part` would copy v to fold the batch into one product.
                 outputs.append(torch.baddbmm(b, cast_for_autocast(w).expand(v.shape[0], -1, -1), part))
