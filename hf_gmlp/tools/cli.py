@@ -1,7 +1,6 @@
 """The command `hf-gmlp`: for each sub-command, a function that adds its arguments and one that runs it.
 
-Nothing here may import torch or transformers before a command needs them: they take seconds, and every help screen, the
-presets and the recipes are printed without them.
+A command imports its packages when it runs, so that it needs only the extras of its own.
 """
 
 import argparse
@@ -11,10 +10,11 @@ from argparse import ArgumentParser
 from collections.abc import Callable
 from importlib.util import find_spec
 
+from transformers.utils import logging
+
 from .. import errors
 from .._version import __version__
 from ..errors import InputError
-from ..training.files import COMPRESSIONS, FILE_KINDS
 from .listings import list_recipes, show_presets
 
 MODEL = "folder or name of a trained model"
@@ -44,11 +44,8 @@ def make_parser() -> ArgumentParser:
     return parser
 
 
-def load_models():
-    """Register the models with the Auto classes, and hide the progress bars and warnings of transformers."""
-    importlib.import_module("hf_gmlp.registration")
-    from transformers.utils import logging
-
+def quiet():
+    """Hide the progress bars and warnings of transformers."""
     logging.set_verbosity_error()
     logging.disable_progress_bar()
 
@@ -62,7 +59,6 @@ def run_arguments(parser: ArgumentParser):
 def run(script: str, words: list[str]):
     # For its help and the model card.
     sys.argv = [f"hf-gmlp run {script}", *words]
-    importlib.import_module("hf_gmlp.registration")
     from ..tasks import run
 
     run(script)
@@ -76,7 +72,7 @@ def presets_arguments(parser: ArgumentParser):
 
 def tokenizer_arguments(parser: ArgumentParser):
     source = parser.add_argument_group("text to train on (either files or a data set)")
-    kinds = f"{', '.join(FILE_KINDS)}, each possibly compressed as {', '.join(COMPRESSIONS)}"
+    kinds = "txt, json, jsonl, csv, tsv or parquet, also compressed (gz, bz2, xz, zst)"
     source.add_argument("files", nargs="*", metavar="FILES", help=kinds)
     source.add_argument("--dataset_name", metavar="NAME", help="a data set on the Hub, such as allenai/c4")
     source.add_argument("--dataset_config_name", metavar="NAME", help="its configuration, such as en")
@@ -121,7 +117,7 @@ def plot_arguments(parser: ArgumentParser):
 
 
 def plot(draw: Callable, output: str, **options):
-    load_models()
+    quiet()
     draw(output=output, **options)
     print(f"The picture is in {output}.")
 
@@ -164,7 +160,7 @@ def serve(**options):
     if find_spec("gradio") is None:
         raise InputError('Serving needs gradio: pip install "hf-gmlp[serve]".')
     print(f"Loading {options['checkpoint']} ...", flush=True)
-    load_models()
+    quiet()
     from .serve import serve
 
     serve(**options)
@@ -187,7 +183,7 @@ def convert_arguments(parser: ArgumentParser):
 
 
 def convert(kind: str, **options):
-    load_models()
+    quiet()
     # A conversion must not need the packages of another.
     module = importlib.import_module(f".conversion.{kind.removeprefix('to-')}", __package__)
     function = getattr(module, f"convert_{kind.replace('-', '_')}")
@@ -206,7 +202,7 @@ def export_arguments(parser: ArgumentParser):
 
 
 def export(**options):
-    load_models()
+    quiet()
     try:
         from .export import export
     except ImportError as error:

@@ -2,10 +2,12 @@
 
 import json
 import textwrap
-from importlib import import_module
+
+from transformers import AutoConfig
 
 from ..presets import PRESETS, Preset, preset_path
 from ..training.recipes import RECIPES
+from .analysis.counts import paper_flops, paper_parameters
 
 
 def list_recipes():
@@ -50,10 +52,5 @@ def columns(preset: Preset) -> str:
 
 def counted(name: str) -> str:
     """Return parameters and FLOPs of a preset, counted, as two columns."""
-    import_module("hf_gmlp.registration")
-    from transformers import AutoConfig
-
-    from .analysis.counts import paper_flops, paper_parameters
-
     config = AutoConfig.from_pretrained(preset_path(name), num_labels=1000)
     return f"{paper_parameters(config) / 1e6:>8.2f} M{paper_flops(config) / 1e9:>9.1f} B"
