@@ -14,10 +14,10 @@ from transformers import AutoImageProcessor, PreTrainedModel, TextIteratorStream
 from ..errors import InputError
 from ..loading import open_config, open_model, open_tokenizer
 from ..models.modeling_gmlp import GMLPPreTrainedModel
-from ..tasks.qa.answerer import QuestionAnswerer
 from ..tokenizer import open_ended
 from ..training.files import reading
 from .analysis.filters import plot_filters
+from .question_answering import QuestionAnswerer
 
 # gradio reads them when it is imported.
 os.environ |= {"GRADIO_ANALYTICS_ENABLED": "False", "GRADIO_FLAGGING_MODE": "never"}

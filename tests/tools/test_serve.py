@@ -17,8 +17,8 @@ from transformers import AutoTokenizer, pipeline
 import hf_gmlp
 from hf_gmlp import GMLPForCausalLM, GMLPForImageClassification, GMLPForSequenceClassification
 from hf_gmlp.processor import evaluation_processor
-from hf_gmlp.tasks.qa.answerer import QuestionAnswerer
 from hf_gmlp.tools.cli import main
+from hf_gmlp.tools.question_answering import QuestionAnswerer
 
 from .. import samples
 from ..numerics import assert_close

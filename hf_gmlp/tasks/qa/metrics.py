@@ -8,10 +8,10 @@ from datasets import Dataset
 from transformers import EvalPrediction, TrainingArguments
 from transformers.trainer_utils import PredictionOutput
 
+from ...answers import Decoded, decode
 from ...metrics.squad.squad import squad_scores, squad_v2_scores
 from ...training.run_folder import write_text
 from .arguments import QAArguments
-from .decoding import Decoded, decode
 from .windows import DECODING_COLUMNS
 
 

@@ -13,6 +13,7 @@ import logging
 
 from transformers import AutoModelForQuestionAnswering, DataCollatorWithPadding, set_seed
 
+from ...answers import check_windows
 from ...tokenizer import padding_for
 from ...training import series
 from ...training.arguments import ModelArguments, RunArguments, data_access, parse_arguments
@@ -23,7 +24,7 @@ from ..packing import PackingCollator
 from .arguments import QAArguments
 from .metrics import AnswerMetrics
 from .questions import load_questions
-from .windows import DECODING_COLUMNS, check_windows, window_dataset
+from .windows import DECODING_COLUMNS, window_dataset
 
 logger = logging.getLogger(__name__)
 

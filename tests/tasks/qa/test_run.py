@@ -12,8 +12,8 @@ from transformers import AutoModelForQuestionAnswering
 
 from hf_gmlp.errors import InputError
 from hf_gmlp.metrics.squad.squad import squad_scores, squad_v2_scores
-from hf_gmlp.tasks.qa.answerer import QuestionAnswerer
 from hf_gmlp.tasks.qa.run import main
+from hf_gmlp.tools.question_answering import QuestionAnswerer
 
 from ...numerics import assert_close
 from ...samples import flat, run_script, squad, write

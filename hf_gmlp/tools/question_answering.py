@@ -11,11 +11,10 @@ from pathlib import Path
 import torch
 from transformers import AutoModelForQuestionAnswering, PreTrainedModel, PreTrainedTokenizerBase
 
-from ...errors import InputError
-from ...loading import open_model, open_tokenizer
-from ...tokenizer import padding_for
-from .decoding import Decoded, decode
-from .windows import check_windows, make_windows
+from ..answers import Decoded, check_windows, decode, make_windows
+from ..errors import InputError
+from ..loading import open_model, open_tokenizer
+from ..tokenizer import padding_for
 
 
 class QuestionAnswerer:

@@ -5,9 +5,9 @@ from transformers import BertConfig, BertForQuestionAnswering
 
 from hf_gmlp import GMLPConfig, GMLPForMaskedLM, GMLPForQuestionAnswering
 from hf_gmlp.errors import InputError
-from hf_gmlp.tasks.qa.answerer import QuestionAnswerer
+from hf_gmlp.tools.question_answering import QuestionAnswerer
 
-from ...samples import CITIES
+from ..samples import CITIES
 
 CONTEXT = " ".join(f"The train  went to {city}." for city in CITIES)
 
