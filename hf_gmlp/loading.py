@@ -1,20 +1,34 @@
-"""Open models, configs and tokenizers completely, or say in one line why that is not possible."""
+"""Load models, configs, tokenizers and image processors completely, or say in one line why that is not possible."""
 
 import re
 from pathlib import Path
 from pickle import UnpicklingError
 from typing import Any
 
+from huggingface_hub.errors import StrictDataclassError
 from safetensors import SafetensorError
-from transformers import AutoConfig, AutoTokenizer, PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import (
+    AutoConfig,
+    AutoImageProcessor,
+    AutoTokenizer,
+    BaseImageProcessor,
+    PreTrainedConfig,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+)
 
 from .errors import InputError, causes, hub_reason, listed
+
+# What libraries raise for files of weights that are incomplete or are something else.
+WEIGHT_ERRORS = (SafetensorError, UnpicklingError, EOFError)
+# What they raise for a checkpoint that is missing, or whose files do not fit.
+LOADING_ERRORS = (OSError, ValueError, RuntimeError, ImportError, StrictDataclassError, *WEIGHT_ERRORS)
 
 
 def open_model(
     auto_class: Any, name: str | Path, *, new_head: bool = False, new_size: int | None = None, **options
 ) -> PreTrainedModel:
-    """Open a checkpoint as `auto_class`; an InputError if weights are missing, do not fit, or are not finite.
+    """Load a checkpoint as `auto_class`; an InputError if weights are missing, do not fit, or are not finite.
 
     Args:
         new_head: Whether weights outside of the encoder may be missing. They are then random.
@@ -25,11 +39,11 @@ def open_model(
         # Other shapes are reported below.
         options |= {"ignore_mismatched_sizes": True, "output_loading_info": True}
         model, report = auto_class.from_pretrained(name, **options)
-    except Exception as error:
+    except LOADING_ERRORS as error:
         why = reason(name, "config.json", error)
-        if any(isinstance(cause, SafetensorError | UnpicklingError | EOFError) for cause in causes(error)):
+        if any(isinstance(cause, WEIGHT_ERRORS) for cause in causes(error)):
             why = f"its weights are incomplete or corrupted ({why}): copy them again, or `git lfs pull` them"
-        raise InputError(f"There is no model to open in {name}: {why}.") from error
+        raise InputError(f"Cannot load a model from {name}: {why}.") from error
     weights, title = model.state_dict(), type(model).__name__
     encoder = f"{model.base_model_prefix}." if hasattr(model, model.base_model_prefix) else ""
     mismatched = sorted(key for key, *_ in report["mismatched_keys"])
@@ -56,21 +70,31 @@ def open_model(
 
 
 def open_config(name: str | Path) -> PreTrainedConfig:
-    """Open the config of a checkpoint; an InputError if there is none or it cannot be read."""
+    """Load the config of a checkpoint; an InputError if there is none or it cannot be read."""
     try:
         return AutoConfig.from_pretrained(name)
-    except Exception as error:
-        raise InputError(f"There is no model to open in {name}: {reason(name, 'config.json', error)}.") from error
+    except LOADING_ERRORS as error:
+        raise InputError(f"Cannot load a model from {name}: {reason(name, 'config.json', error)}.") from error
 
 
 def open_tokenizer(name: str | Path, **options) -> PreTrainedTokenizerBase:
-    """Open a tokenizer in a folder or on the Hub; an InputError if there is none or it cannot be read."""
+    """Load a tokenizer from a folder or the Hub; an InputError if there is none or it cannot be read."""
     try:
         return AutoTokenizer.from_pretrained(name, **options)
     except Exception as error:
+        # `tokenizers` raises nothing more specific for a file that it cannot read.
         why = reason(name, "tokenizer_config.json", error)
         advice = "Name another, or make one with `hf-gmlp train-tokenizer`."
-        raise InputError(f"There is no tokenizer to open in {name}: {why}. {advice}") from error
+        raise InputError(f"Cannot load a tokenizer from {name}: {why}. {advice}") from error
+
+
+def open_image_processor(name: str | Path, **options) -> BaseImageProcessor:
+    """Load an image processor from a folder or the Hub; an InputError if there is none or it cannot be read."""
+    try:
+        return AutoImageProcessor.from_pretrained(name, **options)
+    except LOADING_ERRORS as error:
+        why = reason(name, "preprocessor_config.json", error)
+        raise InputError(f"Cannot load an image processor from {name}: {why}.") from error
 
 
 def reason(name: str | Path, file: str, error: Exception) -> str:

@@ -1,12 +1,24 @@
-"""The image processor for evaluation: needs Pillow, and uses torchvision if it is installed."""
+"""Images, decoded and prepared for evaluation: needs Pillow, and uses torchvision if it is installed."""
 
+import io
+import struct
 from collections.abc import Sequence
 
+import PIL.Image
+import PIL.ImageOps
 import transformers
 from transformers import BaseImageProcessor, ConvNextImageProcessorPil, ViTImageProcessorPil
 from transformers.image_utils import PILImageResampling
 from transformers.utils import is_torchvision_available
 
+from .errors import InputError, first_line
+
+# Pillow's other formats, such as EPS, may run programs.
+FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF")
+# More than eight bits per channel: a conversion to RGB would cut off everything above 255.
+DEEP_MODES = ("I", "F", "I;16", "I;16B", "I;16L", "I;16N")
+# What Pillow raises for files that are corrupted or no images; the first includes UnidentifiedImageError.
+DECODING_ERRORS = (OSError, ValueError, SyntaxError, EOFError, struct.error, PIL.Image.DecompressionBombError)
 # transformers' ConvNeXT processor crops below this size; from here on it squeezes the image into a square.
 LARGEST_CROP = 384
 
@@ -36,6 +48,27 @@ def evaluation_processor(
     if height == width < LARGEST_CROP:
         return convnext(size={"shortest_edge": height}, crop_pct=crop_pct, **fields)
     return vit(size={"height": height, "width": width}, **fields)
+
+
+def decode(image: dict) -> PIL.Image.Image:
+    """Return an image upright and in RGB.
+
+    Args:
+        image: Its "bytes", or None and its "path", as `datasets` stores images that are not decoded.
+
+    Raises:
+        InputError: If it cannot be decoded without loss.
+    """
+    try:
+        file = io.BytesIO(image["bytes"]) if image["bytes"] is not None else image["path"]
+        with PIL.Image.open(file, formats=FORMATS) as picture:
+            if picture.mode in DEEP_MODES:
+                raise ValueError(f"its pixels have more than 8 bits, mode {picture.mode}")
+            return PIL.ImageOps.exif_transpose(picture).convert("RGB")
+    except DECODING_ERRORS as error:
+        fault = "not an image" if isinstance(error, PIL.UnidentifiedImageError) else first_line(error)
+        name = image["path"] or "An image without a name"
+        raise InputError(f"{name} cannot be read as a picture: {fault}.") from error
 
 
 def processor_size(processor: BaseImageProcessor) -> tuple[int, int] | None:

@@ -9,13 +9,13 @@ from typing import Any
 
 import PIL.Image
 import transformers
-from transformers import AutoImageProcessor, PreTrainedModel, TextIteratorStreamer, pipeline
+from transformers import PreTrainedModel, TextIteratorStreamer, pipeline
 
 from ..errors import InputError
-from ..loading import open_config, open_model, open_tokenizer
+from ..loading import open_config, open_image_processor, open_model, open_tokenizer
 from ..models.modeling_gmlp import GMLPPreTrainedModel
+from ..processor import decode
 from ..tokenizer import open_ended
-from ..training.files import reading
 from .analysis.filters import plot_filters
 from .question_answering import QuestionAnswerer
 
@@ -127,10 +127,7 @@ def answer_questions(model: PreTrainedModel, checkpoint: str):
 
 
 def classify_images(model: PreTrainedModel, checkpoint: str):
-    from ..tasks.image_classification.images import decode
-
-    with reading([checkpoint], "an image processor"):
-        processor = AutoImageProcessor.from_pretrained(checkpoint)
+    processor = open_image_processor(checkpoint)
     classifier = pipeline("image-classification", model=model, image_processor=processor, top_k=5)
 
     def classify(path: str) -> dict[str, float]:

@@ -174,7 +174,7 @@ def test_errors_of_the_command(folders, tmp_path, capsys):
     (tmp_path / "no-processor" / "preprocessor_config.json").unlink()
     taken = socket.create_server(("127.0.0.1", 0))
     for model, port, message in (
-        ("nowhere", 0, "no model to open in nowhere"),
+        ("nowhere", 0, "nowhere"),
         (folders["choice"], 0, "GMLPForMultipleChoice"),
         (tmp_path / "no-processor", 0, "image processor"),
         (folders["masked"], taken.getsockname()[1], "--port"),

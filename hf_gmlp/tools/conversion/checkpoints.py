@@ -16,9 +16,9 @@ import torch
 from transformers import PreTrainedModel
 
 from ...cards import model_card
-from ...errors import InputError, need
+from ...errors import InputError, first_line, need
+from ...loading import LOADING_ERRORS
 from ...models.configuration_gmlp import GMLPVisionConfig, as_pair
-from ...training.files import reading
 
 Tensors = dict[str, torch.Tensor]
 
@@ -46,8 +46,7 @@ def read_tensors(path: str | Path) -> Tensors:
 
     The file may be a training script's checkpoint, with the weights under one of `WRAPPERS`.
     """
-    # A corrupted file fails in many ways.
-    with reading([path], "tensors (save a state dict, torch.save(model.state_dict(), ...))"):
+    try:
         if Path(path).suffix == ".safetensors":
             content: Any = safetensors.torch.load_file(path)
         else:
@@ -60,6 +59,9 @@ def read_tensors(path: str | Path) -> Tensors:
         if not isinstance(content, dict) or not all(isinstance(tensor, torch.Tensor) for tensor in content.values()):
             raise ValueError("it does not hold tensors by name")
         return {PREFIXES.sub("", name): tensor for name, tensor in content.items()}
+    except LOADING_ERRORS as error:
+        advice = "save a state dict, torch.save(model.state_dict(), ...)"
+        raise InputError(f"{path} cannot be read as tensors ({advice}): {first_line(error).rstrip('.')}.") from error
 
 
 def shape(tensors: Tensors, name: str, dimensions: int, kind: str) -> torch.Size:

@@ -8,10 +8,9 @@ from pathlib import Path
 import safetensors.torch
 from transformers import AutoModelForImageClassification, PreTrainedModel
 
-from ...errors import InputError, need
-from ...loading import open_model
+from ...errors import InputError, first_line, need
+from ...loading import LOADING_ERRORS, open_model
 from ...models.modeling_gmlp import GMLPForImageClassification
-from ...training.files import reading
 from . import checkpoints
 from .checkpoints import Tensors
 
@@ -98,8 +97,11 @@ def convert_timm(source: str, out: str, *, license: str | None = None) -> list[s
         need("timm")
         import timm
 
-        with reading([source], "a file or as a name of timm with weights"):
+        try:
             pretrained = timm.create_model(source.removeprefix("timm/"), pretrained=True)
+        except LOADING_ERRORS as error:
+            fault = f"{source} is neither a file nor the name of a model of timm with weights"
+            raise InputError(f"{fault}: {first_line(error).rstrip('.')}.") from error
         tensors, license = pretrained.state_dict(), license or pretrained.pretrained_cfg.get("license")
     model = model_from_timm(tensors)
     notes = [checkpoints.CLASSES_NOTE]
