@@ -93,10 +93,11 @@ def tokenizer_arguments(parser: ArgumentParser):
     parser.set_defaults(function=train_tokenizer)
 
 
-def train_tokenizer(**options):
-    from . import train_tokenizer
+def train_tokenizer(**arguments):
+    from .train_tokenizer import train
 
-    train_tokenizer.main(argparse.Namespace(**options))
+    names = ("lowercase", "vocab_size", "character_coverage", "max_length", "input_sentence_size")
+    train(options={name: arguments.pop(name) for name in names}, **arguments)
 
 
 def plot_arguments(parser: ArgumentParser):
