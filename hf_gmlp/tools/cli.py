@@ -5,12 +5,13 @@ A command imports its packages when it runs, so that it needs only the extras of
 
 import argparse
 import importlib
+import logging
 import sys
 from argparse import ArgumentParser
 from collections.abc import Callable
 from importlib.util import find_spec
 
-from transformers.utils import logging
+from transformers.utils import logging as transformers_logging
 
 from .. import errors
 from .._version import __version__
@@ -46,8 +47,8 @@ def make_parser() -> ArgumentParser:
 
 def quiet():
     """Hide the progress bars and warnings of transformers."""
-    logging.set_verbosity_error()
-    logging.disable_progress_bar()
+    transformers_logging.set_verbosity_error()
+    transformers_logging.disable_progress_bar()
 
 
 def run_arguments(parser: ArgumentParser):
@@ -193,23 +194,28 @@ def convert(kind: str, **options):
 
 def export_arguments(parser: ArgumentParser):
     parser.add_argument("checkpoint", help=MODEL)
-    parser.add_argument("out", help="a new folder, or the folder of the checkpoint, which gets a sub-folder")
+    parser.add_argument("out", help="folder to write: program, config, code, tokenizer or image processor")
     parser.add_argument("--to", required=True, choices=("onnx", "openvino"))
-    parser.add_argument("--task", help="fill-mask, feature-extraction, ... (default: what the model was saved as)")
     parser.add_argument("--int8", action="store_true", help="write a program with 8-bit weights too")
-    text = "print the accuracy on data: a file as of run_glue.py or run_mlm.py, or a folder of class folders"
+    text = "print the accuracy on a file of texts with a column 'label', or on a folder of class folders of images"
     parser.add_argument("--eval_file", metavar="PATH", help=text)
     parser.set_defaults(function=export)
 
 
 def export(**options):
     quiet()
+    # The exporters and quantizers warn of their own code.
+    logging.disable(logging.WARNING)
     try:
         from .export import export
-    except ImportError as error:
-        raise InputError(f"Exporting needs transformers 5.23 or newer ({error}).") from error
 
-    print(*export(**options), sep="\n")
+        lines = export(**options)
+    except ImportError as error:
+        advice = 'pip install "hf-gmlp[export]", with transformers 5.23 or newer'
+        raise InputError(f"Exporting needs packages that are missing ({error}): {advice}.") from error
+    finally:
+        logging.disable(logging.NOTSET)
+    print(*lines, sep="\n")
 
 
 if __name__ == "__main__":

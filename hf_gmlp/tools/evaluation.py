@@ -1,87 +1,84 @@
-"""The accuracy of a model and of the programs exported from it, on the data of a user."""
+"""The accuracy of a classifier and of the programs exported from it, on the data of a user."""
 
-import copy
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
+from datasets import Image, load_dataset
 from torch.utils.data import DataLoader
-from transformers import DataCollatorWithPadding, PreTrainedModel
+from transformers import PreTrainedModel
 
-from ..errors import InputError
-from ..loading import open_tokenizer
-from ..tasks.labels import ONE_CLASS, set_labels, trained_labels
+from ..errors import InputError, listed
+from ..loading import open_image_processor, open_tokenizer
 from ..tokenizer import padding_for
+from ..training.files import load_data
 
 
-def evaluation_batches(model: PreTrainedModel, checkpoint: str, task: str, path: str) -> DataLoader:
-    """Return the batches of a file of sentences or texts, or of a folder or zip file of images, with "labels".
-
-    The labels are classes [B], or in masked language modeling tokens [B, m], -100 where nothing is masked.
+def evaluation_batches(model: PreTrainedModel, checkpoint: str, path: str) -> DataLoader:
+    """Return batches with class ids as "labels" [B].
 
     Args:
-        checkpoint: Where the tokenizer or image processor is.
-        task: "fill-mask", "text-classification" or "image-classification".
+        checkpoint: Where the model's tokenizer or image processor is.
+        path: For a text classifier a file of one or two columns of text, and "label"; for an image classifier a folder
+            with a folder of images for each class.
 
     Raises:
-        InputError: If it is another task, the data cannot be read, or their labels are not those of the model.
+        InputError: If it is another model, the data cannot be read, or their labels are not those of the model.
     """
-    config = model.config
-    if task == "fill-mask":
-        from ..tasks.mlm.arguments import MLMArguments
-        from ..tasks.mlm.masking import MaskedOnce, MaskingCollator
-        from ..tasks.text import load_texts, tokenize
+    encode: Callable[[Sequence], Mapping[str, torch.Tensor]]
+    if type(model).__name__.endswith("ForImageClassification"):
+        from ..processor import decode
 
-        texts, tokenizer = MLMArguments(validation_file=[path]), open_tokenizer(checkpoint)
-        masking = MaskingCollator(tokenizer, texts.mlm_probability)
-        rows = tokenize(load_texts(texts, train=False), tokenizer, texts.sequence_length(config), texts)[1]
-        return DataLoader(MaskedOnce(rows, masking), batch_size=8, collate_fn=masking)
-    collator: Callable
-    if task == "text-classification":
-        from ..tasks.glue.arguments import GlueArguments
-        from ..tasks.glue.sentences import load_sentences
-        from ..tasks.glue.sentences import tokenize as tokenize_sentences
+        processor = open_image_processor(checkpoint)
+        data = load_dataset("imagefolder", data_dir=path, split="train", drop_labels=False)
+        labels = map(data.features["label"].int2str, data["label"])
+        inputs = data.cast_column("image", Image(decode=False))["image"]
 
-        sentences, tokenizer = GlueArguments(validation_file=[path]), open_tokenizer(checkpoint)
-        head, length = "ForSequenceClassification", sentences.sequence_length(config)
-        collator = DataCollatorWithPadding(tokenizer, padding_for(config), max_length=length)
-        splits, labels = load_sentences(sentences, ["validation"], known=trained_labels(config, head))
-        rows = tokenize_sentences(splits["validation"], tokenizer, length, sentences)
-    elif task == "image-classification":
-        from transformers import AutoImageProcessor
+        def encode(images: Sequence[dict]) -> Mapping[str, torch.Tensor]:
+            return processor(list(map(decode, images)), return_tensors="pt")
 
-        from ..tasks.image_classification.arguments import ImageArguments
-        from ..tasks.image_classification.images import ImageCollator, load_images
+    elif type(model).__name__.endswith("ForSequenceClassification"):
+        tokenizer, data = open_tokenizer(checkpoint), load_data(files={"validation": [path]})["validation"]
+        columns = [name for name in data.column_names if name not in ("label", "idx")]
+        if "label" not in data.column_names or not 1 <= len(columns) <= 2:
+            fault = f"{path} must have a column 'label', and one or two of text"
+            raise InputError(f"{fault}, not {listed(data.column_names)}.")
+        labels, inputs = map(str, data["label"]), list(zip(*(map(str, data[column]) for column in columns)))
+        options = {"padding": padding_for(model.config), "max_length": model.config.max_position_embeddings}
 
-        head, collator = "ForImageClassification", ImageCollator(AutoImageProcessor.from_pretrained(checkpoint))
-        images = ImageArguments(validation_dir=path)
-        splits, labels = load_images(images, known=trained_labels(config, head), train=False)
-        rows = splits["validation"]
+        def encode(texts: Sequence[tuple]) -> Mapping[str, torch.Tensor]:
+            parts = map(list, zip(*texts))
+            return tokenizer(*parts, truncation=True, return_token_type_ids=True, return_tensors="pt", **options)
+
     else:
-        raise InputError(f"--eval_file is for classifiers and masked language models, not for {task}: leave it out.")
-    if labels.problem_type != ONE_CLASS:
-        raise InputError(f"--eval_file is for classifiers with one class per row, which those of {path} are not.")
-    set_labels(copy.deepcopy(config), labels, head, train=False, new_classifier=False)
-    return DataLoader(rows, batch_size=8, collate_fn=collator)
+        raise InputError(f"--eval_file is for classifiers, not for a {type(model).__name__}: leave it out.")
+
+    def collate(rows: Sequence[tuple]) -> dict[str, torch.Tensor]:
+        batch, labels = zip(*rows)
+        return {**encode(batch), "labels": torch.tensor(labels)}
+
+    rows: Any = list(zip(inputs, class_ids(model, labels, path)))
+    return DataLoader(rows, batch_size=8, collate_fn=collate)
+
+
+def class_ids(model: PreTrainedModel, labels: Iterable[str], path: str) -> list[int]:
+    """Return the class ids of labels, which are names of the model's classes or all numbers of them."""
+    names, classes = list(labels), model.config.id2label
+    for ids in ({name: number for number, name in classes.items()}, {str(number): number for number in classes}):
+        if set(names) <= ids.keys() and len(classes) > 1:
+            return [ids[name] for name in names]
+    others = sorted(set(names) - set(classes.values()))
+    raise InputError(f"{path} has the labels {listed(others)}, but the model has {listed([*classes.values()])}.")
 
 
 @torch.no_grad()
 def accuracies(
     runs: Mapping[str, Callable[..., Any]], batches: Iterable[dict[str, torch.Tensor]], inputs: Sequence[str]
 ) -> dict[str, float]:
-    """Return for each model or program the fraction of labels, -100 left out, with the largest logit.
-
-    Args:
-        inputs: The names of a program's inputs, all of which it needs.
-    """
-    correct, total = dict.fromkeys(runs, 0), 0
+    """Return for each model or program, which has these inputs, the fraction of labels with the largest logit."""
+    right: dict[str, list[bool]] = {name: [] for name in runs}
     for batch in batches:
-        labels = batch.pop("labels")
-        if "input_ids" in batch:
-            ones = torch.ones_like(batch["input_ids"])
-            batch = {"attention_mask": ones, "token_type_ids": 0 * ones, **batch}
-        total += int((labels != -100).sum())
         for name, run in runs.items():
             predicted = run(**{key: batch[key] for key in inputs})["logits"].argmax(-1)
-            correct[name] += int(((predicted == labels) & (labels != -100)).sum())
-    return {name: count / total for name, count in correct.items()}
+            right[name] += (predicted == batch["labels"]).tolist()
+    return {name: sum(values) / len(values) for name, values in right.items()}

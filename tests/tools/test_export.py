@@ -6,23 +6,24 @@ import os
 import re
 import sys
 
+import numpy as np
 import pytest
 import torch
+from PIL import Image
 
 import hf_gmlp
 from hf_gmlp.errors import InputError
 from hf_gmlp.processor import evaluation_processor
-from hf_gmlp.tools import export as exporting
 from hf_gmlp.tools.cli import main
-from hf_gmlp.tools.export import export
 
 from ..numerics import assert_close
-from ..samples import CONVOLUTIONAL, word_tokenizer
-
-pytestmark = pytest.mark.slow
+from ..samples import word_tokenizer
 
 onnxruntime = pytest.importorskip("onnxruntime")
-pytest.importorskip("onnxscript")
+openvino = pytest.importorskip("openvino")
+exporting = pytest.importorskip("hf_gmlp.tools.export")
+
+pytestmark = pytest.mark.slow
 
 
 class SignalStack(ctypes.Structure):
@@ -81,7 +82,7 @@ HEADS = {
 @pytest.mark.parametrize("head", HEADS)
 def test_every_text_head_in_onnx(saved, tmp_path, head):
     model, folder = saved(head, **HEADS[head])
-    lines = export(str(folder), tmp_path / "out", "onnx")
+    lines = exporting.export(str(folder), tmp_path / "out", "onnx")
     assert "largest difference" in lines[0]
     assert {"config.json", "tokenizer.json", "modeling_gmlp.py", "onnx/model.onnx"} <= files(tmp_path / "out")
     program = session(tmp_path / "out" / "onnx" / "model.onnx")
@@ -97,142 +98,79 @@ def test_every_text_head_in_onnx(saved, tmp_path, head):
     names = [one.name for one in program.get_outputs()]
     for name, found in zip(names, program.run(None, {name: value.numpy() for name, value in inputs.items()})):
         assert_close(found, expected[name], depth=2)
-    wanted = {"Model": ["last_hidden_state"], "ForQuestionAnswering": ["start_logits", "end_logits"]}
+    wanted = {"Model": ["last_hidden_state", "pooler_output"], "ForQuestionAnswering": ["start_logits", "end_logits"]}
     assert names == wanted.get(head, ["logits"])
 
 
-@pytest.mark.parametrize("fields", [{}, CONVOLUTIONAL], ids=["default", "convolutional"])
-def test_an_image_classifier_beside_its_weights_in_eight_bits(saved, fields):
-    model, folder = saved("ForImageClassification", **fields)
-    before = files(folder)
-    main(["export", str(folder), str(folder), "--to", "onnx", "--int8"])
-    assert files(folder) - before == {"onnx/model.onnx", "onnx/model_quantized.onnx"}
-    pixels = torch.randn(3, 3, 16, 16)
-    with torch.no_grad():
-        expected = model(pixels).logits
-    for name, tolerance in (("model", 1e-4), ("model_quantized", 0.25)):
-        program = session(folder / "onnx" / f"{name}.onnx")
-        found = torch.from_numpy(program.run(["logits"], {"pixel_values": pixels.numpy()})[0])
-        assert (found - expected).abs().max() < tolerance * expected.abs().max()
-    with pytest.raises(InputError, match="onnx"):
-        export(str(folder), folder, "onnx")
-
-
-def test_openvino_in_eight_bits(saved, tmp_path, capfd):
-    openvino = pytest.importorskip("openvino")
-    model, folder = saved("ForImageClassification")
-    main(["export", str(folder), str(tmp_path / "out"), "--to", "openvino", "--int8"])
-    assert "as openvino in 8 bits" in capfd.readouterr().out
-    sizes = [(tmp_path / "out/openvino" / f"openvino_model{kind}.bin").stat().st_size for kind in ("", "_int8")]
-    assert sizes[1] < 0.5 * sizes[0]
-    program = openvino.Core().compile_model(tmp_path / "out/openvino/openvino_model_int8.xml", "CPU")
-    pixels = torch.randn(3, 3, 16, 16)
-    with torch.no_grad():
-        expected = model(pixels).logits
-    found = torch.from_numpy(program({"pixel_values": pixels.numpy()})["logits"])
-    assert (found - expected).abs().max() < 0.1 * expected.abs().max()
-
-
-def test_accuracy_on_data(saved, tmp_path, capfd, monkeypatch):
+@pytest.mark.heavy
+def test_images_in_onnx_and_openvino_in_eight_bits_with_their_accuracy(saved, tmp_path, capfd, monkeypatch):
     monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path / "cache")
-    _, folder = saved("ForSequenceClassification")
-    (tmp_path / "dev.csv").write_text("sentence,label\none,0\ntwo words,1\nand three words,2\n")
-    main(["export", str(folder), str(tmp_path / "out"), "--to", "onnx", "--int8", "--eval_file",
-          str(tmp_path / "dev.csv")])  # fmt: skip
-    output = capfd.readouterr()
-    assert re.search(r"accuracy on \S+dev.csv: model (\S+), onnx \1, 8 bits [01]\.", output.out)
-    # The exporters' own warnings are hidden.
-    assert "Failed to infer" not in output.err and "pre-processing before quantization" not in output.err
-
-
-def test_only_linear_layers_and_embeddings_are_in_eight_bits(saved, tmp_path, monkeypatch):
-    import onnx
-
-    # A W that is too large to be folded into other constants.
-    _, folder = saved("ForImageClassification", image_size=64)
-    # As if the model were too large for one file.
-    monkeypatch.setattr(exporting, "ONE_FILE", 0)
-    export(str(folder), tmp_path / "out", "onnx", int8=True)
-    assert {"onnx/model.onnx_data", "onnx/model_quantized.onnx_data"} <= files(tmp_path / "out")
-    graph = onnx.load(tmp_path / "out" / "onnx" / "model_quantized.onnx").graph
-    kinds = {one.name: one.data_type for one in graph.initializer}
-    spatial = {f"model.layers.{block}.spatial_gating_unit.proj.weight" for block in range(2)}
-    assert {kinds[name] for name in spatial} == {onnx.TensorProto.FLOAT}
-    quantized = [name for node in graph.node if node.op_type == "MatMulInteger" for name in node.input if name in kinds]
-    # Weights and their zero points: two layers in each of two blocks, and two more after them.
-    assert len(quantized) == 2 * (2 * 2 + 2)
-    assert all(kinds[name] == onnx.TensorProto.INT8 for name in quantized)
-    # Only W times v stays in single precision.
-    assert sum(node.op_type == "MatMul" for node in graph.node) == 2
+    model, folder = saved("ForImageClassification", id2label={0: "a", 1: "b", 2: "c"})
+    for number in range(3):
+        (tmp_path / "images" / "abc"[number]).mkdir(parents=True)
+        pixels = np.random.default_rng(number).integers(0, 255, (20, 20, 3), dtype=np.uint8)
+        Image.fromarray(pixels).save(tmp_path / "images" / "abc"[number] / "x.png")
+    pixels = torch.randn(3, 3, 16, 16)
+    with torch.no_grad():
+        expected = model(pixels).logits
+    for to, names in exporting.FORMATS.items():
+        main(["export", str(folder), str(tmp_path / to), "--to", to, "--int8", "--eval_file", str(tmp_path / "images")])
+        assert re.search(rf"model (\S+), {to} \1, {to} in 8 bits [01]\.", capfd.readouterr().out)
+        for name, tolerance in zip(names, (1e-4, 0.25)):
+            path = tmp_path / to / name
+            if to == "onnx":
+                logits = session(path).run(["logits"], {"pixel_values": pixels.numpy()})[0]
+            else:
+                settings = {"INFERENCE_PRECISION_HINT": "f32"}
+                logits = openvino.Core().compile_model(path, "CPU", settings)({"pixel_values": pixels})["logits"]
+            assert np.abs(logits - expected.numpy()).max() < tolerance * expected.abs().max()
+        weights = [(tmp_path / to / name).with_suffix(".bin" if to == "openvino" else ".onnx") for name in names]
+        assert weights[1].stat().st_size < weights[0].stat().st_size
 
 
 @pytest.mark.heavy
+@pytest.mark.parametrize("to", exporting.FORMATS)
 @pytest.mark.parametrize("fields", [{}, {"toeplitz": False, "attention_size": 8}], ids=["toeplitz", "dense aMLP"])
-def test_a_causal_model_generates_from_its_cache(saved, tmp_path, fields):
-    model, folder = saved("ForCausalLM", **fields)
-    export(str(folder), tmp_path / "out", "onnx")
-    assert "generation_config.json" in files(tmp_path / "out")
-    program = session(tmp_path / "out" / "onnx" / "model.onnx")
+def test_a_causal_model_generates_from_its_cache(saved, tmp_path, to, fields):
+    _, folder = saved("ForCausalLM", **fields)
+    model = exporting.open_for_export(str(folder))
+    program = exporting.write_programs(model, to, tmp_path / "out", int8=False)[to]
     prompt = torch.randint(5, 40, (2, 3))
     expected = model.generate(prompt, max_new_tokens=8, min_new_tokens=8, do_sample=False)
-    # As transformers.js generates: first an empty cache, then the one that was returned.
-    past = [one for one in program.get_inputs() if one.name.startswith("past")]
-    assert all(one.shape[:3] == ["batch_size", 1, "past_sequence_length"] for one in past)
-    shapes = {one.name: [2, 1, 0, one.shape[3]] for one in past}
-    assert set(shapes) == {
-        f"past_key_values.{block}.{part}" for block in range(2) for part in (("key", "value") if fields else ("key",))
-    }
-    cache = {name: torch.zeros(shape).numpy() for name, shape in shapes.items()}
+    # First an empty cache, then the one that was returned.
+    cache = exporting.make_inputs(model, 2, 3, past=0)["past_key_values"]
     tokens, new = prompt, prompt
     for _ in range(8):
-        mask = torch.ones_like(tokens)
-        outputs = program.run(None, {"input_ids": new.numpy(), "attention_mask": mask.numpy()} | cache)
-        outputs = dict(zip([one.name for one in program.get_outputs()], outputs))
-        logits = torch.from_numpy(outputs.pop("logits"))[:, -1]
+        outputs = program(input_ids=new, attention_mask=torch.ones_like(tokens), past_key_values=cache)
+        logits, cache = outputs.logits[:, -1], outputs.past_key_values
         logits[:, 3] = -torch.inf  # [SEP], which `min_new_tokens` excludes
         new = logits.argmax(-1, keepdim=True)
         tokens = torch.cat([tokens, new], 1)
-        cache = {name.replace("present", "past_key_values"): value for name, value in outputs.items()}
     assert tokens.tolist() == expected.tolist()
 
 
 @pytest.mark.heavy
-@pytest.mark.parametrize("head", ["ForSequenceClassification", "ForCausalLM"])
-def test_openvino(saved, tmp_path, head):
-    pytest.importorskip("openvino")
-    _, folder = saved(head, attention_size=8)
-    export(str(folder), tmp_path / "out", "openvino")
+def test_a_text_classifier_in_openvino(saved, tmp_path):
+    _, folder = saved("ForSequenceClassification", attention_size=8)
+    exporting.export(str(folder), tmp_path / "out", "openvino")
     assert {"openvino/openvino_model.xml", "openvino/openvino_model.bin"} <= files(tmp_path / "out")
 
 
 @pytest.mark.parametrize("fault", [0.01, torch.nan])
 def test_a_program_with_other_outputs_is_not_written(saved, tmp_path, monkeypatch, fault):
     model, folder = saved("ForMaskedLM")
-    shown = set(os.listdir(tmp_path))
+    before = set(os.listdir(tmp_path))
 
-    def wrong(module, to, path):
-        path.write_bytes(b"something")
-        return lambda **inputs: {"logits": model(**inputs).logits.detach() + fault * (len(inputs["input_ids"]) == 1)}
+    def wrong(_, to, folder, int8):
+        return {to: lambda **inputs: {"logits": model(**inputs).logits + fault * (len(inputs["input_ids"]) == 1)}}
 
-    monkeypatch.setattr(exporting, "trace", wrong)
-    with pytest.raises(InputError, match="differs by"):
-        export(str(folder), tmp_path / "out", "onnx")
-    assert set(os.listdir(tmp_path)) == shown
+    monkeypatch.setattr(exporting, "write_programs", wrong)
+    with pytest.raises(InputError, match="largest difference"):
+        exporting.export(str(folder), tmp_path / "out", "onnx")
+    assert set(os.listdir(tmp_path)) == before
 
 
-def test_errors_of_exports(saved, tmp_path):
+def test_existing_folders_are_not_overwritten(saved, tmp_path):
     _, folder = saved("ForMaskedLM")
-    (tmp_path / "full").mkdir()
-    for out, to, options, message in (
-        ("full", "onnx", {}, "full"),
-        ("out", "onnx", {"task": "question-answering"}, "qa_outputs"),
-    ):
-        with pytest.raises(InputError, match=message):
-            export(str(folder), tmp_path / out, to, **options)
-    assert not (tmp_path / "out").exists()
-
-
-def test_the_task_is_what_the_checkpoint_was_saved_as(saved):
-    for head, task in (("ForCausalLM", "text-generation"), ("Model", "feature-extraction")):
-        _, folder = saved(head)
-        assert exporting.open_for(str(folder), None)[1] == task
+    with pytest.raises(InputError, match="exists already"):
+        exporting.export(str(folder), folder, "onnx")
