@@ -60,6 +60,7 @@ def export(checkpoint: str, out: str | Path, to: str, *, int8: bool = False, eva
     if out.exists():
         raise InputError(f"{out} exists already: remove it, or choose a new folder.")
     model = open_for_export(checkpoint)
+    processor = (open_image_processor if is_image(model) else open_tokenizer)(checkpoint)
     batches = None if eval_file is None else evaluation_batches(model, checkpoint, eval_file)
     out.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".export-", dir=out.parent) as temporary:
@@ -79,7 +80,7 @@ def export(checkpoint: str, out: str | Path, to: str, *, int8: bool = False, eva
         model.config.save_pretrained(stage)
         if model.can_generate():
             model.generation_config.save_pretrained(stage)
-        (open_image_processor if is_image(model) else open_tokenizer)(checkpoint).save_pretrained(stage)
+        processor.save_pretrained(stage)
         stage.rename(out)
     return [*lines, f"The export is in {out}."]
 
