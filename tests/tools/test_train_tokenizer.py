@@ -44,12 +44,6 @@ def test_texts_of_a_data_set(tmp_path, streaming, monkeypatch):
         list(read_texts(split="nosplit", **options))
 
 
-def test_a_file_without_text_is_named(tmp_path):
-    (tmp_path / "empty.txt").touch()
-    with pytest.raises(InputError, match="empty"):
-        list(read_texts([tmp_path / "empty.txt"]))
-
-
 def test_command(tmp_path, capsys):
     texts = [text for text in topics.values() if text.isascii()]
     (tmp_path / "corpus.jsonl").write_text("\n".join(json.dumps({"body": text}) for text in texts))
