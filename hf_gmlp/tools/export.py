@@ -88,9 +88,12 @@ def export(checkpoint: str, out: str | Path, to: str, *, int8: bool = False, eva
 def open_for_export(checkpoint: str) -> PreTrainedModel:
     """Return the model of the class that the checkpoint was saved as, ready to be traced."""
     config = open_config(checkpoint)
-    head = "".join((config.architectures or [""])[0].partition("For")[1:])
+    saved_as = (config.architectures or ["a model without a name"])[0]
+    head = "".join(saved_as.partition("For")[1:])
     config.return_dict = True
     model = open_model(getattr(transformers, f"AutoModel{head}"), checkpoint, config=config, dtype=torch.float32)
+    if type(model).__name__ != saved_as:
+        raise InputError(f"{checkpoint} is a {saved_as}, which no Auto class of its name opens: it cannot be exported.")
     return model.eval().requires_grad_(False)
 
 
