@@ -194,7 +194,7 @@ def convert(kind: str, **options):
 
 def export_arguments(parser: ArgumentParser):
     parser.add_argument("checkpoint", help=MODEL)
-    parser.add_argument("out", help="folder to write: program, config, code, tokenizer or image processor")
+    parser.add_argument("out", help="a new folder, or the folder of the checkpoint, which gets a subfolder")
     parser.add_argument("--to", required=True, choices=("onnx", "openvino"))
     parser.add_argument("--int8", action="store_true", help="write a program with 8-bit weights too")
     text = "print the accuracy on a file of texts with a column 'label', or on a folder of class folders of images"

@@ -48,7 +48,7 @@ def export(checkpoint: str, out: str | Path, to: str, *, int8: bool = False, eva
 
     Args:
         checkpoint: A folder, or a name on the Hub.
-        out: A new folder.
+        out: A new folder, or the folder of the checkpoint, which then gets a subfolder.
         to: A key of `FORMATS`.
         int8: Whether to write a program with 8-bit weights too.
         eval_file: Data of which to report the accuracy, as `evaluation_batches` reads them.
@@ -57,8 +57,10 @@ def export(checkpoint: str, out: str | Path, to: str, *, int8: bool = False, eva
         InputError: If the model cannot be exported, or the program's outputs differ. Nothing is written then.
     """
     out = Path(out)
-    if out.exists():
-        raise InputError(f"{out} exists already: remove it, or choose a new folder.")
+    beside = out.is_dir() and out.resolve() == Path(checkpoint).resolve()
+    taken = out / to if beside else out
+    if taken.exists():
+        raise InputError(f"{taken} exists already: remove it, choose a new folder, or export into the checkpoint's.")
     model = open_for_export(checkpoint)
     processor = (open_image_processor if is_image(model) else open_tokenizer)(checkpoint)
     batches = None if eval_file is None else evaluation_batches(model, checkpoint, eval_file)
@@ -77,12 +79,13 @@ def export(checkpoint: str, out: str | Path, to: str, *, int8: bool = False, eva
             scores = accuracies({"model": model} | programs, batches, list(make_inputs(model, 1, 1)))
             words = ", ".join(f"{name} {score:.4f}" for name, score in scores.items())
             lines.append(f"accuracy on {eval_file}: {words}")
-        model.config.save_pretrained(stage)
-        if model.can_generate():
-            model.generation_config.save_pretrained(stage)
-        processor.save_pretrained(stage)
-        stage.rename(out)
-    return [*lines, f"The export is in {out}."]
+        if beside:
+            (stage / to).rename(taken)
+        else:
+            for part in (model.config, processor, *([model.generation_config] if model.can_generate() else [])):
+                part.save_pretrained(stage)
+            stage.rename(out)
+    return [*lines, f"The export is in {taken}."]
 
 
 def open_for_export(checkpoint: str) -> PreTrainedModel:

@@ -172,5 +172,14 @@ def test_a_program_with_other_outputs_is_not_written(saved, tmp_path, monkeypatc
 
 def test_existing_folders_are_not_overwritten(saved, tmp_path):
     _, folder = saved("ForMaskedLM")
-    with pytest.raises(InputError, match="exists already"):
-        exporting.export(str(folder), folder, "onnx")
+    (folder / "onnx").mkdir()
+    for out in (folder, tmp_path):
+        with pytest.raises(InputError, match="exists already"):
+            exporting.export(str(folder), out, "onnx")
+
+
+def test_an_export_beside_the_weights(saved):
+    _, folder = saved("ForImageClassification")
+    before = files(folder)
+    exporting.export(str(folder), folder, "onnx")
+    assert files(folder) - before == {"onnx/model.onnx"}
