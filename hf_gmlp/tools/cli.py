@@ -5,13 +5,13 @@ A command imports its packages when it runs, so that it needs only the extras of
 
 import argparse
 import importlib
-import logging
 import sys
 from argparse import ArgumentParser
 from collections.abc import Callable
 from importlib.util import find_spec
+from logging import NOTSET, WARNING, disable
 
-from transformers.utils import logging as transformers_logging
+from transformers.utils import logging
 
 from .. import errors
 from .._version import __version__
@@ -47,8 +47,8 @@ def make_parser() -> ArgumentParser:
 
 def quiet():
     """Hide the progress bars and warnings of transformers."""
-    transformers_logging.set_verbosity_error()
-    transformers_logging.disable_progress_bar()
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
 
 
 def run_arguments(parser: ArgumentParser):
@@ -205,7 +205,7 @@ def export_arguments(parser: ArgumentParser):
 def export(**options):
     quiet()
     # The exporters and quantizers warn of their own code.
-    logging.disable(logging.WARNING)
+    disable(WARNING)
     try:
         from .export import export
 
@@ -214,7 +214,7 @@ def export(**options):
         advice = 'pip install "hf-gmlp[export]", with transformers 5.23 or newer'
         raise InputError(f"Exporting needs packages that are missing ({error}): {advice}.") from error
     finally:
-        logging.disable(logging.NOTSET)
+        disable(NOTSET)
     print(*lines, sep="\n")
 
 

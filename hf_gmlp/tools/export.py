@@ -26,10 +26,9 @@ from transformers.exporters import (
 from transformers.exporters.auto import get_exporter_class, get_runner_class
 from transformers.exporters.utils import get_leaf_tensors
 
-from ..errors import InputError
+from ..errors import InputError, need
 from ..loading import open_config, open_image_processor, open_model, open_tokenizer
 from ..models.configuration_gmlp import as_pair
-from .evaluation import accuracies, evaluation_batches
 
 # Format -> file in the export, and that of its 8-bit twin.
 FORMATS = {
@@ -63,7 +62,11 @@ def export(checkpoint: str, out: str | Path, to: str, *, int8: bool = False, eva
         raise InputError(f"{taken} exists already: remove it, choose a new folder, or export into the checkpoint's.")
     model = open_for_export(checkpoint)
     processor = (open_image_processor if is_image(model) else open_tokenizer)(checkpoint)
-    batches = None if eval_file is None else evaluation_batches(model, checkpoint, eval_file)
+    if eval_file is not None:
+        need("datasets")
+        from .evaluation import accuracies, evaluation_batches
+
+        batches = evaluation_batches(model, checkpoint, eval_file)
     out.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".export-", dir=out.parent) as temporary:
         stage = Path(temporary) / "export"
@@ -75,7 +78,7 @@ def export(checkpoint: str, out: str | Path, to: str, *, int8: bool = False, eva
             # NaN is not within the tolerance either.
             if name == to and not difference <= TOLERANCE:
                 raise InputError(f"{lines[-1]}. Nothing was written.")
-        if batches is not None:
+        if eval_file is not None:
             scores = accuracies({"model": model} | programs, batches, list(make_inputs(model, 1, 1)))
             words = ", ".join(f"{name} {score:.4f}" for name, score in scores.items())
             lines.append(f"accuracy on {eval_file}: {words}")
