@@ -7,7 +7,7 @@ ON_TWO_CORES := $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reor
 PYTEST := OMP_NUM_THREADS=1 $(ON_TWO_CORES)
 # What `make portable` runs. torch, oneDNN and MKL choose their instructions apart, and each set rounds otherwise.
 NUMBERS := tests/test_numerics.py tests/models tests/tools/conversion tests/tools/analysis/test_toeplitz.py \
-	tests/training/test_trainer.py tests/test_adapt.py tests/tasks/qa/test_answerer.py tests/paper/test_models.py \
+	tests/training/test_trainer.py tests/test_adapt.py tests/tools/test_question_answering.py tests/paper/test_models.py \
 	-k "not inductor"
 SSE4 := ATEN_CPU_CAPABILITY=default DNNL_MAX_CPU_ISA=SSE41 MKL_ENABLE_INSTRUCTIONS=SSE4_2
 AVX2 := ATEN_CPU_CAPABILITY=avx2 DNNL_MAX_CPU_ISA=AVX2 MKL_ENABLE_INSTRUCTIONS=AVX2

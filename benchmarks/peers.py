@@ -169,8 +169,9 @@ def text_model(name: str, layers: int, batch: int, tokens: int, vocabulary: int 
         from hf_gmlp.models.configuration_gmlp import GMLPConfig
         from hf_gmlp.models.modeling_gmlp import GMLPModel
 
-        # Shorter texts use a part of W.
+        # Shorter texts use a part of W, and longer ones one that was trained on 128 tokens.
         sizes = {"num_hidden_layers": layers, "max_position_embeddings": max(512, tokens), "vocab_size": vocabulary}
+        sizes |= {"spatial_reach": 128} if tokens > 512 else {}
         sizes |= {"attention_size": 64 if name == AMLP else 0, "type_vocab_size": 0}
         model = GMLPModel(GMLPConfig(**sizes), add_pooling_layer=False)
     elif name == BERT:
