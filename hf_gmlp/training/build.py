@@ -36,7 +36,7 @@ def load_config(arguments: BaseModelArguments, **fields) -> PreTrainedConfig:
     try:
         path = preset_path(name) if new and name in PRESETS else name
         config = AutoConfig.from_pretrained(path, **arguments.hub_options(), **options)
-    except Exception as error:
+    except (OSError, ValueError, StrictDataclassError) as error:
         also = "; hf-gmlp presets lists the presets" if new else ""
         raise InputError(f"--{flag} {name}: {reason(str(name), 'config.json', error)}{also}.") from error
     if new:
@@ -163,12 +163,10 @@ def check_pretraining(config: PreTrainedConfig, name: str, do_train: bool):
 
 
 def check_packing(model: PreTrainedModel, data_args: DataArguments):
-    """Raise an InputError if the model would mix the documents of a row, or sees padding, which packed rows lack."""
-    flags = [flag for flag in ("separate_documents", "packing") if getattr(data_args, flag, False)]
-    if flags and not getattr(model, "packs_documents", False):
-        raise InputError(f"--{flags[0]} is only for gMLPs and aMLPs: a {type(model).__name__} would mix the documents.")
-    if "packing" in flags and not model.config.mask_padding:
-        raise InputError("--packing needs a model that does not see padding: --config_overrides mask_padding=true.")
+    """Raise an InputError if the documents of a row must not mix, but the model does not take them apart."""
+    if getattr(data_args, "separate_documents", False) and model.config.model_type != "gmlp":
+        name = type(model).__name__
+        raise InputError(f"--separate_documents is only for gMLPs and aMLPs: a {name} would mix the documents.")
 
 
 @torch.no_grad()
