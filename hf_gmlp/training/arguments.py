@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any, ClassVar, cast
 
 from transformers import HfArgumentParser, PreTrainedConfig, TrainingArguments
-from transformers.hf_argparser import string_to_bool
 
 from ..errors import InputError
 from .files import Access
@@ -321,17 +320,5 @@ class _HelpFormatter(argparse.RawDescriptionHelpFormatter, argparse.ArgumentDefa
         return action.help if action.default is None else super()._get_help_string(action)
 
     def _format_action_invocation(self, action: argparse.Action) -> str:
-        # HfArgumentParser adds a spelling with dashes to every flag.
-        return f"{action.option_strings[-1 if action.nargs == 0 else 0]} {metavar(action)}".strip()
-
-
-def metavar(action: argparse.Action) -> str:
-    """Return the form of a flag's value, such as "INT"."""
-    if action.nargs == 0:
-        return ""
-    if action.choices:
-        # A wrong choice lists them: --optim has fifty.
-        return "|".join(map(str, action.choices)) if len(list(action.choices)) <= 8 else "CHOICE"
-    text = "PATH" if action.dest.endswith(("_file", "_dir", "_path")) else "TEXT"
-    form = {int: "INT", float: "FLOAT", string_to_bool: "true|false"}.get(cast(Any, action.type), text)
-    return f"{form} ..." if action.nargs == "+" else form
+        # HfArgumentParser adds a spelling with dashes to every flag, and to flags that are on their "--no-" alone.
+        return action.option_strings[-1 if action.nargs == 0 else 0]

@@ -5,11 +5,10 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from huggingface_hub import ModelCard, ModelCardData
+from huggingface_hub import ModelCard
 from huggingface_hub.errors import EntryNotFoundError, RepositoryNotFoundError
 
 from ..cards import TrainingRecord, is_generated, model_card, write_card
-from ..errors import InputError, hub_reason
 from .arguments import program
 from .run_folder import hyperparameters
 
@@ -18,16 +17,6 @@ if TYPE_CHECKING:
 
 # Flags whose values are secret.
 TOKENS = ("--token", "--hub_token", "--hub-token")
-
-
-def check_metadata(license: str | None, language: str | None):
-    """Raise InputError if the Hub does not accept these metadata of a card, so that no training is lost to a typo."""
-    try:
-        if license or language:
-            ModelCard(f"---\n{ModelCardData(license=license, language=language).to_yaml()}\n---\n").validate()
-    except (ValueError, OSError) as error:
-        flags = f"--license {license}, --language {language}"
-        raise InputError(f"The Hub does not accept {flags}: {hub_reason(error)}.") from error
 
 
 def write_training_card(trainer: "GMLPTrainer", tags: list[str] | None = None):
@@ -44,11 +33,9 @@ def write_training_card(trainer: "GMLPTrainer", tags: list[str] | None = None):
         command=shown_command(sys.argv),
     )
     repository = trainer.hub_model_id
-    is_below = not folder.is_absolute() and ".." not in folder.parts
-    name = repository or (str(folder) if is_below else folder.resolve().name)
-    card = model_card(
-        trainer.accelerator.unwrap_model(trainer.model), name, training=record, tags=tags, license=license
-    )
+    model = trainer.accelerator.unwrap_model(trainer.model)
+    name = repository or folder.resolve().name
+    card = model_card(model, name, training=record, tags=tags, license=license)
     try:
         if repository is not None:
             published = ModelCard.load(repository, token=args.hub_token, ignore_metadata_errors=True)

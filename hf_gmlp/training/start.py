@@ -9,7 +9,6 @@ from transformers import set_seed
 from ..errors import InputError
 from . import run_folder, xla
 from .arguments import BaseModelArguments, DataArguments, RunArguments, SeriesArguments
-from .publish import check_metadata
 
 logger = logging.getLogger(__name__)
 
@@ -35,8 +34,6 @@ def start_run(model_args: BaseModelArguments, data_args: DataArguments, args: Ru
         devices, steps = args.world_size * max(1, args.n_gpu), args.gradient_accumulation_steps
         numbers = (args.global_batch_size, devices, args.per_device_train_batch_size, steps)
         logger.info("A batch of %d: %d device(s) x %d x %d step(s) of gradient accumulation", *numbers)
-    if data := data_args.data_name():
-        logger.info("Data: %s", data)
     set_seed(args.seed)
     return checkpoint
 
@@ -51,8 +48,6 @@ def check_flags(model_args: BaseModelArguments, data_args: DataArguments, args: 
         raise InputError("A new model (--config_name) is untrained: pass --do_train, or --model_name_or_path.")
     if getattr(data_args, "streaming", False) and args.do_train and args.max_steps < 1:
         raise InputError("A stream has no length: set the length of the training with --max_steps.")
-    if args.push_to_hub:
-        check_metadata(data_args.license, data_args.language)
     folder = os.path.realpath(args.output_dir)
     for name in ("model_name_or_path", "config_name", "tokenizer_name", "image_processor_name"):
         path = Path(getattr(model_args, name, None) or "")

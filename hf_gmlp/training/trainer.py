@@ -19,7 +19,7 @@ from transformers.trainer_jit_checkpoint import JITCheckpointCallback
 from transformers.trainer_utils import TrainOutput
 
 from ..cards import TASKS
-from ..errors import InputError, hub_reason
+from ..errors import InputError, first_line
 from . import publish, run_folder, xla
 from .checkpointing import enable_selective_checkpointing
 from .optimization import WithMuon, hidden_matrices, param_groups
@@ -30,19 +30,6 @@ logger = logging.getLogger(__name__)
 
 # Types of this package's models.
 OWN_TYPES = ("gmlp", "gmlp_vision", "bert_relpos", "text_mixer")
-
-
-@contextmanager
-def fitting_flags() -> Iterator[None]:
-    """Turn what transformers and torch say about flags, before any work, into an InputError: flags that do not go
-    together, trackers or optimizers that are not installed, no permission to push.
-    """
-    try:
-        yield
-    except (ValueError, TypeError, RuntimeError, ImportError, OSError) as error:
-        if isinstance(error, InputError):
-            raise
-        raise InputError(f"Cannot start training: {hub_reason(error)}.") from error
 
 
 class GMLPTrainer(Trainer):
@@ -78,16 +65,16 @@ class GMLPTrainer(Trainer):
         hyperparameters: Mapping[str, object] | None = None,
         **kwargs,
     ):
-        with fitting_flags():
+        try:
             super().__init__(*args, **kwargs)
+        except (ValueError, RuntimeError, ImportError) as error:
+            # Flags that do not go together, or trackers that are not installed.
+            raise InputError(f"Cannot start training: {first_line(error).rstrip('.')}.") from error
         best = (self.args.metric_for_best_model or "loss").removeprefix("eval_")
         if metric_names is not None and best not in (names := ["loss", *metric_names]):
             raise InputError(f"--metric_for_best_model must be one of {', '.join(names)}, got {best}.")
         if self.args.selective_checkpointing:
-            try:
-                enable_selective_checkpointing(self.model)
-            except ValueError as error:
-                raise InputError(f"--selective_checkpointing: {error} Leave it out.") from error
+            enable_selective_checkpointing(self.model)
         # Pinned memory is for transfers to an accelerator; torch warns where there is none.
         self.args.dataloader_pin_memory &= torch.accelerator.is_available()
         # Trainer lets every model that takes **kwargs divide by the number of labels in all accumulated batches. Some,
@@ -157,9 +144,7 @@ class GMLPTrainer(Trainer):
     def create_optimizer(self, model: nn.Module | None = None) -> torch.optim.Optimizer:
         if self.optimizer is None:
             args, model = self.args, self.model if model is None else model
-            with fitting_flags():
-                choice = self.optimizer_cls_and_kwargs or self.get_optimizer_cls_and_kwargs(args, model)
-            optimizer_class, options = choice
+            optimizer_class, options = self.optimizer_cls_and_kwargs or self.get_optimizer_cls_and_kwargs(args, model)
             # Some optimizers, such as GaLore, make groups of their own.
             plain = isinstance(optimizer_class, type) and issubclass(optimizer_class, torch.optim.Optimizer)
             if plain and not options.keys() & {"params", "model", "optimizer_dict"}:
@@ -171,8 +156,7 @@ class GMLPTrainer(Trainer):
             elif args.spatial_lr_multiplier != 1 or args.muon_learning_rate is not None:
                 name = "muon_learning_rate" if args.spatial_lr_multiplier == 1 else "spatial_lr_multiplier"
                 raise InputError(f"--{name} has no effect on --optim {args.optim}: leave one out.")
-        with fitting_flags():
-            return super().create_optimizer(model)
+        return super().create_optimizer(model)
 
     def optimizer_with_muon(self, model: nn.Module, groups: list[dict[str, Any]], others: Callable) -> WithMuon:
         if not hasattr(torch.optim, "Muon"):
@@ -183,10 +167,6 @@ class GMLPTrainer(Trainer):
         if not matrices:
             raise InputError("--muon_learning_rate: the encoder has no linear layers to train. Leave it out.")
         return WithMuon(matrices, groups, others, self.args.muon_learning_rate, self.args.weight_decay)
-
-    def create_scheduler(self, *args, **kwargs):
-        with fitting_flags():
-            return super().create_scheduler(*args, **kwargs)
 
     def train(self, resume_from_checkpoint: str | None = None, **kwargs) -> TrainOutput:
         self.checkpoint = resume_from_checkpoint
@@ -288,18 +268,10 @@ class GMLPTrainer(Trainer):
             for key, value in results.items():
                 print(f"  {key:<{width}}  {value:.4f}" if isinstance(value, float) else f"  {key:<{width}}  {value}")
             print(f"Everything is in {folder}\n")
-        if not self.args.push_to_hub:
-            if self.args.do_train:
-                self.create_model_card()
-            return
-        try:
+        if self.args.push_to_hub:
             self.push_to_hub()
-        except (OSError, ValueError, RuntimeError) as error:
-            # The Hub's objections to a card are a ValueError of several lines.
-            reason = hub_reason(error) if isinstance(error, OSError) else " ".join(str(error).split())
-            advice = f"push it with `hf upload {self.hub_model_id} {folder} --exclude 'checkpoint-*'`"
-            fault = f"The model in {folder} is complete, but could not be pushed ({reason})"
-            raise InputError(f"{fault}: {advice}.") from error
+        elif self.args.do_train:
+            self.create_model_card()
 
 
 class EpochCallback(TrainerCallback):

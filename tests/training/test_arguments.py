@@ -102,10 +102,10 @@ def test_sequence_length_that_the_model_does_not_have():
         CLMArguments().sequence_length(MambaConfig())
 
 
-def test_help_shows_the_type_of_values(parse, capsys):
+def test_help(parse, capsys):
     with pytest.raises(SystemExit):
         parse("--help")
     text = capsys.readouterr().out
-    shown = "[recipe.yaml ...]", "\nmodel:", "\ndata:", "\ntraining", "--output_dir PATH", "--global_batch_size INT"
+    shown = "[recipe.yaml ...]", "\nmodel:", "\ndata:", "\ntraining", "--output_dir", "--global_batch_size"
     assert [text.index(part) for part in shown] == sorted(text.index(part) for part in shown)
     assert "--global-batch-size" not in text and "Fraction of tokens to predict. In (0, 1)." in text

@@ -140,15 +140,6 @@ def test_arguments_that_do_not_go_together(tmp_path):
         make_trainer(tmp_path, report_to=["nobody"])
 
 
-@pytest.mark.parametrize(
-    "flags",
-    [{"lr_scheduler_type": "cosine_with_min_lr"}, {"optim_args": "foo"}],
-)
-def test_training_that_cannot_begin_gets_one_sentence(tmp_path, flags):
-    with pytest.raises(InputError, match="Cannot start training"):
-        make_trainer(tmp_path, **flags).train()
-
-
 def test_a_run_that_diverged_says_so(tmp_path, caplog):
     trainer = make_trainer(tmp_path, max_grad_norm=0, do_train=True)
     trainer.args.learning_rate = 1e30
