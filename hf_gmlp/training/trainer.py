@@ -111,14 +111,22 @@ class GMLPTrainer(Trainer):
             self.stream = StreamLoader(rows, self.data_collator, self.args)
             if self.checkpoint is not None:
                 self.stream.load(Path(self.checkpoint), self.args.process_index)
-            return self.stream
+            return self.spare_workers(self.stream)
         if self.args.dataloader_drop_last and len(rows) < batch:
             raise InputError(
                 f"There are {len(rows)} training samples, not one batch of {batch}, and --dataloader_drop_last drops "
                 f"incomplete batches: lower --per_device_train_batch_size."
             )
         run_folder.check_rows(self.args, len(rows))
-        return super().get_train_dataloader()
+        return self.spare_workers(super().get_train_dataloader())
+
+    def spare_workers(self, loader: DataLoader) -> DataLoader:
+        """Make workers ignore SIGTERM, which SLURM sends to all processes, if a checkpoint is to follow it."""
+        if self.args.enable_jit_checkpoint:
+            # That of accelerate wraps another.
+            inner = getattr(loader, "base_dataloader", loader)
+            inner.worker_init_fn = partial(start_worker, inner.worker_init_fn)
+        return loader
 
     @contextmanager
     def all_rows_in_order(self) -> Iterator[None]:
@@ -133,11 +141,11 @@ class GMLPTrainer(Trainer):
 
     def get_eval_dataloader(self, *args, **kwargs) -> DataLoader:
         with self.all_rows_in_order():
-            return super().get_eval_dataloader(*args, **kwargs)
+            return self.spare_workers(super().get_eval_dataloader(*args, **kwargs))
 
     def get_test_dataloader(self, *args, **kwargs) -> DataLoader:
         with self.all_rows_in_order():
-            return super().get_test_dataloader(*args, **kwargs)
+            return self.spare_workers(super().get_test_dataloader(*args, **kwargs))
 
     # ---- Training ----
 
@@ -272,6 +280,12 @@ class GMLPTrainer(Trainer):
             self.push_to_hub()
         elif self.args.do_train:
             self.create_model_card()
+
+
+def start_worker(initialize: Callable[[int], None] | None, worker: int):
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    if initialize is not None:
+        initialize(worker)
 
 
 class EpochCallback(TrainerCallback):

@@ -144,8 +144,11 @@ def test_two_processes_train_the_same_model_as_one(tmp_path, flags):
 
 
 @pytest.mark.heavy
-def test_sigterm_stops_two_processes_at_one_checkpoint(tmp_path, flags):
-    more = ["--max_steps", 100_000, "--save_steps", 20, "--save_total_limit", 2, "--enable_jit_checkpoint"]
+@pytest.mark.parametrize("data", [[], ["--streaming"]], ids=["in memory", "stream"])
+def test_sigterm_stops_two_processes_at_one_checkpoint(tmp_path, flags, data):
+    """And not their workers, which get the signal too."""
+    more = ["--max_steps", 100_000, "--save_steps", 20, "--save_total_limit", 2, "--enable_jit_checkpoint", *data]
+    more += ["--dataloader_num_workers", 1]
     launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
     process = start(*flags, *more, "--output_dir", tmp_path / "out", launcher=launcher)
     while process.poll() is None and not is_complete(tmp_path / "out" / "checkpoint-20"):
