@@ -134,7 +134,9 @@ def resume_point(args: RunArguments, settings: dict) -> str | None:
             (folder / SETTINGS).unlink(missing_ok=True)
             return None
         checkpoint = checkpoint_to_resume(args)
-        resumed = {} if checkpoint is None else read_settings(checkpoint.parent) or {}
+        resumed = {} if checkpoint is None else read_settings(checkpoint.parent)
+        if resumed is None:
+            raise InputError(f"There is no {SETTINGS} beside {checkpoint}, to compare the flags with: copy it too.")
         if checkpoint is not None:
             check_same(checkpoint.parent, resumed, settings)
         if is_main:

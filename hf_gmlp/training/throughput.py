@@ -107,7 +107,7 @@ def training_flops(model: PreTrainedModel, inputs: Mapping[str, torch.Tensor]) -
                 twin.base_model(row)
             with FlopCounterMode(display=False) as everything:
                 twin(row)
-    except (RuntimeError, NotImplementedError, TypeError, ValueError) as error:
+    except (RuntimeError, TypeError, ValueError, AttributeError, ImportError) as error:
         logger.warning("MFU is not logged: the FLOPs of a %s cannot be counted (%s)", type(model).__name__, error)
         return 0.0
     head = everything.get_total_flops() - encoder.get_total_flops()

@@ -204,6 +204,9 @@ def test_a_run_goes_on_in_another_folder(command, tmp_path):
     elsewhere = {"output_dir": str(tmp_path / "new"), "resume_from_checkpoint": str(checkpoint)}
     assert start_run(*command(**elsewhere)) == str(checkpoint)
     assert (tmp_path / "new" / "tokenizer.json").read_text() == "trained"
+    shutil.copytree(checkpoint, tmp_path / "alone" / "checkpoint-4")
+    with pytest.raises(InputError, match="settings.json"):
+        start_run(*command(**elsewhere | {"resume_from_checkpoint": str(tmp_path / "alone" / "checkpoint-4")}))
     # But not in the folder of another run.
     cut_off(command(seed=7, output_dir=str(tmp_path / "taken")))
     with pytest.raises(InputError, match="taken .*seed.* 7 .*42"):
