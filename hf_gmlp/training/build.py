@@ -152,14 +152,11 @@ def check_vocabulary(config: PreTrainedConfig, tokenizer: PreTrainedTokenizerBas
 
 
 def check_pretraining(config: PreTrainedConfig, name: str, do_train: bool):
-    """Warn if a checkpoint was not trained to predict the next token; an InputError unless it will be."""
+    """Raise an InputError if a checkpoint was trained to see later tokens, unless it will be trained further."""
     trained_for = (config.architectures or [""])[0]
-    if getattr(config, "is_causal", True) and not trained_for.endswith("ForMaskedLM"):
-        return
-    fault = f"{name} was trained as a {trained_for or 'model that sees later tokens'}, not to predict the next token"
-    if not do_train:
-        raise InputError(f"{fault}: evaluate a causal model, or train this one with --do_train first.")
-    logger.warning("%s: the training starts from its weights.", fault)
+    if not do_train and (not getattr(config, "is_causal", True) or trained_for.endswith("ForMaskedLM")):
+        advice = "evaluate a causal model, or train this one with --do_train first"
+        raise InputError(f"{name} was trained as a {trained_for}, not to predict the next token: {advice}.")
 
 
 def check_packing(model: PreTrainedModel, data_args: DataArguments):

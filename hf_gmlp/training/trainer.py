@@ -158,23 +158,16 @@ class GMLPTrainer(Trainer):
             if plain and not options.keys() & {"params", "model", "optimizer_dict"}:
                 groups = param_groups(model, args.learning_rate, args.weight_decay, args.spatial_lr_multiplier)
                 if args.muon_learning_rate is not None:
-                    self.optimizer = self.optimizer_with_muon(model, groups, partial(optimizer_class, **options))
+                    if self.is_fsdp_enabled or self.is_deepspeed_enabled:
+                        raise InputError("--muon_learning_rate needs whole matrices: leave FSDP or DeepSpeed out.")
+                    rates, others = (args.muon_learning_rate, args.weight_decay), partial(optimizer_class, **options)
+                    self.optimizer = WithMuon(hidden_matrices(model), groups, others, *rates)
                 else:
                     self.optimizer_cls_and_kwargs = optimizer_class, options | {"params": groups}
             elif args.spatial_lr_multiplier != 1 or args.muon_learning_rate is not None:
                 name = "muon_learning_rate" if args.spatial_lr_multiplier == 1 else "spatial_lr_multiplier"
                 raise InputError(f"--{name} has no effect on --optim {args.optim}: leave one out.")
         return super().create_optimizer(model)
-
-    def optimizer_with_muon(self, model: nn.Module, groups: list[dict[str, Any]], others: Callable) -> WithMuon:
-        if not hasattr(torch.optim, "Muon"):
-            raise InputError("--muon_learning_rate needs torch 2.9 or newer: leave it out.")
-        if self.is_fsdp_enabled or self.is_deepspeed_enabled:
-            raise InputError("--muon_learning_rate needs whole matrices, which FSDP and DeepSpeed split: leave it out.")
-        matrices = hidden_matrices(model)
-        if not matrices:
-            raise InputError("--muon_learning_rate: the encoder has no linear layers to train. Leave it out.")
-        return WithMuon(matrices, groups, others, self.args.muon_learning_rate, self.args.weight_decay)
 
     def train(self, resume_from_checkpoint: str | None = None, **kwargs) -> TrainOutput:
         self.checkpoint = resume_from_checkpoint
@@ -267,15 +260,10 @@ class GMLPTrainer(Trainer):
     def finish(self, metrics: Mapping[str, float]):
         """End the run: print the results, write them and the card, and push if `push_to_hub`."""
         self.check_finite(metrics)
-        folder = Path(self.args.output_dir)
+        results = {key: round(value, 6) if isinstance(value, float) else value for key, value in metrics.items()}
         if self.is_world_process_zero():
-            results = {key: round(value, 6) if isinstance(value, float) else value for key, value in metrics.items()}
-            run_folder.write_json(folder / run_folder.FINISHED, results)
-            width = max(map(len, results))
-            print("\nResults")
-            for key, value in results.items():
-                print(f"  {key:<{width}}  {value:.4f}" if isinstance(value, float) else f"  {key:<{width}}  {value}")
-            print(f"Everything is in {folder}\n")
+            run_folder.write_json(Path(self.args.output_dir, run_folder.FINISHED), results)
+        self.log_metrics("final", results)
         if self.args.push_to_hub:
             self.push_to_hub()
         elif self.args.do_train:

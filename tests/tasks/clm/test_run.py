@@ -144,7 +144,7 @@ def test_a_model_that_sees_later_tokens_is_refused(tmp_path, folder, training):
         run(*flags, *training, "--output_dir", tmp_path / "out")
 
 
-def test_checkpoint_of_a_masked_language_model_is_trained_on_and_not_evaluated(tmp_path, folder, training, caplog):
+def test_checkpoint_of_a_masked_language_model_is_trained_on_and_not_evaluated(tmp_path, folder, training):
     config = load_config(ModelArguments(config_name="gmlp-18l", config_overrides=f"{SIZES},vocab_size=258"))
     AutoModelForMaskedLM.from_config(config).save_pretrained(tmp_path / "mlm")
     byte_tokenizer().save_pretrained(tmp_path / "mlm")
@@ -153,6 +153,6 @@ def test_checkpoint_of_a_masked_language_model_is_trained_on_and_not_evaluated(t
     with pytest.raises(InputError, match="GMLPForMaskedLM"):
         run(*flags, "--do_eval", "--output_dir", tmp_path / "out")
     results = run(*flags, *training, "--output_dir", tmp_path / "out")
-    assert "the training starts from its weights" in caplog.text and results["eval_bits_per_byte"] < 8
+    assert results["eval_bits_per_byte"] < 8
     again = run("--model_name_or_path", tmp_path / "out", *flags[2:], "--do_eval", "--output_dir", tmp_path / "again")
     assert again["eval_bits_per_byte"] == pytest.approx(results["eval_bits_per_byte"], rel=1e-5)
