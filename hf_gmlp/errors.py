@@ -1,4 +1,4 @@
-"""What the user reads when something cannot work: one line and an exit code instead of a traceback."""
+"""Errors that a user can mend: one line and an exit code instead of a traceback."""
 
 import errno
 import os
@@ -11,7 +11,7 @@ from importlib.util import find_spec
 
 # Packages that `pip install hf-gmlp` leaves out -> their modules.
 OPTIONAL = {
-    "hf-gmlp[train]": ("accelerate", "datasets", "evaluate", "scipy", "sentencepiece", "sklearn"),
+    "hf-gmlp[train]": ("accelerate", "datasets", "evaluate", "scipy", "sentencepiece", "sklearn", "torchdata"),
     "hf-gmlp[plots]": ("matplotlib",),
     "hf-gmlp[vision]": ("PIL", "torchvision"),
     "timm": ("timm",),
@@ -19,13 +19,16 @@ OPTIONAL = {
 }
 
 
+REPEAT = "To continue a training from its last checkpoint, repeat the command."
+
+
 class InputError(ValueError):
     """A flag, a file or a folder cannot work. The message says what is wrong, where, and what to do."""
 
 
 def run(main: Callable[[], object]):
-    """Run a command. An error ends it with one line and exit code 2, Ctrl-C with 130, and a closed pipe (`| head`)
-    without a word and with 141. With HF_GMLP_TRACEBACK=1 in the environment, errors keep their traceback.
+    """Run a command. What a user can mend ends it with one line and exit code 2, Ctrl-C with 130, and a closed pipe
+    (`| head`) without a word and with 141. Any other error is a fault of the program, and keeps its traceback.
     """
     if hasattr(os, "register_at_fork"):
         # A terminal sends Ctrl-C to worker processes too. They leave it to this process, which ends them.
@@ -40,34 +43,31 @@ def run(main: Callable[[], object]):
     except (KeyboardInterrupt, Exception) as error:
         # A library may raise another error while it ends its workers.
         interrupted = any(isinstance(cause, KeyboardInterrupt) for cause in causes(error))
-        if os.environ.get("HF_GMLP_TRACEBACK") and not interrupted:
+        message = f"Interrupted. {REPEAT}" if interrupted else _message(error)
+        if message is None:
             raise
-        print(f"Error: {_message(KeyboardInterrupt() if interrupted else error)}", file=sys.stderr)
+        print(f"Error: {message}", file=sys.stderr)
         raise SystemExit(130 if interrupted else 2) from None
 
 
-def _message(error: BaseException) -> str:
-    """Return in one line what to tell the user."""
-    repeat = "To continue a training from its last checkpoint, repeat the command."
+def _message(error: BaseException) -> str | None:
+    """Return in one line what to tell the user; None if the program is at fault."""
     if isinstance(error, InputError):
         # Workers of a data loader pass their traceback on as the message.
         return str(error).rpartition("InputError: ")[2].strip()
-    if isinstance(error, KeyboardInterrupt):
-        return f"Interrupted. {repeat}"
     if is_disk_full(error):
-        return f"The disk is full ({first_line(error)}). Free some space. {repeat}"
+        return f"The disk is full ({first_line(error)}). Free some space. {REPEAT}"
     # Of torch's data loaders, and of `map` in datasets.
     if re.search(r"worker \(pid.* (killed|exited)|subprocesses has abruptly died", str(error)):
         advice = "Lower --dataloader_num_workers or --preprocessing_num_workers."
-        return f"A worker process died, perhaps since the memory is full ({first_line(error)}). {advice} {repeat}"
+        return f"A worker process died, perhaps since the memory is full ({first_line(error)}). {advice} {REPEAT}"
     if isinstance(error, MemoryError) or re.search("out of memory|can't allocate memory", str(error)):
         return f"The memory is full ({first_line(error)}). Lower --per_device_train_batch_size."
-    if isinstance(error, ImportError) and (missing := _not_installed((error.name or "").partition(".")[0])):
-        return missing
+    if isinstance(error, ImportError):
+        return _not_installed((error.name or "").partition(".")[0])
     if isinstance(error, OSError) and error.filename is not None:
         return f"{error.filename} cannot be used ({error.strerror}): check the path and its permissions."
-    text = " ".join(str(error).split())
-    return f"{type(error).__name__}: {text[:500]} (HF_GMLP_TRACEBACK=1 shows where.)"
+    return None
 
 
 def need(*modules: str):

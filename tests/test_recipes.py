@@ -59,8 +59,14 @@ def parse(path, *later, folder):
 def test_accelerate_takes_its_config_files(path):
     config = load_config_from_file(str(path))
     kinds = {"one_gpu": "NO", "ddp": "MULTI_GPU", "fsdp2": "FSDP", "deepspeed_zero2": "DEEPSPEED", "tpu": "XLA"}
-    assert config.distributed_type == kinds[path.stem] and config.mixed_precision == "bf16"
-    assert config.num_processes == (1 if path.stem == "one_gpu" else 8)
+    kind = path.stem.removesuffix("_machines")
+    assert config.distributed_type == kinds[kind] and config.mixed_precision == "bf16"
+    assert config.num_processes == (1 if kind == "one_gpu" else 8 * config.num_machines)
+
+
+def test_flags_for_gpus_follow_any_recipe(tmp_path):
+    *_, training = parse(PAPER / "table6" / "gmlp-base.yaml", RECIPES / "gpu.yaml", folder=tmp_path)
+    assert training.torch_compile and training.dataloader_num_workers == 4
 
 
 def test_noam_s_schedule_of_labml_is_this_one(tmp_path):

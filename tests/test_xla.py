@@ -17,7 +17,6 @@ import torch_xla
 import torch_xla.debug.metrics as xla_metrics
 
 from hf_gmlp import GMLPConfig, GMLPVisionConfig, tasks
-from hf_gmlp.errors import InputError
 from hf_gmlp.models import modeling_gmlp
 
 from .numerics import assert_close
@@ -172,8 +171,3 @@ def test_checkpoints_resume_on_both_devices(data, tmp_path):
         results, work = run(task, *flags, "--output_dir", folder, cpu=cpu)
         assert results["eval_loss"] == pytest.approx(expected["eval_loss"], rel=1e-4)
         assert work[0] <= 9 and not work[1]
-
-
-def test_packing_is_refused(data, tmp_path):
-    with pytest.raises(InputError, match="--packing"):
-        run("glue", *flags_of("glue", data, "--packing", "--output_dir", tmp_path / "out"))

@@ -1,11 +1,10 @@
-"""Batches: rows padded on the right, and several documents or samples in one row that do not see each other."""
+"""Batches: rows padded on the right, and the positions of several documents in one row."""
 
 from collections.abc import Mapping, Sequence
 
 import numpy as np
 import torch
 from torch.nn.functional import pad
-from transformers import PreTrainedTokenizerBase
 
 
 def pad_rows(
@@ -32,23 +31,3 @@ def restarting_positions(starts: np.ndarray) -> np.ndarray:
     """Return `position_ids` [m] that count from 0 at the first token and wherever `starts` [m] is true."""
     positions = np.arange(len(starts))
     return positions - np.maximum.accumulate(np.where(starts, positions, 0))
-
-
-class PackingCollator:
-    """Joins tokenized samples to one row without padding, for models that take packed documents.
-
-    A batch has "input_ids", "position_ids" and perhaps "token_type_ids" [1, N]; "labels" and other columns that are not
-    per token keep a row for each sample [k, ...].
-    """
-
-    def __init__(self, tokenizer: PreTrainedTokenizerBase):
-        self.per_token = set(tokenizer.model_input_names)
-
-    def __call__(self, samples: Sequence[Mapping]) -> dict[str, torch.Tensor]:
-        batch = {}
-        for key in samples[0].keys() - {"attention_mask"}:
-            values = [torch.as_tensor(sample[key]) for sample in samples]
-            name = "labels" if key == "label" else key
-            batch[name] = torch.cat(values)[None] if key in self.per_token else torch.stack(values)
-        positions = [torch.arange(len(sample["input_ids"])) for sample in samples]
-        return batch | {"position_ids": torch.cat(positions)[None]}

@@ -1,5 +1,6 @@
 """Text for language models: from the Hub or from files to sequences of token ids, ready for a collator."""
 
+import zlib
 from collections.abc import Iterable, Mapping, Sized
 from dataclasses import dataclass
 from functools import partial
@@ -11,10 +12,13 @@ from transformers import PreTrainedTokenizerBase as Tokenizer
 from ..errors import InputError
 from ..tokenizer import end_of_text
 from ..training.arguments import DataArguments, flag
-from ..training.files import BATCH_BYTES, Access, hold_out, load_data, reading
-from ..training.stream import SequenceStream
+from ..training.files import Access, hold_out, load_data, reading
 
 PARTS = ("train", "validation")
+# Bytes of text that are tokenized and written together.
+BATCH_BYTES = 4_000_000
+# Documents of a stream that are tokenized and packed together, and sequences that each worker shuffles.
+STREAM_BATCH, SHUFFLE_BUFFER = 200, 2000
 # The characters [start, end) of a special token.
 _NO_CHARACTERS = np.zeros((1, 2), dtype=np.int32)
 
@@ -31,7 +35,9 @@ class TextArguments(DataArguments):
     validation_split_percentage: int = flag(
         "Percentage of documents to hold out if there are no validation data.", 5, interval="(0, 100)"
     )
-    streaming: bool = flag("Stream the data set instead of downloading it.", False)
+    streaming: bool = flag(
+        "Read a data set over the network, or files, while training, instead of preparing all of it first.", False
+    )
 
     def description(self, train: object, validation: Sized | None, sequence_length: int) -> str:
         """Return the data in words, for the model card."""
@@ -47,8 +53,8 @@ def load_texts(
     """Return the documents of "train" and "validation", as far as they are asked for, in a column "text".
 
     Blank lines separate the documents of a .txt file; with `line_by_line`, every line is one. Without validation data,
-    a random `validation_split_percentage` of the training documents is held out, or the first `max_eval_samples` (by
-    default 1,000) of a stream.
+    a random `validation_split_percentage` of the training documents is held out, of a stream by their checksums. Of the
+    validation documents of a stream, the first `max_eval_samples` (by default 1,000) are read.
     """
     streaming, column, limit = arguments.streaming, arguments.text_column, arguments.max_eval_samples
     loaded = load_data(
@@ -65,17 +71,29 @@ def load_texts(
         raise InputError("There are no training data: pass --train_file, or a data set with a split 'train'.")
 
     if "validation" not in texts and streaming:
-        texts = {"train": texts["train"].skip(limit or 1000), "validation": texts["train"]}
+        # Not the first documents: the training text is split among processes and workers.
+        documents, percentage = texts["train"], arguments.validation_split_percentage
+        for split in PARTS:
+            select = partial(in_split, split=split, percentage=percentage)
+            texts[split] = documents.filter(select, batched=True, input_columns=["text"])
     elif "validation" not in texts:
         fraction = arguments.validation_split_percentage / 100
         texts = hold_out(texts["train"], fraction, seed, "validation_split_percentage")
     if validate and streaming:
         with reading(["The stream"], "text"):
             rows = list(texts["validation"].take(limit or 1000))
+        if not rows:
+            raise InputError("The stream has no text to validate on: pass --validation_file, or more text.")
         texts["validation"] = Dataset.from_list(rows, features=Features({"text": Value("large_string")}))
     elif validate and limit is not None:
         texts["validation"] = texts["validation"].take(min(limit, len(texts["validation"])))
     return {part: texts[part] for part, is_asked in zip(PARTS, (train, validate)) if is_asked}
+
+
+def in_split(texts: list[str | None], split: str, percentage: int) -> list[bool]:
+    """Return for each text whether it belongs to "train" or "validation", by its checksum."""
+    held_out = (zlib.crc32((text or "").encode("utf-8", "surrogatepass")) % 100 < percentage for text in texts)
+    return [is_held_out == (split == "validation") for is_held_out in held_out]
 
 
 def text_rows(data: Dataset | IterableDataset, text_column: str, source: str) -> Dataset | IterableDataset:
@@ -102,11 +120,11 @@ def tokenize(
     causal: bool = False,
     seed: int = 0,
     access: Access = Access(),
-) -> tuple[Dataset | SequenceStream | None, Dataset | None]:
+) -> tuple[Dataset | IterableDataset | None, Dataset | None]:
     """Make sequences of the texts of `load_texts`: packed documents, lines (`line_by_line`), or `causal` blocks.
 
-    No validation token is left out; of the training sequences the first `max_train_samples` are kept. The `seed`
-    determines the order of a stream.
+    No token of a validation text or of a stream is left out; of the training sequences the first `max_train_samples`
+    are kept. The `seed` determines the order of a stream.
 
     Returns:
         Training and validation sequences, None for a part without texts. Their rows are arrays "input_ids" [m] and, for
@@ -124,7 +142,18 @@ def tokenize(
     for split, documents in texts.items():
         limit = arguments.max_train_samples if split == "train" else None
         if isinstance(documents, IterableDataset):
-            sequences[split] = SequenceStream(documents, make, max_samples=limit, seed=seed)
+            stream = documents.map(
+                partial(make, keep_remainder=True),
+                batched=True,
+                batch_size=STREAM_BATCH,
+                input_columns=["text"],
+                remove_columns=["text"],
+                features=features,
+            )
+            stream = stream if limit is None else stream.take(limit)
+            # One file at a time: `datasets` cannot resume a buffer of several with another number of workers.
+            stream = stream.shuffle(seed=seed, buffer_size=SHUFFLE_BUFFER, max_buffer_input_shards=1)
+            sequences[split] = stream.with_format("numpy")
             continue
         # A thousand texts, or fewer long ones.
         batch_size = BATCH_BYTES * documents.data.num_rows // max(documents.data.nbytes, 1)

@@ -3,14 +3,14 @@
 import argparse
 import difflib
 import math
+import re
 import shlex
 import sys
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 from transformers import HfArgumentParser, PreTrainedConfig, TrainingArguments
-from transformers.hf_argparser import string_to_bool
 
 from ..errors import InputError
 from .files import Access
@@ -20,23 +20,10 @@ from .recipes import RECIPE_ENDINGS, SOURCES, command_line
 COUNT_FROM_PADDING = ("roberta", "xlm-roberta", "xlm-roberta-xl", "roberta-prelayernorm", "camembert", "mpnet", "esm")
 
 
-class Help(str):
-    """The text of a flag for `--help`, and the interval of its numbers. HfArgumentParser takes no other metadata."""
-
-    interval: str | None = None
-
-
-def flag(help: str, default: object = None, interval: str | None = None) -> Any:
-    """Declare a field of a dataclass of flags, whose numbers must be in an `interval` such as "[0, 1)"."""
-    text = Help(help)
-    text.interval = interval
-    if isinstance(default, list):
-        return field(default_factory=lambda: list(default), metadata={"help": text})
-    return field(default=default, metadata={"help": text})
-
-
-# Of flags of transformers' TrainingArguments that neither it nor torch checks before the training begins.
-INTERVALS = {
+# The interval of a flag's numbers, at the end of its help.
+INTERVAL = re.compile(r" In ([\[(])(\S+), (\S+)([\])])\.$")
+# Intervals of flags that transformers' TrainingArguments does not check.
+INHERITED = {
     **dict.fromkeys(("learning_rate", "weight_decay"), "[0, inf)"),
     "num_train_epochs": "(0, inf)",
     "per_device_train_batch_size": "[1, inf)",
@@ -47,24 +34,35 @@ INTERVALS = {
 }
 
 
-def check_interval(action: argparse.Action, value: object):
-    """Raise an InputError if the number, or one of the numbers, of a flag is not in its interval."""
-    interval = getattr(action.help, "interval", None) or INTERVALS.get(action.dest)
-    for number in value if isinstance(value, list) else [value]:
-        if interval and isinstance(number, int | float) and not is_within(number, interval):
-            raise InputError(f"--{action.dest} must be in {interval}, got {number}.")
+def flag(help: str, default: object = None, interval: str | None = None) -> Any:
+    """Declare a field of a dataclass of flags, whose numbers must be in an `interval` such as "[0, 1)"."""
+    metadata = {"help": help if interval is None else f"{help} In {interval}."}
+    if isinstance(default, list):
+        return field(default_factory=lambda: list(default), metadata=metadata)
+    return field(default=default, metadata=metadata)
 
 
-def is_within(number: float, interval: str) -> bool:
-    """Return whether a number is in an interval such as "[0, 1)". Infinity and NaN are in none."""
-    low, high = map(float, interval[1:-1].split(","))
-    above = low <= number if interval.startswith("[") else low < number
-    below = number <= high if interval.endswith("]") else number < high
+class Flags:
+    """A dataclass of flags, which raises a ValueError for a number out of the interval of its flag."""
+
+    def __post_init__(self):
+        for one in fields(cast(Any, self)):
+            text, value = str(one.metadata.get("help")), getattr(self, one.name)
+            match = INTERVAL.search(f" In {INHERITED[one.name]}." if one.name in INHERITED else text)
+            for number in (value if isinstance(value, list) else [value]) if match else ():
+                if isinstance(number, int | float) and not is_within(number, *match.groups()):
+                    raise ValueError(f"--{one.name} must be in {match[0][4:-1]}, got {number}.")
+
+
+def is_within(number: float, left: str, low: str, high: str, right: str) -> bool:
+    """Return whether a number is in an interval, such as that of "[", "0", "1" and ")". Infinity and NaN are not."""
+    above = float(low) <= number if left == "[" else float(low) < number
+    below = number <= float(high) if right == "]" else number < float(high)
     return above and below and math.isfinite(number)
 
 
 @dataclass
-class BaseModelArguments:
+class BaseModelArguments(Flags):
     """The model to start from."""
 
     _argument_group_name: ClassVar[str] = "model"
@@ -82,6 +80,7 @@ class BaseModelArguments:
     attn_implementation: str | None = flag("Implementation of (tiny) attention: sdpa or eager.")
 
     def __post_init__(self):
+        super().__post_init__()
         if (self.model_name_or_path is None) == (self.config_name is None):
             raise ValueError("Pass either --config_name (for a new model) or --model_name_or_path (a checkpoint).")
 
@@ -103,8 +102,8 @@ class ModelArguments(BaseModelArguments):
 
 
 @dataclass
-class RunArguments(TrainingArguments):
-    """transformers' own arguments, and five more."""
+class RunArguments(Flags, TrainingArguments):
+    """transformers' own arguments, and six more."""
 
     _argument_group_name: ClassVar[str] = "training (transformers.TrainingArguments)"
 
@@ -130,10 +129,20 @@ class RunArguments(TrainingArguments):
         "for activations, in nearly the same time.",
         False,
     )
+    peak_tflops: float | None = flag(
+        "Peak of a device in TFLOP/s, for the model FLOPs utilization (MFU) in the logs; by default, that of the GPU's "
+        "16-bit tensor cores if it is known.",
+        interval="(0, inf)",
+    )
     overwrite_output_dir: bool = flag("Delete an earlier run from --output_dir, and start over.", False)
 
     def __post_init__(self):
         super().__post_init__()
+        TrainingArguments.__post_init__(self)
+        if self.label_names:
+            raise ValueError("--label_names has no use here, since every task has its own labels: leave it out.")
+        if "://" in str(self.output_dir):
+            raise ValueError(f"--output_dir {self.output_dir} is a URL: name a local folder, or mount the bucket.")
         if self.selective_checkpointing and self.gradient_checkpointing:
             raise ValueError(
                 "--selective_checkpointing and --gradient_checkpointing (or --activation_checkpointing) cannot be "
@@ -158,7 +167,7 @@ class RunArguments(TrainingArguments):
 
 
 @dataclass
-class DataArguments:
+class DataArguments(Flags):
     """The data to train on: flags of all scripts."""
 
     _argument_group_name: ClassVar[str] = "data"
@@ -178,6 +187,7 @@ class DataArguments:
     language: str | None = flag("Language of the data for the model card, such as en.")
 
     def __post_init__(self):
+        super().__post_init__()
         named = [name for name in SOURCES if getattr(self, name, None)]
         if len({SOURCES[name] for name in named}) > 1:
             flags = " and ".join(f"--{name}" for name in (named[0], named[-1]))
@@ -238,32 +248,19 @@ def data_access(model_args: BaseModelArguments, data_args: DataArguments, args: 
 
 @dataclass
 class SeriesArguments(DataArguments):
-    """Data that one command may train on several times."""
+    """Data that one command may train on several times, with other seeds."""
 
-    packing: bool = flag("Train on one unpadded row per batch, whose samples do not mix (gMLP and aMLP only).", False)
     max_predict_samples: int | None = flag(
         "Maximum number of samples to predict (the first ones).", interval="[1, inf)"
     )
     seeds: list[int] | None = flag(
         "Train once with each of these seeds, and report the median and the spread.", interval="[0, 4294967295]"
     )
-    sweep_batch_sizes: list[int] | None = flag(
-        "Train with each of these global batch sizes, and report the best.", interval="[1, inf)"
-    )
-    sweep_learning_rates: list[float] | None = flag(
-        "Train with each of these learning rates, and report the best.", interval="[0, inf)"
-    )
 
     def __post_init__(self):
         super().__post_init__()
-        for name in ("seeds", "sweep_batch_sizes", "sweep_learning_rates"):
-            values = getattr(self, name) or []
-            if len(set(values)) < len(values):
-                raise ValueError(f"--{name} names a value twice: {', '.join(map(str, values))}.")
-
-    def is_series(self) -> bool:
-        """Return whether several runs were asked for."""
-        return any((self.seeds, self.sweep_batch_sizes, self.sweep_learning_rates))
+        if len(set(self.seeds or [])) < len(self.seeds or []):
+            raise ValueError(f"--seeds names a seed twice: {', '.join(map(str, self.seeds or []))}.")
 
     def max_samples(self) -> dict[str, int | None]:
         """Return the maximum number of rows of each split."""
@@ -295,32 +292,26 @@ def parse_arguments(dataclass_types: tuple[type, ...], description: str, argv: l
         allow_abbrev=False,
         formatter_class=_HelpFormatter,
     )
-    for group in parser._action_groups:
-        # This package's own flags first, then those that it inherits.
-        group._group_actions.sort(key=lambda action: action.dest in TrainingArguments.__dataclass_fields__)
-    for action in parser._actions:
-        # HfArgumentParser adds a spelling with dashes to every flag.
-        action.option_strings, action.metavar = action.option_strings[:1], metavar(action)
-    flags, unknown = parser.parse_known_args(command_line(list(sys.argv[1:] if argv is None else argv)))
+    words = command_line(list(sys.argv[1:] if argv is None else argv))
+    try:
+        options = {"return_remaining_strings": True, "look_for_args_file": False}
+        *parsed, unknown = parser.parse_args_into_dataclasses(words, **options)
+    except (ValueError, ImportError) as error:
+        # Raised by a dataclass, or by TrainingArguments and the libraries below it.
+        raise InputError(" ".join(str(error).split())) from error
     if unknown and unknown[0].endswith(RECIPE_ENDINGS):
         raise InputError(f"The recipe {unknown[0]} must come before all flags.")
     if unknown:
-        name, known = unknown[0].partition("=")[0], list(parser._option_string_actions)
+        name = unknown[0].partition("=")[0]
+        known = [f"--{one.name}" for kind in dataclass_types for one in fields(kind)]
         close = difflib.get_close_matches(name, known, n=1)
         advice = f"; did you mean {close[0]}?" if close else "; --help lists all flags."
         raise InputError(f"There is no flag {name}{advice}")
-    for action in parser._actions:
-        check_interval(action, getattr(flags, action.dest, None))
-    try:
-        return parser.parse_dict(vars(flags))
-    except Exception as error:
-        # Raised by a dataclass, by TrainingArguments, or by the libraries below it.
-        kind = "" if isinstance(error, ValueError) else f"{type(error).__name__}: "
-        raise InputError(kind + " ".join(str(error).split())) from error
+    return tuple(parsed)
 
 
 class _HelpFormatter(argparse.RawDescriptionHelpFormatter, argparse.ArgumentDefaultsHelpFormatter):
-    """Leaves the description as it is, and shows defaults other than None."""
+    """Leaves the description as it is, and shows one spelling of a flag, and defaults other than None."""
 
     def __init__(self, prog: str):
         super().__init__(prog, max_help_position=32, width=110)
@@ -328,12 +319,6 @@ class _HelpFormatter(argparse.RawDescriptionHelpFormatter, argparse.ArgumentDefa
     def _get_help_string(self, action: argparse.Action) -> str | None:
         return action.help if action.default is None else super()._get_help_string(action)
 
-
-def metavar(action: argparse.Action) -> str:
-    """Return the form of a flag's value, such as "INT"."""
-    if action.choices:
-        # A wrong choice lists them: --optim has fifty.
-        return "|".join(map(str, action.choices)) if len(list(action.choices)) <= 8 else "CHOICE"
-    text = "PATH" if action.dest.endswith(("_file", "_dir", "_path")) else "TEXT"
-    types: dict[Any, str] = {int: "INT", float: "FLOAT", string_to_bool: "true|false"}
-    return types.get(action.type, text)
+    def _format_action_invocation(self, action: argparse.Action) -> str:
+        # HfArgumentParser adds a spelling with dashes to every flag, and to flags that are on their "--no-" alone.
+        return action.option_strings[-1 if action.nargs == 0 else 0]

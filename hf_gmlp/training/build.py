@@ -36,7 +36,7 @@ def load_config(arguments: BaseModelArguments, **fields) -> PreTrainedConfig:
     try:
         path = preset_path(name) if new and name in PRESETS else name
         config = AutoConfig.from_pretrained(path, **arguments.hub_options(), **options)
-    except Exception as error:
+    except (OSError, ValueError, StrictDataclassError) as error:
         also = "; hf-gmlp presets lists the presets" if new else ""
         raise InputError(f"--{flag} {name}: {reason(str(name), 'config.json', error)}{also}.") from error
     if new:
@@ -152,23 +152,18 @@ def check_vocabulary(config: PreTrainedConfig, tokenizer: PreTrainedTokenizerBas
 
 
 def check_pretraining(config: PreTrainedConfig, name: str, do_train: bool):
-    """Warn if a checkpoint was not trained to predict the next token; an InputError unless it will be."""
+    """Raise an InputError if a checkpoint was trained to see later tokens, unless it will be trained further."""
     trained_for = (config.architectures or [""])[0]
-    if getattr(config, "is_causal", True) and not trained_for.endswith("ForMaskedLM"):
-        return
-    fault = f"{name} was trained as a {trained_for or 'model that sees later tokens'}, not to predict the next token"
-    if not do_train:
-        raise InputError(f"{fault}: evaluate a causal model, or train this one with --do_train first.")
-    logger.warning("%s: the training starts from its weights.", fault)
+    if not do_train and (not getattr(config, "is_causal", True) or trained_for.endswith("ForMaskedLM")):
+        advice = "evaluate a causal model, or train this one with --do_train first"
+        raise InputError(f"{name} was trained as a {trained_for}, not to predict the next token: {advice}.")
 
 
 def check_packing(model: PreTrainedModel, data_args: DataArguments):
-    """Raise an InputError if the model would mix the documents of a row, or sees padding, which packed rows lack."""
-    flags = [flag for flag in ("separate_documents", "packing") if getattr(data_args, flag, False)]
-    if flags and model.config.model_type != "gmlp":
-        raise InputError(f"--{flags[0]} is only for gMLPs and aMLPs: a {type(model).__name__} would mix the documents.")
-    if "packing" in flags and not model.config.mask_padding:
-        raise InputError("--packing needs a model that does not see padding: --config_overrides mask_padding=true.")
+    """Raise an InputError if the documents of a row must not mix, but the model does not take them apart."""
+    if getattr(data_args, "separate_documents", False) and model.config.model_type != "gmlp":
+        name = type(model).__name__
+        raise InputError(f"--separate_documents is only for gMLPs and aMLPs: a {name} would mix the documents.")
 
 
 @torch.no_grad()

@@ -16,23 +16,13 @@ PRODUCTS = {
 }
 
 
-# The position of the left matrix [..., m, k] of a product among the arguments; the right one [..., k, n] follows.
-LEFT = {aten.mm.default: 0, aten.bmm.default: 0, aten.addmm.default: 1, aten.baddbmm.default: 1}
-
-
 def keep_products(context, operator, *args, **kwargs) -> CheckpointPolicy:
-    keep = operator in PRODUCTS
-    if operator in LEFT:
-        # A result much wider than what it is made from, as the output of tiny attention, is large and quick to repeat.
-        k, n = args[LEFT[operator] + 1].shape[-2:]
-        keep = n <= 16 * k
-    return CheckpointPolicy.MUST_SAVE if keep else CheckpointPolicy.PREFER_RECOMPUTE
+    return CheckpointPolicy.MUST_SAVE if operator in PRODUCTS else CheckpointPolicy.PREFER_RECOMPUTE
 
 
 def enable_selective_checkpointing(model: PreTrainedModel):
-    """
-    In training, makes the blocks keep only their inputs and the results of matrix products for the backward pass, and
-    recompute the rest (norms, activations, gating). Outputs and gradients stay the same, compiled too.
+    """Make the blocks keep, in training, only their inputs and the results of matrix products for the backward
+    pass, and recompute the rest (norms, activations, gating). Outputs and gradients stay the same, compiled too.
 
     Args:
         model: A model of this package, for text or images, or any other that supports gradient checkpointing.

@@ -2,9 +2,12 @@
 
 import glob
 import itertools
+import lzma
 import os
+import pickle
 import time
 import warnings
+import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -29,8 +32,6 @@ FILE_KINDS: dict[str, tuple[str, dict]] = {
     "parquet": ("parquet", {"batch_size": 1000}),
 }
 COMPRESSIONS = ("gz", "bz2", "xz", "zst")
-# Bytes of text that are read, tokenized and written together.
-BATCH_BYTES = 4_000_000
 
 
 @dataclass(frozen=True)
@@ -66,7 +67,7 @@ def load_data(
 
     try:
         return load_dataset(dataset_name, dataset_config_name, streaming=streaming, **access.options())
-    except Exception as error:
+    except read_errors() as error:
         title = f"{dataset_name} {dataset_config_name or ''}".strip()
         raise InputError(f"The data set {title} cannot be loaded: {hub_reason(error)}.") from error
 
@@ -120,6 +121,9 @@ def read_files(
     paths = [str(path) for path in paths]
     kind = file_kind(paths)
     builder, options = FILE_KINDS[kind]
+    if kind in ("csv", "tsv"):
+        # pandas only warns of rows with more cells than the header, and cuts them off, also far behind in a stream.
+        warnings.filterwarnings("error", "Length of header or names does not match")
     with reading(paths, kind):
         if kind == "txt":
             # The arguments identify the cached copy: with `overwrite_cache`, none is found.
@@ -166,18 +170,27 @@ def hold_out(dataset: "Dataset", fraction: float, seed: int, flag: str) -> "dict
 
 @contextmanager
 def reading(paths: Iterable[str | Path], kind: str) -> Iterator[None]:
-    """Turn any error in reading files, except a full disk, into an InputError of one line."""
+    """Turn an error in reading files, except a full disk, into an InputError of one line."""
     try:
-        with warnings.catch_warnings():
-            # pandas warns of rows with more cells than the header, and would cut them off.
-            warnings.filterwarnings("error", "Length of header or names does not match")
-            yield
-    except Exception as error:
+        yield
+    except read_errors() as error:
         if isinstance(error, InputError) or is_disk_full(error):
             raise
         *_, cause = causes(error)
         reason = "it is not UTF-8" if isinstance(cause, UnicodeDecodeError) else first_line(cause).rstrip(".")
+        if "in DataLoader worker process" in reason:
+            # A worker passes its traceback on as the message. The last line is that of the error.
+            reason = str(cause).strip().rpartition("\n")[2].rstrip(".")
         raise InputError(f"{', '.join(map(str, paths))} cannot be read as {kind}: {reason}.") from error
+
+
+def read_errors() -> tuple[type[BaseException], ...]:
+    """Return what reading a file in any format may raise: by our own code, `datasets`, Pillow, torch or a codec."""
+    from datasets.exceptions import DatasetsError
+
+    codecs = (EOFError, zlib.error, lzma.LZMAError, pickle.UnpicklingError)
+    # A Warning: see `read_files`. The last ones: nested data of another form than was expected.
+    return (OSError, ValueError, RuntimeError, *codecs, DatasetsError, Warning, KeyError, TypeError, AttributeError)
 
 
 def open_text(path: str | Path) -> TextIO:

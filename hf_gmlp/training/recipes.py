@@ -10,7 +10,7 @@ from pathlib import Path
 import yaml
 
 from ..errors import InputError
-from .files import check_file, reading
+from .files import check_file
 
 RECIPE_ENDINGS = (".yaml", ".yml", ".json")
 # In an installed package, and in a checkout.
@@ -21,11 +21,18 @@ _SPLITS = ("train", "validation", "test")
 # Flags that name data -> the kind of their source.
 SOURCES = {"dataset_name": "Hub"} | {f"{split}_{kind}": kind for split in _SPLITS for kind in ("file", "dir")}
 # Flags that describe a data set on the Hub and do not apply to files.
-_OF_DATASET = {"dataset_config_name", "streaming", *(f"{split}_split_name" for split in _SPLITS)}
+_OF_DATASET = {"dataset_config_name", *(f"{split}_split_name" for split in _SPLITS)}
 
 
 class _Loader(yaml.SafeLoader):
-    """Refuses a key that is there twice, and reads 1e-6, which YAML 1.1 takes for text, as a number."""
+    """Refuses aliases, of which a short file can make endless data, and a key that is there twice; and reads 1e-6,
+    which YAML 1.1 takes for text, as a number.
+    """
+
+    def compose_node(self, parent, index):
+        if self.check_event(yaml.AliasEvent):
+            raise ValueError("it has an alias (*name): write the value out")
+        return super().compose_node(parent, index)
 
     def construct_mapping(self, node, deep=False):
         keys = [key.value for key, _ in node.value]
@@ -70,10 +77,12 @@ def read_recipe(path: Path, including: tuple[Path, ...] = ()) -> dict[str, objec
     if path.resolve() in including:
         raise InputError(f"{path} includes itself: remove it from `include`.")
     check_file(path)
-    with reading([path], "a recipe"):
+    try:
         content = _read_yaml(path.read_text(encoding="utf-8-sig"))
         if not isinstance(content, dict):
             raise ValueError("it must map flags to values, one per line, such as 'learning_rate: 1e-4'")
+    except (OSError, ValueError) as error:
+        raise InputError(f"{path} cannot be read as a recipe: {error}.") from error
     recipe = {_name(name): value for name, value in content.items()}
     if isinstance(recipe.get("config_overrides"), str):
         recipe["config_overrides"] = parse_overrides(recipe["config_overrides"])
@@ -107,22 +116,26 @@ def drop_replaced_data(earlier: dict[str, object], later: Collection[str]):
 
 def parse_overrides(text: str) -> dict[str, object]:
     """Return --config_overrides, `key=value` pairs or JSON, as a mapping; raise InputError if it is neither."""
-    with reading([f"--config_overrides {text[:200]}"], "key=value pairs with commas between them, or as JSON"):
+    try:
         if text.lstrip().startswith("{"):
             return json.loads(text)
         pairs = [pair.partition("=") for pair in re.split(r",(?=\s*\w+\s*=)", text.strip(" ,")) if pair]
         if wrong := ["".join(pair) for pair in pairs if not all(map(str.strip, pair))]:
             raise ValueError(f"{wrong[0]!r} is not key=value")
         return {key.strip(): _read_yaml(value) for key, _, value in pairs}
+    except ValueError as error:
+        form = "key=value pairs with commas between them, or as JSON"
+        raise InputError(f"--config_overrides {text[:200]} cannot be read as {form}: {error}.") from error
 
 
 def _read_yaml(text: str) -> object:
     try:
         return yaml.load(text, _Loader)
     except yaml.MarkedYAMLError as error:
-        reason = f"{error.problem}, in line {error.problem_mark.line + 1 if error.problem_mark else 1}"
-    # Outside of the handler: the first line of that error says less.
-    raise ValueError(reason)
+        line = error.problem_mark.line + 1 if error.problem_mark else 1
+        raise ValueError(f"{error.problem}, in line {line}") from error
+    except yaml.YAMLError as error:
+        raise ValueError(" ".join(str(error).split())) from error
 
 
 def _words(name: str, value: object) -> list[str]:

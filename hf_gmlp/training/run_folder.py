@@ -8,6 +8,7 @@ import shutil
 from pathlib import Path
 
 from filelock import FileLock, Timeout
+from transformers.trainer import TRAINER_STATE_NAME
 
 from ..errors import InputError
 from .arguments import BaseModelArguments, DataArguments, RunArguments
@@ -24,10 +25,9 @@ HYPERPARAMETERS = """
 """.split()
 # Flags for the model and the data that do not decide the weights. All others are compared too.
 IRRELEVANT = {"cache_dir", "token", "trust_remote_code", "overwrite_cache", "preprocessing_num_workers", "license"}
-IRRELEVANT |= {"language", "seeds", "sweep_batch_sizes", "sweep_learning_rates"}
+IRRELEVANT |= {"language", "seeds"}
 # Written last, when a run is over.
 FINISHED = "all_results.json"
-# The settings of a run. In a checkpoint, they are written last, and say that it is complete.
 SETTINGS = "settings.json"
 # What a run leaves in its folder besides checkpoints.
 LEFT = ["config.json", "model*", "tokenizer*", "special_tokens_map.json", "preprocessor_config.json", "README.md"]
@@ -71,19 +71,14 @@ def total_batch_size(args: RunArguments) -> int:
 def hyperparameters(args: RunArguments) -> dict[str, object]:
     """Return the `HYPERPARAMETERS` of a run, those that this version of transformers has."""
     values = {name: getattr(args, name) for name in HYPERPARAMETERS if hasattr(args, name)}
-    # As they will be read back.
+    # Round-trip through JSON so that values compare equal.
     return json.loads(json.dumps(values | {"global_batch_size": total_batch_size(args)}, default=str))
 
 
 def run_settings(model_args: BaseModelArguments, data_args: DataArguments, args: RunArguments) -> dict[str, object]:
-    """Return everything that decides the result of a run: flags, and the number of bytes in local data."""
+    """Return the flags that decide the result of a run."""
     flags = dataclasses.asdict(model_args) | dataclasses.asdict(data_args) | {"do_predict": args.do_predict}
-    settings = {name: value for name, value in flags.items() if name not in IRRELEVANT} | {"data_bytes": {}}
-    # A name on the Hub has no size here.
-    for split, paths in (data_args.files() | {"dataset": filter(None, [data_args.dataset_name])}).items():
-        files = [file for path in map(Path, paths) for file in (path, *path.rglob("*")) if file.is_file()]
-        settings["data_bytes"][split] = sum(file.stat().st_size for file in files)
-    return settings | hyperparameters(args)
+    return {name: value for name, value in flags.items() if name not in IRRELEVANT} | hyperparameters(args)
 
 
 def check_same(folder: Path, earlier: dict, now: dict):
@@ -100,8 +95,17 @@ def check_same(folder: Path, earlier: dict, now: dict):
         )
 
 
+def check_rows(args: RunArguments, rows: int):
+    """Note the number of training rows in the settings; raise InputError if a run resumes with another number."""
+    folder = Path(args.output_dir)
+    settings = read_settings(folder)
+    if settings is not None and args.process_index == 0:
+        check_same(folder, settings, settings | {"train_rows": rows})
+        write_json(folder / SETTINGS, settings | {"train_rows": rows})
+
+
 def read_settings(folder: Path) -> dict | None:
-    """Return the settings of the run, or complete checkpoint, in a folder; None if they are missing or unreadable."""
+    """Return the settings of the run in a folder; None if they are missing or unreadable."""
     try:
         return json.loads((folder / SETTINGS).read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -130,14 +134,18 @@ def resume_point(args: RunArguments, settings: dict) -> str | None:
             (folder / SETTINGS).unlink(missing_ok=True)
             return None
         checkpoint = checkpoint_to_resume(args)
+        resumed = {} if checkpoint is None else read_settings(checkpoint.parent)
+        if resumed is None:
+            raise InputError(f"There is no {SETTINGS} beside {checkpoint}, to compare the flags with: copy it too.")
         if checkpoint is not None:
-            check_same(checkpoint.parent, read_settings(checkpoint) or {}, settings)
+            check_same(checkpoint.parent, resumed, settings)
         if is_main:
             _check_files(folder, settings)
             # The tokenizer, if the run trained one.
             for path in checkpoint.glob("tokenizer*") if checkpoint is not None else ():
                 shutil.copy(path, folder)
-            write_json(folder / SETTINGS, settings)
+            rows = {name: value for name, value in resumed.items() if name == "train_rows"}
+            write_json(folder / SETTINGS, settings | rows)
     return None if checkpoint is None else str(checkpoint)
 
 
@@ -147,10 +155,10 @@ def _check_files(folder: Path, settings: dict):
     files = [path.name for pattern in (*LEFT, "checkpoint-*") for path in sorted(folder.glob(pattern))]
     if files and earlier is None:
         raise InputError(f"{folder} already holds {', '.join(files)} from another source: choose another --output_dir.")
-    # Complete checkpoints and the runs of a series have settings too.
-    if any(folder.glob("model*")) or any(folder.glob(f"**/*/{SETTINGS}")):
+    # The runs of a series have settings of their own.
+    if any(folder.glob("model*")) or any(map(is_complete, checkpoints(folder))) or any(folder.glob(f"*/{SETTINGS}")):
         check_same(folder, earlier or {}, settings)
-    elif earlier != settings:
+    elif earlier is not None and {name: earlier.get(name) for name in settings} != settings:
         for path in folder.glob("tokenizer*"):
             path.unlink()
 
@@ -171,33 +179,25 @@ def checkpoints(folder: Path) -> list[Path]:
     return [steps[step] for step in sorted(steps, reverse=True)]
 
 
-def rotate_checkpoints(folder: Path, limit: int | None, kept: set[Path]):
-    """Remove the checkpoints of the earliest steps until `limit` are left; those in `kept` stay.
-
-    Steps count and not times, since clocks are set back. transformers' own function would keep an incomplete
-    checkpoint of a later step rather than the one just written.
+def is_complete(checkpoint: Path) -> bool:
+    """Return whether a run can resume from a checkpoint: Trainer writes its state last, and no random states with
+    --save_only_model.
     """
-    if limit is not None:
-        present = checkpoints(folder)
-        others = [path for path in present if path not in kept]
-        for path in others[max(0, limit - (len(present) - len(others))) :]:
-            shutil.rmtree(path)
+    try:
+        json.loads((checkpoint / TRAINER_STATE_NAME).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return False
+    return any(checkpoint.glob("rng_state*"))
 
 
 def checkpoint_to_resume(args: RunArguments) -> Path | None:
     """Return the checkpoint named by flag (InputError if it is incomplete), else the last complete one, if any."""
     is_named = args.resume_from_checkpoint not in (None, "true", "True")
     for checkpoint in [Path(args.resume_from_checkpoint)] if is_named else checkpoints(Path(args.output_dir)):
-        if read_settings(checkpoint) is not None:
+        if is_complete(checkpoint):
             logger.info("Resuming from %s", checkpoint)
             return checkpoint
         if is_named:
-            raise InputError(f"{checkpoint} is not a complete checkpoint of these scripts: it has no {SETTINGS}.")
-        logger.warning("Skipping %s: it has no %s, which is written last", checkpoint, SETTINGS)
+            raise InputError(f"{checkpoint} is not a complete checkpoint: choose an earlier one.")
+        logger.warning("Skipping %s, which is incomplete", checkpoint)
     return None
-
-
-def is_pushable(folder: Path, settings: dict) -> bool:
-    """Return whether a folder holds the model of a finished run with these settings (or of an evaluation)."""
-    is_complete = (folder / FINISHED).is_file() and any(folder.glob("model*.safetensors"))
-    return is_complete and read_settings(folder) in (None, settings)

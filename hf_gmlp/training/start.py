@@ -7,7 +7,7 @@ from pathlib import Path
 from transformers import set_seed
 
 from ..errors import InputError
-from . import publish, run_folder, xla
+from . import run_folder, xla
 from .arguments import BaseModelArguments, DataArguments, RunArguments, SeriesArguments
 
 logger = logging.getLogger(__name__)
@@ -16,25 +16,17 @@ logger = logging.getLogger(__name__)
 def start_run(model_args: BaseModelArguments, data_args: DataArguments, args: RunArguments) -> str | None:
     """Check the flags, prepare the output folder, and return the checkpoint to resume from, if there is one.
 
-    With --push_to_hub, a folder that holds the finished run of this command is pushed, and the script ends.
-
     Raises:
         InputError: If there is nothing to do, or as in `run_folder.resume_point`.
-        SystemExit: After the push of a finished run.
     """
     logging.basicConfig(format="%(message)s", level=logging.INFO if args.should_log else logging.WARNING)
     # It would log every request to the Hub.
     logging.getLogger("httpx").setLevel(logging.WARNING)
     check_flags(model_args, data_args, args)
     settings = run_folder.run_settings(model_args, data_args, args)
-    if isinstance(data_args, SeriesArguments) and data_args.is_series():
+    if isinstance(data_args, SeriesArguments) and data_args.seeds:
         # Each run prepares its own folder there.
-        swept = ("global_batch_size", "learning_rate", "seed")
-        settings = {name: value for name, value in settings.items() if name not in swept}
-    elif args.push_to_hub and not args.overwrite_output_dir and run_folder.is_pushable(Path(args.output_dir), settings):
-        if args.process_index == 0:
-            publish.push_finished(args)
-        raise SystemExit
+        settings.pop("seed")
     checkpoint = run_folder.resume_point(args, settings)
     # After the settings, so that a run resumes on another device.
     xla.fix_shapes(data_args, args)
@@ -42,8 +34,6 @@ def start_run(model_args: BaseModelArguments, data_args: DataArguments, args: Ru
         devices, steps = args.world_size * max(1, args.n_gpu), args.gradient_accumulation_steps
         numbers = (args.global_batch_size, devices, args.per_device_train_batch_size, steps)
         logger.info("A batch of %d: %d device(s) x %d x %d step(s) of gradient accumulation", *numbers)
-    if data := data_args.data_name():
-        logger.info("Data: %s", data)
     set_seed(args.seed)
     return checkpoint
 

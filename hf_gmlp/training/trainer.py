@@ -2,49 +2,48 @@
 
 import logging
 import math
+import os
 import shutil
 import signal
-from collections.abc import Callable, Iterable, Mapping, Sized
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
-from torch.utils.data import DataLoader, IterableDataset, SequentialSampler
-from transformers import TrainerCallback
+from torch.utils.data import DataLoader
+from transformers import Trainer, TrainerCallback
 from transformers.trainer_jit_checkpoint import JITCheckpointCallback
-from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, HubStrategy, TrainOutput
+from transformers.trainer_utils import TrainOutput
 
 from ..cards import TASKS
-from ..errors import InputError, hub_reason
-from . import publish, run_folder
+from ..errors import InputError, first_line
+from . import publish, run_folder, xla
 from .checkpointing import enable_selective_checkpointing
 from .optimization import WithMuon, hidden_matrices, param_groups
-from .stream import SequenceStream
-from .xla import XLATrainer
+from .stream import StreamLoader
+from .throughput import Throughput
 
 logger = logging.getLogger(__name__)
 
-# The position of a streamed run in its data; part of a checkpoint.
-STREAM_STATE = "stream_state.pt"
 # Types of this package's models.
 OWN_TYPES = ("gmlp", "gmlp_vision")
 
 
-class GMLPTrainer(XLATrainer):
+class GMLPTrainer(Trainer):
     """transformers' Trainer with corrections.
 
     They are: accumulated gradients of models that ignore the number of labels; label smoothing of causal models from
     outside transformers; an evaluation loss per token instead of per batch, if the metrics have a "token_loss";
-    evaluation of all rows despite `dataloader_drop_last`; `param_groups`; checkpoints that say when they are complete;
-    and this project's model card.
+    evaluation of all rows in their order despite flags for training; streams; `param_groups`; logs of the throughput; a
+    final model that is written atomically; and this project's model card.
 
     Args:
         metric_names: What `compute_metrics` returns, without "eval_"; `metric_for_best_model` must be one of them.
         card: Facts for the model card, as `DataArguments.card_facts` returns them; "dataset" at least.
         in_series: Whether this is one of several runs, of which some may diverge.
-        train_collator: The collator for training, if it is not `data_collator`.
         hyperparameters: What the card lists beyond Trainer's own, such as the augmentation.
 
     Raises:
@@ -52,10 +51,10 @@ class GMLPTrainer(XLATrainer):
     """
 
     # Of transformers' Trainer.
-    data_collator: Callable
     model_accepts_loss_kwargs: bool
     optimizer: torch.optim.Optimizer | None
     optimizer_cls_and_kwargs: tuple[Any, dict[str, Any]] | None
+    preprocess_logits_for_metrics: Callable | None
 
     def __init__(
         self,
@@ -63,28 +62,19 @@ class GMLPTrainer(XLATrainer):
         card: Mapping[str, str | None],
         metric_names: Iterable[str] | None = None,
         in_series: bool = False,
-        train_collator: Callable | None = None,
         hyperparameters: Mapping[str, object] | None = None,
         **kwargs,
     ):
         try:
             super().__init__(*args, **kwargs)
-        except (ValueError, RuntimeError, ImportError, OSError) as error:
-            # Flags that do not go together, trackers that are not installed, no permission to push.
-            raise InputError(f"The training cannot begin: {hub_reason(error)}.") from error
-        self.card = dict(card)
-        if self.args.push_to_hub and self.is_world_process_zero():
-            publish.check_metadata(self.card.get("license"), self.card.get("language"))
+        except (ValueError, RuntimeError, ImportError) as error:
+            # Flags that do not go together, or trackers that are not installed.
+            raise InputError(f"Cannot start training: {first_line(error).rstrip('.')}.") from error
         best = (self.args.metric_for_best_model or "loss").removeprefix("eval_")
         if metric_names is not None and best not in (names := ["loss", *metric_names]):
             raise InputError(f"--metric_for_best_model must be one of {', '.join(names)}, got {best}.")
-        if train_collator is not None and self.args.n_gpu > 1:
-            raise InputError("A packed batch is one row, which cannot be split: use `accelerate launch`.")
         if self.args.selective_checkpointing:
-            try:
-                enable_selective_checkpointing(self.model)
-            except ValueError as error:
-                raise InputError(f"--selective_checkpointing: {error} Leave it out.") from error
+            enable_selective_checkpointing(self.model)
         # Pinned memory is for transfers to an accelerator; torch warns where there is none.
         self.args.dataloader_pin_memory &= torch.accelerator.is_available()
         # Trainer lets every model that takes **kwargs divide by the number of labels in all accumulated batches. Some,
@@ -95,93 +85,69 @@ class GMLPTrainer(XLATrainer):
             self.compute_loss_func = partial(self.label_smoother, shift_labels=True)
             # The model computes no loss.
             self.model_accepts_loss_kwargs = False
-        self.in_series, self.train_collator = in_series, train_collator
-        self.hyperparameters = dict(hyperparameters or {})
-        self.results: dict[str, float] = {}
-        self.begun = False
-        self.random_state: str | None = None
+        self.card, self.in_series = dict(card), in_series
+        self.hyperparameters, self.results = dict(hyperparameters or {}), dict[str, float]()
+        self.stream: StreamLoader | None = None
+        self.checkpoint: str | None = None
+        self.throughput = Throughput(self.model, self.args)
+        self.add_callback(self.throughput)
         if hasattr(self.data_collator, "set_epoch"):
             self.add_callback(EpochCallback(self.data_collator))
         if self.args.enable_jit_checkpoint:
             self.remove_callback(JITCheckpointCallback)
             self.add_callback(SigtermCallback())
+        if xla.is_xla(self.args):
+            self.add_callback(xla.SingleGraphCallback())
+            # Before the logits leave the device.
+            self.preprocess, self.preprocess_logits_for_metrics = self.preprocess_logits_for_metrics, None
 
-    def train(self, resume_from_checkpoint: str | None = None, **kwargs) -> TrainOutput:
+    # ---- Data ----
+
+    def get_train_dataloader(self) -> DataLoader:
         rows, batch = self.train_dataset, self.args.train_batch_size * self.args.world_size
-        if self.args.dataloader_drop_last and not isinstance(rows, IterableDataset) and len(rows) < batch:
+        if isinstance(rows, torch.utils.data.IterableDataset):
+            # Trainer would let one process read for all others, and skip to the position by reading again.
+            self.args.ignore_data_skip = True
+            self.stream = StreamLoader(rows, self.data_collator, self.args)
+            if self.checkpoint is not None:
+                self.stream.load(Path(self.checkpoint), self.args.process_index)
+            return self.spare_workers(self.stream)
+        if self.args.dataloader_drop_last and len(rows) < batch:
             raise InputError(
                 f"There are {len(rows)} training samples, not one batch of {batch}, and --dataloader_drop_last drops "
                 f"incomplete batches: lower --per_device_train_batch_size."
             )
-        if isinstance(self.train_dataset, SequenceStream):
-            # The stream finds its place at once, where Trainer would read everything before it, and does so in this
-            # process, since each worker would read the whole stream.
-            self.args.ignore_data_skip = True
-            self.args.dataloader_num_workers = 0
-            if resume_from_checkpoint is not None:
-                self.train_dataset.load_state(Path(resume_from_checkpoint) / STREAM_STATE)
-                self.random_state = resume_from_checkpoint
-        try:
-            return super().train(resume_from_checkpoint=resume_from_checkpoint, **kwargs)
-        except (ImportError, TypeError, ValueError) as error:
-            if self.begun or isinstance(error, InputError):
-                raise
-            # From an optimizer, a schedule or a kernel, before the first step.
-            raise InputError(f"The training cannot begin: {error}") from error
+        run_folder.check_rows(self.args, len(rows))
+        return self.spare_workers(super().get_train_dataloader())
 
-    def training_step(self, *args, **kwargs) -> torch.Tensor:
-        if self.random_state is not None:
-            # Trainer restores the random state (for dropout) only after it has skipped data itself.
-            self._load_rng_state(self.random_state)
-            self.random_state = None
-        loss = super().training_step(*args, **kwargs)
-        self.begun = True
-        return loss
+    def spare_workers(self, loader: DataLoader) -> DataLoader:
+        """Make workers ignore SIGTERM, which SLURM sends to all processes, if a checkpoint is to follow it."""
+        if self.args.enable_jit_checkpoint:
+            # That of accelerate wraps another.
+            inner = getattr(loader, "base_dataloader", loader)
+            inner.worker_init_fn = partial(start_worker, inner.worker_init_fn)
+        return loader
 
-    def _get_dataloader(self, *args, is_training: bool = False, **kwargs) -> DataLoader:
-        drop_last, collator = self.args.dataloader_drop_last, self.data_collator
-        self.args.dataloader_drop_last = drop_last and is_training
-        if is_training and self.train_collator is not None:
-            self.data_collator = self.train_collator
+    @contextmanager
+    def all_rows_in_order(self) -> Iterator[None]:
+        """Switch off flags for training that would drop rows of an evaluation, or change the order of predictions."""
+        args = self.args
+        flags = args.dataloader_drop_last, args.train_sampling_strategy
+        args.dataloader_drop_last, args.train_sampling_strategy = False, "random"
         try:
-            return super()._get_dataloader(*args, is_training=is_training, **kwargs)
+            yield
         finally:
-            self.args.dataloader_drop_last, self.data_collator = drop_last, collator
+            args.dataloader_drop_last, args.train_sampling_strategy = flags
 
-    def _save_optimizer_and_scheduler(self, output_dir: str):
-        # Here and not in a callback, so that the checkpoint is complete only with the stream's state.
-        super()._save_optimizer_and_scheduler(output_dir)
-        if isinstance(self.train_dataset, SequenceStream) and self.is_world_process_zero():
-            yielded = self.state.global_step * self.get_total_train_batch_size(self.args)
-            self.train_dataset.save_state(Path(output_dir) / STREAM_STATE, yielded)
+    def get_eval_dataloader(self, *args, **kwargs) -> DataLoader:
+        with self.all_rows_in_order():
+            return self.spare_workers(super().get_eval_dataloader(*args, **kwargs))
 
-    def _save_checkpoint(self, model: nn.Module, trial: object):
-        # The settings are written after everything else; only then may an older checkpoint go.
-        limit, self.args.save_total_limit = self.args.save_total_limit, None
-        try:
-            super()._save_checkpoint(model, trial)
-        finally:
-            self.args.save_total_limit = limit
-        self.accelerator.wait_for_everyone()
-        if not self.args.should_save:
-            return
-        folder = Path(self.args.output_dir)
-        checkpoint = folder / f"{PREFIX_CHECKPOINT_DIR}-{self.state.global_step}"
-        if not self.args.save_only_model:
-            run_folder.write_json(checkpoint / run_folder.SETTINGS, run_folder.read_settings(folder) or {})
-        if self.args.push_to_hub and self.args.hub_strategy != HubStrategy.END:
-            # Trainer uploads config and weights, but not the code that the config names. It is not written again, since
-            # an earlier upload may still be reading it.
-            for code in checkpoint.glob("*.py"):
-                if not (folder / code.name).is_file():
-                    shutil.copy(code, folder)
-            super()._push_from_checkpoint(str(checkpoint))
-        best = self.state.best_model_checkpoint
-        run_folder.rotate_checkpoints(folder, limit, {checkpoint, Path(best or checkpoint)})
+    def get_test_dataloader(self, *args, **kwargs) -> DataLoader:
+        with self.all_rows_in_order():
+            return self.spare_workers(super().get_test_dataloader(*args, **kwargs))
 
-    def _push_from_checkpoint(self, checkpoint_folder: str):
-        # `_save_checkpoint` pushes, once the checkpoint is complete.
-        pass
+    # ---- Training ----
 
     def create_optimizer(self, model: nn.Module | None = None) -> torch.optim.Optimizer:
         if self.optimizer is None:
@@ -192,7 +158,10 @@ class GMLPTrainer(XLATrainer):
             if plain and not options.keys() & {"params", "model", "optimizer_dict"}:
                 groups = param_groups(model, args.learning_rate, args.weight_decay, args.spatial_lr_multiplier)
                 if args.muon_learning_rate is not None:
-                    self.optimizer = self.optimizer_with_muon(model, groups, partial(optimizer_class, **options))
+                    if self.is_fsdp_enabled or self.is_deepspeed_enabled:
+                        raise InputError("--muon_learning_rate needs whole matrices: leave FSDP or DeepSpeed out.")
+                    rates, others = (args.muon_learning_rate, args.weight_decay), partial(optimizer_class, **options)
+                    self.optimizer = WithMuon(hidden_matrices(model), groups, others, *rates)
                 else:
                     self.optimizer_cls_and_kwargs = optimizer_class, options | {"params": groups}
             elif args.spatial_lr_multiplier != 1 or args.muon_learning_rate is not None:
@@ -200,19 +169,44 @@ class GMLPTrainer(XLATrainer):
                 raise InputError(f"--{name} has no effect on --optim {args.optim}: leave one out.")
         return super().create_optimizer(model)
 
-    def optimizer_with_muon(self, model: nn.Module, groups: list[dict[str, Any]], others: Callable) -> WithMuon:
-        if not hasattr(torch.optim, "Muon"):
-            raise InputError("--muon_learning_rate needs torch 2.9 or newer: leave it out.")
-        if self.is_fsdp_enabled or self.is_deepspeed_enabled:
-            raise InputError("--muon_learning_rate needs whole matrices, which FSDP and DeepSpeed split: leave it out.")
-        matrices = hidden_matrices(model)
-        if not matrices:
-            raise InputError("--muon_learning_rate: the encoder has no linear layers to train. Leave it out.")
-        return WithMuon(matrices, groups, others, self.args.muon_learning_rate, self.args.weight_decay)
+    def train(self, resume_from_checkpoint: str | None = None, **kwargs) -> TrainOutput:
+        self.checkpoint = resume_from_checkpoint
+        output = super().train(resume_from_checkpoint=resume_from_checkpoint, **kwargs)
+        numbers = self.throughput.numbers(self.throughput.begin)
+        output.metrics.update({f"train_{name}": value for name, value in numbers.items()})
+        return output
 
-    def _get_eval_sampler(self, eval_dataset: Sized) -> SequentialSampler | None:
-        # Predictions are matched to the data by their order, even if training groups samples by length.
-        return SequentialSampler(eval_dataset) if self.args.world_size <= 1 else None
+    def training_step(self, model: nn.Module, inputs: dict[str, Any], *args, **kwargs) -> torch.Tensor:
+        self.throughput.add(inputs)
+        return super().training_step(model, inputs, *args, **kwargs)
+
+    def log(self, logs: dict[str, float], *args, **kwargs) -> None:
+        # Only while training: neither results of an evaluation nor the summary at the end.
+        super().log(logs | self.throughput.log() if "loss" in logs else logs, *args, **kwargs)
+
+    def save_model(self, output_dir: str | None = None, _internal_call: bool = False):
+        """Save the model: in a checkpoint with the position of a stream, in the output folder atomically."""
+        folder, args = Path(output_dir or self.args.output_dir), self.args
+        if folder != Path(args.output_dir):
+            super().save_model(str(folder), _internal_call=True)
+            if self.stream is not None:
+                self.stream.save(folder, args.process_index)
+            if args.should_save and args.push_to_hub:
+                # Trainer uploads config and weights of a checkpoint, but not the code that the config names.
+                for code in folder.glob("*.py"):
+                    shutil.copy(code, args.output_dir)
+            return
+        # A run that is killed here must find nothing incomplete, such as a tokenizer. Names with an underscore are not
+        # pushed.
+        partial_folder = folder / "_saving"
+        super().save_model(str(partial_folder), _internal_call=True)
+        self.accelerator.wait_for_everyone()
+        if args.should_save:
+            for path in partial_folder.iterdir():
+                os.replace(path, folder / path.name)
+            partial_folder.rmdir()
+
+    # ---- Evaluation and the end of a run ----
 
     def evaluation_loop(self, *args, **kwargs):
         output = super().evaluation_loop(*args, **kwargs)
@@ -221,6 +215,10 @@ class GMLPTrainer(XLATrainer):
         if token_loss is not None:
             output.metrics[f"{prefix}_loss"] = token_loss
         return output
+
+    def prediction_step(self, *args, **kwargs):
+        step = super().prediction_step(*args, **kwargs)
+        return xla.to_cpu(self.preprocess, *step) if xla.is_xla(self.args) else step
 
     def evaluate(self, *args, **kwargs) -> dict[str, float]:
         metrics = super().evaluate(*args, **kwargs)
@@ -233,7 +231,7 @@ class GMLPTrainer(XLATrainer):
         if self.args.do_train:
             metrics |= self.train(resume_from_checkpoint=checkpoint).metrics
             # This process's part of sharded weights. Trainer leaves losses of NaN out of its mean.
-            weights = [getattr(weight, "_local_tensor", weight) for weight in self.model.parameters()]
+            weights = [w.to_local() if hasattr(w, "to_local") else w for w in self.model.parameters()]
             if not torch.stack([weight.isfinite().all() for weight in weights]).all():
                 metrics["train_loss"] = math.nan
             self.check_finite(metrics)
@@ -253,7 +251,7 @@ class GMLPTrainer(XLATrainer):
         logger.warning("%s.", message)
 
     def create_model_card(self, **kwargs):
-        """Write README.md, for this project's models with its own card; a person's card is only completed."""
+        """Write README.md, for this project's models with its own card."""
         if type(self.accelerator.unwrap_model(self.model)).__name__ not in TASKS:
             super().create_model_card(**kwargs)
         elif self.is_world_process_zero():
@@ -262,19 +260,20 @@ class GMLPTrainer(XLATrainer):
     def finish(self, metrics: Mapping[str, float]):
         """End the run: print the results, write them and the card, and push if `push_to_hub`."""
         self.check_finite(metrics)
+        results = {key: round(value, 6) if isinstance(value, float) else value for key, value in metrics.items()}
         if self.is_world_process_zero():
-            results = {key: round(value, 6) if isinstance(value, float) else value for key, value in metrics.items()}
             run_folder.write_json(Path(self.args.output_dir, run_folder.FINISHED), results)
-            width = max(map(len, results))
-            print("\nResults")
-            for key, value in results.items():
-                print(f"  {key:<{width}}  {value:.4f}" if isinstance(value, float) else f"  {key:<{width}}  {value}")
-            print(f"Everything is in {self.args.output_dir}\n")
+        self.log_metrics("final", results)
         if self.args.push_to_hub:
-            with publish.pushing(self.args.output_dir):
-                self.push_to_hub()
+            self.push_to_hub()
         elif self.args.do_train:
             self.create_model_card()
+
+
+def start_worker(initialize: Callable[[int], None] | None, worker: int):
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    if initialize is not None:
+        initialize(worker)
 
 
 class EpochCallback(TrainerCallback):

@@ -6,11 +6,9 @@ from typing import Any
 
 import torch
 from torch.utils._pytree import tree_map
-from transformers import Trainer, TrainerCallback, TrainingArguments
-from transformers.trainer_utils import EvalLoopOutput
+from transformers import TrainerCallback, TrainingArguments
 from transformers.training_args import OptimizerNames
 
-from ..errors import InputError
 from .arguments import DataArguments
 
 logger = logging.getLogger(__name__)
@@ -27,15 +25,9 @@ def is_compiled(args: TrainingArguments) -> bool:
 
 
 def fix_shapes(data_args: DataArguments, args: TrainingArguments):
-    """On an XLA device, change the flags so that all batches have one shape, and that the optimizer works there.
-
-    Raises:
-        InputError: If rows are packed, whose length differs in every batch.
-    """
+    """On an XLA device, change the flags so that all batches have one shape, and that the optimizer works there."""
     if not is_xla(args):
         return
-    if getattr(data_args, "packing", False):
-        raise InputError("With --packing, every batch has another length, for which XLA compiles anew: leave it out.")
     if hasattr(data_args, "pad_to_max_length"):
         data_args.pad_to_max_length = True
     args.dataloader_drop_last = True
@@ -44,74 +36,23 @@ def fix_shapes(data_args: DataArguments, args: TrainingArguments):
     logger.info("XLA: sequences are padded to the maximum length, and an epoch's last incomplete batch is left out.")
 
 
-class XLATrainer(Trainer):
-    """transformers' Trainer, which on XLA devices compiles one graph for training and one for evaluation.
+def to_cpu(preprocess: Callable | None, loss: Any, logits: Any, labels: Any) -> tuple[Any, Any, Any]:
+    """Return the results of an evaluation batch, `preprocess`ed, on the CPU, where their number changes no graph."""
+    import torch_xla
 
-    Evaluation there reads batches without the prefetching loader of accelerate, which forgets which batch is the last,
-    and moves results to the CPU at once, where their number does not change any graph.
-    """
-
-    # Of transformers' Trainer.
-    gather_function: Callable
-    preprocess_logits_for_metrics: Callable | None
-
-    # What `prediction_step` applies in place of Trainer.
-    preprocess: Callable | None = None
-
-    def __init__(self, *args, **kwargs):
-        super().__init__(*args, **kwargs)
-        if is_xla(self.args):
-            self.add_callback(SingleGraphCallback(self))
-
-    def evaluation_loop(self, dataloader: Any, *args, **kwargs) -> EvalLoopOutput:
-        if not is_xla(self.args):
-            return super().evaluation_loop(dataloader, *args, **kwargs)
-        state, preprocess = self.accelerator.gradient_state, self.preprocess_logits_for_metrics
-
-        def without_repeated(results):
-            # With several devices, the first rows are repeated to complete the last batch.
-            if not state.end_of_dataloader or state.remainder <= 0:
-                return results
-            if isinstance(results, tuple):
-                return tuple(part[: state.remainder] for part in results)
-            return results[: state.remainder]
-
-        self.preprocess_logits_for_metrics, self.preprocess = None, preprocess
-        gather, self.gather_function = self.gather_function, without_repeated
-        pad, self.accelerator.pad_across_processes = self.accelerator.pad_across_processes, lambda rows, **_: rows
-        try:
-            return super().evaluation_loop(getattr(dataloader, "_loader", dataloader), *args, **kwargs)
-        finally:
-            self.preprocess_logits_for_metrics, self.gather_function = preprocess, gather
-            self.accelerator.pad_across_processes = pad
-
-    def prediction_step(self, *args, **kwargs):
-        loss, logits, labels = super().prediction_step(*args, **kwargs)
-        if not is_xla(self.args):
-            return loss, logits, labels
-        import torch_xla
-
-        if logits is not None and self.preprocess is not None:
-            logits = self.preprocess(logits, labels)
-        results = {"loss": None if loss is None else loss[None], "logits": logits, "labels": labels}
-        results = {name: value for name, value in results.items() if value is not None}
-        if self.args.world_size > 1:
-            results = self.accelerator.gather(results)
-        torch_xla.sync()
-        results = tree_map(torch.Tensor.cpu, results)
-        return results.get("loss"), results.get("logits"), results.get("labels")
+    if logits is not None and preprocess is not None:
+        logits = preprocess(logits, labels)
+    torch_xla.sync()
+    return tree_map(lambda value: value.cpu() if torch.is_tensor(value) else value, (loss, logits, labels))
 
 
 class SingleGraphCallback(TrainerCallback):
     """Makes all training steps the same graph."""
 
-    def __init__(self, trainer: Trainer):
-        self.trainer = trainer
-
     def on_train_begin(self, args, state, control, model, optimizer, **kwargs):
         # AdamW creates its state in the first step, with zeros in the graph. It reads the count of steps on the CPU.
         optimizer = getattr(optimizer, "optimizer", optimizer)
-        updated = [*model.parameters(), *model.buffers(), self.trainer._tr_loss]
+        updated = [*model.parameters(), *model.buffers()]
         for weight in (weight for group in optimizer.param_groups for weight in group["params"]):
             moments = optimizer.state[weight]
             if type(optimizer) is torch.optim.AdamW:

@@ -110,8 +110,6 @@ def hyperparameters(path):
     config = AutoConfig.from_pretrained(preset_path(name)).to_dict() if name in PRESETS else {}
     flags = {flag.name: flag.default for flag in dataclasses.fields(RunArguments)}
     flags |= config | recipe | (recipe.get("config_overrides") or {})
-    for one, several in (("global_batch_size", "sweep_batch_sizes"), ("learning_rate", "sweep_learning_rates")):
-        flags[one] = flags.get(several) or flags[one]
     if flags["max_steps"] < 1:
         flags["max_steps"] = f"{flags['num_train_epochs']:g} epochs"
     if "drop_path_rate" in flags:
@@ -133,7 +131,9 @@ def test_recipes_have_the_hyperparameters_of_tables_7_to_9(column):
                 continue
             compared += 1
             if numbers(printed):
-                assert numbers(value) == numbers(printed), (path, row.name)
+                # Of several values, the recipe has one, and its comment all.
+                same = numbers(value) == numbers(printed) if "{" not in printed else value in numbers(printed)
+                assert same, (path, row.name)
             else:
                 assert value == words.get(printed, printed.lower()), (path, row.name)
     assert paths and compared >= 13 * len(paths)

@@ -1,15 +1,12 @@
-"""Samples and documents in one row: each keeps its tokens and labels and counts its positions from 0."""
+"""Documents in one row: each keeps its tokens and labels and counts its positions from 0."""
 
 import numpy as np
 import torch
 
 from hf_gmlp.tasks.clm.blocks import CausalCollator
 from hf_gmlp.tasks.mlm.masking import MaskedOnce, MaskingCollator
-from hf_gmlp.tasks.packing import PackingCollator, pad_rows, restarting_positions
+from hf_gmlp.tasks.packing import pad_rows, restarting_positions
 from hf_gmlp.tokenizer import byte_tokenizer, end_of_text
-
-from ..samples import WORDS
-from ..samples import word_tokenizer as make_tokenizer
 
 
 def test_rows_are_padded_on_the_right():
@@ -27,23 +24,6 @@ def test_positions_restart():
     begins = np.array([False, False, True, False, True, True])
     assert restarting_positions(begins).tolist() == [0, 1, 0, 1, 0, 0]
     assert restarting_positions(begins[:0]).tolist() == []
-
-
-def test_samples_share_a_row():
-    names = ["input_ids", "token_type_ids", "attention_mask"]
-    tokenizer = make_tokenizer(WORDS, model_input_names=names)
-    samples = [
-        dict(tokenizer("w1 w2", "w3")) | {"label": 0.5, "labels_of_all": [1.0, 0.0]},
-        dict(tokenizer("w4 w5")) | {"label": 1.5, "labels_of_all": [0.0, 1.0]},
-    ]
-    batch = PackingCollator(tokenizer)(samples)
-    assert set(batch) == {"input_ids", "token_type_ids", "position_ids", "labels", "labels_of_all"}
-    for name in ("input_ids", "token_type_ids"):
-        assert batch[name].tolist() == [samples[0][name] + samples[1][name]]
-    assert batch["position_ids"].tolist() == [[*range(6), *range(4)]]
-    assert batch["labels"].tolist() == [0.5, 1.5]
-    # Several labels of a sample stay its row, whatever their number.
-    assert batch["labels_of_all"].tolist() == [[1.0, 0.0], [0.0, 1.0]]
 
 
 def test_masked_documents_are_separated(word_tokenizer):

@@ -8,7 +8,7 @@ from hf_gmlp.tasks.glue.arguments import GlueArguments
 from hf_gmlp.tasks.image_classification.arguments import ImageArguments
 from hf_gmlp.tasks.mlm.arguments import MLMArguments
 from hf_gmlp.tasks.qa.arguments import QAArguments
-from hf_gmlp.training.arguments import INTERVALS, ModelArguments, RunArguments, parse_arguments
+from hf_gmlp.training.arguments import INHERITED, ModelArguments, RunArguments, parse_arguments
 
 TYPES = (ModelArguments, MLMArguments, RunArguments)
 
@@ -34,12 +34,18 @@ def parse(tmp_path):
                 *(("mlm_probability", 15), ("max_seq_length", 2), ("seed", -1)),
             )
         ],
+        (["--config_name", "gmlp-base", "--label_names", "foo"], "--label_names"),
     ],
 )
 def test_wrong_flags_get_one_sentence(parse, flags, message):
     with pytest.raises(InputError, match=message) as caught:
         parse(*flags)
     assert "\n" not in str(caught.value).strip()
+
+
+def test_a_url_is_no_output_folder():
+    with pytest.raises(ValueError, match="gs://bucket/run .*mount"):
+        RunArguments(output_dir="gs://bucket/run", use_cpu=True)
 
 
 @pytest.mark.parametrize("flag", ["--lr_scheduler_type nobody", "--learning_rate fast", "--do_train perhaps"])
@@ -50,7 +56,7 @@ def test_values_of_another_type_end_in_a_usage_message(parse, flag, capsys):
 
 
 def test_every_interval_has_its_flag():
-    assert INTERVALS.keys() <= RunArguments.__dataclass_fields__.keys()
+    assert INHERITED.keys() <= RunArguments.__dataclass_fields__.keys()
 
 
 @pytest.mark.parametrize(
@@ -96,10 +102,10 @@ def test_sequence_length_that_the_model_does_not_have():
         CLMArguments().sequence_length(MambaConfig())
 
 
-def test_help_shows_own_flags_first_and_the_type_of_values(parse, capsys):
+def test_help(parse, capsys):
     with pytest.raises(SystemExit):
         parse("--help")
     text = capsys.readouterr().out
-    shown = "[recipe.yaml ...]", "\nmodel:", "\ndata:", "\ntraining", "--global_batch_size INT", "--output_dir PATH"
+    shown = "[recipe.yaml ...]", "\nmodel:", "\ndata:", "\ntraining", "--output_dir", "--global_batch_size"
     assert [text.index(part) for part in shown] == sorted(text.index(part) for part in shown)
-    assert "--global-batch-size" not in text
+    assert "--global-batch-size" not in text and "Fraction of tokens to predict. In (0, 1)." in text

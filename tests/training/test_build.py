@@ -98,15 +98,13 @@ def test_model_that_sees_later_tokens_is_found(randomize):
         check_causal(randomize(AutoModelForCausalLM.from_config(config)))
 
 
-def test_checkpoints_not_trained_for_the_next_token(caplog):
+def test_checkpoints_not_trained_for_the_next_token():
     for config in (GMLPConfig(is_causal=True), GPT2Config(), GMLPConfig(is_causal=True, architectures=["Other"])):
         check_pretraining(config, "m", do_train=False)
-    assert not caplog.records
     for config in (GMLPConfig(architectures=["GMLPForMaskedLM"]), BertConfig(architectures=["BertForMaskedLM"])):
         with pytest.raises(InputError, match="ForMaskedLM"):
             check_pretraining(config, "m", do_train=False)
         check_pretraining(config, "m", do_train=True)
-    assert len(caplog.records) == 2
 
 
 def test_byte_level_needs_the_byte_tokenizer(tmp_path, word_tokenizer):

@@ -59,12 +59,14 @@ def test_recipes_include_each_other(tmp_path):
     ("earlier", "later", "kept"),
     [
         # What describes a data set goes with it.
-        ({"dataset_name": "c4", "dataset_config_name": "en", "streaming": True}, {"train_file": "a"}, {}),
+        ({"dataset_name": "c4", "dataset_config_name": "en"}, {"train_file": "a"}, {}),
+        # A stream may be one of files.
+        ({"dataset_name": "c4", "streaming": True}, {"train_file": "a"}, {"streaming": True}),
         ({"dataset_name": "c4", "test_split_name": "dev", "seed": 1}, {"test_file": "a"}, {"seed": 1}),
         ({"dataset_name": "imagenet"}, {"train_dir": "photos"}, {}),
         ({"train_file": "a", "validation_file": "b"}, {"dataset_name": "c4"}, {}),
-        # A task says what the columns of files mean, and a stream may be one of files.
-        ({"task_name": "sst2", "streaming": True}, {"train_file": "a"}, {"task_name": "sst2", "streaming": True}),
+        # A task says what the columns of files mean.
+        ({"task_name": "sst2"}, {"train_file": "a"}, {"task_name": "sst2"}),
         # Of the same kind, each value replaces its own.
         ({"train_file": "a", "validation_file": "b"}, {"train_file": "c"}, {"validation_file": "b"}),
         ({"dataset_name": "c4", "streaming": True}, {"dataset_name": "pile"}, {"streaming": True}),
@@ -107,6 +109,8 @@ def test_overrides_that_cannot_be_read(text):
         ("a: 1\nb:\n\tc: 2\n", "x.yaml .*in line 3"),
         ("a: !!python/object/apply:os.system ['true']", "x.yaml .*constructor"),
         ("a: 1\nb: 2\na: 3", "x.yaml .*twice among a, b, a"),
+        # Nine such lines would fill the memory.
+        ("a: &a [x, x]\nb: &b [*a, *a]\n", "x.yaml .*alias"),
         ("config_overrides: a", "--config_overrides a cannot be read"),
         ("include: none.yaml", "no file .*none.yaml"),
         ("include: x.yaml", "x.yaml includes itself"),

@@ -1,93 +1,118 @@
+"""Streams: every document once in an epoch, by any number of processes and workers, and after a resume none again."""
+
 import itertools
 import json
+from collections import Counter
 
-import numpy as np
 import pytest
 from datasets import load_dataset
 
 from hf_gmlp.errors import InputError
-from hf_gmlp.training.stream import SequenceStream
+from hf_gmlp.tasks.mlm.arguments import MLMArguments
+from hf_gmlp.tasks.text import load_texts, tokenize
+from hf_gmlp.training.arguments import RunArguments
+from hf_gmlp.training.files import Access
+from hf_gmlp.training.stream import StreamLoader
 
-pytestmark = pytest.mark.slow
-
-
-def corpus(tmp_path, documents=57, files=2):
-    """Document i is the text "i", over several files."""
-    paths = []
-    for part in range(files):
-        paths.append(str(tmp_path / f"{part}.jsonl"))
-        rows = [json.dumps({"text": str(i)}) + "\n" for i in range(documents) if i * files // documents == part]
-        (tmp_path / f"{part}.jsonl").write_text("".join(rows))
-    return load_dataset("json", data_files={"train": paths}, streaming=True, cache_dir=str(tmp_path))["train"]
+DOCUMENTS = 48
 
 
-def make_sequences(texts):
-    """Two sequences per document, of one and of two numbers."""
-    return {"input_ids": [np.array([int(text)] * count) for text in texts for count in (1, 2)]}
+@pytest.fixture(scope="module")
+def files(tmp_path_factory):
+    """Document i is the word "wi" seven times, over four files."""
+    folder = tmp_path_factory.mktemp("files")
+    for part in range(4):
+        rows = [{"text": " ".join([f"w{i}"] * 7)} for i in range(DOCUMENTS) if i % 4 == part]
+        (folder / f"{part}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return [str(path) for path in sorted(folder.iterdir())]
 
 
-def stream(documents, **options):
-    options = {"buffer_size": 10, "batch_size": 12, "seed": 3} | options
-    return SequenceStream(documents, make_sequences, **options)
+@pytest.fixture
+def loader(files, word_tokenizer, tmp_path, monkeypatch):
+    """loader(process, processes, workers) returns the batches of a process, lists of the words of their rows."""
+    # Of two sequences, which a resume loses.
+    monkeypatch.setattr("hf_gmlp.tasks.text.SHUFFLE_BUFFER", 2)
+    arguments = MLMArguments(train_file=files, validation_file=files[:1], streaming=True, max_eval_samples=1)
+    texts = load_texts(arguments, validate=False, access=Access(cache_dir=str(tmp_path)))
+    stream, _ = tokenize(texts, word_tokenizer, 5, arguments, seed=3)
+
+    def make(process=0, processes=1, workers=0):
+        args = RunArguments(str(tmp_path), use_cpu=True, per_device_train_batch_size=4, dataloader_num_workers=workers)
+        # Set by a launcher.
+        args.__class__ = type("Args", (RunArguments,), {"process_index": process, "world_size": processes})
+        return StreamLoader(stream, lambda rows: [word for row in rows for word in row["input_ids"].tolist()], args)
+
+    return make
 
 
-def plain(rows):
-    return [(row["epoch"], *map(int, row["input_ids"])) for row in rows]
+def epoch(loader, number=0):
+    """The words of an epoch: those of the batches until the next begins."""
+    return [
+        word for batch in itertools.takewhile(lambda _: loader.epoch <= number, loader) for word in batch if word > 4
+    ]
 
 
-def test_every_sequence_comes_once_per_epoch_in_a_new_order(tmp_path):
-    documents = corpus(tmp_path)
-    # A data set that was read before, to train a tokenizer, starts again.
-    assert len(list(documents)) == 57
-    rows = plain(itertools.islice(stream(documents), 3 * 114))
-    epochs = [[row[1:] for row in rows if row[0] == epoch] for epoch in range(3)]
-    for epoch in epochs:
-        assert sorted(epoch) == sorted([(i,) * k for i in range(57) for k in (1, 2)])
-    assert epochs[0] != epochs[1] != epochs[2]
-    assert rows == sorted(rows, key=lambda row: row[0])
-    assert plain(itertools.islice(stream(documents), 50)) == rows[:50]
-    assert plain(itertools.islice(stream(documents, seed=4), 50)) != rows[:50]
+@pytest.mark.parametrize("processes", [1, 2, 3, 4, 8])
+def test_every_document_comes_once_in_an_epoch(loader, processes):
+    """Also where the files cannot be split evenly, and where there are fewer of them than processes."""
+    counts = Counter(word for process in range(processes) for word in epoch(loader(process, processes)))
+    assert counts == {5 + i: 7 for i in range(DOCUMENTS)}
 
 
-@pytest.mark.parametrize("yielded", [0, 9, 104, 114, 115, 300])
-@pytest.mark.parametrize("read_ahead", [0, 25])
-def test_resumes_at_any_sequence(tmp_path, yielded, read_ahead):
-    expected = plain(itertools.islice(stream(corpus(tmp_path)), 400))
-    first = stream(corpus(tmp_path))
-    taken = plain(itertools.islice(iter(first), yielded + read_ahead))
-    assert taken == expected[: yielded + read_ahead]
-    first.save_state(tmp_path / "state.pt", yielded)
-
-    second = stream(corpus(tmp_path), seed=99)
-    second.load_state(tmp_path / "state.pt")
-    assert plain(itertools.islice(second, 400 - yielded)) == expected[yielded:]
-    # Once more from there: sequences are counted from the start of the first run.
-    third = stream(corpus(tmp_path))
-    third.load_state(tmp_path / "state.pt")
-    iterator = iter(third)
-    list(itertools.islice(iterator, 30))
-    third.save_state(tmp_path / "again.pt", yielded + 20)
-    fourth = stream(corpus(tmp_path))
-    fourth.load_state(tmp_path / "again.pt")
-    assert plain(itertools.islice(fourth, 40)) == expected[yielded + 20 : yielded + 60]
+@pytest.mark.slow
+@pytest.mark.parametrize("processes", [1, 2])
+def test_workers_share_the_files_of_their_process(loader, processes):
+    counts = Counter(word for process in range(processes) for word in epoch(loader(process, processes, 2)))
+    assert counts == {5 + i: 7 for i in range(DOCUMENTS)}
 
 
-def test_old_snapshots_are_forgotten(tmp_path):
-    reading = stream(corpus(tmp_path))
-    reading.read_ahead = 40
-    list(itertools.islice(iter(reading), 5000))
-    assert len(reading.snapshots) < 40
-    reading.save_state(tmp_path / "state.pt", 4961)
+def test_epochs_have_orders_of_their_own(loader):
+    first = loader()
+    epochs = [epoch(first), epoch(loader())]
+    first.epoch = 1
+    epochs.append(epoch(first, 1))
+    assert epochs[0] == epochs[1] != epochs[2] and sorted(epochs[0]) == sorted(epochs[2])
 
 
-def test_max_samples_limits_an_epoch(tmp_path):
-    rows = plain(itertools.islice(stream(corpus(tmp_path), max_samples=20), 60))
-    assert [row[0] for row in rows] == [0] * 20 + [1] * 20 + [2] * 20
-    assert len({row[1:] for row in rows}) == 20
+@pytest.mark.slow
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_resume_continues_behind_what_was_read(loader, workers, tmp_path, caplog):
+    cut = loader(workers=workers)
+    before = [word for batch in itertools.islice(cut, 9) for word in batch if word > 4]
+    cut.save(tmp_path, 0)
+    resumed = loader(workers=workers)
+    resumed.load(tmp_path, 0)
+    after = epoch(resumed)
+    counts = Counter(before) + Counter(after)
+    assert max(counts.values()) == 7 and len(before) + len(after) > 6 * DOCUMENTS
+    # With another number of readers, it begins again, and says so.
+    other = loader(0, 2, workers)
+    other.load(tmp_path, 0)
+    assert "2 process(es)" in caplog.text and other.epoch == 0
+
+
+def test_what_files_for_too_few_readers_cost_is_said(loader, caplog):
+    loader(0, 4, 1)
+    assert not caplog.records
+    loader(0, 3)
+    assert "4 file(s) for 3 processes" in caplog.text
+    loader(0, 2, 3)
+    assert "1 of 3 workers" in caplog.text
 
 
 def test_an_empty_corpus_does_not_loop_forever(tmp_path):
     (tmp_path / "blank.jsonl").write_text(json.dumps({"text": " "}) + "\n")
     blank = load_dataset("json", data_files=[str(tmp_path / "blank.jsonl")], split="train", streaming=True)
+    blank = blank.filter(lambda row: bool(row["text"].strip()))
     with pytest.raises(InputError, match="no sequence"):
-        next(iter(SequenceStream(blank, lambda texts: {"input_ids": []})))
+        next(iter(StreamLoader(blank, list, RunArguments(str(tmp_path), use_cpu=True))))
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_broken_line_far_behind_stops_the_run(tmp_path, workers):
+    (tmp_path / "a.jsonl").write_text("".join(json.dumps({"text": "w1"}) + "\n" for _ in range(4000)) + '{"text": "w\n')
+    broken = load_dataset("json", data_files=[str(tmp_path / "a.jsonl")], split="train", streaming=True)
+    args = RunArguments(str(tmp_path), use_cpu=True, dataloader_num_workers=workers)
+    with pytest.raises(InputError, match="cannot be read as text"):
+        for _ in itertools.islice(StreamLoader(broken, list, args), 2000):
+            pass

@@ -1,7 +1,6 @@
 import filecmp
 import json
 import math
-import os
 import pickle
 import shutil
 import signal
@@ -24,9 +23,8 @@ from transformers import (
 
 from hf_gmlp import GMLPConfig, GMLPForCausalLM, GMLPForSequenceClassification
 from hf_gmlp.errors import InputError
-from hf_gmlp.training import run_folder
 from hf_gmlp.training.arguments import RunArguments
-from hf_gmlp.training.run_folder import read_settings
+from hf_gmlp.training.run_folder import is_complete
 from hf_gmlp.training.trainer import GMLPTrainer
 
 # The tests run on 5.14 and on 5.23.
@@ -66,32 +64,38 @@ def test_evaluation_and_predictions_have_all_rows(tmp_path):
         trainer.train()
 
 
-def test_a_checkpoint_without_an_optimizer_is_not_complete(run, tmp_path):
-    names = {path.name for path in (run / "checkpoint-6").iterdir()}
-    assert {"optimizer.pt", "rng_state.pth", "model.safetensors", "trainer_state.json", "settings.json"} <= names
+def test_an_evaluation_keeps_the_order_of_its_rows(tmp_path):
+    rows = [{"input_ids": [2, *[5] * (1 + i % 4), 3], "labels": i % 2} for i in range(32)]
+    options = {"train_sampling_strategy": "group_by_length", "per_device_eval_batch_size": 1}
+    trainer = make_trainer(tmp_path, rows=rows, **options)
+    for loader in (trainer.get_eval_dataloader(), trainer.get_test_dataloader(trainer.eval_dataset)):
+        lengths = [batch["input_ids"].shape[1] for batch in loader]
+        assert lengths == [len(row["input_ids"]) for row in rows]
+
+
+def test_a_checkpoint_is_complete_with_its_random_states(run, tmp_path):
+    assert is_complete(run / "checkpoint-6")
     make_trainer(tmp_path, save_steps=6, save_only_model=True).train()
-    assert (tmp_path / "checkpoint-6" / "model.safetensors").is_file()
-    assert read_settings(tmp_path / "checkpoint-6") is None
+    assert (tmp_path / "checkpoint-6" / "model.safetensors").is_file() and not is_complete(tmp_path / "checkpoint-6")
 
 
-def test_older_checkpoints_go_only_when_a_newer_one_is_complete(tmp_path, monkeypatch):
-    trainer = make_trainer(tmp_path / "a", save_steps=2, save_total_limit=1)
-    write_json, written = run_folder.write_json, []
+def test_the_final_model_is_written_atomically(tmp_path, monkeypatch):
+    trainer = make_trainer(tmp_path)
+    save_pretrained = trainer.model.save_pretrained
 
-    def fail_at_the_second(path, content):
-        written.append(path)
-        write_json(path, content) if len(written) == 1 else 1 / 0
+    def die(folder, **kwargs):
+        save_pretrained(folder, **kwargs)
+        raise KeyboardInterrupt
 
-    monkeypatch.setattr(run_folder, "write_json", fail_at_the_second)
-    with pytest.raises(ZeroDivisionError):
-        trainer.train()
-    assert (tmp_path / "a" / "checkpoint-2" / "settings.json").is_file()
+    monkeypatch.setattr(trainer.model, "save_pretrained", die)
+    with pytest.raises(KeyboardInterrupt):
+        trainer.save_model()
+    # A trained tokenizer and an earlier model would still be complete.
+    assert not any(tmp_path.glob("*.json")) and not any(tmp_path.glob("*.safetensors"))
     monkeypatch.undo()
-    # Times do not matter: the clock may have been set back.
-    trainer = make_trainer(tmp_path / "a", save_steps=2, save_total_limit=1)
-    os.utime(tmp_path / "a" / "checkpoint-2", (4e9, 4e9))
-    trainer.train(str(tmp_path / "a" / "checkpoint-2"))
-    assert [path.name for path in (tmp_path / "a").glob("checkpoint-*")] == ["checkpoint-6"]
+    trainer.save_model()
+    names = {path.name for path in tmp_path.iterdir()}
+    assert {"config.json", "model.safetensors"} <= names and "_saving" not in names
 
 
 def test_sigterm_ends_the_step_and_leaves_a_checkpoint(tmp_path):
@@ -115,7 +119,7 @@ def test_sigterm_ends_the_step_and_leaves_a_checkpoint(tmp_path):
         train("stopped", Sigterm)
     assert caught.value.code == 143
     (checkpoint,) = tmp_path.glob("stopped/checkpoint-*")
-    assert checkpoint.name == "checkpoint-3" and read_settings(checkpoint) is not None
+    assert checkpoint.name == "checkpoint-3" and is_complete(checkpoint)
     resumed = train("stopped", checkpoint=str(checkpoint))
     # Other random numbers for dropout would change everything.
     torch.testing.assert_close(resumed, complete)
@@ -134,15 +138,6 @@ def test_arguments_that_do_not_go_together(tmp_path):
     make_trainer(tmp_path, metric_names=["accuracy"], metric_for_best_model="eval_accuracy")
     with pytest.raises(InputError, match="nobody"):
         make_trainer(tmp_path, report_to=["nobody"])
-
-
-@pytest.mark.parametrize(
-    "flags",
-    [{"lr_scheduler_type": "cosine_with_min_lr"}, {"optim_args": "foo"}],
-)
-def test_training_that_cannot_begin_gets_one_sentence(tmp_path, flags):
-    with pytest.raises(InputError, match="cannot begin"):
-        make_trainer(tmp_path, **flags).train()
 
 
 def test_a_run_that_diverged_says_so(tmp_path, caplog):

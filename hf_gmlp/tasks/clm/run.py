@@ -18,7 +18,7 @@ from ...training.xla import is_xla
 from ..perplexity import LanguageModelMetrics, next_token_losses
 from ..text import count_bytes, load_texts, tokenize
 from .arguments import CLMArguments
-from .blocks import CausalCollator, are_raw_bytes, load_bytes
+from .blocks import CausalCollator
 
 
 def main():
@@ -31,24 +31,17 @@ def main():
     if model_args.model_name_or_path is not None:
         check_pretraining(config, model_args.model_name_or_path, train)
     length = data_args.sequence_length(config)
-    raw = are_raw_bytes(data_args)
 
-    # Data: documents, then blocks of tokens. The bytes of text files are read when they are needed.
-    texts = {}
-    if not raw:
-        with training_args.main_process_first(desc="reading"):
-            texts = load_texts(data_args, train=train, validate=validate, seed=seed, access=access)
+    # Data: documents, then blocks of tokens.
+    with training_args.main_process_first(desc="reading"):
+        texts = load_texts(data_args, train=train, validate=validate, seed=seed, access=access)
     words = (row["text"] for row in texts.get("train", ()) if row["text"])
     options = {"max_length": length, "config": config, "byte_level": data_args.byte_level}
     tokenizer = open_ended(load_tokenizer(model_args, training_args, words, **options))
-    if raw:
-        train_dataset, eval_dataset = load_bytes(data_args, tokenizer, length, train=train, validate=validate)
-        num_bytes = sum(file.stop - file.start for file in eval_dataset.datasets) if validate else None
-    else:
-        options = {"causal": True, "seed": seed, "access": access}
-        with training_args.main_process_first(desc="tokenizing"):
-            train_dataset, eval_dataset = tokenize(texts, tokenizer, length, data_args, **options)
-        num_bytes = count_bytes(texts["validation"]["text"]) if validate else None
+    options = {"causal": True, "seed": seed, "access": access}
+    with training_args.main_process_first(desc="tokenizing"):
+        train_dataset, eval_dataset = tokenize(texts, tokenizer, length, data_args, **options)
+    num_bytes = count_bytes(texts["validation"]["text"]) if validate else None
     description = data_args.description(train_dataset, eval_dataset, length)
 
     # Model.

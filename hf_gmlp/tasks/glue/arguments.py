@@ -93,8 +93,6 @@ class GlueArguments(SeriesArguments):
         for split in self.files():
             if getattr(self, f"{split}_split_name"):
                 raise ValueError(f"--{split}_split_name is for a data set on the Hub, not for files: leave it out.")
-        if self.packing and self.pad_to_max_length:
-            raise ValueError("--packing leaves no padding: give either --packing or --pad_to_max_length.")
         if len(self.text_column_names or ()) > 2 and self.text_column_delimiter is None:
             raise ValueError("--text_column_names takes one or two columns; --text_column_delimiter joins more.")
 

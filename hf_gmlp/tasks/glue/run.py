@@ -1,9 +1,9 @@
 """Fine-tune a gMLP or aMLP (or any AutoModelForSequenceClassification) on GLUE or on your own sentences. For example:
 
     hf-gmlp run glue --model_name_or_path my-gmlp --task_name sst2 --do_train --do_eval --output_dir out
-    hf-gmlp run glue recipes/finetune-sst2.yaml --model_name_or_path my-gmlp --output_dir sweep
+    hf-gmlp run glue recipes/finetune-sst2.yaml --model_name_or_path my-gmlp --output_dir out
 
-The second command trains with every batch size, learning rate and seed of the paper, and reports medians. Name your own
+The second command trains with five seeds, as the paper does, and reports medians. Name your own
 data with --train_file and --validation_file. Flags have the names of transformers' own run_glue.py. Recipes (YAML files
 of flags) may come first; flags override them, and later recipes override earlier ones.
 """
@@ -16,11 +16,10 @@ from ...errors import InputError
 from ...tokenizer import padding_for
 from ...training import series
 from ...training.arguments import RunArguments, data_access, parse_arguments
-from ...training.build import check_packing, load_config, load_model, load_tokenizer
+from ...training.build import load_config, load_model, load_tokenizer
 from ...training.start import start_run
 from ...training.trainer import GMLPTrainer
 from ..labels import ONE_CLASS, set_labels, trained_labels
-from ..packing import PackingCollator
 from .arguments import GlueArguments, SentenceModelArguments
 from .metrics import classification_metrics, metric_keys, metric_names, write_predictions
 from .sentences import load_sentences, texts, tokenize
@@ -48,7 +47,6 @@ def main():
         raise InputError("--label_smoothing_factor is only for data with one class per row: leave it out.")
     metrics = metric_names(task, labels.problem_type, data_args.metric_name)
     keys = metric_keys(metrics, splits)
-    main_metric = next(iter(keys), None) if data_args.metric_name else series.main_metric(training_args, keys)
 
     # Tokens.
     sentences = texts(splits["train"]) if train else ()
@@ -64,7 +62,6 @@ def main():
         set_seed(args.seed)
         options = {"train": train, "new_classifier": new_classifier}
         model = load_model(AutoModelForSequenceClassification, model_args, config, tokenizer, **options)
-        check_packing(model, data_args)
         trainer = GMLPTrainer(
             model=model,
             args=args,
@@ -72,10 +69,9 @@ def main():
             eval_dataset=validation.get("", validation or None),
             processing_class=tokenizer,
             data_collator=DataCollatorWithPadding(tokenizer, padding, max_length=length),
-            train_collator=PackingCollator(tokenizer) if data_args.packing else None,
             compute_metrics=classification_metrics(metrics, config),
             metric_names=tuple(key.removeprefix("eval_") for key in keys),
-            in_series=data_args.is_series(),
+            in_series=bool(data_args.seeds),
             card=data_args.card_facts(model_args),
         )
         results = trainer.train_and_evaluate(checkpoint)
@@ -87,4 +83,4 @@ def main():
                 write_predictions(Path(args.output_dir, f"{name}.tsv"), output.predictions, config, task)
         trainer.finish(results)
 
-    series.make_runs(training_args, runs, run, checkpoint, main_metric)
+    series.make_runs(training_args, runs, run, checkpoint)

@@ -78,8 +78,7 @@ class MaskingCollator:
 
     def __call__(self, examples: list[dict]) -> dict[str, torch.Tensor]:
         epoch = int(self._epoch)
-        # An example of an endless stream carries the epoch of its reading.
-        rows = [row if "labels" in row else self.mask(row, row.get("epoch", epoch)) for row in examples]
+        rows = [row if "labels" in row else self.mask(row, epoch) for row in examples]
         batch = pad_rows(rows, self.tokenizer.pad_token_id, self.max_length)
         if self.fixed_count:
             batch["masked_positions"] = find_labels(batch["labels"], self.mlm_probability)

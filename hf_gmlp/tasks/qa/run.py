@@ -17,10 +17,9 @@ from ...answers import check_windows
 from ...tokenizer import padding_for
 from ...training import series
 from ...training.arguments import ModelArguments, RunArguments, data_access, parse_arguments
-from ...training.build import check_packing, load_config, load_model, load_tokenizer
+from ...training.build import load_config, load_model, load_tokenizer
 from ...training.start import start_run
 from ...training.trainer import GMLPTrainer
-from ..packing import PackingCollator
 from .arguments import QAArguments
 from .metrics import AnswerMetrics
 from .questions import load_questions
@@ -61,15 +60,12 @@ def main():
             answers[split] = AnswerMetrics(rows, windows[split], data_args)
             windows[split] = windows[split].remove_columns(DECODING_COLUMNS)
     names = answers["validation"].names() if "validation" in answers else []
-    keys = [f"eval_{name}" for name in ("f1", *(name for name in names if name != "f1"), "loss")]
-    main_metric = series.main_metric(training_args, keys) if data_args.is_series() else None
     collator = DataCollatorWithPadding(tokenizer, padding_for(config, data_args.pad_to_max_length), max_length=length)
 
     def run(args: RunArguments, checkpoint: str | None):
         # A new head depends on the seed of the run.
         set_seed(args.seed)
         model = load_model(AutoModelForQuestionAnswering, model_args, config, tokenizer, train=args.do_train)
-        check_packing(model, data_args)
         trainer = GMLPTrainer(
             model=model,
             args=args,
@@ -77,10 +73,9 @@ def main():
             eval_dataset=windows.get("validation"),
             processing_class=tokenizer,
             data_collator=collator,
-            train_collator=PackingCollator(tokenizer) if data_args.packing else None,
             compute_metrics=answers.get("validation"),
             metric_names=names or None,
-            in_series=data_args.is_series(),
+            in_series=bool(data_args.seeds),
             card=data_args.card_facts(model_args),
         )
         metrics = trainer.train_and_evaluate(checkpoint)
@@ -96,4 +91,4 @@ def main():
             answers["test"].write(args, "predict")
         trainer.finish(metrics)
 
-    series.make_runs(training_args, runs, run, checkpoint, main_metric)
+    series.make_runs(training_args, runs, run, checkpoint)

@@ -22,7 +22,6 @@ def test_the_data_in_words(fields, name, dataset):
     [
         ({"task_name": "sst2", "do_regression": True}, "--do_regression .* sst2"),
         ({"train_split_name": "dev", "train_file": ["a.csv"]}, "--train_split_name"),
-        ({"packing": True, "pad_to_max_length": True}, "--packing"),
         ({"text_column_names": ["a", "b", "c"]}, "--text_column_delimiter"),
         ({"task_name": "sst3"}, "sst3.* cola"),
     ],

@@ -97,9 +97,6 @@ def test_masks_change_every_epoch_and_are_the_same_in_any_batch(sequences, word_
     assert torch.equal(batch["labels"], torch.stack(one_by_one))
     collator.set_epoch(2)
     assert not torch.equal(collator([sequences[i] for i in range(20)])["labels"], batch["labels"])
-    # A row of a stream carries its epoch.
-    stream_rows = [sequences[i] | {"epoch": 1} for i in range(20)]
-    assert torch.equal(collator(stream_rows)["labels"], batch["labels"])
 
 
 def test_worker_processes_see_the_epoch(sequences, word_tokenizer):

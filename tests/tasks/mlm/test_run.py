@@ -16,10 +16,11 @@ import pytest
 import torch
 from safetensors.torch import load_file
 from torch._dynamo.utils import counters
-from transformers import AutoModelForMaskedLM, AutoTokenizer
+from transformers import AutoModelForMaskedLM, AutoTokenizer, PreTrainedTokenizerBase, Trainer
 
 from hf_gmlp.tasks.mlm.run import main
-from hf_gmlp.training.run_folder import read_settings
+from hf_gmlp.training.run_folder import is_complete
+from hf_gmlp.training.trainer import GMLPTrainer
 
 from ...samples import run_script
 
@@ -84,7 +85,7 @@ def test_killed_run_resumes_to_the_same_weights(tmp_path, flags, streaming, capl
     run(*flags, "--output_dir", tmp_path / "complete")
     cut = tmp_path / "cut"
     process = start(*flags, "--output_dir", cut)
-    while process.poll() is None and read_settings(cut / "checkpoint-20") is None:
+    while process.poll() is None and not is_complete(cut / "checkpoint-20"):
         time.sleep(0.01)
     process.kill()
     process.wait()
@@ -93,15 +94,37 @@ def test_killed_run_resumes_to_the_same_weights(tmp_path, flags, streaming, capl
     half = cut / "checkpoint-30"
     shutil.rmtree(half, ignore_errors=True)
     shutil.copytree(cut / "checkpoint-20", half)
-    (half / "settings.json").unlink()
+    (half / "trainer_state.json").unlink()
 
     with caplog.at_level(logging.INFO):
         run(*flags, "--output_dir", cut)
     assert f"Skipping {half}" in caplog.text and f"Resuming from {cut / 'checkpoint-20'}" in caplog.text
-    expected, actual = (load_file(tmp_path / name / "model.safetensors") for name in ("complete", "cut"))
-    assert expected.keys() == actual.keys()
-    for name in expected:
-        assert torch.equal(expected[name], actual[name]), name
+    if not streaming:
+        expected, actual = (load_file(tmp_path / name / "model.safetensors") for name in ("complete", "cut"))
+        assert expected.keys() == actual.keys()
+        for name in expected:
+            assert torch.equal(expected[name], actual[name]), name
+
+
+@pytest.mark.parametrize("more", [["--save_steps", "4"], ["--save_strategy", "no"], ["--streaming"]], ids=" ".join)
+def test_killed_while_the_final_model_is_saved(tmp_path, flags, more, monkeypatch):
+    flags = [*flags, "--max_steps", 4, *more, "--output_dir", tmp_path]
+
+    def half(tokenizer, folder, **kwargs):
+        (Path(folder) / "tokenizer.json").write_text("{")
+        raise KeyboardInterrupt
+
+    def train(trainer, **kwargs):
+        output = Trainer.train(trainer, **kwargs)
+        # Only the final save: the tokenizer was trained and written before.
+        patch.setattr(PreTrainedTokenizerBase, "save_pretrained", half)
+        return output
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(GMLPTrainer, "train", train)
+        run(*flags)
+    assert run(*flags)["eval_loss"] > 0
+    AutoTokenizer.from_pretrained(tmp_path)
 
 
 @pytest.mark.heavy
@@ -121,16 +144,19 @@ def test_two_processes_train_the_same_model_as_one(tmp_path, flags):
 
 
 @pytest.mark.heavy
-def test_sigterm_stops_two_processes_at_one_checkpoint(tmp_path, flags):
-    more = ["--max_steps", 100_000, "--save_steps", 20, "--save_total_limit", 2, "--enable_jit_checkpoint"]
+@pytest.mark.parametrize("data", [[], ["--streaming"]], ids=["in memory", "stream"])
+def test_sigterm_stops_two_processes_at_one_checkpoint(tmp_path, flags, data):
+    """And not their workers, which get the signal too."""
+    more = ["--max_steps", 100_000, "--save_steps", 20, "--save_total_limit", 2, "--enable_jit_checkpoint", *data]
+    more += ["--dataloader_num_workers", 1]
     launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
     process = start(*flags, *more, "--output_dir", tmp_path / "out", launcher=launcher)
-    while process.poll() is None and read_settings(tmp_path / "out" / "checkpoint-20") is None:
+    while process.poll() is None and not is_complete(tmp_path / "out" / "checkpoint-20"):
         time.sleep(0.01)
     process.terminate()
     _, messages = process.communicate()
     step = int(re.search(r"Stopped by SIGTERM at step (\d+)", messages)[1])
-    assert process.returncode != 0 and read_settings(tmp_path / "out" / f"checkpoint-{step}")
+    assert process.returncode != 0 and is_complete(tmp_path / "out" / f"checkpoint-{step}")
     assert not (tmp_path / "out" / "all_results.json").exists()
 
 
