@@ -64,6 +64,8 @@ def decode(image: dict) -> PIL.Image.Image:
         with PIL.Image.open(file, formats=FORMATS) as picture:
             if picture.mode in DEEP_MODES:
                 raise ValueError(f"its pixels have more than 8 bits, mode {picture.mode}")
+            if min(picture.size) < 2:
+                raise ValueError(f"it has only {picture.width} x {picture.height} pixels")
             return PIL.ImageOps.exif_transpose(picture).convert("RGB")
     except DECODING_ERRORS as error:
         fault = "not an image" if isinstance(error, PIL.UnidentifiedImageError) else first_line(error)

@@ -34,6 +34,10 @@ def make_parser() -> ArgumentParser:
     parser.add_argument("--version", action="version", version=f"hf-gmlp {__version__}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     run_arguments(commands.add_parser("run", help="train, fine-tune or evaluate: run SCRIPT --help"))
+    text = "train a classifier on your own texts: classify --help"
+    # All of its words, "--help" too, are for the script.
+    classify_arguments(commands.add_parser("classify", help=text, prefix_chars="\0", add_help=False))
+    predict_arguments(commands.add_parser("predict", help="classify new texts or pictures, or answer questions"))
     recipes = commands.add_parser("recipes", help="list the YAML files of flags that `hf-gmlp run` takes")
     recipes.set_defaults(function=list_recipes)
     presets_arguments(commands.add_parser("presets", help="list the architectures of the paper, or show one"))
@@ -57,12 +61,44 @@ def run_arguments(parser: ArgumentParser):
     parser.set_defaults(function=run)
 
 
-def run(script: str, words: list[str]):
+def run(script: str, words: list[str], command: str | None = None):
     # For its help and the model card.
-    sys.argv = [f"hf-gmlp run {script}", *words]
+    sys.argv = [command or f"hf-gmlp run {script}", *words]
     from ..tasks import run
 
     run(script)
+
+
+def classify_arguments(parser: ArgumentParser):
+    parser.add_argument("words", nargs=argparse.REMAINDER, metavar="...", help="flags of `hf-gmlp run glue`")
+    parser.set_defaults(function=classify)
+
+
+def classify(words: list[str]):
+    run("glue", ["recipes/classify.yaml", *words], "hf-gmlp classify")
+
+
+def predict_arguments(parser: ArgumentParser):
+    parser.add_argument("model", help=MODEL)
+    files = "csv, tsv, jsonl (also .gz), json of questions, a text file with one text per line, or a folder of pictures"
+    parser.add_argument("data", metavar="FILE_OR_FOLDER", help=files)
+    parser.add_argument("--output", required=True, metavar="FILE", help="csv file to write")
+    parser.add_argument("--text_column_names", nargs="+", metavar="NAME", help="text column, or the two of a pair")
+    parser.add_argument("--label_column_name", metavar="NAME", help="column of labels to compare with, if there is one")
+    parser.add_argument("--top_k", type=int, default=3, metavar="N", help="classes or answers of a row (default: 3)")
+    parser.add_argument("--batch_size", type=int, default=32, metavar="N", help="rows per batch (default: 32)")
+    onnx = "run the model that `hf-gmlp export MODEL MODEL --to onnx` wrote into its folder"
+    parser.add_argument("--onnx", action="store_true", help=onnx)
+    parser.set_defaults(function=predict)
+
+
+def predict(**options):
+    # They come with pandas, which reads and writes the rows.
+    errors.need("datasets", "evaluate")
+    quiet()
+    from .predict import predict
+
+    predict(**options)
 
 
 def presets_arguments(parser: ArgumentParser):

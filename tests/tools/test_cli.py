@@ -1,4 +1,5 @@
 import argparse
+import json
 import sys
 from pathlib import Path
 from pydoc_data.topics import topics
@@ -9,10 +10,12 @@ from transformers import AutoConfig
 from hf_gmlp import list_presets
 from hf_gmlp.tools.cli import main, make_parser
 
+from ..tasks.glue.test_run import opinions
+
 
 def help_screens(parser, before=()):
-    """Yield the arguments of the help of every command and sub-command."""
-    yield (*before, "--help")
+    """Yield the arguments of the help of every command and sub-command, but those that a script prints."""
+    yield from [(*before, "--help")] if parser.add_help else []
     for action in parser._actions:
         for name, command in action.choices.items() if isinstance(action, argparse._SubParsersAction) else ():
             yield from help_screens(command, (*before, name))
@@ -65,6 +68,32 @@ def test_scripts_run_by_name(tmp_path, monkeypatch, capsys):
     with pytest.raises(SystemExit):
         main(["run", "mlm", "paper/recipes/table6/amlp-bass.yaml", *flags])
     assert "There is no file paper/recipes/table6/amlp-bass.yaml" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_classify_and_predict(tmp_path, monkeypatch, capsys):
+    """One csv file of texts is enough for a classifier, and it classifies new ones."""
+    monkeypatch.chdir(tmp_path)
+    rows = [f'"the {row["sentence"]}",{("no", "yes")[row["label"]]}' for row in opinions(400, 0)]
+    Path("tickets.csv").write_text("\n".join(["message,category", *rows]) + "\n")
+    monkeypatch.setattr(sys, "argv", sys.argv)
+    tiny = "num_hidden_layers=1,hidden_size=32,intermediate_size=64,max_position_embeddings=32"
+    flags = ["--config_name", "gmlp-base", "--config_overrides", tiny, "--vocab_size", "400", "--output_dir", "out"]
+    flags += ["--train_file", "tickets.csv", "--min_train_steps", "60", "--use_cpu", "--report_to", "none"]
+    main(["classify", *flags])
+    printed = capsys.readouterr().out
+    assert "macro avg" in printed and "baseline_accuracy" in printed
+    card = Path("out", "README.md").read_text()
+    assert "hf-gmlp classify recipes/classify.yaml --config_name" in card and "| F1, macro avg |" in card
+    results = json.loads(Path("out", "all_results.json").read_text())
+    held_out = Path("out", "eval_predictions.csv").read_text().splitlines()
+    assert len(held_out) == 41 and held_out[0] == "row,text,label,prediction,probability"
+    assert results["eval_accuracy"] > 0.9 and results["baseline_accuracy"] > 0.9
+    main(["predict", "out", "tickets.csv", "--output", "new.csv"])
+    assert "Accuracy 0.9" in (printed := capsys.readouterr().out) or "Accuracy 1.0" in printed
+    assert (
+        Path("new.csv").read_text().startswith("message,category,prediction,probability,prediction_2,probability_2\n")
+    )
 
 
 def test_recipes_are_listed(capsys):

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from transformers import PreTrainedConfig
 
 from ...training.arguments import ModelArguments, SeriesArguments, flag
+from ..classification import ClassificationArguments
 
 
 @dataclass(frozen=True)
@@ -59,7 +60,7 @@ class SentenceModelArguments(ModelArguments):
 
 
 @dataclass
-class GlueArguments(SeriesArguments):
+class GlueArguments(ClassificationArguments, SeriesArguments):
     """The sentences to classify, and the runs to make."""
 
     task_name: str | None = flag("GLUE task: cola, mnli, mrpc, qnli, qqp, rte, sst2, stsb or wnli.")
@@ -68,10 +69,16 @@ class GlueArguments(SeriesArguments):
     train_split_name: str | None = flag("Split of the data set to train on.")
     validation_split_name: str | None = flag("Split of the data set to evaluate on.")
     test_split_name: str | None = flag("Split of the data set to predict labels for.")
-    text_column_names: list[str] | None = flag("Text column, or the two of a pair; by default, named as in GLUE.")
+    train_val_split: float = flag("Fraction of each class to hold out if there are no validation data.", 0.1)
+    text_column_names: list[str] | None = flag(
+        "Text column, or the two of a pair; by default, named as in GLUE, or the only one besides the label."
+    )
     text_column_delimiter: str | None = flag("Join any number of text columns, with this between them.")
-    label_column_name: str = flag("Column of the label or labels.", "label")
+    label_column_name: str | None = flag(
+        "Column of the label or labels; by default label, labels, category, class, target or sentiment."
+    )
     do_regression: bool = flag("Predict numbers; by default, only if the labels have fractions.")
+    baseline: bool = flag("Report logistic regression on tf-idf too, for one class per row.", False)
     metric_name: str | None = flag("Metric to compare runs: accuracy, f1, matthews_correlation, spearman or pearson.")
     shuffle_train_dataset: bool = flag("Shuffle the training rows before --max_train_samples is applied.", False)
     shuffle_seed: int = flag("Seed for --shuffle_train_dataset.", 42, interval="[0, 4294967295]")
@@ -93,6 +100,8 @@ class GlueArguments(SeriesArguments):
         for split in self.files():
             if getattr(self, f"{split}_split_name"):
                 raise ValueError(f"--{split}_split_name is for a data set on the Hub, not for files: leave it out.")
+        if not 0 < self.train_val_split < 1:
+            raise ValueError(f"--train_val_split must be between 0 and 1, got {self.train_val_split}.")
         if len(self.text_column_names or ()) > 2 and self.text_column_delimiter is None:
             raise ValueError("--text_column_names takes one or two columns; --text_column_delimiter joins more.")
 

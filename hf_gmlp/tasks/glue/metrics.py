@@ -1,7 +1,7 @@
-"""Metrics of sentence classification, and files of predictions."""
+"""Metrics of text classification, the tf-idf baseline, and files of predictions for GLUE's leaderboard."""
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +11,7 @@ from transformers import EvalPrediction, PreTrainedConfig
 from ...errors import InputError
 from ...metrics import load_metric
 from ...training.run_folder import write_text
+from ..classification import names_of, predicted
 from ..labels import CLASSES, ONE_CLASS, REGRESSION
 from .arguments import Task
 
@@ -66,13 +67,23 @@ def classification_metrics(
     return compute
 
 
-def predicted(logits: np.ndarray | tuple, problem_type: str) -> np.ndarray:
-    """Return class ids or numbers [samples], or 0 and 1 for each class [samples, classes], from all logits."""
-    logits = logits[0] if isinstance(logits, tuple) else logits
-    if problem_type == CLASSES:
-        return (logits > 0).astype(int)
-    # A run that diverged must not end a series of runs.
-    return np.nan_to_num(logits).squeeze(-1) if problem_type == REGRESSION else logits.argmax(-1)
+def baseline_scores(
+    train: Sequence[str], train_labels: Sequence[int], texts: Sequence[str], labels: Sequence[int], compute: Callable
+) -> dict[str, float]:
+    """Return what `compute`, from `classification_metrics`, gives logistic regression on tf-idf of words and pairs of
+    words, trained on the first texts and evaluated on the second ones.
+    """
+    from sklearn.feature_extraction.text import TfidfVectorizer
+    from sklearn.linear_model import LogisticRegression
+    from sklearn.pipeline import make_pipeline
+
+    model = make_pipeline(
+        TfidfVectorizer(ngram_range=(1, 2), sublinear_tf=True), LogisticRegression(C=10, max_iter=1000)
+    )
+    model.fit(train, train_labels)
+    classes = np.max([*train_labels, *labels]) + 1
+    scores = compute(EvalPrediction(np.eye(classes)[model.predict(texts)], np.asarray(labels)))
+    return {f"baseline_{name}": value for name, value in scores.items()}
 
 
 def write_predictions(path: Path, logits: np.ndarray | tuple, config: PreTrainedConfig, task: Task | None = None):
@@ -83,15 +94,10 @@ def write_predictions(path: Path, logits: np.ndarray | tuple, config: PreTrained
     if not np.isfinite(logits[0] if isinstance(logits, tuple) else logits).all():
         logger.warning("The model's logits are not finite numbers: %s is not written", path)
         return
-    values, names = predicted(logits, config.problem_type), config.id2label
-    if config.problem_type == REGRESSION:
-        # All digits of a float32. The leaderboard's one regression, STS-B, has similarities from 0 to 5.
-        texts = [f"{value:.9g}" for value in (values if task is None else values.clip(0, 5))]
-    elif config.problem_type == CLASSES:
-        texts = [", ".join(names[number] for number in row.nonzero()[0]) for row in values]
-    else:
-        texts = [names[number] for number in values]
-        if task is not None and task.labels is not None and not task.submits_names:
-            texts = [str(task.labels.index(text)) for text in texts]
+    values = predicted(logits, config.problem_type)
+    # The leaderboard's one regression, STS-B, has similarities from 0 to 5.
+    texts = names_of(values.clip(0, 5) if task is not None and task.labels is None else values, config)
+    if task is not None and task.labels is not None and not task.submits_names:
+        texts = [str(task.labels.index(text)) for text in texts]
     table = pandas.DataFrame({"prediction": texts}).rename_axis("index")
     write_text(path, table.to_csv(sep="\t", lineterminator="\n"))

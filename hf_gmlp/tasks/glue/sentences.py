@@ -1,20 +1,26 @@
 """Sentences and pairs of them, with a label each: from GLUE, the Hub or files, to token ids ready for a collator."""
 
+import logging
 from collections.abc import Iterator, Sequence
 
+import pandas
 from datasets import Dataset, Value
 from transformers import PreTrainedTokenizerBase as Tokenizer
 
 from ...errors import InputError
 from ...training.files import Access, load_data
+from ..classification import hold_out
 from ..labels import ONE_CLASS, REGRESSION, Labels, number_labels
 from .arguments import TASKS, GlueArguments
 
-GLUE = "nyu-mll/glue"
+logger = logging.getLogger(__name__)
 
+GLUE = "nyu-mll/glue"
 
 # Columns to look for where neither a task nor a flag names them; pairs first.
 _KNOWN_COLUMNS = sorted({task.columns for task in TASKS.values()} | {("text",)}, key=lambda names: (-len(names), names))
+TEXT_COLUMNS = ("sentence1", "sentence2")
+LABEL_COLUMNS = ("label", "labels", "category", "class", "target", "sentiment")
 
 
 def load_sentences(
@@ -27,7 +33,8 @@ def load_sentences(
     """Return a GLUE task, a data set on the Hub, or files as columns "sentence1", for pairs "sentence2", and "labels".
 
     The labels are those of the task, else those in the training files, which are always read, else `known`, what the
-    checkpoint predicts, whose order is kept for the same classes.
+    checkpoint predicts, whose order is kept for the same classes. Validation data that are needed but not named are
+    held out of the training data; "row" is then the number of a row there.
 
     Args:
         kinds: Those needed of "train", "validation" and "test".
@@ -41,8 +48,10 @@ def load_sentences(
     task, train = arguments.task(), "train" in kinds
     read = kinds if train or not arguments.train_file else ["train", *kinds]
     names = {kind: task.splits(kind) if task else (kind,) for kind in read}
+    holds_out = bool(train and arguments.train_file and not arguments.validation_file and names.pop("validation", None))
     splits = (_read_files if arguments.files() else _read_hub)(arguments, names, access)
-    columns = tuple(arguments.text_column_names or (task.columns if task else _find_columns(splits)))
+    label_column = arguments.label_column_name or _find_label_column(splits)
+    columns = tuple(arguments.text_column_names or (task.columns if task else _find_columns(splits, label_column)))
     labels = None
     if task is not None:
         labels = Labels(list(task.labels), ONE_CLASS) if task.labels else Labels(None, REGRESSION)
@@ -50,17 +59,12 @@ def load_sentences(
         labels = Labels(None, REGRESSION) if arguments.do_regression else known
         if labels is None:
             raise InputError("The labels are unknown: give --task_name, a --train_file, or a trained classifier.")
+    regression = arguments.do_regression
     splits, labels = number_labels(
-        splits,
-        columns,
-        arguments.label_column_name,
-        "text_column_names",
-        labels,
-        known=known,
-        train=train,
-        do_regression=arguments.do_regression,
-        numbered=task.labels if task else None,
+        splits, columns, label_column, labels, known=known, train=train, do_regression=regression
     )
+    if holds_out:
+        splits["train"], splits["validation"] = hold_out(splits["train"], arguments.train_val_split)
     if not train:
         # Read for its labels alone.
         splits.pop("train", None)
@@ -84,8 +88,9 @@ def _read_files(arguments: GlueArguments, names: dict[str, tuple[str, ...]], acc
         if len(paths) > len(splits) > 1:
             raise InputError(f"--{kind}_file has {len(paths)} files; there are at most {', '.join(splits)}.")
         files |= {split: [path] for split, path in zip(splits, paths)} if len(splits) > 1 else {kind: paths}
-    columns = arguments.text_column_names or [column for columns in _KNOWN_COLUMNS for column in columns]
-    return dict(load_data(files=files, access=access, text_columns=sorted({*columns, arguments.label_column_name})))
+    texts = arguments.text_column_names or [column for columns in _KNOWN_COLUMNS for column in columns]
+    labels = [arguments.label_column_name] if arguments.label_column_name else LABEL_COLUMNS
+    return dict(load_data(files=files, access=access, text_columns=sorted({*texts, *labels})))
 
 
 def _read_hub(arguments: GlueArguments, names: dict[str, tuple[str, ...]], access: Access) -> dict[str, Dataset]:
@@ -106,13 +111,27 @@ def _read_hub(arguments: GlueArguments, names: dict[str, tuple[str, ...]], acces
     return splits
 
 
-def _find_columns(splits: dict[str, Dataset]) -> tuple[str, ...]:
+def _find_label_column(splits: dict[str, Dataset]) -> str:
+    """Return the usual name of a column of labels that the first split has, by default "label"."""
+    present = next(iter(splits.values())).column_names
+    return next((name for name in LABEL_COLUMNS if name in present), "label")
+
+
+def _find_columns(splits: dict[str, Dataset], label_column: str) -> tuple[str, ...]:
+    """Return the columns of text, which have usual names, or else the only column besides that of the labels."""
     split, dataset = next(iter(splits.items()))
+    others = [name for name in dataset.column_names if name != label_column]
     for columns in _KNOWN_COLUMNS:
-        if set(columns) <= set(dataset.column_names):
+        if set(columns) <= set(others):
             return columns
+    if len(others) == 1 and len(dataset.column_names) == 2:
+        logger.info("Texts: the column %r", others[0])
+        return (others[0],)
     present = ", ".join(dataset.column_names)
-    raise InputError(f"Name the columns of the sentences with --text_column_names: the {split} data have {present}.")
+    raise InputError(
+        f"Name the text column of the {split} data with --text_column_names, and the label column with "
+        f"--label_column_name: there are {present}."
+    )
 
 
 def _name_columns(dataset: Dataset, columns: tuple[str, ...], split: str, delimiter: str | None) -> Dataset:
@@ -134,7 +153,7 @@ def tokenize(
 
     The longer sentence of a pair is truncated first, to at most `length` tokens in all. "labels" stay.
     """
-    columns = [column for column in ("sentence1", "sentence2") if column in dataset.column_names]
+    columns = [column for column in TEXT_COLUMNS if column in dataset.column_names]
 
     def tokenize_batch(batch: dict) -> dict:
         # A column of numbers is text too.
@@ -142,10 +161,26 @@ def tokenize(
         return dict(tokenizer(*sentences, truncation="longest_first", max_length=length))
 
     options = {"num_proc": arguments.preprocessing_num_workers, "load_from_cache_file": not access.overwrite_cache}
-    return dataset.map(tokenize_batch, batched=True, remove_columns=columns, desc="Tokenizing", **options)
+    removed = [*columns, *({"row"} & set(dataset.column_names))]
+    return dataset.map(tokenize_batch, batched=True, remove_columns=removed, desc="Tokenizing", **options)
 
 
 def texts(dataset: Dataset) -> Iterator[str]:
     """Yield all sentences of a split, for training a tokenizer."""
     for row in dataset:
-        yield from (str(row[column]) for column in ("sentence1", "sentence2") if column in row)
+        yield from (str(row[column]) for column in TEXT_COLUMNS if column in row)
+
+
+def joined_texts(dataset: Dataset) -> list[str]:
+    """Return each row's text, those of a pair joined, for a model that reads words."""
+    columns = [dataset[column] for column in TEXT_COLUMNS if column in dataset.column_names]
+    return [" ".join(map(str, row)) for row in zip(*columns)]
+
+
+def shown_rows(dataset: Dataset) -> pandas.DataFrame:
+    """Return the texts of an evaluated split, and the number of each row in its file, for `write_report`."""
+    names = [name for name in ("row", *TEXT_COLUMNS) if name in dataset.column_names]
+    table = dataset.select_columns(names).to_pandas()
+    if "row" not in table:
+        table.insert(0, "row", range(1, len(table) + 1))
+    return table.rename(columns={"sentence1": "text", "sentence2": "text_pair"})

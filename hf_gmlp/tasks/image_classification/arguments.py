@@ -3,7 +3,8 @@
 from collections.abc import Mapping, Sized
 from dataclasses import dataclass
 
-from ...training.arguments import BaseModelArguments, DataArguments, flag
+from ...training.arguments import BaseModelArguments, flag
+from ..classification import ClassificationArguments
 
 
 @dataclass
@@ -17,16 +18,16 @@ class ImageModelArguments(BaseModelArguments):
 
 
 @dataclass
-class ImageArguments(DataArguments):
+class ImageArguments(ClassificationArguments):
     """The images to train on, and how they are augmented."""
 
-    train_dir: str | None = flag("Training images: a folder, or a zip file, with a folder for each class.")
-    validation_dir: str | None = flag("Validation images, in the same form.")
+    train_dir: str | None = flag("Folder of training images, with a folder for each class; also with splits inside.")
+    validation_dir: str | None = flag("Folder of validation images, in the same form.")
     train_file: list[str] | None = flag("Training images: parquet files, or csv or json files with paths of images.")
     max_train_samples: int | None = flag("Maximum number of training images (random sample).", interval="[1, inf)")
     max_eval_samples: int | None = flag("Maximum number of validation images (random sample).", interval="[1, inf)")
     train_val_split: float = flag(
-        "Fraction of the training images to hold out if there are no validation data.", 0.15, interval="(0, 1)"
+        "Fraction of each class to hold out if there are no validation data.", 0.15, interval="(0, 1)"
     )
     image_column_name: str = flag("Column of the image.", "image")
     label_column_name: str = flag("Column of the class.", "label")

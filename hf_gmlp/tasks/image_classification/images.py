@@ -5,37 +5,37 @@ of an image depends only on the seed, the epoch and its number, and mixing on th
 worker processes or devices, or on whether the run was resumed.
 """
 
-import io
 import logging
 import re
-import time
-import zipfile
-from collections.abc import Callable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import datasets
 import numpy as np
-import PIL.Image
-import PIL.ImageOps
 import torch
 from datasets import ClassLabel, Dataset
 from torchvision.transforms import v2
+from tqdm import tqdm
 from transformers import BaseImageProcessor
 
-from ...errors import InputError, first_line, listed
-from ...training.files import Access, hold_out, load_data, reading
-from ..labels import ONE_CLASS, Labels, check_names, number_labels
+from ...errors import InputError, listed
+from ...image_files import IMAGE_ENDINGS, find_images, is_hidden
+from ...processor import decode
+from ...training.files import Access, load_data
+from ..classification import hold_out
+from ..labels import ONE_CLASS, Labels, number_labels, sort_names
 from .arguments import ImageArguments
 
 logger = logging.getLogger(__name__)
 
-# Pillow's other formats, such as EPS, may run programs.
-FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF")
-IMAGE_ENDINGS = (".jpg", ".jpeg", ".jfif", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff")
-# More than eight bits per pixel: a conversion to RGB would cut off everything above 255.
-DEEP_MODES = ("I", "F", "I;16", "I;16B", "I;16L", "I;16N")
-SPLIT_FOLDERS = {"train", "val", "valid", "validation", "test"}
+# A folder with one of these names, and perhaps words around it ("seg_train", "Training", "test_set"), is a split.
+SPLITS = {
+    **dict.fromkeys(("train", "training", "trainval"), "train"),
+    **dict.fromkeys(("val", "valid", "validation", "dev"), "validation"),
+    **dict.fromkeys(("test", "testing", "eval", "evaluation"), "test"),
+}
 
 
 def load_images(
@@ -54,33 +54,40 @@ def load_images(
     unreadable, or the validation data have a class that the training data do not have.
     """
     image_column, label_column, files = arguments.image_column_name, arguments.label_column_name, arguments.files()
-    splits: Mapping
     if arguments.train_dir or arguments.validation_dir:
-        splits = {split: read_folder(path, access) for split, (path,) in files.items()}
+        splits = read_folder(Path(arguments.train_dir)) if arguments.train_dir else {}
+        if arguments.validation_dir:
+            found = read_folder(Path(arguments.validation_dir))
+            splits["validation"] = next(found[name] for name in ("validation", "test", "train") if name in found)
         image_column, label_column = "image", "label"
     else:
-        splits = load_data(
-            dataset_name=arguments.dataset_name,
-            dataset_config_name=arguments.dataset_config_name,
-            files=files,
-            access=access,
-            text_columns=(image_column, label_column),
+        splits = dict(
+            load_data(
+                dataset_name=arguments.dataset_name,
+                dataset_config_name=arguments.dataset_config_name,
+                files=files,
+                access=access,
+                text_columns=(image_column, label_column),
+            )
         )
-        held_out = next((split for split in ("validation", "valid", "val", "test") if split in splits), "")
-        sources = {"train": "train", "validation": held_out}
-        splits = {split: splits[source] for split, source in sources.items() if source in splits}
+    if held_out := [splits[name] for name in ("validation", "valid", "val", "test") if name in splits]:
+        splits["validation"] = held_out[0]
+    splits = {split: splits[split] for split in ("train", "validation") if split in splits}
     if not splits or (train and "train" not in splits):
         raise InputError("There are no training images: give --train_dir, --train_file or a --dataset_name with them.")
     options: dict[str, Any] = {"known": known, "train": train, "do_regression": False}
-    splits, labels = number_labels(splits, [image_column], label_column, "image_column_name", **options)
+    splits, labels = number_labels(splits, [image_column], label_column, **options)
     if labels.problem_type != ONE_CLASS:
         raise InputError(f"The column {label_column!r} must have one class per image, not a list.")
     for split, dataset in splits.items():
-        with reading([f"The column {image_column!r} of the {split} data"], "images or paths"):
+        try:
             dataset = dataset.rename_columns({image_column: "image"})
             splits[split] = dataset.cast_column("image", datasets.Image(decode=False))
+        except (NotImplementedError, TypeError, ValueError) as error:
+            fault = f"The column {image_column!r} of the {split} data holds neither images nor paths"
+            raise InputError(f"{fault}: name yours with --image_column_name.") from error
     if validate and "validation" not in splits:
-        splits = hold_out(splits["train"], arguments.train_val_split, seed, "train_val_split")
+        splits["train"], splits["validation"] = hold_out(splits["train"], arguments.train_val_split, seed)
     limits = {"train": (train, arguments.max_train_samples), "validation": (validate, arguments.max_eval_samples)}
     for split, (needed, limit) in limits.items():
         if not needed:
@@ -91,71 +98,73 @@ def load_images(
     return splits, labels
 
 
-def read_folder(path: str | Path, access: Access = Access()) -> Dataset:
-    """Return the images of a folder of class folders, or of a zip file of them: "image", not decoded, and "label".
+def read_folder(folder: Path) -> dict[str, Dataset]:
+    """Return the splits of a folder of class folders, or of folders of them for splits: "image", not decoded, "label".
 
-    `load_dataset("imagefolder")` takes a class "train" for a split, the innermost folder for the class, and no zip file
-    of class folders. The images of a zip file are copied into the cache of `datasets` once.
+    Images in subfolders of a class folder are of that class. What is left out, and which folders are splits, is logged
+    in one line each. Raises an InputError if there are no class folders with images.
     """
-    path = Path(path)
-    if not path.is_dir() and not zipfile.is_zipfile(path):
-        raise InputError(f"There is no folder and no complete zip file {path}.")
-    names = _walk(path) if path.is_dir() else zipfile.ZipFile(path).namelist()
-    # Hidden files, and the folder that macOS adds to zip files, are no images.
-    names = sorted(name for name in names if name[-1] != "/" and not re.search(r"(^|/)(\.|__MACOSX)", name))
-    parts = {name: name.split("/") for name in names if name.lower().endswith(IMAGE_ENDINGS)}
-    # A zip file often has one folder around everything.
-    while parts and min(map(len, parts.values())) > 2 and len({first for first, *_ in parts.values()}) == 1:
-        parts = {name: inner for name, (_, *inner) in parts.items()}
-    images = {name: folders for name, (*folders, _) in parts.items() if folders}
-    if not images:
-        raise InputError(f"{path} has no class folders: put the images of each class into a folder of that name.")
-    classes = sorted({folders[0] for folders in images.values()})
-    if set(classes) <= SPLIT_FOLDERS and any(len(folders) > 1 for folders in images.values()):
-        remedy = f"give --train_dir {path / classes[0]} and so on"
-        raise InputError(f"{path} has the folders {' and '.join(classes)}, splits instead of classes: {remedy}.")
-    check_names(classes, f"The class folders of {path}")
-    if others := [name for name in names if name not in images]:
-        words = "%d files of %s lack an image's ending or a class folder, and are left out: %s"
-        logger.warning(words, len(others), path, listed(others))
-    labels = [folders[0] for folders in images.values()]
-    features = datasets.Features({"image": datasets.Image(decode=False), "label": ClassLabel(names=classes)})
-    if path.is_dir():
-        return Dataset.from_dict({"image": [str(path / name) for name in images], "label": labels}, features)
-    # The arguments identify the cached copy. `datasets` would read lists in parts, and so tuples are passed.
-    arguments: dict[str, Any] = {"path": str(path.resolve()), "names": tuple(images), "labels": tuple(labels)}
-    arguments["time"] = time.time_ns() if access.overwrite_cache else path.stat().st_mtime_ns
-    with reading([path], "images"):
-        return Dataset.from_generator(_unpack, features, cache_dir=access.cache_dir, gen_kwargs=arguments)
+    if not folder.is_dir():
+        advice = f"unpack it (python -m zipfile -e {folder} photos), and name the folder"
+        raise InputError(f"{folder} is a file: {advice}." if folder.is_file() else f"There is no folder {folder}.")
+    inner = folders_in(folder)
+    while len(inner) == 1 and folders_in(inner[0]) and not any(map(is_image, folder.iterdir())):
+        # Archives often have one folder around everything.
+        folder, inner = inner[0], folders_in(inner[0])
+    splits = {split: path for path in inner if (split := split_of(path.name)) and folders_in(path)}
+    if len(splits) > 1:
+        left_out = [path.name for path in inner if path not in splits.values()]
+        found = ", ".join(f"{split} from {path.name}" for split, path in splits.items())
+        logger.info("Splits of %s: %s%s", folder, found, f"; left out: {listed(left_out)}" if left_out else "")
+        return {split: next(iter(read_folder(path).values())) for split, path in splits.items()}
+    images = {path.name: [str(path / file) for file in find_images(path)] for path in inner}
+    names = sort_names(name for name in images if images[name])
+    if not names:
+        raise InputError(f"{folder} has no class folders: put the images of each class into a folder of that name.")
+    if others := describe_left_out(folder, images):
+        logger.warning("Left out of %s: %s", folder, others)
+    features = datasets.Features({"image": datasets.Image(decode=False), "label": ClassLabel(names=names)})
+    columns = {"image": [path for name in names for path in images[name]]}
+    columns["label"] = [name for name in names for _ in images[name]]
+    return {"train": Dataset.from_dict(columns, features)}
 
 
-def _walk(folder: Path, prefix: str = "") -> Iterator[str]:
-    """Yield the files in a folder, also in linked ones, relative to it; an OSError if one cannot be listed."""
-    for entry in folder.iterdir():
-        yield from _walk(entry, f"{prefix}{entry.name}/") if entry.is_dir() else [f"{prefix}{entry.name}"]
+def folders_in(folder: Path) -> list[Path]:
+    return sorted(path for path in folder.iterdir() if path.is_dir() and not is_hidden(path.name))
 
 
-def _unpack(path: str, names: tuple[str, ...], labels: tuple[str, ...], time: int) -> Iterator[dict]:
-    with zipfile.ZipFile(path) as archive:
-        for name, label in zip(names, labels):
-            yield {"image": {"bytes": archive.read(name), "path": f"{path}/{name}"}, "label": label}
+def is_image(path: Path) -> bool:
+    return path.suffix.lower() in IMAGE_ENDINGS and not is_hidden(path.name)
 
 
-def decode(image: dict) -> PIL.Image.Image:
-    """Return the image, upright and in RGB, from its "bytes" or its "path"; an InputError that names it if it cannot be
-    decoded without loss.
-    """
-    try:
-        file = io.BytesIO(image["bytes"]) if image["bytes"] is not None else image["path"]
-        with PIL.Image.open(file, formats=FORMATS) as picture:
-            if picture.mode in DEEP_MODES:
-                raise ValueError(f"its pixels have more than 8 bits, mode {picture.mode}")
-            return PIL.ImageOps.exif_transpose(picture).convert("RGB")
-    except Exception as error:
-        # Corrupted files raise nearly any error in PIL.
-        fault = "not an image" if isinstance(error, PIL.UnidentifiedImageError) else first_line(error)
-        name = image["path"] or "An image without a name"
-        raise InputError(f"{name} cannot be read as a picture: {fault}.") from error
+def split_of(name: str) -> str | None:
+    """Return the split that a folder is named after, such as "train" for "seg_train" or "Training Set"."""
+    words = set(re.split(r"[\W_]+", name.lower()))
+    return next((split for word, split in SPLITS.items() if word in words), None)
+
+
+def describe_left_out(folder: Path, images: dict[str, list[str]]) -> str:
+    """Return in words which files and folders of a folder are no images of a class, and why; "" if there are none."""
+    files = [path.relative_to(folder) for path in folder.rglob("*") if path.is_file()]
+    visible = [path for path in files if not any(map(is_hidden, path.parts))]
+    endings = Counter(path.suffix.lower() or path.name for path in visible if not is_image(path))
+    parts = {
+        "class folders without images": [name for name, paths in images.items() if not paths],
+        "unsupported files": [f"{count} {ending}" for ending, count in endings.most_common()],
+        "images outside of class folders": [path.name for path in visible if len(path.parts) == 1 and is_image(path)],
+        "folders of the system": sorted({part for path in files for part in path.parts[:-1] if is_hidden(part)}),
+    }
+    return "; ".join(f"{what}: {listed(names)}" for what, names in parts.items() if names)
+
+
+def check_images(splits: Mapping[str, Dataset]):
+    """Raise an InputError if a file of an image is missing, or a validation image cannot be read."""
+    for split, dataset in splits.items():
+        for image in tqdm(dataset["image"], desc=f"Checking {split} images", delay=1):
+            if split == "validation":
+                decode(image)
+            elif image["bytes"] is None and not Path(image["path"]).is_file():
+                raise InputError(f"{image['path']}, named in the {split} data, does not exist.")
 
 
 def training_transform(

@@ -3,22 +3,25 @@
     hf-gmlp run image_classification --config_name gmlp-ti16-224 --train_dir photos --do_train --output_dir out
     hf-gmlp run image_classification paper/recipes/table2/gmlp-s16-224.yaml --output_dir out
 
-Here `photos` is a folder, or a zip file, with a folder for each class. --config_name timm/NAME names a model of timm.
-Flags have the names of transformers' own run_image_classification.py. Recipes (YAML files of flags) may come first;
-flags override them, and later recipes override earlier ones.
+Here `photos` is a folder with a folder for each class, perhaps inside of folders such as "train" and "test".
+--config_name timm/NAME names a model of timm. Flags have the names of transformers' own run_image_classification.py.
+Recipes (YAML files of flags) may come first; flags override them, and later recipes override earlier ones.
 """
 
 import logging
 import math
 
+import pandas
+
 from ...training.arguments import RunArguments, data_access, parse_arguments
 from ...training.run_folder import total_batch_size
 from ...training.start import start_run
 from ...training.trainer import GMLPTrainer
+from ..classification import KeptEvaluation, balanced_weights, check_evaluation, classification_loss, write_report
 from ..labels import set_labels, trained_labels
 from .arguments import ImageArguments, ImageModelArguments
-from .images import ImageCollator, load_images, mixing_transform, training_transform
-from .metrics import accuracies, classification_loss, top_classes
+from .images import ImageCollator, check_images, load_images, mixing_transform, training_transform
+from .metrics import accuracies
 from .models import image_size, load_image_config, load_image_model, load_processor
 
 logger = logging.getLogger(__name__)
@@ -30,6 +33,8 @@ def main():
     # Arguments.
     dataclasses = (ImageModelArguments, ImageArguments, RunArguments)
     model_args, data_args, training_args = parse_arguments(dataclasses, __doc__)
+    check_evaluation(training_args)
+    callbacks = data_args.callbacks(training_args)
     checkpoint = start_run(model_args, data_args, training_args)
     config = load_image_config(model_args, data_args.size())
     processor = load_processor(model_args, config, data_args.size(), data_args.crop_pct)
@@ -44,11 +49,16 @@ def main():
             seed=training_args.seed,
             access=data_access(model_args, data_args, training_args),
         )
+        if training_args.do_train and training_args.process_index == 0:
+            check_images(splits)
     new_classifier = set_labels(
         config, labels, HEAD, train=training_args.do_train, new_classifier=model_args.ignore_mismatched_sizes
     )
-    train_dataset, eval_dataset = splits.get("train"), splits.get("validation")
+    train_dataset, eval_dataset, weights = splits.get("train"), splits.get("validation"), None
     if train_dataset is not None:
+        if data_args.class_weights is not None:
+            weights = balanced_weights(train_dataset["labels"][:], config)
+        data_args.lengthen(training_args, len(train_dataset))
         train_dataset = train_dataset.add_column("index", range(len(train_dataset)))
         images, batch = len(train_dataset), total_batch_size(training_args)
         if (updates := math.ceil(images / batch)) < 10:
@@ -60,6 +70,7 @@ def main():
 
     # Trainer. The collator needs columns that the model does not take.
     training_args.remove_unused_columns = False
+    kept = KeptEvaluation(accuracies)
     options = {"train": training_args.do_train, "new_classifier": new_classifier}
     trainer = GMLPTrainer(
         model=load_image_model(model_args, config, data_args.size(), **options),
@@ -68,14 +79,16 @@ def main():
         eval_dataset=eval_dataset,
         processing_class=processor,
         data_collator=collator,
-        compute_loss_func=classification_loss(training_args.label_smoothing_factor),
-        compute_metrics=accuracies,
+        compute_loss_func=classification_loss(training_args.label_smoothing_factor, weights),
+        compute_metrics=kept,
+        callbacks=callbacks,
         metric_names=("accuracy", "top5_accuracy") if config.num_labels >= 5 else ("accuracy",),
-        preprocess_logits_for_metrics=top_classes,
         card=data_args.card_facts(model_args, data_args.description(splits, config.num_labels)),
         hyperparameters=data_args.augmentation(),
     )
     metrics = trainer.train_and_evaluate(checkpoint)
+    if eval_dataset is not None and trainer.is_world_process_zero():
+        write_report(trainer, kept, pandas.DataFrame({"file": [image["path"] for image in eval_dataset["image"]]}))
     # Trainer counts pixels as tokens.
     metrics.pop("total_flos", None)
     trainer.finish(metrics)

@@ -3,14 +3,15 @@
 import itertools
 import json
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from operator import index
 from pathlib import Path
 from typing import Any
 
 from datasets import Dataset, Features, Value
 
 from ...errors import InputError
-from ...training.files import Access, check_file, load_data, open_text, reading
+from ...training.files import Access, check_file, load_data, open_text
 from .arguments import QAArguments
 
 _TEXT = {name: Value("string") for name in ("id", "question", "context")}
@@ -36,34 +37,45 @@ def load_questions(arguments: QAArguments, splits: Sequence[str], access: Access
             raise InputError(f"There are no {split} data: {advice}.")
         where = ", ".join(files[split]) if files else str(name)
         found = itertools.chain.from_iterable(map(_read_rows, files[split])) if files else loaded[split]
-        with reading([where], "questions in the form of SQuAD, flat, or JSON lines"):
-            rows = [_check(row, where, split) for row in itertools.islice(found, arguments.max_samples()[split])]
-            if not rows:
-                raise InputError(f"There is no question in {where}.")
-            ((key, count),) = Counter(row["id"] for row in rows).most_common(1)
-            if count > 1:
-                raise InputError(f"Two questions in {where} have the id {key}: predictions need unique ids.")
-            unanswered = [row["id"] for row in rows if not row["answers"]["text"]]
-            answered = split != "test" or len(unanswered) < len(rows)
-            if unanswered and answered and not arguments.version_2_with_negative:
-                raise InputError(f"Question {unanswered[0]} in {where} has no answer: give --version_2_with_negative.")
-            features = Features(_TEXT | _ANSWERS if answered else _TEXT)
-            questions[split] = Dataset.from_dict({name: [row[name] for row in rows] for name in features}, features)
+        rows = [_check(row, where, split) for row in itertools.islice(found, arguments.max_samples()[split])]
+        if not rows:
+            raise InputError(f"There is no question in {where}.")
+        ((key, count),) = Counter(row["id"] for row in rows).most_common(1)
+        if count > 1:
+            raise InputError(f"Two questions in {where} have the id {key}: predictions need unique ids.")
+        unanswered = [row["id"] for row in rows if not row["answers"]["text"]]
+        answered = split != "test" or len(unanswered) < len(rows)
+        if unanswered and answered and not arguments.version_2_with_negative:
+            raise InputError(f"Question {unanswered[0]} in {where} has no answer: give --version_2_with_negative.")
+        features = Features(_TEXT | _ANSWERS if answered else _TEXT)
+        questions[split] = Dataset.from_dict({name: [row[name] for row in rows] for name in features}, features)
     return questions
 
 
 def _read_rows(path: str) -> Iterator[dict]:
     """Yield the unchecked questions of a file in any of the three forms."""
     check_file(Path(path))
-    with open_text(path) as file:
-        values = list(_parse(file.read()))
-    for value in values:
-        # A dictionary without data is a line of JSON lines.
-        for row in value.get("data", [value]) if isinstance(value, dict) else value:
-            if "paragraphs" not in row:
-                yield row
-            for paragraph in row.get("paragraphs", []):
-                yield from (question | {"context": paragraph["context"]} for question in paragraph["qas"])
+    try:
+        with open_text(path) as file:
+            text = file.read()
+        if text.startswith("version https://git-lfs"):
+            raise ValueError("it is a pointer of Git LFS, fetch the data with `git lfs pull`")
+        if text.lstrip().startswith("<"):
+            raise ValueError("it is a web page, download the file itself")
+        rows = [row for value in _parse(text) for row in _flatten(value)]
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        fault = f"there is no {error}" if isinstance(error, KeyError) else error
+        raise InputError(f"{path} cannot be read as questions, as SQuAD, flat, or JSON lines: {fault}.") from error
+    yield from rows
+
+
+def _flatten(value: Any) -> Iterator[dict]:
+    # A dictionary without data is a line of JSON lines.
+    for row in value.get("data", [value]) if isinstance(value, dict) else value:
+        if "paragraphs" not in row:
+            yield row
+        for paragraph in row.get("paragraphs", []):
+            yield from (question | {"context": paragraph["context"]} for question in paragraph["qas"])
 
 
 def _parse(text: str) -> Iterator[Any]:
@@ -78,23 +90,31 @@ def _parse(text: str) -> Iterator[Any]:
 
 def _check(row: dict, where: str, split: str) -> dict:
     """Return a row with only the four fields, checked, and answers without white space at their ends."""
-    missing = [field for field in ("id", "question", "context") if not isinstance(row.get(field), str | int)]
+    missing = [field for field in _TEXT if not isinstance(row.get(field), str | int if field == "id" else str)]
     if missing:
         raise InputError(f"A question in {where} has no field {missing[0]!r} with text, only {', '.join(row)}.")
     name = f"question {row['id']} in {where}"
-    match row.get("answers"):
-        case None if row.get("is_impossible") or split == "test":
-            pairs = []
-        case {"text": texts, "answer_start": starts}:
-            pairs = list(zip(texts, starts, strict=True))
-        case [*entries]:
-            pairs = [(entry["text"], entry["answer_start"]) for entry in entries]
-        case _:
-            raise InputError(f"The {name} has no 'answers', each with 'text' and 'answer_start'.")
-    texts = [text.strip() for text, _ in pairs]
-    starts = [_find_answer(row["context"], text, start, name) for text, (_, start) in zip(texts, pairs)]
-    answers = {"text": texts, "answer_start": starts}
+    try:
+        pairs = [(str.strip(text), index(start)) for text, start in _answers(row, split)]
+    except (KeyError, TypeError, ValueError) as error:
+        raise InputError(f"The {name} has no 'answers', each with 'text' and 'answer_start'.") from error
+    if not row["context"].strip():
+        raise InputError(f"The {name} has an empty context: remove it, or add the text with the answer.")
+    if pairs and row.get("is_impossible"):
+        raise InputError(f"The {name} has answers, and 'is_impossible': remove one of them.")
+    starts = [_find_answer(row["context"], text, start, name) for text, start in pairs]
+    answers = {"text": [text for text, _ in pairs], "answer_start": starts}
     return {"id": str(row["id"]), "question": row["question"], "context": row["context"], "answers": answers}
+
+
+def _answers(row: dict, split: str) -> Iterable[tuple[Any, Any]]:
+    """Return text and start of each answer, unchecked."""
+    answers = row.get("answers")
+    if answers is None and (row.get("is_impossible") or split == "test"):
+        return []
+    if isinstance(answers, dict):
+        return zip(answers["text"], answers["answer_start"], strict=True)
+    return [(answer["text"], answer["answer_start"]) for answer in row["answers"]]
 
 
 def _find_answer(context: str, text: str, start: int, name: str) -> int:

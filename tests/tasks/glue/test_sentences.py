@@ -6,7 +6,7 @@ from datasets import ClassLabel, Dataset, DatasetDict, Features, Value
 from hf_gmlp.errors import InputError
 from hf_gmlp.tasks.glue import sentences
 from hf_gmlp.tasks.glue.arguments import TASKS, GlueArguments
-from hf_gmlp.tasks.glue.sentences import load_sentences, texts, tokenize
+from hf_gmlp.tasks.glue.sentences import joined_texts, load_sentences, shown_rows, texts, tokenize
 from hf_gmlp.tasks.labels import CLASSES, ONE_CLASS, REGRESSION, Labels
 from hf_gmlp.training import run_folder
 from hf_gmlp.training.files import Access
@@ -78,17 +78,23 @@ def test_pairs_and_columns_by_name(load, write):
     assert splits["train"]["sentence1"][0] == "sentence2 0"
 
 
+def test_columns_of_a_spreadsheet_are_found_and_rows_held_out(load, write):
+    content = [{"message": f"m{i}", "category": ("007", "8")[i % 10 == 3]} for i in range(100)]
+    splits, labels = load("train", "validation", train_file=write("tickets.csv", content))
+    assert labels.names == ["007", "8"] and len(splits["train"]) == 90
+    held_out = splits["validation"]
+    assert sorted(held_out["labels"]) == [0] * 9 + [1]
+    assert held_out["sentence1"][:] == [f"m{row - 1}" for row in held_out["row"]]
+    assert not set(held_out["sentence1"]) & set(splits["train"]["sentence1"])
+    table = shown_rows(held_out)
+    assert list(table.columns) == ["row", "text"] and joined_texts(held_out) == list(table["text"])
+
+
 def test_any_number_of_columns_can_be_joined(load, write):
     train = write("t.jsonl", rows([0, 1], ("title", "body", "date")))
     splits, _ = load(train_file=train, text_column_names=["date", "title", "body"], text_column_delimiter=" | ")
     assert splits["train"]["sentence1"][0] == "date 0 | title 0 | body 0"
     assert set(splits["train"].column_names) == {"sentence1", "labels"}
-
-
-def test_text_stays_as_it_is_written(load, tmp_path):
-    (tmp_path / "codes.csv").write_text("text,label\n007,001\n1.0,002\nNA,001\n,002\n")
-    splits, labels = load(train_file=[str(tmp_path / "codes.csv")])
-    assert splits["train"]["sentence1"][:] == ["007", "1.0", "NA", ""] and labels.names == ["001", "002"]
 
 
 def test_tasks_take_names_and_numbers_from_files(load, write):
@@ -231,7 +237,7 @@ def test_bad_flags_are_refused(load, write, options, message):
     [
         (rows(["a", None, "b"]), "Row 2 "),
         ([*rows(["a", "b"]), {"sentence": None, "label": "a"}], "Row 3 .*'sentence'"),
-        ([{"body": "x", "label": 1}], "--text_column_names.* body, label"),
+        ([{"body": "x", "to": "y", "label": 1}], "--text_column_names.* body, to, label"),
         ([{"sentence": ["x", "y"], "label": 0}, {"sentence": [], "label": 1}], "'sentence' .* must hold text"),
     ],
 )
@@ -247,6 +253,8 @@ def test_too_many_files_or_too_few(load, write):
     with pytest.raises(InputError, match="--train_file"):
         load("train", validation_file=pairs)
     with pytest.raises(InputError, match="--validation_file"):
+        load("validation", train_file=pairs)
+    with pytest.raises(InputError, match="too few to hold some out"):
         load("train", "validation", train_file=pairs)
     with pytest.raises(InputError, match="labels are unknown"):
         load("validation", validation_file=pairs)

@@ -2,7 +2,7 @@
 
 import io
 import shutil
-import zipfile
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -15,12 +15,12 @@ from torchvision.transforms import v2
 from torchvision.transforms.functional import rotate
 from transformers import ViTImageProcessor
 
-from hf_gmlp import errors
 from hf_gmlp.errors import InputError
+from hf_gmlp.processor import decode
 from hf_gmlp.tasks.image_classification.arguments import ImageArguments
 from hf_gmlp.tasks.image_classification.images import (
     ImageCollator,
-    decode,
+    check_images,
     load_images,
     mixing_transform,
     training_transform,
@@ -48,14 +48,6 @@ def folder(tmp_path):
     return tmp_path / "photos"
 
 
-def zipped(folder, inside=""):
-    path = folder.parent / "photos.zip"
-    with zipfile.ZipFile(path, "w") as archive:
-        for file in sorted(folder.rglob("*.jpg")):
-            archive.write(file, f"{inside}{file.relative_to(folder)}")
-    return path
-
-
 def pixels(dataset):
     return [np.asarray(decode(row["image"])) for row in dataset]
 
@@ -66,7 +58,7 @@ def loaded(cache=None, *, known=None, train=True, validate=False, seed=0, **argu
     return SimpleNamespace(splits=splits, labels=labels.names, problem_type=labels.problem_type)
 
 
-def test_folder_zip_and_parquet_are_the_same_data(folder, tmp_path):
+def test_folder_csv_and_parquet_are_the_same_data(folder, tmp_path):
     plain = loaded(train_dir=str(folder))
     assert plain.labels == list(CLASSES) and plain.problem_type == ONE_CLASS
     assert plain.splits["train"]["labels"][:] == [0] * 4 + [1] * 4 + [2] * 4
@@ -82,8 +74,6 @@ def test_folder_zip_and_parquet_are_the_same_data(folder, tmp_path):
     (tmp_path / "photos.csv").write_text("\n".join(["photo,kind", *lines]) + "\n")
     names, cache = {"image_column_name": "photo", "label_column_name": "kind"}, tmp_path / "cache"
     for other in (
-        loaded(cache, train_dir=str(zipped(folder))),
-        loaded(cache, train_dir=str(zipped(folder, "all/photos/"))),
         loaded(cache, train_file=[str(tmp_path / "photos.parquet")]),
         loaded(cache, train_file=[str(tmp_path / "photos.csv")], **names),
     ):
@@ -102,14 +92,6 @@ def test_a_local_copy_of_a_hub_data_set(folder, tmp_path):
     data = loaded(tmp_path / "cache", **options, image_column_name="img")
     assert {split: len(dataset) for split, dataset in data.splits.items()} == {"train": 12, "validation": 12}
     refused("--image_column_name", tmp_path / "cache", **options)
-
-
-def test_a_changed_zip_file_is_read_again(folder, tmp_path):
-    options = {"cache": tmp_path / "cache", "train_dir": str(zipped(folder))}
-    assert len(loaded(**options).splits["train"]) == 12
-    (folder / "apple" / "3.jpg").unlink()
-    zipped(folder)
-    assert len(loaded(**options).splits["train"]) == 11
 
 
 def test_validation_images_are_held_out_or_given(folder):
@@ -144,37 +126,77 @@ def test_paths_that_are_no_data(folder, tmp_path):
     refused("nowhere", train_dir=str(tmp_path / "nowhere"))
     refused("no class folders", train_dir=str(folder / "apple"))
     refused("no training images", validation_dir=str(folder))
-    content = zipped(folder).read_bytes()
-    (tmp_path / "cut.zip").write_bytes(content[:500])
-    refused("cut.zip", train_dir=str(tmp_path / "cut.zip"))
-    (tmp_path / "bad.zip").write_bytes(content[:300] + bytes(200) + content[500:])
-    refused("bad.zip", tmp_path / "cache", train_dir=str(tmp_path / "bad.zip"))
-
-
-def test_class_folders_that_are_refused(folder, tmp_path):
-    for split in ("train", "val"):
-        shutil.copytree(folder, tmp_path / "root" / split)
-    refused("--train_dir .*root/train", train_dir=str(tmp_path / "root"))
+    (tmp_path / "photos.zip").write_bytes(b"PK")
+    refused("photos.zip is a file: unpack it", train_dir=str(tmp_path / "photos.zip"))
     shutil.copytree(folder, tmp_path / "other")
     (tmp_path / "other" / "apple").rename(tmp_path / "other" / "apples")
     refused("'apples'", train_dir=str(folder), validation_dir=str(tmp_path / "other"))
-    shutil.copytree(folder / "apple", folder / "Apple")
-    refused("'Apple' and 'apple'", train_dir=str(folder))
-    refused("training samples", train_dir=str(tmp_path / "other"), validate=True, train_val_split=0.999)
+    refused("training samples", train_dir=str(folder), validate=True, train_val_split=0.01)
 
 
-def test_other_files_are_listed_and_linked_folders_read(folder, tmp_path, caplog):
-    (folder / "empty").mkdir()
-    for name in ("0.heic", "notes", ".hidden.jpg"):
-        (folder / CLASSES[0] / name).write_text("x")
+@pytest.mark.parametrize(
+    ("train", "test"),
+    [
+        ("Training", "Testing"),
+        ("training_set", "test_set"),
+        ("Train", "Val"),
+        ("seg_train/seg_train", "seg_test/seg_test"),
+        ("train", "dev"),
+        ("trainval", "test"),
+    ],
+)
+def test_usual_names_of_splits(folder, tmp_path, train, test, caplog):
+    caplog.set_level("INFO")
+    root = tmp_path / "archive" / "data"
+    shutil.copytree(folder, root / train)
+    shutil.copytree(folder, root / test)
+    (root / test / "apple" / "0.jpg").unlink()
+    # As in the archives of Kaggle: pictures without classes.
+    shutil.copytree(folder / "apple", root / "seg_pred")
+    data = loaded(train_dir=str(tmp_path / "archive"), validate=True)
+    assert {split: len(rows) for split, rows in data.splits.items()} == {"train": 12, "validation": 11}
+    assert data.labels == list(CLASSES)
+    lines = [line for line in caplog.text.splitlines() if "Splits of" in line]
+    assert len(lines) == 1 and "left out: seg_pred" in lines[0]
+    only = loaded(validation_dir=str(tmp_path / "archive"), train=False, validate=True)
+    assert len(only.splits["validation"]) == 11
+
+
+def test_classes_named_as_a_split_or_by_numbers(folder):
+    (folder / "apple").rename(folder / "train")
+    assert loaded(train_dir=str(folder)).labels == ["boat", "cloud", "train"]
+    for name, number in zip(("train", "boat", "cloud"), ("0", "10", "2")):
+        (folder / name).rename(folder / number)
+    assert loaded(train_dir=str(folder)).labels == ["0", "2", "10"]
+
+
+def test_what_is_left_out_is_said_in_one_line(folder, tmp_path, caplog):
+    for name in ("empty", "ships", "@eaDir"):
+        (folder / name).mkdir()
+    for name in ("apple/0.heic", "apple/.hidden.jpg", "ships/0.ppm", "ships/1.ppm", "@eaDir/0.jpg"):
+        (folder / name).write_text("x")
     shutil.copy(folder / "boat" / "0.jpg", folder / "loose.jpg")
     shutil.copytree(folder / "boat", tmp_path / "more")
     (folder / "boat" / "linked").symlink_to(tmp_path / "more")
     shutil.copy(folder / "boat" / "0.jpg", folder / "boat" / "9.JPG")
     data = loaded(train_dir=str(folder))
     assert data.splits["train"]["labels"][:] == [0] * 4 + [1] * 9 + [2] * 4
-    assert "3 files of" in caplog.text and ".hidden" not in caplog.text
-    assert all(name in caplog.text for name in ("apple/0.heic", "apple/notes", "loose.jpg"))
+    (record,) = [record for record in caplog.records if record.levelname == "WARNING"]
+    for words in ("empty, ships", "2 .ppm, 1 .heic", "loose.jpg", "@eaDir"):
+        assert words in record.getMessage()
+    assert ".hidden" not in record.getMessage()
+
+
+def test_images_that_cannot_be_read_are_found_before_the_training(folder):
+    splits = loaded(train_dir=str(folder), validate=True, train_val_split=0.25).splits
+    check_images(splits)
+    Path(splits["train"][2]["image"]["path"]).unlink()
+    with pytest.raises(InputError, match="train data, does not exist"):
+        check_images(splits)
+    path = Path(splits["validation"][1]["image"]["path"])
+    picture(size=(1, 1)).save(path)
+    with pytest.raises(InputError, match=f"{path} cannot .* only 1 x 1 pixels"):
+        check_images({"validation": splits["validation"]})
 
 
 @pytest.mark.parametrize(
@@ -215,15 +237,6 @@ def test_missing_and_deep_images_are_named(tmp_path):
     PIL.Image.fromarray(np.full((8, 8), 40_000, dtype=np.uint16)).save(tmp_path / "deep.png")
     with pytest.raises(InputError, match="deep.png .*8 bits"):
         decode({"bytes": None, "path": str(tmp_path / "deep.png")})
-
-
-def test_a_bad_image_in_a_worker_process_ends_a_run_with_one_line(folder, capsys):
-    path = folder / "boat" / "1.jpg"
-    path.write_text("no image")
-    loader = DataLoader(rows(folder), batch_size=4, collate_fn=collator(), num_workers=1)
-    with pytest.raises(SystemExit):
-        errors.run(lambda: list(loader))
-    assert capsys.readouterr().err.endswith(f"Error: {path} cannot be read as a picture: not an image.\n")
 
 
 def test_pictures_are_turned_upright(tmp_path):

@@ -2,10 +2,7 @@
 
 import functools
 import json
-import os
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -117,29 +114,6 @@ def test_a_resumed_run_ends_with_the_same_weights(run, folder):
         (folder / "cut" / left).unlink()
     run(*flags, "--output_dir", "cut")
     assert_same_weights(weights(folder, "cut"), weights(folder, "complete"))
-
-
-def test_accumulation_is_one_large_batch(run, folder):
-    # Mixup pairs the images of one small batch, so it is left out here.
-    flags = (*GMLP, *DATA, "--do_train", "--save_strategy", "no", "--max_steps", "4", "--label_smoothing_factor", "0.1")
-    flags = (*flags, "--global_batch_size", "16")
-    run(*flags, "--per_device_train_batch_size", "16", "--output_dir", "at_once")
-    run(*flags, "--per_device_train_batch_size", "4", "--output_dir", "accumulated")
-    assert_same_weights(weights(folder, "accumulated"), weights(folder, "at_once"))
-
-
-@pytest.mark.heavy
-def test_two_processes_augment_and_train_as_one(run, folder):
-    """tests/training/test_launch.py compares the losses, and without augmentation."""
-    flags = [*GMLP, *DATA, "--do_train", *AUGMENTED, "--max_steps", "4", "--save_strategy", "no", "--use_cpu"]
-    flags += ["--global_batch_size", "16", "--per_device_train_batch_size", "8", "--report_to", "none"]
-    run(*flags, "--output_dir", "one")
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
-    command += [str(ROOT / "run_image_classification.py"), *flags, "--output_dir", "two"]
-    environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    assert_same_weights(weights(folder, "two"), weights(folder, "one"))
 
 
 def test_another_size_and_other_classes_from_a_checkpoint(run, folder, trained):

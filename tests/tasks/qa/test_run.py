@@ -20,8 +20,6 @@ pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parents[3]
 RECIPES = ROOT / "recipes"
-# Each step of Adam adds rounding, as a block does, and divides tiny gradients by their tiny size.
-TRAINED = 1000
 run = functools.partial(run_script, main)
 
 
@@ -135,6 +133,7 @@ def test_prediction_with_and_without_known_answers(finished, data, tmp_path):
         (["--max_seq_length", 65], "--max_seq_length 65 .* n = 64"),
         (["--n_best_size", 0], "--n_best_size"),
         (["--do_predict"], "--test_file"),
+        (["--eval_do_concat_batches", "false"], "--eval_do_concat_batches"),
         (["--train_file", "v2_train"], "--version_2_with_negative"),
     ],
 )

@@ -1,0 +1,147 @@
+"""Held-out rows, the loss with class weights, early stopping and the report."""
+
+import json
+from types import SimpleNamespace
+
+import numpy as np
+import pandas
+import pytest
+import torch
+from datasets import Dataset
+from sklearn.metrics import precision_recall_fscore_support
+from sklearn.utils.class_weight import compute_class_weight
+from torch.nn import functional as F
+from transformers import EvalPrediction, TrainerControl, TrainerState, TrainingArguments
+from transformers.modeling_outputs import ImageClassifierOutput
+
+from hf_gmlp import GMLPConfig
+from hf_gmlp.errors import InputError
+from hf_gmlp.tasks.classification import (
+    ClassificationArguments,
+    EarlyStopping,
+    KeptEvaluation,
+    balanced_weights,
+    classification_loss,
+    hold_out,
+    write_report,
+)
+from hf_gmlp.tasks.labels import CLASSES, ONE_CLASS, REGRESSION, Labels, set_labels
+from hf_gmlp.training.arguments import RunArguments
+
+from ..numerics import assert_close
+
+
+def config_of(labels, problem_type=ONE_CLASS):
+    config = GMLPConfig()
+    set_labels(config, Labels(labels and list(labels), problem_type), "", train=True, new_classifier=False)
+    return config
+
+
+def test_rows_are_held_out_by_class():
+    labels = [0] * 70 + [1] * 25 + [2] * 4 + [3]
+    dataset = Dataset.from_dict({"labels": labels, "text": [f"t{row}" for row in range(1, 101)]})
+    train, held_out = hold_out(dataset, 0.2)
+    assert np.bincount(held_out["labels"], minlength=4).tolist() in ([14, 5, 1, 0], [14, 5, 0, 0])
+    assert sorted([*train["row"], *held_out["row"]]) == list(range(1, 101))
+    assert [f"t{row}" for row in held_out["row"]] == held_out["text"][:]
+    assert hold_out(dataset, 0.2)[1]["row"][:] == held_out["row"][:] != hold_out(dataset, 0.2, seed=1)[1]["row"][:]
+    for labels in ([0.5, 0.25, 1.0, 2.0], [[1.0, 0.0], [0.0, 1.0], [1.0, 0.0], [1.0, 0.0]]):
+        train, held_out = hold_out(Dataset.from_dict({"labels": labels}), 0.25)
+        assert (len(train), len(held_out)) == (3, 1)
+
+
+@pytest.mark.parametrize("mixed", [False, True])
+def test_loss_is_cross_entropy_with_smoothing_in_training_only(mixed):
+    logits, classes = torch.randn(6, 4, requires_grad=True), torch.randint(4, (6,))
+    probabilities = torch.rand(6, 4).softmax(-1) if mixed else F.one_hot(classes, 4).float()
+    labels = probabilities if mixed else classes
+    outputs, loss = ImageClassifierOutput(logits=logits), classification_loss(0.1)
+
+    def expected(smoothing):
+        return -((1 - smoothing) * probabilities + smoothing / 4).mul(logits.log_softmax(-1)).sum(-1).mean()
+
+    assert_close(loss(outputs, labels), expected(0.1))
+    # As Trainer counts: elements of the labels, here of two batches.
+    assert_close(loss(outputs, labels, torch.tensor(2 * labels.numel())), expected(0.1) / 2)
+    with torch.no_grad():
+        assert_close(loss(outputs, labels), expected(0.0))
+
+
+def test_class_weights_are_those_of_scikit_learn():
+    labels = [0, 0, 0, 2, 2, 1]
+    weights = balanced_weights(labels, config_of("abc"))
+    expected = torch.tensor(compute_class_weight("balanced", classes=np.arange(3), y=labels))
+    assert_close(weights, expected.float())
+    assert_close(balanced_weights(F.one_hot(torch.tensor(labels)).float().tolist(), config_of("abc")), weights)
+    logits = torch.randn(6, 3)
+    loss = classification_loss(weights=weights)(ImageClassifierOutput(logits=logits), torch.tensor(labels))
+    picked = logits.log_softmax(-1)[range(6), labels]
+    assert_close(loss, -(weights[labels] * picked).mean())
+    # The checkpoint has a class that the data lack.
+    assert_close(balanced_weights([0, 0, 2], config_of("abc")), torch.tensor([0.75, 0.0, 1.5]))
+    with pytest.raises(InputError, match="--class_weights"):
+        balanced_weights([0.5], config_of(None, REGRESSION))
+
+
+def test_few_rows_are_trained_on_for_more_epochs(tmp_path):
+    cases = ((300, 100, -1, 75), (300, 10_000, -1, 4), (300, 100, 5, 4), (None, 9, -1, 4))
+    for steps, rows, max_steps, expected in cases:
+        options = {"num_train_epochs": 4, "per_device_train_batch_size": 25, "max_steps": max_steps}
+        args = RunArguments(str(tmp_path), use_cpu=True, **options)
+        ClassificationArguments(min_train_steps=steps).lengthen(args, rows)
+        assert args.num_train_epochs == expected
+
+
+def test_early_stopping_counts_evaluations_before_a_resume(tmp_path):
+    args = TrainingArguments(tmp_path, use_cpu=True, eval_strategy="steps", eval_steps=1, load_best_model_at_end=True)
+    history = [{"step": step, "eval_runtime": 1.0, "eval_loss": loss} for step, loss in enumerate((2.0, 1.0, 1.5, 1.2))]
+    state = TrainerState(log_history=[*history, {"step": 3, "loss": 1.0}], best_global_step=1, best_metric=1.0)
+    callback, control = EarlyStopping(3), TrainerControl()
+    callback.on_train_begin(args, state, control)
+    callback.on_evaluate(args, state, control, metrics={"eval_loss": 1.1})
+    assert control.should_training_stop
+
+
+def reported(folder, config, logits, labels, logged=None):
+    """Write the report of an evaluation with these logits; `logged` gets what TensorBoard would."""
+    kept = KeptEvaluation(lambda prediction: {})
+    kept(EvalPrediction(np.asarray(logits), np.asarray(labels)))
+    args = TrainingArguments(folder, use_cpu=True, report_to="none" if logged is None else "tensorboard")
+    log = None if logged is None else logged.update
+    trainer = SimpleNamespace(model=SimpleNamespace(config=config), args=args, results={}, log=log)
+    write_report(trainer, kept, pandas.DataFrame({"text": [f"t{row}" for row in range(len(labels))]}))
+    return pandas.read_csv(folder / "eval_predictions.csv", keep_default_na=False)
+
+
+def test_the_report_has_the_numbers_of_scikit_learn(tmp_path, capsys):
+    random = np.random.default_rng(0)
+    logits, labels = random.normal(size=(40, 3)).astype(np.float32), random.integers(3, size=40)
+    logged = {}
+    table = reported(tmp_path, config_of(["so, so", "good", "bad"]), logits, labels, logged)
+    predictions, names = logits.argmax(-1), np.array(["so, so", "good", "bad"])
+    assert (table["label"] == names[labels]).all() and (table["prediction"] == names[predictions]).all()
+    expected = torch.from_numpy(logits).softmax(-1).max(-1).values
+    np.testing.assert_allclose(table["probability"], expected, atol=1e-4)
+    report = json.loads((tmp_path / "report.json").read_text())
+    scores = precision_recall_fscore_support(labels, predictions)
+    for number, name in enumerate(names):
+        row = report[name]
+        values = [row["precision"], row["recall"], row["f1-score"], row["support"]]
+        assert_close(values, [float(score[number]) for score in scores])
+        assert logged[f"eval_recall/{name}"] == row["recall"]
+    assert report["confusion_matrix"][1][2] == ((labels == 1) & (predictions == 2)).sum()
+    text = (tmp_path / "report.txt").read_text()
+    assert "macro avg" in text and "macro avg" in capsys.readouterr().out and "confusions" in text
+    assert (tmp_path / "confusion_matrix.png").stat().st_size > 0
+
+
+def test_reports_of_many_classes_of_several_per_row_and_of_numbers(tmp_path, capsys):
+    names = [f"c{number:02}" for number in range(30)]
+    reported(tmp_path, config_of(names), np.eye(30, dtype=np.float32), np.arange(30))
+    printed = capsys.readouterr().out
+    assert "lowest F1" in printed and "c29" not in printed and "macro avg" in printed
+    assert "confusions" not in (tmp_path / "report.txt").read_text()
+    table = reported(tmp_path, config_of("ab", CLASSES), [[1.0, -1.0], [1.0, 1.0]], [[1, 0], [0, 1]])
+    assert table[["label", "prediction"]].values.tolist() == [["a", "a"], ["b", "a, b"]]
+    table = reported(tmp_path, config_of(None, REGRESSION), [[0.5], [2.0]], [1.0, 2.0])
+    assert table["prediction"].tolist() == [0.5, 2.0]

@@ -1,0 +1,156 @@
+"""Predictions for files and folders, against the pipelines and QuestionAnswerer."""
+
+import json
+
+import numpy as np
+import pandas
+import PIL.Image
+import pytest
+from transformers import ViTImageProcessor, pipeline
+
+from hf_gmlp import (
+    GMLPForImageClassification,
+    GMLPForMaskedLM,
+    GMLPForQuestionAnswering,
+    GMLPForSequenceClassification,
+)
+from hf_gmlp.errors import InputError
+from hf_gmlp.tools.predict import predict
+from hf_gmlp.tools.question_answering import QuestionAnswerer
+
+from ..samples import flat, squad
+
+NAMES = ["bad", "fine", "good"]
+TEXTS = ["w1 w2", "w3", "w4 w5 w6 w7", "w8 w9 w10 w11 w12 w13 w14 w15 w16 w17 w18"]
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory, text_config, perturbed_model, word_tokenizer):
+    folder = tmp_path_factory.mktemp("classifier")
+    config = text_config(vocab_size=len(word_tokenizer), id2label=dict(enumerate(NAMES)))
+    perturbed_model(GMLPForSequenceClassification, config).save_pretrained(folder)
+    word_tokenizer.save_pretrained(folder)
+    return str(folder)
+
+
+def best_labels(checkpoint, texts):
+    classify = pipeline("text-classification", checkpoint, top_k=None)
+    return [classify([text], truncation=True, max_length=12)[0] for text in texts]
+
+
+@pytest.mark.parametrize("kind", ["csv", "tsv", "jsonl", "jsonl.gz", "json", "txt"])
+def test_texts_of_every_kind_of_file(tmp_path, checkpoint, capsys, kind):
+    expected = best_labels(checkpoint, TEXTS)
+    labels = [ranked[row % 2]["label"] for row, ranked in enumerate(expected)]
+    rows = pandas.DataFrame({"id": ["007", "8", "9", "10"], "said": TEXTS, "class": labels})
+    path, output = tmp_path / f"rows.{kind}", tmp_path / "out.csv"
+    if kind in ("csv", "tsv"):
+        rows.to_csv(path, sep="\t" if kind == "tsv" else ",", index=False)
+    elif kind == "txt":
+        path.write_text("\n\n".join(TEXTS) + "\n")
+    else:
+        rows.to_json(path, orient="records", lines=kind != "json")
+    predict(checkpoint, str(path), str(output), batch_size=3)
+    table = pandas.read_csv(output, dtype={"id": str})
+    kept = ["text"] if kind == "txt" else list(rows.columns)
+    assert list(table.columns[: len(kept)]) == kept and len(table.columns) == len(kept) + 6
+    if kind != "txt":
+        assert table["id"].tolist() == ["007", "8", "9", "10"]
+        assert "Accuracy 0.5000: 2 of 4 are as in the column 'class'" in capsys.readouterr().out
+    for rank, suffix in enumerate(("", "_2", "_3")):
+        assert table[f"prediction{suffix}"].tolist() == [ranked[rank]["label"] for ranked in expected]
+        scores = [ranked[rank]["score"] for ranked in expected]
+        np.testing.assert_allclose(table[f"probability{suffix}"], scores, atol=1e-4)
+
+
+def test_pairs_and_labels_by_number(tmp_path, checkpoint, capsys):
+    best = pipeline("text-classification", checkpoint)({"text": "w1", "text_pair": "w2 w3"})["label"]
+    (tmp_path / "p.csv").write_text(f"one,two,label\nw1,w2 w3,{NAMES.index(best)}\n")
+    predict(checkpoint, str(tmp_path / "p.csv"), str(tmp_path / "out.csv"), ["one", "two"], top_k=1)
+    assert pandas.read_csv(tmp_path / "out.csv")["prediction"].tolist() == [best]
+    assert "Accuracy 1.0000" in capsys.readouterr().out
+
+
+def test_pictures(tmp_path, vision_config, perturbed_model, capsys):
+    config = vision_config(id2label=dict(enumerate(NAMES)))
+    perturbed_model(GMLPForImageClassification, config).save_pretrained(tmp_path / "model")
+    ViTImageProcessor(size={"height": 16, "width": 16}).save_pretrained(tmp_path / "model")
+    for number in range(4):
+        path = tmp_path / "photos" / NAMES[number // 2] / f"{number}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        pixels = np.random.default_rng(number).integers(0, 256, (20, 20, 3), dtype=np.uint8)
+        PIL.Image.fromarray(pixels).save(path)
+    predict(str(tmp_path / "model"), str(tmp_path / "photos"), str(tmp_path / "out.csv"))
+    table = pandas.read_csv(tmp_path / "out.csv")
+    assert table["file"].tolist() == ["bad/0.png", "bad/1.png", "fine/2.png", "fine/3.png"]
+    classify = pipeline("image-classification", str(tmp_path / "model"))
+    expected = [classify(str(tmp_path / "photos" / name))[0]["label"] for name in table["file"]]
+    assert table["prediction"].tolist() == expected
+    right = sum(label == name for label, name in zip(expected, table["folder"]))
+    assert f"{right} of 4 are as in the column 'folder'" in capsys.readouterr().out
+    (tmp_path / "photos" / "bad" / "1.png").write_text("no picture")
+    with pytest.raises(InputError, match=r"bad/1.png cannot be read as a picture"):
+        predict(str(tmp_path / "model"), str(tmp_path / "photos"), str(tmp_path / "out.csv"))
+
+
+def test_questions(tmp_path, text_config, perturbed_model, squad_tokenizer, capsys):
+    config = text_config(vocab_size=len(squad_tokenizer), max_position_embeddings=48)
+    model = perturbed_model(GMLPForQuestionAnswering, config)
+    model.save_pretrained(tmp_path / "model")
+    squad_tokenizer.save_pretrained(tmp_path / "model")
+    content, tables = squad(3), []
+    for name, data in (("nested", content), ("flat", {"data": flat(content)}), ("rows", flat(content))):
+        (tmp_path / f"{name}.json").write_text(json.dumps(data))
+        predict(str(tmp_path / "model"), str(tmp_path / f"{name}.json"), str(tmp_path / "out.csv"), batch_size=4)
+        tables.append(pandas.read_csv(tmp_path / "out.csv"))
+        assert "exact_match" in capsys.readouterr().out
+    rows = flat(content)
+    answers = QuestionAnswerer(model, squad_tokenizer)(
+        [row["question"] for row in rows], [row["context"] for row in rows], top_k=3
+    )
+    for table in tables:
+        assert table["id"].tolist() == [row["id"] for row in rows]
+        assert table["prediction_3"].tolist() == [ranked[2]["answer"] for ranked in answers]
+
+
+@pytest.mark.heavy
+def test_the_onnx_program_gives_the_same(tmp_path, checkpoint):
+    from hf_gmlp.tools.export import export
+
+    (tmp_path / "rows.txt").write_text("\n".join(TEXTS))
+    arguments = (checkpoint, str(tmp_path / "rows.txt"), str(tmp_path / "out.csv"))
+    predict(*arguments)
+    expected = (tmp_path / "out.csv").read_text()
+    with pytest.raises(InputError, match="--to onnx"):
+        predict(*arguments, onnx=True)
+    export(checkpoint, checkpoint, to="onnx")
+    predict(*arguments, onnx=True)
+    assert (tmp_path / "out.csv").read_text() == expected
+
+
+@pytest.mark.parametrize(
+    ("content", "options", "message"),
+    [
+        ("a,b\nx,y\n", {}, "--text_column_names: there are a, b"),
+        ("a,b\nx,y\n", {"text_column_names": ["c"]}, "no column 'c' but a, b"),
+        ("a,b\nx,y\n ,y\n", {"text_column_names": ["a"]}, "Row 2 has no text in the column 'a'"),
+        ("text\nx\n", {"label_column_name": "gold"}, "no column 'gold'"),
+        ("text\n", {}, "no rows"),
+        ('text\n"x\n', {}, "cannot be read"),
+    ],
+)
+def test_bad_input_is_refused(tmp_path, checkpoint, content, options, message):
+    (tmp_path / "x.csv").write_text(content)
+    with pytest.raises(InputError, match=message):
+        predict(checkpoint, str(tmp_path / "x.csv"), str(tmp_path / "out.csv"), **options)
+    assert not (tmp_path / "out.csv").exists()
+
+
+def test_paths_and_models_that_cannot_be_used(tmp_path, checkpoint, text_config, perturbed_model):
+    for data, output, message in (("nowhere.csv", "out.csv", "nowhere.csv"), ("x.txt", "no/out.csv", "--output")):
+        with pytest.raises(InputError, match=message):
+            predict(checkpoint, str(tmp_path / data), str(tmp_path / output))
+    perturbed_model(GMLPForMaskedLM, text_config()).save_pretrained(tmp_path / "mlm")
+    (tmp_path / "x.txt").write_text("w1")
+    with pytest.raises(InputError, match="fine-tune it first"):
+        predict(str(tmp_path / "mlm"), str(tmp_path / "x.txt"), str(tmp_path / "out.csv"))
