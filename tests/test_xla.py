@@ -71,6 +71,8 @@ CASES += [("amlp", "ForCausalLM", ("attention_mask", "position_ids"))]
 def compare_with_cpu(model, inputs):
     """Two passes, forward and backward, on both devices: equal outputs and gradients, and one graph on XLA's."""
     model.train()
+    # As the callback for XLA devices sets them.
+    model.reads_values = model.model.reads_values = False
     for weight in model.parameters():
         torch.nn.init.normal_(weight, std=0.2)
     results = {}

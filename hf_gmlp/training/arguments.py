@@ -224,16 +224,18 @@ class DataArguments(Flags):
         return None if Path(self.dataset_name or "").exists() else self.dataset_name
 
     def sequence_length(self, config: PreTrainedConfig, default: float = math.inf) -> int:
-        """Return --max_seq_length or --block_size (InputError if above n), else the model's n or `default`."""
+        """Return --max_seq_length or --block_size, else the model's n or `default`; an InputError if the model cannot
+        read so many tokens."""
         flag = "block_size" if hasattr(self, "block_size") else "max_seq_length"
         length, longest = getattr(self, flag), getattr(config, "max_position_embeddings", None) or math.inf
         if config.model_type in COUNT_FROM_PADDING:
             longest -= config.pad_token_id + 1
-        if length is not None and length > longest:
+        # `load_model` grows a checkpoint whose W is Toeplitz, which needs no training for that.
+        grows = config.model_type == "gmlp" and config.toeplitz and config.name_or_path
+        if length is not None and length > longest and not grows:
             raise InputError(
-                f"--{flag} {length} is above the model's n = {longest}. Lower it; give a new model a longer n with "
-                f"--config_overrides max_position_embeddings={length}; or lengthen a gMLP checkpoint with "
-                f"model.resize_position_embeddings({length}) and save it."
+                f"--{flag} {length} is above the model's n = {longest}. Lower it, or give a new model a longer n with "
+                f"--config_overrides max_position_embeddings={length}."
             )
         length = length or min(longest, default)
         if length == math.inf:

@@ -20,6 +20,7 @@ from transformers import (
 
 from ..errors import InputError
 from ..loading import open_model, open_tokenizer, reason
+from ..models.configuration_gmlp import GMLPBaseConfig
 from ..presets import PRESETS, preset_path
 from ..tokenizer import byte_tokenizer, end_of_text, save_tokenizer, train_tokenizer
 from .arguments import BaseModelArguments, DataArguments, ModelArguments
@@ -51,6 +52,8 @@ def load_config(arguments: BaseModelArguments, **fields) -> PreTrainedConfig:
         for key, value in changes.items():
             setattr(config, key, value)
         config.validate()
+        if isinstance(config, GMLPBaseConfig):
+            config.check()
     except (StrictDataclassError, TypeError, ValueError, AttributeError) as error:
         words = ",".join(f"{key}={value}" for key, value in changes.items())
         raise InputError(f"--config_overrides {words}: {error.__cause__ or error}") from error
@@ -79,6 +82,7 @@ def load_tokenizer(
             check_vocabulary(config, tokenizer, arguments.model_name_or_path)
         if arguments.lowercase and tokenizer("A")["input_ids"] != tokenizer("a")["input_ids"]:
             raise InputError(f"--lowercase is for new tokenizers, and that of {name} is cased: pass --lowercase false.")
+        tokenizer.model_max_length = max(tokenizer.model_max_length, max_length)
         return tokenizer
     if byte_level and arguments.lowercase:
         raise InputError("--byte_level keeps every byte: pass --lowercase false.")
@@ -105,6 +109,7 @@ def load_model(
     *,
     train: bool,
     new_classifier: bool = False,
+    length: int | None = None,
 ) -> PreTrainedModel:
     """Return the checkpoint as `auto_class`, or a new model with the tokenizer's vocabulary and special tokens.
 
@@ -112,13 +117,14 @@ def load_model(
         config: Copied, not changed.
         train: Whether the model will be trained: only then may its head be new, and its weights are float32.
         new_classifier: Whether the classifier is new if its size is another.
+        length: Tokens to which a checkpoint with a Toeplitz W grows, if it reads fewer.
     """
     config = copy.deepcopy(config)
     if type(config) not in auto_class._model_mapping and not arguments.trust_remote_code:
         task = auto_class.__name__.removeprefix("AutoModelFor")
         raise InputError(f"There is no {task} of the model type {config.model_type!r}: choose another model.")
     if arguments.model_name_or_path is not None:
-        return open_model(
+        model = open_model(
             auto_class,
             arguments.model_name_or_path,
             new_head=train,
@@ -128,6 +134,11 @@ def load_model(
             dtype=torch.float32 if train else "auto",
             **arguments.hub_options(),
         )
+        n = getattr(model.config, "max_position_embeddings", 0)
+        if config.model_type == "gmlp" and length is not None and length > n:
+            logger.info("The checkpoint reads up to %d tokens. Its W is Toeplitz: it now reads up to %d.", n, length)
+            model.resize_position_embeddings(length)
+        return model
     if tokenizer is not None:
         config.vocab_size, config.pad_token_id = len(tokenizer), tokenizer.pad_token_id
         config.bos_token_id, config.eos_token_id = tokenizer.cls_token_id, tokenizer.sep_token_id

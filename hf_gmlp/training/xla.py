@@ -50,6 +50,10 @@ class SingleGraphCallback(TrainerCallback):
     """Makes all training steps the same graph."""
 
     def on_train_begin(self, args, state, control, model, optimizer, **kwargs):
+        # Reading a value would compile a graph of its own.
+        for module in model.modules():
+            if hasattr(module, "reads_values"):
+                module.reads_values = False
         # AdamW creates its state in the first step, with zeros in the graph. It reads the count of steps on the CPU.
         optimizer = getattr(optimizer, "optimizer", optimizer)
         updated = [*model.parameters(), *model.buffers()]

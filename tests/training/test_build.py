@@ -12,6 +12,7 @@ from transformers import (
 
 from hf_gmlp import GMLPConfig, GMLPForMaskedLM, GMLPForSequenceClassification
 from hf_gmlp.errors import InputError
+from hf_gmlp.tasks.mlm.arguments import MLMArguments
 from hf_gmlp.tokenizer import byte_tokenizer, train_tokenizer
 from hf_gmlp.training.arguments import ModelArguments, RunArguments
 from hf_gmlp.training.build import (
@@ -145,6 +146,22 @@ def open_as(auto_class, folder, *, train=False, fields=None, overrides=None, **o
     arguments = ModelArguments(model_name_or_path=str(folder))
     arguments.config_overrides = overrides
     return load_model(auto_class, arguments, load_config(arguments, **fields or {}), train=train, **options)
+
+
+def test_a_checkpoint_with_a_toeplitz_matrix_grows(checkpoint, tmp_path):
+    arguments = ModelArguments(model_name_or_path=str(checkpoint))
+    config = load_config(arguments)
+    n = config.max_position_embeddings
+    assert MLMArguments(max_seq_length=4 * n).sequence_length(config) == 4 * n
+    model = load_model(AutoModelForMaskedLM, arguments, config, train=True, length=4 * n)
+    assert (model.config.max_position_embeddings, model.config.spatial_reach) == (4 * n, n)
+    # A dense W, and a new model, do not.
+    config.toeplitz = False
+    with pytest.raises(InputError, match=f"--max_seq_length {4 * n} .* n = {n}"):
+        MLMArguments(max_seq_length=4 * n).sequence_length(config)
+    arguments = ModelArguments(config_name="gmlp-base")
+    with pytest.raises(InputError, match="--max_seq_length 1024 .* n = 512"):
+        MLMArguments(max_seq_length=1024).sequence_length(load_config(arguments))
 
 
 def test_overrides_of_a_checkpoint_must_fit_its_weights(checkpoint):

@@ -45,7 +45,7 @@ def main():
     description = data_args.description(train_dataset, eval_dataset, length)
 
     # Model.
-    model = load_model(AutoModelForCausalLM, model_args, config, tokenizer, train=train)
+    model = load_model(AutoModelForCausalLM, model_args, config, tokenizer, train=train, length=length)
     check_causal(model)
     check_packing(model, data_args)
 

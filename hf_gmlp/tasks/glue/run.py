@@ -81,7 +81,7 @@ def main():
         set_seed(args.seed)
         if train:
             data_args.lengthen(args, len(datasets["train"]))
-        options = {"train": train, "new_classifier": new_classifier}
+        options = {"train": train, "new_classifier": new_classifier, "length": length}
         model = load_model(AutoModelForSequenceClassification, model_args, config, tokenizer, **options)
         kept = KeptEvaluation(classification_metrics(metrics, config))
         trainer = GMLPTrainer(

@@ -47,7 +47,7 @@ def main():
     description = data_args.description(train_dataset, eval_dataset, length)
 
     # Model.
-    model = load_model(AutoModelForMaskedLM, model_args, config, tokenizer, train=train)
+    model = load_model(AutoModelForMaskedLM, model_args, config, tokenizer, train=train, length=length)
     check_packing(model, data_args)
 
     # Trainer.

@@ -67,7 +67,8 @@ def main():
     def run(args: RunArguments, checkpoint: str | None):
         # A new head depends on the seed of the run.
         set_seed(args.seed)
-        model = load_model(AutoModelForQuestionAnswering, model_args, config, tokenizer, train=args.do_train)
+        options = {"train": args.do_train, "length": length}
+        model = load_model(AutoModelForQuestionAnswering, model_args, config, tokenizer, **options)
         trainer = GMLPTrainer(
             model=model,
             args=args,
