@@ -2,7 +2,7 @@
 
 import inspect
 import re
-from dataclasses import MISSING, fields
+from dataclasses import MISSING, fields, is_dataclass
 from importlib import import_module
 from pathlib import Path
 
@@ -16,8 +16,9 @@ def dataclasses_of_flags():
         module = import_module(f"hf_gmlp.tasks.{path.stem.removeprefix('run_')}.run")
         for name in dict.fromkeys(re.findall(r"\b[A-Z]\w*Arguments\b", inspect.getsource(module.main))):
             for one in getattr(module, name).__mro__:
-                if one.__module__.startswith("hf_gmlp.") and path.name not in scripts.setdefault(one, []):
-                    scripts[one].append(path.name)
+                if one.__module__.startswith("hf_gmlp.") and is_dataclass(one):
+                    scripts.setdefault(one, [])
+                    scripts[one] += [path.name] if path.name not in scripts[one] else []
     return sorted(scripts.items(), key=lambda item: -len(item[1]))
 
 

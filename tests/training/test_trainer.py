@@ -27,7 +27,7 @@ from hf_gmlp.training.arguments import RunArguments
 from hf_gmlp.training.run_folder import is_complete
 from hf_gmlp.training.trainer import GMLPTrainer
 
-# The tests run on 5.14 and on 5.23.
+# The tests run on 5.18 and on 5.24.
 OLD = version.parse(transformers.__version__) < version.parse("5.23")
 SIZES = {"vocab_size": 20, "hidden_size": 16, "num_hidden_layers": 1, "intermediate_size": 32}
 
