@@ -99,23 +99,15 @@ class Positions(NamedTuple):
 
 def find_positions(
     config: GMLPConfig,
-    inputs: torch.Tensor,
-    attention_mask: torch.Tensor | None = None,
-    position_ids: torch.Tensor | None = None,
+    inputs: torch.Tensor,  # [B, m, ...], the new tokens
+    attention_mask: torch.Tensor | None = None,  # [B, t], 0 for padding
+    position_ids: torch.Tensor | None = None,  # [B or 1, m]
     past_key_values: Cache | None = None,
-    read: bool = True,
+    read: bool = True,  # whether values may be read to check them: not in compiled and exported models
 ) -> Positions:
-    """
-    Return the positions of new tokens, `inputs` [B, m, ...]: the index of a token less that of its row's first real
-    one, or its `position_ids` [B or 1, m]. Where these do not increase, a document begins; none sees another.
-
-    Args:
-        attention_mask: [B, t], 0 for padding.
-        read: Whether values may be read to check them: not in compiled and exported models.
-
-    Raises:
-        ValueError: If a shape or position is wrong, or if there are more than n tokens.
-    """
+    """Return the positions of new tokens: the index of a token less that of its row's first real one, or its
+    `position_ids`. Where these do not increase, a document begins; none sees another. Raises a ValueError if a shape
+    or position is wrong, or if there are more than n tokens."""
     batch, m, start = inputs.shape[0], inputs.shape[1], 0
     length, is_static = m, past_key_values is not None and past_key_values.is_compileable
     if past_key_values is not None:
