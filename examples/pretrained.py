@@ -62,7 +62,7 @@ def main():
         "--eval_strategy", "no", "--torch_compile", "--attn_implementation", "eager")  # fmt: skip
 
     train, validation = args.sst2 / "train.jsonl", args.sst2 / "validation.jsonl"
-    task = ("--task_name", "sst2", "--packing")
+    task = ("--task_name", "sst2")
     reviews, opinions = [prose["train"][1], prose["more"][1]], output / "opinions.jsonl"
     if not opinions.is_file():
         write_opinions(reviews, opinions, make_spelling(output / "mlm"), args.opinions)

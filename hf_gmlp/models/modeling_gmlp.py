@@ -274,7 +274,7 @@ def banded_product(weight: torch.Tensor, bias: torch.Tensor, v: torch.Tensor, is
 def cast_for_autocast(matrix: torch.Tensor) -> torch.Tensor:
     """Cast as autocast would, but before the matrix is expanded: autocast copies an expanded tensor for each row."""
     device = matrix.device.type
-    if torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device):
+    if not matrix.is_meta and torch.is_autocast_enabled(device):
         return matrix.to(torch.get_autocast_dtype(device))
     return matrix
 
