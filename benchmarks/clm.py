@@ -206,7 +206,7 @@ def token_times(
         cache.reset()
     if not isinstance(model, gMLP):
         cache = model(input_ids=ids[:, :place], past_key_values=cache, use_cache=True).past_key_values
-    forward = compiled or model
+    forward = model if compiled is None else compiled
 
     def step(end: int):
         nonlocal cache

@@ -1,13 +1,13 @@
 """The losses of the heads against PyTorch's."""
 
 import json
-import logging
 
 import pytest
 import torch
 from torch.nn import functional as F
 
 from hf_gmlp import GMLPForSequenceClassification, GMLPModel
+from hf_gmlp.models import modeling_gmlp
 from hf_gmlp.models.modeling_gmlp import class_loss, classification_loss, next_token_loss, pool_tokens
 
 POOLINGS = ["cls", "mean", "max"]
@@ -143,15 +143,15 @@ def test_pooling_behind_a_cache(text_config, perturbed_model, random_ids, masked
         torch.testing.assert_close(found, model(ids, masks[1]).pooler_output)
 
 
-def test_a_frozen_pooler_is_warned_of(text_config, caplog, monkeypatch):
-    logger = logging.getLogger("hf_gmlp.models.modeling_gmlp")
-    monkeypatch.setattr(logger, "propagate", True)
+def test_a_frozen_pooler_is_warned_of(text_config, monkeypatch):
+    messages = []
+    monkeypatch.setattr(modeling_gmlp.logger, "warning_once", messages.append)
     model = GMLPForSequenceClassification(text_config()).eval()
     model.model.requires_grad_(False)
     model.eval()
-    assert not caplog.records
+    assert not messages
     model.train()
-    assert "pooler.dense" in caplog.text
+    assert len(messages) == 1 and "pooler.dense" in messages[0]
 
 
 def test_training_mode_of_a_quantized_model(text_config, random_ids):
