@@ -330,7 +330,7 @@ class SpatialProjection(nn.Module):
             # `torch.export` refuses the length n where columns are sliced.
             rows = weight[:, start:length].index_select(2, torch.arange(length, device=weight.device))
             return rows.tril(start) if is_causal else rows
-        # With a zero too many, since `torch.export` refuses a length whose slice is all of the weight.
+        # Pad one zero more than needed: `torch.export` refuses a length for which the slice is the whole weight.
         weight = F.pad(weight, (n - self.reach, n - self.reach + 1))
         if is_causal:
             weight = F.pad(weight[:, n - length : n], (0, length - 1 - start))
@@ -350,14 +350,14 @@ class SpatialProjection(nn.Module):
         positions = Positions() if positions is None else positions
         is_causal, start, length = positions.is_causal, positions.start, v.shape[1]
         weight, bias = self.weight.view(self.heads, -1), self.bias.view(self.heads, -1)
-        # Padded as W is, for `torch.export`.
+        # Pad for `torch.export`, as in `matrix`.
         bias = F.pad(bias, (0, 1))[:, start:length] if positions.rows is None else bias[:, positions.rows]
         is_convolution = self.toeplitz and self.grid is None and positions.entries is None and start == 0
         if is_convolution and self.heads == v.shape[2] > 1:
             kernel = weight[:, : self.reach] if is_causal else weight
             padded = F.pad(v.transpose(1, 2), (self.reach - 1, 0 if is_causal else self.reach - 1))
             return F.conv1d(padded, kernel[:, None], groups=self.heads).transpose(1, 2) + bias.movedim(0, -1)
-        # An exported model takes every length, and must not choose by it.
+        # An exported model must not choose by a length, since it takes every length.
         exporting = torch.compiler.is_exporting() or torch.jit.is_tracing()
         is_banded = is_convolution and not exporting and length > 4 * max(self.reach, BLOCK_SIZE)
         if is_banded:
@@ -464,14 +464,14 @@ class SpatialGatingUnit(nn.Module):
         positions = Positions(self.config.is_causal) if positions is None else positions
         u = v = hidden_states
         if self.config.spatial_gating == "split":
-            # Two slices would each be padded with zeros in the backward pass, and then added.
+            # In the backward pass, two slices would each be padded with zeros and then added.
             u, v = hidden_states.unflatten(-1, (2, -1)).unbind(-2)
         v = self.norm(v)
         if positions.padding is not None:
-            # After the norm, whose bias would otherwise leak from padding into every token.
+            # Mask after the norm: its bias would leak from padding into every token.
             v = v.masked_fill(positions.padding[..., None], 0.0)
         if past_key_values is not None:
-            # As keys, with values of width 0.
+            # The cache holds v as keys, with values of width 0.
             v = past_key_values.update(v[:, None], v[:, None, :, :0], layer_idx)[0][:, 0]
         f = self.proj(v, positions)
         if attention_output is not None:
@@ -664,7 +664,7 @@ class GMLPPreTrainedModel(PreTrainedModel):
         if isinstance(module, SpatialProjection):
             module.reset_parameters(self.config.spatial_initializer_range)
         elif isinstance(module, nn.Conv2d) and module.bias is None:
-            # In a convolutional stem, by the size of its input, since Adam's steps have one size for all weights.
+            # A convolutional stem starts at a scale set by its fan-in: Adam's steps have one size for all weights.
             init.kaiming_normal_(module.weight)
         elif isinstance(module, GMLPPatchEmbeddings) and module.cls_token is not None:
             init.normal_(module.cls_token, std=self.config.initializer_range)
@@ -983,7 +983,7 @@ class GMLPForMaskedLM(GMLPPreTrainedModel):
             elif self.reads_values and not is_tracing(labels):
                 labeled = labels != -100
                 hidden_states, labels = hidden_states[labeled], labels[labeled]
-            # Otherwise all positions, since a compiled model cannot know their number.
+            # Otherwise keep all positions: a compiled model cannot know how many are labeled.
         logits = self.decoder(self.head(hidden_states))
         loss = None if labels is None else self.loss_function(logits=logits, labels=labels, **kwargs)
         return modeling_outputs.MaskedLMOutput(loss, logits, outputs.hidden_states, outputs.attentions)
