@@ -235,7 +235,6 @@ def test_regression_with_a_bert(folder, run):
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        (("--max_seq_length", 33), "--max_seq_length 33 .* n = 32"),
         (("--do_regression", "true", "--label_smoothing_factor", 0.1), "--label_smoothing_factor"),
         (("--do_predict",), "--test_file"),
         (("--do_train", "false"), "no trained weights"),
