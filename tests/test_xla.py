@@ -18,6 +18,7 @@ import torch_xla.debug.metrics as xla_metrics
 
 from hf_gmlp import GMLPConfig, GMLPVisionConfig, tasks
 from hf_gmlp.models import modeling_gmlp
+from hf_gmlp.training.xla import read_no_values
 
 from .numerics import assert_close
 from .samples import CONVOLUTIONAL
@@ -71,8 +72,7 @@ CASES += [("amlp", "ForCausalLM", ("attention_mask", "position_ids"))]
 def compare_with_cpu(model, inputs):
     """Two passes, forward and backward, on both devices: equal outputs and gradients, and one graph on XLA's."""
     model.train()
-    # As the callback for XLA devices sets them.
-    model.reads_values = model.model.reads_values = False
+    read_no_values(model)
     for weight in model.parameters():
         torch.nn.init.normal_(weight, std=0.2)
     results = {}

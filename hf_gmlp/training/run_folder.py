@@ -32,6 +32,7 @@ SETTINGS = "settings.json"
 # What a run leaves in its folder besides checkpoints.
 LEFT = ["config.json", "model*", "tokenizer*", "special_tokens_map.json", "preprocessor_config.json", "README.md"]
 LEFT += ["eval_*.json", "predict_*.json", "predictions.tsv", "trainer_state.json", "summary.json"]
+LEFT += ["eval_predictions.csv", "report.txt", "report.json", "confusion_matrix.png"]
 # Predictions for GLUE, as its leaderboard names them.
 LEFT += [f"{name}.tsv" for name in "CoLA MNLI-m MNLI-mm AX MRPC QNLI QQP RTE SST-2 STS-B WNLI".split()]
 _locks: dict[str, FileLock] = {}

@@ -97,6 +97,7 @@ class GMLPTrainer(Trainer):
             self.remove_callback(JITCheckpointCallback)
             self.add_callback(SigtermCallback())
         if xla.is_xla(self.args):
+            xla.read_no_values(self.model)
             self.add_callback(xla.SingleGraphCallback())
             # Before the logits leave the device.
             self.preprocess, self.preprocess_logits_for_metrics = self.preprocess_logits_for_metrics, None

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch import nn
 from torch.utils._pytree import tree_map
 from transformers import TrainerCallback, TrainingArguments
 from transformers.training_args import OptimizerNames
@@ -36,6 +37,14 @@ def fix_shapes(data_args: DataArguments, args: TrainingArguments):
     logger.info("XLA: sequences are padded to the maximum length, and an epoch's last incomplete batch is left out.")
 
 
+def read_no_values(model: nn.Module):
+    """Make a gMLP leave out the checks that read values, each of which would compile a graph of its own."""
+    module: Any
+    for module in model.modules():
+        if hasattr(module, "reads_values"):
+            module.reads_values = False
+
+
 def to_cpu(preprocess: Callable | None, loss: Any, logits: Any, labels: Any) -> tuple[Any, Any, Any]:
     """Return the results of an evaluation batch, `preprocess`ed, on the CPU, where their number changes no graph."""
     import torch_xla
@@ -50,10 +59,6 @@ class SingleGraphCallback(TrainerCallback):
     """Makes all training steps the same graph."""
 
     def on_train_begin(self, args, state, control, model, optimizer, **kwargs):
-        # Reading a value would compile a graph of its own.
-        for module in model.modules():
-            if hasattr(module, "reads_values"):
-                module.reads_values = False
         # AdamW creates its state in the first step, with zeros in the graph. It reads the count of steps on the CPU.
         optimizer = getattr(optimizer, "optimizer", optimizer)
         updated = [*model.parameters(), *model.buffers()]
