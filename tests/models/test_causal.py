@@ -66,21 +66,11 @@ def test_outputs_depend_on_no_later_token(causal_model, toeplitz, attention):
         assert ((gradient[24:] if toeplitz else gradient.triu(1)) == 0).all()
 
 
-def in_pieces(model, ids, ends, past_key_values=None, **kwargs):
-    """Logits of ids [B, m] that are passed in pieces, each ending at one of `ends`, and the cache."""
-    logits, start = [], 0
-    for end in ends:
-        output = model(ids[:, start:end], past_key_values=past_key_values, use_cache=True, **kwargs)
-        past_key_values, start = output.past_key_values, end
-        logits.append(output.logits)
-    return torch.cat(logits, dim=1), past_key_values
-
-
 @torch.no_grad()
 def test_a_new_token_costs_one_row_of_w(causal_model, random_ids):
     model = causal_model(attention_size=8, attn_implementation="eager")
     (ids, config), flops = (random_ids(2, 24), model.config), []
-    _, cache = in_pieces(model, ids, [8])
+    cache = model(ids[:, :8], use_cache=True).past_key_values
     for t in range(8, 24):
         with FlopCounterMode(display=False) as counter:
             model(ids[:, t : t + 1], past_key_values=cache)
@@ -105,61 +95,6 @@ def test_caches_that_cannot_work_are_refused(causal_model, random_ids):
     for cache in (DynamicCache([(torch.randn(1, 1, 3, 8), torch.randn(1, 1, 3, 8))] * 2), other):
         with pytest.raises(ValueError, match="does not hold v"):
             model(ids, past_key_values=cache)
-
-
-def continued(model, cache, ids, start):
-    """The logits of ids [B, t] from `start` on, which is in the cache."""
-    return torch.cat([model(ids[:, t : t + 1], past_key_values=cache).logits for t in range(start, ids.shape[1])], 1)
-
-
-@pytest.fixture
-def prefix(causal_model, random_ids):
-    """A model, ids [2, 20], their logits, and a function that makes a cache of the first nine in two pieces."""
-    model, ids = causal_model(attention_size=8).double(), random_ids(2, 20)
-    with torch.no_grad():
-        logits = model(ids).logits
-    return model, ids, logits, lambda: in_pieces(model, ids, [7, 9])[1]
-
-
-def move(cache):
-    for layer in cache.layers:
-        layer.offload()
-        layer.prefetch()
-
-
-@pytest.mark.parametrize(
-    "operation, rows",
-    [
-        (lambda cache: cache.reorder_cache(torch.tensor([1, 0])), [1, 0]),
-        (lambda cache: cache.batch_repeat_interleave(2), [0, 0, 1, 1]),
-        (lambda cache: cache.batch_select_indices(torch.tensor([1])), [1]),
-        (lambda cache: cache.crop(-3), [0, 1]),
-        (move, [0, 1]),
-    ],
-    ids=["reorder", "repeat", "select", "crop", "move"],
-)
-@torch.no_grad()
-def test_operations_on_a_cache(prefix, operation, rows):
-    model, ids, logits, make_cache = prefix
-    cache = make_cache()
-    operation(cache)
-    length = cache.get_seq_length()
-    torch.testing.assert_close(continued(model, cache, ids[rows], length), logits[rows, length:])
-
-
-@torch.no_grad()
-def test_caches_that_share_tensors(prefix, random_ids):
-    """Two continuations of one prefix take turns, and neither changes the other."""
-    model, ids, logits, make_cache = prefix
-    cache = make_cache()
-    twin, twin_ids = DynamicCache([(layer.keys, layer.values) for layer in cache.layers]), ids.clone()
-    twin_ids[:, 9:] = random_ids(2, 11)
-    expected = model(twin_ids).logits
-    for t in range(9, 20):
-        found = model(ids[:, t : t + 1], past_key_values=cache).logits[:, 0]
-        twin_found = model(twin_ids[:, t : t + 1], past_key_values=twin).logits[:, 0]
-        torch.testing.assert_close(found, logits[:, t])
-        torch.testing.assert_close(twin_found, expected[:, t])
 
 
 def greedy_by_hand(model, ids, new_tokens):
@@ -287,14 +222,6 @@ def test_generate_counts_positions_as_forward_does(causal_model, random_ids, fie
 def test_an_assistant_of_fewer_tokens_is_refused(causal_model, random_ids):
     with pytest.raises(ValueError, match=r"grow it with `assistant.resize_position_embeddings\(24\)`"):
         causal_model().generate(random_ids(1, 6), assistant_model=causal_model(n=12), max_new_tokens=14)
-
-
-@KINDS_OF_GMLP
-def test_generating_without_the_first_block(causal_model, random_ids, fields):
-    model, ids = causal_model(num_hidden_layers=3, **fields).double(), random_ids(2, 6)
-    model.model.layers, model.config.num_hidden_layers = model.model.layers[1:], 2
-    expected = greedy_by_hand(model, ids, 8)
-    assert torch.equal(model.generate(ids, max_new_tokens=8, do_sample=False), expected)
 
 
 @pytest.mark.slow
