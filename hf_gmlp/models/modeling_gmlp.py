@@ -380,15 +380,10 @@ class SpatialProjection(nn.Module):
         self.weight = nn.Parameter(weight, requires_grad=self.weight.requires_grad)
         self.bias = nn.Parameter(bias, requires_grad=self.bias.requires_grad)
 
-    def check_resizable(self):
-        if not {"weight", "bias"} <= self._parameters.keys():
-            raise ValueError("A pruned or parametrized W or b cannot be resized: remove pruning or parametrization.")
-
     @torch.no_grad()
     def resize(self, length: int, reach: int | None = None):
         """Change n, in place, and k of a Toeplitz W, by default as it is, up to n. What stays of W and b keeps its
         values; new weights do not mix, and new biases are one."""
-        self.check_resizable()
         if self.grid is not None:
             raise ValueError("This W mixes a grid of patches: change the grid with `resize_grid`.")
         grown = length - self.length
@@ -410,7 +405,6 @@ class SpatialProjection(nn.Module):
         """
         if old_grid == new_grid:
             return
-        self.check_resizable()
         if self.grid is not None:
             (down, right), self.grid = (new - old for old, new in zip(old_grid, new_grid)), new_grid
             bias = F.pad(self.bias.view(1, -1, *old_grid), (0, right, 0, down), mode="replicate")
@@ -705,8 +699,6 @@ class GMLPPreTrainedModel(PreTrainedModel):
         if reach is not None and not (self.config.toeplitz and reach <= length):
             raise ValueError(f"The reach of a Toeplitz W must be from 1 to {length}; a dense W has none. Got {reach}.")
         projections = self.spatial_projections()
-        for projection in projections:
-            projection.check_resizable()
         for projection in projections:
             projection.resize(length, reach)
         self.config.max_position_embeddings = length
@@ -1316,11 +1308,8 @@ class GMLPVisionPreTrainedModel(GMLPPreTrainedModel):
         new_size = [operator.index(side) for side in sides]
         new_config.image_size = new_size if isinstance(image_size, list | tuple) else new_size[0]
         new_config.check()
-        projections = self.spatial_projections()
-        for projection in projections:
-            projection.check_resizable()
         self.config.image_size = new_config.image_size
-        for projection in projections:
+        for projection in self.spatial_projections():
             projection.resize_grid(old_grid, self.config.grid_size, self.config.num_prefix_tokens)
         self.base_model.built_for = spatial_fields(self.config)
 

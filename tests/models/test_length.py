@@ -5,7 +5,6 @@ import copy
 import pytest
 import torch
 from torch.nn import functional as F
-from torch.nn.utils import prune
 from torch.utils.flop_counter import FlopCounterMode
 from transformers import DynamicCache, pipeline
 
@@ -104,20 +103,6 @@ def test_lengths_that_are_refused(perturbed_model, text_config, random_ids, argu
     model(random_ids(1, 12))
     with pytest.raises(ValueError, match="dense W"):
         perturbed_model(GMLPModel, text_config(toeplitz=False)).resize_position_embeddings(20, 12)
-
-
-@pytest.mark.parametrize("change", ["prune", "parametrize"])
-def test_a_pruned_or_parametrized_matrix_is_not_resized(perturbed_model, text_config, change):
-    model = perturbed_model(GMLPModel, text_config())
-    last = model.spatial_projections()[-1]
-    if change == "prune":
-        prune.l1_unstructured(last, "weight", 3)
-    else:
-        torch.nn.utils.parametrizations.weight_norm(last)
-    with pytest.raises(ValueError, match="pruned or parametrized"):
-        model.resize_position_embeddings(20)
-    # Nothing has changed.
-    assert model.config.max_position_embeddings == 12 and model.spatial_projections()[0].length == 12
 
 
 @pytest.mark.slow
