@@ -14,7 +14,7 @@ from PIL import Image
 import hf_gmlp
 from hf_gmlp.errors import InputError
 from hf_gmlp.processor import evaluation_processor
-from hf_gmlp.tools.cli import main
+from hf_gmlp_cli import main
 
 from ..numerics import assert_close
 from ..samples import word_tokenizer

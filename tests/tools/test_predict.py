@@ -1,6 +1,7 @@
 """Predictions for files and folders, against the pipelines and QuestionAnswerer."""
 
 import json
+import shutil
 
 import numpy as np
 import pandas
@@ -65,8 +66,9 @@ def test_texts_of_every_kind_of_file(tmp_path, checkpoint, capsys, kind):
 
 def test_pairs_and_labels_by_number(tmp_path, checkpoint, capsys):
     best = pipeline("text-classification", checkpoint)({"text": "w1", "text_pair": "w2 w3"})["label"]
-    (tmp_path / "p.csv").write_text(f"one,two,label\nw1,w2 w3,{NAMES.index(best)}\n")
-    predict(checkpoint, str(tmp_path / "p.csv"), str(tmp_path / "out.csv"), ["one", "two"], top_k=1)
+    for columns, named in (("one,two", ["one", "two"]), ("sentence1,sentence2", None)):
+        (tmp_path / "p.csv").write_text(f"{columns},label\nw1,w2 w3,{NAMES.index(best)}\n")
+        predict(checkpoint, str(tmp_path / "p.csv"), str(tmp_path / "out.csv"), named, top_k=1)
     assert pandas.read_csv(tmp_path / "out.csv")["prediction"].tolist() == [best]
     assert "Accuracy 1.0000" in capsys.readouterr().out
 
@@ -114,18 +116,35 @@ def test_questions(tmp_path, text_config, perturbed_model, squad_tokenizer, caps
 
 
 @pytest.mark.heavy
-def test_the_onnx_program_gives_the_same(tmp_path, checkpoint):
+@pytest.mark.parametrize("beside", [True, False])
+def test_the_onnx_program_gives_the_same(tmp_path, checkpoint, capsys, beside):
     from hf_gmlp.tools.export import export
 
+    shutil.copytree(checkpoint, tmp_path / "model")
     (tmp_path / "rows.txt").write_text("\n".join(TEXTS))
-    arguments = (checkpoint, str(tmp_path / "rows.txt"), str(tmp_path / "out.csv"))
-    predict(*arguments)
+    arguments = (str(tmp_path / "rows.txt"), str(tmp_path / "out.csv"))
+    predict(str(tmp_path / "model"), *arguments)
     expected = (tmp_path / "out.csv").read_text()
-    with pytest.raises(InputError, match="--to onnx"):
-        predict(*arguments, onnx=True)
-    export(checkpoint, checkpoint, to="onnx")
-    predict(*arguments, onnx=True)
-    assert (tmp_path / "out.csv").read_text() == expected
+    folder = tmp_path / ("model" if beside else "new")
+    export(str(tmp_path / "model"), folder, to="onnx")
+    if beside:
+        # The weights are not read where there is a program.
+        (folder / "model.safetensors").unlink()
+    predict(str(folder), *arguments)
+    assert (tmp_path / "out.csv").read_text() == expected and "Running" in capsys.readouterr().out
+
+
+def test_labels_that_are_missing_or_unknown(tmp_path, checkpoint, capsys):
+    best = best_labels(checkpoint, TEXTS)
+    path, output = tmp_path / "rows.csv", str(tmp_path / "out.csv")
+    pandas.DataFrame({"text": TEXTS, "gold": [best[0][0]["label"], "", best[2][1]["label"], ""]}).to_csv(path)
+    predict(checkpoint, str(path), output, top_k=1)
+    assert "Accuracy 0.5000: 1 of 2 are as in the column 'gold'" in capsys.readouterr().out
+    pandas.DataFrame({"text": TEXTS, "label": [best[0][0]["label"], "other", "", ""]}).to_csv(path)
+    predict(checkpoint, str(path), output, top_k=1)
+    assert "Accuracy" not in capsys.readouterr().out
+    with pytest.raises(InputError, match="has the labels other, "):
+        predict(checkpoint, str(path), output, label_column_name="label")
 
 
 @pytest.mark.parametrize(

@@ -17,8 +17,8 @@ from transformers import AutoTokenizer, pipeline
 import hf_gmlp
 from hf_gmlp import GMLPForCausalLM, GMLPForImageClassification, GMLPForSequenceClassification
 from hf_gmlp.processor import evaluation_processor
-from hf_gmlp.tools.cli import main
 from hf_gmlp.tools.question_answering import QuestionAnswerer
+from hf_gmlp_cli import main
 
 from .. import samples
 from ..numerics import assert_close
@@ -154,7 +154,7 @@ def test_the_page_asks_nothing_from_other_hosts(opened):
 
 @pytest.mark.heavy
 def test_the_command_serves_until_it_is_interrupted(folders):
-    command = [sys.executable, "-m", "hf_gmlp.tools.cli", "serve", str(folders["masked"]), "--port", "0"]
+    command = [sys.executable, "-m", "hf_gmlp_cli", "serve", str(folders["masked"]), "--port", "0"]
     process = samples.start_with_ctrl_c(command, stdout=subprocess.PIPE)
     assert "Loading" in process.stdout.readline()
     address = process.stdout.readline().partition(" is at ")[2].partition(": open")[0]

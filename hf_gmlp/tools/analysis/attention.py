@@ -60,7 +60,7 @@ def largest_attention(
 
 
 def plot_attention(
-    model: GMLPModel, tokenizer: PreTrainedTokenizerBase, first: str, second: str | None, path: str | Path
+    model: GMLPModel, tokenizer: PreTrainedTokenizerBase, first: str, second: str | None = None, *, path: str | Path
 ):
     """Plot the paper's Figure 10: `largest_attention`, with the tokens on both axes and lines between the sentences.
 

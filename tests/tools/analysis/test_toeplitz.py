@@ -11,7 +11,7 @@ from hf_gmlp.tools.analysis.toeplitz import (
     random_fraction,
     shift_invariant_fraction,
 )
-from hf_gmlp.tools.cli import main
+from hf_gmlp_cli import main
 
 from ...samples import CONVOLUTIONAL
 

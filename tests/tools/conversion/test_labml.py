@@ -9,8 +9,8 @@ from transformers import AutoModelForCausalLM
 
 from hf_gmlp import GMLPForCausalLM
 from hf_gmlp.errors import InputError
-from hf_gmlp.tools.cli import main
 from hf_gmlp.tools.conversion.labml import model_from_labml
+from hf_gmlp_cli import main
 
 from ...numerics import assert_close
 from ...peers.annotated import AnnotatedGMLPBlock

@@ -10,8 +10,8 @@ from transformers import AutoImageProcessor, AutoModelForImageClassification, Au
 
 from hf_gmlp import GMLPForCausalLM, GMLPForImageClassification
 from hf_gmlp.errors import InputError
-from hf_gmlp.tools.cli import main
 from hf_gmlp.tools.conversion.lucidrains import circulant_matrix, convert_lucidrains, model_from_lucidrains
+from hf_gmlp_cli import main
 
 from ...numerics import assert_close
 

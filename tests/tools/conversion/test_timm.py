@@ -9,8 +9,8 @@ from transformers import AutoModelForImageClassification
 
 from hf_gmlp import GMLPForImageClassification, GMLPForMaskedLM, preset_config
 from hf_gmlp.errors import InputError
-from hf_gmlp.tools.cli import main
 from hf_gmlp.tools.conversion.timm import convert_timm, convert_to_timm, model_from_timm, timm_state_dict
+from hf_gmlp_cli import main
 
 from ...numerics import assert_close
 
