@@ -8,6 +8,7 @@ import subprocess
 import sys
 import urllib.error
 import urllib.request
+from pathlib import Path
 
 import pytest
 import torch
@@ -28,6 +29,8 @@ pytestmark = pytest.mark.slow
 gradio_client = pytest.importorskip("gradio_client")
 serve = pytest.importorskip("hf_gmlp.tools.serve")
 
+CHECKPOINTS = Path(__file__).parents[2] / "checkpoints"
+BUNDLED = {"amlp-mini-sst2": "text", "gmlp-mini-cifar10": "file"}
 WORDS = "the a cat dog sat ran on under mat house and then slept".split()
 TEXT = "the cat sat on the mat"
 HEADS = {
@@ -124,6 +127,18 @@ def test_classes_of_an_image(opened, folders, tmp_path):
     assert_close(scores, dict(zip(("cat", "dog", "mouse"), expected)), depth=2)
     with pytest.raises(gradio_client.exceptions.AppError, match="8 bits"):
         client.predict(gradio_client.handle_file(tmp_path / "deep.png"), api_name="/classify")
+
+
+def test_examples_are_of_the_classes_of_the_model(folders, tmp_path):
+    """They are the card's, or one of each class among the rows that a run held out; no others are made up."""
+    examples = {kind: serve.own_examples(str(CHECKPOINTS / kind), column) for kind, column in BUNDLED.items()}
+    assert len(examples["amlp-mini-sst2"]) == 2 and "film" in examples["amlp-mini-sst2"][0]
+    assert examples["gmlp-mini-cifar10"] == [str(CHECKPOINTS / "gmlp-mini-cifar10" / "ship.png")]
+    assert serve.own_examples(str(folders["classes"]), "text") == []
+    (tmp_path / "eval_predictions.csv").write_text("row,text,label\n1,a,yes\n2,b,yes\n3,1e5,no\n")
+    assert serve.own_examples(str(tmp_path), "text") == ["a", "1e5"]
+    (tmp_path / "eval_predictions.csv").write_text(f"file,label\n{tmp_path}/gone.png,no\n{__file__},yes\n")
+    assert serve.own_examples(str(tmp_path), "file") == [__file__]
 
 
 def test_a_large_image_is_refused(opened, tmp_path):
