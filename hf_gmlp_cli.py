@@ -211,7 +211,7 @@ def convert_arguments(parser: ArgumentParser):
 
 def export_arguments(parser: ArgumentParser):
     parser.add_argument("checkpoint", help=MODEL)
-    parser.add_argument("out", help="a new folder, or the folder of the checkpoint, which gets a subfolder")
+    parser.add_argument("out", help="a new folder")
     parser.add_argument("--to", required=True, choices=("onnx", "openvino"))
     parser.add_argument("--int8", action="store_true", help="write a program with 8-bit weights too")
     text = "print the accuracy on a file of texts or a folder of class folders of images, as `predict` reads them"

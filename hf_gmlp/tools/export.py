@@ -49,7 +49,7 @@ def export(checkpoint: str, out: str | Path, to: str, *, int8: bool = False, eva
 
     Args:
         checkpoint: A folder, or a name on the Hub.
-        out: A new folder, or the folder of the checkpoint, which then gets a subfolder.
+        out: A new folder.
         to: A key of `FORMATS`.
         int8: Whether to write a program with 8-bit weights too.
         eval_file: Data of which to report the accuracy, as `hf-gmlp predict` reads them.
@@ -58,10 +58,8 @@ def export(checkpoint: str, out: str | Path, to: str, *, int8: bool = False, eva
         InputError: If the model cannot be exported, or the program's outputs differ. Nothing is written then.
     """
     out = Path(out)
-    beside = out.is_dir() and out.resolve() == Path(checkpoint).resolve()
-    target = out / to if beside else out
-    if target.exists():
-        raise InputError(f"{target} exists already: remove it, choose a new folder, or export into the checkpoint's.")
+    if out.exists():
+        raise InputError(f"{out} exists already: remove it, or choose a new folder.")
     model = open_for_export(checkpoint)
     processor = (open_image_processor if is_image(model) else open_tokenizer)(checkpoint)
     scores = [] if eval_file is None else [f"model {accuracy(model, checkpoint, eval_file)}"]
@@ -81,13 +79,10 @@ def export(checkpoint: str, out: str | Path, to: str, *, int8: bool = False, eva
                 model.forward = as_forward(program, list(make_inputs(model, 1, 1)))
                 scores.append(f"{name} {accuracy(model, checkpoint, eval_file)}")
             lines.append(f"accuracy on {eval_file}: {', '.join(scores)}")
-        if beside:
-            (stage / to).rename(target)
-        else:
-            for part in (model.config, processor, *([model.generation_config] if model.can_generate() else [])):
-                part.save_pretrained(stage)
-            stage.rename(out)
-    return [*lines, f"The export is in {target}."]
+        for part in (model.config, processor, *([model.generation_config] if model.can_generate() else [])):
+            part.save_pretrained(stage)
+        stage.rename(out)
+    return [*lines, f"The export is in {out}."]
 
 
 def accuracy(model: PreTrainedModel, checkpoint: str, path: str) -> str:

@@ -1,7 +1,6 @@
 """Predictions for files and folders, against the pipelines and QuestionAnswerer."""
 
 import json
-import shutil
 
 import numpy as np
 import pandas
@@ -116,21 +115,15 @@ def test_questions(tmp_path, text_config, perturbed_model, squad_tokenizer, caps
 
 
 @pytest.mark.heavy
-@pytest.mark.parametrize("beside", [True, False])
-def test_the_onnx_program_gives_the_same(tmp_path, checkpoint, capsys, beside):
+def test_the_onnx_program_gives_the_same(tmp_path, checkpoint, capsys):
     from hf_gmlp.tools.export import export
 
-    shutil.copytree(checkpoint, tmp_path / "model")
     (tmp_path / "rows.txt").write_text("\n".join(TEXTS))
     arguments = (str(tmp_path / "rows.txt"), str(tmp_path / "out.csv"))
-    predict(str(tmp_path / "model"), *arguments)
+    predict(checkpoint, *arguments)
     expected = (tmp_path / "out.csv").read_text()
-    folder = tmp_path / ("model" if beside else "new")
-    export(str(tmp_path / "model"), folder, to="onnx")
-    if beside:
-        # The weights are not read where there is a program.
-        (folder / "model.safetensors").unlink()
-    predict(str(folder), *arguments)
+    export(checkpoint, tmp_path / "exported", to="onnx")
+    predict(str(tmp_path / "exported"), *arguments)
     assert (tmp_path / "out.csv").read_text() == expected and "Running" in capsys.readouterr().out
 
 
