@@ -8,6 +8,7 @@ so that it needs only its own extras.
 import argparse
 import importlib
 import itertools
+import logging
 import re
 import runpy
 import shutil
@@ -61,11 +62,10 @@ def tool(module: str, function: str) -> Callable:
     """Return a function of hf_gmlp.tools that is imported when it is called, and whose lines are printed."""
 
     def call(**options: Any):
-        from transformers.utils import logging
+        from transformers.utils import logging as transformers_logging
 
-        # No progress bars and warnings of transformers.
-        logging.set_verbosity_error()
-        logging.disable_progress_bar()
+        transformers_logging.set_verbosity_error()
+        transformers_logging.disable_progress_bar()
         for line in getattr(importlib.import_module(f"hf_gmlp.tools.{module}"), function)(**options) or []:
             print(line)
 
@@ -218,10 +218,18 @@ def export_arguments(parser: ArgumentParser):
     parser.set_defaults(function=export)
 
 
-def export(to: str, **options):
-    for module in ("onnx", "onnxruntime", "onnxscript") if to == "onnx" else ("openvino", "nncf"):
-        need(module, "export")
-    tool("export", "export")(to=to, **options)
+def export(**options):
+    # The exporters and quantizers warn of their own code.
+    logging.disable(logging.WARNING)
+    try:
+        tool("export", "export")(**options)
+    except ImportError as error:
+        from hf_gmlp.errors import InputError
+
+        advice = 'pip install "hf-gmlp[export]", with transformers 5.23 or newer'
+        raise InputError(f"Exporting needs packages that are missing ({error}): {advice}.") from error
+    finally:
+        logging.disable(logging.NOTSET)
 
 
 if __name__ == "__main__":
