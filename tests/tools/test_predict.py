@@ -15,6 +15,7 @@ from hf_gmlp import (
     GMLPForSequenceClassification,
 )
 from hf_gmlp.errors import InputError
+from hf_gmlp.tools.evaluation import true_classes
 from hf_gmlp.tools.predict import predict
 from hf_gmlp.tools.question_answering import QuestionAnswerer
 
@@ -112,6 +113,21 @@ def test_questions(tmp_path, text_config, perturbed_model, squad_tokenizer, caps
     for table in tables:
         assert table["id"].tolist() == [row["id"] for row in rows]
         assert table["prediction_3"].tolist() == [ranked[2]["answer"] for ranked in answers]
+    predict(str(tmp_path / "model"), str(tmp_path / "flat.json"), str(tmp_path / "out.csv"), top_k=1)
+    table = pandas.read_csv(tmp_path / "out.csv")
+    assert table["prediction"].tolist() == [ranked[0]["answer"] for ranked in answers] and "prediction_2" not in table
+
+
+def test_which_columns_are_labels(text_config):
+    rows = pandas.DataFrame({"stars": ["0", "1"], "text": ["bad", "w2"], "label": ["2", ""], "gold": ["fine", ""]})
+    model = GMLPForSequenceClassification(text_config(id2label=dict(enumerate(NAMES))))
+    # Numbers count in a column that is named or called "label" only; the first column that fits is taken.
+    assert true_classes(model, rows).tolist() == ["good", ""]
+    assert true_classes(model, rows, "stars").tolist() == ["bad", "fine"]
+    assert true_classes(model, rows, "gold").tolist() == ["fine", ""]
+    assert true_classes(model, rows[["stars", "text"]]) is None
+    model.config.problem_type = "multi_label_classification"
+    assert true_classes(model, rows) is None
 
 
 @pytest.mark.heavy
@@ -148,6 +164,7 @@ def test_labels_that_are_missing_or_unknown(tmp_path, checkpoint, capsys):
         ("a,b\nx,y\n ,y\n", {"text_column_names": ["a"]}, "Row 2 has no text in the column 'a'"),
         ("text\nx\n", {"label_column_name": "gold"}, "no column 'gold'"),
         ("text\n", {}, "no rows"),
+        ("text\nx\n", {"top_k": 0}, "--top_k"),
         ('text\n"x\n', {}, "cannot be read"),
     ],
 )
