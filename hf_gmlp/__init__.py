@@ -4,26 +4,24 @@ Importing this package registers its models with the Auto classes, so that `Auto
 `push_to_hub` work as with any other model. It changes nothing else.
 """
 
+from transformers import AutoConfig, AutoTokenizer, PreTrainedTokenizerFast
+from transformers.models import auto
+from transformers.utils import is_torchvision_available, is_vision_available
+
 from ._version import __version__
+from .context import extend_context
+from .models import configuration_gmlp, modeling_gmlp
+from .models.configuration_gmlp import *
+from .models.modeling_gmlp import *
+from .models.modeling_gmlp import GMLPBlock, SpatialGatingUnit, SpatialProjection
 from .presets import list_presets, preset_config, preset_path
-from .registration import *
+from .training.checkpointing import enable_selective_checkpointing
+from .training.optimization import param_groups
 
 __all__ = [
+    *configuration_gmlp.__all__,
+    *modeling_gmlp.__all__,
     "GMLPBlock",
-    "GMLPConfig",
-    "GMLPForCausalLM",
-    "GMLPForImageClassification",
-    "GMLPForMaskedLM",
-    "GMLPForMultipleChoice",
-    "GMLPForQuestionAnswering",
-    "GMLPForSequenceClassification",
-    "GMLPForTokenClassification",
-    "GMLPModel",
-    "GMLPPreTrainedModel",
-    "GMLPVisionBackbone",
-    "GMLPVisionConfig",
-    "GMLPVisionModel",
-    "GMLPVisionPreTrainedModel",
     "SpatialGatingUnit",
     "SpatialProjection",
     "__version__",
@@ -34,3 +32,20 @@ __all__ = [
     "preset_config",
     "preset_path",
 ]
+
+for _config in (GMLPConfig, GMLPVisionConfig):
+    AutoConfig.register(_config.model_type, _config)
+    for _auto_class, _model_class in _config.code_map.items():
+        getattr(auto, _auto_class).register(_config, getattr(modeling_gmlp, _model_class))
+AutoTokenizer.register(GMLPConfig, tokenizer_class=PreTrainedTokenizerFast)
+
+if is_vision_available():
+    # Image processors need Pillow, which is in hf-gmlp[vision].
+    from transformers import AutoImageProcessor, ViTImageProcessorPil
+
+    _processors = {"pil": ViTImageProcessorPil}
+    if is_torchvision_available():
+        from transformers import ViTImageProcessor
+
+        _processors["torchvision"] = ViTImageProcessor
+    AutoImageProcessor.register(GMLPVisionConfig, image_processor_classes=_processors)

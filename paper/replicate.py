@@ -64,7 +64,7 @@ def replicate(
             print(as_typed(run.command))
         return
     if study.left() and not (study.tokenizer / "tokenizer.json").is_file():
-        command = ["-m", "hf_gmlp.tools.cli", "train-tokenizer", str(study.text["train"])]
+        command = ["-m", "hf_gmlp_cli", "train-tokenizer", str(study.text["train"])]
         command += ["--vocab_size", str(study.size.vocab_size), "--max_length", str(study.size.length), "--lowercase"]
         call([*command, "--output_dir", str(study.tokenizer)], output / "tokenizer.log")
     while runs := study.left():

@@ -12,7 +12,7 @@ import pytest
 import torch
 from datasets import Dataset
 from torch.nn import functional as F
-from transformers import AutoModelForMaskedLM, pipeline
+from transformers import AutoModelForMaskedLM
 
 from hf_gmlp import GMLPForCausalLM, GMLPForMaskedLM, GMLPForSequenceClassification, GMLPModel
 
@@ -310,15 +310,6 @@ def test_examples_of_the_docs(saved, texts, tmp_path, monkeypatch, capfd, librar
 
 
 # Pipelines of transformers
-
-
-@torch.no_grad()
-def test_feature_extraction(saved, texts):
-    folder, model, tokenizer = saved(GMLPModel, attention_size=8)
-    found = pipeline("feature-extraction", folder, device="cpu")(texts, batch_size=3, return_tensors=True)
-    for features, expected in zip(found, alone(model, tokenizer, texts)):
-        # Padding of the batch follows the text.
-        torch.testing.assert_close(features[0, : len(expected)], expected, **CLOSE)
 
 
 # accelerate

@@ -1,84 +1,77 @@
-"""The accuracy of a classifier and of the programs exported from it, on the data of a user."""
+"""What `hf-gmlp predict` and `hf-gmlp export --eval_file` share: known classes, and exported programs as models."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Collection, Mapping
+from importlib.util import find_spec
+from pathlib import Path
 
+import pandas
 import torch
-from datasets import Image, load_dataset
-from torch.utils.data import DataLoader
+import transformers
 from transformers import PreTrainedModel
+from transformers.utils import ModelOutput
 
 from ..errors import InputError, listed
-from ..loading import open_image_processor, open_tokenizer
-from ..tokenizer import padding_for
-from ..training.files import load_data
+from ..loading import open_config, open_model
 
 
-def evaluation_batches(model: PreTrainedModel, checkpoint: str, path: str) -> DataLoader:
-    """Return batches with class ids as "labels" [B].
+def load(checkpoint: str, task: str) -> PreTrainedModel:
+    """Open a model for a task, with the program that `hf-gmlp export` wrote if its folder has one."""
+    auto_class, file = getattr(transformers, f"AutoModelFor{task}"), Path(checkpoint, "onnx", "model.onnx")
+    if not file.is_file():
+        return open_model(auto_class, checkpoint)
+    if find_spec("onnxruntime") is None:
+        raise InputError(f'onnxruntime, which runs {file}, is not installed: pip install "hf-gmlp[export]".')
+    import onnxruntime
+
+    session = onnxruntime.InferenceSession(file, providers=["CPUExecutionProvider"])
+    names = [output.name for output in session.get_outputs()]
+
+    def program(**inputs: torch.Tensor) -> dict[str, torch.Tensor]:
+        arrays = session.run(names, {name: value.cpu().numpy() for name, value in inputs.items()})
+        return dict(zip(names, map(torch.from_numpy, arrays)))
+
+    # A pipeline needs a model; its weights are not used.
+    model = auto_class.from_config(open_config(checkpoint)).eval()
+    model.forward = as_forward(program, [tensor.name for tensor in session.get_inputs()])
+    print(f"Running {file}")
+    return model
+
+
+def as_forward(program: Callable[..., Mapping], names: Collection[str]) -> Callable[..., ModelOutput]:
+    """Return a forward method that runs an exported program, with zeros for inputs that are missing."""
+
+    def forward(**inputs: torch.Tensor) -> ModelOutput:
+        zeros = torch.zeros_like(next(iter(inputs.values())))
+        return ModelOutput(program(**{name: inputs.get(name, zeros) for name in names}))
+
+    return forward
+
+
+def true_classes(model: PreTrainedModel, rows: pandas.DataFrame, column: str | None = None) -> pandas.Series | None:
+    """Return the class of each row by name, "" for a row without; None if there are no labels to compare.
 
     Args:
-        checkpoint: Where the model's tokenizer or image processor is.
-        path: For a text classifier a file of one or two columns of text, and "label"; for an image classifier a folder
-            with a folder of images for each class.
+        model: A classifier. One that gives several classes or a number has no accuracy.
+        column: The column of labels, which are names or numbers of classes. By default, the first column with only
+            names of classes, or "label".
 
     Raises:
-        InputError: If it is another model, the data cannot be read, or their labels are not those of the model.
+        InputError: If the column that is named is missing, or has other labels.
     """
-    encode: Callable[[Sequence], Mapping[str, torch.Tensor]]
-    if type(model).__name__.endswith("ForImageClassification"):
-        from ..processor import decode
-
-        processor = open_image_processor(checkpoint)
-        data = load_dataset("imagefolder", data_dir=path, split="train", drop_labels=False)
-        labels = map(data.features["label"].int2str, data["label"])
-        inputs = data.cast_column("image", Image(decode=False))["image"]
-
-        def encode(images: Sequence[dict]) -> Mapping[str, torch.Tensor]:
-            return processor(list(map(decode, images)), return_tensors="pt")
-
-    elif type(model).__name__.endswith("ForSequenceClassification"):
-        tokenizer, data = open_tokenizer(checkpoint), load_data(files={"validation": [path]})["validation"]
-        columns = [name for name in data.column_names if name not in ("label", "idx")]
-        if "label" not in data.column_names or not 1 <= len(columns) <= 2:
-            fault = f"{path} must have a column 'label', and one or two of text"
-            raise InputError(f"{fault}, not {listed(data.column_names)}.")
-        labels, inputs = map(str, data["label"]), list(zip(*(map(str, data[column]) for column in columns)))
-        options = {"padding": padding_for(model.config), "max_length": model.config.max_position_embeddings}
-
-        def encode(texts: Sequence[tuple]) -> Mapping[str, torch.Tensor]:
-            parts = map(list, zip(*texts))
-            return tokenizer(*parts, truncation=True, return_token_type_ids=True, return_tensors="pt", **options)
-
-    else:
-        raise InputError(f"--eval_file is for classifiers, not for a {type(model).__name__}: leave it out.")
-
-    def collate(rows: Sequence[tuple]) -> dict[str, torch.Tensor]:
-        batch, labels = zip(*rows)
-        return {**encode(batch), "labels": torch.tensor(labels)}
-
-    rows: Any = list(zip(inputs, class_ids(model, labels, path)))
-    return DataLoader(rows, batch_size=8, collate_fn=collate)
-
-
-def class_ids(model: PreTrainedModel, labels: Iterable[str], path: str) -> list[int]:
-    """Return the class ids of labels, which are names of the model's classes or all numbers of them."""
-    names, classes = list(labels), model.config.id2label
-    for ids in ({name: number for number, name in classes.items()}, {str(number): number for number in classes}):
-        if set(names) <= ids.keys() and len(classes) > 1:
-            return [ids[name] for name in names]
-    others = sorted(set(names) - set(classes.values()))
-    raise InputError(f"{path} has the labels {listed(others)}, but the model has {listed([*classes.values()])}.")
-
-
-@torch.no_grad()
-def accuracies(
-    runs: Mapping[str, Callable[..., Any]], batches: Iterable[dict[str, torch.Tensor]], inputs: Sequence[str]
-) -> dict[str, float]:
-    """Return for each model or program, which has these inputs, the fraction of labels with the largest logit."""
-    right: dict[str, list[bool]] = {name: [] for name in runs}
-    for batch in batches:
-        for name, run in runs.items():
-            predicted = run(**{key: batch[key] for key in inputs})["logits"].argmax(-1)
-            right[name] += (predicted == batch["labels"]).tolist()
-    return {name: sum(values) / len(values) for name, values in right.items()}
+    classes = model.config.id2label
+    if len(classes) == 1 or model.config.problem_type == "multi_label_classification":
+        return None
+    if column is not None and column not in rows:
+        raise InputError(f"The data have no column {column!r} but {', '.join(rows.columns)}.")
+    numbers = {str(number): name for number, name in classes.items()}
+    for name in rows if column is None else [column]:
+        values = rows[name].map(lambda value: "" if value is None else str(value))
+        labels = set(values) - {""}
+        if labels and labels <= set(classes.values()):
+            return values
+        if labels and labels <= set(numbers) and name in ("label", column):
+            return values.map(numbers).fillna("")
+    if column is not None:
+        others = listed(sorted(labels - set(classes.values())))
+        raise InputError(f"The column {column!r} has the labels {others}, and the model {listed([*classes.values()])}.")
+    return None

@@ -26,9 +26,11 @@ from transformers.exporters import (
 from transformers.exporters.auto import get_exporter_class, get_runner_class
 from transformers.exporters.utils import get_leaf_tensors
 
-from ..errors import InputError, need
+from ..errors import InputError
 from ..loading import open_config, open_image_processor, open_model, open_tokenizer
 from ..models.configuration_gmlp import as_pair
+from .evaluation import as_forward
+from .predict import classify, read_rows
 
 # Format -> file in the export, and that of its 8-bit twin.
 FORMATS = {
@@ -47,26 +49,20 @@ def export(checkpoint: str, out: str | Path, to: str, *, int8: bool = False, eva
 
     Args:
         checkpoint: A folder, or a name on the Hub.
-        out: A new folder, or the folder of the checkpoint, which then gets a subfolder.
+        out: A new folder.
         to: A key of `FORMATS`.
         int8: Whether to write a program with 8-bit weights too.
-        eval_file: Data of which to report the accuracy, as `evaluation_batches` reads them.
+        eval_file: Data of which to report the accuracy, as `hf-gmlp predict` reads them.
 
     Raises:
         InputError: If the model cannot be exported, or the program's outputs differ. Nothing is written then.
     """
     out = Path(out)
-    beside = out.is_dir() and out.resolve() == Path(checkpoint).resolve()
-    taken = out / to if beside else out
-    if taken.exists():
-        raise InputError(f"{taken} exists already: remove it, choose a new folder, or export into the checkpoint's.")
+    if out.exists():
+        raise InputError(f"{out} exists already: remove it, or choose a new folder.")
     model = open_for_export(checkpoint)
     processor = (open_image_processor if is_image(model) else open_tokenizer)(checkpoint)
-    if eval_file is not None:
-        need("datasets")
-        from .evaluation import accuracies, evaluation_batches
-
-        batches = evaluation_batches(model, checkpoint, eval_file)
+    scores = [] if eval_file is None else [f"model {accuracy(model, checkpoint, eval_file)}"]
     out.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".export-", dir=out.parent) as temporary:
         stage = Path(temporary) / "export"
@@ -79,16 +75,25 @@ def export(checkpoint: str, out: str | Path, to: str, *, int8: bool = False, eva
             if name == to and not difference <= TOLERANCE:
                 raise InputError(f"{lines[-1]}. Nothing was written.")
         if eval_file is not None:
-            scores = accuracies({"model": model} | programs, batches, list(make_inputs(model, 1, 1)))
-            words = ", ".join(f"{name} {score:.4f}" for name, score in scores.items())
-            lines.append(f"accuracy on {eval_file}: {words}")
-        if beside:
-            (stage / to).rename(taken)
-        else:
-            for part in (model.config, processor, *([model.generation_config] if model.can_generate() else [])):
-                part.save_pretrained(stage)
-            stage.rename(out)
-    return [*lines, f"The export is in {taken}."]
+            for name, program in programs.items():
+                model.forward = as_forward(program, list(make_inputs(model, 1, 1)))
+                scores.append(f"{name} {accuracy(model, checkpoint, eval_file)}")
+            lines.append(f"accuracy on {eval_file}: {', '.join(scores)}")
+        for part in (model.config, processor, *([model.generation_config] if model.can_generate() else [])):
+            part.save_pretrained(stage)
+        stage.rename(out)
+    return [*lines, f"The export is in {out}."]
+
+
+def accuracy(model: PreTrainedModel, checkpoint: str, path: str) -> str:
+    """Return the accuracy on a file or folder, or raise an InputError if it has no labels for the model."""
+    if not type(model).__name__.endswith(("ForImageClassification", "ForSequenceClassification")):
+        raise InputError(f"--eval_file is for classifiers, not for a {type(model).__name__}: leave it out.")
+    label_column = "folder" if is_image(model) else "label"
+    _, words = classify(model, checkpoint, read_rows(path), path, label_column=label_column)
+    if words is None:
+        raise InputError("--eval_file is for models that give each row one class: leave it out.")
+    return words.partition(":")[0]
 
 
 def open_for_export(checkpoint: str) -> PreTrainedModel:

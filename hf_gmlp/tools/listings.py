@@ -1,23 +1,11 @@
-"""What the package brings along, printed: `hf-gmlp recipes` and `hf-gmlp presets`."""
+"""The architectures of the paper, printed: `hf-gmlp presets`."""
 
 import json
-import textwrap
 
 from transformers import AutoConfig
 
 from ..presets import PRESETS, Preset, preset_path
-from ..training.recipes import RECIPES
 from .analysis.counts import paper_flops, paper_parameters
-
-
-def list_recipes():
-    """Print the recipes, each with the first line of its description."""
-    root = RECIPES.parent
-    for folder in (RECIPES, root / "paper" / "recipes"):
-        for path in sorted(folder.rglob("*.yaml"), key=lambda path: (len(path.parts), path)):
-            about = path.read_text(encoding="utf-8").partition("\n")[0].lstrip("# ")
-            print(f"{path.relative_to(root).as_posix():<48} {textwrap.shorten(about, 71, placeholder=' ...')}")
-    print(f"\nfolder: {root}")
 
 
 def show_presets(name: str | None, count: bool):

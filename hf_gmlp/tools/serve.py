@@ -7,8 +7,10 @@ from pathlib import Path
 from threading import Thread
 from typing import Any
 
+import pandas
 import PIL.Image
 import transformers
+from huggingface_hub import ModelCard
 from transformers import PreTrainedModel, TextIteratorStreamer, pipeline
 
 from ..errors import InputError
@@ -28,7 +30,7 @@ from starlette.middleware.trustedhost import TrustedHostMiddleware
 LOOPBACK = ["127.0.0.1", "localhost"]
 MAX_CHARACTERS = 50_000
 SENTENCE = "The committee accepted the proposal after a long debate."
-# Twice as many pixels are refused.
+# Images with more than twice as many pixels are refused.
 PIL.Image.MAX_IMAGE_PIXELS = 25_000_000
 
 
@@ -36,16 +38,10 @@ def serve(checkpoint: str, host: str = "127.0.0.1", port: int = 8000):
     """Serve a page for a trained model until Ctrl-C. Port 0 is a free port from 7860 on."""
     page = make_page(checkpoint)
     theme = gr.themes.Base(font=["system-ui", "sans-serif"], font_mono=["ui-monospace", "monospace"])
-    options: dict[str, Any] = {
-        "share": False,
-        "quiet": True,
-        "run_history": False,
-        "footer_links": ["api"],
-        "show_error": True,
-    }
-    options |= {"server_name": host, "server_port": port or None, "max_file_size": "20mb", "theme": theme}
+    options: dict[str, Any] = {"share": False, "quiet": True, "run_history": False, "show_error": True, "theme": theme}
+    options |= {"server_name": host, "server_port": port or None, "max_file_size": "20mb", "footer_links": ["api"]}
     if host in LOOPBACK:
-        # Pages of other hosts could otherwise reach this one, by a name of theirs that turns into this address.
+        # Otherwise a page of another host could reach this one through a name of its own that resolves to this address.
         options["app_kwargs"] = {"middleware": [Middleware(TrustedHostMiddleware, allowed_hosts=LOOPBACK)]}
     try:
         page.launch(prevent_thread_lock=True, **options)
@@ -57,15 +53,17 @@ def serve(checkpoint: str, host: str = "127.0.0.1", port: int = 8000):
 
 def make_page(checkpoint: str) -> gr.Blocks:
     """Return the page of a model, or raise an InputError if it cannot be opened or there is no page for its head."""
-    name = (open_config(checkpoint).architectures or ["model without a head"])[0]
+    config = open_config(checkpoint)
+    name = (config.architectures or ["model without a head"])[0]
     pages = {"MaskedLM": fill_masks, "SequenceClassification": classify_text, "QuestionAnswering": answer_questions}
     pages |= {"ImageClassification": classify_images, "CausalLM": continue_text}
     head = next((head for head in pages if name.endswith(head)), None)
     if head is None:
         raise InputError(f"{checkpoint} is a {name}: there are pages only for {', '.join(pages)}.")
     model = open_model(getattr(transformers, f"AutoModelFor{head}"), checkpoint)
+    classes = ", ".join(config.id2label.values()) if "Classification" in name and config.num_labels > 1 else ""
     with gr.Blocks(title=f"{checkpoint}: {name}", analytics_enabled=False) as page:
-        gr.Markdown(f"# {Path(checkpoint).name}\n{name}")
+        gr.Markdown(f"# {Path(checkpoint).name}\n{name}" + (f"\n\nClasses: {classes}" if classes else ""))
         with gr.Row():
             with gr.Column(scale=2):
                 pages[head](model.eval(), checkpoint)
@@ -78,6 +76,24 @@ def make_page(checkpoint: str) -> gr.Blocks:
     return page.queue(default_concurrency_limit=1, max_size=32)
 
 
+def own_examples(checkpoint: str, column: str) -> list[str]:
+    """Return texts or paths of pictures to try: those of the model card's `widget`, as on the Hub, or else one of each
+    class among the held-out rows of the run that trained the model.
+
+    Args:
+        column: "text", or "file" for pictures.
+    """
+    card, held_out = Path(checkpoint, "README.md"), Path(checkpoint, "eval_predictions.csv")
+    found: list = []
+    if card.is_file():
+        widget = ModelCard.load(card).data.get("widget") or []
+        found = [Path(checkpoint, row["src"]) if column == "file" else row.get("text") for row in widget]
+    if not found and held_out.is_file():
+        rows = pandas.read_csv(held_out, dtype=str, keep_default_na=False)
+        found = rows.drop_duplicates("label").get(column, [])[:8]
+    return [str(entry) for entry in found if column == "text" or Path(entry).is_file()]
+
+
 def check_length(*texts: str):
     """Raise an error, which the page shows, if a text is too long to be tokenized."""
     if max(map(len, texts)) > MAX_CHARACTERS:
@@ -85,13 +101,13 @@ def check_length(*texts: str):
 
 
 def fill_masks(model: PreTrainedModel, checkpoint: str):
-    filler = pipeline("fill-mask", model=model, tokenizer=open_tokenizer(checkpoint), top_k=5)
-    mask = str(filler.tokenizer.mask_token)
+    pipe = pipeline("fill-mask", model=model, tokenizer=open_tokenizer(checkpoint), top_k=5)
+    mask = str(pipe.tokenizer.mask_token)
 
     def fill(text: str) -> list[list]:
         check_length(text)
-        found = filler(text)
-        masks = found if isinstance(found[0], list) else [found]
+        answers = pipe(text)
+        masks = answers if isinstance(answers[0], list) else [answers]
         return [[i, row["token_str"], round(row["score"], 4)] for i, rows in enumerate(masks, 1) for row in rows]
 
     outputs = gr.Dataframe(label="Tokens", headers=["mask", "token", "probability"])
@@ -100,17 +116,17 @@ def fill_masks(model: PreTrainedModel, checkpoint: str):
 
 
 def classify_text(model: PreTrainedModel, checkpoint: str):
-    classifier = pipeline("text-classification", model=model, tokenizer=open_tokenizer(checkpoint), top_k=None)
+    pipe = pipeline("text-classification", model=model, tokenizer=open_tokenizer(checkpoint), top_k=None)
 
     def classify(text: str, pair: str) -> dict[str, float] | float:
         check_length(text, pair)
-        rows = classifier({"text": text, "text_pair": pair or None})
+        rows = pipe({"text": text, "text_pair": pair or None})
         # A regression has a number instead of classes.
         return rows[0]["score"] if len(rows) == 1 else {row["label"]: row["score"] for row in rows}
 
     inputs = [gr.Textbox(label="Text"), gr.Textbox(label="Second text, if the model takes pairs")]
-    outputs = gr.Label(label="Classes")
-    gr.Interface(classify, inputs, outputs, examples=[[SENTENCE, ""], [SENTENCE, "They rejected it."]])
+    examples = [[text, ""] for text in own_examples(checkpoint, "text")]
+    gr.Interface(classify, inputs, gr.Label(label="Classes"), examples=examples or None)
 
 
 def answer_questions(model: PreTrainedModel, checkpoint: str):
@@ -128,28 +144,27 @@ def answer_questions(model: PreTrainedModel, checkpoint: str):
 
 def classify_images(model: PreTrainedModel, checkpoint: str):
     processor = open_image_processor(checkpoint)
-    classifier = pipeline("image-classification", model=model, image_processor=processor, top_k=5)
+    pipe = pipeline("image-classification", model=model, image_processor=processor, top_k=5)
 
     def classify(path: str) -> dict[str, float]:
-        return {row["label"]: row["score"] for row in classifier(decode({"bytes": None, "path": path}))}
+        return {row["label"]: row["score"] for row in pipe(decode({"bytes": None, "path": path}))}
 
-    examples = [gr.get_image("cheetah1.jpg"), gr.get_image("tower.jpg")]
     image = gr.Image(label="Image", type="filepath", image_mode=None)
-    gr.Interface(classify, image, gr.Label(label="Classes"), examples=examples)
+    gr.Interface(classify, image, gr.Label(label="Classes"), examples=own_examples(checkpoint, "file") or None)
 
 
 def continue_text(model: PreTrainedModel, checkpoint: str):
-    writer = pipeline("text-generation", model=model, tokenizer=open_ended(open_tokenizer(checkpoint)))
+    pipe = pipeline("text-generation", model=model, tokenizer=open_ended(open_tokenizer(checkpoint)))
 
     def write(text: str, new_tokens: int, temperature: float) -> Iterator[str]:
         check_length(text)
-        room = model.config.max_position_embeddings - len(writer.tokenizer(text)["input_ids"])
+        room = model.config.max_position_embeddings - len(pipe.tokenizer(text)["input_ids"])
         if room < 1:
             raise gr.Error("The text fills all positions of the model: shorten it.", print_exception=False)
         # A generation that fails does not end the stream.
-        streamer = TextIteratorStreamer(writer.tokenizer, skip_prompt=True, skip_special_tokens=True, timeout=60)
+        streamer = TextIteratorStreamer(pipe.tokenizer, skip_prompt=True, skip_special_tokens=True, timeout=60)
         options = {"max_new_tokens": min(new_tokens, room), "do_sample": temperature > 0, "streamer": streamer}
-        Thread(target=writer, args=(text,), kwargs={**options, "temperature": temperature or 1.0}, daemon=True).start()
+        Thread(target=pipe, args=(text,), kwargs={**options, "temperature": temperature or 1.0}, daemon=True).start()
         for part in streamer:
             text += part
             yield text

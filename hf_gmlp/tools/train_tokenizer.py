@@ -3,6 +3,7 @@
 import itertools
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 from tqdm import tqdm
 
@@ -10,10 +11,13 @@ from ..errors import InputError
 from ..tokenizer import save_tokenizer, train_tokenizer
 from ..training.files import load_data
 
+# Names of `read_texts`; the other options are those of `train_tokenizer`.
+SOURCE = ("files", "dataset_name", "dataset_config_name", "split", "streaming", "text_column")
 
-def train(output_dir: str, *, max_samples: int | None = None, options: dict, **source):
-    """Train a tokenizer with `options` of `train_tokenizer` on the texts of a `source` of `read_texts`, and save it."""
-    folder = Path(output_dir)
+
+def train(output_dir: str, max_samples: int | None = None, **options: Any) -> list[str]:
+    """Train a tokenizer, save it in a folder, and return a line about it."""
+    folder, source = Path(output_dir), {name: options.pop(name) for name in SOURCE if name in options}
     if any((folder / name).exists() for name in ("tokenizer.json", "tokenizer_config.json")):
         raise InputError(f"{folder} already holds a tokenizer: choose another --output_dir, or delete it first.")
     # Fails here if it cannot be written, not after hours of reading.
@@ -21,7 +25,7 @@ def train(output_dir: str, *, max_samples: int | None = None, options: dict, **s
     documents = tqdm(itertools.islice(read_texts(**source), max_samples), desc="Reading", unit=" documents")
     tokenizer = train_tokenizer(documents, **options)
     save_tokenizer(tokenizer, folder)
-    print(f"A tokenizer of {len(tokenizer):,} tokens, trained on {documents.n:,} documents, is in {folder}.")
+    return [f"A tokenizer of {len(tokenizer):,} tokens, trained on {documents.n:,} documents, is in {folder}."]
 
 
 def read_texts(

@@ -21,7 +21,16 @@ ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = "hf_gmlp"
 SDIST_FOLDERS = (PACKAGE, "benchmarks", "docs", "examples", "paper", "recipes", "tests")
 SDIST_FILES = (
-    *("CHANGELOG.md", "CITATION.cff", "CONTRIBUTING.md", "LICENSE", "Makefile", "README.md", "pyproject.toml"),
+    *(
+        "CHANGELOG.md",
+        "CITATION.cff",
+        "CONTRIBUTING.md",
+        "LICENSE",
+        "Makefile",
+        "README.md",
+        "hf_gmlp_cli.py",
+        "pyproject.toml",
+    ),
     *(f"run_{name}.py" for name in ("mlm", "clm", "glue", "qa", "image_classification")),
 )
 # Quick tests that need conftest.py, fixtures, recipes, a script and the folder paper/.
@@ -45,7 +54,7 @@ def check_wheel(path: Path):
     recipes = {f"{PACKAGE}/{name}" for name in files_under("recipes") | files_under("paper/recipes")}
     # Recipes of the paper's baseline models, which are only in a checkout.
     recipes = {name for name in recipes if "relpos" not in name and "mixer-mlm" not in name}
-    compare(path, packed, files_under(PACKAGE) | recipes)
+    compare(path, packed, files_under(PACKAGE) | {"hf_gmlp_cli.py"} | recipes)
     if not any(name.endswith(".dist-info/licenses/LICENSE") for name in names):
         sys.exit(f"{path.name} lacks the LICENSE.")
     (metadata,) = (archive.read(name).decode() for name in names if name.endswith(".dist-info/METADATA"))

@@ -1,6 +1,7 @@
 import argparse
 import json
 import re
+import subprocess
 import sys
 from pathlib import Path
 from pydoc_data.topics import topics
@@ -9,7 +10,7 @@ import pytest
 from transformers import AutoConfig
 
 from hf_gmlp import list_presets
-from hf_gmlp.tools.cli import main, make_parser
+from hf_gmlp_cli import main, make_parser
 
 from ..tasks.glue.test_run import opinions
 
@@ -97,8 +98,18 @@ def test_classify_and_predict(tmp_path, monkeypatch, capsys):
     )
 
 
-def test_recipes_are_listed(capsys):
+def test_recipes_are_listed(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
     main(["recipes"])
     listing, _, folder = capsys.readouterr().out.rpartition("\nfolder: ")
-    assert "Table 6: aMLP-base" in listing
-    assert all(Path(folder.strip(), line.split()[0]).is_file() for line in listing.strip().splitlines())
+    lines = listing.strip().splitlines()
+    assert max(map(len, lines)) <= 80 and "    Table 6: aMLP-base; perplexity 3.95 in the paper." in lines
+    names = [line for line in lines if not line.startswith(" ")]
+    assert len(names) > 60 and all(Path(folder.strip(), name).is_file() for name in names)
+
+
+def test_help_and_recipes_import_no_models():
+    """They answer at once: importing torch and transformers takes seconds."""
+    code = "import sys, hf_gmlp_cli; hf_gmlp_cli.main(['recipes']); hf_gmlp_cli.make_parser(); "
+    code += "assert not {'hf_gmlp', 'torch', 'transformers'} & sys.modules.keys()"
+    subprocess.run([sys.executable, "-c", code], check=True, stdout=subprocess.DEVNULL)

@@ -15,6 +15,7 @@ from hf_gmlp import (
     GMLPForSequenceClassification,
 )
 from hf_gmlp.errors import InputError
+from hf_gmlp.tools.evaluation import true_classes
 from hf_gmlp.tools.predict import predict
 from hf_gmlp.tools.question_answering import QuestionAnswerer
 
@@ -65,8 +66,9 @@ def test_texts_of_every_kind_of_file(tmp_path, checkpoint, capsys, kind):
 
 def test_pairs_and_labels_by_number(tmp_path, checkpoint, capsys):
     best = pipeline("text-classification", checkpoint)({"text": "w1", "text_pair": "w2 w3"})["label"]
-    (tmp_path / "p.csv").write_text(f"one,two,label\nw1,w2 w3,{NAMES.index(best)}\n")
-    predict(checkpoint, str(tmp_path / "p.csv"), str(tmp_path / "out.csv"), ["one", "two"], top_k=1)
+    for columns, named in (("one,two", ["one", "two"]), ("sentence1,sentence2", None)):
+        (tmp_path / "p.csv").write_text(f"{columns},label\nw1,w2 w3,{NAMES.index(best)}\n")
+        predict(checkpoint, str(tmp_path / "p.csv"), str(tmp_path / "out.csv"), named, top_k=1)
     assert pandas.read_csv(tmp_path / "out.csv")["prediction"].tolist() == [best]
     assert "Accuracy 1.0000" in capsys.readouterr().out
 
@@ -111,21 +113,47 @@ def test_questions(tmp_path, text_config, perturbed_model, squad_tokenizer, caps
     for table in tables:
         assert table["id"].tolist() == [row["id"] for row in rows]
         assert table["prediction_3"].tolist() == [ranked[2]["answer"] for ranked in answers]
+    predict(str(tmp_path / "model"), str(tmp_path / "flat.json"), str(tmp_path / "out.csv"), top_k=1)
+    table = pandas.read_csv(tmp_path / "out.csv")
+    assert table["prediction"].tolist() == [ranked[0]["answer"] for ranked in answers] and "prediction_2" not in table
+
+
+def test_which_columns_are_labels(text_config):
+    rows = pandas.DataFrame({"stars": ["0", "1"], "text": ["bad", "w2"], "label": ["2", ""], "gold": ["fine", ""]})
+    model = GMLPForSequenceClassification(text_config(id2label=dict(enumerate(NAMES))))
+    # Numbers count in a column that is named or called "label" only; the first column that fits is taken.
+    assert true_classes(model, rows).tolist() == ["good", ""]
+    assert true_classes(model, rows, "stars").tolist() == ["bad", "fine"]
+    assert true_classes(model, rows, "gold").tolist() == ["fine", ""]
+    assert true_classes(model, rows[["stars", "text"]]) is None
+    model.config.problem_type = "multi_label_classification"
+    assert true_classes(model, rows) is None
 
 
 @pytest.mark.heavy
-def test_the_onnx_program_gives_the_same(tmp_path, checkpoint):
+def test_the_onnx_program_gives_the_same(tmp_path, checkpoint, capsys):
     from hf_gmlp.tools.export import export
 
     (tmp_path / "rows.txt").write_text("\n".join(TEXTS))
-    arguments = (checkpoint, str(tmp_path / "rows.txt"), str(tmp_path / "out.csv"))
-    predict(*arguments)
+    arguments = (str(tmp_path / "rows.txt"), str(tmp_path / "out.csv"))
+    predict(checkpoint, *arguments)
     expected = (tmp_path / "out.csv").read_text()
-    with pytest.raises(InputError, match="--to onnx"):
-        predict(*arguments, onnx=True)
-    export(checkpoint, checkpoint, to="onnx")
-    predict(*arguments, onnx=True)
-    assert (tmp_path / "out.csv").read_text() == expected
+    export(checkpoint, tmp_path / "exported", to="onnx")
+    predict(str(tmp_path / "exported"), *arguments)
+    assert (tmp_path / "out.csv").read_text() == expected and "Running" in capsys.readouterr().out
+
+
+def test_labels_that_are_missing_or_unknown(tmp_path, checkpoint, capsys):
+    best = best_labels(checkpoint, TEXTS)
+    path, output = tmp_path / "rows.csv", str(tmp_path / "out.csv")
+    pandas.DataFrame({"text": TEXTS, "gold": [best[0][0]["label"], "", best[2][1]["label"], ""]}).to_csv(path)
+    predict(checkpoint, str(path), output, top_k=1)
+    assert "Accuracy 0.5000: 1 of 2 are as in the column 'gold'" in capsys.readouterr().out
+    pandas.DataFrame({"text": TEXTS, "label": [best[0][0]["label"], "other", "", ""]}).to_csv(path)
+    predict(checkpoint, str(path), output, top_k=1)
+    assert "Accuracy" not in capsys.readouterr().out
+    with pytest.raises(InputError, match="has the labels other, "):
+        predict(checkpoint, str(path), output, label_column_name="label")
 
 
 @pytest.mark.parametrize(
@@ -136,6 +164,7 @@ def test_the_onnx_program_gives_the_same(tmp_path, checkpoint):
         ("a,b\nx,y\n ,y\n", {"text_column_names": ["a"]}, "Row 2 has no text in the column 'a'"),
         ("text\nx\n", {"label_column_name": "gold"}, "no column 'gold'"),
         ("text\n", {}, "no rows"),
+        ("text\nx\n", {"top_k": 0}, "--top_k"),
         ('text\n"x\n', {}, "cannot be read"),
     ],
 )

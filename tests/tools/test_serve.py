@@ -8,6 +8,7 @@ import subprocess
 import sys
 import urllib.error
 import urllib.request
+from pathlib import Path
 
 import pytest
 import torch
@@ -17,8 +18,8 @@ from transformers import AutoTokenizer, pipeline
 import hf_gmlp
 from hf_gmlp import GMLPForCausalLM, GMLPForImageClassification, GMLPForSequenceClassification
 from hf_gmlp.processor import evaluation_processor
-from hf_gmlp.tools.cli import main
 from hf_gmlp.tools.question_answering import QuestionAnswerer
+from hf_gmlp_cli import main
 
 from .. import samples
 from ..numerics import assert_close
@@ -28,6 +29,8 @@ pytestmark = pytest.mark.slow
 gradio_client = pytest.importorskip("gradio_client")
 serve = pytest.importorskip("hf_gmlp.tools.serve")
 
+CHECKPOINTS = Path(__file__).parents[2] / "checkpoints"
+BUNDLED = {"amlp-mini-sst2": "text", "gmlp-mini-cifar10": "file"}
 WORDS = "the a cat dog sat ran on under mat house and then slept".split()
 TEXT = "the cat sat on the mat"
 HEADS = {
@@ -126,6 +129,18 @@ def test_classes_of_an_image(opened, folders, tmp_path):
         client.predict(gradio_client.handle_file(tmp_path / "deep.png"), api_name="/classify")
 
 
+def test_examples_are_of_the_classes_of_the_model(folders, tmp_path):
+    """They are the card's, or one of each class among the rows that a run held out; no others are made up."""
+    examples = {kind: serve.own_examples(str(CHECKPOINTS / kind), column) for kind, column in BUNDLED.items()}
+    assert len(examples["amlp-mini-sst2"]) == 2 and "film" in examples["amlp-mini-sst2"][0]
+    assert examples["gmlp-mini-cifar10"] == [str(CHECKPOINTS / "gmlp-mini-cifar10" / "ship.png")]
+    assert serve.own_examples(str(folders["classes"]), "text") == []
+    (tmp_path / "eval_predictions.csv").write_text("row,text,label\n1,a,yes\n2,b,yes\n3,1e5,no\n")
+    assert serve.own_examples(str(tmp_path), "text") == ["a", "1e5"]
+    (tmp_path / "eval_predictions.csv").write_text(f"file,label\n{tmp_path}/gone.png,no\n{__file__},yes\n")
+    assert serve.own_examples(str(tmp_path), "file") == [__file__]
+
+
 def test_a_large_image_is_refused(opened, tmp_path):
     Image.new("1", (8000, 8000)).save(tmp_path / "large.png")
     with pytest.raises(gradio_client.exceptions.AppError, match="exceeds limit"):
@@ -154,7 +169,7 @@ def test_the_page_asks_nothing_from_other_hosts(opened):
 
 @pytest.mark.heavy
 def test_the_command_serves_until_it_is_interrupted(folders):
-    command = [sys.executable, "-m", "hf_gmlp.tools.cli", "serve", str(folders["masked"]), "--port", "0"]
+    command = [sys.executable, "-m", "hf_gmlp_cli", "serve", str(folders["masked"]), "--port", "0"]
     process = samples.start_with_ctrl_c(command, stdout=subprocess.PIPE)
     assert "Loading" in process.stdout.readline()
     address = process.stdout.readline().partition(" is at ")[2].partition(": open")[0]

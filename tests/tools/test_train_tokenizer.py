@@ -9,14 +9,14 @@ from transformers import AutoTokenizer
 
 from hf_gmlp.errors import InputError
 from hf_gmlp.tokenizer import train_tokenizer
-from hf_gmlp.tools import cli
 from hf_gmlp.tools.train_tokenizer import read_texts
+from hf_gmlp_cli import main
 
 pytestmark = pytest.mark.slow
 
 
 def command(*arguments):
-    cli.main(["train-tokenizer", *map(str, arguments)])
+    main(["train-tokenizer", *map(str, arguments)])
 
 
 def test_texts_of_files(tmp_path):

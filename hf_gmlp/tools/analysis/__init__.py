@@ -1,1 +1,1 @@
-"""What is counted and drawn of a model, and the machine that a number was measured on."""
+"""Counts of parameters and FLOPs, and pictures of what a model has learned."""

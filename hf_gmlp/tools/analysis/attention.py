@@ -1,6 +1,5 @@
 """The tiny attention of an aMLP over a pair of sentences (paper, Appendix D and Figure 10)."""
 
-import math
 from pathlib import Path
 
 import torch
@@ -11,9 +10,6 @@ from ...loading import open_model, open_tokenizer
 from ...models.modeling_gmlp import GMLPModel
 from ...tokenizer import padding_for
 from .pictures import plt, save_picture
-
-# As many names as can be read on a picture 7 inches wide.
-MAX_NAMES = 48
 
 
 def load_attentive_model(checkpoint: str | Path) -> tuple[GMLPModel, PreTrainedTokenizerBase]:
@@ -60,36 +56,25 @@ def largest_attention(
 
 
 def plot_attention(
-    model: GMLPModel, tokenizer: PreTrainedTokenizerBase, first: str, second: str | None, path: str | Path
+    model: GMLPModel, tokenizer: PreTrainedTokenizerBase, first: str, second: str | None = None, *, path: str | Path
 ):
-    """Plot the paper's Figure 10: `largest_attention`, with the tokens on both axes and lines between the sentences.
-
-    With more than 48 tokens, it names every second, third, ... one.
-    """
+    """Plot the paper's Figure 10: `largest_attention`, with the tokens on both axes and lines between the sentences."""
     tokens, segments, weights = largest_attention(model, tokenizer, first, second)
-    m = len(tokens)
-    step = math.ceil(m / MAX_NAMES)
-    # Without SentencePiece's mark of a word's beginning. A dollar sign in a token does not start a formula.
-    names = [token.replace("\u2581", "").strip() or "(space)" for token in tokens[::step]]
-    figure, axis = plt.subplots(figsize=(7, 8), layout="constrained")
+    # SentencePiece's mark of a word's beginning is left out. A dollar sign in a token does not start a formula.
+    names = [token.replace("\u2581", "").strip() or "(space)" for token in tokens]
+    size = max(7.0, 0.15 * len(tokens))
+    figure, axis = plt.subplots(figsize=(size, size + 1), layout="constrained")
     image = axis.imshow(weights, cmap="Blues", vmin=0, vmax=weights.max().item(), interpolation="nearest")
-    axis.set_xticks(range(0, m, step), names, rotation=90, fontsize=7, parse_math=False)
-    axis.set_yticks(range(0, m, step), names, fontsize=7, parse_math=False)
-    for i in range(1, m):
+    axis.set_xticks(range(len(names)), names, rotation=90, fontsize=7, parse_math=False)
+    axis.set_yticks(range(len(names)), names, fontsize=7, parse_math=False)
+    for i in range(1, len(tokens)):
         if segments[i] != segments[i - 1]:
             axis.axhline(i - 0.5, color="black", linewidth=0.8)
             axis.axvline(i - 0.5, color="black", linewidth=0.8)
-    some = f" (1 in {step} named)" if step > 1 else ""
-    axis.set_xlabel(f"key{some}", fontsize=9)
-    axis.set_ylabel(f"query{some}", fontsize=9)
+    axis.set_xlabel("key", fontsize=9)
+    axis.set_ylabel("query", fontsize=9)
     depth = model.config.num_hidden_layers
     axis.set_title(f"Tiny attention: largest weight over the first {max(1, depth // 2)} of {depth} blocks", fontsize=9)
     bar = figure.colorbar(image, ax=axis, orientation="horizontal", fraction=0.035, pad=0.02, aspect=40)
-    label = "attention weight (those of a query add up to 1 in a block)"
-    if not model.config.is_causal:
-        keys = m if model.config.mask_padding else model.config.max_position_embeddings
-        bar.ax.axvline(1 / keys, color="black", linewidth=1.2)
-        label += f"; black: 1/{keys}, all tokens alike"
-    bar.set_label(label, fontsize=8)
-    bar.ax.tick_params(labelsize=7)
+    bar.set_label("attention weight (those of a query add up to 1 in a block)", fontsize=8)
     save_picture(figure, path)

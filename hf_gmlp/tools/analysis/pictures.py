@@ -20,7 +20,7 @@ def save_picture(figure: Figure, path: str | Path):
     try:
         figure.savefig(path, dpi=150, format=Path(path).suffix.removeprefix(".") or "png")
     except ValueError as error:
-        # Of another ending.
+        # Unsupported file extension.
         raise InputError(f"{path} cannot be written: {first_line(error)}.") from error
     finally:
         plt.close(figure)

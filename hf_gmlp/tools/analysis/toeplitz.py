@@ -13,8 +13,8 @@ from .pictures import block_panels, save_picture
 def shift_invariant_fraction(matrix: torch.Tensor, grid: tuple[int, int] | None = None) -> float:
     """Return the fraction of the sum of a matrix's squared entries that is in the nearest Toeplitz matrix.
 
-    The nearest Toeplitz matrix has the mean of each diagonal. A constant matrix is Toeplitz too: `constant_fraction`
-    says how much is due to that. Independent random entries with mean zero have `random_fraction` on average.
+    The nearest Toeplitz matrix has the mean of each diagonal. A constant matrix is Toeplitz too. Independent random
+    entries with mean zero have `random_fraction` on average.
 
     Args:
         matrix: [n, n].
@@ -27,7 +27,7 @@ def shift_invariant_fraction(matrix: torch.Tensor, grid: tuple[int, int] | None 
     rows, columns = grid or (1, matrix.shape[0])
     positions = torch.arange(rows * columns)
     row, column = positions // columns, positions % columns
-    # Numbers every offset: those of two rows, -(rows - 1) to rows - 1, times those of two columns.
+    # One number for every pair of an offset in rows, -(rows - 1) to rows - 1, and an offset in columns.
     width = 2 * columns - 1
     offsets = (row[None] - row[:, None] + rows - 1) * width + column[None] - column[:, None] + columns - 1
     offsets = offsets.flatten()
@@ -37,13 +37,6 @@ def shift_invariant_fraction(matrix: torch.Tensor, grid: tuple[int, int] | None 
     invariant, total = (sums.square() / count.clamp(min=1)).sum().item(), matrix.square().sum().item()
     # Rounding may take an exact Toeplitz matrix slightly past 1.
     return min(invariant / total, 1.0) if total > 0 else math.nan
-
-
-def constant_fraction(matrix: torch.Tensor) -> float:
-    """Return the fraction of the sum of squared entries of a matrix [n, n] that is in the mean of its entries."""
-    matrix = matrix.detach().double()
-    total = matrix.square().sum().item()
-    return min(matrix.numel() * matrix.mean().item() ** 2 / total, 1.0) if total > 0 else math.nan
 
 
 def random_fraction(n: int, grid: tuple[int, int] | None = None) -> float:
@@ -68,7 +61,7 @@ def plot_matrices(model: GMLPPreTrainedModel, path: str | Path, *, max_layers: i
     panels = spread_panels(count, max_layers)
     fractions, chance = [shift_invariant_fraction(matrix, grid) for matrix in matrices], random_fraction(n, grid)
     kind, unit = ("convolution", "patch") if grid else ("Toeplitz", "token")
-    figure, axes, columns = block_panels(len(panels), lambda columns: 6.7 / columns + 0.8)
+    figure, axes, columns = block_panels(len(panels), lambda columns: 6.7 / columns + 0.7)
     ticks = sorted({0, n // 2, n - 1})
     # Positions are counted from 1.
     labels = [str(tick + 1) for tick in ticks]
@@ -76,9 +69,7 @@ def plot_matrices(model: GMLPPreTrainedModel, path: str | Path, *, max_layers: i
         # Zero is white. A few large weights, as on the main diagonal, are cut off for the sake of the others.
         limit = matrices[panel].abs().flatten().sort().values[int(0.995 * (n * n - 1))].item() or 1.0
         axis.imshow(matrices[panel], cmap="RdBu_r", vmin=-limit, vmax=limit, interpolation="nearest")
-        constant = constant_fraction(matrices[panel])
-        title = f"{names[panel]}\n(±{limit:.2g})\n{kind} {fractions[panel]:.3f}\nconstant {constant:.3f}"
-        axis.set_title(title, fontsize=7.5)
+        axis.set_title(f"{names[panel]}\n(±{limit:.2g})\n{kind} {fractions[panel]:.3f}", fontsize=7.5)
         axis.set_xticks(ticks, labels=labels)
         axis.set_yticks([] if i % columns else ticks, labels=[] if i % columns else labels)
         axis.tick_params(labelsize=7)
@@ -86,8 +77,7 @@ def plot_matrices(model: GMLPPreTrainedModel, path: str | Path, *, max_layers: i
     figure.suptitle(
         f"Spatial matrices W of {n} × {n} weights{some_panels(model, len(panels))}\n"
         "red is positive, blue negative; the colors end at the number in brackets\n"
-        f"{kind}: fraction of the squared weights in the nearest {nearest} (random weights: {chance:.3f})\n"
-        "constant: fraction in the nearest constant matrix",
+        f"{kind}: fraction of the squared weights in the nearest {nearest} (random weights: {chance:.3f})",
         fontsize=8.5,
     )
     figure.supxlabel(f"{unit} that is read", fontsize=9)

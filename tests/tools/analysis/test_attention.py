@@ -6,7 +6,7 @@ from PIL import Image
 from hf_gmlp import GMLPForSequenceClassification
 from hf_gmlp.errors import InputError
 from hf_gmlp.tools.analysis.attention import largest_attention, load_attentive_model
-from hf_gmlp.tools.cli import main
+from hf_gmlp_cli import main
 
 from ...numerics import assert_close
 from ...samples import word_tokenizer

@@ -12,7 +12,7 @@ from hf_gmlp.tools.analysis.filters import (
     plot_filters,
     spatial_matrices,
 )
-from hf_gmlp.tools.cli import main
+from hf_gmlp_cli import main
 
 from ...samples import CONVOLUTIONAL
 
