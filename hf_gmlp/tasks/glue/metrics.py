@@ -6,10 +6,11 @@ from pathlib import Path
 
 import numpy as np
 import pandas
+from scipy.stats import pearsonr, spearmanr
+from sklearn.metrics import accuracy_score, f1_score, matthews_corrcoef
 from transformers import EvalPrediction, PreTrainedConfig
 
 from ...errors import InputError
-from ...metrics import load_metric
 from ...training.run_folder import write_text
 from ..classification import names_of, predicted
 from ..labels import CLASSES, ONE_CLASS, REGRESSION
@@ -17,7 +18,15 @@ from .arguments import Task
 
 logger = logging.getLogger(__name__)
 
-# Metrics of hf_gmlp/metrics by the kind of labels; the first two by default.
+# Functions of the correct and the predicted values.
+FUNCTIONS: dict[str, Callable] = {
+    "accuracy": accuracy_score,
+    "f1": f1_score,
+    "matthews_correlation": matthews_corrcoef,
+    "pearson": lambda *values: pearsonr(*values)[0],
+    "spearman": lambda *values: spearmanr(*values)[0],
+}
+# Their names by the kind of labels; the first two by default.
 METRICS = {
     ONE_CLASS: ("accuracy", "f1", "matthews_correlation"),
     CLASSES: ("f1", "accuracy"),
@@ -44,24 +53,21 @@ def metric_keys(names: Iterable[str], splits: Iterable[str]) -> list[str]:
 def classification_metrics(
     names: Iterable[str], config: PreTrainedConfig
 ) -> Callable[[EvalPrediction], dict[str, float]]:
-    """Return `compute_metrics` for Trainer, from hf_gmlp/metrics.
+    """Return `compute_metrics` for Trainer.
 
     F1 is that of the second of two classes, the mean over more, or that of all decisions if a row may have several
-    classes; accuracy is then the fraction of correct rows.
+    classes; accuracy is then the fraction of correct rows. A constant correlates with nothing: 0.
     """
-    metrics = {name: load_metric(name) for name in names}
-    several = config.problem_type == CLASSES
-    average = {"average": "binary" if several or config.num_labels == 2 else "macro"}
+    average = "micro" if config.problem_type == CLASSES else "binary" if config.num_labels == 2 else "macro"
 
     def compute(prediction: EvalPrediction) -> dict[str, float]:
         values, truth = predicted(prediction.predictions, config.problem_type), prediction.label_ids
+        truth = truth.astype(values.dtype)
         results: dict[str, float] = {}
-        for name, metric in metrics.items():
-            if several and name == "accuracy":
-                results[name] = float((values == truth).all(axis=1).mean())
-                continue
-            options = average if name == "f1" else {}
-            results |= metric.compute(predictions=values.ravel(), references=truth.ravel(), **options)
+        for name in names:
+            options = {"average": average, "zero_division": 0} if name == "f1" else {}
+            constant = name in METRICS[REGRESSION] and 0 in (np.ptp(values), np.ptp(truth))
+            results[name] = 0.0 if constant else float(FUNCTIONS[name](truth, values, **options))
         return results
 
     return compute

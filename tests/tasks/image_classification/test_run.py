@@ -81,6 +81,11 @@ def test_it_learns_and_the_pipeline_takes_path_picture_and_batch(trained, folder
     assert np.mean([answer["label"] == path.parent.name for answer, path in zip(answers, paths)]) == pytest.approx(
         results["eval_accuracy"]
     )
+    # In the run, pixels are normalized in the model's hook.
+    model, processor = AutoModelForImageClassification.from_pretrained(checkpoint), classify.image_processor
+    pixels = processor([PIL.Image.open(path) for path in paths], return_tensors="pt")["pixel_values"]
+    labels = torch.tensor([model.config.label2id[path.parent.name] for path in paths])
+    assert float(model(pixels, labels=labels).loss.detach()) == pytest.approx(results["eval_loss"], abs=1e-4)
     alone, opened = classify(str(paths[3]), top_k=1)[0], classify(PIL.Image.open(paths[3]), top_k=1)[0]
     assert alone == opened and alone["label"] == answers[3]["label"]
     assert alone["score"] == pytest.approx(answers[3]["score"], abs=1e-5)

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 from transformers import EvalPrediction, TrainingArguments
 
-from hf_gmlp.metrics.squad.squad import squad_scores, squad_v2_scores
 from hf_gmlp.tasks.qa.arguments import QAArguments
 from hf_gmlp.tasks.qa.metrics import AnswerMetrics
+from hf_gmlp.tasks.qa.squad import squad_scores, squad_v2_scores
 from hf_gmlp.tasks.qa.windows import window_dataset
 
 from ...numerics import assert_close
