@@ -38,19 +38,16 @@ class ClassificationArguments(DataArguments):
 
     class_weights: str | None = flag("balanced: weight each class in the loss by the inverse of its number of rows.")
     min_train_steps: int | None = flag(
-        "Train for more epochs than --num_train_epochs if these would have fewer optimizer steps than this."
+        "Train for more epochs than --num_train_epochs if these have fewer optimizer steps.", interval="[1, inf)"
     )
     early_stopping_patience: int | None = flag(
-        "Stop after this many evaluations without a better one (by --metric_for_best_model)."
+        "Stop after this many evaluations without a better one (by --metric_for_best_model).", interval="[1, inf)"
     )
 
     def __post_init__(self):
         super().__post_init__()
         if self.class_weights not in (None, "balanced"):
             raise ValueError(f"--class_weights must be balanced, or left out, got {self.class_weights}.")
-        for name in ("min_train_steps", "early_stopping_patience"):
-            if (value := getattr(self, name)) is not None and value < 1:
-                raise ValueError(f"--{name} must be 1 or more, got {value}.")
 
     def lengthen(self, args: RunArguments, rows: int):
         """Raise `args.num_train_epochs` to what --min_train_steps needs for so many training rows."""

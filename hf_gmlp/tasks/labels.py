@@ -183,19 +183,15 @@ def count_labels(ids: list, labels: Labels, most: int = 12) -> str:
 
 
 def trained_labels(config: PreTrainedConfig, head: str) -> Labels | None:
-    """Return what a checkpoint was trained to predict; None if it has no `head`, such as "ForImageClassification".
+    """Return what a checkpoint was trained to predict, None if it has no `head` such as "ForImageClassification".
 
-    The classes of a checkpoint without names ("LABEL_10") are called by their numbers ("10").
+    Classes without a name ("LABEL_10") are called by their numbers ("10").
     """
     if not any(name.endswith(head) for name in config.architectures or ()):
         return None
     problem_type = config.problem_type or (REGRESSION if config.num_labels == 1 else ONE_CLASS)
-    names = [str(name if _is_named(config) else number) for number, name in sorted(config.id2label.items())]
+    names = [name.removeprefix("LABEL_") for _, name in sorted(config.id2label.items())]
     return Labels(None if problem_type == REGRESSION else names, problem_type)
-
-
-def _is_named(config: PreTrainedConfig) -> bool:
-    return any(name != f"LABEL_{number}" for number, name in config.id2label.items())
 
 
 def set_labels(config: PreTrainedConfig, labels: Labels, head: str, *, train: bool, new_classifier: bool) -> bool:
@@ -208,15 +204,13 @@ def set_labels(config: PreTrainedConfig, labels: Labels, head: str, *, train: bo
     known, names = trained_labels(config, head), labels.names or ["value"]
     if train and labels.problem_type == ONE_CLASS and len(names) < 2:
         raise InputError(f"The training data have only the label {names[0]!r}; there must be two or more.")
-    new = False
-    if known is not None and known != labels:
-        same_size = known.problem_type == labels.problem_type and len(known.names or ()) == len(labels.names or ())
-        new = _is_named(config) or not same_size
-        if new and not (train and new_classifier):
-            facts = f"{config.name_or_path or 'The model'} was trained to predict {known}, but the data have {labels}"
-            advice = "give it a new classifier with --do_train --ignore_mismatched_sizes"
-            raise InputError(f"{facts}: evaluate it on its own labels (numbers with --do_regression), or {advice}.")
-        logger.info("The classes take the names of the data: %s", labels)
+    # Numbers in place of names take the names of the data.
+    unnamed = Labels([str(number) for number in range(len(names))], labels.problem_type)
+    new = known not in (None, labels, unnamed)
+    if new and not (train and new_classifier):
+        facts = f"{config.name_or_path or 'The model'} was trained to predict {known}, but the data have {labels}"
+        advice = "give it a new classifier with --do_train --ignore_mismatched_sizes"
+        raise InputError(f"{facts}: evaluate it on its own labels (numbers with --do_regression), or {advice}.")
     config.id2label = dict(enumerate(names))
     config.label2id = {name: number for number, name in config.id2label.items()}
     config.problem_type = labels.problem_type

@@ -15,7 +15,7 @@ class Task:
     columns: tuple[str, ...]
     # The names of the labels 0, 1, ...; None for numbers to predict.
     labels: tuple[str, ...] | None
-    # The first compares runs.
+    # Those that GLUE reports, first of all.
     metrics: tuple[str, ...]
     # Test splits, with the leaderboard's names of the files of predictions.
     tests: dict[str, str]
@@ -69,7 +69,9 @@ class GlueArguments(ClassificationArguments, SeriesArguments):
     train_split_name: str | None = flag("Split of the data set to train on.")
     validation_split_name: str | None = flag("Split of the data set to evaluate on.")
     test_split_name: str | None = flag("Split of the data set to predict labels for.")
-    train_val_split: float = flag("Fraction of each class to hold out if there are no validation data.", 0.1)
+    train_val_split: float = flag(
+        "Fraction of each class to hold out if there are no validation data.", 0.1, interval="(0, 1)"
+    )
     text_column_names: list[str] | None = flag(
         "Text column, or the two of a pair; by default, named as in GLUE, or the only one besides the label."
     )
@@ -79,9 +81,6 @@ class GlueArguments(ClassificationArguments, SeriesArguments):
     )
     do_regression: bool = flag("Predict numbers; by default, only if the labels have fractions.")
     baseline: bool = flag("Report logistic regression on tf-idf too, for one class per row.", False)
-    metric_name: str | None = flag("Metric to compare runs: accuracy, f1, matthews_correlation, spearman or pearson.")
-    shuffle_train_dataset: bool = flag("Shuffle the training rows before --max_train_samples is applied.", False)
-    shuffle_seed: int = flag("Seed for --shuffle_train_dataset.", 42, interval="[0, 4294967295]")
     # At least [CLS] A [SEP] B [SEP].
     max_seq_length: int | None = flag(
         "Tokens per sentence or pair; by default 128, or the model's n if smaller.", interval="[5, inf)"
@@ -100,8 +99,6 @@ class GlueArguments(ClassificationArguments, SeriesArguments):
         for split in self.files():
             if getattr(self, f"{split}_split_name"):
                 raise ValueError(f"--{split}_split_name is for a data set on the Hub, not for files: leave it out.")
-        if not 0 < self.train_val_split < 1:
-            raise ValueError(f"--train_val_split must be between 0 and 1, got {self.train_val_split}.")
         if len(self.text_column_names or ()) > 2 and self.text_column_delimiter is None:
             raise ValueError("--text_column_names takes one or two columns; --text_column_delimiter joins more.")
 

@@ -10,7 +10,6 @@ from scipy.stats import pearsonr, spearmanr
 from sklearn.metrics import accuracy_score, f1_score, matthews_corrcoef
 from transformers import EvalPrediction, PreTrainedConfig
 
-from ...errors import InputError
 from ...training.run_folder import write_text
 from ..classification import names_of, predicted
 from ..labels import CLASSES, ONE_CLASS, REGRESSION
@@ -26,22 +25,12 @@ FUNCTIONS: dict[str, Callable] = {
     "pearson": lambda *values: pearsonr(*values)[0],
     "spearman": lambda *values: spearmanr(*values)[0],
 }
-# Their names by the kind of labels; the first two by default.
+# Their names by the kind of labels.
 METRICS = {
     ONE_CLASS: ("accuracy", "f1", "matthews_correlation"),
     CLASSES: ("f1", "accuracy"),
     REGRESSION: ("spearman", "pearson"),
 }
-
-
-def metric_names(task: Task | None, problem_type: str, chosen: str | None = None) -> tuple[str, ...]:
-    """Return the metrics of a GLUE task or of other data; `chosen`, if it suits the labels, comes first."""
-    names = task.metrics if task is not None else METRICS[problem_type][:2]
-    if chosen is None:
-        return names
-    if chosen not in METRICS[problem_type]:
-        raise InputError(f"--metric_name must be one of {', '.join(METRICS[problem_type])} here, got {chosen}.")
-    return (chosen, *(name for name in names if name != chosen))
 
 
 def metric_keys(names: Iterable[str], splits: Iterable[str]) -> list[str]:

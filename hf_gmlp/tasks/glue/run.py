@@ -27,8 +27,8 @@ from ...training.trainer import GMLPTrainer
 from ..classification import KeptEvaluation, balanced_weights, check_evaluation, classification_loss, write_report
 from ..labels import ONE_CLASS, set_labels, trained_labels
 from .arguments import GlueArguments, SentenceModelArguments
-from .metrics import baseline_scores, classification_metrics, metric_keys, metric_names, write_predictions
-from .sentences import joined_texts, load_sentences, shown_rows, texts, tokenize
+from .metrics import METRICS, baseline_scores, classification_metrics, metric_keys, write_predictions
+from .sentences import load_sentences, texts, tokenize, visible_columns
 
 logger = logging.getLogger(__name__)
 
@@ -55,7 +55,7 @@ def main():
     new_classifier = set_labels(config, labels, HEAD, train=train, new_classifier=model_args.ignore_mismatched_sizes)
     if training_args.label_smoothing_factor and labels.problem_type != ONE_CLASS:
         raise InputError("--label_smoothing_factor is only for data with one class per row: leave it out.")
-    metrics = metric_names(task, labels.problem_type, data_args.metric_name)
+    metrics = METRICS[labels.problem_type] if task is None else task.metrics
     keys = metric_keys(metrics, splits)
     loss = None
     if train and data_args.class_weights is not None:
@@ -100,7 +100,7 @@ def main():
         )
         results = trainer.train_and_evaluate(checkpoint) | baseline
         if "validation" in splits and trainer.is_world_process_zero():
-            write_report(trainer, kept, shown_rows(splits["validation"]))
+            write_report(trainer, kept, visible_columns(splits["validation"]))
         for split in (split for split in datasets if split.startswith("test")):
             output = trainer.predict(datasets[split], metric_key_prefix=split)
             results |= output.metrics
@@ -115,11 +115,11 @@ def main():
 def compare(splits: dict[str, Dataset], config: PreTrainedConfig, metrics: Iterable[str]) -> dict[str, float]:
     """Return the `baseline_scores` of the data, and log them; nothing if they are not of one class per row."""
     parts = [splits["train"], splits["validation"]]
-    (train, labels), (texts, truth) = ((joined_texts(rows), rows["labels"][:]) for rows in parts)
+    (train, labels), (validation, truth) = ((texts(rows), rows["labels"][:]) for rows in parts)
     if config.problem_type != ONE_CLASS or isinstance(labels[0], list):
         logger.info("--baseline: tf-idf is only compared on data with one class per row")
         return {}
-    scores = baseline_scores(train, labels, texts, truth, classification_metrics(metrics, config))
-    shown = ", ".join(f"{name.removeprefix('baseline_')} {value:.4f}" for name, value in scores.items())
-    logger.info("The baseline, tf-idf with logistic regression: %s", shown)
+    scores = baseline_scores(train, labels, validation, truth, classification_metrics(metrics, config))
+    words = ", ".join(f"{name.removeprefix('baseline_')} {value:.4f}" for name, value in scores.items())
+    logger.info("The baseline, tf-idf with logistic regression: %s", words)
     return scores
