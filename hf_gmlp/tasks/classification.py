@@ -26,9 +26,9 @@ from .labels import CLASSES, ONE_CLASS, REGRESSION
 
 logger = logging.getLogger(__name__)
 
-# Of more classes only those with the lowest F1 are printed, and the picture of the matrix has no numbers.
+# With more classes, only averages over them are printed, and the picture of the confusion matrix has no numbers.
 MOST_CLASSES = 20
-# More classes have no confusion matrix, which would have a million numbers for ImageNet.
+# With more classes there is no confusion matrix, which would have a million numbers for ImageNet.
 MOST_IN_MATRIX = 200
 
 
@@ -187,11 +187,7 @@ def write_report(trainer: GMLPTrainer, kept: KeptEvaluation, rows: pandas.DataFr
     report = classification_report(kept.labels, values, **options)
     scores = pandas.DataFrame({name: row for name, row in report.items() if name != "accuracy"}).T
     scores["support"] = scores["support"].astype(int)
-    texts, printed = [scores.round(3).to_string()], scores.round(3).to_string()
-    if len(names) > MOST_CLASSES:
-        worst = scores[: len(names)].sort_values("f1-score", kind="stable")[:10]
-        worst = pandas.concat([worst, scores[len(names) :]]).round(3).to_string()
-        printed = f"The ten classes with the lowest F1, and the averages over all:\n{worst}"
+    texts = [scores.round(3).to_string()]
     wrong = table[table["label"] != table["prediction"]].value_counts(["label", "prediction"])[:10]
     if config.problem_type == ONE_CLASS and len(wrong):
         texts.append("Most frequent confusions: label, prediction, rows\n" + wrong.to_string(header=False))
@@ -204,10 +200,10 @@ def write_report(trainer: GMLPTrainer, kept: KeptEvaluation, rows: pandas.DataFr
             plot_confusion(np.array(report["confusion_matrix"]), names, folder / "confusion_matrix.png")
     write_text(folder / "report.txt", "\n\n".join(texts) + "\n")
     write_text(folder / "report.json", json.dumps(report, indent=2) + "\n")
-    print(f"\n{printed}\n\nMore in {folder}: report.txt, eval_predictions.csv")
-    shown = scores if len(names) <= MOST_CLASSES else scores[len(names) :]
+    main_scores = scores if len(names) <= MOST_CLASSES else scores[len(names) :]
+    print(f"\n{main_scores.round(3).to_string()}\n\nMore in {folder}: report.txt, eval_predictions.csv")
     # For the model card.
-    trainer.results |= {f"F1, {name}": float(value) for name, value in shown["f1-score"].items()}
+    trainer.results |= {f"F1, {name}": float(value) for name, value in main_scores["f1-score"].items()}
     if "tensorboard" in trainer.args.report_to:
         trainer.log({f"eval_{score}/{name}": row[score] for name, row in scores.iterrows() for score in row.index})
 

@@ -13,8 +13,8 @@ from transformers import PreTrainedModel, pipeline
 from ..errors import InputError
 from ..image_files import find_images
 from ..loading import open_config, open_image_processor, open_model, open_tokenizer
-from ..metrics.squad.squad import squad_scores
 from ..processor import decode
+from ..squad import squad_scores
 from ..tokenizer import padding_for
 from .question_answering import QuestionAnswerer
 

@@ -10,12 +10,9 @@ transformers' own run_glue.py. Recipes (YAML files of flags) may come first; fla
 override earlier ones.
 """
 
-import logging
-from collections.abc import Iterable
 from pathlib import Path
 
-from datasets import Dataset
-from transformers import AutoModelForSequenceClassification, DataCollatorWithPadding, PreTrainedConfig, set_seed
+from transformers import AutoModelForSequenceClassification, DataCollatorWithPadding, set_seed
 
 from ...errors import InputError
 from ...tokenizer import padding_for
@@ -29,8 +26,6 @@ from ..labels import ONE_CLASS, set_labels, trained_labels
 from .arguments import GlueArguments, SentenceModelArguments
 from .metrics import METRICS, baseline_scores, classification_metrics, metric_keys, write_predictions
 from .sentences import load_sentences, texts, tokenize, visible_columns
-
-logger = logging.getLogger(__name__)
 
 HEAD = "ForSequenceClassification"
 
@@ -63,7 +58,7 @@ def main():
         loss = classification_loss(training_args.label_smoothing_factor, weights)
     baseline = {}
     if data_args.baseline and train and "validation" in splits and training_args.process_index == 0:
-        baseline = compare(splits, config, metrics)
+        baseline = baseline_scores(splits["train"], splits["validation"], config, metrics)
 
     # Tokens.
     sentences = texts(splits["train"]) if train else ()
@@ -110,16 +105,3 @@ def main():
         trainer.finish(results)
 
     series.make_runs(training_args, runs, run, checkpoint)
-
-
-def compare(splits: dict[str, Dataset], config: PreTrainedConfig, metrics: Iterable[str]) -> dict[str, float]:
-    """Return the `baseline_scores` of the data, and log them; nothing if they are not of one class per row."""
-    parts = [splits["train"], splits["validation"]]
-    (train, labels), (validation, truth) = ((texts(rows), rows["labels"][:]) for rows in parts)
-    if config.problem_type != ONE_CLASS or isinstance(labels[0], list):
-        logger.info("--baseline: tf-idf is only compared on data with one class per row")
-        return {}
-    scores = baseline_scores(train, labels, validation, truth, classification_metrics(metrics, config))
-    words = ", ".join(f"{name.removeprefix('baseline_')} {value:.4f}" for name, value in scores.items())
-    logger.info("The baseline, tf-idf with logistic regression: %s", words)
-    return scores

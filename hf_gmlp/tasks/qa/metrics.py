@@ -9,9 +9,9 @@ from transformers import EvalPrediction, TrainingArguments
 from transformers.trainer_utils import PredictionOutput
 
 from ...answers import Decoded, decode
+from ...squad import squad_scores, squad_v2_scores
 from ...training.run_folder import write_text
 from .arguments import QAArguments
-from .squad import squad_scores, squad_v2_scores
 from .windows import DECODING_COLUMNS
 
 

@@ -7,8 +7,7 @@ from hf_gmlp.errors import InputError
 from hf_gmlp.tasks.glue import sentences
 from hf_gmlp.tasks.glue.arguments import TASKS, GlueArguments
 from hf_gmlp.tasks.glue.sentences import load_sentences, texts, tokenize, visible_columns
-from hf_gmlp.tasks.labels import CLASSES, ONE_CLASS, REGRESSION, Labels
-from hf_gmlp.training import run_folder
+from hf_gmlp.tasks.labels import ONE_CLASS, REGRESSION, Labels
 from hf_gmlp.training.files import Access
 
 from ...samples import WORDS, word_tokenizer
@@ -125,26 +124,11 @@ def test_a_checkpoint_keeps_its_order(load, write):
     assert labels.names is None and splits["validation"]["labels"][:] == [1.0, 2.0]
 
 
-def test_the_numbers_of_a_task_keep_their_meaning(load, write):
-    pairs, order = write("p.jsonl", rows([0, 1], ("sentence1", "sentence2"))), ["not_entailment", "entailment"]
-    known = Labels(order, ONE_CLASS)
-    splits, labels = load("validation", task_name="rte", validation_file=pairs, known=known)
-    assert labels.names == order and splits["validation"]["labels"][:] == [1, 0]
-
-
 def test_labels_come_from_all_rows_before_the_first_are_taken(load, write):
     train = write("t.jsonl", rows(["a", "a", "b"]))
     files = {"train_file": train, "validation_file": train}
     splits, labels = load("train", "validation", **files, max_train_samples=2, max_eval_samples=9)
     assert labels.names == ["a", "b"] and len(splits["train"]) == 2 and len(splits["validation"]) == 3
-
-
-def test_several_labels_per_row(load, write):
-    train, test = write("t.jsonl", rows([["b", "a"], [], ["c"]])), write("s.jsonl", rows([["c", "a"]]))
-    splits, labels = load("train", "test", train_file=train, test_file=test)
-    assert labels.names == ["a", "b", "c"] and labels.problem_type == CLASSES
-    assert splits["train"]["labels"][:] == [[1, 1, 0], [0, 0, 0], [0, 0, 1]]
-    assert splits["test"]["labels"][:] == [[1, 0, 1]]
 
 
 def test_unlabeled_test_data(load, write):
@@ -257,8 +241,3 @@ def test_pairs_have_the_input_of_bert():
     assert encoded["input_ids"][:] == [[2, 5, 6, 3, 10, 3], [2, 5, 6, 7, 3, 11, 12, 3]]
     assert encoded["token_type_ids"][:] == [[0, 0, 0, 0, 1, 1], [0, 0, 0, 0, 0, 1, 1, 1]]
     assert set(encoded.column_names) == {*inputs, "labels"}
-
-
-def test_every_file_of_predictions_is_part_of_a_run():
-    names = {f"{name}.tsv" for task in TASKS.values() for name in task.tests.values()}
-    assert names == {pattern for pattern in run_folder.LEFT if pattern.endswith(".tsv")} - {"predictions.tsv"}

@@ -164,31 +164,6 @@ def test_what_the_paper_compares_with_is_trained_by_the_same_flags(run, folder, 
     assert {one["label"] for one in answer} == set(COLORS)
 
 
-@pytest.mark.parametrize(
-    "flags",
-    [
-        ("--image_size", "0"),
-        ("--crop_pct", "1.5"),
-        ("--crop_scale", "0.5", "0.2"),
-        ("--auto_augment", "mnist"),
-        ("--tokenizer_name", "x"),
-    ],
-    ids=lambda flags: flags[0],
-)
-def test_bad_flags_are_named(run, flags):
-    with pytest.raises(InputError, match=flags[0]):
-        run(*GMLP, *DATA, "--do_train", "--output_dir", "x", *flags)
-
-
-def test_few_updates_in_an_epoch_get_a_warning(run, caplog):
-    flags = (*GMLP, *DATA, "--do_train", "--max_steps", "1", "--save_strategy", "no", "--overwrite_output_dir", "true")
-    run(*flags, "--per_device_train_batch_size", "8", "--output_dir", "few")
-    assert "72 images has only 9 update(s) of 8 images: lower --global_batch_size" in caplog.text
-    caplog.clear()
-    run(*flags, "--per_device_train_batch_size", "7", "--output_dir", "few")
-    assert "update(s)" not in caplog.text
-
-
 @pytest.mark.parametrize("recipe", ["finetune-images", "finetune-288"])
 def test_recipes_of_fine_tuning_run_small(run, folder, trained, recipe):
     size = () if recipe == "finetune-images" else ("--image_size", "48")

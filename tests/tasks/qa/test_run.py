@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from hf_gmlp.errors import InputError
+from hf_gmlp.squad import squad_scores, squad_v2_scores
 from hf_gmlp.tasks.qa.run import main
-from hf_gmlp.tasks.qa.squad import squad_scores, squad_v2_scores
 from hf_gmlp.tools.question_answering import QuestionAnswerer
 
 from ...samples import flat, run_script, squad, write

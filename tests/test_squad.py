@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from hf_gmlp.tasks.qa.squad import exact_match, f1_score, normalize_answer, squad_scores, squad_v2_scores
+from hf_gmlp.squad import exact_match, f1_score, normalize_answer, squad_scores, squad_v2_scores
 
 WORDS = ["the", "The", "a", "An", "cat", "Cat.", "dog", "dog's", "-", "U.S.", "1,000", "new", "York", "é", "\u00a0", ""]
 
