@@ -26,7 +26,7 @@ from .labels import CLASSES, ONE_CLASS, REGRESSION
 
 logger = logging.getLogger(__name__)
 
-# With more classes, only averages over them are printed, and the picture of the confusion matrix has no numbers.
+# With more classes, only those with the lowest F1 are printed, and the picture of the matrix has no numbers.
 MOST_CLASSES = 20
 # With more classes there is no confusion matrix, which would have a million numbers for ImageNet.
 MOST_IN_MATRIX = 200
@@ -200,8 +200,12 @@ def write_report(trainer: GMLPTrainer, kept: KeptEvaluation, rows: pandas.DataFr
             plot_confusion(np.array(report["confusion_matrix"]), names, folder / "confusion_matrix.png")
     write_text(folder / "report.txt", "\n\n".join(texts) + "\n")
     write_text(folder / "report.json", json.dumps(report, indent=2) + "\n")
-    main_scores = scores if len(names) <= MOST_CLASSES else scores[len(names) :]
-    print(f"\n{main_scores.round(3).to_string()}\n\nMore in {folder}: report.txt, eval_predictions.csv")
+    printed, main_scores = texts[0], scores
+    if len(names) > MOST_CLASSES:
+        main_scores = scores[len(names) :]
+        worst = pandas.concat([scores[: len(names)].sort_values("f1-score", kind="stable")[:10], main_scores])
+        printed = f"The ten classes with the lowest F1, and the averages over all:\n{worst.round(3).to_string()}"
+    print(f"\n{printed}\n\nMore in {folder}: report.txt, eval_predictions.csv")
     # For the model card.
     trainer.results |= {f"F1, {name}": float(value) for name, value in main_scores["f1-score"].items()}
     if "tensorboard" in trainer.args.report_to:

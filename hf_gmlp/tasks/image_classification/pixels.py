@@ -7,7 +7,6 @@ processes or devices, or on whether the run was resumed.
 """
 
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 import torch
@@ -36,11 +35,8 @@ class Normalization:
     def __call__(self, pixels: torch.Tensor) -> torch.Tensor:  # [B, 3, height, width]
         return (pixels - self.mean.to(pixels.device)) / self.std.to(pixels.device)
 
-    def add_to(self, model: PreTrainedModel):
-        """Normalize the "pixel_values" of every call of a model from now on. Saved files do not contain this."""
-        model.register_forward_pre_hook(self._hook, with_kwargs=True)
-
-    def _hook(self, model: PreTrainedModel, args: tuple, inputs: dict[str, Any]) -> tuple[tuple, dict[str, Any]]:
+    def before_forward(self, model: PreTrainedModel, args: tuple, inputs: dict) -> tuple[tuple, dict]:
+        """Normalize the "pixel_values" of a call: a forward pre-hook, which saved models do not contain."""
         return args, inputs | {"pixel_values": self(inputs["pixel_values"])}
 
 

@@ -73,7 +73,7 @@ def main():
     options = {"train": training_args.do_train, "new_classifier": new_classifier}
     model = load_image_model(model_args, config, data_args.size(), **options)
     if collator.on_device:
-        collator.normalization.add_to(model)
+        model.register_forward_pre_hook(collator.normalization.before_forward, with_kwargs=True)
 
     # Trainer. The collator needs columns that the model does not take.
     training_args.remove_unused_columns = False

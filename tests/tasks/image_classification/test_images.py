@@ -12,7 +12,7 @@ import torch
 from datasets import Dataset, Features, Image, Value
 from torchvision.transforms import v2
 from torchvision.transforms.functional import rotate
-from transformers import ViTImageProcessor
+from transformers import BitImageProcessor, ViTImageProcessor
 
 from hf_gmlp.errors import InputError
 from hf_gmlp.processor import decode
@@ -161,6 +161,12 @@ def test_usual_names_of_splits(folder, tmp_path, train, test, caplog):
 
 
 def test_classes_named_as_a_split_or_by_numbers(folder):
+    # One split is none.
+    (folder.parent / "all").mkdir()
+    folder.rename(folder.parent / "all" / "test photos")
+    data = loaded(train_dir=str(folder.parent / "all"))
+    assert len(data.splits["train"]) == 12
+    folder = folder.parent / "all" / "test photos"
     (folder / "apple").rename(folder / "train")
     assert loaded(train_dir=str(folder)).labels == ["boat", "cloud", "train"]
     for name, number in zip(("train", "boat", "cloud"), ("0", "10", "2")):
@@ -318,3 +324,9 @@ def test_evaluation_uses_the_image_processor(folder):
     expected = collate.processor([PIL.Image.open(dataset[i]["image"]["path"]) for i in (2, 5)], return_tensors="pt")
     assert batch["pixel_values"].dtype == torch.uint8 and batch["labels"].tolist() == [0, 1]
     assert torch.equal(collate.normalization(batch["pixel_values"]), expected["pixel_values"])
+    # Processors with another last step normalize here.
+    row = dataset[2]
+    for other in (ViTImageProcessor(rescale_factor=1 / 127.5), BitImageProcessor()):
+        collate = ImageCollator(other)
+        expected = other(decode(row["image"]), return_tensors="pt")["pixel_values"]
+        assert not collate.on_device and torch.equal(collate([row])["pixel_values"], expected)
