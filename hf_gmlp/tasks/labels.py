@@ -1,6 +1,5 @@
 """Labels of texts and images: read from a column, turned into class ids, and written into a config."""
 
-import ast
 import logging
 import math
 import re
@@ -9,6 +8,7 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 import numpy as np
+import yaml
 from datasets import ClassLabel, Dataset, Value
 from transformers import PreTrainedConfig
 
@@ -109,14 +109,15 @@ def read_labels(dataset: Dataset, column: str, numbered: Sequence[str] = ()) -> 
         return None if text.lower() in ("", "nan", "null") else by_number.get(text, text)
 
     # pandas writes lists to a csv file as Python does.
-    if all(isinstance(value, str) and re.fullmatch(r"\[('.*')?\]", value) for value in values):
-        values = [ast.literal_eval(value) for value in values]
+    if all(isinstance(value, str) and re.fullmatch(r"\s*\[.*\]\s*", value) for value in values):
+        values = [yaml.load(value, yaml.BaseLoader) for value in values]
     return [[name(item) for item in value] if isinstance(value, list) else name(value) for value in values]
 
 
 def find_labels(feature: object, values: list, do_regression: bool | None = None) -> Labels:
     """Return what the labels of a column are: numbers with `do_regression`, or by default if all are numbers and some
-    have a decimal point or an exponent; else classes, in the order of the column's `feature`, or sorted.
+    have a decimal point or an exponent; else classes, in the order of the column's `feature`, or sorted, numbers by
+    value.
     """
     if isinstance(feature, dict):
         return Labels(list(feature), ONE_CLASS)
@@ -124,19 +125,16 @@ def find_labels(feature: object, values: list, do_regression: bool | None = None
     feature = getattr(feature, "feature", feature)
     if isinstance(feature, ClassLabel) and not do_regression:
         return Labels(list(feature.names), problem_type)
-    names = {name for value in values for name in (value if isinstance(value, list) else [value])} - {None}
+    names = sorted({name for value in values for name in (value if isinstance(value, list) else [value])} - {None})
+    are_numbers = all(map(_NUMBER.fullmatch, names))
     if do_regression is None and problem_type == ONE_CLASS and names:
-        if any("," in name for name in names) and all(_NUMBER.fullmatch(name.replace(",", ".")) for name in names):
+        if not are_numbers and all(_NUMBER.fullmatch(name.replace(",", ".")) for name in names):
             fault = "The labels are numbers with a decimal comma"
             raise InputError(f"{fault}: write a point to predict numbers, or pass --do_regression false for classes.")
-        do_regression = all(map(_NUMBER.fullmatch, names)) and any(re.search("[.eE]", name) for name in names)
-    return Labels(None, REGRESSION) if do_regression else Labels(sort_names(names), problem_type)
-
-
-def sort_names(names: Iterable[str]) -> list[str]:
-    """Return the names of classes sorted, numbers by value."""
-    names = sorted(names)
-    return sorted(names, key=float) if all(map(_NUMBER.fullmatch, names)) else names
+        do_regression = are_numbers and any(re.search("[.eE]", name) for name in names)
+    if do_regression:
+        return Labels(None, REGRESSION)
+    return Labels(sorted(names, key=float) if are_numbers else names, problem_type)
 
 
 def label_ids(values: list, labels: Labels, split: str) -> list:
