@@ -6,16 +6,24 @@ from pathlib import Path
 IMAGE_ENDINGS = (".jpg", ".jpeg", ".jfif", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff")
 
 
-def find_images(folder: Path) -> list[str]:
-    """Return the paths of the pictures in a folder and its subfolders, relative to it, but for hidden ones, sorted."""
-    found = []
+def walk_files(folder: Path) -> list[Path]:
+    """Return the files in a folder and its subfolders, relative to it and sorted, but for those named ".something"."""
+    paths = []
     for parent, folders, files in os.walk(folder, followlinks=True):
-        folders[:] = [name for name in folders if not is_hidden(name)]
-        names = [name for name in files if not is_hidden(name) and name.lower().endswith(IMAGE_ENDINGS)]
-        found += [str(Path(parent, name).relative_to(folder)) for name in names]
-    return sorted(found)
+        folders[:] = [name for name in folders if not name.startswith(".")]
+        paths += [Path(parent, name).relative_to(folder) for name in files if not name.startswith(".")]
+    return sorted(paths)
 
 
-def is_hidden(name: str) -> bool:
-    """Return whether a file or folder is one that systems add, such as .DS_Store, @eaDir or __MACOSX."""
-    return name.startswith((".", "@", "__"))
+def system_folder(path: Path) -> str | None:
+    """Return the folder of a path that systems add, such as @eaDir or __MACOSX, if there is one."""
+    return next((part for part in path.parts if part.startswith(("@", "__"))), None)
+
+
+def is_image(path: Path) -> bool:
+    return path.suffix.lower() in IMAGE_ENDINGS and system_folder(path) is None
+
+
+def find_images(folder: Path) -> list[str]:
+    """Return the paths of the pictures in a folder and its subfolders, relative to it and sorted."""
+    return [str(path) for path in walk_files(folder) if is_image(path)]

@@ -1,4 +1,4 @@
-"""Images, decoded and prepared for evaluation: needs Pillow, and uses torchvision if it is installed."""
+"""Images, decoded and prepared for evaluation: needs Pillow and torchvision."""
 
 import io
 import struct
@@ -6,10 +6,8 @@ from collections.abc import Sequence
 
 import PIL.Image
 import PIL.ImageOps
-import transformers
-from transformers import BaseImageProcessor, ConvNextImageProcessorPil, ViTImageProcessorPil
+from transformers import BaseImageProcessor, ConvNextImageProcessor, ViTImageProcessor
 from transformers.image_utils import PILImageResampling
-from transformers.utils import is_torchvision_available
 
 from .errors import InputError, first_line
 
@@ -39,15 +37,12 @@ def evaluation_processor(
         crop_pct: Fraction of the shorter side that is kept.
         mean, std: Per channel, on a scale from 0 to 1.
     """
-    convnext, vit = ConvNextImageProcessorPil, ViTImageProcessorPil
-    if is_torchvision_available():
-        convnext, vit = transformers.ConvNextImageProcessor, transformers.ViTImageProcessor
     fields = {"image_mean": list(mean), "image_std": list(std), "do_convert_rgb": len(mean) == 3}
     fields["resample"] = PILImageResampling.BICUBIC
     height, width = size
     if height == width < LARGEST_CROP:
-        return convnext(size={"shortest_edge": height}, crop_pct=crop_pct, **fields)
-    return vit(size={"height": height, "width": width}, **fields)
+        return ConvNextImageProcessor(size={"shortest_edge": height}, crop_pct=crop_pct, **fields)
+    return ViTImageProcessor(size={"height": height, "width": width}, **fields)
 
 
 def decode(image: dict) -> PIL.Image.Image:

@@ -5,7 +5,7 @@ import pytest
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
 from transformers import CanineTokenizer, PreTrainedTokenizerFast
 
-from hf_gmlp.answers import Decoded, best_spans, check_windows, decode, make_windows
+from hf_gmlp.answers import best_spans, check_windows, decode, make_windows
 from hf_gmlp.errors import InputError
 
 from .numerics import assert_close
@@ -89,13 +89,6 @@ def test_names_of_special_tokens_are_text(any_tokenizer):
     context = "so [SEP] and [MASK] and [CLS] are text"
     windows = make_windows(["Is [SEP]?"], [context], any_tokenizer, max_seq_length=128, doc_stride=8)
     assert [token for token in windows["input_ids"][0] if token in (2, 3, 4)] == [2, 3, 3]
-
-
-def test_questions_without_answer_or_without_labels(squad_tokenizer):
-    none = {"text": [], "answer_start": []}
-    windows = make_windows(["Q?"], ["a b c"], squad_tokenizer, max_seq_length=16, doc_stride=4, answers=[none])
-    assert windows["start_positions"] == windows["end_positions"] == [0]
-    assert "start_positions" not in make_windows(["Q?"], ["a"], squad_tokenizer, max_seq_length=16, doc_stride=4)
 
 
 def test_long_questions_are_cut_and_logged(any_tokenizer, caplog):
@@ -193,12 +186,6 @@ def test_best_spans_on_a_case_by_hand():
     spans = best_spans(np.zeros(4), np.zeros(4), offsets, n_best_size=2, max_answer_length=4)
     assert [(span.start, span.end) for span in spans] == [(0, 3), (0, 7)]
     assert best_spans(start[:1], end[:1], [[2, 2]], n_best_size=2, max_answer_length=4) == []
-
-
-def test_threshold_takes_answers_away():
-    one = Decoded("Rome", [], null_odds=1.5)
-    assert (one.answer(), one.answer(1.5), one.answer(2)) == ("", "Rome", "Rome")
-    assert Decoded("Rome", [], null_odds=-math.inf).answer(-100) == "Rome"
 
 
 def test_logits_that_are_not_finite_are_refused(windows):

@@ -26,9 +26,9 @@ from .labels import CLASSES, ONE_CLASS, REGRESSION
 
 logger = logging.getLogger(__name__)
 
-# Of more classes only those with the lowest F1 are printed, and the picture of the matrix has no numbers.
+# With more classes, only those with the lowest F1 are printed, and the picture of the matrix has no numbers.
 MOST_CLASSES = 20
-# More classes have no confusion matrix, which would have a million numbers for ImageNet.
+# With more classes there is no confusion matrix, which would have a million numbers for ImageNet.
 MOST_IN_MATRIX = 200
 
 
@@ -38,19 +38,16 @@ class ClassificationArguments(DataArguments):
 
     class_weights: str | None = flag("balanced: weight each class in the loss by the inverse of its number of rows.")
     min_train_steps: int | None = flag(
-        "Train for more epochs than --num_train_epochs if these would have fewer optimizer steps than this."
+        "Train for more epochs than --num_train_epochs if these have fewer optimizer steps.", interval="[1, inf)"
     )
     early_stopping_patience: int | None = flag(
-        "Stop after this many evaluations without a better one (by --metric_for_best_model)."
+        "Stop after this many evaluations without a better one (by --metric_for_best_model).", interval="[1, inf)"
     )
 
     def __post_init__(self):
         super().__post_init__()
         if self.class_weights not in (None, "balanced"):
             raise ValueError(f"--class_weights must be balanced, or left out, got {self.class_weights}.")
-        for name in ("min_train_steps", "early_stopping_patience"):
-            if (value := getattr(self, name)) is not None and value < 1:
-                raise ValueError(f"--{name} must be 1 or more, got {value}.")
 
     def lengthen(self, args: RunArguments, rows: int):
         """Raise `args.num_train_epochs` to what --min_train_steps needs for so many training rows."""
@@ -190,11 +187,7 @@ def write_report(trainer: GMLPTrainer, kept: KeptEvaluation, rows: pandas.DataFr
     report = classification_report(kept.labels, values, **options)
     scores = pandas.DataFrame({name: row for name, row in report.items() if name != "accuracy"}).T
     scores["support"] = scores["support"].astype(int)
-    texts, printed = [scores.round(3).to_string()], scores.round(3).to_string()
-    if len(names) > MOST_CLASSES:
-        worst = scores[: len(names)].sort_values("f1-score", kind="stable")[:10]
-        worst = pandas.concat([worst, scores[len(names) :]]).round(3).to_string()
-        printed = f"The ten classes with the lowest F1, and the averages over all:\n{worst}"
+    texts = [scores.round(3).to_string()]
     wrong = table[table["label"] != table["prediction"]].value_counts(["label", "prediction"])[:10]
     if config.problem_type == ONE_CLASS and len(wrong):
         texts.append("Most frequent confusions: label, prediction, rows\n" + wrong.to_string(header=False))
@@ -207,10 +200,14 @@ def write_report(trainer: GMLPTrainer, kept: KeptEvaluation, rows: pandas.DataFr
             plot_confusion(np.array(report["confusion_matrix"]), names, folder / "confusion_matrix.png")
     write_text(folder / "report.txt", "\n\n".join(texts) + "\n")
     write_text(folder / "report.json", json.dumps(report, indent=2) + "\n")
+    printed, main_scores = texts[0], scores
+    if len(names) > MOST_CLASSES:
+        main_scores = scores[len(names) :]
+        worst = pandas.concat([scores[: len(names)].sort_values("f1-score", kind="stable")[:10], main_scores])
+        printed = f"The ten classes with the lowest F1, and the averages over all:\n{worst.round(3).to_string()}"
     print(f"\n{printed}\n\nMore in {folder}: report.txt, eval_predictions.csv")
-    shown = scores if len(names) <= MOST_CLASSES else scores[len(names) :]
     # For the model card.
-    trainer.results |= {f"F1, {name}": float(value) for name, value in shown["f1-score"].items()}
+    trainer.results |= {f"F1, {name}": float(value) for name, value in main_scores["f1-score"].items()}
     if "tensorboard" in trainer.args.report_to:
         trainer.log({f"eval_{score}/{name}": row[score] for name, row in scores.iterrows() for score in row.index})
 

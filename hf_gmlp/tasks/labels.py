@@ -1,8 +1,9 @@
-"""Labels of texts and images: found in a column, turned into class ids, and written into a config."""
+"""Labels of texts and images: read from a column, turned into class ids, and written into a config."""
 
 import logging
 import math
 import re
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
@@ -41,11 +42,14 @@ def number_labels(
     train: bool,
     do_regression: bool | None = None,
 ) -> tuple[dict[str, Dataset], Labels]:
-    """Return the splits with `columns` and "labels", as `label_ids` makes them, and what is predicted.
+    """Return the splits with `columns` and "labels" (see `label_ids`), and what is predicted.
 
-    Test data without labels have no such column. What is predicted is `labels`, which the data may name by their
-    numbers, or what `find_labels` finds in the first split; in the order of `known`, what the checkpoint predicts, if
-    that has the same classes or, without training, more. Raises an InputError if something is missing or unknown.
+    Test data without labels get no such column. What is predicted is `labels`, whose classes the data may also number,
+    or what `find_labels` finds in the first split. The classes have the order of `known`, the labels of the checkpoint,
+    if that has the same classes or, without training, more.
+
+    Raises:
+        InputError: If a column, a row or a text is missing, or a label is unknown.
     """
     values = {}
     for split, dataset in splits.items():
@@ -55,16 +59,16 @@ def number_labels(
     if labels is None:
         first = next(iter(splits))
         labels = find_labels(splits[first].features[label_column], values[first], do_regression)
-    if known is not None and known.names and labels.names and known.problem_type == labels.problem_type:
-        found, trained = set(labels.names), set(known.names)
-        if found == trained or (found < trained and not train):
+    if known and known.names and labels.names and known.problem_type == labels.problem_type:
+        missing = set(known.names) - set(labels.names)
+        if set(labels.names) <= set(known.names) and not (missing and train):
             labels = known
     # GLUE's test data have -1 for a missing label.
-    missing = [None] if "-1" in (labels.names or ()) else [None, "-1", "-1.0"]
+    unlabeled = [None] if "-1" in (labels.names or ()) else [None, "-1", "-1.0"]
     results = {}
     for split, dataset in splits.items():
         results[split] = dataset.select_columns(list(columns))
-        if not split.startswith("test") or any(value not in missing for value in values.get(split, ())):
+        if not split.startswith("test") or any(value not in unlabeled for value in values.get(split, ())):
             ids = label_ids(values[split], labels, split)
             # In a new column: mapped in place, it may turn back into strings.
             results[split] = results[split].add_column("labels", ids)
@@ -73,7 +77,7 @@ def number_labels(
 
 
 def check_columns(dataset: Dataset, split: str, columns: Iterable[str]):
-    """Raise an InputError if a column is missing, or has no rows or an empty one."""
+    """Raise an InputError if there are no rows, or a column is missing or lacks a value."""
     if len(dataset) == 0:
         raise InputError(f"The {split} data have no rows.")
     for column in columns:
@@ -86,12 +90,13 @@ def check_columns(dataset: Dataset, split: str, columns: Iterable[str]):
 
 
 def read_labels(dataset: Dataset, column: str, numbered: Sequence[str] = ()) -> list:
-    """Return the name of each row's label, None for a missing one, a list of names for several, or the probability of
-    each name from a column of dictionaries.
+    """Return the name of each row's label: None for a missing one, a list for several, a dictionary of probabilities
+    as it is. Labels that are an index into `numbered` become that name.
     """
     feature = getattr(dataset.features[column], "feature", dataset.features[column])
+    values = dataset[column][:]
     if isinstance(feature, dict):
-        return list(dataset[column])
+        return values
     if not isinstance(feature, ClassLabel | Value):
         raise InputError(f"The column {column!r} must hold labels, not {feature}: name it with --label_column_name.")
     by_number = {str(number): name for number, name in enumerate(numbered)}
@@ -103,16 +108,16 @@ def read_labels(dataset: Dataset, column: str, numbered: Sequence[str] = ()) -> 
         # "None" and "NA" may be names.
         return None if text.lower() in ("", "nan", "null") else by_number.get(text, text)
 
-    values = dataset[column][:]
+    # pandas writes lists to a csv file as Python does.
     if all(isinstance(value, str) and re.fullmatch(r"\s*\[.*\]\s*", value) for value in values):
-        # As pandas writes lists to a csv file.
         values = [yaml.load(value, yaml.BaseLoader) for value in values]
-    return [[name(one) for one in value] if isinstance(value, list) else name(value) for value in values]
+    return [[name(item) for item in value] if isinstance(value, list) else name(value) for value in values]
 
 
 def find_labels(feature: object, values: list, do_regression: bool | None = None) -> Labels:
     """Return what the labels of a column are: numbers with `do_regression`, or by default if all are numbers and some
-    have a decimal point or an exponent; else classes, in the order of the column's `feature`, or sorted.
+    have a decimal point or an exponent; else classes, in the order of the column's `feature`, or sorted, numbers by
+    value.
     """
     if isinstance(feature, dict):
         return Labels(list(feature), ONE_CLASS)
@@ -120,25 +125,24 @@ def find_labels(feature: object, values: list, do_regression: bool | None = None
     feature = getattr(feature, "feature", feature)
     if isinstance(feature, ClassLabel) and not do_regression:
         return Labels(list(feature.names), problem_type)
-    names = {name for value in values for name in (value if isinstance(value, list) else [value])} - {None}
+    names = sorted({name for value in values for name in (value if isinstance(value, list) else [value])} - {None})
+    are_numbers = all(map(_NUMBER.fullmatch, names))
     if do_regression is None and problem_type == ONE_CLASS and names:
-        comma = next((name for name in names if "," in name), None)
-        if comma and all(_NUMBER.fullmatch(name.replace(",", ".")) for name in names):
-            fault = f"Labels such as {comma} have a decimal comma"
+        if not are_numbers and all(_NUMBER.fullmatch(name.replace(",", ".")) for name in names):
+            fault = "The labels are numbers with a decimal comma"
             raise InputError(f"{fault}: write a point to predict numbers, or pass --do_regression false for classes.")
-        do_regression = all(map(_NUMBER.fullmatch, names)) and any(re.search("[.eE]", name) for name in names)
-    return Labels(None, REGRESSION) if do_regression else Labels(sort_names(names), problem_type)
-
-
-def sort_names(names: Iterable[str]) -> list[str]:
-    """Return the names of classes sorted, numbers by value."""
-    names = sorted(names)
-    return sorted(names, key=float) if all(map(_NUMBER.fullmatch, names)) else names
+        do_regression = are_numbers and any(re.search("[.eE]", name) for name in names)
+    if do_regression:
+        return Labels(None, REGRESSION)
+    return Labels(sorted(names, key=float) if are_numbers else names, problem_type)
 
 
 def label_ids(values: list, labels: Labels, split: str) -> list:
     """Return the class id of each row; for `REGRESSION` the number; for `CLASSES` 1.0 for its classes, 0.0 for others;
-    for a dictionary of probabilities (a teacher's, in training data) their list. Names the first row that has none.
+    for a dictionary of probabilities (a teacher's, in training data) their list.
+
+    Raises:
+        InputError: For the first row without such a label.
     """
     ids = {name: number for number, name in enumerate(labels.names or [])}
 
@@ -146,11 +150,11 @@ def label_ids(values: list, labels: Labels, split: str) -> list:
         if labels.names is None:
             return float(value) if math.isfinite(float(value)) else ids[value]
         if isinstance(value, dict) and split == "train":
-            # A name that another row has is None here.
-            weights = {ids[name]: weight for name, weight in value.items() if weight is not None}
-            if min(weights.values(), default=-1) < 0 or abs(sum(weights.values()) - 1) > 1e-3:
+            # Names that only other rows have are None here.
+            row = [float(value.get(name) or 0) for name in ids]
+            if not value.keys() <= ids.keys() or min(row) < 0 or abs(sum(row) - 1) > 1e-3:
                 raise ValueError("no probabilities")
-            return [float(weights.get(number, 0)) for number in ids.values()]
+            return row
         if labels.problem_type == CLASSES and isinstance(value, list):
             chosen = {ids[name] for name in value}
             return [float(number in chosen) for number in ids.values()]
@@ -167,50 +171,45 @@ def label_ids(values: list, labels: Labels, split: str) -> list:
 
 
 def count_labels(ids: list, labels: Labels, most: int = 12) -> str:
-    """Return in one line what the labels were taken for, with the number of rows of each class."""
+    """Return in one line what the labels are, with the number of rows of the most frequent classes."""
     if labels.names is None:
         return f"numbers from {min(ids):g} to {max(ids):g}, mean {np.mean(ids):.4g} (classes: --do_regression false)"
     counts = np.sum(ids, axis=0) if isinstance(ids[0], list) else np.bincount(ids, minlength=len(labels.names))
-    shown = [f"{labels.names[number]} {counts[number]:.0f}" for number in np.argsort(-counts, kind="stable")]
-    if len(shown) > most:
-        shown = [*shown[: most - 2], f"{len(shown) - most + 1} more", f"fewest {shown[-1]}"]
+    ranked = Counter(dict(zip(labels.names, counts))).most_common()
     several = "any of " if labels.problem_type == CLASSES else ""
-    return f"{several}{len(labels.names)} classes: {', '.join(shown)}"
+    return f"{several}{len(ranked)} classes: {listed([f'{name} {count:.0f}' for name, count in ranked], most)}"
 
 
 def trained_labels(config: PreTrainedConfig, head: str) -> Labels | None:
-    """Return what a checkpoint was trained to predict; None if it has no `head`, such as "ForImageClassification".
+    """Return what a checkpoint was trained to predict, None if it has no `head` such as "ForImageClassification".
 
-    The classes of a checkpoint without names ("LABEL_10") are called by their numbers ("10").
+    Classes without a name ("LABEL_10") are called by their numbers ("10").
     """
     if not any(name.endswith(head) for name in config.architectures or ()):
         return None
     problem_type = config.problem_type or (REGRESSION if config.num_labels == 1 else ONE_CLASS)
-    names = [str(name if _is_named(config) else number) for number, name in sorted(config.id2label.items())]
+    names = [name.removeprefix("LABEL_") for _, name in sorted(config.id2label.items())]
     return Labels(None if problem_type == REGRESSION else names, problem_type)
 
 
-def _is_named(config: PreTrainedConfig) -> bool:
-    return any(name != f"LABEL_{number}" for number, name in config.id2label.items())
-
-
 def set_labels(config: PreTrainedConfig, labels: Labels, head: str, *, train: bool, new_classifier: bool) -> bool:
-    """Write the labels into a config, and return whether the checkpoint was trained for others: its classifier is new
-    if its size changes. Raises an InputError if it may not get one, or would learn a single class.
+    """Write the labels into a config, and return whether the checkpoint was trained for others, so that its classifier
+    is new if its size changes.
+
+    Raises:
+        InputError: If it may not get a new classifier, or would be trained on a single class.
     """
     known, names = trained_labels(config, head), labels.names or ["value"]
     if train and labels.problem_type == ONE_CLASS and len(names) < 2:
         raise InputError(f"The training data have only the label {names[0]!r}; there must be two or more.")
-    new = False
-    if known is not None and known != labels:
-        same_size = known.problem_type == labels.problem_type and len(known.names or ()) == len(labels.names or ())
-        new = _is_named(config) or not same_size
-        if new and not (train and new_classifier):
-            facts = f"{config.name_or_path or 'The model'} was trained to predict {known}, but the data have {labels}"
-            advice = "give it a new classifier with --do_train --ignore_mismatched_sizes"
-            raise InputError(f"{facts}: evaluate it on its own labels (numbers with --do_regression), or {advice}.")
-        logger.info("The classes take the names of the data: %s", labels)
+    # Numbers in place of names take the names of the data.
+    unnamed = Labels([str(number) for number in range(len(names))], labels.problem_type)
+    new = known not in (None, labels, unnamed)
+    if new and not (train and new_classifier):
+        facts = f"{config.name_or_path or 'The model'} was trained to predict {known}, but the data have {labels}"
+        advice = "give it a new classifier with --do_train --ignore_mismatched_sizes"
+        raise InputError(f"{facts}: evaluate it on its own labels (numbers with --do_regression), or {advice}.")
     config.id2label = dict(enumerate(names))
-    config.label2id = {name: number for number, name in enumerate(names)}
+    config.label2id = {name: number for number, name in config.id2label.items()}
     config.problem_type = labels.problem_type
     return new

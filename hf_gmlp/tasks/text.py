@@ -57,15 +57,9 @@ def load_texts(
     validation documents of a stream, the first `max_eval_samples` (by default 1,000) are read.
     """
     streaming, column, limit = arguments.streaming, arguments.text_column, arguments.max_eval_samples
-    loaded = load_data(
-        dataset_name=arguments.dataset_name,
-        dataset_config_name=arguments.dataset_config_name,
-        files=arguments.files(),
-        streaming=streaming,
-        access=access,
-        lines=getattr(arguments, "line_by_line", False),
-        text_columns=[column],
-    )
+    source: dict = {"dataset_name": arguments.dataset_name, "dataset_config_name": arguments.dataset_config_name}
+    source |= {"files": arguments.files(), "lines": getattr(arguments, "line_by_line", False)}
+    loaded = load_data(**source, streaming=streaming, access=access, text_columns=[column])
     texts = {split: text_rows(loaded[split], column, f"the {split} data") for split in PARTS if split in loaded}
     if "train" not in texts and (train or not texts):
         raise InputError("There are no training data: pass --train_file, or a data set with a split 'train'.")
@@ -137,42 +131,28 @@ def tokenize(
     features = Features({"input_ids": List(Value("int32"))})
     if offsets:
         features["offset_mapping"] = List(List(Value("int32"), length=2))
+    columns: dict = {"batched": True, "input_columns": ["text"], "remove_columns": ["text"], "features": features}
+    options: dict = {"num_proc": arguments.preprocessing_num_workers, "desc": "Tokenizing"}
+    options["load_from_cache_file"] = not access.overwrite_cache
 
     sequences: dict = {}
     for split, documents in texts.items():
         limit = arguments.max_train_samples if split == "train" else None
         if isinstance(documents, IterableDataset):
-            stream = documents.map(
-                partial(make, keep_remainder=True),
-                batched=True,
-                batch_size=STREAM_BATCH,
-                input_columns=["text"],
-                remove_columns=["text"],
-                features=features,
-            )
-            stream = stream if limit is None else stream.take(limit)
+            rows = documents.map(partial(make, keep_remainder=True), batch_size=STREAM_BATCH, **columns)
+            rows = rows if limit is None else rows.take(limit)
             # One file at a time: `datasets` cannot resume a buffer of several with another number of workers.
-            stream = stream.shuffle(seed=seed, buffer_size=SHUFFLE_BUFFER, max_buffer_input_shards=1)
-            sequences[split] = stream.with_format("numpy")
-            continue
-        # A thousand texts, or fewer long ones.
-        batch_size = BATCH_BYTES * documents.data.num_rows // max(documents.data.nbytes, 1)
-        rows = documents.map(
-            partial(make, keep_remainder=split != "train"),
-            batched=True,
-            batch_size=max(1, min(1000, batch_size)),
-            input_columns=["text"],
-            remove_columns=["text"],
-            features=features,
-            num_proc=arguments.preprocessing_num_workers,
-            load_from_cache_file=not access.overwrite_cache,
-            desc="Tokenizing",
-        )
-        if len(rows) == 0:
-            shorter = "--block_size" if causal else "--max_seq_length"
-            fault = f"The {split} text is blank, or does not fill one sequence of {max_seq_length} tokens"
-            raise InputError(f"{fault}: add text, or lower {shorter}.")
-        sequences[split] = rows.take(min(limit or len(rows), len(rows))).with_format("numpy")
+            rows = rows.shuffle(seed=seed, buffer_size=SHUFFLE_BUFFER, max_buffer_input_shards=1)
+        else:
+            # A thousand texts, or fewer long ones.
+            size = max(1, min(1000, BATCH_BYTES * documents.data.num_rows // max(documents.data.nbytes, 1)))
+            make_split = partial(make, keep_remainder=split != "train")
+            rows = documents.map(make_split, batch_size=size, **columns, **options)
+            if len(rows) == 0:
+                fault = f"The {split} text is blank, or does not fill one sequence of {max_seq_length} tokens"
+                raise InputError(f"{fault}: add text, or lower {'--block_size' if causal else '--max_seq_length'}.")
+            rows = rows.take(min(limit or len(rows), len(rows)))
+        sequences[split] = rows.with_format("numpy")
     return sequences.get("train"), sequences.get("validation")
 
 
@@ -245,8 +225,14 @@ def _encode(texts: Texts, tokenizer: Tokenizer, *, offsets: bool, **options) -> 
     # Not verbose: a tokenizer warns of documents longer than a sequence.
     encoded = tokenizer(kept, verbose=False, **options)
     ids = [np.array(row, dtype=np.int32) for row in encoded["input_ids"]]
-    spans = encoded["offset_mapping"] if offsets else [[]] * len(ids)
-    return list(zip(ids, (np.array(row, dtype=np.int32).reshape(-1, 2) for row in spans)))
+    rows = encoded["offset_mapping"] if offsets else [[]] * len(ids)
+    spans = [np.array(row, dtype=np.int32).reshape(-1, 2) for row in rows]
+    # A token that begins where another ends belongs to the same word.
+    joined, tokens = sum((row[1:, 0] == row[:-1, 1]).sum() for row in spans), sum(map(len, spans))
+    if tokens > 1000 and joined > 0.9 * tokens:
+        fault = "--whole_word_mask needs spaces between words, and this text has ten tokens or more between spaces"
+        raise InputError(f"{fault}, as Chinese or Japanese has: leave it out.")
+    return list(zip(ids, spans))
 
 
 def count_bytes(documents: Texts) -> int:

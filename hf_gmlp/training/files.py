@@ -31,6 +31,8 @@ FILE_KINDS: dict[str, tuple[str, dict]] = {
     # By default, a batch has the rows of the first row group: none in a file without rows, which is then refused.
     "parquet": ("parquet", {"batch_size": 1000}),
 }
+# Longest document of a .txt file: one without blank lines has several documents all the same.
+MOST_LINES = 100
 COMPRESSIONS = ("gz", "bz2", "xz", "zst")
 
 
@@ -149,13 +151,12 @@ def read_files(
 
 
 def _documents(paths: list[str], lines: bool, times: list[int]) -> Iterator[dict[str, str]]:
-    """Yield the documents between blank lines, which may hold white space, as in WikiText, or every line."""
+    """Yield every line, or the documents between blank lines, which may hold white space, as in WikiText."""
     for path in paths:
         with open_text(path) as file:
             for blank, group in itertools.groupby(file, str.isspace):
-                if not blank:
-                    for text in group if lines else ["".join(group)]:
-                        yield {"text": text.rstrip("\n")}
+                while not blank and (part := list(itertools.islice(group, 1 if lines else MOST_LINES))):
+                    yield {"text": "".join(part).rstrip("\n")}
 
 
 def hold_out(dataset: "Dataset", fraction: float, seed: int, flag: str) -> "dict[str, Dataset]":

@@ -102,7 +102,8 @@ def training_flops(model: PreTrainedModel, inputs: Mapping[str, torch.Tensor]) -
     try:
         with torch.device("meta"), torch.no_grad():
             twin = type(model)(type(config).from_dict(config.to_dict(), attn_implementation="eager")).eval()
-            row = torch.empty(row.shape, dtype=row.dtype)
+            # The twin does not normalize pixels of 8 bits.
+            row = torch.empty(row.shape, dtype=torch.float32 if row.dtype == torch.uint8 else row.dtype)
             with FlopCounterMode(display=False) as encoder:
                 twin.base_model(row)
             with FlopCounterMode(display=False) as everything:

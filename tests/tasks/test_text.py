@@ -9,6 +9,7 @@ from hf_gmlp.errors import InputError
 from hf_gmlp.tasks.clm.arguments import CLMArguments
 from hf_gmlp.tasks.mlm.arguments import MLMArguments
 from hf_gmlp.tasks.text import count_bytes, load_texts, pack, pack_causal, tokenize, tokenize_lines
+from hf_gmlp.tokenizer import train_tokenizer
 from hf_gmlp.training.files import Access
 
 from ..samples import documents
@@ -135,6 +136,20 @@ def test_line_by_line_reads_lines(tmp_path):
     path = write(tmp_path / "train.txt", ["one\ntwo", "three"])
     loaded = load(tmp_path, path, path, line_by_line=True)
     assert loaded["train"]["text"][:] == ["one", "two", "three"]
+
+
+def test_a_file_without_blank_lines_has_several_documents(tmp_path):
+    lines = [f"sentence {number}" for number in range(250)]
+    path = write(tmp_path / "train.txt", ["\n".join(lines)])
+    loaded = load(tmp_path, path, path)["train"]["text"][:]
+    assert [text.count("\n") for text in loaded] == [99, 99, 49] and "\n".join(loaded).split("\n") == lines
+
+
+def test_whole_words_need_spaces(word_tokenizer):
+    tokenizer = train_tokenizer(["自然语言处理是一个领域" * 40, "words with spaces"], vocab_size=370)
+    with pytest.raises(InputError, match="--whole_word_mask"):
+        pack(["自然语言处理是一个领域" * 2000], tokenizer, 16, offsets=True)
+    assert pack(["words with spaces " * 500], tokenizer, 16, offsets=True)["offset_mapping"]
 
 
 @pytest.mark.parametrize(

@@ -69,7 +69,9 @@ class GlueArguments(ClassificationArguments, SeriesArguments):
     train_split_name: str | None = flag("Split of the data set to train on.")
     validation_split_name: str | None = flag("Split of the data set to evaluate on.")
     test_split_name: str | None = flag("Split of the data set to predict labels for.")
-    train_val_split: float = flag("Fraction of each class to hold out if there are no validation data.", 0.1)
+    train_val_split: float = flag(
+        "Fraction of each class to hold out if there are no validation data.", 0.1, interval="(0, 1)"
+    )
     text_column_names: list[str] | None = flag(
         "Text column, or the two of a pair; by default, named as in GLUE, or the only one besides the label."
     )
@@ -100,8 +102,6 @@ class GlueArguments(ClassificationArguments, SeriesArguments):
         for split in self.files():
             if getattr(self, f"{split}_split_name"):
                 raise ValueError(f"--{split}_split_name is for a data set on the Hub, not for files: leave it out.")
-        if not 0 < self.train_val_split < 1:
-            raise ValueError(f"--train_val_split must be between 0 and 1, got {self.train_val_split}.")
         if len(self.text_column_names or ()) > 2 and self.text_column_delimiter is None:
             raise ValueError("--text_column_names takes one or two columns; --text_column_delimiter joins more.")
 

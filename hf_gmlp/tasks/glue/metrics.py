@@ -1,11 +1,12 @@
 """Metrics of text classification, the tf-idf baseline, and files of predictions for GLUE's leaderboard."""
 
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import numpy as np
 import pandas
+from datasets import Dataset
 from transformers import EvalPrediction, PreTrainedConfig
 
 from ...errors import InputError
@@ -14,6 +15,7 @@ from ...training.run_folder import write_text
 from ..classification import names_of, predicted
 from ..labels import CLASSES, ONE_CLASS, REGRESSION
 from .arguments import Task
+from .sentences import texts
 
 logger = logging.getLogger(__name__)
 
@@ -68,21 +70,26 @@ def classification_metrics(
 
 
 def baseline_scores(
-    train: Sequence[str], train_labels: Sequence[int], texts: Sequence[str], labels: Sequence[int], compute: Callable
+    train: Dataset, validation: Dataset, config: PreTrainedConfig, metrics: Iterable[str]
 ) -> dict[str, float]:
-    """Return what `compute`, from `classification_metrics`, gives logistic regression on tf-idf of words and pairs of
-    words, trained on the first texts and evaluated on the second ones.
+    """Return the metrics of logistic regression on tf-idf of words and pairs of words, trained and evaluated on these
+    splits of `load_sentences`, and log them; nothing if they are not of one class per row.
     """
     from sklearn.feature_extraction.text import TfidfVectorizer
     from sklearn.linear_model import LogisticRegression
     from sklearn.pipeline import make_pipeline
 
-    model = make_pipeline(
-        TfidfVectorizer(ngram_range=(1, 2), sublinear_tf=True), LogisticRegression(C=10, max_iter=1000)
-    )
-    model.fit(train, train_labels)
-    classes = np.max([*train_labels, *labels]) + 1
-    scores = compute(EvalPrediction(np.eye(classes)[model.predict(texts)], np.asarray(labels)))
+    if config.problem_type != ONE_CLASS or isinstance(train["labels"][0], list):
+        logger.info("--baseline: tf-idf is only compared on data with one class per row")
+        return {}
+    features = TfidfVectorizer(ngram_range=(1, 2), sublinear_tf=True)
+    model = make_pipeline(features, LogisticRegression(C=10, max_iter=1000))
+    model.fit(texts(train), train["labels"][:])
+    logits = np.eye(config.num_labels)[model.predict(texts(validation))]
+    compute = classification_metrics(metrics, config)
+    scores = compute(EvalPrediction(logits, np.asarray(validation["labels"][:])))
+    words = ", ".join(f"{name} {value:.4f}" for name, value in scores.items())
+    logger.info("The baseline, tf-idf with logistic regression: %s", words)
     return {f"baseline_{name}": value for name, value in scores.items()}
 
 
@@ -96,8 +103,8 @@ def write_predictions(path: Path, logits: np.ndarray | tuple, config: PreTrained
         return
     values = predicted(logits, config.problem_type)
     # The leaderboard's one regression, STS-B, has similarities from 0 to 5.
-    texts = names_of(values.clip(0, 5) if task is not None and task.labels is None else values, config)
+    names = names_of(values.clip(0, 5) if task is not None and task.labels is None else values, config)
     if task is not None and task.labels is not None and not task.submits_names:
-        texts = [str(task.labels.index(text)) for text in texts]
-    table = pandas.DataFrame({"prediction": texts}).rename_axis("index")
+        names = [str(task.labels.index(name)) for name in names]
+    table = pandas.DataFrame({"prediction": names}).rename_axis("index")
     write_text(path, table.to_csv(sep="\t", lineterminator="\n"))

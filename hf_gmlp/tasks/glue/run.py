@@ -10,12 +10,9 @@ transformers' own run_glue.py. Recipes (YAML files of flags) may come first; fla
 override earlier ones.
 """
 
-import logging
-from collections.abc import Iterable
 from pathlib import Path
 
-from datasets import Dataset
-from transformers import AutoModelForSequenceClassification, DataCollatorWithPadding, PreTrainedConfig, set_seed
+from transformers import AutoModelForSequenceClassification, DataCollatorWithPadding, set_seed
 
 from ...errors import InputError
 from ...tokenizer import padding_for
@@ -28,9 +25,7 @@ from ..classification import KeptEvaluation, balanced_weights, check_evaluation,
 from ..labels import ONE_CLASS, set_labels, trained_labels
 from .arguments import GlueArguments, SentenceModelArguments
 from .metrics import baseline_scores, classification_metrics, metric_keys, metric_names, write_predictions
-from .sentences import joined_texts, load_sentences, shown_rows, texts, tokenize
-
-logger = logging.getLogger(__name__)
+from .sentences import load_sentences, texts, tokenize, visible_columns
 
 HEAD = "ForSequenceClassification"
 
@@ -63,7 +58,7 @@ def main():
         loss = classification_loss(training_args.label_smoothing_factor, weights)
     baseline = {}
     if data_args.baseline and train and "validation" in splits and training_args.process_index == 0:
-        baseline = compare(splits, config, metrics)
+        baseline = baseline_scores(splits["train"], splits["validation"], config, metrics)
 
     # Tokens.
     sentences = texts(splits["train"]) if train else ()
@@ -100,7 +95,7 @@ def main():
         )
         results = trainer.train_and_evaluate(checkpoint) | baseline
         if "validation" in splits and trainer.is_world_process_zero():
-            write_report(trainer, kept, shown_rows(splits["validation"]))
+            write_report(trainer, kept, visible_columns(splits["validation"]))
         for split in (split for split in datasets if split.startswith("test")):
             output = trainer.predict(datasets[split], metric_key_prefix=split)
             results |= output.metrics
@@ -110,16 +105,3 @@ def main():
         trainer.finish(results)
 
     series.make_runs(training_args, runs, run, checkpoint)
-
-
-def compare(splits: dict[str, Dataset], config: PreTrainedConfig, metrics: Iterable[str]) -> dict[str, float]:
-    """Return the `baseline_scores` of the data, and log them; nothing if they are not of one class per row."""
-    parts = [splits["train"], splits["validation"]]
-    (train, labels), (texts, truth) = ((joined_texts(rows), rows["labels"][:]) for rows in parts)
-    if config.problem_type != ONE_CLASS or isinstance(labels[0], list):
-        logger.info("--baseline: tf-idf is only compared on data with one class per row")
-        return {}
-    scores = baseline_scores(train, labels, texts, truth, classification_metrics(metrics, config))
-    shown = ", ".join(f"{name.removeprefix('baseline_')} {value:.4f}" for name, value in scores.items())
-    logger.info("The baseline, tf-idf with logistic regression: %s", shown)
-    return scores

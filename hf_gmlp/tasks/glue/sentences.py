@@ -1,7 +1,7 @@
 """Sentences and pairs of them, with a label each: from GLUE, the Hub or files, to token ids ready for a collator."""
 
-import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from typing import Any
 
 import pandas
 from datasets import Dataset, Value
@@ -13,12 +13,12 @@ from ..classification import hold_out
 from ..labels import ONE_CLASS, REGRESSION, Labels, number_labels
 from .arguments import TASKS, GlueArguments
 
-logger = logging.getLogger(__name__)
-
 GLUE = "nyu-mll/glue"
 
 # Columns to look for where neither a task nor a flag names them; pairs first.
-_KNOWN_COLUMNS = sorted({task.columns for task in TASKS.values()} | {("text",)}, key=lambda names: (-len(names), names))
+_KNOWN_COLUMNS: list[Sequence[str]] = sorted(
+    {task.columns for task in TASKS.values()} | {("text",)}, key=lambda names: (-len(names), names)
+)
 TEXT_COLUMNS = ("sentence1", "sentence2")
 LABEL_COLUMNS = ("label", "labels", "category", "class", "target", "sentiment")
 
@@ -50,8 +50,8 @@ def load_sentences(
     names = {kind: task.splits(kind) if task else (kind,) for kind in read}
     holds_out = bool(train and arguments.train_file and not arguments.validation_file and names.pop("validation", None))
     splits = (_read_files if arguments.files() else _read_hub)(arguments, names, access)
-    label_column = arguments.label_column_name or _find_label_column(splits)
-    columns = tuple(arguments.text_column_names or (task.columns if task else _find_columns(splits, label_column)))
+    first = next(iter(splits))
+    columns, label_column = _find_columns(arguments, first, splits[first].column_names)
     labels = None
     if task is not None:
         labels = Labels(list(task.labels), ONE_CLASS) if task.labels else Labels(None, REGRESSION)
@@ -59,10 +59,8 @@ def load_sentences(
         labels = Labels(None, REGRESSION) if arguments.do_regression else known
         if labels is None:
             raise InputError("The labels are unknown: give --task_name, a --train_file, or a trained classifier.")
-    regression = arguments.do_regression
-    splits, labels = number_labels(
-        splits, columns, label_column, labels, known=known, train=train, do_regression=regression
-    )
+    options: dict[str, Any] = {"known": known, "train": train, "do_regression": arguments.do_regression}
+    splits, labels = number_labels(splits, columns, label_column, labels, **options)
     if holds_out:
         splits["train"], splits["validation"] = hold_out(splits["train"], arguments.train_val_split)
     if not train:
@@ -111,30 +109,24 @@ def _read_hub(arguments: GlueArguments, names: dict[str, tuple[str, ...]], acces
     return splits
 
 
-def _find_label_column(splits: dict[str, Dataset]) -> str:
-    """Return the usual name of a column of labels that the first split has, by default "label"."""
-    present = next(iter(splits.values())).column_names
-    return next((name for name in LABEL_COLUMNS if name in present), "label")
+def _find_columns(arguments: GlueArguments, split: str, present: list[str]) -> tuple[Sequence[str], str]:
+    """Return the columns of text and of labels: those of flags or the task, or with usual names; or the only other one.
+
+    Args:
+        present: The columns of the first split, `split`.
+    """
+    label = arguments.label_column_name or next((name for name in LABEL_COLUMNS if name in present), "label")
+    task, others = arguments.task(), [name for name in present if name != label]
+    usual: list[Sequence[str]] = [columns for columns in _KNOWN_COLUMNS if set(columns) <= set(others)]
+    if chosen := arguments.text_column_names or (task.columns if task else None):
+        return chosen, label
+    if not usual and not (len(others) == 1 and label in present):
+        flags = "the text column with --text_column_names, and the label column with --label_column_name"
+        raise InputError(f"The {split} data have the columns {', '.join(present)}: name {flags}.")
+    return (usual or [others])[0], label
 
 
-def _find_columns(splits: dict[str, Dataset], label_column: str) -> tuple[str, ...]:
-    """Return the columns of text, which have usual names, or else the only column besides that of the labels."""
-    split, dataset = next(iter(splits.items()))
-    others = [name for name in dataset.column_names if name != label_column]
-    for columns in _KNOWN_COLUMNS:
-        if set(columns) <= set(others):
-            return columns
-    if len(others) == 1 and len(dataset.column_names) == 2:
-        logger.info("Texts: the column %r", others[0])
-        return (others[0],)
-    present = ", ".join(dataset.column_names)
-    raise InputError(
-        f"Name the text column of the {split} data with --text_column_names, and the label column with "
-        f"--label_column_name: there are {present}."
-    )
-
-
-def _name_columns(dataset: Dataset, columns: tuple[str, ...], split: str, delimiter: str | None) -> Dataset:
+def _name_columns(dataset: Dataset, columns: Sequence[str], split: str, delimiter: str | None) -> Dataset:
     """Rename the columns of text to "sentence1" and "sentence2", or join them with the delimiter as "sentence1"."""
     for column in columns:
         feature = dataset.features[column]
@@ -165,19 +157,13 @@ def tokenize(
     return dataset.map(tokenize_batch, batched=True, remove_columns=removed, desc="Tokenizing", **options)
 
 
-def texts(dataset: Dataset) -> Iterator[str]:
-    """Yield all sentences of a split, for training a tokenizer."""
-    for row in dataset:
-        yield from (str(row[column]) for column in TEXT_COLUMNS if column in row)
-
-
-def joined_texts(dataset: Dataset) -> list[str]:
-    """Return each row's text, those of a pair joined, for a model that reads words."""
+def texts(dataset: Dataset) -> list[str]:
+    """Return each row's text, those of a pair joined: to train a tokenizer, and for the baseline."""
     columns = [dataset[column] for column in TEXT_COLUMNS if column in dataset.column_names]
     return [" ".join(map(str, row)) for row in zip(*columns)]
 
 
-def shown_rows(dataset: Dataset) -> pandas.DataFrame:
+def visible_columns(dataset: Dataset) -> pandas.DataFrame:
     """Return the texts of an evaluated split, and the number of each row in its file, for `write_report`."""
     names = [name for name in ("row", *TEXT_COLUMNS) if name in dataset.column_names]
     table = dataset.select_columns(names).to_pandas()

@@ -11,7 +11,6 @@ from ..classification import ClassificationArguments
 class ImageModelArguments(BaseModelArguments):
     """The image classifier to start from."""
 
-    image_processor_name: str | None = flag("Image processor to use instead of the checkpoint's.")
     ignore_mismatched_sizes: bool = flag(
         "Give the checkpoint a new classifier if it was trained for other classes.", False
     )

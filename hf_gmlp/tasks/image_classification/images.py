@@ -1,36 +1,26 @@
-"""Images with a class each: from the Hub, folders or files, to batches of augmented pixels.
-
-Images stay undecoded until the collator makes a batch of them, in a worker process of the data loader. The augmentation
-of an image depends only on the seed, the epoch and its number, and mixing on those of the batch: not on the number of
-worker processes or devices, or on whether the run was resumed.
-"""
+"""Images with a class each, not decoded: from the Hub, folders or files."""
 
 import logging
 import re
-from collections import Counter
-from collections.abc import Callable, Mapping
+from collections import Counter, defaultdict
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import datasets
-import numpy as np
-import torch
-from datasets import ClassLabel, Dataset
-from torchvision.transforms import v2
+from datasets import Dataset
 from tqdm import tqdm
-from transformers import BaseImageProcessor
 
 from ...errors import InputError, listed
-from ...image_files import IMAGE_ENDINGS, find_images, is_hidden
+from ...image_files import is_image, system_folder, walk_files
 from ...processor import decode
 from ...training.files import Access, load_data
 from ..classification import hold_out
-from ..labels import ONE_CLASS, Labels, number_labels, sort_names
+from ..labels import ONE_CLASS, Labels, number_labels
 from .arguments import ImageArguments
 
 logger = logging.getLogger(__name__)
 
-# A folder with one of these names, and perhaps words around it ("seg_train", "Training", "test_set"), is a split.
+# A folder with one of these words in its name ("seg_train", "Training", "test_set") is a split.
 SPLITS = {
     **dict.fromkeys(("train", "training", "trainval"), "train"),
     **dict.fromkeys(("val", "valid", "validation", "dev"), "validation"),
@@ -50,10 +40,12 @@ def load_images(
     """Return images as columns "image", not decoded ("bytes" and "path"), and "labels", class ids; and the classes.
 
     The classes are those of the training data, in the order of a data set's own names or sorted, or in that of a
-    checkpoint (`known`) with the same classes. Raises an InputError if something needed is missing, empty or
-    unreadable, or the validation data have a class that the training data do not have.
+    checkpoint (`known`) with the same classes.
+
+    Raises:
+        InputError: If something needed is missing or empty, or the training data lack a class of the validation data.
     """
-    image_column, label_column, files = arguments.image_column_name, arguments.label_column_name, arguments.files()
+    image_column, label_column = arguments.image_column_name, arguments.label_column_name
     if arguments.train_dir or arguments.validation_dir:
         splits = read_folder(Path(arguments.train_dir)) if arguments.train_dir else {}
         if arguments.validation_dir:
@@ -61,22 +53,20 @@ def load_images(
             splits["validation"] = next(found[name] for name in ("validation", "test", "train") if name in found)
         image_column, label_column = "image", "label"
     else:
-        splits = dict(
-            load_data(
-                dataset_name=arguments.dataset_name,
-                dataset_config_name=arguments.dataset_config_name,
-                files=files,
-                access=access,
-                text_columns=(image_column, label_column),
-            )
+        loaded = load_data(
+            dataset_name=arguments.dataset_name,
+            dataset_config_name=arguments.dataset_config_name,
+            files=arguments.files(),
+            access=access,
+            text_columns=(image_column, label_column),
         )
-    if held_out := [splits[name] for name in ("validation", "valid", "val", "test") if name in splits]:
-        splits["validation"] = held_out[0]
+        splits = dict(loaded)
+    if evaluated := [splits[name] for name in ("validation", "valid", "val", "test") if name in splits]:
+        splits["validation"] = evaluated[0]
     splits = {split: splits[split] for split in ("train", "validation") if split in splits}
     if not splits or (train and "train" not in splits):
         raise InputError("There are no training images: give --train_dir, --train_file or a --dataset_name with them.")
-    options: dict[str, Any] = {"known": known, "train": train, "do_regression": False}
-    splits, labels = number_labels(splits, [image_column], label_column, **options)
+    splits, labels = number_labels(splits, [image_column], label_column, known=known, train=train, do_regression=False)
     if labels.problem_type != ONE_CLASS:
         raise InputError(f"The column {label_column!r} must have one class per image, not a list.")
     for split, dataset in splits.items():
@@ -99,62 +89,57 @@ def load_images(
 
 
 def read_folder(folder: Path) -> dict[str, Dataset]:
-    """Return the splits of a folder of class folders, or of folders of them for splits: "image", not decoded, "label".
+    """Return the splits of a folder as columns "image", its path, and "label", the name of the folder that it is in.
 
-    Images in subfolders of a class folder are of that class. What is left out, and which folders are splits, is logged
-    in one line each. Raises an InputError if there are no class folders with images.
+    Folders further up may name splits; if they name fewer than two, all images are "train". What is left out is logged
+    in one line.
+
+    Raises:
+        InputError: If there are no images in class folders.
     """
     if not folder.is_dir():
         advice = f"unpack it (python -m zipfile -e {folder} photos), and name the folder"
         raise InputError(f"{folder} is a file: {advice}." if folder.is_file() else f"There is no folder {folder}.")
-    inner = folders_in(folder)
-    while len(inner) == 1 and folders_in(inner[0]) and not any(map(is_image, folder.iterdir())):
-        # Archives often have one folder around everything.
-        folder, inner = inner[0], folders_in(inner[0])
-    splits = {split: path for path in inner if (split := split_of(path.name)) and folders_in(path)}
-    if len(splits) > 1:
-        left_out = [path.name for path in inner if path not in splits.values()]
-        found = ", ".join(f"{split} from {path.name}" for split, path in splits.items())
-        logger.info("Splits of %s: %s%s", folder, found, f"; left out: {listed(left_out)}" if left_out else "")
-        return {split: next(iter(read_folder(path).values())) for split, path in splits.items()}
-    images = {path.name: [str(path / file) for file in find_images(path)] for path in inner}
-    names = sort_names(name for name in images if images[name])
-    if not names:
+    paths = walk_files(folder)
+    images = {path: split_of(path) for path in paths if is_image(path) and len(path.parts) > 1}
+    has_splits = len(set(images.values()) - {None}) > 1
+    rows: dict[str, list[dict[str, str]]] = defaultdict(list)
+    left_out: Counter[str] = Counter()
+    for path in paths:
+        split = images.get(path) if has_splits else "train"
+        if path in images and split is not None:
+            rows[split].append({"image": str(folder / path), "label": path.parent.name})
+        else:
+            left_out[describe(path)] += 1
+    if not rows:
         raise InputError(f"{folder} has no class folders: put the images of each class into a folder of that name.")
-    if others := describe_left_out(folder, images):
-        logger.warning("Left out of %s: %s", folder, others)
-    features = datasets.Features({"image": datasets.Image(decode=False), "label": ClassLabel(names=names)})
-    columns = {"image": [path for name in names for path in images[name]]}
-    columns["label"] = [name for name in names for _ in images[name]]
-    return {"train": Dataset.from_dict(columns, features)}
+    used = {parent for path in images for parent in path.parents}
+    inner = [path.relative_to(folder) for path in sorted(folder.rglob("*/"))]
+    empty = [path.name for path in inner if path not in used and not re.match("[.@]|__", path.name)]
+    parts = [f"{count} {words}" for words, count in left_out.most_common()]
+    parts += [f"folders without images: {listed(empty)}"] if empty else []
+    if parts:
+        logger.warning("Left out of %s: %s", folder, "; ".join(parts))
+    if has_splits:
+        found = {split: {path.parent.parts[-2] for path in images if images[path] == split} for split in sorted(rows)}
+        words = ", ".join(f"{split} from {listed(sorted(names))}" for split, names in found.items())
+        logger.info("Splits of %s: %s", folder, words)
+    return {split: Dataset.from_list(split_rows) for split, split_rows in rows.items()}
 
 
-def folders_in(folder: Path) -> list[Path]:
-    return sorted(path for path in folder.iterdir() if path.is_dir() and not is_hidden(path.name))
+def split_of(path: Path) -> str | None:
+    """Return the split that a folder above the class folder of an image is named after, if one is."""
+    words = [word for name in path.parent.parts[:-1] for word in re.split(r"[\W_]+", name.lower())]
+    return next((SPLITS[word] for word in words if word in SPLITS), None)
 
 
-def is_image(path: Path) -> bool:
-    return path.suffix.lower() in IMAGE_ENDINGS and not is_hidden(path.name)
-
-
-def split_of(name: str) -> str | None:
-    """Return the split that a folder is named after, such as "train" for "seg_train" or "Training Set"."""
-    words = set(re.split(r"[\W_]+", name.lower()))
-    return next((split for word, split in SPLITS.items() if word in words), None)
-
-
-def describe_left_out(folder: Path, images: dict[str, list[str]]) -> str:
-    """Return in words which files and folders of a folder are no images of a class, and why; "" if there are none."""
-    files = [path.relative_to(folder) for path in folder.rglob("*") if path.is_file()]
-    visible = [path for path in files if not any(map(is_hidden, path.parts))]
-    endings = Counter(path.suffix.lower() or path.name for path in visible if not is_image(path))
-    parts = {
-        "class folders without images": [name for name, paths in images.items() if not paths],
-        "unsupported files": [f"{count} {ending}" for ending, count in endings.most_common()],
-        "images outside of class folders": [path.name for path in visible if len(path.parts) == 1 and is_image(path)],
-        "folders of the system": sorted({part for path in files for part in path.parts[:-1] if is_hidden(part)}),
-    }
-    return "; ".join(f"{what}: {listed(names)}" for what, names in parts.items() if names)
+def describe(path: Path) -> str:
+    """Return in words which kind of file this is, which is no image of a class of a split."""
+    if folder := system_folder(path):
+        return f"in {folder}"
+    if not is_image(path):
+        return f"{path.suffix.lower() or path.name} (not a supported image)"
+    return f"outside of class folders, in {path.parent.name or 'the folder itself'}"
 
 
 def check_images(splits: Mapping[str, Dataset]):
@@ -165,79 +150,3 @@ def check_images(splits: Mapping[str, Dataset]):
                 decode(image)
             elif image["bytes"] is None and not Path(image["path"]).is_file():
                 raise InputError(f"{image['path']}, named in the {split} data, does not exist.")
-
-
-def training_transform(
-    arguments: ImageArguments, size: tuple[int, int], mean: list[float], std: list[float]
-) -> v2.Transform:
-    """Return a transform from a PIL image to pixels [3, *size]: random resized crop (bicubic), flip, AutoAugment
-    (Cubuk et al., 2019), and normalization by `mean` and `std` per channel, on a scale from 0 to 1.
-    """
-    scale, bicubic = tuple(arguments.crop_scale), v2.InterpolationMode.BICUBIC
-    steps: list[v2.Transform] = [
-        v2.RandomResizedCrop(size, scale=scale, interpolation=bicubic, antialias=True),
-        v2.RandomHorizontalFlip(arguments.horizontal_flip),
-    ]
-    if arguments.auto_augment is not None:
-        # Areas that a shift or a rotation uncovers get the mean color.
-        fill = [round(255 * channel) for channel in mean]
-        steps.append(v2.AutoAugment(v2.AutoAugmentPolicy(arguments.auto_augment), fill=fill))
-    steps += [v2.PILToTensor(), v2.ToDtype(torch.float32, scale=True), v2.Normalize(mean, std)]
-    return v2.Compose(steps)
-
-
-def mixing_transform(arguments: ImageArguments, num_classes: int) -> Callable | None:
-    """Return Mixup (Zhang et al., 2018) and CutMix (Yun et al., 2019) for batches of pixels and class ids; None if the
-    alphas of both, the parameters of the Beta distribution of the mixing ratio, are 0.
-    """
-    mixup = v2.MixUp(alpha=arguments.mixup_alpha, num_classes=num_classes) if arguments.mixup_alpha > 0 else None
-    cutmix = v2.CutMix(alpha=arguments.cutmix_alpha, num_classes=num_classes) if arguments.cutmix_alpha > 0 else None
-    if mixup and cutmix:
-        return v2.RandomChoice([cutmix, mixup], p=[arguments.switch_prob, 1 - arguments.switch_prob])
-    return mixup or cutmix
-
-
-class ImageCollator:
-    """Make "pixel_values" [batch, 3, height, width] and "labels" of rows with an "image", not decoded, and "labels".
-
-    The labels are class ids [batch], or after mixing probabilities [batch, classes]. Rows of the training data also
-    have an "index", and are augmented by `transform` and mixed by `mixing`; the image processor prepares others.
-    """
-
-    def __init__(
-        self,
-        processor: BaseImageProcessor,
-        transform: Callable | None = None,
-        mixing: Callable | None = None,
-        seed: int = 0,
-    ):
-        self.processor, self.transform, self.mixing, self.seed = processor, transform, mixing, seed
-        # In shared memory, so that worker processes see an epoch begin.
-        self._epoch = torch.zeros((), dtype=torch.long).share_memory_()
-
-    def set_epoch(self, epoch: int):
-        self._epoch.fill_(epoch)
-
-    def __call__(self, rows: list[dict]) -> dict[str, torch.Tensor]:
-        labels = torch.tensor([row["labels"] for row in rows])
-        if self.transform is None or "index" not in rows[0]:
-            pixels = self.processor([decode(row["image"]) for row in rows], return_tensors="pt")["pixel_values"]
-            return {"pixel_values": pixels, "labels": labels}
-        start, images = _hash(self.seed, int(self._epoch)), []
-        # Afterwards the run's own random numbers continue as if none had been sampled here. The generator is seeded
-        # directly, since `torch.manual_seed` would seed every accelerator too.
-        with torch.random.fork_rng(devices=[]):
-            for row in rows:
-                # An odd factor: no two images have the same seed.
-                torch.default_generator.manual_seed((start + 0x9E3779B1 * row["index"]) % 2**32)
-                images.append(self.transform(decode(row["image"])))
-            pixels = torch.stack(images)
-            if self.mixing is not None:
-                torch.default_generator.manual_seed(_hash(start, *(row["index"] for row in rows)))
-                pixels, labels = self.mixing(pixels, labels)
-        return {"pixel_values": pixels, "labels": labels}
-
-
-def _hash(*numbers: int) -> int:
-    """Return 32 bits that depend on all of the numbers."""
-    return int(np.random.SeedSequence(numbers).generate_state(1)[0])

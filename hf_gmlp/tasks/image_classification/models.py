@@ -6,7 +6,6 @@ from typing import Any
 import torch
 from huggingface_hub.errors import StrictDataclassError
 from transformers import (
-    AutoImageProcessor,
     AutoModelForImageClassification,
     BaseImageProcessor,
     PreTrainedConfig,
@@ -15,7 +14,7 @@ from transformers import (
 )
 
 from ...errors import InputError
-from ...loading import reason
+from ...loading import open_image_processor
 from ...models.configuration_gmlp import as_pair
 from ...processor import evaluation_processor, processor_size
 from ...training.build import load_config, load_model
@@ -75,20 +74,14 @@ def image_size(config: PreTrainedConfig, processor: BaseImageProcessor | None = 
 def load_processor(
     arguments: ImageModelArguments, config: PreTrainedConfig, size: tuple[int, int] | None, crop_pct: float | None
 ) -> BaseImageProcessor:
-    """Return the image processor that the arguments name, or the checkpoint's.
+    """Return the image processor of the checkpoint.
 
     A new model, another `size` in pixels or a `crop_pct` gets an `evaluation_processor`, with mean, standard deviation
-    and crop of the processor that was loaded, if any. Raises an InputError if it cannot be loaded.
+    and crop of the checkpoint's, if there is one.
     """
-    processor, name = None, arguments.image_processor_name or arguments.model_name_or_path
+    processor, name = None, arguments.model_name_or_path
     if name is not None:
-        revision = "main" if arguments.image_processor_name else arguments.model_revision
-        try:
-            processor = AutoImageProcessor.from_pretrained(name, revision=revision, **arguments.hub_options())
-        except Exception as error:
-            why = reason(name, "preprocessor_config.json", error)
-            advice = "Name one with --image_processor_name."
-            raise InputError(f"The image processor of {name} cannot be opened: {why}. {advice}") from error
+        processor = open_image_processor(name, revision=arguments.model_revision, **arguments.hub_options())
     new_size = size or image_size(config, processor)
     if processor is not None and crop_pct is None and processor_size(processor) == new_size:
         return processor

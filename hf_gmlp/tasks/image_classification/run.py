@@ -20,9 +20,10 @@ from ...training.trainer import GMLPTrainer
 from ..classification import KeptEvaluation, balanced_weights, check_evaluation, classification_loss, write_report
 from ..labels import set_labels, trained_labels
 from .arguments import ImageArguments, ImageModelArguments
-from .images import ImageCollator, check_images, load_images, mixing_transform, training_transform
+from .images import check_images, load_images
 from .metrics import accuracies
 from .models import image_size, load_image_config, load_image_model, load_processor
+from .pixels import ImageCollator, mixing_transform, training_transform
 
 logger = logging.getLogger(__name__)
 
@@ -65,15 +66,20 @@ def main():
             words = "An epoch of %d images has only %d update(s) of %d images: lower --global_batch_size."
             logger.warning(words, images, updates, batch)
     size = data_args.size() or image_size(config, processor)
-    transform = training_transform(data_args, size, processor.image_mean, processor.image_std)
+    transform = training_transform(data_args, size, processor.image_mean)
     collator = ImageCollator(processor, transform, mixing_transform(data_args, config.num_labels), training_args.seed)
+
+    # Model.
+    options = {"train": training_args.do_train, "new_classifier": new_classifier}
+    model = load_image_model(model_args, config, data_args.size(), **options)
+    if collator.on_device:
+        model.register_forward_pre_hook(collator.normalization.before_forward, with_kwargs=True)
 
     # Trainer. The collator needs columns that the model does not take.
     training_args.remove_unused_columns = False
     kept = KeptEvaluation(accuracies)
-    options = {"train": training_args.do_train, "new_classifier": new_classifier}
     trainer = GMLPTrainer(
-        model=load_image_model(model_args, config, data_args.size(), **options),
+        model=model,
         args=training_args,
         train_dataset=train_dataset,
         eval_dataset=eval_dataset,

@@ -4,20 +4,6 @@ from hf_gmlp.tasks.glue.arguments import GlueArguments
 
 
 @pytest.mark.parametrize(
-    ("fields", "name", "dataset"),
-    [
-        ({"task_name": "sst2"}, "GLUE sst2", "nyu-mll/glue"),
-        ({"task_name": "sst2", "train_file": ["x/a.csv", "b.csv"]}, "a.csv, b.csv (sst2)", None),
-        ({"task_name": "sst2", "dataset_name": "some/data"}, "some/data (sst2)", "some/data"),
-        ({"dataset_name": "some/data"}, "some/data", "some/data"),
-    ],
-)
-def test_the_data_in_words(fields, name, dataset):
-    arguments = GlueArguments(**fields)
-    assert (arguments.data_name(), arguments.dataset_id()) == (name, dataset)
-
-
-@pytest.mark.parametrize(
     ("fields", "message"),
     [
         ({"task_name": "sst2", "do_regression": True}, "--do_regression .* sst2"),

@@ -204,20 +204,6 @@ def test_custom_labels_there_and_back(folder, run):
     assert (folder / "again" / "predictions.tsv").read_text() == predictions
 
 
-def test_probabilities_of_a_teacher(folder, run):
-    rows = opinions(80, 3)
-    names = ("negative", "positive")
-    sure = [row | {"label": {name: float(name == names[row["label"]]) for name in names}} for row in rows]
-    flags = ("--model_name_or_path", "gmlp", "--validation_file", "validation.jsonl", "--task_name", "sst2",
-             "--do_train", "--do_eval", "--learning_rate", 3e-3, "--num_train_epochs", 1)  # fmt: skip
-    results = []
-    for name, data in (("sure", sure), ("classes", rows)):
-        file = write(folder / f"train-{name}.jsonl", data).name
-        results.append(run(*flags, "--train_file", file, "--output_dir", name))
-    assert_close(weights_of(folder / "sure"), weights_of(folder / "classes"), depth=TRAINED)
-    assert results[0]["eval_accuracy"] == results[1]["eval_accuracy"]
-
-
 def test_regression_with_a_bert(folder, run):
     columns = ("sentence1", "sentence2", "label")
     rows = [(f"the {noun} is good", f"the {NOUNS[i // 2]} is good", i / 8) for i, noun in enumerate(NOUNS)]

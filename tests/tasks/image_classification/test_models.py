@@ -69,7 +69,7 @@ def test_the_processor_of_a_checkpoint_is_kept(tmp_path, vision_config, perturbe
     perturbed_model(GMLPForImageClassification, vision_config()).save_pretrained(tmp_path)
     arguments = Arguments(model_name_or_path=str(tmp_path))
     config = load_image_config(arguments, None)
-    with pytest.raises(InputError, match="no preprocessor_config.json.*--image_processor_name"):
+    with pytest.raises(InputError, match="no preprocessor_config.json"):
         load_processor(arguments, config, None, None)
     ViTImageProcessor(size={"height": 16, "width": 16}, image_mean=[0.1, 0.2, 0.3]).save_pretrained(tmp_path)
     kept = load_processor(arguments, config, None, None)

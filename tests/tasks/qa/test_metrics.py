@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from transformers import EvalPrediction, TrainingArguments
 
-from hf_gmlp.metrics.squad.squad import squad_scores, squad_v2_scores
+from hf_gmlp.metrics.squad.squad import squad_v2_scores
 from hf_gmlp.tasks.qa.arguments import QAArguments
 from hf_gmlp.tasks.qa.metrics import AnswerMetrics
 from hf_gmlp.tasks.qa.windows import window_dataset
@@ -64,23 +64,3 @@ def test_scores_are_those_of_the_written_predictions(questions, windows, tmp_pat
     assert_close([float(scores[name]) for name in names], [float(official[name]) for name in names])
     entry = files["eval_nbest_predictions.json"][questions[0]["id"]][0]
     assert set(entry) == {"text", "start", "end", "probability", "start_logit", "end_logit"}
-
-
-def test_scores_of_version_1(tmp_path, squad_tokenizer):
-    questions = load(write(tmp_path / "x.json", squad(4)))
-    windows = window_dataset(questions, squad_tokenizer, max_seq_length=64, doc_stride=8)
-    metrics = AnswerMetrics(questions, windows, QAArguments())
-    scores = metrics(random_prediction(windows, 64))
-    assert metrics.names() == list(scores) == ["exact_match", "f1"]
-    metrics.write(TrainingArguments(tmp_path, use_cpu=True), "eval")
-    predictions = json.loads((tmp_path / "eval_predictions.json").read_text())
-    assert not (tmp_path / "eval_null_odds.json").exists()
-    assert scores == squad_scores(predictions, {row["id"]: row["answers"]["text"] for row in questions})
-
-
-def test_questions_without_known_answers_are_answered_only(questions, windows):
-    hidden = questions.remove_columns("answers")
-    metrics = metrics_of(hidden, windows.remove_columns(["start_positions", "end_positions"]))
-    prediction = random_prediction(windows)
-    assert metrics(EvalPrediction(predictions=prediction.predictions, label_ids=None)) == {}
-    assert len(metrics.decoded) == len(questions)

@@ -1,0 +1,125 @@
+"""Batches of augmented pixels.
+
+Images are decoded in the worker processes of the data loader. Their pixels stay integers from 0 to 255, a quarter of
+the bytes of floats, until they are on the device, where a hook of the model normalizes them. The augmentation of an
+image depends only on the seed, the epoch and its number, and mixing on those of the batch: not on the number of worker
+processes or devices, or on whether the run was resumed.
+"""
+
+from collections.abc import Callable
+
+import numpy as np
+import torch
+import transformers
+from torchvision.transforms import v2
+from transformers import BaseImageProcessor, PreTrainedModel
+
+from ...processor import decode
+from .arguments import ImageArguments
+
+# Processors whose last step is `Normalization`. Those of other models may have others, such as EfficientNet's.
+NORMALIZE_LAST = tuple(
+    getattr(transformers, f"{name}ImageProcessor{backend}") for name in ("ConvNext", "ViT") for backend in ("", "Pil")
+)
+
+
+class Normalization:
+    """Normalizes pixels from 0 to 255 by a mean and a standard deviation per channel, on a scale from 0 to 1.
+
+    The result is that of an image processor: the difference of `255 * mean`, over `255 * std`.
+    """
+
+    def __init__(self, mean: list[float], std: list[float]):
+        self.mean, self.std = (255 * torch.tensor(values)[:, None, None] for values in (mean, std))
+
+    def __call__(self, pixels: torch.Tensor) -> torch.Tensor:  # [B, 3, height, width]
+        return (pixels - self.mean.to(pixels.device)) / self.std.to(pixels.device)
+
+    def before_forward(self, model: PreTrainedModel, args: tuple, inputs: dict) -> tuple[tuple, dict]:
+        """Normalize the "pixel_values" of a call: a forward pre-hook, which saved models do not contain."""
+        return args, inputs | {"pixel_values": self(inputs["pixel_values"])}
+
+
+def training_transform(arguments: ImageArguments, size: tuple[int, int], mean: list[float]) -> v2.Transform:
+    """Return a transform from a PIL image to pixels [3, *size] from 0 to 255: random resized crop (bicubic), flip and
+    AutoAugment (Cubuk et al., 2019). Areas that a shift or a rotation uncovers get the `mean` color.
+    """
+    scale, bicubic = tuple(arguments.crop_scale), v2.InterpolationMode.BICUBIC
+    steps: list[v2.Transform] = [
+        v2.RandomResizedCrop(size, scale=scale, interpolation=bicubic, antialias=True),
+        v2.RandomHorizontalFlip(arguments.horizontal_flip),
+    ]
+    if arguments.auto_augment is not None:
+        fill = [round(255 * channel) for channel in mean]
+        steps.append(v2.AutoAugment(v2.AutoAugmentPolicy(arguments.auto_augment), fill=fill))
+    return v2.Compose([*steps, v2.PILToTensor()])
+
+
+def mixing_transform(arguments: ImageArguments, num_classes: int) -> Callable | None:
+    """Return Mixup (Zhang et al., 2018) and CutMix (Yun et al., 2019) for batches of pixels and class ids; None if the
+    alphas of both, the parameters of the Beta distribution of the mixing ratio, are 0.
+
+    Mixup returns pixels that are not integers, still from 0 to 255: normalized later, they are the same mixture.
+    """
+    mixup = cutmix = None
+    if arguments.mixup_alpha > 0:
+        mixup = v2.MixUp(alpha=arguments.mixup_alpha, num_classes=num_classes)
+        mixup = v2.Compose([v2.ToDtype(torch.float32), mixup])
+    if arguments.cutmix_alpha > 0:
+        cutmix = v2.CutMix(alpha=arguments.cutmix_alpha, num_classes=num_classes)
+    if mixup and cutmix:
+        return v2.RandomChoice([cutmix, mixup], p=[arguments.switch_prob, 1 - arguments.switch_prob])
+    return mixup or cutmix
+
+
+class ImageCollator:
+    """Make "pixel_values" [batch, 3, height, width] and "labels" of rows with an "image", not decoded, and "labels".
+
+    The labels are class ids [batch], or after mixing probabilities [batch, classes]. Rows of the training data also
+    have an "index", and are augmented by `transform` and mixed by `mixing`; the image processor prepares others.
+
+    Attributes:
+        on_device: Whether the pixels still need the `normalization`, on the device: for usual image processors.
+    """
+
+    def __init__(
+        self,
+        processor: BaseImageProcessor,
+        transform: Callable | None = None,
+        mixing: Callable | None = None,
+        seed: int = 0,
+    ):
+        self.processor, self.transform, self.mixing, self.seed = processor, transform, mixing, seed
+        self.normalization = Normalization(processor.image_mean, processor.image_std)
+        fields = [getattr(processor, name, None) for name in ("do_rescale", "do_normalize", "rescale_factor")]
+        self.on_device = isinstance(processor, NORMALIZE_LAST) and fields == [True, True, 1 / 255]
+        # In shared memory, so that worker processes see an epoch begin.
+        self._epoch = torch.zeros((), dtype=torch.long).share_memory_()
+
+    def set_epoch(self, epoch: int):
+        self._epoch.fill_(epoch)
+
+    def __call__(self, rows: list[dict]) -> dict[str, torch.Tensor]:
+        labels = torch.tensor([row["labels"] for row in rows])
+        if self.transform is None or "index" not in rows[0]:
+            options = {"do_rescale": False, "do_normalize": False} if self.on_device else {}
+            prepared = self.processor([decode(row["image"]) for row in rows], return_tensors="pt", **options)
+            return {"pixel_values": prepared["pixel_values"], "labels": labels}
+        start, images = _hash(self.seed, int(self._epoch)), []
+        # Afterwards the run's own random numbers continue as if none had been sampled here. The generator is seeded
+        # directly, since `torch.manual_seed` would seed every accelerator too.
+        with torch.random.fork_rng(devices=[]):
+            for row in rows:
+                # An odd factor: no two images have the same seed.
+                torch.default_generator.manual_seed((start + 0x9E3779B1 * row["index"]) % 2**32)
+                images.append(self.transform(decode(row["image"])))
+            pixels = torch.stack(images)
+            if self.mixing is not None:
+                torch.default_generator.manual_seed(_hash(start, *(row["index"] for row in rows)))
+                pixels, labels = self.mixing(pixels, labels)
+        return {"pixel_values": pixels if self.on_device else self.normalization(pixels), "labels": labels}
+
+
+def _hash(*numbers: int) -> int:
+    """Return 32 bits that depend on all of the numbers."""
+    return int(np.random.SeedSequence(numbers).generate_state(1)[0])
