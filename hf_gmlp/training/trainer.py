@@ -3,8 +3,10 @@
 import logging
 import math
 import os
+import shlex
 import shutil
 import signal
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
@@ -18,9 +20,10 @@ from transformers import Trainer, TrainerCallback
 from transformers.trainer_jit_checkpoint import JITCheckpointCallback
 from transformers.trainer_utils import TrainOutput
 
-from ..cards import TASKS
+from ..cards import TASKS, model_card, write_card
 from ..errors import InputError, first_line
-from . import publish, run_folder, xla
+from . import run_folder, xla
+from .arguments import program
 from .checkpointing import enable_selective_checkpointing
 from .optimization import WithMuon, hidden_matrices, param_groups
 from .stream import StreamLoader
@@ -30,6 +33,8 @@ logger = logging.getLogger(__name__)
 
 # Types of this package's models.
 OWN_TYPES = ("gmlp", "gmlp_vision")
+# Flags whose values are secret.
+TOKENS = ("--token", "--hub_token", "--hub-token")
 
 
 class GMLPTrainer(Trainer):
@@ -253,10 +258,18 @@ class GMLPTrainer(Trainer):
 
     def create_model_card(self, **kwargs):
         """Write README.md, for this project's models with its own card."""
-        if type(self.accelerator.unwrap_model(self.model)).__name__ not in TASKS:
+        args, state, model = self.args, self.state, self.accelerator.unwrap_model(self.model)
+        if type(model).__name__ not in TASKS:
             super().create_model_card(**kwargs)
         elif self.is_world_process_zero():
-            publish.write_training_card(self, kwargs.get("tags"))
+            done = {"max_steps": state.global_step, "num_train_epochs": round(state.epoch or 0.0, 2)}
+            values = run_folder.hyperparameters(args) | done | self.hyperparameters
+            training = {**self.card, "metrics": self.results, "command": shown_command(sys.argv)}
+            training["hyperparameters"] = {k: v for k, v in values.items() if v or type(v) in (int, float)}
+            name = self.hub_model_id or Path(args.output_dir).resolve().name
+            options = {"license": self.card.get("license"), "tags": kwargs.get("tags")}
+            card = model_card(model, name, training=training, **options)
+            write_card(card, args.output_dir, self.hub_model_id, args.hub_token)
 
     def finish(self, metrics: Mapping[str, float]):
         """End the run: print the results, write them and the card, and push if `push_to_hub`."""
@@ -269,6 +282,18 @@ class GMLPTrainer(Trainer):
             self.push_to_hub()
         elif self.args.do_train:
             self.create_model_card()
+
+
+def shown_command(argv: list[str]) -> str:
+    """Return a command as typed, without tokens, and with only the last name of absolute paths."""
+    shown, words = [program(argv[0])], iter(argv[1:])
+    for word in words:
+        flag, equals, value = word.partition("=") if word.startswith("--") else ("", "", word)
+        if flag not in TOKENS:
+            shown.append(shlex.quote(f"{flag}{equals}{Path(value).name}" if Path(value).is_absolute() else word))
+        elif not equals:
+            next(words, None)
+    return " ".join(shown)
 
 
 def start_worker(initialize: Callable[[int], None] | None, worker: int):

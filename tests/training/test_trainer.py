@@ -4,12 +4,14 @@ import math
 import pickle
 import shutil
 import signal
+from types import SimpleNamespace
 
 import pytest
 import torch
 import transformers
 from datasets import Dataset
 from huggingface_hub import ModelCard
+from huggingface_hub.errors import RemoteEntryNotFoundError
 from packaging import version
 from safetensors.torch import load_file
 from torch.nn import functional as F
@@ -25,7 +27,7 @@ from hf_gmlp import GMLPConfig, GMLPForCausalLM, GMLPForSequenceClassification
 from hf_gmlp.errors import InputError
 from hf_gmlp.training.arguments import RunArguments
 from hf_gmlp.training.run_folder import is_complete
-from hf_gmlp.training.trainer import GMLPTrainer
+from hf_gmlp.training.trainer import GMLPTrainer, shown_command
 
 # The tests run on 5.18 and on 5.24.
 OLD = version.parse(transformers.__version__) < version.parse("5.23")
@@ -166,6 +168,25 @@ def test_results_and_the_card(tmp_path, capsys, monkeypatch):
     assert card.data.license == "mit" and f"\n# {tmp_path.name}\n" in card.text
     assert "**Data:** two words" in card.text and "| global_batch_size | 8 |" in card.text
     assert "python run_glue.py --do_train\n" in card.text and f"| loss | {metrics['eval_loss']:.4g} |" in card.text
+
+
+def test_a_command_is_shown_without_tokens():
+    command = "run_mlm.py --token hf_1 --train_file /home/me/a.txt --hub-token=hf_2 --hub_token hf_3 --do_train"
+    assert shown_command(command.split()) == "python run_mlm.py --train_file a.txt --do_train"
+
+
+@pytest.mark.parametrize("published", ["# Mine", None])
+def test_the_card_of_a_person_in_the_repository_stays(tmp_path, monkeypatch, published):
+    def load(source, **options):
+        if published is None:
+            raise RemoteEntryNotFoundError("There is no card.", response=SimpleNamespace(headers={}, request=None))
+        return ModelCard(published)
+
+    trainer = make_trainer(tmp_path)
+    trainer.hub_model_id = "me/cats"
+    monkeypatch.setattr(ModelCard, "load", load)
+    trainer.create_model_card()
+    assert ("# me/cats" in (tmp_path / "README.md").read_text()) == (published is None)
 
 
 def gmlp_config(**fields):
