@@ -8,7 +8,6 @@ from hf_gmlp.tasks.glue import sentences
 from hf_gmlp.tasks.glue.arguments import TASKS, GlueArguments
 from hf_gmlp.tasks.glue.sentences import joined_texts, load_sentences, shown_rows, texts, tokenize
 from hf_gmlp.tasks.labels import CLASSES, ONE_CLASS, REGRESSION, Labels
-from hf_gmlp.training import run_folder
 from hf_gmlp.training.files import Access
 
 from ...samples import WORDS, word_tokenizer
@@ -269,8 +268,3 @@ def test_pairs_have_the_input_of_bert():
     assert encoded["input_ids"][:] == [[2, 5, 6, 3, 10, 3], [2, 5, 6, 7, 3, 11, 12, 3]]
     assert encoded["token_type_ids"][:] == [[0, 0, 0, 0, 1, 1], [0, 0, 0, 0, 0, 1, 1, 1]]
     assert set(encoded.column_names) == {*inputs, "labels"}
-
-
-def test_every_file_of_predictions_is_part_of_a_run():
-    names = {f"{name}.tsv" for task in TASKS.values() for name in task.tests.values()}
-    assert names == {pattern for pattern in run_folder.LEFT if pattern.endswith(".tsv")} - {"predictions.tsv"}

@@ -176,11 +176,11 @@ def test_bad_flags_are_named(run, flags):
 
 
 def test_few_updates_in_an_epoch_get_a_warning(run, caplog):
-    flags = (*GMLP, *DATA, "--do_train", "--max_steps", "1", "--save_strategy", "no", "--overwrite_output_dir", "true")
+    flags = (*GMLP, *DATA, "--do_train", "--max_steps", "1", "--save_strategy", "no")
     run(*flags, "--per_device_train_batch_size", "8", "--output_dir", "few")
     assert "72 images has only 9 update(s) of 8 images: lower --global_batch_size" in caplog.text
     caplog.clear()
-    run(*flags, "--per_device_train_batch_size", "7", "--output_dir", "few")
+    run(*flags, "--per_device_train_batch_size", "7", "--output_dir", "more")
     assert "update(s)" not in caplog.text
 
 
