@@ -117,22 +117,14 @@ class GMLPTrainer(Trainer):
             self.stream = StreamLoader(rows, self.data_collator, self.args)
             if self.checkpoint is not None:
                 self.stream.load(Path(self.checkpoint), self.args.process_index)
-            return self.spare_workers(self.stream)
+            return self.stream
         if self.args.dataloader_drop_last and len(rows) < batch:
             raise InputError(
                 f"There are {len(rows)} training samples, not one batch of {batch}, and --dataloader_drop_last drops "
                 f"incomplete batches: lower --per_device_train_batch_size."
             )
         run_folder.check_rows(self.args, len(rows))
-        return self.spare_workers(super().get_train_dataloader())
-
-    def spare_workers(self, loader: DataLoader) -> DataLoader:
-        """Make workers ignore SIGTERM, which SLURM sends to all processes, if a checkpoint is to follow it."""
-        if self.args.enable_jit_checkpoint:
-            # That of accelerate wraps another.
-            inner = getattr(loader, "base_dataloader", loader)
-            inner.worker_init_fn = partial(start_worker, inner.worker_init_fn)
-        return loader
+        return super().get_train_dataloader()
 
     @contextmanager
     def all_rows_in_order(self) -> Iterator[None]:
@@ -147,11 +139,11 @@ class GMLPTrainer(Trainer):
 
     def get_eval_dataloader(self, *args, **kwargs) -> DataLoader:
         with self.all_rows_in_order():
-            return self.spare_workers(super().get_eval_dataloader(*args, **kwargs))
+            return super().get_eval_dataloader(*args, **kwargs)
 
     def get_test_dataloader(self, *args, **kwargs) -> DataLoader:
         with self.all_rows_in_order():
-            return self.spare_workers(super().get_test_dataloader(*args, **kwargs))
+            return super().get_test_dataloader(*args, **kwargs)
 
     # ---- Training ----
 
@@ -296,12 +288,6 @@ def shown_command(argv: list[str]) -> str:
     return " ".join(shown)
 
 
-def start_worker(initialize: Callable[[int], None] | None, worker: int):
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    if initialize is not None:
-        initialize(worker)
-
-
 class EpochCallback(TrainerCallback):
     """Pass the epoch to a collator that samples other masks in each."""
 
@@ -330,8 +316,13 @@ class SigtermCallback(TrainerCallback):
 
     def on_train_begin(self, args, state, control, **kwargs):
         signal.signal(signal.SIGTERM, self.receive)
+        # SLURM and torchrun send the signal to all processes. Workers of data loaders inherit that it is blocked, from
+        # their first moment; one that died would end the training without a checkpoint.
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
 
     def on_step_end(self, args, state, control, **kwargs):
+        # Another thread may have received it.
+        self.received |= signal.SIGTERM in signal.sigpending()
         if torch.distributed.is_initialized():
             # The signal may reach the processes in different steps, but a checkpoint is written by all of them.
             received = torch.tensor(self.received, dtype=torch.int32, device=args.device)
@@ -342,7 +333,11 @@ class SigtermCallback(TrainerCallback):
     def on_save(self, args, state, control, **kwargs):
         if self.received:
             logger.warning("Stopped by SIGTERM at step %d. To continue, repeat the command.", state.global_step)
+            self.on_train_end()
             raise SystemExit(128 + signal.SIGTERM)
 
-    def on_train_end(self, args, state, control, **kwargs):
+    def on_train_end(self, *args, **kwargs):
+        # Discards a signal that is pending.
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
         signal.signal(signal.SIGTERM, signal.SIG_DFL)

@@ -109,7 +109,16 @@ def test_sigterm_ends_the_step_and_leaves_a_checkpoint(tmp_path):
     def train(name, *callbacks, checkpoint=None):
         torch.manual_seed(0)
         model = GMLPForSequenceClassification(gmlp_config(hidden_dropout_prob=0.5))
-        trainer = make_trainer(tmp_path / name, model, save_strategy="no", enable_jit_checkpoint=True)
+        options = {"save_strategy": "no", "enable_jit_checkpoint": True, "dataloader_num_workers": 1}
+        trainer = make_trainer(tmp_path / name, model, **options)
+        collate = trainer.data_collator
+
+        def collate_in_worker(rows):
+            # The signal reaches the workers too, and must not end them.
+            assert signal.SIGTERM in signal.pthread_sigmask(signal.SIG_BLOCK, ())
+            return collate(rows)
+
+        trainer.data_collator = collate_in_worker
         for callback in callbacks:
             trainer.add_callback(callback)
         trainer.train(checkpoint)
