@@ -48,14 +48,6 @@ def make_trainer(folder, model=None, rows=None, metric_names=None, **arguments):
     )
 
 
-@pytest.fixture(scope="module")
-def run(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("run")
-    trainer = make_trainer(folder, save_steps=2)
-    trainer.train()
-    return folder
-
-
 def test_evaluation_and_predictions_have_all_rows(tmp_path):
     trainer = make_trainer(tmp_path, dataloader_drop_last=True, per_device_train_batch_size=5,
                            per_device_eval_batch_size=5)  # fmt: skip
@@ -73,12 +65,6 @@ def test_an_evaluation_keeps_the_order_of_its_rows(tmp_path):
     for loader in (trainer.get_eval_dataloader(), trainer.get_test_dataloader(trainer.eval_dataset)):
         lengths = [batch["input_ids"].shape[1] for batch in loader]
         assert lengths == [len(row["input_ids"]) for row in rows]
-
-
-def test_a_checkpoint_is_complete_with_its_random_states(run, tmp_path):
-    assert is_complete(run / "checkpoint-6")
-    make_trainer(tmp_path, save_steps=6, save_only_model=True).train()
-    assert (tmp_path / "checkpoint-6" / "model.safetensors").is_file() and not is_complete(tmp_path / "checkpoint-6")
 
 
 def test_the_final_model_is_written_atomically(tmp_path, monkeypatch):
