@@ -1,19 +1,18 @@
 """The model card of a gMLP or aMLP: what it is, how to load it, what it was trained on, and its results.
 
-The text is in card.md, a Jinja template. Its last line says that the card was generated: such a card is written anew by
-the next push. A card without that line is a person's, and is left alone.
+The text is in card.md, a Jinja template. Its last line says that the card was generated: such a card is replaced by the
+next run or push. A card without that line is hand-written, and is left alone.
 """
-
-from __future__ import annotations
 
 import logging
 import math
 import re
-from dataclasses import dataclass, field
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from huggingface_hub import EvalResult, ModelCard, ModelCardData
+from huggingface_hub.errors import EntryNotFoundError, RepositoryNotFoundError
 from transformers import PreTrainedModel
 
 from .markdown import escape, markdown_table
@@ -40,38 +39,15 @@ TASKS = {
 }
 
 
-@dataclass
-class TrainingRecord:
-    """What a training script knows and a checkpoint does not."""
-
-    # Name or files, splits and sizes of the data, in words.
-    dataset: str
-    hyperparameters: dict[str, object] = field(default_factory=dict)
-    # Results on held-out data, by name.
-    metrics: dict[str, float] = field(default_factory=dict)
-    # The command line that trained the model.
-    command: str | None = None
-    # Identifiers on the Hub of the dataset and of the checkpoint that the training started from, if they are there.
-    dataset_id: str | None = None
-    base_model: str | None = None
-    # The language of the data, such as "en".
-    language: str | None = None
-
-    def __post_init__(self):
-        # Trainer's timings and numbers of tokens are not results, and neither is a loss that is not a number.
-        others = ("runtime", "per_second", "epoch", "preparation_time", "step", "predicted_tokens", "predicted_bytes")
-        self.metrics = {
-            name.removeprefix("eval_"): float(value)
-            for name, value in self.metrics.items()
-            if isinstance(value, (int, float)) and math.isfinite(value) and not name.endswith(others)
-        }
+# Ends of the names of metrics that are no results: Trainer's timings, and numbers of tokens.
+_COUNTS = ("runtime", "per_second", "epoch", "preparation_time", "step", "predicted_tokens", "predicted_bytes")
 
 
 def model_card(
     model: PreTrainedModel,
     name: str,
     *,
-    training: TrainingRecord | None = None,
+    training: Mapping[str, Any] | None = None,
     tags: list[str] | None = None,
     license: str | None = None,
     source: str | None = None,
@@ -80,55 +56,59 @@ def model_card(
 
     Args:
         name: Where the model will be found: a repository such as "me/my-gmlp", or a folder.
-        training: How it was trained.
+        training: What a training script knows: "dataset" (in words), "dataset_id" and "base_model" (names on the Hub),
+            "language", "hyperparameters", "metrics", and the "command".
         license: The identifier of the weights' license, such as "mit".
         source: Where converted weights come from, in Markdown.
     """
     # The task of the model's class, or of its nearest parent that has one.
-    pipeline_tag, task, example = next(TASKS[one.__name__] for one in type(model).__mro__ if one.__name__ in TASKS)
+    pipeline_tag, task, example = next(TASKS[kind.__name__] for kind in type(model).__mro__ if kind.__name__ in TASKS)
     if training is None:
         origin = model.config.name_or_path
         on_hub = re.fullmatch(r"[\w.-]+/[\w.-]+", origin) and origin != name and not Path(origin).exists()
-        training = TrainingRecord(dataset="", base_model=origin if on_hub else None)
-    family = "amlp" if model.config.attention_size else "gmlp"
-    kind, dataset = training.dataset_id or "local", training.dataset or "not named"
+        training = {"base_model": origin if on_hub else None}
+    metrics = {
+        metric.removeprefix("eval_"): value
+        for metric, value in training.get("metrics", {}).items()
+        if math.isfinite(value) and not metric.endswith(_COUNTS)
+    }
+    dataset_id, dataset = training.get("dataset_id"), training.get("dataset") or "not named"
     results = [
-        EvalResult(pipeline_tag, kind, dataset, metric, round(value, 6), task_name=task)
-        for metric, value in training.metrics.items()
+        EvalResult(pipeline_tag, dataset_id or "local", dataset, metric, round(value, 6), task_name=task)
+        for metric, value in metrics.items()
     ]
+    family = "amlp" if model.config.attention_size else "gmlp"
     data = ModelCardData(
-        language=training.language,
+        language=training.get("language"),
         license=license,
-        base_model=training.base_model,
+        base_model=training.get("base_model"),
         library_name="transformers",
         pipeline_tag=pipeline_tag,
         tags=list(dict.fromkeys([family, "arxiv:2105.08050", *(tags or [])])),
-        datasets=[training.dataset_id] if training.dataset_id else None,
+        datasets=[dataset_id] if dataset_id else None,
         model_name=name,
         eval_results=results or None,
     )
     facts: dict[str, Any] = {"name": name, "task": task, "example": example, "pipeline_tag": pipeline_tag}
-    facts |= {"source": source, "model": model, "config": model.config, "training": training, "generated": GENERATED}
-    template = str(Path(__file__).with_name("card.md"))
-    return ModelCard.from_template(data, template_path=template, escape=escape, table=_table, **facts)
+    facts |= {"source": source, "model": model, "config": model.config, "generated": GENERATED}
+    facts |= {"training": {**training, "metrics": metrics}, "escape": escape, "table": _table}
+    return ModelCard.from_template(data, template_path=str(Path(__file__).with_name("card.md")), **facts)
 
 
-def write_model_card(model: PreTrainedModel, folder: str | Path, name: str):
-    """Write README.md for a model that is about to be uploaded as `name`, such as "me/my-gmlp".
-
-    A person's README is left alone, and the card of an adapter is left to the library.
-    """
-    if not getattr(model, "_hf_peft_config_loaded", False):
-        write_card(model_card(model, name), folder)
-
-
-def write_card(card: ModelCard, folder: str | Path):
-    """Write README.md, unless there is a person's."""
+def write_card(card: ModelCard, folder: str | Path, repository: str | None = None, token: str | None = None):
+    """Write README.md, unless there is a hand-written one in the folder, or in the repository to which it is pushed."""
     path = Path(folder) / "README.md"
     if path.is_file() and not is_generated(path.read_text(encoding="utf-8")):
-        logger.info("%s is left as it is: without its last line, a card is a person's", path)
-    else:
-        card.save(path)
+        logger.info("%s is left as it is: without its last line, a card is hand-written", path)
+        return
+    try:
+        if repository is not None:
+            published = ModelCard.load(repository, token=token, ignore_metadata_errors=True)
+            card = card if is_generated(published.text) else published
+    except (EntryNotFoundError, RepositoryNotFoundError):
+        # The first push.
+        pass
+    card.save(path)
 
 
 def is_generated(text: str) -> bool:

@@ -1,8 +1,6 @@
-"""Errors that a user can mend: one line and an exit code instead of a traceback."""
+"""Errors that a user can fix: one line and an exit code instead of a traceback."""
 
-import errno
 import os
-import re
 import signal
 import sys
 from collections.abc import Callable, Iterator
@@ -19,19 +17,16 @@ OPTIONAL = {
 }
 
 
-REPEAT = "To continue a training from its last checkpoint, repeat the command."
-
-
 class InputError(ValueError):
-    """A flag, a file or a folder cannot work. The message says what is wrong, where, and what to do."""
+    """A flag, a file or a folder is wrong. The message says what is wrong, where, and what to do."""
 
 
 def run(main: Callable[[], object]):
-    """Run a command. What a user can mend ends it with one line and exit code 2, Ctrl-C with 130, and a closed pipe
-    (`| head`) without a word and with 141. Any other error is a fault of the program, and keeps its traceback.
+    """Run a command. An error that a user can fix ends it with one line and exit code 2, Ctrl-C with 130, and a closed
+    pipe (`| head`) silently with 141. Any other error is a bug, and keeps its traceback.
     """
     if hasattr(os, "register_at_fork"):
-        # A terminal sends Ctrl-C to worker processes too. They leave it to this process, which ends them.
+        # A terminal sends Ctrl-C to worker processes too. They ignore it, since this process ends them.
         os.register_at_fork(after_in_child=partial(signal.signal, signal.SIGINT, signal.SIG_IGN))
     try:
         main()
@@ -43,7 +38,8 @@ def run(main: Callable[[], object]):
     except (KeyboardInterrupt, Exception) as error:
         # A library may raise another error while it ends its workers.
         interrupted = any(isinstance(cause, KeyboardInterrupt) for cause in causes(error))
-        message = f"Interrupted. {REPEAT}" if interrupted else _message(error)
+        advice = "Interrupted. Repeat the command to continue from the last checkpoint."
+        message = advice if interrupted else _message(error)
         if message is None:
             raise
         print(f"Error: {message}", file=sys.stderr)
@@ -51,22 +47,16 @@ def run(main: Callable[[], object]):
 
 
 def _message(error: BaseException) -> str | None:
-    """Return in one line what to tell the user; None if the program is at fault."""
+    """Return in one line what to tell the user; None for a bug."""
     if isinstance(error, InputError):
         # Workers of a data loader pass their traceback on as the message.
         return str(error).rpartition("InputError: ")[2].strip()
-    if is_disk_full(error):
-        return f"The disk is full ({first_line(error)}). Free some space. {REPEAT}"
-    # Of torch's data loaders, and of `map` in datasets.
-    if re.search(r"worker \(pid.* (killed|exited)|subprocesses has abruptly died", str(error)):
-        advice = "Lower --dataloader_num_workers or --preprocessing_num_workers."
-        return f"A worker process died, perhaps since the memory is full ({first_line(error)}). {advice} {REPEAT}"
-    if isinstance(error, MemoryError) or re.search("out of memory|can't allocate memory", str(error)):
+    if isinstance(error, MemoryError) or "out of memory" in str(error):
         return f"The memory is full ({first_line(error)}). Lower --per_device_train_batch_size."
     if isinstance(error, ImportError):
         return _not_installed((error.name or "").partition(".")[0])
     if isinstance(error, OSError) and error.filename is not None:
-        return f"{error.filename} cannot be used ({error.strerror}): check the path and its permissions."
+        return f"{error.filename} cannot be used ({error.strerror}): check the path, its permissions and the disk."
     return None
 
 
@@ -109,13 +99,3 @@ def causes(error: BaseException) -> Iterator[BaseException]:
     while cause is not None:
         yield cause
         cause = cause.__cause__ or cause.__context__
-
-
-def is_disk_full(error: BaseException) -> bool:
-    """Return whether an error, or a cause of it, comes from a full disk."""
-    # Libraries in Rust and C++ give no errno; torch.save reports a failed write with the last two.
-    texts = ("No space left on device", "unexpected pos", "PytorchStreamWriter failed writing")
-    return any(
-        getattr(cause, "errno", None) in (errno.ENOSPC, errno.EDQUOT) or any(text in str(cause) for text in texts)
-        for cause in causes(error)
-    )

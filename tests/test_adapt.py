@@ -22,7 +22,6 @@ from hf_gmlp import (
     GMLPForSequenceClassification,
     GMLPForTokenClassification,
     GMLPVisionConfig,
-    cards,
 )
 
 from .conftest import TEXT_SIZES, VISION_SIZES
@@ -259,15 +258,6 @@ def test_prefix_tuning_is_refused(text_config, batch, task):
     tuned = peft.get_peft_model(model, peft.PrefixTuningConfig(task_type=task, **PROMPT))
     with pytest.raises(ValueError, match="prefix tuning"):
         tuned(**batch)
-
-
-@NEEDS_PEFT_OF_ITS_TIME
-def test_adapters_have_no_card_of_a_model(masked_lm, tmp_path):
-    """PEFT and transformers write the cards of adapters."""
-    model = AutoModelForSequenceClassification.from_pretrained(masked_lm())
-    model.add_adapter(peft.LoraConfig(target_modules=PROJECTIONS, modules_to_save=["pooler.dense", "classifier"]))
-    cards.write_model_card(model, tmp_path, "me/adapter")
-    assert not (tmp_path / "README.md").exists()
 
 
 def assert_a_quantized_model_is_adapted(load, base, batch, tmp_path, learning_rate):

@@ -3,6 +3,7 @@
 import argparse
 import difflib
 import math
+import operator
 import re
 import shlex
 import sys
@@ -14,20 +15,20 @@ from transformers import HfArgumentParser, PreTrainedConfig, TrainingArguments
 
 from ..errors import InputError
 from .files import Access
-from .recipes import RECIPE_ENDINGS, SOURCES, command_line
+from .recipes import SOURCES, command_line
 
 # Models of transformers that count positions from behind the padding token's id.
 COUNT_FROM_PADDING = ("roberta", "xlm-roberta", "xlm-roberta-xl", "roberta-prelayernorm", "camembert", "mpnet", "esm")
 
 
-# The interval of a flag's numbers, at the end of its help.
+# The interval of a flag's numbers, at the end of its help, and what its brackets mean.
 INTERVAL = re.compile(r" In ([\[(])(\S+), (\S+)([\])])\.$")
+COMPARE = {"[": operator.ge, "(": operator.gt, "]": operator.le, ")": operator.lt}
 # Intervals of flags that transformers' TrainingArguments does not check.
 INHERITED = {
     **dict.fromkeys(("learning_rate", "weight_decay"), "[0, inf)"),
     "num_train_epochs": "(0, inf)",
-    "per_device_train_batch_size": "[1, inf)",
-    "per_device_eval_batch_size": "[1, inf)",
+    **dict.fromkeys(("per_device_train_batch_size", "per_device_eval_batch_size"), "[1, inf)"),
     "gradient_accumulation_steps": "[1, inf)",
     "label_smoothing_factor": "[0, 1)",
     **dict.fromkeys(("seed", "data_seed"), "[0, 4294967295]"),
@@ -38,7 +39,7 @@ def flag(help: str, default: object = None, interval: str | None = None) -> Any:
     """Declare a field of a dataclass of flags, whose numbers must be in an `interval` such as "[0, 1)"."""
     metadata = {"help": help if interval is None else f"{help} In {interval}."}
     if isinstance(default, list):
-        return field(default_factory=lambda: list(default), metadata=metadata)
+        return field(default_factory=default.copy, metadata=metadata)
     return field(default=default, metadata=metadata)
 
 
@@ -47,18 +48,14 @@ class Flags:
 
     def __post_init__(self):
         for one in fields(cast(Any, self)):
-            text, value = str(one.metadata.get("help")), getattr(self, one.name)
-            match = INTERVAL.search(f" In {INHERITED[one.name]}." if one.name in INHERITED else text)
-            for number in (value if isinstance(value, list) else [value]) if match else ():
-                if isinstance(number, int | float) and not is_within(number, *match.groups()):
-                    raise ValueError(f"--{one.name} must be in {match[0][4:-1]}, got {number}.")
-
-
-def is_within(number: float, left: str, low: str, high: str, right: str) -> bool:
-    """Return whether a number is in an interval, such as that of "[", "0", "1" and ")". Infinity and NaN are not."""
-    above = float(low) <= number if left == "[" else float(low) < number
-    below = number <= float(high) if right == "]" else number < float(high)
-    return above and below and math.isfinite(number)
+            text, value = one.metadata.get("help", ""), getattr(self, one.name)
+            match = INTERVAL.search(f" In {INHERITED[one.name]}." if one.name in INHERITED else str(text))
+            for number in value if isinstance(value, list) else [value]:
+                if match is not None and isinstance(number, int | float):
+                    left, low, high, right = match.groups()
+                    # NaN is in no interval.
+                    if not (COMPARE[left](number, float(low)) and COMPARE[right](number, float(high))):
+                        raise ValueError(f"--{one.name} must be in {match[0][4:-1]}, got {number}.")
 
 
 @dataclass
@@ -103,7 +100,7 @@ class ModelArguments(BaseModelArguments):
 
 @dataclass
 class RunArguments(Flags, TrainingArguments):
-    """transformers' own arguments, and six more."""
+    """transformers' own arguments, and five more."""
 
     _argument_group_name: ClassVar[str] = "training (transformers.TrainingArguments)"
 
@@ -134,7 +131,6 @@ class RunArguments(Flags, TrainingArguments):
         "16-bit tensor cores if it is known.",
         interval="(0, inf)",
     )
-    overwrite_output_dir: bool = flag("Delete an earlier run from --output_dir, and start over.", False)
 
     def __post_init__(self):
         super().__post_init__()
@@ -224,8 +220,7 @@ class DataArguments(Flags):
         return None if Path(self.dataset_name or "").exists() else self.dataset_name
 
     def sequence_length(self, config: PreTrainedConfig, default: float = math.inf) -> int:
-        """Return --max_seq_length or --block_size, else the model's n or `default`; an InputError if the model cannot
-        read so many tokens."""
+        """Return --max_seq_length or --block_size, else the model's n or `default`; an InputError if n is less."""
         flag = "block_size" if hasattr(self, "block_size") else "max_seq_length"
         length, longest = getattr(self, flag), getattr(config, "max_position_embeddings", None) or math.inf
         if config.model_type in COUNT_FROM_PADDING:
@@ -244,7 +239,7 @@ class DataArguments(Flags):
 
 
 def data_access(model_args: BaseModelArguments, data_args: DataArguments, args: RunArguments) -> Access:
-    """Return how a run gets its data: one process per machine fills the cache, and the others read it."""
+    """Return how a run reads its data: one process per machine fills the cache, and the others use it."""
     return Access(model_args.cache_dir, model_args.token, data_args.overwrite_cache and args.local_process_index == 0)
 
 
@@ -271,7 +266,7 @@ class SeriesArguments(DataArguments):
 
 
 def program(name: str) -> str:
-    """Return the command that starts a script, by its `sys.argv[0]`: a file, or a command with the name of the task."""
+    """Return the command that starts a script, by its `sys.argv[0]`: a file, or a command that names the task."""
     return name if name.startswith(("hf-gmlp ", "python -m ")) else shlex.join(["python", Path(name).name])
 
 
@@ -292,35 +287,21 @@ def parse_arguments(dataclass_types: tuple[type, ...], description: str, argv: l
         description=description,
         usage=f"{program(sys.argv[0])} [recipe.yaml ...] [--flag value ...]",
         allow_abbrev=False,
-        formatter_class=_HelpFormatter,
+        formatter_class=HelpFormatter,
     )
     words = command_line(list(sys.argv[1:] if argv is None else argv))
     try:
-        options = {"return_remaining_strings": True, "look_for_args_file": False}
-        *parsed, unknown = parser.parse_args_into_dataclasses(words, **options)
+        *parsed, unknown = parser.parse_args_into_dataclasses(words, True, look_for_args_file=False)
     except (ValueError, ImportError) as error:
         # Raised by a dataclass, or by TrainingArguments and the libraries below it.
         raise InputError(" ".join(str(error).split())) from error
-    if unknown and unknown[0].endswith(RECIPE_ENDINGS):
-        raise InputError(f"The recipe {unknown[0]} must come before all flags.")
     if unknown:
-        name = unknown[0].partition("=")[0]
         known = [f"--{one.name}" for kind in dataclass_types for one in fields(kind)]
-        close = difflib.get_close_matches(name, known, n=1)
-        advice = f"; did you mean {close[0]}?" if close else "; --help lists all flags."
-        raise InputError(f"There is no flag {name}{advice}")
+        close = difflib.get_close_matches(unknown[0].partition("=")[0], known, n=1)
+        advice = f"did you mean {close[0]}?" if close else "recipes come first, and --help lists all flags."
+        raise InputError(f"Unknown argument {unknown[0]}: {advice}")
     return tuple(parsed)
 
 
-class _HelpFormatter(argparse.RawDescriptionHelpFormatter, argparse.ArgumentDefaultsHelpFormatter):
-    """Leaves the description as it is, and shows one spelling of a flag, and defaults other than None."""
-
-    def __init__(self, prog: str):
-        super().__init__(prog, max_help_position=32, width=110)
-
-    def _get_help_string(self, action: argparse.Action) -> str | None:
-        return action.help if action.default is None else super()._get_help_string(action)
-
-    def _format_action_invocation(self, action: argparse.Action) -> str:
-        # HfArgumentParser adds a spelling with dashes to every flag, and to flags that are on their "--no-" alone.
-        return action.option_strings[-1 if action.nargs == 0 else 0]
+class HelpFormatter(argparse.RawDescriptionHelpFormatter, argparse.ArgumentDefaultsHelpFormatter):
+    """Leave the description as it is, and show defaults."""

@@ -84,9 +84,9 @@ def load_tokenizer(
             raise InputError(f"--lowercase is for new tokenizers, and that of {name} is cased: pass --lowercase false.")
         tokenizer.model_max_length = max(tokenizer.model_max_length, max_length)
         return tokenizer
-    if byte_level and arguments.lowercase:
-        raise InputError("--byte_level keeps every byte: pass --lowercase false.")
     if byte_level:
+        if arguments.lowercase:
+            raise InputError("--byte_level keeps every byte: pass --lowercase false.")
         return byte_tokenizer(max_length)
     folder = Path(training_args.output_dir)
     # Other processes wait, and then find it trained.

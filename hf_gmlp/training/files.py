@@ -4,7 +4,6 @@ import glob
 import itertools
 import lzma
 import os
-import pickle
 import time
 import warnings
 import zlib
@@ -14,18 +13,21 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
-from ..errors import InputError, causes, first_line, hub_reason, is_disk_full
+from ..errors import InputError, causes, first_line, hub_reason
 
 if TYPE_CHECKING:
     from datasets import Dataset, IterableDataset
 
+# "NA" and "null" stay text.
 _CSV = {"keep_default_na": False, "index_col": False}
-# File ending -> builder of the `datasets` library and its options; `_documents` reads text. "NA" and "null" stay text.
-# In a .tsv file, as GLUE publishes them, a quotation mark is a plain character.
+# By default, a column of texts in which one row has a number would become JSON: "a" with its quotation marks.
+_JSON = {"on_mixed_types": None}
+# File ending -> builder of the `datasets` library and its options; `_documents` reads text. In a .tsv file, as GLUE
+# publishes them, a quotation mark is a plain character.
 FILE_KINDS: dict[str, tuple[str, dict]] = {
     "txt": ("text", {}),
-    "json": ("json", {}),
-    "jsonl": ("json", {}),
+    "json": ("json", _JSON),
+    "jsonl": ("json", _JSON),
     "csv": ("csv", _CSV),
     "tsv": ("csv", _CSV | {"sep": "\t", "quoting": 3}),
     # By default, a batch has the rows of the first row group: none in a file without rows, which is then refused.
@@ -79,18 +81,15 @@ def file_kind(paths: Iterable[str | Path]) -> str:
     kinds = set()
     for path in map(Path, paths):
         check_file(path)
-        if ending(path) not in FILE_KINDS:
-            raise InputError(f"{path} is of an unknown kind; give files that end in {', '.join(FILE_KINDS)}.")
-        kinds.add(ending(path))
+        endings = [suffix.lower().removeprefix(".") for suffix in path.suffixes]
+        # Without that of a compression: "jsonl" for a.jsonl.gz.
+        kind = next((ending for ending in reversed(endings) if ending not in COMPRESSIONS), "")
+        if kind not in FILE_KINDS:
+            raise InputError(f"{path} is of an unknown kind: pass files that end in {', '.join(FILE_KINDS)}.")
+        kinds.add(kind)
     if len(kinds) != 1:
-        raise InputError(f"Name files of one kind, got {', '.join(sorted(kinds)) or 'none'}.")
+        raise InputError(f"Pass files of one kind, got {', '.join(sorted(kinds)) or 'none'}.")
     return kinds.pop()
-
-
-def ending(path: Path) -> str:
-    """Return the ending of a file without the dot, and without that of a compression: "jsonl" for a.jsonl.gz."""
-    endings = [suffix.lower().removeprefix(".") for suffix in path.suffixes]
-    return next((ending for ending in reversed(endings) if ending not in COMPRESSIONS), "")
 
 
 def check_file(path: Path):
@@ -104,7 +103,7 @@ def check_file(path: Path):
 
 
 def read_files(
-    paths: Iterable[str | Path],
+    paths: Sequence[str | Path],
     *,
     streaming: bool = False,
     access: Access = Access(),
@@ -120,12 +119,12 @@ def read_files(
     # These imports take a second, which `hf-gmlp --help` does without: it lists the kinds of files.
     from datasets import Dataset, Features, IterableDataset, Value, load_dataset
 
-    paths = [str(path) for path in paths]
     kind = file_kind(paths)
     builder, options = FILE_KINDS[kind]
-    if kind in ("csv", "tsv"):
+    if builder == "csv":
         # pandas only warns of rows with more cells than the header, and cuts them off, also far behind in a stream.
         warnings.filterwarnings("error", "Length of header or names does not match")
+        options = options | {"converters": dict.fromkeys(text_columns, str)}
     with reading(paths, kind):
         if kind == "txt":
             # The arguments identify the cached copy: with `overwrite_cache`, none is found.
@@ -133,13 +132,10 @@ def read_files(
             arguments = {"paths": [os.path.abspath(path) for path in paths], "lines": lines, "times": times}
             # 64-bit offsets: a file without a blank line is a single text.
             options = {"gen_kwargs": arguments, "features": Features({"text": Value("large_string")})}
-            if streaming:
-                data = IterableDataset.from_generator(_documents, **options)
-            else:
-                data = Dataset.from_generator(_documents, cache_dir=access.cache_dir, **options)
+            if not streaming:
+                return Dataset.from_generator(_documents, cache_dir=access.cache_dir, **options)
+            data = IterableDataset.from_generator(_documents, **options)
         else:
-            if builder == "csv" and text_columns:
-                options = options | {"converters": dict.fromkeys(text_columns, str)}
             # Names, not patterns.
             files = [glob.escape(str(path)) for path in paths]
             options = options | access.options() | {"split": "train", "streaming": streaming}
@@ -147,6 +143,9 @@ def read_files(
         if streaming:
             # Reading the first row opens the stream.
             next(iter(data), None)
+        else:
+            # The JSON reader accepts strings that are not UTF-8.
+            data.data.validate(full=True)
         return data
 
 
@@ -171,13 +170,16 @@ def hold_out(dataset: "Dataset", fraction: float, seed: int, flag: str) -> "dict
 
 @contextmanager
 def reading(paths: Iterable[str | Path], kind: str) -> Iterator[None]:
-    """Turn an error in reading files, except a full disk, into an InputError of one line."""
+    """Turn an error in reading files into an InputError of one line."""
+    from datasets.exceptions import DatasetsError
+
     try:
         yield
     except read_errors() as error:
-        if isinstance(error, InputError) or is_disk_full(error):
+        if isinstance(error, InputError):
             raise
-        *_, cause = causes(error)
+        # `datasets` wraps the error of a reader.
+        cause = next((cause for cause in causes(error) if not isinstance(cause, DatasetsError)), error)
         reason = "it is not UTF-8" if isinstance(cause, UnicodeDecodeError) else first_line(cause).rstrip(".")
         if "in DataLoader worker process" in reason:
             # A worker passes its traceback on as the message. The last line is that of the error.
@@ -186,12 +188,12 @@ def reading(paths: Iterable[str | Path], kind: str) -> Iterator[None]:
 
 
 def read_errors() -> tuple[type[BaseException], ...]:
-    """Return what reading a file in any format may raise: by our own code, `datasets`, Pillow, torch or a codec."""
+    """Return what reading a file may raise: `datasets` and pyarrow, the codecs, and a warning (see `read_files`)."""
     from datasets.exceptions import DatasetsError
+    from pyarrow import ArrowException
 
-    codecs = (EOFError, zlib.error, lzma.LZMAError, pickle.UnpicklingError)
-    # A Warning: see `read_files`. The last ones: nested data of another form than was expected.
-    return (OSError, ValueError, RuntimeError, *codecs, DatasetsError, Warning, KeyError, TypeError, AttributeError)
+    codecs = (EOFError, zlib.error, lzma.LZMAError)
+    return (OSError, ValueError, RuntimeError, *codecs, DatasetsError, ArrowException, Warning)
 
 
 def open_text(path: str | Path) -> TextIO:

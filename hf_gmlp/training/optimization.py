@@ -56,24 +56,17 @@ def param_groups(
     if spatial_lr_multiplier != 1 and not positional:
         raise ValueError(f"spatial_lr_multiplier must be 1, since a {type(model).__name__} has no positional weights.")
     norms = {id(weight) for module in model.modules() if isinstance(module, NORMS) for weight in module.parameters()}
-    # By whether they are positional, and whether they do not decay.
-    groups: dict[tuple[bool, bool], list[nn.Parameter]] = {
-        key: [] for key in ((False, False), (False, True), (True, False), (True, True))
-    }
+    groups: list[dict[str, Any]] = [
+        {"params": [], "lr": learning_rate * multiplier, "weight_decay": decay}
+        for multiplier in (1.0, spatial_lr_multiplier)
+        for decay in (weight_decay, 0.0)
+    ]
     for name, weight in model.named_parameters():
         if weight.requires_grad:
             # By name and not by shape, which sharding may change.
             spared = id(weight) in norms or re.search("bias|norm", name.lower()) is not None
-            groups[spatial_lr_multiplier != 1 and id(weight) in positional, spared].append(weight)
-    return [
-        {
-            "params": weights,
-            "lr": learning_rate * (spatial_lr_multiplier if moved else 1.0),
-            "weight_decay": 0.0 if spared else weight_decay,
-        }
-        for (moved, spared), weights in groups.items()
-        if weights
-    ]
+            groups[2 * (spatial_lr_multiplier != 1 and id(weight) in positional) + spared]["params"].append(weight)
+    return [group for group in groups if group["params"]]
 
 
 def hidden_matrices(model: nn.Module) -> list[nn.Parameter]:
@@ -85,16 +78,10 @@ def hidden_matrices(model: nn.Module) -> list[nn.Parameter]:
 
 
 class WithMuon(torch.optim.Optimizer):
-    """Muon for `hidden_matrices`, and another optimizer for all other weights.
+    """Train `matrices` with Muon (https://kellerjordan.github.io/posts/muon), and the other weights of the `groups`
+    with the optimizer that `others` makes.
 
-    Muon moves a matrix by the orthogonalized mean of its gradients (https://kellerjordan.github.io/posts/muon). Its
-    updates are scaled to the size of Adam's, so that its learning rate is in the range of Adam's.
-
-    Args:
-        matrices: The weights for Muon.
-        groups: Groups of all weights, as `param_groups` returns them.
-        others: Makes the optimizer for the rest of the groups.
-        learning_rate, weight_decay: Of Muon.
+    Muon moves a matrix by the orthogonalized mean of its gradients. Its updates are scaled to the size of Adam's.
     """
 
     def __init__(
@@ -105,10 +92,10 @@ class WithMuon(torch.optim.Optimizer):
         learning_rate: float,
         weight_decay: float,
     ):
-        taken = {id(weight) for weight in matrices}
-        left = [group | {"params": [w for w in group["params"] if id(w) not in taken]} for group in groups]
+        of_muon = {id(weight) for weight in matrices}
+        rest = [group | {"params": [w for w in group["params"] if id(w) not in of_muon]} for group in groups]
         muon = torch.optim.Muon(matrices, learning_rate, weight_decay, adjust_lr_fn="match_rms_adamw")
-        self.parts = [muon, others([group for group in left if group["params"]])]
+        self.parts = [muon, others([group for group in rest if group["params"]])]
         # The groups are shared with the parts, so that a schedule changes those of the parts.
         super().__init__([group for part in self.parts for group in part.param_groups], {})
 

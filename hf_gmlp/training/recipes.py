@@ -25,8 +25,8 @@ _OF_DATASET = {"dataset_config_name", *(f"{split}_split_name" for split in _SPLI
 
 
 class _Loader(yaml.SafeLoader):
-    """Refuses aliases, of which a short file can make endless data, and a key that is there twice; and reads 1e-6,
-    which YAML 1.1 takes for text, as a number.
+    """Refuse aliases, with which a short file can describe endless data, and repeated keys; and read 1e-6, which is
+    text in YAML 1.1, as a number.
     """
 
     def compose_node(self, parent, index):
@@ -53,9 +53,7 @@ def command_line(argv: list[str]) -> list[str]:
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False, usage="--config_overrides key=value,key=value")
     parser.add_argument("--config_overrides", "--config-overrides", action="append", default=[])
     typed, flags = parser.parse_known_args(argv[len(paths) :])
-    overrides: list[dict[str, object]] = [
-        {"config_overrides": parse_overrides(text)} for text in typed.config_overrides
-    ]
+    overrides: list[dict] = [{"config_overrides": parse_overrides(text)} for text in typed.config_overrides]
     recipe = merge(*(read_recipe(find_recipe(path)) for path in paths), *overrides)
     drop_replaced_data(recipe, [_name(word.partition("=")[0]) for word in flags if word.startswith("--")])
     return [word for name, value in recipe.items() if value is not None for word in _words(name, value)] + flags

@@ -29,12 +29,8 @@ IRRELEVANT |= {"language", "seeds"}
 # Written last, when a run is over.
 FINISHED = "all_results.json"
 SETTINGS = "settings.json"
-# What a run leaves in its folder besides checkpoints.
-LEFT = ["config.json", "model*", "tokenizer*", "special_tokens_map.json", "preprocessor_config.json", "README.md"]
-LEFT += ["eval_*.json", "predict_*.json", "predictions.tsv", "trainer_state.json", "summary.json"]
-LEFT += ["eval_predictions.csv", "report.txt", "report.json", "confusion_matrix.png"]
-# Predictions for GLUE, as its leaderboard names them.
-LEFT += [f"{name}.tsv" for name in "CoLA MNLI-m MNLI-mm AX MRPC QNLI QQP RTE SST-2 STS-B WNLI".split()]
+# What a run would overwrite.
+OUTPUTS = ("config.json", "model*", "tokenizer*", "checkpoint-*")
 _locks: dict[str, FileLock] = {}
 
 
@@ -92,7 +88,7 @@ def check_same(folder: Path, earlier: dict, now: dict):
     if changed:
         raise InputError(
             f"{folder} holds a run of another command: {'; '.join(changed)}. Repeat that command, choose another "
-            f"--output_dir, or start over with --overwrite_output_dir."
+            "--output_dir, or delete the folder."
         )
 
 
@@ -100,17 +96,17 @@ def check_rows(args: RunArguments, rows: int):
     """Note the number of training rows in the settings; raise InputError if a run resumes with another number."""
     folder = Path(args.output_dir)
     settings = read_settings(folder)
-    if settings is not None and args.process_index == 0:
+    if settings and args.process_index == 0:
         check_same(folder, settings, settings | {"train_rows": rows})
         write_json(folder / SETTINGS, settings | {"train_rows": rows})
 
 
-def read_settings(folder: Path) -> dict | None:
-    """Return the settings of the run in a folder; None if they are missing or unreadable."""
+def read_settings(folder: Path) -> dict:
+    """Return the settings of the run in a folder; empty if they are missing or unreadable."""
     try:
         return json.loads((folder / SETTINGS).read_text(encoding="utf-8"))
     except (OSError, ValueError):
-        return None
+        return {}
 
 
 def resume_point(args: RunArguments, settings: dict) -> str | None:
@@ -124,54 +120,41 @@ def resume_point(args: RunArguments, settings: dict) -> str | None:
     with args.main_process_first(local=False, desc="output folder"):
         if is_main:
             claim(folder)
-            if args.overwrite_output_dir:
-                clear(folder)
         if (folder / FINISHED).is_file():
-            raise InputError(f"{folder} holds a finished run: choose another --output_dir, or --overwrite_output_dir.")
+            raise InputError(f"{folder} holds a finished run: choose another --output_dir, or delete it.")
         if not args.do_train:
             if checkpoints(folder):
                 raise InputError(f"{folder} holds an interrupted run: finish it, or choose another --output_dir.")
-            # Of a training that never began.
+            # Left by a run that never started.
             (folder / SETTINGS).unlink(missing_ok=True)
             return None
-        checkpoint = checkpoint_to_resume(args)
-        resumed = {} if checkpoint is None else read_settings(checkpoint.parent)
-        if resumed is None:
-            raise InputError(f"There is no {SETTINGS} beside {checkpoint}, to compare the flags with: copy it too.")
+        checkpoint, earlier = checkpoint_to_resume(args), {}
         if checkpoint is not None:
-            check_same(checkpoint.parent, resumed, settings)
+            earlier = read_settings(checkpoint.parent)
+            if not earlier:
+                raise InputError(f"There is no {SETTINGS} beside {checkpoint}, to compare the flags with: copy it too.")
+            check_same(checkpoint.parent, earlier, settings)
         if is_main:
             _check_files(folder, settings)
             # The tokenizer, if the run trained one.
             for path in checkpoint.glob("tokenizer*") if checkpoint is not None else ():
                 shutil.copy(path, folder)
-            rows = {name: value for name, value in resumed.items() if name == "train_rows"}
-            write_json(folder / SETTINGS, settings | rows)
+            # The number of rows of a resumed run is kept.
+            write_json(folder / SETTINGS, earlier | settings)
     return None if checkpoint is None else str(checkpoint)
 
 
 def _check_files(folder: Path, settings: dict):
-    """Refuse the files of another run or source; remove the tokenizer of a run of other settings that never began."""
+    """Refuse the files of another run or source; remove the tokenizer of a run of other settings that never started."""
     earlier = read_settings(folder)
-    files = [path.name for pattern in (*LEFT, "checkpoint-*") for path in sorted(folder.glob(pattern))]
-    if files and earlier is None:
+    files = [path.name for pattern in OUTPUTS for path in sorted(folder.glob(pattern))]
+    if files and not earlier:
         raise InputError(f"{folder} already holds {', '.join(files)} from another source: choose another --output_dir.")
-    # The runs of a series have settings of their own.
-    if any(folder.glob("model*")) or any(map(is_complete, checkpoints(folder))) or any(folder.glob(f"*/{SETTINGS}")):
-        check_same(folder, earlier or {}, settings)
-    elif earlier is not None and {name: earlier.get(name) for name in settings} != settings:
+    if any(folder.glob("model*")) or any(map(is_complete, checkpoints(folder))):
+        check_same(folder, earlier, settings)
+    elif earlier | settings != earlier:
         for path in folder.glob("tokenizer*"):
             path.unlink()
-
-
-def clear(folder: Path):
-    """Remove the files of a run from its folder, and nothing else."""
-    if (folder / SETTINGS).is_file() or (folder / FINISHED).is_file():
-        for path in checkpoints(folder):
-            shutil.rmtree(path)
-        for pattern in (*LEFT, SETTINGS, FINISHED):
-            for path in folder.glob(pattern):
-                path.unlink()
 
 
 def checkpoints(folder: Path) -> list[Path]:
@@ -181,8 +164,8 @@ def checkpoints(folder: Path) -> list[Path]:
 
 
 def is_complete(checkpoint: Path) -> bool:
-    """Return whether a run can resume from a checkpoint: Trainer writes its state last, and no random states with
-    --save_only_model.
+    """Return whether a run can resume from a checkpoint. Trainer writes its state last; with --save_only_model, a
+    checkpoint lacks the random states.
     """
     try:
         json.loads((checkpoint / TRAINER_STATE_NAME).read_text(encoding="utf-8"))

@@ -36,13 +36,13 @@ def plan_runs(model_args: BaseModelArguments, data_args: SeriesArguments, args: 
         raise InputError("--push_to_hub and --resume_from_checkpoint are for a single run: leave --seeds out.")
     runs: Runs = []
     for seed in data_args.seeds:
-        folder = Path(args.output_dir, f"seed-{seed}")
-        flags: dict[str, Any] = {"seed": seed, "output_dir": str(folder)}
+        flags: dict[str, Any] = {"seed": seed, "output_dir": str(Path(args.output_dir, f"seed-{seed}"))}
         run = dataclasses.replace(args, **flags)
         settings = run_folder.run_settings(model_args, data_args, run)
-        if is_finished(run):
-            # It will not be repeated, so it must have these settings.
-            run_folder.check_same(folder, run_folder.read_settings(folder) or {}, settings)
+        if results_file(run).is_file():
+            # A finished run is not repeated, so it must have the same settings.
+            folder = results_file(run).parent
+            run_folder.check_same(folder, run_folder.read_settings(folder), settings)
         runs.append((run, settings))
     return runs
 
@@ -56,7 +56,7 @@ def make_runs(args: RunArguments, runs: Runs, run: Callable, checkpoint: str | N
         if settings is None:
             return run(one, checkpoint)
         logger.info("Run %d of %d: %s", number, len(runs), one.output_dir)
-        if is_finished(one):
+        if results_file(one).is_file():
             logger.info("Already finished: skipped")
         else:
             run(one, run_folder.resume_point(one, settings))
@@ -65,14 +65,14 @@ def make_runs(args: RunArguments, runs: Runs, run: Callable, checkpoint: str | N
         report_series(Path(args.output_dir), [one for one, _ in runs])
 
 
-def is_finished(run: RunArguments) -> bool:
-    """Return whether a run of a series is over and will not be repeated."""
-    return Path(run.output_dir, run_folder.FINISHED).is_file() and not run.overwrite_output_dir
+def results_file(run: RunArguments) -> Path:
+    """Return the file that a finished run has."""
+    return Path(run.output_dir, run_folder.FINISHED)
 
 
 def report_series(folder: Path, runs: list[RunArguments]):
     """Print the `spread` over the seeds of each validation metric, and write it to summary.json."""
-    results = [json.loads(Path(run.output_dir, run_folder.FINISHED).read_text(encoding="utf-8")) for run in runs]
+    results = [json.loads(results_file(run).read_text(encoding="utf-8")) for run in runs]
     keys = [key for key in results[0] if key.startswith("eval_") and not key.endswith(("_runtime", "_per_second"))]
     metrics = {key: spread([result[key] for result in results]) for key in keys}
     run_folder.write_json(folder / "summary.json", {"seeds": [run.seed for run in runs], "metrics": metrics})

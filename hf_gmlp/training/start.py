@@ -1,8 +1,6 @@
 """How each training script begins: checks of its flags, the output folder, logging and seeds."""
 
 import logging
-import os
-from pathlib import Path
 
 from transformers import set_seed
 
@@ -48,8 +46,3 @@ def check_flags(model_args: BaseModelArguments, data_args: DataArguments, args: 
         raise InputError("A new model (--config_name) is untrained: pass --do_train, or --model_name_or_path.")
     if getattr(data_args, "streaming", False) and args.do_train and args.max_steps < 1:
         raise InputError("A stream has no length: set the length of the training with --max_steps.")
-    folder = os.path.realpath(args.output_dir)
-    for name in ("model_name_or_path", "config_name", "tokenizer_name", "image_processor_name"):
-        path = Path(getattr(model_args, name, None) or "")
-        if args.overwrite_output_dir and path.name and path.exists() and path.resolve().is_relative_to(folder):
-            raise InputError(f"--overwrite_output_dir would delete --{name} {path}: choose another --output_dir.")

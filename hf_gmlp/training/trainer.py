@@ -3,8 +3,10 @@
 import logging
 import math
 import os
+import shlex
 import shutil
 import signal
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
@@ -18,9 +20,10 @@ from transformers import Trainer, TrainerCallback
 from transformers.trainer_jit_checkpoint import JITCheckpointCallback
 from transformers.trainer_utils import TrainOutput
 
-from ..cards import TASKS
+from ..cards import TASKS, model_card, write_card
 from ..errors import InputError, first_line
-from . import publish, run_folder, xla
+from . import run_folder, xla
+from .arguments import program
 from .checkpointing import enable_selective_checkpointing
 from .optimization import WithMuon, hidden_matrices, param_groups
 from .stream import StreamLoader
@@ -30,6 +33,8 @@ logger = logging.getLogger(__name__)
 
 # Types of this package's models.
 OWN_TYPES = ("gmlp", "gmlp_vision")
+# Flags whose values are secret.
+TOKENS = ("--token", "--hub_token", "--hub-token")
 
 
 class GMLPTrainer(Trainer):
@@ -112,22 +117,14 @@ class GMLPTrainer(Trainer):
             self.stream = StreamLoader(rows, self.data_collator, self.args)
             if self.checkpoint is not None:
                 self.stream.load(Path(self.checkpoint), self.args.process_index)
-            return self.spare_workers(self.stream)
+            return self.stream
         if self.args.dataloader_drop_last and len(rows) < batch:
             raise InputError(
                 f"There are {len(rows)} training samples, not one batch of {batch}, and --dataloader_drop_last drops "
                 f"incomplete batches: lower --per_device_train_batch_size."
             )
         run_folder.check_rows(self.args, len(rows))
-        return self.spare_workers(super().get_train_dataloader())
-
-    def spare_workers(self, loader: DataLoader) -> DataLoader:
-        """Make workers ignore SIGTERM, which SLURM sends to all processes, if a checkpoint is to follow it."""
-        if self.args.enable_jit_checkpoint:
-            # That of accelerate wraps another.
-            inner = getattr(loader, "base_dataloader", loader)
-            inner.worker_init_fn = partial(start_worker, inner.worker_init_fn)
-        return loader
+        return super().get_train_dataloader()
 
     @contextmanager
     def all_rows_in_order(self) -> Iterator[None]:
@@ -142,11 +139,11 @@ class GMLPTrainer(Trainer):
 
     def get_eval_dataloader(self, *args, **kwargs) -> DataLoader:
         with self.all_rows_in_order():
-            return self.spare_workers(super().get_eval_dataloader(*args, **kwargs))
+            return super().get_eval_dataloader(*args, **kwargs)
 
     def get_test_dataloader(self, *args, **kwargs) -> DataLoader:
         with self.all_rows_in_order():
-            return self.spare_workers(super().get_test_dataloader(*args, **kwargs))
+            return super().get_test_dataloader(*args, **kwargs)
 
     # ---- Training ----
 
@@ -253,10 +250,18 @@ class GMLPTrainer(Trainer):
 
     def create_model_card(self, **kwargs):
         """Write README.md, for this project's models with its own card."""
-        if type(self.accelerator.unwrap_model(self.model)).__name__ not in TASKS:
+        args, state, model = self.args, self.state, self.accelerator.unwrap_model(self.model)
+        if type(model).__name__ not in TASKS:
             super().create_model_card(**kwargs)
         elif self.is_world_process_zero():
-            publish.write_training_card(self, kwargs.get("tags"))
+            done = {"max_steps": state.global_step, "num_train_epochs": round(state.epoch or 0.0, 2)}
+            values = run_folder.hyperparameters(args) | done | self.hyperparameters
+            training = {**self.card, "metrics": self.results, "command": shown_command(sys.argv)}
+            training["hyperparameters"] = {k: v for k, v in values.items() if v or type(v) in (int, float)}
+            name = self.hub_model_id or Path(args.output_dir).resolve().name
+            options = {"license": self.card.get("license"), "tags": kwargs.get("tags")}
+            card = model_card(model, name, training=training, **options)
+            write_card(card, args.output_dir, self.hub_model_id, args.hub_token)
 
     def finish(self, metrics: Mapping[str, float]):
         """End the run: print the results, write them and the card, and push if `push_to_hub`."""
@@ -271,10 +276,16 @@ class GMLPTrainer(Trainer):
             self.create_model_card()
 
 
-def start_worker(initialize: Callable[[int], None] | None, worker: int):
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    if initialize is not None:
-        initialize(worker)
+def shown_command(argv: list[str]) -> str:
+    """Return a command as typed, without tokens, and with only the last name of absolute paths."""
+    shown, words = [program(argv[0])], iter(argv[1:])
+    for word in words:
+        flag, equals, value = word.partition("=") if word.startswith("--") else ("", "", word)
+        if flag not in TOKENS:
+            shown.append(shlex.quote(f"{flag}{equals}{Path(value).name}" if Path(value).is_absolute() else word))
+        elif not equals:
+            next(words, None)
+    return " ".join(shown)
 
 
 class EpochCallback(TrainerCallback):
@@ -305,8 +316,13 @@ class SigtermCallback(TrainerCallback):
 
     def on_train_begin(self, args, state, control, **kwargs):
         signal.signal(signal.SIGTERM, self.receive)
+        # SLURM and torchrun send the signal to all processes. Workers of data loaders inherit that it is blocked, from
+        # their first moment; one that died would end the training without a checkpoint.
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
 
     def on_step_end(self, args, state, control, **kwargs):
+        # Another thread may have received it.
+        self.received |= signal.SIGTERM in signal.sigpending()
         if torch.distributed.is_initialized():
             # The signal may reach the processes in different steps, but a checkpoint is written by all of them.
             received = torch.tensor(self.received, dtype=torch.int32, device=args.device)
@@ -317,7 +333,11 @@ class SigtermCallback(TrainerCallback):
     def on_save(self, args, state, control, **kwargs):
         if self.received:
             logger.warning("Stopped by SIGTERM at step %d. To continue, repeat the command.", state.global_step)
+            self.on_train_end()
             raise SystemExit(128 + signal.SIGTERM)
 
-    def on_train_end(self, args, state, control, **kwargs):
+    def on_train_end(self, *args, **kwargs):
+        # Discards a signal that is pending.
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
         signal.signal(signal.SIGTERM, signal.SIG_DFL)

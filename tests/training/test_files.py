@@ -42,6 +42,10 @@ def test_kinds(tmp_path):
         ("b.txt", b"caf\xe9\n"),
         ("c.txt.gz", gzip.compress(b"some text\n" * 1000)[:20]),
         ("f.csv", b"text\na,b\nc,d\n"),
+        # By default, `datasets` would make JSON of the texts: "a" with its quotation marks.
+        ("g.jsonl", b'{"text": "a"}\n{"text": 5}\n{"text": "b"}\n'),
+        ("h.json", b'[{"text": "a"}, {"text": 5}]'),
+        ("i.jsonl", b'{"text": "caf\xe9"}\n'),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )

@@ -86,9 +86,11 @@ def test_a_resume_continues_behind_what_was_read(loader, workers, tmp_path, capl
     counts = Counter(before) + Counter(after)
     assert max(counts.values()) == 7 and len(before) + len(after) > 6 * DOCUMENTS
     # With another number of readers, it begins again, and says so.
-    other = loader(0, 2, workers)
-    other.load(tmp_path, 0)
-    assert "2 process(es)" in caplog.text and other.epoch == 0
+    for processes, readers in ((2, workers), (1, workers + 1)):
+        other = loader(0, processes, readers)
+        assert other.num_workers == readers
+        other.load(tmp_path, 0)
+        assert f"{processes} process(es) with {readers} worker(s)" in caplog.text
 
 
 def test_what_files_for_too_few_readers_cost_is_said(loader, caplog):
