@@ -1,4 +1,4 @@
-"""A hook of the site: replaces the line FLAGS of a page by tables of the scripts' own flags."""
+"""A hook of the site: replaces the line FLAGS of a page with tables of the flags of each script."""
 
 import inspect
 import re
@@ -9,33 +9,41 @@ from pathlib import Path
 ROOT = Path(__file__).parent.parent
 
 
-def dataclasses_of_flags():
-    """Return the dataclasses that define flags, each with the scripts that take them."""
+def scripts_of_flags():
+    """Return the scripts, each with the dataclasses that define its flags."""
     scripts = {}
     for path in sorted(ROOT.glob("run_*.py")):
         module = import_module(f"hf_gmlp.tasks.{path.stem.removeprefix('run_')}.run")
-        for name in dict.fromkeys(re.findall(r"\b[A-Z]\w*Arguments\b", inspect.getsource(module.main))):
-            for one in getattr(module, name).__mro__:
-                if one.__module__.startswith("hf_gmlp.") and is_dataclass(one):
-                    scripts.setdefault(one, [])
-                    scripts[one] += [path.name] if path.name not in scripts[one] else []
-    return sorted(scripts.items(), key=lambda item: -len(item[1]))
+        named = [getattr(module, name) for name in re.findall(r"\b[A-Z]\w*Arguments\b", inspect.getsource(module.main))]
+        bases = dict.fromkeys(base for arguments in named for base in arguments.__mro__)
+        scripts[path.name] = [base for base in bases if base.__module__.startswith("hf_gmlp.") and is_dataclass(base)]
+    return scripts
 
 
-def table_of_flags(one, scripts):
-    title = inspect.getdoc(one).splitlines()[0].rstrip(".")
-    rows = [f"## {title}", "", ", ".join(f"`{name}`" for name in scripts), ""]
+def flags_by_script():
+    """Return the flags that all scripts share, then those of each script, as sections with tables."""
+    scripts = scripts_of_flags()
+    shared = [arguments for arguments in next(iter(scripts.values())) if all(arguments in s for s in scripts.values())]
+    sections = ["## All scripts", *map(table_of_flags, shared)]
+    for script, classes in scripts.items():
+        sections += [f"## `{script}`", *(table_of_flags(arguments) for arguments in classes if arguments not in shared)]
+    return "\n\n".join(sections)
+
+
+def table_of_flags(arguments):
+    """Return a heading and the table of the flags that this dataclass itself defines."""
+    rows = [f"### {inspect.getdoc(arguments).splitlines()[0].rstrip('.')}", ""]
     rows += ["| flag | value | default | meaning |", "| --- | --- | --- | --- |"]
-    for field in (field for field in fields(one) if field.name in inspect.get_annotations(one)):
+    for field in (field for field in fields(arguments) if field.name in inspect.get_annotations(arguments)):
         text = field.metadata.get("help", "")
         interval = f" In {text.interval}." if getattr(text, "interval", None) else ""
         value = inspect.formatannotation(field.type).replace(" | None", "").replace("|", "\\|")
         default = field.default if field.default_factory is MISSING else field.default_factory()
-        shown = "" if default is None else f"`{default}`"
-        rows.append(f"| `--{field.name}` | {value} | {shown} | {text}{interval} |")
+        default = "" if default is None else f"`{default}`"
+        rows.append(f"| `--{field.name}` | {value} | {default} | {text}{interval} |")
     return "\n".join(rows)
 
 
 def on_page_markdown(markdown, page, config, files):
     if page.file.src_uri == "reference/flags.md":
-        return markdown.replace("FLAGS", "\n\n".join(table_of_flags(*item) for item in dataclasses_of_flags()))
+        return markdown.replace("FLAGS", flags_by_script())

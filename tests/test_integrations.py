@@ -19,7 +19,7 @@ from hf_gmlp import GMLPForCausalLM, GMLPForMaskedLM, GMLPForSequenceClassificat
 from . import samples
 from .conftest import TEXT_SIZES
 
-DOCS = Path(__file__).parents[1] / "docs" / "works_with.md"
+DOCS = Path(__file__).parents[1] / "docs" / "compatibility.md"
 WORDS = samples.WORDS[: TEXT_SIZES["vocab_size"] - len(samples.SPECIAL)]
 N = TEXT_SIZES["max_position_embeddings"]
 CLOSE = {"rtol": 1e-4, "atol": 1e-5}
@@ -271,7 +271,7 @@ def test_lm_eval(saved, texts):
         assert answer == tokenizer.decode(ids, skip_special_tokens=True).split("w0")[0]
 
 
-# Examples of docs/works_with.md
+# Examples of docs/compatibility.md
 
 # In place of a task that lm-eval downloads.
 TASK = {
@@ -287,7 +287,7 @@ TASK = {
 
 
 def examples():
-    """Returns the code of docs/works_with.md by its headings, names of libraries."""
+    """Returns the code of docs/compatibility.md by its headings, names of libraries."""
     text = DOCS.read_text(encoding="utf-8")
     return dict(re.findall(r"\n## (\S+)\n.*?```python\n(.*?)```", text, re.DOTALL))
 

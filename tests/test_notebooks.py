@@ -1,28 +1,25 @@
-"""The notebooks in docs/ run from the first cell to the last, with smaller models and fewer steps than were saved."""
+"""The notebooks in docs/ run from the first cell to the last, starting from the bundled models."""
 
 import re
+import shutil
 from pathlib import Path
 
 import nbformat
 import pytest
 from nbclient import NotebookClient
 
-FOLDER = Path(__file__).parent.parent / "docs/notebooks"
-SMALLER = {
-    "max_steps": 60,
-    "num_train_epochs": 4,
-    "num_hidden_layers": 2,
-    "hidden_size": 64,
-    "intermediate_size": 128,
-}
+ROOT = Path(__file__).parent.parent
+FOLDER = ROOT / "docs/notebooks"
 
 
 def run(name, folder):
+    """Run a notebook in a copy of its folder, beside the bundled models, and return what it prints."""
+    (folder / "docs/notebooks").mkdir(parents=True)
+    (folder / "checkpoints").symlink_to(ROOT / "checkpoints")
+    shutil.copy(ROOT / "docs/ship.png", folder / "docs")
     notebook = nbformat.read(FOLDER / f"{name}.ipynb", as_version=4)
-    for cell in notebook.cells:
-        for setting, value in SMALLER.items():
-            cell.source = re.sub(rf"\b{setting}=\d+", f"{setting}={value}", cell.source)
-    NotebookClient(notebook, timeout=900, resources={"metadata": {"path": str(folder)}}).execute()
+    resources = {"metadata": {"path": str(folder / "docs/notebooks")}}
+    NotebookClient(notebook, timeout=900, resources=resources).execute()
     outputs = [output for cell in notebook.cells if cell.cell_type == "code" for output in cell.outputs]
     text = "".join(output.text for output in outputs if output.output_type == "stream")
     assert "IProgress" not in text, "tqdm lacks ipywidgets"
@@ -43,13 +40,13 @@ def test_text(tmp_path):
 @pytest.mark.heavy
 def test_images(tmp_path):
     text = run("images", tmp_path)
-    assert number(r"accuracy ([\d.]+) on 397", text) > 0.6
+    assert number(r"accuracy ([\d.]+) on", text) > number(r"on the pixels: ([\d.]+)", text)
 
 
 @pytest.mark.heavy
 def test_generation(tmp_path):
     text = run("generation", tmp_path)
-    assert number(r"([\d.]+) bits per byte on", text) < number(r"([\d.]+) bits per byte by", text)
+    assert number(r"perplexity (\d+) on held-out", text) < number(r"perplexity (\d+) of a unigram", text)
     assert number(r"\) ([\d.e-]+)\n", text) < 1e-4
 
 
