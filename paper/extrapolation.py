@@ -21,9 +21,9 @@ from examples.long_texts import LENGTHS, masked_loss, tokens_of
 from hf_gmlp.markdown import markdown_table
 from hf_gmlp.tools.analysis.pictures import plt, save_picture
 
-from .protocol import Setting, interval
+from .protocol import SEEDS, interval
 from .runs import read_json
-from .trainings import ROOT, search, train
+from .trainings import ROOT, System
 
 # As wide as deep, so that the encoders have 1.76 to 1.78 million parameters: 48 times the squared width. The embeddings
 # of 8,000 tokens have 1.54 million more.
@@ -36,9 +36,6 @@ SYSTEMS = {
 }
 # How positions beyond those of training are made up; one way is enough for a model that has none.
 WAYS = {"BERT, absolute positions": ("repeated", "interpolated")}
-START, SELECTION_SEED, SEEDS = (1e-3, 5.0), 11, (1, 2, 3)
-# Muon's learning rate in units of that of the other weights, as in recipes/laptop.yaml.
-MUON = 5
 # Tokens that are read, and the rise of the log perplexity that is still "without loss".
 TOKENS, TOLERANCE = 131_072, 0.1
 
@@ -55,34 +52,16 @@ def extrapolate(train_file: list[str], validation_file: str, output_dir: Path, s
     # Chapters of one book are next to each other.
     random.Random(0).shuffle(texts)
     losses: dict[str, list[dict[str, float]]] = {}
-    for name in SYSTEMS:
-        losses |= study(name, train_file, texts, output_dir, steps)
+    for name, (preset, sizes) in SYSTEMS.items():
+        flags = {"tokenizer_name": ROOT / "checkpoints" / "amlp-mini", "train_file": train_file}
+        system = System(preset, f"max_position_embeddings=128,{sizes}", flags)
+        folders = [folder for folder, _ in system.study(output_dir, SEEDS, steps, max(1, steps // 5))]
+        for way in WAYS.get(name, ("",)):
+            losses[f"{name} {way}".strip()] = [read(folder, way, texts) for folder in folders]
     table = "\n\n".join(markdown_table(rows) for rows in (perplexities(losses), rises(losses)))
     (output_dir / "table.md").write_text(f"{table}\n", encoding="utf-8")
     draw(losses, output_dir / "lengths.png")
     print(table)
-
-
-def study(
-    name: str, train_file: list[str], texts: list[str], output_dir: Path, steps: int
-) -> dict[str, list[dict[str, float]]]:
-    """Search a setting for a system, train it, and return the losses of its seeds by length, for each way to read."""
-    preset, sizes = SYSTEMS[name]
-
-    def pretrain(part: str, setting: Setting, seed: int, steps: int) -> tuple[Path, float]:
-        rate, multiplier = setting
-        folder = output_dir / part / preset / f"{rate:g}-x{multiplier:g}-{steps}-seed-{seed}"
-        flags: dict[str, object] = {"config_name": preset, "config_overrides": f"max_position_embeddings=128,{sizes}"}
-        flags |= {"tokenizer_name": ROOT / "checkpoints" / "amlp-mini", "train_file": train_file}
-        flags |= {"learning_rate": rate, "muon_learning_rate": MUON * rate, "spatial_lr_multiplier": multiplier}
-        flags |= {"max_steps": steps, "logging_steps": max(1, steps // 100), "seed": seed, "data_seed": 0}
-        return folder, train(folder, "mlm", "extrapolation/pretraining", flags)["eval_loss"]
-
-    chosen = search(START, lambda setting: pretrain("search", setting, SELECTION_SEED, max(1, steps // 5))[1])
-    print(f"{name}: learning rate {chosen[0]:g}, multiplier {chosen[1]:g}", flush=True)
-    folders = [pretrain("reported", chosen, seed, steps)[0] for seed in SEEDS]
-    ways = WAYS.get(name, ("",))
-    return {f"{name} {way}".strip(): [read(folder, way, texts) for folder in folders] for way in ways}
 
 
 def read(folder: Path, way: str, texts: list[str]) -> dict[str, float]:

@@ -10,7 +10,8 @@ import shlex
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from hf_gmlp.errors import InputError
@@ -30,7 +31,7 @@ def train(folder: Path, task: str, recipe: str, flags: Mapping[str, object]) -> 
     Args:
         folder: Its --output_dir.
         task: As in `python -m paper run`.
-        recipe: A file in paper/recipes, without ".yaml".
+        recipe: A file of the repository; "" for none.
         flags: More flags of the script; a list has several words.
 
     Raises:
@@ -38,7 +39,7 @@ def train(folder: Path, task: str, recipe: str, flags: Mapping[str, object]) -> 
     """
     diverged = folder / "diverged"
     if not (folder / FINISHED).is_file() and not diverged.is_file():
-        command = ["-m", "paper", "run", task, str(ROOT / "paper" / "recipes" / f"{recipe}.yaml")]
+        command = ["-m", "paper", "run", task, *([str(ROOT / recipe)] if recipe else [])]
         for name, value in {**flags, "output_dir": folder}.items():
             command += [f"--{name}", *map(str, value if isinstance(value, list) else [value])]
         try:
@@ -48,9 +49,39 @@ def train(folder: Path, task: str, recipe: str, flags: Mapping[str, object]) -> 
                 raise
             diverged.touch()
         results = read_json(folder / FINISHED) or DIVERGED
-        metric = "eval_accuracy" if task == "glue" else "eval_loss"
+        metric = "eval_loss" if task == "mlm" else "eval_accuracy"
         print(f"{time.strftime('%H:%M:%S')}  {folder}: {metric} {results[metric]:.4f}", flush=True)
     return read_json(folder / FINISHED) or DIVERGED
+
+
+@dataclass(frozen=True)
+class System:
+    """A model of an experiment, and how it is pretrained."""
+
+    preset: str
+    sizes: str  # what differs from the preset, as --config_overrides
+    flags: Mapping[str, object]  # of the script
+    recipe: str = "paper/recipes/experiments/pretraining.yaml"
+    # Muon's learning rate in units of that of the other weights; 0 for none.
+    muon: float = 5
+
+    def pretrain(self, folder: Path, setting: Setting, seed: int, steps: int) -> tuple[Path, float]:
+        """Return the folder of a training below `folder`, and its loss on held-out text."""
+        rate, multiplier = setting
+        folder = folder / self.preset / f"{rate:g}-x{multiplier:g}-{steps}-seed-{seed}"
+        flags = {"config_name": self.preset, "config_overrides": self.sizes, **self.flags}
+        flags |= {"learning_rate": rate, "spatial_lr_multiplier": multiplier}
+        flags |= {"muon_learning_rate": self.muon * rate} if self.muon else {}
+        flags |= {"max_steps": steps, "logging_steps": max(1, steps // 100), "seed": seed, "data_seed": 0}
+        return folder, train(folder, "mlm", self.recipe, flags)["eval_loss"]
+
+    def study(
+        self, output: Path, seeds: Sequence[int], steps: int, search_steps: int, start: Setting = (1e-3, 5.0)
+    ) -> list[tuple[Path, float]]:
+        """Search learning rate and multiplier, and return the folder and the loss of a training with each seed."""
+        chosen = search(start, lambda setting: self.pretrain(output / "search", setting, 11, search_steps)[1])
+        print(f"{output} {self.preset}: learning rate {chosen[0]:g}, multiplier {chosen[1]:g}", flush=True)
+        return [self.pretrain(output / "reported", chosen, seed, steps) for seed in seeds]
 
 
 def call(command: list[str], log: Path):
