@@ -71,8 +71,6 @@ def parse_arguments(argv: list[str] | None = None) -> argparse.Namespace:
     added.add_argument("results", type=Path)
     added.add_argument("folder", type=Path)
     added.add_argument("pages", type=Path, nargs="*")
-    added = command("pairs", "pairs.print_pairs", "say how a replication's models match words")
-    added.add_argument("folder", type=Path)
     added = command("baselines", "baselines.print_token_losses", "measure count models of tokens")
     for name in ("tokenizer", "train", "validation"):
         added.add_argument(name)
