@@ -8,7 +8,8 @@ Suites:
     images    gMLP-S on images of 224 pixels at several batch sizes, beside timm's, and a ViT-S
     text      gMLP-base on 512 tokens, beside g-mlp-pytorch (lucidrains) with both of its W, and a BERT
     short     the same on few tokens
-    long      the same on many tokens with a W that reaches 128, as a model trained on 128 tokens has it
+
+`python -m benchmarks.length` has long texts.
 
 Systems take turns within every round, so that a busy machine disturbs all of them alike, and medians count. With one
 thread, times are that thread's CPU time; with more, the time that passes. Nothing is reported if the outputs of hf_gmlp
@@ -30,7 +31,7 @@ from . import harness, peers
 from .harness import Bench
 from .peers import BERT, CIRCULANT, COMPILED, DENSE, FULL, OWN, SELECTIVE, TIMM, VIT
 
-SUITES = ("images", "text", "short", "long")
+SUITES = ("images", "text", "short")
 
 
 def main():
@@ -65,7 +66,6 @@ def systems_of(suite: str, compile: bool = False) -> list[str]:
         "images": [OWN, OWN + SELECTIVE, OWN + FULL, TIMM, VIT],
         "text": [OWN, OWN + SELECTIVE, OWN + FULL, DENSE, CIRCULANT, BERT],
         "short": [OWN, DENSE, CIRCULANT, BERT],
-        "long": [OWN, OWN + SELECTIVE, BERT],
     }[suite]
     return names + [name + COMPILED for name in (OWN, TIMM, DENSE) if compile and name in names]
 
@@ -73,9 +73,9 @@ def systems_of(suite: str, compile: bool = False) -> list[str]:
 def sizes_of(suite: str, quick: bool = False) -> list[dict[str, int]]:
     if suite == "images":
         return [{"batch": batch} for batch in ((1, 2) if quick else (1, 2, 8, 32))]
-    batch, lengths = {"text": (4, (512,)), "short": (8, (8, 9, 32, 128)), "long": (1, (512, 2048, 8192, 16384))}[suite]
+    batch, lengths = {"text": (4, (512,)), "short": (8, (8, 9, 32, 128))}[suite]
     if quick:
-        batch, lengths = 2, {"text": (32,), "short": (8, 9), "long": (1024,)}[suite]
+        batch, lengths = 2, {"text": (32,), "short": (8, 9)}[suite]
     return [{"batch": batch, "tokens": tokens} for tokens in lengths]
 
 

@@ -19,6 +19,7 @@ ROOT = Path(__file__).resolve().parent.parent
 SPATIAL_NOISE = 0.02
 SPATIAL_WEIGHTS = ("spatial_gating_unit.proj.weight", "gate.proj.weight", "sgu.weight")
 OWN, AMLP, TIMM, VIT, BERT = "hf_gmlp", "hf_gmlp, aMLP", "timm", "ViT", "BERT"
+MODERN = "ModernBERT"
 CIRCULANT, DENSE = "g-mlp-pytorch, circulant", "g-mlp-pytorch, dense"
 # What may follow the name of a system: how it is trained or run.
 SELECTIVE, FULL, COMPILED = " + selective checkpointing", " + full checkpointing", " + torch.compile"
@@ -162,7 +163,9 @@ def image_model(name: str, layers: int, batch: int, large: bool = False) -> Syst
     return System(name, model, torch.randn(batch, 3, 224, 224), tokens, torch.randint(1000, (batch,)))
 
 
-def text_model(name: str, layers: int, batch: int, tokens: int, vocabulary: int = 32) -> System:
+def text_model(
+    name: str, layers: int, batch: int, tokens: int, vocabulary: int = 32, reach: int | None = None
+) -> System:
     """gMLP-base or aMLP-base with `layers` blocks, or a BERT-base of as many parameters."""
     ids = fixed_ids(batch, tokens, vocabulary).to(torch.get_default_device())
     if name in (OWN, AMLP):
@@ -171,7 +174,7 @@ def text_model(name: str, layers: int, batch: int, tokens: int, vocabulary: int 
 
         # Shorter texts use a part of W, and longer ones one that was trained on 128 tokens.
         sizes = {"num_hidden_layers": layers, "max_position_embeddings": max(512, tokens), "vocab_size": vocabulary}
-        sizes |= {"spatial_reach": 128} if tokens > 512 else {}
+        sizes |= {"spatial_reach": reach or 128} if reach or tokens > 512 else {}
         sizes |= {"attention_size": 64 if name == AMLP else 0, "type_vocab_size": 0}
         model = GMLPModel(GMLPConfig(**sizes), add_pooling_layer=False)
     elif name == BERT:
@@ -181,6 +184,13 @@ def text_model(name: str, layers: int, batch: int, tokens: int, vocabulary: int 
         sizes |= {"max_position_embeddings": max(512, tokens)}
         config = BertConfig(**sizes, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
         model = BertModel(config, add_pooling_layer=False)
+    elif name == MODERN:
+        from transformers import ModernBertConfig, ModernBertModel
+
+        # Three layers, of which one is global, have as many parameters as five blocks of gMLP-base.
+        sizes = {"vocab_size": vocabulary, "num_hidden_layers": layers // 3, "intermediate_size": 672}
+        special = dict.fromkeys(("pad_token_id", "bos_token_id", "eos_token_id", "cls_token_id", "sep_token_id"), 0)
+        model = ModernBertModel(ModernBertConfig(**sizes, **special, max_position_embeddings=tokens))
     else:
         import g_mlp_pytorch
 

@@ -260,6 +260,12 @@ def side(low: float, high: float, threshold: float) -> str:
     return YES if low > threshold else NO if high < threshold else OPEN
 
 
+def interval(values: Sequence[float]) -> tuple[float, float]:
+    """Return the confidence interval around the mean of some values, at least two, by Student's t."""
+    low, high = ttest_1samp(values, 0).confidence_interval(CONFIDENCE)
+    return float(low), float(high)
+
+
 def judge(
     claim: Claim, leads: Sequence[float], margin: float | None = None, no_verdict: str = "", steps: int | None = None
 ) -> Finding:
@@ -280,8 +286,8 @@ def judge(
     if not math.isfinite(lead):
         no_verdict = DIVERGED
     elif len(leads) > 1:
-        interval = ttest_1samp(leads, 0).confidence_interval(CONFIDENCE)
-        half_width = float(interval.high - interval.low) / 2
+        low, high = interval(leads)
+        half_width = (high - low) / 2
     low, high = lead - half_width, lead + half_width
     ahead, by_margin = side(low, high, 0.0), side(low, high, margin)
     if claim is NEAR:

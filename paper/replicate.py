@@ -8,11 +8,7 @@ results.json, which suffices to continue on another machine: runs that are in it
 import hashlib
 import json
 import math
-import os
-import shlex
 import statistics
-import subprocess
-import sys
 import time
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -30,8 +26,7 @@ from .baselines import token_losses
 from .corpus import prepare_text, write_pairs
 from .protocol import MODELS, SEEDS, SELECTION_SEEDS, SIZES, TASK_MODELS, Setting
 from .runs import read_json
-
-ROOT = Path(__file__).resolve().parent.parent
+from .trainings import DIVERGED, ROOT, as_typed, call
 
 
 def replicate(
@@ -101,7 +96,7 @@ class Run:
         if self.row is not None:
             return {f"eval_{name}": self.row[name] for name in ("loss", "accuracy") if name in self.row}
         if self.diverged.is_file():
-            return {"eval_loss": math.inf, "eval_perplexity": math.inf, "eval_accuracy": 0.0}
+            return DIVERGED
         return json.loads((self.folder / FINISHED).read_text(encoding="utf-8"))
 
     @property
@@ -316,24 +311,6 @@ class Study:
         command += [word for flag, value in {**flags, **shared}.items() for word in (f"--{flag}", str(value))]
         key = {"model": name, "seed": seed, "steps": steps, "learning_rate": rate, "multiplier": multiplier}
         return Run(stage, key, folder, command, self.rows.get((stage, *key.values())))
-
-
-def as_typed(command: list[str]) -> str:
-    """Return a command as you type it."""
-    words = [os.path.relpath(word) if os.path.isabs(word) else word for word in command]
-    return shlex.join(["python", *words])
-
-
-def call(command: list[str], log: Path):
-    """Run a script of the project and keep its output in `log`, whose last line is the error if it fails."""
-    log.parent.mkdir(parents=True, exist_ok=True)
-    # Several trainings that each use all cores are slower than several with one core each.
-    environment = {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", **os.environ, "PYTHONPATH": str(ROOT)}
-    with open(log, "w", encoding="utf-8") as file:
-        process = subprocess.run([sys.executable, *command], stdout=file, stderr=subprocess.STDOUT, env=environment)
-    if process.returncode:
-        lines = log.read_text(encoding="utf-8", errors="replace").strip().splitlines() or [""]
-        raise InputError(f"{as_typed(command)} failed; {log} ends with: {lines[-1].removeprefix('Error: ')}")
 
 
 def make(run: Run):

@@ -1,0 +1,113 @@
+"""Time and memory against the length of a text: gMLP, BERT and ModernBERT, in PyTorch and in ONNX Runtime.
+
+    python -m benchmarks.length
+    python -m benchmarks.length --lengths 128 512 --rounds 1       small
+
+Systems are 5 blocks of gMLP-base whose W reaches 128 tokens, 2 layers of BERT-base, and 3 layers of ModernBERT (one of
+them global) with as many parameters as the gMLP, all with sdpa, in single precision, for texts of any of the lengths.
+They take turns in every round. Times are CPU times of one thread, medians, for one text; training is forward and
+backward without an optimizer. Memory is the peak of a step above what there was before, in a process of its own.
+
+The results are added to benchmarks/results/length-DATE.csv.
+"""
+
+import argparse
+import datetime
+import multiprocessing
+import statistics
+import tempfile
+from pathlib import Path
+
+import torch
+
+from hf_gmlp import errors
+from hf_gmlp.markdown import markdown_table
+
+from . import harness, peers
+from .export import onnx_run
+from .harness import Bench, Step
+from .peers import BERT, MODERN, OWN, System
+
+LENGTHS = (128, 512, 1024, 2048, 4096, 8192, 16384)
+SYSTEMS = {OWN: 5, BERT: 2, MODERN: 3}
+MEASURES = ("forward", "training", "ONNX Runtime")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--lengths", type=int, nargs="+", default=list(LENGTHS), help="tokens (default: %(default)s)")
+    sizes = {"rounds": ("how often every system is timed", 5, 1), "threads": ("threads of PyTorch", 1, 1)}
+    arguments = harness.parse_arguments(parser, sizes)
+    errors.run(lambda: benchmark(arguments))
+
+
+def benchmark(arguments: argparse.Namespace):
+    torch.set_num_threads(arguments.threads)
+    bench = Bench(arguments)
+    table = [["tokens", *(f"{name}, {measure}: ms a token" for measure in MEASURES for name in SYSTEMS)]]
+    table[0] += [f"{name}, {measure}: MiB" for measure in MEASURES[:2] for name in SYSTEMS]
+    for length in arguments.lengths:
+        cells = [f"{length:,}"]
+        systems = {name: build(name, length) for name in SYSTEMS}
+        with tempfile.TemporaryDirectory() as folder:
+            for measure in MEASURES:
+                steps = {name: step_of(bench, measure, system, Path(folder)) for name, system in systems.items()}
+                for name, values in bench.times(steps).items():
+                    milliseconds = 1e3 * statistics.median(values)
+                    bench.add("length", name, f"{measure}, ms", milliseconds, tokens=length)
+                    cells.append(f"{milliseconds / length:.3f}")
+        del systems, steps
+        for measure in MEASURES[:2]:
+            for name in SYSTEMS:
+                # A new process has no memory left over from other systems.
+                with multiprocessing.get_context("spawn").Pool(1) as pool:
+                    peak = pool.apply(peak_of, (arguments, measure, name, length))
+                bench.add("length", name, f"{measure}: peak, MiB", peak, tokens=length)
+                cells.append(f"{peak:.0f}")
+        table.append(cells)
+        print(", ".join(cells), flush=True)
+    print(markdown_table(table))
+    common = harness.about(threads=arguments.threads)
+    harness.write_results(arguments.out / f"length-{datetime.date.today().isoformat()}.csv", bench.rows, common)
+
+
+def build(name: str, length: int) -> System:
+    """Return a system for one text of this length."""
+    # A BERT is named by the gMLP blocks that it is compared with, three to a layer; so is a ModernBERT here.
+    layers = 5 if name == OWN else 3 * SYSTEMS[name]
+    return peers.build(peers.text_model, name, layers=layers, batch=1, tokens=length, reach=128)
+
+
+def step_of(bench: Bench, measure: str, system: System, folder: Path) -> Step:
+    """Return what is timed."""
+    if measure == "training":
+        system.model.train()
+        return bench.training_step(system)
+    system.model.eval()
+    if measure == "forward":
+        return bench.forward_step(system)
+    path = folder / f"{system.name}.onnx"
+    torch.onnx.export(system.model, (system.inputs,), path, input_names=["input_ids"], dynamo=True, verbose=False)
+    run, inputs = onnx_run(path), {"input_ids": system.inputs}
+    return lambda: run(inputs)
+
+
+def peak_of(arguments: argparse.Namespace, measure: str, name: str, length: int) -> float:
+    """Return the MiB that a step takes at most, above what there was before; only on Linux."""
+    torch.set_num_threads(arguments.threads)
+    step = step_of(Bench(arguments), measure, build(name, length), Path())
+    # Set the peak back to what is there now.
+    Path("/proc/self/clear_refs").write_text("5")
+    before = status("VmRSS")
+    step()
+    return (status("VmHWM") - before) / 1024
+
+
+def status(name: str) -> int:
+    """Return a value of this process in KiB."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith(f"{name}:"))
+
+
+if __name__ == "__main__":
+    main()

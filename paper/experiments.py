@@ -1,0 +1,264 @@
+"""Three experiments that decide what the replication left open. Their protocols are in docs/log/text.md.
+
+Each is one command that continues where it stopped, and writes result.json into its folder.
+"""
+
+import json
+import random
+import re
+import statistics
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import datasets
+import numpy as np
+from scipy.stats import linregress
+from transformers import AutoConfig
+
+from hf_gmlp.errors import InputError
+from hf_gmlp.tools.analysis.counts import paper_parameters
+
+from . import protocol
+from .baselines import sentence_accuracy
+from .extrapolation import SYSTEMS
+from .protocol import CEILING_ACCURACY, MODELS, SIZES, interval
+from .trainings import ROOT, System, call, search, train
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Scaling: gMLPs and BERTs of four depths
+
+SLOPE_MARGIN = 0.03
+DEPTHS = {"gmlp": (0.5, 1, 2, 4), "bert-relpos": (0.5, 1, 2, 4)}
+# More seeds for the models of the claims about attention.
+MORE_SEEDS = (1, 2, 3, 4, 5, 6, 7)
+
+
+def scaling(text: Path, output_dir: Path, steps: int, jobs: int):
+    """Compare how loss falls with size. `text` is the folder "data" of a replication, with a tokenizer beside it."""
+    size = SIZES["small"]
+    plan = [(name, depth) for name, depths in DEPTHS.items() for depth in depths] + [("bert-noattn", 1)]
+
+    def study(name: str, depth: float) -> tuple[float, list[float]]:
+        model = MODELS[name]
+        sizes = model.overrides(size)
+        layers = round(depth * (3 * size.layers if model.kind == "gmlp" else size.layers))
+        sizes["num_hidden_layers"] = max(1, layers)
+        flags = {
+            "tokenizer_name": text.parent / "tokenizer",
+            "train_file": text / "train.jsonl",
+            "validation_file": text / "development.jsonl",
+            "max_seq_length": size.length,
+            "global_batch_size": size.batch_size,
+            "per_device_train_batch_size": size.batch_size,
+            "per_device_eval_batch_size": 4 * size.batch_size,
+        }
+        overrides = ",".join(f"{key}={str(value).lower()}" for key, value in sizes.items())
+        recipe = "paper/recipes/replicate/pretraining.yaml"
+        folder = output_dir / f"depth-{depth:g}"
+        seeds = MORE_SEEDS if depth == 1 else protocol.SEEDS
+        system = System(model.preset, overrides, flags, recipe, muon=0)
+        runs = system.study(folder, seeds, steps, steps, start=(1e-3, 25.0))
+        # The text that decided the settings says nothing about the models.
+        losses = [evaluate(run, text / "evaluation.jsonl") for run, _ in runs]
+        return float(paper_parameters(AutoConfig.from_pretrained(runs[0][0]))), losses
+
+    results = dict(zip(plan, map_jobs(study, plan, jobs)))
+    slopes = {name: slopes_of([results[name, depth] for depth in depths]) for name, depths in DEPTHS.items()}
+    low, high = interval(protocol.subtract(slopes["gmlp"], slopes["bert-relpos"]))
+    verdict = protocol.side(-high, -low, -SLOPE_MARGIN)
+    rows = {f"{name}, depth {depth:g}": result for (name, depth), result in results.items()}
+    finish(output_dir, {"losses": rows, "slopes": slopes, "difference": (low, high), "held": verdict})
+
+
+def slopes_of(results: list[tuple[float, list[float]]]) -> list[float]:
+    """Return, for each seed that all sizes have, the slope of log perplexity against log parameters."""
+    sizes = np.log([parameters for parameters, _ in results])
+    return [float(linregress(sizes, losses).slope) for losses in zip(*(losses for _, losses in results))]
+
+
+def evaluate(folder: Path, text: Path) -> float:
+    """Return the loss of a pretrained model on a text."""
+    flags = {"model_name_or_path": folder, "validation_file": text, "do_eval": True, "max_seq_length": 32}
+    return train(folder / "evaluation", "mlm", "", flags | {"per_device_eval_batch_size": 64})["eval_loss"]
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Section 4.3 on real pairs: do two passages belong to one text?
+
+# As large as checkpoints/amlp-mini, in its vocabulary.
+PAIR_SYSTEMS = {
+    "gMLP": ("gmlp-base", "num_hidden_layers=10,hidden_size=256,intermediate_size=1024,sparse_prediction=true"),
+    "aMLP": ("amlp-base", "num_hidden_layers=8,hidden_size=256,intermediate_size=1024,sparse_prediction=true"),
+    "BERT": (
+        "bert-base-relpos",
+        "num_hidden_layers=5,hidden_size=256,num_attention_heads=4,intermediate_size=1024",
+    ),
+}
+# Sentences on each side, from what is probably hard to what is probably easy.
+DIFFICULTIES = (1, 2, 3, 4)
+DIFFICULT_ENOUGH, LARGEST_TFIDF = (0.70, 0.90), 0.60
+PAIR_SEEDS = (1, 2, 3, 4, 5)
+PAIR_COUNTS = {"train": 40_000, "development": 2000, "evaluation": 5000}
+
+
+def real_pairs(train_file: list[str], output_dir: Path, steps: int, jobs: int):
+    """Pretrain three models on texts, and fine-tune them to tell whether two passages are of one text.
+
+    Args:
+        train_file: Texts with a column "text". Of every twenty, one is for development and one for evaluation.
+        steps: Of a pretraining; a fine-tuning sees the training pairs twice, and has at most this many steps.
+    """
+    texts = list(datasets.load_dataset("json", data_files=train_file, split="train")["text"])
+    flags = {"tokenizer_name": ROOT / "checkpoints" / "amlp-mini", "train_file": train_file}
+
+    def pretrain(name: str) -> Path:
+        preset, sizes = PAIR_SYSTEMS[name]
+        system = System(preset, f"max_position_embeddings=128,{sizes}", flags)
+        return system.study(output_dir, (1,), steps, max(1, steps // 10))[0][0]
+
+    pretrained = dict(zip(PAIR_SYSTEMS, map_jobs(pretrain, [(name,) for name in PAIR_SYSTEMS], jobs)))
+
+    def fine_tune(part: str, name: str, sentences: int, setting: protocol.Setting, seed: int) -> float:
+        rate, multiplier = setting
+        pairs = output_dir / "pairs" / f"{sentences}-sentences"
+        tuned = {
+            "model_name_or_path": pretrained[name],
+            "train_file": pairs / "train.jsonl",
+            "validation_file": pairs / ("evaluation.jsonl" if part == "reported" else "development.jsonl"),
+            "learning_rate": rate,
+            "spatial_lr_multiplier": multiplier,
+            # A search sees a quarter of the pairs.
+            "max_steps": min(steps, PAIR_COUNTS["train"] // (64 if part == "search" else 16)),
+            "seed": seed,
+        }
+        folder = output_dir / part / name / f"{sentences}-{rate:g}-x{multiplier:g}-seed-{seed}"
+        return train(folder, "glue", "paper/recipes/experiments/pairs.yaml", tuned)["eval_accuracy"]
+
+    def choose(name: str, sentences: int) -> protocol.Setting:
+        return search((5e-4, 1.0), lambda setting: 1 - fine_tune("search", name, sentences, setting, 11))
+
+    result: dict[str, Any] = {"pilot": {}}
+    for sentences in DIFFICULTIES:
+        folder = output_dir / "pairs" / f"{sentences}-sentences"
+        write_passages(texts, folder, sentences)
+        tfidf = sentence_accuracy(folder / "train.jsonl", folder / "development.jsonl")
+        bert = fine_tune("pilot", "BERT", sentences, choose("BERT", sentences), 11)
+        result["pilot"][sentences] = {"tf-idf": tfidf, "BERT": bert}
+        print(f"{sentences} sentences: tf-idf {tfidf:.3f}, BERT {bert:.3f}", flush=True)
+        if tfidf < LARGEST_TFIDF and DIFFICULT_ENOUGH[0] <= bert <= DIFFICULT_ENOUGH[1]:
+            break
+    else:
+        finish(output_dir, result | {"verdict": "no verdict (gate): no difficulty meets the conditions"})
+        return
+
+    def report(name: str) -> list[float]:
+        setting = choose(name, sentences)
+        return [fine_tune("reported", name, sentences, setting, seed) for seed in PAIR_SEEDS]
+
+    accuracies = dict(zip(PAIR_SYSTEMS, map_jobs(report, [(name,) for name in PAIR_SYSTEMS], jobs)))
+    low, high = interval(protocol.subtract(accuracies["aMLP"], accuracies["gMLP"]))
+    ceiling = min(statistics.fmean(accuracies[name]) for name in ("aMLP", "gMLP")) > CEILING_ACCURACY
+    verdict = protocol.CEILING if ceiling else protocol.side(low, high, 0.0)
+    finish(output_dir, result | {"accuracies": accuracies, "aMLP - gMLP": (low, high), "held": verdict})
+
+
+def write_passages(texts: list[str], folder: Path, sentences: int):
+    """Write pairs of passages: two of one text that do not touch (label 1), or of two texts (0).
+
+    Every passage is as likely in both classes, so that nothing but the comparison tells them apart.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    parts = {"development": texts[::20], "evaluation": texts[1::20]}
+    parts["train"] = [text for number, text in enumerate(texts) if number % 20 > 1]
+    for number, (part, count) in enumerate(PAIR_COUNTS.items()):
+        pick = random.Random(number)
+        pairs: list[list[str]] = []
+        for text in pick.sample(parts[part], len(parts[part])) * 20:
+            split = re.split(r"(?<=[.!?])\s+", " ".join(text.split()))
+            if len(split) > 2 * sentences and len(pairs) < count:
+                start = pick.randrange(len(split) - 2 * sentences)
+                rest = pick.randrange(start + sentences + 1, len(split) - sentences + 1)
+                pairs.append([" ".join(split[at : at + sentences]) for at in (start, rest)])
+        # The second passages of half of the pairs move on by one pair.
+        half, second = len(pairs) // 2, [pair[1] for pair in pairs]
+        second[:half] = second[1:half] + second[:1]
+        rows = [
+            {"sentence1": first, "sentence2": other, "label": int(index >= half)}
+            for index, ((first, _), other) in enumerate(zip(pairs, second))
+        ]
+        pick.shuffle(rows)
+        (folder / f"{part}.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows), encoding="utf-8")
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Attention's gain, and whether gMLP is near BERT where there is one
+
+# Vocabulary and length, from cheap to dear.
+LEVELS = ((2000, 64), (8000, 128))
+GAIN, GAIN_SEEDS = 0.05, (1, 2, 3, 4, 5)
+NOATTN = "BERT without attention"
+
+
+def attention_gain(train_file: list[str], output_dir: Path, steps: int, jobs: int):
+    """Look for a vocabulary and a length at which attention helps BERT, and compare gMLP with BERT there."""
+    bert = SYSTEMS["BERT, relative positions"]
+    systems = {"gMLP": SYSTEMS["gMLP"], "BERT": bert, NOATTN: ("bert-base-relpos-noattn", bert[1])}
+    result: dict[str, Any] = {"pilot": {}}
+
+    def study(name: str, vocabulary: int, length: int, count: int) -> list[float]:
+        preset, sizes = systems[name]
+        tokenizer = output_dir / f"tokenizer-{vocabulary}"
+        flags = {"tokenizer_name": tokenizer, "train_file": train_file, "max_seq_length": length}
+        system = System(preset, f"max_position_embeddings={length},{sizes}", flags)
+        folder = output_dir / f"{vocabulary}-tokens-rows-of-{length}"
+        return [loss for _, loss in system.study(folder, GAIN_SEEDS[:count], steps, max(1, steps // 5))]
+
+    for vocabulary, length in LEVELS:
+        if not (tokenizer := output_dir / f"tokenizer-{vocabulary}").is_dir():
+            command = ["-m", "hf_gmlp.tools.cli", "train-tokenizer", *train_file, "--vocab_size", str(vocabulary)]
+            call([*command, "--lowercase", "--output_dir", str(tokenizer)], output_dir / "tokenizer.log")
+        pair = map_jobs(study, [(name, vocabulary, length, 1) for name in ("BERT", NOATTN)], jobs)
+        gain = result["pilot"][f"{vocabulary}, {length}"] = pair[1][0] - pair[0][0]
+        print(f"{vocabulary} tokens, rows of {length}: attention gives BERT {gain:.3f} nats", flush=True)
+        if gain >= GAIN:
+            break
+    else:
+        finish(output_dir, result | {"verdict": protocol.NO_ATTENTION})
+        return
+    losses = map_jobs(study, [(name, vocabulary, length, len(GAIN_SEEDS)) for name in systems], jobs)
+    named = dict(zip(("gmlp", "bert-relpos", "bert-noattn"), losses))
+    finding = protocol.judge_near(named, "", steps)
+    lead = (finding.lead, finding.half_width, finding.margin)
+    finish(output_dir, result | {"losses": named, "lead, half-width, margin": lead, "verdict": finding.verdict})
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+def map_jobs(function: Callable, arguments: list[tuple], jobs: int) -> list:
+    """Return the results of a function for each tuple of arguments, `jobs` at a time."""
+    with ThreadPoolExecutor(jobs) as pool:
+        return list(pool.map(lambda each: function(*each), arguments))
+
+
+def finish(folder: Path, result: Mapping[str, object]):
+    """Write and print the result of an experiment."""
+    text = json.dumps(result, indent=1)
+    (folder / "result.json").write_text(f"{text}\n", encoding="utf-8")
+    print(text)
+
+
+def experiment(name: str, output_dir: Path, train_file: list[str], text: Path | None, steps: int, jobs: int):
+    """Run an experiment; the arguments are the flags of `python -m paper experiment`."""
+    if name == "scaling":
+        if text is None:
+            raise InputError("The experiment 'scaling' needs --text, the folder \"data\" of a replication.")
+        scaling(text, output_dir, steps or 8000, jobs)
+    elif not train_file:
+        raise InputError(f"The experiment {name!r} needs --train_file.")
+    elif name == "pairs":
+        real_pairs(train_file, output_dir, steps or 4000, jobs)
+    else:
+        attention_gain(train_file, output_dir, steps or 3000, jobs)

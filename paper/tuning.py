@@ -1,0 +1,176 @@
+"""Choose the settings of recipes/classify.yaml and of fine-tuning on photos. The protocols are in docs/log/text.md.
+
+The first round makes one change at a time in short trainings, the second full trainings of the best settings. They are
+chosen by rows held out of the training data. The test data are looked at once, with the best model of the last round.
+"""
+
+import gzip
+import random
+import shutil
+import statistics
+from collections.abc import Mapping
+from pathlib import Path
+from zipfile import ZipFile
+
+from .baselines import sentence_accuracy
+from .experiments import finish
+from .trainings import train
+
+Settings = dict[str, float]
+# Training and test files below the folder of data, the latter not used for choosing.
+TEXTS = {
+    "sst2": ("sst2/train.jsonl", "sst2/validation.jsonl"),
+    "banking77": ("banking77/train.csv", "banking77/test.csv"),
+    "rte": ("rte/train.jsonl", "rte/validation.jsonl"),
+    "imdb": ("imdb/train.jsonl.gz", "imdb/test.jsonl.gz"),
+}
+# Of IMDB, so that it is as small as what people label themselves.
+IMDB_ROWS = 5000
+# These are small enough to be trained twice as long within the budget.
+LONGER = ("sst2", "rte")
+START: Settings = {"learning_rate": 1.5e-3, "spatial_lr_multiplier": 5, "dropout": 0.0, "epochs": 4}
+CHANGES: tuple[Settings, ...] = (
+    {"learning_rate": 7.5e-4},
+    {"learning_rate": 3e-3},
+    {"spatial_lr_multiplier": 1},
+    {"spatial_lr_multiplier": 25},
+    {"dropout": 0.1},
+    {"dropout": 0.3},
+)
+PHOTOS = (30, 300, 3000)
+PHOTO_START: Settings = {"learning_rate": 3e-4, "spatial_lr_multiplier": 1, "dropout": 0.0, "epochs": 30}
+PHOTO_CHANGES: tuple[Settings, ...] = (
+    {"learning_rate": 1e-4},
+    {"learning_rate": 1e-3},
+    {"learning_rate": 3e-3},
+    {"spatial_lr_multiplier": 5},
+    {"dropout": 0.1},
+    {"epochs": 10},
+)
+
+
+def flags_of(settings: Settings) -> dict[str, object]:
+    """Return the flags of the scripts."""
+    rates = {name: settings[name] for name in ("learning_rate", "spatial_lr_multiplier")}
+    epochs = settings["epochs"]
+    dropout = f"hidden_dropout_prob={settings['dropout']},attention_probs_dropout_prob={settings['dropout']}"
+    return rates | {"config_overrides": dropout, "num_train_epochs": epochs, "seed": 1}
+
+
+def folder_of(settings: Settings) -> str:
+    return "-".join(f"{name.partition('_')[0]}-{value:g}" for name, value in settings.items())
+
+
+def combine(scores: Mapping[str, float], settings: Mapping[str, Settings], start: Settings) -> list[Settings]:
+    """Return the start, the best change, and all better changes together (of one setting the best), without repeats."""
+    base = scores[folder_of(start)]
+    better = sorted((name for name in scores if scores[name] > base), key=lambda name: scores[name])
+    together = dict(start)
+    # The best comes last.
+    for name in better:
+        together |= {key: value for key, value in settings[name].items() if value != start[key]}
+    kept = [start, *(settings[name] for name in better[-1:]), together]
+    return [one for index, one in enumerate(kept) if one not in kept[:index]]
+
+
+def tune_texts(checkpoint: Path, data: Path, output_dir: Path, steps: int):
+    """Tune `hf-gmlp classify` on four sets of texts, and compare with tf-idf, whose settings are chosen too."""
+    files = {name: (data / train_file, data / test_file) for name, (train_file, test_file) in TEXTS.items()}
+    output_dir.mkdir(parents=True, exist_ok=True)
+    with gzip.open(files["imdb"][0], "rt", encoding="utf-8") as lines:
+        first = "".join(line for line, _ in zip(lines, range(IMDB_ROWS)))
+    (output_dir / "imdb.jsonl").write_text(first, encoding="utf-8")
+    files["imdb"] = output_dir / "imdb.jsonl", files["imdb"][1]
+
+    def fine_tune(part: str, settings: Settings, name: str, **flags: object) -> dict[str, float]:
+        own = {"model_name_or_path": checkpoint, "train_file": files[name][0], "baseline": False, "max_seq_length": 128}
+        folder = output_dir / part / name / folder_of(settings)
+        return train(folder, "glue", "recipes/classify.yaml", own | flags_of(settings) | {"use_cpu": True} | flags)
+
+    def mean(part: str, settings: Settings, **flags: object) -> float:
+        return statistics.fmean(fine_tune(part, settings, name, **flags)["eval_accuracy"] for name in TEXTS)
+
+    tried = {folder_of(START | change): START | change for change in ({}, *CHANGES)}
+    short = {name: mean("short", settings, max_steps=steps) for name, settings in tried.items()}
+    full = {folder_of(one): (mean("full", one), one) for one in combine(short, tried, START)}
+    _, best = max(full.values(), key=lambda item: item[0])
+    twice = best | {"epochs": 2 * best["epochs"]}
+    longer = {
+        name: [
+            fine_tune("full", best, name)["eval_accuracy"],
+            fine_tune("longer", twice, name, min_train_steps=600)["eval_accuracy"],
+        ]
+        for name in LONGER
+    }
+    test = {}
+    for name, (train_file, test_file) in files.items():
+        model = output_dir / "full" / name / folder_of(best)
+        flags = {"model_name_or_path": model, "validation_file": test_file, "do_eval": True, "max_seq_length": 128}
+        flags |= {"per_device_eval_batch_size": 128, "use_cpu": True}
+        accuracy = train(output_dir / "test" / name, "glue", "", flags)["eval_accuracy"]
+        test[name] = {"gMLP": accuracy, "tf-idf": sentence_accuracy(train_file, test_file)}
+    result = {"short": short, "full": {name: score for name, (score, _) in full.items()}, "best": best}
+    finish(output_dir, result | {"epochs and twice as many": longer, "test": test})
+
+
+def tune_photos(checkpoint: Path, data: Path, output_dir: Path, steps: int):
+    """Tune recipes/finetune-images.yaml on 30, 300 and 3,000 photos."""
+    folders = write_photos(data / "cifar10_full" / "test.zip", output_dir / "photos")
+
+    def fine_tune(part: str, settings: Settings, count: int, validation: str, **flags: object) -> float:
+        own = {"model_name_or_path": checkpoint, "train_dir": folders[str(count)], "use_cpu": True}
+        own |= {"validation_dir": folders[validation], "dataloader_num_workers": 0, "save_strategy": "no"}
+        own |= {"dataloader_persistent_workers": False, "eval_strategy": "no"}
+        folder = output_dir / part / str(count) / folder_of(settings)
+        recipe = "recipes/finetune-images.yaml"
+        dropout = {"config_overrides": f"hidden_dropout_prob={settings['dropout']}"}
+        every = own | flags_of(settings) | dropout | flags
+        return train(folder, "image_classification", recipe, every)["eval_accuracy"]
+
+    tried = {folder_of(PHOTO_START | change): PHOTO_START | change for change in ({}, *PHOTO_CHANGES)}
+    limit = {"max_steps": steps} if steps else {}
+    result: dict[str, object] = {}
+    for count in PHOTOS:
+        scores = {name: fine_tune("chosen", one, count, "development", **limit) for name, one in tried.items()}
+        second = {
+            folder_of(one): (fine_tune("chosen", one, count, "development", **limit), one)
+            for one in combine(scores, tried, PHOTO_START)
+        }
+        _, best = max(second.values(), key=lambda item: item[0])
+        test = fine_tune("test", best, count, "test", **limit)
+        result[str(count)] = {"tried": scores | {name: score for name, (score, _) in second.items()}}
+        result[str(count)] |= {"best": best, "test": test}  # type: ignore[operator]
+    finish(output_dir, result)
+
+
+def write_photos(archive: Path, folder: Path) -> dict[str, Path]:
+    """Unpack 30, 300 and 3,000 photos to train on, 900 to choose by and 1,800 to test, of nine classes alike."""
+    counts = {**{str(count): round(count / 9) for count in PHOTOS}, "development": 100, "test": 200}
+    if not folder.is_dir():
+        with ZipFile(archive) as photos:
+            classes: dict[str, list[str]] = {}
+            for name in sorted(name for name in photos.namelist() if name.endswith(".jpg")):
+                classes.setdefault(Path(name).parent.name, []).append(name)
+            # One class less than those of the checkpoint, and other names, ask for a new classifier.
+            classes.pop(max(classes))
+            for label, names in classes.items():
+                random.Random(0).shuffle(names)
+                # Those to train on are the same first ones; the others come after them.
+                starts = dict.fromkeys(map(str, PHOTOS), 0) | {"development": counts[str(PHOTOS[-1])]}
+                starts["test"] = starts["development"] + counts["development"]
+                for part, start in starts.items():
+                    target = folder.with_name("_unpacking") / part / f"photos of {label}"
+                    target.mkdir(parents=True, exist_ok=True)
+                    for name in names[start : start + counts[part]]:
+                        with photos.open(name) as source, open(target / Path(name).name, "wb") as copy:
+                            shutil.copyfileobj(source, copy)
+        folder.with_name("_unpacking").rename(folder)
+    return {part: folder / part for part in counts}
+
+
+def tune(kind: str, checkpoint: Path, data: Path, output_dir: Path, steps: int):
+    """Tune for texts or photos; the arguments are the flags of `python -m paper tune`."""
+    if kind == "texts":
+        tune_texts(checkpoint, data, output_dir, steps or 120)
+    else:
+        tune_photos(checkpoint, data, output_dir, steps)

@@ -1,0 +1,83 @@
+"""The experiments' parts: searches, finished trainings, pairs of passages, made-up positions, and what follows."""
+
+import json
+import math
+
+import pytest
+import torch
+from transformers import BertConfig, BertForMaskedLM
+
+from paper import experiments, trainings, tuning
+from paper.extrapolation import LENGTHS, make_positions, rises
+
+
+def test_a_search_goes_on_to_the_best_setting():
+    tried = []
+
+    def measure(setting):
+        tried.append(setting)
+        rate, multiplier = setting
+        return abs(math.log2(rate / 4e-3)) + abs(math.log(multiplier / 25, 5))
+
+    assert trainings.search((1e-3, 5.0), measure) == (4e-3, 25.0)
+    assert len(tried) == len(set(tried)) < 15
+
+
+def test_a_finished_or_diverged_training_is_not_made_again(tmp_path, monkeypatch):
+    monkeypatch.setattr(trainings, "call", lambda *_: pytest.fail("made again"))
+    (tmp_path / "one").mkdir()
+    (tmp_path / "one" / "all_results.json").write_text('{"eval_loss": 1.5}')
+    assert trainings.train(tmp_path / "one", "mlm", "", {})["eval_loss"] == 1.5
+    (tmp_path / "two").mkdir()
+    (tmp_path / "two" / "diverged").touch()
+    assert trainings.train(tmp_path / "two", "mlm", "", {})["eval_loss"] == math.inf
+
+
+def test_each_passage_is_as_likely_in_both_classes(tmp_path, monkeypatch):
+    monkeypatch.setattr(experiments, "PAIR_COUNTS", {"train": 100, "development": 4, "evaluation": 4})
+    texts = [" ".join(f"Text {text}, sentence {number}." for number in range(9)) for text in range(200)]
+    experiments.write_passages(texts, tmp_path, 2)
+    rows = [json.loads(line) for line in (tmp_path / "train.jsonl").read_text().splitlines()]
+    assert len(rows) == 100 and sum(row["label"] for row in rows) == 50
+    for row in rows:
+        first, second = (row[name].split(". ") for name in ("sentence1", "sentence2"))
+        assert len(first) == len(second) == 2
+        assert (first[0].split(",")[0] == second[0].split(",")[0]) == bool(row["label"])
+        assert not row["label"] or not {*first} & {*second}
+    others = (tmp_path / "evaluation.jsonl").read_text()
+    assert not any(row["sentence1"].split(".")[0] + "." in others for row in rows)
+
+
+@pytest.mark.parametrize(("way", "last"), [("repeated", 1), ("interpolated", 7)])
+def test_positions_beyond_training_are_made_up(way, last):
+    config = BertConfig(hidden_size=8, num_hidden_layers=1, num_attention_heads=2, max_position_embeddings=8)
+    model = BertForMaskedLM(config).eval()
+    trained = model.bert.embeddings.position_embeddings.weight.detach().clone()
+    ids = torch.arange(18)[None]
+    make_positions(model, way, 18)
+    table = model.bert.embeddings.position_embeddings.weight
+    assert len(table) == 18 and torch.isfinite(model(ids).logits).all()
+    torch.testing.assert_close(table[[0, 17]], trained[[0, last]])
+
+
+def test_what_follows_from_the_rise():
+    def seeds(rise):
+        return [{str(n): 3.0 + (rise + seed / 1000) * (n > 128) for n in LENGTHS} for seed in range(3)]
+
+    cells = [row[-1].split(": ")[1] for row in rises({"a": seeds(0.0), "b": seeds(0.5), "c": seeds(0.1)})[1:]]
+    assert cells == ["without loss", "loses", "open"]
+
+
+def test_better_changes_are_combined():
+    changes = ({}, {"learning_rate": 7.5e-4}, {"learning_rate": 3e-3}, {"dropout": 0.1}, {"dropout": 0.3})
+    settings = [tuning.START | change for change in changes]
+    names = [tuning.folder_of(one) for one in settings]
+    scores = dict(zip(names, (0.5, 0.6, 0.7, 0.55, 0.4)))
+    together = tuning.START | {"learning_rate": 3e-3, "dropout": 0.1}
+    assert tuning.combine(scores, dict(zip(names, settings)), tuning.START) == [settings[0], settings[2], together]
+
+
+def test_slopes_are_those_of_a_power_law():
+    sizes = [1e5, 2e5, 4e5, 8e5]
+    results = [(size, [-0.2 * math.log(size), -0.1 * math.log(size)]) for size in sizes]
+    assert experiments.slopes_of(results) == pytest.approx([-0.2, -0.1])
