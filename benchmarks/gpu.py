@@ -2,6 +2,7 @@
 
     python -m benchmarks.gpu                            everything
     python -m benchmarks.gpu --compile                  also with every block compiled
+    python -m benchmarks.gpu --compile --profile        also the operators of a training step, by their time
     python -m benchmarks.gpu --device cpu --quick       tiny, on a machine without a GPU, to see whether it runs
 
 Suites:
@@ -26,11 +27,14 @@ from contextlib import AbstractContextManager
 from functools import partial
 
 import torch
+from torch.autograd import DeviceType
 from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.profiler import profile
 from torch.utils.flop_counter import FlopCounterMode
 
 from hf_gmlp import errors
 from hf_gmlp.errors import InputError
+from hf_gmlp.markdown import markdown_table
 
 from . import harness, peers
 from .harness import Bench
@@ -53,6 +57,7 @@ def main():
     parser.add_argument("--suites", nargs="+", choices=SUITES, default=list(SUITES), help="default: all")
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda", help="cpu only with --quick")
     sizes = {"layers": ("least number of gMLP blocks", 30, 2), "rounds": ("how often every system is timed", 7, 1)}
+    parser.add_argument("--profile", action="store_true", help="print where the time of a training step goes")
     arguments = harness.parse_arguments(parser, sizes)
     if arguments.device == "cpu" and not arguments.quick:
         parser.error("--device cpu takes too long at full size: add --quick, or use benchmarks.cpu")
@@ -144,7 +149,25 @@ class GPUBench(Bench):
         }
         if self.device.type == "cuda":
             found["peak, MiB"] = {name: [self.peak(self.training_step(x))] for name, x in systems.items()}
+        if self.arguments.profile:
+            for system in (systems[name] for name in (OWN, OWN + COMPILED) if name in systems):
+                print(f"\n{system.name}, {len(system.inputs)} samples\n\n{markdown_table(self.operators(system))}")
         return found
+
+    def operators(self, system: System) -> list[list]:
+        """The operators of a training step that take the most time of the device themselves."""
+        with profile() as profiler:
+            self.training_step(system)()
+        field = "self_cpu_time_total" if self.device.type == "cpu" else "self_device_time_total"
+        # On a GPU the kernels are events too, whose time their operators have already.
+        events = [event for event in profiler.key_averages() if event.device_type == DeviceType.CPU]
+        events.sort(key=lambda event: getattr(event, field), reverse=True)
+        total = sum(getattr(event, field) for event in events)
+        rows: list[list] = [["operator", "calls", "ms", "%"]]
+        for event in events[:15]:
+            time = getattr(event, field)
+            rows.append([event.key, event.count, f"{time / 1e3:.3f}", f"{100 * time / total:.1f}"])
+        return [*rows, ["all", "", f"{total / 1e3:.3f}", ""]]
 
     def peak(self, step: Callable[[], object]) -> float:
         """MiB that a step needs beside what is there already."""

@@ -245,7 +245,7 @@ class GMLPTrainer(Trainer):
             return
         message = "The training diverged: its losses or weights are not finite numbers. Lower --learning_rate"
         if not self.in_series:
-            raise InputError(f"{message}, and pass --overwrite_output_dir; the final model was not saved.")
+            raise InputError(f"{message}, and choose another --output_dir; the final model was not saved.")
         logger.warning("%s.", message)
 
     def create_model_card(self, **kwargs):

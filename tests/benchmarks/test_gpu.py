@@ -21,14 +21,15 @@ def read(folder):
 
 
 def test_every_system_is_measured(call, tmp_path, capsys):
-    call(gpu, *TINY, "--out", tmp_path)
+    call(gpu, *TINY, "--profile", "--out", tmp_path)
     found = {(row["system"], row["measure"]): float(row["value"]) for row in read(tmp_path)}
     for name in gpu.SUITES["text"]:
         assert found[name, "training"] > 0 and found[name, "kept for backward"] > 0
     # Different work would have another quotient.
     rates = [found[name, "training"] * found[name, "MFU"] for name in (gpu.OWN, gpu.OWN + gpu.SELECTIVE, gpu.DENSE)]
     assert rates[1] == pytest.approx(rates[0], rel=0.5)
-    assert "| MFU, %: hf_gmlp | " in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert "| MFU, %: hf_gmlp | " in printed and "| aten::mm | " in printed
 
 
 @pytest.mark.parametrize("n", [32, 64])
