@@ -91,14 +91,16 @@ def tune_texts(checkpoint: Path, data: Path, output_dir: Path, steps: int):
         return statistics.fmean(fine_tune(part, settings, name, **flags)["eval_accuracy"] for name in TEXTS)
 
     tried = {folder_of(START | change): START | change for change in ({}, *CHANGES)}
-    short = {name: mean("short", settings, max_steps=steps) for name, settings in tried.items()}
+    # Ten evaluations would take longer than the steps.
+    twice: Settings = {"eval_steps": 0.5, "save_steps": 0.5}
+    short = {name: mean("short", settings, max_steps=steps, **twice) for name, settings in tried.items()}
     full = {folder_of(one): (mean("full", one), one) for one in combine(short, tried, START)}
     _, best = max(full.values(), key=lambda item: item[0])
-    twice = best | {"epochs": 2 * best["epochs"]}
+    doubled = best | {"epochs": 2 * best["epochs"]}
     longer = {
         name: [
             fine_tune("full", best, name)["eval_accuracy"],
-            fine_tune("longer", twice, name, min_train_steps=600)["eval_accuracy"],
+            fine_tune("longer", doubled, name, min_train_steps=600)["eval_accuracy"],
         ]
         for name in LONGER
     }
