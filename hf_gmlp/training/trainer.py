@@ -1,7 +1,9 @@
 """The Trainer of the training scripts."""
 
+import atexit
 import logging
 import math
+import multiprocessing
 import os
 import shlex
 import shutil
@@ -288,6 +290,11 @@ def shown_command(argv: list[str]) -> str:
     return " ".join(shown)
 
 
+def kill_workers():
+    for process in multiprocessing.active_children():
+        process.kill()
+
+
 class EpochCallback(TrainerCallback):
     """Pass the epoch to a collator that samples other masks in each."""
 
@@ -319,6 +326,8 @@ class SigtermCallback(TrainerCallback):
         # SLURM and torchrun send the signal to all processes. Workers of data loaders inherit that it is blocked, from
         # their first moment; one that died would end the training without a checkpoint.
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+        # Python ends daemons with that signal when it exits, and would wait for them forever.
+        atexit.register(kill_workers)
 
     def on_step_end(self, args, state, control, **kwargs):
         # Another thread may have received it.
