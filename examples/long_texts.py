@@ -1,11 +1,12 @@
 """Read texts of any length with a model that was trained on short ones, without training it further.
 
-    python -m examples.long_texts checkpoints/amlp-mini books.jsonl.gz --output length.png
+    python -m examples.long_texts checkpoints/amlp-mini books.jsonl.gz
+    python -m examples.long_texts earlier-amlp-mini checkpoints/amlp-mini books.jsonl.gz --output length.png
     python -m examples.long_texts checkpoints/amlp-mini-sst2 reviews.jsonl.gz
 
-A masked language model is asked for 15 % of the tokens of the texts, cut into rows of 128, 256, ... tokens: its
-perplexity, and the CPU seconds for 1,000 tokens, with a picture. A classifier classifies texts that are cut at so many
-tokens: its accuracy. The file has a column "text", and for a classifier a column "label" with class numbers.
+A masked language model predicts 15 % of the tokens of the texts, cut into rows of 128, 256, ... tokens: its perplexity
+and the CPU time per token, with a picture that compares several models. A classifier classifies texts that are cut at
+that many tokens: its accuracy. The file has a column "text", and for a classifier a column "label" with class numbers.
 """
 
 import argparse
@@ -28,47 +29,50 @@ SEED = 1
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("model", help="a folder with a gMLP or aMLP")
+    parser.add_argument("models", nargs="+", metavar="model", help="folders with a Toeplitz gMLP or aMLP")
     parser.add_argument("file", help="jsonl, csv or parquet, compressed or not")
     parser.add_argument("--lengths", type=int, nargs="+", default=list(LENGTHS), help="tokens (default: %(default)s)")
     parser.add_argument("--tokens", type=int, default=32768, help="tokens for a language model (default: %(default)s)")
     parser.add_argument("--texts", type=int, default=800, help="texts for a classifier (default: %(default)s)")
-    parser.add_argument("--output", help="the picture of a language model to write")
+    parser.add_argument("--output", help="the picture of language models to write")
     errors.run(lambda: measure(parser.parse_args()))
 
 
 def measure(arguments: argparse.Namespace):
-    """Print a table of all lengths."""
-    is_classifier = AutoConfig.from_pretrained(arguments.model).architectures[0].endswith("SequenceClassification")
-    model_class = GMLPForSequenceClassification if is_classifier else GMLPForMaskedLM
-    model, tokenizer = (
-        model_class.from_pretrained(arguments.model).eval(),
-        AutoTokenizer.from_pretrained(arguments.model),
-    )
-    hf_gmlp.extend_context(model, tokenizer, max(arguments.lengths))
+    """Print a table of all lengths for each model, and draw a picture of language models."""
     kind = "csv" if ".csv" in arguments.file else "parquet" if arguments.file.endswith("parquet") else "json"
     rows = datasets.load_dataset(kind, data_files=arguments.file, split="train")
-    if is_classifier:
-        rows = rows.take(min(arguments.texts, len(rows)))
-        found = [accuracy(model, tokenizer, rows, length) for length in arguments.lengths]
-        print(
-            markdown_table(
-                [["tokens", "accuracy, %"], *([n, f"{100 * x:.1f}"] for n, x in zip(arguments.lengths, found))]
-            )
-        )
-        return
-    ids = tokens_of(rows["text"], tokenizer, arguments.tokens)
-    masked = torch.rand(ids.shape, generator=torch.Generator().manual_seed(SEED)) < 0.15
-    table, points = [["tokens in a row", "perplexity of masked tokens", "CPU ms for a token"]], []
-    for length in arguments.lengths:
-        start = time.process_time()
-        loss = masked_loss(model, ids, masked, length, tokenizer.mask_token_id)
-        seconds = (time.process_time() - start) / len(ids)
-        points.append((length, math.exp(loss), 1e3 * seconds))
-        table.append([str(length), f"{math.exp(loss):.1f}", f"{1e3 * seconds:.2f}"])
-    print(markdown_table(table))
+    points: dict[str, list[tuple[int, float, float]]] = {}
+    for folder in arguments.models:
+        config = AutoConfig.from_pretrained(folder)
+        is_classifier = config.architectures[0].endswith("SequenceClassification")
+        model_class = GMLPForSequenceClassification if is_classifier else GMLPForMaskedLM
+        model, tokenizer = model_class.from_pretrained(folder).eval(), AutoTokenizer.from_pretrained(folder)
+        hf_gmlp.extend_context(model, tokenizer, max(*arguments.lengths, config.max_position_embeddings))
+        table = [["tokens", "accuracy, %"] if is_classifier else ["tokens", "perplexity", "CPU ms for a token"]]
+        for length in arguments.lengths:
+            if is_classifier:
+                score = accuracy(model, tokenizer, rows.take(min(arguments.texts, len(rows))), length)
+                table.append([f"{length:,}", f"{100 * score:.1f}"])
+                continue
+            perplexity, milliseconds = read(model, tokenizer, rows["text"], arguments.tokens, length)
+            points.setdefault(f"trained on {config.max_position_embeddings:,} tokens", [])
+            points[f"trained on {config.max_position_embeddings:,} tokens"].append((length, perplexity, milliseconds))
+            table.append([f"{length:,}", f"{perplexity:.1f}", f"{milliseconds:.2f}"])
+        print(f"{folder}\n\n{markdown_table(table)}\n")
     if arguments.output:
         draw(points, arguments.output)
+
+
+def read(
+    model: GMLPPreTrainedModel, tokenizer: PreTrainedTokenizerBase, texts: Iterable[str], count: int, length: int
+) -> tuple[float, float]:
+    """Return the perplexity of 15 % of the first `count` tokens in rows of `length`, and the CPU ms for a token."""
+    ids = tokens_of(texts, tokenizer, count)
+    masked = torch.rand(ids.shape, generator=torch.Generator().manual_seed(SEED)) < 0.15
+    start = time.process_time()
+    loss = masked_loss(model, ids, masked, length, tokenizer.mask_token_id)
+    return math.exp(loss), 1e3 * (time.process_time() - start) / len(ids)
 
 
 def tokens_of(texts: Iterable[str], tokenizer: PreTrainedTokenizerBase, count: int) -> torch.Tensor:
@@ -103,22 +107,21 @@ def accuracy(
     return right / len(rows)
 
 
-def draw(points: list[tuple[int, float, float]], path: str):
-    """Draw perplexity and time for a token against the number of tokens in a row."""
+def draw(points: dict[str, list[tuple[int, float, float]]], path: str):
+    """Draw perplexity and time for a token against the number of tokens in a row, for each of several models."""
     import matplotlib.pyplot as plt
 
-    lengths, perplexities, milliseconds = zip(*points)
     figure, panels = plt.subplots(1, 2, figsize=(9, 3), constrained_layout=True)
-    for panel, values, title in zip(
-        panels, (perplexities, milliseconds), ("perplexity of masked tokens", "CPU ms for a token")
-    ):
-        panel.plot(lengths, values, marker="o", color="tab:blue")
-        panel.set(xscale="log", xlabel="tokens in a row", title=title, ylim=(0, 1.3 * max(values)))
+    for panel, column, title in zip(panels, (1, 2), ("perplexity of masked tokens", "CPU ms for a token")):
+        for name, rows in points.items():
+            panel.plot([row[0] for row in rows], [row[column] for row in rows], marker="o", label=name)
+        lengths = [row[0] for row in next(iter(points.values()))]
+        highest = max(row[column] for rows in points.values() for row in rows)
+        panel.set(xscale="log", xlabel="tokens read at once", title=title, ylim=(0, 1.2 * highest))
         panel.set_xticks(lengths, [f"{length:,}" for length in lengths], fontsize=8)
         panel.minorticks_off()
-        panel.axvline(128, color="gray", linestyle=":")
-        panel.text(128, 0, " length of training", color="gray", fontsize=8, va="bottom")
         panel.grid(alpha=0.3)
+    panels[0].legend(loc="lower left", fontsize=8)
     figure.savefig(path, dpi=150)
     plt.close(figure)
 
