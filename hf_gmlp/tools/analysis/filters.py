@@ -94,17 +94,19 @@ def some_panels(model: GMLPPreTrainedModel, shown: int) -> str:
 
 
 def _token_figure(model: GMLPPreTrainedModel, panels: list[int]) -> plt.Figure:
-    filters, names = middle_filters(model), head_names(model)
-    n = filters.shape[1]
+    n, names = model.config.max_position_embeddings, head_names(model)
+    # A Toeplitz W is zero beyond its reach.
+    shown = min(n // 2, model.config.spatial_reach or n)
+    filters = middle_filters(model)[:, n // 2 - shown : n // 2 + shown + n % 2]
     # Shared axes: all heads have one scale.
     figure, axes, columns = block_panels(
         len(panels), lambda columns: 1.25 if columns == 6 else 1.7, sharex=True, sharey=True
     )
-    axes[0].set_xticks([-(n // 4), 0, n // 4])
+    axes[0].set_xticks([-(shown // 2), 0, shown // 2])
     for axis, panel in zip(axes, panels):
         axis.axhline(0, color="0.8", linewidth=0.8)
         axis.axvline(0, color="0.8", linewidth=0.8)
-        axis.plot(torch.arange(n) - n // 2, filters[panel], color="tab:blue", linewidth=1.0)
+        axis.plot(torch.arange(filters.shape[1]) - shown, filters[panel], color="tab:blue", linewidth=1.0)
         axis.set_title(names[panel], fontsize=8)
         axis.tick_params(labelsize=7)
     # Where the last row is not full, the axis above a gap keeps its numbers.
