@@ -16,13 +16,7 @@ from .run import ROOT, call, check_disk, end_early
 
 # Must match each other.
 TORCH = ("torch", "torchvision")
-TESTS = (
-    "tests/models",
-    "tests/test_hub.py",
-    "tests/test_cards.py",
-    "tests/tools/test_cli.py",
-    "tests/tasks/glue/test_metrics.py",
-)
+TESTS = ("tests/models", "tests/test_hub.py", "tests/test_cards.py", "tests/tools/test_cli.py", "tests/metrics")
 TESTS += ("tests/paper/test_models.py", "tests/training/test_trainer.py")
 TESTS += ("tests/tasks/image_classification/test_images.py", "tests/tasks/glue/test_metrics.py")
 
