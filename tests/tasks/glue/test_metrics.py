@@ -1,12 +1,13 @@
 import numpy as np
 import pytest
 from scipy.stats import pearsonr, spearmanr
-from sklearn.metrics import accuracy_score, f1_score, matthews_corrcoef
+from sklearn.metrics import accuracy_score, f1_score
 from transformers import EvalPrediction
 
 from hf_gmlp import GMLPConfig
+from hf_gmlp.errors import InputError
 from hf_gmlp.tasks.glue.arguments import TASKS
-from hf_gmlp.tasks.glue.metrics import METRICS, classification_metrics, metric_keys, write_predictions
+from hf_gmlp.tasks.glue.metrics import classification_metrics, metric_keys, metric_names, write_predictions
 from hf_gmlp.tasks.labels import CLASSES, ONE_CLASS, REGRESSION, Labels, set_labels
 
 from ...numerics import assert_close
@@ -20,7 +21,7 @@ def config_of(labels, problem_type=ONE_CLASS):
 
 
 def computed(task, config, logits, truth):
-    names = task.metrics if task else METRICS[config.problem_type]
+    names = metric_names(task, config.problem_type)
     return classification_metrics(names, config)(EvalPrediction(logits, truth))
 
 
@@ -29,7 +30,6 @@ def test_metrics_of_several_classes_of_two_and_of_numbers():
     logits, truth = generator.normal(size=(40, 3)), generator.integers(3, size=40)
     classes = logits.argmax(-1)
     expected = {"accuracy": accuracy_score(truth, classes), "f1": f1_score(truth, classes, average="macro")}
-    expected["matthews_correlation"] = matthews_corrcoef(truth, classes)
     assert_close(computed(None, config_of("abc"), (logits, "more"), truth), expected)
     # Of two classes, the second is the one that counts, as in MRPC and QQP.
     logits, truth = generator.normal(size=(40, 2)), generator.integers(2, size=40)
@@ -53,6 +53,14 @@ def test_metrics_of_several_labels_per_row():
     expected = {"f1": f1_score(truth, logits > 0, average="micro"), "accuracy": accuracy_score(truth, logits > 0)}
     assert list(results) == ["f1", "accuracy"]
     assert_close(results, expected)
+
+
+def test_the_metric_that_was_chosen_comes_first():
+    assert metric_names(None, ONE_CLASS, "f1") == ("f1", "accuracy")
+    assert metric_names(TASKS["sst2"], ONE_CLASS, "matthews_correlation") == ("matthews_correlation", "accuracy")
+    for problem_type, chosen in ((REGRESSION, "f1"), (CLASSES, "matthews_correlation"), (ONE_CLASS, "bleu")):
+        with pytest.raises(InputError, match=f"--metric_name .* {chosen}"):
+            metric_names(None, problem_type, chosen)
 
 
 def test_keys_of_an_evaluation():

@@ -231,3 +231,17 @@ def test_bad_input_is_refused_before_any_work(folder, run, flags, message):
     with pytest.raises(InputError, match=message):
         run("--model_name_or_path", "gmlp", *data, "--output_dir", "never", *flags)
     assert not (folder / "never" / "model.safetensors").exists()
+
+
+def test_probabilities_of_a_teacher(folder, run):
+    rows = opinions(80, 3)
+    names = ("negative", "positive")
+    sure = [row | {"label": {name: float(name == names[row["label"]]) for name in names}} for row in rows]
+    flags = ("--model_name_or_path", "gmlp", "--validation_file", "validation.jsonl", "--task_name", "sst2",
+             "--do_train", "--do_eval", "--learning_rate", 3e-3, "--num_train_epochs", 1)  # fmt: skip
+    results = []
+    for name, data in (("sure", sure), ("classes", rows)):
+        file = write(folder / f"train-{name}.jsonl", data).name
+        results.append(run(*flags, "--train_file", file, "--output_dir", name))
+    assert_close(weights_of(folder / "sure"), weights_of(folder / "classes"), depth=TRAINED)
+    assert results[0]["eval_accuracy"] == results[1]["eval_accuracy"]

@@ -241,3 +241,15 @@ def test_pairs_have_the_input_of_bert():
     assert encoded["input_ids"][:] == [[2, 5, 6, 3, 10, 3], [2, 5, 6, 7, 3, 11, 12, 3]]
     assert encoded["token_type_ids"][:] == [[0, 0, 0, 0, 1, 1], [0, 0, 0, 0, 0, 1, 1, 1]]
     assert set(encoded.column_names) == {*inputs, "labels"}
+
+
+def test_training_rows_are_shuffled_before_the_first_are_taken(load, write):
+    train = write("t.jsonl", rows([i % 2 for i in range(20)]))
+    options = {"train_file": train, "validation_file": train, "max_train_samples": 8, "shuffle_train_dataset": True}
+    (splits, _), (other, _) = (load("train", "validation", **options, shuffle_seed=seed) for seed in (1, 2))
+    sampled = splits["train"]["sentence1"][:]
+    assert len(sampled) == 8 and sampled != [f"sentence {i}" for i in range(8)]
+    assert sampled != other["train"]["sentence1"][:]
+    # Labels move along, and the validation data stay in order.
+    assert splits["train"]["labels"][:] == [int(text.split()[1]) % 2 for text in sampled]
+    assert splits["validation"]["sentence1"][:] == [f"sentence {i}" for i in range(20)]
