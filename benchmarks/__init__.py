@@ -1,1 +1,1 @@
-"""Speed and memory of hf_gmlp beside its peers: `python -m benchmarks.cpu --help` and others."""
+"""Speed and memory of hf_gmlp compared with its peers: `python -m benchmarks.cpu --help` and others."""

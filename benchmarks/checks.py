@@ -1,4 +1,4 @@
-"""Whether the compared systems compute the same: no time is taken of a wrong result."""
+"""Checks that the compared systems compute the same, so that no wrong result is timed."""
 
 from typing import Any
 
@@ -9,29 +9,29 @@ from hf_gmlp.errors import InputError
 
 from .peers import CIRCULANT, DENSE, TIMM, System, base_of
 
-# Forty-eight layers in single precision differ by 5e-6 from each other; TF32 is beyond this.
+# 48 layers in single precision differ by about 5e-6; results in TF32 exceed this limit.
 LARGEST_DISTANCE = 2e-4
 SAMPLES = 2
 
 
 def compare(what: str, value: torch.Tensor, reference: torch.Tensor, whose: str):
-    """
+    """Check that a value equals a reference within single precision.
+
     Raises:
-        InputError: If the value is farther from the reference, relative to its size, than single precision explains.
+        InputError: The relative distance is larger than rounding explains.
     """
-    # If the reference is zero, which would be no comparison, the distance is NaN.
+    # A zero reference, with which nothing can be compared, gives NaN and fails the check.
     distance = float((value.detach() - reference.detach()).norm() / reference.detach().norm())
     if not distance < LARGEST_DISTANCE:
         raise InputError(f"No times: {what} are {distance:.1e} away from {whose}, relative to their size.")
 
 
 def check(systems: dict[str, System]):
-    """
-    Compares the outputs of peers with those of hf_gmlp with the same weights; outputs and gradients of systems that are
-    compiled, or keep less for the backward pass, with those of the same system without.
+    """Compare the outputs of peers with those of hf_gmlp with the same weights. Compare the outputs and gradients of
+    systems with compilation or checkpointing with those of the same system without.
 
     Raises:
-        InputError: If they differ, or the system to compare with is missing.
+        InputError: They differ, or the system to compare with is missing.
     """
     for name, system in systems.items():
         if base_of(name) == name:
@@ -52,7 +52,7 @@ def check(systems: dict[str, System]):
 
 
 def values_of(system: System) -> tuple[torch.Tensor, torch.Tensor]:
-    """The output, and all gradients as one vector."""
+    """Return the output, and all gradients as one vector."""
     system.model.train()
     system.loss(SAMPLES).backward()
     gradients: Any = [parameter.grad for parameter in system.model.parameters()]
@@ -61,7 +61,7 @@ def values_of(system: System) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def converted(name: str, peer: nn.Module) -> nn.Module | None:
-    """The model of hf_gmlp with the weights of a peer, if that is a gMLP."""
+    """Return an hf_gmlp model with the weights of a peer, or None if the peer is not a gMLP."""
     from hf_gmlp.tools.conversion.lucidrains import model_from_lucidrains
     from hf_gmlp.tools.conversion.timm import model_from_timm
 

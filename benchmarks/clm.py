@@ -1,13 +1,13 @@
-"""Causal gMLPs beside g-mlp-pytorch (lucidrains) and a GPT-2 of the same size: time of a token, and of training.
+"""Generation and training speed of causal gMLPs, g-mlp-pytorch (lucidrains) and a GPT-2 of the same size.
 
     python -m benchmarks.clm
-    python -m benchmarks.clm --compile        static caches, and models through torch.compile
+    python -m benchmarks.clm --compile        with static caches and torch.compile
 
-Timed is one more token behind 10, 100 and 1,000 tokens, and its mean over ten positions evenly spread; and a training
-step (forward, backward, AdamW) on a full batch. hf_gmlp's models and GPT-2 go through their caches; g-mlp-pytorch has
-none, so that each token costs a forward of all tokens. Systems take turns in one process, and medians count. A model
-whose outputs with its cache differ from those without, on perturbed weights, ends it. With one thread, times are CPU
-times. The results are printed, and added to a CSV file.
+Measures the time to generate the token after 10, 100 and 1,000 tokens, its mean over ten evenly spaced positions, and a
+training step (forward, backward, AdamW) on a full batch. hf_gmlp's models and GPT-2 use their caches; g-mlp-pytorch has
+none, so each token costs a forward pass of all tokens. Systems take turns in one process, and results are medians. The
+benchmark aborts if a model with perturbed weights has different outputs with its cache and without. With one thread,
+times are CPU times. The results are printed and appended to a CSV file.
 """
 
 import argparse
@@ -45,12 +45,12 @@ def main():
         ("dim", 512, "d_model"),
         ("n", 1024, "maximum sequence length, in bytes"),
         ("batch_size", 4, "sequences in a training batch"),
-        ("threads", 1, "threads of PyTorch"),
+        ("threads", 1, "PyTorch threads"),
         ("repeats", 5, "rounds, for the medians"),
-        ("tokens", 4, "tokens timed at a position"),
+        ("tokens", 4, "number of tokens to time at a position"),
     ):
         parser.add_argument(f"--{flag}", type=int, default=default, help=f"{text} (default: {default})")
-    parser.add_argument("--systems", nargs="+", choices=SYSTEMS, default=SYSTEMS, help="what to compare")
+    parser.add_argument("--systems", nargs="+", choices=SYSTEMS, default=SYSTEMS, help="systems to compare")
     parser.add_argument("--compile", action="store_true", help="generate with static caches and torch.compile")
     parser.add_argument("--output", type=Path, default=Path("results/clm_speed.csv"), help="CSV file")
     arguments = parser.parse_args()
@@ -62,10 +62,10 @@ def main():
 
 
 def build(system: str, layers: int, dim: int, n: int) -> nn.Module:
-    """
-    A new causal language model over bytes, with the initial weights that its own code gives it and without dropout. The
-    gMLPs have d_ffn = 4 d_model. A layer of GPT-2 has about twice the weights of a gMLP block: it gets the number of
-    layers with the parameters nearest to those of gMLP.
+    """Build a new causal language model over bytes, with its own default initialization and without dropout.
+
+    The gMLPs have d_ffn = 4 d_model. A GPT-2 layer has about twice the weights of a gMLP block, so the GPT-2 has the
+    number of layers for which its parameter count is nearest to that of the gMLP.
     """
     ids = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 1}
     if system == "g-mlp-pytorch":
@@ -94,25 +94,25 @@ def build(system: str, layers: int, dim: int, n: int) -> nn.Module:
 
 
 def logits_of(model: nn.Module, ids: torch.Tensor) -> torch.Tensor:
-    """[batch, m] -> [batch, m, vocabulary], with no cache."""
+    """Compute logits without a cache: [batch, m] -> [batch, m, vocabulary]."""
     return model(ids) if isinstance(model, gMLP) else model(input_ids=ids, use_cache=False).logits
 
 
 def nats(model: nn.Module, ids: torch.Tensor) -> torch.Tensor:
-    """Return of blocks [batch, m + 1] the loss of their last m tokens, [batch, m]."""
+    """Compute the losses in nats of all but the first tokens of blocks: [batch, m + 1] -> [batch, m]."""
     return cross_entropy(logits_of(model, ids[:, :-1]).transpose(1, 2), ids[:, 1:], reduction="none")
 
 
 def speed(arguments: argparse.Namespace) -> tuple[list[list], list[dict]]:
-    """Return a table for people and rows for a file."""
+    """Measure all systems, and return a table to print and rows for the CSV file."""
     if arguments.n < 32:
-        raise InputError(f"--n {arguments.n} leaves nothing to time: it must be at least 32.")
+        raise InputError(f"--n {arguments.n} is too small to time anything: it must be at least 32.")
     torch.manual_seed(0)
     systems = {name: build(name, arguments.layers, arguments.dim, arguments.n) for name in arguments.systems}
     for name, model in systems.items():
         if not isinstance(model, gMLP):
             difference = cache_difference(model, min(64, arguments.n))
-            print(f"{name}: with and without its cache, logits agree to {difference:.1e} of the largest.", flush=True)
+            print(f"{name}: logits with and without cache differ by up to {difference:.1e} of the largest.", flush=True)
     bench = Bench(arguments)
     last = arguments.n - arguments.tokens
     marks = sorted({min(mark, last) for mark in (10, 100, 1000)})
@@ -149,12 +149,11 @@ def train(model: nn.Module, optimizer: torch.optim.Optimizer, ids: torch.Tensor)
 
 @torch.no_grad()
 def cache_difference(model: nn.Module, length: int) -> float:
-    """
-    The largest difference of logits between a forward of all tokens and one token at a time through the cache, as a
-    fraction of the largest logit, with noise of 0.2 on every parameter.
+    """Return the largest difference of logits between one forward pass of all tokens and one token at a time through
+    the cache, as a fraction of the largest logit, with noise of 0.2 on every parameter.
 
     Raises:
-        InputError: If they differ by more than rounding explains.
+        InputError: They differ by more than rounding explains.
     """
     model, generator = copy.deepcopy(model).eval(), torch.Generator().manual_seed(0)
     for parameter in model.parameters():
@@ -169,13 +168,13 @@ def cache_difference(model: nn.Module, length: int) -> float:
         steps.append(output.logits)
     difference = ((torch.cat(steps, dim=1) - complete).abs().max() / complete.abs().max()).item()
     if not difference < 1e-9:
-        raise InputError(f"{type(model).__name__} computes something else through its cache: {difference:.1e} away.")
+        raise InputError(f"{type(model).__name__} computes other logits with its cache, {difference:.1e} away.")
     return difference
 
 
 @torch.no_grad()
 def time_generation(bench: Bench, systems: dict[str, nn.Module], places: list[int]) -> dict[tuple[str, int], float]:
-    """Median seconds of one more token behind a number of tokens, by system and that number."""
+    """Return the median seconds to generate one token, by system and by the number of preceding tokens."""
     seconds: dict[tuple[str, int], list[float]] = defaultdict(list)
     tokens = bench.arguments.tokens
     compiled, caches = {}, {}
@@ -189,7 +188,7 @@ def time_generation(bench: Bench, systems: dict[str, nn.Module], places: list[in
             ids = torch.randint(2, VOCABULARY, (1, place + tokens))
             for name, model in systems.items():
                 seconds[name, place] += token_times(bench, model, ids, place, compiled.get(name), caches.get(name))
-    # The first round warms up.
+    # The first round is a warm-up.
     return {key: statistics.median(times[tokens:]) for key, times in seconds.items()}
 
 
@@ -201,7 +200,7 @@ def token_times(
     compiled: Callable | None = None,
     cache: StaticCache | None = None,
 ) -> list[float]:
-    """Seconds of each token of `ids` behind the first `place`, which are processed before."""
+    """Return the seconds for each token of `ids` after the first `place`, which are processed untimed."""
     if cache is not None:
         cache.reset()
     if not isinstance(model, gMLP):

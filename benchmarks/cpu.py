@@ -1,23 +1,23 @@
-"""gMLP beside its peers on a CPU, in one process and one run.
+"""Speed and memory of gMLP and its peers on a CPU, in one process and one run.
 
     python -m benchmarks.cpu                            all suites on one core
-    python -m benchmarks.cpu --quick                    the same, small
-    python -m benchmarks.cpu --compile                  also through torch.compile (needs a C++ compiler)
+    python -m benchmarks.cpu --quick                    the same at a small size
+    python -m benchmarks.cpu --compile                  also with torch.compile (needs a C++ compiler)
 
 Suites:
-    images    gMLP-S on images of 224 pixels at several batch sizes, beside timm's, and a ViT-S
-    text      gMLP-base on 512 tokens, beside g-mlp-pytorch (lucidrains) with both of its W, and a BERT
+    images    gMLP-S on images of 224 pixels at several batch sizes, timm's gMLP-S, and a ViT-S
+    text      gMLP-base on 512 tokens, g-mlp-pytorch (lucidrains) with both kinds of W, and a BERT
     short     the same on few tokens
 
-`python -m benchmarks.length` has long texts.
+`python -m benchmarks.length` measures long texts.
 
-Systems take turns within every round, so that a busy machine disturbs all of them alike, and medians count. With one
-thread, times are that thread's CPU time; with more, the time that passes. Nothing is reported if the outputs of hf_gmlp
-differ from those of a peer with the same weights, or if outputs or gradients with checkpointing or compilation differ
-from those without. Dropout is off everywhere. "Kept for backward" is what lives on between forward and backward,
-besides parameters and inputs.
+Systems take turns within every round, so that other load on the machine affects all of them alike, and results are
+medians. With one thread, times are CPU times; with more, wall-clock times. Nothing is reported if the outputs of
+hf_gmlp differ from those of a peer with the same weights, or if outputs or gradients with checkpointing or compilation
+differ from those without. Dropout is off everywhere. "Kept for backward" is the memory held between forward and
+backward, besides parameters and inputs.
 
-The results are added to benchmarks/results/cpu-DATE.csv.
+The results are appended to benchmarks/results/cpu-DATE.csv.
 """
 
 import argparse

@@ -1,9 +1,9 @@
-"""Size and time of exported models beside their originals, in turns in one process. For example
+"""Size and speed of exported models and their originals, which take turns in one process. Example:
 
     python -m benchmarks.export my-gmlp my-bert --length 32
 
-The models are exported to a temporary folder; `hf-gmlp export --eval_file` tells their accuracy. Times are CPU times of
-one thread, medians over all rounds.
+The models are exported to a temporary folder; `hf-gmlp export --eval_file` measures their accuracy. Times are
+median CPU times of one thread over all rounds.
 """
 
 import argparse
@@ -48,7 +48,7 @@ def main():
         for (title, (_, megabytes)), own in zip(programs.items(), times):
             cells = [Path(folder).name, title, f"{model.num_parameters() / 1e6:.2f} M", f"{megabytes:.2f}"]
             cells += [f"{statistics.median(values):.2f}" for values in own]
-            # The median of each turn's ratio: other work on the machine slows both.
+            # Use the median of the ratios within each turn, since other load on the machine slows down both.
             ratios = ([first / other for first, other in zip(*pair)] for pair in zip(times[0], own))
             table.append(cells + [f"{statistics.median(values):.2f}" for values in ratios])
     facts = circumstances("transformers", "onnxruntime", "openvino")
@@ -57,7 +57,7 @@ def main():
 
 
 def exports(model: PreTrainedModel, folder: Path) -> dict[str, tuple[Run, float]]:
-    """Return the model and its exports by title: how each is run, and the size of its weights in MB."""
+    """Return for the model and its exports, by title, a function that runs it and the size of its weights in MB."""
     run = torch.inference_mode()(lambda inputs: model(**inputs))
     programs: dict[str, tuple[Run, float]] = {"PyTorch": (run, 4e-6 * model.num_parameters())}
     for to, open_program in (("onnx", onnx_run), ("openvino", openvino_run)):
@@ -85,14 +85,14 @@ def openvino_run(path: Path) -> Run:
 
 
 def measure(runs: list[Run], inputs: list[dict[str, torch.Tensor]], rounds: int) -> list[list[list[float]]]:
-    """Return the milliseconds of each run on each of the inputs in each round, which all take turns in."""
+    """Return the milliseconds of each run on each of the inputs in each round. Runs take turns within a round."""
     times: list[list[list[float]]] = [[[] for _ in inputs] for _ in runs]
     for turn in range(rounds + 3):
         for run, own in zip(runs, times):
             for batch, values in zip(inputs, own):
                 begin = time.process_time()
                 run(batch)
-                # The first turns warm up.
+                # The first turns are a warm-up.
                 if turn >= 3:
                     values.append((time.process_time() - begin) * 1e3)
     return times

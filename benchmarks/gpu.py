@@ -1,21 +1,21 @@
-"""gMLP beside its peers on a GPU, in one process and one run: whether they compute the same, how fast, in what memory.
+"""Speed and memory of gMLP and its peers on a GPU, in one process and one run, after a check of their outputs.
 
     python -m benchmarks.gpu                            everything
     python -m benchmarks.gpu --compile                  also with every block compiled
-    python -m benchmarks.gpu --compile --profile        also the operators of a training step, by their time
-    python -m benchmarks.gpu --device cpu --quick       tiny, on a machine without a GPU, to see whether it runs
+    python -m benchmarks.gpu --compile --profile        also the operators of a training step, sorted by time
+    python -m benchmarks.gpu --device cpu --quick       tiny smoke test without a GPU
 
 Suites:
-    images    gMLP-S on images of 224 pixels, beside timm's, and a ViT-S
-    large     gMLP-B, beside timm's, and a ViT-B
-    text      gMLP-base and aMLP-base on 512 tokens, beside g-mlp-pytorch (lucidrains), and a BERT
+    images    gMLP-S on images of 224 pixels, timm's gMLP-S, and a ViT-S
+    large     gMLP-B, timm's gMLP-B, and a ViT-B
+    text      gMLP-base and aMLP-base on 512 tokens, g-mlp-pytorch (lucidrains), and a BERT
     long      the same on more tokens
 
-Outputs are compared in single precision, as by cpu.py; times are under bf16 autocast with parameters in single
+Outputs are compared in single precision, as in cpu.py. Times are measured under bf16 autocast with parameters in single
 precision and without dropout. A training step is forward and backward, without an optimizer. "MFU" is its operations
 (those of hf_gmlp without checkpointing or compilation, counted by torch) over its time, as a fraction of the rate of a
-large bf16 product in the same run. "Peak" is the most memory of a training step above what was there before it.
-The results are added to benchmarks/results/gpu-DATE.csv after every suite.
+large bf16 product in the same run. "Peak" is the peak memory of a training step minus the memory in use before it.
+The results are appended to benchmarks/results/gpu-DATE.csv after every suite.
 """
 
 import argparse
@@ -55,7 +55,7 @@ MAKERS: dict[str, Callable[..., System]] = {
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--suites", nargs="+", choices=SUITES, default=list(SUITES), help="default: all")
-    parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda", help="cpu only with --quick")
+    parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda", help="cpu requires --quick")
     sizes = {"layers": ("least number of gMLP blocks", 30, 2), "rounds": ("how often every system is timed", 7, 1)}
     parser.add_argument("--profile", action="store_true", help="print where the time of a training step goes")
     arguments = harness.parse_arguments(parser, sizes)
@@ -66,8 +66,8 @@ def main():
 
 def benchmark(arguments: argparse.Namespace):
     if arguments.device == "cuda" and not torch.cuda.is_available():
-        raise InputError("There is no CUDA GPU here: use a machine with one, or try --device cpu --quick.")
-    # Keeps single precision in the checks free of TF32.
+        raise InputError("No CUDA GPU found. Use a machine with one, or pass --device cpu --quick.")
+    # Keep TF32 out of the checks, which compare in single precision.
     torch.set_float32_matmul_precision("highest")
     torch.backends.cudnn.allow_tf32 = False
     bench = GPUBench(arguments, arguments.device)
@@ -96,8 +96,7 @@ def sizes_of(suite: str, quick: bool) -> list[dict[str, int]]:
 
 
 class GPUBench(Bench):
-    """
-    A run under bf16 autocast on a GPU.
+    """A run under bf16 autocast on a GPU.
 
     Attributes:
         rate: Operations per second of a large product.
@@ -117,7 +116,7 @@ class GPUBench(Bench):
 
         def run(repeats: int) -> float:
             start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-            # Untimed: another system had the caches and the allocator before.
+            # Run once untimed, since another system used the caches and the allocator before.
             step()
             start.record()
             for _ in range(repeats):
@@ -126,16 +125,16 @@ class GPUBench(Bench):
             end.synchronize()
             return start.elapsed_time(end) / 1e3 / repeats
 
-        # A short step runs often, so that the launch of the first does not count.
+        # Repeat a short step, so that the launch of the first has little weight.
         once = run(1)
         return once if once > 0.01 else run(min(100, int(0.02 / once) + 1))
 
     def measured_rate(self) -> float:
-        """Operations per second of a large bf16 product."""
+        """Measure the operations per second of a large bf16 product."""
         size, rounds = (256, 3) if self.arguments.quick else (8192, 30)
         left, right, out = torch.randn(3, size, size, device=self.device, dtype=torch.bfloat16)
         for _ in range(3 if self.arguments.quick else 100):
-            # Until the clocks are up.
+            # Warm up until the clock rates have risen.
             torch.mm(left, right, out=out)
         times = self.times({"": lambda: torch.mm(left, right, out=out)}, rounds)[""]
         return 2 * size**3 / statistics.median(times)
@@ -155,11 +154,11 @@ class GPUBench(Bench):
         return found
 
     def operators(self, system: System) -> list[list]:
-        """The operators of a training step that take the most time of the device themselves."""
+        """Return the operators of a training step that take the most device time themselves."""
         with profile() as profiler:
             self.training_step(system)()
         field = "self_cpu_time_total" if self.device.type == "cpu" else "self_device_time_total"
-        # On a GPU the kernels are events too, whose time their operators have already.
+        # On a GPU, kernels are separate events, but their time is already included in that of their operators.
         events = [event for event in profiler.key_averages() if event.device_type == DeviceType.CPU]
         events.sort(key=lambda event: getattr(event, field), reverse=True)
         total = sum(getattr(event, field) for event in events)
@@ -170,7 +169,7 @@ class GPUBench(Bench):
         return [*rows, ["all", "", f"{total / 1e3:.3f}", ""]]
 
     def peak(self, step: Callable[[], object]) -> float:
-        """MiB that a step needs beside what is there already."""
+        """Return the MiB that a step needs in addition to the memory in use."""
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats()
         before = torch.cuda.memory_allocated()
@@ -179,7 +178,7 @@ class GPUBench(Bench):
 
 
 def flops_of(step: Callable[[], object]) -> int:
-    """Operations of the products in a step; attention as the products it consists of, in each direction."""
+    """Count the operations of the matrix products in a step, including those of attention in both passes."""
     with FlopCounterMode(display=False) as counter, sdpa_kernel(SDPBackend.MATH):
         step()
     return counter.get_total_flops()

@@ -1,4 +1,4 @@
-"""How the benchmarks take time and memory, and how they print and write what they find."""
+"""Shared code of the benchmarks: measure time and memory, and print and write the results."""
 
 import argparse
 import csv
@@ -22,17 +22,16 @@ Step = Callable[[], object]
 
 
 def parse_arguments(parser: argparse.ArgumentParser, sizes: dict[str, tuple]) -> argparse.Namespace:
-    """
-    Adds the flags that cpu.py and gpu.py share, and parses the command line.
+    """Add the flags that cpu.py and gpu.py share, and parse the command line.
 
     Args:
         sizes: Flag -> its help text, its usual value and its value with --quick.
     """
-    parser.add_argument("--quick", action="store_true", help="tiny sizes and few rounds, to see whether it runs")
-    parser.add_argument("--compile", action="store_true", help="also through torch.compile")
+    parser.add_argument("--quick", action="store_true", help="smoke test with tiny sizes and few rounds")
+    parser.add_argument("--compile", action="store_true", help="also measure with torch.compile")
     for name, (text, usual, _) in sizes.items():
         parser.add_argument(f"--{name}", type=int, help=f"{text} (default: {usual})")
-    parser.add_argument("--out", type=Path, default=RESULTS, help="folder of the results (default: %(default)s)")
+    parser.add_argument("--out", type=Path, default=RESULTS, help="output folder (default: %(default)s)")
     arguments = parser.parse_args()
     for name, (_, usual, quick) in sizes.items():
         if getattr(arguments, name) is None:
@@ -43,8 +42,7 @@ def parse_arguments(parser: argparse.ArgumentParser, sizes: dict[str, tuple]) ->
 
 
 class Bench:
-    """
-    A run in single precision on a CPU, and what it has found. gpu.py derives another for GPUs.
+    """A benchmark run in single precision on a CPU, with its results. gpu.py has a subclass for GPUs.
 
     Attributes:
         rows: One dictionary for each measured value.
@@ -58,14 +56,14 @@ class Bench:
         return nullcontext()
 
     def seconds(self, step: Step) -> float:
-        """Seconds of a step that has run before: its CPU time with one thread, else the time that passes."""
+        """Return the seconds of a warmed-up step: CPU time with one thread, otherwise wall-clock time."""
         clock = time.thread_time if self.arguments.threads == 1 else time.perf_counter
         start = clock()
         step()
         return clock() - start
 
     def times(self, steps: dict[str, Step], rounds: int | None = None) -> dict[str, list[float]]:
-        """Seconds of every step in every round. All take a turn in each round, after an untimed run of each."""
+        """Return the seconds of every step in every round. Steps take turns, after an untimed run of each."""
         for step in steps.values():
             step()
         times: dict[str, list[float]] = {name: [] for name in steps}
@@ -82,7 +80,7 @@ class Bench:
         return step
 
     def training_step(self, system: System) -> Step:
-        """Forward and backward, without an optimizer, which would be the same for all systems."""
+        """Run forward and backward, without an optimizer, which would be the same for all systems."""
 
         def step():
             with self.precision():
@@ -93,13 +91,13 @@ class Bench:
         return step
 
     def kept(self, system: System) -> float:
-        """MiB that a forward pass keeps for the backward pass."""
+        """Return the MiB that a forward pass keeps for the backward pass."""
         with self.precision():
             own = [*system.model.parameters(), *system.model.buffers(), system.inputs]
             return kept_bytes(system.loss, own) / 2**20
 
     def measure(self, systems: dict[str, System]) -> dict[str, dict[str, list[float]]]:
-        """Measure, with its unit -> system -> its values in every round."""
+        """Return the values of every round by measure (with its unit) and system."""
         found = {}
         for system in systems.values():
             system.model.eval()
@@ -115,9 +113,8 @@ class Bench:
         }
 
     def compare(self, suite: str, make: Callable[..., System], names: list[str], columns: list[dict[str, int]]):
-        """
-        Measures systems at all sizes, and prints hf_gmlp's values and those of the others divided by them: the median
-        of the quotients of every round, since other work on the machine slows both.
+        """Measure systems at all sizes, and print hf_gmlp's values and the ratios of other systems to them. A ratio is
+        the median of the ratios within each round, since other load on the machine slows down both systems.
         """
         lines: dict[str, list[str]] = {}
         for sizes in columns:
@@ -144,12 +141,12 @@ class Bench:
 
 
 def about(**details) -> dict:
-    """Date, machine and versions, which a measured number needs beside it, and `details`."""
+    """Return the date, the machine and the versions that belong to every measured number, and `details`."""
     return circumstances("transformers", "timm", "g-mlp-pytorch") | details
 
 
 def write_results(path: Path, rows: list[dict], common: dict):
-    """Adds rows to a CSV file, each with `common` in front."""
+    """Append rows to a CSV file, each preceded by the columns of `common`."""
     path.parent.mkdir(parents=True, exist_ok=True)
     written = []
     if path.exists():

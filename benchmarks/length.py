@@ -1,14 +1,14 @@
-"""Time and memory against the length of a text: gMLP, BERT and ModernBERT, in PyTorch and in ONNX Runtime.
+"""Time and memory of gMLP, BERT and ModernBERT against text length, in PyTorch and in ONNX Runtime.
 
     python -m benchmarks.length
     python -m benchmarks.length --lengths 128 512 --rounds 1       small
 
-Systems are 5 blocks of gMLP-base whose W reaches 128 tokens, 2 layers of BERT-base, and 3 layers of ModernBERT (one of
-them global) with as many parameters as the gMLP, all with sdpa, in single precision, for texts of any of the lengths.
-They take turns in every round. Times are CPU times of one thread, medians, for one text; training is forward and
-backward without an optimizer. Memory is the peak of a step above what there was before, in a process of its own.
+The systems are 5 blocks of gMLP-base whose W reaches 128 tokens, 2 layers of BERT-base, and 3 layers of ModernBERT (one
+of them global) with as many parameters as the gMLP, all with sdpa and in single precision. They take turns in every
+round. Times are median CPU times of one thread for one text; training is forward and backward without an optimizer.
+Memory is the peak of a step minus the memory in use before it, measured in a separate process.
 
-The results are added to benchmarks/results/length-DATE.csv.
+The results are appended to benchmarks/results/length-DATE.csv.
 """
 
 import argparse
@@ -31,7 +31,7 @@ from .peers import BERT, MODERN, OWN, System
 LENGTHS = (128, 512, 1024, 2048, 4096, 8192, 16384)
 SYSTEMS = {OWN: 5, BERT: 2, MODERN: 3}
 MEASURES = ("forward", "training", "ONNX Runtime")
-# Exported attention keeps all of its weights: at 8,192 tokens, 24 GB of memory do not suffice.
+# Exported attention materializes all of its weights, which at 8,192 tokens needs more than 24 GB.
 MOST_IN_ONNX = 4096
 
 
@@ -64,7 +64,7 @@ def benchmark(arguments: argparse.Namespace):
         del systems, steps
         for measure in MEASURES[:2]:
             for name in SYSTEMS:
-                # A new process has no memory left over from other systems.
+                # Measure in a new process, which holds no memory of other systems.
                 with multiprocessing.get_context("spawn").Pool(1) as pool:
                     peak = pool.apply(peak_of, (arguments, measure, name, length))
                 bench.add("length", name, f"{measure}: peak, MiB", peak, tokens=length)
@@ -78,14 +78,14 @@ def benchmark(arguments: argparse.Namespace):
 
 
 def build(name: str, length: int) -> System:
-    """Return a system for one text of this length."""
-    # A BERT is named by the gMLP blocks that it is compared with, three to a layer; so is a ModernBERT here.
+    """Build a system with one text of the given length as input."""
+    # Peers are built by the number of equivalent gMLP blocks, here three per layer of BERT and ModernBERT.
     layers = 5 if name == OWN else 3 * SYSTEMS[name]
     return peers.build(peers.text_model, name, layers=layers, batch=1, tokens=length, reach=128)
 
 
 def step_of(bench: Bench, measure: str, system: System, folder: Path) -> Step:
-    """Return what is timed."""
+    """Return the function to time."""
     if measure == "training":
         system.model.train()
         return bench.training_step(system)
@@ -99,10 +99,10 @@ def step_of(bench: Bench, measure: str, system: System, folder: Path) -> Step:
 
 
 def peak_of(arguments: argparse.Namespace, measure: str, name: str, length: int) -> float:
-    """Return the MiB that a step takes at most, above what there was before; only on Linux."""
+    """Return the peak memory of a step in MiB, minus the memory in use before it (Linux only)."""
     torch.set_num_threads(arguments.threads)
     step = step_of(Bench(arguments), measure, build(name, length), Path())
-    # Set the peak back to what is there now.
+    # Reset the recorded peak to the current memory use.
     Path("/proc/self/clear_refs").write_text("5")
     before = status("VmRSS")
     step()
@@ -110,7 +110,7 @@ def peak_of(arguments: argparse.Namespace, measure: str, name: str, length: int)
 
 
 def status(name: str) -> int:
-    """Return a value of this process in KiB."""
+    """Return a value of /proc/self/status in KiB."""
     lines = Path("/proc/self/status").read_text().splitlines()
     return next(int(line.split()[1]) for line in lines if line.startswith(f"{name}:"))
 

@@ -1,4 +1,4 @@
-"""The machine and the versions that are written beside every measured number."""
+"""The machine and the versions to record with every measured number."""
 
 import datetime
 import os
@@ -10,7 +10,7 @@ import torch
 
 
 def circumstances(*packages: str) -> dict[str, str]:
-    """Return the date, the machine and the versions of Python, torch and those `packages` that are installed."""
+    """Return the date, the machine, and the versions of Python, torch and the installed ones of `packages`."""
     machine = f"{processor_name()}, {os.cpu_count()} cores, {platform.system()}"
     found = {"date": datetime.date.today().isoformat(), "machine": machine, "python": platform.python_version()}
     if torch.cuda.is_available():

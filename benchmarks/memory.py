@@ -26,8 +26,7 @@ class _Results(TorchDispatchMode):
 
 
 def kept_bytes(forward: Callable[[], torch.Tensor], tensors: Iterable[torch.Tensor]) -> int:
-    """
-    Return the bytes that a forward pass keeps for its backward pass, with or without activation checkpointing.
+    """Return the bytes that a forward pass keeps for its backward pass, with or without activation checkpointing.
 
     Args:
         forward: Returns a loss.

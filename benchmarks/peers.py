@@ -1,4 +1,4 @@
-"""What the benchmarks compare: gMLP and its peers, each with the inputs that it is given."""
+"""The systems that the benchmarks compare: gMLP and its peers, each with its inputs."""
 
 import math
 from collections.abc import Callable
@@ -15,24 +15,23 @@ from hf_gmlp.training.checkpointing import enable_selective_checkpointing
 
 ROOT = Path(__file__).resolve().parent.parent
 
-# Noise on the spatial weights, which start so near zero that a wrong W would not be seen.
+# Noise added to the spatial weights, which start so near zero that a wrong W would go unnoticed.
 SPATIAL_NOISE = 0.02
 SPATIAL_WEIGHTS = ("spatial_gating_unit.proj.weight", "gate.proj.weight", "sgu.weight")
 OWN, AMLP, TIMM, VIT, BERT = "hf_gmlp", "hf_gmlp, aMLP", "timm", "ViT", "BERT"
 MODERN = "ModernBERT"
 CIRCULANT, DENSE = "g-mlp-pytorch, circulant", "g-mlp-pytorch, dense"
-# What may follow the name of a system: how it is trained or run.
+# Suffixes of the name of a system, which select how it is trained or run.
 SELECTIVE, FULL, COMPILED = " + selective checkpointing", " + full checkpointing", " + torch.compile"
 
 
 @dataclass
 class System:
-    """
-    A model and its inputs.
+    """A model and its inputs.
 
     Attributes:
         tokens: Tokens in a sample.
-        labels: Classes of images; without, the loss is that of `objective`.
+        labels: Classes of images. Without them, the loss is `objective`.
     """
 
     name: str
@@ -42,13 +41,13 @@ class System:
     labels: torch.Tensor | None = None
 
     def run(self, count: int | None = None) -> torch.Tensor:
-        """The output for all samples, or the first `count`."""
+        """Return the output for all samples, or for the first `count`."""
         result = self.model(self.inputs[:count])
         return result if isinstance(result, torch.Tensor) else result[0]
 
     def loss(self, count: int | None = None) -> torch.Tensor:
         output = self.run(count).float()
-        # Not the mean square: after a LayerNorm that is constant, and its gradients are rounding errors.
+        # The mean square would be constant after a LayerNorm, and its gradients rounding errors.
         return output.pow(3).mean() if self.labels is None else F.cross_entropy(output, self.labels[:count])
 
     @property
@@ -57,12 +56,12 @@ class System:
 
 
 def parameters_of(model: nn.Module) -> int:
-    """The number of parameters; tied ones count once."""
+    """Return the number of parameters; tied ones count once."""
     return sum(parameter.numel() for parameter in model.parameters())
 
 
 def base_of(name: str) -> str:
-    """The name of a system without how it is trained or run."""
+    """Return the name of a system without its suffix."""
     return name.partition(" + ")[0]
 
 
@@ -79,7 +78,7 @@ def perturb(model: nn.Module):
 
 
 def build(make: Callable[..., System], name: str, device: str | torch.device = "cpu", **sizes) -> System:
-    """A system of `make`, `image_model` or `text_model`, by a name that may end with how it is trained or run."""
+    """Build a system with `make`, `image_model` or `text_model`, from a name that may have a suffix."""
     torch.manual_seed(0)
     with torch.device(device):
         system = make(base_of(name), **sizes)
@@ -93,16 +92,16 @@ def build(make: Callable[..., System], name: str, device: str | torch.device = "
         )
         enable()
     elif name.endswith(COMPILED):
-        # Models share functions, and each size is compiled separately.
+        # Blocks of all models share code objects, so every compiled size counts toward one limit.
         torch._dynamo.config.recompile_limit = 256
         for block in blocks_of(system.model):
-            # With dynamic sizes, products would be slower.
+            # Products with dynamic sizes would be slower.
             block.compile(dynamic=False)
     return system
 
 
 def blocks_of(model: nn.Module) -> list[nn.Module]:
-    """The largest list of modules of one kind."""
+    """Return the longest list of modules of the same kind."""
     lists = [
         module
         for module in model.modules()
@@ -116,29 +115,28 @@ BLOCKS = {VIT: (5, 2), BERT: (3, 1)}
 
 
 def whole_blocks(blocks: int, peer: str) -> int:
-    """The least number of gMLP blocks from `blocks` on for which a peer has a whole number of layers."""
+    """Round `blocks` up to a number of gMLP blocks for which a peer has a whole number of layers."""
     each = BLOCKS[peer][0]
     return each * math.ceil(blocks / each)
 
 
 def layers_of(peer: str, blocks: int) -> int:
-    """
-    The layers of a peer for a number of gMLP blocks.
+    """Return the number of layers of a peer for a number of gMLP blocks.
 
     Raises:
-        InputError: It is no whole number, so that one of the two would have too many.
+        InputError: It is not a whole number, so the two cannot have the same size.
     """
     each, layers = BLOCKS[peer]
     if blocks % each:
-        raise InputError(f"A {peer} has {layers} for {each} blocks of a gMLP: {blocks} is no multiple of {each}.")
+        raise InputError(f"A {peer} has {layers} for {each} gMLP blocks, but {blocks} is not a multiple of {each}.")
     return blocks // each * layers
 
 
-# All models are without dropout. Peers are imported where they are built: not every benchmark needs all of them.
+# No model has dropout. Peers are imported where they are built, since no benchmark needs all of them.
 
 
 def image_model(name: str, layers: int, batch: int, large: bool = False) -> System:
-    """gMLP-S with `layers` blocks, or its share of a ViT-S, for images of 224 pixels; or those of size B."""
+    """Build a gMLP-S with `layers` blocks or a ViT-S of the same size for 224-pixel images, or those of size B."""
     tokens, width = 196, 512 if large else 256
     if name == OWN:
         from hf_gmlp.models.configuration_gmlp import GMLPVisionConfig
@@ -151,7 +149,7 @@ def image_model(name: str, layers: int, batch: int, large: bool = False) -> Syst
 
         model = timm.create_model("gmlp_b16_224" if large else "gmlp_s16_224")
         model.blocks = model.blocks[:layers]
-        # The head of a new model is zero, and so would be all outputs.
+        # The head of a new model is initialized to zero, so all outputs would be zero.
         nn.init.normal_(model.head.weight, std=0.02)
     else:
         from transformers import ViTConfig, ViTForImageClassification
@@ -166,13 +164,13 @@ def image_model(name: str, layers: int, batch: int, large: bool = False) -> Syst
 def text_model(
     name: str, layers: int, batch: int, tokens: int, vocabulary: int = 32, reach: int | None = None
 ) -> System:
-    """gMLP-base or aMLP-base with `layers` blocks, or a BERT-base of as many parameters."""
+    """Build a gMLP-base or aMLP-base with `layers` blocks, or a BERT-base with as many parameters."""
     ids = fixed_ids(batch, tokens, vocabulary).to(torch.get_default_device())
     if name in (OWN, AMLP):
         from hf_gmlp.models.configuration_gmlp import GMLPConfig
         from hf_gmlp.models.modeling_gmlp import GMLPModel
 
-        # Shorter texts use a part of W, and longer ones one that was trained on 128 tokens.
+        # Shorter texts use a part of W, and longer ones use a W that was trained on 128 tokens.
         sizes = {"num_hidden_layers": layers, "max_position_embeddings": max(512, tokens), "vocab_size": vocabulary}
         sizes |= {"spatial_reach": reach or 128} if reach or tokens > 512 else {}
         sizes |= {"attention_size": 64 if name == AMLP else 0, "type_vocab_size": 0}
@@ -194,7 +192,7 @@ def text_model(
     else:
         import g_mlp_pytorch
 
-        # It takes texts of one length only.
+        # g-mlp-pytorch accepts texts of one length only.
         sizes = {"num_tokens": vocabulary, "dim": 512, "depth": layers, "seq_len": tokens, "ff_mult": 6}
         model = g_mlp_pytorch.gMLP(**sizes, circulant_matrix=name == CIRCULANT)
     return System(name, model, ids, tokens)

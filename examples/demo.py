@@ -1,8 +1,8 @@
-"""Train a small gMLP on real English, and see what it has learned: 3 minutes of two AVX2 cores (AMD EPYC).
+"""Train a small gMLP on real English and inspect what it learned, in 3 minutes on two AVX2 cores (AMD EPYC).
 
     python -m examples.demo [--output_dir build/demo]
 
-The text is the reference of the Python language, which every Python carries. The script trains a tokenizer and a
+The text is the Python language reference, which every Python includes. The script trains a tokenizer and a
 Toeplitz gMLP by masked language modeling (recipes/demo.yaml), compares it with counts of tokens and of their neighbors,
 fills masks in held-out sentences, and draws the spatial filters as in Figure 4 of the paper.
 """
@@ -42,7 +42,7 @@ def main():
         command += ["--train_file", str(train_file), "--validation_file", str(validation_file)]
         command += ["--output_dir", str(model_folder)]
         print("$", " ".join(["python", os.path.relpath(command[0]), *command[1:]]), flush=True)
-        # In this process, which saves a second import of the libraries.
+        # Train in this process, to avoid importing the libraries a second time.
         sys.argv = command
         runpy.run_path(command[0], run_name="__main__")
 
@@ -79,8 +79,8 @@ def main():
 
 
 def leave_busy_cores():
-    """Limit the threads of PyTorch to the idle cores, unless OMP_NUM_THREADS is set: threads that share cores with
-    other work wait for each other, and are slower than one.
+    """Limit the threads of PyTorch to the idle cores, unless OMP_NUM_THREADS is set: threads on busy cores wait for
+    each other, and can be slower than a single thread.
     """
     import psutil
 
@@ -95,7 +95,7 @@ def leave_busy_cores():
 
 
 def split_topics() -> tuple[list[str], list[str]]:
-    """Return each topic as a document of running text, a line for each paragraph: to train on, and every eighth."""
+    """Return the topics as documents with one line per paragraph: those to train on, and every eighth, held out."""
     documents = []
     for _, text in sorted(topics.items()):
         paragraphs = (re.sub(r"\s+", " ", paragraph).strip() for paragraph in re.split(r"\n\s*\n", text))
@@ -104,7 +104,7 @@ def split_topics() -> tuple[list[str], list[str]]:
 
 
 def masked_sentences(documents: list[str], count: int = 3) -> list[tuple[str, str]]:
-    """Return plain sentences of different topics, each with a short word masked near its middle, and that word."""
+    """Return sentences of different topics, each with a short word masked near the middle, and the masked words."""
     found = []
     for document in documents:
         for sentence in re.findall(r"(?:^|(?<=\. ))[A-Z][a-z]+ [a-z][a-z, ]{50,110}\.(?= |$)", document, re.MULTILINE):
@@ -118,7 +118,7 @@ def masked_sentences(documents: list[str], count: int = 3) -> list[tuple[str, st
 
 
 def fill(model, tokenizer, sentence: str, count: int = 5) -> list[str]:
-    """Return the likeliest tokens for [MASK]."""
+    """Return the most probable tokens for [MASK]."""
     from transformers import pipeline
 
     answers = pipeline("fill-mask", model=model, tokenizer=tokenizer, top_k=count)(sentence)

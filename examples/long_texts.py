@@ -1,12 +1,12 @@
-"""Read texts of any length with a model that was trained on short ones, without training it further.
+"""Apply a model that was trained on short texts to texts of any length, without further training.
 
     python -m examples.long_texts checkpoints/amlp-mini books.jsonl.gz
     python -m examples.long_texts earlier-amlp-mini checkpoints/amlp-mini books.jsonl.gz --output length.png
     python -m examples.long_texts checkpoints/amlp-mini-sst2 reviews.jsonl.gz
 
-A masked language model predicts 15 % of the tokens of the texts, cut into rows of 128, 256, ... tokens: its perplexity
-and the CPU time per token, with a picture that compares several models. A classifier classifies texts that are cut at
-that many tokens: its accuracy. The file has a column "text", and for a classifier a column "label" with class numbers.
+For a masked language model, the script prints the perplexity of 15 % of the tokens and the CPU time per token, on texts
+in rows of 128, 256, ... tokens, and plots them for all models. For a classifier, it prints the accuracy on texts
+truncated to these lengths. The file has a column "text", and for a classifier a column "label" with class numbers.
 """
 
 import argparse
@@ -34,12 +34,12 @@ def main():
     parser.add_argument("--lengths", type=int, nargs="+", default=list(LENGTHS), help="tokens (default: %(default)s)")
     parser.add_argument("--tokens", type=int, default=32768, help="tokens for a language model (default: %(default)s)")
     parser.add_argument("--texts", type=int, default=800, help="texts for a classifier (default: %(default)s)")
-    parser.add_argument("--output", help="the picture of language models to write")
+    parser.add_argument("--output", help="image file for the plot of language models")
     errors.run(lambda: measure(parser.parse_args()))
 
 
 def measure(arguments: argparse.Namespace):
-    """Print a table of all lengths for each model, and draw a picture of language models."""
+    """Print a table of all lengths for each model, and plot language models."""
     kind = "csv" if ".csv" in arguments.file else "parquet" if arguments.file.endswith("parquet") else "json"
     rows = datasets.load_dataset(kind, data_files=arguments.file, split="train")
     points: dict[str, list[tuple[int, float, float]]] = {}
@@ -67,7 +67,7 @@ def measure(arguments: argparse.Namespace):
 def read(
     model: GMLPPreTrainedModel, tokenizer: PreTrainedTokenizerBase, texts: Iterable[str], count: int, length: int
 ) -> tuple[float, float]:
-    """Return the perplexity of 15 % of the first `count` tokens in rows of `length`, and the CPU ms for a token."""
+    """Return the perplexity of 15 % of the first `count` tokens in rows of `length`, and the CPU ms per token."""
     ids = tokens_of(texts, tokenizer, count)
     masked = torch.rand(ids.shape, generator=torch.Generator().manual_seed(SEED)) < 0.15
     start = time.process_time()
@@ -76,7 +76,7 @@ def read(
 
 
 def tokens_of(texts: Iterable[str], tokenizer: PreTrainedTokenizerBase, count: int) -> torch.Tensor:
-    """Return the first tokens of the texts, with the separator between them."""
+    """Return the first `count` tokens of the texts, with separators between texts."""
     ids: list[int] = []
     for text in texts:
         ids += [*tokenizer(text, add_special_tokens=False)["input_ids"], tokenizer.sep_token_id]
@@ -87,7 +87,7 @@ def tokens_of(texts: Iterable[str], tokenizer: PreTrainedTokenizerBase, count: i
 
 @torch.no_grad()
 def masked_loss(model: GMLPPreTrainedModel, ids: torch.Tensor, masked: torch.Tensor, length: int, mask: int) -> float:
-    """Return the mean loss of masked tokens, in rows of `length` tokens, of which the last may be shorter."""
+    """Return the mean loss of masked tokens in rows of `length` tokens; the last row may be shorter."""
     losses = [
         cross_entropy(model(row.masked_fill(hidden, mask)[None]).logits[0, hidden], row[hidden], reduction="sum").item()
         for row, hidden in zip(ids.split(length), masked.split(length))
@@ -99,7 +99,7 @@ def masked_loss(model: GMLPPreTrainedModel, ids: torch.Tensor, masked: torch.Ten
 def accuracy(
     model: GMLPPreTrainedModel, tokenizer: PreTrainedTokenizerBase, rows: datasets.Dataset, length: int
 ) -> float:
-    """Return the fraction of texts, each cut at `length` tokens, whose class is right."""
+    """Return the accuracy on texts, each truncated to `length` tokens."""
     right = 0
     for row in rows:
         inputs = tokenizer(row["text"], truncation=True, max_length=length, return_tensors="pt")
@@ -108,7 +108,7 @@ def accuracy(
 
 
 def draw(points: dict[str, list[tuple[int, float, float]]], path: str):
-    """Draw perplexity and time for a token against the number of tokens in a row, for each of several models."""
+    """Plot perplexity and time per token against the number of tokens in a row, one line per model."""
     import matplotlib.pyplot as plt
 
     figure, panels = plt.subplots(1, 2, figsize=(9, 3), constrained_layout=True)

@@ -5,11 +5,11 @@
 PROSE holds books and film reviews, gzipped JSON lines with a column "text": books_train.jsonl.gz, books_more,
 books_validation, and the same of reviews. SST2 holds train.jsonl and validation.jsonl with the columns "sentence" and
 "label". The steps are: a tokenizer; masked language modeling on rows of 128 tokens (`mlm`), and then on rows of 1,024
-(`long`, published as `amlp-mini`); from `mlm`, single sentences of the reviews, each with the opinion of its review
-(`opinions`); a series of fine-tuned teachers; soft labels for sentences of the reviews, the mean of the probabilities
-of the teachers and of tf-idf; and students that learn them (`amlp-mini-sst2`). Both are copied in half precision. A
-complete step is skipped, and an interrupted one resumes, when the command is repeated. Other flags are passed to all
-training scripts (default: --use_cpu --bf16, for processors that compute in bfloat16).
+(`long`, published as `amlp-mini`); starting from `mlm`, training on single sentences of the reviews, each
+labeled with the opinion of its review (`opinions`); a series of fine-tuned teachers; soft labels for sentences of the
+reviews, the mean probabilities of the teachers and tf-idf; and students trained on them (`amlp-mini-sst2`). Both
+models are copied in half precision. When the command is repeated, it skips finished steps and resumes an interrupted
+one. Other flags go to all training scripts (default: --use_cpu --bf16, for processors that compute in bfloat16).
 """
 
 import argparse
@@ -36,8 +36,8 @@ def main():
     parser.add_argument("--prose", type=Path, required=True, help="folder of books and reviews")
     parser.add_argument("--sst2", type=Path, required=True, help="folder of SST-2")
     parser.add_argument("--output_dir", type=Path, default=Path("build/pretrained"))
-    parser.add_argument("--opinions", type=int, default=200_000, help="sentences of judged reviews (%(default)s)")
-    parser.add_argument("--sentences", type=int, default=150_000, help="sentences that teachers label (%(default)s)")
+    parser.add_argument("--opinions", type=int, default=200_000, help="sentences labeled by review (%(default)s)")
+    parser.add_argument("--sentences", type=int, default=150_000, help="sentences labeled by teachers (%(default)s)")
     args, flags = parser.parse_known_args()
     flags = flags or ["--use_cpu", "--bf16"]
     output = args.output_dir
@@ -68,7 +68,7 @@ def main():
     reviews, opinions = [prose["train"][1], prose["more"][1]], output / "opinions.jsonl"
     if not opinions.is_file():
         write_opinions(reviews, opinions, make_spelling(output / "mlm"), args.opinions)
-    # The validation sentences are looked at once, at the end: this is evaluated on those to train on later.
+    # Evaluate on the SST-2 training sentences here, since the validation sentences are used only once, at the end.
     run("run_glue.py", "laptop-distill", "opinions", *task, "--model_name_or_path", output / "mlm", "--seeds", 1,
         "--train_file", opinions, "--validation_file", train)  # fmt: skip
     task += ("--model_name_or_path", output / "opinions" / "seed-1", "--validation_file", validation)
@@ -87,8 +87,8 @@ def main():
 
 
 def make_tokenizer(files: Sequence[str], folder: Path, vocab_size: int = 8000):
-    """Train a lower-cased tokenizer, which reads the spelling of treebanks as natural text, and gives the first word of
-    a text the space before it that all other words have.
+    """Train a lower-casing tokenizer that normalizes treebank spelling to natural text, and adds a space before the
+    first word of a text, as before all other words.
     """
     from tokenizers import Regex, normalizers
 
@@ -115,7 +115,7 @@ def sentences_of(text: str) -> list[str]:
 
 
 def write_sentences(files: Sequence[str], path: Path, count: int, seed: int = 0):
-    """Write a random sample of the sentences, half of them without a final full stop, as in SST-2."""
+    """Write a random sample of the sentences, half of them without a final period, as in SST-2."""
     from hf_gmlp.tools.train_tokenizer import read_texts
 
     sentences = sorted({sentence for text in read_texts(files) for sentence in sentences_of(text)})
@@ -124,10 +124,10 @@ def write_sentences(files: Sequence[str], path: Path, count: int, seed: int = 0)
 
 
 def write_opinions(files: Sequence[str], path: Path, spelled: Callable[[str], str], count: int, seed: int = 0):
-    """Write a random sample of the sentences, each with the opinion of the whole review that it is from.
+    """Write a random sample of the sentences, each labeled with the opinion of the review that it is from.
 
-    One review in twelve names a rating, such as 8/10. tf-idf learns from these what the others think, and sentences are
-    from reviews of which it is sure.
+    One review in twelve names a rating, such as 8/10. A tf-idf classifier trained on these labels the others, and
+    sentences are sampled from reviews that it classifies with confidence.
     """
     from hf_gmlp.tools.train_tokenizer import read_texts
     from paper.baselines import tfidf_classifier
@@ -135,8 +135,8 @@ def write_opinions(files: Sequence[str], path: Path, spelled: Callable[[str], st
     reviews = list(read_texts(files))
     texts = [spelled(RATING.sub(" ", review)) for review in reviews]
     ratings = [{float(rating) for rating in RATING.findall(review)} for review in reviews]
-    # Of one rating, and not one between.
-    rated = [index for index, found in enumerate(ratings) if len(found) == 1 and not 4 < min(found) < 7]
+    # Keep reviews with exactly one rating that is clearly negative or positive.
+    rated = [index for index, values in enumerate(ratings) if len(values) == 1 and not 4 < min(values) < 7]
     labels = [int(min(ratings[index]) >= 7) for index in rated]
     positive = tfidf_classifier().fit([texts[index] for index in rated], labels).predict_proba(texts)[:, 1]
     positive[rated] = labels
@@ -153,7 +153,7 @@ def write_opinions(files: Sequence[str], path: Path, spelled: Callable[[str], st
 
 
 def some_without_full_stop(sentences: Sequence[str]) -> list[str]:
-    """Return the sentences, every other one without its final full stop."""
+    """Return the sentences, removing the final period of every other one."""
     return [text.removesuffix(".") if number % 2 else text for number, text in enumerate(sentences)]
 
 
@@ -164,8 +164,8 @@ def write_rows(path: Path, rows: Iterable[dict[str, object]]):
 
 
 def write_soft_labels(sentences: Path, train: Path, teachers: Sequence[Path], path: Path):
-    """Write the sentences with the mean of the probabilities of all teachers and of tf-idf; and, with certainty, the
-    labeled sentences themselves.
+    """Write the sentences with the mean probabilities of all teachers and tf-idf, followed by the labeled sentences
+    with probabilities of 0 and 1.
     """
     from paper.baselines import tfidf_classifier
 
@@ -184,14 +184,14 @@ def write_soft_labels(sentences: Path, train: Path, teachers: Sequence[Path], pa
 
 
 def make_spelling(folder: Path):
-    """Return the function that spells a text as the tokenizer in a folder does."""
+    """Return the function by which the tokenizer in a folder normalizes a text."""
     from hf_gmlp.loading import open_tokenizer
 
     return open_tokenizer(folder).backend_tokenizer.normalizer.normalize_str
 
 
 def probabilities(folder: Path, texts: Sequence[str], batch_size: int = 256) -> np.ndarray:
-    """Return what a classifier gives each text and class [texts, classes]."""
+    """Return the class probabilities of a classifier for each text: [texts, classes]."""
     import torch
     from transformers import AutoModelForSequenceClassification
 
@@ -199,9 +199,9 @@ def probabilities(folder: Path, texts: Sequence[str], batch_size: int = 256) -> 
 
     tokenizer, model = open_tokenizer(folder), open_model(AutoModelForSequenceClassification, folder).eval()
     if [model.config.id2label[number] for number in range(len(LABELS))] != list(LABELS):
-        raise ValueError(f"{folder} has other classes than {LABELS}: {model.config.id2label}")
+        raise ValueError(f"{folder} has the classes {model.config.id2label} instead of {LABELS}.")
     result = np.empty((len(texts), len(LABELS)))
-    # By length, for little padding.
+    # Sort by length to reduce padding.
     order = sorted(range(len(texts)), key=lambda index: len(texts[index]))
     with torch.inference_mode(), torch.autocast("cpu", torch.bfloat16):
         for start in range(0, len(order), batch_size):
@@ -212,7 +212,7 @@ def probabilities(folder: Path, texts: Sequence[str], batch_size: int = 256) -> 
 
 
 def halve(source: Path, target: Path):
-    """Copy a trained model with its tokenizer and card: weights in half precision, which open in single precision."""
+    """Copy a trained model with tokenizer and card, with weights saved in half precision that load in single."""
     import torch
     from transformers import AutoConfig, AutoTokenizer
 
@@ -220,7 +220,7 @@ def halve(source: Path, target: Path):
 
     model_class = getattr(hf_gmlp, AutoConfig.from_pretrained(source).architectures[0])
     model_class.from_pretrained(source, dtype=torch.float16).save_pretrained(target)
-    # Computed in half precision, the model would be slow on most CPUs, and could not be trained.
+    # In half precision, the model would be slow on most CPUs and could not be trained.
     config = json.loads((target / "config.json").read_text(encoding="utf-8")) | {"dtype": "float32"}
     (target / "config.json").write_text(json.dumps(config, indent=2, sort_keys=True) + "\n", encoding="utf-8")
     AutoTokenizer.from_pretrained(source).save_pretrained(target)

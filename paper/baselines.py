@@ -17,7 +17,7 @@ def token_losses(
     """Measure count models on the masked tokens that run_mlm.py evaluates with seed 0. The arguments are its flags.
 
     The unigram model predicts each token t by its frequency in the training text, plus one. The bigram-context model
-    reads the tokens l and r around it, as the masked model sees them: P(t | l, r) ~ P(t | l) P(t | r) / P(t).
+    uses the neighboring tokens l and r in the masked input: P(t | l, r) ~ P(t | l) P(t | r) / P(t).
 
     Returns:
         The losses "unigram" and "bigram_context" in nats per masked token.
@@ -45,7 +45,7 @@ def token_losses(
     following = coo_array((np.ones(len(first)), (first, second)), shape=(size, size)).tocsr()
     preceding = following.T.tocsr()
     losses = []
-    # A thousand tokens at a time: each takes a row of probabilities.
+    # Process a thousand tokens at a time to save memory, since each needs a row of probabilities.
     for start in range(0, len(labels), 1000):
         part = slice(start, start + 1000)
         logits = -np.log(unigram)[None]
@@ -65,7 +65,7 @@ def print_token_losses(**arguments):
 def tfidf_classifier() -> Any:
     """Return logistic regression on tf-idf of words: `fit(texts, labels)`.
 
-    C, and whether pairs of neighboring words count too, are chosen by cross-validation on the training rows.
+    Cross-validation on the training rows chooses C and whether to include word bigrams.
     """
     from sklearn.feature_extraction.text import TfidfVectorizer
     from sklearn.linear_model import LogisticRegression
@@ -78,10 +78,10 @@ def tfidf_classifier() -> Any:
 
 
 def sentence_accuracy(train: str | Path, validation: str | Path) -> float:
-    """Measure `tfidf_classifier`. The sentences of a pair are joined.
+    """Return the accuracy of `tfidf_classifier`. The sentences of a pair are joined.
 
     Args:
-        train, validation: Files as run_glue.py reads them.
+        train, validation: Files in a format that run_glue.py reads.
     """
     from hf_gmlp.tasks.glue.arguments import GlueArguments
     from hf_gmlp.tasks.glue.sentences import load_sentences

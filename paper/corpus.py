@@ -1,4 +1,4 @@
-"""The text of the replication, in three parts: to train on, to choose settings by, and to evaluate on."""
+"""The text of the replication, split into training, development (for choosing settings) and evaluation parts."""
 
 import ast
 import json
@@ -11,20 +11,20 @@ from pydoc_data.topics import topics
 from hf_gmlp.errors import InputError
 from hf_gmlp.training.run_folder import write_text
 
-# Maximum characters of the held-out parts, on which a hundred models are evaluated.
+# Maximum number of characters in each held-out part, since about a hundred models are evaluated on them.
 HELD_OUT = {"development": 300_000, "evaluation": 1_000_000}
 
 
 def prepare_text(train_file: list[str], validation_file: list[str], folder: Path) -> dict[str, Path]:
-    """Write the three parts of the text into a folder, as JSON lines, and return their files by part.
+    """Write the three parts of the text into a folder as JSON lines, and return the path of each part.
 
-    Without training files, the text is Python's documentation of itself; without files for evaluation, that is every
-    twentieth training document. Every hundredth is for development. Raise InputError if the folder has another text, on
-    which runs may have been trained.
+    Without training files, the text is Python's own documentation. Without evaluation files, every twentieth training
+    document is held out for evaluation. Every hundredth is for development. Raise InputError if the folder already
+    contains different text, since runs may have been trained on it.
     """
     train = read_documents(train_file) if train_file else standard_library()
     evaluation = read_documents(validation_file)
-    # Documents of one kind are next to each other in the files.
+    # The files group similar documents together.
     for documents in (train, evaluation):
         random.Random(0).shuffle(documents)
     if not validation_file:
@@ -42,14 +42,14 @@ def prepare_text(train_file: list[str], validation_file: list[str], folder: Path
             left -= len(document)
         path = paths[part] = folder / f"{part}.jsonl"
         if path.is_file() and path.read_text(encoding="utf-8") != text:
-            raise InputError(f"{path} was made from other files. Choose another --output_dir.")
+            raise InputError(f"{path} was made from different files. Choose another --output_dir.")
         folder.mkdir(parents=True, exist_ok=True)
         write_text(path, text)
     return paths
 
 
 def read_documents(files: list[str]) -> list[str]:
-    """Return the documents of files of any kind that run_mlm.py reads; the lines of a file with few documents."""
+    """Return the documents of files in any format that run_mlm.py reads; split files of few documents into lines."""
     from hf_gmlp.tasks.text import TextArguments, load_texts
 
     documents = []
@@ -63,7 +63,7 @@ def read_documents(files: list[str]) -> list[str]:
 
 
 def standard_library() -> list[str]:
-    """Return the topics of Python's reference, and the docstrings of every module of its standard library."""
+    """Return the topics of the Python reference and the docstrings of every standard-library module."""
     documents = []
     for _, text in sorted(topics.items()):
         paragraphs = (re.sub(r"\s+", " ", paragraph).strip() for paragraph in re.split(r"\n\s*\n", text))
@@ -76,7 +76,7 @@ def standard_library() -> list[str]:
         try:
             nodes = list(ast.walk(ast.parse(path.read_text(encoding="utf-8"))))
         except (SyntaxError, ValueError):
-            # Some modules are wrong on purpose.
+            # Some modules contain deliberate syntax errors.
             continue
         kinds = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
         docstrings = [ast.get_docstring(node) or "" for node in nodes if isinstance(node, kinds)]
@@ -87,10 +87,10 @@ def standard_library() -> list[str]:
 
 
 def write_pairs(tokenizer: Path, counts: dict[Path, int], words: str, most: int = 64, longest: int = 4):
-    """Write so many pairs of sentences for the word-matching task into each file that is not there.
+    """Write the given number of sentence pairs for the word-matching task into each file that does not exist yet.
 
-    A sentence is one to `longest` different words. In half of the pairs (label 1), one word of the second is one of the
-    first; in the others (0), they share none. No pair is in two files. The words are the likeliest pieces of a
+    A sentence has one to `longest` different words. In half of the pairs (label 1), the sentences share one word; in
+    the others (label 0), they share none. No pair is in two files. The words are the most probable pieces of a
     tokenizer, at most `most`, that match the pattern `words`: every word is one token.
 
     Raises:
@@ -101,10 +101,10 @@ def write_pairs(tokenizer: Path, counts: dict[Path, int], words: str, most: int 
     tokens = AutoTokenizer.from_pretrained(tokenizer)
     pieces = sorted(tokens.get_vocab().items(), key=lambda item: item[1])
     known = [piece for piece, _ in pieces if re.fullmatch(words, piece)][:most]
-    # Tokenizing takes a tenth of a second for a thousand pairs; each word stands at both ends of a sentence.
-    for one, other in zip(known, known[1:] + known[:1]):
-        if len(tokens(one + other, other + one)["input_ids"]) != 7:
-            raise InputError(f"{one!r} or {other!r} is not one token.")
+    # Tokenizing a thousand pairs takes a tenth of a second. Every word is checked at both ends of a sentence.
+    for word, other in zip(known, known[1:] + known[:1]):
+        if len(tokens(word + other, other + word)["input_ids"]) != 7:
+            raise InputError(f"{word!r} or {other!r} is not a single token. Use another pattern for words.")
     earlier: set[str] = set()
     for number, (path, count) in enumerate(counts.items()):
         if not path.is_file():

@@ -1,6 +1,6 @@
-"""Three experiments that decide what the replication left open. Their protocols are in docs/log/text.md.
+"""Three experiments on questions that the replication left open. Their protocols are in docs/log/text.md.
 
-Each is one command that continues where it stopped, and writes result.json into its folder.
+Each is one command that resumes where it stopped and writes result.json into its folder.
 """
 
 import json
@@ -31,12 +31,12 @@ from .trainings import ROOT, System, call, search, train
 
 SLOPE_MARGIN = 0.03
 DEPTHS = {"gmlp": (0.5, 1, 2, 4), "bert-relpos": (0.5, 1, 2, 4)}
-# More seeds for the models of the claims about attention.
+# The models in the claims about attention get more seeds.
 MORE_SEEDS = (1, 2, 3, 4, 5, 6, 7)
 
 
 def scaling(text: Path, output_dir: Path, steps: int, jobs: int):
-    """Compare how loss falls with size. `text` is the folder "data" of a replication, with a tokenizer beside it."""
+    """Compare how loss falls with size. `text` is the folder "data" of a replication, next to its tokenizer."""
     size = SIZES["small"]
     plan = [(name, depth) for name, depths in DEPTHS.items() for depth in depths] + [("bert-noattn", 1)]
 
@@ -60,7 +60,7 @@ def scaling(text: Path, output_dir: Path, steps: int, jobs: int):
         seeds = MORE_SEEDS if depth == 1 else protocol.SEEDS
         system = System(model.preset, overrides, flags, recipe, muon=0)
         runs = system.study(folder, seeds, steps, steps, start=(1e-3, 25.0))
-        # The text that decided the settings says nothing about the models.
+        # The development text was used to choose the settings, so it cannot be used to compare the models.
         losses = [evaluate(run, text / "evaluation.jsonl") for run, _ in runs]
         return float(paper_parameters(AutoConfig.from_pretrained(runs[0][0]))), losses
 
@@ -73,7 +73,7 @@ def scaling(text: Path, output_dir: Path, steps: int, jobs: int):
 
 
 def slopes_of(results: list[tuple[float, list[float]]]) -> list[float]:
-    """Return, for each seed that all sizes have, the slope of log perplexity against log parameters."""
+    """Return the slope of log perplexity against log parameters for each seed that all sizes have in common."""
     sizes = np.log([parameters for parameters, _ in results])
     return [float(linregress(sizes, losses).slope) for losses in zip(*(losses for _, losses in results))]
 
@@ -87,7 +87,7 @@ def evaluate(folder: Path, text: Path) -> float:
 # ---------------------------------------------------------------------------------------------------------------------
 # Section 4.3 on real pairs: do two passages belong to one text?
 
-# As large as checkpoints/amlp-mini, in its vocabulary.
+# The models have the size and the vocabulary of checkpoints/amlp-mini.
 PAIR_SYSTEMS = {
     "gMLP": ("gmlp-base", "num_hidden_layers=10,hidden_size=256,intermediate_size=1024,sparse_prediction=true"),
     "aMLP": ("amlp-base", "num_hidden_layers=8,hidden_size=256,intermediate_size=1024,sparse_prediction=true"),
@@ -96,7 +96,7 @@ PAIR_SYSTEMS = {
         "num_hidden_layers=5,hidden_size=256,num_attention_heads=4,intermediate_size=1024",
     ),
 }
-# Sentences on each side, from what is probably hard to what is probably easy.
+# Number of sentences on each side, from probably hard to probably easy.
 DIFFICULTIES = (1, 2, 3, 4)
 DIFFICULT_ENOUGH, LARGEST_TFIDF = (0.70, 0.90), 0.60
 PAIR_SEEDS = (1, 2, 3, 4, 5)
@@ -104,11 +104,11 @@ PAIR_COUNTS = {"train": 40_000, "development": 2000, "evaluation": 5000}
 
 
 def real_pairs(train_file: list[str], output_dir: Path, steps: int, jobs: int):
-    """Pretrain three models on texts, and fine-tune them to tell whether two passages are of one text.
+    """Pretrain three models on texts, and fine-tune them to classify whether two passages are from the same text.
 
     Args:
-        train_file: Texts with a column "text". Of every twenty, one is for development and one for evaluation.
-        steps: Of a pretraining; a fine-tuning sees the training pairs twice, and has at most this many steps.
+        train_file: Texts with a column "text". One in twenty is for development, and one in twenty for evaluation.
+        steps: Steps of a pretraining. A fine-tuning takes two epochs, but at most this many steps.
     """
     texts = list(datasets.load_dataset("json", data_files=train_file, split="train")["text"])
     flags = {"tokenizer_name": ROOT / "checkpoints" / "amlp-mini", "train_file": train_file}
@@ -129,7 +129,7 @@ def real_pairs(train_file: list[str], output_dir: Path, steps: int, jobs: int):
             "validation_file": pairs / ("evaluation.jsonl" if part == "reported" else "development.jsonl"),
             "learning_rate": rate,
             "spatial_lr_multiplier": multiplier,
-            # A search sees a quarter of the pairs.
+            # A search uses a quarter of the pairs.
             "max_steps": min(steps, PAIR_COUNTS["train"] // (64 if part == "search" else 16)),
             "seed": seed,
         }
@@ -165,9 +165,9 @@ def real_pairs(train_file: list[str], output_dir: Path, steps: int, jobs: int):
 
 
 def write_passages(texts: list[str], folder: Path, sentences: int):
-    """Write pairs of passages: two of one text that do not touch (label 1), or of two texts (0).
+    """Write pairs of passages: two non-adjacent ones of the same text (label 1), or two of different texts (0).
 
-    Every passage is as likely in both classes, so that nothing but the comparison tells them apart.
+    Every passage is equally likely in both classes, so that only a comparison can separate the classes.
     """
     folder.mkdir(parents=True, exist_ok=True)
     parts = {"development": texts[::20], "evaluation": texts[1::20]}
@@ -181,7 +181,7 @@ def write_passages(texts: list[str], folder: Path, sentences: int):
                 start = pick.randrange(len(split) - 2 * sentences)
                 rest = pick.randrange(start + sentences + 1, len(split) - sentences + 1)
                 pairs.append([" ".join(split[at : at + sentences]) for at in (start, rest)])
-        # The second passages of half of the pairs move on by one pair.
+        # Negatives: in half of the pairs, shift the second passages by one pair.
         half, second = len(pairs) // 2, [pair[1] for pair in pairs]
         second[:half] = second[1:half] + second[:1]
         rows = [
@@ -193,9 +193,9 @@ def write_passages(texts: list[str], folder: Path, sentences: int):
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Attention's gain, and whether gMLP is near BERT where there is one
+# The gain from attention, and whether gMLP is near BERT where there is such a gain
 
-# Vocabulary and length, from cheap to dear.
+# Vocabulary and length, from cheap to expensive.
 LEVELS = ((2000, 64), (8000, 128))
 GAIN, GAIN_SEEDS = 0.05, (1, 2, 3, 4, 5)
 NOATTN = "BERT without attention"
@@ -238,7 +238,7 @@ def attention_gain(train_file: list[str], output_dir: Path, steps: int, jobs: in
 
 
 def map_jobs(function: Callable, arguments: list[tuple], jobs: int) -> list:
-    """Return the results of a function for each tuple of arguments, `jobs` at a time."""
+    """Return the result of a function for each tuple of arguments, running `jobs` calls in parallel."""
     with ThreadPoolExecutor(jobs) as pool:
         return list(pool.map(lambda each: function(*each), arguments))
 

@@ -1,7 +1,7 @@
-"""Train models alike on 128 tokens, and read held-out texts with them in rows of 128 to 8,192 tokens.
+"""Train models identically on 128 tokens, and evaluate them on held-out texts in rows of 128 to 8,192 tokens.
 
-The protocol is in docs/log/text.md. Every training is a call of `python -m paper run mlm`. The same command continues
-where the last one stopped. The output folder gets table.md and lengths.png.
+The protocol is in docs/log/text.md. Every training is a call of `python -m paper run mlm`. The same command resumes
+an interrupted run. It writes table.md and lengths.png into the output folder.
 """
 
 import json
@@ -25,8 +25,8 @@ from .protocol import SEEDS, interval
 from .runs import read_json
 from .trainings import ROOT, System
 
-# As wide as deep, so that the encoders have 1.76 to 1.78 million parameters: 48 times the squared width. The embeddings
-# of 8,000 tokens have 1.54 million more.
+# Depths at which each encoder has 1.76 to 1.78 million parameters, which is 48 times the squared width. The embeddings
+# of 8,000 tokens add 1.54 million.
 BERT = "num_hidden_layers=4,hidden_size=192,num_attention_heads=3,intermediate_size=768"
 SYSTEMS = {
     "gMLP": ("gmlp-base", "num_hidden_layers=8,hidden_size=192,intermediate_size=768,sparse_prediction=true"),
@@ -34,22 +34,22 @@ SYSTEMS = {
     "BERT, relative positions": ("bert-base-relpos", BERT),
     "BERT, absolute positions": ("bert-base", BERT),
 }
-# How positions beyond those of training are made up; one way is enough for a model that has none.
+# Ways to extend position embeddings beyond the training length. A model without them needs only one.
 WAYS = {"BERT, absolute positions": ("repeated", "interpolated")}
-# Tokens that are read, and the rise of the log perplexity that is still "without loss".
+# Number of tokens to evaluate, and the largest rise of the log perplexity that counts as "without loss".
 TOKENS, TOLERANCE = 131_072, 0.1
 
 
 def extrapolate(train_file: list[str], validation_file: str, output_dir: Path, steps: int):
-    """Make the trainings that are left, read the texts with each model, and write the table and the picture.
+    """Run the remaining trainings, evaluate each model on the texts, and write the table and the figure.
 
     Args:
         train_file: Files with a column "text".
-        validation_file: A file with texts to read.
-        steps: Of a reported training; those of the search have a fifth.
+        validation_file: A file with texts to evaluate on.
+        steps: Steps of a reported training. Trainings of the search take a fifth of them.
     """
     texts = list(datasets.load_dataset("json", data_files=validation_file, split="train")["text"])
-    # Chapters of one book are next to each other.
+    # The file keeps the chapters of a book together.
     random.Random(0).shuffle(texts)
     losses: dict[str, list[dict[str, float]]] = {}
     for name, (preset, sizes) in SYSTEMS.items():
@@ -65,7 +65,7 @@ def extrapolate(train_file: list[str], validation_file: str, output_dir: Path, s
 
 
 def read(folder: Path, way: str, texts: list[str]) -> dict[str, float]:
-    """Return a model's loss of masked tokens for each length of rows, in nats, and keep it in the folder."""
+    """Return the loss of masked tokens in nats for each row length, and cache it in the folder."""
     path = folder / f"lengths{way}.json"
     losses = read_json(path)
     tokenizer = AutoTokenizer.from_pretrained(folder)
@@ -85,7 +85,7 @@ def read(folder: Path, way: str, texts: list[str]) -> dict[str, float]:
 
 
 def make_positions(model: PreTrainedModel, way: str, length: int):
-    """Give a BERT embeddings of `length` positions in place: its own "repeated" or "interpolated"."""
+    """Extend the position embeddings of a BERT in place to `length`: "repeated" or "interpolated"."""
     embeddings = model.bert.embeddings
     table = embeddings.position_embeddings.weight.detach()
     if way == "repeated":
@@ -99,7 +99,7 @@ def make_positions(model: PreTrainedModel, way: str, length: int):
 
 
 def perplexities(losses: dict[str, list[dict[str, float]]]) -> list[list]:
-    """Return a table of mean perplexities, with the least and the greatest of the seeds."""
+    """Return a table of mean perplexities, with the minimum and the maximum over the seeds."""
     rows: list[list] = [["perplexity, tokens in a row", *(f"{length:,}" for length in LENGTHS)]]
     for name, seeds in losses.items():
         values = [[math.exp(seed[str(length)]) for seed in seeds] for length in LENGTHS]
@@ -108,7 +108,7 @@ def perplexities(losses: dict[str, list[dict[str, float]]]) -> list[list]:
 
 
 def rises(losses: dict[str, list[dict[str, float]]]) -> list[list]:
-    """Return a table of the rise of the log perplexity from 128 tokens on, with its interval and what follows."""
+    """Return a table of the rise of log perplexity relative to 128 tokens, its interval, and the conclusion."""
     rows: list[list] = [["rise in nats, tokens in a row", *(f"{length:,}" for length in LENGTHS[1:])]]
     for name, seeds in losses.items():
         cells = []
@@ -121,7 +121,7 @@ def rises(losses: dict[str, list[dict[str, float]]]) -> list[list]:
 
 
 def draw(losses: dict[str, list[dict[str, float]]], path: Path):
-    """Draw perplexity against the tokens in a row: a line through the means, a band from the least to the greatest."""
+    """Draw perplexity against row length: a line through the means, and a band from minimum to maximum."""
     figure, axis = plt.subplots(figsize=(7, 4), layout="constrained")
     for number, (name, seeds) in enumerate(losses.items()):
         values = [[math.exp(seed[str(length)]) for seed in seeds] for length in LENGTHS]

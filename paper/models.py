@@ -1,8 +1,8 @@
-"""The text models of the paper's tables that transformers lacks: BERT without position embeddings, with other layers.
+"""Text models of the paper's tables that transformers lacks: BERT without position embeddings, with other layers.
 
 - BertRelpos: T5's relative position biases, separate in each layer and head. Without `content_attention`, the softmax
   sees only the biases: "BERT-base + rel pos - attn" of Table 3.
-- TextMixer: MLP-Mixer (https://arxiv.org/abs/2105.01601), in which an MLP over the tokens takes the place of attention.
+- TextMixer: MLP-Mixer (https://arxiv.org/abs/2105.01601), in which an MLP over the tokens replaces attention.
 
 Heads, losses and pooler are those of BERT. Importing this module registers the models with the Auto classes and adds
 their presets to those of hf_gmlp.
@@ -55,15 +55,15 @@ from hf_gmlp.presets import PRESETS, Preset
 class BertRelposConfig(BertConfig):
     model_type = "bert_relpos"
 
-    content_attention: bool = True  # whether there are queries and keys; values and output projection stay
-    # Put the LayerNorms before attention and MLP, and one after the last layer, instead of after every sum. This makes
-    # deep models easier to train; not in the paper.
+    content_attention: bool = True  # whether to use queries and keys; values and output projection are always used
+    # Whether to put LayerNorms before attention and MLP and one after the last layer, instead of after every sum. Such
+    # deep models are easier to train; not in the paper.
     pre_norm: bool = False
-    relative_attention_num_buckets: int = 32  # biases per head; half of them for each direction
-    relative_attention_max_distance: int = 128  # from here on, all distances share a bias
+    relative_attention_num_buckets: int = 32  # biases per head, half of them per direction
+    relative_attention_max_distance: int = 128  # all distances from here on share a bias
 
     def validate_buckets(self):
-        # A quarter of the buckets, half of a direction's, is for single distances.
+        # A quarter of the buckets (half of each direction's) hold a single distance each.
         single, remainder = divmod(self.relative_attention_num_buckets, 4)
         if single < 1 or remainder or self.relative_attention_max_distance <= single:
             raise ValueError(
@@ -78,7 +78,7 @@ class TextMixerConfig(BertConfig):
     model_type = "text_mixer"
 
     spatial_intermediate_size: int = 384  # d_spatial, the width inside the MLP over the tokens
-    num_attention_heads: int = 1  # not used, but BERT's classes check that it divides `hidden_size`
+    num_attention_heads: int = 1  # unused, but BERT's classes check that it divides `hidden_size`
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -116,9 +116,9 @@ class RelativeSelfAttention(BertSelfAttention):
         elif attention_mask is not None:
             scores = scores + attention_mask
         if self.config.content_attention:
-            # All attention functions add a mask of numbers to the scores.
+            # Pass the biases as a float mask, which every attention function adds to the scores.
             return super().forward(hidden_states, attention_mask=scores, **kwargs)
-        # The biases are the same for all samples; dropout is not.
+        # Biases are shared by all samples, but dropout differs between them.
         weights = self.dropout(scores.softmax(-1).expand(len(hidden_states), -1, -1, -1))
         value = self.value(hidden_states).unflatten(-1, (self.num_attention_heads, -1)).transpose(1, 2)
         return torch.matmul(weights, value).transpose(1, 2).flatten(2), weights
@@ -126,7 +126,7 @@ class RelativeSelfAttention(BertSelfAttention):
     def position_bias(self, length: int) -> torch.Tensor:
         """Return the bias of every query and key: m -> [1, H, m, m]"""
         index = torch.arange(length, device=self.relative_attention_bias.weight.device)
-        # MPNet's function is T5's for both directions.
+        # MPNet's function is the bidirectional case of T5's.
         buckets = MPNetEncoder.relative_position_bucket(
             index - index[:, None],
             num_buckets=self.config.relative_attention_num_buckets,
@@ -159,19 +159,19 @@ class TextMixerLayer(GradientCheckpointingLayer):
         return self.output(self.intermediate(hidden_states), hidden_states)
 
     def mix_tokens(self, x: torch.Tensor, attention_mask: torch.Tensor | None) -> torch.Tensor:
-        """Apply the MLP over the tokens, hiding padding from all tokens: [B, m, D] -> [B, m, D]"""
+        """Apply the MLP over the tokens, with padding masked for all tokens: [B, m, D] -> [B, m, D]"""
         length, n = x.shape[1], self.max_length
         if length > n:
-            raise ValueError(f"The sequences have {length} tokens and the model takes up to {n}: truncate them.")
+            raise ValueError(f"The sequences have {length} tokens, but the model accepts up to {n}: truncate them.")
         if attention_mask is not None:
-            # [B, 1, m, m], with the same keys for all queries: booleans, or numbers that are 0 for visible keys.
+            # [B, 1, m, m], the same keys for all queries: boolean, or float with 0 for visible keys.
             visible = attention_mask[:, 0, 0] if attention_mask.dtype == torch.bool else attention_mask[:, 0, 0] == 0
-            # Padding in front goes behind, so that a text begins with the first row and column of both matrices.
+            # Move left padding to the right, so that a text begins at the first row and column of both matrices.
             order = (torch.arange(length, device=x.device) + visible.long().argmax(-1, keepdim=True)) % length
             rows = torch.arange(len(x), device=x.device)[:, None]
-            # After the LayerNorm, whose bias would otherwise take the place of the zeros.
+            # Mask after the LayerNorm, whose bias would otherwise replace the zeros.
             x = (x * visible[..., None])[rows, order]
-        # Zeros up to n have the effect of using the leading part of both matrices.
+        # Zero-padding to n is equivalent to using the leading part of both matrices.
         x = self.mlp_tokens(F.pad(x.transpose(1, 2), (0, n - length)))[..., :length].transpose(1, 2)
         return x if attention_mask is None else x[rows, order.argsort(-1)]
 
@@ -181,7 +181,7 @@ class TextMixerLayer(GradientCheckpointingLayer):
 
 
 class BaselineEncoder(nn.Module):
-    """The layers, and after layers that are pre-norm a LayerNorm: [B, m, D] -> [B, m, D]"""
+    """The layers, followed by a LayerNorm if they are pre-norm: [B, m, D] -> [B, m, D]"""
 
     def __init__(self, config: BertConfig, layers: Iterable[nn.Module], pre_norm: bool):
         super().__init__()
@@ -191,23 +191,23 @@ class BaselineEncoder(nn.Module):
     def forward(self, hidden_states: torch.Tensor, attention_mask: torch.Tensor | None = None, **kwargs):
         for name in ("position_ids", "seq_idx", "cache", "past_key_values"):
             if kwargs.get(name) is not None:
-                raise ValueError(f"This model reads a row as one document from its first token on: leave {name} out.")
+                raise ValueError(f"This model treats a row as one document from its first token on: omit {name}.")
         for layer in self.layer:
             hidden_states = layer(hidden_states, attention_mask, **kwargs)
         return BaseModelOutputWithPastAndCrossAttentions(last_hidden_state=self.LayerNorm(hidden_states))
 
 
 class BaselinePreTrainedModel(BertPreTrainedModel):
-    """What the models and heads below have in common: the first of their bases, before a class of BERT."""
+    """Common behavior of the models and heads below. List it as the first base, before a class of BERT."""
 
-    _supports_flash_attn = False  # neither takes a mask of numbers
+    _supports_flash_attn = False  # neither accepts a float mask
     _supports_flex_attn = False
     _no_split_modules = ["BertLayer", "RobertaPreLayerNormLayer", "TextMixerLayer"]
     _can_record_outputs = {"hidden_states": GradientCheckpointingLayer, "attentions": BertSelfAttention}
 
 
 class BertRelposModel(BaselinePreTrainedModel, BertModel):
-    """BERT with relative position biases. The pooler reads the first token of a row, so padding must be behind."""
+    """BERT with relative position biases. The pooler uses the first token of a row, so pad on the right."""
 
     config: BertRelposConfig
 
@@ -224,7 +224,7 @@ class BertRelposModel(BaselinePreTrainedModel, BertModel):
 
 
 class TextMixerModel(BaselinePreTrainedModel, BertModel):
-    """MLP-Mixer. The pooler reads the first token of a row, so padding must be behind."""
+    """MLP-Mixer. The pooler uses the first token of a row, so pad on the right."""
 
     config: TextMixerConfig
 
@@ -239,13 +239,13 @@ class TextMixerModel(BaselinePreTrainedModel, BertModel):
 
 
 class BaselineHead(BaselinePreTrainedModel):
-    """Makes a head of BERT, the next base, a head of `model_class`."""
+    """Mixin that turns a head of BERT, the next base class, into a head of `model_class`."""
 
     bert: BertModel
     model_class: type[BertModel]
 
     def __init__(self, config: BertConfig):
-        # This builds a BERT too.
+        # This also builds a BERT, which is replaced below.
         super().__init__(config)
         self.bert = self.model_class(config, add_pooling_layer=self.bert.pooler is not None)
         self.post_init()

@@ -1,4 +1,4 @@
-"""The protocol of the replication as data, and the verdicts that follow from its results. In words: replication.md."""
+"""The protocol of the replication as data, and the verdicts on its results. replication.md describes both."""
 
 import math
 import statistics
@@ -13,20 +13,20 @@ from hf_gmlp.presets import preset_path
 
 from . import models  # noqa: F401  # adds the presets of the baseline models
 
-# Of the interval (Student's t over the seeds) that a claim is judged by.
+# Confidence level of the interval (Student's t over the seeds) that decides a claim.
 CONFIDENCE = 0.95
-# Nats from which a model is "far ahead": half of the paper's smaller lead, that over the Mixer (log 5.34 / 4.35).
+# The lead in nats that counts as "far ahead": half of the paper's smaller lead, that over the Mixer (log 5.34 / 4.35).
 FAR = 0.1
-# All models are trained longer if the training loss of one still falls by these nats over a tenth of its steps.
+# All models are trained longer if the training loss of one still falls by this many nats over a tenth of its steps.
 FALL = 0.03
-# A gate: the accuracy that BERT must exceed for a verdict on the word-matching task.
+# Gate: the accuracy that BERT must exceed for a verdict on the word-matching task.
 SOLVED = 0.75
-# Above this accuracy of both models, a task cannot tell them apart.
+# Ceiling: if both models exceed this accuracy, the task cannot tell them apart.
 CEILING_ACCURACY = 0.97
 # The factors between one setting of a search and the next.
 RATE_STEP, MULTIPLIER_STEP = 2.0, 5.0
 SELECTION_SEEDS, SEEDS = (11, 12), (1, 2, 3)
-# Models that are fine-tuned on the word-matching task, and the setting that each one's search starts from.
+# Models that are fine-tuned on the word-matching task, each with the setting at which its search starts.
 TASK_MODELS, TASK_START = ("bert-relpos", "gmlp", "amlp"), (1e-3, 1.0)
 
 HELD, CONTRADICTED, AHEAD = "held", "contradicted", "ahead, size open"
@@ -42,16 +42,16 @@ Setting = tuple[float, float]
 
 @dataclass(frozen=True)
 class Size:
-    """The sizes of all models, and how long they are trained. "gpu" has the sizes of Table 3."""
+    """The sizes of all models and the lengths of their trainings. "gpu" has the sizes of Table 3."""
 
-    layers: int  # of the BERTs; gMLPs have three times as many, the Mixer twice as many
+    layers: int  # layers of the BERTs; gMLPs have three times as many, the Mixer twice as many
     unit: int  # a third of the BERTs' d_model and of the Mixer's, half of the gMLPs'
     length: int  # n
     vocab_size: int
     batch_size: int  # sequences in a step
-    selection_steps: tuple[int, ...]  # of a training to choose by; the next, while a model is behind the count model
-    steps: tuple[int, ...]  # of a reported training; the next, while a model is not finished
-    task_steps: tuple[int, int]  # of fine-tuning, to choose by and to report
+    selection_steps: tuple[int, ...]  # lengths of a search training; the next while a model is behind the count model
+    steps: tuple[int, ...]  # lengths of a reported training; the next applies while the loss of a model still falls
+    task_steps: tuple[int, int]  # fine-tuning steps of the search and of the reported runs
     words: str = " [a-z]{3,}"  # pattern of the tokens that are words of the word-matching task
     gmlp_ffn: float = 1.0  # factor of the gMLPs' d_ffn
     flags: tuple[tuple[str, object], ...] = ()  # more flags of every pretraining
@@ -59,7 +59,7 @@ class Size:
 
 SIZES = {
     "tiny": Size(1, 16, 32, 800, 16, (4, 8), (10, 20), (2, 4)),
-    # Digits and punctuation are its words, since hardly any word is one token of 400. The small embedding takes more
+    # Its words are digits and punctuation, since hardly any word is one token of 400. The small embedding takes more
     # from BERT, whose d_model is larger: the factor gives the gMLPs the paper's ratios to it.
     "small": Size(2, 48, 32, 400, 16, (2000, 4000), (8000, 16_000), (2500, 10_000), r"[^\sa-zA-Z]", 0.95),
     "gpu": Size(12, 256, 128, 32_000, 256, (2000, 4000), (20_000, 40_000), (2500, 10_000), flags=(("bf16", True),)),
@@ -71,29 +71,29 @@ class Model:
     """A model of the comparison."""
 
     title: str  # as in the paper's tables
-    preset: str  # whose sizes are changed
+    preset: str  # the preset whose sizes are overridden
     kind: str  # "bert", "mixer" or "gmlp": how the sizes follow from a `Size`
-    ffn: float  # d_ffn in units; of the Mixer, half of n is subtracted
+    ffn: float  # d_ffn in units; for the Mixer, half of n is subtracted
     perplexity: float | None = None  # as the paper prints it (Tables 3 and 4)
     parameters: float | None = None  # the same, in millions
-    depth: float = 1  # of a gMLP, the factor of its depth
-    start: Setting = (2e-3, 5.0)  # of its search: the learning rate, and its multiplier for positional weights
+    depth: float = 1  # factor of the depth of a gMLP
+    start: Setting = (2e-3, 5.0)  # start of its search: learning rate, and its multiplier for positional weights
 
     def overrides(self, size: Size) -> dict[str, object]:
-        """Return what is to be changed in the preset."""
-        # As in the paper a quarter of the unit, or 16: one of BERT's heads, and the tiny attention.
+        """Return the fields of the preset to override."""
+        # The size of one of BERT's heads and of the tiny attention: a quarter of the unit as in the paper, at least 16.
         head, layers = max(16, size.unit // 4), size.layers
         fields: dict[str, object] = {"max_position_embeddings": size.length}
         fields["intermediate_size"] = int(self.ffn * size.unit) - (size.length // 2 if self.kind == "mixer" else 0)
         if self.kind == "gmlp":
-            # Even, since the split halves it.
+            # The split halves d_ffn, so it must be even.
             fields["intermediate_size"] = 2 * round(self.ffn * size.unit * size.gmlp_ffn / 2)
             fields |= {"num_hidden_layers": max(1, round(3 * self.depth * layers)), "hidden_size": 2 * size.unit}
-            # The same loss in less time. BERT's head computes all logits.
+            # Gives the same loss in less time. BERT's head always computes all logits.
             fields["sparse_prediction"] = True
         elif self.kind == "mixer":
-            # n does not shrink with the unit: the channels have less weights where the tokens have more. With a unit of
-            # 256, d_ffn is the 2304 of the paper.
+            # n does not shrink with the unit, so the token MLP has relatively more weights and d_ffn is smaller. With a
+            # unit of 256, d_ffn is the 2304 of the paper.
             fields |= {"num_hidden_layers": 2 * layers, "hidden_size": 3 * size.unit}
             fields["spatial_intermediate_size"] = 3 * size.unit // 2
         else:
@@ -107,7 +107,7 @@ class Model:
         return AutoConfig.from_pretrained(path, vocab_size=size.vocab_size, **self.overrides(size))
 
 
-# What the search of the gMLP found: that of the gMLPs that were searched after it starts there.
+# The result of the gMLP search, at which the searches of the later gMLPs start.
 FOUND: Setting = (1e-3, 125.0)
 MODELS = {
     "bert-relpos": Model("BERT + rel pos", "bert-base-relpos", "bert", 12, 4.26, 110, start=(2e-3, 25.0)),
@@ -131,19 +131,19 @@ class Claim:
     better: str
     worse: str
     margin: float = 0.0  # the lead that the claim asks for
-    part_of: str = ""  # a claim of several parts, whose verdict follows the last of them
-    accuracies: bool = False  # whether the lead is one of accuracies instead of losses
-    printed: tuple[float, float] | None = None  # what the paper prints for the two, if it is not in `MODELS`
+    part_of: str = ""  # the claim that this is a part of; its verdict follows the last part
+    accuracies: bool = False  # whether the lead is a difference of accuracies instead of losses
+    printed: tuple[float, float] | None = None  # the paper's values for both models, if `MODELS` lacks them
 
     @property
     def paper(self) -> tuple[float, float]:
-        """What the paper prints for the better and the worse model: perplexities, or accuracies in percent."""
+        """The paper's values for the better and the worse model: perplexities, or accuracies in percent."""
         better, worse = MODELS[self.better].perplexity, MODELS[self.worse].perplexity
         return self.printed or (better or math.nan, worse or math.nan)
 
     @property
     def paper_lead(self) -> float:
-        """The lead in the paper, in the unit of the leads here."""
+        """The lead in the paper, in the units of the leads measured here."""
         better, worse = self.paper
         return (better - worse) / 100 if self.accuracies else math.log(worse / better)
 
@@ -153,7 +153,7 @@ ORDER = "Multiplicative gating is better than additive, and additive than linear
 WITHOUT_ATTENTION = "gMLP is far ahead of BERT without attention and of the Mixer"
 DEPTH = "More depth lowers the perplexity of gMLP"
 ATTENTION = Claim("Attention helps BERT", "bert-relpos", "bert-noattn")
-# Its margin follows from what attention gives BERT.
+# Its margin is computed from the gain of BERT from attention.
 NEAR = Claim("gMLP is near BERT: within half of what attention gives BERT", "gmlp", "bert-relpos")
 CLAIMS = (
     Claim("Split ahead of multiplicative", "gmlp", "gmlp-multiplicative", part_of=SPLIT),
@@ -178,16 +178,16 @@ TASK_CLAIMS = (
 
 @dataclass(frozen=True)
 class Finding:
-    """A claim with what was measured, or a claim of several parts."""
+    """A claim with its measurements, or a claim of several parts."""
 
     claim: Claim | str  # the name of a claim of several parts
     verdict: str
-    lead: float | None = None  # mean over the seeds; None of a claim of several parts
-    half_width: float = math.nan  # half of the confidence interval around the mean; NaN of a single seed
+    lead: float | None = None  # mean over the seeds; None for a claim of several parts
+    half_width: float = math.nan  # half of the confidence interval around the mean; NaN for a single seed
     ahead: str = ""  # whether the lead is certainly above zero: YES, NO or OPEN
     margin: float = 0.0  # the lead that the claim asks for, or that NEAR allows; NaN if there is none
-    by_margin: str = ""  # the same as `ahead` for the margin
-    steps: int | None = None  # of the pretrainings
+    by_margin: str = ""  # like `ahead`, for the margin
+    steps: int | None = None  # length of the pretrainings
 
     @property
     def name(self) -> str:
@@ -195,21 +195,21 @@ class Finding:
 
     @property
     def is_part(self) -> bool:
-        """Whether the claim is a part of another one."""
+        """Whether the claim is a part of another claim."""
         return isinstance(self.claim, Claim) and bool(self.claim.part_of)
 
 
 def neighbors(setting: Setting) -> list[Setting]:
-    """Return the settings around one: half and twice the learning rate, a fifth and five times the multiplier."""
+    """Return the neighbors of a setting: half and twice the learning rate, a fifth and five times the multiplier."""
     rate, multiplier = setting
     rates = [(rate * factor, multiplier) for factor in (1 / RATE_STEP, RATE_STEP)]
     multipliers = [(rate, multiplier * factor) for factor in (1 / MULTIPLIER_STEP, MULTIPLIER_STEP)]
-    # The same setting, whichever way it is reached.
+    # Round, so that a setting is the same whichever way the search reaches it.
     return [(float(f"{a:.6g}"), float(f"{b:.6g}")) for a, b in rates + multipliers]
 
 
 def next_settings(losses: Mapping[Setting, float], start: Setting) -> list[Setting]:
-    """Return the settings to try next, none if the best one is inside of those tried.
+    """Return the settings to try next: none if the neighbors of the best one have all been tried.
 
     Args:
         losses: The mean development loss of every setting tried, infinite where a training diverged.
@@ -220,15 +220,15 @@ def next_settings(losses: Mapping[Setting, float], start: Setting) -> list[Setti
 
 
 def choose(losses: Mapping[Setting, float]) -> Setting:
-    """Return the setting with the least development loss; of equal ones the smaller multiplier."""
+    """Return the setting with the lowest development loss; ties go to the smaller multiplier."""
     finite = {setting: loss for setting, loss in losses.items() if math.isfinite(loss)}
     if not finite:
-        raise ValueError("every training diverged")
+        raise ValueError("No setting to choose: every training diverged.")
     return min(finite, key=lambda setting: (finite[setting], setting[1], setting[0]))
 
 
 def fall(curve: Sequence[Sequence[float]]) -> float:
-    """Return the nats that the training loss falls over a tenth of its steps, by a line through the last fifth.
+    """Return the fall of the training loss in nats per tenth of its steps, from a line through the last fifth.
 
     Args:
         curve: [points, 2], steps and losses.
@@ -241,7 +241,7 @@ def fall(curve: Sequence[Sequence[float]]) -> float:
 def longest(
     results: Mapping[int, Mapping[str, Sequence[float]]], *names: str
 ) -> tuple[int, dict[str, Sequence[float]]]:
-    """Return the largest number of steps for which all of some models have results, and these; without one 0 and none.
+    """Return the largest number of steps for which all the models have results, and the results; (0, empty) if none.
 
     Args:
         results: By number of steps and model.
@@ -251,17 +251,17 @@ def longest(
 
 
 def subtract(values: Sequence[float], others: Sequence[float]) -> list[float]:
-    """Return values less others, seed by seed."""
+    """Return the differences of two sets of values, seed by seed."""
     return [value - other for value, other in zip(values, others, strict=True)]
 
 
 def side(low: float, high: float, threshold: float) -> str:
-    """Return whether an interval lies above a threshold, below it (no), or neither: then, or for NaN, it is open."""
+    """Return YES if an interval is above a threshold, NO if it is below, and OPEN otherwise or for NaN."""
     return YES if low > threshold else NO if high < threshold else OPEN
 
 
 def interval(values: Sequence[float]) -> tuple[float, float]:
-    """Return the confidence interval around the mean of some values, at least two, by Student's t."""
+    """Return the Student's t confidence interval around the mean of at least two values."""
     low, high = ttest_1samp(values, 0).confidence_interval(CONFIDENCE)
     return float(low), float(high)
 
@@ -272,14 +272,14 @@ def judge(
     """Judge whether the lead of a claim exceeds its margin or, for NEAR, stays within it on both sides.
 
     A claim is held if the whole confidence interval is on its side of the margin, and contradicted if the whole
-    interval is on the other side. A lead that is certain while the margin lies inside of the interval is "ahead, size
-    open". Otherwise there is no verdict: for noise if the interval is narrow enough to show a lead of the paper's size,
-    else for a lack of power.
+    interval is on the other side. If the interval is above zero but contains the margin, the verdict is "ahead, size
+    open". Otherwise there is no verdict: because of noise if the interval is narrow enough to show a lead of the
+    paper's size, else because of a lack of power.
 
     Args:
-        leads: In nats or accuracy, one per seed.
-        margin: By default, that of the claim.
-        no_verdict: The reason why there is no verdict, if there is one.
+        leads: One lead per seed, in nats or accuracy.
+        margin: The margin; by default, that of the claim.
+        no_verdict: The reason for giving no verdict, if any.
     """
     lead, half_width = statistics.fmean(leads), math.nan
     margin = claim.margin if margin is None else margin
@@ -297,23 +297,23 @@ def judge(
     elif ahead == YES and claim is not NEAR:
         verdict = AHEAD
     else:
-        # A single seed has no interval, and NaN is not below anything.
+        # For a single seed the half-width is NaN, and every comparison with it is false.
         verdict = NOISE if half_width < (margin if claim is NEAR else abs(claim.paper_lead)) else POWER
     return Finding(claim, no_verdict or verdict, lead, half_width, ahead, margin, by_margin, steps)
 
 
 def all_of(claim: str, verdicts: Sequence[str]) -> Finding:
-    """Judge a claim of several parts: contradicted if one part is, else as far as its least certain part."""
+    """Judge a claim of several parts: contradicted if any part is, else the verdict of its least certain part."""
     order = (CONTRADICTED, DIVERGED, UNLEARNED, NO_ATTENTION, POWER, NOISE, AHEAD, HELD)
     return Finding(claim, min(verdicts, key=order.index))
 
 
 def pretraining_findings(results: Mapping[int, Mapping[str, Sequence[float]]], counts: float) -> list[Finding]:
-    """Judge the claims about pretraining (paper, sections 4 to 4.2) whose models are there.
+    """Judge the claims about pretraining (paper, sections 4 to 4.2) whose models have results.
 
     Args:
         results: For a number of steps, and names of `MODELS`, the held-out loss in nats per masked token of each seed.
-        counts: Loss of the bigram-context baseline.
+        counts: The loss of the bigram-context baseline.
     """
     findings: list[Finding] = []
 
@@ -337,7 +337,7 @@ def pretraining_findings(results: Mapping[int, Mapping[str, Sequence[float]]], c
 
 
 def judge_near(losses: Mapping[str, Sequence[float]], no_verdict: str, steps: int) -> Finding:
-    """Judge NEAR, whose margin is half of what attention gives BERT, if it certainly gives anything."""
+    """Judge NEAR, whose margin is half of BERT's gain from attention, if the gain is certain."""
     gains = subtract(losses["bert-noattn"], losses["bert-relpos"])
     margin = statistics.fmean(gains) / 2
     if judge(ATTENTION, gains).ahead != YES:

@@ -1,8 +1,8 @@
-"""Pretrain the models of Table 3 and more at a small size, on the same text, and fine-tune three to match words.
+"""Pretrain the models of Table 3 and others at a small size on one text, and fine-tune three on word matching.
 
-paper/replication.md says how to run it, what is trained, and when a claim is held. Every training is a call of
-`python -m paper run`. The same command continues where the last one stopped. The output folder gets report.md, and
-results.json, which suffices to continue on another machine: runs that are in it are not made again.
+paper/replication.md describes how to run it, what is trained, and when a claim is held. Every training is a call of
+`python -m paper run`. The same command resumes an interrupted replication. It writes report.md and results.json into
+the output folder. results.json is enough to resume on another machine: runs that it contains are not repeated.
 """
 
 import hashlib
@@ -37,7 +37,7 @@ def replicate(
     plan: bool = False,
     jobs: int = 2,
 ):
-    """Make the runs that are left, `jobs` at a time, and report on all; with `plan`, print their commands instead.
+    """Make the remaining runs, `jobs` in parallel, and report on all; with `plan`, only print their commands.
 
     Raises:
         InputError: The flags contradict each other, or a training fails.
@@ -45,14 +45,14 @@ def replicate(
     from . import report
 
     if validation_file and not train_file:
-        raise InputError("--validation_file needs --train_file. Pass both or neither.")
+        raise InputError("--validation_file was passed without --train_file. Pass both or neither.")
     output = output_dir or Path("build") / f"replicate-{size}"
     earlier = read_json(output / "results.json")
     if earlier.get("size", size) != size:
         raise InputError(f"{output} has results of the size {earlier['size']}. Choose another --output_dir.")
     study = Study(size, output, prepare_text(train_file, validation_file, output / "data"), earlier)
     if earlier.get("text", study.checksums) != study.checksums:
-        raise InputError(f"{output}/results.json was made from other text. Choose another --output_dir.")
+        raise InputError(f"{output}/results.json was made from different text. Choose another --output_dir.")
     if plan:
         # Later runs depend on results that do not exist yet.
         for run in study.left():
@@ -65,7 +65,7 @@ def replicate(
     while runs := study.left():
         if runs[0].stage.startswith("task"):
             study.write_pairs()
-        # Their results decide the next runs.
+        # The results of these runs decide the next ones.
         make_all(runs, jobs)
         report.write(report.collect(study), output)
     report.write(report.collect(study), output)
@@ -77,14 +77,14 @@ class Run:
     """A training."""
 
     stage: str  # "selection", "pretraining", "task selection" or "task"
-    key: dict  # what tells it from others of its stage: "model", "seed", "steps", "learning_rate" and "multiplier"
-    folder: Path  # where its results are
+    key: dict  # identifies it within its stage: "model", "seed", "steps", "learning_rate" and "multiplier"
+    folder: Path  # folder of its results
     command: list[str]  # the script and its arguments
-    row: dict | None = None  # its row of an earlier results.json
+    row: dict | None = None  # its row in an earlier results.json
 
     @property
     def diverged(self) -> Path:
-        """A file that marks a training that diverged and is not to be repeated."""
+        """Marker file of a training that diverged, so that it is not repeated."""
         return self.folder / "diverged"
 
     @property
@@ -112,13 +112,13 @@ class Run:
 
 @dataclass
 class Study:
-    """The runs of the protocol at one size, in a folder. Those that depend on results are known when these exist."""
+    """The runs of the protocol at one size, in a folder. Later runs are known once the results they need exist."""
 
     size_name: str
     output: Path
     text: dict[str, Path]
     earlier: dict = field(default_factory=dict)  # the contents of an earlier results.json
-    # The searches that are over.
+    # Caches the searches that are finished.
     found: dict[str, tuple[list["Run"], dict[Setting, float]]] = field(default_factory=dict)
 
     @property
@@ -130,7 +130,7 @@ class Study:
         return self.output / "tokenizer"
 
     def runs(self) -> Iterator[Run]:
-        """Yield the runs of each stage, up to the first that is not finished: it decides what comes after."""
+        """Yield the runs of each stage up to the first unfinished one, whose results decide the later stages."""
         for stage in (self.selections, self.pretrainings, self.task_selections, self.tasks):
             runs = stage()
             yield from runs
@@ -138,7 +138,7 @@ class Study:
                 return
 
     def left(self) -> list[Run]:
-        """Return the runs that can be made now: what is left of the first unfinished stage."""
+        """Return the runs that can start now: the remaining ones of the first unfinished stage."""
         return [run for run in self.runs() if not run.is_finished]
 
     @cached_property
@@ -161,7 +161,7 @@ class Study:
         return {tuple(row[key] for key in keys): row for row in self.earlier.get("runs", ())}
 
     def search(self, name: str) -> tuple[list[Run], dict[Setting, float]]:
-        """Return the trainings that look for a model's setting, and the losses of those of the last length."""
+        """Return the trainings of a model's search, and the losses of those with the largest number of steps."""
         if name in self.found:
             return self.found[name]
         runs: list[Run] = []
@@ -169,7 +169,7 @@ class Study:
         for steps in self.size.selection_steps:
             start, losses = protocol.choose(losses) if losses else MODELS[name].start, {}
             while settings := protocol.next_settings(losses, start):
-                # Of trainings that are too short, the best setting is not worth looking for.
+                # If trainings of this length are too short, do not finish the search at this length.
                 if losses and steps < self.size.selection_steps[-1] and not self.is_ahead_of_counting(losses):
                     break
                 for setting in settings:
@@ -189,11 +189,11 @@ class Study:
         return min(losses.values()) < self.baselines["development"]["bigram_context"]
 
     def selections(self) -> list[Run]:
-        """Return the trainings that look for each model's setting, evaluated on the development text."""
+        """Return the trainings of every model's search, evaluated on the development text."""
         return [run for name in MODELS for run in self.search(name)[0]]
 
     def pretrainings(self) -> list[Run]:
-        """Return the runs of the table of perplexities; of the next length instead, if a model has not finished."""
+        """Return the runs of the perplexity table, or those of the next length if the loss of a model still falls."""
         runs: list[Run] = []
         for steps in self.size.steps:
             longer = {name: [self.pretraining(name, seed, steps) for seed in SEEDS] for name in MODELS}
@@ -201,7 +201,7 @@ class Study:
             if all(self.has_settled(seeds) for seeds in longer.values() if all(run.is_finished for run in seeds)):
                 break
         runs = [run for run in runs if run.is_finished or run.key["steps"] == steps]
-        # What is left of the task needs the weights of the longest, not only the results.
+        # The remaining fine-tunings need the weights of the longest pretrainings, not only their results.
         finished = {(name, seed) for stage, name, seed, *_ in self.rows if stage == "task"}
         for index, run in enumerate(runs):
             name, seed = run.key["model"], run.key["seed"]
@@ -210,7 +210,7 @@ class Study:
         return runs
 
     def has_settled(self, runs: list[Run]) -> bool:
-        """Return whether the training loss of a model, as a mean over its seeds, no longer falls."""
+        """Return whether the training loss of a model, averaged over its seeds, no longer falls."""
         return statistics.fmean(protocol.fall(run.curve) for run in runs) < protocol.FALL
 
     def pretraining(self, name: str, seed: int, steps: int) -> Run:
@@ -239,7 +239,7 @@ class Study:
         return self.run("mlm", "pretraining", flags, stage, name, setting, seed, steps)
 
     def task_search(self, name: str) -> tuple[list[Run], dict[Setting, float]]:
-        """Return the fine-tunings that look for a model's setting, and their errors on the development pairs."""
+        """Return the fine-tunings of a model's search, and their errors on the development pairs."""
         runs: list[Run] = []
         errors: dict[Setting, float] = {}
         while settings := protocol.next_settings(errors, protocol.TASK_START):
@@ -251,11 +251,11 @@ class Study:
         return runs, errors
 
     def task_selections(self) -> list[Run]:
-        """Return the fine-tunings that look for each model's setting."""
+        """Return the fine-tunings of every model's search."""
         return [run for name in TASK_MODELS for run in self.task_search(name)[0]]
 
     def tasks(self) -> list[Run]:
-        """Return the fine-tunings on the word-matching task that are reported."""
+        """Return the reported fine-tunings on the word-matching task."""
         return [
             self.fine_tuning("task", name, protocol.choose(self.task_search(name)[1]), seed)
             for seed in SEEDS
@@ -269,7 +269,7 @@ class Study:
         return {part: self.output / "data" / f"pairs-{part}.jsonl" for part in parts}
 
     def write_pairs(self):
-        """Write the word-matching task: a pair for every sample of the longest fine-tuning, and pairs to evaluate."""
+        """Write word-matching pairs: one per sample of the longest fine-tuning, and those for evaluation."""
         counts = (32 * self.size.task_steps[1], 2000, 5000)
         write_pairs(self.tokenizer, dict(zip(self.pairs.values(), counts)), self.size.words)
 
@@ -295,7 +295,7 @@ class Study:
         seed: int,
         steps: int,
     ) -> Run:
-        """Return the training of a task with a recipe, its flags, and those that every run has."""
+        """Return the training of a task with a recipe, its own flags, and those common to all runs."""
         rate, multiplier = setting
         folder = self.output / stage.replace(" ", "-") / name / f"{rate:g}-x{multiplier:g}-{steps}-seed-{seed}"
         shared = {
@@ -314,7 +314,7 @@ class Study:
 
 
 def make(run: Run):
-    """Make a run, and mark it if it diverges."""
+    """Execute a run, and mark it if it diverges."""
     try:
         call(run.command, run.folder.with_name(f"{run.folder.name}.log"))
     except InputError as error:
@@ -327,7 +327,7 @@ def make(run: Run):
 
 
 def make_all(runs: list[Run], jobs: int):
-    """Make runs, `jobs` at a time, and start none after a failure."""
+    """Execute runs, `jobs` in parallel. After a failure, start no others."""
     print(f"\n{runs[0].stage}: {len(runs)} runs, {jobs} at a time", flush=True)
     with ThreadPoolExecutor(jobs) as pool:
         futures = [pool.submit(make, run) for run in runs]

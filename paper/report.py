@@ -1,4 +1,4 @@
-"""The report of a replication: tables, verdicts and pictures from its results, which are in results.json beside it."""
+"""The report of a replication: tables, verdicts and figures computed from results.json."""
 
 import json
 import math
@@ -19,7 +19,7 @@ from .protocol import MODELS, NEAR, SIZES, TASK_MODELS, Claim, Finding, Size
 from .replicate import Run, Study
 from .scaling import log_axis
 
-# What may be in the last column of the tables of claims.md.
+# The allowed values in the last column of the tables of claims.md.
 STATUSES = {
     "counted": "agrees with the paper as far as it can be counted or tested without training",
     protocol.HELD: "small models show it, by the rule of the replication",
@@ -37,7 +37,7 @@ STATUSES = {
 
 
 def collect(study: Study) -> dict:
-    """Return every number of the finished runs of a study, for JSON."""
+    """Return all numbers of the finished runs of a study, ready for JSON."""
     return {
         "circumstances": circumstances("transformers", "datasets", "hf_gmlp"),
         "size": study.size_name,
@@ -49,13 +49,13 @@ def collect(study: Study) -> dict:
 
 
 def count_models(size: Size) -> dict[str, tuple[int, int]]:
-    """Return the parameters of every model of a size, and the FLOPs of a sequence forward."""
+    """Return the parameters of every model of a size, and the FLOPs of a forward pass of one sequence."""
     configs = {name: model.config(size) for name, model in MODELS.items()}
     return {name: (paper_parameters(config), paper_flops(config)) for name, config in configs.items()}
 
 
 def measure(run: Run) -> dict:
-    """Return the results of a run: its key, what was measured on held-out data, and the training losses by step."""
+    """Return the results of a run: its key, its metrics on held-out data, and its training losses by step."""
     if run.row is not None:
         return run.row
     row = {"stage": run.stage, **run.key, "minutes": run.results.get("train_runtime", 0.0) / 60}
@@ -65,7 +65,7 @@ def measure(run: Run) -> dict:
 
 
 class Results:
-    """What `collect` returns, by stage, model and seed."""
+    """The return value of `collect`, organized by stage, model and seed."""
 
     def __init__(self, numbers: dict):
         self.numbers = numbers
@@ -74,13 +74,13 @@ class Results:
         self.unigram = numbers["baselines"]["evaluation"]["unigram"]
 
     def runs(self, stage: str, name: str, steps: int | None = None) -> list[dict]:
-        """Return a model's runs of a stage with so many steps, by default the most, in the order of their seeds."""
+        """Return a model's runs of a stage, sorted by seed, with the given number of steps (default: the largest)."""
         runs = [run for run in self.numbers["runs"] if (run["stage"], run["model"]) == (stage, name)]
         steps = steps or max((run["steps"] for run in runs), default=0)
         return sorted((run for run in runs if run["steps"] == steps), key=lambda run: run["seed"])
 
     def values(self, stage: str, metric: str, steps: int | None = None) -> dict[str, list[float]]:
-        """Return a metric of every model that has as many runs as others of a stage, by seed."""
+        """Return a metric by seed for every model that has as many runs of a stage as any other model."""
         values = {name: [run[metric] for run in self.runs(stage, name, steps)] for name in MODELS}
         most = max(map(len, values.values()))
         return {name: numbers for name, numbers in values.items() if most and len(numbers) == most}
@@ -97,11 +97,11 @@ class Results:
         return max(self.pretrainings.items(), key=lambda item: (len(item[1]), item[0]))
 
     def fall(self, name: str) -> float:
-        """Return what a model's training loss still falls over a tenth of its steps, as a mean over the seeds."""
+        """Return how much a model's training loss still falls over a tenth of its steps, averaged over the seeds."""
         return statistics.fmean(protocol.fall(run["curve"]) for run in self.runs("pretraining", name))
 
     def search(self, name: str) -> dict[protocol.Setting, float]:
-        """Return the mean development loss of each setting of a model, after as many steps as were needed."""
+        """Return the mean development loss of each setting in the last round of a model's search."""
         losses: dict[protocol.Setting, list[float]] = {}
         for run in self.runs("selection", name):
             losses.setdefault((run["learning_rate"], run["multiplier"]), []).append(run["loss"])
@@ -168,7 +168,7 @@ def task_rows(results: Results) -> list[list]:
 def lengths_rows(results: Results) -> list[list]:
     """Rows of gMLP's perplexity relative to that of the two BERTs, by the number of training steps.
 
-    Settings were chosen at the first number, on the development text; the others are of the evaluation text.
+    The first row is the search, on the development text; the other rows are on the evaluation text.
     """
     names = ("gmlp", "bert-relpos", "bert-noattn")
     rows: list[list] = [["steps", "text", *(MODELS[name].title for name in names)]]
@@ -189,7 +189,7 @@ def lengths_rows(results: Results) -> list[list]:
 
 
 def claims_rows(results: Results) -> list[list]:
-    """Rows of every claim, in bold if it is no part of another, with its verdict."""
+    """Rows of all claims with their verdicts. Claims that are not part of another are in bold."""
     rows = [
         ["claim", "lead in the paper", "steps", "lead here", "95 % interval", "ahead?", "by the margin?", "verdict"]
     ]
@@ -199,7 +199,7 @@ def claims_rows(results: Results) -> list[list]:
             better, worse = finding.claim.paper
             paper = f"{finding.claim.paper_lead:+.3f} ({better:g} and {worse:g})"
             low, high = finding.lead - finding.half_width, finding.lead + finding.half_width
-            # One seed has no interval.
+            # A single seed has no interval.
             interval = "" if math.isnan(low) else f"{low:+.3f} to {high:+.3f}"
             steps = f"{finding.steps:,}" if finding.steps else ""
             cells = [paper, steps, f"{finding.lead:+.3f}", interval, finding.ahead, margin_cell(finding)]
@@ -215,7 +215,7 @@ def margin_cell(finding: Finding) -> str:
 
 
 def verdicts_rows(results: Results) -> list[list]:
-    """Rows of each verdict with the number and the names of its claims, without parts of claims."""
+    """Rows of the verdicts, each with the number and the names of its claims, not counting parts of claims."""
     names: dict[str, list[str]] = {verdict: [] for verdict in (protocol.HELD, protocol.CONTRADICTED, protocol.AHEAD)}
     for finding in results.findings():
         if not finding.is_part:
@@ -226,7 +226,7 @@ def verdicts_rows(results: Results) -> list[list]:
 
 
 def statuses_rows(text: str) -> list[list]:
-    """Rows of the number of claims of each status in a page."""
+    """Rows of the statuses, each with its number of claims in a page."""
     counts = dict.fromkeys(STATUSES, 0)
     for status in statuses(text):
         counts[status] += 1
@@ -249,7 +249,7 @@ def statuses(text: str) -> list[str]:
 
 
 def filled(text: str, results: Results) -> str:
-    """Return the text of a page with new tables between its comments <!-- NAME --> and <!-- end -->."""
+    """Return the text of a page with its tables between <!-- NAME --> and <!-- end --> replaced."""
     tables = (facts_rows, settings_rows, perplexity_rows, lengths_rows, task_rows, claims_rows, verdicts_rows)
     for make in tables:
         text = fill(text, make.__name__.removesuffix("_rows"), partial(make, results))
@@ -257,15 +257,15 @@ def filled(text: str, results: Results) -> str:
 
 
 def fill(text: str, name: str, make: Callable[[], list[list]]) -> str:
-    """Return a text with a new table between its comments <!-- `name` --> and <!-- end -->, if it has them."""
+    """Return a text with the table between <!-- `name` --> and <!-- end -->, if present, replaced."""
     start, mark, rest = text.partition(f"<!-- {name} -->")
     return f"{start}{mark}\n\n{markdown_table(make())}\n\n{rest[rest.index('<!-- end -->') :]}" if mark else text
 
 
 def write(numbers: dict, folder: Path):
-    """Write results.json, the pictures, and report.md, in which only the tables change if it is there."""
+    """Write results.json, the figures, and report.md. In an existing report.md, only the tables change."""
     folder.mkdir(parents=True, exist_ok=True)
-    # A run on each line, so that version control compares them.
+    # Write one run per line, for readable diffs.
     runs = ",\n".join("  " + json.dumps(run) for run in numbers["runs"])
     rest = json.dumps({name: value for name, value in numbers.items() if name != "runs"}, indent=1)
     text = rest.removesuffix("\n}") + ',\n "runs": [\n' + runs + "\n ]\n}\n"
@@ -280,7 +280,7 @@ def write(numbers: dict, folder: Path):
 
 
 def rewrite(results: Path, folder: Path, pages: Sequence[Path] = ()):
-    """Write the report again from results.json, and the tables of pages."""
+    """Rewrite the report and the tables of pages from results.json."""
     numbers = json.loads(results.read_text(encoding="utf-8"))
     write(numbers, folder)
     for page in pages:
@@ -288,18 +288,18 @@ def rewrite(results: Path, folder: Path, pages: Sequence[Path] = ()):
 
 
 def perplexity(losses: Sequence[float]) -> str:
-    """Return the mean perplexity of some losses as text."""
+    """Format the mean perplexity of losses."""
     return spread([math.exp(loss) for loss in losses], 2)
 
 
 def spread(values: Sequence[float], digits: int) -> str:
-    """Return the mean and the standard deviation (of a sample) as text; the value itself of a single one."""
+    """Format the mean and the sample standard deviation, or a single value without deviation."""
     mean = f"{statistics.fmean(values):.{digits}f}"
     return f"{mean} ± {statistics.stdev(values):.{digits}f}" if len(values) > 1 else mean
 
 
 def draw_training(results: Results, path: Path):
-    """Draw the losses of seed 1: BERTs and Mixer, and gMLPs, in two panels of one scale."""
+    """Draw the training losses of seed 1 in two panels of one scale: BERTs and Mixer, and gMLPs."""
     steps, losses = results.drawn
     figure, axes = plt.subplots(1, 2, figsize=(10, 4.2), sharey=True, layout="constrained")
     for axis, title, gmlps in zip(axes, ("BERT and Mixer", "gMLP and aMLP"), (False, True)):
@@ -316,7 +316,7 @@ def draw_training(results: Results, path: Path):
 
 
 def draw_perplexities(results: Results, path: Path):
-    """Draw a row for each model, with a dot for each seed, and the paper's perplexity in its title."""
+    """Draw a row per model, with a dot per seed and the paper's perplexity in its label."""
     steps, losses = results.drawn
     names = sorted(losses, key=lambda name: statistics.fmean(losses[name]), reverse=True)
     figure, axis = plt.subplots(figsize=(8, 0.42 * len(names) + 1.4), layout="constrained")

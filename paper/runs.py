@@ -1,4 +1,4 @@
-"""Finished runs of the training scripts, found under folders: what tables and figures are filled from."""
+"""Find finished runs of the training scripts, which fill the tables and figures."""
 
 import json
 import statistics
@@ -17,14 +17,14 @@ from . import models  # noqa: F401  # runs of the baseline models open
 
 NAMES = {"gmlp": "gMLP", "gmlp_vision": "gMLP", "bert": "BERT", "bert_relpos": "BERT with relative positions"}
 NAMES |= {"text_mixer": "MLP-Mixer", "vit": "ViT", "deit": "DeiT"}
-# The fields of a config that make another family.
+# Config fields that define a family of models.
 KINDS = ("spatial_gating", "toeplitz", "spatial_heads", "stem", "content_attention")
-# The settings in which the seeds of one setting differ; each seed of pretraining has a folder of its own.
+# Flags that may differ between the seeds of one setting. Each pretraining seed has its own folder.
 SEEDS = {"seed", "data_seed", "output_dir", "model_name_or_path"}
 
 
 def family(config: PreTrainedConfig) -> str:
-    """Return the kind of a model, as a legend names it; models of one family differ only in size."""
+    """Return the family of a model as shown in legends; models of one family differ only in size."""
     if config.model_type == "timm_wrapper":
         return f"timm {config.architecture.split('_')[0]}"
     name = "aMLP" if getattr(config, "attention_size", 0) else NAMES.get(config.model_type, config.model_type)
@@ -82,9 +82,9 @@ def find_runs(folders: Iterable[str | Path]) -> list[Run]:
     runs: dict[Path, Run] = {}
     for root in map(Path, folders):
         if not root.is_dir():
-            raise InputError(f"There is no folder {root} to look for runs in.")
+            raise InputError(f"There is no folder {root}. Pass existing folders of runs.")
         for path in sorted(root.rglob(FINISHED)):
-            # An evaluation leaves no model.
+            # A run that only evaluated has no config.json.
             if (path.parent / "config.json").is_file():
                 config, settings = AutoConfig.from_pretrained(path.parent), read_json(path.with_name(SETTINGS))
                 runs[path.resolve()] = Run(path.parent, config, read_json(path), settings)
@@ -94,7 +94,7 @@ def find_runs(folders: Iterable[str | Path]) -> list[Run]:
 
 
 def read_json(path: Path) -> dict:
-    """Return the contents of a JSON file; nothing if it does not exist."""
+    """Return the contents of a JSON file, or an empty dictionary if it does not exist."""
     return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
 
 

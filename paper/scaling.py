@@ -1,4 +1,4 @@
-"""Quality against size (paper, Figures 2, 5, 7 and 8): of finished runs, and as the paper prints it."""
+"""Plots of quality against size (paper, Figures 2, 5, 7 and 8), for finished runs and the paper's numbers."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ from .tables import paper_table
 PAPER_TASKS = {"mnli": "MNLI-m", "sst2": "SST-2"}
 PAPER = " (paper)"
 SIZE = "millions of parameters"
-# With fewer sizes, almost any line would fit.
+# Minimum number of sizes for a power law: a line fits almost any smaller number of points.
 SIZES_OF_A_LAW = 4
 
 
@@ -32,26 +32,26 @@ class Panel:
     x: str  # the label of the axis
     y: str
     points: pd.DataFrame  # a row for each run, with columns "family", "x" and "y"
-    joined: bool = True  # whether lines join the medians of a family
+    joined: bool = True  # whether to connect the medians of a family with lines
     laws: dict[str, Any] | None = None  # by family, the `power_laws` to draw; with them the y axis is logarithmic
 
 
 def power_laws(points: pd.DataFrame) -> dict[str, Any]:
     """Fit y = exp(intercept) * x ** slope to the medians of every family of at least four sizes.
 
-    It is a least-squares line through logarithms (scipy's `linregress`), as Kaplan et al. (the paper's [42]) fit it.
+    The fit is a least-squares line in log-log space (scipy's `linregress`), as in Kaplan et al. (the paper's [42]).
     """
     medians = {name: group.groupby("x").y.median() for name, group in points.groupby("family", sort=False)}
     return {name: linregress(np.log(y.index), np.log(y)) for name, y in medians.items() if len(y) >= SIZES_OF_A_LAW}
 
 
 def to_points(rows: Iterable[tuple[str, float, float]]) -> pd.DataFrame:
-    """Return rows (family, x, y) as the points of a panel."""
+    """Convert rows (family, x, y) to the points of a panel."""
     return pd.DataFrame(rows, columns=["family", "x", "y"]).astype({"x": float, "y": float})
 
 
 def perplexity_points(runs: Iterable[Run]) -> pd.DataFrame:
-    """Return perplexities of pretrainings against parameters; raise InputError if they cannot be compared."""
+    """Return pretraining perplexity against parameters; raise InputError if the runs are not comparable."""
     runs = [run for run in runs if run.task == "mlm" and "eval_perplexity" in run.results]
     check_same("vocabularies of {} tokens", (run.config.vocab_size for run in runs))
     check_same("trainings of {} steps", (run.steps for run in runs))
@@ -60,7 +60,7 @@ def perplexity_points(runs: Iterable[Run]) -> pd.DataFrame:
 
 
 def image_points(runs: Iterable[Run]) -> pd.DataFrame:
-    """Return accuracies of image classifiers against parameters; raise InputError if they cannot be compared."""
+    """Return image accuracy against parameters; raise InputError if the runs are not comparable."""
     runs = [run for run in runs if run.task == "image" and run.accuracy]
     check_same("{} classes", (run.config.num_labels for run in runs))
     check_same("trainings of {} epochs", (run.settings.get("num_train_epochs") for run in runs))
@@ -68,7 +68,7 @@ def image_points(runs: Iterable[Run]) -> pd.DataFrame:
 
 
 def check_same(what: str, values: Iterable[Any]):
-    """Raise InputError if the values that are known differ; `what` the runs have goes into its message."""
+    """Raise InputError if the known values differ; `what` describes the values in the message."""
     distinct = sorted({value for value in values if value is not None})
     if len(distinct) > 1:
         different = " and ".join(f"{value:,}" for value in distinct)
@@ -76,7 +76,7 @@ def check_same(what: str, values: Iterable[Any]):
 
 
 def finetunings(runs: Iterable[Run]) -> list[Run]:
-    """Return the runs with an accuracy on a task of text that were not trained from scratch."""
+    """Return the fine-tuning runs with an accuracy on a text task, excluding those trained from scratch."""
     runs = [run for run in runs if run.task not in ("", "mlm", "image") and run.accuracy]
     return [run for run in runs if not run.settings.get("config_name")]
 
@@ -92,21 +92,21 @@ def accuracy_points(runs: Iterable[Run], task: str, x: Callable[[Run], float | N
 
 
 def paper_points(number: int, x: str, y: str) -> pd.DataFrame:
-    """Return two columns of a table of the paper as points. In Table 2, the sizes of a model are one family."""
+    """Return two columns of a table of the paper as points. In Table 2, all sizes of a model form one family."""
     rows = [row for row in paper_table(number).rows if "our setup" not in row.name]
     names = [row.name.partition("-")[0] if number == 2 else row.name for row in rows]
     return to_points((name + PAPER, float(row.paper[x]), float(row.paper[y])) for name, row in zip(names, rows))
 
 
 def accuracy_panels(runs: list[Run], paper: bool, label: str, column: str, x: Callable) -> list[Panel]:
-    """Return a panel for each task of fine-tuning; `column` of Table 4 is the x axis of the paper's points."""
+    """Return a panel for each fine-tuning task; `column` of Table 4 is the x axis of the paper's points."""
     panels = []
     for task in sorted({run.task for run in finetunings(runs)}) if runs else PAPER_TASKS:
         points = accuracy_points(runs, task, x)
         if paper and task in PAPER_TASKS:
             points = pd.concat([points, paper_points(4, column, PAPER_TASKS[task])])
         title = f"After fine-tuning on {PAPER_TASKS.get(task, task.upper())}"
-        # Seeds of one size differ in perplexity: no line leads from one to the other.
+        # Perplexity on the x axis differs between seeds of one size, so lines would connect seeds.
         panels.append(Panel(title, label, "accuracy (%)", points, joined=label == SIZE))
     return panels
 
@@ -139,7 +139,7 @@ def transfer(runs: list[Run], paper: bool) -> list[Panel]:
 
 
 def draw(panels: list[Panel], path: str):
-    """Draw medians, with bars from the least to the greatest value; the paper's points are hollow."""
+    """Draw medians with bars from minimum to maximum; the paper's points are hollow."""
     figure, axes = plt.subplots(1, len(panels), figsize=(4.6 * len(panels), 4.2), squeeze=False, layout="constrained")
     names = list(dict.fromkeys(name.removesuffix(PAPER) for panel in panels for name in panel.points.family))
     for axis, panel in zip(axes.flat, panels):
@@ -164,7 +164,7 @@ def draw(panels: list[Panel], path: str):
 
 
 def log_axis(axis: XAxis | YAxis, label: str):
-    """Make an axis logarithmic, with plain numbers at its ticks."""
+    """Make an axis logarithmic with plain numbers as tick labels."""
     axis.axes.set(**{f"{axis.axis_name}scale": "log"})
     axis.set_label_text(f"{label} (log scale)")
     axis.set_major_locator(LogLocator(subs=(1, 2, 3, 5, 7)))

@@ -1,6 +1,6 @@
-"""The tables of the paper with this project's counts and results of finished runs below each row.
+"""The tables of the paper, with this project's counts and the results of finished runs below each row.
 
-paper_tables.md has what the paper prints.
+The paper's numbers are in paper_tables.md.
 """
 
 import re
@@ -24,7 +24,7 @@ from .runs import Run, best_setting, find_runs
 
 PRINTED = Path(__file__).with_name("paper_tables.md")
 IMAGENET_CLASSES = 1000
-# Columns that runs fill: their task, the metric in all_results.json, and its factor.
+# Columns filled from runs: task, metric in all_results.json, and scale factor.
 RESULTS = {
     "Perplexity": ("mlm", "eval_perplexity", 1),
     "SST-2": ("sst2", "eval_accuracy", 100),
@@ -34,9 +34,9 @@ RESULTS = {
     "SQuAD v2.0": ("squad_v2", "eval_f1", 1),
     "ImageNet Top-1 (%)": ("image", "eval_accuracy", 100),
 }
-# Tokens per sequence of the perplexities in a table (Table 8): BERT-base is in tables of both kinds.
+# Sequence length of the perplexities in a table (Table 8). It varies, and BERT-base is in tables of both lengths.
 SEQUENCE_LENGTHS = {3: 128, 4: 128, 6: 512, 10: 128}
-# The fields of a config that make an architecture; dropout, labels and vocabulary do not.
+# Config fields that define an architecture, unlike dropout, labels and vocabulary.
 ARCHITECTURE = (
     "model_type", "hidden_size", "num_hidden_layers", "intermediate_size", "max_position_embeddings",
     "num_attention_heads", "type_vocab_size", "hidden_act", "spatial_gating", "toeplitz", "attention_size",
@@ -50,9 +50,9 @@ class Row:
     """A row of a table."""
 
     name: str  # as printed
-    model: str  # that is counted for it: a preset, or "timm/NAME"
+    model: str  # the model to count: a preset, or "timm/NAME"
     paper: dict[str, str]  # the printed cells, by column
-    here: dict[str, str] = field(default_factory=dict)  # this project's; "=" precedes a number that agrees as printed
+    here: dict[str, str] = field(default_factory=dict)  # this project's; "=" marks agreement with the printed number
 
 
 @dataclass
@@ -63,7 +63,7 @@ class Table:
     title: str
     header: list[str]
     rows: list[Row]
-    notes: list[str]  # below it
+    notes: list[str]  # lines below the table
 
 
 def print_table(number: int, runs: Sequence[str | Path]):
@@ -76,13 +76,13 @@ def build_table(number: int, runs: Sequence[str | Path] = ()) -> Table:
 
     Args:
         number: 1 to 10.
-        runs: Folders; the finished runs in and below them fill the results.
+        runs: Folders; results come from the finished runs in and below them.
 
     Raises:
         InputError: There is no such table or folder, or no finished run in the folders.
     """
     table = paper_table(number)
-    # Tables 7 to 9 have hyperparameters.
+    # Tables 7 to 9 list hyperparameters, which are not counted.
     if number not in (7, 8, 9):
         fill_counts(table)
         if runs:
@@ -99,7 +99,7 @@ def paper_table(number: int) -> Table:
     title, *lines = sections[number].strip().splitlines()
     header, _, *body = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines if line[:1] == "|"]
     notes = re.findall(r"^- (.*(?:\n  .*)*)", sections[number], flags=re.MULTILINE)
-    # A flag, unlike a model, is a column to print.
+    # Flags are printed as a column, but models are not.
     if header[-1] == "flag":
         header, body = [*header, ""], [[*cells, ""] for cells in body]
     rows = [Row(name, model, dict(zip(header[1:], cells))) for name, *cells, model in body]
@@ -115,7 +115,7 @@ def fill_counts(table: Table):
             config, preset = preset_config(row.model), PRESETS[row.model]
             parameters = paper_parameters(config)
             flops = paper_flops(config) if {"FLOPs (B)", "MAdds (B)"} & row.paper.keys() else 0
-            # Where the sizes and the counts of the paper contradict each other.
+            # Rows where the sizes and the counts of the paper contradict each other.
             if preset.note and table.number in (3, 10) and str(table.number) in preset.paper:
                 table.notes.append(f"{row.model}: {preset.note}")
         counts = {"Params (M)": parameters / 1e6, "FLOPs (B)": flops / 1e9, "MAdds (B)": flops / 2e9}
@@ -123,7 +123,7 @@ def fill_counts(table: Table):
 
 
 def compare_counts(printed: str, count: float) -> str:
-    """Return a count with one digit more than printed, with "=" if it rounds to that, else with the difference."""
+    """Return a count with one more digit than printed, with "=" if it rounds to that, else with the difference."""
     digits = len(printed.partition(".")[2])
     text = f"{count:.{digits + 1}f}"
     return f"= {text}" if f"{count:.{digits}f}" == printed else f"{text} ({100 * (count / float(printed) - 1):+.1f}%)"
@@ -131,13 +131,13 @@ def compare_counts(printed: str, count: float) -> str:
 
 @cache
 def preset_config(name: str) -> PreTrainedConfig:
-    """Return the config of a preset; that of an image model has the classes of ImageNet."""
+    """Return the config of a preset; for an image model, with the number of ImageNet classes."""
     return AutoConfig.from_pretrained(preset_path(name), num_labels=IMAGENET_CLASSES)
 
 
 @cache
 def timm_counts(name: str, pixels: int) -> tuple[int, int]:
-    """Return parameters with the classifier, and FLOPs for one square image, of a model of timm."""
+    """Return the parameters of a timm model, with classifier, and its FLOPs for one square image."""
     import timm
 
     with torch.device("meta"), torch.no_grad(), FlopCounterMode(display=False) as counter:
@@ -147,9 +147,9 @@ def timm_counts(name: str, pixels: int) -> tuple[int, int]:
 
 
 def fill_results(table: Table, runs: Sequence[Run]):
-    """Fill in results as the paper does: the median over seeds, of several settings the best. Notes name the runs."""
+    """Fill in the median over the seeds of the best setting, as in the paper. Notes name the runs."""
     mark = 0
-    # A model with two rows is first as others published it, and then as the authors trained it.
+    # If a model has two rows, the first is the published result and the second the authors' own training.
     for row in {row.model: row for row in table.rows}.values():
         for column in [column for column in row.paper if column in RESULTS]:
             task, metric, scale = RESULTS[column]
@@ -170,7 +170,7 @@ def fill_results(table: Table, runs: Sequence[Run]):
 
 
 def belongs(run: Run, model: str, number: int) -> bool:
-    """Return whether a run is of the model of a row, on sequences or classes as in Table `number`."""
+    """Return whether a run matches a row: its model, and the sequence length or classes of Table `number`."""
     config = run.config
     if run.task == "mlm":
         length = run.settings.get("max_seq_length") or config.max_position_embeddings
@@ -185,13 +185,13 @@ def belongs(run: Run, model: str, number: int) -> bool:
 
 
 def to_markdown(table: Table) -> str:
-    """Return a table under its title: each row of the paper with this project's under it, then the notes."""
+    """Format a table: the title, each row of the paper followed by this project's, and the notes."""
     rows = [table.header]
     for row in table.rows:
         rows.append([row.name, *row.paper.values()])
         if row.here:
             rows.append([f"here: {row.model}", *(row.here.get(column, "") for column in row.paper)])
-    # Padded, to be read in a terminal.
+    # Pad the cells, so that the table is readable in a terminal.
     widths = [max(map(len, column)) for column in zip(*rows)]
     padded = markdown_table([[cell.ljust(width) for cell, width in zip(row, widths)] for row in rows])
     legend = 'Rows named "here" have this project\'s numbers; = marks a size counted here that agrees with the paper.'

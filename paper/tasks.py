@@ -1,4 +1,4 @@
-"""The training scripts of hf_gmlp with the baseline models of the paper and their presets."""
+"""Run the training scripts of hf_gmlp with the paper's baseline models and their presets."""
 
 import sys
 
@@ -14,6 +14,6 @@ def run(task: str, words: list[str]):
         task: "mlm", "glue", "qa", "clm" or "image_classification".
         words: Recipes, then flags.
     """
-    # For its help and the model card.
+    # The help text and the model card show this command.
     sys.argv = [f"python -m paper run {task}", *words]
     tasks.run(task)

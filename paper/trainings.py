@@ -1,7 +1,7 @@
-"""Trainings with the project's scripts that an experiment makes once, and searches among their settings.
+"""Resumable trainings with the project's scripts, and the search for their settings.
 
-A training has a folder. If it is finished there, its results are read; if it was interrupted, the script continues from
-the last checkpoint. So the command of an experiment can be repeated until all of its trainings are finished.
+Each training has its own folder. A finished training is not repeated, and an interrupted one resumes from its last
+checkpoint, so the command of an experiment can be repeated until all of its trainings are finished.
 """
 
 import math
@@ -26,16 +26,16 @@ DIVERGED = {"eval_loss": math.inf, "eval_perplexity": math.inf, "eval_accuracy":
 
 
 def train(folder: Path, task: str, recipe: str, flags: Mapping[str, object]) -> dict[str, float]:
-    """Return the results of a training, and make it first if it is not finished.
+    """Return the results of a training, running it first if it is not finished.
 
     Args:
-        folder: Its --output_dir.
-        task: As in `python -m paper run`.
-        recipe: A file of the repository; "" for none.
-        flags: More flags of the script; a list has several words.
+        folder: The --output_dir of the training.
+        task: The task argument of `python -m paper run`.
+        recipe: Path of a recipe in the repository, or "" for none.
+        flags: Additional flags of the script; a list becomes several arguments.
 
     Raises:
-        InputError: The script fails, other than by diverging.
+        InputError: The script fails for a reason other than divergence.
     """
     diverged = folder / "diverged"
     if not (folder / FINISHED).is_file() and not diverged.is_file():
@@ -59,14 +59,14 @@ class System:
     """A model of an experiment, and how it is pretrained."""
 
     preset: str
-    sizes: str  # what differs from the preset, as --config_overrides
-    flags: Mapping[str, object]  # of the script
+    sizes: str  # changes to the preset, as --config_overrides
+    flags: Mapping[str, object]  # flags of the script
     recipe: str = "paper/recipes/experiments/pretraining.yaml"
-    # Muon's learning rate in units of that of the other weights; 0 for none.
+    # Muon's learning rate relative to that of the other weights; 0 to train without Muon.
     muon: float = 5
 
     def pretrain(self, folder: Path, setting: Setting, seed: int, steps: int) -> tuple[Path, float]:
-        """Return the folder of a training below `folder`, and its loss on held-out text."""
+        """Pretrain in a subfolder of `folder`, and return the subfolder and the loss on held-out text."""
         rate, multiplier = setting
         folder = folder / self.preset / f"{rate:g}-x{multiplier:g}-{steps}-seed-{seed}"
         flags = {"config_name": self.preset, "config_overrides": self.sizes, **self.flags}
@@ -78,16 +78,16 @@ class System:
     def study(
         self, output: Path, seeds: Sequence[int], steps: int, search_steps: int, start: Setting = (1e-3, 5.0)
     ) -> list[tuple[Path, float]]:
-        """Search learning rate and multiplier, and return the folder and the loss of a training with each seed."""
+        """Search learning rate and multiplier, train each seed with the best, and return folders and losses."""
         chosen = search(start, lambda setting: self.pretrain(output / "search", setting, 11, search_steps)[1])
         print(f"{output} {self.preset}: learning rate {chosen[0]:g}, multiplier {chosen[1]:g}", flush=True)
         return [self.pretrain(output / "reported", chosen, seed, steps) for seed in seeds]
 
 
 def call(command: list[str], log: Path):
-    """Run a script of the project and append its output to `log`, whose last line is the error if it fails."""
+    """Run a script of the project and append its output to `log`; on failure, raise its last line as InputError."""
     log.parent.mkdir(parents=True, exist_ok=True)
-    # Several trainings that each use all cores are slower than several with one core each.
+    # Parallel trainings are faster with one core each than with all cores each.
     environment = {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", **os.environ, "PYTHONPATH": str(ROOT)}
     with open(log, "a", encoding="utf-8") as file:
         process = subprocess.run([sys.executable, *command], stdout=file, stderr=subprocess.STDOUT, env=environment)
@@ -97,17 +97,17 @@ def call(command: list[str], log: Path):
 
 
 def as_typed(command: list[str]) -> str:
-    """Return a command as you type it."""
+    """Return a command as a user would type it."""
     words = [os.path.relpath(word) if os.path.isabs(word) else word for word in command]
     return shlex.join(["python", *words])
 
 
 def search(start: Setting, measure: Callable[[Setting], float]) -> Setting:
-    """Return the setting with the least loss that is below those of its neighbors: half and twice the learning rate, a
-    fifth and five times the multiplier.
+    """Search until the best setting has lower loss than all of its neighbors, and return it. The neighbors are half and
+    twice the learning rate, and a fifth and five times the multiplier.
 
     Args:
-        start: The learning rate and the multiplier for positional weights to begin with.
+        start: Initial learning rate and multiplier for positional weights.
         measure: Returns the development loss of a setting.
     """
     losses: dict[Setting, float] = {}

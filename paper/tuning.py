@@ -1,7 +1,7 @@
 """Choose the settings of recipes/classify.yaml and of fine-tuning on photos. The protocols are in docs/log/text.md.
 
-The first round makes one change at a time in short trainings, the second full trainings of the best settings. They are
-chosen by rows held out of the training data. The test data are looked at once, with the best model of the last round.
+The first round runs short trainings that each change one setting, and the second runs full trainings of the best
+settings. Both choose by rows held out of the training data. The test data are used once, for the final model.
 """
 
 import gzip
@@ -17,16 +17,16 @@ from .experiments import finish
 from .trainings import train
 
 Settings = dict[str, float]
-# Training and test files below the folder of data, the latter not used for choosing.
+# Training and test files below the data folder. Test files are not used for choosing.
 TEXTS = {
     "sst2": ("sst2/train.jsonl", "sst2/validation.jsonl"),
     "banking77": ("banking77/train.csv", "banking77/test.csv"),
     "rte": ("rte/train.jsonl", "rte/validation.jsonl"),
     "imdb": ("imdb/train.jsonl.gz", "imdb/test.jsonl.gz"),
 }
-# Of IMDB, so that it is as small as what people label themselves.
+# Use only part of IMDB, to match the size of data sets that users label themselves.
 IMDB_ROWS = 5000
-# These are small enough to be trained twice as long within the budget.
+# Data sets that are small enough to be trained twice as long within the budget.
 LONGER = ("sst2", "rte")
 START: Settings = {"learning_rate": 1.5e-3, "spatial_lr_multiplier": 5, "dropout": 0.0, "epochs": 4}
 CHANGES: tuple[Settings, ...] = (
@@ -50,7 +50,7 @@ PHOTO_CHANGES: tuple[Settings, ...] = (
 
 
 def flags_of(settings: Settings) -> dict[str, object]:
-    """Return the flags of the scripts."""
+    """Convert settings to flags of the scripts."""
     rates = {name: settings[name] for name in ("learning_rate", "spatial_lr_multiplier")}
     epochs = settings["epochs"]
     dropout = f"hidden_dropout_prob={settings['dropout']},attention_probs_dropout_prob={settings['dropout']}"
@@ -62,19 +62,19 @@ def folder_of(settings: Settings) -> str:
 
 
 def combine(scores: Mapping[str, float], settings: Mapping[str, Settings], start: Settings) -> list[Settings]:
-    """Return the start, the best change, and all better changes together (of one setting the best), without repeats."""
+    """Return the start, the best change, and all improving changes combined (the best per setting), deduplicated."""
     base = scores[folder_of(start)]
     better = sorted((name for name in scores if scores[name] > base), key=lambda name: scores[name])
     together = dict(start)
-    # The best comes last.
+    # The best change comes last, so it overrides others of the same setting.
     for name in better:
         together |= {key: value for key, value in settings[name].items() if value != start[key]}
     kept = [start, *(settings[name] for name in better[-1:]), together]
-    return [one for index, one in enumerate(kept) if one not in kept[:index]]
+    return [candidate for index, candidate in enumerate(kept) if candidate not in kept[:index]]
 
 
 def tune_texts(checkpoint: Path, data: Path, output_dir: Path, steps: int):
-    """Tune `hf-gmlp classify` on four sets of texts, and compare with tf-idf, whose settings are chosen too."""
+    """Tune `hf-gmlp classify` on four text data sets, and compare it with tf-idf, whose settings are also searched."""
     files = {name: (data / train_file, data / test_file) for name, (train_file, test_file) in TEXTS.items()}
     output_dir.mkdir(parents=True, exist_ok=True)
     with gzip.open(files["imdb"][0], "rt", encoding="utf-8") as lines:
@@ -91,10 +91,10 @@ def tune_texts(checkpoint: Path, data: Path, output_dir: Path, steps: int):
         return statistics.fmean(fine_tune(part, settings, name, **flags)["eval_accuracy"] for name in TEXTS)
 
     tried = {folder_of(START | change): START | change for change in ({}, *CHANGES)}
-    # Ten evaluations would take longer than the steps.
+    # The default of ten evaluations would take longer than the training steps.
     twice: Settings = {"eval_steps": 0.5, "save_steps": 0.5}
     short = {name: mean("short", settings, max_steps=steps, **twice) for name, settings in tried.items()}
-    full = {folder_of(one): (mean("full", one), one) for one in combine(short, tried, START)}
+    full = {folder_of(chosen): (mean("full", chosen), chosen) for chosen in combine(short, tried, START)}
     _, best = max(full.values(), key=lambda item: item[0])
     doubled = best | {"epochs": 2 * best["epochs"]}
     longer = {
@@ -133,10 +133,12 @@ def tune_photos(checkpoint: Path, data: Path, output_dir: Path, steps: int):
     limit = {"max_steps": steps} if steps else {}
     result: dict[str, object] = {}
     for count in PHOTOS:
-        scores = {name: fine_tune("chosen", one, count, "development", **limit) for name, one in tried.items()}
+        scores = {
+            name: fine_tune("chosen", settings, count, "development", **limit) for name, settings in tried.items()
+        }
         second = {
-            folder_of(one): (fine_tune("chosen", one, count, "development", **limit), one)
-            for one in combine(scores, tried, PHOTO_START)
+            folder_of(settings): (fine_tune("chosen", settings, count, "development", **limit), settings)
+            for settings in combine(scores, tried, PHOTO_START)
         }
         _, best = max(second.values(), key=lambda item: item[0])
         test = fine_tune("test", best, count, "test", **limit)
@@ -146,18 +148,18 @@ def tune_photos(checkpoint: Path, data: Path, output_dir: Path, steps: int):
 
 
 def write_photos(archive: Path, folder: Path) -> dict[str, Path]:
-    """Unpack 30, 300 and 3,000 photos to train on, 900 to choose by and 1,800 to test, of nine classes alike."""
+    """Unpack 30, 300 and 3,000 training, 900 development and 1,800 test photos, evenly from nine classes."""
     counts = {**{str(count): round(count / 9) for count in PHOTOS}, "development": 100, "test": 200}
     if not folder.is_dir():
         with ZipFile(archive) as photos:
             classes: dict[str, list[str]] = {}
             for name in sorted(name for name in photos.namelist() if name.endswith(".jpg")):
                 classes.setdefault(Path(name).parent.name, []).append(name)
-            # One class less than those of the checkpoint, and other names, ask for a new classifier.
+            # Drop a class and rename the others, so that they do not match the checkpoint and its classifier is new.
             classes.pop(max(classes))
             for label, names in classes.items():
                 random.Random(0).shuffle(names)
-                # Those to train on are the same first ones; the others come after them.
+                # The training sets are nested: each uses the first photos of a class, before development and test.
                 starts = dict.fromkeys(map(str, PHOTOS), 0) | {"development": counts[str(PHOTOS[-1])]}
                 starts["test"] = starts["development"] + counts["development"]
                 for part, start in starts.items():

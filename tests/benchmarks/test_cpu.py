@@ -85,7 +85,7 @@ def test_a_peer_has_a_whole_number_of_layers():
     assert [peers.whole_blocks(6, peer) for peer in (peers.VIT, peers.BERT)] == [10, 6]
     assert [peers.layers_of(peers.VIT, blocks) for blocks in (5, 30)] == [2, 12]
     assert [peers.layers_of(peers.BERT, blocks) for blocks in (6, 36)] == [2, 12]
-    with pytest.raises(InputError, match="no multiple of 5"):
+    with pytest.raises(InputError, match="not a multiple of 5"):
         peers.layers_of(peers.VIT, 6)
 
 

@@ -54,7 +54,7 @@ def test_operations_are_counted(n):
 def test_without_a_gpu_it_says_so(call, tmp_path, capsys):
     with pytest.raises(SystemExit):
         call(gpu, "--out", tmp_path)
-    assert "There is no CUDA GPU here" in capsys.readouterr().err
+    assert "No CUDA GPU found" in capsys.readouterr().err
     with pytest.raises(SystemExit):
         call(gpu, "--device", "cpu", "--out", tmp_path)
     assert "add --quick" in capsys.readouterr().err
