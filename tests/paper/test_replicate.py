@@ -146,7 +146,7 @@ def test_the_plan_is_printed(tmp_path, capsys):
     assert len(lines) == 100 and all(line.startswith("python -m paper run mlm ") for line in lines)
 
 
-@pytest.mark.parametrize(("results", "words"), [({"size": "small"}, "size small"), ({"text": {}}, "other text")])
+@pytest.mark.parametrize(("results", "words"), [({"size": "small"}, "size small"), ({"text": {}}, "different text")])
 def test_results_of_another_size_or_text_are_not_continued(tmp_path, results, words):
     train = write_documents(tmp_path / "train.jsonl", 200, 100)
     (tmp_path / "results.json").write_text(json.dumps(results))
