@@ -1,4 +1,4 @@
-"""The experiments' parts: searches, finished trainings, pairs of passages, made-up positions, and what follows."""
+"""Parts of the experiments: searches, finished trainings, passage pairs, extended positions, conclusions."""
 
 import json
 import math

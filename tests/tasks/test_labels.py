@@ -38,7 +38,7 @@ def find(labels, feature=None, **options):
 @pytest.mark.parametrize(
     ("labels", "expected"),
     [
-        # Whole numbers are classes, in the order of their values; numbers with a point are not.
+        # Integers are classes in numerical order; numbers with a decimal point are not classes.
         ([1, 0, 10, 2], Labels(["0", "1", "2", "10"], ONE_CLASS)),
         (["1", "0", " 10", "007"], Labels(["0", "1", "007", "10"], ONE_CLASS)),
         ([1.0, 0.0], NUMBERS),
@@ -49,7 +49,7 @@ def find(labels, feature=None, **options):
         ([[10, 9], [], [2]], Labels(["2", "9", "10"], CLASSES)),
         ([{"b": 0.5, "a": 0.5}], Labels(["b", "a"], ONE_CLASS)),
         (["a", "3", "A", " a"], Labels(["3", "A", "a"], ONE_CLASS)),
-        # As pandas writes lists.
+        # Lists as pandas writes them to csv.
         (["['joy', 'love']", "[]", "['joy']"], Labels(["joy", "love"], CLASSES)),
         (["1,5", "none"], Labels(["1,5", "none"], ONE_CLASS)),
     ],

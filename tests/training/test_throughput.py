@@ -1,4 +1,4 @@
-"""What the logs say beyond the loss."""
+"""Throughput metrics in the logs."""
 
 import time
 
@@ -37,10 +37,10 @@ def test_logs_count_tokens_and_a_resumed_run_counts_on(tmp_path):
     metrics = trainer.train().metrics
     seconds = time.perf_counter() - begin
     rows = [row for row in trainer.state.log_history if "loss" in row]
-    # Four tokens in each of eight rows of a batch.
+    # A batch has eight rows of four tokens each.
     assert [row["tokens_seen"] for row in rows] == [64, 128, 192] and metrics["train_tokens_seen"] == 192
     assert all(row["mfu"] > 0 and row["tokens_per_second"] > 0 for row in rows)
-    # Without the time of evaluations: six times four batches.
+    # The rate excludes evaluation time, which is six times four batches.
     assert metrics["train_tokens_per_second"] > 192 / (seconds - 2.4)
     resumed = make_trainer(tmp_path, **options)
     resumed.train(str(tmp_path / "checkpoint-4"))
