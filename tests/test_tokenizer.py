@@ -239,7 +239,7 @@ def test_byte_tokenizer_gives_the_bytes_and_loads_like_any_other(tmp_path):
     assert list(tokenizer("a")) == ["input_ids", "attention_mask"]
 
 
-def test_models_that_see_padding_get_as_much_in_every_batch():
+def test_models_with_visible_padding_get_the_same_padding_in_every_batch():
     assert [padding_for(config) for config in (GMLPConfig(), BertConfig())] == ["longest"] * 2
     assert padding_for(GMLPConfig(mask_padding=False)) == padding_for(BertConfig(), True) == "max_length"
 

@@ -64,7 +64,7 @@ def test_as_many_heads_as_channels_is_the_convolution_of_cgmlp():
 
 @pytest.mark.parametrize("model_class", [GMLPForMaskedLM, GMLPForCausalLM])
 @torch.no_grad()
-def test_a_grown_model_reads_longer_texts_and_shorter_ones_as_before(
+def test_resized_model_accepts_longer_texts_and_keeps_outputs_of_shorter_ones(
     small_blocks, perturbed_model, text_config, random_ids, tmp_path, model_class
 ):
     model = perturbed_model(model_class, text_config(attention_size=8)).double()

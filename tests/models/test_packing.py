@@ -159,7 +159,7 @@ def test_a_plain_trainer_keeps_the_column(perturbed_model, text_config, document
 )
 @torch.no_grad()
 def test_compiled_in_one_graph(perturbed_model, text_config, documents, fresh_compiler, model_class):
-    """With a mask and positions, whose values are not read: then pooled rows are those of single documents."""
+    """One graph covers any mask and positions, since their values are not read; each row is pooled as one document."""
     model = perturbed_model(model_class, text_config(num_hidden_layers=1, attention_size=8)).double()
     single = {"input_ids": torch.stack([documents[3]] * 2), "attention_mask": torch.ones(2, 9, dtype=torch.long)}
     single["attention_mask"][0, 7:] = 0

@@ -88,5 +88,5 @@ def test_pairs_of_the_repeated_word(tokenizer, tmp_path):
 
 
 def test_words_that_are_several_tokens_are_refused(tokenizer, tmp_path):
-    with pytest.raises(InputError, match="not one token"):
+    with pytest.raises(InputError, match="not a single token"):
         corpus.write_pairs(tokenizer, {tmp_path / "pairs.jsonl": 10}, "<0x.*")

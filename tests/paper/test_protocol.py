@@ -108,7 +108,7 @@ def test_the_papers_own_numbers_hold():
     assert [finding.verdict for finding in protocol.task_findings(solved)] == [CONTRADICTED, protocol.CEILING]
 
 
-def test_claims_turn_with_the_numbers():
+def test_verdicts_change_with_the_numbers():
     losses = paper_losses()
     losses["gmlp-additive"], losses["gmlp-linear"] = losses["gmlp-linear"], losses["gmlp-additive"]
     losses["mixer"] = [loss + 0.05 for loss in losses["gmlp"]]
@@ -122,7 +122,7 @@ def test_claims_turn_with_the_numbers():
     assert found["Full depth ahead of half the depth"] == HELD and found[protocol.DEPTH] == POWER
 
 
-def test_claims_are_judged_after_the_most_steps_that_their_models_share():
+def test_claims_are_judged_at_the_largest_number_of_common_steps():
     losses = paper_losses()
     longer = {name: [loss - 0.5 for loss in losses[name]] for name in ("gmlp", "bert-noattn")}
     longer["bert-noattn"] = longer["gmlp"]
@@ -137,7 +137,7 @@ def test_gates_keep_verdicts_back():
     losses = paper_losses()
     # No model is ahead of the count model.
     assert set(verdicts(losses, counts=losses["gmlp-double"][0] - 0.3).values()) == {protocol.UNLEARNED}
-    # Only one model is behind it, so claims about the others keep their verdicts.
+    # If only one model is behind it, claims about the others keep their verdicts.
     found = verdicts(losses, counts=math.log(5.5))
     assert found["gMLP far ahead of BERT without attention"] == protocol.UNLEARNED
     assert found["gMLP far ahead of the Mixer"] == HELD and found[NEAR.text] == protocol.UNLEARNED
@@ -161,7 +161,7 @@ def bowl(setting):
     return abs(math.log(rate / 0.016)) + 0.1 * abs(math.log(multiplier / 0.2))
 
 
-def test_the_edges_of_the_search_are_followed_until_the_best_setting_is_inside():
+def test_search_extends_until_the_best_setting_is_inside():
     losses = {}
     rounds = 0
     while settings := protocol.next_settings(losses, (2e-3, 5.0)):

@@ -92,7 +92,7 @@ def test_sizes_and_counts_come_out(number):
 def test_counts_of_models_that_only_timm_has():
     timm = pytest.importorskip("timm")
     parameters = sum(parameter.numel() for parameter in timm.create_model("resmlp_12_224").parameters())
-    # By hand: a linear layer over 196 tokens and two over 384 channels in each of 12 blocks; stem and classifier.
+    # Counted by hand: in each of 12 blocks a linear layer over 196 tokens and two over 384 channels; stem, classifier.
     madds = 12 * (196 * 196 * 384 + 2 * 196 * 384 * 1536) + 196 * 768 * 384 + 384 * 1000
     assert tables.timm_counts("timm/resmlp_12_224", 224) == (parameters, 2 * madds)
 
@@ -181,7 +181,7 @@ def test_bert_belongs_to_the_table_of_its_sequence_length(tmp_path):
     mlm_run(tmp_path / "short", "bert-base", 4.4, max_seq_length=128)
     mlm_run(tmp_path / "long", "bert-base", 4.2)
     assert results_of(3, tmp_path) == {("BERT-base", "Perplexity"): "4.40"}
-    # Of the published row and the authors' own, runs fill the second.
+    # Runs fill the authors' own row, not the published one.
     assert results_of(6, tmp_path) == {("BERT-base (ours)", "Perplexity"): "4.20"}
 
 

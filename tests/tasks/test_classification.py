@@ -135,7 +135,7 @@ def test_the_report_has_the_numbers_of_scikit_learn(tmp_path, capsys):
     assert (tmp_path / "confusion_matrix.png").stat().st_size > 0
 
 
-def test_reports_of_many_classes_of_several_per_row_and_of_numbers(tmp_path, capsys):
+def test_reports_of_multiclass_multilabel_and_regression_tasks(tmp_path, capsys):
     names = [f"c{number:02}" for number in range(30)]
     reported(tmp_path, config_of(names), np.eye(30, dtype=np.float32), np.arange(30))
     printed = capsys.readouterr().out

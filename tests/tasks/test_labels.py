@@ -106,7 +106,7 @@ def test_classes_by_their_number():
     assert config.id2label[10] == "10"
 
 
-def test_what_the_labels_were_taken_for_is_said_in_one_line(caplog):
+def test_label_type_is_logged_in_one_line(caplog):
     caplog.set_level("INFO")
     data = Dataset.from_dict({"text": ["x"] * 4, "label": ["a", "b", "a", "c"]})
     number_labels({"train": data}, ["text"], "label", known=None, train=True)

@@ -58,7 +58,7 @@ def test_command(tmp_path, capsys):
     assert "500 tokens" in output and "20 documents" in output
 
 
-def test_command_refuses_before_reading_and_overwrites_nothing(tmp_path, capsys):
+def test_command_fails_before_reading_and_overwrites_nothing(tmp_path, capsys):
     (tmp_path / "tokenizer.json").write_text("precious")
     for arguments, words in (
         (["corpus.txt", "--output_dir", tmp_path], "already holds a tokenizer"),

@@ -37,8 +37,8 @@ def test_fsdp_on_two_processes_trains_the_same_model_as_one(tmp_path):
         torch.testing.assert_close(two[name], one[name], atol=1e-5, rtol=1e-4)
 
 
-def test_tensor_parallelism_on_two_processes_is_the_model_on_one(perturbed_model, text_config, vision_config, tmp_path):
-    """With the plans in the configs, split weights give the same logits, gradients and checkpoint."""
+def test_tensor_parallelism_on_two_processes_matches_one(perturbed_model, text_config, vision_config, tmp_path):
+    """Weights split by the plans in the configs give the same logits, gradients and checkpoint."""
     # 41 words cannot be split evenly.
     text = text_config(attention_size=4, vocab_size=41, hidden_dropout_prob=0.0)
     perturbed_model(GMLPForMaskedLM, text).save_pretrained(tmp_path / "text")

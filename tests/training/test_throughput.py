@@ -13,7 +13,7 @@ from .test_trainer import make_trainer
 
 
 @pytest.mark.parametrize(("preset", "forward"), [("gmlp-base", 158.0e9), ("amlp-base", 128.9e9)])
-def test_flops_of_a_training_step_are_three_times_the_paper_s(preset, forward):
+def test_training_step_flops_are_three_times_the_papers(preset, forward):
     with torch.device("meta"):
         config = AutoConfig.from_pretrained(preset_path(preset), sparse_prediction=True)
         model = AutoModelForMaskedLM.from_config(config)

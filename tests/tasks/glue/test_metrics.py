@@ -24,7 +24,7 @@ def computed(task, config, logits, truth):
     return classification_metrics(names, config)(EvalPrediction(logits, truth))
 
 
-def test_metrics_of_several_classes_of_two_and_of_numbers():
+def test_metrics_of_multiclass_binary_and_regression_tasks():
     generator = np.random.default_rng(0)
     logits, truth = generator.normal(size=(40, 3)), generator.integers(3, size=40)
     classes = logits.argmax(-1)

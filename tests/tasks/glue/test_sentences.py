@@ -124,7 +124,7 @@ def test_a_checkpoint_keeps_its_order(load, write):
     assert labels.names is None and splits["validation"]["labels"][:] == [1.0, 2.0]
 
 
-def test_labels_come_from_all_rows_before_the_first_are_taken(load, write):
+def test_labels_come_from_all_rows_before_subsampling(load, write):
     train = write("t.jsonl", rows(["a", "a", "b"]))
     files = {"train_file": train, "validation_file": train}
     splits, labels = load("train", "validation", **files, max_train_samples=2, max_eval_samples=9)

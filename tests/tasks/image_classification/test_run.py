@@ -72,7 +72,7 @@ def assert_same_weights(one, other):
         torch.testing.assert_close(one[name], other[name], atol=1e-5, rtol=1e-4)
 
 
-def test_it_learns_and_the_pipeline_takes_path_picture_and_batch(trained, folder):
+def test_training_learns_and_the_pipeline_accepts_paths_images_and_batches(trained, folder):
     checkpoint, results = trained
     assert results["eval_accuracy"] > 0.9 and "eval_top5_accuracy" not in results and "total_flos" not in results
     classify = pipeline("image-classification", model=str(checkpoint), device="cpu")
@@ -155,7 +155,7 @@ def test_another_size_and_other_classes_from_a_checkpoint(run, folder, trained):
     ],
     ids=lambda flags: flags[1].replace("/", "-"),
 )  # fmt: skip
-def test_what_the_paper_compares_with_is_trained_by_the_same_flags(run, folder, flags):
+def test_baselines_of_the_paper_train_with_the_same_flags(run, folder, flags):
     name = f"baseline-{flags[1].replace('/', '-')}"
     results = run(*flags, "--image_size", "32", *TRAIN, "--do_eval", "--max_steps", "2", "--output_dir", name)
     again = run("--model_name_or_path", name, *DATA, "--do_eval", "--output_dir", f"{name}-again")
