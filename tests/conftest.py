@@ -1,10 +1,10 @@
-"""Tiny models for all tests. Their weights are perturbed: initially W is so near zero that a test would hardly notice
-the spatial path."""
+"""Tiny models for all tests. Their weights are perturbed, since W starts so near zero that tests would hardly notice
+errors in the spatial path."""
 
 import gc
 import os
 
-# Must be set before the first import of transformers: no test may need a network.
+# No test may need a network. This must be set before the first import of transformers.
 os.environ["HF_HUB_OFFLINE"] = "1"
 
 import pytest
@@ -34,13 +34,13 @@ VISION_SIZES = {
 
 
 def pytest_collection_modifyitems(items):
-    # Files with slow tests first, so that no worker waits for one at the end.
+    # Files with slow tests come first, so that no worker is still running one at the end.
     slow = {item.path for item in items if item.get_closest_marker("slow") or item.get_closest_marker("heavy")}
     items.sort(key=lambda item: item.path not in slow)
 
 
 def pytest_collection_finish():
-    # Each training calls the garbage collector, which took half a second to visit everything that tests import.
+    # Each training calls the garbage collector, which would take half a second to visit everything that tests import.
     gc.freeze()
 
 
@@ -50,13 +50,13 @@ def pytest_sessionfinish():
 
 @pytest.fixture(scope="session", autouse=True)
 def torchrun_logs(tmp_path_factory):
-    """Runs of torchrun otherwise leave an empty folder of logs in /tmp."""
+    """Set the log folder of torchrun, which otherwise leaves an empty folder in /tmp."""
     os.environ["PET_LOG_DIR"] = str(tmp_path_factory.mktemp("torchrun"))
 
 
 @pytest.fixture(autouse=True)
 def seeded():
-    """Every test has the same random numbers, whatever ran before it."""
+    """Seed every test, so that its random numbers do not depend on the tests before it."""
     torch.manual_seed(0)
 
 
@@ -86,19 +86,19 @@ def perturbed_model():
 
 @pytest.fixture(scope="session")
 def random_ids():
-    """random_ids(*shape) samples token ids of the tiny vocabulary, but no special ones."""
+    """random_ids(*shape) samples token ids of the tiny vocabulary without special tokens."""
     return lambda *shape: torch.randint(5, TEXT_SIZES["vocab_size"], shape)
 
 
 @pytest.fixture(scope="session")
 def word_tokenizer():
-    """One token per word."""
+    """A tokenizer with one token per word."""
     return samples.word_tokenizer(samples.WORDS)
 
 
 @pytest.fixture(scope="session")
 def squad_tokenizer():
-    """A trained tokenizer; unseen characters become bytes."""
+    """A trained tokenizer that encodes unseen characters as bytes."""
     from hf_gmlp.tokenizer import train_tokenizer
 
     return train_tokenizer(
@@ -115,7 +115,7 @@ def randomize_(module: torch.nn.Module, std: float = 0.3, seed: int = 1) -> torc
 
 
 def perturbed_model_(model_class: type, config: PreTrainedConfig, **kwargs) -> PreTrainedModel:
-    # The same weights for the same shapes, whatever was sampled before.
+    # The same shapes get the same weights, whatever was sampled before.
     with torch.random.fork_rng():
         torch.manual_seed(2)
         return randomize_(model_class(config, **kwargs))

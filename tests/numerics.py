@@ -1,4 +1,4 @@
-"""How far two computations of the same numbers may be apart on any processor."""
+"""Tolerances for comparing two computations of the same numbers on any processor."""
 
 import math
 from collections.abc import Iterable
@@ -36,14 +36,14 @@ def assert_close(actual, expected, depth: int = 1, msg: str | None = None):
     rounding (`eps` of the less precise dtype) of the largest expected entry. Each block adds its own rounding, which is
     as often up as down: it grows with the square root of the depth.
 
-    All that is passed in one call is from one computation and has one tolerance. So pass all gradients of a model
-    together: one that is zero in exact arithmetic, as of a bias that a softmax ignores, has nothing to be measured by.
+    All values passed in one call belong to one computation and share one tolerance. Pass all gradients of a model
+    together, since one that is zero in exact arithmetic, such as that of a bias that a softmax ignores, has no scale.
 
     Args:
         actual: A tensor, an array, a number, or lists, tuples and dicts of them.
-        expected: The same from another computation, with the same structure and shapes; dtypes may differ.
+        expected: The result of another computation, with the same structure and shapes; dtypes may differ.
         depth: The number of blocks that the numbers went through.
-        msg: What is compared, for the error.
+        msg: Description of the compared values for the error message.
 
     Raises:
         AssertionError: A number differs by more, or is not finite in one of the two.

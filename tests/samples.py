@@ -14,7 +14,7 @@ from transformers import PreTrainedTokenizerFast
 
 GATINGS = ["split", "multiplicative", "additive", "linear"]
 
-# Config fields of an image model with everything that the paper's lack.
+# Config fields of an image model with all the features that the paper's models lack.
 CONVOLUTIONAL = {"pooling": "mean", "toeplitz": True, "spatial_heads": 4, "stem": "conv"}
 
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
@@ -27,9 +27,8 @@ QUESTIONS = {"name": "Who traveled?", "city": "Where did the train go?", "month"
 
 
 def squad(count, *, seed=0, unanswerable=False):
-    """
-    A data set in SQuAD's published form that a tiny model learns in seconds: each kind of question asks for one kind of
-    word, in any position. With `unanswerable`, one of the three questions of each paragraph has no answer.
+    """Return a data set in SQuAD's format that a tiny model learns in seconds: each kind of question asks for one kind
+    of word, in any position. With `unanswerable`, one of the three questions of each paragraph has no answer.
     """
     rng = random.Random(seed)
     paragraphs = []
@@ -59,7 +58,7 @@ def squad(count, *, seed=0, unanswerable=False):
 
 
 def run_script(main, *flags):
-    """Calls the `main` of a script in this process, which saves the imports, and returns its results."""
+    """Call the `main` of a script in this process, to avoid new imports, and return its results."""
     flags = [str(flag) for flag in flags]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sys, "argv", ["run.py", *flags, "--use_cpu", "--disable_tqdm", "true", "--report_to", "none"])
@@ -77,7 +76,7 @@ def run_in(folder, main, *flags):
 
 
 def flat(content):
-    """Returns the rows of a nested file."""
+    """Return the rows of a nested file."""
     return [
         {
             "id": question["id"],
@@ -103,9 +102,8 @@ def documents(sizes):
 
 
 def word_tokenizer(words, *, ends=True, mask="[MASK]", punctuation=False, **options):
-    """
-    Returns a tokenizer with one token per word; spaces separate words, with `punctuation` punctuation marks too. With
-    `ends` it writes [CLS] a [SEP] b [SEP], as BERT's tokenizer does.
+    """Return a tokenizer with one token per word. Spaces separate words, and with `punctuation` also punctuation marks.
+    With `ends`, the format is [CLS] a [SEP] b [SEP], like that of BERT's tokenizer.
     """
     special = [*SPECIAL[:4], mask]
     tokenizer = Tokenizer(models.WordLevel({word: i for i, word in enumerate(special + words)}, unk_token="[UNK]"))
@@ -117,6 +115,6 @@ def word_tokenizer(words, *, ends=True, mask="[MASK]", punctuation=False, **opti
 
 
 def start_with_ctrl_c(command, **options):
-    """Start a process that takes SIGINT, which the background jobs of a shell, and their children, ignore."""
+    """Start a process that handles SIGINT, which background jobs of a shell and their children ignore."""
     take = functools.partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
     return subprocess.Popen(command, text=True, preexec_fn=take, **options)

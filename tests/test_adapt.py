@@ -49,7 +49,7 @@ NEEDS_PEFT_OF_ITS_TIME = pytest.mark.skipif(
     Version(transformers.__version__) >= Version("5.24") and Version(peft.__version__) < Version("0.22"),
     reason="transformers 5.24 renamed the cache and asks for PEFT 0.22",
 )
-# PEFT asks for heads, and reads them only in prefix tuning.
+# PEFT requires the number of heads, but uses it only for prefix tuning.
 PROMPT = {"num_virtual_tokens": VIRTUAL, "num_attention_heads": 1}
 
 
@@ -95,7 +95,7 @@ def assert_same(found, expected):
 
 
 def test_importing_and_saving_change_nothing_else(tmp_path):
-    """Other software in the process stays as it was: the library's classes, PEFT's classes, the import system."""
+    """Nothing else in the process changes: the classes of transformers, those of PEFT, the import system."""
     script = """
 import sys
 import peft, transformers
@@ -124,7 +124,7 @@ assert state() == before
 
 @pytest.mark.parametrize("method", METHODS)
 def test_adapters_of_a_new_classifier(masked_lm, batch, tmp_path, method):
-    """The base has neither pooler nor classifier: new random ones must not replace those that were trained."""
+    """The base has no pooler or classifier, and new random ones must not replace the trained ones."""
     folder, config = masked_lm(attention_size=4), copy.deepcopy(METHODS[method])
     config.task_type, config.modules_to_save = "SEQ_CLS", ["pooler.dense"]
     model = peft.get_peft_model(AutoModelForSequenceClassification.from_pretrained(folder, num_labels=3), config)
@@ -139,7 +139,7 @@ def test_adapters_of_a_new_classifier(masked_lm, batch, tmp_path, method):
     assert type(merged) is GMLPForSequenceClassification
     assert_same(output(merged, batch), trained)
     if method == "LN tuning":
-        # PEFT merges adapted layers, but fully saved ones stay wrapped.
+        # PEFT merges adapted layers, but leaves fully trained ones wrapped.
         return
     merged.save_pretrained(tmp_path / "merged")
     assert_same(output(GMLPForSequenceClassification.from_pretrained(tmp_path / "merged"), batch), trained)
@@ -191,7 +191,7 @@ def test_a_frozen_pooler_is_warned_about(masked_lm, caplog):
 
 @pytest.mark.parametrize("heads, low_rank", [(1, False), (1, True), (4, True)])
 def test_spatial_weights(masked_lm, batch, tmp_path, heads, low_rank):
-    """A dense W allows low-rank changes, and can be trained and saved completely."""
+    """A dense W supports low-rank updates, and can be trained and saved in full."""
     complete = {"target_modules": ["proj_in"], "modules_to_save": ["spatial_gating_unit.proj"]}
     fields = {"target_modules": [], "target_parameters": ["spatial_gating_unit.proj.weight"]} if low_rank else complete
     folder = masked_lm(toeplitz=False, spatial_heads=heads)
@@ -253,7 +253,7 @@ def test_a_tuned_prompt_goes_before_generated_text(masked_lm, random_ids):
 
 @pytest.mark.parametrize("task", ["SEQ_CLS", "CAUSAL_LM"])
 def test_prefix_tuning_is_refused(text_config, batch, task):
-    # These keys have the width of v, so no shape would be wrong.
+    # These keys have the width of v, so a mistake would not cause a shape error.
     model = HEADS[task](text_config(intermediate_size=2 * TEXT_SIZES["hidden_size"]))
     tuned = peft.get_peft_model(model, peft.PrefixTuningConfig(task_type=task, **PROMPT))
     with pytest.raises(ValueError, match="prefix tuning"):
@@ -309,7 +309,7 @@ def test_int8_of_torchao(masked_lm, batch, tmp_path):
 
 
 def examples():
-    """Returns the runnable examples of docs/adapt.md by their headings."""
+    """Return the runnable examples of docs/adapt.md by heading."""
     text = DOCS.read_text(encoding="utf-8")
     return {
         section.partition("\n")[0]: re.search(r"```python\n(.*?)```", section, re.DOTALL).group(1)

@@ -77,7 +77,7 @@ def test_labels_are_the_answer_or_cls(any_tokenizer):
     for index, offsets, start, end in zip(*columns):
         text = [(a, b) for a, b in offsets if a < b]
         if start == 0:
-            # This window does not hold all of the answer.
+            # This window does not contain the entire answer.
             assert end == 0 and not (text[0][0] <= spans[index][0] and spans[index][1] <= text[-1][1])
             continue
         found.add(index)
@@ -96,7 +96,7 @@ def test_long_questions_are_cut_and_logged(any_tokenizer, caplog):
     windows = make_windows(questions, ["The train."] * 4, any_tokenizer, max_seq_length=24, doc_stride=4)
     assert set(windows["question_index"]) == {0, 1, 2, 3} and max(map(len, windows["input_ids"])) <= 24
     lengths = {index: parts.index(1) for index, parts in zip(windows["question_index"], windows["token_type_ids"])}
-    # Half of the 17 tokens that neither are special nor overlap, between [CLS] and [SEP].
+    # The question keeps half of the 17 tokens that are neither special nor overlap, between [CLS] and [SEP].
     assert lengths[0] == 2 + 8 and lengths[2] == lengths[3] == len(any_tokenizer("Who?")["input_ids"])
     assert "A question was cut to 8 tokens" in caplog.text and "Who?" not in caplog.text
 
@@ -122,7 +122,7 @@ def windows(squad_tokenizer):
 
 
 def random_logits(windows, width=40):
-    """As `Trainer` gathers them: padded, with high logits on padding and question, where no answer may be found."""
+    """Logits as gathered by `Trainer`: padded, and high on padding and question, where no answer is allowed."""
     start, end = np.random.default_rng(0).normal(size=(2, len(windows["offsets"]), width)).astype(np.float32)
     for row, offsets in enumerate(windows["offsets"]):
         outside = np.array([*(first == last for first, last in offsets), *[True] * width])[:width]
@@ -132,7 +132,7 @@ def random_logits(windows, width=40):
 
 
 def all_answers(windows, start, end, max_answer_length):
-    """Every span of every question, one by one: {question: {(start, end): score}}, and the least score of [CLS]."""
+    """Score every span of every question: {question: {(start, end): score}}, and the lowest score of [CLS]."""
     spans, nulls = {}, {}
     for row, (question, offsets) in enumerate(zip(windows["question_index"], windows["offsets"])):
         for i, (from_character, _) in enumerate(offsets):
@@ -182,7 +182,7 @@ def test_best_spans_on_a_case_by_hand():
     spans = best_spans(start, end, offsets, n_best_size=3, max_answer_length=3)
     # White space neither begins nor ends an answer, and [0, 9) is four tokens long.
     assert [(span.start, span.end, span.score) for span in spans] == [(4, 7, 5.0), (0, 7, 4.0), (4, 9, 3.0)]
-    # Of equals, the first and shortest.
+    # Ties go to the first and shortest span.
     spans = best_spans(np.zeros(4), np.zeros(4), offsets, n_best_size=2, max_answer_length=4)
     assert [(span.start, span.end) for span in spans] == [(0, 3), (0, 7)]
     assert best_spans(start[:1], end[:1], [[2, 2]], n_best_size=2, max_answer_length=4) == []

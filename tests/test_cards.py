@@ -1,4 +1,4 @@
-"""The model card: complete for every head, true to the model, and never written over a person's."""
+"""The model card is complete for every head, describes the model, and never overwrites a hand-written card."""
 
 import re
 
@@ -12,7 +12,7 @@ from hf_gmlp.cards import FORM, GENERATED, TASKS, model_card, write_card
 RECORD = {
     "dataset": "Two thousand lines about cats; 10 % held out",
     "hyperparameters": {"learning rate": 7e-4, "steps": 100},
-    # Timings and sizes are no results.
+    # Timings and sizes do not count as results.
     "metrics": {"eval_accuracy": 0.8125, "eval_runtime": 3.5, "epoch": 2.0, "eval_predicted_tokens": 1000},
     "command": "python run_glue.py --do_train",
     "dataset_id": "me/cats",
@@ -81,7 +81,7 @@ def test_the_card_of_a_trained_model(text_config):
 def test_a_model_that_was_only_loaded_names_its_origin(text_config, tmp_path):
     GMLPForMaskedLM(text_config()).save_pretrained(tmp_path)
     model_card(GMLPForMaskedLM(text_config()), "x", training=RECORD).save(tmp_path / "README.md")
-    # It may have been changed since, so that nothing else is carried over.
+    # The model may have changed since, so nothing else is carried over.
     model = GMLPForMaskedLM.from_pretrained(tmp_path)
     card = model_card(model, "me/new")
     assert card.data.base_model is None and RECORD["dataset"] not in card.text and "were not recorded" in card.text

@@ -1,4 +1,4 @@
-"""The checkpoints that come with the repository: every later version opens them, with the logits that they had."""
+"""The checkpoints in the repository open in every later version, with unchanged logits."""
 
 import json
 import subprocess
@@ -34,7 +34,7 @@ LOGITS = {
         ],
     ),
 }
-# What a process without this package runs.
+# Script for a process without this package.
 ALONE = """
 import json, sys
 sys.modules["hf_gmlp"] = None

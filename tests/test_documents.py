@@ -1,4 +1,4 @@
-"""Files that documents link to or name exist."""
+"""Files that the documents link to or mention exist."""
 
 import re
 from pathlib import Path
@@ -14,6 +14,6 @@ NAMED = re.compile(r"`((?:hf_gmlp|tests|docs|paper|recipes|benchmarks)/[\w./-]+\
 def test_links_and_names(path):
     text = path.read_text(encoding="utf-8")
     linked = [path.parent / link for link in re.findall(r"\]\(([^)#\s]+)[^)]*\)", text) if "://" not in link]
-    # The log tells of files as they were.
+    # The log mentions files that no longer exist.
     named = [] if path.parent.name == "log" else [ROOT / name for name in NAMED.findall(text)]
     assert not [str(file) for file in [*linked, *named] if not file.exists()]

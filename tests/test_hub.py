@@ -1,7 +1,7 @@
-"""Checkpoints where this package is not installed.
+"""Checkpoints in environments without this package.
 
-Fresh processes that cannot import hf_gmlp open what was saved here. Each takes seconds to start, so one of them does
-the work of many tests.
+Fresh processes that cannot import hf_gmlp open the checkpoints saved here. Each takes seconds to start, so one process
+does the work of many tests.
 """
 
 import inspect
@@ -29,22 +29,22 @@ CODE_FILES = ("configuration_gmlp.py", "modeling_gmlp.py")
 PACKAGE = Path(hf_gmlp.__file__).parent
 TEXT_MAP, VISION_MAP = GMLPConfig.code_map, GMLPVisionConfig.code_map
 CLASSES = sorted({*TEXT_MAP.values(), *VISION_MAP.values()})
-# New ones are made where a checkpoint of another head has none.
+# Weights that are newly initialized if a checkpoint of another head lacks them.
 NEW_LAYERS = ("head.", "decoder.", "classifier.", "qa_outputs.", "pooler.")
-# The checkpoints that are opened as every class, and another class as which they are saved again.
+# Checkpoints that are opened as every class, each with another class as which it is saved again.
 SAVED = {
     "AutoModelForMaskedLM": ("GMLPForMaskedLM", "AutoModelForSequenceClassification"),
     "AutoModelForImageClassification": ("GMLPForImageClassification", "AutoModel"),
 }
 
-# AutoBackbone asks the Hub whether the name is one of its repositories.
+# AutoBackbone would ask the Hub whether the name is a repository.
 HUB_KNOWS_FOLDERS = """
 from transformers.models.auto import auto_factory
 
 auto_factory.hf_api = lambda: type("Hub", (), {"repo_exists": lambda self, name: True})()
 """
 
-# Opens folders as Auto classes, as listed in a file, writes what came of it, and saves the models again.
+# Opens folders as the Auto classes listed in a file, writes the outcomes, and saves the models again.
 OPEN = """
 import json, sys
 sys.modules["hf_gmlp"] = None  # as if it were not installed: importing it fails
@@ -105,7 +105,7 @@ def run_elsewhere(script: str, folder: Path, *arguments: str):
 
 
 def open_elsewhere(jobs: list[tuple], folder: Path) -> list[dict]:
-    """Return what came of opening each (Auto class, folder, where to save it or None)."""
+    """Return the outcome of opening each (Auto class, folder, save path or None)."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "jobs.json").write_text(json.dumps(jobs), encoding="utf-8")
     run_elsewhere(HUB_KNOWS_FOLDERS + "import torch\n\n" + inspect.getsource(backbone_output) + OPEN, folder)
@@ -131,14 +131,14 @@ def checkpoints(text_config, vision_config, perturbed_model, tmp_path_factory):
         model.save_pretrained(folder)
         outputs = dict.fromkeys(code_map_of(class_name), backbone_output(model))
         if "AutoModelForCausalLM" in outputs:
-            # This class makes any checkpoint causal.
+            # This class sets any checkpoint to causal.
             outputs["AutoModelForCausalLM"] = backbone_output(GMLPForCausalLM.from_pretrained(folder))
         found[auto_class] = folder, outputs
     return found
 
 
 def test_opens_as_every_class_without_the_package(checkpoints, tmp_path):
-    """In two fresh processes: the second opens what the first has saved. Only heads are new."""
+    """A fresh process opens what another has saved, and only heads are newly initialized."""
     jobs, again = [], []
     for own, (folder, outputs) in checkpoints.items():
         assert {path.name for path in folder.glob("*.py")} == set(CODE_FILES)
@@ -164,7 +164,7 @@ def test_opens_as_every_class_without_the_package(checkpoints, tmp_path):
 
 
 def test_configs_without_weights(text_config, vision_config, tmp_path):
-    """A folder without weights makes new models elsewhere. Presets are in the package only."""
+    """A config without weights creates new models without the package. Presets exist only in the package."""
     text_config(num_labels=5).save_pretrained(tmp_path / "text")
     vision_config(num_labels=5).save_pretrained(tmp_path / "image")
     script = """
@@ -187,7 +187,7 @@ for name, head in (("text", AutoModelForSequenceClassification), ("image", AutoM
 
 @pytest.fixture(scope="module")
 def snippets(text_config, vision_config, perturbed_model, tmp_path_factory):
-    """Runs the code in the card of every class in one fresh process: {class: what it printed}"""
+    """Run the code in the card of every class in one fresh process: {class: printed output}"""
     root = tmp_path_factory.mktemp("snippets")
     Image.new("RGB", (20, 30), "orange").save(root / "picture.jpg")
     codes = {}

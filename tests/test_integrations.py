@@ -1,4 +1,4 @@
-"""What libraries on top of transformers compute with these models equals a computation by hand.
+"""Results of libraries built on transformers equal a manual computation with these models.
 
 Tests of libraries that are not installed are skipped; `make integrations` installs them all.
 """
@@ -49,7 +49,7 @@ def saved(perturbed_model, text_config, tmp_path):
 
 
 def alone(model, tokenizer, texts):
-    """Returns the logits, or last hidden states, of each text in a separate row."""
+    """Return the logits, or last hidden states, of each text in a separate row."""
     return [model(**tokenizer(text, return_tensors="pt"))[0][0] for text in texts]
 
 
@@ -57,7 +57,7 @@ def alone(model, tokenizer, texts):
 
 
 def by_hand(model, tokenizer, texts):
-    """Returns the mean of the last hidden states of each text, without padding."""
+    """Return the mean of the last hidden states of each text, excluding padding."""
     rows = [tokenizer(text, truncation=True, return_tensors="pt") for text in texts]
     return torch.cat([model(**row).last_hidden_state.mean(1) for row in rows])
 
@@ -81,7 +81,7 @@ def sentences(saved):
 @pytest.mark.parametrize("padding_side", ["left", "right"])
 @torch.no_grad()
 def test_sentence_embeddings(sentences, texts, padding_side):
-    """Batches of padded texts; one is longer than n and is cut off."""
+    """Batches of padded texts, one of which is longer than n and is truncated."""
     library, model, tokenizer = sentences(padding_side=padding_side, attention_size=8)
     texts.append(" ".join(WORDS[:20]))
     assert library.max_seq_length == N and library.tokenizer.padding_side == padding_side
@@ -90,7 +90,7 @@ def test_sentence_embeddings(sentences, texts, padding_side):
 
 
 def test_sentence_embeddings_are_trained_and_saved(sentences, texts, tmp_path):
-    """The loss of pairs by hand falls in training, and the saved model opens."""
+    """Training lowers the manually computed loss of pairs, and the saved model opens."""
     library, model, tokenizer = sentences(attention_size=8)
     from sentence_transformers import SentenceTransformer, SentenceTransformerTrainer
     from sentence_transformers import SentenceTransformerTrainingArguments as Arguments
@@ -150,12 +150,12 @@ def trl_trainer(tmp_path):
 
 
 def first_loss(trainer):
-    """Returns the loss of the first batch, in eval mode."""
+    """Return the loss of the first batch in eval mode."""
     return trainer.compute_loss(trainer.model.eval(), next(iter(trainer.get_train_dataloader())))
 
 
 def check_learning(trainer):
-    """Trains, checks that the loss falls by a fifth, and returns the loss of the first step."""
+    """Train, check that the loss falls by a fifth, and return the loss of the first step."""
     trainer.train()
     losses = [row["loss"] for row in trainer.state.log_history if "loss" in row]
     assert losses[-1] < 0.8 * losses[0]
@@ -165,7 +165,7 @@ def check_learning(trainer):
 SFT = {
     "padded": {"max_length": N},
     "padding-free": {"padding_free": True, "max_length": None},
-    # Two or three texts are in one row, which is longer than n.
+    # Two or three texts share a row, which is longer than n.
     "packed": {"packing": True, "max_length": 2 * N},
 }
 
@@ -243,7 +243,7 @@ def test_lm_eval(saved, texts):
     assert library.max_length == N
 
     def scores(ids, last):
-        """Returns the log-likelihood of the last tokens, and whether each is the most likely one."""
+        """Return the log-likelihood of the last tokens, and whether each is the most likely token."""
         ids = torch.tensor(ids)
         predicted = model(ids[None, :-1]).logits[0, -last:].log_softmax(-1)
         return predicted.gather(1, ids[-last:, None]).sum().item(), predicted.argmax(-1).equal(ids[-last:])
@@ -273,7 +273,7 @@ def test_lm_eval(saved, texts):
 
 # Examples of docs/compatibility.md
 
-# In place of a task that lm-eval downloads.
+# Replaces a task that lm-eval would download.
 TASK = {
     "task": "answers",
     "dataset_path": "json",
@@ -287,7 +287,7 @@ TASK = {
 
 
 def examples():
-    """Returns the code of docs/compatibility.md by its headings, names of libraries."""
+    """Return the code of docs/compatibility.md by heading (library name)."""
     text = DOCS.read_text(encoding="utf-8")
     return dict(re.findall(r"\n## (\S+)\n.*?```python\n(.*?)```", text, re.DOTALL))
 
@@ -335,7 +335,7 @@ HALF_ON_DISK = {
 )
 @torch.no_grad()
 def test_device_maps(saved, random_ids, tmp_path, placement, on_disk):
-    """The decoder has the weight of the embeddings; weights on disk are read for each pass."""
+    """The decoder shares the embedding weight, and weights on disk are read for each pass."""
     folder, model, _ = saved(GMLPForMaskedLM, attention_size=8)
     placed = AutoModelForMaskedLM.from_pretrained(folder, **placement, offload_folder=str(tmp_path / "disk"))
     absent = {name for name, parameter in placed.named_parameters() if parameter.is_meta}

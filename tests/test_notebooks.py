@@ -13,7 +13,7 @@ FOLDER = ROOT / "docs/notebooks"
 
 
 def run(name, folder):
-    """Run a notebook in a copy of its folder, beside the bundled models, and return what it prints."""
+    """Run a notebook in a copy of its folder, beside the bundled models, and return its printed output."""
     (folder / "docs/notebooks").mkdir(parents=True)
     (folder / "checkpoints").symlink_to(ROOT / "checkpoints")
     shutil.copy(ROOT / "docs/ship.png", folder / "docs")
@@ -55,5 +55,5 @@ def test_notebooks_are_saved_with_their_outputs():
         cells = [cell for cell in nbformat.read(path, as_version=4).cells if cell.cell_type == "code"]
         assert all(cell.execution_count for cell in cells), path
         assert not any(output.output_type == "error" for cell in cells for output in cell.outputs), path
-        # No traces of the machine that ran it.
+        # Outputs contain no traces of the machine that ran the notebook.
         assert not re.search(r"/home/|/root/|/tmp/|site-packages", path.read_text(encoding="utf-8")), path

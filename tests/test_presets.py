@@ -10,7 +10,7 @@ from hf_gmlp import GMLPForCausalLM, list_presets, preset_config, preset_path
 
 
 def test_all_presets_are_listed():
-    # Other tests may have added those of paper/models.py.
+    # Other tests may have registered the presets of paper/models.py.
     folder = preset_path("gmlp-base").parent
     folders = {path.parent.name for path in folder.glob("*/config.json")}
     assert {name for name in list_presets() if preset_path(name).parent == folder} == folders

@@ -54,7 +54,7 @@ def test_tokenizer_spells_treebanks_as_natural_text(folder, written, spelled):
     ids = tokenizer(written)["input_ids"]
     assert tokenizer.decode(ids, skip_special_tokens=True) == spelled
     assert ids == tokenizer(spelled)["input_ids"]
-    # Beside a mask, nothing is put.
+    # No space is inserted next to a mask.
     masked = tokenizer("[MASK]'s end.")["input_ids"]
     assert tokenizer.decode(masked[2:-1]) == "'s end."
 
@@ -63,7 +63,7 @@ def test_sentences(folder):
     pretrained.write_sentences([str(folder / "reviews.jsonl.gz")], folder / "sentences.jsonl", 50)
     texts = [json.loads(line)["text"] for line in open(folder / "sentences.jsonl")]
     assert len(texts) == len(set(texts)) == 50
-    # The others have one or three words.
+    # The other sentences have one or three words, too few to be kept.
     assert all(len(text.split()) == 8 for text in texts)
     assert [text.endswith(".") for text in texts] == [True, False] * 25
 
@@ -74,7 +74,7 @@ def test_sentences_have_the_opinion_of_their_review(folder):
         word, rating = (("bore", 2), ("joy", 9.5))[number % 2]
         of_ten = ("/10", " out of ten")[number % 3 > 0]
         rows.append(f"A {word}, a real {word} of a film. Number {number}: {rating}{of_ten}.")
-    # Two without a rating, one with two, and one between.
+    # Reviews without a usable rating: two with none, one with two ratings, and one with a neutral rating.
     rows += ["What a joy, joy, joy it was!", "What a bore, bore, bore it was!"]
     rows += ["Some say 2/10 and some say 10/10 of this one.", "It is neither here nor there: 5/10 from me."]
     with gzip.open(folder / "rated.jsonl.gz", "wt") as file:
@@ -103,7 +103,7 @@ def test_soft_labels_are_the_mean_of_the_teachers(folder, monkeypatch):
     baseline = tfidf_classifier().fit([row["sentence"][:-2] for row in labeled], [row["label"] for row in labeled])
     votes = [baseline.predict_proba([text.lower() for text in texts])]
     for teacher in teachers:
-        # One sentence at a time.
+        # Compute the expected values one sentence at a time.
         tokenizer = AutoTokenizer.from_pretrained(teacher)
         model = AutoModelForSequenceClassification.from_pretrained(teacher)
         with torch.no_grad():

@@ -1,4 +1,4 @@
-"""Evaluation as timm does it, with either backend."""
+"""Image processing equals timm's evaluation transform with either backend."""
 
 import numpy as np
 import PIL.Image
@@ -22,7 +22,7 @@ def test_pixels_match_timm_with_pillow_and_nearly_with_torchvision(tmp_path, siz
     processor.save_pretrained(tmp_path)
     mean = std = (0.5, 0.5, 0.5)
     reference = create_transform((3, size, size), crop_pct=crop_pct, interpolation="bicubic", mean=mean, std=std)
-    # Shorter sides that leave an even margin, which all backends round alike.
+    # Shorter sides with an even margin, which all backends round identically.
     photos = [photo((300, 200)), photo((200, 300), 1), photo((64, 64), 2)]
     expected = torch.stack([reference(image) for image in photos])
     for backend, most, mean in (("pil", 1e-6, 1e-7), ("torchvision", 2 * 2 / 255 + 1e-6, 0.001)):

@@ -1,4 +1,4 @@
-"""The recipes: every one parses, and is made small by a smoke recipe."""
+"""Every recipe parses, and a smoke recipe makes it small."""
 
 from pathlib import Path
 from pydoc_data.topics import topics
@@ -22,7 +22,7 @@ from .samples import run_script
 
 ROOT = Path(__file__).parent.parent
 RECIPES, PAPER = ROOT / "recipes", ROOT / "paper" / "recipes"
-# `hf-gmlp classify` has tests of its own.
+# `hf-gmlp classify` has its own tests.
 OTHERS = ("smoke", "smoke-finetune", "smoke-images", "classify")
 ALL = sorted(path for path in RECIPES.glob("*.yaml") if path.stem not in OTHERS) + sorted(PAPER.rglob("*.yaml"))
 
@@ -32,7 +32,7 @@ def path_id(path):
 
 
 def script_of(path):
-    """What a recipe is for, by its name: the dataclasses of a script, and the smoke recipe that may follow it."""
+    """Return the dataclasses of the script that a recipe is for, and the smoke recipe that may follow it."""
     name = path.stem if path.parent == RECIPES else path.parent.name
     if "squad" in name:
         return (ModelArguments, QAArguments), "smoke-finetune"
@@ -44,8 +44,8 @@ def script_of(path):
 
 
 def command(path, *later, folder):
-    """The flags of a recipe with later ones behind it, and a model where it leaves that to a flag."""
-    # Those of figure7/ follow a recipe.
+    """Return the flags of a recipe followed by later ones, with a model if the recipe does not set one."""
+    # Recipes in figure7/ follow another recipe.
     first = [str(PAPER / "figure8" / "amlp-18l.yaml")] if path.parent.name == "figure7" else []
     argv = [*first, str(path), *map(str, later), "--use_cpu", "--bf16", "false", "--output_dir", str(folder)]
     if "--config_name" in command_line(argv):
@@ -89,7 +89,7 @@ def test_a_smoke_recipe_makes_any_recipe_small(path, tmp_path):
         return
     config, length = load_config(model), 32 if smoke == "smoke" else 64
     assert (config.num_hidden_layers, config.max_position_embeddings) == (2, length)
-    # What makes the recipe what it is remains.
+    # The smoke recipe keeps the defining settings of the recipe.
     overrides = read_recipe(path).get("config_overrides") or {}
     kept = {name for name in overrides if "size" not in name} - {"num_hidden_layers", "max_position_embeddings"}
     assert {name: getattr(config, name) for name in kept} == {name: overrides[name] for name in kept}

@@ -1,4 +1,4 @@
-"""The page about sequences that are not text: its code runs, beside a small CNN."""
+"""The code on the page about sequences that are not text runs, and is compared with a small CNN."""
 
 import re
 from pathlib import Path
@@ -15,7 +15,7 @@ def test_the_page_trains_a_classifier_of_series(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     (code,) = re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
     names = {"__name__": "page"}
-    # Without a progress bar, tracker or GPU, on which the page would run too.
+    # The page would also use a tracker or GPU, which must not affect the test.
     exec(code.replace('save_strategy="no"', 'save_strategy="no", report_to="none", use_cpu=True'), names)
     accuracies = re.findall(r"^(\d+) ([\d.]+)$", capsys.readouterr().out, re.MULTILINE)
     assert [length for length, _ in accuracies] == ["100", "1000"]
@@ -26,7 +26,7 @@ def test_the_page_trains_a_classifier_of_series(tmp_path, monkeypatch, capsys):
 
 
 def cnn_accuracy(values, labels, rows):
-    """Train a small CNN on the batches of the page, and return its accuracy on rows."""
+    """Train a small CNN on the batches of the page, and return its accuracy."""
     torch.manual_seed(0)
     layers = [nn.Conv1d(2, 32, 15, padding=7), nn.ReLU(), nn.Conv1d(32, 32, 15, padding=7), nn.ReLU()]
     model = nn.Sequential(*layers, nn.AdaptiveMaxPool1d(1), nn.Flatten(), nn.Linear(32, 2))

@@ -114,7 +114,7 @@ def test_names_of_tokens_in_a_text(tokenizer):
     switched_off = tokenizer(text, add_special_tokens=False, split_special_tokens=True)["input_ids"]
     assert not set(switched_off) & set(range(5))
     assert tokenizer.decode(switched_off) == text
-    # Otherwise they are the tokens, and only [MASK] takes the white space on its left.
+    # By default, names are special tokens, and only [MASK] absorbs the white space on its left.
     ids = [encode(tokenizer, part) for part in ("a ", " b", " c")]
     assert encode(tokenizer, "a [CLS] b [MASK] c") == [*ids[0], 2, *ids[1], 4, *ids[2]]
 
@@ -128,7 +128,7 @@ def test_offsets_are_the_words_without_their_spaces(tokenizer):
             assert text[start:end] == token.strip()
             seen += 1
     assert seen > 15
-    # A byte token points to the unknown characters that its bytes spell.
+    # The offsets of a byte token cover the unknown characters that its bytes encode.
     encoded = tokenizer("the ☃!", return_offsets_mapping=True)
     spans = [span for token, span in zip(encoded.tokens(), encoded["offset_mapping"]) if token.startswith("<0x")]
     assert spans == [(4, 5)] * 3
@@ -161,7 +161,7 @@ def test_a_stock_auto_tokenizer_loads_the_folder(tokenizer, tmp_path):
     command = [sys.executable, "-c", LOAD, text, tmp_path]
     output = subprocess.run(command, cwd=tmp_path, check=True, capture_output=True, text=True, encoding="utf-8").stdout
     assert output.strip() == f"{type(tokenizer).__name__}|512|{tokenizer(text, 'pair')}"
-    # And here, where the package has registered the model type.
+    # In this process, the package has registered the model type.
     loaded = AutoTokenizer.from_pretrained(tmp_path)
     assert loaded.get_vocab() == tokenizer.get_vocab() and loaded(text, "pair") == tokenizer(text, "pair")
     assert loaded.decode(encode(loaded, text)) == tokenizer.decode(encode(tokenizer, text))
@@ -187,7 +187,7 @@ def test_a_tokenizer_that_cannot_be_saved_leaves_the_earlier_one(tmp_path, monke
 def test_training_is_deterministic_and_takes_a_generator(capfd):
     first = train_sentencepiece(DOCUMENTS, vocab_size=800)
     assert train_sentencepiece((text for text in DOCUMENTS), vocab_size=800) == first
-    # sentencepiece's log stays off the terminal.
+    # The log of sentencepiece does not reach the terminal.
     assert capfd.readouterr() == ("", "")
 
 
@@ -207,7 +207,7 @@ def test_texts_and_sizes_that_do_not_fit():
     with pytest.raises(InputError, match="32000") as error:
         train_tokenizer(texts)
     assert "\n" not in str(error.value)
-    # The error names the size that works.
+    # The error message contains a size that works.
     size = int(str(error.value).rstrip(".").split("<= ")[-1])
     assert len(train_tokenizer(texts, vocab_size=size)) == size
 
@@ -239,7 +239,7 @@ def test_byte_tokenizer_gives_the_bytes_and_loads_like_any_other(tmp_path):
     assert list(tokenizer("a")) == ["input_ids", "attention_mask"]
 
 
-def test_models_that_see_padding_get_as_much_in_every_batch():
+def test_models_with_visible_padding_get_the_same_padding_in_every_batch():
     assert [padding_for(config) for config in (GMLPConfig(), BertConfig())] == ["longest"] * 2
     assert padding_for(GMLPConfig(mask_padding=False)) == padding_for(BertConfig(), True) == "max_length"
 
@@ -254,6 +254,6 @@ def test_open_ended_tokenizer_adds_nothing_to_a_text(tmp_path):
     assert trained(text)["input_ids"] == [2, *ids, 3], "the original must not change"
     assert tokenizer.bos_token_id == tokenizer.eos_token_id == 3 and tokenizer.pad_token_id == 0
     assert "token_type_ids" not in tokenizer(text)
-    # Tokenizers that do not end a text are unchanged.
+    # Tokenizers that do not add an end token are unchanged.
     for other in (tokenizer, byte_tokenizer()):
         assert open_ended(other) is other

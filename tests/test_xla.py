@@ -1,4 +1,4 @@
-"""Training and evaluation on an XLA device, which without a TPU is the CPU: `make xla` runs this file."""
+"""Training and evaluation on an XLA device (the CPU if there is no TPU). `make xla` runs this file."""
 
 import json
 import os
@@ -10,7 +10,7 @@ import pytest
 import torch
 
 os.environ.setdefault("PJRT_DEVICE", "CPU")
-# As `hf_gmlp.tasks.run` does, before torch_xla is imported.
+# Must be set before torch_xla is imported, as in `hf_gmlp.tasks.run`.
 os.environ.setdefault("XLA_NO_SPECIAL_SCALARS", "1")
 pytest.importorskip("torch_xla", reason="only `make xla` has torch_xla")
 import torch_xla
@@ -33,7 +33,7 @@ IMAGE |= {"hidden_dropout_prob": 0.0}
 def count_work():
     """Return the number of graphs that XLA has compiled so far, and the operations that it left to the CPU."""
     compiled = xla_metrics.metric_data("CompileTime")
-    # Reading a value, such as a loss for the log, is not work.
+    # Do not count reading a value, such as a loss for the log.
     left = {name for name in xla_metrics.counter_names() if name.startswith("aten::")} - {"aten::_local_scalar_dense"}
     return (compiled[0] if compiled else 0), left
 
@@ -70,7 +70,7 @@ CASES += [("amlp", "ForCausalLM", ("attention_mask", "position_ids"))]
 
 
 def compare_with_cpu(model, inputs):
-    """Two passes, forward and backward, on both devices: equal outputs and gradients, and one graph on XLA's."""
+    """Run two forward and backward passes on both devices: outputs and gradients agree, and XLA compiles one graph."""
     model.train()
     read_no_values(model)
     for weight in model.parameters():
@@ -78,10 +78,10 @@ def compare_with_cpu(model, inputs):
     results = {}
     for device in ("cpu", "xla"):
         model.to(device)
-        # XLA's copies of a shared weight are two.
+        # Moving to XLA splits a shared weight into two copies, so tie them again.
         model.tie_weights()
         for buffer in model.buffers():
-            # As training does, since a batch norm updates them in place.
+            # Modify buffers in place, as the batch norms do in training.
             buffer.mul_(1)
         torch_xla.sync()
         before = count_work()
@@ -124,7 +124,7 @@ def data(tmp_path_factory):
 
 
 def run(task, *flags, cpu=False):
-    """Train with a script, and return its results, and what XLA did."""
+    """Train with a script, and return its results and the XLA counters."""
     before = count_work()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sys, "argv", ["run.py", *map(str, flags), *["--use_cpu"] * cpu])
@@ -155,7 +155,7 @@ def test_runs_compile_twice_and_give_the_results_of_the_cpu(name, data, tmp_path
     numbers = {key for key in expected if not key.endswith(("runtime", "per_second", "flos"))}
     assert numbers <= results.keys() and {"eval_loss", "eval_f1"} & numbers
     assert {key: results[key] for key in numbers} == pytest.approx({key: expected[key] for key in numbers}, rel=1e-3)
-    # A training step, an evaluation batch, and small ones of single values: the tied bias, logged losses and checks.
+    # Expected graphs: a training step, an evaluation batch, and small ones for the tied bias, logged losses and checks.
     assert work[0] <= 9 and not work[1]
 
 
@@ -165,7 +165,7 @@ def test_checkpoints_resume_on_both_devices(data, tmp_path):
     expected, _ = run(task, *flags, "--output_dir", tmp_path / "cpu", cpu=True)
     run(task, *flags, "--output_dir", tmp_path / "xla")
     for source, cpu in (("xla", True), ("cpu", False)):
-        # As if the run had ended after its first checkpoint.
+        # Simulate a run that ended after its first checkpoint.
         folder = tmp_path / f"from-{source}"
         shutil.copytree(tmp_path / source, folder, ignore=shutil.ignore_patterns("checkpoint-6", "*.safetensors"))
         shutil.copy(tmp_path / source / "checkpoint-3/model.safetensors", folder / "checkpoint-3")

@@ -1,4 +1,4 @@
-"""benchmarks/cpu.py in tiny: that it finishes, that its numbers are right, and that it refuses wrong results."""
+"""benchmarks/cpu.py at a tiny size: it finishes, reports correct numbers, and refuses wrong results."""
 
 import argparse
 import csv

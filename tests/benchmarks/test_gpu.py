@@ -1,4 +1,4 @@
-"""benchmarks/gpu.py in tiny on a CPU: that it runs, and that its numbers are right or refused."""
+"""benchmarks/gpu.py at a tiny size on a CPU: it runs, reports correct numbers, and refuses wrong results."""
 
 import csv
 
@@ -25,7 +25,7 @@ def test_every_system_is_measured(call, tmp_path, capsys):
     found = {(row["system"], row["measure"]): float(row["value"]) for row in read(tmp_path)}
     for name in gpu.SUITES["text"]:
         assert found[name, "training"] > 0 and found[name, "kept for backward"] > 0
-    # Different work would have another quotient.
+    # Different work would give a different ratio.
     rates = [found[name, "training"] * found[name, "MFU"] for name in (gpu.OWN, gpu.OWN + gpu.SELECTIVE, gpu.DENSE)]
     assert rates[1] == pytest.approx(rates[0], rel=0.5)
     printed = capsys.readouterr().out
@@ -46,7 +46,7 @@ def test_operations_are_counted(n):
     # Multiplications and additions: W_in [6d, d], W [n, n] on 3d channels, W_out [d, 3d]; backward, each has two more.
     block = 3 * 2 * 2 * n * (6 * 512**2 + n * 3 * 512 + 3 * 512**2)
     assert counts[gpu.OWN] == counts[gpu.DENSE] == block
-    # A layer of BERT for three blocks.
+    # One BERT layer corresponds to three blocks.
     assert counts[gpu.BERT] == 3 * 2 * 2 * n * (12 * 768**2 + 2 * n * 768) // 3
 
 

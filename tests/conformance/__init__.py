@@ -1,1 +1,1 @@
-"""Runs the common tests of transformers on the project's models; see docs/conformance.md."""
+"""Run the common tests of transformers on the project's models; see docs/conformance.md."""

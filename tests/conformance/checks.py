@@ -11,7 +11,7 @@ from .upstream.test_training_mixin import TrainingTesterMixin
 
 
 class FSDPPlanMixin:
-    """Compares the plan with the model: the common FSDP tests accept a misspelled plan, as they read only the plan."""
+    """Compare the plan with the model: the common FSDP tests accept a misspelled plan, as they read only the plan."""
 
     def test_fsdp_plan_names_modules(self):
         for model_class in self.all_model_classes:
@@ -23,7 +23,7 @@ class FSDPPlanMixin:
 
 
 class TextModelTester:
-    """Makes the small config and the inputs for the common tests, which also read the attributes."""
+    """Make the small config and the inputs for the common tests, which also read the attributes."""
 
     is_training = True
     batch_size = 13
@@ -78,7 +78,7 @@ class TextModelTest(ModelTesterMixin, TrainingTesterMixin, FSDPPlanMixin):
     def setUp(self):
         fields = self.common_fields | self.config_fields
         self.model_tester = TextModelTester(self.config_class, self.causal_lm_class, fields)
-        # Without `num_attention_heads`: tiny attention has one head.
+        # `num_attention_heads` is omitted, since tiny attention has one head.
         properties = ["hidden_size", "num_hidden_layers"]
         self.config_tester = ConfigTester(
             self, config_class=self.config_class, common_properties=properties, hidden_size=36
@@ -88,7 +88,7 @@ class TextModelTest(ModelTesterMixin, TrainingTesterMixin, FSDPPlanMixin):
         self.config_tester.run_common_tests()
 
     def _get_tiny_config(self) -> tuple[type[PreTrainedConfig], dict]:
-        """Returns the sizes for the FSDP tests; the method that it overrides sets fields that these configs lack."""
+        """Return the sizes for the FSDP tests; the method that it overrides sets fields that these configs lack."""
         config = self.model_tester.get_config()
         config.vocab_size, config.hidden_size, config.intermediate_size = 256, 64, 128
         for name in self.config_fields:

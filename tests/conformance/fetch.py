@@ -1,4 +1,4 @@
-"""Fetches the common tests of transformers: the `tests/` folder of the source archive of the installed version.
+"""Fetch the common tests of transformers: the `tests/` folder of the source archive of the installed version.
 
 They are in no wheel and are not copied into this repository: they stay under `build/conformance`, which git ignores.
 """
@@ -16,12 +16,12 @@ REQUIRED_FILE = "test_modeling_common.py"
 
 
 def common_tests_folder(cache_folder: Path = CACHE_FOLDER, transformers_version: str | None = None) -> Path:
-    """Returns the folder for the common tests, whether it exists or not: `<cache>/transformers-X/tests`."""
+    """Return the folder for the common tests, whether it exists or not: `<cache>/transformers-X/tests`."""
     return cache_folder / f"transformers-{transformers_version or version('transformers')}" / "tests"
 
 
 def fetch_common_tests(cache_folder: Path = CACHE_FOLDER, transformers_version: str | None = None) -> Path:
-    """Returns the folder of the common tests (by default of the installed version), and fetches them if needed.
+    """Return the folder of the common tests (by default of the installed version), and fetch them if needed.
 
     Raises:
         RuntimeError: pip cannot download the archive, or the archive holds no common tests.
@@ -40,7 +40,7 @@ def fetch_common_tests(cache_folder: Path = CACHE_FOLDER, transformers_version: 
 
 
 def download_source_archive(transformers_version: str, folder: Path) -> Path:
-    """Downloads the archive with pip, which checks its hash, into `folder`; raises RuntimeError if pip fails."""
+    """Download the archive with pip, which checks its hash, into `folder`; raise RuntimeError if pip fails."""
     # With `--no-binary :all:` pip would also build setuptools from source, only to read the archive's metadata.
     command = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-deps"]
     command += ["--no-binary", "transformers", "--dest", str(folder), f"transformers=={transformers_version}"]
@@ -55,7 +55,7 @@ def download_source_archive(transformers_version: str, folder: Path) -> Path:
 
 
 def unpack_common_tests(archive: Path, folder: Path) -> Path:
-    """Unpacks only `tests/` of a source archive into `folder`, which it makes; returns `folder/tests`."""
+    """Unpack only `tests/` of a source archive into `folder`, which it makes; return `folder/tests`."""
     tests_folder = folder / "tests"
     with tarfile.open(archive) as tar:
         for member in tar.getmembers():

@@ -1,4 +1,4 @@
-"""Writes the picture that the common tests of image processors would download."""
+"""Write the picture that the common tests of image processors would download."""
 
 from pathlib import Path
 
@@ -9,7 +9,7 @@ PICTURE = "waves.png"
 
 
 def write_picture(path: Path) -> None:
-    """Writes a 640 x 480 RGB picture of waves, as smooth as a photograph.
+    """Write a 640 x 480 RGB picture of waves, as smooth as a photograph.
 
     The backends of an image processor interpolate differently: on noise they would differ too much to compare.
     """

@@ -1,4 +1,4 @@
-"""Runs the common tests of transformers on the project's models: `python -m tests.conformance.run [pytest arguments]`.
+"""Run the common tests of transformers on the project's models: `python -m tests.conformance.run [pytest arguments]`.
 
 The first run fetches the tests of the installed transformers version (see fetch.py); later runs need no network.
 docs/conformance.md says what runs, what is skipped and why.
@@ -46,11 +46,11 @@ class Summary:
             outcomes.add("subtest passed")
 
     def verdicts(self) -> Counter:
-        """Returns how many tests passed, failed and were skipped."""
+        """Return how many tests passed, failed and were skipped."""
         return Counter(self.verdict(nodeid) for nodeid in self.outcomes)
 
     def verdict(self, nodeid: str) -> str:
-        """Returns "failed", "skipped" or "passed"."""
+        """Return "failed", "skipped" or "passed"."""
         outcomes = self.outcomes[nodeid]
         if "failed" in outcomes:
             return "failed"
@@ -58,7 +58,7 @@ class Summary:
         return "skipped" if "skipped" in outcomes or only_skipped_subtests else "passed"
 
     def grouped_reasons(self) -> Counter:
-        """Returns the number of skipped tests for each reason."""
+        """Return the number of skipped tests for each reason."""
         return Counter(min(reasons) for nodeid, reasons in self.reasons.items() if self.verdict(nodeid) == "skipped")
 
     def pytest_terminal_summary(self, terminalreporter):
@@ -72,7 +72,7 @@ class Summary:
 
 
 def main(arguments: list[str]) -> int:
-    """Fetches the tests, runs the suite with `arguments` for pytest, and returns pytest's exit code."""
+    """Fetch the tests, run the suite with `arguments` for pytest, and return pytest's exit code."""
     from .fetch import CACHE_FOLDER, fetch_common_tests
 
     try:

@@ -1,4 +1,4 @@
-"""Runs the common tests of transformers on the image processors of the vision models."""
+"""Run the common tests of transformers on the image processors of the vision models."""
 
 import unittest
 

@@ -1,4 +1,4 @@
-"""Runs the common tests of transformers on gMLP and aMLP for text, with every head."""
+"""Run the common tests of transformers on gMLP and aMLP for text, with every head."""
 
 import unittest
 

@@ -1,4 +1,4 @@
-"""Runs the common tests of transformers on the vision models."""
+"""Run the common tests of transformers on the vision models."""
 
 import unittest
 
@@ -15,7 +15,7 @@ from .upstream.test_modeling_common import ModelTesterMixin, floats_tensor
 
 
 class GMLPVisionModelTester:
-    """Makes the small config and the inputs for the common tests, which also read the attributes."""
+    """Make the small config and the inputs for the common tests, which also read the attributes."""
 
     is_training = True
     batch_size = 13

@@ -1,4 +1,4 @@
-"""The metrics compared with scikit-learn and scipy, which compute them."""
+"""The metrics compared with those of scikit-learn and scipy."""
 
 import numpy as np
 import pytest

@@ -56,7 +56,7 @@ def test_rules():
     assert exact_match("The cat!", "cat") == 1 and exact_match("cats", "cat") == 0
     # Two of three predicted words, two of four correct words: 2 * (2/3 * 2/4) / (2/3 + 2/4).
     assert f1_score("big red dog", "red dog in town") == pytest.approx(4 / 7)
-    # A word counts as often as it is in both.
+    # A repeated word counts as often as it occurs in both.
     assert f1_score("no no no", "no") == pytest.approx(1 / 2)
     assert f1_score("", "the") == 1 and f1_score("", "x") == f1_score("x", "") == 0
 
@@ -80,7 +80,7 @@ def test_same_numbers_as_the_official_scripts(seed):
     predictions, references, odds = case(seed, 60)
     v1, v2, thresholded = (dict(zip(names, map(float, row.split()))) for names, row in zip((V1, V2, V2), GOLDEN[seed]))
     assert squad_scores(predictions, {key: value for key, value in references.items() if value}) == pytest.approx(v1)
-    # Without odds, no answer is withdrawn.
+    # Without no-answer odds, every answer is kept.
     assert squad_v2_scores(predictions, references) == pytest.approx(v2)
     assert squad_v2_scores(predictions, references, odds, no_answer_threshold=-0.3) == pytest.approx(thresholded)
 

@@ -6,7 +6,7 @@ import torch
 
 @pytest.fixture
 def fresh_compiler():
-    """No graph of an earlier test is used, and none is left behind."""
+    """Clear compiled graphs before and after a test."""
     torch.compiler.reset()
     yield
     torch.compiler.reset()

@@ -1,4 +1,4 @@
-"""What several files of this folder use to compare models."""
+"""Shared helpers to compare models."""
 
 import pytest
 import torch
@@ -15,12 +15,12 @@ def attention_fields(attention):
 
 
 def both(layer, reference_layer):
-    """Pairs of the weights and of the biases of two layers."""
+    """Return the pairs of weights and of biases of two layers."""
     return [(layer.weight, reference_layer.weight), (layer.bias, reference_layer.bias)]
 
 
 def copy_parameters(pairs):
-    """Copies the second parameter of each pair into the first."""
+    """Copy the second parameter of each pair into the first."""
     with torch.no_grad():
         for parameter, reference_parameter in pairs:
             assert parameter.shape == reference_parameter.shape
@@ -86,7 +86,7 @@ def assert_losses_and_gradients(model, vanishing=()):
     assert_gradients(model, vanishing)
     model.zero_grad()
     expected, total = gradients(model, output.loss), 0.0
-    # As Trainer counts.
+    # Trainer passes this count.
     count = (inputs["labels"] != -100).sum() if "labels" in inputs else torch.tensor(4)
     for rows in (slice(0, 1), slice(1, 4)):
         part = model(**{key: value[rows] for key, value in inputs.items()}, num_items_in_batch=count)

@@ -1,4 +1,4 @@
-"""GMLPVisionBackbone: its feature maps beside the encoder's hidden states and timm's, and in a head of transformers."""
+"""Feature maps of GMLPVisionBackbone: equal to hidden states and to timm's, and usable in heads of transformers."""
 
 from types import SimpleNamespace
 
@@ -35,7 +35,7 @@ def test_feature_maps_are_hidden_states(vision_config, perturbed_model, tmp_path
     classifier = perturbed_model(GMLPForImageClassification, config)
     (classifier if head else classifier.model).save_pretrained(tmp_path)
     classifier.set_attn_implementation("eager")
-    # It asks the Hub whether the repository exists.
+    # Otherwise the Hub is asked whether the repository exists.
     monkeypatch.setattr(auto_factory, "hf_api", lambda: SimpleNamespace(repo_exists=lambda name: True))
     pixels = torch.randn(2, 3, 16, 24)
     with torch.no_grad():
@@ -78,7 +78,7 @@ def test_features_of_timm():
 
 
 def test_stages_in_the_config(tmp_path):
-    """They follow the depth and are not saved, unless they were set."""
+    """Default stages follow the depth and are not saved; explicit ones are."""
     config = GMLPVisionConfig(num_hidden_layers=4)
     config.num_hidden_layers = 2
     assert config.out_features == ["stage2"] and config.out_indices == [2]
@@ -111,7 +111,7 @@ def test_segments_with_upernet(vision_config, tmp_path):
     model = UperNetForSemanticSegmentation(config)
     assert type(model.backbone) is GMLPVisionBackbone
     pixels, labels = torch.randn(2, 3, 16, 16), torch.randint(0, 4, (2, 4, 4))
-    # A class for each patch.
+    # One class per patch
     labels = labels.repeat_interleave(4, 1).repeat_interleave(4, 2)
     outputs = model(pixels, labels=labels)
     outputs.loss.backward()
@@ -125,7 +125,7 @@ def test_segments_with_upernet(vision_config, tmp_path):
 
 
 def test_a_head_for_depth(vision_config, perturbed_model):
-    """It takes sequences with the [CLS] token, as from Dinov2."""
+    """The depth head accepts sequences with a [CLS] token, like those of Dinov2."""
     config = vision_config(reshape_hidden_states=False, num_hidden_layers=4, out_indices=[1, 2, 3, 4])
     fields = {"neck_hidden_sizes": [8, 8, 8, 8], "fusion_hidden_size": 8, "reassemble_hidden_size": 16}
     depth = DepthAnythingConfig(backbone_config=config, patch_size=4, **fields)

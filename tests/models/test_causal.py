@@ -1,4 +1,4 @@
-"""The causal model: nothing looks ahead, caches and padding change nothing, and all modes of generate() work."""
+"""The causal model: no token depends on later ones, caches and padding change nothing, and generate() works."""
 
 import copy
 import logging
@@ -31,7 +31,7 @@ from .helpers import (
     padded,
 )
 
-# No token ends a text, so that all texts have the same length.
+# Without an end token, all texts have the same length.
 ENDLESS = {"eos_token_id": None, "type_vocab_size": 0}
 
 
@@ -41,7 +41,7 @@ def causal_model(text_config, perturbed_model):
 
     def make(n=24, **fields):
         model = perturbed_model(GMLPForCausalLM, text_config(max_position_embeddings=n, **(ENDLESS | fields)))
-        # These biases favor the same token everywhere, and greedy texts would soon repeat it.
+        # Nonzero biases would favor the same token everywhere, and greedy texts would soon repeat it.
         with torch.no_grad():
             model.decoder.bias.zero_()
             model.model.norm.bias.zero_()
@@ -59,7 +59,7 @@ def test_outputs_depend_on_no_later_token(causal_model, toeplitz, attention):
     for i in range(7):
         (gradient,) = torch.autograd.grad(logits[:, i].square().sum(), embeds, retain_graph=True)
         assert (gradient[:, i + 1 :] == 0).all()
-    # The weights that look ahead get no gradient.
+    # Weights of later positions get no gradient.
     logits.square().sum().backward()
     for projection in model.spatial_projections():
         gradient = projection.weight.grad
@@ -90,7 +90,7 @@ def test_caches_that_cannot_work_are_refused(causal_model, random_ids):
     model, ids = causal_model(), random_ids(1, 5)
     with pytest.raises(ValueError, match="offloaded"):
         model(ids, past_key_values=Cache(layers=[DynamicSlidingWindowLayer(sliding_window=8)]))
-    # What another kind of gMLP, or prefix tuning, has put into it.
+    # A cache filled by another kind of gMLP or by prefix tuning.
     other = causal_model(attention_size=8)(ids, use_cache=True).past_key_values
     for cache in (DynamicCache([(torch.randn(1, 1, 3, 8), torch.randn(1, 1, 3, 8))] * 2), other):
         with pytest.raises(ValueError, match="does not hold v"):
@@ -112,7 +112,7 @@ def test_greedy_texts_are_those_of_a_loop(causal_model, random_ids, fields):
     chunked = {"prefill_chunk_size": 4, "cache_implementation": "static", "disable_compile": True}
     for options in ({}, {"use_cache": False}, {"prefill_chunk_size": 2}, chunked):
         assert torch.equal(model.generate(ids, max_new_tokens=19, do_sample=False, **options), expected)
-    # A single repeated token would hide mistakes.
+    # A text of one repeated token would hide mistakes.
     assert len(expected[:, 5:].unique()) > 6
 
 
@@ -153,7 +153,7 @@ def test_prompts_of_embeddings_and_the_cache_of_a_prompt(causal_model, random_id
     expected = model.generate(ids, max_new_tokens=8, do_sample=False)
     embeds = model.get_input_embeddings()(ids)
     assert torch.equal(model.generate(inputs_embeds=embeds, max_new_tokens=8, do_sample=False), expected[:, 6:])
-    # One cache serves several continuations.
+    # One cache can be reused for several continuations.
     with torch.no_grad():
         cache = model(ids[:, :4], use_cache=True).past_key_values
     for _ in range(2):
@@ -172,7 +172,7 @@ def test_segments_continue(causal_model, random_ids):
 
 @KINDS_OF_GMLP
 def test_assisted_generation(causal_model, random_ids, fields):
-    """This removes tokens from the cache. The assistant is another model, so that some of its guesses are wrong."""
+    """Assisted generation removes tokens from the cache. The assistant differs, so some of its guesses are wrong."""
     model, ids = causal_model(**fields).double(), random_ids(1, 6)
     expected = model.generate(ids, max_new_tokens=14, do_sample=False)
     assistant = copy.deepcopy(model)
@@ -186,7 +186,7 @@ def test_assisted_generation(causal_model, random_ids, fields):
 
 @pytest.mark.parametrize("cache", ["dynamic", "static"])
 def test_a_second_turn(causal_model, random_ids, cache):
-    """A batch of padded prompts goes on from the cache of the first text, with a mask that has holes."""
+    """Padded prompts continue from the cache of the first text, so the mask has gaps."""
     model = causal_model(attention_size=8).double()
     ids, mask = padded([random_ids(3), random_ids(6)], "left")
     options = {"max_new_tokens": 4, "do_sample": False, "return_dict_in_generate": True}
@@ -226,7 +226,7 @@ def test_an_assistant_of_fewer_tokens_is_refused(causal_model, random_ids):
 
 @pytest.mark.slow
 def test_generating_with_a_static_cache(causal_model, random_ids, fresh_compiler):
-    """The same texts, and one compiled graph for all tokens."""
+    """A static cache gives the same texts with one compiled graph for all tokens."""
     model = causal_model(spatial_heads=4, attention_size=8).double()
     ids, mask = padded([random_ids(3), random_ids(6)], "left")
     options = {"attention_mask": mask, "max_new_tokens": 12, "do_sample": False}
@@ -282,7 +282,7 @@ def test_a_masked_language_model_opens_as_a_causal_one(text_config, perturbed_mo
     masked.save_pretrained(tmp_path)
     causal = AutoModelForCausalLM.from_pretrained(tmp_path)
     assert causal.config.is_causal
-    # All weights are there, including those that look ahead, which are hidden.
+    # All weights exist, including those of later positions, which are masked.
     for tested, reference in zip(causal.model.parameters(), masked.model.parameters(), strict=True):
         assert torch.equal(tested, reference)
     ids = random_ids(1, 9)
@@ -305,7 +305,7 @@ def test_loss_of_the_next_token(causal_model, random_ids):
     output = model(ids, labels=labels)
     expected = F.cross_entropy(output.logits[:, :-1].flatten(0, 1), labels[:, 1:].flatten(), ignore_index=-100)
     torch.testing.assert_close(output.loss, expected)
-    # In two halves, as Trainer accumulates: a mean over the labels of both.
+    # Trainer accumulates two halves into a mean over the labels of both.
     count = (labels[:, 1:] != -100).sum()
     halves = [model(ids[i], labels=labels[i], num_items_in_batch=count).loss for i in (slice(0, 1), slice(1, 3))]
     torch.testing.assert_close(sum(halves), expected)
@@ -326,7 +326,7 @@ def test_gradient_checkpointing_with_a_cache(causal_model):
 
 @pytest.mark.parametrize("checkpointing", ["plain", "reentrant", "selective"])
 def test_is_causal_for_one_forward_pass(text_config, perturbed_model, random_ids, checkpointing):
-    """transformers takes the keyword out of the config again before a checkpointed block is computed anew."""
+    """transformers resets the config before a checkpointed block is recomputed."""
     model = perturbed_model(GMLPForMaskedLM, text_config(attention_size=8)).train().double()
     causal = perturbed_model(GMLPForMaskedLM, text_config(is_causal=True, attention_size=8)).train().double()
     ids = random_ids(2, 10)

@@ -1,4 +1,4 @@
-"""Configs: defaults, bad input, saving, and the code that travels with them."""
+"""Configs: defaults, invalid input, saving, and the code saved with them."""
 
 import re
 
@@ -68,7 +68,7 @@ def test_patch_grid(fields, grid, tokens):
 
 
 def test_other_classes_in_a_map_stay():
-    """A user's subclass of a head, with this config, and a tokenizer of its own."""
+    """A config may map a user's subclass of a head and a custom tokenizer."""
     other = {"AutoModelForMaskedLM": "other.MyMaskedLM", "AutoTokenizer": ["tokenization_other.MyTokenizer", None]}
     earlier = {"AutoModel": "someone/else--modeling_gmlp.GMLPModel"}
     assert GMLPConfig.from_dict({"auto_map": other | earlier}).auto_map == GMLPConfig().auto_map | other

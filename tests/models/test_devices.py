@@ -1,6 +1,6 @@
 """The models on a GPU, or on the CPU where there is none: precisions, compilation, attention, caches, mixed precision.
 
-What the device computes is compared with the same model and inputs on the CPU, in double precision and not compiled.
+Results are compared with those of the same model and inputs on the CPU in double precision, without compilation.
 """
 
 import copy
@@ -17,7 +17,7 @@ from ..samples import CONVOLUTIONAL
 from .helpers import labeled_batch, padded
 
 ON_GPU = torch_device == "cuda"
-# How far a vector of outputs or gradients may be from that in double precision, relative to its norm.
+# Maximum distance of an output or gradient vector from double precision, relative to its norm.
 TOLERANCE = {torch.float32: 1e-5, torch.float16: 0.015, torch.bfloat16: 0.12}
 # Model, fields of its config, and inputs besides those of `labeled_batch`.
 MODELS = {
@@ -100,7 +100,7 @@ def test_compiled_into_one_graph(build, name, dtype, backend):
 @every_model
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
 def test_mixed_precision(build, name, dtype):
-    """Five steps of SGD, for float16 with a scaled loss, by a scale so small that no step overflows and is skipped."""
+    """Run five SGD steps. float16 uses a loss scale that is small enough for no step to overflow and be skipped."""
     changes = []
     for mixed in (False, True):
         model, inputs = build(name)
@@ -139,7 +139,7 @@ def test_attention(build, name, kernel, dtype):
     if ON_GPU and kernel in ("flash", "cudnn") and dtype == torch.float32:
         pytest.skip("These kernels compute in half precision only.")
     reference, inputs = build(name, attn_implementation="eager")
-    # Flash kernels take no mask.
+    # Flash kernels do not accept a mask.
     inputs["attention_mask"] = torch.ones_like(inputs["attention_mask"])
     expected = expected_of(reference, inputs)
     model = build(name, attn_implementation={"eager": "eager", "flex": "flex_attention"}.get(kernel, "sdpa"))[0]
@@ -151,7 +151,7 @@ def test_attention(build, name, kernel, dtype):
 @pytest.mark.parametrize("cache", ["dynamic", "static", None])
 @pytest.mark.usefixtures("fresh_compiler")
 def test_generation(build, random_ids, cache):
-    """transformers compiles a model with a static cache, if it is on a GPU."""
+    """On a GPU, transformers compiles a model that has a static cache."""
     model = build("causal aMLP", max_position_embeddings=24)[0].eval().double()
     ids, mask = padded([random_ids(length) for length in (3, 7)], "left")
     options = {"max_new_tokens": 12, "do_sample": False, "eos_token_id": None}

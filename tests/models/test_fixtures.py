@@ -1,4 +1,4 @@
-"""Checkpoints saved before the first release open with the logits that they had then."""
+"""Checkpoints saved before the first release open with unchanged logits."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""The losses of the heads against PyTorch's."""
+"""The losses of the heads equal those of PyTorch."""
 
 import json
 
@@ -127,7 +127,7 @@ def test_a_mean_in_half_precision_does_not_overflow():
 @pytest.mark.parametrize("masked", [False, True])
 @torch.no_grad()
 def test_pooling_behind_a_cache(text_config, perturbed_model, random_ids, masked):
-    """The last token has seen all others; mean and maximum need them all."""
+    """The last token depends on all others, but mean and maximum pooling need every token."""
     ids = random_ids(2, 9)
     mask = torch.ones_like(ids)
     mask[1, 7:] = 0

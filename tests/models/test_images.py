@@ -1,4 +1,4 @@
-"""What images may add to a gMLP: a W that is Toeplitz over the grid of patches, heads of W, early convolutions."""
+"""Options for images: a W that is Toeplitz over the grid of patches, heads of W, early convolutions."""
 
 import copy
 
@@ -41,11 +41,11 @@ def make_projection(heads, grid=None, length=None, dtype=torch.float32):
 
 @pytest.mark.parametrize("heads", [1, 3])
 def test_the_product_is_a_convolution_over_the_image(heads):
-    """W v, without the tokens that lie beyond the image: a cross-correlation with zeros around the image."""
+    """W v equals a cross-correlation with zero padding around the image."""
     grid, size = (4, 3), 2
     projection = make_projection(heads, grid, dtype=torch.double)
     v = torch.randn(2, 12, heads * size, dtype=torch.double)
-    # One kernel per channel, that of its head: [E, 1, 2h - 1, 2w - 1]
+    # Each channel uses the kernel of its head: [E, 1, 2h - 1, 2w - 1]
     kernel = projection.weight.view(heads, 1, 7, 5).repeat_interleave(size, 0)
     image = v.transpose(1, 2).unflatten(2, grid)
     expected = F.conv2d(image, kernel, padding=(3, 2), groups=heads * size).flatten(2).transpose(1, 2)
@@ -63,7 +63,7 @@ def test_heads_are_projections_of_their_channels(grid, length):
         expected.append(single(part))
         assert torch.equal(projection.matrix()[head], single.matrix()[0])
     assert_close(projection(v), torch.cat(expected, dim=-1))
-    # Another order of the heads is another projection.
+    # Permuting the heads changes the projection.
     assert not torch.allclose(projection(v), torch.cat(expected[::-1], dim=-1), atol=0.1)
 
 
@@ -93,7 +93,7 @@ def test_a_resized_toeplitz_matrix_keeps_every_offset(heads, new_grid):
 
 @pytest.mark.parametrize("prefix", [0, 1])
 def test_heads_are_resized_one_by_one(prefix):
-    """A dense W with heads is interpolated as that of each head."""
+    """A dense W with heads is interpolated separately for each head."""
     projection = make_projection(3, length=prefix + 12)
     singles = [make_projection(1, length=prefix + 12) for _ in range(3)]
     for head, single in enumerate(singles):
@@ -123,7 +123,7 @@ def test_a_conv_stem_sees_one_channel_and_a_cls_token(image_model):
     model = image_model(GMLPVisionModel, toeplitz=False, pooling="cls", num_channels=1)
     images = torch.randn(2, 1, 16, 24)
     assert model(images).last_hidden_state.shape == (2, 25, 16)
-    # Evaluation takes the running statistics: an image has the same output alone.
+    # Evaluation uses the running statistics, so an image has the same output alone.
     assert_close(model(images[:1]).last_hidden_state, model(images).last_hidden_state[:1], depth=2)
 
 
@@ -158,7 +158,7 @@ def test_a_saved_model_has_the_same_outputs(image_model, tmp_path):
 
 
 def test_frozen_batch_norms_keep_their_statistics(image_model):
-    """An adapter saves no running statistics: while its base is frozen, training must not move them."""
+    """An adapter does not save running statistics, so training must not change those of a frozen base."""
     model, pixels = image_model().train(), 3 * torch.randn(4, 3, 16, 24) + 1
     statistics = {name: value.clone() for name, value in model.named_buffers()}
     model.requires_grad_(False)

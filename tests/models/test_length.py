@@ -16,7 +16,7 @@ from ..numerics import assert_close
 
 
 def banded_matrix(weight, length):
-    """W[i, j] = weight[k - 1 + j - i], and zero where that is beyond the weights."""
+    """Build W[i, j] = weight[k - 1 + j - i], with zeros beyond the weights."""
     reach, matrix = (len(weight) + 1) // 2, weight.new_zeros(length, length)
     for i in range(length):
         for j in range(max(0, i - reach + 1), min(length, i + reach)):
@@ -33,7 +33,7 @@ def small_blocks(monkeypatch):
 @pytest.mark.parametrize("reach, length", [(1, 9), (3, 13), (3, 24), (5, 40)])
 @pytest.mark.parametrize("heads", [1, 2, 6])
 def test_the_product_by_blocks_is_that_of_a_banded_matrix(small_blocks, reach, length, heads, is_causal):
-    """Outputs and gradients; with as many heads as channels, it is a convolution."""
+    """Outputs and gradients agree; with as many heads as channels, the product is a convolution."""
     projection = SpatialProjection(48, True, heads, reach=reach).double()
     for parameter in projection.parameters():
         torch.nn.init.normal_(parameter)
@@ -64,7 +64,7 @@ def test_as_many_heads_as_channels_is_the_convolution_of_cgmlp():
 
 @pytest.mark.parametrize("model_class", [GMLPForMaskedLM, GMLPForCausalLM])
 @torch.no_grad()
-def test_a_grown_model_reads_longer_texts_and_shorter_ones_as_before(
+def test_resized_model_accepts_longer_texts_and_keeps_outputs_of_shorter_ones(
     small_blocks, perturbed_model, text_config, random_ids, tmp_path, model_class
 ):
     model = perturbed_model(model_class, text_config(attention_size=8)).double()
@@ -75,7 +75,7 @@ def test_a_grown_model_reads_longer_texts_and_shorter_ones_as_before(
     torch.testing.assert_close(model(ids).logits, expected)
     changed = {name for name, x in model.state_dict().items() if not torch.equal(x[..., :12], state[name][..., :12])}
     assert not changed and model.spatial_projections()[0].weight.shape == (23,)
-    # A product by blocks is exact: all logits are those of a model whose W has a weight for every offset.
+    # The product by blocks is exact: all logits equal those of a model with a weight for every offset.
     ids = random_ids(2, 150)
     mask = torch.ones_like(ids)
     mask[1, :40] = 0

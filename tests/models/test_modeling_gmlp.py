@@ -1,4 +1,4 @@
-"""The models: equality with other implementations, padding, lengths, heads, losses, and the ways to run them."""
+"""The models: equality with other implementations, padding, lengths, heads, losses and execution modes."""
 
 import copy
 
@@ -45,7 +45,7 @@ TEXT_HEADS = [
 
 
 def assert_same_function(tested, reference, inputs, depth=1):
-    """Outputs of two functions, and the gradients at the input of a random projection of them."""
+    """Compare the outputs of two functions and the input gradients of a random projection of the outputs."""
     results = []
     for function in (tested, reference):
         x = inputs.clone().requires_grad_()
@@ -167,7 +167,7 @@ def test_resize_position_embeddings(text_config, perturbed_model, random_ids, tm
     ids = random_ids(2, new)
     torch.testing.assert_close(loaded(ids).logits, model(ids).logits)
     if new > 12:
-        # There and back, nothing has changed.
+        # Resizing back restores the original weights.
         model.resize_position_embeddings(12)
         assert all(torch.equal(value, state[name]) for name, value in model.state_dict().items())
 
@@ -230,7 +230,7 @@ def test_every_dropout_acts_in_training_only(text_config, vision_config, perturb
 
 @pytest.mark.parametrize("reload", [False, True])
 def test_initial_weights(text_config, vision_config, tmp_path, reload):
-    """Near-zero W, b of one, the rest as in BERT: also for what a checkpoint lacks."""
+    """W starts near zero, b at one, and the rest as in BERT, also for weights missing from a checkpoint."""
     text = GMLPForMaskedLM(text_config(hidden_size=64, intermediate_size=256, attention_size=16, vocab_size=500))
     image = GMLPForImageClassification(vision_config(hidden_size=64, intermediate_size=256, patch_size=8))
     if reload:
@@ -292,7 +292,7 @@ def test_gradient_checkpointing_changes_no_gradient(text_config, vision_config, 
 @pytest.mark.parametrize("model_class", [*TEXT_HEADS[1:], GMLPForImageClassification])
 def test_losses_and_gradients_of_the_heads(text_config, vision_config, perturbed_model, model_class):
     config = vision_config if model_class is GMLPForImageClassification else text_config
-    # One number added to all logits of a softmax changes nothing.
+    # A bias added to all logits does not change the softmax.
     vanishing = {
         GMLPForMultipleChoice: ["classifier.bias"],
         GMLPForQuestionAnswering: ["qa_outputs.bias", "model.norm.bias"],
@@ -312,13 +312,13 @@ def test_sparse_prediction(text_config, perturbed_model, random_ids):
     for output in outputs:
         output.loss.backward()
     assert_close(*([parameter.grad for parameter in model.parameters()] for model in (sparse, dense)), depth=2)
-    # All logits are needed without labels, and outside training.
+    # All logits are computed without labels and in evaluation.
     assert sparse(ids).logits.shape == (3, 10, 40)
     assert sparse.eval()(ids, labels=labels).logits.shape == (3, 10, 40)
 
 
 def test_sparse_prediction_at_a_fixed_number_of_positions(text_config, perturbed_model, random_ids):
-    """As compiled models need it; the positions without a label do not count."""
+    """Compiled models need a fixed number of positions; those without a label are ignored."""
     model = perturbed_model(GMLPForMaskedLM, text_config(sparse_prediction=True)).train()
     ids = random_ids(3, 10)
     labels = torch.where(torch.rand(3, 10) < 0.3, ids, -100)
@@ -328,7 +328,7 @@ def test_sparse_prediction_at_a_fixed_number_of_positions(text_config, perturbed
     expected = model(ids, labels=labels)
     expected.loss.backward()
     gradients = {name: weight.grad.clone() for name, weight in model.named_parameters()}
-    # Without the positions, a compiled model computes all logits.
+    # A compiled model computes all logits if no positions are passed.
     for forward, options, width in ((model, {"masked_positions": positions}, 7), (compiled, {}, 10)):
         model.zero_grad()
         output = forward(ids, labels=labels, **options)

@@ -1,4 +1,4 @@
-"""Packed documents: each has the outputs and gradients that it has in a row of its own, or is refused."""
+"""Packed documents have the same outputs and gradients as in separate rows, or are refused."""
 
 import pytest
 import torch
@@ -31,13 +31,13 @@ def documents(random_ids):
 
 
 def flattened(documents):
-    """All in one row of 20 tokens, which is more than n."""
+    """Pack all documents into one row of 20 tokens, which is more than n."""
     positions = torch.cat([torch.arange(len(document)) for document in documents])
     return {"input_ids": torch.cat(documents)[None], "position_ids": positions[None]}
 
 
 def in_rows(documents):
-    """Two rows with padding in front, between and behind."""
+    """Pack the documents into two rows with padding before, between and after them."""
     a, b, c, d = documents
     gap = torch.zeros(2, dtype=torch.long)
     rows = [torch.cat([gap, a, gap, b]), torch.cat([d, c, gap, gap])]
@@ -56,7 +56,7 @@ def assert_same_gradients(found, expected):
 @pytest.mark.parametrize("is_causal", [False, True])
 @pytest.mark.parametrize("form", FORMS)
 def test_tokens_and_gradients(perturbed_model, text_config, documents, form, is_causal):
-    """In one row longer than n, and in rows with padding."""
+    """Compare one row longer than n, and rows with padding, with separate documents."""
     config = text_config(is_causal=is_causal, max_position_embeddings=9, **form)
     model = perturbed_model(GMLPModel, config, add_pooling_layer=False).double()
     alone = [model(document[None], output_hidden_states=True) for document in documents]
@@ -90,7 +90,7 @@ def test_a_hook_sees_a_packed_row_once(perturbed_model, text_config, documents):
 
 @torch.no_grad()
 def test_other_descriptions_need_positions(perturbed_model, text_config, documents):
-    """transformers' collator gives all of them; one row describes all rows."""
+    """transformers' collator passes all of these arguments, in which one row describes all rows."""
     model, batch = perturbed_model(GMLPForMaskedLM, text_config(attention_size=8)).double(), flattened(documents)
     expected, starts = model(**batch).logits, torch.tensor([0, 3, 10, 11, 20])
     others = {"cu_seq_lens_q": starts, "cu_seq_lens_k": starts, "max_length_q": 9, "max_length_k": 9}
@@ -119,12 +119,12 @@ def test_heads_with_one_answer_per_row_refuse_several_documents(perturbed_model,
     with pytest.raises(ValueError, match="one answer per row"):
         model(**batch)
     model(**single)
-    # The base model has the tokens, and nothing to pool.
+    # The base model returns the tokens, but no pooled output.
     assert model.model(**flattened(documents)).get("pooler_output") is None
 
 
 def test_causal_loss_does_not_cross_documents(perturbed_model, text_config, documents):
-    """Labels that are the tokens themselves, and those of transformers' collator, which leaves first tokens out."""
+    """Labels are the tokens themselves, or those of transformers' collator, which excludes first tokens."""
     model = perturbed_model(GMLPForCausalLM, text_config()).double()
     batch = DataCollatorWithFlattening(return_tensors="pt", return_seq_idx=True, return_flash_attn_kwargs=True)(
         [{"input_ids": document.tolist()} for document in documents]
@@ -134,13 +134,13 @@ def test_causal_loss_does_not_cross_documents(perturbed_model, text_config, docu
     torch.testing.assert_close(model(**batch).loss, expected)
     ids, positions = batch["input_ids"], batch["position_ids"]
     torch.testing.assert_close(model(ids, position_ids=positions, labels=ids).loss, expected)
-    # Accumulated gradients are those of one batch, whatever Trainer counts.
+    # Accumulated gradients equal those of one batch, whatever count Trainer passes.
     found = model(ids, position_ids=positions, labels=ids, num_items_in_batch=torch.tensor(38)).loss
     torch.testing.assert_close(found, sum(sums) / 38)
 
 
 def test_a_plain_trainer_keeps_the_column(perturbed_model, text_config, documents, tmp_path):
-    """Trainer keeps the columns that `forward` names, and drops all others."""
+    """Trainer keeps only the columns that are arguments of `forward`."""
     model = perturbed_model(GMLPForMaskedLM, text_config(attention_size=8))
     row = {name: x[0].tolist() for name, x in flattened(documents).items()}
     data = Dataset.from_list([row | {"labels": row["input_ids"], "source": 1}] * 2)
@@ -159,7 +159,7 @@ def test_a_plain_trainer_keeps_the_column(perturbed_model, text_config, document
 )
 @torch.no_grad()
 def test_compiled_in_one_graph(perturbed_model, text_config, documents, fresh_compiler, model_class):
-    """With a mask and positions, whose values are not read: then pooled rows are those of single documents."""
+    """One graph covers any mask and positions, since their values are not read; each row is pooled as one document."""
     model = perturbed_model(model_class, text_config(num_hidden_layers=1, attention_size=8)).double()
     single = {"input_ids": torch.stack([documents[3]] * 2), "attention_mask": torch.ones(2, 9, dtype=torch.long)}
     single["attention_mask"][0, 7:] = 0

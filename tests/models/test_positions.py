@@ -1,4 +1,4 @@
-"""Positions as an input: W[p_i, p_j] and b[p_i] of every token, and what hooks see of them."""
+"""Positions as an input: each token uses W[p_i, p_j] and b[p_i], and hooks see consistent states."""
 
 import pytest
 import torch
@@ -12,7 +12,7 @@ from .helpers import padded
 def loop(projection, v, rows, seen):
     """f[i] = sum over the tokens j that i sees of W[p_i, p_j] v[j] + b[p_i], for v [m, E]."""
     size = v.shape[1] // projection.heads
-    # For each channel, what its head has.
+    # Expand the parameters of each head to its channels.
     matrix = projection.matrix().repeat_interleave(size, 0)
     biases, output = projection.bias.view(projection.heads, -1).repeat_interleave(size, 0), []
     for i, row in enumerate(rows):
@@ -28,7 +28,7 @@ def loop(projection, v, rows, seen):
 @pytest.mark.parametrize("fields", [{}, {"spatial_reach": 3}, {"toeplitz": False}], ids=["Toeplitz", "reach", "dense"])
 @pytest.mark.parametrize("case", ["counted", "gaps", "padding", "gaps and padding", "documents", "gaps and documents"])
 def test_entries_of_the_spatial_projection(text_config, fields, is_causal, case):
-    """Outputs and gradients of W, b and v."""
+    """Compare outputs and the gradients of W, b and v with the loop."""
     config = text_config(is_causal=is_causal, **fields)
     projection = SpatialProjection(12, config.toeplitz, 3, reach=config.spatial_reach).double()
     for parameter in projection.parameters():
@@ -80,7 +80,7 @@ def test_positions_that_are_refused(perturbed_model, text_config, random_ids, in
 @pytest.mark.parametrize("fields", [{"toeplitz": False}, {"mask_padding": False}])
 @torch.no_grad()
 def test_positions_that_count_indices_change_nothing(perturbed_model, text_config, random_ids, fields):
-    """Whatever positions padding has."""
+    """The positions of padding do not matter."""
     model, ids = perturbed_model(GMLPModel, text_config(attention_size=8, **fields)).double(), random_ids(2, 9)
     mask = torch.tensor([[1] * 6 + [0] * 3, [1] * 9])
     expected = model(ids, mask).last_hidden_state
@@ -99,7 +99,7 @@ def test_a_changed_config_is_noticed(perturbed_model, text_config, random_ids, a
 @pytest.mark.parametrize("model_class", [GMLPForMaskedLM, GMLPForCausalLM])
 @torch.no_grad()
 def test_steering_a_token(perturbed_model, text_config, random_ids, model_class):
-    """A vector added to the last token's state behind the first block has the same effect with and without padding."""
+    """Adding a vector to the last token's state after the first block has the same effect with and without padding."""
     model = perturbed_model(model_class, text_config(attention_size=8)).double()
     row, others = random_ids(5), random_ids(9)
     left, mask = padded([row, others])

@@ -1,7 +1,7 @@
 """Random small text models against the paper's equations, written out token by token in double precision.
 
-The reference uses nothing of the package but the weights: gMLP and aMLP (sections 2 and 4, Figures 1 and 6, Table 3,
-Appendix C), for any padding, packing and positions, and heads of W.
+The reference uses only the weights of the package, and covers gMLP and aMLP (sections 2 and 4, Figures 1 and 6,
+Table 3, Appendix C) with any padding, packing and positions, and heads of W.
 """
 
 import math
@@ -108,7 +108,7 @@ class Reference:
         return np.tanh(self.linear("pooler.dense", by_name[self.config.pooling]))
 
     def head(self, x):
-        """The logits of a language model."""
+        """Return the logits of a language model."""
         if "head.dense.weight" in self.weights:
             x = self.weights["head.dense.weight"] @ x + self.weights["head.dense.bias"]
             x = ACTIVATIONS[self.config.hidden_act](x)
@@ -179,7 +179,7 @@ def sample_batch(rng, config):
     width += rng.choice([0, 0, 1]) if packed or width < n else 0
     all_documents, mask = [], np.zeros((len(rows), width), int)
     for row, (documents, hidden, end) in enumerate(rows):
-        # Padding on either side, or on both.
+        # Padding may be on either side or on both.
         shift = rng.choice([0, width - end, rng.randint(0, width - end)])
         documents = [[i + shift for i in document if i not in hidden] for document in documents]
         all_documents.append(documents)
@@ -192,14 +192,14 @@ def sample_batch(rng, config):
         arguments["attention_mask"] = mask
 
     chosen = packed or rng.random() < 0.4
-    # Padding has any position.
+    # Padding gets arbitrary positions.
     positions = np.full((len(rows), width), rng.choice([0, 1, n - 1]))
     for row, documents in enumerate(all_documents):
         counted = [[i - documents[0][0] for i in document] for document in documents]
         for document, values in zip(documents, sample_positions(rng, n, documents) if chosen else counted):
             positions[row, document] = values
     if not (config.mask_padding or config.is_causal or any(len(documents) > 1 for documents in all_documents)):
-        # Padding is seen, as in the paper.
+        # Padding is visible, as in the paper.
         all_documents = [[list(range(width))] for _ in rows]
         positions = positions if chosen else np.arange(width) + 0 * positions
     if chosen:
@@ -247,7 +247,7 @@ def compare(seed):
         assert output.pooler_output is None
     if not isinstance(model, GMLPForCausalLM) or "position_ids" in arguments:
         return
-    # In pieces, behind a cache.
+    # Process the tokens in pieces with a cache.
     width, seen = ids.shape[1], arguments.get("attention_mask")
     room = rng.randint(width, config.max_position_embeddings)
     cache = rng.choice([DynamicCache(), StaticCache(config=config, max_cache_len=room)])
@@ -264,8 +264,8 @@ def compare(seed):
 
 @pytest.mark.parametrize("part", range(4))
 def test_random_models(monkeypatch, part):
-    """A failure names the model: `compare(seed)` repeats it."""
-    # Every other part multiplies by a Toeplitz W in blocks wherever that is possible.
+    """A failure lists the seeds of the failing models; `compare(seed)` reproduces one."""
+    # Every other part multiplies a Toeplitz W by blocks where possible.
     monkeypatch.setattr(modeling_gmlp, "BLOCK_SIZE", 1 if part % 2 else 64)
     failures = {}
     for seed in range(part, MODELS, 4):

@@ -79,7 +79,7 @@ def test_resize_keeps_the_leading_part(toeplitz, new):
     assert resized.shape == (new, new)
     assert projection.weight.dtype == torch.bfloat16 and not projection.weight.requires_grad
     if toeplitz:
-        # The weight of an offset applies at the new positions too, and new offsets start at zero.
+        # The weight of an offset also applies at new positions, and new offsets start at zero.
         for offset in range(-(new - 1), new):
             expected = weight[old - 1 + offset] if abs(offset) < old else 0
             assert (resized.diagonal(offset) == expected).all()
@@ -90,7 +90,7 @@ def test_resize_keeps_the_leading_part(toeplitz, new):
 
 
 def pil_resize(image: np.ndarray, grid: tuple[int, int]) -> np.ndarray:
-    """Pillow's bicubic resize, which smooths when it shrinks, as an independent reference."""
+    """Resize with Pillow's bicubic filter, which smooths when shrinking, as an independent reference."""
     return np.asarray(Image.fromarray(image.astype(np.float32)).resize((grid[1], grid[0]), Image.Resampling.BICUBIC))
 
 
@@ -103,7 +103,7 @@ def test_resize_grid_interpolates_both_sides(new_grid, prefix):
     weight, bias = projection.weight.detach().numpy(), projection.bias.detach().numpy()
     projection.resize_grid(old_grid, new_grid, prefix)
 
-    # Each row of W is a picture over the input patches; then each column is one over the output patches.
+    # Resize each row of W as an image over the input patches, then each column as one over the output patches.
     rows = np.zeros((prefix + old, prefix + new), np.float32)
     rows[:, :prefix] = weight[:, :prefix]
     for i in range(prefix + old):
@@ -130,7 +130,7 @@ def degree(function, x):
 def test_orders_of_interaction(text_config, gating, order):
     """Section 2.1: the gate multiplies two tokens, z_i z_j, where self-attention multiplies three, q_i k_j v_k.
 
-    The norm of the gate and the softmax of attention, which are no polynomials, are left out.
+    The norm of the gate and the softmax of attention are left out, since they are not polynomials.
     """
     config = text_config(spatial_gating=gating, attention_size=4)
     unit, qkv = SpatialGatingUnit(config).double(), nn.Linear(config.hidden_size, 12).double()

@@ -1,4 +1,4 @@
-"""Runs tests with the oldest and the newest torch and transformers: `python -m tests.packaging.compat [NAME ...]`.
+"""Run tests with the oldest and the newest torch and transformers: `python -m tests.packaging.compat [NAME ...]`.
 
 NAME is one of the environments below; without it all of them run. "oldest" has the lower bounds of everything in
 pyproject.toml. `make test` has the newest versions. Each environment is a temporary folder of up to 7 GB, as torch
@@ -22,7 +22,7 @@ TESTS += ("tests/tasks/image_classification/test_images.py", "tests/tasks/glue/t
 
 
 def lower_bounds() -> dict[str, str]:
-    """Returns requirements for the oldest version of each package in pyproject.toml, by name."""
+    """Return requirements for the oldest version of each package in pyproject.toml, by name."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     extras = [project["optional-dependencies"][name] for name in ("train", "plots", "vision", "dev")]
     requirements = sum(extras, project["dependencies"])
@@ -31,7 +31,7 @@ def lower_bounds() -> dict[str, str]:
 
 
 def main():
-    """Makes each environment in turn, installs the package there, and tests it."""
+    """Make each environment in turn, install the package there, and test it."""
     oldest = lower_bounds()
     environments = {
         "oldest": list(oldest.values()),

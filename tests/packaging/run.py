@@ -1,4 +1,4 @@
-"""Builds the wheel and the source archive and uses them in a new environment: `python -m tests.packaging.run [FOLDER]`.
+"""Build the wheel and the source archive and use them in a new environment: `python -m tests.packaging.run [FOLDER]`.
 
 The two stay in FOLDER; without it they are removed. The environment is temporary and has only the declared
 dependencies: the one for the tests has every extra, and so hides an undeclared import. With the CUDA libraries that
@@ -39,7 +39,7 @@ DISK_NEEDED = 10e9
 
 
 def files_under(folder: str) -> set[str]:
-    """Returns the files in a folder of the working tree, as archives name them, without caches and hidden files."""
+    """Return the files in a folder of the working tree, as archives name them, without caches and hidden files."""
     paths = (path.relative_to(ROOT) for path in (ROOT / folder).rglob("*") if path.is_file())
     return {
         path.as_posix() for path in paths if not any(part == "__pycache__" or part[0] == "." for part in path.parts)
@@ -47,7 +47,7 @@ def files_under(folder: str) -> set[str]:
 
 
 def check_wheel(path: Path):
-    """Checks that the wheel holds the complete package and nothing else."""
+    """Check that the wheel holds the complete package and nothing else."""
     archive = zipfile.ZipFile(path)
     names = {name for name in archive.namelist() if not name.endswith("/")}
     packed = {name for name in names if not PurePosixPath(name).parts[0].endswith(".dist-info")}
@@ -64,7 +64,7 @@ def check_wheel(path: Path):
 
 
 def check_sdist(path: Path):
-    """Checks that the source archive holds the package and everything for testing and training."""
+    """Check that the source archive holds the package and everything for testing and training."""
     with tarfile.open(path) as archive:
         names = {str(PurePosixPath(*PurePosixPath(entry.name).parts[1:])) for entry in archive if entry.isfile()}
     # The build adds files at the top.
@@ -73,7 +73,7 @@ def check_sdist(path: Path):
 
 
 def test_sdist(path: Path, scratch: Path):
-    """Collects all tests of the unpacked source archive and runs some of them, with the package in the archive."""
+    """Collect all tests of the unpacked source archive and run some of them, with the package in the archive."""
     with tarfile.open(path) as archive:
         archive.extractall(scratch / "sdist", filter="data")
     (folder,) = (scratch / "sdist").iterdir()
@@ -84,7 +84,7 @@ def test_sdist(path: Path, scratch: Path):
 
 
 def compare(path: Path, packed: set[str], expected: set[str]):
-    """Exits with the names of files that the archive lacks, or that should not be in it."""
+    """Exit with the names of files that the archive lacks, or that should not be in it."""
     for verb, names in (("lacks", expected - packed), ("should not have", packed - expected)):
         if names:
             sys.exit(f"{path.name} {verb} {len(names)} files, such as {', '.join(sorted(names)[:5])}.")
@@ -92,7 +92,7 @@ def compare(path: Path, packed: set[str], expected: set[str]):
 
 
 def call(*words: str | Path, show: bool = False, **options):
-    """Runs a command and prints its time, and with `show` its output. Exits if the command fails."""
+    """Run a command and print its time, and with `show` its output. Exit if the command fails."""
     print("$", *words, flush=True)
     start = time.monotonic()
     done = subprocess.run(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, **options)
@@ -104,7 +104,7 @@ def call(*words: str | Path, show: bool = False, **options):
 
 
 def check_disk(target: str):
-    """Exits if the folder for temporary files is too small for an environment with torch."""
+    """Exit if the folder for temporary files is too small for an environment with torch."""
     folder = tempfile.gettempdir()
     if shutil.disk_usage(folder).free < DISK_NEEDED:
         size = DISK_NEEDED / 1e9
@@ -114,13 +114,13 @@ def check_disk(target: str):
 
 
 def end_early(*_):
-    """Ends the run but lets it remove its environment first, so that a stopped run does not fill the disk."""
+    """End the run but let it remove its environment first, so that a stopped run does not fill the disk."""
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     sys.exit("Ended early.")
 
 
 def main():
-    """Builds the archives, checks their contents, installs them and uses them."""
+    """Build the archives, check their contents, install them and use them."""
     check_disk("package")
     signal.signal(signal.SIGTERM, end_early)
     with tempfile.TemporaryDirectory(prefix="hf-gmlp-package-") as folder:

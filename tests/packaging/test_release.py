@@ -1,4 +1,4 @@
-"""Checks that the files which describe a release agree."""
+"""The files that describe a release agree."""
 
 import os
 import re

@@ -1,4 +1,4 @@
-"""Uses the package where only its declared dependencies are installed; `run.py` starts it there.
+"""Use the package where only its declared dependencies are installed; `run.py` starts it there.
 
 It imports nothing from the tests, which that environment does not have.
 """
@@ -27,7 +27,7 @@ VISION_SIZES = SIZES | {"image_size": 16, "patch_size": 4}
 
 
 def check_environment():
-    """Checks that the package comes from this environment and that no extra is installed."""
+    """Check that the package comes from this environment and that no extra is installed."""
     assert sys.prefix != sys.base_prefix, "not a virtual environment"
     site_packages = Path(sysconfig.get_path("purelib")).resolve()
     assert Path(hf_gmlp.__file__).resolve().is_relative_to(site_packages), hf_gmlp.__file__
@@ -38,7 +38,7 @@ def check_environment():
 
 
 def save_and_open(model: PreTrainedModel, folder: str, inputs: dict, auto_class: type = AutoModel):
-    """Trains a step if there are labels; checks that its class and the Auto class open the saved model unchanged."""
+    """Train a step if there are labels; check that its class and the Auto class open the saved model unchanged."""
     if "labels" in inputs:
         model.train()
         model(**inputs).loss.backward()
@@ -57,7 +57,7 @@ def save_and_open(model: PreTrainedModel, folder: str, inputs: dict, auto_class:
 
 
 def check_text():
-    """Uses models for text: a masked and a causal language model, and a classifier."""
+    """Use models for text: a masked and a causal language model, and a classifier."""
     ids = torch.randint(5, TEXT_SIZES["vocab_size"], (2, 10))
     inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
 
@@ -78,13 +78,13 @@ def check_text():
 
 
 def check_vision():
-    """Uses a model for images: it takes tensors, and only what makes tensors from pictures needs an extra."""
+    """Use a model for images: it takes tensors, and only what makes tensors from pictures needs an extra."""
     model = hf_gmlp.GMLPVisionModel(hf_gmlp.GMLPVisionConfig(**VISION_SIZES))
     save_and_open(model, "vision", {"pixel_values": torch.randn(2, 3, 16, 16)})
 
 
 def check_presets():
-    """Opens every preset, and makes a model from one."""
+    """Open every preset, and make a model from one."""
     for name in hf_gmlp.list_presets():
         AutoConfig.from_pretrained(hf_gmlp.preset_path(name))
     config = hf_gmlp.preset_config("amlp-base", num_hidden_layers=1, vocab_size=100)
@@ -93,7 +93,7 @@ def check_presets():
 
 
 def check_command():
-    """Uses the command `hf-gmlp`: it lists presets, and finds recipes."""
+    """Use the command `hf-gmlp`: it lists presets, and finds recipes."""
     for words in ("presets", "presets amlp-base", "recipes"):
         done = subprocess.run([COMMAND, *words.split()], capture_output=True, text=True)
         assert done.returncode == 0 and done.stdout, f"hf-gmlp {words}: {done.stdout}{done.stderr}"
@@ -106,7 +106,7 @@ def check_command():
 
 
 def check_missing_extras():
-    """Checks that commands without their extra name it in one sentence."""
+    """Check that commands without their extra name it in one sentence."""
     torch.save({"weight": torch.ones(2)}, "weights.pth")
     for words, sentence in (
         (["plot", "filters", "masked-lm"], "hf-gmlp[plots]"),
@@ -122,7 +122,7 @@ def check_missing_extras():
 
 
 def main():
-    """Runs all checks in the current folder, which must be empty."""
+    """Run all checks in the current folder, which must be empty."""
     assert not any(Path.cwd().iterdir()), f"{Path.cwd()} must be empty"
     # Hides progress bars, and warnings about heads that are left out on purpose.
     logging.set_verbosity_error()

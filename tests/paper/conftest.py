@@ -2,7 +2,7 @@ import json
 
 
 def finished_run(folder, config, head, results, settings=None, steps=None):
-    """Writes what a finished run of a script leaves, except for the weights, and returns its folder."""
+    """Write what a finished run of a script leaves, except for the weights, and return its folder."""
     folder.mkdir(parents=True)
     config.architectures = [head]
     (folder / "config.json").write_text(config.to_json_string())

@@ -34,7 +34,7 @@ def test_losses_of_the_count_models(tmp_path):
     labels = [int(token) for row in rows for token in row["labels"] if token != -100]
     expected = [-math.log((frequency[token] + 1) / total) for token in labels]
     assert losses["unigram"] == pytest.approx(sum(expected) / len(expected))
-    # Three words that always follow each other: the context tells most.
+    # Three words in a fixed order, so that the context is informative.
     assert losses["bigram_context"] < 0.7 * losses["unigram"]
 
 

@@ -69,7 +69,7 @@ def test_the_totals_are_those_of_the_rows():
 
 def test_statuses_are_the_verdicts_of_the_replication():
     findings = [finding for finding in RESULTS.findings() if not finding.is_part]
-    # Without the reason of a gate.
+    # Compare statuses without the reason of a gate.
     verdicts = {finding.name: re.sub(r": .*(?=\))", "", finding.verdict) for finding in findings}
     named = {name: status for _, evidence, status in ROWS for name in re.findall(r"\*([^*]+)\*", evidence)}
     assert named == verdicts

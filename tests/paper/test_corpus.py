@@ -73,13 +73,13 @@ def test_pairs_of_the_repeated_word(tokenizer, tmp_path):
         known |= {*first, *second}
         lengths[row["label"], len(first), len(second)] += 1
     assert len(known) == 64 and known <= {*WORDS}
-    # Neither the lengths nor a word tell the label.
+    # Neither the lengths nor single words predict the label.
     assert len(lengths) == 32 and 200 < min(lengths.values()) <= max(lengths.values()) < 450
     ones = Counter(word for row in parts["train"] if row["label"] for word in row["sentence2"].split())
     assert 130 < min(ones.values()) <= max(ones.values()) < 270
     assert sum(row["label"] for row in parts["train"]) == 5000
     assert not {str(row) for row in parts["train"]} & {str(row) for row in parts["evaluation"]}
-    # What was there stays, and a new file has no pair of it.
+    # Existing files are unchanged, and a new file has none of their pairs.
     files["train"].unlink()
     kept = files["evaluation"].read_bytes()
     corpus.write_pairs(tokenizer, {files["evaluation"]: 200, files["train"]: 50}, " [a-z]{3,}")
@@ -88,5 +88,5 @@ def test_pairs_of_the_repeated_word(tokenizer, tmp_path):
 
 
 def test_words_that_are_several_tokens_are_refused(tokenizer, tmp_path):
-    with pytest.raises(InputError, match="not one token"):
+    with pytest.raises(InputError, match="not a single token"):
         corpus.write_pairs(tokenizer, {tmp_path / "pairs.jsonl": 10}, "<0x.*")

@@ -1,4 +1,4 @@
-"""The experiments' parts: searches, finished trainings, pairs of passages, made-up positions, and what follows."""
+"""Parts of the experiments: searches, finished trainings, passage pairs, extended positions, conclusions."""
 
 import json
 import math
@@ -23,7 +23,7 @@ def test_a_search_goes_on_to_the_best_setting():
     assert len(tried) == len(set(tried)) < 15
 
 
-def test_a_finished_or_diverged_training_is_not_made_again(tmp_path, monkeypatch):
+def test_a_finished_or_diverged_training_is_not_repeated(tmp_path, monkeypatch):
     monkeypatch.setattr(trainings, "call", lambda *_: pytest.fail("made again"))
     (tmp_path / "one").mkdir()
     (tmp_path / "one" / "all_results.json").write_text('{"eval_loss": 1.5}')

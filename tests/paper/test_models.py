@@ -36,7 +36,7 @@ from ..samples import run_script
 ROOT = Path(__file__).parents[2]
 PRESET_FOLDER = ROOT / "paper" / "presets"
 
-# More tokens than single distances, and a range that is cut off: 9 tokens fill six of eight buckets.
+# Distances exceed both the single-distance buckets and the maximum: 9 tokens fill six of eight buckets.
 BUCKETS = {"relative_attention_num_buckets": 8, "relative_attention_max_distance": 6}
 NO_DROPOUT = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
 FIELDS = {
@@ -88,7 +88,7 @@ def test_attention_is_that_of_t5(randomize, kind, attention):
 )
 @torch.no_grad()
 def test_without_any_positions_it_is_bert(tiny_model, random_ids, kind, config_class, reference_class):
-    """Or with pre-norm RoBERTa-PreLayerNorm."""
+    """The pre-norm variant equals RoBERTa-PreLayerNorm."""
     tested, reference = tiny_model(kind), reference_class(config_class(**TEXT_SIZES, num_attention_heads=4)).eval()
     weights = {name.replace("encoder.LayerNorm", "LayerNorm"): x for name, x in tested.state_dict().items()}
     found = reference.load_state_dict(weights, strict=False)
@@ -111,7 +111,7 @@ def padded_inputs(random_ids):
 @pytest.mark.parametrize("length", [12, 7])
 @torch.no_grad()
 def test_the_mixer_is_embeddings_layers_of_timm_and_a_norm(tiny_model, random_ids, length):
-    """On all n tokens, and on fewer with the leading part of both matrices."""
+    """Equality holds on n tokens, and on fewer with the leading part of both matrices."""
     model, ids, segments = tiny_model("mixer"), random_ids(2, length), torch.randint(0, 2, (2, length))
     x = model.embeddings.word_embeddings.weight[ids] + model.embeddings.token_type_embeddings.weight[segments]
     for layer in model.encoder.layer:
@@ -227,7 +227,7 @@ def test_presets_have_the_parameters_of_the_paper():
     for name in folders:
         config = AutoConfig.from_pretrained(preset_path(name))
         millions = paper_parameters(config) / 1e6
-        # The one row that rounds to another number.
+        # The only row that rounds to a different number.
         expected, digits = (95.5, 1) if name == "bert-base-relpos-noattn" else (PRESETS[name].parameters, 0)
         assert round(millions, digits) == expected
         assert config.hidden_dropout_prob == config.attention_probs_dropout_prob == 0

@@ -10,7 +10,7 @@ from paper.protocol import AHEAD, CONTRADICTED, HELD, MODELS, NEAR, NO, NOISE, O
 
 
 def paper_losses():
-    """Three seeds around the paper's perplexities, with its standard deviation of 0.01."""
+    """Return losses of three seeds around the paper's perplexities, with its standard deviation of 0.01."""
     return {
         name: [math.log(model.perplexity + noise) for noise in (0.011, -0.009, 0.0)]
         for name, model in MODELS.items()
@@ -36,7 +36,7 @@ def test_small_models_have_the_papers_ratios_to_bert(name):
     small, paper = (
         {model: MODELS[model].config(SIZES[size]) for model in (name, "bert-relpos")} for size in ("small", "gpu")
     )
-    # Half the depth has less: the embedding is a smaller part of it than in the paper.
+    # Half the depth has fewer, since the embedding is a smaller part of it than in the paper.
     for count, tolerance in ((paper_parameters, 0.072 if name == "gmlp-half" else 0.055), (paper_flops, 0.045)):
         ratios = [count(configs[name]) / count(configs["bert-relpos"]) for configs in (small, paper)]
         assert ratios[0] == pytest.approx(ratios[1], rel=tolerance)
@@ -69,7 +69,7 @@ FAR = Claim("far ahead", "gmlp", "mixer", 0.1, accuracies=True, printed=(85.0, 8
 def test_judge(leads, verdict, far):
     assert protocol.judge(PLAIN, leads).verdict == verdict
     assert protocol.judge(FAR, leads).verdict == far
-    # The margin moves the verdict, and not the interval.
+    # The margin changes the verdict but not the interval.
     moved = protocol.judge(PLAIN, [lead + 5 for lead in leads], 5.0)
     assert moved.verdict == (AHEAD if verdict in (NOISE, POWER) and len(leads) > 1 else verdict)
 
@@ -101,14 +101,14 @@ def test_the_papers_own_numbers_hold():
     assert len(found) == 15 and set(found.values()) == {HELD}
     accuracies = {"bert-relpos": [0.95, 0.96, 0.94], "gmlp": [0.6, 0.62, 0.61], "amlp": [0.9, 0.92, 0.91]}
     assert [finding.verdict for finding in protocol.task_findings(accuracies)] == [HELD, HELD]
-    # A task that BERT cannot do either says nothing, and one that two models can do says nothing about them.
+    # A task is inconclusive if BERT fails it, or if both models solve it.
     unsolved = [finding.verdict for finding in protocol.task_findings(accuracies | {"bert-relpos": [0.7, 0.75, 0.8]})]
     assert unsolved == [protocol.UNSOLVED] * 2
     solved = accuracies | {"gmlp": [0.98, 0.98, 0.98], "amlp": [0.99, 1.0, 0.99]}
     assert [finding.verdict for finding in protocol.task_findings(solved)] == [CONTRADICTED, protocol.CEILING]
 
 
-def test_claims_turn_with_the_numbers():
+def test_verdicts_change_with_the_numbers():
     losses = paper_losses()
     losses["gmlp-additive"], losses["gmlp-linear"] = losses["gmlp-linear"], losses["gmlp-additive"]
     losses["mixer"] = [loss + 0.05 for loss in losses["gmlp"]]
@@ -122,7 +122,7 @@ def test_claims_turn_with_the_numbers():
     assert found["Full depth ahead of half the depth"] == HELD and found[protocol.DEPTH] == POWER
 
 
-def test_claims_are_judged_after_the_most_steps_that_their_models_share():
+def test_claims_are_judged_at_the_largest_number_of_common_steps():
     losses = paper_losses()
     longer = {name: [loss - 0.5 for loss in losses[name]] for name in ("gmlp", "bert-noattn")}
     longer["bert-noattn"] = longer["gmlp"]
@@ -135,13 +135,13 @@ def test_claims_are_judged_after_the_most_steps_that_their_models_share():
 
 def test_gates_keep_verdicts_back():
     losses = paper_losses()
-    # Nobody is ahead of counting.
+    # No model is ahead of the count model.
     assert set(verdicts(losses, counts=losses["gmlp-double"][0] - 0.3).values()) == {protocol.UNLEARNED}
-    # One is not: claims about others stand.
+    # If only one model is behind it, claims about the others keep their verdicts.
     found = verdicts(losses, counts=math.log(5.5))
     assert found["gMLP far ahead of BERT without attention"] == protocol.UNLEARNED
     assert found["gMLP far ahead of the Mixer"] == HELD and found[NEAR.text] == protocol.UNLEARNED
-    # A BERT that is no better for its attention is nothing to be near to.
+    # If attention does not improve BERT, nearness to it has no verdict.
     losses["bert-noattn"] = [loss + shift for loss, shift in zip(losses["bert-relpos"], (0.01, -0.01, 0.0))]
     assert verdicts(losses)[NEAR.text] == protocol.NO_ATTENTION
 
@@ -154,14 +154,14 @@ def test_the_fall_of_a_loss():
 
 
 def bowl(setting):
-    """A loss with its minimum at 0.016 and 0.2, and a training that diverges."""
+    """Return a loss with its minimum at 0.016 and 0.2; one setting diverges."""
     rate, multiplier = setting
     if rate > 0.05:
         return math.inf
     return abs(math.log(rate / 0.016)) + 0.1 * abs(math.log(multiplier / 0.2))
 
 
-def test_the_edges_of_the_search_are_followed_until_the_best_setting_is_inside():
+def test_search_extends_until_the_best_setting_is_inside():
     losses = {}
     rounds = 0
     while settings := protocol.next_settings(losses, (2e-3, 5.0)):
@@ -170,7 +170,7 @@ def test_the_edges_of_the_search_are_followed_until_the_best_setting_is_inside()
         rounds += 1
     assert protocol.choose(losses) == (0.016, 0.2) and {*protocol.neighbors((0.016, 0.2))} <= losses.keys()
     assert 3 < rounds < 8 and len(losses) < 20
-    # From the best of shorter trainings.
+    # A longer search starts from the best setting of the shorter one.
     assert len(protocol.next_settings({}, (0.016, 0.2))) == 5
 
 

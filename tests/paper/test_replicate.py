@@ -1,4 +1,4 @@
-"""The replication as a whole: what it runs, what it makes of the results, and that its commands are right."""
+"""The complete replication: its runs, its report and its commands."""
 
 import json
 import math
@@ -24,7 +24,7 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.fixture
 def study(tmp_path, monkeypatch):
-    """A study of the smallest size without a text, whose trainings are not made."""
+    """A study of the smallest size without a text, whose trainings are not executed."""
     baseline = {"unigram": 6.0, "bigram_context": 2.0}
     monkeypatch.setattr(Study, "baselines", {"development": baseline, "evaluation": baseline})
     text = {part: tmp_path / f"{part}.jsonl" for part in ("train", "development", "evaluation")}
@@ -59,12 +59,12 @@ def test_every_stage_is_run_and_reported(study, tmp_path):
         stages.append((runs[0].stage, len(runs)))
         for run in runs:
             finish(run)
-    # Ten models, five settings, two seeds; then those around the best ones, and further for the Mixer; and again with
-    # eight steps for models that are behind the count model after four.
+    # The search tries five settings with two seeds for ten models, then the neighbors of the best ones, and more for
+    # the Mixer. It repeats with eight steps for models that are behind the count model after four.
     assert stages[0] == ("selection", 100) and {name for name, _ in stages[1:-6]} == {"selection"}
-    # One model is not finished after ten steps: all are trained for twenty.
+    # The loss of one model still falls after ten steps, so all are trained for twenty.
     assert stages[-6:-3] == [("pretraining", 30), ("pretraining", 30), ("task selection", 15)]
-    # Around twice the learning rate, and then around five times the multiplier.
+    # The search moves to twice the learning rate, and then to five times the multiplier.
     assert stages[-3:] == [("task selection", 9), ("task selection", 6), ("task", 9)]
     report.write(report.collect(study), tmp_path / "report")
     results = report.Results(json.loads((tmp_path / "report" / "results.json").read_text(encoding="utf-8")))
@@ -78,22 +78,22 @@ def test_every_stage_is_run_and_reported(study, tmp_path):
     assert [row[5] for row in report.task_rows(results)[1:]] == ["90.0 %", "80.0 %", "90.0 %"]
     claims = report.claims_rows(results)[1:]
     assert {row[-1] for row in claims} >= {"held"} and len({len(row) for row in claims}) == 1
-    # Claims in bold are no part of another one.
+    # Claims in bold are not part of another claim.
     assert report.verdicts_rows(results)[-1][1] == sum(row[0].startswith("**") for row in claims) == 9
     # The search of one of the three was longer than that of the others.
     assert [row[0] for row in report.lengths_rows(results)[1:]] == ["10", "20"]
     text = (tmp_path / "report" / "report.md").read_text(encoding="utf-8")
     assert text.count("| ") > 300 and (tmp_path / "report" / "training.png").stat().st_size > 10_000
-    # On another machine nothing is left, and nothing is measured again.
+    # On another machine, no runs remain and nothing is measured again.
     other = Study("tiny", tmp_path / "elsewhere", study.text, results.numbers)
     assert not other.left() and report.collect(other)["runs"] == results.numbers["runs"]
-    # Where the task is not finished, the weights are missing from which it starts, of the longest trainings.
+    # If the task is unfinished, the longest pretrainings are repeated, since their weights are missing.
     for names in (("gmlp",), TASK_MODELS):
         rows = [row for row in results.numbers["runs"] if row["stage"] != "task" or row["model"] not in names]
         other = Study("tiny", tmp_path / "elsewhere", study.text, {**results.numbers, "runs": rows})
         left = {(run.stage, run.key["model"], run.key["seed"], run.key["steps"]) for run in other.left()}
         assert left == {("pretraining", name, seed, 20) for name in names for seed in SEEDS}
-    # Again from the numbers alone.
+    # The report can be rewritten from results.json alone.
     main(["report", str(tmp_path / "report" / "results.json"), str(tmp_path / "again")])
     assert (tmp_path / "again" / "report.md").read_text(encoding="utf-8") == text
 
@@ -146,7 +146,7 @@ def test_the_plan_is_printed(tmp_path, capsys):
     assert len(lines) == 100 and all(line.startswith("python -m paper run mlm ") for line in lines)
 
 
-@pytest.mark.parametrize(("results", "words"), [({"size": "small"}, "size small"), ({"text": {}}, "other text")])
+@pytest.mark.parametrize(("results", "words"), [({"size": "small"}, "size small"), ({"text": {}}, "different text")])
 def test_results_of_another_size_or_text_are_not_continued(tmp_path, results, words):
     train = write_documents(tmp_path / "train.jsonl", 200, 100)
     (tmp_path / "results.json").write_text(json.dumps(results))

@@ -27,7 +27,7 @@ def test_runs_are_found_with_what_they_noted(tmp_path, write_run):
     write_run("own", "GMLPForSequenceClassification", {"eval_accuracy": 0.8})
     write_run("squad1", "GMLPForQuestionAnswering", {"eval_f1": 8.0})
     write_run("squad2", "GMLPForQuestionAnswering", {"eval_f1": 8.0, "eval_HasAns_f1": 3.0})
-    # A run that goes on, and an evaluation without a model.
+    # An unfinished run, and an evaluation without a model.
     (write_run("running", "GMLPForMaskedLM", {}) / "all_results.json").unlink()
     (write_run("evaluation", "GMLPForMaskedLM", {}) / "config.json").unlink()
     root = tmp_path / "runs"

@@ -58,7 +58,7 @@ def finetuned(write_run, tmp_path):
 
 @pytest.fixture
 def drawn(monkeypatch):
-    """The figures that are drawn, in place of files."""
+    """Collect the figures instead of writing files."""
     figures = []
     monkeypatch.setattr(scaling, "save_picture", lambda figure, path: figures.append(figure))
     yield figures
@@ -69,7 +69,7 @@ def test_power_laws_are_fitted_to_logarithms():
     x = np.array([1.0, 3.0, 10.0, 40.0])
     y = 7 * x**-0.3 * np.exp(np.random.default_rng(0).normal(size=4) * 0.1)
     law = power_laws(to_points(("gMLP", *point) for point in zip(x, y)))["gMLP"]
-    # Another routine of scipy's, whose covariance has the same error.
+    # The reference is another scipy routine, whose covariance gives the same error.
     (slope, level), covariance = curve_fit(lambda u, a, b: a * u + b, np.log(x), np.log(y))
     assert (law.slope, law.intercept) == (pytest.approx(slope, rel=1e-6), pytest.approx(level, rel=1e-6))
     assert law.stderr == pytest.approx(np.sqrt(covariance[0, 0]), rel=1e-5)
@@ -89,14 +89,14 @@ def test_runs_are_drawn_with_their_laws(tmp_path, pretrained, finetuned, drawn, 
     main(["plot", "scaling", "--runs", str(tmp_path), "--output", str(tmp_path / "a.png")])
     assert capsys.readouterr().out.startswith("gMLP: perplexity ~ parameters^(-0.500 ± 0.000)\nThe picture")
     assert [axis.get_title().rpartition(" ")[2] for axis in drawn[0].axes] == ["pretraining", "RTE"]
-    # Only the law is a line: it does not lead from point to point.
+    # Only the power law is a line; points are not connected.
     assert sum(line.get_linestyle() != "None" for line in drawn[0].axes[0].lines) == 1
 
 
 def test_accuracies_of_the_best_setting(tmp_path, pretrained, finetuned):
     for seed, accuracy in enumerate((0.70, 0.75, 0.90)):
         finetuned(f"sst2/good-{seed}", "gmlp-2", accuracy, lr=1e-3, seed=seed)
-    # The best single run is here, and the worse median.
+    # This setting has the best single run but the worse median.
     for seed, accuracy in enumerate((0.60, 0.65, 0.95)):
         finetuned(f"sst2/poor-{seed}", "gmlp-2", accuracy, lr=1e-2, seed=seed)
     scratch = finetuned("sst2/scratch", "amlp", 0.99, attention_size=8)

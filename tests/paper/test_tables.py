@@ -1,4 +1,4 @@
-"""The printed numbers against each other, counts, recipes, and results of runs in their rows."""
+"""Consistency of the printed numbers, counts, recipes, and rows filled from runs."""
 
 import dataclasses
 import re
@@ -34,7 +34,7 @@ RECIPES = {
 
 @pytest.fixture(scope="module")
 def cells():
-    """(table, row, column) -> number of the paper."""
+    """Map (table, row, column) to the number in the paper."""
     return {
         (number, row.name, column): cell
         for number in range(1, 11)
@@ -92,7 +92,7 @@ def test_sizes_and_counts_come_out(number):
 def test_counts_of_models_that_only_timm_has():
     timm = pytest.importorskip("timm")
     parameters = sum(parameter.numel() for parameter in timm.create_model("resmlp_12_224").parameters())
-    # By hand: a linear layer over 196 tokens and two over 384 channels in each of 12 blocks; stem and classifier.
+    # Counted by hand: in each of 12 blocks a linear layer over 196 tokens and two over 384 channels; stem, classifier.
     madds = 12 * (196 * 196 * 384 + 2 * 196 * 384 * 1536) + 196 * 768 * 384 + 384 * 1000
     assert tables.timm_counts("timm/resmlp_12_224", 224) == (parameters, 2 * madds)
 
@@ -126,12 +126,12 @@ def test_recipes_have_the_hyperparameters_of_tables_7_to_9(column):
         flags = hyperparameters(path)
         for row in rows:
             printed, value = row.paper[column], flags.get(row.paper["flag"])
-            # The scripts lack three of the rows, and the configs of other libraries some fields.
+            # The scripts have no flags for three of the rows, and configs of other libraries lack some fields.
             if value is None:
                 continue
             compared += 1
             if numbers(printed):
-                # Of several values, the recipe has one, and its comment all.
+                # If several values are printed, the recipe uses one of them.
                 same = numbers(value) == numbers(printed) if "{" not in printed else value in numbers(printed)
                 assert same, (path, row.name)
             else:
@@ -139,7 +139,7 @@ def test_recipes_have_the_hyperparameters_of_tables_7_to_9(column):
     assert paths and compared >= 13 * len(paths)
 
 
-# Runs.
+# Results of runs
 
 
 def preset(name: str, **changes):
@@ -152,7 +152,7 @@ def mlm_run(folder, name, perplexity, seed=0, config=None, **settings):
 
 
 def results_of(number, folder):
-    """(row, column) -> what runs filled in, without the number of its note."""
+    """Map (row, column) to the value filled in from runs, without the note number."""
     table = paper_table(number)
     tables.fill_results(table, find_runs([folder]))
     return {(row.name, column): cell.partition(" ")[0] for row in table.rows for column, cell in row.here.items()}
@@ -181,7 +181,7 @@ def test_bert_belongs_to_the_table_of_its_sequence_length(tmp_path):
     mlm_run(tmp_path / "short", "bert-base", 4.4, max_seq_length=128)
     mlm_run(tmp_path / "long", "bert-base", 4.2)
     assert results_of(3, tmp_path) == {("BERT-base", "Perplexity"): "4.40"}
-    # Published elsewhere, and trained by the authors: ours is beside the second.
+    # Runs fill the authors' own row, not the published one.
     assert results_of(6, tmp_path) == {("BERT-base (ours)", "Perplexity"): "4.20"}
 
 
@@ -204,7 +204,7 @@ def test_fine_tuning_fills_the_column_of_its_task(tmp_path):
 def test_images(tmp_path):
     head, results = "GMLPForImageClassification", {"eval_accuracy": 0.7231}
     finished_run(tmp_path / "ti", preset("gmlp-ti16-224", num_labels=1000), head, results)
-    # Not ImageNet, and another resolution.
+    # These do not match: one has other classes than ImageNet, the other another resolution.
     finished_run(tmp_path / "s", preset("gmlp-s16-224", num_labels=10), head, results)
     finished_run(tmp_path / "b", preset("gmlp-b16-224", num_labels=1000, image_size=288), head, results)
     assert results_of(2, tmp_path) == {("gMLP-Ti (ours)", "ImageNet Top-1 (%)"): "72.3"}

@@ -1,1 +1,1 @@
-"""Other descriptions of gMLP, written anew here from the documents that give them, for ours to be compared with."""
+"""Reimplementations of published descriptions of gMLP, to compare this package with."""

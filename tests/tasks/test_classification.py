@@ -61,7 +61,7 @@ def test_loss_is_cross_entropy_with_smoothing_in_training_only(mixed):
         return -((1 - smoothing) * probabilities + smoothing / 4).mul(logits.log_softmax(-1)).sum(-1).mean()
 
     assert_close(loss(outputs, labels), expected(0.1))
-    # As Trainer counts: elements of the labels, here of two batches.
+    # Trainer counts the elements of the labels, here of two batches.
     assert_close(loss(outputs, labels, torch.tensor(2 * labels.numel())), expected(0.1) / 2)
     with torch.no_grad():
         assert_close(loss(outputs, labels), expected(0.0))
@@ -77,7 +77,7 @@ def test_class_weights_are_those_of_scikit_learn():
     loss = classification_loss(weights=weights)(ImageClassifierOutput(logits=logits), torch.tensor(labels))
     picked = logits.log_softmax(-1)[range(6), labels]
     assert_close(loss, -(weights[labels] * picked).mean())
-    # The checkpoint has a class that the data lack.
+    # One class of the checkpoint is absent from the data.
     assert_close(balanced_weights([0, 0, 2], config_of("abc")), torch.tensor([0.75, 0.0, 1.5]))
     with pytest.raises(InputError, match="--class_weights"):
         balanced_weights([0.5], config_of(None, REGRESSION))
@@ -103,7 +103,7 @@ def test_early_stopping_counts_evaluations_before_a_resume(tmp_path):
 
 
 def reported(folder, config, logits, labels, logged=None):
-    """Write the report of an evaluation with these logits; `logged` gets what TensorBoard would."""
+    """Write the report of an evaluation with these logits; `logged` collects what goes to TensorBoard."""
     kept = KeptEvaluation(lambda prediction: {})
     kept(EvalPrediction(np.asarray(logits), np.asarray(labels)))
     args = TrainingArguments(folder, use_cpu=True, report_to="none" if logged is None else "tensorboard")
@@ -135,7 +135,7 @@ def test_the_report_has_the_numbers_of_scikit_learn(tmp_path, capsys):
     assert (tmp_path / "confusion_matrix.png").stat().st_size > 0
 
 
-def test_reports_of_many_classes_of_several_per_row_and_of_numbers(tmp_path, capsys):
+def test_reports_of_multiclass_multilabel_and_regression_tasks(tmp_path, capsys):
     names = [f"c{number:02}" for number in range(30)]
     reported(tmp_path, config_of(names), np.eye(30, dtype=np.float32), np.arange(30))
     printed = capsys.readouterr().out

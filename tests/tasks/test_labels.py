@@ -38,7 +38,7 @@ def find(labels, feature=None, **options):
 @pytest.mark.parametrize(
     ("labels", "expected"),
     [
-        # Whole numbers are classes, in the order of their values; numbers with a point are not.
+        # Integers are classes in numerical order; numbers with a decimal point are not classes.
         ([1, 0, 10, 2], Labels(["0", "1", "2", "10"], ONE_CLASS)),
         (["1", "0", " 10", "007"], Labels(["0", "1", "007", "10"], ONE_CLASS)),
         ([1.0, 0.0], NUMBERS),
@@ -49,7 +49,7 @@ def find(labels, feature=None, **options):
         ([[10, 9], [], [2]], Labels(["2", "9", "10"], CLASSES)),
         ([{"b": 0.5, "a": 0.5}], Labels(["b", "a"], ONE_CLASS)),
         (["a", "3", "A", " a"], Labels(["3", "A", "a"], ONE_CLASS)),
-        # As pandas writes lists.
+        # Lists as pandas writes them to csv.
         (["['joy', 'love']", "[]", "['joy']"], Labels(["joy", "love"], CLASSES)),
         (["1,5", "none"], Labels(["1,5", "none"], ONE_CLASS)),
     ],
@@ -106,7 +106,7 @@ def test_classes_by_their_number():
     assert config.id2label[10] == "10"
 
 
-def test_what_the_labels_were_taken_for_is_said_in_one_line(caplog):
+def test_label_type_is_logged_in_one_line(caplog):
     caplog.set_level("INFO")
     data = Dataset.from_dict({"text": ["x"] * 4, "label": ["a", "b", "a", "c"]})
     number_labels({"train": data}, ["text"], "label", known=None, train=True)

@@ -27,7 +27,7 @@ def test_positions_restart():
 
 
 def test_masked_documents_are_separated(word_tokenizer):
-    """Borders come from the unmasked text, and the masks are the usual ones."""
+    """Document boundaries are found before masking, and masking is unchanged."""
     sep = word_tokenizer.sep_token_id
     rows = [{"input_ids": np.array(ids)} for ids in ([2, 9, 8, sep, 7, 9, sep], [2, 9, sep])]
     plain, apart = (MaskingCollator(word_tokenizer, 0.9, seed=1, separate_documents=flag) for flag in (False, True))

@@ -12,7 +12,7 @@ def test_same_numbers_in_any_batches():
     generator = torch.Generator().manual_seed(0)
     logits = torch.randn(6, 5, 11, generator=generator)
     labels = torch.randint(11, (6, 5), generator=generator)
-    # Rows with very different numbers of predicted tokens, where a mean of batch means would go wrong.
+    # The number of predicted tokens varies a lot between rows, so a mean of batch means would be wrong.
     labels[0, 1:], labels[1, 2:], labels[2] = -100, -100, -100
     predicted = labels != -100
     expected = torch.nn.functional.cross_entropy(logits[predicted], labels[predicted]).item()
@@ -35,7 +35,7 @@ def test_next_token_losses_are_those_that_gpt2_sums_up():
     labels = torch.randint(11, (3, 8))
     labels[1, 5:] = -100
     output = model(input_ids=labels.clamp(min=0), labels=labels)
-    # As a collator gives them: the first token is no label.
+    # The collator never labels the first token.
     labels[:, 0] = -100
     losses, right = next_token_losses((output.logits,), labels)
     predicted = labels != -100

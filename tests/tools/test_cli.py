@@ -58,7 +58,7 @@ def test_bad_input_is_one_sentence(words, message, capsys):
 
 
 def test_scripts_run_by_name(tmp_path, monkeypatch, capsys):
-    """From any folder, with the project's recipes; the card of the model shows the command."""
+    """Scripts run from any folder with the project's recipes, and the model card shows the command."""
     monkeypatch.chdir(tmp_path)
     Path("text.txt").write_text("\n\n".join(text for _, text in sorted(topics.items())[:20]))
     monkeypatch.setattr(sys, "argv", sys.argv)
@@ -74,7 +74,7 @@ def test_scripts_run_by_name(tmp_path, monkeypatch, capsys):
 
 @pytest.mark.slow
 def test_classify_and_predict(tmp_path, monkeypatch, capsys):
-    """One csv file of texts is enough for a classifier, and it classifies new ones."""
+    """One csv file of texts is enough to train a classifier, which then classifies new texts."""
     monkeypatch.chdir(tmp_path)
     rows = [f'"the {row["sentence"]}",{("no", "yes")[row["label"]]}' for row in opinions(400, 0)]
     Path("tickets.csv").write_text("\n".join(["message,category", *rows]) + "\n")
@@ -109,7 +109,7 @@ def test_recipes_are_listed(capsys, monkeypatch):
 
 
 def test_help_and_recipes_import_no_models():
-    """They answer at once: importing torch and transformers takes seconds."""
+    """Importing torch and transformers takes seconds, so these commands must not do it."""
     code = "import sys, hf_gmlp_cli; hf_gmlp_cli.main(['recipes']); hf_gmlp_cli.make_parser(); "
     code += "assert not {'hf_gmlp', 'torch', 'transformers'} & sys.modules.keys()"
     subprocess.run([sys.executable, "-c", code], check=True, stdout=subprocess.DEVNULL)

@@ -1,4 +1,4 @@
-"""Exports: a program that is written has the outputs of the model."""
+"""Exported programs have the outputs of the model."""
 
 import ctypes
 import gc
@@ -86,7 +86,7 @@ def test_every_text_head_in_onnx(saved, tmp_path, head):
     assert "largest difference" in lines[0]
     assert {"config.json", "tokenizer.json", "modeling_gmlp.py", "onnx/model.onnx"} <= files(tmp_path / "out")
     program = session(tmp_path / "out" / "onnx" / "model.onnx")
-    # A batch that the export did not compare.
+    # A batch size that the export did not check.
     shape = (5, 2, 11) if head == "ForMultipleChoice" else (5, 11)
     inputs = {"input_ids": torch.randint(40, shape), "attention_mask": torch.ones(shape, dtype=torch.long)}
     inputs["attention_mask"][1, ..., -4:] = 0
@@ -137,7 +137,7 @@ def test_a_causal_model_generates_from_its_cache(saved, tmp_path, to, fields):
     program = exporting.write_programs(model, to, tmp_path / "out", int8=False)[to]
     prompt = torch.randint(5, 40, (2, 3))
     expected = model.generate(prompt, max_new_tokens=8, min_new_tokens=8, do_sample=False)
-    # First an empty cache, then the one that was returned.
+    # Start with an empty cache, then pass the returned one.
     cache = exporting.make_inputs(model, 2, 3, past=0)["past_key_values"]
     tokens, new = prompt, prompt
     for _ in range(8):

@@ -121,7 +121,7 @@ def test_questions(tmp_path, text_config, perturbed_model, squad_tokenizer, caps
 def test_which_columns_are_labels(text_config):
     rows = pandas.DataFrame({"stars": ["0", "1"], "text": ["bad", "w2"], "label": ["2", ""], "gold": ["fine", ""]})
     model = GMLPForSequenceClassification(text_config(id2label=dict(enumerate(NAMES))))
-    # Numbers count in a column that is named or called "label" only; the first column that fits is taken.
+    # Numbers are labels only in a selected column or one called "label"; the first matching column is used.
     assert true_classes(model, rows).tolist() == ["good", ""]
     assert true_classes(model, rows, "stars").tolist() == ["bad", "fine"]
     assert true_classes(model, rows, "gold").tolist() == ["fine", ""]

@@ -1,4 +1,4 @@
-"""The page of a served model, through gradio's client."""
+"""The page of a served model, tested with the gradio client."""
 
 import re
 import shutil
@@ -130,7 +130,7 @@ def test_classes_of_an_image(opened, folders, tmp_path):
 
 
 def test_examples_are_of_the_classes_of_the_model(folders, tmp_path):
-    """They are the card's, or one of each class among the rows that a run held out; no others are made up."""
+    """Examples come from the card, or are one held-out row per class; none are invented."""
     examples = {kind: serve.own_examples(str(CHECKPOINTS / kind), column) for kind, column in BUNDLED.items()}
     assert len(examples["amlp-mini-sst2"]) == 2 and "film" in examples["amlp-mini-sst2"][0]
     assert examples["gmlp-mini-cifar10"] == [str(CHECKPOINTS / "gmlp-mini-cifar10" / "ship.png")]
@@ -151,7 +151,7 @@ def test_a_text_is_continued_to_n_tokens_as_a_stream(opened, folders):
     client = opened("causal")
     parts = list(client.submit("the cat", 50, 0, api_name="/write"))
     tokenizer = AutoTokenizer.from_pretrained(folders["causal"])
-    # The tokenizer puts [SEP] after a text, and a model would then start another text.
+    # The tokenizer appends [SEP], after which a model would start a new text.
     ids = tokenizer("the cat", add_special_tokens=False, return_tensors="pt").input_ids
     generated = GMLPForCausalLM.from_pretrained(folders["causal"]).generate(ids, max_new_tokens=18, do_sample=False)
     expected = "the cat" + tokenizer.decode(generated[0, 2:], skip_special_tokens=True)

@@ -20,7 +20,7 @@ def command(*arguments):
 
 
 def test_texts_of_files(tmp_path):
-    """Documents without text are left out, and every line of a text file is a document."""
+    """Documents without text are skipped, and every line of a text file is a document."""
     rows = [{"text": "one, two"}, {"text": None}, {"text": "línea\nwith 日本"}, {"text": ""}]
     (tmp_path / "a.jsonl").write_text("\n".join(map(json.dumps, rows)))
     assert list(read_texts([tmp_path / "a.jsonl"])) == ["one, two", "línea\nwith 日本"]
@@ -58,7 +58,7 @@ def test_command(tmp_path, capsys):
     assert "500 tokens" in output and "20 documents" in output
 
 
-def test_command_refuses_before_reading_and_overwrites_nothing(tmp_path, capsys):
+def test_command_fails_before_reading_and_overwrites_nothing(tmp_path, capsys):
     (tmp_path / "tokenizer.json").write_text("precious")
     for arguments, words in (
         (["corpus.txt", "--output_dir", tmp_path], "already holds a tokenizer"),

@@ -1,7 +1,7 @@
-"""Trains a small masked language model for some steps, sharded by FSDP2 if there are several processes.
+"""Train a small masked language model for some steps, sharded by FSDP2 if there are several processes.
 
-Run by test_distributed.py: python fsdp_training.py CHECKPOINT OUTPUT. accelerate shards on accelerators alone, so that
-this takes transformers' own sharding, which follows the plan in the config and works on a CPU too.
+Run by test_distributed.py: python fsdp_training.py CHECKPOINT OUTPUT. accelerate shards only on accelerators, so
+this uses the sharding of transformers, which follows the plan in the config and also works on a CPU.
 """
 
 import os
@@ -26,7 +26,7 @@ def main(checkpoint: str, output: str):
         assert all(type(parameter).__name__ == "DTensor" for parameter in model.parameters())
     generator = torch.Generator().manual_seed(0)
     ids = torch.randint(5, 30, (64, 8), generator=generator)
-    # Very different numbers of labels per sample, so that a mean of means would go wrong.
+    # The number of labels per sample varies a lot, so that a mean of means would be wrong.
     labels = torch.where(torch.rand(64, 8, generator=generator) < torch.linspace(0.1, 0.9, 64)[:, None], ids, -100)
     rows = [{"input_ids": i, "labels": one} for i, one in zip(ids.tolist(), labels.tolist())]
     trainer = GMLPTrainer(

@@ -1,4 +1,4 @@
-"""Trains a small masked language model on a stream for some steps, and writes which words each process was given.
+"""Train a small masked language model on a stream for some steps, and record the words that each process gets.
 
 Run by test_distributed.py: python stream_training.py STEPS WORKERS OUTPUT FILES...
 """
@@ -18,7 +18,7 @@ from tests.samples import WORDS, word_tokenizer
 
 
 class Recorder(MaskingCollator):
-    """Writes the words of a batch, and the process that makes it, before they are masked."""
+    """Collator that records the words of a batch and its process before masking."""
 
     def __init__(self, tokenizer, folder, rank):
         super().__init__(tokenizer)

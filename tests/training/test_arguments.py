@@ -78,11 +78,11 @@ def test_two_sources_of_data_are_refused():
     [
         (GMLPConfig(max_position_embeddings=64), None, 64),
         (GMLPConfig(max_position_embeddings=64), 2, 2),
-        # By its other name.
+        # GPT-2 calls this field n_positions.
         (GPT2Config(n_positions=32), None, 32),
-        # Positions are counted from behind the padding token's id.
+        # RoBERTa counts positions from the padding token's id plus one.
         (RobertaConfig(max_position_embeddings=514, pad_token_id=1), None, 512),
-        # A model of sequences of any length.
+        # Mamba accepts sequences of any length.
         (MambaConfig(), 500, 500),
     ],
 )

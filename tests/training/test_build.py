@@ -155,7 +155,7 @@ def test_a_checkpoint_with_a_toeplitz_matrix_grows(checkpoint, tmp_path):
     assert MLMArguments(max_seq_length=4 * n).sequence_length(config) == 4 * n
     model = load_model(AutoModelForMaskedLM, arguments, config, train=True, length=4 * n)
     assert (model.config.max_position_embeddings, model.config.spatial_reach) == (4 * n, n)
-    # A dense W, and a new model, do not.
+    # A dense W and a new model do not accept longer sequences.
     config.toeplitz = False
     with pytest.raises(InputError, match=f"--max_seq_length {4 * n} .* n = {n}"):
         MLMArguments(max_seq_length=4 * n).sequence_length(config)
@@ -168,7 +168,7 @@ def test_overrides_of_a_checkpoint_must_fit_its_weights(checkpoint):
     overrides = "hidden_dropout_prob=0.5,attention_probs_dropout_prob=0.25"
     config = open_as(AutoModelForSequenceClassification, checkpoint, overrides=overrides).config
     assert (config.hidden_dropout_prob, config.attention_probs_dropout_prob, config.hidden_size) == (0.5, 0.25, 12)
-    # Without segments, a weight of the encoder outside of its layers is left over.
+    # type_vocab_size=0 leaves an unused encoder weight outside of the layers.
     for overrides in ("num_hidden_layers=3", "num_hidden_layers=1", "intermediate_size=32", "type_vocab_size=0"):
         with pytest.raises(InputError, match="do not fit its config"):
             open_as(AutoModelForSequenceClassification, checkpoint, overrides=overrides, train=True)
@@ -176,7 +176,7 @@ def test_overrides_of_a_checkpoint_must_fit_its_weights(checkpoint):
 
 def test_complete_checkpoints_open(checkpoint, tmp_path):
     assert isinstance(open_as(AutoModelForSequenceClassification, checkpoint), GMLPForSequenceClassification)
-    # A new head, which is trained; BERT's pooler is none of its numbered layers.
+    # Only a head is new, and BERT's unused pooler is not one of its numbered layers.
     open_as(AutoModelForMaskedLM, checkpoint, train=True)
     bert = BertConfig(**SIZES, num_attention_heads=2)
     AutoModelForMaskedLM.from_config(bert).save_pretrained(tmp_path / "bert")

@@ -1,4 +1,4 @@
-"""Selective checkpointing: the same training, with about half of the memory for the backward pass."""
+"""Selective checkpointing trains identically with about half of the memory for the backward pass."""
 
 import runpy
 from pathlib import Path
@@ -26,7 +26,7 @@ DROPPED = {"hidden_dropout_prob": 0.1, "activation_dropout": 0.1, "drop_path_rat
 
 
 def build(kind, layers=2, **fields):
-    """A model, and its inputs, on a GPU if there is one."""
+    """Build a model and its inputs, on a GPU if available."""
     torch.manual_seed(0)
     ids = torch.randint(5, 40, (2, 64))
     inputs = {"input_ids": ids, "labels": ids}
@@ -58,7 +58,7 @@ def test_outputs_and_gradients_stay_the_same(kind):
     enable_selective_checkpointing(model)
     new_loss, new_gradients = loss_and_gradients(model, inputs)
     assert torch.equal(new_loss, loss)
-    # Sums may be taken in another order.
+    # The order of summation may differ.
     assert_close(new_gradients, gradients, depth=2)
 
 

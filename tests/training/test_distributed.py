@@ -29,7 +29,7 @@ def test_fsdp_on_two_processes_trains_the_same_model_as_one(tmp_path):
         done = subprocess.run(list(map(str, command)), env=os.environ | ENVIRONMENT, capture_output=True, text=True)
         assert done.returncode == 0, done.stderr
     start, one, two = (load_file(tmp_path / name / "model.safetensors") for name in ("start", "one", "two"))
-    # transformers saves a sharded model with its tied weights written out.
+    # transformers saves tied weights of a sharded model twice.
     assert two.keys() - one.keys() == {"decoder.weight"}
     assert torch.equal(two["decoder.weight"], two["model.embeddings.word_embeddings.weight"])
     for name in one:
@@ -37,8 +37,8 @@ def test_fsdp_on_two_processes_trains_the_same_model_as_one(tmp_path):
         torch.testing.assert_close(two[name], one[name], atol=1e-5, rtol=1e-4)
 
 
-def test_tensor_parallelism_on_two_processes_is_the_model_on_one(perturbed_model, text_config, vision_config, tmp_path):
-    """What the plans in the configs split comes together to the same logits, gradients and checkpoint."""
+def test_tensor_parallelism_on_two_processes_matches_one(perturbed_model, text_config, vision_config, tmp_path):
+    """Weights split by the plans in the configs give the same logits, gradients and checkpoint."""
     # 41 words cannot be split evenly.
     text = text_config(attention_size=4, vocab_size=41, hidden_dropout_prob=0.0)
     perturbed_model(GMLPForMaskedLM, text).save_pretrained(tmp_path / "text")
@@ -50,7 +50,7 @@ def test_tensor_parallelism_on_two_processes_is_the_model_on_one(perturbed_model
 
 @pytest.mark.parametrize(("processes", "workers"), [(1, 0), (2, 0), (2, 1)])
 def test_each_process_reads_its_own_files_of_a_stream(tmp_path, processes, workers):
-    """In one epoch, each of 48 documents of seven words once; with workers, these tokenize and mask."""
+    """One epoch has each of 48 documents of seven words once, also if workers tokenize and mask."""
     files = [tmp_path / f"{part}.jsonl" for part in range(4)]
     for part, path in enumerate(files):
         rows = [{"text": " ".join([f"w{i}"] * 7)} for i in range(48) if i % 4 == part]
@@ -64,7 +64,7 @@ def test_each_process_reads_its_own_files_of_a_stream(tmp_path, processes, worke
     seen = {path: Counter(path.read_text().split()) for path in tmp_path.glob("seen-*")}
     assert len(seen) == processes * max(1, workers)
     words = sum(seen.values(), Counter())
-    # Workers read ahead: some words come again, of the next epoch.
+    # Workers prefetch, so some words of the next epoch appear too.
     expected = {str(5 + i): 7 for i in range(48)}
     assert words == expected if workers == 0 else words >= Counter(expected)
     # No file is read by two processes.

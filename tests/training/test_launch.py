@@ -1,7 +1,7 @@
 """The configs of recipes/accelerate, launched on two CPU processes, or on one GPU.
 
-accelerate shards by FSDP2 on accelerators alone (test_distributed.py has sharding by transformers itself, on CPUs).
-TPU's config is in tests/test_xla.py.
+accelerate shards with FSDP2 only on accelerators (test_distributed.py tests the sharding of transformers on CPUs).
+tests/test_xla.py tests the config for TPUs.
 """
 
 import json
@@ -25,13 +25,13 @@ ON_GPU = {"one_gpu": 1, "fsdp2": 1}
 
 
 def launch(config, task, *flags):
-    """Run a script, and return its results."""
+    """Launch a script and return its results."""
     processes = str((ON_CPU | ON_GPU)[config])
     launcher = [sys.executable, "-m", "accelerate.commands.launch", "--num_processes", processes]
     launcher += ["--main_process_port", "0", "--mixed_precision", "no"]
     command = [*launcher, "--config_file", ROOT / f"recipes/accelerate/{config}.yaml", ROOT / f"run_{task}.py", *flags]
     environment = os.environ | {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "DS_ACCELERATOR": "cpu"}
-    # DeepSpeed compiles with the ninja that was installed with it.
+    # DeepSpeed compiles with the ninja that was installed alongside it.
     environment["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{environment['PATH']}"
     done = subprocess.run(list(map(str, command)), env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-3000:]

@@ -36,7 +36,7 @@ def test_overrides_are_merged_key_by_key(tmp_path):
         return json.loads(flags[1]) if flags else None
 
     assert overrides(base) == {"a": 1e-6, "b": False, "c": [1, 2]}
-    # null removes what was there, and is a value where nothing was.
+    # null removes an existing value, and is a value itself if there was none.
     assert overrides(row) == {"a": 1e-6, "c": [1, 2], "d": "x", "e": None}
     assert overrides(row, base)["b"] is False and overrides(none) is None
     assert overrides(base, text) == {"a": 2, "b": False, "c": [1, 2]}
@@ -51,23 +51,23 @@ def test_recipes_include_each_other(tmp_path):
     row = tmp_path / "sub" / "row.yaml"
     write(row, "include: [../base.yaml, ../small.yaml]\nlearning_rate: 5e-4\n")
     assert read_recipe(row) == {"max_steps": 3, "cache_dir": None, "learning_rate": 5e-4}
-    # A later recipe may remove a value, too.
+    # A later recipe can also remove a value.
     assert "--learning_rate" not in command_line([str(row), write(tmp_path / "none.yaml", "learning_rate: null\n")])
 
 
 @pytest.mark.parametrize(
     ("earlier", "later", "kept"),
     [
-        # What describes a data set goes with it.
+        # Flags that describe a data set are dropped with it.
         ({"dataset_name": "c4", "dataset_config_name": "en"}, {"train_file": "a"}, {}),
-        # A stream may be one of files.
+        # Files can also be streamed.
         ({"dataset_name": "c4", "streaming": True}, {"train_file": "a"}, {"streaming": True}),
         ({"dataset_name": "c4", "test_split_name": "dev", "seed": 1}, {"test_file": "a"}, {"seed": 1}),
         ({"dataset_name": "imagenet"}, {"train_dir": "photos"}, {}),
         ({"train_file": "a", "validation_file": "b"}, {"dataset_name": "c4"}, {}),
-        # A task says what the columns of files mean.
+        # A task also describes the columns of files.
         ({"task_name": "sst2"}, {"train_file": "a"}, {"task_name": "sst2"}),
-        # Of the same kind, each value replaces its own.
+        # A source of the same kind replaces only its own flag.
         ({"train_file": "a", "validation_file": "b"}, {"train_file": "c"}, {"validation_file": "b"}),
         ({"dataset_name": "c4", "streaming": True}, {"dataset_name": "pile"}, {"streaming": True}),
     ],
@@ -109,7 +109,7 @@ def test_overrides_that_cannot_be_read(text):
         ("a: 1\nb:\n\tc: 2\n", "x.yaml .*in line 3"),
         ("a: !!python/object/apply:os.system ['true']", "x.yaml .*constructor"),
         ("a: 1\nb: 2\na: 3", "x.yaml .*twice among a, b, a"),
-        # Nine such lines would fill the memory.
+        # Nine such lines would exhaust the memory.
         ("a: &a [x, x]\nb: &b [*a, *a]\n", "x.yaml .*alias"),
         ("config_overrides: a", "--config_overrides a cannot be read"),
         ("include: none.yaml", "no file .*none.yaml"),

@@ -30,7 +30,7 @@ def text(tmp_path):
 
 @pytest.fixture
 def command(tmp_path, text):
-    """From changed flags to the three dataclasses of a run."""
+    """command(**changes) returns the three dataclasses of a run with changed flags."""
 
     def make(**changes):
         flags = {"config_name": "gmlp-base", "train_file": [str(text)], "output_dir": str(tmp_path / "out"),
@@ -112,7 +112,7 @@ def test_another_number_of_rows_is_refused(command, text):
     check_rows(arguments[2], 100)
     with pytest.raises(InputError, match="train_rows was 100 and is 99"):
         check_rows(arguments[2], 99)
-    # Without a checkpoint, it may change.
+    # The number of rows may change if there is no checkpoint.
     shutil.rmtree(Path(arguments[2].output_dir) / "checkpoint-4")
     assert start_run(*arguments) is None
     check_rows(arguments[2], 99)
@@ -123,9 +123,9 @@ def test_run_without_a_checkpoint_starts_anew(command):
     folder = cut_off(arguments).parent
     (folder / "checkpoint-4" / "trainer_state.json").unlink()
     assert start_run(*arguments) is None and (folder / "tokenizer.json").exists()
-    # The tokenizer is that of other flags.
+    # The tokenizer was trained with different flags.
     assert start_run(*command(vocab_size=500)) is None and not (folder / "tokenizer.json").exists()
-    # A final model is lost work, though no checkpoint is left.
+    # A final model must not be overwritten, even if no checkpoint is left.
     (folder / "model.safetensors").write_bytes(b"weights")
     with pytest.raises(InputError, match="vocab_size.* 500 .*600"):
         start_run(*command(vocab_size=600))
@@ -155,7 +155,7 @@ def test_evaluation_does_not_finish_a_run(command):
     evaluation = command(config_name=None, model_name_or_path="m", do_train=False, do_eval=True)
     with pytest.raises(InputError, match="interrupted run"):
         start_run(*evaluation)
-    # Settings that a run left before it started would look like those of the evaluation.
+    # Settings left by a run that never started must not be mistaken for those of the evaluation.
     shutil.rmtree(Path(evaluation[2].output_dir) / "checkpoint-4")
     assert start_run(*evaluation) is None and read_settings(Path(evaluation[2].output_dir)) == {}
 
@@ -182,7 +182,7 @@ def test_a_run_goes_on_in_another_folder(command, tmp_path):
     shutil.copytree(checkpoint, tmp_path / "alone" / "checkpoint-4")
     with pytest.raises(InputError, match="settings.json"):
         start_run(*command(**elsewhere | {"resume_from_checkpoint": str(tmp_path / "alone" / "checkpoint-4")}))
-    # But not in the folder of another run.
+    # Resuming is refused in the folder of another run.
     cut_off(command(seed=7, output_dir=str(tmp_path / "taken")))
     with pytest.raises(InputError, match="taken .*seed.* 7 .*42"):
         start_run(*command(**elsewhere | {"output_dir": str(tmp_path / "taken")}))
@@ -201,7 +201,7 @@ def test_two_runs_do_not_share_a_folder(tmp_path):
     finally:
         process.kill()
         process.wait()
-    # A dead process leaves nothing behind.
+    # The claim of a dead process is released.
     claim(tmp_path)
     with pytest.raises(InputError, match="--output_dir"):
         claim(Path("/proc/out"))

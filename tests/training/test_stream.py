@@ -1,4 +1,4 @@
-"""Streams: every document once in an epoch, by any number of processes and workers, and after a resume none again."""
+"""Streams yield every document once per epoch for any number of processes and workers, also after a resume."""
 
 import itertools
 import json
@@ -19,7 +19,7 @@ DOCUMENTS = 48
 
 @pytest.fixture(scope="module")
 def files(tmp_path_factory):
-    """Document i is the word "wi" seven times, over four files."""
+    """Four files in which document i is the word "wi" seven times."""
     folder = tmp_path_factory.mktemp("files")
     for part in range(4):
         rows = [{"text": " ".join([f"w{i}"] * 7)} for i in range(DOCUMENTS) if i % 4 == part]
@@ -30,7 +30,7 @@ def files(tmp_path_factory):
 @pytest.fixture
 def loader(files, word_tokenizer, tmp_path, monkeypatch):
     """loader(process, processes, workers) returns the batches of a process, lists of the words of their rows."""
-    # Of two sequences, which a resume loses.
+    # A small buffer, since a resume loses the sequences in it.
     monkeypatch.setattr("hf_gmlp.tasks.text.SHUFFLE_BUFFER", 2)
     arguments = MLMArguments(train_file=files, validation_file=files[:1], streaming=True, max_eval_samples=1)
     texts = load_texts(arguments, validate=False, access=Access(cache_dir=str(tmp_path)))
@@ -38,7 +38,7 @@ def loader(files, word_tokenizer, tmp_path, monkeypatch):
 
     def make(process=0, processes=1, workers=0):
         args = RunArguments(str(tmp_path), use_cpu=True, per_device_train_batch_size=4, dataloader_num_workers=workers)
-        # Set by a launcher.
+        # A launcher would set these.
         args.__class__ = type("Args", (RunArguments,), {"process_index": process, "world_size": processes})
         return StreamLoader(stream, lambda rows: [word for row in rows for word in row["input_ids"].tolist()], args)
 
@@ -46,7 +46,7 @@ def loader(files, word_tokenizer, tmp_path, monkeypatch):
 
 
 def epoch(loader, number=0):
-    """The words of an epoch: those of the batches until the next begins."""
+    """Return the words of the batches up to the end of an epoch."""
     return [
         word for batch in itertools.takewhile(lambda _: loader.epoch <= number, loader) for word in batch if word > 4
     ]
@@ -54,7 +54,7 @@ def epoch(loader, number=0):
 
 @pytest.mark.parametrize("processes", [1, 2, 3, 4, 8])
 def test_every_document_comes_once_in_an_epoch(loader, processes):
-    """Also where the files cannot be split evenly, and where there are fewer of them than processes."""
+    """This also holds if the files cannot be split evenly or are fewer than the processes."""
     counts = Counter(word for process in range(processes) for word in epoch(loader(process, processes)))
     assert counts == {5 + i: 7 for i in range(DOCUMENTS)}
 
@@ -85,7 +85,7 @@ def test_a_resume_continues_behind_what_was_read(loader, workers, tmp_path, capl
     after = epoch(resumed)
     counts = Counter(before) + Counter(after)
     assert max(counts.values()) == 7 and len(before) + len(after) > 6 * DOCUMENTS
-    # With another number of readers, it begins again, and says so.
+    # With a different number of readers, the stream restarts and logs that.
     for processes, readers in ((2, workers), (1, workers + 1)):
         other = loader(0, processes, readers)
         assert other.num_workers == readers

@@ -1,4 +1,4 @@
-"""What the logs say beyond the loss."""
+"""Throughput metrics in the logs."""
 
 import time
 
@@ -13,7 +13,7 @@ from .test_trainer import make_trainer
 
 
 @pytest.mark.parametrize(("preset", "forward"), [("gmlp-base", 158.0e9), ("amlp-base", 128.9e9)])
-def test_flops_of_a_training_step_are_three_times_the_paper_s(preset, forward):
+def test_training_step_flops_are_three_times_the_papers(preset, forward):
     with torch.device("meta"):
         config = AutoConfig.from_pretrained(preset_path(preset), sparse_prediction=True)
         model = AutoModelForMaskedLM.from_config(config)
@@ -37,10 +37,10 @@ def test_logs_count_tokens_and_a_resumed_run_counts_on(tmp_path):
     metrics = trainer.train().metrics
     seconds = time.perf_counter() - begin
     rows = [row for row in trainer.state.log_history if "loss" in row]
-    # Four tokens in each of eight rows of a batch.
+    # A batch has eight rows of four tokens each.
     assert [row["tokens_seen"] for row in rows] == [64, 128, 192] and metrics["train_tokens_seen"] == 192
     assert all(row["mfu"] > 0 and row["tokens_per_second"] > 0 for row in rows)
-    # Without the time of evaluations: six times four batches.
+    # The rate excludes evaluation time, which is six times four batches.
     assert metrics["train_tokens_per_second"] > 192 / (seconds - 2.4)
     resumed = make_trainer(tmp_path, **options)
     resumed.train(str(tmp_path / "checkpoint-4"))

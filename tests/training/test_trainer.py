@@ -100,7 +100,7 @@ def test_sigterm_ends_the_step_and_leaves_a_checkpoint(tmp_path):
         collate = trainer.data_collator
 
         def collate_in_worker(rows):
-            # The signal reaches the workers too, and must not end them.
+            # The signal also reaches the workers, but must not end them.
             assert signal.SIGTERM in signal.pthread_sigmask(signal.SIG_BLOCK, ())
             return collate(rows)
 
@@ -118,7 +118,7 @@ def test_sigterm_ends_the_step_and_leaves_a_checkpoint(tmp_path):
     (checkpoint,) = tmp_path.glob("stopped/checkpoint-*")
     assert checkpoint.name == "checkpoint-3" and is_complete(checkpoint)
     resumed = train("stopped", checkpoint=str(checkpoint))
-    # Other random numbers for dropout would change everything.
+    # Different random numbers for dropout would change all results.
     torch.testing.assert_close(resumed, complete)
     assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
 
@@ -203,7 +203,7 @@ def bert_config(**fields):
 
 
 def weights_by_batch_size(folder, make_model, rows):
-    """What plain gradient steps (Adam would hide a gradient that is four times too large) make of one model."""
+    """Train one model with plain SGD, since Adam would hide a gradient that is four times too large."""
     weights = []
     for size in (8, 2):
         torch.manual_seed(0)
@@ -231,7 +231,7 @@ def test_accumulated_gradients_are_those_of_one_batch(tmp_path, config, regressi
 
 
 def test_accumulated_labels_count_alike(tmp_path):
-    """However many of them each small batch has."""
+    """All labels have the same weight, whatever their number in each small batch."""
     rows = [
         {"input_ids": [2, 5 + i % 9, 7, 3], "labels": [-100, 5 + i % 9, *([7, 3] if i % 3 else [-100, -100])]}
         for i in range(32)
@@ -256,7 +256,7 @@ def test_label_smoothing_shifts_the_labels_of_causal_models(tmp_path, size):
                            global_batch_size=4, per_device_train_batch_size=size)  # fmt: skip
     trainer.args.max_steps = 1
     trainer.train()
-    # The learning rate falls to zero in one step, which is the first.
+    # The learning rate falls to zero within the first and only step.
     step = torch.cat([parameter.detach().flatten() for parameter in model.parameters()]) - start
     torch.testing.assert_close(step, -1e-2 * expected, atol=1e-6, rtol=1e-3)
     torch.testing.assert_close(trainer.evaluate()["eval_loss"], trainer.compute_loss(

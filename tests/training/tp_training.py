@@ -1,4 +1,4 @@
-"""Compares a checkpoint whose weights are split between two processes with one on a single process.
+"""Compare a checkpoint whose weights are split between two processes with one on a single process.
 
 Run by test_distributed.py: torchrun --nproc_per_node 2 tp_training.py TEXT_CHECKPOINT IMAGE_CHECKPOINT.
 """
@@ -19,7 +19,7 @@ def full(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def compare(auto_class: type, folder: str, inputs: dict[str, torch.Tensor], shared: set[str]):
-    """Logits and gradients, in training and without gradients, and what is saved."""
+    """Compare logits and gradients, in training and without gradients, and the saved weights."""
     model = auto_class.from_pretrained(folder, distributed_config=DistributedConfig(tp_plan="auto"))
     expected = auto_class.from_pretrained(folder)
     assert {name.split(".")[-2] for name, x in model.named_parameters() if isinstance(x, DTensor)} == shared
@@ -43,7 +43,7 @@ if __name__ == "__main__":
     mask = torch.ones_like(ids)
     mask[0, 6:] = mask[1, :2] = 0
     shared = {"proj_in", "proj_out", "word_embeddings", "decoder"}
-    # The decoder's weight is the embeddings'; its bias is its own.
+    # The decoder shares the embedding weight but has its own bias.
     compare(AutoModelForMaskedLM, sys.argv[1], {"input_ids": ids, "attention_mask": mask, "labels": ids}, shared)
     pixels = torch.randn(3, 3, 16, 16, generator=generator)
     images = {"pixel_values": pixels, "labels": torch.tensor([0, 1, 2])}

@@ -1,4 +1,4 @@
-"""Makes the common tests of transformers one importable package, and fits them to models outside transformers.
+"""Make the common tests of transformers one importable package, and fit them to models outside transformers.
 
 The package has two folders: this one, and the fetched `tests/` folder, so that the relative imports between the common
 tests work. The source archive lacks the folders from which they import (`exporters`, `generation`, `utils`): the

@@ -40,7 +40,7 @@ def _run_rank(rank: int, function: Callable, args: tuple) -> None:
 
 
 def _start_rank_processes(function: Callable, args: tuple, nprocs: int) -> None:
-    """Runs `function(rank, *args)` in `nprocs` new processes and waits; raises an error in one of them here."""
+    """Run `function(rank, *args)` in `nprocs` new processes and wait; raise an error in one of them here."""
     # Ranks that each import torch and transformers crowd the machine for many seconds, so they are forked from a server
     # that has imported both once. CUDA does not survive a fork.
     method = "spawn" if torch_device == "cuda" else "forkserver"

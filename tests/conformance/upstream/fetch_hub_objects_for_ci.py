@@ -5,5 +5,5 @@ from ..fixtures import PICTURE
 
 
 def url_to_local_path(url: str) -> str:
-    """Returns the path of the same picture for every address."""
+    """Return the path of the same picture for every address."""
     return str(CACHE_FOLDER / PICTURE)

@@ -45,7 +45,7 @@ def folder(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def models(folder):
-    """Flags that name a model."""
+    """Flags that select a model."""
     return {
         "gpt2": ["--config_name", folder / "gpt2"],
         "amlp": ["--config_name", "gmlp-base", "--config_overrides", f"{SIZES},is_causal=true"],
@@ -76,16 +76,16 @@ def loss_by_hand(model, tokens):
     return total
 
 
-def test_bits_per_byte_of_bytes_are_those_of_a_loop_over_the_documents(of_bytes, folder):
+def test_bits_per_byte_of_a_byte_tokenizer_match_a_loop_over_documents(of_bytes, folder):
     out, results = of_bytes
     model = AutoModelForCausalLM.from_pretrained(out).eval()
     data = json.loads((folder / "held_out.jsonl").read_text("utf-8"))["text"].encode()
     nats = loss_by_hand(model, [1, *(byte + 2 for byte in data)])
-    # Every byte is predicted, the first of all from the end-of-text token.
+    # Every byte is predicted, and the first one is predicted from the end-of-text token.
     assert results["eval_predicted_tokens"] == results["eval_predicted_bytes"] == len(data)
     assert results["eval_loss"] == pytest.approx(nats / len(data), rel=1e-5)
     assert results["eval_bits_per_byte"] == pytest.approx(nats / math.log(2) / len(data), rel=1e-5)
-    # Eight bits are a guess.
+    # Eight bits per byte correspond to a uniform guess.
     assert results["eval_bits_per_byte"] < 6.5
 
 
@@ -144,7 +144,7 @@ def test_a_model_that_sees_later_tokens_is_refused(tmp_path, folder, training):
         run(*flags, *training, "--output_dir", tmp_path / "out")
 
 
-def test_checkpoint_of_a_masked_language_model_is_trained_on_and_not_evaluated(tmp_path, folder, training):
+def test_masked_language_model_checkpoint_can_be_trained_but_not_evaluated(tmp_path, folder, training):
     config = load_config(ModelArguments(config_name="gmlp-18l", config_overrides=f"{SIZES},vocab_size=258"))
     AutoModelForMaskedLM.from_config(config).save_pretrained(tmp_path / "mlm")
     byte_tokenizer().save_pretrained(tmp_path / "mlm")

@@ -25,13 +25,13 @@ def computed(task, config, logits, truth):
     return classification_metrics(names, config)(EvalPrediction(logits, truth))
 
 
-def test_metrics_of_several_classes_of_two_and_of_numbers():
+def test_metrics_of_multiclass_binary_and_regression_tasks():
     generator = np.random.default_rng(0)
     logits, truth = generator.normal(size=(40, 3)), generator.integers(3, size=40)
     classes = logits.argmax(-1)
     expected = {"accuracy": accuracy_score(truth, classes), "f1": f1_score(truth, classes, average="macro")}
     assert_close(computed(None, config_of("abc"), (logits, "more"), truth), expected)
-    # Of two classes, the second is the one that counts, as in MRPC and QQP.
+    # With two classes, F1 is that of the second, as in MRPC and QQP.
     logits, truth = generator.normal(size=(40, 2)), generator.integers(2, size=40)
     task = TASKS["mrpc"]
     assert_close(computed(task, config_of(task.labels), logits, truth)["f1"], f1_score(truth, logits.argmax(-1)))
@@ -42,7 +42,7 @@ def test_metrics_of_several_classes_of_two_and_of_numbers():
     assert list(results) == ["spearman", "pearson"]
     expected = {"spearman": spearmanr(logits[:, 0], truth)[0], "pearson": pearsonr(logits[:, 0], truth)[0]}
     assert_close(results, expected)
-    # A run that diverged has a result all the same.
+    # A run that diverged also gets a result.
     assert computed(None, config, np.full((40, 1), np.nan), truth) == {"spearman": 0.0, "pearson": 0.0}
 
 
@@ -73,12 +73,12 @@ def test_keys_of_an_evaluation():
 @pytest.mark.parametrize(
     ("labels", "problem_type", "task", "logits", "expected"),
     [
-        # By number, whatever order the checkpoint has the classes in; by name; as numbers from 0 to 5.
+        # GLUE tasks expect class numbers in GLUE's order, class names, or numbers from 0 to 5.
         (["negative", "positive"], ONE_CLASS, "sst2", [[0, 1], [1, 0]], ["1", "0"]),
         (["positive", "negative"], ONE_CLASS, "sst2", [[0, 1], [1, 0]], ["0", "1"]),
         (["entailment", "not_entailment"], ONE_CLASS, "rte", [[0, 1]], ["not_entailment"]),
         (None, REGRESSION, "stsb", [[5.5], [-0.5], [2.25]], ["5", "0", "2.25"]),
-        # Other numbers may be any, and other names have anything but tabs.
+        # Custom tasks allow any numbers, and any names without tabs.
         (None, REGRESSION, None, [[5.5]], ["5.5"]),
         (["so, so", 'a "b"'], ONE_CLASS, None, [[1, 0]], ["so, so"]),
         ("abc", CLASSES, None, [[0.1, -1, 2], [-1, -1, -1]], ["a, c", ""]),

@@ -45,14 +45,14 @@ ANSWERS = ("yes , the {} is", "perhaps the {} is", "no , the {} is not")
 
 
 def opinions(count, seed):
-    """Sentences whose adjective tells their label."""
+    """Sentences whose adjective determines their label."""
     pick = random.Random(seed).choice
     sentences = [f"the {pick(NOUNS)} is {pick((BAD, GOOD)[i % 2])} and the {pick(NOUNS)} is long" for i in range(count)]
     return [{"sentence": sentence, "label": i % 2} for i, sentence in enumerate(sentences)]
 
 
 def entailments(count, seed):
-    """Pairs whose second sentence tells their label."""
+    """Pairs whose second sentence determines their label."""
     pick = random.Random(seed).choice
     nouns = [pick(NOUNS) for _ in range(count)]
     return [
@@ -131,7 +131,7 @@ def test_an_interrupted_run_of_a_series_resumes(folder, run, monkeypatch):
     def save_and_stop(self, *args):
         save(self, *args)
         saved.append(self.args.output_dir)
-        # In the second epoch of the second run.
+        # Stop in the second epoch of the second run.
         if len(saved) == 5:
             raise KeyboardInterrupt
 
@@ -180,7 +180,7 @@ def test_same_weights_as_transformers_own_trainer(folder, run):
 
 
 def test_custom_labels_there_and_back(folder, run):
-    # As somebody's spreadsheet has them.
+    # Column names and labels as in a user's spreadsheet.
     names = {0: "thumbs down", 1: "None"}
     for split, count in (("train", 160), ("validation", 40)):
         rows = [{"review": row["sentence"], "verdict": names[row["label"]]} for row in opinions(count, 5)]
@@ -197,7 +197,7 @@ def test_custom_labels_there_and_back(folder, run):
     predictions = (folder / "own" / "predictions.tsv").read_text()
     assert {line.split("\t")[1] for line in predictions.splitlines()[1:]} == {"None", "thumbs down"}
 
-    # The checkpoint knows its labels: without training data, the same numbers and predictions.
+    # The checkpoint stores its labels, so metrics and predictions are the same without training data.
     again = run("--model_name_or_path", "own", "--validation_file", "own-validation.csv", "--test_file", "own-test.csv",
                 "--do_eval", "--do_predict", "--output_dir", "again", *columns)  # fmt: skip
     assert again["eval_accuracy"] == results["eval_accuracy"] and again["eval_f1"] == results["eval_f1"]

@@ -71,7 +71,7 @@ def test_pairs_and_columns_by_name(load, write):
     assert data["sentence1"][0] == "question 0" and data["sentence2"][1] == "sentence 1"
     data = load(train_file=pairs, text_column_names=["other"])[0]["train"]
     assert data.column_names == ["sentence1", "labels"] and texts(data) == ["other 0", "other 1"]
-    # Columns in another order than in the file, where one has the other's new name.
+    # The columns are swapped, so each gets the name of the other.
     swapped = write("swapped.jsonl", rows([0, 1], ("sentence1", "sentence2")))
     splits, _ = load(train_file=swapped, text_column_names=["sentence2", "sentence1"])
     assert splits["train"]["sentence1"][0] == "sentence2 0"
@@ -124,7 +124,7 @@ def test_a_checkpoint_keeps_its_order(load, write):
     assert labels.names is None and splits["validation"]["labels"][:] == [1.0, 2.0]
 
 
-def test_labels_come_from_all_rows_before_the_first_are_taken(load, write):
+def test_labels_come_from_all_rows_before_subsampling(load, write):
     train = write("t.jsonl", rows(["a", "a", "b"]))
     files = {"train_file": train, "validation_file": train}
     splits, labels = load("train", "validation", **files, max_train_samples=2, max_eval_samples=9)
@@ -136,7 +136,7 @@ def test_unlabeled_test_data(load, write):
     for name, test in (("n", rows([None, None])), ("m", rows([-1, -1])), ("b", [{"sentence": "x"}])):
         splits, _ = load("train", "test", train_file=train, test_file=write(f"{name}.jsonl", test))
         assert splits["test"].column_names == ["sentence1"]
-    # Where -1 is a class, it is a label.
+    # -1 is a valid label if it is one of the classes.
     signs = write("signs.jsonl", rows([-1, 1]))
     splits, _ = load("train", "test", train_file=signs, test_file=write("s.jsonl", rows([-1, -1])))
     assert splits["test"]["labels"][:] == [0, 0]
@@ -179,7 +179,7 @@ def test_data_sets_on_the_hub(load, monkeypatch):
     features = Features({"text": Value("string"), "label": ClassLabel(names=["z", "a"])})
     train = Dataset.from_dict({"text": ["x", "y"], "label": [0, 1]}, features=features)
     monkeypatch.setattr(sentences, "load_data", lambda **options: DatasetDict({"train": train, "dev": train}))
-    # The data set's own order.
+    # The class order is that of the data set.
     assert load(dataset_name="some/data")[1].names == ["z", "a"]
     splits, _ = load("train", "validation", dataset_name="some/data", validation_split_name="dev")
     assert list(splits) == ["train", "validation"]
@@ -237,7 +237,7 @@ def test_pairs_have_the_input_of_bert():
     tokenizer = word_tokenizer(WORDS, model_input_names=inputs)
     pairs = {"sentence1": ["w0 w1", "w0 w1 w2 w3 w4"], "sentence2": ["w5", "w6 w7"], "labels": [1, 0]}
     encoded = tokenize(Dataset.from_dict(pairs), tokenizer, 8, GlueArguments())
-    # The longer sentence is cut.
+    # The longer sentence is truncated.
     assert encoded["input_ids"][:] == [[2, 5, 6, 3, 10, 3], [2, 5, 6, 7, 3, 11, 12, 3]]
     assert encoded["token_type_ids"][:] == [[0, 0, 0, 0, 1, 1], [0, 0, 0, 0, 0, 1, 1, 1]]
     assert set(encoded.column_names) == {*inputs, "labels"}

@@ -107,11 +107,11 @@ def test_a_checkpoint_with_the_same_classes_keeps_its_order(folder):
     known = Labels(["cloud", "apple", "boat"], ONE_CLASS)
     data = loaded(train_dir=str(folder), known=known)
     assert data.labels == known.names and data.splits["train"]["labels"][:] == [1] * 4 + [2] * 4 + [0] * 4
-    # Evaluated on some of its classes, it still has all of them.
+    # Evaluation on a subset of the classes keeps all labels.
     shutil.rmtree(folder / "cloud")
     data = loaded(validation_dir=str(folder), known=known, train=False, validate=True)
     assert data.labels == known.names and data.splits["validation"]["labels"][:] == [1] * 4 + [2] * 4
-    # Trained on them, it becomes another classifier.
+    # Training on the subset creates a new classifier.
     assert loaded(train_dir=str(folder), known=known).labels == ["apple", "boat"]
 
 
@@ -150,7 +150,7 @@ def test_usual_names_of_splits(folder, tmp_path, train, test, caplog):
     shutil.copytree(folder, root / train)
     shutil.copytree(folder, root / test)
     (root / test / "apple" / "0.jpg").unlink()
-    # As in the archives of Kaggle: pictures without classes.
+    # Kaggle archives also contain images without classes.
     shutil.copytree(folder / "apple", root / "seg_pred")
     data = loaded(train_dir=str(tmp_path / "archive"), validate=True)
     assert {split: len(rows) for split, rows in data.splits.items()} == {"train": 12, "validation": 11}
@@ -161,7 +161,7 @@ def test_usual_names_of_splits(folder, tmp_path, train, test, caplog):
 
 
 def test_classes_named_as_a_split_or_by_numbers(folder):
-    # One split is none.
+    # A single folder is not treated as a split.
     (folder.parent / "all").mkdir()
     folder.rename(folder.parent / "all" / "test photos")
     data = loaded(train_dir=str(folder.parent / "all"))
@@ -300,7 +300,7 @@ def test_augmentation_depends_only_on_image_seed_and_epoch(folder):
     batch = [dataset[i] for i in (3, 7, 11)]
     state = torch.get_rng_state()
     first = collate(batch)
-    # The run's own random numbers continue as if none had been sampled.
+    # Augmentation does not advance the random state of the run.
     assert torch.equal(torch.get_rng_state(), state)
     torch.manual_seed(2)
     again, other_seed = collate(batch), collator(seed=5)(batch)
@@ -310,7 +310,7 @@ def test_augmentation_depends_only_on_image_seed_and_epoch(folder):
     assert all(torch.equal(again[key], first[key]) for key in first)
     assert not torch.equal(other_seed["pixel_values"], first["pixel_values"])
     assert not torch.equal(next_epoch["pixel_values"], first["pixel_values"])
-    # Without mixing, an image is the same in any batch, and another number gives another augmentation.
+    # Without mixing, augmentation depends on the index of an image but not on its batch.
     collate.mixing = None
     together = collate(batch)
     assert torch.equal(collate(batch[:1])["pixel_values"][0], together["pixel_values"][0])
@@ -324,7 +324,7 @@ def test_evaluation_uses_the_image_processor(folder):
     expected = collate.processor([PIL.Image.open(dataset[i]["image"]["path"]) for i in (2, 5)], return_tensors="pt")
     assert batch["pixel_values"].dtype == torch.uint8 and batch["labels"].tolist() == [0, 1]
     assert torch.equal(collate.normalization(batch["pixel_values"]), expected["pixel_values"])
-    # Processors with another last step normalize here.
+    # Processors with a different last step normalize by themselves.
     row = dataset[2]
     for other in (ViTImageProcessor(rescale_factor=1 / 127.5), BitImageProcessor()):
         collate = ImageCollator(other)

@@ -1,4 +1,4 @@
-"""run_image_classification.py as a user calls it; in this process, but for what only another process shows."""
+"""run_image_classification.py as a user calls it, in this process where possible."""
 
 import functools
 import json
@@ -66,13 +66,13 @@ def weights(folder, name):
 
 
 def assert_same_weights(one, other):
-    """Other batches and workers round otherwise, and AdamW enlarges it; other images make a thousand times more."""
+    """Allow rounding of other batches and workers, amplified by AdamW; other images differ a thousand times more."""
     assert one.keys() == other.keys()
     for name in one:
         torch.testing.assert_close(one[name], other[name], atol=1e-5, rtol=1e-4)
 
 
-def test_it_learns_and_the_pipeline_takes_path_picture_and_batch(trained, folder):
+def test_training_learns_and_the_pipeline_accepts_paths_images_and_batches(trained, folder):
     checkpoint, results = trained
     assert results["eval_accuracy"] > 0.9 and "eval_top5_accuracy" not in results and "total_flos" not in results
     classify = pipeline("image-classification", model=str(checkpoint), device="cpu")
@@ -81,7 +81,7 @@ def test_it_learns_and_the_pipeline_takes_path_picture_and_batch(trained, folder
     assert np.mean([answer["label"] == path.parent.name for answer, path in zip(answers, paths)]) == pytest.approx(
         results["eval_accuracy"]
     )
-    # In the run, pixels are normalized in the model's hook.
+    # During the run, a hook of the model normalizes the pixels.
     model, processor = AutoModelForImageClassification.from_pretrained(checkpoint), classify.image_processor
     pixels = processor([PIL.Image.open(path) for path in paths], return_tensors="pt")["pixel_values"]
     labels = torch.tensor([model.config.label2id[path.parent.name] for path in paths])
@@ -112,7 +112,7 @@ def test_a_resumed_run_ends_with_the_same_weights(run, folder):
     run(*flags, "--output_dir", "complete")
     run(*flags, "--dataloader_num_workers", "2", "--dataloader_persistent_workers", "true", "--output_dir", "cut")
     assert_same_weights(weights(folder, "cut"), weights(folder, "complete"))
-    # As if it had been killed after step 6, which is in the first epoch of nine steps.
+    # Simulate a kill after step 6, within the first epoch of nine steps.
     for left in ("checkpoint-12", "checkpoint-14"):
         shutil.rmtree(folder / "cut" / left)
     for left in ("model.safetensors", "all_results.json"):
@@ -126,7 +126,7 @@ def test_another_size_and_other_classes_from_a_checkpoint(run, folder, trained):
     assert again["eval_accuracy"] == trained[1]["eval_accuracy"]
     larger = ("--model_name_or_path", "trained", "--image_size", "48", "40", *TRAIN, "--max_steps", "3")
     results = run(*larger, "--do_eval", "--learning_rate", "1e-4", "--output_dir", "larger")
-    assert results["eval_accuracy"] > 0.9  # what was learned at 32 pixels is still there
+    assert results["eval_accuracy"] > 0.9  # the features learned at 32 pixels are kept
     model = AutoModelForImageClassification.from_pretrained(folder / "larger")
     assert model.config.grid_size == (6, 5) and model.config.image_size == [48, 40]
 
@@ -155,7 +155,7 @@ def test_another_size_and_other_classes_from_a_checkpoint(run, folder, trained):
     ],
     ids=lambda flags: flags[1].replace("/", "-"),
 )  # fmt: skip
-def test_what_the_paper_compares_with_is_trained_by_the_same_flags(run, folder, flags):
+def test_baselines_of_the_paper_train_with_the_same_flags(run, folder, flags):
     name = f"baseline-{flags[1].replace('/', '-')}"
     results = run(*flags, "--image_size", "32", *TRAIN, "--do_eval", "--max_steps", "2", "--output_dir", name)
     again = run("--model_name_or_path", name, *DATA, "--do_eval", "--output_dir", f"{name}-again")
@@ -178,7 +178,7 @@ def test_recipes_of_table_2_run_small(run, folder, recipe):
     flags = (*DATA, "--output_dir", recipe)
     results = run(ROOT / f"paper/recipes/table2/{recipe}.yaml", ROOT / "recipes/smoke-images.yaml", *flags)
     assert results["epoch"] > 0 and 0 <= results["eval_accuracy"] <= 1
-    # It has everything that makes the recipe what it is.
+    # It keeps the defining settings of the recipe.
     card = (folder / recipe / "README.md").read_text() if recipe.startswith("gmlp") else ""
     for words in ("| auto_augment | imagenet |", "| mixup_alpha | 0.8 |", "| cutmix_alpha | 1.0 |"):
         assert words in card or not card

@@ -35,7 +35,7 @@ def test_evaluation_masks_are_fixed(sequences, word_tokenizer):
 
 def test_masks_match_earlier_versions(sequences, word_tokenizer):
     masked = MaskedOnce(sequences, MaskingCollator(word_tokenizer, seed=3))[40]
-    # Also for tokens of another type.
+    # The dtype of the tokens does not matter.
     row = {"input_ids": np.array(sequences[40]["input_ids"], dtype=np.int32)}
     assert (MaskedOnce([row], MaskingCollator(word_tokenizer, seed=3))[0]["labels"] == masked["labels"]).all()
     expected = [2, 8, 9, 10, 16, 27, 35, 39, 48, 53, 62, 77, 83, 86, 88, 92, 100]
@@ -46,7 +46,7 @@ def test_compiled_models_get_all_labels_at_a_fixed_number_of_positions(sequences
     collator = MaskingCollator(word_tokenizer, fixed_count=True, max_length=128)
     for start in (0, 20, 40):
         batch = collator(sequences.select(range(start, start + 20)).to_list())
-        # 0.15 * 128 = 19.2, and five times its root.
+        # The mean is 0.15 * 128 = 19.2, and the tolerance five times its square root.
         assert batch["input_ids"].shape == (20, 128) and batch["masked_positions"].shape == (20, 42)
         gathered = batch["labels"].gather(1, batch["masked_positions"])
         assert ((gathered != -100).sum(1) == (batch["labels"] != -100).sum(1)).all()

@@ -90,7 +90,7 @@ def test_killed_run_resumes_to_the_same_weights(tmp_path, flags, streaming, capl
     process.kill()
     process.wait()
     assert not (cut / "all_results.json").exists(), "the run was over before it could be killed"
-    # What a kill in the midst of the next save would leave.
+    # An incomplete checkpoint, as left by a kill during the next save.
     half = cut / "checkpoint-30"
     shutil.rmtree(half, ignore_errors=True)
     shutil.copytree(cut / "checkpoint-20", half)
@@ -116,7 +116,7 @@ def test_killed_while_the_final_model_is_saved(tmp_path, flags, more, monkeypatc
 
     def train(trainer, **kwargs):
         output = Trainer.train(trainer, **kwargs)
-        # Only the final save: the tokenizer was trained and written before.
+        # Break only the final save, since the tokenizer was trained and saved before.
         patch.setattr(PreTrainedTokenizerBase, "save_pretrained", half)
         return output
 
@@ -146,7 +146,7 @@ def test_two_processes_train_the_same_model_as_one(tmp_path, flags):
 @pytest.mark.heavy
 @pytest.mark.parametrize("data", [[], ["--streaming"]], ids=["in memory", "stream"])
 def test_sigterm_stops_two_processes_at_one_checkpoint(tmp_path, flags, data):
-    """And not their workers, which get the signal too."""
+    """The workers also get the signal, but must not stop."""
     more = ["--max_steps", 100_000, "--save_steps", 20, "--save_total_limit", 2, "--enable_jit_checkpoint", *data]
     more += ["--dataloader_num_workers", 1]
     launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
@@ -162,12 +162,12 @@ def test_sigterm_stops_two_processes_at_one_checkpoint(tmp_path, flags, data):
 
 @pytest.mark.parametrize("more", [(), ("--separate_documents", "true")], ids=["plain", "packed"])
 def test_compiled_runs_do_not_compile_again(flags, text, tmp_path, more):
-    """With sparse prediction, whose number of labels differs in every batch."""
+    """This also holds with sparse prediction, whose number of labels differs between batches."""
     overrides = ("--config_overrides", "toeplitz=true,sparse_prediction=true")
-    # The evaluation's last batch is whole.
+    # The last evaluation batch is full, so all have the same shape.
     more = (*overrides, *more, "--torch_compile_backend", "eager", "--max_eval_samples", 8, "--max_steps", 6)
     torch.compiler.reset()
     counters.clear()
     run(*flags, *more, "--output_dir", tmp_path / "out")
-    # One for training, and perhaps one for evaluation.
+    # One graph for training, and possibly one for evaluation.
     assert counters["stats"]["unique_graphs"] in (1, 2) and not counters["graph_break"]

@@ -30,7 +30,7 @@ def metrics_of(questions, windows, **fields):
 
 
 def random_prediction(windows, width=32):
-    """Logits that tend to be right."""
+    """Logits that are usually correct."""
     labels = np.array(windows["start_positions"]), np.array(windows["end_positions"])
     start, end = np.random.default_rng(0).normal(size=(2, len(windows), width))
     for logits, positions in zip((start, end), labels):

@@ -24,7 +24,7 @@ run = functools.partial(run_script, main)
 
 
 def launch(*command):
-    """A command in a process of its own."""
+    """Run a command in a separate process."""
     environment = os.environ | {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
     return subprocess.run([sys.executable, *map(str, command)], capture_output=True, text=True, env=environment)
 
@@ -60,7 +60,7 @@ def finished(tmp_path_factory, data):
 def test_smoke_recipe_learns_reports_and_leaves_a_model_that_answers(finished, data):
     folder, output = finished
     results = json.loads((folder / "all_results.json").read_text())
-    # Far above what a guess among the words gives.
+    # Far above the score of random guesses.
     assert results["eval_exact_match"] > 50 and results["eval_f1"] >= results["eval_exact_match"]
     assert "eval_f1" in output and results["eval_loss"] < 2
     predictions = json.loads((folder / "eval_predictions.json").read_text())
@@ -88,7 +88,7 @@ def test_smoke_recipe_with_unanswerable_questions(tmp_path, data):
     scores = squad_v2_scores(predictions, read_answers(data["v2_validation"]))
     for name in ("exact", "f1", "total", "HasAns_exact", "HasAns_f1", "NoAns_exact", "NoAns_f1"):
         assert results[f"eval_{name}"] == pytest.approx(scores[name], abs=1e-5)
-    # It knows which questions have an answer, and the answers.
+    # The model finds the answers, and which questions have none.
     assert results["eval_NoAns_exact"] > 40 and results["eval_HasAns_exact"] > 40
     assert results["eval_best_f1"] >= results["eval_f1"] and set(odds) == set(predictions)
 
@@ -99,7 +99,7 @@ def test_evaluation_is_the_same_in_other_batches_and_in_two_processes(finished, 
     expected = json.loads((folder / "all_results.json").read_text())
     flags = ["--model_name_or_path", folder, "--validation_file", data["v1_validation"], "--do_eval"]
     alone = run(*flags, "--per_device_eval_batch_size", 7, "--output_dir", tmp_path / "alone")
-    # 7 windows a batch and two processes: the last batch is filled up with windows that must not count twice.
+    # With 7 windows per batch and two processes, the last batch is padded with windows that must not count twice.
     process = launch("-m", "torch.distributed.run", "--standalone", "--nproc_per_node", 2, ROOT / "run_qa.py", *flags,
                      "--per_device_eval_batch_size", 7, "--use_cpu", "--output_dir", tmp_path / "two")  # fmt: skip
     assert process.returncode == 0, process.stderr

@@ -30,7 +30,7 @@ def checkpoint(tmp_path, text_config, perturbed_model):
 
 
 def attention_by_hand(model, input_ids, segments):
-    """Each block's attention from its own input, with numpy and no attention code of ours or transformers'."""
+    """Compute the attention of each block from its input with numpy alone."""
     inputs = []
     hooks = [layer.norm.register_forward_hook(lambda m, i, out: inputs.append(out[0])) for layer in model.layers]
     with torch.no_grad():
@@ -56,7 +56,7 @@ def test_largest_weights_of_the_first_half(checkpoint, layers, half, mask_paddin
     assert tokens == "[CLS] the man plays [SEP] the woman [SEP]".split()
     assert segments == [0] * 5 + [1] * 3
     ids = words.convert_tokens_to_ids(tokens)
-    # A model that sees padding gets it, up to n = 12.
+    # A model with visible padding gets padded inputs, up to n = 12.
     padding = 0 if mask_padding else 4
     maps = attention_by_hand(model, ids + [0] * padding, segments + [0] * padding)
     expected = np.max(maps[:half], axis=0)[:8, :8]
@@ -66,13 +66,13 @@ def test_largest_weights_of_the_first_half(checkpoint, layers, half, mask_paddin
 
 
 def test_picture(checkpoint, tmp_path, capsys):
-    """A dollar sign and an underscore would be a formula."""
+    """A dollar sign and an underscore must not be parsed as a formula."""
     sentences, output = ["the man plays $ 5 $", "a_b sleeps"], str(tmp_path / "a.png")
     main(["plot", "attention", checkpoint(type_vocab_size=0), "--sentences", *sentences, "--output", output])
     assert "a.png" in capsys.readouterr().out
     with Image.open(tmp_path / "a.png") as picture:
         colors = {color for _, color in picture.convert("RGB").getcolors(maxcolors=1 << 24)}
-    # The darkest of the scale, which the largest weight has.
+    # The largest weight has the darkest color of the scale.
     assert (8, 48, 107) in colors
 
 

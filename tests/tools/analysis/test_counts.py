@@ -7,8 +7,8 @@ from hf_gmlp import GMLPConfig, GMLPVisionConfig
 from hf_gmlp.presets import PRESETS, preset_path
 from hf_gmlp.tools.analysis.counts import paper_flops, paper_parameters
 
-# The printed numbers of vision Transformers are of other papers; paper/claims.md has their counts. Other tests may have
-# added the presets of paper/models.py.
+# The printed numbers of vision Transformers are from other papers; paper/claims.md has their counts. Other tests may
+# have registered the presets of paper/models.py.
 OWN = [name for name in PRESETS if preset_path(name).parent == preset_path("gmlp-base").parent]
 
 

@@ -94,7 +94,7 @@ def test_picture_of_an_image_model(tmp_path, vision_config, perturbed_model, fie
     model = perturbed_model(GMLPVisionModel, vision_config(**fields))
     with torch.no_grad():
         for projection in model.spatial_projections():
-            # In a scale with [CLS] in it, nothing would be seen of the rest.
+            # If the color scale included [CLS], the other weights would be invisible.
             projection.weight[:, 0] = 1e4
             projection.weight[0] = 1e4
     model.save_pretrained(tmp_path / "model")
@@ -102,5 +102,5 @@ def test_picture_of_an_image_model(tmp_path, vision_config, perturbed_model, fie
     assert "f.png" in capsys.readouterr().out
     with Image.open(tmp_path / "f.png") as picture:
         pixels = np.asarray(picture.convert("RGB")).astype(int)
-    # The ends of the scale are there, one of which the largest weight has in every block.
+    # Both ends of the color scale appear, since the largest weight of every block reaches one.
     assert (pixels[..., 0] - pixels[..., 2] > 100).any() and (pixels[..., 2] - pixels[..., 0] > 100).any()

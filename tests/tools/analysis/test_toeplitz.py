@@ -16,7 +16,7 @@ from ...samples import CONVOLUTIONAL
 
 
 def nearest_convolution(matrix, rows, columns):
-    """By least squares over indicator matrices, one for every offset of two patches."""
+    """Fit a convolution by least squares over one indicator matrix per patch offset."""
     positions = [(r, c) for r in range(rows) for c in range(columns)]
     offsets = sorted({(a[0] - b[0], a[1] - b[1]) for a in positions for b in positions})
     design = np.zeros((len(positions) ** 2, len(offsets)))
@@ -34,7 +34,7 @@ def test_fraction_is_that_of_the_least_squares_fit(grid):
     fit = nearest_convolution(matrix, *grid)
     fraction = shift_invariant_fraction(torch.tensor(matrix), grid)
     assert fraction == pytest.approx((fit**2).sum() / (matrix**2).sum(), abs=1e-12)
-    # What is left out is all that it is off by.
+    # The fraction is one minus that of the residual.
     assert fraction == pytest.approx(1 - ((matrix - fit) ** 2).sum() / (matrix**2).sum(), abs=1e-12)
 
 
@@ -49,7 +49,7 @@ def test_matrices_of_models(tmp_path, text_config, vision_config, perturbed_mode
     assert torch.equal(spatial_matrices(dense)[1], dense.model.layers[1].spatial_gating_unit.proj.weight)
     fractions, chance = plot_matrices(dense, tmp_path / "m.png")
     assert fractions == [shift_invariant_fraction(matrix) for matrix in spatial_matrices(dense)] and chance == 23 / 144
-    # Of images, [CLS] is left out and the grid counts.
+    # For images, [CLS] is excluded and offsets are those of the grid.
     image = perturbed_model(GMLPForImageClassification, vision_config(image_size=(8, 12)))
     fractions, chance = plot_matrices(image, tmp_path / "m.png")
     weight = image.model.layers[0].spatial_gating_unit.proj.weight.detach().numpy()[1:, 1:]
@@ -62,7 +62,7 @@ def test_matrices_of_heads(tmp_path, text_config, vision_config, perturbed_model
     matrices = spatial_matrices(dense)
     assert matrices.shape == (8, 12, 12)
     assert torch.equal(matrices[5], dense.model.layers[1].spatial_gating_unit.proj.weight[1])
-    # A Toeplitz W of images is a convolution over the patches, and not along their line.
+    # A Toeplitz W for images is a convolution over the grid of patches, not over their sequence.
     image = perturbed_model(GMLPForImageClassification, vision_config(**CONVOLUTIONAL))
     assert shift_invariant_fraction(spatial_matrices(image)[0]) < 0.9
     for model, words in ((dense, "random weights 0.1597"), (image, "mean 1.0000")):
@@ -71,6 +71,6 @@ def test_matrices_of_heads(tmp_path, text_config, vision_config, perturbed_model
         printed = capsys.readouterr().out
         assert printed.splitlines()[5].startswith("block 2, head 2  ") and words in printed
     with Image.open(tmp_path / "m.png") as picture:
-        # Red and blue are there, and not the white of a scale that is not centered.
+        # Both red and blue appear, which shows that the color scale is centered.
         pixels = np.asarray(picture.convert("RGB")).astype(int)
     assert (pixels[..., 0] - pixels[..., 2] > 100).any() and (pixels[..., 2] - pixels[..., 0] > 100).any()

@@ -1,4 +1,4 @@
-"""Files of tensors: some are read, and others are refused."""
+"""Supported tensor files are read, and others are refused."""
 
 import argparse
 
@@ -13,7 +13,7 @@ TENSORS = {"a.weight": torch.arange(6.0).view(2, 3), "blocks.10.b.bias": torch.o
 
 
 class Payload:
-    """An object that writes a file if it is unpickled without restrictions."""
+    """An object that writes a file when unpickled without restrictions."""
 
     def __init__(self, path):
         self.path = path

@@ -1,4 +1,4 @@
-"""Converts labml's annotated gMLP, and compares with its description in tests/peers/annotated.py."""
+"""Convert labml's annotated gMLP, and compare it with the reimplementation in tests/peers/annotated.py."""
 
 import copy
 

@@ -1,4 +1,4 @@
-"""Converts g-mlp-pytorch's text and image models, and compares with the package itself."""
+"""Convert text and image models of g-mlp-pytorch, and compare them with that package."""
 
 import pytest
 import safetensors.torch

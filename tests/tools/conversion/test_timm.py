@@ -110,7 +110,7 @@ def test_a_name_is_downloaded_by_timm(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("source", ["gmlp_b16_224", "gmpl_s16_224", "nowhere/weights.pth"])
 def test_names_without_weights(tmp_path, monkeypatch, source):
-    # An empty cache; all tests are offline.
+    # The cache is empty, and all tests are offline.
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "cache"))
     monkeypatch.setenv("TORCH_HOME", str(tmp_path / "cache"))
     with pytest.raises(InputError, match=source):

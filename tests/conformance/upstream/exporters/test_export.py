@@ -11,7 +11,7 @@ class ExportTesterMixin:
     """A base of `ModelTesterMixin`, whose `model_tester`, `all_model_classes` and `_prepare_for_class` it uses."""
 
     def check_export(self, dynamic: bool) -> None:
-        """Compares the exported program of every class with the model; if `dynamic`, also on a smaller batch."""
+        """Compare the exported program of every class with the model; if `dynamic`, also on a smaller batch."""
         for model_class in self.all_model_classes:
             with self.subTest(model_class.__name__):
                 config, inputs = self.model_tester.prepare_config_and_inputs_for_common()

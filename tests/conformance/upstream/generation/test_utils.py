@@ -8,7 +8,7 @@ class GenerationTesterMixin:
     """Goes with `ModelTesterMixin`, whose `model_tester` and `all_model_classes` it uses."""
 
     def generative_cases(self):
-        """Yields (model in double precision, prompts [B, m], mask with padding on the left) for each class."""
+        """Yield (model in double precision, prompts [B, m], mask with padding on the left) for each class."""
         for model_class in self.all_model_classes:
             if not model_class.can_generate():
                 continue
@@ -24,7 +24,7 @@ class GenerationTesterMixin:
             yield model, ids, mask
 
     def check_same_texts(self, mask_prompts: bool, **options) -> None:
-        """Checks that all kinds of caches, no cache, and prompts read in pieces give the same texts."""
+        """Check that all kinds of caches, no cache, and prompts read in pieces give the same texts."""
         for model, ids, mask in self.generative_cases():
             given = {"attention_mask": mask} if mask_prompts else {}
             texts = []
