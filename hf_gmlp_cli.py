@@ -82,7 +82,7 @@ def need(module: str, extra: str):
 
 def list_recipes():
     """Print the recipes, each with the first sentence of its description."""
-    # In an installed package, and in a checkout.
+    # Recipes are in the package if it is installed, and beside it in a checkout.
     root = PACKAGE if (PACKAGE / "recipes").is_dir() else PACKAGE.parent
     for path in [*sorted(root.glob("recipes/*.yaml")), *sorted(root.glob("paper/recipes/*/*.yaml"))]:
         lines = path.read_text(encoding="utf-8").splitlines()

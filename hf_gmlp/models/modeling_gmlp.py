@@ -181,7 +181,7 @@ def weight_entries(
         entries, inside = offset + reach - 1, offset.abs() < reach
     else:
         n = config.max_position_embeddings
-        # Only those of padding in front are below 0.
+        # Columns of padding in front are below 0, and are not read.
         entries, inside, size = n * rows + columns, columns >= 0, n * n
     return torch.where(inside if seen is None else inside & seen, entries, size)
 
@@ -458,7 +458,7 @@ class SpatialGatingUnit(nn.Module):
         positions = Positions(self.config.is_causal) if positions is None else positions
         u = v = hidden_states
         if self.config.spatial_gating == "split":
-            # In the backward pass, two slices would each be padded with zeros and then added.
+            # `chunk` would pad each half with zeros and add both in the backward pass.
             u, v = hidden_states.unflatten(-1, (2, -1)).unbind(-2)
         v = self.norm(v)
         if positions.padding is not None:

@@ -206,7 +206,7 @@ def write_report(trainer: GMLPTrainer, kept: KeptEvaluation, rows: pandas.DataFr
         worst = pandas.concat([scores[: len(names)].sort_values("f1-score", kind="stable")[:10], main_scores])
         printed = f"The ten classes with the lowest F1, and the averages over all:\n{worst.round(3).to_string()}"
     print(f"\n{printed}\n\nMore in {folder}: report.txt, eval_predictions.csv")
-    # For the model card.
+    # The model card shows these scores.
     trainer.results |= {f"F1, {name}": float(value) for name, value in main_scores["f1-score"].items()}
     if "tensorboard" in trainer.args.report_to:
         trainer.log({f"eval_{score}/{name}": row[score] for name, row in scores.iterrows() for score in row.index})

@@ -70,7 +70,7 @@ def number_labels(
         results[split] = dataset.select_columns(list(columns))
         if not split.startswith("test") or any(value not in unlabeled for value in values.get(split, ())):
             ids = label_ids(values[split], labels, split)
-            # In a new column: mapped in place, it may turn back into strings.
+            # A new column is needed: a column mapped in place may turn back into strings.
             results[split] = results[split].add_column("labels", ids)
             logger.info("Labels of the %s data, column %r: %s", split, label_column, count_labels(ids, labels))
     return results, labels

@@ -65,7 +65,7 @@ def load_texts(
         raise InputError("There are no training data: pass --train_file, or a data set with a split 'train'.")
 
     if "validation" not in texts and streaming:
-        # Not the first documents: the training text is split among processes and workers.
+        # The first documents cannot be held out, since the training text is split among processes and workers.
         documents, percentage = texts["train"], arguments.validation_split_percentage
         for split in PARTS:
             select = partial(in_split, split=split, percentage=percentage)
@@ -98,7 +98,7 @@ def text_rows(data: Dataset | IterableDataset, text_column: str, source: str) ->
     if text_column not in features:
         columns = ", ".join(features) or "nothing at all"
         raise InputError(f"There is no column {text_column!r} in {source} but {columns}: pass --text_column.")
-    # Of nulls, where every row is blank.
+    # A column in which every row is blank has the type null.
     if getattr(features[text_column], "dtype", None) not in ("string", "large_string", "string_view", "null"):
         raise InputError(f"The column {text_column!r} of {source} holds no text: pass another --text_column.")
     data = data.select_columns([text_column])
@@ -167,7 +167,7 @@ def pack(
         The "input_ids" [m] and, with `offsets`, the "offset_mapping" [m, 2] of each sequence.
     """
     first, last = np.array([[tokenizer.cls_token_id], [tokenizer.sep_token_id]], dtype=np.int32)
-    # Only between documents: each sequence ends in a [SEP] anyway.
+    # A separator stands between documents; each sequence ends in a [SEP] anyway.
     ids, spans = (column[1:] for column in _join(documents, tokenizer, last, offsets=offsets))
     step = max_seq_length - 2
     starts = range(0, len(ids) if keep_remainder else len(ids) // step * step, step)
@@ -222,7 +222,7 @@ def _encode(texts: Texts, tokenizer: Tokenizer, *, offsets: bool, **options) -> 
     if not kept:
         return []
     options |= {"return_offsets_mapping": offsets, "return_attention_mask": False, "return_token_type_ids": False}
-    # Not verbose: a tokenizer warns of documents longer than a sequence.
+    # A verbose tokenizer warns of documents longer than a sequence.
     encoded = tokenizer(kept, verbose=False, **options)
     ids = [np.array(row, dtype=np.int32) for row in encoded["input_ids"]]
     rows = encoded["offset_mapping"] if offsets else [[]] * len(ids)

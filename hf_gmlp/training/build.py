@@ -41,7 +41,7 @@ def load_config(arguments: BaseModelArguments, **fields) -> PreTrainedConfig:
         also = "; hf-gmlp presets lists the presets" if new else ""
         raise InputError(f"--{flag} {name}: {reason(str(name), 'config.json', error)}{also}.") from error
     if new:
-        # Not the folder of the preset.
+        # A new model does not come from the folder of its preset.
         config.name_or_path = ""
     changes = fields | parse_overrides(arguments.config_overrides or "")
     for key in changes:

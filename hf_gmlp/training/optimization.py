@@ -20,7 +20,7 @@ def positional_weights(model: nn.Module) -> list[nn.Parameter]:
     """
     weights: list[Any] = []
     for module in model.modules():
-        # By name, since a checkpoint may bring its own copy of this class.
+        # The class is compared by name, since a checkpoint may bring its own copy of it.
         if type(module).__name__ == "SpatialProjection":
             weights.append(module.weight)
         # The names in BERT and ViT, and in T5.
@@ -63,7 +63,7 @@ def param_groups(
     ]
     for name, weight in model.named_parameters():
         if weight.requires_grad:
-            # By name and not by shape, which sharding may change.
+            # Parameters are matched by name, since sharding may change their shapes.
             spared = id(weight) in norms or re.search("bias|norm", name.lower()) is not None
             groups[2 * (spatial_lr_multiplier != 1 and id(weight) in positional) + spared]["params"].append(weight)
     return [group for group in groups if group["params"]]

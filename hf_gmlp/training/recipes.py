@@ -13,7 +13,7 @@ from ..errors import InputError
 from .files import check_file
 
 RECIPE_ENDINGS = (".yaml", ".yml", ".json")
-# In an installed package, and in a checkout.
+# Recipes are in the package if it is installed, and beside it in a checkout.
 _FOLDERS = (Path(__file__).parents[1] / "recipes", Path(__file__).parents[2] / "recipes")
 RECIPES = next((folder for folder in _FOLDERS if folder.is_dir()), _FOLDERS[0])
 
@@ -139,7 +139,7 @@ def _read_yaml(text: str) -> object:
 def _words(name: str, value: object) -> list[str]:
     """Return a flag and its values as words of a command line."""
     words = [json.dumps(one, default=str) if isinstance(one, dict) else str(one) for one in _list(value)]
-    # So that a negative number is not read as a flag.
+    # A word of its own that starts with a minus would be parsed as a flag.
     return [f"--{name}={words[0]}"] if words and words[0].startswith("-") else [f"--{name}", *words]
 
 

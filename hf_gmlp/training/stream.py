@@ -21,7 +21,7 @@ from .files import reading
 
 logger = logging.getLogger(__name__)
 
-# Of torchdata, once in every run.
+# torchdata gives this warning in every run.
 warnings.filterwarnings("ignore", "'set_vital' is deprecated")
 SOURCE = "The streamed training text"
 

@@ -30,7 +30,7 @@ class Throughput(TrainerCallback):
         self.model, self.devices = model, args.world_size * max(1, args.n_gpu)
         self.peak = args.peak_tflops or known_peak()
         self.unit = "tokens" if model.main_input_name == "input_ids" else "images"
-        # Of this process: tokens or images since the start, and FLOPs for each of their values.
+        # Counts of this process: tokens or images since the start, and FLOPs for each of their values.
         self.count, self.seen_before, self.paused = 0, 0, 0.0
         self.flops_per_unit: float | None = None
         self.step_end = time.perf_counter()
@@ -63,7 +63,7 @@ class Throughput(TrainerCallback):
             return
         count = values.numel() if self.unit == "tokens" else len(values)
         if self.flops_per_unit is None and self.peak is not None:
-            # Of the first batch; in a longer one, W takes more per token.
+            # FLOPs per token are those of the first batch; W takes more per token in a longer one.
             self.flops_per_unit = training_flops(self.model, inputs) * len(values) / count
         self.count += count
 

@@ -57,7 +57,7 @@ class GMLPTrainer(Trainer):
         InputError: If the arguments do not go together.
     """
 
-    # Of transformers' Trainer.
+    # The types of these attributes in transformers' Trainer.
     model_accepts_loss_kwargs: bool
     optimizer: torch.optim.Optimizer | None
     optimizer_cls_and_kwargs: tuple[Any, dict[str, Any]] | None
@@ -181,7 +181,7 @@ class GMLPTrainer(Trainer):
         return super().training_step(model, inputs, *args, **kwargs)
 
     def log(self, logs: dict[str, float], *args, **kwargs) -> None:
-        # Only while training: neither results of an evaluation nor the summary at the end.
+        # Throughput is logged while training, and not with results of an evaluation or the final summary.
         super().log(logs | self.throughput.log() if "loss" in logs else logs, *args, **kwargs)
 
     def save_model(self, output_dir: str | None = None, _internal_call: bool = False):

@@ -77,7 +77,7 @@ class SingleGraphCallback(TrainerCallback):
                     values.mul_(1)
 
     def on_step_end(self, args, state, control, **kwargs):
-        # Else a step before which the loss is read would be another graph.
+        # Otherwise reading the loss before a step would trigger another compilation.
         import torch_xla
 
         torch_xla.sync()

@@ -11,7 +11,7 @@ import evaluate
 import scipy.stats
 import sklearn.metrics
 
-# Of the correct and the predicted values.
+# Functions of the correct and the predicted values.
 METRICS = {
     "accuracy": sklearn.metrics.accuracy_score,
     # A class that is neither predicted nor present counts as 0, without a warning.

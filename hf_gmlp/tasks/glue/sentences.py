@@ -70,7 +70,7 @@ def load_sentences(
         dataset = _name_columns(dataset, columns, split, arguments.text_column_delimiter)
         if split == "train" and arguments.shuffle_train_dataset:
             dataset = dataset.shuffle(seed=arguments.shuffle_seed)
-        # Only now, since the labels come from all rows.
+        # Rows are cut after the labels are collected, so that no class is missing.
         limit = arguments.max_samples()[split.partition("_")[0]]
         splits[split] = dataset if limit is None else dataset.take(min(limit, len(dataset)))
     return splits, labels

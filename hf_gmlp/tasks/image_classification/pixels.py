@@ -93,7 +93,7 @@ class ImageCollator:
         self.normalization = Normalization(processor.image_mean, processor.image_std)
         fields = [getattr(processor, name, None) for name in ("do_rescale", "do_normalize", "rescale_factor")]
         self.on_device = isinstance(processor, NORMALIZE_LAST) and fields == [True, True, 1 / 255]
-        # In shared memory, so that worker processes see an epoch begin.
+        # Shared memory lets worker processes see the current epoch.
         self._epoch = torch.zeros((), dtype=torch.long).share_memory_()
 
     def set_epoch(self, epoch: int):

@@ -54,7 +54,7 @@ class MaskingCollator:
             random_replace_prob=0.0 if whole_word_mask else 0.1,
             return_tensors="np",
         )
-        # In shared memory, so that worker processes see an epoch begin.
+        # Shared memory lets worker processes see the current epoch.
         self._epoch = torch.zeros((), dtype=torch.long).share_memory_()
 
     def set_epoch(self, epoch: int):

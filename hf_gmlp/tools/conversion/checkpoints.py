@@ -35,7 +35,7 @@ TEXT_FIELDS = {
     "bos_token_id": None,
     "eos_token_id": None,
 }
-# Of all projects but timm: a dense W, and the epsilon of PyTorch.
+# All projects but timm have a dense W and PyTorch's epsilon.
 LAYER_FIELDS = {"toeplitz": False, "layer_norm_eps": 1e-5, "spatial_layer_norm_eps": 1e-5}
 TOKENIZER_NOTE = "There is no tokenizer: add the source's, and set its pad, bos and eos_token_id in config.json."
 CLASSES_NOTE = "The classes have no names: LABEL_0 and so on (id2label and label2id in config.json)."

@@ -16,7 +16,7 @@ from . import checkpoints
 from .checkpoints import Tensors
 
 KIND = "a gMLP of g-mlp-pytorch"
-# Only image models have it: a linear layer over flattened patches, [D, C * h * w].
+# A linear layer over flattened patches, [D, C * h * w], which image models alone have.
 PATCHES = "to_patch_embed.1.weight"
 
 
@@ -86,7 +86,7 @@ def image_fields(shape: Callable, tokens: int) -> dict:
     side = math.isqrt(values // 3)
     if values != 3 * side * side:
         raise InputError(f"The patches have {values} values: only square patches of three channels are converted.")
-    # Of a square image. With other images, the shapes of W and b do not fit.
+    # The image is taken to be square. Otherwise the shapes of W and b do not fit.
     sizes = {"image_size": math.isqrt(tokens) * side, "patch_size": side}
     return {"hidden_size": hidden_size, "num_labels": shape("to_logits.2.weight", 2)[0], "pooling": "mean"} | sizes
 
