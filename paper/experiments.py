@@ -217,7 +217,7 @@ def attention_gain(train_file: list[str], output_dir: Path, steps: int, jobs: in
 
     for vocabulary, length in LEVELS:
         if not (tokenizer := output_dir / f"tokenizer-{vocabulary}").is_dir():
-            command = ["-m", "hf_gmlp.tools.cli", "train-tokenizer", *train_file, "--vocab_size", str(vocabulary)]
+            command = ["-m", "hf_gmlp_cli", "train-tokenizer", *train_file, "--vocab_size", str(vocabulary)]
             call([*command, "--lowercase", "--output_dir", str(tokenizer)], output_dir / "tokenizer.log")
         pair = map_jobs(study, [(name, vocabulary, length, 1) for name in ("BERT", NOATTN)], jobs)
         gain = result["pilot"][f"{vocabulary}, {length}"] = pair[1][0] - pair[0][0]
