@@ -16,7 +16,6 @@ import sys
 import textwrap
 from argparse import ArgumentParser
 from collections.abc import Callable
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -72,14 +71,6 @@ def tool(module: str, function: str) -> Callable:
     return call
 
 
-def need(module: str, extra: str):
-    """Raise an InputError if a module of an extra is not installed."""
-    if find_spec(module) is None:
-        from hf_gmlp.errors import InputError
-
-        raise InputError(f'{module} is not installed: pip install "hf-gmlp[{extra}]".')
-
-
 def list_recipes():
     """Print the recipes, each with the first sentence of its description."""
     # Recipes are in the package if it is installed, and beside it in a checkout.
@@ -129,8 +120,10 @@ def predict_arguments(parser: ArgumentParser):
 
 
 def predict(**options):
+    from hf_gmlp.errors import need
+
     # pandas, which reads and writes the rows, comes with it.
-    need("datasets", "train")
+    need("datasets")
     tool("predict", "predict")(**options)
 
 
@@ -187,7 +180,9 @@ def serve_arguments(parser: ArgumentParser):
 
 
 def serve(**options):
-    need("gradio", "serve")
+    from hf_gmlp.errors import need
+
+    need("gradio")
     print(f"Loading {options['checkpoint']} ...", flush=True)
     tool("serve", "serve")(**options)
 

@@ -12,6 +12,8 @@ OPTIONAL = {
     "hf-gmlp[train]": ("accelerate", "datasets", "evaluate", "scipy", "sentencepiece", "sklearn", "torchdata"),
     "hf-gmlp[plots]": ("matplotlib",),
     "hf-gmlp[vision]": ("PIL", "torchvision"),
+    "hf-gmlp[serve]": ("gradio",),
+    "hf-gmlp[export]": ("onnxruntime",),
     "timm": ("timm",),
     "zstandard": ("zstandard",),
 }

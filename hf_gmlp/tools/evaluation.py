@@ -1,7 +1,6 @@
 """What `hf-gmlp predict` and `hf-gmlp export --eval_file` share: known classes, and exported programs as models."""
 
 from collections.abc import Callable, Collection, Mapping
-from importlib.util import find_spec
 from pathlib import Path
 
 import pandas
@@ -10,7 +9,7 @@ import transformers
 from transformers import PreTrainedModel
 from transformers.utils import ModelOutput
 
-from ..errors import InputError, listed
+from ..errors import InputError, listed, need
 from ..loading import open_config, open_model
 
 
@@ -19,8 +18,7 @@ def load(checkpoint: str, task: str) -> PreTrainedModel:
     auto_class, file = getattr(transformers, f"AutoModelFor{task}"), Path(checkpoint, "onnx", "model.onnx")
     if not file.is_file():
         return open_model(auto_class, checkpoint)
-    if find_spec("onnxruntime") is None:
-        raise InputError(f'onnxruntime, which runs {file}, is not installed: pip install "hf-gmlp[export]".')
+    need("onnxruntime")
     import onnxruntime
 
     session = onnxruntime.InferenceSession(file, providers=["CPUExecutionProvider"])
