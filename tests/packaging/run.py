@@ -21,16 +21,8 @@ ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = "hf_gmlp"
 SDIST_FOLDERS = (PACKAGE, "benchmarks", "docs", "examples", "paper", "recipes", "tests")
 SDIST_FILES = (
-    *(
-        "CHANGELOG.md",
-        "CITATION.cff",
-        "CONTRIBUTING.md",
-        "LICENSE",
-        "Makefile",
-        "README.md",
-        "hf_gmlp_cli.py",
-        "pyproject.toml",
-    ),
+    *("CHANGELOG.md", "CITATION.cff", "CONTRIBUTING.md", "LICENSE", "Makefile", "README.md", "pyproject.toml"),
+    "hf_gmlp_cli.py",
     *(f"run_{name}.py" for name in ("mlm", "clm", "glue", "qa", "image_classification")),
 )
 # Quick tests that need conftest.py, fixtures, recipes, a script and the folder paper/.
