@@ -11,7 +11,7 @@ NUMBERS := tests/test_numerics.py tests/models tests/tools/conversion tests/tool
 	-k "not inductor"
 SSE4 := ATEN_CPU_CAPABILITY=default DNNL_MAX_CPU_ISA=SSE41 MKL_ENABLE_INSTRUCTIONS=SSE4_2
 AVX2 := ATEN_CPU_CAPABILITY=avx2 DNNL_MAX_CPU_ISA=AVX2 MKL_ENABLE_INSTRUCTIONS=AVX2
-# Of the random order; repeat one with make portable SEED=...
+# The seed of the random test order; make portable SEED=... repeats an order.
 SEED := $(shell date +%s)
 
 .DEFAULT_GOAL := help
@@ -67,7 +67,7 @@ integrations: ## run tests with sentence-transformers, TRL and others, in a sepa
 	$(PYTHON) -m venv build/integrations-venv
 	build/integrations-venv/bin/python -m pip install --quiet --editable ".[dev,integrations]"
 	OMP_NUM_THREADS=1 build/integrations-venv/bin/python -m pytest tests/test_integrations.py tests/test_adapt.py
-	# Not before: other libraries import DeepSpeed where they find it.
+	# DeepSpeed is installed last, since other libraries import it if it is present.
 	build/integrations-venv/bin/python -m pip install --quiet --editable ".[deepspeed]"
 	OMP_NUM_THREADS=1 build/integrations-venv/bin/python -m pytest tests/training/test_launch.py -k deepspeed
 

@@ -56,8 +56,8 @@ def model_card(
 
     Args:
         name: Where the model will be found: a repository such as "me/my-gmlp", or a folder.
-        training: What a training script knows: "dataset" (in words), "dataset_id" and "base_model" (names on the Hub),
-            "language", "hyperparameters", "metrics", and the "command".
+        training: Facts from the training script: "dataset" (in words), "dataset_id" and "base_model" (names on the
+            Hub), "language", "hyperparameters", "metrics", and the "command".
         license: The identifier of the weights' license, such as "mit".
         source: Where converted weights come from, in Markdown.
     """

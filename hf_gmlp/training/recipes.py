@@ -96,7 +96,7 @@ def merge(*recipes: dict[str, object]) -> dict[str, object]:
         for name, value in recipe.items():
             old = merged.get(name)
             if isinstance(value, dict) and isinstance(old, dict):
-                # Where nothing was, null is a value.
+                # A null removes an earlier value; without one, it is kept as the value null.
                 value = {key: new for key, new in (old | value).items() if new is not None or old.get(key) is None}
             merged[name] = value
     return merged

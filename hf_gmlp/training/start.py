@@ -26,7 +26,7 @@ def start_run(model_args: BaseModelArguments, data_args: DataArguments, args: Ru
         # Each run prepares its own folder there.
         settings.pop("seed")
     checkpoint = run_folder.resume_point(args, settings)
-    # After the settings, so that a run resumes on another device.
+    # Shapes are fixed after the settings are compared, so that a run can resume on another device.
     xla.fix_shapes(data_args, args)
     if args.global_batch_size is not None and args.do_train:
         devices, steps = args.world_size * max(1, args.n_gpu), args.gradient_accumulation_steps

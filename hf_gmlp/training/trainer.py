@@ -106,7 +106,7 @@ class GMLPTrainer(Trainer):
         if xla.is_xla(self.args):
             xla.read_no_values(self.model)
             self.add_callback(xla.SingleGraphCallback())
-            # Before the logits leave the device.
+            # The logits are preprocessed by `prediction_step`, before they leave the device.
             self.preprocess, self.preprocess_logits_for_metrics = self.preprocess_logits_for_metrics, None
 
     # ---- Data ----

@@ -70,7 +70,7 @@ class SingleGraphCallback(TrainerCallback):
                     moments |= {name: zeros.to(weight.device) for name in ("exp_avg", "exp_avg_sq")}
                 moments["step"] = moments.get("step", torch.tensor(0.0)).cpu()
             updated += [moment for moment in moments.values() if torch.is_tensor(moment)]
-        # A step writes its results in place, and is another graph where they replace values from the host.
+        # Values from the host would make the first step another graph, so they are computed on the device.
         with torch.no_grad():
             for values in updated:
                 if values.device.type == "xla" and values.dtype != torch.bool:

@@ -138,7 +138,7 @@ def _patch_figure(model: GMLPPreTrainedModel, panels: list[int], note: str) -> p
         bar.ax.set_yticklabels([f"{-limit:.2g}", "0", f"{limit:.2g}"], fontsize=7)
     some = some_panels(model, len(panels))
     figure.suptitle(
-        f"Spatial filters{some}: weight in W of each of {grid[0]} × {grid[1]} patches for the gate of the boxed one\n"
+        f"Spatial filters{some}: weight in W of each of {grid[0]} × {grid[1]} patches for the gate of the boxed patch\n"
         f"red is positive, blue negative; each row has the scale at its right{note}",
         fontsize=9,
     )
