@@ -4,6 +4,7 @@ import argparse
 import difflib
 import math
 import operator
+import os
 import re
 import shlex
 import sys
@@ -43,11 +44,20 @@ def flag(help: str, default: object = None, interval: str | None = None) -> Any:
     return field(default=default, metadata=metadata)
 
 
+def expand_home(value: Any) -> Any:
+    """Return a path, or a list of paths, with the home folder in place of a "~" at its beginning."""
+    if isinstance(value, list):
+        return [expand_home(path) for path in value]
+    return os.path.expanduser(value) if isinstance(value, str) and value.startswith("~/") else value
+
+
 class Flags:
     """A dataclass of flags, which raises a ValueError for a number out of the interval of its flag."""
 
     def __post_init__(self):
         for one in fields(cast(Any, self)):
+            # A shell expands "~" only where a word begins with it, and never in a recipe.
+            setattr(self, one.name, expand_home(getattr(self, one.name)))
             text, value = one.metadata.get("help", ""), getattr(self, one.name)
             match = INTERVAL.search(f" In {INHERITED[one.name]}." if one.name in INHERITED else str(text))
             for number in value if isinstance(value, list) else [value]:
@@ -297,7 +307,10 @@ def parse_arguments(dataclass_types: tuple[type, ...], description: str, argv: l
         raise InputError(" ".join(str(error).split())) from error
     if unknown:
         known = [f"--{one.name}" for kind in dataclass_types for one in fields(kind)]
-        close = difflib.get_close_matches(unknown[0].partition("=")[0], known, n=1)
+        word = unknown[0].partition("=")[0]
+        # "--lr" abbreviates "--learning_rate".
+        short = [name for name in known if word == "--" + "".join(part[0] for part in name[2:].split("_"))]
+        close = difflib.get_close_matches(word, known, n=1) or short
         advice = f"did you mean {close[0]}?" if close else "recipes come first, and --help lists all flags."
         raise InputError(f"Unknown argument {unknown[0]}: {advice}")
     return tuple(parsed)

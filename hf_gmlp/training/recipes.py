@@ -25,9 +25,14 @@ _OF_DATASET = {"dataset_config_name", *(f"{split}_split_name" for split in _SPLI
 
 
 class _Loader(yaml.SafeLoader):
-    """Refuse aliases, with which a short file can describe endless data, and repeated keys; and read 1e-6, which is
-    text in YAML 1.1, as a number.
+    """Refuse aliases, with which a short file can describe endless data, and repeated keys. As in YAML 1.2, 1e-6 is a
+    number, and "no", a value of --save_strategy, is text.
     """
+
+    yaml_implicit_resolvers = {
+        letter: [(tag, pattern) for tag, pattern in resolvers if tag != "tag:yaml.org,2002:bool"]
+        for letter, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
+    }
 
     def compose_node(self, parent, index):
         if self.check_event(yaml.AliasEvent):
@@ -42,6 +47,7 @@ class _Loader(yaml.SafeLoader):
 
 
 _Loader.add_implicit_resolver("tag:yaml.org,2002:float", re.compile(r"[-+]?[0-9.]+[eE][-+]?[0-9]+$"), None)
+_Loader.add_implicit_resolver("tag:yaml.org,2002:bool", re.compile("(true|True|TRUE|false|False|FALSE)$"), list("tTfF"))
 
 
 def command_line(argv: list[str]) -> list[str]:
@@ -56,7 +62,8 @@ def command_line(argv: list[str]) -> list[str]:
     overrides: list[dict] = [{"config_overrides": parse_overrides(text)} for text in typed.config_overrides]
     recipe = merge(*(read_recipe(find_recipe(path)) for path in paths), *overrides)
     drop_replaced_data(recipe, [_name(word.partition("=")[0]) for word in flags if word.startswith("--")])
-    return [word for name, value in recipe.items() if value is not None for word in _words(name, value)] + flags
+    # An empty list means the default too: a command line cannot express it.
+    return [word for name, value in recipe.items() if value not in (None, []) for word in _words(name, value)] + flags
 
 
 def find_recipe(name: str) -> Path:

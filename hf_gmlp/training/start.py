@@ -18,8 +18,9 @@ def start_run(model_args: BaseModelArguments, data_args: DataArguments, args: Ru
         InputError: If there is nothing to do, or as in `run_folder.resume_point`.
     """
     logging.basicConfig(format="%(message)s", level=logging.INFO if args.should_log else logging.WARNING)
-    # It would log every request to the Hub.
-    logging.getLogger("httpx").setLevel(logging.WARNING)
+    # Older and newer versions of huggingface_hub would log every request.
+    for name in ("httpx", "httpx2"):
+        logging.getLogger(name).setLevel(logging.WARNING)
     check_flags(model_args, data_args, args)
     settings = run_folder.run_settings(model_args, data_args, args)
     if isinstance(data_args, SeriesArguments) and data_args.seeds:

@@ -171,6 +171,9 @@ class GMLPTrainer(Trainer):
 
     def train(self, resume_from_checkpoint: str | None = None, **kwargs) -> TrainOutput:
         self.checkpoint = resume_from_checkpoint
+        if resume_from_checkpoint is not None:
+            # Checkpoints do not contain tied weights. Trainer would warn that they are missing.
+            self.model._keys_to_ignore_on_save = {*getattr(self.model, "all_tied_weights_keys", ())}
         output = super().train(resume_from_checkpoint=resume_from_checkpoint, **kwargs)
         numbers = self.throughput.numbers(self.throughput.begin)
         output.metrics.update({f"train_{name}": value for name, value in numbers.items()})

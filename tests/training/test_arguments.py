@@ -1,3 +1,5 @@
+from pathlib import Path
+
 import pytest
 from transformers import GPT2Config, MambaConfig, RobertaConfig
 
@@ -24,6 +26,7 @@ def parse(tmp_path):
         ([], "either --config_name"),
         (["--config_name", "gmlp-base", "--model_name_or_path", "x"], "either --config_name"),
         (["--config_name", "gmlp-base", "--lerning_rate", "1"], "--lerning_rate: did you mean --learning_rate"),
+        (["--config_name", "gmlp-base", "--lr", "1"], "--lr: did you mean --learning_rate"),
         (["--config_name", "gmlp-base", "--seed", "1", "x.yaml"], "x.yaml: recipes come first"),
         (["--config_name", "gmlp-base", "--lr_scheduler_kwargs", "{"], "JSON|property|dict"),
         (["--config_name", "gmlp-base", "--load_best_model_at_end", "true"], "load_best_model_at_end"),
@@ -41,6 +44,12 @@ def test_wrong_flags_get_one_sentence(parse, flags, message):
     with pytest.raises(InputError, match=message) as caught:
         parse(*flags)
     assert "\n" not in str(caught.value).strip()
+
+
+def test_paths_in_the_home_folder(parse):
+    model_args, data_args, _ = parse("--model_name_or_path=~/model", "--train_file", "~/a.txt", "b~.txt")
+    assert model_args.model_name_or_path == str(Path.home() / "model")
+    assert data_args.train_file == [str(Path.home() / "a.txt"), "b~.txt"]
 
 
 def test_a_url_is_no_output_folder():

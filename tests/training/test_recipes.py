@@ -24,8 +24,13 @@ def test_recipes_are_flags_and_later_ones_override_earlier_ones(tmp_path):
     assert command_line([write(tmp_path / "a.json", '{"seed": 4}')]) == ["--seed", "4"]
 
 
+def test_words_for_no_and_empty_lists(tmp_path):
+    recipe = write(tmp_path / "1.yaml", "save_strategy: no\nreport_to: []\ndo_eval: false\n")
+    assert command_line([recipe]) == ["--save_strategy", "no", "--do_eval", "False"]
+
+
 def test_overrides_are_merged_key_by_key(tmp_path):
-    base = write(tmp_path / "base.yaml", "config_overrides:\n  a: 1e-6\n  b: no\n  c: [1, 2]\n")
+    base = write(tmp_path / "base.yaml", "config_overrides:\n  a: 1e-6\n  b: false\n  c: [1, 2]\n")
     row = write(tmp_path / "row.yaml", "include: base.yaml\nconfig_overrides: {b: null, d: x, e: null}\n")
     none = write(tmp_path / "none.yaml", "include: base.yaml\nconfig_overrides: null\n")
     text = write(tmp_path / "text.yaml", "config_overrides: a=2")
@@ -87,7 +92,7 @@ def test_later_data_replace_earlier_ones(tmp_path, earlier, later, kept):
         ("a=1, b=true,c=relu,", {"a": 1, "b": True, "c": "relu"}),
         ("image_size=[224,192],name='a,b',d=\"x,]y\"", {"image_size": [224, 192], "name": "a,b", "d": "x,]y"}),
         ("a=1e-6,b=1E5,c=-2.5,d=.5,e=1.", {"a": 1e-6, "b": 1e5, "c": -2.5, "d": 0.5, "e": 1.0}),
-        ("a={x: 1, y: [2]},b=c=d,e=~,f=no", {"a": {"x": 1, "y": [2]}, "b": "c=d", "e": None, "f": False}),
+        ("a={x: 1, y: [2]},b=c=d,e=~,f=false", {"a": {"x": 1, "y": [2]}, "b": "c=d", "e": None, "f": False}),
         ('{"a": 1e-6, "b": [1], "c": "\\ud83d\\ude00", "d": null}', {"a": 1e-6, "b": [1], "c": "😀", "d": None}),
     ],
 )
