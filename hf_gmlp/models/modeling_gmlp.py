@@ -298,7 +298,7 @@ class SpatialProjection(nn.Module):
 
     @property
     def reach(self) -> int:
-        """k: offsets below it have a weight. n if W is not Toeplitz."""
+        """k, where only offsets below k have a weight; n if W is not Toeplitz."""
         return (self.weight.shape[-1] + 1) // 2 if self.toeplitz and self.grid is None else self.length
 
     def reset_parameters(self, std: float):
@@ -331,7 +331,7 @@ class SpatialProjection(nn.Module):
         positions = Positions() if positions is None else positions
         is_causal, start, length = positions.is_causal, positions.start, v.shape[1]
         weight, bias = self.weight.view(self.heads, -1), self.bias.view(self.heads, -1)
-        # One more zero, for `torch.export`, as in `matrix`.
+        # Pad by one for `torch.export`, as in `matrix`.
         bias = F.pad(bias, (0, 1))[:, start:length] if positions.rows is None else bias[:, positions.rows]
         is_convolution = self.toeplitz and self.grid is None and positions.entries is None and start == 0
         if is_convolution and self.heads == v.shape[2] > 1:
@@ -388,7 +388,8 @@ class SpatialProjection(nn.Module):
         if old_grid == new_grid:
             return
         if self.grid is not None:
-            (rows, columns), self.grid = (new - old for old, new in zip(old_grid, new_grid)), new_grid  # those added
+            self.grid = new_grid
+            rows, columns = (new - old for old, new in zip(old_grid, new_grid))  # added ones
             bias = F.pad(self.bias.view(1, -1, *old_grid), (0, columns, 0, rows), mode="replicate")
             weight = F.pad(self.weight, (columns, columns, rows, rows))
             self.set_parameters(weight, bias.reshape(*self.bias.shape[:-1], -1))
@@ -421,7 +422,7 @@ class SpatialGatingUnit(nn.Module):
             config.max_position_embeddings,
             config.toeplitz,
             config.spatial_heads,
-            # Images have a grid, text has a reach.
+            # Only image configs have a grid, and only text configs a reach.
             grid=getattr(config, "grid_size", None) if config.toeplitz else None,
             reach=getattr(config, "spatial_reach", None),
         )
@@ -579,8 +580,8 @@ class GMLPPooler(nn.Sequential):
         weight = getattr(getattr(self, "dense", None), "weight", None)
         if mode and isinstance(weight, torch.Tensor) and not weight.requires_grad:
             logger.warning_once(
-                "The pooler is frozen, but random if the checkpoint has none. Train and save it; in PEFT, pass "
-                '`modules_to_save=["pooler.dense", "classifier"]`.'
+                "The pooler is frozen, and its weights are random if the checkpoint has none. Train and save it; in "
+                'PEFT, pass `modules_to_save=["pooler.dense", "classifier"]`.'
             )
         return super().train(mode)
 
@@ -640,7 +641,7 @@ class GMLPPreTrainedModel(PreTrainedModel):
         if isinstance(module, SpatialProjection):
             module.reset_parameters(self.config.spatial_initializer_range)
         elif isinstance(module, nn.Conv2d) and module.bias is None:
-            # The scale follows from the fan-in, since Adam's steps have the same size for all weights.
+            # In a convolutional stem, the scale follows from the fan-in: Adam's steps have one size for all weights.
             init.kaiming_normal_(module.weight)
         elif isinstance(module, GMLPPatchEmbeddings) and module.cls_token is not None:
             init.normal_(module.cls_token, std=self.config.initializer_range)
@@ -776,8 +777,8 @@ class GMLPModel(GMLPPreTrainedModel):
         for i, layer in enumerate(self.layers[: self.config.num_hidden_layers]):
             hidden_states = layer(hidden_states, positions, attention_mask_4d, layer_idx=caches * i, **kwargs)
         hidden_states, pooled = self.norm(hidden_states), None
-        is_packed = check_values and positions.documents is not None and positions.documents.any()
-        if self.pooler is not None and not is_packed:
+        documents = positions.documents
+        if self.pooler is not None and not (check_values and documents is not None and documents.any()):
             if past_key_values is not None:
                 if self.config.pooling != "cls":
                     raise ValueError(f'`pooling="{self.config.pooling}"` needs all tokens at once, without a cache.')
@@ -945,9 +946,10 @@ class GMLPForMaskedLM(GMLPPreTrainedModel):
         masked_positions: torch.Tensor | None = None,
         **kwargs: Unpack[TransformersKwargs],
     ) -> modeling_outputs.MaskedLMOutput:
-        r"""Predict masked tokens. `labels` [B, m] are the tokens to predict, or -100 elsewhere. Returns `loss` and
-        `logits` [B, m, V], or [labels, V] in training with `sparse_prediction`. For that, compiled models need
-        `masked_positions` [B, k], the indices of all labels and of any others, and return `logits` [B, k, V]."""
+        r"""Predict masked tokens from the inputs of `GMLPModel`. `labels` [B, m] are the tokens to predict, or -100
+        elsewhere. Returns `loss` and `logits` [B, m, V], or [labels, V] in training with `sparse_prediction`. For that,
+        compiled models need `masked_positions` [B, count], the indices of all labels and, up to a fixed count, of other
+        tokens, and return `logits` [B, count, V]."""
         inputs = (input_ids, attention_mask, token_type_ids, inputs_embeds, position_ids)
         outputs = self.model(*inputs, return_dict=True, **kwargs)
         hidden_states = outputs.last_hidden_state
@@ -998,10 +1000,10 @@ class GMLPForCausalLM(GMLPPreTrainedModel, GenerationMixin):
         logits_to_keep: int | torch.Tensor = 0,
         **kwargs: Unpack[TransformersKwargs],
     ) -> modeling_outputs.CausalLMOutputWithPast:
-        r"""Predict next tokens. `labels` [B, m] are the tokens themselves, which are shifted here, or -100 where there
-        is nothing to predict. `logits_to_keep` is the number of last tokens to compute logits for, or the indices of
-        tokens; by default all. Returns `loss`, without predictions across documents, `logits` [B, m, V] and
-        `past_key_values`."""
+        r"""Predict next tokens from the inputs of `GMLPModel`. `labels` [B, m] are the tokens themselves, which are
+        shifted here, or -100 where there is nothing to predict. `logits_to_keep` is the number of last tokens, or the
+        indices of tokens, to compute logits for; by default all. Returns `loss`, without predictions across documents,
+        `logits` [B, m, V] and `past_key_values`."""
         if not self.config.is_causal:
             raise ValueError("`config.is_causal` must stay on; for tokens that see later ones, load `GMLPForMaskedLM`.")
         if labels is None and kwargs.get("num_items_in_batch") is not None:
@@ -1081,8 +1083,8 @@ class GMLPForSequenceClassification(GMLPPreTrainedModel):
         labels: torch.Tensor | None = None,
         **kwargs: Unpack[TransformersKwargs],
     ) -> modeling_outputs.SequenceClassifierOutput:
-        r"""Classify sequences, which must not be packed. `labels` are [B] classes or values, or [B, num_labels] for
-        several labels per sequence. Returns `loss` and `logits` [B, num_labels]."""
+        r"""Classify sequences from the inputs of `GMLPModel`, which must not be packed. `labels` are [B] classes or
+        values, or [B, num_labels] for several labels per sequence. Returns `loss` and `logits` [B, num_labels]."""
         inputs = (input_ids, attention_mask, token_type_ids, inputs_embeds, position_ids)
         outputs = self.model(*inputs, return_dict=True, **kwargs)
         logits = self.classifier(self.dropout(check_pooled(outputs.pooler_output)))
@@ -1120,8 +1122,8 @@ class GMLPForMultipleChoice(GMLPPreTrainedModel):
         labels: torch.Tensor | None = None,
         **kwargs: Unpack[TransformersKwargs],
     ) -> modeling_outputs.MultipleChoiceModelOutput:
-        r"""Score choices, [B, choices, m] or [B, choices, m, D], which must not be packed. `labels` [B] are the indices
-        of the right choices. Returns `loss` and `logits` [B, choices]."""
+        r"""Score choices from the inputs of `GMLPModel` as [B, choices, m] or [B, choices, m, D], which must not be
+        packed. `labels` [B] are the indices of the right choices. Returns `loss` and `logits` [B, choices]."""
         shape = check_inputs(input_ids, inputs_embeds).shape[:2]
         inputs = (input_ids, attention_mask, token_type_ids, inputs_embeds, position_ids)
         rows = [None if x is None else x.flatten(0, 1) for x in inputs]
@@ -1156,8 +1158,8 @@ class GMLPForTokenClassification(GMLPPreTrainedModel):
         labels: torch.Tensor | None = None,
         **kwargs: Unpack[TransformersKwargs],
     ) -> modeling_outputs.TokenClassifierOutput:
-        r"""Classify tokens. `labels` [B, m] are the classes of the tokens, or -100 for tokens to ignore. Returns `loss`
-        and `logits` [B, m, num_labels]."""
+        r"""Classify tokens from the inputs of `GMLPModel`. `labels` [B, m] are the classes of the tokens, or -100 for
+        tokens to ignore. Returns `loss` and `logits` [B, m, num_labels]."""
         inputs = (input_ids, attention_mask, token_type_ids, inputs_embeds, position_ids)
         outputs = self.model(*inputs, return_dict=True, **kwargs)
         logits = self.classifier(self.dropout(outputs.last_hidden_state))
@@ -1189,9 +1191,9 @@ class GMLPForQuestionAnswering(GMLPPreTrainedModel):
         end_positions: torch.Tensor | None = None,
         **kwargs: Unpack[TransformersKwargs],
     ) -> modeling_outputs.QuestionAnsweringModelOutput:
-        r"""Find answers in sequences, which must not be packed. `start_positions` and `end_positions` [B] are the
-        indices of first and last tokens; the loss ignores those outside the sequence. Returns `loss`, `start_logits`
-        and `end_logits` [B, m]."""
+        r"""Find answers in the inputs of `GMLPModel`, which must not be packed. `start_positions` and `end_positions`
+        [B] are the indices of first and last tokens; the loss ignores those outside the sequence. Returns `loss`,
+        `start_logits` and `end_logits` [B, m]."""
         if position_ids is not None and self.reads_values and not is_tracing(position_ids):
             real = None if attention_mask is None else attention_mask != 0
             check_pooled(None if number_documents(position_ids, real).any() else position_ids)
