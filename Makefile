@@ -1,11 +1,11 @@
-# Everything here runs in the virtual environment .venv, which Python 3.11 or newer makes:
+# Everything here runs in the virtual environment .venv, made by Python 3.11 or newer:
 #   make demo            or, with another Python:   make demo PYTHON=python3.12
 PYTHON ?= python3
 BIN := .venv/bin
 INSTALLED := .venv/.installed
 ON_TWO_CORES := $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 PYTEST := OMP_NUM_THREADS=1 $(ON_TWO_CORES)
-# What `make portable` runs. torch, oneDNN and MKL choose their instructions apart, and each set rounds otherwise.
+# The tests of `make portable`. torch, oneDNN and MKL each choose their instructions, which differ in rounding.
 NUMBERS := tests/test_numerics.py tests/models tests/tools/conversion tests/tools/analysis/test_toeplitz.py \
 	tests/training/test_trainer.py tests/test_adapt.py tests/tools/test_question_answering.py tests/paper/test_models.py \
 	-k "not inductor"
@@ -31,33 +31,33 @@ $(INSTALLED): pyproject.toml
 	$(BIN)/python -m pip install --quiet --editable ".[dev,docs,export,serve]"
 	@touch $(INSTALLED)
 
-demo: $(INSTALLED) ## train a small gMLP on Python's documentation, and show what it learned: 3 minutes of two AVX2 cores (AMD EPYC)
+demo: $(INSTALLED) ## train a small gMLP on Python's documentation and show what it learned, in 3 minutes on two AVX2 cores (AMD EPYC)
 	$(BIN)/python -m examples.demo
 
-replicate: $(INSTALLED) ## run the paper's comparisons at a small size; ARGS="--help" says how
+replicate: $(INSTALLED) ## run the paper's comparisons at a small size; ARGS="--help" lists the options
 	$(BIN)/python -m paper replicate $(ARGS)
 
-test: $(INSTALLED) ## run the tests, in 4 to 6 minutes of two AVX2 cores (AMD EPYC)
+test: $(INSTALLED) ## run the tests, in 4 to 6 minutes on two AVX2 cores (AMD EPYC)
 	$(PYTEST) -m "not heavy"
 
-test-heavy: $(INSTALLED) ## run the tests that `make test` leaves out: several processes, exports, benchmarks
+test-heavy: $(INSTALLED) ## run the tests that `make test` omits: several processes, exports, benchmarks
 	$(PYTEST) -m heavy
 
-test-fast: $(INSTALLED) ## run the fast tests, three in four
+test-fast: $(INSTALLED) ## run the fast tests, three quarters of the total
 	$(PYTEST) -m "not slow and not heavy"
 
-portable: $(INSTALLED) ## run tests that compare numbers as older processors round, and in a random order
+portable: $(INSTALLED) ## run numerical tests with the instructions of older processors, and in a random order
 	$(SSE4) $(PYTEST) $(NUMBERS)
 	@echo "In a random order: SEED=$(SEED)"
 	$(AVX2) OMP_NUM_THREADS=2 OMP_WAIT_POLICY=passive $(ON_TWO_CORES) -p randomly --randomly-seed=$(SEED) $(NUMBERS)
 
-coverage: $(INSTALLED) ## run all tests, and report the lines of hf_gmlp that none of them reaches
+coverage: $(INSTALLED) ## run all tests, and report the lines of hf_gmlp that no test reaches
 	$(PYTEST) --cov --cov-report=term-missing:skip-covered
 
 conformance: $(INSTALLED) ## run transformers' common tests on the models (fetches its source once)
 	$(BIN)/python -m tests.conformance.run
 
-package: $(INSTALLED) ## build the wheel, and use it where only torch and transformers are installed
+package: $(INSTALLED) ## build the wheel, and test it where only torch and transformers are installed
 	$(BIN)/python -m tests.packaging.run $(DIST)
 
 compat: $(INSTALLED) ## run tests with the oldest and newest torch and transformers, in separate environments
@@ -71,7 +71,7 @@ integrations: ## run tests with sentence-transformers, TRL and others, in a sepa
 	build/integrations-venv/bin/python -m pip install --quiet --editable ".[deepspeed]"
 	OMP_NUM_THREADS=1 build/integrations-venv/bin/python -m pytest tests/training/test_launch.py -k deepspeed
 
-xla: ## train on an XLA device, which without a TPU is the CPU, in a separate environment with torch 2.9
+xla: ## train on an XLA device (the CPU if there is no TPU), in a separate environment with torch 2.9
 	$(PYTHON) -m venv build/xla-venv
 	build/xla-venv/bin/python -m pip install --quiet --editable ".[train,vision,xla]" pytest
 	PJRT_DEVICE=CPU OMP_NUM_THREADS=1 XLA_FLAGS=--xla_backend_optimization_level=0 \
@@ -90,5 +90,5 @@ format: $(INSTALLED) ## fix style and format
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-clean: ## remove .venv and everything built
+clean: ## remove .venv and all build outputs
 	rm -rf .venv build dist .pytest_cache .ruff_cache .coverage *.egg-info

@@ -1,4 +1,4 @@
-"""Reading texts that are longer than those of training."""
+"""Extend a text model to texts that are longer than those of its training."""
 
 from transformers import PreTrainedTokenizerBase
 
@@ -6,8 +6,7 @@ from .models.modeling_gmlp import GMLPPreTrainedModel
 
 
 def extend_context(model: GMLPPreTrainedModel, tokenizer: PreTrainedTokenizerBase, length: int):
-    """
-    Let a text model and its tokenizer, such as those of a pipeline, take texts of up to `length` tokens, in place.
+    """Extend a text model and its tokenizer, such as those of a pipeline, to texts of up to `length` tokens, in place.
 
     A Toeplitz W, the default of text models, needs no training for that.
 
@@ -16,11 +15,11 @@ def extend_context(model: GMLPPreTrainedModel, tokenizer: PreTrainedTokenizerBas
         hf_gmlp.extend_context(classify.model, classify.tokenizer, 4096)
 
     Raises:
-        ValueError: If W is dense: then added positions must be trained (`model.resize_position_embeddings`).
+        ValueError: If W is dense, since its added positions must be trained (`model.resize_position_embeddings`).
     """
     if not model.config.toeplitz:
         raise ValueError(
-            "This model has a dense W, whose added positions must be trained: call "
+            "The model has a dense W, whose added positions must be trained: call "
             f"`model.resize_position_embeddings({length})` and train it."
         )
     model.resize_position_embeddings(length)

@@ -11,25 +11,24 @@ from transformers import PreTrainedConfig
 from transformers.backbone_utils import BackboneConfigMixin
 
 if TYPE_CHECKING:
-    # transformers copies the files that relative imports name, executed or not: with this one, saving a config alone
-    # also saves the code of the models.
+    # Never executed: transformers copies the files of all relative imports, so that saving a config alone also saves
+    # the code of the models.
     from .modeling_gmlp import GMLPModel  # noqa: F401
 
 
 @strict
 class GMLPBaseConfig(PreTrainedConfig):
-    """
-    The gMLP block (paper, section 2, Figures 1 and 6), which text and image models share.
+    """Configuration of the gMLP block (paper, section 2, Figures 1 and 6), which text and image models share.
 
     Raises:
-        huggingface_hub.errors.StrictDataclassError: A field has another type, or is not one of a few choices. `check`,
-            which building a model calls, raises a ValueError for numbers that are out of range or do not go together.
+        huggingface_hub.errors.StrictDataclassError: If a field has a wrong type or is not one of the choices. `check`,
+            called when a model is built, raises a ValueError for numbers out of range and for conflicting fields.
     """
 
     _auto_class = "AutoConfig"
-    # Auto class -> class of modeling_gmlp.py, written into every config.json: any checkpoint opens as any head.
+    # Auto class -> class of modeling_gmlp.py. It is written into every config.json, so that any head can be loaded.
     code_map: ClassVar[dict[str, str]] = {}
-    # The gating unit needs all channels in one place, since it halves and normalizes them.
+    # The gating unit splits and normalizes all channels, so every device needs them all.
     base_model_tp_plan: ClassVar[dict[str, str]] = {
         "layers.*.proj_in": "colwise_gather_output",
         "layers.*.proj_out": "rowwise_split_input",
@@ -42,20 +41,20 @@ class GMLPBaseConfig(PreTrainedConfig):
     intermediate_size: int = 3072
     """d_ffn, the width after the first channel projection and *before* the split."""
     spatial_gating: Literal["split", "multiplicative", "additive", "linear"] = "split"
-    """How s(Z) uses the spatial projection f (Table 3): "split", Z1 * f(Z2), the spatial gating unit; "multiplicative",
-    Z * f(Z); "additive", Z + f(Z); or "linear", f(Z)."""
+    """The form of s(Z), where f is the spatial projection (Table 3): "split", Z1 * f(Z2), the spatial gating unit;
+    "multiplicative", Z * f(Z); "additive", Z + f(Z); or "linear", f(Z)."""
     toeplitz: bool = False
     """Whether W[i, j] depends only on j - i, so that W has 2n - 1 weights instead of n * n (Appendix C). Over a grid of
-    h x w patches it depends on the offsets of rows and columns, with (2h - 1)(2w - 1) weights."""
+    h x w patches, it depends on row and column offsets and has (2h - 1)(2w - 1) weights."""
     spatial_heads: int = 1
-    """H, the number of groups of channels that have a W and b of their own; 1 in the paper. It must divide the channels
-    of the spatial projection. With as many heads as channels, a Toeplitz W is the depthwise convolution of cgMLP
-    (Sakuma et al., 2021), the convolutional gating unit of speech models."""
+    """H, the number of groups of channels, each with its own W and b; 1 in the paper. It must divide `spatial_size`.
+    With as many heads as channels, a Toeplitz W is the depthwise convolution of cgMLP (Sakuma et al., 2021), the
+    convolutional gating unit of speech models."""
     is_causal: bool = False
-    """Whether a token sees only itself and earlier ones, in W and in tiny attention. It is read in every forward pass.
-    `GMLPForCausalLM` sets it."""
+    """Whether a token sees only itself and earlier ones, in W and in tiny attention. `GMLPForCausalLM` sets it. A
+    change takes effect in the next forward pass."""
     attention_size: int = 0
-    """Width of the single-head tiny attention that turns a gMLP into an aMLP (Figure 6); 0 for none."""
+    """Width of the single-head tiny attention that makes a gMLP an aMLP (Figure 6); 0 for none."""
     hidden_act: str = "gelu"
     """The activation after the first channel projection."""
     hidden_dropout_prob: float | int = 0.0
@@ -65,37 +64,38 @@ class GMLPBaseConfig(PreTrainedConfig):
     attention_probs_dropout_prob: float | int = 0.0
     """Dropout on the weights of the tiny attention."""
     drop_path_rate: float | int = 0.0
-    """Stochastic depth: the probability of dropping the last block, 1 - survival probability. It grows linearly with
-    depth."""
+    """Stochastic depth: the probability of dropping the last block (1 - the paper's survival probability). For earlier
+    blocks, it decreases linearly."""
     initializer_range: float | int = 0.02
     """Standard deviation of the initial channel projections and embeddings."""
     spatial_initializer_range: float | int = 1e-6
-    """Standard deviation of the initial W, near zero: with b at one, every block starts as a feed-forward network."""
+    """Standard deviation of the initial W. With W near zero and b at one, a new block is a feed-forward network."""
     layer_norm_eps: float | int = 1e-6
     """Epsilon of the LayerNorm before every block and of the final one."""
     spatial_layer_norm_eps: float | int = 1e-5
     """Epsilon of the LayerNorm before the spatial projection."""
 
     def __post_init__(self, **kwargs):
-        # A field of the first checkpoints, without effect.
+        # A field of the first checkpoints that no longer has an effect.
         kwargs.pop("gating_implementation", None)
         if type(self).__module__ == __name__:
-            # A subclass in another file has a map of its own. Entries for other classes, such as a tokenizer, stay.
-            code, own = __name__.rpartition(".")[2], self.code_map
-            auto_map = {auto: f"{code.replace('configuration', 'modeling')}.{name}" for auto, name in own.items()}
+            # Subclasses in other files have their own map. Entries for other classes, such as a tokenizer, stay.
+            module, code_map = __name__.rpartition(".")[2], self.code_map
+            models = module.replace("configuration", "modeling")
+            auto_map = {auto: f"{models}.{name}" for auto, name in code_map.items()}
             for auto, name in (kwargs.get("auto_map") or {}).items():
-                if str(name).rpartition(".")[2] not in own.values():
+                if str(name).rpartition(".")[2] not in code_map.values():
                     auto_map[auto] = name
-            kwargs["auto_map"] = auto_map | {"AutoConfig": f"{code}.{type(self).__name__}"}
+            kwargs["auto_map"] = auto_map | {"AutoConfig": f"{module}.{type(self).__name__}"}
         super().__post_init__(**kwargs)
 
     @property
     def spatial_size(self) -> int:
-        """Channels of the spatial projection: d_ffn / 2 with a split, d_ffn without one."""
+        """E, the channels of the spatial projection: d_ffn / 2 with a split, d_ffn without one."""
         return self.intermediate_size // 2 if self.spatial_gating == "split" else self.intermediate_size
 
     def check(self):
-        """Raise a ValueError if a number is out of range, or if fields do not go together."""
+        """Raise a ValueError if a number is out of range or if fields conflict."""
         sizes = ("hidden_size", "num_hidden_layers", "intermediate_size", "spatial_heads", "num_channels", "vocab_size")
         for name in (*sizes, "max_position_embeddings"):
             if getattr(self, name, 1) < 1:
@@ -112,7 +112,7 @@ class GMLPBaseConfig(PreTrainedConfig):
             rule = "must be at least 0 and below 1 (1 - p for the paper's survival probability p)"
             raise ValueError(f"`drop_path_rate` {rule}, got {self.drop_path_rate}.")
         if self.spatial_gating == "split" and self.intermediate_size % 2:
-            raise ValueError(f"`intermediate_size` must be even, to be split, got {self.intermediate_size}.")
+            raise ValueError(f"`intermediate_size` must be even for the split, got {self.intermediate_size}.")
         if self.spatial_size % self.spatial_heads:
             rule = f"must divide the {self.spatial_size} channels of the spatial projection"
             raise ValueError(f"`spatial_heads` {rule}, got {self.spatial_heads}.")
@@ -120,8 +120,7 @@ class GMLPBaseConfig(PreTrainedConfig):
 
 @strict
 class GMLPConfig(GMLPBaseConfig):
-    """
-    Configuration of the text models (paper, section 4). The defaults are gMLP-base of the paper's Table 5.
+    """Configuration of the text models (paper, section 4). The defaults are those of gMLP-base in the paper's Table 5.
 
     ```python
     >>> from hf_gmlp import GMLPConfig, GMLPForMaskedLM
@@ -131,7 +130,7 @@ class GMLPConfig(GMLPBaseConfig):
     """
 
     model_type = "gmlp"
-    # Trainer would gather it from all batches of an evaluation.
+    # In an evaluation, Trainer would otherwise gather the caches of all batches.
     keys_to_ignore_at_inference: ClassVar[list[str]] = ["past_key_values", "cache"]
     code_map: ClassVar[dict[str, str]] = {
         "AutoModel": "GMLPModel",
@@ -153,35 +152,35 @@ class GMLPConfig(GMLPBaseConfig):
     }
 
     vocab_size: int = 32000
-    """V; the paper's vocabulary has 32K cased SentencePieces."""
+    """V, the number of tokens in the vocabulary; 32K cased SentencePieces in the paper."""
     max_position_embeddings: int = 512
-    """n, the longest sequence. There are no position embeddings: this is the name that other code looks for."""
+    """n, the maximum number of tokens. The name is that of transformers; there are no position embeddings."""
     spatial_reach: int | None = None
     """k, the reach of a Toeplitz W: W has 2k - 1 weights, for offsets below k in both directions, and is zero beyond.
-    `None` for n, as in the paper. A model that was trained on k tokens reads any length n without training."""
+    `None` means n, as in the paper. A model trained on k tokens can be extended to any n without training."""
     type_vocab_size: int = 2
-    """Segments, as in BERT; 0 for no segment embeddings."""
+    """Number of segments, as in BERT; 0 for no segment embeddings."""
     toeplitz: bool = True
-    """As in the base class; on, as in the paper's language experiments."""
+    """Whether W[i, j] depends only on j - i, as in the paper's language experiments (Appendix C)."""
     mask_padding: bool = True
-    """Whether an `attention_mask` hides padding from W and tiny attention, so that a sequence has the same output alone
-    or in any batch. The paper leaves padding visible (section 4). Causal models and packed batches always hide it."""
+    """Whether an `attention_mask` hides padding from W and tiny attention, so that a sequence has the same output in
+    every batch. The paper leaves padding visible (section 4). Causal models and packed batches always hide it."""
     mlm_transform: bool = True
-    """Whether BERT's dense, activation and LayerNorm precede the masked-language-model decoder."""
+    """Whether a dense layer, activation and LayerNorm, as in BERT, precede the masked-language-model decoder."""
     sparse_prediction: bool = False
-    """Whether masked-language-model logits are computed only at the labeled positions in training."""
+    """Whether masked-language-model training computes logits only at labeled positions."""
     pooling: Literal["cls", "mean", "max"] = "cls"
-    """Input of the classifiers: the first token (the last of a causal model), or mean or maximum of all but padding."""
+    """Input of the classifiers: the first token (the last in a causal model), or the mean or maximum of all tokens."""
     classifier_dropout: float | int | None = None
     """Dropout before the classifier; `None` for `hidden_dropout_prob`."""
     pad_token_id: int | None = 0
-    """[PAD] of the project's tokenizer."""
+    """[PAD] in this project's tokenizers."""
     bos_token_id: int | None = 2
-    """[CLS] of the project's tokenizer."""
+    """[CLS] in this project's tokenizers."""
     eos_token_id: int | list[int] | None = 3
-    """[SEP] of the project's tokenizer."""
+    """[SEP] in this project's tokenizers."""
     tie_word_embeddings: bool = True
-    """Whether decoders share the weight of the embeddings."""
+    """Whether decoders share the weight of the token embeddings."""
 
     @property
     def classifier_rate(self) -> float:
@@ -192,15 +191,14 @@ class GMLPConfig(GMLPBaseConfig):
         super().check()
         n, reach = self.max_position_embeddings, self.spatial_reach
         if reach is not None and not (self.toeplitz and 1 <= reach <= n):
-            rule = f"must be from 1 to `max_position_embeddings`, {n}, and is for a Toeplitz W"
+            rule = f"must be from 1 to `max_position_embeddings` ({n}) and needs a Toeplitz W"
             raise ValueError(f"`spatial_reach` {rule}, got {reach} with `toeplitz={self.toeplitz}`.")
 
 
 @strict
 class GMLPVisionConfig(BackboneConfigMixin, GMLPBaseConfig):
-    """
-    Configuration of the image models (paper, section 3). The defaults are gMLP-S of the paper's Table 1. For a few
-    thousand images, the preset "gmlp-mini4-32" has what the paper's lack: `toeplitz`, `spatial_heads`, `stem="conv"`.
+    """Configuration of the image models (paper, section 3). The defaults are those of gMLP-S in the paper's Table 1.
+    For a few thousand images, use the preset "gmlp-mini4-32", with `toeplitz`, `spatial_heads` and `stem="conv"`.
 
     ```python
     >>> from hf_gmlp import GMLPVisionConfig, GMLPForImageClassification
@@ -227,24 +225,24 @@ class GMLPVisionConfig(BackboneConfigMixin, GMLPBaseConfig):
     image_size: int | list[int] | tuple[int, int] = 224
     """Pixels of a square, or (height, width)."""
     patch_size: int | list[int] | tuple[int, int] = 16
-    """Likewise; it must divide `image_size`."""
+    """Pixels of a square, or (height, width); it must divide `image_size`."""
     num_channels: int = 3
     """Channels of an image."""
     stem: Literal["patch", "conv"] = "patch"
-    """What makes patches: "patch", one convolution, as in ViT; or "conv", an early-convolution stem (Xiao et al., 2021,
-    https://arxiv.org/abs/2106.14881), which needs a square patch whose side is a power of 2."""
+    """The layers that embed patches: "patch", one convolution, as in ViT; or "conv", an early-convolution stem (Xiao et
+    al., 2021, https://arxiv.org/abs/2106.14881), which needs a square patch whose side is a power of 2."""
     pooling: Literal["cls", "mean"] = "cls"
-    """"cls" follows ViT: a [CLS] token before the patches (n = 197 at 224 pixels) and dense and tanh before the
-    classifier, which gives the parameter counts of Table 1. "mean" averages the patches (n = 196), as in timm."""
+    """Input of the classifier: "cls", as in ViT, a [CLS] token before the patches (n = 197 at 224 pixels), then dense
+    and tanh, which gives the parameter counts of Table 1; or "mean", as in timm, the mean of the patches (n = 196)."""
     classifier_dropout: float | int = 0.0
     """Dropout before the classifier."""
     apply_layernorm: bool = True
-    """Whether the feature maps of `GMLPVisionBackbone` go through the final LayerNorm."""
+    """Whether `GMLPVisionBackbone` applies the final LayerNorm to its feature maps."""
     reshape_hidden_states: bool = True
-    """Whether these are maps [B, D, rows, columns] without the [CLS] token, or, as heads for depth (DPT, Depth
-    Anything) take them, sequences [B, n, D] with it."""
-    # What `GMLPVisionBackbone` returns, given as `out_features` or `out_indices`: "stem" or 0 is the input of the first
-    # block, "stage3" or 3 the output of the third. By default the last.
+    """Whether feature maps are [B, D, rows, columns] without the [CLS] token, or sequences [B, n, D] with it, for depth
+    heads (DPT, Depth Anything)."""
+    # The feature maps of `GMLPVisionBackbone`, set by `out_features` or `out_indices`: "stem" or 0 is the input of the
+    # first block, "stage3" or 3 the output of the third. By default, it is the output of the last block.
     _out_features: list[str] | None = None
     _out_indices: list[int] | None = None
 
@@ -256,10 +254,10 @@ class GMLPVisionConfig(BackboneConfigMixin, GMLPBaseConfig):
 
     @property
     def stage_names(self) -> list[str]:
-        """What a backbone can return: the input of the first block and the output of every block."""
+        """The feature maps that a backbone can return: the input of the first block and the output of every block."""
         return ["stem", *(f"stage{number}" for number in range(1, self.num_hidden_layers + 1))]
 
-    # Unless they are set, these follow changes of the depth and are not saved.
+    # Unless they are set, these two follow the number of blocks and are not saved.
     @BackboneConfigMixin.out_features.getter
     def out_features(self) -> list[str]:
         return self._out_features or self.stage_names[-1:]
@@ -282,12 +280,12 @@ class GMLPVisionConfig(BackboneConfigMixin, GMLPBaseConfig):
 
     @property
     def num_prefix_tokens(self) -> int:
-        """Tokens before the patches: the [CLS] token, or none."""
+        """Number of tokens before the patches: 1 with a [CLS] token, else 0."""
         return 1 if self.pooling == "cls" else 0
 
     @property
     def max_position_embeddings(self) -> int:
-        """n, the number of tokens that the spatial projection mixes."""
+        """n, the number of tokens."""
         rows, columns = self.grid_size
         return rows * columns + self.num_prefix_tokens
 
@@ -305,11 +303,11 @@ class GMLPVisionConfig(BackboneConfigMixin, GMLPBaseConfig):
         if self.stem == "conv" and (height != width or height & (height - 1)):
             raise ValueError(f'`stem="conv"` needs a `patch_size` of 1, 2, 4, 8, ..., got {self.patch_size}.')
         if not self.reshape_hidden_states and self.pooling != "cls":
-            raise ValueError('`reshape_hidden_states=False` needs `pooling="cls"`, a [CLS] token to take off.')
+            raise ValueError('`reshape_hidden_states=False` needs `pooling="cls"`: heads remove the [CLS] token.')
 
 
 def as_pair(size: int | list[int] | tuple[int, int]) -> tuple[int, int]:
-    """Return (height, width) of a size that may be one number."""
+    """Return a size as (height, width), where one number means a square."""
     if not isinstance(size, int) and len(size) != 2:
         raise ValueError(f"A size must be one number or (height, width), got {size}.")
     return (size, size) if isinstance(size, int) else (size[0], size[1])

@@ -1,20 +1,21 @@
 # Copyright 2026 The hf_gmlp authors. Licensed under the Apache License, Version 2.0.
 """gMLP and aMLP for text and images ("Pay Attention to MLPs", Liu et al., 2021, https://arxiv.org/abs/2105.08050).
 
-A gMLP is a Transformer-sized stack of blocks in which one matrix over the tokens, W, replaces self-attention and
-position embeddings. On x [B, m, D], a block computes
+In a gMLP, a learned matrix over the tokens, W, replaces the self-attention and position embeddings of a Transformer.
+From x [B, m, D], a block computes
 
     x + drop_path(dropout(W_out s(gelu(W_in LN(x)))))    Equation 1, Figure 1     GMLPBlock
     s(Z) = u * (W LN(v) + b), Z = [u, v]                 Equations 2 to 4         SpatialGatingUnit
     s(Z) = u * (W LN(v) + b + tiny_attention(LN(x)))     an aMLP, Figure 6        GMLPTinyAttention
 
-W [n, n] and b [n] act on the token axis, the same for all channels, or for each of several groups (`spatial_heads`). W
-starts near zero and b at one: a block starts as a feed-forward network. The token at index i reads b[p_i], and W[p_i,
-p_j] for each token j that it sees; `find_positions` alone decides both. No token is ever moved.
+where LN is a LayerNorm. W [n, n] and b [n] act along the token axis and are shared by all channels, or by those of one
+head (`spatial_heads`). W starts near zero and b at one, so a new block is a feed-forward network. The token at index i
+has a position p_i: it reads b[p_i], and W[p_i, p_j] for every token j that it sees. `find_positions` alone determines
+positions and visibility.
 
-Every saved checkpoint contains this file and that of its config. They need only torch and transformers.
+Every saved checkpoint contains this file and its configuration file, which need only torch and transformers.
 
-Shapes: B batch, m tokens passed to the model, t tokens with those in a cache, n config.max_position_embeddings, D
+Shapes: B batch, m tokens passed to the model, t tokens including those in a cache, n config.max_position_embeddings, D
 hidden_size, F intermediate_size, E spatial_size (F / 2 after a split), H spatial_heads, k spatial_reach, V vocab_size.
 """
 
@@ -46,17 +47,16 @@ from .configuration_gmlp import GMLPBaseConfig, GMLPConfig, GMLPVisionConfig, as
 
 logger = logging.get_logger(__name__)
 
-# The library's name for a cache in its functions and outputs: "cache" from transformers 5.24 on.
+# The name of a cache in the functions and outputs of transformers: "cache" from 5.24 on.
 CACHE = "cache" if "cache" in signature(create_causal_mask).parameters else "past_key_values"
-# Other descriptions of packed rows. Here `position_ids` are the one that counts.
+# Other descriptions of packed rows, from data collators. They are ignored: `position_ids` describe packed rows here.
 PACKING = ("seq_idx", "cu_seq_lens_q", "cu_seq_lens_k", "max_length_q", "max_length_k")
-# Tokens in a block of `banded_product`, at least. It replaces the product with all of W from 4 blocks on
-# (docs/performance.md).
+# Minimum number of tokens in a block of `banded_product`, which is faster than all of W for more than 4 blocks.
 BLOCK_SIZE = 64
 
 
 class GMLPEmbeddings(nn.Module):
-    """Token and segment embeddings as in BERT, without positions and, since the blocks are pre-norm, without a norm."""
+    """Token and segment embeddings as in BERT, but without positions, and without a norm, which every block has."""
 
     def __init__(self, config: GMLPConfig):
         super().__init__()
@@ -84,17 +84,17 @@ class GMLPEmbeddings(nn.Module):
 
 
 class Positions(NamedTuple):
-    """Which entries of W and b a forward pass reads, in every block. By default p_i = i, and all tokens see all."""
+    """The entries of W and b that every block reads. By default, p_i = i and all tokens see one another."""
 
     is_causal: bool = False  # whether a token sees only itself and earlier ones
-    start: int = 0  # the index of the first new token, behind those in a cache; for a static cache a tensor
-    rows: torch.Tensor | None = None  # [B or 1, m], p_i of each new token; by default its index
-    # [B or 1, m, t], where W[p_i, p_j] is in the flattened W, or its size where token i does not see token j; by
-    # default W[start:t, :t] is read, by differences of indices if it is Toeplitz
+    start: int = 0  # number of cached tokens, which is the index of the first new one; a tensor with a static cache
+    rows: torch.Tensor | None = None  # [B or 1, m], p_i of each new token; its index by default
+    # [B or 1, m, t], the index of W[p_i, p_j] in the flattened W, or the size of W where token i does not see token j.
+    # By default W[start:t, :t], which a Toeplitz W also reads for shifted positions, since only differences count.
     entries: torch.Tensor | None = None
-    padding: torch.Tensor | None = None  # [B, m], True where the new token is hidden
-    visible: torch.Tensor | None = None  # [B, t], False where a token is hidden; for tiny attention
-    documents: torch.Tensor | None = None  # [B or 1, m], the number of each token's document in a packed row
+    padding: torch.Tensor | None = None  # [B, m], True for new tokens that are hidden
+    visible: torch.Tensor | None = None  # [B, t], False for hidden tokens; read by tiny attention
+    documents: torch.Tensor | None = None  # [B or 1, m], the number of each token's document in its packed row
 
 
 def find_positions(
@@ -103,100 +103,102 @@ def find_positions(
     attention_mask: torch.Tensor | None = None,  # [B, t], 0 for padding
     position_ids: torch.Tensor | None = None,  # [B or 1, m]
     past_key_values: Cache | None = None,
-    read: bool = True,  # whether values may be read to check them: not in compiled and exported models
+    check_values: bool = True,  # not in compiled and exported models, which cannot read the values of tensors
 ) -> Positions:
-    """Return the positions of new tokens: the index of a token less that of its row's first real one, or its
-    `position_ids`. Where these do not increase, a document begins; none sees another. Raises a ValueError if a shape
-    or position is wrong, or if there are more than n tokens."""
+    """Return the positions of new tokens, counted from the first token of each row that is not padding, or given by
+    `position_ids`. A new document begins where these do not increase, and documents do not see one another. Raises a
+    ValueError for a wrong shape or position, or for more than n tokens."""
     batch, m, start = inputs.shape[0], inputs.shape[1], 0
     length, is_static = m, past_key_values is not None and past_key_values.is_compileable
     if past_key_values is not None:
         start = past_key_values.get_seq_length() + 0  # a copy: a static cache increases this tensor in place
         length = past_key_values.get_max_length() if is_static else start + m
     if is_static and attention_mask is not None and attention_mask.shape[1] != length:
-        check_shape("attention_mask", attention_mask, (batch, int(start) + m if read else attention_mask.shape[1]))
+        width = int(start) + m if check_values else attention_mask.shape[1]
+        check_shape("attention_mask", attention_mask, (batch, width))
         attention_mask = F.pad(attention_mask, (0, length - attention_mask.shape[1]))
     check_shape("attention_mask", attention_mask, (batch, length))
     check_shape("position_ids", position_ids, (batch, m), (1, m))
-    columns = torch.arange(length, device=inputs.device)
-    index = torch.arange(m, device=inputs.device) + start  # [m], of the new tokens
-    real = None if attention_mask is None else attention_mask != 0  # [B, t]
-    first = 0 if real is None else real.long().argmax(-1, keepdim=True)  # [B, 1]
+    indices = torch.arange(length, device=inputs.device)  # of all tokens
+    new_indices = torch.arange(m, device=inputs.device) + start
+    is_token = None if attention_mask is None else attention_mask != 0  # [B, t]
+    first_token = 0 if is_token is None else is_token.long().argmax(-1, keepdim=True)  # [B, 1]
     if position_ids is not None and past_key_values is not None:
-        moved = position_ids != index - first
-        if read and (moved if real is None else moved & real.index_select(1, index)).any():
+        differs = position_ids != new_indices - first_token
+        if check_values and (differs if is_token is None else differs & is_token.index_select(1, new_indices)).any():
             raise ValueError(
-                "With a cache, a row holds one document, and positions of new tokens continue those of the row. Leave "
-                "`position_ids` out, or pass `use_cache=False`."
+                "`position_ids` do not continue those of the cached tokens, but with a cache a row must hold one "
+                "document. Omit `position_ids`, or pass `use_cache=False`."
             )
         position_ids = None
-    hides, seen, documents = config.mask_padding or config.is_causal, None, None
+    hides_padding, is_visible, documents = config.mask_padding or config.is_causal, None, None
     if position_ids is not None:
-        documents = number_documents(position_ids, real)
-        seen = documents[:, :, None] == documents[:, None]  # [B or 1, m, m]
-        # A batch with packed rows hides padding too.
-        real = real if hides or real is None else real | ~(documents > 0).any()
-        rows = between = position_ids if real is None else position_ids.where(real, 0)
-        if read:
+        documents = number_documents(position_ids, is_token)
+        is_visible = documents[:, :, None] == documents[:, None]  # [B or 1, m, m]
+        # A batch with packed rows always hides padding.
+        is_token = is_token if hides_padding or is_token is None else is_token | ~(documents > 0).any()
+        rows = columns = position_ids if is_token is None else position_ids.where(is_token, 0)
+        if check_values:
             check_range(rows, config.max_position_embeddings)
     else:
         check_length(length, config.max_position_embeddings)
-        real = real if hides else None
-        if real is None and not is_static:
+        is_token = is_token if hides_padding else None
+        if is_token is None and not is_static:
             return Positions(config.is_causal, start)
-        between = (columns if real is None else columns - first).view(-1, length)  # of all tokens
-        rows = between.index_select(1, index).clamp(min=0)
-    entries, padding = None, None if real is None else ~real.index_select(1, index)
+        columns = (indices if is_token is None else indices - first_token).view(-1, length)
+        rows = columns.index_select(1, new_indices).clamp(min=0)
+    entries, padding = None, None if is_token is None else ~is_token.index_select(1, new_indices)
     if documents is not None or is_static or start != 0 or not config.toeplitz:
-        if past_key_values is not None and real is not None:
-            seen = real[:, None]  # a mask may hide tokens that are in the cache
+        if past_key_values is not None and is_token is not None:
+            is_visible = is_token[:, None]  # a mask may hide tokens that are in the cache
         if config.is_causal:
-            earlier = columns <= index[:, None]
-            seen = earlier if seen is None else seen & earlier
-        entries = weight_entries(config, rows, between, seen)
-    return Positions(config.is_causal, start, rows, entries, padding, real, documents)
+            is_earlier = indices <= new_indices[:, None]
+            is_visible = is_earlier if is_visible is None else is_visible & is_earlier
+        entries = weight_entries(config, rows, columns, is_visible)
+    return Positions(config.is_causal, start, rows, entries, padding, is_token, documents)
 
 
-def number_documents(position_ids: torch.Tensor, real: torch.Tensor | None = None) -> torch.Tensor:
-    """Return the number of each token's document in its row, from 0: one begins where `position_ids` [B or 1, m] do not
-    increase over those of the last token that is `real` [B, m]."""
+def number_documents(position_ids: torch.Tensor, is_token: torch.Tensor | None = None) -> torch.Tensor:
+    """Return the number of each token's document in its row, counted from 0. A document begins where `position_ids`
+    [B or 1, m] do not increase from the previous token that is not padding (`is_token` [B, m])."""
     begins = position_ids.diff() <= 0
-    if real is not None:
-        index, position_ids = torch.arange(real.shape[1], device=real.device), position_ids.expand(real.shape)
-        before = torch.where(real, index, -1).cummax(-1)[0][:, :-1]  # the index of the last real token before each
-        increases = position_ids[:, 1:] > position_ids.gather(1, before.clamp(min=0))
-        begins = real[:, 1:] & (before >= 0) & ~increases
+    if is_token is not None:
+        indices = torch.arange(is_token.shape[1], device=is_token.device)
+        position_ids = position_ids.expand(is_token.shape)
+        previous = torch.where(is_token, indices, -1).cummax(-1)[0][:, :-1]  # -1 where no token precedes
+        increases = position_ids[:, 1:] > position_ids.gather(1, previous.clamp(min=0))
+        begins = is_token[:, 1:] & (previous >= 0) & ~increases
     return F.pad(begins.long(), (1, 0)).cumsum(-1)
 
 
 def weight_entries(
-    config: GMLPConfig, rows: torch.Tensor, columns: torch.Tensor, seen: torch.Tensor | None
+    config: GMLPConfig, rows: torch.Tensor, columns: torch.Tensor, is_visible: torch.Tensor | None
 ) -> torch.Tensor:
-    """Return where W[i, j] is in the flattened W, for positions i [B or 1, m] and j [B or 1, t], or the size of W where
-    it is beyond the reach or not `seen` [B or 1, m, t]. Returns [B or 1, m, t]."""
+    """Return the index of W[i, j] in the flattened W, for positions i [B or 1, m] and j [B or 1, t], or the size of W
+    where the offset is beyond the reach or not `is_visible` [B or 1, m, t]. Returns [B or 1, m, t]."""
     rows, columns = rows[..., :, None], columns[..., None, :]
     if config.toeplitz:
         reach = config.spatial_reach or config.max_position_embeddings
         offset, size = columns - rows, 2 * reach - 1
-        entries, inside = offset + reach - 1, offset.abs() < reach
+        entries, has_weight = offset + reach - 1, offset.abs() < reach
     else:
         n = config.max_position_embeddings
-        # Columns of padding in front are below 0, and are not read.
-        entries, inside, size = n * rows + columns, columns >= 0, n * n
-    return torch.where(inside if seen is None else inside & seen, entries, size)
+        # Padding before the first token has negative columns.
+        entries, has_weight, size = n * rows + columns, columns >= 0, n * n
+    return torch.where(has_weight if is_visible is None else has_weight & is_visible, entries, size)
 
 
 def check_shape(name: str, value: torch.Tensor | None, *shapes: tuple[int, ...]):
     if value is not None and tuple(value.shape) not in shapes:
-        raise ValueError(f"`{name}` must have one entry per token, {shapes[0]}, got {tuple(value.shape)}.")
+        raise ValueError(f"`{name}` must have one entry per token, shape {shapes[0]}, got {tuple(value.shape)}.")
 
 
 def check_length(length: int, n: int):
     if length > n:
         raise ValueError(
-            f"The sequences have {length} tokens and the model takes up to {n} (`config.max_position_embeddings`). "
-            f"Truncate them, or grow the model with `model.resize_position_embeddings({length})`, which a Toeplitz W "
-            f"needs no training for."
+            f"The sequences have {length} tokens, more than the maximum of {n} (`config.max_position_embeddings`). "
+            f"Truncate them, or extend the model with `model.resize_position_embeddings({length})`; a Toeplitz W needs "
+            f"no training for that."
         )
 
 
@@ -204,8 +206,8 @@ def check_range(position_ids: torch.Tensor, n: int):
     lowest, highest = (int(x) for x in position_ids.aminmax())
     if lowest < 0 or highest >= n:
         raise ValueError(
-            f"`position_ids` must be from 0 to {n - 1} (`config.max_position_embeddings` is {n}), got {lowest} to "
-            f"{highest}."
+            f"`position_ids` must be from 0 to {n - 1} (`config.max_position_embeddings` is {n}), got values from "
+            f"{lowest} to {highest}."
         )
 
 
@@ -214,65 +216,50 @@ def check_range(position_ids: torch.Tensor, n: int):
 
 
 def toeplitz_rows(weight: torch.Tensor, count: int) -> torch.Tensor:
-    """
-    Return `count` rows of a Toeplitz matrix, which are windows of its weights: row i is weight[:, count - 1 - i:], cut
-    to the length of the last row. Padding, repeating and slicing is fast forward and backward, and works everywhere.
-
-    Args:
-        weight: [H, L, ...]
-
-    Returns:
-        [H, count, L - count + 1, ...]
-    """
+    """Return `count` rows of a Toeplitz matrix: row i is weight[:, count - 1 - i:], cut to the length of the last row.
+    Padding, repeating and slicing are fast forward and backward, and run on any device.
+    [H, L, ...] -> [H, count, L - count + 1, ...]"""
     length = weight.shape[1]
     padded = F.pad(weight, (0, 0) * (weight.dim() - 2) + (0, 1))
-    repeated = padded[:, None].expand(-1, count, *padded.shape[1:]).flatten(1, 2)
-    # Each row has one weight less than is repeated, so that it begins one weight earlier than the row before it.
-    return repeated[:, : count * length].unflatten(1, (count, length))[:, :, count - 1 :]
+    copies = padded[:, None].expand(-1, count, *padded.shape[1:]).flatten(1, 2)
+    # A row is one weight shorter than a copy, so that it begins one weight earlier than the previous row.
+    return copies[:, : count * length].unflatten(1, (count, length))[:, :, count - 1 :]
 
 
 def grid_matrix(weight: torch.Tensor) -> torch.Tensor:
-    """Return W of a grid of h rows and w columns of patches, which are its tokens, row by row. It is Toeplitz in both
-    directions: W[(r, c), (r', c')] = weight[h - 1 + r' - r, w - 1 + c' - c]. [H, 2h - 1, 2w - 1] -> [H, h w, h w]"""
+    """Return the W of a grid of patches with h rows and w columns. The tokens are the patches, row by row, and W is
+    Toeplitz in both directions: W[(r, c), (r', c')] = weight[h - 1 + r' - r, w - 1 + c' - c].
+    [H, 2h - 1, 2w - 1] -> [H, h w, h w]"""
     heads, height, width = weight.shape[0], (weight.shape[1] + 1) // 2, (weight.shape[2] + 1) // 2
     columns = toeplitz_rows(weight.flatten(0, 1), width).unflatten(0, (heads, -1))  # [H, 2h - 1, w, w]
     return toeplitz_rows(columns, height).transpose(2, 3).flatten(3).flatten(1, 2)
 
 
 def banded_product(weight: torch.Tensor, bias: torch.Tensor, v: torch.Tensor, is_causal: bool) -> torch.Tensor:
-    """
-    Compute W v + b for a Toeplitz W in blocks of at least k tokens, each of which reads only itself and its neighbors:
-    O(m k) per channel. A loop over blocks is faster than one product of all, whose inputs would not fit into a cache.
-
-    Args:
-        weight: [2k - 1], of one head.
-        bias: [m, 1] or [B or 1, m, 1]
-        v: [B, m, E]
-
-    Returns:
-        [B, m, E]
-    """
+    """Return W v + b [B, m, E] for a Toeplitz W in O(m k) per channel, given the weight [2k - 1] and the bias [m, 1] or
+    [B or 1, m, 1] of one head, and v [B, m, E]. A block of at least k tokens depends only on itself and on adjacent
+    blocks. A loop over blocks is faster than one batched product, whose inputs do not fit into the CPU's cache."""
     reach = (weight.shape[0] + 1) // 2
     size = max(reach, BLOCK_SIZE)
-    # The rows of W for a block, over the columns of the block before it, its own, and those of the block behind it.
     offsets = F.pad(weight, (2 * size - reach, 2 * size - reach))
     rows = cast_for_autocast(toeplitz_rows(offsets[None], size)).expand(v.shape[0], -1, -1)
-    before, own, behind = rows.split(size, 2)
-    own = own.tril() if is_causal else own
+    # The parts of W that apply to the previous block, to the block itself and to the next block.
+    left, diagonal, right = rows.split(size, 2)
+    diagonal = diagonal.tril() if is_causal else diagonal
     blocks, outputs = v.split(size, 1), []
     for i, (block, b) in enumerate(zip(blocks, bias.split(size, -2))):
         length = block.shape[1]
-        output = torch.baddbmm(b, own[:, :length, :length], block)
+        output = torch.baddbmm(b, diagonal[:, :length, :length], block)
         if i > 0:
-            output = torch.baddbmm(output, before[:, :length], blocks[i - 1])
+            output = torch.baddbmm(output, left[:, :length], blocks[i - 1])
         if i + 1 < len(blocks) and not is_causal:
-            output = torch.baddbmm(output, behind[:, :, : blocks[i + 1].shape[1]], blocks[i + 1])
+            output = torch.baddbmm(output, right[:, :, : blocks[i + 1].shape[1]], blocks[i + 1])
         outputs.append(output)
     return torch.cat(outputs, dim=1)
 
 
 def cast_for_autocast(matrix: torch.Tensor) -> torch.Tensor:
-    """Cast as autocast would, but before the matrix is expanded: autocast copies an expanded tensor for each row."""
+    """Cast a matrix as autocast would, but before it is expanded: autocast would copy it for every row of the batch."""
     device = matrix.device.type
     if not matrix.is_meta and torch.is_autocast_enabled(device):
         return matrix.to(torch.get_autocast_dtype(device))
@@ -280,11 +267,11 @@ def cast_for_autocast(matrix: torch.Tensor) -> torch.Tensor:
 
 
 class SpatialProjection(nn.Module):
-    """
-    f(v) = W v + b over the token axis (Equation 2), for up to n tokens. `weight` is [n, n], [2k - 1] if W is Toeplitz,
-    W[i, j] = weight[k - 1 + j - i] and zero beyond, or [2h - 1, 2w - 1] if it is Toeplitz over a grid of h * w = n
-    tokens; `bias` is [n]; several heads are a first axis of both. It is not an `nn.Linear`, so that LoRA on
-    "all-linear" and quantizers leave it alone.
+    """f(v) = W v + b along the token axis (Equation 2), for up to n tokens.
+
+    `weight` is [n, n] if W is dense. If W is Toeplitz, it is [2k - 1] with W[i, j] = weight[k - 1 + j - i], and zero
+    beyond, or [2h - 1, 2w - 1] over a grid of h * w = n patches. `bias` is [n]. Several heads are the first axis of
+    both. The class is not an `nn.Linear`, so that LoRA on "all-linear" and quantizers skip it.
     """
 
     def __init__(
@@ -311,26 +298,26 @@ class SpatialProjection(nn.Module):
 
     @property
     def reach(self) -> int:
-        """k, below which offsets have a weight; n if W is not Toeplitz."""
+        """k, where only offsets below k have a weight; n if W is not Toeplitz."""
         return (self.weight.shape[-1] + 1) // 2 if self.toeplitz and self.grid is None else self.length
 
     def reset_parameters(self, std: float):
-        """Initialize W near zero and b at one: the gate starts as f(v) = 1, the block as a feed-forward network."""
+        """Initialize W near zero and b at one, so that f(v) is 1 and the block is a feed-forward network."""
         init.normal_(self.weight, std=std)
         init.ones_(self.bias)
 
     def matrix(self, length: int | None = None, start: int = 0, is_causal: bool = False) -> torch.Tensor:
-        """Return W[start:length, :length], by default all of it, with zeros for later columns if it is causal:
+        """Return W[start:length, :length], by default all of W, with zeros above the diagonal if `is_causal`:
         [H, length - start, length]"""
         length, n = self.length if length is None else length, self.length
         weight = self.weight if self.heads > 1 else self.weight[None]
         if self.grid is not None:
             return grid_matrix(weight)
         if not self.toeplitz:
-            # `torch.export` refuses the length n where columns are sliced.
+            # Indexing instead of slicing: with a slice, `torch.export` would refuse the length n.
             rows = weight[:, start:length].index_select(2, torch.arange(length, device=weight.device))
             return rows.tril(start) if is_causal else rows
-        # Pad one zero more than needed: `torch.export` refuses a length for which the slice is the whole weight.
+        # One more zero than needed: `torch.export` refuses a length for which a slice is the complete weight.
         weight = F.pad(weight, (n - self.reach, n - self.reach + 1))
         if is_causal:
             weight = F.pad(weight[:, n - length : n], (0, length - 1 - start))
@@ -339,31 +326,25 @@ class SpatialProjection(nn.Module):
         return toeplitz_rows(weight, length - start)
 
     def forward(self, v: torch.Tensor, positions: Positions | None = None) -> torch.Tensor:
-        """
-        Args:
-            v: [B, t, E]. Padding must be zero. Head h reads and writes the h-th of H equal parts of the channels.
-            positions: Which entries of W and b to use; by default the leading ones.
-
-        Returns:
-            [B, m, E]
-        """
+        """Return W v + b [B, m, E] for v [B, t, E], which must be zero at padding. Head h applies to the h-th of H
+        equal parts of the channels. `positions` select the entries of W and b; by default, the leading ones."""
         positions = Positions() if positions is None else positions
         is_causal, start, length = positions.is_causal, positions.start, v.shape[1]
         weight, bias = self.weight.view(self.heads, -1), self.bias.view(self.heads, -1)
-        # Pad for `torch.export`, as in `matrix`.
+        # Pad by one for `torch.export`, as in `matrix`.
         bias = F.pad(bias, (0, 1))[:, start:length] if positions.rows is None else bias[:, positions.rows]
         is_convolution = self.toeplitz and self.grid is None and positions.entries is None and start == 0
         if is_convolution and self.heads == v.shape[2] > 1:
             kernel = weight[:, : self.reach] if is_causal else weight
             padded = F.pad(v.transpose(1, 2), (self.reach - 1, 0 if is_causal else self.reach - 1))
             return F.conv1d(padded, kernel[:, None], groups=self.heads).transpose(1, 2) + bias.movedim(0, -1)
-        # An exported model must not choose by a length, since it takes every length.
-        exporting = torch.compiler.is_exporting() or torch.jit.is_tracing()
-        is_banded = is_convolution and not exporting and length > 4 * max(self.reach, BLOCK_SIZE)
+        # An exported model serves every length, so it must not branch on one.
+        is_exporting = torch.compiler.is_exporting() or torch.jit.is_tracing()
+        is_banded = is_convolution and not is_exporting and length > 4 * max(self.reach, BLOCK_SIZE)
         if is_banded:
             matrices = weight
         elif positions.entries is not None:
-            # The zero at the end is for tokens that are not seen.
+            # The last entry, a zero, is read for tokens that are not visible.
             matrices = F.pad(weight, (0, 1))[:, positions.entries]  # [H, B or 1, m, t]
         else:
             matrices = self.matrix(length, start, is_causal)[:, None]  # [H, 1, m, t]
@@ -372,7 +353,7 @@ class SpatialProjection(nn.Module):
             if is_banded:
                 outputs.append(banded_product(w, b, part, is_causal))
             else:
-                # `w @ part` would copy v to fold the batch into one product.
+                # `w @ part` would first copy v, to fold the batch into one product.
                 outputs.append(torch.baddbmm(b, cast_for_autocast(w).expand(v.shape[0], -1, -1), part))
         return outputs[0] if self.heads == 1 else torch.cat(outputs, dim=2)
 
@@ -382,45 +363,47 @@ class SpatialProjection(nn.Module):
 
     @torch.no_grad()
     def resize(self, length: int, reach: int | None = None):
-        """Change n, in place, and k of a Toeplitz W, by default as it is, up to n. What stays of W and b keeps its
-        values; new weights do not mix, and new biases are one."""
+        """Change n, and k of a Toeplitz W, in place. By default, k stays the same, or becomes n if that is less.
+        Remaining weights and biases keep their values; new weights are zero and new biases one."""
         if self.grid is not None:
-            raise ValueError("This W mixes a grid of patches: change the grid with `resize_grid`.")
-        grown = length - self.length
+            raise ValueError("Cannot resize a W over a grid of patches to a length: call `resize_grid`.")
+        growth = length - self.length
         if self.toeplitz:
-            new = min(self.reach if reach is None else reach, length) - self.reach
+            reach_growth = min(self.reach if reach is None else reach, length) - self.reach
         # Negative padding crops.
-        weight = F.pad(self.weight, (new, new) if self.toeplitz else (0, grown, 0, grown))
-        self.set_parameters(weight, F.pad(self.bias, (0, grown), value=1.0))
+        weight = F.pad(self.weight, (reach_growth,) * 2 if self.toeplitz else (0, growth, 0, growth))
+        self.set_parameters(weight, F.pad(self.bias, (0, growth), value=1.0))
 
     @torch.no_grad()
     def resize_grid(self, old_grid: tuple[int, int], new_grid: tuple[int, int], num_prefix_tokens: int):
-        """
-        Change the grid of patches, in place. A Toeplitz W keeps the weight of every offset and does not mix over new
-        ones; b keeps the patches of the first rows and columns, and new ones take that of the nearest.
+        """Change the grid of patches in place.
 
-        A dense W and b are interpolated: W over the grid of output patches (its rows) and that of input patches (its
-        columns), b over its patches; prefix tokens ([CLS]) stay. W sums over its columns, so they are scaled by the
-        ratio of the patch counts: an image of more, finer patches gets the same gate as before.
+        A Toeplitz W keeps the weights of its offsets; those of new offsets are zero. b keeps the values of the first
+        rows and columns; new patches copy the nearest one.
+
+        A dense W is interpolated over output patches (its rows) and input patches (its columns), and b over patches;
+        prefix tokens ([CLS]) stay. Since W sums over its columns, they are scaled by the ratio of the patch counts: an
+        image with more, finer patches gets the same gate as before.
         """
         if old_grid == new_grid:
             return
         if self.grid is not None:
-            (down, right), self.grid = (new - old for old, new in zip(old_grid, new_grid)), new_grid
-            bias = F.pad(self.bias.view(1, -1, *old_grid), (0, right, 0, down), mode="replicate")
-            weight = F.pad(self.weight, (right, right, down, down))
+            self.grid = new_grid
+            rows, columns = (new - old for old, new in zip(old_grid, new_grid))  # added ones
+            bias = F.pad(self.bias.view(1, -1, *old_grid), (0, columns, 0, rows), mode="replicate")
+            weight = F.pad(self.weight, (columns, columns, rows, rows))
             self.set_parameters(weight, bias.reshape(*self.bias.shape[:-1], -1))
             return
 
-        def over_grid(values: torch.Tensor) -> torch.Tensor:  # [..., prefix + old patches] -> [..., prefix + new]
+        def interpolate(values: torch.Tensor) -> torch.Tensor:  # [..., prefix + old patches] -> [..., prefix + new]
             prefix, patches = values[..., :num_prefix_tokens], values[..., num_prefix_tokens:]
             patches = patches.reshape(-1, 1, *old_grid).float()
             patches = F.interpolate(patches, size=new_grid, mode="bicubic", antialias=True)
             return torch.cat([prefix, patches.view(*prefix.shape[:-1], -1).to(prefix.dtype)], dim=-1)
 
-        weight = over_grid(self.weight)
+        weight = interpolate(self.weight)
         weight[..., num_prefix_tokens:] *= (old_grid[0] * old_grid[1]) / (new_grid[0] * new_grid[1])
-        self.set_parameters(over_grid(weight.mT).mT.contiguous(), over_grid(self.bias))
+        self.set_parameters(interpolate(weight.mT).mT.contiguous(), interpolate(self.bias))
 
     def extra_repr(self) -> str:
         return (
@@ -429,7 +412,7 @@ class SpatialProjection(nn.Module):
 
 
 class SpatialGatingUnit(nn.Module):
-    """s(Z) = Z1 * f(Z2), or another row of Table 3, where f is the spatial projection of the normalized input."""
+    """s(Z) = Z1 * f(Z2), or another gating of Table 3; f is the spatial projection of its normalized input."""
 
     def __init__(self, config: GMLPBaseConfig):
         super().__init__()
@@ -439,7 +422,7 @@ class SpatialGatingUnit(nn.Module):
             config.max_position_embeddings,
             config.toeplitz,
             config.spatial_heads,
-            # Images have a grid, text has a reach.
+            # Only image configs have a grid, and only text configs a reach.
             grid=getattr(config, "grid_size", None) if config.toeplitz else None,
             reach=getattr(config, "spatial_reach", None),
         )
@@ -452,20 +435,19 @@ class SpatialGatingUnit(nn.Module):
         past_key_values: Cache | None = None,
         layer_idx: int = 0,
     ) -> torch.Tensor:
-        """Takes Z, [B, m, F], after the activation, the tiny attention of an aMLP, [B, m, E], which is added to f
-        (Figure 6), positions, by default those of a row without padding, and a cache, whose layer `layer_idx` holds v;
-        returns s(Z), [B, m, E], where E is F / 2 with a split and F without one."""
+        """Return s(Z) [B, m, E] for Z [B, m, F]. The tiny attention of an aMLP, [B, m, E], is added to f (Figure 6).
+        `positions` are those of rows without padding by default. A cache is updated: its layer `layer_idx` holds v."""
         positions = Positions(self.config.is_causal) if positions is None else positions
         u = v = hidden_states
         if self.config.spatial_gating == "split":
-            # `chunk` would pad each half with zeros and add both in the backward pass.
+            # In the backward pass, `chunk` would pad the gradient of each half with zeros and add the two.
             u, v = hidden_states.unflatten(-1, (2, -1)).unbind(-2)
         v = self.norm(v)
         if positions.padding is not None:
-            # Mask after the norm: its bias would leak from padding into every token.
+            # Mask after the norm, whose bias would otherwise leak from padding into every token.
             v = v.masked_fill(positions.padding[..., None], 0.0)
         if past_key_values is not None:
-            # The cache holds v as keys, with values of width 0.
+            # A cache has keys and values: v takes the place of keys, and values have width 0.
             v = past_key_values.update(v[:, None], v[:, None, :, :0], layer_idx)[0][:, 0]
         f = self.proj(v, positions)
         if attention_output is not None:
@@ -485,7 +467,7 @@ def eager_attention_forward(
     dropout: float = 0.0,
     **kwargs: Unpack[TransformersKwargs],
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Compute attention step by step, for query [B, 1, m, A], key and value [B, 1, t, A] and an additive mask
+    """Compute attention in plain PyTorch, for a query [B, 1, m, A], key and value [B, 1, t, A] and an additive mask
     [B, 1, m, t]. Returns the output [B, m, 1, A] and the attention weights [B, 1, m, t]."""
     scores = torch.matmul(query, key.transpose(2, 3)) * scaling
     if attention_mask is not None:
@@ -496,7 +478,7 @@ def eager_attention_forward(
 
 
 class GMLPTinyAttention(nn.Module):
-    """The single-head attention that makes an aMLP (Figure 6), of width A = config.attention_size."""
+    """The single-head attention of an aMLP (Figure 6), of width A = config.attention_size."""
 
     def __init__(self, config: GMLPBaseConfig):
         super().__init__()
@@ -506,7 +488,7 @@ class GMLPTinyAttention(nn.Module):
         self.out_proj = nn.Linear(config.attention_size, config.spatial_size)
 
     @property
-    def is_causal(self) -> bool:  # sdpa reads it where there is no mask
+    def is_causal(self) -> bool:  # sdpa reads it when it gets no mask
         return self.config.is_causal
 
     def forward(
@@ -517,8 +499,9 @@ class GMLPTinyAttention(nn.Module):
         layer_idx: int = 0,
         **kwargs: Unpack[TransformersKwargs],
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """Takes LN(x), [B, m, D], a mask as the attention implementation has it, and a cache, whose layer `layer_idx`
-        holds keys and values; returns [B, m, E] and, from some implementations, the weights [B, 1, m, t]."""
+        """Compute attention on LN(x) [B, m, D], with a mask in the format of the attention implementation and a cache
+        whose layer `layer_idx` is updated. Returns the output [B, m, E] and, from some implementations, the attention
+        weights [B, 1, m, t]."""
         query, key, value = self.qkv_proj(hidden_states)[:, None].unflatten(-1, (3, -1)).unbind(-2)  # [B, 1, m, A]
         if past_key_values is not None:
             key, value = past_key_values.update(key, value, layer_idx)  # [B, 1, t, A]
@@ -533,8 +516,8 @@ class GMLPTinyAttention(nn.Module):
 
 
 class GMLPBlock(GradientCheckpointingLayer):
-    """x + W_out s(gelu(W_in LN(x))) (Equation 1, Figure 1); in an aMLP, tiny attention is added to the gate (Figure 6).
-    All layers are called, in this order, whatever wraps or replaces them."""
+    """x + W_out s(gelu(W_in LN(x))) (Equation 1, Figure 1). In an aMLP, tiny attention is added to f (Figure 6). Each
+    layer is called as a module, so that adapters and quantizers can wrap or replace it."""
 
     def __init__(self, config: GMLPBaseConfig, drop_path_rate: float = 0.0):
         super().__init__()
@@ -558,9 +541,8 @@ class GMLPBlock(GradientCheckpointingLayer):
         layer_idx: int = 0,
         **kwargs: Unpack[TransformersKwargs],
     ) -> torch.Tensor:
-        """Takes x, [B, m, D], the positions of its tokens, by default those of rows without padding, the mask of tiny
-        attention, and a cache, which is updated, with the number of its first layer for this block; returns
-        [B, m, D]."""
+        """Apply the block to x [B, m, D]. `positions` are those of rows without padding by default. `attention_mask` is
+        for tiny attention. A cache is updated: `layer_idx` is its first layer for this block."""
         positions = Positions(self.config.is_causal) if positions is None else positions
         x = self.norm(hidden_states)
         z = self.activation_dropout(self.activation(self.proj_in(x)))  # [B, m, F]
@@ -573,21 +555,21 @@ class GMLPBlock(GradientCheckpointingLayer):
 
 
 def drop_path(branch: torch.Tensor, rate: float, training: bool) -> torch.Tensor:
-    """Stochastic depth (Huang et al., 2016; the paper's [32]): in training, zeroes the branch [B, m, D] of a row with
-    probability `rate`, and scales the others up by 1 / (1 - rate)."""
+    """Apply stochastic depth (Huang et al., 2016; the paper's [32]): in training, zero the branch [B, m, D] of each row
+    with probability `rate`, and scale those of the other rows by 1 / (1 - rate)."""
     if not training or rate == 0.0:
         return branch
     return branch * branch.new_empty(branch.shape[0], 1, 1).bernoulli_(1.0 - rate) / (1.0 - rate)
 
 
 def build_layers(config: GMLPBaseConfig) -> nn.ModuleList:
-    """L blocks; block l is dropped with probability l / L * drop_path_rate in training (the paper's [32])."""
+    """Return L blocks, of which block l = 1, ..., L is dropped in training with probability l / L * drop_path_rate."""
     depth = config.num_hidden_layers
     return nn.ModuleList(GMLPBlock(config, config.drop_path_rate * (i + 1) / depth) for i in range(depth))
 
 
 class GMLPPooler(nn.Sequential):
-    """Dense and tanh on one vector: BERT's pooler and ViT's pre-logits. [B, D] -> [B, D]"""
+    """A dense layer and tanh, as in BERT's pooler and ViT's pre-logits. [B, D] -> [B, D]"""
 
     def __init__(self, config: GMLPBaseConfig):
         super().__init__()
@@ -598,8 +580,8 @@ class GMLPPooler(nn.Sequential):
         weight = getattr(getattr(self, "dense", None), "weight", None)
         if mode and isinstance(weight, torch.Tensor) and not weight.requires_grad:
             logger.warning_once(
-                "The pooler is frozen, and is random in a checkpoint without one. Train and save it too, in PEFT with "
-                '`modules_to_save=["pooler.dense", "classifier"]`.'
+                "The pooler is frozen, and its weights are random if the checkpoint has none. Train and save it; in "
+                'PEFT, pass `modules_to_save=["pooler.dense", "classifier"]`.'
             )
         return super().train(mode)
 
@@ -610,26 +592,27 @@ def pool_tokens(
     """Pool each sequence to one vector: [B, m, D] -> [B, D]
 
     Args:
-        padding_mask: [B, m], 0 for padding, which is left out. A row of padding alone gives zeros ("cls": any token).
-        pooling: "mean" or "max" over the tokens, or "cls" for the first token, or the last if `is_causal`, since only
-            that one has seen the others.
+        padding_mask: [B, m], 0 for padding, which is ignored. A row of padding alone gives zeros ("cls": any token).
+        pooling: "mean" or "max" over the tokens, or "cls": the first token, or the last if `is_causal`, since it alone
+            sees all others.
     """
     if pooling == "cls":
         if padding_mask is None:
             return hidden_states[:, -1 if is_causal else 0]
         rows, columns = (torch.arange(size, device=hidden_states.device) for size in padding_mask.shape)
-        real = padding_mask != 0
-        return hidden_states[rows, torch.where(real, columns, 0).amax(-1) if is_causal else real.long().argmax(-1)]
+        is_token = padding_mask != 0
+        columns = torch.where(is_token, columns, 0).amax(-1) if is_causal else is_token.long().argmax(-1)
+        return hidden_states[rows, columns]
     if padding_mask is None:
         return hidden_states.mean(1) if pooling == "mean" else hidden_states.amax(1)
     padding = (padding_mask == 0)[..., None]
     if pooling == "mean":
-        # A sum in half precision would overflow.
+        # In half precision, the sum could overflow.
         dtype = torch.promote_types(hidden_states.dtype, torch.float32)
         total = hidden_states.masked_fill(padding, 0).sum(1, dtype=dtype)
         return (total / (~padding).sum(1).clamp(min=1)).to(hidden_states.dtype)
-    highest = hidden_states.masked_fill(padding, torch.finfo(hidden_states.dtype).min).amax(1)
-    return highest.masked_fill(padding.all(1), 0)
+    maximum = hidden_states.masked_fill(padding, torch.finfo(hidden_states.dtype).min).amax(1)
+    return maximum.masked_fill(padding.all(1), 0)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -637,7 +620,7 @@ def pool_tokens(
 
 
 class GMLPPreTrainedModel(PreTrainedModel):
-    """Initialization and resizing of all models of this file."""
+    """The base class of all models of this file: initialization and resizing."""
 
     config: GMLPConfig
     base_model_prefix = "model"
@@ -649,7 +632,7 @@ class GMLPPreTrainedModel(PreTrainedModel):
     _supports_flex_attn = True
     _can_compile_fullgraph = True
     _can_record_outputs = {"hidden_states": GMLPBlock, "attentions": GMLPTinyAttention}
-    # Whether a forward pass reads values to check them, which waits for the device. Never read while a model is traced.
+    # Whether a forward pass checks the values of its inputs, which waits for the device. Ignored in traced models.
     reads_values = True
 
     @torch.no_grad()
@@ -658,7 +641,7 @@ class GMLPPreTrainedModel(PreTrainedModel):
         if isinstance(module, SpatialProjection):
             module.reset_parameters(self.config.spatial_initializer_range)
         elif isinstance(module, nn.Conv2d) and module.bias is None:
-            # A convolutional stem starts at a scale set by its fan-in: Adam's steps have one size for all weights.
+            # In a convolutional stem, the scale follows from the fan-in: Adam's steps have one size for all weights.
             init.kaiming_normal_(module.weight)
         elif isinstance(module, GMLPPatchEmbeddings) and module.cls_token is not None:
             init.normal_(module.cls_token, std=self.config.initializer_range)
@@ -674,30 +657,29 @@ class GMLPPreTrainedModel(PreTrainedModel):
         return [module for module in self.modules() if isinstance(module, SpatialProjection)]
 
     def get_position_embeddings(self) -> tuple[nn.Parameter, ...]:
-        """Return the spatial weights of every block: a gMLP has no other positions."""
+        """Return the spatial weights of every block, which replace position embeddings."""
         return tuple(projection.weight for projection in self.spatial_projections())
 
     def resize_position_embeddings(self, new_num_position_embeddings: int, new_spatial_reach: int | None = None):
-        """
-        Change n, the maximum number of tokens, in place. Create the optimizer after this, not before.
+        """Change n, the maximum number of tokens, in place. Create the optimizer afterwards, not before.
 
-        A Toeplitz W keeps its weights, which apply at every position, and new entries of b are one: a model that was
-        trained on short sequences reads longer ones at once. A dense W must be trained for added positions, which do
-        not mix at first. Outputs for sequences up to the old n stay the same.
+        Outputs for sequences up to the old n stay the same. A Toeplitz W keeps its weights, which apply at every
+        position, and new entries of b are one: a model that was trained on short sequences reads longer ones without
+        training. A dense W must be trained for the added positions, whose weights start at zero.
 
         Args:
             new_num_position_embeddings: The new n.
-            new_spatial_reach: The new k of a Toeplitz W, by default as before; added offsets do not mix at first.
+            new_spatial_reach: The new k of a Toeplitz W, unchanged by default; weights of added offsets start at zero.
 
         Raises:
-            TypeError, ValueError: A number is not an integer of at least 1, or k is above n. Nothing has changed then.
+            TypeError, ValueError: If a number is not an integer of at least 1, or k exceeds n. Then nothing changes.
         """
         length, reach = new_num_position_embeddings, new_spatial_reach
         for number in (length,) if reach is None else (length, reach):
             if isinstance(number, bool) or operator.index(number) < 1:
-                raise ValueError(f"A model takes sequences of at least 1 token, got {number}.")
+                raise ValueError(f"The number of tokens and the reach must be integers of at least 1, got {number}.")
         if reach is not None and not (self.config.toeplitz and reach <= length):
-            raise ValueError(f"The reach of a Toeplitz W must be from 1 to {length}; a dense W has none. Got {reach}.")
+            raise ValueError(f"`new_spatial_reach` must be from 1 to {length}, and unset for a dense W, got {reach}.")
         projections = self.spatial_projections()
         for projection in projections:
             projection.resize(length, reach)
@@ -709,7 +691,7 @@ class GMLPPreTrainedModel(PreTrainedModel):
 
 
 def spatial_fields(config: GMLPBaseConfig) -> tuple:
-    """Return the fields of a config that decide the shape and meaning of W, which a built model does not change."""
+    """Return the fields of a config that set the shape and meaning of W, and must not change in a built model."""
     names = ("toeplitz", "max_position_embeddings", "spatial_reach", "grid_size")
     return tuple(getattr(config, name, None) for name in names)
 
@@ -717,13 +699,13 @@ def spatial_fields(config: GMLPBaseConfig) -> tuple:
 def check_config(config: GMLPBaseConfig, built_for: tuple):
     if spatial_fields(config) != built_for:
         raise ValueError(
-            f"The config was changed after W was made, from {built_for} to {spatial_fields(config)} (`toeplitz`, n, "
-            f"`spatial_reach`, grid). Use `model.resize_position_embeddings` or `model.resize_image_size`."
+            f"The config was changed after the model was built: (`toeplitz`, n, `spatial_reach`, grid) was {built_for} "
+            f"and is {spatial_fields(config)}. Use `model.resize_position_embeddings` or `model.resize_image_size`."
         )
 
 
 class GMLPModel(GMLPPreTrainedModel):
-    """The text model: embeddings, blocks and a final LayerNorm, and BERT's pooler unless `add_pooling_layer=False`."""
+    """The text model: embeddings, blocks, a final LayerNorm, and BERT's pooler unless `add_pooling_layer=False`."""
 
     _auto_class = "AutoModel"
 
@@ -756,36 +738,37 @@ class GMLPModel(GMLPPreTrainedModel):
         use_cache: bool | None = None,
         **kwargs: Unpack[TransformersKwargs],
     ) -> modeling_outputs.BaseModelOutputWithPoolingAndCrossAttentions:
-        r"""
+        r"""Encode sequences of tokens.
+
         Args:
-            input_ids, inputs_embeds: [B, m] or [B, m, D], one of them. A row may be longer than n if `position_ids` say
-                that it holds several documents.
-            attention_mask: [B, m], 1 for tokens and 0 for padding, on either side; with a cache [B, t].
-            token_type_ids: [B or 1, m], the segment of each token; all 0 by default.
-            position_ids: [B or 1, m], the row and column of W for each token, from 0 to n - 1. By default, its index
-                less that of the row's first token that is not padding. Where they do not increase, a document begins;
-                documents do not see each other.
+            input_ids, inputs_embeds: [B, m] or [B, m, D], one of the two. A row of several documents, described by
+                `position_ids`, may be longer than n.
+            attention_mask: [B, m], 1 for tokens and 0 for padding, on either side; [B, t] with a cache.
+            token_type_ids: [B or 1, m], the segment of each token; 0 by default.
+            position_ids: [B or 1, m], the row and column of W for each token, from 0 to n - 1. By default, tokens are
+                counted from the first one that is not padding. A document begins where the positions do not increase;
+                documents do not see one another.
             past_key_values, use_cache: A causal model's cache of earlier tokens, and whether to create one.
 
         Returns:
-            `last_hidden_state` [B, m, D], `pooler_output` [B, D], and the cache. Where it can be read that a row holds
-            several documents, `pooler_output` is `None`.
+            `last_hidden_state` [B, m, D], `pooler_output` [B, D] and the cache. `pooler_output` is `None` if a row
+            holds several documents, which compiled and exported models do not check.
 
         Raises:
-            ValueError: If an input has another shape or too many tokens, or if the model cannot use the cache.
+            ValueError: If an input has a wrong shape or too many tokens, or if the model cannot use the cache.
         """
         inputs = check_inputs(input_ids, inputs_embeds)
         check_config(self.config, self.built_for)
-        packing = [name for name in PACKING if kwargs.pop(name, None) is not None]
-        if packing and position_ids is None:
-            raise ValueError(f"Packed rows are described by `position_ids`, which are missing beside `{packing[0]}`.")
+        names = [name for name in PACKING if kwargs.pop(name, None) is not None]
+        if names and position_ids is None:
+            raise ValueError(f"`{names[0]}` cannot describe packed rows: pass `position_ids`.")
         past_key_values = kwargs.pop(CACHE, past_key_values)
         if past_key_values is None and use_cache and self.config.is_causal and not self.training:
             past_key_values = DynamicCache()
         if past_key_values is not None:
             check_cache(past_key_values, self.config, self.layers)
-        read = self.reads_values and not is_tracing(inputs)
-        positions = find_positions(self.config, inputs, attention_mask, position_ids, past_key_values, read)
+        check_values = self.reads_values and not is_tracing(inputs)
+        positions = find_positions(self.config, inputs, attention_mask, position_ids, past_key_values, check_values)
         hidden_states = self.embeddings(input_ids, token_type_ids, inputs_embeds)
         attention_mask_4d = None
         if self.config.attention_size:
@@ -794,7 +777,8 @@ class GMLPModel(GMLPPreTrainedModel):
         for i, layer in enumerate(self.layers[: self.config.num_hidden_layers]):
             hidden_states = layer(hidden_states, positions, attention_mask_4d, layer_idx=caches * i, **kwargs)
         hidden_states, pooled = self.norm(hidden_states), None
-        if self.pooler is not None and not (read and positions.documents is not None and positions.documents.any()):
+        documents = positions.documents
+        if self.pooler is not None and not (check_values and documents is not None and documents.any()):
             if past_key_values is not None:
                 if self.config.pooling != "cls":
                     raise ValueError(f'`pooling="{self.config.pooling}"` needs all tokens at once, without a cache.')
@@ -807,13 +791,13 @@ class GMLPModel(GMLPPreTrainedModel):
     def create_attention_mask(
         self, hidden_states: torch.Tensor, positions: Positions, past_key_values: Cache | None
     ) -> torch.Tensor | None:
-        """Return the mask of tiny attention, as its implementation takes it: tokens see each other both ways, unless
-        `config.is_causal`, within a document, and no padding that is hidden from W."""
+        """Return the mask of tiny attention in the format of its implementation. Like W, it hides later tokens if
+        `config.is_causal`, other documents, and padding."""
         documents, same_document = positions.documents, None
         if documents is not None:
             if "flash" in self.config._attn_implementation:
                 raise ValueError(
-                    "Flash attention takes no mask between packed documents: leave `position_ids` out, or use "
+                    "Flash attention cannot hide packed documents from one another: omit `position_ids`, or use "
                     "`attn_implementation='sdpa'`."
                 )
             documents = documents.expand(hidden_states.shape[:2])
@@ -826,79 +810,80 @@ class GMLPModel(GMLPPreTrainedModel):
             inputs_embeds=hidden_states,
             attention_mask=positions.visible,
             and_mask_function=same_document,
-            # The library would read the mask, to skip one that hides nothing.
+            # To skip a mask that hides nothing, transformers would read its values.
             allow_is_causal_skip=positions.visible is None,
             **{CACHE: past_key_values},
         )
 
 
 def check_inputs(input_ids: torch.Tensor | None, inputs_embeds: torch.Tensor | None) -> torch.Tensor:
-    """Return the one that is not `None`. Raise a ValueError if that is both or neither, or has no tokens."""
+    """Return the argument that is not `None`. Raise a ValueError if there are two or none, or if it has no tokens."""
     inputs = input_ids if inputs_embeds is None else inputs_embeds
     if inputs is None or (input_ids is not None and inputs_embeds is not None):
-        raise ValueError("Pass either `input_ids` or `inputs_embeds`, and not both.")
+        raise ValueError("Pass either `input_ids` or `inputs_embeds`, not both.")
     if 0 in inputs.shape[:2]:
-        raise ValueError(f"There are no tokens: the batch has the shape {tuple(inputs.shape[:2])}.")
+        raise ValueError(f"The batch has no tokens: its shape is {tuple(inputs.shape[:2])}. Pass at least one token.")
     return inputs
 
 
 def check_cache(past_key_values: Cache, config: GMLPConfig, blocks: nn.ModuleList):
-    """Give a cache as many layers as this model fills: one per block for v, and with tiny attention another before each
-    for keys and values. Raise a ValueError if the model cannot use the cache."""
+    """Add missing layers to a cache: per block, one for v and, with tiny attention, one before it for keys and values.
+    Raise a ValueError if the model cannot use the cache."""
     if not config.is_causal:
         raise ValueError(
-            "`past_key_values` is for causal models (`config.is_causal`): in this model, a new token changes the "
+            "`past_key_values` needs a causal model (`config.is_causal`): in this model, a new token changes the "
             "outputs of all earlier ones. Instead of prefix tuning, use prompt tuning or LoRA."
         )
-    layers, per_block = past_key_values.layers, 2 if config.attention_size else 1
-    missing = per_block * min(len(blocks), config.num_hidden_layers) - len(layers)
+    layers, layers_per_block = past_key_values.layers, 2 if config.attention_size else 1
+    num_missing = layers_per_block * min(len(blocks), config.num_hidden_layers) - len(layers)
     is_known = all(type(layer) in (DynamicLayer, StaticLayer) for layer in layers)
     is_filled = any(layer.is_initialized for layer in layers)
-    if not is_known or (is_filled and (missing > 0 or layers[per_block - 1].values.numel())):
+    if not is_known or (is_filled and (num_missing > 0 or layers[layers_per_block - 1].values.numel())):
         raise ValueError(
-            f"This {type(past_key_values).__name__} does not hold v of a gMLP, but what another model or prefix tuning "
-            f"put there, or it is not a dynamic, static or offloaded cache. Leave it to `generate`; instead of prefix "
-            f"tuning, use prompt tuning or LoRA."
+            f"This {type(past_key_values).__name__} is not a dynamic, static or offloaded cache, or it does not hold v "
+            f"of a gMLP, because another model or prefix tuning filled it. Let `generate` create the cache; instead of "
+            f"prefix tuning, use prompt tuning or LoRA."
         )
-    static = past_key_values.is_compileable
-    layers += [StaticLayer(past_key_values.get_max_length()) if static else DynamicLayer() for _ in range(missing)]
+    is_static = past_key_values.is_compileable
+    for _ in range(num_missing):
+        layers.append(StaticLayer(past_key_values.get_max_length()) if is_static else DynamicLayer())
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Losses, in at least single precision. The library's own cast float64 to float32 or leave half precision, and some
-# ignore `num_items_in_batch`, so that a loss comes out N times too large when Trainer accumulates N gradients.
+# Losses, in at least single precision. Those of transformers cast float64 to float32 or keep half precision, and some
+# ignore `num_items_in_batch`, so a loss is N times too large when Trainer accumulates N gradients.
 
 
 def class_loss(logits: torch.Tensor, labels: torch.Tensor, **kwargs) -> torch.Tensor:
-    """Return the cross-entropy of logits [..., classes] and labels [...] other than -100, divided by their number or by
-    `num_items_in_batch`."""
+    """Return the cross-entropy of logits [..., classes] and labels [...], summed over labels other than -100, and
+    divided by their number or by `num_items_in_batch`."""
     logits = logits.flatten(0, -2).to(torch.promote_types(logits.dtype, torch.float32))
     return fixed_cross_entropy(logits, labels.to(logits.device).flatten(), **kwargs)
 
 
 def next_token_loss(logits: torch.Tensor, labels: torch.Tensor, **kwargs) -> torch.Tensor:
-    """Return the `class_loss` of logits [B, m, V] for the next token; `shift_labels` replace the labels, unshifted."""
-    shifted = kwargs.pop("shift_labels", None)
-    if shifted is None:
-        shifted = F.pad(labels, (0, 1), value=kwargs.get("ignore_index", -100))[..., 1:]
-    return class_loss(logits, shifted, **kwargs)
+    """Return the `class_loss` of logits [B, m, V] for the next token: the labels shifted by one, or `shift_labels`."""
+    targets = kwargs.pop("shift_labels", None)
+    if targets is None:
+        targets = F.pad(labels, (0, 1), value=kwargs.get("ignore_index", -100))[..., 1:]
+    return class_loss(logits, targets, **kwargs)
 
 
 def classification_loss(
     labels: torch.Tensor, logits: torch.Tensor, config: GMLPBaseConfig, num_items_in_batch=None, **kwargs
 ) -> torch.Tensor:
-    """Return the loss of `config.problem_type`, which is set from the labels if it is `None`, as in the library.
+    """Return the loss of `config.problem_type`. If that is `None`, set it from the labels, as transformers does.
 
     Args:
-        labels: [B], or [B, num_labels] with several per sample, or with the probability of each class.
+        labels: [B] classes or values, or [B, num_labels] for several labels per sample or a probability per class.
         logits: [B, num_labels]
 
     Raises:
-        ValueError: If the labels have another shape.
+        ValueError: If the labels do not fit the logits.
     """
     if config.problem_type is None:
-        several = "multi_label_classification" if labels.is_floating_point() else "single_label_classification"
-        config.problem_type = "regression" if config.num_labels == 1 else several
+        problem_type = "multi_label_classification" if labels.is_floating_point() else "single_label_classification"
+        config.problem_type = "regression" if config.num_labels == 1 else problem_type
     is_class = config.problem_type == "single_label_classification" and not labels.is_floating_point()
     if is_class and labels.dim() == 2:
         labels = labels.squeeze(1)
@@ -909,22 +894,22 @@ def classification_loss(
         raise ValueError(f'With `problem_type="{config.problem_type}"`, {shapes}.')
     if is_class:
         return class_loss(logits, labels, num_items_in_batch=num_items_in_batch)
-    distances: dict[str, Callable[..., torch.Tensor]] = {
+    loss_functions: dict[str, Callable[..., torch.Tensor]] = {
         "regression": F.mse_loss,
         "single_label_classification": F.cross_entropy,
         "multi_label_classification": F.binary_cross_entropy_with_logits,
     }
     labels = labels.to(logits.device, torch.promote_types(logits.dtype, torch.float32))
-    loss = distances[config.problem_type](logits.to(labels.dtype), labels)
+    loss = loss_functions[config.problem_type](logits.to(labels.dtype), labels)
     return loss if num_items_in_batch is None else loss * labels.numel() / num_items_in_batch
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# The heads of text models. All take the inputs of the base model, and return `loss` if there are labels.
+# The heads of text models. They accept the inputs of the base model, and return `loss` if there are labels.
 
 
 class GMLPPredictionHead(nn.Sequential):
-    """BERT's transform before the masked-language-model decoder: dense, activation, LayerNorm. [..., D] -> [..., D]"""
+    """BERT's transform before the masked-language-model decoder: dense, activation, norm. [..., D] -> [..., D]"""
 
     def __init__(self, config: GMLPConfig):
         super().__init__()
@@ -961,10 +946,10 @@ class GMLPForMaskedLM(GMLPPreTrainedModel):
         masked_positions: torch.Tensor | None = None,
         **kwargs: Unpack[TransformersKwargs],
     ) -> modeling_outputs.MaskedLMOutput:
-        r"""Takes the inputs of the base model, and labels [B, m], the token to predict, or -100 where there is none.
-        Returns `loss` and `logits` [B, m, V], or [labeled positions, V] in training with `sparse_prediction`. Compiled
-        models need `masked_positions` [B, k] for that, the indices of all labels and some others, and return [B, k, V].
-        """
+        r"""Predict masked tokens from the inputs of `GMLPModel`. `labels` [B, m] are the tokens to predict, or -100
+        elsewhere. Returns `loss` and `logits` [B, m, V], or [labels, V] in training with `sparse_prediction`. For that,
+        compiled models need `masked_positions` [B, count], the indices of all labels and, up to a fixed count, of other
+        tokens, and return `logits` [B, count, V]."""
         inputs = (input_ids, attention_mask, token_type_ids, inputs_embeds, position_ids)
         outputs = self.model(*inputs, return_dict=True, **kwargs)
         hidden_states = outputs.last_hidden_state
@@ -973,20 +958,17 @@ class GMLPForMaskedLM(GMLPPreTrainedModel):
                 hidden_states = hidden_states.take_along_dim(masked_positions[..., None], 1)
                 labels = labels.gather(1, masked_positions)
             elif self.reads_values and not is_tracing(labels):
-                labeled = labels != -100
-                hidden_states, labels = hidden_states[labeled], labels[labeled]
-            # Otherwise keep all positions: a compiled model cannot know how many are labeled.
+                is_labeled = labels != -100
+                hidden_states, labels = hidden_states[is_labeled], labels[is_labeled]
+            # Otherwise keep all positions: the number of labels would be a dynamic shape in a compiled model.
         logits = self.decoder(self.head(hidden_states))
         loss = None if labels is None else self.loss_function(logits=logits, labels=labels, **kwargs)
         return modeling_outputs.MaskedLMOutput(loss, logits, outputs.hidden_states, outputs.attentions)
 
 
 class GMLPForCausalLM(GMLPPreTrainedModel, GenerationMixin):
-    """
-    gMLP that predicts the next token and generates text of up to n tokens, with a decoder as in GPT-2. It is causal
-    whatever the config says: the checkpoint of a masked language model opens as this too, with the weights that look
-    ahead hidden, and can be trained further.
-    """
+    """gMLP that predicts the next token and generates text of up to n tokens, with a decoder as in GPT-2. It is always
+    causal: it can load the checkpoint of a masked language model, but ignores the weights for later tokens."""
 
     _auto_class = "AutoModelForCausalLM"
     _tied_weights_keys = {"decoder.weight": "model.embeddings.word_embeddings.weight"}
@@ -995,7 +977,7 @@ class GMLPForCausalLM(GMLPPreTrainedModel, GenerationMixin):
 
     def __init__(self, config: GMLPConfig):
         if not config.is_causal:
-            # A copy: the caller may use this config for a masked language model too.
+            # Copy it, since the caller may use this config for a masked language model too.
             config = copy.deepcopy(config)
             config.is_causal = True
         super().__init__(config)
@@ -1018,12 +1000,12 @@ class GMLPForCausalLM(GMLPPreTrainedModel, GenerationMixin):
         logits_to_keep: int | torch.Tensor = 0,
         **kwargs: Unpack[TransformersKwargs],
     ) -> modeling_outputs.CausalLMOutputWithPast:
-        r"""Takes the inputs of the base model; labels [B, m], the tokens themselves, which are shifted here, or -100
-        where there is nothing to predict; and `logits_to_keep`, how many of the last tokens to compute logits for, or
-        the indices of tokens, by default all. Returns `loss`, in which no document predicts the first token of the
-        next, `logits` [B, m, V] and `past_key_values`."""
+        r"""Predict next tokens from the inputs of `GMLPModel`. `labels` [B, m] are the tokens themselves, which are
+        shifted here, or -100 where there is nothing to predict. `logits_to_keep` is the number of last tokens, or the
+        indices of tokens, to compute logits for; by default all. Returns `loss`, without predictions across documents,
+        `logits` [B, m, V] and `past_key_values`."""
         if not self.config.is_causal:
-            raise ValueError("`config.is_causal` must stay on: to see both ways, load a masked language model.")
+            raise ValueError("`config.is_causal` must stay on; for tokens that see later ones, load `GMLPForMaskedLM`.")
         if labels is None and kwargs.get("num_items_in_batch") is not None:
             logger.warning_once(
                 "Trainer does not shift the labels of this model for `label_smoothing_factor`: use `compute_loss_func`."
@@ -1031,8 +1013,8 @@ class GMLPForCausalLM(GMLPPreTrainedModel, GenerationMixin):
         inputs = (input_ids, attention_mask, token_type_ids, inputs_embeds, position_ids)
         kwargs |= {"past_key_values": past_key_values, "use_cache": use_cache}
         outputs = self.model(*inputs, return_dict=True, **kwargs)
-        kept = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep
-        logits, loss = self.decoder(outputs.last_hidden_state[:, kept]), None
+        indices = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep
+        logits, loss = self.decoder(outputs.last_hidden_state[:, indices]), None
         if labels is not None:
             if position_ids is not None and getattr(outputs, CACHE) is None:
                 documents = number_documents(position_ids, None if attention_mask is None else attention_mask != 0)
@@ -1044,40 +1026,40 @@ class GMLPForCausalLM(GMLPPreTrainedModel, GenerationMixin):
         )
 
     def generate(self, *args, assistant_model: PreTrainedModel | None = None, **kwargs):
-        """As in the library. Raises a ValueError for an assistant that takes fewer tokens than this model."""
+        """Generate as in transformers. Raises a ValueError for an assistant with a smaller n than this model."""
         n = self.config.max_position_embeddings
         if assistant_model is not None and getattr(assistant_model.config, "max_position_embeddings", n) < n:
             raise ValueError(
-                f"The assistant takes up to {assistant_model.config.max_position_embeddings} tokens, fewer than the "
-                f"{n} of the model: grow it with `assistant.resize_position_embeddings({n})`."
+                f"The assistant accepts {assistant_model.config.max_position_embeddings} tokens, fewer than the {n} of "
+                f"the model: extend it with `assistant.resize_position_embeddings({n})`."
             )
         return super().generate(*args, assistant_model=assistant_model, **kwargs)
 
     def _prepare_position_ids_for_generation(self, *args, **kwargs) -> None:
-        """Part of `generate`: the library would count a mask's tokens, not their indices, as forward does."""
+        """Return `None`, so that `forward` determines positions: those of `generate` would skip holes in the mask."""
 
     def create_masks_for_generate(self, attention_mask: torch.Tensor | None, **kwargs) -> torch.Tensor | None:
-        """Part of `generate` with a static cache: pads the mask to the size of the cache, so that its shape stays."""
-        room = kwargs[CACHE].get_max_length()
-        return None if attention_mask is None else F.pad(attention_mask, (0, room - attention_mask.shape[1]))
+        """Pad the mask to the size of the static cache of `generate`, so that its shape stays the same."""
+        cache_size = kwargs[CACHE].get_max_length()
+        return None if attention_mask is None else F.pad(attention_mask, (0, cache_size - attention_mask.shape[1]))
 
     def _get_static_cache_init_shape(self) -> None:
-        """Part of `generate`: the layers of a cache differ in shape, so each is initialized when it is first used."""
+        """Return `None`: the layers of a cache differ in shape, so each is initialized when it is first used."""
 
     def _prepare_generated_length(self, generation_config: GenerationConfig, inputs_tensor: torch.Tensor, **kwargs):
-        """Part of `generate`: limits the text to n tokens, with a warning."""
+        """Limit the text of `generate` to n tokens, with a warning."""
         generation_config = super()._prepare_generated_length(generation_config, inputs_tensor=inputs_tensor, **kwargs)
-        # `generate` does not count a prompt of embeddings.
-        n, uncounted = self.config.max_position_embeddings, inputs_tensor.shape[1] - kwargs["input_ids_length"]
+        # `max_length` does not count a prompt of embeddings.
+        n, num_embeddings = self.config.max_position_embeddings, inputs_tensor.shape[1] - kwargs["input_ids_length"]
         check_length(inputs_tensor.shape[1] + 1, n)
-        if generation_config.max_length + uncounted > n:
+        if generation_config.max_length + num_embeddings > n:
             logger.warning(f"The text will end at {n} tokens (`config.max_position_embeddings`).")
-            generation_config.max_length = n - uncounted
+            generation_config.max_length = n - num_embeddings
         return generation_config
 
 
 class GMLPForSequenceClassification(GMLPPreTrainedModel):
-    """gMLP with a classifier or regressor on BERT's pooler, for GLUE's tasks among others."""
+    """gMLP with a classifier or regressor on BERT's pooler, for tasks such as GLUE's."""
 
     _auto_class = "AutoModelForSequenceClassification"
 
@@ -1101,8 +1083,8 @@ class GMLPForSequenceClassification(GMLPPreTrainedModel):
         labels: torch.Tensor | None = None,
         **kwargs: Unpack[TransformersKwargs],
     ) -> modeling_outputs.SequenceClassifierOutput:
-        r"""Takes the inputs of the base model, without packed documents, and labels, [B] classes or values, or
-        [B, num_labels] with several per sample. Returns `loss` and `logits` [B, num_labels]."""
+        r"""Classify sequences from the inputs of `GMLPModel`, which must not be packed. `labels` are [B] classes or
+        values, or [B, num_labels] for several labels per sequence. Returns `loss` and `logits` [B, num_labels]."""
         inputs = (input_ids, attention_mask, token_type_ids, inputs_embeds, position_ids)
         outputs = self.model(*inputs, return_dict=True, **kwargs)
         logits = self.classifier(self.dropout(check_pooled(outputs.pooler_output)))
@@ -1112,12 +1094,12 @@ class GMLPForSequenceClassification(GMLPPreTrainedModel):
 
 def check_pooled(pooled: torch.Tensor | None) -> torch.Tensor:
     if pooled is None:
-        raise ValueError("This head has one answer per row: give each document a row of its own.")
+        raise ValueError("This head gives one answer per row: put each document in its own row.")
     return pooled
 
 
 class GMLPForMultipleChoice(GMLPPreTrainedModel):
-    """gMLP that scores each of several choices by BERT's pooler, for SWAG among others."""
+    """gMLP that scores each of several choices on BERT's pooler, for tasks such as SWAG."""
 
     _auto_class = "AutoModelForMultipleChoice"
 
@@ -1140,19 +1122,19 @@ class GMLPForMultipleChoice(GMLPPreTrainedModel):
         labels: torch.Tensor | None = None,
         **kwargs: Unpack[TransformersKwargs],
     ) -> modeling_outputs.MultipleChoiceModelOutput:
-        r"""Takes the inputs of the base model as [B, choices, m] or [B, choices, m, D], without packed documents, and
-        labels [B], the right choices. Returns `loss` and `logits` [B, choices]."""
+        r"""Score choices from the inputs of `GMLPModel` as [B, choices, m] or [B, choices, m, D], which must not be
+        packed. `labels` [B] are the indices of the right choices. Returns `loss` and `logits` [B, choices]."""
         shape = check_inputs(input_ids, inputs_embeds).shape[:2]
         inputs = (input_ids, attention_mask, token_type_ids, inputs_embeds, position_ids)
-        flat = [None if x is None else x.flatten(0, 1) for x in inputs]
-        outputs = self.model(*flat, return_dict=True, **kwargs)
+        rows = [None if x is None else x.flatten(0, 1) for x in inputs]
+        outputs = self.model(*rows, return_dict=True, **kwargs)
         logits = self.classifier(self.dropout(check_pooled(outputs.pooler_output))).view(shape)
         loss = None if labels is None else self.loss_function(logits=logits, labels=labels, **kwargs)
         return modeling_outputs.MultipleChoiceModelOutput(loss, logits, outputs.hidden_states, outputs.attentions)
 
 
 class GMLPForTokenClassification(GMLPPreTrainedModel):
-    """gMLP with a classifier on every token, for named entities among others."""
+    """gMLP with a classifier on every token, for tasks such as named-entity recognition."""
 
     _auto_class = "AutoModelForTokenClassification"
 
@@ -1176,8 +1158,8 @@ class GMLPForTokenClassification(GMLPPreTrainedModel):
         labels: torch.Tensor | None = None,
         **kwargs: Unpack[TransformersKwargs],
     ) -> modeling_outputs.TokenClassifierOutput:
-        r"""Takes the inputs of the base model, and labels [B, m], the class of each token, or -100 to leave it out.
-        Returns `loss` and `logits` [B, m, num_labels]."""
+        r"""Classify tokens from the inputs of `GMLPModel`. `labels` [B, m] are the classes of the tokens, or -100 for
+        tokens to ignore. Returns `loss` and `logits` [B, m, num_labels]."""
         inputs = (input_ids, attention_mask, token_type_ids, inputs_embeds, position_ids)
         outputs = self.model(*inputs, return_dict=True, **kwargs)
         logits = self.classifier(self.dropout(outputs.last_hidden_state))
@@ -1186,7 +1168,7 @@ class GMLPForTokenClassification(GMLPPreTrainedModel):
 
 
 class GMLPForQuestionAnswering(GMLPPreTrainedModel):
-    """gMLP that marks the first and the last token of an answer, for SQuAD."""
+    """gMLP that predicts the first and the last token of an answer, for tasks such as SQuAD."""
 
     _auto_class = "AutoModelForQuestionAnswering"
 
@@ -1209,9 +1191,9 @@ class GMLPForQuestionAnswering(GMLPPreTrainedModel):
         end_positions: torch.Tensor | None = None,
         **kwargs: Unpack[TransformersKwargs],
     ) -> modeling_outputs.QuestionAnsweringModelOutput:
-        r"""Takes the inputs of the base model, without packed documents, and the indices of the first and last tokens
-        of the answers, [B] each; the loss leaves out those outside of the sequence. Returns `loss`, `start_logits` and
-        `end_logits` [B, m]."""
+        r"""Find answers in the inputs of `GMLPModel`, which must not be packed. `start_positions` and `end_positions`
+        [B] are the indices of first and last tokens; the loss ignores those outside the sequence. Returns `loss`,
+        `start_logits` and `end_logits` [B, m]."""
         if position_ids is not None and self.reads_values and not is_tracing(position_ids):
             real = None if attention_mask is None else attention_mask != 0
             check_pooled(None if number_documents(position_ids, real).any() else position_ids)
@@ -1231,7 +1213,7 @@ class GMLPForQuestionAnswering(GMLPPreTrainedModel):
 
 
 class GMLPStemNorm(nn.BatchNorm2d):
-    """BatchNorm whose running statistics stay where they are while its weights are frozen: no adapter saves them."""
+    """BatchNorm that keeps its running statistics while its weights are frozen, since adapters would not save them."""
 
     def forward(self, features: torch.Tensor) -> torch.Tensor:
         if self.weight.requires_grad:
@@ -1240,8 +1222,8 @@ class GMLPStemNorm(nn.BatchNorm2d):
 
 
 def conv_stem(config: GMLPVisionConfig) -> nn.Sequential:
-    """An early-convolution stem (Xiao et al., 2021): 3 x 3 convolutions, of which each after the first halves the sides
-    and doubles the channels. [B, C, height, width] -> [B, D, height / patch, width / patch]"""
+    """Return an early-convolution stem (Xiao et al., 2021): 3 x 3 convolutions, each of which, after the first, halves
+    the sides and doubles the channels. [B, C, height, width] -> [B, D, height / patch, width / patch]"""
     size, _ = as_pair(config.patch_size)  # a power of 2
     layers, channels = [], config.num_channels
     for i in range(size.bit_length()):
@@ -1253,8 +1235,8 @@ def conv_stem(config: GMLPVisionConfig) -> nn.Sequential:
 
 
 class GMLPPatchEmbeddings(nn.Module):
-    """The stem of ViT, in which a convolution cuts the image into patches, or convolutions and a projection; with "cls"
-    pooling, a [CLS] token goes in front."""
+    """The embeddings of patches, by one convolution, as in ViT, or by a convolutional stem and a projection. With "cls"
+    pooling, a [CLS] token precedes them."""
 
     def __init__(self, config: GMLPVisionConfig):
         super().__init__()
@@ -1267,12 +1249,12 @@ class GMLPPatchEmbeddings(nn.Module):
         self.dropout = nn.Dropout(config.hidden_dropout_prob)
 
     def forward(self, pixel_values: torch.Tensor) -> torch.Tensor:  # [B, C, height, width] -> [B, n, D]
-        expected = (self.config.num_channels, *as_pair(self.config.image_size))
-        if pixel_values.shape[1:] != expected:
+        shape = (self.config.num_channels, *as_pair(self.config.image_size))
+        if pixel_values.shape[1:] != shape:
             raise ValueError(
-                f"`pixel_values` must be a batch of images, [batch, channels, height, width] = [B, {expected[0]}, "
-                f"{expected[1]}, {expected[2]}] by the config, got {list(pixel_values.shape)}. Resize and convert them "
-                f"with the image processor, or change the model with `model.resize_image_size((height, width))`."
+                f"`pixel_values` must have the config's shape, [batch, channels, height, width] = [B, {shape[0]}, "
+                f"{shape[1]}, {shape[2]}], got {list(pixel_values.shape)}. Resize and convert them with the image "
+                f"processor, or change the model with `model.resize_image_size((height, width))`."
             )
         pixel_values = pixel_values.to(self.projection.weight.dtype)
         features = pixel_values if self.stem is None else self.stem(pixel_values)
@@ -1289,19 +1271,18 @@ class GMLPVisionPreTrainedModel(GMLPPreTrainedModel):
 
     def resize_position_embeddings(self, *args, **kwargs):
         raise ValueError(
-            "The tokens of an image model are the patches of its image: change their number with "
+            "Cannot set the number of tokens of an image model, which are patches of its images: call "
             "`model.resize_image_size((height, width))`."
         )
 
     def resize_image_size(self, image_size: int | tuple[int, int]):
-        """
-        Change the size of the images in pixels, in place: a number for a square or (height, width). A dense W is
-        interpolated over the grid of patches, in its rows and its columns, and b over its patches; a Toeplitz W keeps
-        what it learned about every offset, and does not mix over added ones. Continue training afterwards. Change the
-        image processor too, and create the optimizer after this, not before.
+        """Change the size of the images, in place: pixels of a square, or (height, width). A dense W is interpolated
+        over the grid of patches, in its rows and columns, and b over its patches. A Toeplitz W keeps the weights of its
+        offsets; those of new offsets are zero. Change the image processor too, create the optimizer afterwards, and
+        continue training.
 
         Raises:
-            TypeError, ValueError: If the new size is not a multiple of the patch size; nothing has changed then.
+            TypeError, ValueError: If the new size is not a multiple of the patch size. Then nothing changes.
         """
         old_grid, new_config = self.config.grid_size, copy.deepcopy(self.config)
         sides = image_size if isinstance(image_size, list | tuple) else [image_size]
@@ -1315,7 +1296,7 @@ class GMLPVisionPreTrainedModel(GMLPPreTrainedModel):
 
 
 class GMLPVisionModel(GMLPVisionPreTrainedModel):
-    """The image encoder: patches, blocks, final LayerNorm, and `config.pooling` unless `add_pooling_layer=False`."""
+    """The image encoder: patches, blocks, a final LayerNorm, and pooling unless `add_pooling_layer=False`."""
 
     _auto_class = "AutoModel"
 
@@ -1338,14 +1319,10 @@ class GMLPVisionModel(GMLPVisionPreTrainedModel):
     def forward(
         self, pixel_values: torch.Tensor | None = None, **kwargs: Unpack[TransformersKwargs]
     ) -> modeling_outputs.BaseModelOutputWithPooling:
-        r"""
-        Takes images [B, channels, height, width]; returns `last_hidden_state` [B, n, D] and `pooler_output` [B, D].
-
-        Raises:
-            ValueError: If there are no images, or their size or number of channels is not that of the config.
-        """
+        r"""Encode images [B, channels, height, width], which must have the size and the channels of the config. Returns
+        `last_hidden_state` [B, n, D] and `pooler_output` [B, D]."""
         if pixel_values is None:
-            raise ValueError("Pass `pixel_values`; the image processor makes them from images.")
+            raise ValueError("`pixel_values` are missing: create them from images with the image processor.")
         check_config(self.config, self.built_for)
         hidden_states = self.embeddings(pixel_values)
         for layer in self.layers[: self.config.num_hidden_layers]:
@@ -1360,7 +1337,7 @@ class GMLPVisionModel(GMLPVisionPreTrainedModel):
 
 
 class GMLPForImageClassification(GMLPVisionPreTrainedModel):
-    """gMLP with an image classifier, for ImageNet (paper, section 3)."""
+    """gMLP with an image classifier, for tasks such as ImageNet (paper, section 3)."""
 
     _auto_class = "AutoModelForImageClassification"
 
@@ -1380,8 +1357,8 @@ class GMLPForImageClassification(GMLPVisionPreTrainedModel):
         labels: torch.Tensor | None = None,
         **kwargs: Unpack[TransformersKwargs],
     ) -> modeling_outputs.ImageClassifierOutput:
-        r"""Takes images [B, channels, height, width] and labels, [B] classes or [B, num_labels] with several labels per
-        image; returns `loss` and `logits` [B, num_labels]."""
+        r"""Classify images [B, channels, height, width]. `labels` are [B] classes, or [B, num_labels] for several per
+        image. Returns `loss` and `logits` [B, num_labels]."""
         outputs = self.model(pixel_values, return_dict=True, **kwargs)
         logits = self.classifier(self.dropout(outputs.pooler_output))
         loss = None if labels is None else self.loss_function(labels, logits, self.config, **kwargs)
@@ -1389,7 +1366,7 @@ class GMLPForImageClassification(GMLPVisionPreTrainedModel):
 
 
 class GMLPVisionBackbone(BackboneMixin, GMLPVisionModel):
-    """The image encoder as a pyramid of feature maps, for heads that segment, detect or estimate depth."""
+    """The image encoder for heads that segment, detect or estimate depth. It returns feature maps of chosen blocks."""
 
     _auto_class = "AutoBackbone"
 
@@ -1397,16 +1374,15 @@ class GMLPVisionBackbone(BackboneMixin, GMLPVisionModel):
         super().__init__(config, add_pooling_layer=False)
         self.num_features = [config.hidden_size] * len(self.stage_names)
         if config._out_features is None:
-            config.out_features = None  # sets the name of the last stage, which a backbone reads
+            config.out_features = None  # the setter replaces it with the last stage, which a backbone reads
 
     @merge_with_config_defaults
     @capture_outputs(tie_last_hidden_states=False)
     def forward(
         self, pixel_values: torch.Tensor, **kwargs: Unpack[TransformersKwargs]
     ) -> modeling_outputs.BackboneOutput:
-        r"""Takes images [B, channels, height, width]; returns `feature_maps` for each of `config.out_features`,
-        [B, D, rows, columns] of patches without the [CLS] token, or [B, n, D] with it, unless
-        `config.reshape_hidden_states`."""
+        r"""Encode images [B, channels, height, width]. Returns `feature_maps`, one for each of `config.out_features`:
+        [B, D, rows, columns] of patches, or, without `config.reshape_hidden_states`, [B, n, D] with the [CLS] token."""
         check_config(self.config, self.built_for)
         feature_maps: tuple[torch.Tensor, ...] = ()
         hidden_states = self.embeddings(pixel_values)
