@@ -17,15 +17,11 @@ from typing import Any
 
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 from transformers import PreTrainedConfig, PreTrainedTokenizerBase, PreTrainedTokenizerFast
-from transformers.convert_slow_tokenizer import bytes_to_unicode
 
 from .errors import InputError, first_line
 
 # The position in this list is the id; GMLPConfig's defaults name the same ids.
 SPECIAL_TOKENS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
-# The byte tokenizer has two special tokens, followed by the 256 bytes.
-BYTE_SPECIAL_TOKENS = ["[PAD]", "[SEP]"]
-FIRST_BYTE = len(BYTE_SPECIAL_TOKENS)
 # No token crosses a word. A word starts at every space, and each line end or tab is a word.
 WORD_PATTERN = r"[\n\t\r]| ?[^ \n\t\r]+| "
 # The text "<0x0A>" must not become the byte token of that name, nor "[CLS]" where special tokens are switched off: cut
@@ -154,30 +150,6 @@ def save_tokenizer(tokenizer: PreTrainedTokenizerBase, folder: Path):
         tokenizer.save_pretrained(temporary)
         for path in Path(temporary).iterdir():
             os.replace(path, folder / path.name)
-
-
-def byte_tokenizer(max_length: int = 512) -> PreTrainedTokenizerFast:
-    """Return a tokenizer with a token for every byte of UTF-8, id `FIRST_BYTE` + byte, that needs no training.
-
-    Decoding returns the encoded text exactly. [PAD] is 0 and [SEP], between documents, is 1; in a text, their names are
-    plain letters.
-    """
-    # `tokenizers` writes bytes as these characters.
-    vocabulary = BYTE_SPECIAL_TOKENS + [letter for _, letter in sorted(bytes_to_unicode().items())]
-    tokenizer = Tokenizer(models.BPE({token: i for i, token in enumerate(vocabulary)}, []))
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
-    tokenizer.decoder = decoders.ByteLevel()
-    pad, end_of_text = BYTE_SPECIAL_TOKENS
-    return PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer,
-        pad_token=pad,
-        bos_token=end_of_text,
-        eos_token=end_of_text,
-        model_max_length=max_length,
-        model_input_names=["input_ids", "attention_mask"],
-        split_special_tokens=True,
-        clean_up_tokenization_spaces=False,
-    )
 
 
 def open_ended(tokenizer: PreTrainedTokenizerBase) -> PreTrainedTokenizerBase:

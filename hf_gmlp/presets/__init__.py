@@ -1,5 +1,4 @@
-"""The named architectures of the paper, two causal models of other projects and one for small images: a folder with a
-config.json for each.
+"""The named architectures of the paper and one for small images: a folder with a config.json for each.
 
 `preset_config("amlp-base")` makes a config; `preset_path("amlp-base")` is a folder for
 `AutoConfig.from_pretrained` or `--config_name`. The paper's baseline models that transformers has are included: BERT,
@@ -33,8 +32,6 @@ class Preset:
 
 _DEEP_AND_THIN = "The paper leaves d_ffn and the positions open. 4 d_model and absolute ones give the printed counts."
 _D_FFN = "Table 3 says d_ffn = 3072, which gives 130 M parameters without a split. This preset has d_ffn = 2048: 92 M."
-_ENWIK8 = "Not in the paper. The sizes of g-mlp-pytorch's model of enwik8, with [PAD] and [SEP] besides the 256 bytes."
-_LABML = "Not in the paper. The sizes of labml.ai's experiment, with bytes, [PAD] and [SEP], and no position encodings."
 _MINI = "Not in the paper. For a few thousand images: W is Toeplitz over the grid of patches, in four heads."
 _MADDS = "Table 2 prints multiply-adds, which are doubled here. Its 86 M exclude the classifier for 1,000 classes."
 _DEIT_TI = "Table 2 prints multiply-adds, which are doubled here, and 5 M parameters; there are 5.7 M."
@@ -55,8 +52,6 @@ PRESETS = {
         Preset("gmlp-multiplicative", "Table 3", 92, note=_D_FFN),
         Preset("gmlp-additive", "Table 3", 92, note=_D_FFN),
         Preset("gmlp-linear", "Table 3", 92, note=_D_FFN),
-        Preset("gmlp-causal-enwik8", "-", 17.5, note=_ENWIK8),
-        Preset("gmlp-causal-labml", "-", 10.0, note=_LABML),
         Preset("bert-base", "Tables 3 and 5", 110, 100.8, note="For Table 3, train it on sequences of 128 tokens."),
         Preset("bert-large", "Table 5", 336, 341.2),
         Preset("bert-24x512", "Table 10", 92, note=_DEEP_AND_THIN),

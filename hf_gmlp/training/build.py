@@ -22,7 +22,7 @@ from ..errors import InputError
 from ..loading import open_model, open_tokenizer, reason
 from ..models.configuration_gmlp import GMLPBaseConfig
 from ..presets import PRESETS, preset_path
-from ..tokenizer import byte_tokenizer, end_of_text, save_tokenizer, train_tokenizer
+from ..tokenizer import end_of_text, save_tokenizer, train_tokenizer
 from .arguments import BaseModelArguments, DataArguments, ModelArguments
 from .recipes import parse_overrides
 
@@ -67,27 +67,20 @@ def load_tokenizer(
     *,
     max_length: int,
     config: PreTrainedConfig | None = None,
-    byte_level: bool = False,
 ) -> PreTrainedTokenizerBase:
-    """Return the tokenizer that the arguments name, or the checkpoint's, or with `byte_level` that of bytes, or one
-    trained on the first of the `texts`, which is saved in the output folder; an InputError if it does not fit.
+    """Return the tokenizer that the arguments name, or the checkpoint's, or one trained on the first of the `texts`,
+    which is saved in the output folder; an InputError if it does not fit.
     """
     name = arguments.tokenizer_name or arguments.model_name_or_path
     if name is not None:
         revision = "main" if arguments.tokenizer_name else arguments.model_revision
         tokenizer = open_tokenizer(name, revision=revision, **arguments.hub_options())
-        if byte_level and tokenizer.get_vocab() != byte_tokenizer().get_vocab():
-            raise InputError(f"The tokenizer of {name} is not that of --byte_level: leave --byte_level out.")
         if config is not None and arguments.model_name_or_path is not None:
             check_vocabulary(config, tokenizer, arguments.model_name_or_path)
         if arguments.lowercase and tokenizer("A")["input_ids"] != tokenizer("a")["input_ids"]:
             raise InputError(f"--lowercase is for new tokenizers, and that of {name} is cased: pass --lowercase false.")
         tokenizer.model_max_length = max(tokenizer.model_max_length, max_length)
         return tokenizer
-    if byte_level:
-        if arguments.lowercase:
-            raise InputError("--byte_level keeps every byte: pass --lowercase false.")
-        return byte_tokenizer(max_length)
     folder = Path(training_args.output_dir)
     # Other processes wait, and then find it trained.
     with training_args.main_process_first(local=False, desc="tokenizer training"):

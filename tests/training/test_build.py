@@ -13,7 +13,7 @@ from transformers import (
 from hf_gmlp import GMLPConfig, GMLPForMaskedLM, GMLPForSequenceClassification
 from hf_gmlp.errors import InputError
 from hf_gmlp.tasks.mlm.arguments import MLMArguments
-from hf_gmlp.tokenizer import byte_tokenizer, train_tokenizer
+from hf_gmlp.tokenizer import train_tokenizer
 from hf_gmlp.training.arguments import ModelArguments, RunArguments
 from hf_gmlp.training.build import (
     check_causal,
@@ -74,14 +74,13 @@ def test_vocabulary_that_does_not_fit(word_tokenizer):
         check_vocabulary(BertConfig(vocab_size=300, pad_token_id=7), word_tokenizer, "m")
 
 
-def test_causal_model_begins_and_ends_with_one_token():
+def test_causal_model_begins_and_ends_with_one_token(word_tokenizer):
     arguments = ModelArguments(config_name="gmlp-base", config_overrides="num_hidden_layers=1,hidden_size=8")
-    model = load_model(AutoModelForCausalLM, arguments, load_config(arguments), byte_tokenizer(), train=True)
-    config = model.config
-    assert (config.vocab_size, config.pad_token_id, config.bos_token_id, config.eos_token_id) == (258, 0, 1, 1)
+    config = load_model(AutoModelForCausalLM, arguments, load_config(arguments), word_tokenizer, train=True).config
+    assert (config.vocab_size, config.pad_token_id, config.bos_token_id, config.eos_token_id) == (205, 0, 3, 3)
     arguments = ModelArguments(config_name="gmlp-ti16-224")
     with pytest.raises(InputError, match="'gmlp_vision'"):
-        load_model(AutoModelForCausalLM, arguments, load_config(arguments), byte_tokenizer(), train=True)
+        load_model(AutoModelForCausalLM, arguments, load_config(arguments), word_tokenizer, train=True)
 
 
 def test_model_that_sees_later_tokens_is_found(randomize):
@@ -106,20 +105,6 @@ def test_checkpoints_not_trained_for_the_next_token():
         with pytest.raises(InputError, match="ForMaskedLM"):
             check_pretraining(config, "m", do_train=False)
         check_pretraining(config, "m", do_train=True)
-
-
-def test_byte_level_needs_the_byte_tokenizer(tmp_path, word_tokenizer):
-    options = {"max_length": 9, "byte_level": True}
-    arguments = ModelArguments(config_name="gmlp-base")
-    byte_level = load_tokenizer(arguments, None, [], **options)
-    assert byte_level.get_vocab() == byte_tokenizer().get_vocab() and byte_level.model_max_length == 9
-    for name, saved in (("bytes", byte_level), ("words", word_tokenizer)):
-        saved.save_pretrained(tmp_path / name)
-    arguments.tokenizer_name = str(tmp_path / "bytes")
-    assert load_tokenizer(arguments, None, [], **options).get_vocab() == byte_level.get_vocab()
-    arguments.tokenizer_name = str(tmp_path / "words")
-    with pytest.raises(InputError, match="--byte_level"):
-        load_tokenizer(arguments, None, [], **options)
 
 
 def test_lowercase_is_for_a_new_tokenizer(tmp_path):
