@@ -17,11 +17,10 @@ from ..errors import InputError
 from .files import Access
 from .recipes import SOURCES, command_line
 
-# Models of transformers that count positions from behind the padding token's id.
+# Models of transformers whose first position is the padding token's id plus one.
 COUNT_FROM_PADDING = ("roberta", "xlm-roberta", "xlm-roberta-xl", "roberta-prelayernorm", "camembert", "mpnet", "esm")
 
-
-# The interval of a flag's numbers, at the end of its help, and what its brackets mean.
+# The end of a flag's help that states the interval of its numbers, and the meaning of the brackets.
 INTERVAL = re.compile(r" In ([\[(])(\S+), (\S+)([\])])\.$")
 COMPARE = {"[": operator.ge, "(": operator.gt, "]": operator.le, ")": operator.lt}
 # Intervals of flags that transformers' TrainingArguments does not check.
@@ -36,7 +35,7 @@ INHERITED = {
 
 
 def flag(help: str, default: object = None, interval: str | None = None) -> Any:
-    """Declare a field of a dataclass of flags, whose numbers must be in an `interval` such as "[0, 1)"."""
+    """Declare a flag as a field of a dataclass; its numbers must be in the `interval`, such as "[0, 1)"."""
     metadata = {"help": help if interval is None else f"{help} In {interval}."}
     if isinstance(default, list):
         return field(default_factory=default.copy, metadata=metadata)
@@ -44,18 +43,19 @@ def flag(help: str, default: object = None, interval: str | None = None) -> Any:
 
 
 class Flags:
-    """A dataclass of flags, which raises a ValueError for a number out of the interval of its flag."""
+    """The base of dataclasses of flags, which raises a ValueError for a number outside of the interval of its flag."""
 
     def __post_init__(self):
-        for one in fields(cast(Any, self)):
-            text, value = one.metadata.get("help", ""), getattr(self, one.name)
-            match = INTERVAL.search(f" In {INHERITED[one.name]}." if one.name in INHERITED else str(text))
+        for declared in fields(cast(Any, self)):
+            name, value = declared.name, getattr(self, declared.name)
+            text = f" In {INHERITED[name]}." if name in INHERITED else str(declared.metadata.get("help", ""))
+            match = INTERVAL.search(text)
             for number in value if isinstance(value, list) else [value]:
                 if match is not None and isinstance(number, int | float):
                     left, low, high, right = match.groups()
                     # NaN is in no interval.
                     if not (COMPARE[left](number, float(low)) and COMPARE[right](number, float(high))):
-                        raise ValueError(f"--{one.name} must be in {match[0][4:-1]}, got {number}.")
+                        raise ValueError(f"--{name} must be in {match[0][4:-1]}, got {number}.")
 
 
 @dataclass
@@ -100,7 +100,7 @@ class ModelArguments(BaseModelArguments):
 
 @dataclass
 class RunArguments(Flags, TrainingArguments):
-    """transformers' own arguments, and five more."""
+    """The arguments of transformers' Trainer, and five more."""
 
     _argument_group_name: ClassVar[str] = "training (transformers.TrainingArguments)"
 
@@ -158,7 +158,7 @@ class RunArguments(Flags, TrainingArguments):
         self.gradient_accumulation_steps = per_device // self.per_device_train_batch_size
 
     def __getstate__(self) -> dict[str, object]:
-        # training_args.bin is pushed with the weights.
+        # Keep the token out of training_args.bin, which is pushed with the weights.
         return self.__dict__ | {"hub_token": None}
 
 
@@ -190,7 +190,7 @@ class DataArguments(Flags):
             raise ValueError(f"{flags} both name the data: leave one of them out.")
 
     def card_facts(self, model_args: BaseModelArguments, description: str | None = None) -> dict[str, str | None]:
-        """Return what the model card says about data and weights; of a checkpoint, only its name on the Hub."""
+        """Return facts for the model card: the data, and the checkpoint to start from if it has a name on the Hub."""
         start = model_args.model_name_or_path
         return {
             "dataset": description or self.data_name(),
@@ -210,7 +210,7 @@ class DataArguments(Flags):
         return named
 
     def data_name(self) -> str:
-        """Return the data in words, for the model card: the names of the first files, else of the data set."""
+        """Return the data in words, for the model card: the names of the first files, or of the data set."""
         for paths in self.files().values():
             return ", ".join(Path(path).name for path in paths)
         return f"{self.dataset_name or ''} {self.dataset_config_name or ''}".strip()
@@ -225,7 +225,7 @@ class DataArguments(Flags):
         length, longest = getattr(self, flag), getattr(config, "max_position_embeddings", None) or math.inf
         if config.model_type in COUNT_FROM_PADDING:
             longest -= config.pad_token_id + 1
-        # `load_model` grows a checkpoint whose W is Toeplitz, which needs no training for that.
+        # `load_model` lengthens a checkpoint with a Toeplitz W, which needs no training for that.
         grows = config.model_type == "gmlp" and config.toeplitz and config.name_or_path
         if length is not None and length > longest and not grows:
             raise InputError(
@@ -239,13 +239,13 @@ class DataArguments(Flags):
 
 
 def data_access(model_args: BaseModelArguments, data_args: DataArguments, args: RunArguments) -> Access:
-    """Return how a run reads its data: one process per machine fills the cache, and the others use it."""
+    """Return how a run loads its data: one process per machine fills the cache, and the others use it."""
     return Access(model_args.cache_dir, model_args.token, data_args.overwrite_cache and args.local_process_index == 0)
 
 
 @dataclass
 class SeriesArguments(DataArguments):
-    """Data that one command may train on several times, with other seeds."""
+    """The data of scripts that can train with several seeds in one command."""
 
     max_predict_samples: int | None = flag(
         "Maximum number of samples to predict (the first ones).", interval="[1, inf)"
@@ -266,7 +266,7 @@ class SeriesArguments(DataArguments):
 
 
 def program(name: str) -> str:
-    """Return the command that starts a script, by its `sys.argv[0]`: a file, or a command that names the task."""
+    """Return the command that starts a script, from its `sys.argv[0]`: a file, or a command that names the task."""
     return name if name.startswith(("hf-gmlp ", "python -m ")) else shlex.join(["python", Path(name).name])
 
 
@@ -276,8 +276,8 @@ def parse_arguments(dataclass_types: tuple[type, ...], description: str, argv: l
     Args:
         dataclass_types: The groups of flags, in the order of `--help`.
         description: What the script does, for the top of `--help`.
-        argv: The command line, `sys.argv[1:]` by default. It may begin with recipes (.yaml or .json files): later
-            recipes override earlier ones, and flags override all of them.
+        argv: The command line, `sys.argv[1:]` by default. It may begin with recipes (.yaml files): later recipes
+            override earlier ones, and flags override all of them.
 
     Raises:
         InputError: If a recipe cannot be read, a flag is unknown, or a value is out of range.
@@ -296,12 +296,12 @@ def parse_arguments(dataclass_types: tuple[type, ...], description: str, argv: l
         # Raised by a dataclass, or by TrainingArguments and the libraries below it.
         raise InputError(" ".join(str(error).split())) from error
     if unknown:
-        known = [f"--{one.name}" for kind in dataclass_types for one in fields(kind)]
-        close = difflib.get_close_matches(unknown[0].partition("=")[0], known, n=1)
-        advice = f"did you mean {close[0]}?" if close else "recipes come first, and --help lists all flags."
+        flags = [f"--{declared.name}" for kind in dataclass_types for declared in fields(kind)]
+        close = difflib.get_close_matches(unknown[0].partition("=")[0], flags, n=1)
+        advice = f"did you mean {close[0]}?" if close else "recipes (.yaml) come first, and --help lists all flags."
         raise InputError(f"Unknown argument {unknown[0]}: {advice}")
     return tuple(parsed)
 
 
 class HelpFormatter(argparse.RawDescriptionHelpFormatter, argparse.ArgumentDefaultsHelpFormatter):
-    """Leave the description as it is, and show defaults."""
+    """Keep the line breaks of the description, and show defaults."""

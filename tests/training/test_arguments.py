@@ -24,7 +24,7 @@ def parse(tmp_path):
         ([], "either --config_name"),
         (["--config_name", "gmlp-base", "--model_name_or_path", "x"], "either --config_name"),
         (["--config_name", "gmlp-base", "--lerning_rate", "1"], "--lerning_rate: did you mean --learning_rate"),
-        (["--config_name", "gmlp-base", "--seed", "1", "x.yaml"], "x.yaml: recipes come first"),
+        (["--config_name", "gmlp-base", "--seed", "1", "x.yaml"], r"x.yaml: recipes \(.yaml\) come first"),
         (["--config_name", "gmlp-base", "--lr_scheduler_kwargs", "{"], "JSON|property|dict"),
         (["--config_name", "gmlp-base", "--load_best_model_at_end", "true"], "load_best_model_at_end"),
         *[
