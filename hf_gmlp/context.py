@@ -1,4 +1,4 @@
-"""Reading texts that are longer than those of training."""
+"""Texts that are longer than those of training."""
 
 from transformers import PreTrainedTokenizerBase
 
@@ -7,7 +7,7 @@ from .models.modeling_gmlp import GMLPPreTrainedModel
 
 def extend_context(model: GMLPPreTrainedModel, tokenizer: PreTrainedTokenizerBase, length: int):
     """
-    Let a text model and its tokenizer, such as those of a pipeline, take texts of up to `length` tokens, in place.
+    Make a text model and its tokenizer, such as those of a pipeline, accept texts of up to `length` tokens, in place.
 
     A Toeplitz W, the default of text models, needs no training for that.
 
@@ -16,7 +16,7 @@ def extend_context(model: GMLPPreTrainedModel, tokenizer: PreTrainedTokenizerBas
         hf_gmlp.extend_context(classify.model, classify.tokenizer, 4096)
 
     Raises:
-        ValueError: If W is dense: then added positions must be trained (`model.resize_position_embeddings`).
+        ValueError: If W is dense, so that added positions must be trained (`model.resize_position_embeddings`).
     """
     if not model.config.toeplitz:
         raise ValueError(

@@ -98,7 +98,7 @@ def test_long_questions_are_cut_and_logged(any_tokenizer, caplog):
     lengths = {index: parts.index(1) for index, parts in zip(windows["question_index"], windows["token_type_ids"])}
     # The question keeps half of the 17 tokens that are neither special nor overlap, between [CLS] and [SEP].
     assert lengths[0] == 2 + 8 and lengths[2] == lengths[3] == len(any_tokenizer("Who?")["input_ids"])
-    assert "A question was cut to 8 tokens" in caplog.text and "Who?" not in caplog.text
+    assert "A question was truncated to 8 tokens" in caplog.text and "Who?" not in caplog.text
 
 
 def test_lengths_and_tokenizers_that_cannot_find_answers_are_refused():

@@ -49,7 +49,7 @@ def main():
 
     # Trainer.
     training_args.batch_eval_metrics = True
-    # The collator makes exactly what the model takes.
+    # The collator returns only arguments of the model.
     training_args.remove_unused_columns = False
     collator = CausalCollator(tokenizer, data_args.separate_documents, length if is_xla(training_args) else None)
     trainer = GMLPTrainer(
