@@ -77,7 +77,6 @@ def test_hidden_matrices(kind):
     assert found == expected and found
 
 
-@pytest.mark.skipif(not hasattr(torch.optim, "Muon"), reason="Muon came with torch 2.9")
 def test_muon_and_another_optimizer_train_their_parts_with_one_schedule():
     model = build("gmlp")
     twin = copy.deepcopy(model)
@@ -92,13 +91,13 @@ def test_muon_and_another_optimizer_train_their_parts_with_one_schedule():
     adamw = torch.optim.AdamW([group for group in rest if group["params"]])
     schedules = [torch.optim.lr_scheduler.LambdaLR(part, lambda step: 1 / (step + 1)) for part in (muon, adamw)]
     for step in range(4):
-        for one, optimizers in ((model, [both]), (twin, [muon, adamw])):
-            one(torch.arange(8)[None], labels=torch.tensor([step % 2])).loss.backward()
+        for copied, optimizers in ((model, [both]), (twin, [muon, adamw])):
+            copied(torch.arange(8)[None], labels=torch.tensor([step % 2])).loss.backward()
             for optimizer in optimizers:
                 optimizer.step()
                 optimizer.zero_grad()
-        for one in (schedule, *schedules):
-            one.step()
+        for part in (schedule, *schedules):
+            part.step()
         if step == 1:
             state = copy.deepcopy(both.state_dict())
             both = WithMuon(hidden_matrices(model), groups(model), torch.optim.AdamW, 1.0, weight_decay=0.2)

@@ -171,7 +171,7 @@ def test_a_command_is_shown_without_tokens():
 
 
 @pytest.mark.parametrize("published", ["# Mine", None])
-def test_the_card_of_a_person_in_the_repository_stays(tmp_path, monkeypatch, published):
+def test_a_hand_written_card_in_the_repository_is_kept(tmp_path, monkeypatch, published):
     def load(source, **options):
         if published is None:
             raise RemoteEntryNotFoundError("There is no card.", response=SimpleNamespace(headers={}, request=None))
@@ -225,9 +225,9 @@ def test_accumulated_gradients_are_those_of_one_batch(tmp_path, config, regressi
     def make_model():
         return AutoModelForSequenceClassification.from_config(config(num_labels=1 if regression else 2))
 
-    one, accumulated = weights_by_batch_size(tmp_path, make_model, rows)
-    assert one.abs().max() > 1e-4
-    torch.testing.assert_close(accumulated, one, atol=1e-6, rtol=1e-3)
+    single, accumulated = weights_by_batch_size(tmp_path, make_model, rows)
+    assert single.abs().max() > 1e-4
+    torch.testing.assert_close(accumulated, single, atol=1e-6, rtol=1e-3)
 
 
 def test_accumulated_labels_count_alike(tmp_path):
@@ -236,9 +236,9 @@ def test_accumulated_labels_count_alike(tmp_path):
         {"input_ids": [2, 5 + i % 9, 7, 3], "labels": [-100, 5 + i % 9, *([7, 3] if i % 3 else [-100, -100])]}
         for i in range(32)
     ]
-    one, accumulated = weights_by_batch_size(tmp_path, lambda: AutoModelForMaskedLM.from_config(gmlp_config()), rows)
-    assert one.abs().max() > 1e-4
-    torch.testing.assert_close(accumulated, one, atol=1e-6, rtol=1e-3)
+    single, accumulated = weights_by_batch_size(tmp_path, lambda: AutoModelForMaskedLM.from_config(gmlp_config()), rows)
+    assert single.abs().max() > 1e-4
+    torch.testing.assert_close(accumulated, single, atol=1e-6, rtol=1e-3)
 
 
 @pytest.mark.skipif(OLD, reason="its label smoother does not take the number of labels")
@@ -251,7 +251,7 @@ def test_label_smoothing_shifts_the_labels_of_causal_models(tmp_path, size):
     loss = F.cross_entropy(model(ids).logits[:, :-1].flatten(0, 1), labels[:, 1:].flatten(), label_smoothing=0.1)
     expected = torch.cat([gradient.flatten() for gradient in torch.autograd.grad(loss, list(model.parameters()))])
     start = torch.cat([parameter.detach().flatten() for parameter in model.parameters()])
-    rows = [{"input_ids": i, "labels": one} for i, one in zip(ids.tolist(), labels.tolist())]
+    rows = [{"input_ids": row, "labels": targets} for row, targets in zip(ids.tolist(), labels.tolist())]
     trainer = make_trainer(tmp_path, model, rows, label_smoothing_factor=0.1, optim="sgd", max_grad_norm=0.0,
                            global_batch_size=4, per_device_train_batch_size=size)  # fmt: skip
     trainer.args.max_steps = 1
@@ -265,8 +265,6 @@ def test_label_smoothing_shifts_the_labels_of_causal_models(tmp_path, size):
 
 @pytest.mark.parametrize("options", [{}, {"muon_learning_rate": 0.1}])
 def test_learning_rates_of_groups_are_resumed(tmp_path, options):
-    if options and not hasattr(torch.optim, "Muon"):
-        pytest.skip("Muon came with torch 2.9")
     options = options | {"spatial_lr_multiplier": 5.0, "save_steps": 3}
     make_trainer(tmp_path / "a", **options).train()
     shutil.copytree(tmp_path / "a", tmp_path / "b")
