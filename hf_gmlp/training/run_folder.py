@@ -4,7 +4,6 @@ import dataclasses
 import json
 import logging
 import os
-import shutil
 from pathlib import Path
 
 from filelock import FileLock, Timeout
@@ -113,10 +112,10 @@ def resume_point(args: RunArguments, settings: dict) -> str | None:
     Raises:
         InputError: If the folder holds a finished run, a run of other settings, or files from another source.
     """
-    folder, is_main = Path(args.output_dir), args.process_index == 0
+    folder = Path(args.output_dir)
     # The first process prepares the folder for the others.
     with args.main_process_first(local=False, desc="output folder"):
-        if is_main:
+        if args.process_index == 0:
             claim(folder)
         if (folder / FINISHED).is_file():
             raise InputError(f"{folder} holds a finished run: choose another --output_dir, or delete it.")
@@ -124,33 +123,30 @@ def resume_point(args: RunArguments, settings: dict) -> str | None:
             if checkpoints(folder):
                 raise InputError(f"{folder} holds an interrupted run: finish it, or choose another --output_dir.")
             return None
-        checkpoint, earlier = checkpoint_to_resume(args), {}
-        if checkpoint is not None:
-            earlier = read_settings(checkpoint.parent)
-            if not earlier:
-                raise InputError(f"There is no {SETTINGS} beside {checkpoint}, to compare the flags with: copy it too.")
-            check_same(checkpoint.parent, earlier, settings)
-        if is_main:
-            _check_files(folder, settings)
-            # A run with its own tokenizer may continue in another folder.
-            for path in checkpoint.glob("tokenizer*") if checkpoint is not None else ():
-                shutil.copy(path, folder)
-            # The earlier settings include the number of rows.
-            write_json(folder / SETTINGS, earlier | settings)
+        if args.process_index == 0:
+            write_json(folder / SETTINGS, _check_files(folder, settings))
+        checkpoint = checkpoint_to_resume(args)
     return None if checkpoint is None else str(checkpoint)
 
 
-def _check_files(folder: Path, settings: dict):
-    """Refuse files of another run or source; remove the tokenizer of a run with other settings that never started."""
+def _check_files(folder: Path, settings: dict) -> dict:
+    """Refuse files of another run or source, and return the settings to write.
+
+    If the run in the folder never reached a checkpoint, other settings are allowed, and its tokenizer is removed.
+    """
     earlier = read_settings(folder)
     files = [path.name for pattern in OUTPUTS for path in sorted(folder.glob(pattern))]
     if files and not earlier:
-        raise InputError(f"{folder} already holds {', '.join(files)} from another source: choose another --output_dir.")
+        fault = f"{folder} already holds {', '.join(files)}, but no {SETTINGS} of a run"
+        raise InputError(f"{fault}: choose another --output_dir, or copy that file too.")
     if any(folder.glob("model*")) or any(map(is_complete, checkpoints(folder))):
         check_same(folder, earlier, settings)
-    elif earlier | settings != earlier:
+        # The earlier settings include the number of rows.
+        return earlier | settings
+    if earlier | settings != earlier:
         for path in folder.glob("tokenizer*"):
             path.unlink()
+    return settings
 
 
 def checkpoints(folder: Path) -> list[Path]:
@@ -172,12 +168,14 @@ def is_complete(checkpoint: Path) -> bool:
 
 def checkpoint_to_resume(args: RunArguments) -> Path | None:
     """Return the checkpoint that a flag names (InputError if it is incomplete), or the last complete one, if any."""
-    is_named = args.resume_from_checkpoint not in (None, "true", "True")
-    for checkpoint in [Path(args.resume_from_checkpoint)] if is_named else checkpoints(Path(args.output_dir)):
+    folder, name = Path(args.output_dir), args.resume_from_checkpoint
+    if name not in (None, "true", "True"):
+        if Path(name).resolve().parent != folder.resolve() or not is_complete(Path(name)):
+            raise InputError(f"{name} is not a complete checkpoint in {folder}: copy it there, or choose another.")
+        return Path(name)
+    for checkpoint in checkpoints(folder):
         if is_complete(checkpoint):
             logger.info("Resuming from %s", checkpoint)
             return checkpoint
-        if is_named:
-            raise InputError(f"{checkpoint} is not a complete checkpoint: choose an earlier one.")
         logger.warning("Skipping %s, which is incomplete", checkpoint)
     return None
