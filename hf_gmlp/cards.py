@@ -57,7 +57,7 @@ def model_card(
     Args:
         name: The name under which the model can be loaded: a repository such as "me/my-gmlp", or a folder.
         training: Facts from the training script: "dataset" (in words), "dataset_id" and "base_model" (names on the
-            Hub), "language", "hyperparameters", "metrics", and the "command".
+            Hub), "hyperparameters", "metrics", and the "command".
         license: The identifier of the weights' license, such as "mit".
         source: The origin of converted weights, in Markdown.
     """
@@ -79,7 +79,6 @@ def model_card(
     ]
     family = "amlp" if model.config.attention_size else "gmlp"
     data = ModelCardData(
-        language=training.get("language"),
         license=license,
         base_model=training.get("base_model"),
         library_name="transformers",

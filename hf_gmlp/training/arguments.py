@@ -180,7 +180,6 @@ class DataArguments(Flags):
     preprocessing_num_workers: int | None = flag("Number of processes that prepare the data.", interval="[1, inf)")
     overwrite_cache: bool = flag("Prepare the data again instead of taking them from the cache.", False)
     license: str | None = flag("License of the weights for the model card, such as apache-2.0.")
-    language: str | None = flag("Language of the data for the model card, such as en.")
 
     def __post_init__(self):
         super().__post_init__()
@@ -197,7 +196,6 @@ class DataArguments(Flags):
             "dataset_id": self.dataset_id(),
             "base_model": None if start is None or Path(start).exists() else start,
             "license": self.license,
-            "language": self.language,
         }
 
     def files(self) -> dict[str, list[str]]:

@@ -23,8 +23,8 @@ HYPERPARAMETERS = """
     load_best_model_at_end metric_for_best_model greater_is_better
 """.split()
 # Flags for the model and the data that do not affect the weights. All others of theirs are compared too.
-IRRELEVANT = {"cache_dir", "token", "trust_remote_code", "overwrite_cache", "preprocessing_num_workers", "license"}
-IRRELEVANT |= {"language", "seeds"}
+IRRELEVANT = {"cache_dir", "token", "trust_remote_code", "overwrite_cache", "preprocessing_num_workers"}
+IRRELEVANT |= {"license", "seeds"}
 # The last file that a run writes.
 FINISHED = "all_results.json"
 SETTINGS = "settings.json"

@@ -42,10 +42,10 @@ TOKENS = ("--token", "--hub_token", "--hub-token")
 class GMLPTrainer(Trainer):
     """transformers' Trainer with corrections and additions.
 
-    Corrections: accumulated gradients of models that ignore the number of labels; label smoothing of causal models that
-    are not part of transformers; an evaluation loss per token instead of per batch, if the metrics have a "token_loss";
-    evaluation of all rows in their order despite flags for training; a final model that is written atomically.
-    Additions: streams, `param_groups`, logs of the throughput, and this project's model card.
+    Corrections: accumulated gradients of models that ignore the number of labels; an evaluation loss per token instead
+    of per batch, if the metrics have a "token_loss"; evaluation of all rows in their order despite flags for training;
+    a final model that is written atomically. Additions: streams, `param_groups`, logs of the throughput, and this
+    project's model card.
 
     Args:
         metric_names: Names of the metrics of `compute_metrics`, without "eval_"; `metric_for_best_model` must be one.
@@ -87,11 +87,9 @@ class GMLPTrainer(Trainer):
         # Trainer gives every model that accepts **kwargs the number of labels in all accumulated batches to divide by.
         # Some, such as BERT, ignore it. For all models but this package's, Trainer averages over the batches instead.
         self.model_accepts_loss_kwargs &= self.model.config.model_type in OWN_TYPES
-        if self.label_smoother is not None and getattr(self.model, "loss_type", None) == "ForCausalLM":
-            # Trainer shifts the labels only for class names in a table of transformers.
-            self.compute_loss_func = partial(self.label_smoother, shift_labels=True)
-            # The loss is not computed by the model.
-            self.model_accepts_loss_kwargs = False
+        if self.args.label_smoothing_factor and getattr(self.model, "loss_type", None) == "ForCausalLM":
+            # Trainer would not shift the labels, except for class names in a table of transformers.
+            raise InputError("--label_smoothing_factor is not supported for causal language models: leave it out.")
         self.card, self.in_series = dict(card), in_series
         self.hyperparameters, self.results = dict(hyperparameters or {}), dict[str, float]()
         self.stream: StreamLoader | None = None
