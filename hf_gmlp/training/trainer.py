@@ -9,8 +9,7 @@ import shlex
 import shutil
 import signal
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -58,9 +57,7 @@ class GMLPTrainer(Trainer):
     """
 
     # The types of these attributes in transformers' Trainer.
-    model_accepts_loss_kwargs: bool
     optimizer: torch.optim.Optimizer | None
-    optimizer_cls_and_kwargs: tuple[Any, dict[str, Any]] | None
     preprocess_logits_for_metrics: Callable | None
 
     def __init__(
@@ -126,24 +123,19 @@ class GMLPTrainer(Trainer):
         run_folder.check_rows(self.args, len(rows))
         return super().get_train_dataloader()
 
-    @contextmanager
-    def all_rows_in_order(self) -> Iterator[None]:
-        """Switch off training flags that would drop rows of an evaluation, or change the order of predictions."""
-        args = self.args
-        flags = args.dataloader_drop_last, args.train_sampling_strategy
-        args.dataloader_drop_last, args.train_sampling_strategy = False, "random"
-        try:
-            yield
-        finally:
-            args.dataloader_drop_last, args.train_sampling_strategy = flags
-
     def get_eval_dataloader(self, *args, **kwargs) -> DataLoader:
-        with self.all_rows_in_order():
-            return super().get_eval_dataloader(*args, **kwargs)
+        return self.all_rows_in_order(super().get_eval_dataloader, *args, **kwargs)
 
     def get_test_dataloader(self, *args, **kwargs) -> DataLoader:
-        with self.all_rows_in_order():
-            return super().get_test_dataloader(*args, **kwargs)
+        return self.all_rows_in_order(super().get_test_dataloader, *args, **kwargs)
+
+    def all_rows_in_order(self, make_loader: Callable[..., DataLoader], *args, **kwargs) -> DataLoader:
+        """Make a loader without training flags that would drop rows of an evaluation, or change their order."""
+        flags = self.args.dataloader_drop_last, self.args.train_sampling_strategy
+        self.args.dataloader_drop_last, self.args.train_sampling_strategy = False, "random"
+        loader = make_loader(*args, **kwargs)
+        self.args.dataloader_drop_last, self.args.train_sampling_strategy = flags
+        return loader
 
     # ---- Training ----
 

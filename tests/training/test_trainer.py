@@ -4,13 +4,11 @@ import math
 import pickle
 import shutil
 import signal
-from types import SimpleNamespace
 
 import pytest
 import torch
 from datasets import Dataset
 from huggingface_hub import ModelCard
-from huggingface_hub.errors import RemoteEntryNotFoundError
 from safetensors.torch import load_file
 from transformers import (
     AutoModelForMaskedLM,
@@ -164,20 +162,6 @@ def test_results_and_the_card(tmp_path, capsys, monkeypatch):
 def test_a_command_is_shown_without_tokens():
     command = "run_mlm.py --token hf_1 --train_file /home/me/a.txt --hub-token=hf_2 --hub_token hf_3 --do_train"
     assert shown_command(command.split()) == "python run_mlm.py --train_file a.txt --do_train"
-
-
-@pytest.mark.parametrize("published", ["# Mine", None])
-def test_a_hand_written_card_in_the_repository_is_kept(tmp_path, monkeypatch, published):
-    def load(source, **options):
-        if published is None:
-            raise RemoteEntryNotFoundError("There is no card.", response=SimpleNamespace(headers={}, request=None))
-        return ModelCard(published)
-
-    trainer = make_trainer(tmp_path)
-    trainer.hub_model_id = "me/cats"
-    monkeypatch.setattr(ModelCard, "load", load)
-    trainer.create_model_card()
-    assert ("# me/cats" in (tmp_path / "README.md").read_text()) == (published is None)
 
 
 def gmlp_config(**fields):
