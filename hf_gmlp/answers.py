@@ -190,7 +190,7 @@ def decode(
         spans[question] += best_spans(start, end, offsets, **limits)
 
     decoded = []
-    for context, candidates, none in zip(contexts, spans, nulls):
+    for context, candidates, null_candidates in zip(contexts, spans, nulls):
         # The same characters in two overlapping windows are a single answer.
         best: dict[tuple[int, int], Span] = {}
         for span in sorted(candidates, key=lambda span: -span.score):
@@ -199,7 +199,7 @@ def decode(
         ranked = list(best.values())[:n_best_size] or [Span(0, 0, 0.0, 0.0)]
         text, null_odds = context[ranked[0].start : ranked[0].end], -math.inf
         if version_2_with_negative:
-            null = min(none, key=lambda span: span.score)
+            null = min(null_candidates, key=lambda span: span.score)
             null_odds = null.score - ranked[0].score
             ranked = sorted([*ranked, null], key=lambda span: -span.score)[:n_best_size]
             # The score of no answer is always reported.

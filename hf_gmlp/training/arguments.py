@@ -53,7 +53,7 @@ class Flags:
             for number in value if isinstance(value, list) else [value]:
                 if match is not None and isinstance(number, int | float):
                     left, low, high, right = match.groups()
-                    # NaN is in no interval.
+                    # This form also refuses NaN.
                     if not (COMPARE[left](number, float(low)) and COMPARE[right](number, float(high))):
                         raise ValueError(f"--{name} must be in {match[0][4:-1]}, got {number}.")
 
@@ -183,9 +183,9 @@ class DataArguments(Flags):
 
     def __post_init__(self):
         super().__post_init__()
-        named = [name for name in SOURCES if getattr(self, name, None)]
-        if len({SOURCES[name] for name in named}) > 1:
-            flags = " and ".join(f"--{name}" for name in (named[0], named[-1]))
+        sources = [name for name in SOURCES if getattr(self, name, None)]
+        if len({SOURCES[name] for name in sources}) > 1:
+            flags = " and ".join(f"--{name}" for name in (sources[0], sources[-1]))
             raise ValueError(f"{flags} both name the data: leave one of them out.")
 
     def card_facts(self, model_args: BaseModelArguments, description: str | None = None) -> dict[str, str | None]:
@@ -200,12 +200,12 @@ class DataArguments(Flags):
 
     def files(self) -> dict[str, list[str]]:
         """Return the named local files and folders by split: "train", "validation", "test"."""
-        named: dict[str, list[str]] = {}
+        files: dict[str, list[str]] = {}
         for split in ("train", "validation", "test"):
             folder = getattr(self, f"{split}_dir", None)
             paths = getattr(self, f"{split}_file", None) or ([folder] if folder else [])
-            named |= {split: paths} if paths else {}
-        return named
+            files |= {split: paths} if paths else {}
+        return files
 
     def data_name(self) -> str:
         """Return the data in words, for the model card: the names of the first files, or of the data set."""
@@ -291,7 +291,7 @@ def parse_arguments(dataclass_types: tuple[type, ...], description: str, argv: l
     try:
         *parsed, unknown = parser.parse_args_into_dataclasses(words, True, look_for_args_file=False)
     except (ValueError, ImportError) as error:
-        # Raised by a dataclass, or by TrainingArguments and the libraries below it.
+        # The error comes from a dataclass, or from TrainingArguments and the libraries that it uses.
         raise InputError(" ".join(str(error).split())) from error
     if unknown:
         flags = [f"--{declared.name}" for kind in dataclass_types for declared in fields(kind)]

@@ -22,7 +22,7 @@ HYPERPARAMETERS = """
     use_liger_kernel liger_kernel_config average_tokens_across_devices train_sampling_strategy dataloader_drop_last
     load_best_model_at_end metric_for_best_model greater_is_better
 """.split()
-# Flags for the model and the data that do not affect the weights. All others of theirs are compared too.
+# Flags for the model and the data that do not affect the weights. Their other flags are compared.
 IRRELEVANT = {"cache_dir", "token", "trust_remote_code", "overwrite_cache", "preprocessing_num_workers"}
 IRRELEVANT |= {"license", "seeds"}
 # The last file that a run writes.

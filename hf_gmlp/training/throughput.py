@@ -28,7 +28,7 @@ class Throughput(TrainerCallback):
 
     def __init__(self, model: PreTrainedModel, args: RunArguments):
         self.model, self.devices = model, args.world_size * max(1, args.n_gpu)
-        self.peak = args.peak_tflops or known_peak()
+        self.peak = args.peak_tflops or gpu_peak()
         self.unit = "tokens" if model.main_input_name == "input_ids" else "images"
         # Tokens or images in this process since the start, those before the run was resumed, and seconds of pauses.
         self.count, self.seen_before, self.paused = 0, 0, 0.0
@@ -83,7 +83,7 @@ class Throughput(TrainerCallback):
         return numbers
 
 
-def known_peak() -> float | None:
+def gpu_peak() -> float | None:
     """Return the peak of this GPU in TFLOP/s; None if it is not in the list, or there is no GPU."""
     name = torch.cuda.get_device_name() if torch.cuda.is_available() else ""
     return next((float(peak) for part, peak in PEAKS.items() if part in name), None)

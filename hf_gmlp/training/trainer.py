@@ -246,7 +246,7 @@ class GMLPTrainer(Trainer):
         elif self.is_world_process_zero():
             length = {"max_steps": state.global_step, "num_train_epochs": round(state.epoch or 0.0, 2)}
             values = run_folder.hyperparameters(args) | length | self.hyperparameters
-            training = {**self.card, "metrics": self.results, "command": shown_command(sys.argv)}
+            training = {**self.card, "metrics": self.results, "command": public_command(sys.argv)}
             training["hyperparameters"] = {k: v for k, v in values.items() if v or type(v) in (int, float)}
             name = self.hub_model_id or Path(args.output_dir).resolve().name
             options = {"license": self.card.get("license"), "tags": kwargs.get("tags")}
@@ -266,7 +266,7 @@ class GMLPTrainer(Trainer):
             self.create_model_card()
 
 
-def shown_command(argv: list[str]) -> str:
+def public_command(argv: list[str]) -> str:
     """Return a command as typed, but without tokens, and with only the last name of absolute paths."""
     public_words, words = [program(argv[0])], iter(argv[1:])
     for word in words:

@@ -1,10 +1,8 @@
-import os
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from filelock import FileLock
 
 from hf_gmlp.errors import InputError
 from hf_gmlp.tasks.mlm.arguments import MLMArguments
@@ -167,18 +165,8 @@ def test_incomplete_checkpoint_is_passed_over(tmp_path, options, caplog):
 
 @pytest.mark.heavy
 def test_two_runs_do_not_share_a_folder(tmp_path):
-    code = "import sys, time; from pathlib import Path; from hf_gmlp.training.run_folder import claim\n"
-    code += "claim(Path(sys.argv[1])); print('claimed', flush=True); time.sleep(600)"
-    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])}
-    process = subprocess.Popen([sys.executable, "-c", code, tmp_path], stdout=subprocess.PIPE, env=environment)
-    try:
-        assert process.stdout.readline() == b"claimed\n"
-        with pytest.raises(InputError, match="Another run"):
-            claim(tmp_path)
-    finally:
-        process.kill()
-        process.wait()
-    # The claim of a dead process is released.
+    with FileLock(tmp_path / "_run.lock"), pytest.raises(InputError, match="Another run"):
+        claim(tmp_path)
     claim(tmp_path)
     with pytest.raises(InputError, match="--output_dir"):
         claim(Path("/proc/out"))

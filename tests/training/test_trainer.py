@@ -21,7 +21,7 @@ from hf_gmlp import GMLPConfig, GMLPForCausalLM, GMLPForSequenceClassification
 from hf_gmlp.errors import InputError
 from hf_gmlp.training.arguments import RunArguments
 from hf_gmlp.training.run_folder import is_complete
-from hf_gmlp.training.trainer import GMLPTrainer, shown_command
+from hf_gmlp.training.trainer import GMLPTrainer, public_command
 
 SIZES = {"vocab_size": 20, "hidden_size": 16, "num_hidden_layers": 1, "intermediate_size": 32}
 
@@ -161,7 +161,7 @@ def test_results_and_the_card(tmp_path, capsys, monkeypatch):
 
 def test_a_command_is_shown_without_tokens():
     command = "run_mlm.py --token hf_1 --train_file /home/me/a.txt --hub-token=hf_2 --hub_token hf_3 --do_train"
-    assert shown_command(command.split()) == "python run_mlm.py --train_file a.txt --do_train"
+    assert public_command(command.split()) == "python run_mlm.py --train_file a.txt --do_train"
 
 
 def gmlp_config(**fields):
