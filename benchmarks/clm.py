@@ -29,12 +29,12 @@ from hf_gmlp.errors import InputError
 from hf_gmlp.markdown import markdown_table
 from hf_gmlp.models.configuration_gmlp import GMLPConfig
 from hf_gmlp.models.modeling_gmlp import GMLPForCausalLM
-from hf_gmlp.tokenizer import BYTE_SPECIAL_TOKENS
 
 from .harness import Bench, about, write_results
 from .peers import parameters_of
 
-VOCABULARY = len(BYTE_SPECIAL_TOKENS) + 256
+# The 256 bytes, [PAD] and [SEP].
+VOCABULARY = 258
 SYSTEMS = ("gMLP", "gMLP, dense W", "aMLP", "g-mlp-pytorch", "GPT-2")
 
 

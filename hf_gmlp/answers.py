@@ -1,6 +1,6 @@
 """Extractive question answering: windows of tokens over a question and its context, and answers from their logits.
 
-`run_qa` and `QuestionAnswerer` share it.
+`run_qa` and `QuestionAnswerer` use it.
 """
 
 import logging
@@ -18,14 +18,14 @@ logger = logging.getLogger(__name__)
 
 
 def check_windows(tokenizer: Tokenizer, max_seq_length: int, doc_stride: int):
-    """Raise an InputError if a window has no room for new context, or the tokenizer cannot make or pad it."""
+    """Raise an InputError if a window has no room for new context, or the tokenizer cannot encode or pad it."""
     if not 0 <= doc_stride <= max_seq_length // 2:
         limit = f"from 0 to half of --max_seq_length, {max_seq_length // 2}"
         raise InputError(f"--doc_stride {doc_stride}, the overlap of two windows, must be {limit}.")
     pads = tokenizer.pad_token_id is not None and tokenizer.padding_side == "right"
     if not (tokenizer.is_fast and pads and tokenizer("", "")["input_ids"][:1] == [tokenizer.cls_token_id]):
         needs = "a fast one that puts [CLS] first, and pads on the right with a padding token"
-        raise InputError(f"{type(tokenizer).__name__} cannot find answers: choose {needs}.")
+        raise InputError(f"The tokenizer {type(tokenizer).__name__} does not suit question answering: choose {needs}.")
 
 
 def make_windows(
@@ -40,18 +40,18 @@ def make_windows(
     """Make windows [CLS] question [SEP] context [SEP] of each pair.
 
     A long context gives several windows that overlap by `doc_stride` tokens. A question that leaves too little room for
-    the context is cut.
+    the context is shortened.
 
     Args:
-        answers: "text" and "answer_start" of each question's answers, of which the first counts.
+        answers: "text" and "answer_start" of each question's answers, of which only the first is used.
 
     Returns:
         The columns of the tokenizer; "question_index"; "offsets", the characters [start, end) of the context that each
-        token covers, [0, 0) for tokens outside of it; and with `answers` "start_positions" and "end_positions", the
-        first and last token of the answer, or 0, that of [CLS], if the window lacks it.
+        token covers, [0, 0) for other tokens; and with `answers` "start_positions" and "end_positions", the first and
+        last token of the answer, or 0, the position of [CLS], if the window does not contain it.
     """
     room = max_seq_length - tokenizer.num_special_tokens_to_add(pair=True)
-    # "[SEP]" in an article is text.
+    # The names of special tokens, such as "[SEP]", are ordinary text in an article.
     options: dict[str, object] = {"split_special_tokens": True, "return_offsets_mapping": True, "verbose": False}
     questions = _shorten(questions, tokenizer, (room - doc_stride) // 2, **options)
     options |= {"truncation": "only_second", "max_length": max_seq_length, "stride": doc_stride}
@@ -68,26 +68,26 @@ def make_windows(
 
 
 def _shorten(questions: Sequence[str], tokenizer: Tokenizer, longest: int, **options: object) -> list[str]:
-    """Strip the questions of white space, and cut those of more than `longest` tokens."""
+    """Strip white space from the questions, and truncate them to `longest` tokens."""
     questions = [question.strip() for question in questions]
     encoded = tokenizer(questions, add_special_tokens=False, truncation=True, max_length=longest + 1, **options)
-    short = []
+    truncated = []
     for question, offsets in zip(questions, encoded["offset_mapping"]):
         if len(offsets) > longest:
-            logger.warning("A question was cut to %d tokens: %s", longest, question)
+            logger.warning("A question was truncated to %d tokens: %s", longest, question)
             question = question[: offsets[longest][0]].rstrip()
-        short.append(question)
-    return short
+        truncated.append(question)
+    return truncated
 
 
 def _answer_tokens(offsets: list[list[int]], answers: dict[str, list]) -> tuple[int, int]:
-    """Return the first and last token that the first answer touches; 0 and 0 if the window does not hold all of it."""
+    """Return the first and last token that overlap the first answer; 0 and 0 if the window lacks a part of it."""
     text = [index for index, (start, end) in enumerate(offsets) if start < end]
     for start, answer in zip(answers["answer_start"][:1], answers["text"]):
         end = start + len(answer)
-        touched = [index for index in text if offsets[index][0] < end and offsets[index][1] > start]
-        if touched and offsets[text[0]][0] <= start and end <= offsets[text[-1]][1]:
-            return touched[0], touched[-1]
+        tokens = [index for index in text if offsets[index][0] < end and offsets[index][1] > start]
+        if tokens and offsets[text[0]][0] <= start and end <= offsets[text[-1]][1]:
+            return tokens[0], tokens[-1]
     return 0, 0
 
 
@@ -108,9 +108,9 @@ class Span(NamedTuple):
 class Decoded:
     """The answers to one question."""
 
-    # The best span.
+    # The text of the best span.
     text: str
-    # The best spans, best first, and "" for no answer where that is allowed: "text", "start", "end" (characters of the
+    # The best spans, best first, with "" for no answer if that is allowed: "text", "start", "end" (characters of the
     # context), "probability" (within this list), "start_logit", "end_logit".
     nbest: list[dict]
     # The score of no answer minus that of the best span; minus infinity if there is always an answer.
@@ -132,7 +132,7 @@ def best_spans(
     """Return the spans of one window with the highest sum of start and end logit, best first.
 
     Args:
-        start_logits, end_logits: Those of its tokens [m].
+        start_logits, end_logits: The logits of its tokens [m].
         offsets: The characters [start, end) of each. A token without characters neither starts nor ends a span.
         max_answer_length: Maximum number of tokens of a span.
     """
@@ -143,10 +143,10 @@ def best_spans(
     ends = np.concatenate([ends, np.full(width - 1, -np.inf)])
     # [m, width]: row i, column k is the span from token i to i + k.
     scores = (starts[:, None] + np.lib.stride_tricks.sliding_window_view(ends, width)).ravel()
-    # Sorting all of them takes ten times as long.
+    # Sorting all scores would take ten times as long.
     least = np.partition(scores, -n_best_size)[-n_best_size] if n_best_size < scores.size else -np.inf
     chosen = np.flatnonzero((scores >= least) & np.isfinite(scores))
-    # Among equal scores, the first and shortest span comes first.
+    # If scores are equal, the first and shortest span comes first.
     ranked = chosen[np.argsort(-scores[chosen], kind="stable")][:n_best_size]
     firsts, extra = np.divmod(ranked, width)
     pairs = zip(firsts, firsts + extra)
@@ -165,11 +165,11 @@ def decode(
 ) -> list[Decoded]:
     """Return the answers to questions from the logits of their windows.
 
-    The score of no answer is the sum of the logits of [CLS], the lowest over all windows, since a window without the
-    answer correctly says that there is none.
+    The score of no answer is the sum of the logits of [CLS] in the window where it is lowest, since windows without the
+    answer correctly predict no answer.
 
     Args:
-        contexts: One for each question.
+        contexts: The context of each question.
         windows: The columns of `make_windows`, where "question_index" is an index into `contexts`.
         start_logits, end_logits: [m] for each window, at least as long as the window.
         version_2_with_negative: Whether there may be no answer.
@@ -182,7 +182,7 @@ def decode(
     limits = {"n_best_size": n_best_size, "max_answer_length": max_answer_length}
     columns = windows["question_index"], windows["offsets"], start_logits, end_logits
     for question, offsets, start, end in zip(*columns, strict=True):
-        # Without padding.
+        # Remove the padding.
         start, end = start[: len(offsets)], end[: len(offsets)]
         if not np.isfinite([start, end]).all():
             raise InputError("The model's logits are not finite numbers: lower the learning rate of its training.")
@@ -190,8 +190,8 @@ def decode(
         spans[question] += best_spans(start, end, offsets, **limits)
 
     decoded = []
-    for context, candidates, none in zip(contexts, spans, nulls):
-        # The same words in two windows are one answer.
+    for context, candidates, null_candidates in zip(contexts, spans, nulls):
+        # The same characters in two overlapping windows are a single answer.
         best: dict[tuple[int, int], Span] = {}
         for span in sorted(candidates, key=lambda span: -span.score):
             best.setdefault((span.start, span.end), span)
@@ -199,10 +199,10 @@ def decode(
         ranked = list(best.values())[:n_best_size] or [Span(0, 0, 0.0, 0.0)]
         text, null_odds = context[ranked[0].start : ranked[0].end], -math.inf
         if version_2_with_negative:
-            null = min(none, key=lambda span: span.score)
+            null = min(null_candidates, key=lambda span: span.score)
             null_odds = null.score - ranked[0].score
             ranked = sorted([*ranked, null], key=lambda span: -span.score)[:n_best_size]
-            # Its score is reported, however low.
+            # The score of no answer is always reported.
             ranked = ranked if null in ranked else [*ranked, null]
         weights = np.exp(np.array([span.score for span in ranked]) - max(span.score for span in ranked))
         nbest = [

@@ -1,4 +1,4 @@
-"""Errors that a user can fix: one line and an exit code instead of a traceback."""
+"""Errors that a user can fix, which end a command with one line and an exit code instead of a traceback."""
 
 import os
 import signal
@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from importlib.util import find_spec
 
-# Packages that `pip install hf-gmlp` leaves out -> their modules.
+# Packages that `pip install hf-gmlp` does not install -> their modules.
 OPTIONAL = {
     "hf-gmlp[train]": ("accelerate", "datasets", "evaluate", "scipy", "sentencepiece", "sklearn", "torchdata"),
     "hf-gmlp[plots]": ("matplotlib",),
@@ -28,17 +28,17 @@ def run(main: Callable[[], object]):
     pipe (`| head`) silently with 141. Any other error is a bug, and keeps its traceback.
     """
     if hasattr(os, "register_at_fork"):
-        # A terminal sends Ctrl-C to worker processes too. They ignore it, since this process ends them.
+        # A terminal sends Ctrl-C to worker processes too. They ignore it, and are ended by this process.
         os.register_at_fork(after_in_child=partial(signal.signal, signal.SIGINT, signal.SIG_IGN))
     try:
         main()
         sys.stdout.flush()
     except BrokenPipeError:
-        # Python flushes the standard output once more at exit.
+        # At exit, Python flushes the standard output once more.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         raise SystemExit(141) from None
     except (KeyboardInterrupt, Exception) as error:
-        # A library may raise another error while it ends its workers.
+        # A library may raise another error while it ends its workers after Ctrl-C.
         interrupted = any(isinstance(cause, KeyboardInterrupt) for cause in causes(error))
         advice = "Interrupted. Repeat the command to continue from the last checkpoint."
         message = advice if interrupted else _message(error)
@@ -49,12 +49,12 @@ def run(main: Callable[[], object]):
 
 
 def _message(error: BaseException) -> str | None:
-    """Return in one line what to tell the user; None for a bug."""
+    """Return a message of one line for the user; None if the error is a bug."""
     if isinstance(error, InputError):
-        # Workers of a data loader pass their traceback on as the message.
+        # For an error in a worker of a data loader, the message is the worker's traceback.
         return str(error).rpartition("InputError: ")[2].strip()
     if isinstance(error, MemoryError) or "out of memory" in str(error):
-        return f"The memory is full ({first_line(error)}). Lower --per_device_train_batch_size."
+        return f"Out of memory ({first_line(error)}): lower --per_device_train_batch_size."
     if isinstance(error, ImportError):
         return _not_installed((error.name or "").partition(".")[0])
     if isinstance(error, OSError) and error.filename is not None:
@@ -63,7 +63,7 @@ def _message(error: BaseException) -> str | None:
 
 
 def need(*modules: str):
-    """Raise an InputError if one of these modules, all in `OPTIONAL`, is not installed."""
+    """Raise an InputError if one of these modules of `OPTIONAL` is not installed."""
     for module in modules:
         if find_spec(module) is None:
             raise InputError(_not_installed(module))
@@ -75,7 +75,7 @@ def _not_installed(module: str) -> str | None:
 
 
 def listed(names: list[str], most: int = 5) -> str:
-    """Return the first names, and how many more there are."""
+    """Return the first names, and the number of the others, as text."""
     more = len(names) - most
     return ", ".join(names[:most]) + (f" and {more} more" if more > 0 else "")
 
@@ -86,11 +86,11 @@ def first_line(error: BaseException) -> str:
 
 
 def hub_reason(error: BaseException) -> str:
-    """Return in one line, without a full stop, what a library says about a repository on the Hub or a folder."""
-    # The import takes a tenth of a second, as long as all of `hf-gmlp --help`.
+    """Return a library's message about a repository on the Hub or a folder in one line, without a full stop."""
+    # Importing this takes a tenth of a second, as long as all of `hf-gmlp --help`.
     from huggingface_hub.errors import HfHubHTTPError, StrictDataclassError
 
-    # The first line of these is a number, or the name of a check.
+    # The first line of these errors is a number, or the name of a check.
     text = str(error) if isinstance(error, HfHubHTTPError | StrictDataclassError) else first_line(error)
     return " ".join(text.split()).rstrip(".")
 

@@ -1,4 +1,4 @@
-"""Pictures in folders."""
+"""Images in folders."""
 
 import os
 from pathlib import Path
@@ -7,7 +7,7 @@ IMAGE_ENDINGS = (".jpg", ".jpeg", ".jfif", ".png", ".webp", ".bmp", ".gif", ".ti
 
 
 def walk_files(folder: Path) -> list[Path]:
-    """Return the files in a folder and its subfolders, relative to it and sorted, but for those named ".something"."""
+    """Return the files in a folder and its subfolders, relative to it and sorted, without those named ".something"."""
     paths = []
     for parent, folders, files in os.walk(folder, followlinks=True):
         folders[:] = [name for name in folders if not name.startswith(".")]
@@ -16,7 +16,7 @@ def walk_files(folder: Path) -> list[Path]:
 
 
 def system_folder(path: Path) -> str | None:
-    """Return the folder of a path that systems add, such as @eaDir or __MACOSX, if there is one."""
+    """Return the part of a path that is a folder of an operating system, such as @eaDir or __MACOSX, if any."""
     return next((part for part in path.parts if part.startswith(("@", "__"))), None)
 
 
@@ -25,5 +25,5 @@ def is_image(path: Path) -> bool:
 
 
 def find_images(folder: Path) -> list[str]:
-    """Return the paths of the pictures in a folder and its subfolders, relative to it and sorted."""
+    """Return the paths of the images in a folder and its subfolders, relative to it and sorted."""
     return [str(path) for path in walk_files(folder) if is_image(path)]

@@ -1,4 +1,4 @@
-"""Load models, configs, tokenizers and image processors completely, or say in one line why that is not possible."""
+"""Loading of models, configs, tokenizers and image processors, with an InputError of one line if it fails."""
 
 import re
 from pathlib import Path
@@ -19,9 +19,9 @@ from transformers import (
 
 from .errors import InputError, causes, hub_reason, listed
 
-# What libraries raise for files of weights that are incomplete or are something else.
+# Errors that libraries raise for files of weights that are incomplete or have another format.
 WEIGHT_ERRORS = (SafetensorError, UnpicklingError, EOFError)
-# What they raise for a checkpoint that is missing, or whose files do not fit.
+# Errors that they raise for a checkpoint that is missing, or whose files contradict each other.
 LOADING_ERRORS = (OSError, ValueError, RuntimeError, ImportError, StrictDataclassError, *WEIGHT_ERRORS)
 
 
@@ -32,11 +32,11 @@ def open_model(
 
     Args:
         new_head: Whether weights outside of the encoder may be missing. They are then random.
-        new_size: Weights of the head may have another shape in the checkpoint if the model's starts with this size.
-        options: Passed to `from_pretrained`.
+        new_size: The first size of weights of the head that may have another shape in the checkpoint. They are random.
+        options: Options of `from_pretrained`.
     """
     try:
-        # Other shapes are reported below.
+        # Weights of another shape are reported below.
         options |= {"ignore_mismatched_sizes": True, "output_loading_info": True}
         model, report = auto_class.from_pretrained(name, **options)
     except LOADING_ERRORS as error:
@@ -49,7 +49,7 @@ def open_model(
     mismatched = sorted(key for key, *_ in report["mismatched_keys"])
     fault = f"The weights of {name} do not fit its config as a {title}"
     missing = {*report["missing_keys"]}.difference(mismatched)
-    for keys, words in ((missing, "missing"), (report["unexpected_keys"], "left over")):
+    for keys, words in ((missing, "missing"), (report["unexpected_keys"], "unexpected")):
         # Heads and poolers have neither numbered layers nor embeddings.
         pattern = rf"{re.escape(encoder)}.*(\.\d+\.|embeddings\.weight$)"
         keys = sorted(key for key in keys if re.match(pattern, key))
@@ -71,33 +71,28 @@ def open_model(
 
 def open_config(name: str | Path) -> PreTrainedConfig:
     """Load the config of a checkpoint; an InputError if there is none or it cannot be read."""
-    try:
-        return AutoConfig.from_pretrained(name)
-    except LOADING_ERRORS as error:
-        raise InputError(f"Cannot load a model from {name}: {reason(name, 'config.json', error)}.") from error
+    return _open(AutoConfig, "a model", name, "config.json")
 
 
 def open_tokenizer(name: str | Path, **options) -> PreTrainedTokenizerBase:
     """Load a tokenizer from a folder or the Hub; an InputError if there is none or it cannot be read."""
-    try:
-        return AutoTokenizer.from_pretrained(name, **options)
-    except Exception as error:
-        # `tokenizers` raises nothing more specific for a file that it cannot read.
-        why = reason(name, "tokenizer_config.json", error)
-        advice = "Name another, or make one with `hf-gmlp train-tokenizer`."
-        raise InputError(f"Cannot load a tokenizer from {name}: {why}. {advice}") from error
+    # `tokenizers` raises nothing more specific than Exception for a file that it cannot read.
+    return _open(AutoTokenizer, "a tokenizer", name, "tokenizer_config.json", Exception, **options)
 
 
 def open_image_processor(name: str | Path, **options) -> BaseImageProcessor:
     """Load an image processor from a folder or the Hub; an InputError if there is none or it cannot be read."""
+    return _open(AutoImageProcessor, "an image processor", name, "preprocessor_config.json", **options)
+
+
+def _open(auto_class: Any, kind: str, name: str | Path, file: str, errors: Any = LOADING_ERRORS, **options) -> Any:
     try:
-        return AutoImageProcessor.from_pretrained(name, **options)
-    except LOADING_ERRORS as error:
-        why = reason(name, "preprocessor_config.json", error)
-        raise InputError(f"Cannot load an image processor from {name}: {why}.") from error
+        return auto_class.from_pretrained(name, **options)
+    except errors as error:
+        raise InputError(f"Cannot load {kind} from {name}: {reason(name, file, error)}.") from error
 
 
 def reason(name: str | Path, file: str, error: Exception) -> str:
-    """Return in one line why something that should have a `file` cannot be opened."""
-    lacking = Path(name).is_dir() and not (Path(name) / file).exists()
-    return f"the folder has no {file}" if lacking else hub_reason(error)
+    """Return in one line why something that should have a `file` cannot be loaded."""
+    is_missing = Path(name).is_dir() and not (Path(name) / file).exists()
+    return f"the folder has no {file}" if is_missing else hub_reason(error)

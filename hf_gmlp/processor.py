@@ -1,4 +1,4 @@
-"""Images, decoded and prepared for evaluation: needs Pillow and torchvision."""
+"""Decoding of images, and image processors for evaluation. This module needs Pillow and torchvision."""
 
 import io
 import struct
@@ -11,13 +11,13 @@ from transformers.image_utils import PILImageResampling
 
 from .errors import InputError, first_line
 
-# Pillow's other formats, such as EPS, may run programs.
+# Pillow's readers of other formats, such as EPS, may run programs.
 FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF")
-# More than eight bits per channel: a conversion to RGB would cut off everything above 255.
+# Modes with more than eight bits per channel, whose conversion to RGB would clip values above 255.
 DEEP_MODES = ("I", "F", "I;16", "I;16B", "I;16L", "I;16N")
-# What Pillow raises for files that are corrupted or no images; the first includes UnidentifiedImageError.
+# Errors of Pillow for files that are corrupted or not images. OSError includes UnidentifiedImageError.
 DECODING_ERRORS = (OSError, ValueError, SyntaxError, EOFError, struct.error, PIL.Image.DecompressionBombError)
-# transformers' ConvNeXT processor crops below this size; from here on it squeezes the image into a square.
+# From this size on, transformers' ConvNeXT processor does not crop, but resizes the image to a square.
 LARGEST_CROP = 384
 
 
@@ -28,14 +28,15 @@ def evaluation_processor(
     mean: Sequence[float] = (0.5, 0.5, 0.5),
     std: Sequence[float] = (0.5, 0.5, 0.5),
 ) -> BaseImageProcessor:
-    """Return an image processor that prepares images as timm does for evaluation: it resizes the shorter side to the
-    image size over `crop_pct` (bicubic) and crops the center. Squares from 384 pixels on, and other shapes, are resized
-    alone.
+    """Return an image processor that prepares images as timm does for evaluation.
+
+    It resizes the shorter side to the image size divided by `crop_pct` (bicubic), and crops the center. If the result
+    is a square of 384 pixels or more, or not a square, it only resizes.
 
     Args:
         size: Height and width of the result in pixels.
         crop_pct: Fraction of the shorter side that is kept.
-        mean, std: Per channel, on a scale from 0 to 1.
+        mean, std: Mean and standard deviation of each channel, on a scale from 0 to 1.
     """
     fields = {"image_mean": list(mean), "image_std": list(std), "do_convert_rgb": len(mean) == 3}
     fields["resample"] = PILImageResampling.BICUBIC
@@ -49,10 +50,10 @@ def decode(image: dict) -> PIL.Image.Image:
     """Return an image upright and in RGB.
 
     Args:
-        image: Its "bytes", or None and its "path", as `datasets` stores images that are not decoded.
+        image: An undecoded image of `datasets`: its "bytes", or None, and its "path".
 
     Raises:
-        InputError: If it cannot be decoded without loss.
+        InputError: If the image cannot be decoded without loss.
     """
     try:
         file = io.BytesIO(image["bytes"]) if image["bytes"] is not None else image["path"]
@@ -69,7 +70,7 @@ def decode(image: dict) -> PIL.Image.Image:
 
 
 def processor_size(processor: BaseImageProcessor) -> tuple[int, int] | None:
-    """Return the height and width in pixels of a processor's results; None if they depend on the image."""
+    """Return the height and width in pixels of a processor's output; None if they depend on the image."""
     size = getattr(processor, "size", None) or {}
     if getattr(processor, "do_center_crop", False):
         size = processor.crop_size

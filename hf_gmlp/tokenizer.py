@@ -1,9 +1,9 @@
 """The paper's tokenizer (Appendix A.2: "32K cased SentencePieces"), trained on any text, and helpers for any tokenizer.
 
-A trained tokenizer is made of stock parts of `tokenizers`, so a plain `AutoTokenizer.from_pretrained(folder)` loads it.
-A space belongs to the word after it: "The fox" gives "The" and " fox". It is a real space, not SentencePiece's "▁":
-`tokenizers` leaves white space out of the offsets, by which transformers finds whole words to mask, and a "▁" in the
-text survives.
+A trained tokenizer consists of stock parts of `tokenizers`, so `AutoTokenizer.from_pretrained(folder)` loads it.
+A space belongs to the word after it: "The fox" gives "The" and " fox". It is a real space, not SentencePiece's "▁", so
+that `tokenizers` leaves it out of the offsets, by which transformers finds the words for whole-word masking, and that a
+"▁" in a text is preserved.
 """
 
 import io
@@ -17,24 +17,21 @@ from typing import Any
 
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 from transformers import PreTrainedConfig, PreTrainedTokenizerBase, PreTrainedTokenizerFast
-from transformers.convert_slow_tokenizer import bytes_to_unicode
 
 from .errors import InputError, first_line
 
-# The position in this list is the id; GMLPConfig's defaults name the same ids.
+# The position in this list is the id, as in the defaults of GMLPConfig.
 SPECIAL_TOKENS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
-# The byte tokenizer has two special tokens, followed by the 256 bytes.
-BYTE_SPECIAL_TOKENS = ["[PAD]", "[SEP]"]
-FIRST_BYTE = len(BYTE_SPECIAL_TOKENS)
-# No token crosses a word. A word starts at every space, and each line end or tab is a word.
+# No token spans two words. Every space starts a word, and each line end or tab is a word.
 WORD_PATTERN = r"[\n\t\r]| ?[^ \n\t\r]+| "
-# The text "<0x0A>" must not become the byte token of that name, nor "[CLS]" where special tokens are switched off: cut
-# at the x and after the bracket. No learned token crosses a cut: SentencePiece separates letters from digits and signs.
+# The text "<0x0A>" must not become the byte token of that name, nor "[CLS]" a special token if those are switched off,
+# so they are split at the x and after the bracket. No learned token spans such a split, since SentencePiece separates
+# letters from digits and signs.
 TOKEN_NAME_PATTERN = r"(?<=<0)x(?=[0-9A-F]{2}>)|(?<=\[)(?:PAD|UNK|CLS|SEP|MASK)(?=\])"
-# Where a text is cut for training. The vocabulary has no control characters, lone surrogates, U+2581 or U+2585; these
-# two are sentencepiece's own (it would drop a whole sentence for one U+2585).
+# Texts are split here for training, so that the vocabulary has no control characters, lone surrogates, U+2581 or
+# U+2585. sentencepiece uses the last two itself, and would drop a whole sentence with a U+2585.
 _LINE_END = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\u2581\u2585\ud800-\udfff]+")
-# sentencepiece skips sentences of more than 4,192 bytes; a character takes at most four.
+# sentencepiece skips sentences of more than 4,192 bytes. A character has at most four.
 _SENTENCE = re.compile(r".{1,1000}(?= |$)|.{1,1000}")
 
 
@@ -52,17 +49,17 @@ def train_tokenizer(
     The same texts in the same order give the same tokenizer.
 
     Args:
-        texts: Strings of any length, read once, and cut so that no part is left out.
-        vocab_size: Number of tokens, including the special tokens and 256 bytes, which spell unknown characters.
-        character_coverage: Fraction of the characters that get their own token, 0.98 to 1; printable ASCII always does.
-        input_sentence_size: Number of lines to train on, above 100, or 0 for all. A longer corpus is read to its end
-            and sampled (sentencepiece fixes the seed). Ten million lines of web text take some gigabytes of memory.
+        texts: Strings of any length, which are read once. All of their text is used.
+        vocab_size: Number of tokens, including the special tokens and 256 bytes, which encode unknown characters.
+        character_coverage: Fraction of the characters with their own token, 0.98 to 1. Printable ASCII always has them.
+        input_sentence_size: Maximum number of lines to train on, above 100, or 0 for all. A longer corpus is read to
+            its end and sampled (sentencepiece fixes the seed). Ten million lines of web text need some gigabytes.
         max_length: The `model_max_length` of the tokenizer.
         lowercase: Whether the tokenizer lowercases its text, as that of bert-base-uncased.
 
     Raises:
         InputError: If an option is out of range, there is no text, or `vocab_size` does not fit the corpus (the message
-            says which size would).
+            contains a size that does).
     """
     options: dict[str, Any] = {"character_coverage": character_coverage, "input_sentence_size": input_sentence_size}
     model = train_sentencepiece(texts, lowercase, vocab_size=vocab_size, **options)
@@ -70,8 +67,8 @@ def train_tokenizer(
 
 
 def train_sentencepiece(texts: Iterable[str], lowercase: bool = False, **options: Any) -> bytes:
-    """Train the unigram model of SentencePiece behind `train_tokenizer`, and return it serialized."""
-    # A trained tokenizer loads without sentencepiece.
+    """Train SentencePiece's unigram model for `train_tokenizer`, and return it serialized."""
+    # Only training needs sentencepiece.
     import sentencepiece as spm
 
     model = io.BytesIO()
@@ -84,24 +81,24 @@ def train_sentencepiece(texts: Iterable[str], lowercase: bool = False, **options
             model_writer=model,
             model_type="unigram",
             byte_fallback=True,
-            # A tokenizer trained on prose still reads code and markup.
+            # A tokenizer that is trained on prose can also encode code and markup.
             required_chars="".join(map(chr, range(0x21, 0x7F))),
             **tokens,
-            # No word spans two lines, and line ends are known without bytes.
+            # Line ends have their own tokens, since no word spans two lines.
             user_defined_symbols=["\n", "\t", "\r"],
-            # These three make encoding lossless: the text stays as it is, and no space is added or dropped.
+            # These three options make the encoding lossless: no character is replaced, added or dropped.
             normalization_rule_name="identity",
             add_dummy_prefix=False,
             remove_extra_whitespaces=False,
             shuffle_input_sentence=True,
-            # The sums depend on the number of threads: fixed, so that every machine gets the same result.
+            # Rounding depends on the number of threads, which is fixed so that all machines give the same result.
             num_threads=16,
-            # Errors only, not hundreds of lines of progress.
+            # Show errors only, not hundreds of lines of progress.
             minloglevel=2,
             **options,
         )
     except (RuntimeError, ValueError) as error:
-        # The first line names an exception of the texts, or a condition in sentencepiece's source and what to change.
+        # The first line is that of an exception from the texts, or ends in what sentencepiece advises to change.
         reason = first_line(error).rpartition("] ")[2] or first_line(error)
         reason = "there is no text." if "sentences_.empty()" in reason else reason
         raise InputError(f"The tokenizer cannot be trained: {reason}") from error
@@ -109,7 +106,7 @@ def train_sentencepiece(texts: Iterable[str], lowercase: bool = False, **options
 
 
 def _sentences(texts: Iterable[str], lowercase: bool) -> Iterator[str]:
-    """Yield the lines of the texts, cut as sentencepiece needs them, and lowercased as the tokenizer will do it."""
+    """Yield the lines of the texts, split as sentencepiece needs them, and lowercased as by the tokenizer."""
     for line in itertools.chain.from_iterable(map(_LINE_END.split, texts)):
         if line and not line.isspace():
             yield from _SENTENCE.findall(normalizers.Lowercase().normalize_str(line) if lowercase else line)
@@ -129,7 +126,7 @@ def convert_sentencepiece(model: bytes, max_length: int = 512, lowercase: bool =
     names = pre_tokenizers.Split(Regex(TOKEN_NAME_PATTERN), behavior="merged_with_next")
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence([words, names])
     tokenizer.decoder = decoders.Sequence([decoders.ByteFallback(), decoders.Fuse()])
-    # It leaves white space out of the offsets, and changes no token.
+    # This leaves white space out of the offsets, and changes no token.
     trim = processors.ByteLevel(trim_offsets=True, add_prefix_space=False)
     single, pair = f"{cls} $A {sep}", f"{cls} $A {sep} $B:1 {sep}:1"
     template = processors.TemplateProcessing(single=single, pair=pair, special_tokens=[(cls, 2), (sep, 3)])
@@ -137,9 +134,9 @@ def convert_sentencepiece(model: bytes, max_length: int = 512, lowercase: bool =
     return PreTrainedTokenizerFast(
         tokenizer_object=tokenizer,
         **{"pad_token": pad, "unk_token": unk, "cls_token": cls, "sep_token": sep},
-        # As in GMLPConfig, a language model starts at [CLS] and stops at [SEP].
+        # As in GMLPConfig, a language model starts with [CLS] and stops at [SEP].
         **{"bos_token": cls, "eos_token": sep},
-        # The space belongs to the word, so a mask that replaces a word must take the space before it.
+        # A space belongs to the word after it, so a [MASK] in place of a word also replaces the space before it.
         mask_token=AddedToken(mask, lstrip=True, normalized=False, special=True),
         model_max_length=max_length,
         model_input_names=["input_ids", "token_type_ids", "attention_mask"],
@@ -148,7 +145,7 @@ def convert_sentencepiece(model: bytes, max_length: int = 512, lowercase: bool =
 
 
 def save_tokenizer(tokenizer: PreTrainedTokenizerBase, folder: Path):
-    """Save a tokenizer, and replace each file atomically: no process that opens it reads a part of a file."""
+    """Save a tokenizer, replacing each file atomically, so that no other process reads an incomplete file."""
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="_saving-", dir=folder) as temporary:
         tokenizer.save_pretrained(temporary)
@@ -156,34 +153,10 @@ def save_tokenizer(tokenizer: PreTrainedTokenizerBase, folder: Path):
             os.replace(path, folder / path.name)
 
 
-def byte_tokenizer(max_length: int = 512) -> PreTrainedTokenizerFast:
-    """Return a tokenizer with a token for every byte of UTF-8, id `FIRST_BYTE` + byte, that needs no training.
-
-    Decoding returns the encoded text exactly. [PAD] is 0 and [SEP], between documents, is 1; in a text, their names are
-    plain letters.
-    """
-    # `tokenizers` writes bytes as these characters.
-    vocabulary = BYTE_SPECIAL_TOKENS + [letter for _, letter in sorted(bytes_to_unicode().items())]
-    tokenizer = Tokenizer(models.BPE({token: i for i, token in enumerate(vocabulary)}, []))
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
-    tokenizer.decoder = decoders.ByteLevel()
-    pad, end_of_text = BYTE_SPECIAL_TOKENS
-    return PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer,
-        pad_token=pad,
-        bos_token=end_of_text,
-        eos_token=end_of_text,
-        model_max_length=max_length,
-        model_input_names=["input_ids", "attention_mask"],
-        split_special_tokens=True,
-        clean_up_tokenization_spaces=False,
-    )
-
-
 def open_ended(tokenizer: PreTrainedTokenizerBase) -> PreTrainedTokenizerBase:
-    """Return a copy of a tokenizer such as BERT's that does not end a text, and so a prompt, with a special token.
+    """Return a copy of a tokenizer such as BERT's that adds no special token to a text, so that it suits prompts.
 
-    A tokenizer that ends no text is returned unchanged.
+    A tokenizer that adds no special token at the end is returned unchanged.
     """
     ids = tokenizer("a")["input_ids"]
     if not tokenizer.is_fast or not ids or ids[-1] not in tokenizer.all_special_ids:
@@ -195,14 +168,14 @@ def open_ended(tokenizer: PreTrainedTokenizerBase) -> PreTrainedTokenizerBase:
         tokenizer_object=backend,
         **tokenizer.special_tokens_map | {"bos_token": end, "eos_token": end},
         model_max_length=tokenizer.model_max_length,
-        # Without segments, for which some causal models add an embedding.
+        # Segments are left out, since some causal models would add an embedding for them.
         model_input_names=["input_ids", "attention_mask"],
         clean_up_tokenization_spaces=False,
     )
 
 
 def padding_for(config: PreTrainedConfig, pad_to_max_length: bool = False) -> str:
-    """Return how a batch is padded. A model that sees its padding needs as much of it in every batch."""
+    """Return how to pad a batch: to a fixed length if the model's output depends on the padding."""
     return "max_length" if pad_to_max_length or not getattr(config, "mask_padding", True) else "longest"
 
 

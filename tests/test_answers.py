@@ -72,7 +72,7 @@ def test_labels_are_the_answer_or_cls(any_tokenizer):
     answers = [{"text": [text, "more"], "answer_start": [start, 0]} for _, text, start in rows]
     options = {"max_seq_length": 32, "doc_stride": 8, "answers": answers}
     windows = make_windows(["Q?"] * len(rows), contexts, any_tokenizer, **options)
-    found = set()
+    answered = set()
     columns = (windows[name] for name in ("question_index", "offsets", "start_positions", "end_positions"))
     for index, offsets, start, end in zip(*columns):
         text = [(a, b) for a, b in offsets if a < b]
@@ -80,9 +80,9 @@ def test_labels_are_the_answer_or_cls(any_tokenizer):
             # This window does not contain the entire answer.
             assert end == 0 and not (text[0][0] <= spans[index][0] and spans[index][1] <= text[-1][1])
             continue
-        found.add(index)
+        answered.add(index)
         assert (offsets[start][0], offsets[end][1]) == spans[index]
-    assert found == set(range(len(rows)))
+    assert answered == set(range(len(rows)))
 
 
 def test_names_of_special_tokens_are_text(any_tokenizer):
@@ -98,7 +98,7 @@ def test_long_questions_are_cut_and_logged(any_tokenizer, caplog):
     lengths = {index: parts.index(1) for index, parts in zip(windows["question_index"], windows["token_type_ids"])}
     # The question keeps half of the 17 tokens that are neither special nor overlap, between [CLS] and [SEP].
     assert lengths[0] == 2 + 8 and lengths[2] == lengths[3] == len(any_tokenizer("Who?")["input_ids"])
-    assert "A question was cut to 8 tokens" in caplog.text and "Who?" not in caplog.text
+    assert "A question was truncated to 8 tokens" in caplog.text and "Who?" not in caplog.text
 
 
 def test_lengths_and_tokenizers_that_cannot_find_answers_are_refused():
@@ -157,23 +157,23 @@ def test_decode_finds_the_best_of_all_spans(windows, n_best_size, max_answer_len
     options = {"n_best_size": n_best_size, "max_answer_length": max_answer_length}
     decoded = decode(CONTEXTS, windows, start, end, version_2_with_negative=negative, **options)
     spans, nulls = all_answers(windows, start, end, max_answer_length)
-    for index, (one, context) in enumerate(zip(decoded, CONTEXTS)):
+    for index, (answer, context) in enumerate(zip(decoded, CONTEXTS)):
         ranked = sorted(spans[index].items(), key=lambda item: -item[1])
         best_span, best_score = ranked[0]
-        assert one.text == context[slice(*best_span)] == one.text.strip()
+        assert answer.text == context[slice(*best_span)] == answer.text.strip()
         expected = ranked[:n_best_size]
         if negative:
             null = (0, 0), nulls[index]
-            assert_close(one.null_odds, nulls[index] - best_score)
+            assert_close(answer.null_odds, nulls[index] - best_score)
             expected = sorted([*expected, null], key=lambda item: -item[1])[:n_best_size]
             expected += [] if null in expected else [null]
         else:
-            assert one.null_odds == -math.inf
-        assert [(entry["start"], entry["end"]) for entry in one.nbest] == [span for span, _ in expected]
-        assert [entry["text"] for entry in one.nbest] == [context[slice(*span)] for span, _ in expected]
+            assert answer.null_odds == -math.inf
+        assert [(entry["start"], entry["end"]) for entry in answer.nbest] == [span for span, _ in expected]
+        assert [entry["text"] for entry in answer.nbest] == [context[slice(*span)] for span, _ in expected]
         scores = np.array([value for _, value in expected])
-        assert_close([entry["start_logit"] + entry["end_logit"] for entry in one.nbest], list(scores))
-        assert_close([entry["probability"] for entry in one.nbest], list(np.exp(scores) / np.exp(scores).sum()))
+        assert_close([entry["start_logit"] + entry["end_logit"] for entry in answer.nbest], list(scores))
+        assert_close([entry["probability"] for entry in answer.nbest], list(np.exp(scores) / np.exp(scores).sum()))
 
 
 def test_best_spans_on_a_case_by_hand():

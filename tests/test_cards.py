@@ -1,9 +1,11 @@
 """The model card is complete for every head, describes the model, and never overwrites a hand-written card."""
 
 import re
+from types import SimpleNamespace
 
 import pytest
 from huggingface_hub import ModelCard
+from huggingface_hub.errors import RemoteEntryNotFoundError
 
 import hf_gmlp
 from hf_gmlp import GMLPConfig, GMLPForMaskedLM, GMLPForSequenceClassification, GMLPVisionConfig
@@ -74,8 +76,8 @@ def test_the_card_of_a_trained_model(text_config):
     (result,) = card.data.eval_results
     assert (result.metric_type, result.metric_value, result.dataset_type) == ("accuracy", 0.8125, "me/cats")
     assert result.task_type == "text-classification"
-    shown = (RECORD["dataset"], RECORD["command"], "| learning rate | 0.0007 |", "| accuracy | 0.8125")
-    assert all(text in card.text for text in shown)
+    texts = (RECORD["dataset"], RECORD["command"], "| learning rate | 0.0007 |", "| accuracy | 0.8125")
+    assert all(text in card.text for text in texts)
 
 
 def test_a_model_that_was_only_loaded_names_its_origin(text_config, tmp_path):
@@ -103,12 +105,24 @@ I wrote this myself.
 """
 
 
-def test_what_a_person_wrote_stays(text_config, tmp_path):
+def test_a_hand_written_card_stays(text_config, tmp_path):
     path, model = tmp_path / "README.md", GMLPForMaskedLM(text_config())
     for text in (PERSON, str(model_card(model, "me/x")).replace(GENERATED, "Not much.")):
         path.write_text(text)
         write_card(model_card(model, "me/x", training=RECORD, license="mit"), tmp_path)
         assert path.read_text() == text
+
+
+@pytest.mark.parametrize("published", ["# Mine", None])
+def test_a_hand_written_card_in_the_repository_stays(text_config, tmp_path, monkeypatch, published):
+    def load(source, **options):
+        if published is None:
+            raise RemoteEntryNotFoundError("There is no card.", response=SimpleNamespace(headers={}, request=None))
+        return ModelCard(published)
+
+    monkeypatch.setattr(ModelCard, "load", load)
+    write_card(model_card(GMLPForMaskedLM(text_config()), "me/cats"), tmp_path, "me/cats")
+    assert ("# me/cats" in (tmp_path / "README.md").read_text()) == (published is None)
 
 
 @pytest.mark.parametrize("earlier", [f"# Dogs\n\n{GENERATED}\n", f"# Model Card\n\n{FORM}\n", None])

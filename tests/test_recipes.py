@@ -71,13 +71,6 @@ def test_flags_for_gpus_follow_any_recipe(tmp_path):
     assert training.torch_compile and training.dataloader_num_workers == 4
 
 
-def test_noam_s_schedule_of_labml_is_this_one(tmp_path):
-    *_, training = parse(RECIPES / "clm-labml.yaml", folder=tmp_path)
-    # Vaswani et al., section 5.3: 512^-0.5 min(step^-0.5, step 2000^-1.5) has its peak at step 2,000.
-    assert (training.lr_scheduler_type, training.warmup_steps) == ("inverse_sqrt", 2000)
-    assert training.learning_rate == pytest.approx(512**-0.5 * 2000**-0.5, rel=1e-3)
-
-
 @pytest.mark.parametrize("path", ALL, ids=path_id)
 def test_a_smoke_recipe_makes_any_recipe_small(path, tmp_path):
     smoke = script_of(path)[1]

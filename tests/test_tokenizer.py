@@ -14,8 +14,6 @@ from transformers import AutoTokenizer, BertConfig
 from hf_gmlp import GMLPConfig
 from hf_gmlp.errors import InputError
 from hf_gmlp.tokenizer import (
-    FIRST_BYTE,
-    byte_tokenizer,
     convert_sentencepiece,
     open_ended,
     padding_for,
@@ -23,6 +21,8 @@ from hf_gmlp.tokenizer import (
     train_sentencepiece,
     train_tokenizer,
 )
+
+from .samples import word_tokenizer
 
 pytestmark = pytest.mark.slow
 
@@ -167,20 +167,19 @@ def test_a_stock_auto_tokenizer_loads_the_folder(tokenizer, tmp_path):
     assert loaded.decode(encode(loaded, text)) == tokenizer.decode(encode(tokenizer, text))
 
 
-def test_a_tokenizer_that_cannot_be_saved_leaves_the_earlier_one(tmp_path, monkeypatch):
-    save_tokenizer(byte_tokenizer(), tmp_path)
+def test_a_tokenizer_that_cannot_be_saved_leaves_the_earlier_one(tmp_path, monkeypatch, tokenizer):
+    save_tokenizer(word_tokenizer(["a"]), tmp_path)
     before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
     assert {"tokenizer.json", "tokenizer_config.json"} <= before.keys()
-    broken = byte_tokenizer(max_length=9)
-    write = type(broken).save_pretrained
+    write = type(tokenizer).save_pretrained
 
     def break_off(tokenizer, folder):
         write(tokenizer, folder)
         raise OSError("No space left on device")
 
-    monkeypatch.setattr(type(broken), "save_pretrained", break_off)
+    monkeypatch.setattr(type(tokenizer), "save_pretrained", break_off)
     with pytest.raises(OSError, match="No space"):
-        save_tokenizer(broken, tmp_path)
+        save_tokenizer(tokenizer, tmp_path)
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
 
 
@@ -227,18 +226,6 @@ def test_lowercase(tmp_path):
     assert tokenizer.decode(tokenizer("A Name", add_special_tokens=False)["input_ids"]) == "a name"
 
 
-def test_byte_tokenizer_gives_the_bytes_and_loads_like_any_other(tmp_path):
-    byte_tokenizer(max_length=100).save_pretrained(tmp_path)
-    tokenizer = AutoTokenizer.from_pretrained(tmp_path)
-    for text in [*ODD_TEXTS, "".join(map(chr, range(0xD800))), "[SEP] [PAD]", " \r\n\n\t a , b . ", "<|endoftext|>"]:
-        ids = tokenizer(text, verbose=False)["input_ids"]
-        assert ids == [FIRST_BYTE + byte for byte in text.encode("utf-8")]
-        assert tokenizer.decode(ids) == tokenizer.decode(ids, skip_special_tokens=True) == text
-    assert (len(tokenizer), tokenizer.model_max_length) == (258, 100)
-    assert (tokenizer.pad_token_id, tokenizer.bos_token_id, tokenizer.eos_token_id) == (0, 1, 1)
-    assert list(tokenizer("a")) == ["input_ids", "attention_mask"]
-
-
 def test_models_with_visible_padding_get_the_same_padding_in_every_batch():
     assert [padding_for(config) for config in (GMLPConfig(), BertConfig())] == ["longest"] * 2
     assert padding_for(GMLPConfig(mask_padding=False)) == padding_for(BertConfig(), True) == "max_length"
@@ -254,6 +241,5 @@ def test_open_ended_tokenizer_adds_nothing_to_a_text(tmp_path):
     assert trained(text)["input_ids"] == [2, *ids, 3], "the original must not change"
     assert tokenizer.bos_token_id == tokenizer.eos_token_id == 3 and tokenizer.pad_token_id == 0
     assert "token_type_ids" not in tokenizer(text)
-    # Tokenizers that do not add an end token are unchanged.
-    for other in (tokenizer, byte_tokenizer()):
-        assert open_ended(other) is other
+    # A tokenizer that adds no end token is unchanged.
+    assert open_ended(tokenizer) is tokenizer

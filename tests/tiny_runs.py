@@ -13,7 +13,7 @@ COMMON += ["--global_batch_size", "8", "--per_device_eval_batch_size", "8", "--l
 COMMON += ["--disable_tqdm", "true", "--report_to", "none"]
 TASKS = {
     "mlm": ["--train_file", "text.txt", "--max_eval_samples", "8", "--vocab_size", "390"],
-    "clm": ["--train_file", "text.txt", "--max_eval_samples", "8", "--byte_level", "true"],
+    "clm": ["--train_file", "text.txt", "--max_eval_samples", "8", "--vocab_size", "390"],
     "glue": ["--train_file", "opinions_train.jsonl", "--validation_file", "opinions_validation.jsonl"],
     "qa": ["--train_file", "squad_train.json", "--validation_file", "squad_validation.json", "--doc_stride", "8"],
     "image_classification": ["--train_dir", "photos/train", "--validation_dir", "photos/validation"],

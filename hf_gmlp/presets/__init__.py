@@ -1,9 +1,8 @@
-"""The named architectures of the paper, two causal models of other projects and one for small images: a folder with a
-config.json for each.
+"""Presets: the named architectures of the paper, and one for small images. Each has a folder with a config.json.
 
-`preset_config("amlp-base")` makes a config; `preset_path("amlp-base")` is a folder for
-`AutoConfig.from_pretrained` or `--config_name`. The paper's baseline models that transformers has are included: BERT,
-without dropout as the paper trains it, and ViT. paper/models.py adds those of the others.
+`preset_config("amlp-base")` returns a config; `preset_path("amlp-base")` is a folder for `AutoConfig.from_pretrained`
+or `--config_name`. Among them are the paper's baseline models that are part of transformers: BERT, without dropout as
+in the paper, and ViT. paper/models.py adds the other baseline models.
 """
 
 from dataclasses import dataclass
@@ -19,8 +18,8 @@ if TYPE_CHECKING:
 @dataclass(frozen=True)
 class Preset:
     """
-    What the paper prints for an architecture, and where: parameters in millions, FLOPs in billions. For one that is not
-    in the paper ("-"), parameters are counted in the same way.
+    The numbers that the paper prints for an architecture, and where: parameters in millions, FLOPs in billions. For an
+    architecture that is not in the paper ("-"), parameters are counted in the same way.
     """
 
     name: str
@@ -28,13 +27,11 @@ class Preset:
     parameters: float
     flops: float | None = None
     note: str = ""
-    folder: Path = Path(__file__).parent  # of the folder NAME with config.json
+    folder: Path = Path(__file__).parent  # contains the folder NAME with config.json
 
 
-_DEEP_AND_THIN = "The paper leaves d_ffn and the positions open. 4 d_model and absolute ones give the printed counts."
+_DEEP_AND_THIN = "The paper leaves d_ffn and the positions open; 4 d_model and absolute ones give the printed counts."
 _D_FFN = "Table 3 says d_ffn = 3072, which gives 130 M parameters without a split. This preset has d_ffn = 2048: 92 M."
-_ENWIK8 = "Not in the paper. The sizes of g-mlp-pytorch's model of enwik8, with [PAD] and [SEP] besides the 256 bytes."
-_LABML = "Not in the paper. The sizes of labml.ai's experiment, with bytes, [PAD] and [SEP], and no position encodings."
 _MINI = "Not in the paper. For a few thousand images: W is Toeplitz over the grid of patches, in four heads."
 _MADDS = "Table 2 prints multiply-adds, which are doubled here. Its 86 M exclude the classifier for 1,000 classes."
 _DEIT_TI = "Table 2 prints multiply-adds, which are doubled here, and 5 M parameters; there are 5.7 M."
@@ -55,8 +52,6 @@ PRESETS = {
         Preset("gmlp-multiplicative", "Table 3", 92, note=_D_FFN),
         Preset("gmlp-additive", "Table 3", 92, note=_D_FFN),
         Preset("gmlp-linear", "Table 3", 92, note=_D_FFN),
-        Preset("gmlp-causal-enwik8", "-", 17.5, note=_ENWIK8),
-        Preset("gmlp-causal-labml", "-", 10.0, note=_LABML),
         Preset("bert-base", "Tables 3 and 5", 110, 100.8, note="For Table 3, train it on sequences of 128 tokens."),
         Preset("bert-large", "Table 5", 336, 341.2),
         Preset("bert-24x512", "Table 10", 92, note=_DEEP_AND_THIN),
@@ -81,7 +76,7 @@ def list_presets() -> list[str]:
 
 
 def preset_path(name: str) -> Path:
-    """Return the folder of a preset, or raise an InputError, a ValueError, if there is no preset with that name."""
+    """Return the folder of a preset; an InputError, which is a ValueError, if there is no preset with that name."""
     if name not in PRESETS:
         raise InputError(f"There is no preset {name!r}. Choose one of: {', '.join(PRESETS)}.")
     return PRESETS[name].folder / name
@@ -96,9 +91,9 @@ def preset_config(name: str, **overrides: Any) -> "PreTrainedConfig":
     """
     from transformers import AutoConfig
 
-    config = AutoConfig.from_pretrained(preset_path(name))
+    config = AutoConfig.from_pretrained(preset_path(name), **overrides)
     if unknown := [field for field in overrides if not hasattr(config, field)]:
         raise InputError(f"The config of {name!r} has no field {', '.join(map(repr, unknown))}.")
-    fields = config.to_dict()
-    del fields["_name_or_path"]
-    return type(config).from_dict(fields, **overrides)
+    # The folder of a preset is not the origin of a new model.
+    config.name_or_path = ""
+    return config

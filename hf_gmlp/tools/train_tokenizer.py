@@ -1,4 +1,4 @@
-"""The command `hf-gmlp train-tokenizer`: a tokenizer from local files or a data set; docs/tokenizer.md says more."""
+"""The command `hf-gmlp train-tokenizer`, which trains a tokenizer on local files or a data set (docs/tokenizer.md)."""
 
 import itertools
 from collections.abc import Iterator, Sequence
@@ -11,16 +11,16 @@ from ..errors import InputError
 from ..tokenizer import save_tokenizer, train_tokenizer
 from ..training.files import load_data
 
-# Names of `read_texts`; the other options are those of `train_tokenizer`.
+# The options of `read_texts`. All others are options of `train_tokenizer`.
 SOURCE = ("files", "dataset_name", "dataset_config_name", "split", "streaming", "text_column")
 
 
 def train(output_dir: str, max_samples: int | None = None, **options: Any) -> list[str]:
-    """Train a tokenizer, save it in a folder, and return a line about it."""
+    """Train a tokenizer, save it in a folder, and return a line about it to print."""
     folder, source = Path(output_dir), {name: options.pop(name) for name in SOURCE if name in options}
     if any((folder / name).exists() for name in ("tokenizer.json", "tokenizer_config.json")):
         raise InputError(f"{folder} already holds a tokenizer: choose another --output_dir, or delete it first.")
-    # Fails here if it cannot be written, not after hours of reading.
+    # An output folder that cannot be written to fails here, not after hours of reading.
     folder.mkdir(parents=True, exist_ok=True)
     documents = tqdm(itertools.islice(read_texts(**source), max_samples), desc="Reading", unit=" documents")
     tokenizer = train_tokenizer(documents, **options)
@@ -44,7 +44,7 @@ def read_texts(
         streaming: Whether to read the data set over the network instead of downloading it first.
 
     Raises:
-        InputError: If both or none are named, or there is no such split or column of text.
+        InputError: If both files and a data set or neither are named, or there is no such split or column of text.
     """
     if (dataset_name is None) == (not files):
         raise InputError("Name either files or --dataset_name to train on.")

@@ -18,11 +18,10 @@ from ..errors import InputError
 from .files import Access
 from .recipes import SOURCES, command_line
 
-# Models of transformers that count positions from behind the padding token's id.
+# Models of transformers whose first position is the padding token's id plus one.
 COUNT_FROM_PADDING = ("roberta", "xlm-roberta", "xlm-roberta-xl", "roberta-prelayernorm", "camembert", "mpnet", "esm")
 
-
-# The interval of a flag's numbers, at the end of its help, and what its brackets mean.
+# The end of a flag's help that states the interval of its numbers, and the meaning of the brackets.
 INTERVAL = re.compile(r" In ([\[(])(\S+), (\S+)([\])])\.$")
 COMPARE = {"[": operator.ge, "(": operator.gt, "]": operator.le, ")": operator.lt}
 # Intervals of flags that transformers' TrainingArguments does not check.
@@ -37,7 +36,7 @@ INHERITED = {
 
 
 def flag(help: str, default: object = None, interval: str | None = None) -> Any:
-    """Declare a field of a dataclass of flags, whose numbers must be in an `interval` such as "[0, 1)"."""
+    """Declare a flag as a field of a dataclass; its numbers must be in the `interval`, such as "[0, 1)"."""
     metadata = {"help": help if interval is None else f"{help} In {interval}."}
     if isinstance(default, list):
         return field(default_factory=default.copy, metadata=metadata)
@@ -52,20 +51,21 @@ def expand_home(value: Any) -> Any:
 
 
 class Flags:
-    """A dataclass of flags, which raises a ValueError for a number out of the interval of its flag."""
+    """The base of dataclasses of flags, which raises a ValueError for a number outside of the interval of its flag."""
 
     def __post_init__(self):
-        for one in fields(cast(Any, self)):
-            # A shell expands "~" only where a word begins with it, and never in a recipe.
-            setattr(self, one.name, expand_home(getattr(self, one.name)))
-            text, value = one.metadata.get("help", ""), getattr(self, one.name)
-            match = INTERVAL.search(f" In {INHERITED[one.name]}." if one.name in INHERITED else str(text))
+        for declared in fields(cast(Any, self)):
+            # A shell expands "~" only at the beginning of a word, and never in a recipe.
+            name, value = declared.name, expand_home(getattr(self, declared.name))
+            setattr(self, name, value)
+            text = f" In {INHERITED[name]}." if name in INHERITED else str(declared.metadata.get("help", ""))
+            match = INTERVAL.search(text)
             for number in value if isinstance(value, list) else [value]:
                 if match is not None and isinstance(number, int | float):
                     left, low, high, right = match.groups()
-                    # NaN is in no interval.
+                    # This form also refuses NaN.
                     if not (COMPARE[left](number, float(low)) and COMPARE[right](number, float(high))):
-                        raise ValueError(f"--{one.name} must be in {match[0][4:-1]}, got {number}.")
+                        raise ValueError(f"--{name} must be in {match[0][4:-1]}, got {number}.")
 
 
 @dataclass
@@ -110,7 +110,7 @@ class ModelArguments(BaseModelArguments):
 
 @dataclass
 class RunArguments(Flags, TrainingArguments):
-    """transformers' own arguments, and five more."""
+    """The arguments of transformers' Trainer, and five more."""
 
     _argument_group_name: ClassVar[str] = "training (transformers.TrainingArguments)"
 
@@ -168,7 +168,7 @@ class RunArguments(Flags, TrainingArguments):
         self.gradient_accumulation_steps = per_device // self.per_device_train_batch_size
 
     def __getstate__(self) -> dict[str, object]:
-        # training_args.bin is pushed with the weights.
+        # Keep the token out of training_args.bin, which is pushed with the weights.
         return self.__dict__ | {"hub_token": None}
 
 
@@ -190,37 +190,35 @@ class DataArguments(Flags):
     preprocessing_num_workers: int | None = flag("Number of processes that prepare the data.", interval="[1, inf)")
     overwrite_cache: bool = flag("Prepare the data again instead of taking them from the cache.", False)
     license: str | None = flag("License of the weights for the model card, such as apache-2.0.")
-    language: str | None = flag("Language of the data for the model card, such as en.")
 
     def __post_init__(self):
         super().__post_init__()
-        named = [name for name in SOURCES if getattr(self, name, None)]
-        if len({SOURCES[name] for name in named}) > 1:
-            flags = " and ".join(f"--{name}" for name in (named[0], named[-1]))
+        sources = [name for name in SOURCES if getattr(self, name, None)]
+        if len({SOURCES[name] for name in sources}) > 1:
+            flags = " and ".join(f"--{name}" for name in (sources[0], sources[-1]))
             raise ValueError(f"{flags} both name the data: leave one of them out.")
 
     def card_facts(self, model_args: BaseModelArguments, description: str | None = None) -> dict[str, str | None]:
-        """Return what the model card says about data and weights; of a checkpoint, only its name on the Hub."""
+        """Return facts for the model card: the data, and the checkpoint to start from if it has a name on the Hub."""
         start = model_args.model_name_or_path
         return {
             "dataset": description or self.data_name(),
             "dataset_id": self.dataset_id(),
             "base_model": None if start is None or Path(start).exists() else start,
             "license": self.license,
-            "language": self.language,
         }
 
     def files(self) -> dict[str, list[str]]:
         """Return the named local files and folders by split: "train", "validation", "test"."""
-        named: dict[str, list[str]] = {}
+        files: dict[str, list[str]] = {}
         for split in ("train", "validation", "test"):
             folder = getattr(self, f"{split}_dir", None)
             paths = getattr(self, f"{split}_file", None) or ([folder] if folder else [])
-            named |= {split: paths} if paths else {}
-        return named
+            files |= {split: paths} if paths else {}
+        return files
 
     def data_name(self) -> str:
-        """Return the data in words, for the model card: the names of the first files, else of the data set."""
+        """Return the data in words, for the model card: the names of the first files, or of the data set."""
         for paths in self.files().values():
             return ", ".join(Path(path).name for path in paths)
         return f"{self.dataset_name or ''} {self.dataset_config_name or ''}".strip()
@@ -235,7 +233,7 @@ class DataArguments(Flags):
         length, longest = getattr(self, flag), getattr(config, "max_position_embeddings", None) or math.inf
         if config.model_type in COUNT_FROM_PADDING:
             longest -= config.pad_token_id + 1
-        # `load_model` grows a checkpoint whose W is Toeplitz, which needs no training for that.
+        # `load_model` lengthens a checkpoint with a Toeplitz W, which needs no training for that.
         grows = config.model_type == "gmlp" and config.toeplitz and config.name_or_path
         if length is not None and length > longest and not grows:
             raise InputError(
@@ -249,13 +247,13 @@ class DataArguments(Flags):
 
 
 def data_access(model_args: BaseModelArguments, data_args: DataArguments, args: RunArguments) -> Access:
-    """Return how a run reads its data: one process per machine fills the cache, and the others use it."""
+    """Return how a run loads its data: one process per machine fills the cache, and the others use it."""
     return Access(model_args.cache_dir, model_args.token, data_args.overwrite_cache and args.local_process_index == 0)
 
 
 @dataclass
 class SeriesArguments(DataArguments):
-    """Data that one command may train on several times, with other seeds."""
+    """The data of scripts that can train with several seeds in one command."""
 
     max_predict_samples: int | None = flag(
         "Maximum number of samples to predict (the first ones).", interval="[1, inf)"
@@ -276,7 +274,7 @@ class SeriesArguments(DataArguments):
 
 
 def program(name: str) -> str:
-    """Return the command that starts a script, by its `sys.argv[0]`: a file, or a command that names the task."""
+    """Return the command that starts a script, from its `sys.argv[0]`: a file, or a command that names the task."""
     return name if name.startswith(("hf-gmlp ", "python -m ")) else shlex.join(["python", Path(name).name])
 
 
@@ -286,8 +284,8 @@ def parse_arguments(dataclass_types: tuple[type, ...], description: str, argv: l
     Args:
         dataclass_types: The groups of flags, in the order of `--help`.
         description: What the script does, for the top of `--help`.
-        argv: The command line, `sys.argv[1:]` by default. It may begin with recipes (.yaml or .json files): later
-            recipes override earlier ones, and flags override all of them.
+        argv: The command line, `sys.argv[1:]` by default. It may begin with recipes (.yaml files): later recipes
+            override earlier ones, and flags override all of them.
 
     Raises:
         InputError: If a recipe cannot be read, a flag is unknown, or a value is out of range.
@@ -303,18 +301,18 @@ def parse_arguments(dataclass_types: tuple[type, ...], description: str, argv: l
     try:
         *parsed, unknown = parser.parse_args_into_dataclasses(words, True, look_for_args_file=False)
     except (ValueError, ImportError) as error:
-        # Raised by a dataclass, or by TrainingArguments and the libraries below it.
+        # The error comes from a dataclass, or from TrainingArguments and the libraries that it uses.
         raise InputError(" ".join(str(error).split())) from error
     if unknown:
-        known = [f"--{one.name}" for kind in dataclass_types for one in fields(kind)]
+        flags = [f"--{declared.name}" for kind in dataclass_types for declared in fields(kind)]
         word = unknown[0].partition("=")[0]
         # "--lr" abbreviates "--learning_rate".
-        short = [name for name in known if word == "--" + "".join(part[0] for part in name[2:].split("_"))]
-        close = difflib.get_close_matches(word, known, n=1) or short
-        advice = f"did you mean {close[0]}?" if close else "recipes come first, and --help lists all flags."
+        abbreviated = [name for name in flags if word == "--" + "".join(part[0] for part in name[2:].split("_"))]
+        close = difflib.get_close_matches(word, flags, n=1) or abbreviated
+        advice = f"did you mean {close[0]}?" if close else "recipes (.yaml) come first, and --help lists all flags."
         raise InputError(f"Unknown argument {unknown[0]}: {advice}")
     return tuple(parsed)
 
 
 class HelpFormatter(argparse.RawDescriptionHelpFormatter, argparse.ArgumentDefaultsHelpFormatter):
-    """Leave the description as it is, and show defaults."""
+    """Keep the line breaks of the description, and show defaults."""

@@ -1,4 +1,4 @@
-"""The config, tokenizer and model of a run: of a checkpoint, or new."""
+"""The config, tokenizer and model of a run, from a checkpoint or new."""
 
 import copy
 import itertools
@@ -22,7 +22,7 @@ from ..errors import InputError
 from ..loading import open_model, open_tokenizer, reason
 from ..models.configuration_gmlp import GMLPBaseConfig
 from ..presets import PRESETS, preset_path
-from ..tokenizer import byte_tokenizer, end_of_text, save_tokenizer, train_tokenizer
+from ..tokenizer import end_of_text, save_tokenizer, train_tokenizer
 from .arguments import BaseModelArguments, DataArguments, ModelArguments
 from .recipes import parse_overrides
 
@@ -41,14 +41,14 @@ def load_config(arguments: BaseModelArguments, **fields) -> PreTrainedConfig:
         also = "; hf-gmlp presets lists the presets" if new else ""
         raise InputError(f"--{flag} {name}: {reason(str(name), 'config.json', error)}{also}.") from error
     if new:
-        # A new model does not come from the folder of its preset.
+        # The folder of a preset is not the origin of a new model.
         config.name_or_path = ""
     changes = fields | parse_overrides(arguments.config_overrides or "")
     for key in changes:
-        if not hasattr(config, key) or key.startswith("_") or key == "model_type" or callable(getattr(config, key)):
+        if not hasattr(config, key):
             raise InputError(f"--config_overrides names {key!r}, which a {type(config).__name__} does not have.")
     try:
-        # Checked together: an image size may fit only a new patch size.
+        # Changes are checked together, since an image size may fit only a new patch size.
         for key, value in changes.items():
             setattr(config, key, value)
         config.validate()
@@ -67,29 +67,22 @@ def load_tokenizer(
     *,
     max_length: int,
     config: PreTrainedConfig | None = None,
-    byte_level: bool = False,
 ) -> PreTrainedTokenizerBase:
-    """Return the tokenizer that the arguments name, or the checkpoint's, or with `byte_level` that of bytes, or one
-    trained on the first of the `texts`, which is saved in the output folder; an InputError if it does not fit.
+    """Return the tokenizer that the arguments name, or the checkpoint's, or one trained on the first of the `texts`,
+    which is saved in the output folder; an InputError if it does not fit.
     """
     name = arguments.tokenizer_name or arguments.model_name_or_path
     if name is not None:
         revision = "main" if arguments.tokenizer_name else arguments.model_revision
         tokenizer = open_tokenizer(name, revision=revision, **arguments.hub_options())
-        if byte_level and tokenizer.get_vocab() != byte_tokenizer().get_vocab():
-            raise InputError(f"The tokenizer of {name} is not that of --byte_level: leave --byte_level out.")
         if config is not None and arguments.model_name_or_path is not None:
             check_vocabulary(config, tokenizer, arguments.model_name_or_path)
         if arguments.lowercase and tokenizer("A")["input_ids"] != tokenizer("a")["input_ids"]:
             raise InputError(f"--lowercase is for new tokenizers, and that of {name} is cased: pass --lowercase false.")
         tokenizer.model_max_length = max(tokenizer.model_max_length, max_length)
         return tokenizer
-    if byte_level:
-        if arguments.lowercase:
-            raise InputError("--byte_level keeps every byte: pass --lowercase false.")
-        return byte_tokenizer(max_length)
     folder = Path(training_args.output_dir)
-    # Other processes wait, and then find it trained.
+    # Other processes wait until it is trained.
     with training_args.main_process_first(local=False, desc="tokenizer training"):
         is_trained = all((folder / file).is_file() for file in ("tokenizer.json", "tokenizer_config.json"))
         if training_args.process_index == 0 and not is_trained:
@@ -114,10 +107,10 @@ def load_model(
     """Return the checkpoint as `auto_class`, or a new model with the tokenizer's vocabulary and special tokens.
 
     Args:
-        config: Copied, not changed.
+        config: The config of the model, which is copied, not changed.
         train: Whether the model will be trained: only then may its head be new, and its weights are float32.
-        new_classifier: Whether the classifier is new if its size is another.
-        length: Tokens to which a checkpoint with a Toeplitz W grows, if it reads fewer.
+        new_classifier: Whether to replace a classifier of another size by a new one.
+        length: Number of tokens to which a checkpoint with a Toeplitz W is lengthened, if its n is smaller.
     """
     config = copy.deepcopy(config)
     if type(config) not in auto_class._model_mapping and not arguments.trust_remote_code:
@@ -136,14 +129,14 @@ def load_model(
         )
         n = getattr(model.config, "max_position_embeddings", 0)
         if config.model_type == "gmlp" and length is not None and length > n:
-            logger.info("The checkpoint reads up to %d tokens. Its W is Toeplitz: it now reads up to %d.", n, length)
+            logger.info("The checkpoint accepts %d tokens. Since its W is Toeplitz, it now accepts %d.", n, length)
             model.resize_position_embeddings(length)
         return model
     if tokenizer is not None:
         config.vocab_size, config.pad_token_id = len(tokenizer), tokenizer.pad_token_id
         config.bos_token_id, config.eos_token_id = tokenizer.cls_token_id, tokenizer.sep_token_id
     if auto_class is AutoModelForCausalLM:
-        # The token between documents begins and ends a text.
+        # The token between documents begins and ends each text.
         config.bos_token_id = config.eos_token_id = end_of_text(tokenizer)
     try:
         return auto_class.from_config(config, trust_remote_code=arguments.trust_remote_code)
@@ -163,7 +156,7 @@ def check_vocabulary(config: PreTrainedConfig, tokenizer: PreTrainedTokenizerBas
 
 
 def check_pretraining(config: PreTrainedConfig, name: str, do_train: bool):
-    """Raise an InputError if a checkpoint was trained to see later tokens, unless it will be trained further."""
+    """Raise an InputError if a checkpoint was trained with later tokens visible, unless it will be trained further."""
     trained_for = (config.architectures or [""])[0]
     if not do_train and (not getattr(config, "is_causal", True) or trained_for.endswith("ForMaskedLM")):
         advice = "evaluate a causal model, or train this one with --do_train first"
@@ -171,7 +164,7 @@ def check_pretraining(config: PreTrainedConfig, name: str, do_train: bool):
 
 
 def check_packing(model: PreTrainedModel, data_args: DataArguments):
-    """Raise an InputError if the documents of a row must not mix, but the model does not take them apart."""
+    """Raise an InputError if --separate_documents is set, but the model cannot separate documents in a row."""
     if getattr(data_args, "separate_documents", False) and model.config.model_type != "gmlp":
         name = type(model).__name__
         raise InputError(f"--separate_documents is only for gMLPs and aMLPs: a {name} would mix the documents.")
@@ -179,7 +172,7 @@ def check_packing(model: PreTrainedModel, data_args: DataArguments):
 
 @torch.no_grad()
 def check_causal(model: PreTrainedModel):
-    """Raise an InputError if a later token changes the logits of an earlier one: the model would learn to copy it."""
+    """Raise an InputError if a token changes the logits of earlier ones: the model would learn to copy it."""
     training = model.training
     model.eval()
     ids = torch.arange(min(8, model.config.vocab_size), device=model.device)[None]

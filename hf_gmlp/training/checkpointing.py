@@ -1,11 +1,11 @@
-"""Selective activation checkpointing: less memory for the backward pass, at little more time."""
+"""Selective activation checkpointing: less memory for the backward pass, in slightly more time."""
 
 import torch
 from torch.utils.checkpoint import CheckpointPolicy, create_selective_checkpoint_contexts
 from transformers import PreTrainedModel
 
 aten = torch.ops.aten
-# Matrix products, in the forms that layers call: they take nearly all of the time of a block.
+# The matrix products that layers compute, which take nearly all of the time of a block.
 PRODUCTS = {
     operator.default
     for operator in (
@@ -21,13 +21,13 @@ def keep_products(context, operator, *args, **kwargs) -> CheckpointPolicy:
 
 
 def enable_selective_checkpointing(model: PreTrainedModel):
-    """Make the blocks keep, in training, only their inputs and the results of matrix products for the backward
-    pass, and recompute the rest (norms, activations, gating). Outputs and gradients stay the same, compiled too.
+    """Keep only the inputs of blocks and the results of matrix products for the backward pass in training, and
+    recompute the rest (norms, activations, gating). Outputs and gradients stay the same, also in compiled models.
 
     Args:
-        model: A model of this package, for text or images, or any other that supports gradient checkpointing.
+        model: A model of this package, or any other that supports gradient checkpointing.
             `model.gradient_checkpointing_disable()` undoes it.
     """
-    # The older name is deprecated from transformers 5.23 on.
+    # transformers renamed `gradient_checkpointing_enable` in 5.23.
     enable = getattr(model, "activation_checkpointing_enable", model.gradient_checkpointing_enable)
     enable({"use_reentrant": False, "context_fn": lambda: create_selective_checkpoint_contexts(keep_products)})

@@ -18,36 +18,35 @@ from ..errors import InputError, causes, first_line, hub_reason
 if TYPE_CHECKING:
     from datasets import Dataset, IterableDataset
 
-# "NA" and "null" stay text.
+# By default, pandas would replace "NA" and "null" by missing values.
 _CSV = {"keep_default_na": False, "index_col": False}
-# By default, a column of texts in which one row has a number would become JSON: "a" with its quotation marks.
+# By default, a column of texts and numbers would become JSON: "a" with its quotation marks.
 _JSON = {"on_mixed_types": None}
-# File ending -> builder of the `datasets` library and its options; `_documents` reads text. In a .tsv file, as GLUE
-# publishes them, a quotation mark is a plain character.
+# File ending -> builder of the `datasets` library and its options; `_documents` reads text. In .tsv files such as those
+# of GLUE, a quotation mark is an ordinary character.
 FILE_KINDS: dict[str, tuple[str, dict]] = {
     "txt": ("text", {}),
     "json": ("json", _JSON),
     "jsonl": ("json", _JSON),
     "csv": ("csv", _CSV),
     "tsv": ("csv", _CSV | {"sep": "\t", "quoting": 3}),
-    # By default, a batch has the rows of the first row group: none in a file without rows, which is then refused.
-    "parquet": ("parquet", {"batch_size": 1000}),
+    "parquet": ("parquet", {}),
 }
-# Longest document of a .txt file: one without blank lines has several documents all the same.
+# Maximum number of lines of a document in a .txt file. Longer parts without a blank line are split.
 MOST_LINES = 100
 COMPRESSIONS = ("gz", "bz2", "xz", "zst")
 
 
 @dataclass(frozen=True)
 class Access:
-    """How to get data: `cache_dir` keeps it, `token` opens private data, `overwrite_cache` reads it again."""
+    """How to load data: the folder of the cache, the token for private data, and whether to prepare the data again."""
 
     cache_dir: str | None = None
     token: str | None = None
     overwrite_cache: bool = False
 
     def options(self) -> dict[str, str | None]:
-        """The arguments of `load_dataset`."""
+        """Return them as arguments of `load_dataset`."""
         mode = "force_redownload" if self.overwrite_cache else None
         return {"cache_dir": self.cache_dir, "token": self.token, "download_mode": mode}
 
@@ -82,10 +81,10 @@ def file_kind(paths: Iterable[str | Path]) -> str:
     for path in map(Path, paths):
         check_file(path)
         endings = [suffix.lower().removeprefix(".") for suffix in path.suffixes]
-        # Without that of a compression: "jsonl" for a.jsonl.gz.
+        # The kind of a.jsonl.gz is "jsonl".
         kind = next((ending for ending in reversed(endings) if ending not in COMPRESSIONS), "")
         if kind not in FILE_KINDS:
-            raise InputError(f"{path} is of an unknown kind: pass files that end in {', '.join(FILE_KINDS)}.")
+            raise InputError(f"{path} has an unsupported extension: pass files that end in {', '.join(FILE_KINDS)}.")
         kinds.add(kind)
     if len(kinds) != 1:
         raise InputError(f"Pass files of one kind, got {', '.join(sorted(kinds)) or 'none'}.")
@@ -93,7 +92,7 @@ def file_kind(paths: Iterable[str | Path]) -> str:
 
 
 def check_file(path: Path):
-    """Raise an InputError if there is no such file, it is a folder, or it is empty."""
+    """Raise an InputError if a file does not exist, is a folder, or is empty."""
     if path.is_dir():
         raise InputError(f"{path} is a folder: name the files in it.")
     if not path.is_file():
@@ -116,41 +115,41 @@ def read_files(
         lines: Whether every line of a .txt file is a text; otherwise blank lines separate texts.
         text_columns: Columns of .csv and .tsv files that stay text even if every value looks like a number.
     """
-    # These imports take a second, which `hf-gmlp --help` does without: it lists the kinds of files.
+    # Importing this takes a second, and `hf-gmlp --help` imports this module for the kinds of files.
     from datasets import Dataset, Features, IterableDataset, Value, load_dataset
 
     kind = file_kind(paths)
     builder, options = FILE_KINDS[kind]
     if builder == "csv":
-        # pandas only warns of rows with more cells than the header, and cuts them off, also far behind in a stream.
+        # For rows with more cells than the header, pandas only gives a warning and drops the cells.
         warnings.filterwarnings("error", "Length of header or names does not match")
         options = options | {"converters": dict.fromkeys(text_columns, str)}
     with reading(paths, kind):
         if kind == "txt":
-            # The arguments identify the cached copy: with `overwrite_cache`, none is found.
+            # The arguments identify the cached copy. With `overwrite_cache`, they differ from those of any copy.
             times = [time.time_ns() if access.overwrite_cache else os.stat(path).st_mtime_ns for path in paths]
             arguments = {"paths": [os.path.abspath(path) for path in paths], "lines": lines, "times": times}
-            # 64-bit offsets: a file without a blank line is a single text.
+            # 64-bit offsets allow more than 2 GB of text.
             options = {"gen_kwargs": arguments, "features": Features({"text": Value("large_string")})}
             if not streaming:
                 return Dataset.from_generator(_documents, cache_dir=access.cache_dir, **options)
             data = IterableDataset.from_generator(_documents, **options)
         else:
-            # Names, not patterns.
+            # `load_dataset` would treat the paths as patterns.
             files = [glob.escape(str(path)) for path in paths]
             options = options | access.options() | {"split": "train", "streaming": streaming}
             data = load_dataset(builder, data_files=files, **options)
         if streaming:
-            # Reading the first row opens the stream.
+            # The stream is opened by reading the first row.
             next(iter(data), None)
         else:
-            # The JSON reader accepts strings that are not UTF-8.
+            # The JSON reader does not check that strings are UTF-8.
             data.data.validate(full=True)
         return data
 
 
 def _documents(paths: list[str], lines: bool, times: list[int]) -> Iterator[dict[str, str]]:
-    """Yield every line, or the documents between blank lines, which may hold white space, as in WikiText."""
+    """Yield every line, or the documents between blank lines. Blank lines may hold white space, as in WikiText."""
     for path in paths:
         with open_text(path) as file:
             for blank, group in itertools.groupby(file, str.isspace):
@@ -159,7 +158,7 @@ def _documents(paths: list[str], lines: bool, times: list[int]) -> Iterator[dict
 
 
 def hold_out(dataset: "Dataset", fraction: float, seed: int, flag: str) -> "dict[str, Dataset]":
-    """Split a random fraction of the training data off as validation data; an InputError if one part is empty."""
+    """Split off a random fraction of the training data as validation data; an InputError if one part is empty."""
     try:
         train, validation = dataset.train_test_split(fraction, seed=seed).values()
     except ValueError as error:
@@ -170,7 +169,7 @@ def hold_out(dataset: "Dataset", fraction: float, seed: int, flag: str) -> "dict
 
 @contextmanager
 def reading(paths: Iterable[str | Path], kind: str) -> Iterator[None]:
-    """Turn an error in reading files into an InputError of one line."""
+    """Convert an error in reading files into an InputError of one line."""
     from datasets.exceptions import DatasetsError
 
     try:
@@ -178,17 +177,17 @@ def reading(paths: Iterable[str | Path], kind: str) -> Iterator[None]:
     except read_errors() as error:
         if isinstance(error, InputError):
             raise
-        # `datasets` wraps the error of a reader.
+        # `datasets` wraps the errors of readers.
         cause = next((cause for cause in causes(error) if not isinstance(cause, DatasetsError)), error)
-        reason = "it is not UTF-8" if isinstance(cause, UnicodeDecodeError) else first_line(cause).rstrip(".")
+        reason = first_line(cause).rstrip(".")
         if "in DataLoader worker process" in reason:
-            # A worker passes its traceback on as the message. The last line is that of the error.
+            # The message is the traceback in the worker, whose last line is the error.
             reason = str(cause).strip().rpartition("\n")[2].rstrip(".")
         raise InputError(f"{', '.join(map(str, paths))} cannot be read as {kind}: {reason}.") from error
 
 
 def read_errors() -> tuple[type[BaseException], ...]:
-    """Return what reading a file may raise: `datasets` and pyarrow, the codecs, and a warning (see `read_files`)."""
+    """Return the errors that reading a file may raise, in `datasets`, pyarrow, codecs and pandas (as a warning)."""
     from datasets.exceptions import DatasetsError
     from pyarrow import ArrowException
 
@@ -197,7 +196,7 @@ def read_errors() -> tuple[type[BaseException], ...]:
 
 
 def open_text(path: str | Path) -> TextIO:
-    """Open a UTF-8 text file, decompressing it if its ending is one of `COMPRESSIONS`."""
+    """Open a UTF-8 text file, decompressed if its extension is one of `COMPRESSIONS`."""
     import fsspec
 
     return fsspec.open(str(path), "rt", encoding="utf-8-sig", compression="infer").open()

@@ -1,6 +1,4 @@
-"""Groups of parameters for an optimizer: which weights decay, which have a learning rate of their own, and which Muon
-trains.
-"""
+"""Parameter groups for an optimizer: weights with and without decay, with their own learning rate, and for Muon."""
 
 import re
 from collections.abc import Callable
@@ -13,21 +11,21 @@ NORMS = (nn.LayerNorm, nn.RMSNorm, nn.GroupNorm, nn.modules.batchnorm._NormBase)
 
 
 def positional_weights(model: nn.Module) -> list[nn.Parameter]:
-    """Return the weights that only know positions.
+    """Return the weights that encode positions alone.
 
     These are W of every gMLP block (Equation 2), tables of relative position biases, position embeddings, and both
     matrices of a Mixer's MLP over the tokens.
     """
     weights: list[Any] = []
     for module in model.modules():
-        # The class is compared by name, since a checkpoint may bring its own copy of it.
+        # The class is compared by name, since a checkpoint may contain its own copy of it.
         if type(module).__name__ == "SpatialProjection":
             weights.append(module.weight)
-        # The names in BERT and ViT, and in T5.
+        # These are the names in BERT and ViT, and in T5.
         for table in ("position_embeddings", "relative_attention_bias"):
             if isinstance(embedding := getattr(module, table, None), nn.Embedding):
                 weights.append(embedding.weight)
-        # The name in timm's Mixer.
+        # This is the name in timm's Mixer.
         if isinstance(mlp := getattr(module, "mlp_tokens", None), nn.Module):
             weights += [layer.weight for layer in mlp.modules() if isinstance(layer, nn.Linear)]
     return weights
@@ -45,7 +43,7 @@ def param_groups(
     Args:
         model: A gMLP or any other model.
         learning_rate: The learning rate of all weights that are not positional.
-        weight_decay: The decay of matrices, W included. Biases and norms have none.
+        weight_decay: The decay of matrices, including W. Biases and norms do not decay.
         spatial_lr_multiplier: Factor for the learning rate of positional weights (W of gMLPs, relative position biases,
             position embeddings). Raise it for short runs, in which Adam's small steps cannot move them enough.
 
@@ -63,14 +61,15 @@ def param_groups(
     ]
     for name, weight in model.named_parameters():
         if weight.requires_grad:
-            # Parameters are matched by name, since sharding may change their shapes.
-            spared = id(weight) in norms or re.search("bias|norm", name.lower()) is not None
-            groups[2 * (spatial_lr_multiplier != 1 and id(weight) in positional) + spared]["params"].append(weight)
+            # Biases are matched by name, not by shape, which sharding may change.
+            has_no_decay = id(weight) in norms or re.search("bias|norm", name.lower()) is not None
+            is_multiplied = spatial_lr_multiplier != 1 and id(weight) in positional
+            groups[2 * is_multiplied + has_no_decay]["params"].append(weight)
     return [group for group in groups if group["params"]]
 
 
 def hidden_matrices(model: nn.Module) -> list[nn.Parameter]:
-    """Return the trainable weights [out, in] of the encoder's linear layers, positional ones left out."""
+    """Return the trainable weights [out, in] of the encoder's linear layers, except for positional weights."""
     positional = {id(weight) for weight in positional_weights(model)}
     encoder = getattr(model, getattr(model, "base_model_prefix", ""), model)
     weights: list[Any] = [module.weight for module in encoder.modules() if isinstance(module, nn.Linear)]
@@ -78,8 +77,8 @@ def hidden_matrices(model: nn.Module) -> list[nn.Parameter]:
 
 
 class WithMuon(torch.optim.Optimizer):
-    """Train `matrices` with Muon (https://kellerjordan.github.io/posts/muon), and the other weights of the `groups`
-    with the optimizer that `others` makes.
+    """Optimizer that trains `matrices` with Muon (https://kellerjordan.github.io/posts/muon), and the other weights of
+    the `groups` with the optimizer that `make_other` returns.
 
     Muon moves a matrix by the orthogonalized mean of its gradients. Its updates are scaled to the size of Adam's.
     """
@@ -88,14 +87,14 @@ class WithMuon(torch.optim.Optimizer):
         self,
         matrices: list[nn.Parameter],
         groups: list[dict[str, Any]],
-        others: Callable[[list[dict[str, Any]]], torch.optim.Optimizer],
+        make_other: Callable[[list[dict[str, Any]]], torch.optim.Optimizer],
         learning_rate: float,
         weight_decay: float,
     ):
-        of_muon = {id(weight) for weight in matrices}
-        rest = [group | {"params": [w for w in group["params"] if id(w) not in of_muon]} for group in groups]
+        ids = {id(weight) for weight in matrices}
+        other_groups = [group | {"params": [w for w in group["params"] if id(w) not in ids]} for group in groups]
         muon = torch.optim.Muon(matrices, learning_rate, weight_decay, adjust_lr_fn="match_rms_adamw")
-        self.parts = [muon, others([group for group in rest if group["params"]])]
+        self.parts = [muon, make_other([group for group in other_groups if group["params"]])]
         # The groups are shared with the parts, so that a schedule changes those of the parts.
         super().__init__([group for part in self.parts for group in part.param_groups], {})
 

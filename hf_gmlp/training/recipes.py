@@ -1,4 +1,4 @@
-"""Recipes: YAML files of flags, which may include each other; and --config_overrides, merged key by key."""
+"""Recipes, YAML files of flags that may include each other, and --config_overrides, merged key by key."""
 
 import argparse
 import itertools
@@ -12,7 +12,6 @@ import yaml
 from ..errors import InputError
 from .files import check_file
 
-RECIPE_ENDINGS = (".yaml", ".yml", ".json")
 # Recipes are in the package if it is installed, and beside it in a checkout.
 _FOLDERS = (Path(__file__).parents[1] / "recipes", Path(__file__).parents[2] / "recipes")
 RECIPES = next((folder for folder in _FOLDERS if folder.is_dir()), _FOLDERS[0])
@@ -25,8 +24,8 @@ _OF_DATASET = {"dataset_config_name", *(f"{split}_split_name" for split in _SPLI
 
 
 class _Loader(yaml.SafeLoader):
-    """Refuse aliases, with which a short file can describe endless data, and repeated keys. As in YAML 1.2, 1e-6 is a
-    number, and "no", a value of --save_strategy, is text.
+    """Refuse repeated keys, and aliases, with which a short file can describe endless data. As in YAML 1.2, load 1e-6 as
+    a number, and "no", a value of --save_strategy, as text.
     """
 
     yaml_implicit_resolvers = {
@@ -51,11 +50,11 @@ _Loader.add_implicit_resolver("tag:yaml.org,2002:bool", re.compile("(true|True|T
 
 
 def command_line(argv: list[str]) -> list[str]:
-    """Return a command line whose leading recipes are flags.
+    """Return a command line whose leading recipes are replaced by their flags.
 
     All --config_overrides become one, as JSON. Data named by later recipes and flags replace those of earlier ones.
     """
-    paths = list(itertools.takewhile(lambda word: word.lower().endswith(RECIPE_ENDINGS), argv))
+    paths = list(itertools.takewhile(lambda word: word.lower().endswith((".yaml", ".yml")), argv))
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False, usage="--config_overrides key=value,key=value")
     parser.add_argument("--config_overrides", "--config-overrides", action="append", default=[])
     typed, flags = parser.parse_known_args(argv[len(paths) :])
@@ -67,20 +66,16 @@ def command_line(argv: list[str]) -> list[str]:
 
 
 def find_recipe(name: str) -> Path:
-    """Return the file of a recipe: if "recipes/..." or "paper/recipes/..." is not here, the project's file."""
+    """Return the file of a recipe: for "recipes/..." or "paper/recipes/...", the project's file if none is here."""
     path = Path(name)
     shipped = RECIPES.parent / path
     return shipped if path.parts[0] in ("recipes", "paper") and not path.exists() and shipped.is_file() else path
 
 
-def read_recipe(path: Path, including: tuple[Path, ...] = ()) -> dict[str, object]:
-    """Return a recipe as a mapping from flags to values, merged with the recipes that it names under `include`.
-
-    Their paths are relative to its own; `including` are the files that include it. Raises InputError if a file is
-    missing, includes itself, or is not a mapping.
+def read_recipe(path: Path) -> dict[str, object]:
+    """Return a recipe as a mapping from flags to values, merged with the recipes that it names under `include`, whose
+    paths are relative to its own; an InputError if a file is missing or is not a mapping.
     """
-    if path.resolve() in including:
-        raise InputError(f"{path} includes itself: remove it from `include`.")
     check_file(path)
     try:
         content = _read_yaml(path.read_text(encoding="utf-8-sig"))
@@ -91,8 +86,8 @@ def read_recipe(path: Path, including: tuple[Path, ...] = ()) -> dict[str, objec
     recipe = {_name(name): value for name, value in content.items()}
     if isinstance(recipe.get("config_overrides"), str):
         recipe["config_overrides"] = parse_overrides(recipe["config_overrides"])
-    included = [path.parent / str(name) for name in _list(recipe.pop("include", []))]
-    return merge(*(read_recipe(other, (*including, path.resolve())) for other in included), recipe)
+    included = _list(recipe.pop("include", []))
+    return merge(*(read_recipe(path.parent / str(name)) for name in included), recipe)
 
 
 def merge(*recipes: dict[str, object]) -> dict[str, object]:
@@ -136,17 +131,14 @@ def parse_overrides(text: str) -> dict[str, object]:
 def _read_yaml(text: str) -> object:
     try:
         return yaml.load(text, _Loader)
-    except yaml.MarkedYAMLError as error:
-        line = error.problem_mark.line + 1 if error.problem_mark else 1
-        raise ValueError(f"{error.problem}, in line {line}") from error
     except yaml.YAMLError as error:
         raise ValueError(" ".join(str(error).split())) from error
 
 
 def _words(name: str, value: object) -> list[str]:
     """Return a flag and its values as words of a command line."""
-    words = [json.dumps(one, default=str) if isinstance(one, dict) else str(one) for one in _list(value)]
-    # A word of its own that starts with a minus would be parsed as a flag.
+    words = [json.dumps(item, default=str) if isinstance(item, dict) else str(item) for item in _list(value)]
+    # A separate word that starts with a minus would be parsed as a flag.
     return [f"--{name}={words[0]}"] if words and words[0].startswith("-") else [f"--{name}", *words]
 
 

@@ -1,10 +1,9 @@
-"""The output folder of a run: who may write to it, which settings it belongs to, and where a run resumes."""
+"""The output folder of a run: its lock, its settings, and the checkpoint to resume from."""
 
 import dataclasses
 import json
 import logging
 import os
-import shutil
 from pathlib import Path
 
 from filelock import FileLock, Timeout
@@ -15,7 +14,7 @@ from .arguments import BaseModelArguments, DataArguments, RunArguments
 
 logger = logging.getLogger(__name__)
 
-# The Trainer's flags that decide the weights: a run is resumed only with equal ones, and the model card lists them.
+# Flags of Trainer that determine the weights. They must be equal to resume a run, and the model card lists them.
 HYPERPARAMETERS = """
     max_steps num_train_epochs global_batch_size learning_rate spatial_lr_multiplier muon_learning_rate
     lr_scheduler_type lr_scheduler_kwargs warmup_steps optim optim_args optim_target_modules adam_beta1 adam_beta2
@@ -23,13 +22,13 @@ HYPERPARAMETERS = """
     use_liger_kernel liger_kernel_config average_tokens_across_devices train_sampling_strategy dataloader_drop_last
     load_best_model_at_end metric_for_best_model greater_is_better
 """.split()
-# Flags for the model and the data that do not decide the weights. All others are compared too.
-IRRELEVANT = {"cache_dir", "token", "trust_remote_code", "overwrite_cache", "preprocessing_num_workers", "license"}
-IRRELEVANT |= {"language", "seeds"}
-# Written last, when a run is over.
+# Flags for the model and the data that do not affect the weights. Their other flags are compared.
+IRRELEVANT = {"cache_dir", "token", "trust_remote_code", "overwrite_cache", "preprocessing_num_workers"}
+IRRELEVANT |= {"license", "seeds"}
+# The last file that a run writes.
 FINISHED = "all_results.json"
 SETTINGS = "settings.json"
-# What a run would overwrite.
+# Files that a run would overwrite.
 OUTPUTS = ("config.json", "model*", "tokenizer*", "checkpoint-*")
 _locks: dict[str, FileLock] = {}
 
@@ -38,7 +37,7 @@ def claim(folder: Path):
     """Create the output folder, and keep other runs out until this process ends; raise InputError if it cannot."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        # Names with an underscore are not pushed to the Hub.
+        # Files that begin with an underscore are not pushed to the Hub.
         lock = _locks.setdefault(os.path.realpath(folder), FileLock(folder / "_run.lock"))
         # Workers of a killed run keep its lock until they notice, every five seconds.
         lock.acquire(timeout=10)
@@ -66,24 +65,24 @@ def total_batch_size(args: RunArguments) -> int:
 
 
 def hyperparameters(args: RunArguments) -> dict[str, object]:
-    """Return the `HYPERPARAMETERS` of a run, those that this version of transformers has."""
+    """Return the `HYPERPARAMETERS` of a run that this version of transformers has."""
     values = {name: getattr(args, name) for name in HYPERPARAMETERS if hasattr(args, name)}
     # Round-trip through JSON so that values compare equal.
     return json.loads(json.dumps(values | {"global_batch_size": total_batch_size(args)}, default=str))
 
 
 def run_settings(model_args: BaseModelArguments, data_args: DataArguments, args: RunArguments) -> dict[str, object]:
-    """Return the flags that decide the result of a run."""
+    """Return the flags that affect the result of a run."""
     flags = dataclasses.asdict(model_args) | dataclasses.asdict(data_args) | {"do_predict": args.do_predict}
     return {name: value for name, value in flags.items() if name not in IRRELEVANT} | hyperparameters(args)
 
 
-def check_same(folder: Path, earlier: dict, now: dict):
-    """Raise InputError if the run in a folder has other settings. With a larger `max_steps`, a run may continue."""
+def check_same(folder: Path, earlier: dict, settings: dict):
+    """Raise InputError if the `earlier` run in a folder had other settings. A larger `max_steps` is allowed."""
     changed = [
-        f"{name} was {json.dumps(earlier[name]):.80} and is {json.dumps(now[name]):.80}"
-        for name in sorted(earlier.keys() & now.keys())
-        if earlier[name] != now[name] and not (name == "max_steps" and 0 < earlier[name] < now[name])
+        f"{name} was {json.dumps(earlier[name]):.80} and is {json.dumps(settings[name]):.80}"
+        for name in sorted(earlier.keys() & settings.keys())
+        if earlier[name] != settings[name] and not (name == "max_steps" and 0 < earlier[name] < settings[name])
     ]
     if changed:
         raise InputError(
@@ -93,7 +92,7 @@ def check_same(folder: Path, earlier: dict, now: dict):
 
 
 def check_rows(args: RunArguments, rows: int):
-    """Note the number of training rows in the settings; raise InputError if a run resumes with another number."""
+    """Add the number of training rows to the settings; raise InputError if a run resumes with another number."""
     folder = Path(args.output_dir)
     settings = read_settings(folder)
     if settings and args.process_index == 0:
@@ -102,11 +101,9 @@ def check_rows(args: RunArguments, rows: int):
 
 
 def read_settings(folder: Path) -> dict:
-    """Return the settings of the run in a folder; empty if they are missing or unreadable."""
-    try:
-        return json.loads((folder / SETTINGS).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}
+    """Return the settings of the run in a folder, which are empty if there is none."""
+    path = folder / SETTINGS
+    return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
 
 
 def resume_point(args: RunArguments, settings: dict) -> str | None:
@@ -115,57 +112,52 @@ def resume_point(args: RunArguments, settings: dict) -> str | None:
     Raises:
         InputError: If the folder holds a finished run, a run of other settings, or files from another source.
     """
-    folder, is_main = Path(args.output_dir), args.process_index == 0
+    folder = Path(args.output_dir)
     # The first process prepares the folder for the others.
     with args.main_process_first(local=False, desc="output folder"):
-        if is_main:
+        if args.process_index == 0:
             claim(folder)
         if (folder / FINISHED).is_file():
             raise InputError(f"{folder} holds a finished run: choose another --output_dir, or delete it.")
         if not args.do_train:
             if checkpoints(folder):
                 raise InputError(f"{folder} holds an interrupted run: finish it, or choose another --output_dir.")
-            # Left by a run that never started.
-            (folder / SETTINGS).unlink(missing_ok=True)
             return None
-        checkpoint, earlier = checkpoint_to_resume(args), {}
-        if checkpoint is not None:
-            earlier = read_settings(checkpoint.parent)
-            if not earlier:
-                raise InputError(f"There is no {SETTINGS} beside {checkpoint}, to compare the flags with: copy it too.")
-            check_same(checkpoint.parent, earlier, settings)
-        if is_main:
-            _check_files(folder, settings)
-            # The tokenizer, if the run trained one.
-            for path in checkpoint.glob("tokenizer*") if checkpoint is not None else ():
-                shutil.copy(path, folder)
-            # The number of rows of a resumed run is kept.
-            write_json(folder / SETTINGS, earlier | settings)
+        if args.process_index == 0:
+            write_json(folder / SETTINGS, _check_files(folder, settings))
+        checkpoint = checkpoint_to_resume(args)
     return None if checkpoint is None else str(checkpoint)
 
 
-def _check_files(folder: Path, settings: dict):
-    """Refuse the files of another run or source; remove the tokenizer of a run of other settings that never started."""
+def _check_files(folder: Path, settings: dict) -> dict:
+    """Refuse files of another run or source, and return the settings to write.
+
+    If the run in the folder never reached a checkpoint, other settings are allowed, and its tokenizer is removed.
+    """
     earlier = read_settings(folder)
     files = [path.name for pattern in OUTPUTS for path in sorted(folder.glob(pattern))]
     if files and not earlier:
-        raise InputError(f"{folder} already holds {', '.join(files)} from another source: choose another --output_dir.")
+        fault = f"{folder} already holds {', '.join(files)}, but no {SETTINGS} of a run"
+        raise InputError(f"{fault}: choose another --output_dir, or copy that file too.")
     if any(folder.glob("model*")) or any(map(is_complete, checkpoints(folder))):
         check_same(folder, earlier, settings)
-    elif earlier | settings != earlier:
+        # The earlier settings include the number of rows.
+        return earlier | settings
+    if earlier | settings != earlier:
         for path in folder.glob("tokenizer*"):
             path.unlink()
+    return settings
 
 
 def checkpoints(folder: Path) -> list[Path]:
-    """Return the checkpoints in a folder, the one of the latest step first."""
+    """Return the checkpoints in a folder, the latest step first."""
     steps = {int(path.name[11:]): path for path in folder.glob("checkpoint-*") if path.name[11:].isdigit()}
     return [steps[step] for step in sorted(steps, reverse=True)]
 
 
 def is_complete(checkpoint: Path) -> bool:
-    """Return whether a run can resume from a checkpoint. Trainer writes its state last; with --save_only_model, a
-    checkpoint lacks the random states.
+    """Return whether a run can resume from a checkpoint: it has Trainer's state, which is written last, and random
+    states, which --save_only_model leaves out.
     """
     try:
         json.loads((checkpoint / TRAINER_STATE_NAME).read_text(encoding="utf-8"))
@@ -175,13 +167,15 @@ def is_complete(checkpoint: Path) -> bool:
 
 
 def checkpoint_to_resume(args: RunArguments) -> Path | None:
-    """Return the checkpoint named by flag (InputError if it is incomplete), else the last complete one, if any."""
-    is_named = args.resume_from_checkpoint not in (None, "true", "True")
-    for checkpoint in [Path(args.resume_from_checkpoint)] if is_named else checkpoints(Path(args.output_dir)):
+    """Return the checkpoint that a flag names (InputError if it is incomplete), or the last complete one, if any."""
+    folder, name = Path(args.output_dir), args.resume_from_checkpoint
+    if name not in (None, "true", "True"):
+        if Path(name).resolve().parent != folder.resolve() or not is_complete(Path(name)):
+            raise InputError(f"{name} is not a complete checkpoint in {folder}: copy it there, or choose another.")
+        return Path(name)
+    for checkpoint in checkpoints(folder):
         if is_complete(checkpoint):
             logger.info("Resuming from %s", checkpoint)
             return checkpoint
-        if is_named:
-            raise InputError(f"{checkpoint} is not a complete checkpoint: choose an earlier one.")
         logger.warning("Skipping %s, which is incomplete", checkpoint)
     return None

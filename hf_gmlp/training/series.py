@@ -1,4 +1,4 @@
-"""Several runs of one script in one command, one for each seed: a folder for each, and their medians."""
+"""Several runs of a script in one command: a run and a folder for each seed, and the medians of the results."""
 
 import dataclasses
 import json
@@ -21,12 +21,12 @@ Runs = list[tuple[RunArguments, dict | None]]
 
 
 def plan_runs(model_args: BaseModelArguments, data_args: SeriesArguments, args: RunArguments) -> Runs:
-    """Return the arguments and settings of a run for each seed, which has a folder of its own, such as "seed-1".
+    """Return the arguments and settings of each seed's run, whose folder is, for example, "seed-1".
 
-    Without --seeds it is one run in the output folder, and no settings.
+    Without --seeds, return the arguments of a single run in the output folder, without settings.
 
     Raises:
-        InputError: If flags do not go together, or the output folder holds finished runs of other flags.
+        InputError: If flags contradict each other, or the output folder holds finished runs with other flags.
     """
     if not data_args.seeds:
         return [(args, None)]
@@ -40,7 +40,7 @@ def plan_runs(model_args: BaseModelArguments, data_args: SeriesArguments, args: 
         run = dataclasses.replace(args, **flags)
         settings = run_folder.run_settings(model_args, data_args, run)
         if results_file(run).is_file():
-            # A finished run is not repeated, so it must have the same settings.
+            # A finished run is not repeated, so its settings must be the same.
             folder = results_file(run).parent
             run_folder.check_same(folder, run_folder.read_settings(folder), settings)
         runs.append((run, settings))
@@ -50,28 +50,28 @@ def plan_runs(model_args: BaseModelArguments, data_args: SeriesArguments, args: 
 def make_runs(args: RunArguments, runs: Runs, run: Callable, checkpoint: str | None):
     """Call `run` for each unfinished run of `plan_runs`, with its arguments and the checkpoint to resume from, if any.
 
-    For a single run that is `checkpoint`. A series ends with its medians in summary.json.
+    A single run resumes from `checkpoint`. A series ends with its medians in summary.json.
     """
-    for number, (one, settings) in enumerate(runs, start=1):
+    for number, (run_args, settings) in enumerate(runs, start=1):
         if settings is None:
-            return run(one, checkpoint)
-        logger.info("Run %d of %d: %s", number, len(runs), one.output_dir)
-        if results_file(one).is_file():
+            return run(run_args, checkpoint)
+        logger.info("Run %d of %d: %s", number, len(runs), run_args.output_dir)
+        if results_file(run_args).is_file():
             logger.info("Already finished: skipped")
         else:
-            run(one, run_folder.resume_point(one, settings))
+            run(run_args, run_folder.resume_point(run_args, settings))
             release_memory()
     if args.process_index == 0:
-        report_series(Path(args.output_dir), [one for one, _ in runs])
+        report_series(Path(args.output_dir), [run_args for run_args, _ in runs])
 
 
 def results_file(run: RunArguments) -> Path:
-    """Return the file that a finished run has."""
+    """Return the path of the last file that a run writes."""
     return Path(run.output_dir, run_folder.FINISHED)
 
 
 def report_series(folder: Path, runs: list[RunArguments]):
-    """Print the `spread` over the seeds of each validation metric, and write it to summary.json."""
+    """Print the `spread` of each validation metric over the seeds, and write it to summary.json."""
     results = [json.loads(results_file(run).read_text(encoding="utf-8")) for run in runs]
     keys = [key for key in results[0] if key.startswith("eval_") and not key.endswith(("_runtime", "_per_second"))]
     metrics = {key: spread([result[key] for result in results]) for key in keys}
@@ -79,7 +79,7 @@ def report_series(folder: Path, runs: list[RunArguments]):
     print(f"\nMedian (minimum to maximum, standard deviation) over {len(runs)} seeds")
     for key, numbers in metrics.items():
         print(f"  {key}  " + "{median:.4f} ({min:.4f} to {max:.4f}, std {std:.4f})".format(**numbers))
-    print(f"Everything is in {folder}\n")
+    print(f"All results are in {folder}\n")
 
 
 def spread(values: list[float]) -> dict[str, float]:

@@ -1,4 +1,4 @@
-"""How each training script begins: checks of its flags, the output folder, logging and seeds."""
+"""The start of each training script: checks of its flags, the output folder, logging and seeds."""
 
 import logging
 
@@ -15,7 +15,8 @@ def start_run(model_args: BaseModelArguments, data_args: DataArguments, args: Ru
     """Check the flags, prepare the output folder, and return the checkpoint to resume from, if there is one.
 
     Raises:
-        InputError: If there is nothing to do, or as in `run_folder.resume_point`.
+        InputError: If there is nothing to do, flags contradict each other, or `run_folder.resume_point` refuses the
+            output folder.
     """
     logging.basicConfig(format="%(message)s", level=logging.INFO if args.should_log else logging.WARNING)
     # Older and newer versions of huggingface_hub would log every request.
@@ -24,10 +25,10 @@ def start_run(model_args: BaseModelArguments, data_args: DataArguments, args: Ru
     check_flags(model_args, data_args, args)
     settings = run_folder.run_settings(model_args, data_args, args)
     if isinstance(data_args, SeriesArguments) and data_args.seeds:
-        # Each run prepares its own folder there.
+        # Each run of a series prepares its own folder inside the output folder.
         settings.pop("seed")
     checkpoint = run_folder.resume_point(args, settings)
-    # Shapes are fixed after the settings are compared, so that a run can resume on another device.
+    # The settings are compared before the shapes are fixed, so that a run can resume on another device.
     xla.fix_shapes(data_args, args)
     if args.global_batch_size is not None and args.do_train:
         devices, steps = args.world_size * max(1, args.n_gpu), args.gradient_accumulation_steps
@@ -38,7 +39,7 @@ def start_run(model_args: BaseModelArguments, data_args: DataArguments, args: Ru
 
 
 def check_flags(model_args: BaseModelArguments, data_args: DataArguments, args: RunArguments):
-    """Raise InputError if there is nothing to do, or if flags do not go together."""
+    """Raise InputError if there is nothing to do, or if flags contradict each other."""
     if not (args.do_train or args.do_eval or args.do_predict):
         raise InputError("Nothing to do: pass --do_train, --do_eval or, in scripts that predict, --do_predict.")
     if args.do_predict and not hasattr(data_args, "max_predict_samples"):

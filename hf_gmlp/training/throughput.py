@@ -1,4 +1,4 @@
-"""Logs of a training beyond its loss: tokens or images per second, how many were seen, MFU and memory."""
+"""Training logs beyond the loss: tokens or images per second, how many were seen, MFU and memory."""
 
 import logging
 import time
@@ -13,24 +13,24 @@ from .arguments import RunArguments
 
 logger = logging.getLogger(__name__)
 
-# Dense 16-bit TFLOP/s of cards by a part of their name, from their data sheets; the first part that fits.
+# Dense 16-bit TFLOP/s from the data sheets, by a part of a GPU's name. The first match counts.
 PEAKS = {"GH200": 989, "H200": 989, "H100 PCIe": 756, "H100": 989, "B200": 2250, "A100": 312, "A10G": 70, "A10": 125}
 PEAKS |= {"L40S": 362, "L4": 121, "V100": 125, "T4": 65, "RTX 4090": 165, "RTX 3090": 71}
 
 
 class Throughput(TrainerCallback):
-    """Counts what the training processes. Evaluations and checkpoints do not count as its time.
+    """Measures the speed of a training, without the time for evaluations and checkpoints.
 
     Args:
-        model: Its FLOPs are counted once, on the meta device.
-        args: Names the devices, and perhaps their peak.
+        model: The model, whose FLOPs are counted once, on the meta device.
+        args: The run's arguments, with the number of devices and perhaps their peak.
     """
 
     def __init__(self, model: PreTrainedModel, args: RunArguments):
         self.model, self.devices = model, args.world_size * max(1, args.n_gpu)
-        self.peak = args.peak_tflops or known_peak()
+        self.peak = args.peak_tflops or gpu_peak()
         self.unit = "tokens" if model.main_input_name == "input_ids" else "images"
-        # Counts of this process: tokens or images since the start, and FLOPs for each of their values.
+        # Tokens or images in this process since the start, those before the run was resumed, and seconds of pauses.
         self.count, self.seen_before, self.paused = 0, 0, 0.0
         self.flops_per_unit: float | None = None
         self.step_end = time.perf_counter()
@@ -41,7 +41,7 @@ class Throughput(TrainerCallback):
         return time.perf_counter() - self.paused, self.count
 
     def on_train_begin(self, args, state, control, **kwargs):
-        # A resumed run counts on.
+        # A resumed run continues the count of the logs.
         name = f"{self.unit}_seen"
         self.seen_before = next((int(row[name]) for row in reversed(state.log_history) if name in row), 0)
         self.count, self.paused = 0, 0.0
@@ -58,17 +58,15 @@ class Throughput(TrainerCallback):
 
     def add(self, inputs: Mapping[str, Any]):
         """Count a batch. Padding counts as tokens, since the device computes it."""
-        values = inputs.get(self.model.main_input_name)
-        if values is None:
-            return
+        values = inputs[self.model.main_input_name]
         count = values.numel() if self.unit == "tokens" else len(values)
         if self.flops_per_unit is None and self.peak is not None:
-            # FLOPs per token are those of the first batch; W takes more per token in a longer one.
+            # They are counted for the first batch only: a longer one needs more for each token, because of W.
             self.flops_per_unit = training_flops(self.model, inputs) * len(values) / count
         self.count += count
 
     def numbers(self, since: tuple[float, int]) -> dict[str, float]:
-        """Return what to log about the time since `now` was taken. All processes are taken to be as fast as this."""
+        """Return what to log about the time since an earlier `now`, as if all processes were as fast as this one."""
         seconds, count = (new - old for new, old in zip(self.now(), since))
         rate = count / max(seconds, 1e-9)
         numbers = {f"{self.unit}_per_second": round(rate * self.devices, 1)}
@@ -85,33 +83,33 @@ class Throughput(TrainerCallback):
         return numbers
 
 
-def known_peak() -> float | None:
-    """Return the peak of this GPU in TFLOP/s, if it is in the list."""
+def gpu_peak() -> float | None:
+    """Return the peak of this GPU in TFLOP/s; None if it is not in the list, or there is no GPU."""
     name = torch.cuda.get_device_name() if torch.cuda.is_available() else ""
     return next((float(peak) for part, peak in PEAKS.items() if part in name), None)
 
 
 def training_flops(model: PreTrainedModel, inputs: Mapping[str, torch.Tensor]) -> float:
-    """Return the FLOPs of a forward and a backward pass for one row of a batch: three forward passes, two FLOPs per
-    multiply-add of the matrix products. What is recomputed does not count. 0 if the model cannot be counted.
+    """Return the FLOPs of a forward and a backward pass for one row of a batch; 0 if the model cannot be counted.
 
-    With sparse prediction, the head counts in proportion to the labels of the batch.
+    They are those of three forward passes, two for each multiply-add of the matrix products. Recomputation does not
+    count. With sparse prediction, the head counts in proportion to the labels of the batch.
     """
     config, row = model.config, inputs[model.main_input_name][:1]
     labels = inputs.get("labels")
     try:
         with torch.device("meta"), torch.no_grad():
             twin = type(model)(type(config).from_dict(config.to_dict(), attn_implementation="eager")).eval()
-            # The twin does not normalize pixels of 8 bits.
+            # Images of 8 bits are normalized to float32 on the device.
             row = torch.empty(row.shape, dtype=torch.float32 if row.dtype == torch.uint8 else row.dtype)
             with FlopCounterMode(display=False) as encoder:
                 twin.base_model(row)
-            with FlopCounterMode(display=False) as everything:
+            with FlopCounterMode(display=False) as complete:
                 twin(row)
     except (RuntimeError, TypeError, ValueError, AttributeError, ImportError) as error:
         logger.warning("MFU is not logged: the FLOPs of a %s cannot be counted (%s)", type(model).__name__, error)
         return 0.0
-    head = everything.get_total_flops() - encoder.get_total_flops()
+    head = complete.get_total_flops() - encoder.get_total_flops()
     if getattr(config, "sparse_prediction", False) and labels is not None and labels.shape == inputs["input_ids"].shape:
         head *= (labels != -100).float().mean().item()
     return 3.0 * (encoder.get_total_flops() + head)

@@ -9,8 +9,7 @@ import shlex
 import shutil
 import signal
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -40,27 +39,25 @@ TOKENS = ("--token", "--hub_token", "--hub-token")
 
 
 class GMLPTrainer(Trainer):
-    """transformers' Trainer with corrections.
+    """transformers' Trainer with corrections and additions.
 
-    They are: accumulated gradients of models that ignore the number of labels; label smoothing of causal models from
-    outside transformers; an evaluation loss per token instead of per batch, if the metrics have a "token_loss";
-    evaluation of all rows in their order despite flags for training; streams; `param_groups`; logs of the throughput; a
-    final model that is written atomically; and this project's model card.
+    Corrections: accumulated gradients of models that ignore the number of labels; an evaluation loss per token instead
+    of per batch, if the metrics have a "token_loss"; evaluation of all rows in their order despite flags for training;
+    a final model that is written atomically. Additions: streams, `param_groups`, logs of the throughput, and this
+    project's model card.
 
     Args:
-        metric_names: What `compute_metrics` returns, without "eval_"; `metric_for_best_model` must be one of them.
+        metric_names: Names of the metrics of `compute_metrics`, without "eval_"; `metric_for_best_model` must be one.
         card: Facts for the model card, as `DataArguments.card_facts` returns them; "dataset" at least.
         in_series: Whether this is one of several runs, of which some may diverge.
-        hyperparameters: What the card lists beyond Trainer's own, such as the augmentation.
+        hyperparameters: Hyperparameters for the card in addition to Trainer's own, such as the augmentation.
 
     Raises:
         InputError: If the arguments do not go together.
     """
 
     # The types of these attributes in transformers' Trainer.
-    model_accepts_loss_kwargs: bool
     optimizer: torch.optim.Optimizer | None
-    optimizer_cls_and_kwargs: tuple[Any, dict[str, Any]] | None
     preprocess_logits_for_metrics: Callable | None
 
     def __init__(
@@ -75,7 +72,7 @@ class GMLPTrainer(Trainer):
         try:
             super().__init__(*args, **kwargs)
         except (ValueError, RuntimeError, ImportError) as error:
-            # Flags that do not go together, or trackers that are not installed.
+            # The flags contradict each other, or a tracker is not installed.
             raise InputError(f"Cannot start training: {first_line(error).rstrip('.')}.") from error
         best = (self.args.metric_for_best_model or "loss").removeprefix("eval_")
         if metric_names is not None and best not in (names := ["loss", *metric_names]):
@@ -84,14 +81,12 @@ class GMLPTrainer(Trainer):
             enable_selective_checkpointing(self.model)
         # Pinned memory is for transfers to an accelerator; torch warns where there is none.
         self.args.dataloader_pin_memory &= torch.accelerator.is_available()
-        # Trainer lets every model that takes **kwargs divide by the number of labels in all accumulated batches. Some,
-        # BERT among them, ignore that number: for other models than ours, Trainer averages over the batches.
+        # Trainer gives every model that accepts **kwargs the number of labels in all accumulated batches to divide by.
+        # Some, such as BERT, ignore it. For all models but this package's, Trainer averages over the batches instead.
         self.model_accepts_loss_kwargs &= self.model.config.model_type in OWN_TYPES
-        if self.label_smoother is not None and getattr(self.model, "loss_type", None) == "ForCausalLM":
-            # Trainer itself shifts the labels only for class names in a table of transformers.
-            self.compute_loss_func = partial(self.label_smoother, shift_labels=True)
-            # The model computes no loss.
-            self.model_accepts_loss_kwargs = False
+        if self.args.label_smoothing_factor and getattr(self.model, "loss_type", None) == "ForCausalLM":
+            # Trainer would not shift the labels, except for class names in a table of transformers.
+            raise InputError("--label_smoothing_factor is not supported for causal language models: leave it out.")
         self.card, self.in_series = dict(card), in_series
         self.hyperparameters, self.results = dict(hyperparameters or {}), dict[str, float]()
         self.stream: StreamLoader | None = None
@@ -106,7 +101,7 @@ class GMLPTrainer(Trainer):
         if xla.is_xla(self.args):
             xla.read_no_values(self.model)
             self.add_callback(xla.SingleGraphCallback())
-            # The logits are preprocessed by `prediction_step`, before they leave the device.
+            # `prediction_step` preprocesses the logits, before they leave the device.
             self.preprocess, self.preprocess_logits_for_metrics = self.preprocess_logits_for_metrics, None
 
     # ---- Data ----
@@ -114,7 +109,7 @@ class GMLPTrainer(Trainer):
     def get_train_dataloader(self) -> DataLoader:
         rows, batch = self.train_dataset, self.args.train_batch_size * self.args.world_size
         if isinstance(rows, torch.utils.data.IterableDataset):
-            # Trainer would let one process read for all others, and skip to the position by reading again.
+            # Trainer would read in one process for all others, and skip to the position by reading again.
             self.args.ignore_data_skip = True
             self.stream = StreamLoader(rows, self.data_collator, self.args)
             if self.checkpoint is not None:
@@ -128,38 +123,32 @@ class GMLPTrainer(Trainer):
         run_folder.check_rows(self.args, len(rows))
         return super().get_train_dataloader()
 
-    @contextmanager
-    def all_rows_in_order(self) -> Iterator[None]:
-        """Switch off flags for training that would drop rows of an evaluation, or change the order of predictions."""
-        args = self.args
-        flags = args.dataloader_drop_last, args.train_sampling_strategy
-        args.dataloader_drop_last, args.train_sampling_strategy = False, "random"
-        try:
-            yield
-        finally:
-            args.dataloader_drop_last, args.train_sampling_strategy = flags
-
     def get_eval_dataloader(self, *args, **kwargs) -> DataLoader:
-        with self.all_rows_in_order():
-            return super().get_eval_dataloader(*args, **kwargs)
+        return self.all_rows_in_order(super().get_eval_dataloader, *args, **kwargs)
 
     def get_test_dataloader(self, *args, **kwargs) -> DataLoader:
-        with self.all_rows_in_order():
-            return super().get_test_dataloader(*args, **kwargs)
+        return self.all_rows_in_order(super().get_test_dataloader, *args, **kwargs)
+
+    def all_rows_in_order(self, make_loader: Callable[..., DataLoader], *args, **kwargs) -> DataLoader:
+        """Make a loader without training flags that would drop rows of an evaluation, or change their order."""
+        flags = self.args.dataloader_drop_last, self.args.train_sampling_strategy
+        self.args.dataloader_drop_last, self.args.train_sampling_strategy = False, "random"
+        loader = make_loader(*args, **kwargs)
+        self.args.dataloader_drop_last, self.args.train_sampling_strategy = flags
+        return loader
 
     # ---- Training ----
 
     def create_optimizer(self, model: nn.Module | None = None) -> torch.optim.Optimizer:
         if self.optimizer is None:
             args, model = self.args, self.model if model is None else model
-            optimizer_class, options = self.optimizer_cls_and_kwargs or self.get_optimizer_cls_and_kwargs(args, model)
-            # Some optimizers, such as GaLore, make groups of their own.
-            plain = isinstance(optimizer_class, type) and issubclass(optimizer_class, torch.optim.Optimizer)
-            if plain and not options.keys() & {"params", "model", "optimizer_dict"}:
+            optimizer_class, options = self.get_optimizer_cls_and_kwargs(args, model)
+            # Some optimizers, such as GaLore, make their own groups.
+            if not options.keys() & {"params", "model", "optimizer_dict"}:
                 groups = param_groups(model, args.learning_rate, args.weight_decay, args.spatial_lr_multiplier)
                 if args.muon_learning_rate is not None:
                     if self.is_fsdp_enabled or self.is_deepspeed_enabled:
-                        raise InputError("--muon_learning_rate needs whole matrices: leave FSDP or DeepSpeed out.")
+                        raise InputError("--muon_learning_rate needs complete matrices: leave FSDP or DeepSpeed out.")
                     rates, others = (args.muon_learning_rate, args.weight_decay), partial(optimizer_class, **options)
                     self.optimizer = WithMuon(hidden_matrices(model), groups, others, *rates)
                 else:
@@ -188,7 +177,7 @@ class GMLPTrainer(Trainer):
         super().log(logs | self.throughput.log() if "loss" in logs else logs, *args, **kwargs)
 
     def save_model(self, output_dir: str | None = None, _internal_call: bool = False):
-        """Save the model: in a checkpoint with the position of a stream, in the output folder atomically."""
+        """Save the model: atomically in the output folder, and with the position of a stream in a checkpoint."""
         folder, args = Path(output_dir or self.args.output_dir), self.args
         if folder != Path(args.output_dir):
             super().save_model(str(folder), _internal_call=True)
@@ -199,8 +188,7 @@ class GMLPTrainer(Trainer):
                 for code in folder.glob("*.py"):
                     shutil.copy(code, args.output_dir)
             return
-        # A run that is killed here must find nothing incomplete, such as a tokenizer. Names with an underscore are not
-        # pushed.
+        # A run that is killed here must leave no incomplete file. Folders that begin with an underscore are not pushed.
         partial_folder = folder / "_saving"
         super().save_model(str(partial_folder), _internal_call=True)
         self.accelerator.wait_for_everyone()
@@ -233,7 +221,7 @@ class GMLPTrainer(Trainer):
         metrics: dict[str, float] = {}
         if self.args.do_train:
             metrics |= self.train(resume_from_checkpoint=checkpoint).metrics
-            # This process's part of sharded weights. Trainer leaves losses of NaN out of its mean.
+            # Trainer leaves losses of NaN out of its mean, so the weights are checked, of sharded ones the local part.
             weights = [w.to_local() if hasattr(w, "to_local") else w for w in self.model.parameters()]
             if not torch.stack([weight.isfinite().all() for weight in weights]).all():
                 metrics["train_loss"] = math.nan
@@ -245,7 +233,7 @@ class GMLPTrainer(Trainer):
         return metrics
 
     def check_finite(self, metrics: Mapping[str, float]):
-        """Raise InputError if a loss is not finite; in a series of runs, which reports it, only warn."""
+        """Raise InputError if a loss is not finite. In a series of runs, which reports it, log a warning instead."""
         if all(math.isfinite(value) for name, value in metrics.items() if name.endswith("loss")):
             return
         message = "The training diverged: its losses or weights are not finite numbers. Lower --learning_rate"
@@ -254,14 +242,14 @@ class GMLPTrainer(Trainer):
         logger.warning("%s.", message)
 
     def create_model_card(self, **kwargs):
-        """Write README.md, for this project's models with its own card."""
+        """Write README.md: this project's card for its models, and Trainer's card for others."""
         args, state, model = self.args, self.state, self.accelerator.unwrap_model(self.model)
         if type(model).__name__ not in TASKS:
             super().create_model_card(**kwargs)
         elif self.is_world_process_zero():
-            done = {"max_steps": state.global_step, "num_train_epochs": round(state.epoch or 0.0, 2)}
-            values = run_folder.hyperparameters(args) | done | self.hyperparameters
-            training = {**self.card, "metrics": self.results, "command": shown_command(sys.argv)}
+            length = {"max_steps": state.global_step, "num_train_epochs": round(state.epoch or 0.0, 2)}
+            values = run_folder.hyperparameters(args) | length | self.hyperparameters
+            training = {**self.card, "metrics": self.results, "command": public_command(sys.argv)}
             training["hyperparameters"] = {k: v for k, v in values.items() if v or type(v) in (int, float)}
             name = self.hub_model_id or Path(args.output_dir).resolve().name
             options = {"license": self.card.get("license"), "tags": kwargs.get("tags")}
@@ -281,16 +269,16 @@ class GMLPTrainer(Trainer):
             self.create_model_card()
 
 
-def shown_command(argv: list[str]) -> str:
-    """Return a command as typed, without tokens, and with only the last name of absolute paths."""
-    shown, words = [program(argv[0])], iter(argv[1:])
+def public_command(argv: list[str]) -> str:
+    """Return a command as typed, but without tokens, and with only the last name of absolute paths."""
+    public_words, words = [program(argv[0])], iter(argv[1:])
     for word in words:
         flag, equals, value = word.partition("=") if word.startswith("--") else ("", "", word)
         if flag not in TOKENS:
-            shown.append(shlex.quote(f"{flag}{equals}{Path(value).name}" if Path(value).is_absolute() else word))
+            public_words.append(shlex.quote(f"{flag}{equals}{Path(value).name}" if Path(value).is_absolute() else word))
         elif not equals:
             next(words, None)
-    return " ".join(shown)
+    return " ".join(public_words)
 
 
 def kill_workers():
@@ -299,18 +287,18 @@ def kill_workers():
 
 
 class EpochCallback(TrainerCallback):
-    """Pass the epoch to a collator that samples other masks in each."""
+    """Passes the epoch to a collator, which samples different masks in each."""
 
     def __init__(self, collator):
         self.collator = collator
 
     def on_epoch_begin(self, args, state, control, **kwargs):
-        # A resumed epoch begins at a fraction.
+        # The epoch of a resumed run is a fraction.
         self.collator.set_epoch(int(state.epoch or 0.0))
 
 
 class SigtermCallback(TrainerCallback):
-    """With --enable_jit_checkpoint, write a checkpoint after SIGTERM and end the process with exit code 143.
+    """With --enable_jit_checkpoint, writes a checkpoint after SIGTERM and ends the process with exit code 143.
 
     transformers' own callback saves in the middle of a step, when dropout has used random numbers that the resumed step
     needs again, and then ends the training as if it were complete.
@@ -318,7 +306,7 @@ class SigtermCallback(TrainerCallback):
 
     def __init__(self):
         self.received = False
-        # transformers' callback has set a handler.
+        # Remove the handler of transformers' callback.
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
     def receive(self, *_):
@@ -326,14 +314,14 @@ class SigtermCallback(TrainerCallback):
 
     def on_train_begin(self, args, state, control, **kwargs):
         signal.signal(signal.SIGTERM, self.receive)
-        # SLURM and torchrun send the signal to all processes. Workers of data loaders inherit that it is blocked, from
-        # their first moment; one that died would end the training without a checkpoint.
+        # SLURM and torchrun send the signal to all processes. It is blocked in workers of data loaders too: if one
+        # died, the training would end without a checkpoint.
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
-        # Python ends daemons with that signal when it exits, and would wait for them forever.
+        # At exit, Python ends daemonic processes with the signal that is blocked, and would wait for them forever.
         atexit.register(kill_workers)
 
     def on_step_end(self, args, state, control, **kwargs):
-        # Another thread may have received it.
+        # The signal is blocked and pending in this thread, unless another thread has received it.
         self.received |= signal.SIGTERM in signal.sigpending()
         if torch.distributed.is_initialized():
             # The signal may reach the processes in different steps, but a checkpoint is written by all of them.
@@ -349,7 +337,7 @@ class SigtermCallback(TrainerCallback):
             raise SystemExit(128 + signal.SIGTERM)
 
     def on_train_end(self, *args, **kwargs):
-        # Discards a signal that is pending.
+        # Discard a pending signal.
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
         signal.signal(signal.SIGTERM, signal.SIG_DFL)

@@ -1,4 +1,4 @@
-"""XLA devices, such as TPUs: they compile a graph for each new shape of a batch, and wherever a value is read."""
+"""Training on XLA devices, such as TPUs, which compile a graph for each batch shape and wherever a value is read."""
 
 import logging
 from collections.abc import Callable
@@ -21,12 +21,12 @@ def is_xla(args: TrainingArguments) -> bool:
 
 
 def is_compiled(args: TrainingArguments) -> bool:
-    """Return whether a run compiles its model, so that batches should have one shape."""
+    """Return whether a run compiles its model, so that all batches should have the same shape."""
     return is_xla(args) or args.torch_compile
 
 
 def fix_shapes(data_args: DataArguments, args: TrainingArguments):
-    """On an XLA device, change the flags so that all batches have one shape, and that the optimizer works there."""
+    """On an XLA device, change flags so that all batches have the same shape, and that the optimizer works."""
     if not is_xla(args):
         return
     if hasattr(data_args, "pad_to_max_length"):
@@ -38,7 +38,7 @@ def fix_shapes(data_args: DataArguments, args: TrainingArguments):
 
 
 def read_no_values(model: nn.Module):
-    """Make a gMLP leave out the checks that read values, each of which would compile a graph of its own."""
+    """Switch off the checks of a gMLP that read values, since each would compile another graph."""
     module: Any
     for module in model.modules():
         if hasattr(module, "reads_values"):
@@ -46,7 +46,7 @@ def read_no_values(model: nn.Module):
 
 
 def to_cpu(preprocess: Callable | None, loss: Any, logits: Any, labels: Any) -> tuple[Any, Any, Any]:
-    """Return the results of an evaluation batch, `preprocess`ed, on the CPU, where their number changes no graph."""
+    """Return the results of an evaluation batch, with `preprocess` applied, on the CPU, where nothing is compiled."""
     import torch_xla
 
     if logits is not None and preprocess is not None:
@@ -56,10 +56,10 @@ def to_cpu(preprocess: Callable | None, loss: Any, logits: Any, labels: Any) -> 
 
 
 class SingleGraphCallback(TrainerCallback):
-    """Makes all training steps the same graph."""
+    """Gives all training steps the same graph."""
 
     def on_train_begin(self, args, state, control, model, optimizer, **kwargs):
-        # AdamW creates its state in the first step, with zeros in the graph. It reads the count of steps on the CPU.
+        # AdamW would create its state in the first step, with zeros in the graph. Its step count is read on the CPU.
         optimizer = getattr(optimizer, "optimizer", optimizer)
         updated = [*model.parameters(), *model.buffers()]
         for weight in (weight for group in optimizer.param_groups for weight in group["params"]):
@@ -70,7 +70,7 @@ class SingleGraphCallback(TrainerCallback):
                     moments |= {name: zeros.to(weight.device) for name in ("exp_avg", "exp_avg_sq")}
                 moments["step"] = moments.get("step", torch.tensor(0.0)).cpu()
             updated += [moment for moment in moments.values() if torch.is_tensor(moment)]
-        # Values from the host would make the first step another graph, so they are computed on the device.
+        # Values from the host would give the first step another graph, so they are computed on the device.
         with torch.no_grad():
             for values in updated:
                 if values.device.type == "xla" and values.dtype != torch.bool:

@@ -6,7 +6,7 @@ import torch
 from hf_gmlp.tasks.clm.blocks import CausalCollator
 from hf_gmlp.tasks.mlm.masking import MaskedOnce, MaskingCollator
 from hf_gmlp.tasks.packing import pad_rows, restarting_positions
-from hf_gmlp.tokenizer import byte_tokenizer, end_of_text
+from hf_gmlp.tokenizer import end_of_text
 
 
 def test_rows_are_padded_on_the_right():
@@ -40,10 +40,9 @@ def test_masked_documents_are_separated(word_tokenizer):
     assert once["position_ids"].tolist() == [[0, 1, 2, 3, 0, 1, 2]]
 
 
-def test_causal_documents_are_separated_and_their_ends_predicted():
-    tokenizer = byte_tokenizer(32)
-    end = end_of_text(tokenizer)
-    batch = CausalCollator(tokenizer, separate_documents=True)(
+def test_causal_documents_are_separated_and_their_ends_predicted(word_tokenizer):
+    end = end_of_text(word_tokenizer)
+    batch = CausalCollator(word_tokenizer, separate_documents=True)(
         [{"input_ids": np.array(ids)} for ids in ([end, 9, 8, end, 7], [6, 9, end])]
     )
     assert batch["position_ids"].tolist() == [[0, 1, 2, 0, 1], [0, 1, 0, 0, 0]]

@@ -28,7 +28,7 @@ def main(checkpoint: str, output: str):
     ids = torch.randint(5, 30, (64, 8), generator=generator)
     # The number of labels per sample varies a lot, so that a mean of means would be wrong.
     labels = torch.where(torch.rand(64, 8, generator=generator) < torch.linspace(0.1, 0.9, 64)[:, None], ids, -100)
-    rows = [{"input_ids": i, "labels": one} for i, one in zip(ids.tolist(), labels.tolist())]
+    rows = [{"input_ids": row, "labels": targets} for row, targets in zip(ids.tolist(), labels.tolist())]
     trainer = GMLPTrainer(
         model=model, args=args, train_dataset=Dataset.from_list(rows), card={"dataset": "random numbers"}
     )

@@ -27,7 +27,7 @@ def parse(tmp_path):
         (["--config_name", "gmlp-base", "--model_name_or_path", "x"], "either --config_name"),
         (["--config_name", "gmlp-base", "--lerning_rate", "1"], "--lerning_rate: did you mean --learning_rate"),
         (["--config_name", "gmlp-base", "--lr", "1"], "--lr: did you mean --learning_rate"),
-        (["--config_name", "gmlp-base", "--seed", "1", "x.yaml"], "x.yaml: recipes come first"),
+        (["--config_name", "gmlp-base", "--seed", "1", "x.yaml"], r"x.yaml: recipes \(.yaml\) come first"),
         (["--config_name", "gmlp-base", "--lr_scheduler_kwargs", "{"], "JSON|property|dict"),
         (["--config_name", "gmlp-base", "--load_best_model_at_end", "true"], "load_best_model_at_end"),
         *[
@@ -55,13 +55,6 @@ def test_paths_in_the_home_folder(parse):
 def test_a_url_is_no_output_folder():
     with pytest.raises(ValueError, match="gs://bucket/run .*mount"):
         RunArguments(output_dir="gs://bucket/run", use_cpu=True)
-
-
-@pytest.mark.parametrize("flag", ["--lr_scheduler_type nobody", "--learning_rate fast", "--do_train perhaps"])
-def test_values_of_another_type_end_in_a_usage_message(parse, flag, capsys):
-    with pytest.raises(SystemExit):
-        parse("--config_name", "gmlp-base", *flag.split())
-    assert flag.split()[0] in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -111,6 +104,5 @@ def test_help(parse, capsys):
     with pytest.raises(SystemExit):
         parse("--help")
     text = capsys.readouterr().out
-    shown = "[recipe.yaml ...]", "\nmodel:", "\ndata:", "\ntraining", "--output_dir", "--global_batch_size"
-    assert [text.index(part) for part in shown] == sorted(text.index(part) for part in shown)
-    assert "Fraction of tokens to predict. In (0, 1). (default: 0.15)" in " ".join(text.split())
+    parts = "[recipe.yaml ...]", "\nmodel:", "\ndata:", "\ntraining", "--output_dir", "--global_batch_size"
+    assert [text.index(part) for part in parts] == sorted(text.index(part) for part in parts)

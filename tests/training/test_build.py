@@ -10,10 +10,9 @@ from transformers import (
     GPT2Config,
 )
 
-from hf_gmlp import GMLPConfig, GMLPForMaskedLM, GMLPForSequenceClassification
+from hf_gmlp import GMLPConfig, GMLPForSequenceClassification
 from hf_gmlp.errors import InputError
 from hf_gmlp.tasks.mlm.arguments import MLMArguments
-from hf_gmlp.tokenizer import byte_tokenizer, train_tokenizer
 from hf_gmlp.training.arguments import ModelArguments, RunArguments
 from hf_gmlp.training.build import (
     check_causal,
@@ -23,6 +22,8 @@ from hf_gmlp.training.build import (
     load_model,
     load_tokenizer,
 )
+
+from ..samples import WORDS, word_tokenizer
 
 SIZES = {"hidden_size": 12, "num_hidden_layers": 2, "intermediate_size": 16, "vocab_size": 50}
 
@@ -37,9 +38,7 @@ def test_presets_folders_and_overrides(tmp_path):
     assert config.spatial_gating == "additive" and config.hidden_dropout_prob == 0.1
 
 
-@pytest.mark.parametrize(
-    "overrides", ["layers=2", "num_hidden_layers=two", "spatial_gating=none", "save_pretrained=1", "model_type=bert"]
-)
+@pytest.mark.parametrize("overrides", ["layers=2", "num_hidden_layers=two", "spatial_gating=none"])
 def test_bad_overrides(overrides):
     with pytest.raises(InputError, match=f"--config_overrides.*{overrides.partition('=')[0]}"):
         load_config(ModelArguments(config_name="gmlp-base", config_overrides=overrides))
@@ -57,31 +56,28 @@ def test_unknown_config(tmp_path):
         assert "\n" not in str(caught.value)
 
 
-def test_new_model_takes_the_tokenizer_s_vocabulary(word_tokenizer):
+def test_new_models_take_the_tokenizer_s_vocabulary():
+    tokenizer = word_tokenizer(WORDS)
     arguments = ModelArguments(
         config_name="gmlp-base", config_overrides="num_hidden_layers=1,hidden_size=8,intermediate_size=16"
     )
-    model = load_model(AutoModelForMaskedLM, arguments, load_config(arguments), word_tokenizer, train=True)
-    assert isinstance(model, GMLPForMaskedLM) and model.config.vocab_size == len(word_tokenizer) == 205
-    assert (model.config.pad_token_id, model.config.bos_token_id, model.config.eos_token_id) == (0, 2, 3)
-
-
-def test_vocabulary_that_does_not_fit(word_tokenizer):
-    check_vocabulary(GMLPConfig(vocab_size=300), word_tokenizer, "m")
-    with pytest.raises(InputError, match="205 tokens.* 100"):
-        check_vocabulary(GMLPConfig(vocab_size=100), word_tokenizer, "m")
-    with pytest.raises(InputError, match="token 0.* 7"):
-        check_vocabulary(BertConfig(vocab_size=300, pad_token_id=7), word_tokenizer, "m")
-
-
-def test_causal_model_begins_and_ends_with_one_token():
-    arguments = ModelArguments(config_name="gmlp-base", config_overrides="num_hidden_layers=1,hidden_size=8")
-    model = load_model(AutoModelForCausalLM, arguments, load_config(arguments), byte_tokenizer(), train=True)
-    config = model.config
-    assert (config.vocab_size, config.pad_token_id, config.bos_token_id, config.eos_token_id) == (258, 0, 1, 1)
+    # A causal model begins and ends each text with the token between documents.
+    for auto_class, begin in ((AutoModelForMaskedLM, 2), (AutoModelForCausalLM, 3)):
+        config = load_model(auto_class, arguments, load_config(arguments), tokenizer, train=True).config
+        assert config.vocab_size == len(tokenizer) == 205
+        assert (config.pad_token_id, config.bos_token_id, config.eos_token_id) == (0, begin, 3)
     arguments = ModelArguments(config_name="gmlp-ti16-224")
     with pytest.raises(InputError, match="'gmlp_vision'"):
-        load_model(AutoModelForCausalLM, arguments, load_config(arguments), byte_tokenizer(), train=True)
+        load_model(AutoModelForCausalLM, arguments, load_config(arguments), tokenizer, train=True)
+
+
+def test_vocabulary_that_does_not_fit():
+    tokenizer = word_tokenizer(WORDS)
+    check_vocabulary(GMLPConfig(vocab_size=300), tokenizer, "m")
+    with pytest.raises(InputError, match="205 tokens.* 100"):
+        check_vocabulary(GMLPConfig(vocab_size=100), tokenizer, "m")
+    with pytest.raises(InputError, match="token 0.* 7"):
+        check_vocabulary(BertConfig(vocab_size=300, pad_token_id=7), tokenizer, "m")
 
 
 def test_model_that_sees_later_tokens_is_found(randomize):
@@ -108,32 +104,11 @@ def test_checkpoints_not_trained_for_the_next_token():
         check_pretraining(config, "m", do_train=True)
 
 
-def test_byte_level_needs_the_byte_tokenizer(tmp_path, word_tokenizer):
-    options = {"max_length": 9, "byte_level": True}
-    arguments = ModelArguments(config_name="gmlp-base")
-    byte_level = load_tokenizer(arguments, None, [], **options)
-    assert byte_level.get_vocab() == byte_tokenizer().get_vocab() and byte_level.model_max_length == 9
-    for name, saved in (("bytes", byte_level), ("words", word_tokenizer)):
-        saved.save_pretrained(tmp_path / name)
-    arguments.tokenizer_name = str(tmp_path / "bytes")
-    assert load_tokenizer(arguments, None, [], **options).get_vocab() == byte_level.get_vocab()
-    arguments.tokenizer_name = str(tmp_path / "words")
-    with pytest.raises(InputError, match="--byte_level"):
-        load_tokenizer(arguments, None, [], **options)
-
-
 def test_lowercase_is_for_a_new_tokenizer(tmp_path):
-    texts = ["The Tree stands behind A house", "a Name of the tree"] * 20
-    training = RunArguments(output_dir=str(tmp_path / "new"), use_cpu=True)
-    arguments = ModelArguments(config_name="gmlp-base", vocab_size=361, lowercase=True)
-    lowercase = load_tokenizer(arguments, training, texts, max_length=9)
-    assert lowercase("The A")["input_ids"] == lowercase("the a")["input_ids"]
-    arguments.tokenizer_name = str(tmp_path / "new")
-    assert load_tokenizer(arguments, training, texts, max_length=9).get_vocab() == lowercase.get_vocab()
-    train_tokenizer(texts, vocab_size=361).save_pretrained(tmp_path / "cased")
-    arguments.tokenizer_name = str(tmp_path / "cased")
+    word_tokenizer(["A", "a"]).save_pretrained(tmp_path)
+    arguments = ModelArguments(config_name="gmlp-base", tokenizer_name=str(tmp_path), lowercase=True)
     with pytest.raises(InputError, match="--lowercase false"):
-        load_tokenizer(arguments, training, texts, max_length=9)
+        load_tokenizer(arguments, None, [], max_length=9)
 
 
 @pytest.fixture
@@ -176,19 +151,16 @@ def test_overrides_of_a_checkpoint_must_fit_its_weights(checkpoint):
 
 def test_complete_checkpoints_open(checkpoint, tmp_path):
     assert isinstance(open_as(AutoModelForSequenceClassification, checkpoint), GMLPForSequenceClassification)
-    # Only a head is new, and BERT's unused pooler is not one of its numbered layers.
+    # A head may be new only for training. BERT's unused pooler is not one of its numbered layers.
     open_as(AutoModelForMaskedLM, checkpoint, train=True)
+    with pytest.raises(InputError, match="GMLPForMaskedLM"):
+        open_as(AutoModelForMaskedLM, checkpoint)
     bert = BertConfig(**SIZES, num_attention_heads=2)
     AutoModelForMaskedLM.from_config(bert).save_pretrained(tmp_path / "bert")
     model = open_as(AutoModelForSequenceClassification, tmp_path / "bert", train=True)
     assert isinstance(model, BertForSequenceClassification)
     model.half().save_pretrained(tmp_path / "half")
     assert open_as(AutoModelForSequenceClassification, tmp_path / "half", train=True).dtype == torch.float32
-
-
-def test_random_heads_are_not_evaluated(checkpoint):
-    with pytest.raises(InputError, match="GMLPForMaskedLM"):
-        open_as(AutoModelForMaskedLM, checkpoint)
 
 
 def test_classifiers_of_another_size(checkpoint):
@@ -225,8 +197,8 @@ def test_corrupted_checkpoints_are_refused(checkpoint, tmp_path, fault, train):
     assert "\n" not in str(caught.value)
 
 
-def test_corrupted_tokenizers_are_refused(tmp_path, word_tokenizer):
-    word_tokenizer.save_pretrained(tmp_path)
+def test_corrupted_tokenizers_are_refused(tmp_path):
+    word_tokenizer(["a"]).save_pretrained(tmp_path)
     (tmp_path / "tokenizer.json").write_text("{")
     arguments = ModelArguments(config_name="gmlp-base", tokenizer_name=str(tmp_path))
     with pytest.raises(InputError, match=f"{tmp_path}") as caught:
@@ -235,17 +207,17 @@ def test_corrupted_tokenizers_are_refused(tmp_path, word_tokenizer):
 
 
 def test_a_trained_tokenizer_is_reused_if_it_is_complete(tmp_path):
-    arguments = ModelArguments(config_name="gmlp-base", vocab_size=366, max_tokenizer_samples=50)
+    arguments = ModelArguments(config_name="gmlp-base", vocab_size=366, max_tokenizer_samples=50, lowercase=True)
     args = RunArguments(output_dir=str(tmp_path), use_cpu=True)
-    words = ["lorem", "ipsum", "dolor", "sit", "amet", "consectetur"]
+    words = ["Lorem", "ipsum", "dolor", "sit", "amet", "consectetur"]
 
-    def texts():
-        return (" ".join(words[i % 6] for i in range(n)) for n in range(1, 60))
+    def load():
+        texts = (" ".join(words[i % 6] for i in range(n)) for n in range(1, 60))
+        return load_tokenizer(arguments, args, texts, max_length=9)
 
-    made = load_tokenizer(arguments, args, texts(), max_length=9)
-    assert load_tokenizer(arguments, args, (), max_length=9).get_vocab() == made.get_vocab()
+    assert load()("Lorem")["input_ids"] == load()("lorem")["input_ids"]
     content = (tmp_path / "tokenizer.json").read_bytes()
     for name in ("tokenizer.json", "tokenizer_config.json"):
         (tmp_path / name).unlink()
-        assert load_tokenizer(arguments, args, texts(), max_length=9).get_vocab() == made.get_vocab()
+        load()
         assert (tmp_path / "tokenizer.json").read_bytes() == content

@@ -1,8 +1,6 @@
-import json
 import os
 import subprocess
 import sys
-from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -46,26 +44,3 @@ def test_tensor_parallelism_on_two_processes_matches_one(perturbed_model, text_c
     command = [sys.executable, *LAUNCHER, SCRIPT.with_name("tp_training.py"), tmp_path / "text", tmp_path / "image"]
     done = subprocess.run(list(map(str, command)), env=os.environ | ENVIRONMENT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-
-
-@pytest.mark.parametrize(("processes", "workers"), [(1, 0), (2, 0), (2, 1)])
-def test_each_process_reads_its_own_files_of_a_stream(tmp_path, processes, workers):
-    """One epoch has each of 48 documents of seven words once, also if workers tokenize and mask."""
-    files = [tmp_path / f"{part}.jsonl" for part in range(4)]
-    for part, path in enumerate(files):
-        rows = [{"text": " ".join([f"w{i}"] * 7)} for i in range(48) if i % 4 == part]
-        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    launcher = [*LAUNCHER[:-1], str(processes)]
-    # An epoch has 128 sequences.
-    command = [sys.executable, *launcher, SCRIPT.with_name("stream_training.py"), 32 // processes, workers, tmp_path]
-    command = list(map(str, [*command, *files]))
-    done = subprocess.run(command, env=os.environ | ENVIRONMENT, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    seen = {path: Counter(path.read_text().split()) for path in tmp_path.glob("seen-*")}
-    assert len(seen) == processes * max(1, workers)
-    words = sum(seen.values(), Counter())
-    # Workers prefetch, so some words of the next epoch appear too.
-    expected = {str(5 + i): 7 for i in range(48)}
-    assert words == expected if workers == 0 else words >= Counter(expected)
-    # No file is read by two processes.
-    assert sum(map(len, seen.values())) == 48

@@ -32,12 +32,12 @@ def test_groups(kind):
     model, endings = build(kind), tuple(POSITIONAL[kind][1])
     names = {id(weight): name for name, weight in model.named_parameters()}
     groups = param_groups(model, 1e-3, weight_decay=0.1, spatial_lr_multiplier=5.0)
-    found = {}
+    settings = {}
     for group in groups:
         for weight in group["params"]:
-            found[names[id(weight)]] = round(group["lr"], 6), group["weight_decay"]
-    assert found.keys() == set(names.values())
-    for name, setting in found.items():
+            settings[names[id(weight)]] = round(group["lr"], 6), group["weight_decay"]
+    assert settings.keys() == set(names.values())
+    for name, setting in settings.items():
         if name.endswith(endings):
             assert setting == (5e-3, 0.0 if "bias" in name else 0.1)
         else:
@@ -70,14 +70,13 @@ def test_a_multiplier_needs_positional_weights():
 def test_hidden_matrices(kind):
     model = build(kind)
     names = {id(weight): name for name, weight in model.named_parameters()}
-    found = {names[id(weight)] for weight in hidden_matrices(model)}
+    matrices = {names[id(weight)] for weight in hidden_matrices(model)}
     encoder = {name for name in names.values() if name.startswith(f"{model.base_model_prefix}.")}
     others = ("embeddings.weight", *POSITIONAL[kind][1])
     expected = {name for name in encoder if model.get_parameter(name).ndim == 2 and not name.endswith(others)}
-    assert found == expected and found
+    assert matrices == expected and matrices
 
 
-@pytest.mark.skipif(not hasattr(torch.optim, "Muon"), reason="Muon came with torch 2.9")
 def test_muon_and_another_optimizer_train_their_parts_with_one_schedule():
     model = build("gmlp")
     twin = copy.deepcopy(model)
@@ -92,13 +91,13 @@ def test_muon_and_another_optimizer_train_their_parts_with_one_schedule():
     adamw = torch.optim.AdamW([group for group in rest if group["params"]])
     schedules = [torch.optim.lr_scheduler.LambdaLR(part, lambda step: 1 / (step + 1)) for part in (muon, adamw)]
     for step in range(4):
-        for one, optimizers in ((model, [both]), (twin, [muon, adamw])):
-            one(torch.arange(8)[None], labels=torch.tensor([step % 2])).loss.backward()
+        for copied, optimizers in ((model, [both]), (twin, [muon, adamw])):
+            copied(torch.arange(8)[None], labels=torch.tensor([step % 2])).loss.backward()
             for optimizer in optimizers:
                 optimizer.step()
                 optimizer.zero_grad()
-        for one in (schedule, *schedules):
-            one.step()
+        for part in (schedule, *schedules):
+            part.step()
         if step == 1:
             state = copy.deepcopy(both.state_dict())
             both = WithMuon(hidden_matrices(model), groups(model), torch.optim.AdamW, 1.0, weight_decay=0.2)

@@ -13,8 +13,8 @@ TYPES = (SentenceModelArguments, GlueArguments, RunArguments)
 
 
 def plan(folder, *flags):
-    usual = ["--config_name", "gmlp-18l", "--do_train", "--do_eval", "--use_cpu", "--output_dir", folder]
-    return series.plan_runs(*parse_arguments(TYPES, "A test.", [*map(str, usual), *map(str, flags)]))
+    command = ["--config_name", "gmlp-18l", "--do_train", "--do_eval", "--use_cpu", "--output_dir", folder, *flags]
+    return series.plan_runs(*parse_arguments(TYPES, "A test.", list(map(str, command))))
 
 
 def test_a_run_for_every_seed(tmp_path):

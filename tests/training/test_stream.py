@@ -93,13 +93,12 @@ def test_a_resume_continues_behind_what_was_read(loader, workers, tmp_path, capl
         assert f"{processes} process(es) with {readers} worker(s)" in caplog.text
 
 
-def test_what_files_for_too_few_readers_cost_is_said(loader, caplog):
+def test_a_number_of_files_that_does_not_suit_the_readers_is_logged(loader, caplog):
     loader(0, 4, 1)
     assert not caplog.records
-    loader(0, 3)
-    assert "4 file(s) for 3 processes" in caplog.text
-    loader(0, 2, 3)
-    assert "1 of 3 workers" in caplog.text
+    for processes, workers in ((3, 0), (2, 3)):
+        loader(0, processes, workers)
+        assert f"4 file(s) for {processes} process(es) with {workers} worker(s)" in caplog.text
 
 
 def test_an_empty_corpus_does_not_loop_forever(tmp_path):

@@ -24,9 +24,9 @@ def compare(auto_class: type, folder: str, inputs: dict[str, torch.Tensor], shar
     expected = auto_class.from_pretrained(folder)
     assert {name.split(".")[-2] for name, x in model.named_parameters() if isinstance(x, DTensor)} == shared
     assert model.base_model.layers[0].proj_in.weight.to_local().shape[0] == model.config.intermediate_size // 2
-    for one in (model, expected):
-        one.zero_grad()
-        one(**inputs).loss.backward()
+    for network in (model, expected):
+        network.zero_grad()
+        network(**inputs).loss.backward()
     gradients = {name: full(own.grad) for name, own in model.named_parameters()}
     assert_close(gradients, {name: own.grad for name, own in expected.named_parameters()}, depth=2)
     with torch.no_grad():

@@ -11,4 +11,3 @@ class CLMArguments(TextArguments):
     """The text to train a causal language model on."""
 
     block_size: int | None = flag("Tokens per block; by default, the model's n.", interval="[2, inf)")
-    byte_level: bool = flag("Make each byte of the text a token, instead of training a tokenizer.", False)

@@ -13,7 +13,7 @@ class CausalCollator:
 
     The first token of a block is not a label, since nothing predicts it. Shorter blocks are padded on the right. With
     `separate_documents`, a batch also has "position_ids", which restart at each end-of-text token, and "shift_labels",
-    with which the last token of a document still predicts that it ends. With a `max_length`, all batches are as long.
+    so that the last token of a document predicts its end. With a `max_length`, all batches are padded to this length.
     """
 
     def __init__(
@@ -22,7 +22,7 @@ class CausalCollator:
         self.max_length = max_length
         self.separator = end_of_text(tokenizer) if separate_documents else None
         pad = tokenizer.pad_token_id
-        # GPT-2's tokenizer has no padding token. Any token will do: it is hidden by the mask and not a label.
+        # GPT-2's tokenizer has no padding token. Any token can be used, since the mask hides it and it is not a label.
         self.pad_token_id = end_of_text(tokenizer) if pad is None else pad
 
     def __call__(self, examples: list[dict]) -> dict[str, torch.Tensor]:

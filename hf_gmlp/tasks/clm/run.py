@@ -2,9 +2,8 @@
 
     hf-gmlp run clm --config_name gmlp-base --train_file corpus.txt --do_train --do_eval --output_dir out
 
-This also trains a tokenizer on the corpus, since none is named; with --byte_level, every byte is a token. Flags have
-the names of transformers' own run_clm.py. Recipes (YAML files of flags) may come first; flags override them, and later
-recipes override earlier ones.
+This also trains a tokenizer on the corpus, since none is named. Flags have the names of transformers' own run_clm.py.
+Recipes (YAML files of flags) may come first; flags override them, and later recipes override earlier ones.
 """
 
 from transformers import AutoModelForCausalLM
@@ -36,8 +35,7 @@ def main():
     with training_args.main_process_first(desc="reading"):
         texts = load_texts(data_args, train=train, validate=validate, seed=seed, access=access)
     words = (row["text"] for row in texts.get("train", ()) if row["text"])
-    options = {"max_length": length, "config": config, "byte_level": data_args.byte_level}
-    tokenizer = open_ended(load_tokenizer(model_args, training_args, words, **options))
+    tokenizer = open_ended(load_tokenizer(model_args, training_args, words, max_length=length, config=config))
     options = {"causal": True, "seed": seed, "access": access}
     with training_args.main_process_first(desc="tokenizing"):
         train_dataset, eval_dataset = tokenize(texts, tokenizer, length, data_args, **options)
@@ -51,7 +49,7 @@ def main():
 
     # Trainer.
     training_args.batch_eval_metrics = True
-    # The collator makes exactly what the model takes.
+    # The collator returns only arguments of the model.
     training_args.remove_unused_columns = False
     collator = CausalCollator(tokenizer, data_args.separate_documents, length if is_xla(training_args) else None)
     trainer = GMLPTrainer(

@@ -2,11 +2,10 @@ import numpy as np
 import torch
 
 from hf_gmlp.tasks.clm.blocks import CausalCollator
-from hf_gmlp.tokenizer import byte_tokenizer
 
 
-def test_batches_are_padded_on_the_right_and_labels_are_tokens():
-    collator = CausalCollator(byte_tokenizer())
+def test_batches_are_padded_on_the_right_and_labels_are_tokens(word_tokenizer):
+    collator = CausalCollator(word_tokenizer)
     batch = collator([{"input_ids": np.array([1, 5, 0, 7])}, {"input_ids": [8, 9], "epoch": 3}])
     assert batch["input_ids"].tolist() == [[1, 5, 0, 7], [8, 9, 0, 0]]
     # A [PAD] written in the text would be a label; padding is not.

@@ -13,7 +13,7 @@ from transformers import AutoModelForCausalLM, AutoModelForMaskedLM, AutoTokeniz
 
 from hf_gmlp.errors import InputError
 from hf_gmlp.tasks.clm.run import main
-from hf_gmlp.tokenizer import byte_tokenizer
+from hf_gmlp.tokenizer import train_tokenizer
 from hf_gmlp.training.arguments import ModelArguments
 from hf_gmlp.training.build import load_config
 
@@ -28,7 +28,7 @@ SIZES = "num_hidden_layers=2,hidden_size=32,intermediate_size=64,attention_size=
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """A text, a text held out, and configs of a GPT-2 and of a BERT."""
+    """A text, a text held out, a tokenizer, and configs of a GPT-2 and of a BERT."""
     folder = tmp_path_factory.mktemp("clm")
     documents = [text for _, text in sorted(topics.items())]
     (folder / "text.txt").write_text("\n\n".join(documents[:30]), encoding="utf-8")
@@ -36,6 +36,7 @@ def folder(tmp_path_factory):
     (folder / "text.jsonl").write_text("\n".join(rows), encoding="utf-8")
     # "Ä" is two bytes, so that tokens and bytes differ.
     (folder / "held_out.jsonl").write_text(json.dumps({"text": "Ä" * 70 + documents[31][:2000]}) + "\n", "utf-8")
+    train_tokenizer(documents[:30], vocab_size=600).save_pretrained(folder / "tokenizer")
     GPT2Config(n_layer=2, n_embd=32, n_head=2, n_positions=64).save_pretrained(folder / "gpt2")
     BertConfig(num_hidden_layers=1, hidden_size=32, num_attention_heads=2, intermediate_size=64).save_pretrained(
         folder / "bert"
@@ -58,11 +59,11 @@ def training():
 
 
 @pytest.fixture(scope="module", params=["gpt2", "amlp"])
-def of_bytes(request, folder, models, training):
-    """The folder and the results of a run with a token for every byte."""
-    out = folder / f"{request.param}-bytes"
+def trained(request, folder, models, training):
+    """The folder and the results of a run that trains a tokenizer."""
+    out = folder / request.param / "out"
     files = ["--train_file", folder / "text.jsonl", "--validation_file", folder / "held_out.jsonl"]
-    return out, run(*models[request.param], *training, *files, "--byte_level", "--output_dir", out)
+    return out, run(*models[request.param], *training, *files, "--vocab_size", 600, "--output_dir", out)
 
 
 def loss_by_hand(model, tokens):
@@ -76,41 +77,29 @@ def loss_by_hand(model, tokens):
     return total
 
 
-def test_bits_per_byte_of_a_byte_tokenizer_match_a_loop_over_documents(of_bytes, folder):
-    out, results = of_bytes
-    model = AutoModelForCausalLM.from_pretrained(out).eval()
-    data = json.loads((folder / "held_out.jsonl").read_text("utf-8"))["text"].encode()
-    nats = loss_by_hand(model, [1, *(byte + 2 for byte in data)])
-    # Every byte is predicted, and the first one is predicted from the end-of-text token.
-    assert results["eval_predicted_tokens"] == results["eval_predicted_bytes"] == len(data)
-    assert results["eval_loss"] == pytest.approx(nats / len(data), rel=1e-5)
-    assert results["eval_bits_per_byte"] == pytest.approx(nats / math.log(2) / len(data), rel=1e-5)
-    # Eight bits per byte correspond to a uniform guess.
-    assert results["eval_bits_per_byte"] < 6.5
-
-
-def test_result_generates_text(of_bytes):
-    out, _ = of_bytes
-    generate = pipeline("text-generation", model=str(out), tokenizer=str(out))
-    text = generate("The if statement", max_new_tokens=12, do_sample=False)[0]["generated_text"]
-    assert text.startswith("The if statement") and len(text.encode()) > len("The if statement")
-    model, tokenizer = AutoModelForCausalLM.from_pretrained(out), AutoTokenizer.from_pretrained(out)
-    assert (model.config.vocab_size, model.config.bos_token_id, model.config.eos_token_id) == (258, 1, 1)
-    assert tokenizer.decode(tokenizer("Ä [SEP]\r\n")["input_ids"]) == "Ä [SEP]\r\n"
-
-
-def test_bits_per_byte_of_a_trained_tokenizer_count_the_bytes_of_the_text(folder, models, training):
-    out = folder / "pieces"
-    results = run(*models["gpt2"], *training, "--train_file", folder / "text.jsonl", "--validation_file",
-                  folder / "held_out.jsonl", "--vocab_size", 600, "--output_dir", out)  # fmt: skip
+def test_metrics_match_a_loop_over_blocks(trained, folder):
+    out, results = trained
     model, tokenizer = AutoModelForCausalLM.from_pretrained(out).eval(), AutoTokenizer.from_pretrained(out)
     text = json.loads((folder / "held_out.jsonl").read_text("utf-8"))["text"]
+    # Every token is predicted, and the first one is predicted from the end-of-text token.
     tokens = [3, *tokenizer(text)["input_ids"]]
-    # A prompt is not ended by a [SEP], and begins as the middle of a text does.
-    assert not {2, 3} & set(tokens[1:]) and tokenizer.eos_token_id == tokenizer.bos_token_id == 3
-    assert results["eval_predicted_tokens"] == len(tokens) - 1 < results["eval_predicted_bytes"] == len(text.encode())
-    nats = loss_by_hand(model, tokens)
-    assert results["eval_bits_per_byte"] == pytest.approx(nats / math.log(2) / len(text.encode()), rel=1e-5)
+    assert not {2, 3} & set(tokens[1:])
+    nats, count, size = loss_by_hand(model, tokens), len(tokens) - 1, len(text.encode())
+    assert (results["eval_predicted_tokens"], results["eval_predicted_bytes"]) == (count, size) and count < size
+    assert results["eval_loss"] == pytest.approx(nats / count, rel=1e-5)
+    assert results["eval_bits_per_byte"] == pytest.approx(nats / math.log(2) / size, rel=1e-5)
+    # A uniform guess has a loss of log(600).
+    assert results["eval_loss"] < math.log(600) - 0.5
+
+
+def test_result_generates_text(trained):
+    out, _ = trained
+    generate = pipeline("text-generation", model=str(out), tokenizer=str(out))
+    text = generate("The if statement", max_new_tokens=12, do_sample=False)[0]["generated_text"]
+    assert text.startswith("The if statement") and len(text) > len("The if statement")
+    model, tokenizer = AutoModelForCausalLM.from_pretrained(out), AutoTokenizer.from_pretrained(out)
+    assert (model.config.vocab_size, model.config.bos_token_id, model.config.eos_token_id) == (600, 3, 3)
+    assert tokenizer.eos_token_id == tokenizer.bos_token_id == 3
 
 
 def test_documents_apart(folder, models, training):
@@ -118,7 +107,8 @@ def test_documents_apart(folder, models, training):
     rows = [{"text": text} for text in ("one two", "a b c d e f", "Äh", "and so on and so forth to the end of the row")]
     path = folder / "short.jsonl"
     path.write_text("".join(json.dumps(row) + "\n" for row in rows * 9), encoding="utf-8")
-    files = ["--train_file", path, "--validation_file", path, "--byte_level", "--separate_documents"]
+    files = ["--train_file", path, "--validation_file", path, "--separate_documents"]
+    files += ["--tokenizer_name", folder / "tokenizer"]
     results = run(*models["amlp"], *training, *files, "--output_dir", folder / "apart")
     model = AutoModelForCausalLM.from_pretrained(folder / "apart")
     tokenizer = AutoTokenizer.from_pretrained(folder / "apart")
@@ -139,16 +129,17 @@ def test_documents_apart(folder, models, training):
 
 
 def test_a_model_that_sees_later_tokens_is_refused(tmp_path, folder, training):
-    flags = ["--config_name", folder / "bert", "--train_file", folder / "text.txt", "--byte_level"]
+    flags = ["--config_name", folder / "bert", "--train_file", folder / "text.txt"]
+    flags += ["--tokenizer_name", folder / "tokenizer"]
     with pytest.raises(InputError, match="later tokens"):
         run(*flags, *training, "--output_dir", tmp_path / "out")
 
 
 def test_masked_language_model_checkpoint_can_be_trained_but_not_evaluated(tmp_path, folder, training):
-    config = load_config(ModelArguments(config_name="gmlp-18l", config_overrides=f"{SIZES},vocab_size=258"))
+    config = load_config(ModelArguments(config_name="gmlp-18l", config_overrides=f"{SIZES},vocab_size=600"))
     AutoModelForMaskedLM.from_config(config).save_pretrained(tmp_path / "mlm")
-    byte_tokenizer().save_pretrained(tmp_path / "mlm")
-    flags = ["--model_name_or_path", tmp_path / "mlm", "--train_file", folder / "text.jsonl", "--byte_level",
+    AutoTokenizer.from_pretrained(folder / "tokenizer").save_pretrained(tmp_path / "mlm")
+    flags = ["--model_name_or_path", tmp_path / "mlm", "--train_file", folder / "text.jsonl",
              "--validation_file", folder / "held_out.jsonl"]  # fmt: skip
     with pytest.raises(InputError, match="GMLPForMaskedLM"):
         run(*flags, "--do_eval", "--output_dir", tmp_path / "out")

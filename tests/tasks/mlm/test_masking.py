@@ -6,9 +6,9 @@ from datasets import Dataset
 from hf_gmlp.errors import InputError
 from hf_gmlp.tasks.mlm.masking import MaskedOnce, MaskingCollator, find_labels
 from hf_gmlp.tasks.text import pack
-from hf_gmlp.tokenizer import byte_tokenizer
 
 from ...samples import documents
+from ...samples import word_tokenizer as make_word_tokenizer
 
 
 @pytest.fixture
@@ -69,7 +69,7 @@ def test_unknown_words_are_masked_and_special_tokens_are_not(word_tokenizer):
 
 def test_text_that_cannot_be_masked_is_refused(word_tokenizer):
     with pytest.raises(InputError, match=r"\[MASK\]"):
-        MaskingCollator(byte_tokenizer())
+        MaskingCollator(make_word_tokenizer([], mask_token=None))
     for rows in ([], [{"input_ids": [2, 7, 3]}, {"input_ids": [2, 3]}]):
         with pytest.raises(InputError, match="--mlm_probability"):
             MaskedOnce(rows, MaskingCollator(word_tokenizer, mlm_probability=1e-9))
