@@ -4,9 +4,9 @@
     hf-gmlp run qa recipes/finetune-squad-v1.yaml --model_name_or_path my-amlp --output_dir out
 
 The second command trains with five seeds, as the paper does, and reports medians. Questions without an answer (SQuAD
-v2.0) need --version_2_with_negative. Name your own files with --train_file, --validation_file and --test_file. Flags
-have the names of transformers' own run_qa.py. Recipes (YAML files of flags) may come first; flags override them, and
-later recipes override earlier ones.
+v2.0) need --version_2_with_negative. Name your own files with --train_file, --validation_file and --test_file. The
+flags have the names of transformers' own run_qa.py. Recipes (YAML files of flags) may come first; flags override them,
+and later recipes override earlier ones.
 """
 
 import logging
@@ -20,7 +20,6 @@ from ...training.arguments import ModelArguments, RunArguments, data_access, par
 from ...training.build import load_config, load_model, load_tokenizer
 from ...training.start import start_run
 from ...training.trainer import GMLPTrainer
-from ..classification import check_evaluation
 from .arguments import QAArguments
 from .metrics import AnswerMetrics
 from .questions import load_questions
@@ -32,7 +31,6 @@ logger = logging.getLogger(__name__)
 def main():
     # Arguments.
     model_args, data_args, training_args = parse_arguments((ModelArguments, QAArguments, RunArguments), __doc__)
-    check_evaluation(training_args)
     checkpoint = start_run(model_args, data_args, training_args)
     runs = series.plan_runs(model_args, data_args, training_args)
     config = load_config(model_args)
@@ -88,7 +86,7 @@ def main():
             trainer.compute_metrics = answers["test"]
             output = trainer.predict(windows["test"], metric_key_prefix="predict")
             if output.label_ids is None:
-                # Without known answers, Trainer does not call it.
+                # Without labels, Trainer calls no `compute_metrics`.
                 answers["test"](output)
             metrics |= output.metrics
             answers["test"].write(args, "predict")

@@ -147,13 +147,15 @@ def test_an_interrupted_run_of_a_series_resumes(folder, run, monkeypatch):
 def test_mnli_matched_and_mismatched(folder, run):
     run(ROOT / "recipes/finetune-mnli.yaml", ROOT / "recipes/smoke-finetune.yaml", "--train_file", "mnli.jsonl",
         "--validation_file", "matched.jsonl", "mismatched.jsonl", "--test_file", "matched.jsonl", "mismatched.jsonl",
-        "--do_predict", "--seeds", 1, "--output_dir", "mnli")  # fmt: skip
+        "--do_predict", "--metric_for_best_model", "matched_accuracy", "--seeds", 1, "--output_dir",
+        "mnli")  # fmt: skip
     best = folder / "mnli" / "seed-1"
     results = json.loads((best / "all_results.json").read_text())
     assert results["eval_matched_accuracy"] > 0.9 and results["eval_mismatched_accuracy"] > 0.9
     names = ("entailment", "neutral", "contradiction")
-    for name, part, rows in (("MNLI-m", "matched", entailments(60, 1)), ("MNLI-mm", "mismatched", entailments(50, 2))):
-        predictions = [line.split("\t")[1] for line in (best / f"{name}.tsv").read_text().splitlines()[1:]]
+    for part, rows in (("matched", entailments(60, 1)), ("mismatched", entailments(50, 2))):
+        lines = (best / f"test_{part}_predictions.tsv").read_text().splitlines()
+        predictions = [line.split("\t")[1] for line in lines[1:]]
         correct = [prediction == names[row["label"]] for prediction, row in zip(predictions, rows, strict=True)]
         assert sum(correct) / len(correct) == pytest.approx(results[f"eval_{part}_accuracy"], abs=1e-6)
 

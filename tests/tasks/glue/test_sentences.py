@@ -19,9 +19,9 @@ PAIR = ("premise", "hypothesis")
 def load(tmp_path):
     """load_sentences with a cache of its own."""
 
-    def load(*kinds, known=None, **arguments):
+    def load(*kinds, trained=None, **arguments):
         access = Access(str(tmp_path / "cache"))
-        return load_sentences(GlueArguments(**arguments), kinds or ["train"], known=known, access=access)
+        return load_sentences(GlueArguments(**arguments), kinds or ["train"], trained=trained, access=access)
 
     return load
 
@@ -89,13 +89,6 @@ def test_columns_of_a_spreadsheet_are_found_and_rows_held_out(load, write):
     assert list(table.columns) == ["row", "text"] and texts(held_out) == list(table["text"])
 
 
-def test_any_number_of_columns_can_be_joined(load, write):
-    train = write("t.jsonl", rows([0, 1], ("title", "body", "date")))
-    splits, _ = load(train_file=train, text_column_names=["date", "title", "body"], text_column_delimiter=" | ")
-    assert splits["train"]["sentence1"][0] == "date 0 | title 0 | body 0"
-    assert set(splits["train"].column_names) == {"sentence1", "labels"}
-
-
 def test_tasks_take_names_and_numbers_from_files(load, write):
     train = write("train.jsonl", rows([0, 1, 2], PAIR))
     matched = write("m.jsonl", rows(["contradiction", "entailment"], PAIR))
@@ -113,14 +106,14 @@ def test_a_checkpoint_keeps_its_order(load, write):
     files = {"validation_file": write("v.jsonl", rows(["b", "c", "a"]))}
     train = {"train_file": write("t.jsonl", rows(["a", "b", "c"]))}
     for options in (files, files | train):
-        splits, labels = load("validation", **options, known=Labels(["c", "a", "b"], ONE_CLASS))
+        splits, labels = load("validation", **options, trained=Labels(["c", "a", "b"], ONE_CLASS))
         assert labels.names == ["c", "a", "b"] and splits["validation"]["labels"][:] == [2, 0, 1]
         assert list(splits) == ["validation"]
     # Other classes need a new head.
-    assert load(**files, **train, known=Labels(["x", "y", "z"], ONE_CLASS))[1].names == ["a", "b", "c"]
+    assert load(**files, **train, trained=Labels(["x", "y", "z"], ONE_CLASS))[1].names == ["a", "b", "c"]
     # A regressor has no classes.
     scores = write("s.jsonl", rows([1, 2]))
-    splits, labels = load("validation", validation_file=scores, known=Labels(None, REGRESSION))
+    splits, labels = load("validation", validation_file=scores, trained=Labels(None, REGRESSION))
     assert labels.names is None and splits["validation"]["labels"][:] == [1.0, 2.0]
 
 
@@ -152,8 +145,7 @@ def glue_on_the_hub(name):
         columns = {column: [f"{column} {i}" for i in range(len(labels))] for column in task.columns}
         return Dataset.from_dict({**columns, "label": list(labels), "idx": list(range(len(labels)))}, features=features)
 
-    tests = [split for split in task.tests if split != "test_ax"]
-    labels = {"train": (0, 1, 1, 0)} | dict.fromkeys(task.validations, (1, 0)) | dict.fromkeys(tests, (-1, -1))
+    labels = {"train": (0, 1, 1, 0)} | dict.fromkeys(task.validations, (1, 0)) | dict.fromkeys(task.tests, (-1, -1))
     return DatasetDict({name: split(values) for name, values in labels.items()})
 
 
@@ -161,8 +153,6 @@ def glue_on_the_hub(name):
 def test_tasks_as_they_are_on_the_hub(load, monkeypatch, name):
     def load_data(dataset_name, dataset_config_name, access):
         assert dataset_name == "nyu-mll/glue"
-        if dataset_config_name == "ax":
-            return {"test": glue_on_the_hub(name)["test_matched"]}
         return glue_on_the_hub(dataset_config_name)
 
     monkeypatch.setattr(sentences, "load_data", load_data)
@@ -185,10 +175,6 @@ def test_data_sets_on_the_hub(load, monkeypatch):
     assert list(splits) == ["train", "validation"]
     with pytest.raises(InputError, match="train, dev.*--validation_split_name"):
         load("validation", dataset_name="some/data")
-    # A part of MNLI has its own name.
-    monkeypatch.setattr(sentences, "load_data", lambda **options: glue_on_the_hub("mnli"))
-    splits, _ = load("train", "validation", task_name="mnli", validation_split_name="validation_mismatched")
-    assert list(splits) == ["train", "validation_mismatched"]
 
 
 @pytest.mark.parametrize(

@@ -132,7 +132,6 @@ def test_prediction_with_and_without_known_answers(finished, data, tmp_path):
     [
         (["--n_best_size", 0], "--n_best_size"),
         (["--do_predict"], "--test_file"),
-        (["--eval_do_concat_batches", "false"], "--eval_do_concat_batches"),
         (["--train_file", "v2_train"], "--version_2_with_negative"),
     ],
 )
