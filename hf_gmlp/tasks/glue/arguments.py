@@ -2,8 +2,6 @@
 
 from dataclasses import dataclass
 
-from transformers import PreTrainedConfig
-
 from ...training.arguments import ModelArguments, SeriesArguments, flag
 from ..classification import ClassificationArguments
 
@@ -101,9 +99,6 @@ class GlueArguments(ClassificationArguments, SeriesArguments):
     def task(self) -> Task | None:
         """Return the GLUE task of --task_name, if any."""
         return None if self.task_name is None else TASKS[self.task_name.lower()]
-
-    def sequence_length(self, config: PreTrainedConfig, default: float = 128) -> int:
-        return super().sequence_length(config, default)
 
     def data_name(self) -> str:
         name = super().data_name()

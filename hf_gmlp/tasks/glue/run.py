@@ -39,7 +39,7 @@ def main():
     runs = series.plan_runs(model_args, data_args, training_args)
     task, config, train = data_args.task(), load_config(model_args), training_args.do_train
     access = data_access(model_args, data_args, training_args)
-    length = data_args.sequence_length(config)
+    length = data_args.sequence_length(config, default=128)
 
     # Data: sentences and labels.
     needed = {"train": train, "validation": training_args.do_eval, "test": training_args.do_predict}

@@ -1,3 +1,5 @@
+"""Columns, splits and labels of GLUE's tasks, files and data sets."""
+
 import json
 
 import pytest
@@ -28,7 +30,7 @@ def load(tmp_path):
 
 @pytest.fixture
 def write(tmp_path):
-    """write(name, rows) makes a file of the kind in its ending, and returns a list of its path."""
+    """write(name, rows) writes a file in the format of its extension, and returns a list with its path."""
 
     def write(name, rows):
         path = tmp_path / name
@@ -48,20 +50,19 @@ def rows(labels, columns=("sentence",)):
     return [{column: f"{column} {i}" for column in columns} | {"label": label} for i, label in enumerate(labels)]
 
 
-@pytest.mark.parametrize("ending", ["csv", "jsonl", "parquet"])
+@pytest.mark.parametrize("extension", ["csv", "jsonl", "parquet"])
 @pytest.mark.parametrize(
-    ("train", "validation", "names", "ids"),
+    ("labels", "names", "ids"),
     [
-        (["no", "yes", "no", "None"], ["yes", "None", "no"], ["None", "no", "yes"], [2, 0, 1]),
-        ([10, 9, 2, 10], [2, 10, 9], ["2", "9", "10"], [0, 2, 1]),
-        ([0.5, 4.0, 2.25], [4.0, 0.25], None, [4.0, 0.25]),
+        (["no", "yes", "None"], ["None", "no", "yes"], [1, 2, 0]),
+        ([10, 9, 2], ["2", "9", "10"], [2, 1, 0]),
+        ([0.5, 4.0, 2.25], None, [0.5, 4.0, 2.25]),
     ],
 )
-def test_every_kind_of_label_from_every_kind_of_file(load, write, ending, train, validation, names, ids):
-    files = {"train_file": write(f"t.{ending}", rows(train)), "validation_file": write(f"v.{ending}", rows(validation))}
-    splits, labels = load("train", "validation", **files)
-    assert labels.names == names and splits["validation"]["labels"][:] == ids
-    assert splits["train"]["sentence1"][:] == [f"sentence {i}" for i in range(len(train))]
+def test_files_and_labels_of_every_kind(load, write, extension, labels, names, ids):
+    splits, result = load(train_file=write(f"t.{extension}", rows(labels)))
+    assert result.names == names and splits["train"]["labels"][:] == ids
+    assert splits["train"]["sentence1"][:] == ["sentence 0", "sentence 1", "sentence 2"]
 
 
 def test_pairs_and_columns_by_name(load, write):
@@ -71,25 +72,24 @@ def test_pairs_and_columns_by_name(load, write):
     assert data["sentence1"][0] == "question 0" and data["sentence2"][1] == "sentence 1"
     data = load(train_file=pairs, text_column_names=["other"])[0]["train"]
     assert data.column_names == ["sentence1", "labels"] and texts(data) == ["other 0", "other 1"]
-    # The columns are swapped, so each gets the name of the other.
+    # Each column gets the name of the other.
     swapped = write("swapped.jsonl", rows([0, 1], ("sentence1", "sentence2")))
     splits, _ = load(train_file=swapped, text_column_names=["sentence2", "sentence1"])
     assert splits["train"]["sentence1"][0] == "sentence2 0"
 
 
-def test_columns_of_a_spreadsheet_are_found_and_rows_held_out(load, write):
+def test_rows_of_a_spreadsheet_are_held_out(load, write):
     content = [{"message": f"m{i}", "category": ("007", "8")[i % 10 == 3]} for i in range(100)]
     splits, labels = load("train", "validation", train_file=write("tickets.csv", content))
     assert labels.names == ["007", "8"] and len(splits["train"]) == 90
     held_out = splits["validation"]
     assert sorted(held_out["labels"]) == [0] * 9 + [1]
     assert held_out["sentence1"][:] == [f"m{row - 1}" for row in held_out["row"]]
-    assert not set(held_out["sentence1"]) & set(splits["train"]["sentence1"])
     table = visible_columns(held_out)
     assert list(table.columns) == ["row", "text"] and texts(held_out) == list(table["text"])
 
 
-def test_tasks_take_names_and_numbers_from_files(load, write):
+def test_files_of_a_task_have_names_or_numbers(load, write):
     train = write("train.jsonl", rows([0, 1, 2], PAIR))
     matched = write("m.jsonl", rows(["contradiction", "entailment"], PAIR))
     mismatched = write("mm.csv", rows(["2", "neutral"], PAIR))
@@ -178,30 +178,18 @@ def test_data_sets_on_the_hub(load, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("options", "message"),
+    ("content", "message", "options"),
     [
-        ({"label_column_name": "gold"}, "no column 'gold' but sentence"),
-        ({"text_column_names": ["body"]}, "no column 'body'"),
-        ({"do_regression": True}, "'a', which is not a number"),
+        (rows(["a"]), "no column 'gold' but sentence", {"label_column_name": "gold"}),
+        (rows(["a"]), "no column 'body'", {"text_column_names": ["body"]}),
+        ([*rows(["a", "b"]), {"sentence": None, "label": "a"}], "Row 3 .*'sentence'", {}),
+        ([{"body": "x", "to": "y", "label": 1}], "body, to, label: .*--text_column_names", {}),
+        ([{"sentence": ["x", "y"], "label": 0}, {"sentence": [], "label": 1}], "'sentence' .* must hold text", {}),
     ],
 )
-def test_bad_flags_are_refused(load, write, options, message):
+def test_bad_columns_and_rows_are_refused(load, write, content, message, options):
     with pytest.raises(InputError, match=message):
-        load(train_file=write("t.jsonl", rows(["a", "b"])), **options)
-
-
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        (rows(["a", None, "b"]), "Row 2 "),
-        ([*rows(["a", "b"]), {"sentence": None, "label": "a"}], "Row 3 .*'sentence'"),
-        ([{"body": "x", "to": "y", "label": 1}], "body, to, label: .*--text_column_names"),
-        ([{"sentence": ["x", "y"], "label": 0}, {"sentence": [], "label": 1}], "'sentence' .* must hold text"),
-    ],
-)
-def test_bad_rows_are_named(load, write, content, message):
-    with pytest.raises(InputError, match=message):
-        load(train_file=write("t.jsonl", content))
+        load(train_file=write("t.jsonl", content), **options)
 
 
 def test_too_many_files_or_too_few(load, write):
@@ -236,6 +224,6 @@ def test_training_rows_are_shuffled_before_the_first_are_taken(load, write):
     sampled = splits["train"]["sentence1"][:]
     assert len(sampled) == 8 and sampled != [f"sentence {i}" for i in range(8)]
     assert sampled != other["train"]["sentence1"][:]
-    # Labels move along, and the validation data stay in order.
+    # Each text keeps its label, and the validation data their order.
     assert splits["train"]["labels"][:] == [int(text.split()[1]) % 2 for text in sampled]
     assert splits["validation"]["sentence1"][:] == [f"sentence {i}" for i in range(20)]

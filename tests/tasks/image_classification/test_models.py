@@ -3,11 +3,7 @@
 import pytest
 import timm
 import torch
-from transformers import (
-    ViTConfig,
-    ViTForImageClassification,
-    ViTImageProcessor,
-)
+from transformers import ViTConfig, ViTForImageClassification, ViTImageProcessor
 
 from hf_gmlp import GMLPForImageClassification, GMLPVisionModel
 from hf_gmlp.errors import InputError
@@ -17,7 +13,7 @@ from hf_gmlp.tasks.image_classification.models import image_size, load_image_con
 from ...numerics import assert_close
 
 
-def test_a_new_model_takes_the_size_of_the_flag():
+def test_a_new_model_has_the_size_of_the_flag():
     config = load_image_config(Arguments(config_name="gmlp-s16-224"), (288, 320))
     assert image_size(config) == (288, 320) and config.grid_size == (18, 20)
     # A patch that does not divide the preset's 224.
@@ -58,7 +54,7 @@ def test_models_of_timm_have_timm_s_initial_weights():
 def test_the_processor_of_a_new_model():
     config = load_image_config(Arguments(config_name="gmlp-s16-224"), None)
     processor = load_processor(Arguments(config_name="gmlp-s16-224"), config, None, None)
-    # transformers' own scripts take "shortest_edge" for the size that the model wants.
+    # transformers' own scripts use "shortest_edge" as the size of the model's input.
     assert processor.size == {"shortest_edge": 224} and processor.crop_pct == 0.875
     assert processor.resample == 3 and processor.image_mean == processor.image_std == (0.5, 0.5, 0.5)
     resized = load_processor(Arguments(config_name="gmlp-s16-224"), config, (288, 320), 1.0)
