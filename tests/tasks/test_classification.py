@@ -60,7 +60,7 @@ def test_loss_is_cross_entropy_with_smoothing_in_training_only(mixed):
         return -((1 - smoothing) * probabilities + smoothing / 4).mul(logits.log_softmax(-1)).sum(-1).mean()
 
     assert_close(loss(outputs, labels), expected(0.1))
-    # Trainer counts the elements of the labels, here of two batches.
+    # Trainer counts the elements of the labels, here those of two batches.
     assert_close(loss(outputs, labels, torch.tensor(2 * labels.numel())), expected(0.1) / 2)
     with torch.no_grad():
         assert_close(loss(outputs, labels), expected(0.0))

@@ -1,4 +1,4 @@
-"""run_mlm.py as a user calls it; in a new process only where the process matters."""
+"""run_mlm.py, called as by a user, in a new process only where the process matters."""
 
 import functools
 import json

@@ -45,8 +45,8 @@ def test_right_logits_give_right_answers(questions, windows):
     metrics = metrics_of(questions, windows)
     scores = metrics(EvalPrediction(predictions=(start, end), label_ids=None))
     assert metrics.names() == list(scores)
-    for one, answers in zip(metrics.decoded, questions["answers"]):
-        assert one.answer() == (answers["text"][0] if answers["text"] else "")
+    for decoded, answers in zip(metrics.decoded, questions["answers"]):
+        assert decoded.answer() == (answers["text"][0] if answers["text"] else "")
     assert scores["exact"] == scores["f1"] == scores["HasAns_f1"] == scores["NoAns_f1"] == scores["best_f1"] == 100
 
 
