@@ -23,7 +23,7 @@ def token_losses(logits: torch.Tensor | tuple, labels: torch.Tensor) -> tuple[to
         return losses, (logits.argmax(-1) == labels).float()
     losses = torch.zeros(labels.shape, device=logits.device)
     correct = torch.zeros_like(losses)
-    # Only these tokens, since a masked language model predicts one in seven.
+    # The other tokens are left out, since a masked language model predicts one in seven.
     predicted = labels != -100
     logits, labels = logits[predicted].float(), labels[predicted]
     losses[predicted] = torch.nn.functional.cross_entropy(logits, labels, reduction="none")
@@ -52,7 +52,7 @@ class LanguageModelMetrics:
 
     def __init__(self, num_bytes: int | None = None):
         self.num_bytes = num_bytes
-        # The loss in nats, the correct predictions, and the number of predictions.
+        # The loss in nats, the number of correct predictions, and that of all predictions.
         self.sums = [0.0, 0.0, 0.0]
 
     def __call__(self, prediction: EvalPrediction, compute_result: bool) -> dict[str, float] | None:

@@ -72,10 +72,10 @@ class GlueArguments(ClassificationArguments, SeriesArguments):
         "Column of the label or labels; by default label, labels, category, class, target or sentiment."
     )
     do_regression: bool = flag("Predict numbers; by default, only if the labels have fractions.")
-    baseline: bool = flag("Report logistic regression on tf-idf too, for one class per row.", False)
+    baseline: bool = flag("Also report logistic regression on tf-idf, for data with one class per row.", False)
     shuffle_train_dataset: bool = flag("Shuffle the training rows before --max_train_samples is applied.", False)
     shuffle_seed: int = flag("Seed for --shuffle_train_dataset.", 42, interval="[0, 4294967295]")
-    # At least [CLS] A [SEP] B [SEP].
+    # The shortest sequence of a pair is [CLS] A [SEP] B [SEP].
     max_seq_length: int | None = flag(
         "Tokens per sentence or pair; by default 128, or the model's n if smaller.", interval="[5, inf)"
     )

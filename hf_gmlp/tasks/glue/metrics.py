@@ -17,7 +17,7 @@ from .sentences import texts
 
 logger = logging.getLogger(__name__)
 
-# Metrics of hf_gmlp/metrics by the kind of labels, for data that are not a task of GLUE.
+# Metrics of hf_gmlp/metrics for data outside GLUE, by problem type.
 METRICS = {ONE_CLASS: ("accuracy", "f1"), CLASSES: ("f1", "accuracy"), REGRESSION: ("spearman", "pearson")}
 
 
@@ -26,8 +26,8 @@ def classification_metrics(
 ) -> Callable[[EvalPrediction], dict[str, float]]:
     """Return `compute_metrics` for Trainer, from hf_gmlp/metrics.
 
-    F1 is that of the second of two classes, the mean over more, or that of all decisions if a row may have several
-    classes; accuracy is then the fraction of correct rows.
+    F1 is that of the second of two classes, or the mean over more classes. If a row may have several classes, F1 is
+    that of all decisions, and accuracy is the fraction of rows with all labels right.
     """
     metrics = {name: load_metric(name) for name in names}
     several = config.problem_type == CLASSES
@@ -50,8 +50,9 @@ def classification_metrics(
 def baseline_scores(
     train: Dataset, validation: Dataset, config: PreTrainedConfig, metrics: Iterable[str]
 ) -> dict[str, float]:
-    """Return the metrics of logistic regression on tf-idf of words and pairs of words, trained and evaluated on these
-    splits of `load_sentences`, and log them; nothing if they are not of one class per row.
+    """Train and evaluate logistic regression on tf-idf of words and pairs of words; return its metrics, and log them.
+
+    The splits are those of `load_sentences`. Unless every row has one class, there is no baseline.
     """
     from sklearn.feature_extraction.text import TfidfVectorizer
     from sklearn.linear_model import LogisticRegression

@@ -61,18 +61,18 @@ def main():
     # Tokens.
     sentences = texts(splits["train"]) if train else ()
     tokenizer = load_tokenizer(model_args, training_args, sentences, max_length=length, config=config)
-    # Tells users of the model how much of a text it was trained on.
+    # The saved tokenizer has the length of the texts that the model was trained on.
     tokenizer.model_max_length = length
     with training_args.main_process_first(desc="tokenizing"):
         datasets = {split: tokenize(rows, tokenizer, length, data_args, access) for split, rows in splits.items()}
     padding = padding_for(config, data_args.pad_to_max_length)
     tests = [split for split in splits if split.startswith("test")]
-    # Several validation sets are evaluated one by one, with their names before those of the metrics.
+    # Several validation sets are evaluated separately, with their names before those of the metrics.
     validation = {split[len("validation_") :]: datasets[split] for split in splits if split.startswith("validation")}
     names = [f"{split}_{name}".removeprefix("_") for split in validation for name in (*metrics, "loss")]
 
     def run(args: RunArguments, checkpoint: str | None):
-        # A new head depends on the seed of the run.
+        # The weights of a new head depend on the seed of the run.
         set_seed(args.seed)
         if train:
             data_args.lengthen(args, len(datasets["train"]))

@@ -87,7 +87,7 @@ def load_processor(
     new_size = size or image_size(config, processor)
     if processor is not None and crop_pct is None and processor_size(processor) == new_size:
         return processor
-    # Only transformers' wrapper of timm's transforms has a `data_config`.
+    # transformers' wrapper of timm's transforms stores them in `data_config`.
     data = getattr(processor, "data_config", {})
     fields: dict[str, Any] = {
         "crop_pct": crop_pct or getattr(processor, "crop_pct", None) or data.get("crop_pct"),

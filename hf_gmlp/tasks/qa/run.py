@@ -49,7 +49,7 @@ def main():
     if getattr(config, "type_vocab_size", None) == 1:
         # RoBERTa and its relatives have no second segment.
         tokenizer.model_input_names = [name for name in tokenizer.model_input_names if name != "token_type_ids"]
-    # Tells users of the model the length of its windows.
+    # The saved tokenizer has the length of the windows that the model was trained on.
     tokenizer.model_max_length = length
     windows, answers = {}, {}
     for split, rows in questions.items():
@@ -63,7 +63,7 @@ def main():
     collator = DataCollatorWithPadding(tokenizer, padding_for(config, data_args.pad_to_max_length), max_length=length)
 
     def run(args: RunArguments, checkpoint: str | None):
-        # A new head depends on the seed of the run.
+        # The weights of a new head depend on the seed of the run.
         set_seed(args.seed)
         options = {"train": args.do_train, "length": length}
         model = load_model(AutoModelForQuestionAnswering, model_args, config, tokenizer, **options)

@@ -194,7 +194,6 @@ def test_images_that_cannot_be_decoded_are_refused_before_the_training(folder):
     [
         ("number", [1, 2], ["a", "b"], "'number'"),
         ("image", ["a", "b"], [["a"], ["b"]], "one class per image"),
-        ("image", ["a", "b"], ["a", None], "Row 2"),
     ],
 )
 def test_columns_that_cannot_be_used(tmp_path, column, values, labels, words):

@@ -148,7 +148,7 @@ def test_baselines_of_the_paper_train_with_the_same_flags(run, folder, flags):
     again = run("--model_name_or_path", name, *DATA, "--do_eval", "--output_dir", f"{name}-again")
     assert again["eval_loss"] == pytest.approx(results["eval_loss"], abs=1e-4)
     answer = pipeline("image-classification", model=str(folder / name))(str(folder / "train/blue/000.png"))
-    assert {one["label"] for one in answer} == set(COLORS)
+    assert {entry["label"] for entry in answer} == set(COLORS)
 
 
 @pytest.mark.parametrize("recipe", ["recipes/finetune-288", "paper/recipes/table2/gmlp-ti16-224"])
