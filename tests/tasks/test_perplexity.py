@@ -1,3 +1,5 @@
+"""Metrics of language models, compared with torch and GPT-2."""
+
 import math
 
 import torch

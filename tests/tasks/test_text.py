@@ -1,3 +1,5 @@
+"""Documents to sequences, held-out documents, streams, and refused text."""
+
 import itertools
 import json
 
@@ -50,7 +52,7 @@ def test_lines_are_truncated_and_not_joined(word_tokenizer):
 def test_causal_blocks_predict_every_token_once(word_tokenizer):
     texts = ["", *documents([3, 1, 9, 4]), " \n"]
     stream = [id_ for text in texts[1:-1] for id_ in (3, *word_tokenizer.convert_tokens_to_ids(text.split()))]
-    # 20 predictions.
+    # There are 20 predictions.
     for block_size, kept_lengths in ((6, [6] * 4), (7, [7, 7, 7, 3]), (21, [21]), (50, [21])):
         kept = lists(pack_causal(texts, word_tokenizer, block_size, keep_remainder=True)["input_ids"])
         assert [len(ids) for ids in kept] == kept_lengths

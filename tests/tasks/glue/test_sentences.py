@@ -117,7 +117,7 @@ def test_a_checkpoint_keeps_its_order(load, write):
     assert labels.names is None and splits["validation"]["labels"][:] == [1.0, 2.0]
 
 
-def test_labels_come_from_all_rows_before_subsampling(load, write):
+def test_labels_are_collected_before_rows_are_left_out(load, write):
     train = write("t.jsonl", rows(["a", "a", "b"]))
     files = {"train_file": train, "validation_file": train}
     splits, labels = load("train", "validation", **files, max_train_samples=2, max_eval_samples=9)
@@ -161,8 +161,8 @@ def test_tasks_as_they_are_on_the_hub(load, monkeypatch, name):
     assert labels.names == (list(task.labels) if task.labels else None)
     assert splits["train"]["labels"][:] == [0, 1, 1, 0]
     for split, dataset in splits.items():
-        assert ("labels" in dataset.column_names) == (not split.startswith("test"))
-        assert len(dataset.column_names) == len(task.columns) + ("labels" in dataset.column_names)
+        label_columns = [] if split.startswith("test") else ["labels"]
+        assert dataset.column_names == [*("sentence1", "sentence2")[: len(task.columns)], *label_columns]
 
 
 def test_data_sets_on_the_hub(load, monkeypatch):

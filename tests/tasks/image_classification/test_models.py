@@ -5,12 +5,10 @@ import timm
 import torch
 from transformers import ViTConfig, ViTForImageClassification, ViTImageProcessor
 
-from hf_gmlp import GMLPForImageClassification, GMLPVisionModel
+from hf_gmlp import GMLPForImageClassification
 from hf_gmlp.errors import InputError
 from hf_gmlp.tasks.image_classification.arguments import ImageModelArguments as Arguments
 from hf_gmlp.tasks.image_classification.models import image_size, load_image_config, load_image_model, load_processor
-
-from ...numerics import assert_close
 
 
 def test_a_new_model_has_the_size_of_the_flag():
@@ -72,22 +70,6 @@ def test_the_processor_of_a_checkpoint_is_kept(tmp_path, vision_config, perturbe
     assert kept.image_mean == (0.1, 0.2, 0.3) and kept.resample == 2
     other = load_processor(arguments, config, (20, 20), None)
     assert other.image_mean == (0.1, 0.2, 0.3) and other.size == {"shortest_edge": 20} and other.crop_pct == 0.875
-
-
-def test_a_new_classifier_on_an_old_body(tmp_path, vision_config, perturbed_model):
-    model = perturbed_model(GMLPForImageClassification, vision_config())
-    model.save_pretrained(tmp_path)
-    arguments = Arguments(model_name_or_path=str(tmp_path), ignore_mismatched_sizes=True)
-    pixels = torch.randn(2, 3, 16, 16)
-    config = load_image_config(arguments, None)
-    config.id2label = dict(enumerate("vwxyz"))
-    loaded = load_image_model(arguments, config, None, train=True, new_classifier=True)
-    assert loaded.classifier.weight.shape == (5, 16) and not loaded.classifier.bias.any()
-    with torch.no_grad():
-        expected = GMLPVisionModel.from_pretrained(tmp_path)(pixels).last_hidden_state
-        assert_close(loaded.eval().model(pixels).last_hidden_state, expected)
-    kept = load_image_model(arguments, load_image_config(arguments, None), None, train=True)
-    assert torch.equal(kept.classifier.weight, model.classifier.weight)
 
 
 def test_only_gmlps_are_resized(tmp_path, vision_config, perturbed_model):

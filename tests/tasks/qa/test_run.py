@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from hf_gmlp.errors import InputError
 from hf_gmlp.metrics.squad.squad import squad_scores, squad_v2_scores
 from hf_gmlp.tasks.qa.run import main
 from hf_gmlp.tools.question_answering import QuestionAnswerer
@@ -123,18 +122,3 @@ def test_prediction_with_and_without_known_answers(finished, data, tmp_path):
     for name in ("known", "hidden"):
         predictions = (tmp_path / name / "predict_predictions.json").read_text()
         assert predictions == (folder / "eval_predictions.json").read_text()
-
-
-@pytest.mark.parametrize(
-    ("flags", "message"),
-    [
-        (["--n_best_size", 0], "--n_best_size"),
-        (["--train_file", "v2_train"], "--version_2_with_negative"),
-    ],
-)
-def test_bad_input_is_refused_before_any_work(finished, data, tmp_path, flags, message):
-    flags = [data.get(flag, flag) for flag in flags]
-    with pytest.raises(InputError, match=message):
-        run("--model_name_or_path", finished[0], "--train_file", data["v1_train"], "--validation_file",
-            data["v1_validation"], "--do_train", *flags, "--output_dir", tmp_path / "out")  # fmt: skip
-    assert not list(tmp_path.glob("out/*.safetensors"))
