@@ -50,13 +50,17 @@ class ClassificationArguments(DataArguments):
             raise ValueError(f"--class_weights must be balanced, or left out, got {self.class_weights}.")
 
     def lengthen(self, args: RunArguments, rows: int):
-        """Raise `args.num_train_epochs` to what --min_train_steps needs for so many training rows."""
+        """Raise `args.num_train_epochs` to the number that --min_train_steps needs with this many training rows."""
         steps = math.ceil(rows / total_batch_size(args))
         if self.min_train_steps is not None and args.max_steps < 1:
             args.num_train_epochs = max(args.num_train_epochs, math.ceil(self.min_train_steps / steps))
 
     def callbacks(self, args: TrainingArguments) -> list[EarlyStoppingCallback]:
-        """Return the callback of --early_stopping_patience; a resumed run restores its count of evaluations."""
+        """Return the callback of --early_stopping_patience, and let a resumed run restore its count of evaluations.
+
+        Raises:
+            InputError: If the best model is not kept.
+        """
         if self.early_stopping_patience is None:
             return []
         if not args.load_best_model_at_end:
@@ -140,7 +144,7 @@ def predicted(logits: np.ndarray, problem_type: str) -> np.ndarray:
     """Return class ids or numbers [samples], or 0 and 1 for each class [samples, classes], from all logits."""
     if problem_type == CLASSES:
         return (logits > 0).astype(int)
-    # A run that diverged must not stop a series of runs.
+    # NaN becomes 0, so that a run that diverged does not stop a series of runs.
     return np.nan_to_num(logits).squeeze(-1) if problem_type == REGRESSION else logits.argmax(-1)
 
 

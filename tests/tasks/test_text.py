@@ -79,18 +79,15 @@ def test_a_stream_gives_the_same_sequences(word_tokenizer, kind):
 
 
 def load(tmp_path, train=None, validation=None, parts=None, **arguments):
-    """load_texts of single files with a cache of its own."""
+    """Call load_texts with single files and a separate cache."""
     files = {f"{split}_file": path and [str(path)] for split, path in (("train", train), ("validation", validation))}
     access = Access(cache_dir=str(tmp_path / "cache"))
     return load_texts(MLMArguments(**files, **arguments), access=access, **(parts or {}))
 
 
 def write(path, texts):
-    if path.suffix == ".txt":
-        path.write_text("\n\n".join(texts))
-    else:
-        path.write_text("".join(json.dumps({"text": text, "other": 1}) + "\n" for text in texts))
-    return str(path)
+    path.write_text("".join(json.dumps({"text": text, "other": 1}) + "\n" for text in texts))
+    return path
 
 
 def test_held_out_documents_are_not_trained_on(tmp_path):
@@ -134,17 +131,12 @@ def test_too_little_text_is_refused(word_tokenizer, text):
                 tokenize(data, word_tokenizer, 8, MLMArguments())
 
 
-def test_line_by_line_reads_lines(tmp_path):
-    path = write(tmp_path / "train.txt", ["one\ntwo", "three"])
-    loaded = load(tmp_path, path, path, line_by_line=True)
-    assert loaded["train"]["text"][:] == ["one", "two", "three"]
-
-
 def test_a_file_without_blank_lines_has_several_documents(tmp_path):
-    lines = [f"sentence {number}" for number in range(250)]
-    path = write(tmp_path / "train.txt", ["\n".join(lines)])
-    loaded = load(tmp_path, path, path)["train"]["text"][:]
-    assert [text.count("\n") for text in loaded] == [99, 99, 49] and "\n".join(loaded).split("\n") == lines
+    lines, path = [f"sentence {number}" for number in range(250)], tmp_path / "train.txt"
+    path.write_text("\n".join(lines))
+    assert load(tmp_path, path, path, line_by_line=True)["train"]["text"][:] == lines
+    texts = load(tmp_path, path, path)["train"]["text"][:]
+    assert [text.count("\n") for text in texts] == [99, 99, 49] and "\n".join(texts).split("\n") == lines
 
 
 def test_whole_words_need_spaces(word_tokenizer):
