@@ -38,7 +38,7 @@ def test_pack_joins_documents_and_drops_only_the_end(word_tokenizer):
     assert [len(ids) for ids in kept["input_ids"]] == [8, 8, 8, 4]
 
 
-def test_blank_documents_leave_no_trace(word_tokenizer):
+def test_blank_documents_are_ignored(word_tokenizer):
     assert lists(pack(["", "w1 w2", " \n ", "w3", None], word_tokenizer, 6)["input_ids"]) == [[2, 6, 7, 3, 8, 3]]
     assert pack(["", " "], word_tokenizer, 6, offsets=True) == {"input_ids": [], "offset_mapping": []}
 

@@ -104,7 +104,7 @@ def weights_of(path):
     return dict(AutoModelForSequenceClassification.from_pretrained(path).state_dict())
 
 
-def test_seeds_make_runs_of_which_medians_are_reported(folder, run):
+def test_medians_over_seeds_are_reported(folder, run):
     run(ROOT / "recipes/finetune-sst2.yaml", ROOT / "recipes/smoke-finetune.yaml", "--train_file", "train.jsonl",
         "--validation_file", "validation.jsonl", "--seeds", 1, 2, "--num_train_epochs", 8,
         "--output_dir", "series")  # fmt: skip
@@ -180,7 +180,7 @@ def test_same_weights_as_transformers_own_trainer(folder, run):
     assert_close(weights_of(folder / "ours"), dict(model.state_dict()), depth=TRAINED)
 
 
-def test_custom_labels_there_and_back(folder, run):
+def test_custom_labels_are_saved_with_the_model(folder, run):
     # Column names and labels as in a user's spreadsheet.
     names = {0: "thumbs down", 1: "None"}
     for split, count in (("train", 160), ("validation", 40)):

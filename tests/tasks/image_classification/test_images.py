@@ -91,7 +91,7 @@ def test_a_local_copy_of_a_hub_data_set(folder, tmp_path):
     refused("--image_column_name", tmp_path / "cache", **options)
 
 
-def test_validation_images_are_held_out_or_given(folder):
+def test_validation_images_are_held_out_or_passed(folder):
     data = loaded(train_dir=str(folder), validate=True, train_val_split=0.25, seed=1)
     names = [{row["image"]["path"] for row in data.splits[split]} for split in ("train", "validation")]
     assert [len(split) for split in names] == [9, 3] and not names[0] & names[1]
@@ -118,7 +118,7 @@ def refused(words, cache=None, **arguments):
         loaded(cache, **arguments)
 
 
-def test_paths_that_are_no_data(folder, tmp_path):
+def test_bad_paths_are_refused(folder, tmp_path):
     refused("nowhere", train_dir=str(tmp_path / "nowhere"))
     refused("no class folders", train_dir=str(folder / "apple"))
     refused("no training images", validation_dir=str(folder))
@@ -196,7 +196,7 @@ def test_images_that_cannot_be_decoded_are_refused_before_the_training(folder):
         ("image", ["a", "b"], [["a"], ["b"]], "one class per image"),
     ],
 )
-def test_columns_that_cannot_be_used(tmp_path, column, values, labels, words):
+def test_bad_columns_are_refused(tmp_path, column, values, labels, words):
     Dataset.from_dict({column: values, "label": labels}).to_parquet(tmp_path / "a.parquet")
     refused(words, tmp_path / "cache", train_file=[str(tmp_path / "a.parquet")], image_column_name=column)
 

@@ -56,7 +56,7 @@ def finished(tmp_path_factory, data):
     return folder, process.stdout
 
 
-def test_smoke_recipe_learns_reports_and_leaves_a_model_that_answers(finished, data):
+def test_smoke_recipe_trains_and_saves_a_model_that_answers(finished, data):
     folder, output = finished
     results = json.loads((folder / "all_results.json").read_text())
     # Far above the score of random guesses.
