@@ -1,4 +1,4 @@
-"""The training tasks, a folder each: run.py is what happens between the command line and the report."""
+"""The training tasks. Each has a folder, whose run.py leads from the command line to the report."""
 
 import os
 from importlib import import_module
@@ -12,7 +12,8 @@ def run(task: str):
     Args:
         task: The folder of the task: "mlm", "clm", "glue", "qa" or "image_classification".
     """
-    # Before torch_xla is imported. It would compile a learning rate of 0, at the start of a warm-up, as a constant.
+    # This must be set before torch_xla is imported, which otherwise compiles a learning rate of 0, at the start of a
+    # warm-up, as a constant.
     os.environ.setdefault("XLA_NO_SPECIAL_SCALARS", "1")
     need(*OPTIONAL["hf-gmlp[train]"])
     import_module(f".{task}.run", __name__).main()

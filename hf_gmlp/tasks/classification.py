@@ -1,4 +1,4 @@
-"""What the classification of texts and of images shares: held-out rows, class weights, early stopping, the report."""
+"""Held-out rows, class weights, early stopping and the report, for the classification of texts and of images."""
 
 import json
 import logging
@@ -26,15 +26,15 @@ from .labels import CLASSES, ONE_CLASS, REGRESSION
 
 logger = logging.getLogger(__name__)
 
-# With more classes, only those with the lowest F1 are printed, and the picture of the matrix has no numbers.
-MOST_CLASSES = 20
-# With more classes there is no confusion matrix, which would have a million numbers for ImageNet.
-MOST_IN_MATRIX = 200
+# With more classes, only those with the lowest F1 are printed, and the plot of the confusion matrix has no numbers.
+MAX_PRINTED_CLASSES = 20
+# With more classes there is no confusion matrix: that of ImageNet would have a million numbers.
+MAX_MATRIX_CLASSES = 200
 
 
 @dataclass
 class ClassificationArguments(DataArguments):
-    """Flags for classes of texts and of images."""
+    """Flags that the classification of texts and of images share."""
 
     class_weights: str | None = flag("balanced: weight each class in the loss by the inverse of its number of rows.")
     min_train_steps: int | None = flag(
@@ -50,52 +50,42 @@ class ClassificationArguments(DataArguments):
             raise ValueError(f"--class_weights must be balanced, or left out, got {self.class_weights}.")
 
     def lengthen(self, args: RunArguments, rows: int):
-        """Raise `args.num_train_epochs` to what --min_train_steps needs for so many training rows."""
+        """Raise `args.num_train_epochs` to the number that --min_train_steps needs with this many training rows."""
         steps = math.ceil(rows / total_batch_size(args))
         if self.min_train_steps is not None and args.max_steps < 1:
             args.num_train_epochs = max(args.num_train_epochs, math.ceil(self.min_train_steps / steps))
 
     def callbacks(self, args: TrainingArguments) -> list[EarlyStoppingCallback]:
-        """Return the callback of --early_stopping_patience; an InputError if nothing is evaluated for it."""
+        """Return the callback of --early_stopping_patience, and let a resumed run restore its count of evaluations.
+
+        Raises:
+            InputError: If the best model is not kept.
+        """
         if self.early_stopping_patience is None:
             return []
         if not args.load_best_model_at_end:
             raise InputError("--early_stopping_patience needs --load_best_model_at_end and --eval_strategy steps.")
-        return [EarlyStopping(self.early_stopping_patience)]
-
-
-class EarlyStopping(EarlyStoppingCallback):
-    """Counts the evaluations since the best one across resumes."""
-
-    def on_train_begin(self, args, state, control, **kwargs):
-        best = state.best_global_step or 0
-        self.early_stopping_patience_counter = sum(
-            "eval_runtime" in entry and entry["step"] > best for entry in state.log_history
-        )
-
-
-def check_evaluation(args: TrainingArguments):
-    """Raise an InputError for a flag of Trainer that fails only when a trained model is evaluated."""
-    if not args.eval_do_concat_batches:
-        raise InputError("--eval_do_concat_batches false leaves nothing to compute metrics on: leave it out.")
+        args.restore_callback_states_from_checkpoint = True
+        return [EarlyStoppingCallback(self.early_stopping_patience)]
 
 
 def hold_out(dataset: Dataset, fraction: float, seed: int = 0) -> tuple[Dataset, Dataset]:
-    """Split a fraction off, with the same fraction of each class (of each range of values), to within one row.
+    """Split off the same fraction of each class (of each range of values), to within one row.
 
-    Both parts have a new column "row", the number of the row in `dataset`, from 1. The only row of a class stays.
+    Both parts have a new column "row", the number of the row in `dataset`, from 1. A class with a single row keeps it
+    for training.
     """
     labels = dataset["labels"][:]
     rows = np.random.default_rng(seed).permutation(len(dataset))
-    # Rows that follow each other have the same class, in random order: each k-th of them is held out.
+    # Sorted by class, and shuffled within each class: every k-th row is held out.
     rows = np.array(sorted(rows, key=labels.__getitem__))
-    taken = ((np.arange(round(fraction * len(rows))) + 0.5) / fraction).astype(int)
-    held_out = set(rows[taken[taken < len(rows)]].tolist())
+    positions = ((np.arange(round(fraction * len(rows))) + 0.5) / fraction).astype(int)
+    held_out = set(rows[positions[positions < len(rows)]].tolist())
     if not isinstance(labels[0], float):
         sizes = Counter(map(str, labels))
         held_out = {row for row in held_out if sizes[str(labels[row])] > 1}
     if not held_out or len(held_out) == len(dataset):
-        raise InputError(f"{len(dataset)} training samples are too few to hold some out: name validation data.")
+        raise InputError(f"{len(dataset)} training samples are too few to hold some out: pass validation data.")
     counts = len(held_out), len(dataset) - len(held_out)
     logger.info("Validation: %d rows held out, the same fraction of each class; %d are left to train on", *counts)
     dataset = dataset.add_column("row", range(1, len(dataset) + 1))
@@ -109,13 +99,13 @@ def balanced_weights(labels: list, config: PreTrainedConfig) -> torch.Tensor:
         raise InputError("--class_weights is only for data with one class per row: leave it out.")
     rows = torch.tensor(labels)
     counts = rows.sum(0) if rows.ndim == 2 else torch.bincount(rows, minlength=config.num_labels)
-    # A class of the checkpoint that the data lack has no rows to weight.
+    # Classes of the checkpoint that are absent from the data have a weight of 0.
     return counts.sum() / ((counts > 0).sum() * counts.clamp(min=1e-9)) * (counts > 0)
 
 
 def classification_loss(label_smoothing: float = 0.0, weights: torch.Tensor | None = None) -> Callable:
     """Return `compute_loss_func` for Trainer: weighted cross-entropy with labels [B] or probabilities [B, classes],
-    which Trainer's own label smoother does not take. Evaluation has no label smoothing.
+    which Trainer's own label smoother does not support. Labels are smoothed in training only.
     """
 
     def compute(
@@ -133,6 +123,11 @@ def classification_loss(label_smoothing: float = 0.0, weights: torch.Tensor | No
     return compute
 
 
+def logits_only(outputs: torch.Tensor | tuple, labels: torch.Tensor) -> torch.Tensor:
+    """`preprocess_logits_for_metrics` for Trainer: drop the hidden states that some models return after the logits."""
+    return outputs[0] if isinstance(outputs, tuple) else outputs
+
+
 class KeptEvaluation:
     """`compute_metrics` for Trainer that keeps the logits and labels of the last evaluation, for `write_report`."""
 
@@ -141,25 +136,23 @@ class KeptEvaluation:
         self.logits, self.labels = np.empty(0), np.empty(0)
 
     def __call__(self, prediction: EvalPrediction) -> dict[str, float]:
-        logits = prediction.predictions
-        self.logits, self.labels = logits[0] if isinstance(logits, tuple) else logits, prediction.label_ids
+        self.logits, self.labels = prediction.predictions, prediction.label_ids
         return self.compute(prediction)
 
 
-def predicted(logits: np.ndarray | tuple, problem_type: str) -> np.ndarray:
+def predicted(logits: np.ndarray, problem_type: str) -> np.ndarray:
     """Return class ids or numbers [samples], or 0 and 1 for each class [samples, classes], from all logits."""
-    logits = logits[0] if isinstance(logits, tuple) else logits
     if problem_type == CLASSES:
         return (logits > 0).astype(int)
-    # A run that diverged must not end a series of runs.
+    # NaN becomes 0, so that a run that diverged does not stop a series of runs.
     return np.nan_to_num(logits).squeeze(-1) if problem_type == REGRESSION else logits.argmax(-1)
 
 
 def names_of(values: np.ndarray, config: PreTrainedConfig) -> list:
-    """Return what `predicted` gives as text: the name of a class, the names of several, or a number."""
+    """Return the results of `predicted` as text: the name of a class, the names of several, or a number."""
     names = config.id2label
     if config.problem_type == REGRESSION:
-        # All digits of a float32.
+        # Nine digits identify a float32.
         return [f"{value:.9g}" for value in values]
     if config.problem_type == CLASSES:
         return [", ".join(names[number] for number in row.nonzero()[0]) for row in values]
@@ -169,11 +162,12 @@ def names_of(values: np.ndarray, config: PreTrainedConfig) -> list:
 def write_report(trainer: GMLPTrainer, kept: KeptEvaluation, rows: pandas.DataFrame):
     """Write the predictions of the last evaluation, and for classes print and write the report.
 
-    In the output folder: eval_predictions.csv; report.txt, with precision, recall, F1 and support of each class and the
-    confusion matrix; report.json; confusion_matrix.png, if matplotlib is installed. The model card gets the F1 scores.
+    The output folder then has eval_predictions.csv; report.txt with precision, recall, F1 and support of each class and
+    the confusion matrix; report.json; and confusion_matrix.png, if matplotlib is installed. The F1 scores are added to
+    the model card.
 
     Args:
-        rows: What to show of each evaluated row besides its label and prediction.
+        rows: The columns of eval_predictions.csv that precede label and prediction.
     """
     config, folder = trainer.model.config, Path(trainer.args.output_dir)
     values, names = predicted(kept.logits, config.problem_type), list(config.id2label.values())
@@ -191,7 +185,7 @@ def write_report(trainer: GMLPTrainer, kept: KeptEvaluation, rows: pandas.DataFr
     wrong = table[table["label"] != table["prediction"]].value_counts(["label", "prediction"])[:10]
     if config.problem_type == ONE_CLASS and len(wrong):
         texts.append("Most frequent confusions: label, prediction, rows\n" + wrong.to_string(header=False))
-    if config.problem_type == ONE_CLASS and len(names) <= MOST_IN_MATRIX:
+    if config.problem_type == ONE_CLASS and len(names) <= MAX_MATRIX_CLASSES:
         report["confusion_matrix"] = confusion_matrix(kept.labels, values, labels=range(len(names))).tolist()
         numbered = [f"{number} {name}" for number, name in enumerate(names)]
         matrix = pandas.DataFrame(report["confusion_matrix"], numbered, range(len(names))).to_string()
@@ -201,26 +195,23 @@ def write_report(trainer: GMLPTrainer, kept: KeptEvaluation, rows: pandas.DataFr
     write_text(folder / "report.txt", "\n\n".join(texts) + "\n")
     write_text(folder / "report.json", json.dumps(report, indent=2) + "\n")
     printed, main_scores = texts[0], scores
-    if len(names) > MOST_CLASSES:
+    if len(names) > MAX_PRINTED_CLASSES:
         main_scores = scores[len(names) :]
         worst = pandas.concat([scores[: len(names)].sort_values("f1-score", kind="stable")[:10], main_scores])
         printed = f"The ten classes with the lowest F1, and the averages over all:\n{worst.round(3).to_string()}"
     print(f"\n{printed}\n\nMore in {folder}: report.txt, eval_predictions.csv")
     # The model card shows these scores.
     trainer.results |= {f"F1, {name}": float(value) for name, value in main_scores["f1-score"].items()}
-    if "tensorboard" in trainer.args.report_to:
-        trainer.log({f"eval_{score}/{name}": row[score] for name, row in scores.iterrows() for score in row.index})
 
 
 def plot_confusion(matrix: np.ndarray, names: list[str], path: Path):
-    """Draw a confusion matrix with the names of the classes at its sides."""
+    """Plot a confusion matrix with the names of the classes at its sides."""
     from matplotlib.figure import Figure
     from sklearn.metrics import ConfusionMatrixDisplay
 
     size = 3 + 0.25 * len(matrix)
     figure = Figure((size + 1, size), layout="constrained")
     display = ConfusionMatrixDisplay(matrix, display_labels=names)
-    display.plot(
-        ax=figure.subplots(), cmap="Blues", xticks_rotation="vertical", include_values=len(matrix) <= MOST_CLASSES
-    )
+    with_numbers = len(matrix) <= MAX_PRINTED_CLASSES
+    display.plot(ax=figure.subplots(), cmap="Blues", xticks_rotation="vertical", include_values=with_numbers)
     figure.savefig(path)

@@ -1,15 +1,14 @@
-"""Labels of texts and images: read from a column, turned into class ids, and written into a config."""
+"""Labels of texts and images: read from a column, converted to class ids, and written into a config."""
 
 import logging
-import math
 import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 import yaml
-from datasets import ClassLabel, Dataset, Value
+from datasets import ClassLabel, Dataset
 from transformers import PreTrainedConfig
 
 from ..errors import InputError, listed
@@ -38,15 +37,19 @@ def number_labels(
     label_column: str,
     labels: Labels | None = None,
     *,
-    known: Labels | None,
+    trained: Labels | None,
     train: bool,
     do_regression: bool | None = None,
 ) -> tuple[dict[str, Dataset], Labels]:
-    """Return the splits with `columns` and "labels" (see `label_ids`), and what is predicted.
+    """Return the splits with `columns` and "labels" (see `label_ids`), and what the labels are.
 
-    Test data without labels get no such column. What is predicted is `labels`, whose classes the data may also number,
-    or what `find_labels` finds in the first split. The classes have the order of `known`, the labels of the checkpoint,
-    if that has the same classes or, without training, more.
+    Test data without labels get no such column.
+
+    Args:
+        labels: What the labels are, by default what `find_labels` finds in the first split. The data may also have the
+            numbers of these classes instead of their names.
+        trained: What the checkpoint predicts. The order of its classes is kept if the data have the same ones or,
+            without training, fewer.
 
     Raises:
         InputError: If a column, a row or a text is missing, or a label is unknown.
@@ -57,12 +60,12 @@ def number_labels(
         if label_column in dataset.column_names:
             values[split] = read_labels(dataset, label_column, (labels and labels.names) or ())
     if labels is None:
-        first = next(iter(splits))
-        labels = find_labels(splits[first].features[label_column], values[first], do_regression)
-    if known and known.names and labels.names and known.problem_type == labels.problem_type:
-        missing = set(known.names) - set(labels.names)
-        if set(labels.names) <= set(known.names) and not (missing and train):
-            labels = known
+        split, dataset = next(iter(splits.items()))
+        labels = find_labels(dataset.features[label_column], values[split], do_regression)
+    if trained and trained.names and labels.names and trained.problem_type == labels.problem_type:
+        missing = set(trained.names) - set(labels.names)
+        if set(labels.names) <= set(trained.names) and not (missing and train):
+            labels = trained
     # GLUE's test data have -1 for a missing label.
     unlabeled = [None] if "-1" in (labels.names or ()) else [None, "-1", "-1.0"]
     results = {}
@@ -70,13 +73,13 @@ def number_labels(
         results[split] = dataset.select_columns(list(columns))
         if not split.startswith("test") or any(value not in unlabeled for value in values.get(split, ())):
             ids = label_ids(values[split], labels, split)
-            # A new column is needed: a column mapped in place may turn back into strings.
+            # A new column is needed, since `map` may convert ids in a column of strings back to strings.
             results[split] = results[split].add_column("labels", ids)
             logger.info("Labels of the %s data, column %r: %s", split, label_column, count_labels(ids, labels))
     return results, labels
 
 
-def check_columns(dataset: Dataset, split: str, columns: Iterable[str]):
+def check_columns(dataset: Dataset, split: str, columns: Sequence[str]):
     """Raise an InputError if there are no rows, or a column is missing or lacks a value."""
     if len(dataset) == 0:
         raise InputError(f"The {split} data have no rows.")
@@ -89,17 +92,16 @@ def check_columns(dataset: Dataset, split: str, columns: Iterable[str]):
             raise InputError(f"Row {empty + 1} of the {split} data has nothing in the column {column!r}.")
 
 
-def read_labels(dataset: Dataset, column: str, numbered: Sequence[str] = ()) -> list:
-    """Return the name of each row's label: None for a missing one, a list for several, a dictionary of probabilities
-    as it is. Labels that are an index into `numbered` become that name.
+def read_labels(dataset: Dataset, column: str, class_names: Sequence[str] = ()) -> list:
+    """Return the label of each row: its name, a list of names, a dictionary of probabilities, or None if it is missing.
+
+    Numbers of the `class_names` are replaced by these names.
     """
     feature = getattr(dataset.features[column], "feature", dataset.features[column])
     values = dataset[column][:]
     if isinstance(feature, dict):
         return values
-    if not isinstance(feature, ClassLabel | Value):
-        raise InputError(f"The column {column!r} must hold labels, not {feature}: name it with --label_column_name.")
-    by_number = {str(number): name for number, name in enumerate(numbered)}
+    by_number = {str(number): name for number, name in enumerate(class_names)}
 
     def name(value: object) -> str | None:
         if isinstance(feature, ClassLabel) and isinstance(value, int):
@@ -115,9 +117,10 @@ def read_labels(dataset: Dataset, column: str, numbered: Sequence[str] = ()) -> 
 
 
 def find_labels(feature: object, values: list, do_regression: bool | None = None) -> Labels:
-    """Return what the labels of a column are: numbers with `do_regression`, or by default if all are numbers and some
-    have a decimal point or an exponent; else classes, in the order of the column's `feature`, or sorted, numbers by
-    value.
+    """Return what the labels of a column are.
+
+    They are numbers with `do_regression` or, by default, if all are numbers and some have a decimal point or an
+    exponent. Otherwise they are classes, in the order of the column's `feature`, or sorted, numbers by value.
     """
     if isinstance(feature, dict):
         return Labels(list(feature), ONE_CLASS)
@@ -138,8 +141,8 @@ def find_labels(feature: object, values: list, do_regression: bool | None = None
 
 
 def label_ids(values: list, labels: Labels, split: str) -> list:
-    """Return the class id of each row; for `REGRESSION` the number; for `CLASSES` 1.0 for its classes, 0.0 for others;
-    for a dictionary of probabilities (a teacher's, in training data) their list.
+    """Return the class id of each row; for `REGRESSION` its number; for `CLASSES` 1.0 for its classes and 0.0 for the
+    others; for a dictionary of probabilities (a teacher's, in training data) their list.
 
     Raises:
         InputError: For the first row without such a label.
@@ -147,18 +150,18 @@ def label_ids(values: list, labels: Labels, split: str) -> list:
     ids = {name: number for number, name in enumerate(labels.names or [])}
 
     def convert(value):
-        if labels.names is None:
-            return float(value) if math.isfinite(float(value)) else ids[value]
+        if labels.problem_type == REGRESSION:
+            return float(value)
         if isinstance(value, dict) and split == "train":
-            # Names that only other rows have are None here.
+            # `datasets` adds the names that only other rows have, with None.
             row = [float(value.get(name) or 0) for name in ids]
-            if not value.keys() <= ids.keys() or min(row) < 0 or abs(sum(row) - 1) > 1e-3:
-                raise ValueError("no probabilities")
+            if abs(sum(row) - 1) > 1e-3:
+                raise ValueError("The probabilities must add up to 1.")
             return row
-        if labels.problem_type == CLASSES and isinstance(value, list):
-            chosen = {ids[name] for name in value}
-            return [float(number in chosen) for number in ids.values()]
-        return ids[value] if labels.problem_type == ONE_CLASS else ids[None]
+        if labels.problem_type == ONE_CLASS:
+            return ids[value]
+        row_ids = {ids[name] for name in value}
+        return [float(number in row_ids) for number in ids.values()]
 
     result = []
     for row, value in enumerate(values, start=1):
@@ -170,20 +173,20 @@ def label_ids(values: list, labels: Labels, split: str) -> list:
     return result
 
 
-def count_labels(ids: list, labels: Labels, most: int = 12) -> str:
+def count_labels(ids: list, labels: Labels) -> str:
     """Return in one line what the labels are, with the number of rows of the most frequent classes."""
     if labels.names is None:
         return f"numbers from {min(ids):g} to {max(ids):g}, mean {np.mean(ids):.4g} (classes: --do_regression false)"
     counts = np.sum(ids, axis=0) if isinstance(ids[0], list) else np.bincount(ids, minlength=len(labels.names))
     ranked = Counter(dict(zip(labels.names, counts))).most_common()
-    several = "any of " if labels.problem_type == CLASSES else ""
-    return f"{several}{len(ranked)} classes: {listed([f'{name} {count:.0f}' for name, count in ranked], most)}"
+    prefix = "any of " if labels.problem_type == CLASSES else ""
+    return f"{prefix}{len(ranked)} classes: {listed([f'{name} {count:.0f}' for name, count in ranked], 12)}"
 
 
 def trained_labels(config: PreTrainedConfig, head: str) -> Labels | None:
     """Return what a checkpoint was trained to predict, None if it has no `head` such as "ForImageClassification".
 
-    Classes without a name ("LABEL_10") are called by their numbers ("10").
+    The names of unnamed classes ("LABEL_10") are their numbers ("10").
     """
     if not any(name.endswith(head) for name in config.architectures or ()):
         return None
@@ -193,23 +196,25 @@ def trained_labels(config: PreTrainedConfig, head: str) -> Labels | None:
 
 
 def set_labels(config: PreTrainedConfig, labels: Labels, head: str, *, train: bool, new_classifier: bool) -> bool:
-    """Write the labels into a config, and return whether the checkpoint was trained for others, so that its classifier
-    is new if its size changes.
+    """Write the labels into a config.
+
+    Returns:
+        Whether the checkpoint was trained for other labels, so that it gets a new classifier if their number differs.
 
     Raises:
-        InputError: If it may not get a new classifier, or would be trained on a single class.
+        InputError: If the checkpoint may not get a new classifier, or would be trained on a single class.
     """
-    known, names = trained_labels(config, head), labels.names or ["value"]
+    trained, names = trained_labels(config, head), labels.names or ["value"]
     if train and labels.problem_type == ONE_CLASS and len(names) < 2:
         raise InputError(f"The training data have only the label {names[0]!r}; there must be two or more.")
-    # Numbers in place of names take the names of the data.
+    # A checkpoint with unnamed classes gets the names of the data.
     unnamed = Labels([str(number) for number in range(len(names))], labels.problem_type)
-    new = known not in (None, labels, unnamed)
-    if new and not (train and new_classifier):
-        facts = f"{config.name_or_path or 'The model'} was trained to predict {known}, but the data have {labels}"
+    has_other_labels = trained not in (None, labels, unnamed)
+    if has_other_labels and not (train and new_classifier):
+        facts = f"{config.name_or_path or 'The model'} was trained to predict {trained}, but the data have {labels}"
         advice = "give it a new classifier with --do_train --ignore_mismatched_sizes"
         raise InputError(f"{facts}: evaluate it on its own labels (numbers with --do_regression), or {advice}.")
     config.id2label = dict(enumerate(names))
     config.label2id = {name: number for number, name in config.id2label.items()}
     config.problem_type = labels.problem_type
-    return new
+    return has_other_labels

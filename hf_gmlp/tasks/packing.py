@@ -1,4 +1,4 @@
-"""Batches: rows padded on the right, and the positions of several documents in one row."""
+"""Rows padded on the right, and the positions of several documents in one row."""
 
 from collections.abc import Mapping, Sequence
 
@@ -10,8 +10,8 @@ from torch.nn.functional import pad
 def pad_rows(
     rows: Sequence[Mapping[str, np.ndarray]], pad_token_id: int, length: int | None = None
 ) -> dict[str, torch.Tensor]:
-    """Pad rows of "input_ids", "labels" and perhaps "position_ids" [m] on the right, by default to the longest of them;
-    the labels of padding are -100.
+    """Pad rows of "input_ids", "labels" and possibly "position_ids" [m] on the right to `length`, by default that of
+    the longest row. The labels of padding are -100.
 
     Returns:
         The columns [batch, length], and an "attention_mask" if there is padding.
@@ -28,6 +28,6 @@ def pad_rows(
 
 
 def restarting_positions(starts: np.ndarray) -> np.ndarray:
-    """Return `position_ids` [m] that count from 0 at the first token and wherever `starts` [m] is true."""
+    """Return `position_ids` [m] that restart from 0 at the first token and wherever `starts` [m] is true."""
     positions = np.arange(len(starts))
     return positions - np.maximum.accumulate(np.where(starts, positions, 0))

@@ -14,16 +14,16 @@ def token_losses(logits: torch.Tensor | tuple, labels: torch.Tensor) -> tuple[to
         labels: [batch, m], -100 where nothing is predicted.
 
     Returns:
-        The loss in nats and whether the prediction is correct, both [batch, m], and 0 where nothing is predicted.
+        The loss in nats, and 1 if the prediction is correct, both [batch, m] and 0 where nothing is predicted.
     """
     logits = logits[0] if isinstance(logits, tuple) else logits
     if logits.device.type == "xla":
-        # All tokens, since the number of those that are predicted differs in every batch.
+        # All tokens, since the number of predicted ones differs between batches, and XLA compiles for each shape.
         losses = torch.nn.functional.cross_entropy(logits.float().mT, labels, reduction="none")
         return losses, (logits.argmax(-1) == labels).float()
     losses = torch.zeros(labels.shape, device=logits.device)
     correct = torch.zeros_like(losses)
-    # A masked language model predicts one token in seven.
+    # The other tokens are left out, since a masked language model predicts one in seven.
     predicted = labels != -100
     logits, labels = logits[predicted].float(), labels[predicted]
     losses[predicted] = torch.nn.functional.cross_entropy(logits, labels, reduction="none")
@@ -45,13 +45,14 @@ class LanguageModelMetrics:
     """`compute_metrics` over all batches of an evaluation.
 
     Args:
-        num_bytes: Bytes of the evaluated text in UTF-8, for "bits_per_byte": the loss of the complete text in bits over
-            its bytes, which can be compared between tokenizers. End-of-text tokens cost bits but do not count as bytes.
+        num_bytes: Number of bytes of the evaluated text in UTF-8, for "bits_per_byte": the loss of the complete text in
+            bits, divided by its bytes, which can be compared between tokenizers. End-of-text tokens add to the loss but
+            not to the bytes.
     """
 
     def __init__(self, num_bytes: int | None = None):
         self.num_bytes = num_bytes
-        # The loss in nats, the correct predictions, and the number of predictions.
+        # The loss in nats, the number of correct predictions, and that of all predictions.
         self.sums = [0.0, 0.0, 0.0]
 
     def __call__(self, prediction: EvalPrediction, compute_result: bool) -> dict[str, float] | None:

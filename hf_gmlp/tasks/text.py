@@ -1,4 +1,4 @@
-"""Text for language models: from the Hub or from files to sequences of token ids, ready for a collator."""
+"""Text for language models: from the Hub or files to sequences of token ids."""
 
 import zlib
 from collections.abc import Iterable, Mapping, Sized
@@ -15,9 +15,9 @@ from ..training.arguments import DataArguments, flag
 from ..training.files import Access, hold_out, load_data, reading
 
 PARTS = ("train", "validation")
-# Bytes of text that are tokenized and written together.
+# Number of bytes of text that are tokenized and written together.
 BATCH_BYTES = 4_000_000
-# Documents of a stream that are tokenized and packed together, and sequences that each worker shuffles.
+# Number of documents of a stream that are tokenized and packed together, and of sequences that each worker shuffles.
 STREAM_BATCH, SHUFFLE_BUFFER = 200, 2000
 # The characters [start, end) of a special token.
 _NO_CHARACTERS = np.zeros((1, 2), dtype=np.int32)
@@ -50,11 +50,11 @@ class TextArguments(DataArguments):
 def load_texts(
     arguments: TextArguments, *, train: bool = True, validate: bool = True, seed: int = 42, access: Access = Access()
 ) -> dict[str, Dataset | IterableDataset]:
-    """Return the documents of "train" and "validation", as far as they are asked for, in a column "text".
+    """Return the documents of "train" and "validation", if they are needed, in a column "text".
 
-    Blank lines separate the documents of a .txt file; with `line_by_line`, every line is one. Without validation data,
-    a random `validation_split_percentage` of the training documents is held out, of a stream by their checksums. Of the
-    validation documents of a stream, the first `max_eval_samples` (by default 1,000) are read.
+    Blank lines separate the documents of a .txt file; with `line_by_line`, every line is a document. Without validation
+    data, a random `validation_split_percentage` of the training documents is held out, in a stream by their checksums.
+    At most `max_eval_samples` (in a stream, by default 1,000) validation documents are read.
     """
     streaming, column, limit = arguments.streaming, arguments.text_column, arguments.max_eval_samples
     source: dict = {"dataset_name": arguments.dataset_name, "dataset_config_name": arguments.dataset_config_name}
@@ -81,19 +81,19 @@ def load_texts(
         texts["validation"] = Dataset.from_list(rows, features=Features({"text": Value("large_string")}))
     elif validate and limit is not None:
         texts["validation"] = texts["validation"].take(min(limit, len(texts["validation"])))
-    return {part: texts[part] for part, is_asked in zip(PARTS, (train, validate)) if is_asked}
+    return {part: texts[part] for part, is_needed in zip(PARTS, (train, validate)) if is_needed}
 
 
 def in_split(texts: list[str | None], split: str, percentage: int) -> list[bool]:
-    """Return for each text whether it belongs to "train" or "validation", by its checksum."""
+    """Return for each text whether its checksum assigns it to the split, "train" or "validation"."""
     held_out = (zlib.crc32((text or "").encode("utf-8", "surrogatepass")) % 100 < percentage for text in texts)
     return [is_held_out == (split == "validation") for is_held_out in held_out]
 
 
 def text_rows(data: Dataset | IterableDataset, text_column: str, source: str) -> Dataset | IterableDataset:
-    """Return the column of text alone, named "text"; an InputError if the `source` has no such column, or no text."""
+    """Return only the column of text, named "text"; raise an InputError if the `source` has no such column of text."""
     with reading([source], "text"):
-        # A stream may not know its columns before its first row.
+        # The columns of a stream may be unknown before its first row.
         features = data.features or Dataset.from_list(list(data.take(1))).features
     if text_column not in features:
         columns = ", ".join(features) or "nothing at all"
@@ -117,7 +117,7 @@ def tokenize(
 ) -> tuple[Dataset | IterableDataset | None, Dataset | None]:
     """Make sequences of the texts of `load_texts`: packed documents, lines (`line_by_line`), or `causal` blocks.
 
-    No token of a validation text or of a stream is left out; of the training sequences the first `max_train_samples`
+    No token of a validation text or of a stream is left out. Of the training sequences, the first `max_train_samples`
     are kept. The `seed` determines the order of a stream.
 
     Returns:
@@ -141,7 +141,7 @@ def tokenize(
         if isinstance(documents, IterableDataset):
             rows = documents.map(partial(make, keep_remainder=True), batch_size=STREAM_BATCH, **columns)
             rows = rows if limit is None else rows.take(limit)
-            # One file at a time: `datasets` cannot resume a buffer of several with another number of workers.
+            # One file at a time, since `datasets` cannot resume a buffer of several with another number of workers.
             rows = rows.shuffle(seed=seed, buffer_size=SHUFFLE_BUFFER, max_buffer_input_shards=1)
         else:
             # A thousand texts, or fewer long ones.
@@ -161,17 +161,17 @@ def pack(
 ) -> Sequences:
     """Join documents with [SEP] between them and cut them into sequences [CLS] ... [SEP] of `max_seq_length` tokens.
 
-    There is no padding and no truncation. The end, if shorter, is dropped, or kept with `keep_remainder`.
+    There is no padding and no truncation. A shorter end is dropped, or kept with `keep_remainder`.
 
     Returns:
         The "input_ids" [m] and, with `offsets`, the "offset_mapping" [m, 2] of each sequence.
     """
-    first, last = np.array([[tokenizer.cls_token_id], [tokenizer.sep_token_id]], dtype=np.int32)
-    # A separator stands between documents; each sequence ends in a [SEP] anyway.
-    ids, spans = (column[1:] for column in _join(documents, tokenizer, last, offsets=offsets))
+    cls, sep = np.array([[tokenizer.cls_token_id], [tokenizer.sep_token_id]], dtype=np.int32)
+    # Without the [SEP] before the first document.
+    ids, spans = (column[1:] for column in _join(documents, tokenizer, sep, offsets=offsets))
     step = max_seq_length - 2
     starts = range(0, len(ids) if keep_remainder else len(ids) // step * step, step)
-    packed = {"input_ids": [np.concatenate([first, ids[start : start + step], last]) for start in starts]}
+    packed = {"input_ids": [np.concatenate([cls, ids[start : start + step], sep]) for start in starts]}
     if offsets:
         bodies = (spans[start : start + step] for start in starts)
         packed["offset_mapping"] = [np.concatenate([_NO_CHARACTERS, body, _NO_CHARACTERS]) for body in bodies]
@@ -183,9 +183,9 @@ def pack_causal(
 ) -> Sequences:
     """Join documents with the end-of-text token before each and cut them into blocks of `max_seq_length` tokens.
 
-    Every token of every document is predicted exactly once: a block starts with the last token of the block before,
-    and a document with the end-of-text token, as a text generated from nothing does. The end, if shorter, is dropped,
-    or kept with `keep_remainder`.
+    Every token of every document is predicted exactly once: a block starts with the last token of the block before, and
+    a document with the end-of-text token, as in generation without a prompt. A shorter end is dropped, or kept with
+    `keep_remainder`.
 
     Returns:
         The "input_ids" [m] of each block.
@@ -199,7 +199,7 @@ def pack_causal(
 def tokenize_lines(
     texts: Texts, tokenizer: Tokenizer, max_seq_length: int, *, offsets: bool = False, keep_remainder: bool = False
 ) -> Sequences:
-    """Make each text that is not blank a truncated sequence [CLS] ... [SEP]; the columns are those of `pack`."""
+    """Return each text that is not blank, truncated: [CLS] ... [SEP]. The columns are those of `pack`."""
     encoded = _encode(texts, tokenizer, offsets=offsets, truncation=True, max_length=max_seq_length)
     lines = {"input_ids": [ids for ids, _ in encoded]}
     return lines | ({"offset_mapping": [spans for _, spans in encoded]} if offsets else {})
@@ -208,7 +208,7 @@ def tokenize_lines(
 def _join(
     documents: Texts, tokenizer: Tokenizer, separator: np.ndarray, *, offsets: bool = False
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return the tokens of all documents, `separator` before each, and, with `offsets`, their characters."""
+    """Return the tokens of all documents, with the `separator` before each, and, with `offsets`, their characters."""
     ids, spans = [separator[:0]], [_NO_CHARACTERS[:0]]
     for document_ids, document_spans in _encode(documents, tokenizer, offsets=offsets, add_special_tokens=False):
         ids += [separator, document_ids]
@@ -231,10 +231,10 @@ def _encode(texts: Texts, tokenizer: Tokenizer, *, offsets: bool, **options) -> 
     joined, tokens = sum((row[1:, 0] == row[:-1, 1]).sum() for row in spans), sum(map(len, spans))
     if tokens > 1000 and joined > 0.9 * tokens:
         fault = "--whole_word_mask needs spaces between words, and this text has ten tokens or more between spaces"
-        raise InputError(f"{fault}, as Chinese or Japanese has: leave it out.")
+        raise InputError(f"{fault}, like Chinese or Japanese: leave it out.")
     return list(zip(ids, spans))
 
 
 def count_bytes(documents: Texts) -> int:
-    """Return the number of UTF-8 bytes of the documents that are not blank, which `pack_causal` packs."""
+    """Return the number of UTF-8 bytes of the documents that `pack_causal` packs, those that are not blank."""
     return sum(len(text.encode("utf-8")) for text in documents if text and not text.isspace())

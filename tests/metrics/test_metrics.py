@@ -30,6 +30,6 @@ def test_same_as_scikit_learn_and_scipy(name, classes, oracle, options):
     assert -1 < expected < 1 and type(result[name]) is float
 
 
-def test_constant_predictions_correlate_with_nothing():
+def test_correlations_of_constant_predictions_are_0():
     for name in ("pearson", "spearman", "matthews_correlation"):
         assert load_metric(name).compute(predictions=[1, 1, 1], references=[0, 1, 1]) == {name: 0.0}

@@ -36,7 +36,7 @@ V2 = (
     "exact f1 total HasAns_exact HasAns_f1 HasAns_total NoAns_exact NoAns_f1 NoAns_total "
     "best_exact best_exact_thresh best_f1 best_f1_thresh"
 ).split()
-# One line each: v1.1; v2.0; v2.0 with a threshold.
+# For each seed, the scores of v1.1, of v2.0, and of v2.0 with a threshold.
 GOLDEN = [
     (
         "51.111111111 27.777777778",

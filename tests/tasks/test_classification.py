@@ -11,14 +11,13 @@ from datasets import Dataset
 from sklearn.metrics import precision_recall_fscore_support
 from sklearn.utils.class_weight import compute_class_weight
 from torch.nn import functional as F
-from transformers import EvalPrediction, TrainerControl, TrainerState, TrainingArguments
+from transformers import EvalPrediction, Trainer, TrainingArguments
 from transformers.modeling_outputs import ImageClassifierOutput
 
-from hf_gmlp import GMLPConfig
+from hf_gmlp import GMLPConfig, GMLPForSequenceClassification
 from hf_gmlp.errors import InputError
 from hf_gmlp.tasks.classification import (
     ClassificationArguments,
-    EarlyStopping,
     KeptEvaluation,
     balanced_weights,
     classification_loss,
@@ -61,7 +60,7 @@ def test_loss_is_cross_entropy_with_smoothing_in_training_only(mixed):
         return -((1 - smoothing) * probabilities + smoothing / 4).mul(logits.log_softmax(-1)).sum(-1).mean()
 
     assert_close(loss(outputs, labels), expected(0.1))
-    # Trainer counts the elements of the labels, here of two batches.
+    # Trainer counts the elements of the labels, here those of two batches.
     assert_close(loss(outputs, labels, torch.tensor(2 * labels.numel())), expected(0.1) / 2)
     with torch.no_grad():
         assert_close(loss(outputs, labels), expected(0.0))
@@ -93,22 +92,33 @@ def test_few_rows_are_trained_on_for_more_epochs(tmp_path):
 
 
 def test_early_stopping_counts_evaluations_before_a_resume(tmp_path):
-    args = TrainingArguments(tmp_path, use_cpu=True, eval_strategy="steps", eval_steps=1, load_best_model_at_end=True)
-    history = [{"step": step, "eval_runtime": 1.0, "eval_loss": loss} for step, loss in enumerate((2.0, 1.0, 1.5, 1.2))]
-    state = TrainerState(log_history=[*history, {"step": 3, "loss": 1.0}], best_global_step=1, best_metric=1.0)
-    callback, control = EarlyStopping(3), TrainerControl()
-    callback.on_train_begin(args, state, control)
-    callback.on_evaluate(args, state, control, metrics={"eval_loss": 1.1})
-    assert control.should_training_stop
+    sizes = {"hidden_size": 8, "intermediate_size": 16, "num_hidden_layers": 1, "max_position_embeddings": 4}
+    rows = Dataset.from_dict({"input_ids": [[1, 2, 3, 4]] * 8, "labels": [0, 1] * 4})
+
+    def trainer(*accuracies):
+        steps = {"eval_strategy": "steps", "eval_steps": 1, "save_strategy": "steps", "save_steps": 1, "max_steps": 8}
+        args = TrainingArguments(
+            tmp_path, use_cpu=True, report_to="none", load_best_model_at_end=True, metric_for_best_model="acc", **steps
+        )
+        callbacks, scores = ClassificationArguments(early_stopping_patience=3).callbacks(args), list(accuracies)
+        model = GMLPForSequenceClassification(GMLPConfig(vocab_size=8, num_labels=2, **sizes))
+        data = {"train_dataset": rows, "eval_dataset": rows}
+        return Trainer(model, args, **data, compute_metrics=lambda _: {"acc": scores.pop(0)}, callbacks=callbacks)
+
+    # The first evaluation is the best one, and the third never ends.
+    with pytest.raises(IndexError):
+        trainer(0.5, 0.4).train()
+    resumed = trainer(*[0.4] * 8)
+    resumed.train(resume_from_checkpoint=True)
+    assert resumed.state.global_step == 4
 
 
-def reported(folder, config, logits, labels, logged=None):
-    """Write the report of an evaluation with these logits; `logged` collects what goes to TensorBoard."""
+def reported(folder, config, logits, labels):
+    """Write the report of an evaluation with these logits, and return the table of predictions."""
     kept = KeptEvaluation(lambda prediction: {})
     kept(EvalPrediction(np.asarray(logits), np.asarray(labels)))
-    args = TrainingArguments(folder, use_cpu=True, report_to="none" if logged is None else "tensorboard")
-    log = None if logged is None else logged.update
-    trainer = SimpleNamespace(model=SimpleNamespace(config=config), args=args, results={}, log=log)
+    args = TrainingArguments(folder, use_cpu=True)
+    trainer = SimpleNamespace(model=SimpleNamespace(config=config), args=args, results={})
     write_report(trainer, kept, pandas.DataFrame({"text": [f"t{row}" for row in range(len(labels))]}))
     return pandas.read_csv(folder / "eval_predictions.csv", keep_default_na=False)
 
@@ -116,8 +126,7 @@ def reported(folder, config, logits, labels, logged=None):
 def test_the_report_has_the_numbers_of_scikit_learn(tmp_path, capsys):
     random = np.random.default_rng(0)
     logits, labels = random.normal(size=(40, 3)).astype(np.float32), random.integers(3, size=40)
-    logged = {}
-    table = reported(tmp_path, config_of(["so, so", "good", "bad"]), logits, labels, logged)
+    table = reported(tmp_path, config_of(["so, so", "good", "bad"]), logits, labels)
     predictions, names = logits.argmax(-1), np.array(["so, so", "good", "bad"])
     assert (table["label"] == names[labels]).all() and (table["prediction"] == names[predictions]).all()
     expected = torch.from_numpy(logits).softmax(-1).max(-1).values
@@ -128,7 +137,6 @@ def test_the_report_has_the_numbers_of_scikit_learn(tmp_path, capsys):
         row = report[name]
         values = [row["precision"], row["recall"], row["f1-score"], row["support"]]
         assert_close(values, [float(score[number]) for score in scores])
-        assert logged[f"eval_recall/{name}"] == row["recall"]
     assert report["confusion_matrix"][1][2] == ((labels == 1) & (predictions == 2)).sum()
     text = (tmp_path / "report.txt").read_text()
     assert "macro avg" in text and "macro avg" in capsys.readouterr().out and "confusions" in text

@@ -1,3 +1,5 @@
+"""Metrics of language models, compared with torch and GPT-2."""
+
 import math
 
 import torch
@@ -8,7 +10,7 @@ from hf_gmlp.tasks.perplexity import LanguageModelMetrics, next_token_losses, to
 from ..numerics import assert_close
 
 
-def test_same_numbers_in_any_batches():
+def test_metrics_do_not_depend_on_the_batches():
     generator = torch.Generator().manual_seed(0)
     logits = torch.randn(6, 5, 11, generator=generator)
     labels = torch.randint(11, (6, 5), generator=generator)
@@ -30,7 +32,7 @@ def test_same_numbers_in_any_batches():
         assert result["predicted_tokens"] == int(predicted.sum())
 
 
-def test_next_token_losses_are_those_that_gpt2_sums_up():
+def test_next_token_losses_match_gpt2():
     model = GPT2LMHeadModel(GPT2Config(vocab_size=11, n_positions=8, n_embd=8, n_layer=1, n_head=1)).eval()
     labels = torch.randint(11, (3, 8))
     labels[1, 5:] = -100

@@ -1,3 +1,5 @@
+"""Documents to sequences, held-out documents, streams, and refused text."""
+
 import itertools
 import json
 
@@ -36,7 +38,7 @@ def test_pack_joins_documents_and_drops_only_the_end(word_tokenizer):
     assert [len(ids) for ids in kept["input_ids"]] == [8, 8, 8, 4]
 
 
-def test_blank_documents_leave_no_trace(word_tokenizer):
+def test_blank_documents_are_ignored(word_tokenizer):
     assert lists(pack(["", "w1 w2", " \n ", "w3", None], word_tokenizer, 6)["input_ids"]) == [[2, 6, 7, 3, 8, 3]]
     assert pack(["", " "], word_tokenizer, 6, offsets=True) == {"input_ids": [], "offset_mapping": []}
 
@@ -50,7 +52,7 @@ def test_lines_are_truncated_and_not_joined(word_tokenizer):
 def test_causal_blocks_predict_every_token_once(word_tokenizer):
     texts = ["", *documents([3, 1, 9, 4]), " \n"]
     stream = [id_ for text in texts[1:-1] for id_ in (3, *word_tokenizer.convert_tokens_to_ids(text.split()))]
-    # 20 predictions.
+    # There are 20 predictions.
     for block_size, kept_lengths in ((6, [6] * 4), (7, [7, 7, 7, 3]), (21, [21]), (50, [21])):
         kept = lists(pack_causal(texts, word_tokenizer, block_size, keep_remainder=True)["input_ids"])
         assert [len(ids) for ids in kept] == kept_lengths
@@ -77,18 +79,15 @@ def test_a_stream_gives_the_same_sequences(word_tokenizer, kind):
 
 
 def load(tmp_path, train=None, validation=None, parts=None, **arguments):
-    """load_texts of single files with a cache of its own."""
+    """Call load_texts with single files and a separate cache."""
     files = {f"{split}_file": path and [str(path)] for split, path in (("train", train), ("validation", validation))}
     access = Access(cache_dir=str(tmp_path / "cache"))
     return load_texts(MLMArguments(**files, **arguments), access=access, **(parts or {}))
 
 
 def write(path, texts):
-    if path.suffix == ".txt":
-        path.write_text("\n\n".join(texts))
-    else:
-        path.write_text("".join(json.dumps({"text": text, "other": 1}) + "\n" for text in texts))
-    return str(path)
+    path.write_text("".join(json.dumps({"text": text, "other": 1}) + "\n" for text in texts))
+    return path
 
 
 def test_held_out_documents_are_not_trained_on(tmp_path):
@@ -132,17 +131,12 @@ def test_too_little_text_is_refused(word_tokenizer, text):
                 tokenize(data, word_tokenizer, 8, MLMArguments())
 
 
-def test_line_by_line_reads_lines(tmp_path):
-    path = write(tmp_path / "train.txt", ["one\ntwo", "three"])
-    loaded = load(tmp_path, path, path, line_by_line=True)
-    assert loaded["train"]["text"][:] == ["one", "two", "three"]
-
-
 def test_a_file_without_blank_lines_has_several_documents(tmp_path):
-    lines = [f"sentence {number}" for number in range(250)]
-    path = write(tmp_path / "train.txt", ["\n".join(lines)])
-    loaded = load(tmp_path, path, path)["train"]["text"][:]
-    assert [text.count("\n") for text in loaded] == [99, 99, 49] and "\n".join(loaded).split("\n") == lines
+    lines, path = [f"sentence {number}" for number in range(250)], tmp_path / "train.txt"
+    path.write_text("\n".join(lines))
+    assert load(tmp_path, path, path, line_by_line=True)["train"]["text"][:] == lines
+    texts = load(tmp_path, path, path)["train"]["text"][:]
+    assert [text.count("\n") for text in texts] == [99, 99, 49] and "\n".join(texts).split("\n") == lines
 
 
 def test_whole_words_need_spaces(word_tokenizer):

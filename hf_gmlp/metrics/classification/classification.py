@@ -1,6 +1,7 @@
-"""The metrics of GLUE and of image classification, each a configuration of this module, computed by scikit-learn and
-scipy: accuracy and F1, from 0 to 1; the correlation coefficients of Matthews, Pearson and Spearman, from -1 to 1 and 0
-for a constant prediction. F1 is that of class 1 (average="binary") or the mean over the classes (average="macro").
+"""The metrics of GLUE, each a configuration of this module, computed by scikit-learn and scipy.
+
+They are accuracy and F1, from 0 to 1, and the correlation coefficients of Matthews, Pearson and Spearman, from -1 to 1,
+and 0 for a constant prediction. F1 is that of class 1 (average="binary") or the mean over classes (average="macro").
 
     evaluate.load("hf_gmlp/metrics/classification", "f1").compute(predictions=[1, 0], references=[1, 1])
 """
@@ -11,7 +12,7 @@ import evaluate
 import scipy.stats
 import sklearn.metrics
 
-# Functions of the correct and the predicted values.
+# Functions of the correct and the predicted values, in this order.
 METRICS = {
     "accuracy": sklearn.metrics.accuracy_score,
     # A class that is neither predicted nor present counts as 0, without a warning.

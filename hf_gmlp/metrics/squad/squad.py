@@ -7,7 +7,8 @@ folder, without the Hub; the configuration "squad_v2" allows questions without a
     metric.compute(predictions=predictions, references=references)
 
 `predictions` is a list of {"id", "prediction_text"}, for v2 also "no_answer_probability"; `references`, in the same
-order, of {"id", "answers": {"text": [...], "answer_start": [...]}}. `squad_scores` and `squad_v2_scores` say the rest.
+order, of {"id", "answers": {"text": [...], "answer_start": [...]}}. For the scores, see `squad_scores` and
+`squad_v2_scores`.
 """
 
 import re
@@ -65,8 +66,8 @@ def squad_v2_scores(
     """Return the scores of the official script of v2.0, from answers, "" for none, and correct answers by question id.
 
     Args:
-        no_answer: Question id -> the model's confidence that there is no answer, on any scale; 0 by default.
-        no_answer_threshold: Where `no_answer` is above it, the model's answer counts as "".
+        no_answer: Question id -> the model's score of "no answer", on any scale; 0 by default.
+        no_answer_threshold: If `no_answer` is above it, the model's answer counts as "".
 
     Returns:
         "exact" and "f1" in percent and "total"; the same for the questions with ("HasAns_...") and without an answer
@@ -86,11 +87,11 @@ def squad_v2_scores(
     for prefix, kind in (("", (True, False)), ("HasAns_", (True,)), ("NoAns_", (False,))):
         keys = [key for key in references if has_answer[key] in kind]
         for name in scores if keys else ():
-            # An answer above the threshold is withdrawn.
+            # Above the threshold, the answer counts as "".
             final = (not has_answer[k] if no_answer[k] > no_answer_threshold else scores[name][k] for k in keys)
             results |= {f"{prefix}{name}": 100 * sum(final) / len(keys), f"{prefix}total": len(keys)}
     for name in scores:
-        # While no question is answered, those without an answer are correct.
+        # The search starts with no question answered: those without an answer are correct.
         score = best = float(len(references) - sum(has_answer.values()))
         threshold = 0.0
         for key in sorted(references, key=no_answer.__getitem__):

@@ -2,8 +2,6 @@
 
 from dataclasses import dataclass
 
-from transformers import PreTrainedConfig
-
 from ...training.arguments import ModelArguments, SeriesArguments, flag
 from ..classification import ClassificationArguments
 
@@ -13,40 +11,35 @@ class Task:
     """One of GLUE's nine tasks."""
 
     columns: tuple[str, ...]
-    # The names of the labels 0, 1, ...; None for numbers to predict.
+    # The names of the labels 0, 1, ...; None for a task that predicts numbers.
     labels: tuple[str, ...] | None
-    # The first compares runs.
     metrics: tuple[str, ...]
-    # Test splits, with the leaderboard's names of the files of predictions.
-    tests: dict[str, str]
     validations: tuple[str, ...] = ("validation",)
-    # Whether the leaderboard takes names of labels, not their numbers.
-    submits_names: bool = False
+    tests: tuple[str, ...] = ("test",)
 
     def splits(self, kind: str) -> tuple[str, ...]:
         """Return the names of the "train", "validation" or "test" splits."""
-        return {"validation": self.validations, "test": tuple(self.tests)}.get(kind, (kind,))
+        return {"validation": self.validations, "test": self.tests}.get(kind, (kind,))
 
 
 _PAIR = ("sentence1", "sentence2")
 _ENTAILMENT = ("entailment", "not_entailment")
 TASKS = {
-    "cola": Task(("sentence",), ("unacceptable", "acceptable"), ("matthews_correlation",), {"test": "CoLA"}),
+    "cola": Task(("sentence",), ("unacceptable", "acceptable"), ("matthews_correlation",)),
     "mnli": Task(
         ("premise", "hypothesis"),
         ("entailment", "neutral", "contradiction"),
         ("accuracy",),
-        {"test_matched": "MNLI-m", "test_mismatched": "MNLI-mm", "test_ax": "AX"},
         validations=("validation_matched", "validation_mismatched"),
-        submits_names=True,
+        tests=("test_matched", "test_mismatched"),
     ),
-    "mrpc": Task(_PAIR, ("not_equivalent", "equivalent"), ("f1", "accuracy"), {"test": "MRPC"}),
-    "qnli": Task(("question", "sentence"), _ENTAILMENT, ("accuracy",), {"test": "QNLI"}, submits_names=True),
-    "qqp": Task(("question1", "question2"), ("not_duplicate", "duplicate"), ("f1", "accuracy"), {"test": "QQP"}),
-    "rte": Task(_PAIR, _ENTAILMENT, ("accuracy",), {"test": "RTE"}, submits_names=True),
-    "sst2": Task(("sentence",), ("negative", "positive"), ("accuracy",), {"test": "SST-2"}),
-    "stsb": Task(_PAIR, None, ("spearman", "pearson"), {"test": "STS-B"}),
-    "wnli": Task(_PAIR, ("not_entailment", "entailment"), ("accuracy",), {"test": "WNLI"}),
+    "mrpc": Task(_PAIR, ("not_equivalent", "equivalent"), ("f1", "accuracy")),
+    "qnli": Task(("question", "sentence"), _ENTAILMENT, ("accuracy",)),
+    "qqp": Task(("question1", "question2"), ("not_duplicate", "duplicate"), ("f1", "accuracy")),
+    "rte": Task(_PAIR, _ENTAILMENT, ("accuracy",)),
+    "sst2": Task(("sentence",), ("negative", "positive"), ("accuracy",)),
+    "stsb": Task(_PAIR, None, ("spearman", "pearson")),
+    "wnli": Task(_PAIR, ("not_entailment", "entailment"), ("accuracy",)),
 }
 
 
@@ -65,7 +58,7 @@ class GlueArguments(ClassificationArguments, SeriesArguments):
 
     task_name: str | None = flag("GLUE task: cola, mnli, mrpc, qnli, qqp, rte, sst2, stsb or wnli.")
     validation_file: list[str] | None = flag("Validation files; for MNLI, the matched one first.")
-    test_file: list[str] | None = flag("Files to predict labels for; for MNLI, matched, mismatched, AX.")
+    test_file: list[str] | None = flag("Files to predict labels for; for MNLI, the matched one first.")
     train_split_name: str | None = flag("Split of the data set to train on.")
     validation_split_name: str | None = flag("Split of the data set to evaluate on.")
     test_split_name: str | None = flag("Split of the data set to predict labels for.")
@@ -75,16 +68,14 @@ class GlueArguments(ClassificationArguments, SeriesArguments):
     text_column_names: list[str] | None = flag(
         "Text column, or the two of a pair; by default, named as in GLUE, or the only one besides the label."
     )
-    text_column_delimiter: str | None = flag("Join any number of text columns, with this between them.")
     label_column_name: str | None = flag(
         "Column of the label or labels; by default label, labels, category, class, target or sentiment."
     )
     do_regression: bool = flag("Predict numbers; by default, only if the labels have fractions.")
-    baseline: bool = flag("Report logistic regression on tf-idf too, for one class per row.", False)
-    metric_name: str | None = flag("Metric to compare runs: accuracy, f1, matthews_correlation, spearman or pearson.")
+    baseline: bool = flag("Also report logistic regression on tf-idf, for data with one class per row.", False)
     shuffle_train_dataset: bool = flag("Shuffle the training rows before --max_train_samples is applied.", False)
     shuffle_seed: int = flag("Seed for --shuffle_train_dataset.", 42, interval="[0, 4294967295]")
-    # At least [CLS] A [SEP] B [SEP].
+    # The shortest sequence of a pair is [CLS] A [SEP] B [SEP].
     max_seq_length: int | None = flag(
         "Tokens per sentence or pair; by default 128, or the model's n if smaller.", interval="[5, inf)"
     )
@@ -95,22 +86,19 @@ class GlueArguments(ClassificationArguments, SeriesArguments):
     def __post_init__(self):
         super().__post_init__()
         if self.task_name is not None and self.task_name.lower() not in TASKS:
-            raise ValueError(f"GLUE has no task {self.task_name!r}; --task_name is one of {', '.join(TASKS)}.")
+            raise ValueError(f"GLUE has no task {self.task_name!r}: --task_name must be one of {', '.join(TASKS)}.")
         task = self.task()
         if task is not None and self.do_regression not in (None, task.labels is None):
             raise ValueError(f"--do_regression does not fit --task_name {self.task_name}: leave it out.")
         for split in self.files():
             if getattr(self, f"{split}_split_name"):
                 raise ValueError(f"--{split}_split_name is for a data set on the Hub, not for files: leave it out.")
-        if len(self.text_column_names or ()) > 2 and self.text_column_delimiter is None:
-            raise ValueError("--text_column_names takes one or two columns; --text_column_delimiter joins more.")
+        if len(self.text_column_names or ()) > 2:
+            raise ValueError(f"--text_column_names takes one or two columns, got {', '.join(self.text_column_names)}.")
 
     def task(self) -> Task | None:
         """Return the GLUE task of --task_name, if any."""
         return None if self.task_name is None else TASKS[self.task_name.lower()]
-
-    def sequence_length(self, config: PreTrainedConfig, default: float = 128) -> int:
-        return super().sequence_length(config, default)
 
     def data_name(self) -> str:
         name = super().data_name()

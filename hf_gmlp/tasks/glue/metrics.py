@@ -1,4 +1,4 @@
-"""Metrics of text classification, the tf-idf baseline, and files of predictions for GLUE's leaderboard."""
+"""Metrics of text classification, the tf-idf baseline, and files of predictions."""
 
 import logging
 from collections.abc import Callable, Iterable
@@ -9,38 +9,16 @@ import pandas
 from datasets import Dataset
 from transformers import EvalPrediction, PreTrainedConfig
 
-from ...errors import InputError
 from ...metrics import load_metric
 from ...training.run_folder import write_text
 from ..classification import names_of, predicted
 from ..labels import CLASSES, ONE_CLASS, REGRESSION
-from .arguments import Task
 from .sentences import texts
 
 logger = logging.getLogger(__name__)
 
-# Metrics of hf_gmlp/metrics by the kind of labels; the first two by default.
-METRICS = {
-    ONE_CLASS: ("accuracy", "f1", "matthews_correlation"),
-    CLASSES: ("f1", "accuracy"),
-    REGRESSION: ("spearman", "pearson"),
-}
-
-
-def metric_names(task: Task | None, problem_type: str, chosen: str | None = None) -> tuple[str, ...]:
-    """Return the metrics of a GLUE task or of other data; `chosen`, if it suits the labels, comes first."""
-    names = task.metrics if task is not None else METRICS[problem_type][:2]
-    if chosen is None:
-        return names
-    if chosen not in METRICS[problem_type]:
-        raise InputError(f"--metric_name must be one of {', '.join(METRICS[problem_type])} here, got {chosen}.")
-    return (chosen, *(name for name in names if name != chosen))
-
-
-def metric_keys(names: Iterable[str], splits: Iterable[str]) -> list[str]:
-    """Return the names of an evaluation's results: each metric of each validation split, and the loss."""
-    prefixes = [split.replace("validation", "eval", 1) for split in splits if split.startswith("validation")]
-    return [f"{prefix}_{name}" for prefix in prefixes for name in (*names, "loss")]
+# Metrics of hf_gmlp/metrics for data outside GLUE, by problem type.
+METRICS = {ONE_CLASS: ("accuracy", "f1"), CLASSES: ("f1", "accuracy"), REGRESSION: ("spearman", "pearson")}
 
 
 def classification_metrics(
@@ -48,8 +26,8 @@ def classification_metrics(
 ) -> Callable[[EvalPrediction], dict[str, float]]:
     """Return `compute_metrics` for Trainer, from hf_gmlp/metrics.
 
-    F1 is that of the second of two classes, the mean over more, or that of all decisions if a row may have several
-    classes; accuracy is then the fraction of correct rows.
+    F1 is that of the second of two classes, or the mean over more classes. If a row may have several classes, F1 is
+    that of all decisions, and accuracy is the fraction of rows with all labels right.
     """
     metrics = {name: load_metric(name) for name in names}
     several = config.problem_type == CLASSES
@@ -72,8 +50,9 @@ def classification_metrics(
 def baseline_scores(
     train: Dataset, validation: Dataset, config: PreTrainedConfig, metrics: Iterable[str]
 ) -> dict[str, float]:
-    """Return the metrics of logistic regression on tf-idf of words and pairs of words, trained and evaluated on these
-    splits of `load_sentences`, and log them; nothing if they are not of one class per row.
+    """Train and evaluate logistic regression on tf-idf of words and pairs of words; return its metrics, and log them.
+
+    The splits are those of `load_sentences`. Unless every row has one class, there is no baseline.
     """
     from sklearn.feature_extraction.text import TfidfVectorizer
     from sklearn.linear_model import LogisticRegression
@@ -93,18 +72,11 @@ def baseline_scores(
     return {f"baseline_{name}": value for name, value in scores.items()}
 
 
-def write_predictions(path: Path, logits: np.ndarray | tuple, config: PreTrainedConfig, task: Task | None = None):
-    """Write "index<tab>prediction" for each sample: the name of the label, the names of several, or a number.
-
-    For a GLUE `task` it is what the leaderboard expects: a name, the number of a label, or a number from 0 to 5.
-    """
-    if not np.isfinite(logits[0] if isinstance(logits, tuple) else logits).all():
+def write_predictions(path: Path, logits: np.ndarray, config: PreTrainedConfig):
+    """Write "index<tab>prediction" for each sample: the name of the label, the names of several, or a number."""
+    if not np.isfinite(logits).all():
         logger.warning("The model's logits are not finite numbers: %s is not written", path)
         return
-    values = predicted(logits, config.problem_type)
-    # The leaderboard's one regression, STS-B, has similarities from 0 to 5.
-    names = names_of(values.clip(0, 5) if task is not None and task.labels is None else values, config)
-    if task is not None and task.labels is not None and not task.submits_names:
-        names = [str(task.labels.index(name)) for name in names]
+    names = names_of(predicted(logits, config.problem_type), config)
     table = pandas.DataFrame({"prediction": names}).rename_axis("index")
     write_text(path, table.to_csv(sep="\t", lineterminator="\n"))

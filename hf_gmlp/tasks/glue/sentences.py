@@ -1,7 +1,6 @@
-"""Sentences and pairs of them, with a label each: from GLUE, the Hub or files, to token ids ready for a collator."""
+"""Labeled sentences and pairs of sentences: from GLUE, the Hub or files to token ids."""
 
 from collections.abc import Sequence
-from typing import Any
 
 import pandas
 from datasets import Dataset, Value
@@ -15,7 +14,7 @@ from .arguments import TASKS, GlueArguments
 
 GLUE = "nyu-mll/glue"
 
-# Columns to look for where neither a task nor a flag names them; pairs first.
+# Columns that are text if neither a task nor a flag names others; pairs come first.
 _KNOWN_COLUMNS: list[Sequence[str]] = sorted(
     {task.columns for task in TASKS.values()} | {("text",)}, key=lambda names: (-len(names), names)
 )
@@ -27,128 +26,125 @@ def load_sentences(
     arguments: GlueArguments,
     kinds: Sequence[str] = ("train", "validation"),
     *,
-    known: Labels | None = None,
+    trained: Labels | None = None,
     access: Access = Access(),
 ) -> tuple[dict[str, Dataset], Labels]:
-    """Return a GLUE task, a data set on the Hub, or files as columns "sentence1", for pairs "sentence2", and "labels".
+    """Read a GLUE task, a data set on the Hub, or files.
 
-    The labels are those of the task, else those in the training files, which are always read, else `known`, what the
-    checkpoint predicts, whose order is kept for the same classes. Validation data that are needed but not named are
-    held out of the training data; "row" is then the number of a row there.
+    The labels are those of the task, else those in the training files, which are always read, else those of the
+    checkpoint. Validation data that are needed but not named are held out of the training files; the column "row" is
+    then the number of a row there.
 
     Args:
-        kinds: Those needed of "train", "validation" and "test".
+        kinds: The data needed: "train", "validation" and "test".
+        trained: What the checkpoint predicts. The order of its classes is kept if the data have the same ones.
 
     Returns:
-        The splits, such as "train" and "validation_matched", and their labels.
+        The splits, such as "train" and "validation_matched", with the columns "sentence1", for pairs "sentence2", and
+        "labels"; and what the labels are.
 
     Raises:
-        InputError: If something needed is missing or unreadable, or as `number_labels`.
+        InputError: If something needed is missing or unreadable, or as in `number_labels`.
     """
     task, train = arguments.task(), "train" in kinds
     read = kinds if train or not arguments.train_file else ["train", *kinds]
     names = {kind: task.splits(kind) if task else (kind,) for kind in read}
     holds_out = bool(train and arguments.train_file and not arguments.validation_file and names.pop("validation", None))
     splits = (_read_files if arguments.files() else _read_hub)(arguments, names, access)
-    first = next(iter(splits))
-    columns, label_column = _find_columns(arguments, first, splits[first].column_names)
+    columns, label_column = _find_columns(arguments, *next(iter(splits.items())))
     labels = None
     if task is not None:
         labels = Labels(list(task.labels), ONE_CLASS) if task.labels else Labels(None, REGRESSION)
     elif "train" not in splits:
-        labels = Labels(None, REGRESSION) if arguments.do_regression else known
+        labels = Labels(None, REGRESSION) if arguments.do_regression else trained
         if labels is None:
-            raise InputError("The labels are unknown: give --task_name, a --train_file, or a trained classifier.")
-    options: dict[str, Any] = {"known": known, "train": train, "do_regression": arguments.do_regression}
-    splits, labels = number_labels(splits, columns, label_column, labels, **options)
+            raise InputError("The labels are unknown: pass --task_name, a --train_file, or a trained classifier.")
+    splits, labels = number_labels(
+        splits, columns, label_column, labels, trained=trained, train=train, do_regression=arguments.do_regression
+    )
     if holds_out:
         splits["train"], splits["validation"] = hold_out(splits["train"], arguments.train_val_split)
     if not train:
-        # Read for its labels alone.
+        # It was read only for its labels.
         splits.pop("train", None)
     for split, dataset in splits.items():
-        dataset = _name_columns(dataset, columns, split, arguments.text_column_delimiter)
+        dataset = _name_columns(dataset, columns, split)
         if split == "train" and arguments.shuffle_train_dataset:
             dataset = dataset.shuffle(seed=arguments.shuffle_seed)
-        # Rows are cut after the labels are collected, so that no class is missing.
+        # Rows are left out only after the labels are collected, so that no class is missing.
         limit = arguments.max_samples()[split.partition("_")[0]]
         splits[split] = dataset if limit is None else dataset.take(min(limit, len(dataset)))
     return splits, labels
 
 
 def _read_files(arguments: GlueArguments, names: dict[str, tuple[str, ...]], access: Access) -> dict[str, Dataset]:
-    """Read the files of each kind; where a task has several such splits, each file is one of them."""
+    """Read the files of each kind. If a task has several splits of a kind, each file is one of them."""
     files: dict[str, list[str]] = {}
     for kind, splits in names.items():
         paths = arguments.files().get(kind, [])
         if not paths:
-            raise InputError(f"There are no {kind} data: give --{kind}_file.")
+            raise InputError(f"There are no {kind} data: pass --{kind}_file.")
         if len(paths) > len(splits) > 1:
             raise InputError(f"--{kind}_file has {len(paths)} files; there are at most {', '.join(splits)}.")
         files |= {split: [path] for split, path in zip(splits, paths)} if len(splits) > 1 else {kind: paths}
-    texts = arguments.text_column_names or [column for columns in _KNOWN_COLUMNS for column in columns]
-    labels = [arguments.label_column_name] if arguments.label_column_name else LABEL_COLUMNS
-    return dict(load_data(files=files, access=access, text_columns=sorted({*texts, *labels})))
+    text_columns = arguments.text_column_names or [column for columns in _KNOWN_COLUMNS for column in columns]
+    label_columns = [arguments.label_column_name] if arguments.label_column_name else LABEL_COLUMNS
+    return dict(load_data(files=files, access=access, text_columns=sorted({*text_columns, *label_columns})))
 
 
 def _read_hub(arguments: GlueArguments, names: dict[str, tuple[str, ...]], access: Access) -> dict[str, Dataset]:
     name, config_name = arguments.dataset_name, arguments.dataset_config_name
     if name is None and arguments.task_name is not None:
         name, config_name = GLUE, arguments.task_name.lower()
-    loaded = dict(load_data(dataset_name=name, dataset_config_name=config_name, access=access))
-    if "test_ax" in names.get("test", ()) and name == GLUE and arguments.test_split_name is None:
-        loaded["test_ax"] = load_data(dataset_name=GLUE, dataset_config_name="ax", access=access)["test"]
+    loaded = load_data(dataset_name=name, dataset_config_name=config_name, access=access)
     splits: dict[str, Dataset] = {}
-    for kind, usual in names.items():
-        chosen = getattr(arguments, f"{kind}_split_name")
-        found = [split for split in ([chosen] if chosen else usual) if split in loaded]
-        if not found:
-            advice = f"name one with --{kind}_split_name, or give files"
-            raise InputError(f"{name} has no split {chosen or kind} but {', '.join(loaded)}: {advice}.")
-        splits |= {split if split in usual else kind: loaded[split] for split in found}
+    for kind, default_names in names.items():
+        split_name = getattr(arguments, f"{kind}_split_name")
+        sources = {kind: split_name} if split_name else {split: split for split in default_names}
+        present = {split: loaded[source] for split, source in sources.items() if source in loaded}
+        if not present:
+            advice = f"name one with --{kind}_split_name, or pass files"
+            raise InputError(f"{name} has no split {split_name or kind} but {', '.join(loaded)}: {advice}.")
+        splits |= present
     return splits
 
 
-def _find_columns(arguments: GlueArguments, split: str, present: list[str]) -> tuple[Sequence[str], str]:
-    """Return the columns of text and of labels: those of flags or the task, or with usual names; or the only other one.
-
-    Args:
-        present: The columns of the first split, `split`.
+def _find_columns(arguments: GlueArguments, split: str, dataset: Dataset) -> tuple[Sequence[str], str]:
+    """Return the columns of text and of labels: those of flags or the task, else those of `_KNOWN_COLUMNS`, else the
+    only column besides the label.
     """
-    label = arguments.label_column_name or next((name for name in LABEL_COLUMNS if name in present), "label")
-    task, others = arguments.task(), [name for name in present if name != label]
-    usual: list[Sequence[str]] = [columns for columns in _KNOWN_COLUMNS if set(columns) <= set(others)]
-    if chosen := arguments.text_column_names or (task.columns if task else None):
-        return chosen, label
-    if not usual and not (len(others) == 1 and label in present):
+    names, task = dataset.column_names, arguments.task()
+    label = arguments.label_column_name or next((name for name in LABEL_COLUMNS if name in names), "label")
+    if columns := arguments.text_column_names or (task.columns if task else None):
+        return columns, label
+    others = [name for name in names if name != label]
+    present = [columns for columns in _KNOWN_COLUMNS if set(columns) <= set(others)]
+    if not present and (len(others) != 1 or label not in names):
         flags = "the text column with --text_column_names, and the label column with --label_column_name"
-        raise InputError(f"The {split} data have the columns {', '.join(present)}: name {flags}.")
-    return (usual or [others])[0], label
+        raise InputError(f"The {split} data have the columns {', '.join(names)}: name {flags}.")
+    return (present or [others])[0], label
 
 
-def _name_columns(dataset: Dataset, columns: Sequence[str], split: str, delimiter: str | None) -> Dataset:
-    """Rename the columns of text to "sentence1" and "sentence2", or join them with the delimiter as "sentence1"."""
+def _name_columns(dataset: Dataset, columns: Sequence[str], split: str) -> Dataset:
+    """Rename the columns of text to "sentence1" and "sentence2"."""
     for column in columns:
         feature = dataset.features[column]
         if not isinstance(feature, Value) or feature.dtype.endswith("binary"):
             raise InputError(f"The column {column!r} of the {split} data must hold text, not {feature}.")
-    if delimiter is None:
-        return dataset.rename_columns({column: f"sentence{i}" for i, column in enumerate(columns, start=1)})
-    joined = [delimiter.join(map(str, row)) for row in zip(*(dataset[column] for column in columns))]
-    return dataset.remove_columns(list(columns)).add_column("sentence1", joined)
+    return dataset.rename_columns(dict(zip(columns, TEXT_COLUMNS)))
 
 
 def tokenize(
     dataset: Dataset, tokenizer: Tokenizer, length: int, arguments: GlueArguments, access: Access = Access()
 ) -> Dataset:
-    """Turn a split of `load_sentences` into BERT's input: [CLS] A [SEP], or [CLS] A [SEP] B [SEP].
+    """Tokenize a split of `load_sentences` as BERT's input: [CLS] A [SEP], or [CLS] A [SEP] B [SEP].
 
-    The longer sentence of a pair is truncated first, to at most `length` tokens in all. "labels" stay.
+    The longer sentence of a pair is truncated first, to at most `length` tokens in all. The column "labels" is kept.
     """
     columns = [column for column in TEXT_COLUMNS if column in dataset.column_names]
 
     def tokenize_batch(batch: dict) -> dict:
-        # A column of numbers is text too.
+        # Columns of numbers are accepted as text too.
         sentences = [[str(text) for text in batch[column]] for column in columns]
         return dict(tokenizer(*sentences, truncation="longest_first", max_length=length))
 
@@ -158,13 +154,13 @@ def tokenize(
 
 
 def texts(dataset: Dataset) -> list[str]:
-    """Return each row's text, those of a pair joined: to train a tokenizer, and for the baseline."""
+    """Return the text of each row, with pairs joined, to train a tokenizer and for the baseline."""
     columns = [dataset[column] for column in TEXT_COLUMNS if column in dataset.column_names]
     return [" ".join(map(str, row)) for row in zip(*columns)]
 
 
 def visible_columns(dataset: Dataset) -> pandas.DataFrame:
-    """Return the texts of an evaluated split, and the number of each row in its file, for `write_report`."""
+    """Return the texts of an evaluated split and the number of each row in its file, for `write_report`."""
     names = [name for name in ("row", *TEXT_COLUMNS) if name in dataset.column_names]
     table = dataset.select_columns(names).to_pandas()
     if "row" not in table:

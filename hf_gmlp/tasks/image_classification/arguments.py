@@ -18,10 +18,10 @@ class ImageModelArguments(BaseModelArguments):
 
 @dataclass
 class ImageArguments(ClassificationArguments):
-    """The images to train on, and how they are augmented."""
+    """The images to train on, and their augmentation."""
 
-    train_dir: str | None = flag("Folder of training images, with a folder for each class; also with splits inside.")
-    validation_dir: str | None = flag("Folder of validation images, in the same form.")
+    train_dir: str | None = flag("Folder of training images, with a subfolder for each class, possibly inside splits.")
+    validation_dir: str | None = flag("Folder of validation images, with the same structure.")
     train_file: list[str] | None = flag("Training images: parquet files, or csv or json files with paths of images.")
     max_train_samples: int | None = flag("Maximum number of training images (random sample).", interval="[1, inf)")
     max_eval_samples: int | None = flag("Maximum number of validation images (random sample).", interval="[1, inf)")

@@ -1,4 +1,4 @@
-"""Images with a class each, not decoded: from the Hub, folders or files."""
+"""Labeled images, not decoded: from the Hub, folders or files."""
 
 import logging
 import re
@@ -20,7 +20,7 @@ from .arguments import ImageArguments
 
 logger = logging.getLogger(__name__)
 
-# A folder with one of these words in its name ("seg_train", "Training", "test_set") is a split.
+# A folder with one of these words in its name is a split, such as "seg_train", "Training" or "test_set".
 SPLITS = {
     **dict.fromkeys(("train", "training", "trainval"), "train"),
     **dict.fromkeys(("val", "valid", "validation", "dev"), "validation"),
@@ -31,7 +31,7 @@ SPLITS = {
 def load_images(
     arguments: ImageArguments,
     *,
-    known: Labels | None = None,
+    trained: Labels | None = None,
     train: bool = True,
     validate: bool = True,
     seed: int = 0,
@@ -39,8 +39,8 @@ def load_images(
 ) -> tuple[dict[str, Dataset], Labels]:
     """Return images as columns "image", not decoded ("bytes" and "path"), and "labels", class ids; and the classes.
 
-    The classes are those of the training data, in the order of a data set's own names or sorted, or in that of a
-    checkpoint (`known`) with the same classes.
+    The classes are those of the training data, in the order of the data set's own names or sorted, or in that of a
+    checkpoint with the same classes, `trained`.
 
     Raises:
         InputError: If something needed is missing or empty, or the training data lack a class of the validation data.
@@ -49,24 +49,20 @@ def load_images(
     if arguments.train_dir or arguments.validation_dir:
         splits = read_folder(Path(arguments.train_dir)) if arguments.train_dir else {}
         if arguments.validation_dir:
-            found = read_folder(Path(arguments.validation_dir))
-            splits["validation"] = next(found[name] for name in ("validation", "test", "train") if name in found)
+            folders = read_folder(Path(arguments.validation_dir))
+            splits["validation"] = next(folders[name] for name in ("validation", "test", "train") if name in folders)
         image_column, label_column = "image", "label"
     else:
-        loaded = load_data(
-            dataset_name=arguments.dataset_name,
-            dataset_config_name=arguments.dataset_config_name,
-            files=arguments.files(),
-            access=access,
-            text_columns=(image_column, label_column),
-        )
-        splits = dict(loaded)
-    if evaluated := [splits[name] for name in ("validation", "valid", "val", "test") if name in splits]:
-        splits["validation"] = evaluated[0]
-    splits = {split: splits[split] for split in ("train", "validation") if split in splits}
+        source: dict = {"dataset_name": arguments.dataset_name, "dataset_config_name": arguments.dataset_config_name}
+        source |= {"files": arguments.files(), "access": access, "text_columns": (image_column, label_column)}
+        splits = dict(load_data(**source))
+    validation = next((splits[name] for name in ("validation", "valid", "val", "test") if name in splits), None)
+    parts = {"train": splits.get("train"), "validation": validation}
+    splits = {split: rows for split, rows in parts.items() if rows is not None}
     if not splits or (train and "train" not in splits):
-        raise InputError("There are no training images: give --train_dir, --train_file or a --dataset_name with them.")
-    splits, labels = number_labels(splits, [image_column], label_column, known=known, train=train, do_regression=False)
+        raise InputError("There are no training images: pass --train_dir, --train_file or a --dataset_name with them.")
+    options: dict = {"trained": trained, "train": train, "do_regression": False}
+    splits, labels = number_labels(splits, [image_column], label_column, **options)
     if labels.problem_type != ONE_CLASS:
         raise InputError(f"The column {label_column!r} must have one class per image, not a list.")
     for split, dataset in splits.items():
@@ -83,16 +79,16 @@ def load_images(
         if not needed:
             splits.pop(split, None)
         elif limit is not None and limit < len(splits[split]):
-            # A random sample, since folders come class by class.
+            # A random sample, since the rows of folders are ordered by class.
             splits[split] = splits[split].shuffle(seed=seed).select(range(limit))
     return splits, labels
 
 
 def read_folder(folder: Path) -> dict[str, Dataset]:
-    """Return the splits of a folder as columns "image", its path, and "label", the name of the folder that it is in.
+    """Return the splits of a folder as columns "image", its path, and "label", the name of its parent folder.
 
-    Folders further up may name splits; if they name fewer than two, all images are "train". What is left out is logged
-    in one line.
+    Folders further up may be named after splits; if they name fewer than two, all images are "train". Files that are
+    left out are logged in one line.
 
     Raises:
         InputError: If there are no images in class folders.
@@ -100,7 +96,7 @@ def read_folder(folder: Path) -> dict[str, Dataset]:
     if not folder.is_dir():
         advice = f"unpack it (python -m zipfile -e {folder} photos), and name the folder"
         raise InputError(f"{folder} is a file: {advice}." if folder.is_file() else f"There is no folder {folder}.")
-    paths = walk_files(folder)
+    paths = [path for path in walk_files(folder) if system_folder(path) is None]
     images = {path: split_of(path) for path in paths if is_image(path) and len(path.parts) > 1}
     has_splits = len(set(images.values()) - {None}) > 1
     rows: dict[str, list[dict[str, str]]] = defaultdict(list)
@@ -109,41 +105,30 @@ def read_folder(folder: Path) -> dict[str, Dataset]:
         split = images.get(path) if has_splits else "train"
         if path in images and split is not None:
             rows[split].append({"image": str(folder / path), "label": path.parent.name})
+        elif is_image(path):
+            left_out[f"outside of class folders, in {path.parent.name or 'the folder itself'}"] += 1
         else:
-            left_out[describe(path)] += 1
+            left_out[f"{path.suffix.lower() or path.name} (not a supported image)"] += 1
     if not rows:
         raise InputError(f"{folder} has no class folders: put the images of each class into a folder of that name.")
-    used = {parent for path in images for parent in path.parents}
-    inner = [path.relative_to(folder) for path in sorted(folder.rglob("*/"))]
-    empty = [path.name for path in inner if path not in used and not re.match("[.@]|__", path.name)]
-    parts = [f"{count} {words}" for words, count in left_out.most_common()]
-    parts += [f"folders without images: {listed(empty)}"] if empty else []
-    if parts:
-        logger.warning("Left out of %s: %s", folder, "; ".join(parts))
+    if left_out:
+        counts = "; ".join(f"{count} {reason}" for reason, count in left_out.most_common())
+        logger.warning("Left out of %s: %s", folder, counts)
     if has_splits:
-        found = {split: {path.parent.parts[-2] for path in images if images[path] == split} for split in sorted(rows)}
-        words = ", ".join(f"{split} from {listed(sorted(names))}" for split, names in found.items())
+        names = {split: {path.parent.parts[-2] for path in images if images[path] == split} for split in sorted(rows)}
+        words = ", ".join(f"{split} from {listed(sorted(folders))}" for split, folders in names.items())
         logger.info("Splits of %s: %s", folder, words)
     return {split: Dataset.from_list(split_rows) for split, split_rows in rows.items()}
 
 
 def split_of(path: Path) -> str | None:
-    """Return the split that a folder above the class folder of an image is named after, if one is."""
+    """Return the split that a folder above the class folder of an image is named after, if there is one."""
     words = [word for name in path.parent.parts[:-1] for word in re.split(r"[\W_]+", name.lower())]
     return next((SPLITS[word] for word in words if word in SPLITS), None)
 
 
-def describe(path: Path) -> str:
-    """Return in words which kind of file this is, which is no image of a class of a split."""
-    if folder := system_folder(path):
-        return f"in {folder}"
-    if not is_image(path):
-        return f"{path.suffix.lower() or path.name} (not a supported image)"
-    return f"outside of class folders, in {path.parent.name or 'the folder itself'}"
-
-
 def check_images(splits: Mapping[str, Dataset]):
-    """Raise an InputError if a file of an image is missing, or a validation image cannot be read."""
+    """Raise an InputError if an image file is missing, or a validation image cannot be decoded."""
     for split, dataset in splits.items():
         for image in tqdm(dataset["image"], desc=f"Checking {split} images", delay=1):
             if split == "validation":

@@ -1,4 +1,4 @@
-"""Image classifiers of any size, of this package, transformers and timm, and their image processors."""
+"""Image classifiers of any size, from this package, transformers and timm, and their image processors."""
 
 import logging
 from typing import Any
@@ -27,8 +27,10 @@ TIMM = "timm/"
 
 
 def load_image_config(arguments: ImageModelArguments, size: tuple[int, int] | None) -> PreTrainedConfig:
-    """Return the config of a checkpoint or preset, or of a new model of timm, such as "timm/resmlp_12_224", whose
-    overrides are arguments of `timm.create_model`. The `size` [height, width] in pixels is that of a new model.
+    """Return the config of a checkpoint or preset, or of a new model of timm, such as "timm/resmlp_12_224".
+
+    The overrides of a timm model are arguments of `timm.create_model`. The `size` (height and width in pixels) applies
+    to new models.
     """
     name = arguments.config_name or ""
     if name.startswith(TIMM):
@@ -49,16 +51,16 @@ def _timm_config(name: str, arguments: ImageModelArguments, size: tuple[int, int
             try:
                 timm.create_model(name, **model_args)
             except TypeError:
-                # Convolutional networks take no size.
+                # Convolutional networks have no argument for the size.
                 model_args = overrides
                 timm.create_model(name, **model_args)
     except (TypeError, ValueError, AssertionError, RuntimeError) as error:
-        raise InputError(f"timm's {name} cannot be made with {model_args}: {error}") from error
+        raise InputError(f"Cannot create timm's {name} with {model_args}: {error}") from error
     return TimmWrapperConfig(architecture=name, model_args=model_args or None)
 
 
 def image_size(config: PreTrainedConfig, processor: BaseImageProcessor | None = None) -> tuple[int, int]:
-    """Return the height and width in pixels that a model takes: of its config, its processor, or timm, or 224."""
+    """Return the height and width in pixels of a model's input: those of its config, processor, or timm, else 224."""
     size = getattr(config, "image_size", None)
     if isinstance(config, TimmWrapperConfig):
         size = (config.model_args or {}).get("img_size")
@@ -76,8 +78,8 @@ def load_processor(
 ) -> BaseImageProcessor:
     """Return the image processor of the checkpoint.
 
-    A new model, another `size` in pixels or a `crop_pct` gets an `evaluation_processor`, with mean, standard deviation
-    and crop of the checkpoint's, if there is one.
+    A new model, another `size` in pixels or a `crop_pct` needs an `evaluation_processor`. It has the mean, standard
+    deviation and crop of the checkpoint's processor, if there is one.
     """
     processor, name = None, arguments.model_name_or_path
     if name is not None:
@@ -85,7 +87,7 @@ def load_processor(
     new_size = size or image_size(config, processor)
     if processor is not None and crop_pct is None and processor_size(processor) == new_size:
         return processor
-    # `data_config` belongs to transformers' wrapper for the transforms of timm.
+    # transformers' wrapper of timm's transforms stores them in `data_config`.
     data = getattr(processor, "data_config", {})
     fields: dict[str, Any] = {
         "crop_pct": crop_pct or getattr(processor, "crop_pct", None) or data.get("crop_pct"),
@@ -106,11 +108,11 @@ def load_image_model(
     """Return the image classifier of `load_model`; a gMLP checkpoint is resized to the `size` in pixels."""
     model = load_model(AutoModelForImageClassification, arguments, config, train=train, new_classifier=new_classifier)
     if arguments.model_name_or_path is None and isinstance(config, TimmWrapperConfig):
-        # transformers' wrapper initializes all linear layers its own way, which spoils the near-zero W of timm's gMLP.
+        # transformers' wrapper initializes all linear layers itself, which overwrites the near-zero W of timm's gMLP.
         import timm
 
-        fresh = timm.create_model(config.architecture, num_classes=config.num_labels, **(config.model_args or {}))
-        model.timm_model.load_state_dict(fresh.state_dict())
+        timm_model = timm.create_model(config.architecture, num_classes=config.num_labels, **(config.model_args or {}))
+        model.timm_model.load_state_dict(timm_model.state_dict())
     if size is not None and hasattr(config, "image_size") and size != image_size(config):
         if not hasattr(model, "resize_image_size"):
             raise InputError(f"--image_size {size[0]} {size[1]}: only gMLPs are resized, not a {config.model_type}.")

@@ -1,9 +1,9 @@
 """Batches of augmented pixels.
 
-Images are decoded in the worker processes of the data loader. Their pixels stay integers from 0 to 255, a quarter of
-the bytes of floats, until they are on the device, where a hook of the model normalizes them. The augmentation of an
-image depends only on the seed, the epoch and its number, and mixing on those of the batch: not on the number of worker
-processes or devices, or on whether the run was resumed.
+Worker processes of the data loader decode images. Their pixels stay integers from 0 to 255, a quarter of the bytes of
+floats, until a hook of the model normalizes them on the device. The augmentation of an image depends only on the seed,
+the epoch and the index of the image, and mixing on the indices of the batch: not on the number of worker processes or
+devices, or on whether the run was resumed.
 """
 
 from collections.abc import Callable
@@ -17,16 +17,16 @@ from transformers import BaseImageProcessor, PreTrainedModel
 from ...processor import decode
 from .arguments import ImageArguments
 
-# Processors whose last step is `Normalization`. Those of other models may have others, such as EfficientNet's.
+# Processors whose last step is `Normalization`. Other processors, such as EfficientNet's, have other last steps.
 NORMALIZE_LAST = tuple(
     getattr(transformers, f"{name}ImageProcessor{backend}") for name in ("ConvNext", "ViT") for backend in ("", "Pil")
 )
 
 
 class Normalization:
-    """Normalizes pixels from 0 to 255 by a mean and a standard deviation per channel, on a scale from 0 to 1.
+    """Normalize pixels from 0 to 255 by a mean and a standard deviation per channel, on a scale from 0 to 1.
 
-    The result is that of an image processor: the difference of `255 * mean`, over `255 * std`.
+    As in an image processor, the result is `(pixels - 255 * mean) / (255 * std)`.
     """
 
     def __init__(self, mean: list[float], std: list[float]):
@@ -41,8 +41,10 @@ class Normalization:
 
 
 def training_transform(arguments: ImageArguments, size: tuple[int, int], mean: list[float]) -> v2.Transform:
-    """Return a transform from a PIL image to pixels [3, *size] from 0 to 255: random resized crop (bicubic), flip and
-    AutoAugment (Cubuk et al., 2019). Areas that a shift or a rotation uncovers get the `mean` color.
+    """Return a transform from a PIL image to pixels [3, *size] from 0 to 255.
+
+    Its steps are a random resized crop (bicubic), a flip and AutoAugment (Cubuk et al., 2019). Areas that a shift or a
+    rotation uncovers get the `mean` color.
     """
     scale, bicubic = tuple(arguments.crop_scale), v2.InterpolationMode.BICUBIC
     steps: list[v2.Transform] = [
@@ -56,10 +58,10 @@ def training_transform(arguments: ImageArguments, size: tuple[int, int], mean: l
 
 
 def mixing_transform(arguments: ImageArguments, num_classes: int) -> Callable | None:
-    """Return Mixup (Zhang et al., 2018) and CutMix (Yun et al., 2019) for batches of pixels and class ids; None if the
-    alphas of both, the parameters of the Beta distribution of the mixing ratio, are 0.
+    """Return Mixup (Zhang et al., 2018) and CutMix (Yun et al., 2019) for batches of pixels and class ids.
 
-    Mixup returns pixels that are not integers, still from 0 to 255: normalized later, they are the same mixture.
+    The alphas are parameters of the Beta distribution of the mixing ratio; if both are 0, the result is None. Mixup
+    returns floats, still from 0 to 255, whose later normalization gives the same mixture.
     """
     mixup = cutmix = None
     if arguments.mixup_alpha > 0:
@@ -75,11 +77,11 @@ def mixing_transform(arguments: ImageArguments, num_classes: int) -> Callable | 
 class ImageCollator:
     """Make "pixel_values" [batch, 3, height, width] and "labels" of rows with an "image", not decoded, and "labels".
 
-    The labels are class ids [batch], or after mixing probabilities [batch, classes]. Rows of the training data also
-    have an "index", and are augmented by `transform` and mixed by `mixing`; the image processor prepares others.
+    The labels are class ids [batch] or, after mixing, probabilities [batch, classes]. Rows of the training data also
+    have an "index"; they are augmented by `transform` and mixed by `mixing`. The image processor prepares other rows.
 
     Attributes:
-        on_device: Whether the pixels still need the `normalization`, on the device: for usual image processors.
+        on_device: Whether the `normalization` is left to the device, as for the processors in `NORMALIZE_LAST`.
     """
 
     def __init__(
@@ -106,11 +108,11 @@ class ImageCollator:
             prepared = self.processor([decode(row["image"]) for row in rows], return_tensors="pt", **options)
             return {"pixel_values": prepared["pixel_values"], "labels": labels}
         start, images = _hash(self.seed, int(self._epoch)), []
-        # Afterwards the run's own random numbers continue as if none had been sampled here. The generator is seeded
-        # directly, since `torch.manual_seed` would seed every accelerator too.
+        # The fork keeps the random state of the run. The generator is seeded directly, since `torch.manual_seed` would
+        # seed every accelerator too.
         with torch.random.fork_rng(devices=[]):
             for row in rows:
-                # An odd factor: no two images have the same seed.
+                # With an odd factor, no two images have the same seed.
                 torch.default_generator.manual_seed((start + 0x9E3779B1 * row["index"]) % 2**32)
                 images.append(self.transform(decode(row["image"])))
             pixels = torch.stack(images)

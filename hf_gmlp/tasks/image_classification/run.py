@@ -3,8 +3,8 @@
     hf-gmlp run image_classification --config_name gmlp-ti16-224 --train_dir photos --do_train --output_dir out
     hf-gmlp run image_classification paper/recipes/table2/gmlp-s16-224.yaml --output_dir out
 
-Here `photos` is a folder with a folder for each class, perhaps inside of folders such as "train" and "test".
---config_name timm/NAME names a model of timm. Flags have the names of transformers' own run_image_classification.py.
+Here, `photos` has a subfolder for each class, possibly inside folders such as "train" and "test".
+--config_name timm/NAME is a model of timm. The flags have the names of transformers' own run_image_classification.py.
 Recipes (YAML files of flags) may come first; flags override them, and later recipes override earlier ones.
 """
 
@@ -17,7 +17,7 @@ from ...training.arguments import RunArguments, data_access, parse_arguments
 from ...training.run_folder import total_batch_size
 from ...training.start import start_run
 from ...training.trainer import GMLPTrainer
-from ..classification import KeptEvaluation, balanced_weights, check_evaluation, classification_loss, write_report
+from ..classification import KeptEvaluation, balanced_weights, classification_loss, logits_only, write_report
 from ..labels import set_labels, trained_labels
 from .arguments import ImageArguments, ImageModelArguments
 from .images import check_images, load_images
@@ -34,7 +34,6 @@ def main():
     # Arguments.
     dataclasses = (ImageModelArguments, ImageArguments, RunArguments)
     model_args, data_args, training_args = parse_arguments(dataclasses, __doc__)
-    check_evaluation(training_args)
     callbacks = data_args.callbacks(training_args)
     checkpoint = start_run(model_args, data_args, training_args)
     config = load_image_config(model_args, data_args.size())
@@ -44,7 +43,7 @@ def main():
     with training_args.main_process_first(desc="reading"):
         splits, labels = load_images(
             data_args,
-            known=trained_labels(config, HEAD),
+            trained=trained_labels(config, HEAD),
             train=training_args.do_train,
             validate=training_args.do_eval,
             seed=training_args.seed,
@@ -75,7 +74,7 @@ def main():
     if collator.on_device:
         model.register_forward_pre_hook(collator.normalization.before_forward, with_kwargs=True)
 
-    # Trainer. The collator needs columns that the model does not take.
+    # Trainer. The collator needs columns that are no inputs of the model.
     training_args.remove_unused_columns = False
     kept = KeptEvaluation(accuracies)
     trainer = GMLPTrainer(
@@ -87,6 +86,7 @@ def main():
         data_collator=collator,
         compute_loss_func=classification_loss(training_args.label_smoothing_factor, weights),
         compute_metrics=kept,
+        preprocess_logits_for_metrics=logits_only,
         callbacks=callbacks,
         metric_names=("accuracy", "top5_accuracy") if config.num_labels >= 5 else ("accuracy",),
         card=data_args.card_facts(model_args, data_args.description(splits, config.num_labels)),

@@ -8,7 +8,7 @@ from ..text import TextArguments
 
 @dataclass
 class MLMArguments(TextArguments):
-    """The text to train on, and how it is masked."""
+    """The text to train on, and its masking."""
 
     max_seq_length: int | None = flag("Tokens per sequence; by default, the model's n.", interval="[3, inf)")
     line_by_line: bool = flag("Make each line a sequence, truncated, instead of packing lines without padding.", False)

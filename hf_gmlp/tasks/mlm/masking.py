@@ -1,4 +1,4 @@
-"""BERT's masking: sampled anew in every epoch of training, but only once for evaluation.
+"""BERT's masking: sampled again in every epoch of training, but only once for evaluation.
 
 The masks of a sequence depend only on its tokens, the seed and the epoch: not on the batch, the number of devices or
 worker processes, or whether the run was resumed.
@@ -17,16 +17,19 @@ from ..packing import pad_rows, restarting_positions
 
 
 class MaskingCollator:
-    """Masks and pads a batch.
+    """Mask and pad a batch.
 
-    15 % of the tokens are to be predicted: 80 % of these become [MASK], 10 % a random token, and 10 % stay. With
-    whole-word masking, whole words are chosen and all of their tokens become [MASK]. Special tokens are not chosen,
-    except [UNK], which replaces a word.
+    The model is trained to predict 15 % of the tokens: 80 % of these become [MASK], 10 % a random token, and 10 % stay.
+    With whole-word masking, whole words are selected, and all of their tokens become [MASK]. Special tokens are never
+    selected, except [UNK], which replaces a word.
 
     Examples have "input_ids" and, for whole words, "offset_mapping"; those that already have "labels", from
     `MaskedOnce`, are only padded. With `separate_documents`, the batch also has "position_ids", which restart after
-    each [SEP]. With `fixed_count`, it has the "masked_positions" of `find_labels`. With a `max_length`, all batches are
-    as long. Raises an InputError if the tokenizer lacks a special token.
+    each [SEP]. With `fixed_count`, it has the "masked_positions" of `find_labels`. With a `max_length`, all batches
+    have that length.
+
+    Raises:
+        InputError: If the tokenizer lacks a special token.
     """
 
     def __init__(
@@ -40,8 +43,8 @@ class MaskingCollator:
         max_length: int | None = None,
     ):
         if None in (tokenizer.cls_token, tokenizer.sep_token, tokenizer.mask_token, tokenizer.pad_token):
-            remedy = "choose another with --tokenizer_name, or omit that flag to train one"
-            raise InputError(f"The tokenizer must have [CLS], [SEP], [MASK] and [PAD]: {remedy}.")
+            advice = "choose another with --tokenizer_name, or leave that flag out to train one"
+            raise InputError(f"The tokenizer must have [CLS], [SEP], [MASK] and [PAD]: {advice}.")
         self.tokenizer, self.seed, self.separate_documents = tokenizer, seed, separate_documents
         self.mlm_probability, self.fixed_count, self.max_length = mlm_probability, fixed_count, max_length
         self.special = [token for token in tokenizer.all_special_ids if token != tokenizer.unk_token_id]
@@ -62,7 +65,7 @@ class MaskingCollator:
 
     def mask(self, example: dict, epoch: int | None) -> dict[str, np.ndarray]:
         """Return "input_ids" and "labels" [m], -100 where nothing is predicted. Epoch None is for evaluation."""
-        # The masks depend on these bytes: 64 bits per token, whatever the type of the tokens.
+        # The masks depend on these bytes: 64 bits per token, regardless of the dtype of the tokens.
         ids = np.array([example["input_ids"]], dtype=np.int64)
         seeds = [self.seed, zlib.crc32(ids.tobytes())] + ([] if epoch is None else [epoch])
         self.masking.generator = np.random.default_rng(seeds)
@@ -88,8 +91,8 @@ class MaskingCollator:
 def find_labels(labels: torch.Tensor, probability: float) -> torch.Tensor:
     """Return the index of every label of a row, filled up with indices of other tokens: [B, m] -> [B, k]
 
-    A compiled model takes them (`masked_positions`), since k depends on m alone: five standard deviations above the
-    expected number of labels of a row. A batch that has a row with still more labels has k = m, so none is lost.
+    They are the `masked_positions` of a compiled model. k depends only on m: it is five standard deviations above the
+    expected number of labels of a row. If a row has even more labels, k = m, so that none is lost.
     """
     is_label, expected = labels != -100, probability * labels.shape[1]
     indices = is_label.long().argsort(dim=1, descending=True, stable=True)
@@ -98,15 +101,18 @@ def find_labels(labels: torch.Tensor, probability: float) -> torch.Tensor:
 
 
 class MaskedOnce(torch.utils.data.Dataset):
-    """Sequences whose masks are always the same, so that an evaluation gives the same number at every step, with any
-    batch size and any number of devices.
+    """Sequences with fixed masks, so that an evaluation gives the same result at every step, with any batch size and
+    any number of devices.
 
-    Rows are those of `MaskingCollator.mask`. Raises an InputError if there is nothing at all to predict.
+    Rows are those of `MaskingCollator.mask`.
+
+    Raises:
+        InputError: If there is nothing to predict.
     """
 
     def __init__(self, dataset: Dataset, collator: MaskingCollator):
         self.dataset, self.collator = dataset, collator
-        # The first row suffices, except for texts of very few words.
+        # The loop usually ends after the first row.
         if not any((self[index]["labels"] != -100).any() for index in range(len(self))):
             raise InputError("The masks leave nothing to predict: add validation text, or raise --mlm_probability.")
 

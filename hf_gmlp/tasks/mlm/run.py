@@ -2,8 +2,8 @@
 
     hf-gmlp run mlm --config_name gmlp-base --train_file corpus.txt --do_train --do_eval --output_dir out
 
-This also trains a tokenizer on the corpus, since none is named. Flags have the names of transformers' own run_mlm.py.
-Recipes (YAML files of flags) may come first; flags override them, and later recipes override earlier ones.
+This also trains a tokenizer on the corpus, since none is named. The flags have the names of transformers' own
+run_mlm.py. Recipes (YAML files of flags) may come first; flags override them, and later recipes override earlier ones.
 """
 
 from transformers import AutoModelForMaskedLM
@@ -52,7 +52,7 @@ def main():
 
     # Trainer.
     training_args.batch_eval_metrics = True
-    # The collator needs columns that the model does not take.
+    # The collator needs columns that are no inputs of the model.
     training_args.remove_unused_columns = False
     trainer = GMLPTrainer(
         model=model,

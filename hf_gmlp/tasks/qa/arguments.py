@@ -10,9 +10,11 @@ from ...training.arguments import SeriesArguments, flag
 
 @dataclass
 class QAArguments(SeriesArguments):
-    """The questions to answer, and how answers are found."""
+    """The questions to answer, and the choice of answers."""
 
-    train_file: list[str] | None = flag("Questions to train on: JSON (as SQuAD's, or flat) or JSON lines; also .gz.")
+    train_file: list[str] | None = flag(
+        "Questions to train on: JSON (in SQuAD's format, or flat) or JSON lines; also .gz."
+    )
     validation_file: list[str] | None = flag("Questions to evaluate on, in the same formats.")
     test_file: list[str] | None = flag("Questions to answer, in the same formats.")
     version_2_with_negative: bool = flag("Allow questions without an answer, as in SQuAD v2.0.", False)

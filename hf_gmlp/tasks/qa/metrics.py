@@ -1,4 +1,4 @@
-"""Scores of answers by SQuAD's official rules, and files of answers."""
+"""Scores of answers, by SQuAD's official rules, and files of answers."""
 
 import json
 from collections.abc import Sequence
@@ -16,10 +16,10 @@ from .windows import DECODING_COLUMNS
 
 
 class AnswerMetrics:
-    """`compute_metrics` for Trainer: decodes and scores an evaluation. `decoded` keeps the last answers.
+    """`compute_metrics` for Trainer that decodes and scores an evaluation, and keeps its answers in `decoded`.
 
-    The best threshold of SQuAD v2.0 is searched with the best span of every question, while the official script
-    searches it with the answers in predictions.json, some of which a threshold has already removed.
+    The best threshold of SQuAD v2.0 is found on the best span of every question, while the official script uses the
+    answers in predictions.json, some of which a threshold has already removed.
 
     Args:
         questions: From `load_questions`.
@@ -49,10 +49,10 @@ class AnswerMetrics:
     def _scores(self, decoded: Sequence[Decoded]) -> dict[str, float]:
         ids, threshold = self.questions["id"], self.arguments.null_score_diff_threshold
         references = {key: answers["text"] for key, answers in zip(ids, self.questions["answers"])}
-        texts = {key: one.text for key, one in zip(ids, decoded)}
+        texts = {key: answer.text for key, answer in zip(ids, decoded)}
         if not self.arguments.version_2_with_negative:
             return squad_scores(texts, references)
-        null_odds = {key: one.null_odds for key, one in zip(ids, decoded)}
+        null_odds = {key: answer.null_odds for key, answer in zip(ids, decoded)}
         return squad_v2_scores(texts, references, null_odds, no_answer_threshold=threshold)
 
     def write(self, args: TrainingArguments, prefix: str):
@@ -60,12 +60,11 @@ class AnswerMetrics:
         if not args.should_save:
             return
         contents: dict[str, list] = {
-            "predictions": [one.answer(self.arguments.null_score_diff_threshold) for one in self.decoded],
-            "nbest_predictions": [one.nbest for one in self.decoded],
+            "predictions": [answer.answer(self.arguments.null_score_diff_threshold) for answer in self.decoded],
+            "nbest_predictions": [answer.nbest for answer in self.decoded],
         }
         if self.arguments.version_2_with_negative:
-            contents["null_odds"] = [one.null_odds for one in self.decoded]
-        Path(args.output_dir).mkdir(parents=True, exist_ok=True)
+            contents["null_odds"] = [answer.null_odds for answer in self.decoded]
         for name, content in contents.items():
             text = json.dumps(dict(zip(self.questions["id"], content)), indent=2, ensure_ascii=False)
             write_text(Path(args.output_dir, f"{prefix}_{name}.json"), f"{text}\n")

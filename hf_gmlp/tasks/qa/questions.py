@@ -1,4 +1,4 @@
-"""Questions with their answers in a context: SQuAD by name, or from files."""
+"""Questions with a context that has their answers: from the Hub, such as SQuAD, or from files."""
 
 import itertools
 import json
@@ -21,11 +21,11 @@ _ANSWERS = {"answers": {"text": [Value("string")], "answer_start": [Value("int32
 def load_questions(arguments: QAArguments, splits: Sequence[str], access: Access = Access()) -> dict[str, Dataset]:
     """Return checked questions: "id", "question", "context" and "answers" {"text": [...], "answer_start": [...]}.
 
-    Both lists are empty if there is no answer; a "test" split without any answer has no such column. Files are nested
-    as SQuAD is published, flat (rows, possibly under "data"), or JSON lines.
+    Both lists are empty if there is no answer; a "test" split without any answer has no column "answers". Files are
+    nested, as SQuAD is published, flat (rows, possibly under "data"), or JSON lines.
 
     Raises:
-        InputError: If data are missing or are not such JSON, two questions share an id, an answer is not at its
+        InputError: If data are missing or have another format, two questions share an id, an answer is not at its
             position, or a question has no answer but must have one.
     """
     files, name = arguments.files(), arguments.dataset_name
@@ -33,11 +33,11 @@ def load_questions(arguments: QAArguments, splits: Sequence[str], access: Access
     questions = {}
     for split in splits:
         if split not in loaded:
-            advice = f"give --{split}_file" if files else f"{name} has {', '.join(loaded)}"
+            advice = f"pass --{split}_file" if files else f"{name} has {', '.join(loaded)}"
             raise InputError(f"There are no {split} data: {advice}.")
         where = ", ".join(files[split]) if files else str(name)
-        found = itertools.chain.from_iterable(map(_read_rows, files[split])) if files else loaded[split]
-        rows = [_check(row, where, split) for row in itertools.islice(found, arguments.max_samples()[split])]
+        unchecked = itertools.chain.from_iterable(map(_read_rows, files[split])) if files else loaded[split]
+        rows = [_check(row, where, split) for row in itertools.islice(unchecked, arguments.max_samples()[split])]
         if not rows:
             raise InputError(f"There is no question in {where}.")
         ((key, count),) = Counter(row["id"] for row in rows).most_common(1)
@@ -46,7 +46,7 @@ def load_questions(arguments: QAArguments, splits: Sequence[str], access: Access
         unanswered = [row["id"] for row in rows if not row["answers"]["text"]]
         answered = split != "test" or len(unanswered) < len(rows)
         if unanswered and answered and not arguments.version_2_with_negative:
-            raise InputError(f"Question {unanswered[0]} in {where} has no answer: give --version_2_with_negative.")
+            raise InputError(f"Question {unanswered[0]} in {where} has no answer: pass --version_2_with_negative.")
         features = Features(_TEXT | _ANSWERS if answered else _TEXT)
         questions[split] = Dataset.from_dict({name: [row[name] for row in rows] for name in features}, features)
     return questions
@@ -58,10 +58,6 @@ def _read_rows(path: str) -> Iterator[dict]:
     try:
         with open_text(path) as file:
             text = file.read()
-        if text.startswith("version https://git-lfs"):
-            raise ValueError("it is a pointer of Git LFS, fetch the data with `git lfs pull`")
-        if text.lstrip().startswith("<"):
-            raise ValueError("it is a web page, download the file itself")
         rows = [row for value in _parse(text) for row in _flatten(value)]
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         fault = f"there is no {error}" if isinstance(error, KeyError) else error
@@ -70,7 +66,7 @@ def _read_rows(path: str) -> Iterator[dict]:
 
 
 def _flatten(value: Any) -> Iterator[dict]:
-    # A dictionary without data is a line of JSON lines.
+    # A dictionary without "data" is a row.
     for row in value.get("data", [value]) if isinstance(value, dict) else value:
         if "paragraphs" not in row:
             yield row
@@ -79,7 +75,7 @@ def _flatten(value: Any) -> Iterator[dict]:
 
 
 def _parse(text: str) -> Iterator[Any]:
-    """Yield the JSON values of a text: one, or one per line."""
+    """Yield the JSON values of a text: a single one, or one per line."""
     decoder, end = json.JSONDecoder(), 0
     text = text.rstrip()
     while end < len(text):
@@ -89,7 +85,7 @@ def _parse(text: str) -> Iterator[Any]:
 
 
 def _check(row: dict, where: str, split: str) -> dict:
-    """Return a row with only the four fields, checked, and answers without white space at their ends."""
+    """Return the four fields of a row, checked, and with answers stripped of white space."""
     missing = [field for field in _TEXT if not isinstance(row.get(field), str | int if field == "id" else str)]
     if missing:
         raise InputError(f"A question in {where} has no field {missing[0]!r} with text, only {', '.join(row)}.")
@@ -108,7 +104,7 @@ def _check(row: dict, where: str, split: str) -> dict:
 
 
 def _answers(row: dict, split: str) -> Iterable[tuple[Any, Any]]:
-    """Return text and start of each answer, unchecked."""
+    """Return the unchecked text and start of each answer."""
     answers = row.get("answers")
     if answers is None and (row.get("is_impossible") or split == "test"):
         return []
@@ -118,10 +114,10 @@ def _answers(row: dict, split: str) -> Iterable[tuple[Any, Any]]:
 
 
 def _find_answer(context: str, text: str, start: int, name: str) -> int:
-    """Return the first character of an answer: `start`, or after the white space there."""
-    rest = context[start:].lstrip()
-    if start < 0 or not text or not rest.startswith(text):
-        where = f"at character {start} of its context, which has {context[max(0, start) :][: len(text)]!r} there"
+    """Return the index of the first character of an answer: `start`, or that after the white space there."""
+    tail = context[start:].lstrip()
+    if not text or not tail.startswith(text):
+        where = f"at character {start} of its context, which has {context[start:][: len(text)]!r} there"
         advice = "correct 'answer_start', or remove the question"
         raise InputError(f"An answer to {name}, {text!r}, is not {where}: {advice}.")
-    return len(context) - len(rest)
+    return len(context) - len(tail)

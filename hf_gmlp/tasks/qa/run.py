@@ -4,9 +4,9 @@
     hf-gmlp run qa recipes/finetune-squad-v1.yaml --model_name_or_path my-amlp --output_dir out
 
 The second command trains with five seeds, as the paper does, and reports medians. Questions without an answer (SQuAD
-v2.0) need --version_2_with_negative. Name your own files with --train_file, --validation_file and --test_file. Flags
-have the names of transformers' own run_qa.py. Recipes (YAML files of flags) may come first; flags override them, and
-later recipes override earlier ones.
+v2.0) need --version_2_with_negative. Name your own files with --train_file, --validation_file and --test_file. The
+flags have the names of transformers' own run_qa.py. Recipes (YAML files of flags) may come first; flags override them,
+and later recipes override earlier ones.
 """
 
 import logging
@@ -20,7 +20,6 @@ from ...training.arguments import ModelArguments, RunArguments, data_access, par
 from ...training.build import load_config, load_model, load_tokenizer
 from ...training.start import start_run
 from ...training.trainer import GMLPTrainer
-from ..classification import check_evaluation
 from .arguments import QAArguments
 from .metrics import AnswerMetrics
 from .questions import load_questions
@@ -32,7 +31,6 @@ logger = logging.getLogger(__name__)
 def main():
     # Arguments.
     model_args, data_args, training_args = parse_arguments((ModelArguments, QAArguments, RunArguments), __doc__)
-    check_evaluation(training_args)
     checkpoint = start_run(model_args, data_args, training_args)
     runs = series.plan_runs(model_args, data_args, training_args)
     config = load_config(model_args)
@@ -51,7 +49,7 @@ def main():
     if getattr(config, "type_vocab_size", None) == 1:
         # RoBERTa and its relatives have no second segment.
         tokenizer.model_input_names = [name for name in tokenizer.model_input_names if name != "token_type_ids"]
-    # Tells users of the model the length of its windows.
+    # The saved tokenizer has the length of the windows that the model was trained on.
     tokenizer.model_max_length = length
     windows, answers = {}, {}
     for split, rows in questions.items():
@@ -65,7 +63,7 @@ def main():
     collator = DataCollatorWithPadding(tokenizer, padding_for(config, data_args.pad_to_max_length), max_length=length)
 
     def run(args: RunArguments, checkpoint: str | None):
-        # A new head depends on the seed of the run.
+        # The weights of a new head depend on the seed of the run.
         set_seed(args.seed)
         options = {"train": args.do_train, "length": length}
         model = load_model(AutoModelForQuestionAnswering, model_args, config, tokenizer, **options)
@@ -88,7 +86,7 @@ def main():
             trainer.compute_metrics = answers["test"]
             output = trainer.predict(windows["test"], metric_key_prefix="predict")
             if output.label_ids is None:
-                # Without known answers, Trainer does not call it.
+                # Without labels, Trainer calls no `compute_metrics`.
                 answers["test"](output)
             metrics |= output.metrics
             answers["test"].write(args, "predict")

@@ -5,14 +5,14 @@ from transformers import PreTrainedTokenizerBase as Tokenizer
 
 from ...answers import make_windows
 
-# Columns of a window that `decode` needs besides the logits, and the model does not.
+# Columns of a window that `decode` needs besides the logits, and that are no inputs of the model.
 DECODING_COLUMNS = ["question_index", "offsets"]
 
 
 def window_dataset(
     questions: Dataset, tokenizer: Tokenizer, *, training: bool = False, num_proc: int | None = None, **lengths: int
 ) -> Dataset:
-    """Return the windows of what `load_questions` gave, labeled with the first answer of each question, if any.
+    """Return the windows of the questions of `load_questions`, labeled with the first answer, if there is one.
 
     With `training`, they lack the columns that only decoding needs. `lengths` are "max_seq_length" and "doc_stride".
     """
@@ -21,7 +21,7 @@ def window_dataset(
         answers = batch.get("answers")
         windows = make_windows(batch["question"], batch["context"], tokenizer, answers=answers, **lengths)
         windows["question_index"] = [indices[index] for index in windows["question_index"]]
-        # Every process keeps the training windows in memory.
+        # Smaller rows, since every process keeps the training windows in memory.
         return {name: windows[name] for name in windows if not training or name not in DECODING_COLUMNS}
 
     options = {"batched": True, "with_indices": True, "num_proc": num_proc, "desc": "Cutting windows"}

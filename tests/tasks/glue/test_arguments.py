@@ -8,9 +8,8 @@ from hf_gmlp.tasks.glue.arguments import GlueArguments
     [
         ({"task_name": "sst2", "do_regression": True}, "--do_regression .* sst2"),
         ({"train_split_name": "dev", "train_file": ["a.csv"]}, "--train_split_name"),
-        ({"train_val_split": 1.5}, "--train_val_split"),
         ({"class_weights": "heavy"}, "--class_weights must be balanced"),
-        ({"text_column_names": ["a", "b", "c"]}, "--text_column_delimiter"),
+        ({"text_column_names": ["a", "b", "c"]}, "--text_column_names"),
         ({"task_name": "sst3"}, "sst3.* cola"),
     ],
 )

@@ -1,3 +1,5 @@
+"""Columns, splits and labels of GLUE's tasks, files and data sets."""
+
 import json
 
 import pytest
@@ -19,16 +21,16 @@ PAIR = ("premise", "hypothesis")
 def load(tmp_path):
     """load_sentences with a cache of its own."""
 
-    def load(*kinds, known=None, **arguments):
+    def load(*kinds, trained=None, **arguments):
         access = Access(str(tmp_path / "cache"))
-        return load_sentences(GlueArguments(**arguments), kinds or ["train"], known=known, access=access)
+        return load_sentences(GlueArguments(**arguments), kinds or ["train"], trained=trained, access=access)
 
     return load
 
 
 @pytest.fixture
 def write(tmp_path):
-    """write(name, rows) makes a file of the kind in its ending, and returns a list of its path."""
+    """write(name, rows) writes a file in the format of its extension, and returns a list with its path."""
 
     def write(name, rows):
         path = tmp_path / name
@@ -48,20 +50,19 @@ def rows(labels, columns=("sentence",)):
     return [{column: f"{column} {i}" for column in columns} | {"label": label} for i, label in enumerate(labels)]
 
 
-@pytest.mark.parametrize("ending", ["csv", "jsonl", "parquet"])
+@pytest.mark.parametrize("extension", ["csv", "jsonl", "parquet"])
 @pytest.mark.parametrize(
-    ("train", "validation", "names", "ids"),
+    ("labels", "names", "ids"),
     [
-        (["no", "yes", "no", "None"], ["yes", "None", "no"], ["None", "no", "yes"], [2, 0, 1]),
-        ([10, 9, 2, 10], [2, 10, 9], ["2", "9", "10"], [0, 2, 1]),
-        ([0.5, 4.0, 2.25], [4.0, 0.25], None, [4.0, 0.25]),
+        (["no", "yes", "None"], ["None", "no", "yes"], [1, 2, 0]),
+        ([10, 9, 2], ["2", "9", "10"], [2, 1, 0]),
+        ([0.5, 4.0, 2.25], None, [0.5, 4.0, 2.25]),
     ],
 )
-def test_every_kind_of_label_from_every_kind_of_file(load, write, ending, train, validation, names, ids):
-    files = {"train_file": write(f"t.{ending}", rows(train)), "validation_file": write(f"v.{ending}", rows(validation))}
-    splits, labels = load("train", "validation", **files)
-    assert labels.names == names and splits["validation"]["labels"][:] == ids
-    assert splits["train"]["sentence1"][:] == [f"sentence {i}" for i in range(len(train))]
+def test_files_and_labels_of_every_kind(load, write, extension, labels, names, ids):
+    splits, result = load(train_file=write(f"t.{extension}", rows(labels)))
+    assert result.names == names and splits["train"]["labels"][:] == ids
+    assert splits["train"]["sentence1"][:] == ["sentence 0", "sentence 1", "sentence 2"]
 
 
 def test_pairs_and_columns_by_name(load, write):
@@ -71,32 +72,24 @@ def test_pairs_and_columns_by_name(load, write):
     assert data["sentence1"][0] == "question 0" and data["sentence2"][1] == "sentence 1"
     data = load(train_file=pairs, text_column_names=["other"])[0]["train"]
     assert data.column_names == ["sentence1", "labels"] and texts(data) == ["other 0", "other 1"]
-    # The columns are swapped, so each gets the name of the other.
+    # Each column gets the name of the other.
     swapped = write("swapped.jsonl", rows([0, 1], ("sentence1", "sentence2")))
     splits, _ = load(train_file=swapped, text_column_names=["sentence2", "sentence1"])
     assert splits["train"]["sentence1"][0] == "sentence2 0"
 
 
-def test_columns_of_a_spreadsheet_are_found_and_rows_held_out(load, write):
+def test_rows_of_a_spreadsheet_are_held_out(load, write):
     content = [{"message": f"m{i}", "category": ("007", "8")[i % 10 == 3]} for i in range(100)]
     splits, labels = load("train", "validation", train_file=write("tickets.csv", content))
     assert labels.names == ["007", "8"] and len(splits["train"]) == 90
     held_out = splits["validation"]
     assert sorted(held_out["labels"]) == [0] * 9 + [1]
     assert held_out["sentence1"][:] == [f"m{row - 1}" for row in held_out["row"]]
-    assert not set(held_out["sentence1"]) & set(splits["train"]["sentence1"])
     table = visible_columns(held_out)
     assert list(table.columns) == ["row", "text"] and texts(held_out) == list(table["text"])
 
 
-def test_any_number_of_columns_can_be_joined(load, write):
-    train = write("t.jsonl", rows([0, 1], ("title", "body", "date")))
-    splits, _ = load(train_file=train, text_column_names=["date", "title", "body"], text_column_delimiter=" | ")
-    assert splits["train"]["sentence1"][0] == "date 0 | title 0 | body 0"
-    assert set(splits["train"].column_names) == {"sentence1", "labels"}
-
-
-def test_tasks_take_names_and_numbers_from_files(load, write):
+def test_files_of_a_task_have_names_or_numbers(load, write):
     train = write("train.jsonl", rows([0, 1, 2], PAIR))
     matched = write("m.jsonl", rows(["contradiction", "entailment"], PAIR))
     mismatched = write("mm.csv", rows(["2", "neutral"], PAIR))
@@ -113,18 +106,18 @@ def test_a_checkpoint_keeps_its_order(load, write):
     files = {"validation_file": write("v.jsonl", rows(["b", "c", "a"]))}
     train = {"train_file": write("t.jsonl", rows(["a", "b", "c"]))}
     for options in (files, files | train):
-        splits, labels = load("validation", **options, known=Labels(["c", "a", "b"], ONE_CLASS))
+        splits, labels = load("validation", **options, trained=Labels(["c", "a", "b"], ONE_CLASS))
         assert labels.names == ["c", "a", "b"] and splits["validation"]["labels"][:] == [2, 0, 1]
         assert list(splits) == ["validation"]
     # Other classes need a new head.
-    assert load(**files, **train, known=Labels(["x", "y", "z"], ONE_CLASS))[1].names == ["a", "b", "c"]
+    assert load(**files, **train, trained=Labels(["x", "y", "z"], ONE_CLASS))[1].names == ["a", "b", "c"]
     # A regressor has no classes.
     scores = write("s.jsonl", rows([1, 2]))
-    splits, labels = load("validation", validation_file=scores, known=Labels(None, REGRESSION))
+    splits, labels = load("validation", validation_file=scores, trained=Labels(None, REGRESSION))
     assert labels.names is None and splits["validation"]["labels"][:] == [1.0, 2.0]
 
 
-def test_labels_come_from_all_rows_before_subsampling(load, write):
+def test_labels_are_collected_before_rows_are_left_out(load, write):
     train = write("t.jsonl", rows(["a", "a", "b"]))
     files = {"train_file": train, "validation_file": train}
     splits, labels = load("train", "validation", **files, max_train_samples=2, max_eval_samples=9)
@@ -152,8 +145,7 @@ def glue_on_the_hub(name):
         columns = {column: [f"{column} {i}" for i in range(len(labels))] for column in task.columns}
         return Dataset.from_dict({**columns, "label": list(labels), "idx": list(range(len(labels)))}, features=features)
 
-    tests = [split for split in task.tests if split != "test_ax"]
-    labels = {"train": (0, 1, 1, 0)} | dict.fromkeys(task.validations, (1, 0)) | dict.fromkeys(tests, (-1, -1))
+    labels = {"train": (0, 1, 1, 0)} | dict.fromkeys(task.validations, (1, 0)) | dict.fromkeys(task.tests, (-1, -1))
     return DatasetDict({name: split(values) for name, values in labels.items()})
 
 
@@ -161,8 +153,6 @@ def glue_on_the_hub(name):
 def test_tasks_as_they_are_on_the_hub(load, monkeypatch, name):
     def load_data(dataset_name, dataset_config_name, access):
         assert dataset_name == "nyu-mll/glue"
-        if dataset_config_name == "ax":
-            return {"test": glue_on_the_hub(name)["test_matched"]}
         return glue_on_the_hub(dataset_config_name)
 
     monkeypatch.setattr(sentences, "load_data", load_data)
@@ -171,8 +161,8 @@ def test_tasks_as_they_are_on_the_hub(load, monkeypatch, name):
     assert labels.names == (list(task.labels) if task.labels else None)
     assert splits["train"]["labels"][:] == [0, 1, 1, 0]
     for split, dataset in splits.items():
-        assert ("labels" in dataset.column_names) == (not split.startswith("test"))
-        assert len(dataset.column_names) == len(task.columns) + ("labels" in dataset.column_names)
+        label_columns = [] if split.startswith("test") else ["labels"]
+        assert dataset.column_names == [*("sentence1", "sentence2")[: len(task.columns)], *label_columns]
 
 
 def test_data_sets_on_the_hub(load, monkeypatch):
@@ -185,37 +175,21 @@ def test_data_sets_on_the_hub(load, monkeypatch):
     assert list(splits) == ["train", "validation"]
     with pytest.raises(InputError, match="train, dev.*--validation_split_name"):
         load("validation", dataset_name="some/data")
-    # A part of MNLI has its own name.
-    monkeypatch.setattr(sentences, "load_data", lambda **options: glue_on_the_hub("mnli"))
-    splits, _ = load("train", "validation", task_name="mnli", validation_split_name="validation_mismatched")
-    assert list(splits) == ["train", "validation_mismatched"]
 
 
 @pytest.mark.parametrize(
-    ("options", "message"),
+    ("content", "message", "options"),
     [
-        ({"label_column_name": "gold"}, "no column 'gold' but sentence"),
-        ({"text_column_names": ["body"]}, "no column 'body'"),
-        ({"do_regression": True}, "'a', which is not a number"),
+        (rows(["a"]), "no column 'gold' but sentence", {"label_column_name": "gold"}),
+        (rows(["a"]), "no column 'body'", {"text_column_names": ["body"]}),
+        ([*rows(["a", "b"]), {"sentence": None, "label": "a"}], "Row 3 .*'sentence'", {}),
+        ([{"body": "x", "to": "y", "label": 1}], "body, to, label: .*--text_column_names", {}),
+        ([{"sentence": ["x", "y"], "label": 0}, {"sentence": [], "label": 1}], "'sentence' .* must hold text", {}),
     ],
 )
-def test_bad_flags_are_refused(load, write, options, message):
+def test_bad_columns_and_rows_are_refused(load, write, content, message, options):
     with pytest.raises(InputError, match=message):
-        load(train_file=write("t.jsonl", rows(["a", "b"])), **options)
-
-
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        (rows(["a", None, "b"]), "Row 2 "),
-        ([*rows(["a", "b"]), {"sentence": None, "label": "a"}], "Row 3 .*'sentence'"),
-        ([{"body": "x", "to": "y", "label": 1}], "body, to, label: .*--text_column_names"),
-        ([{"sentence": ["x", "y"], "label": 0}, {"sentence": [], "label": 1}], "'sentence' .* must hold text"),
-    ],
-)
-def test_bad_rows_are_named(load, write, content, message):
-    with pytest.raises(InputError, match=message):
-        load(train_file=write("t.jsonl", content))
+        load(train_file=write("t.jsonl", content), **options)
 
 
 def test_too_many_files_or_too_few(load, write):
@@ -250,6 +224,6 @@ def test_training_rows_are_shuffled_before_the_first_are_taken(load, write):
     sampled = splits["train"]["sentence1"][:]
     assert len(sampled) == 8 and sampled != [f"sentence {i}" for i in range(8)]
     assert sampled != other["train"]["sentence1"][:]
-    # Labels move along, and the validation data stay in order.
+    # Each text keeps its label, and the validation data their order.
     assert splits["train"]["labels"][:] == [int(text.split()[1]) % 2 for text in sampled]
     assert splits["validation"]["sentence1"][:] == [f"sentence {i}" for i in range(20)]

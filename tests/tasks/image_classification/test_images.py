@@ -1,4 +1,4 @@
-"""Folders, files and bad images; what augmentation and mixing do and what they depend on."""
+"""Images of folders and files, refused images, augmentation and mixing."""
 
 import io
 import shutil
@@ -51,8 +51,8 @@ def pixels(dataset):
     return [np.asarray(decode(row["image"])) for row in dataset]
 
 
-def loaded(cache=None, *, known=None, train=True, validate=False, seed=0, **arguments):
-    options = {"known": known, "train": train, "validate": validate, "seed": seed}
+def loaded(cache=None, *, trained=None, train=True, validate=False, seed=0, **arguments):
+    options = {"trained": trained, "train": train, "validate": validate, "seed": seed}
     splits, labels = load_images(ImageArguments(**arguments), **options, access=Access(cache and str(cache)))
     return SimpleNamespace(splits=splits, labels=labels.names, problem_type=labels.problem_type)
 
@@ -72,10 +72,8 @@ def test_folder_csv_and_parquet_are_the_same_data(folder, tmp_path):
     lines = [f"{file},{file.parent.name}" for file in sorted(folder.rglob("*.jpg"))]
     (tmp_path / "photos.csv").write_text("\n".join(["photo,kind", *lines]) + "\n")
     names, cache = {"image_column_name": "photo", "label_column_name": "kind"}, tmp_path / "cache"
-    for other in (
-        loaded(cache, train_file=[str(tmp_path / "photos.parquet")]),
-        loaded(cache, train_file=[str(tmp_path / "photos.csv")], **names),
-    ):
+    for file, columns in (("photos.parquet", {}), ("photos.csv", names)):
+        other = loaded(cache, train_file=[str(tmp_path / file)], **columns)
         assert other.labels == plain.labels
         assert other.splits["train"]["labels"][:] == plain.splits["train"]["labels"][:]
         for a, b in zip(pixels(other.splits["train"]), pixels(plain.splits["train"])):
@@ -93,7 +91,7 @@ def test_a_local_copy_of_a_hub_data_set(folder, tmp_path):
     refused("--image_column_name", tmp_path / "cache", **options)
 
 
-def test_validation_images_are_held_out_or_given(folder):
+def test_validation_images_are_held_out_or_passed(folder):
     data = loaded(train_dir=str(folder), validate=True, train_val_split=0.25, seed=1)
     names = [{row["image"]["path"] for row in data.splits[split]} for split in ("train", "validation")]
     assert [len(split) for split in names] == [9, 3] and not names[0] & names[1]
@@ -104,15 +102,15 @@ def test_validation_images_are_held_out_or_given(folder):
 
 
 def test_a_checkpoint_with_the_same_classes_keeps_its_order(folder):
-    known = Labels(["cloud", "apple", "boat"], ONE_CLASS)
-    data = loaded(train_dir=str(folder), known=known)
-    assert data.labels == known.names and data.splits["train"]["labels"][:] == [1] * 4 + [2] * 4 + [0] * 4
+    trained = Labels(["cloud", "apple", "boat"], ONE_CLASS)
+    data = loaded(train_dir=str(folder), trained=trained)
+    assert data.labels == trained.names and data.splits["train"]["labels"][:] == [1] * 4 + [2] * 4 + [0] * 4
     # Evaluation on a subset of the classes keeps all labels.
     shutil.rmtree(folder / "cloud")
-    data = loaded(validation_dir=str(folder), known=known, train=False, validate=True)
-    assert data.labels == known.names and data.splits["validation"]["labels"][:] == [1] * 4 + [2] * 4
+    data = loaded(validation_dir=str(folder), trained=trained, train=False, validate=True)
+    assert data.labels == trained.names and data.splits["validation"]["labels"][:] == [1] * 4 + [2] * 4
     # Training on the subset creates a new classifier.
-    assert loaded(train_dir=str(folder), known=known).labels == ["apple", "boat"]
+    assert loaded(train_dir=str(folder), trained=trained).labels == ["apple", "boat"]
 
 
 def refused(words, cache=None, **arguments):
@@ -120,8 +118,7 @@ def refused(words, cache=None, **arguments):
         loaded(cache, **arguments)
 
 
-def test_paths_that_are_no_data(folder, tmp_path):
-    refused("--dataset_name")
+def test_bad_paths_are_refused(folder, tmp_path):
     refused("nowhere", train_dir=str(tmp_path / "nowhere"))
     refused("no class folders", train_dir=str(folder / "apple"))
     refused("no training images", validation_dir=str(folder))
@@ -133,18 +130,8 @@ def test_paths_that_are_no_data(folder, tmp_path):
     refused("training samples", train_dir=str(folder), validate=True, train_val_split=0.01)
 
 
-@pytest.mark.parametrize(
-    ("train", "test"),
-    [
-        ("Training", "Testing"),
-        ("training_set", "test_set"),
-        ("Train", "Val"),
-        ("seg_train/seg_train", "seg_test/seg_test"),
-        ("train", "dev"),
-        ("trainval", "test"),
-    ],
-)
-def test_usual_names_of_splits(folder, tmp_path, train, test, caplog):
+@pytest.mark.parametrize(("train", "test"), [("Training", "Testing"), ("seg_train/seg_train", "seg_val/seg_val")])
+def test_common_names_of_splits(folder, tmp_path, train, test, caplog):
     caplog.set_level("INFO")
     root = tmp_path / "archive" / "data"
     shutil.copytree(folder, root / train)
@@ -174,8 +161,8 @@ def test_classes_named_as_a_split_or_by_numbers(folder):
     assert loaded(train_dir=str(folder)).labels == ["0", "2", "10"]
 
 
-def test_what_is_left_out_is_said_in_one_line(folder, tmp_path, caplog):
-    for name in ("empty", "ships", "@eaDir"):
+def test_files_that_are_left_out_are_logged_in_one_line(folder, tmp_path, caplog):
+    for name in ("ships", "@eaDir"):
         (folder / name).mkdir()
     for name in ("apple/0.heic", "apple/.hidden.jpg", "ships/0.ppm", "ships/1.ppm", "@eaDir/0.jpg"):
         (folder / name).write_text("x")
@@ -186,11 +173,11 @@ def test_what_is_left_out_is_said_in_one_line(folder, tmp_path, caplog):
     data = loaded(train_dir=str(folder))
     assert data.splits["train"]["labels"][:] == [0] * 4 + [1] * 5 + [2] * 4 + [3] * 4
     (record,) = [record for record in caplog.records if record.levelname == "WARNING"]
-    for words in ("images: empty, ships", "2 .ppm", "1 .heic", "1 outside of class folders", "1 in @eaDir"):
+    for words in ("2 .ppm", "1 .heic", "1 outside of class folders"):
         assert words in record.getMessage()
 
 
-def test_images_that_cannot_be_read_are_found_before_the_training(folder):
+def test_images_that_cannot_be_decoded_are_refused_before_the_training(folder):
     splits = loaded(train_dir=str(folder), validate=True, train_val_split=0.25).splits
     check_images(splits)
     Path(splits["train"][2]["image"]["path"]).unlink()
@@ -207,21 +194,20 @@ def test_images_that_cannot_be_read_are_found_before_the_training(folder):
     [
         ("number", [1, 2], ["a", "b"], "'number'"),
         ("image", ["a", "b"], [["a"], ["b"]], "one class per image"),
-        ("image", ["a", "b"], ["a", None], "Row 2"),
     ],
 )
-def test_columns_that_cannot_be_used(tmp_path, column, values, labels, words):
+def test_bad_columns_are_refused(tmp_path, column, values, labels, words):
     Dataset.from_dict({column: values, "label": labels}).to_parquet(tmp_path / "a.parquet")
     refused(words, tmp_path / "cache", train_file=[str(tmp_path / "a.parquet")], image_column_name=column)
 
 
-@pytest.mark.parametrize("kind", ["png", "jpeg", "webp", "gif", "tiff", "bmp"])
+@pytest.mark.parametrize("kind", ["png", "jpeg", "webp"])
 def test_incomplete_images_are_named(kind):
     file = io.BytesIO()
     picture(size=(64, 64)).save(file, kind)
     content = file.getvalue()
     assert decode({"bytes": content, "path": "a"}).size == (64, 64)
-    for fraction in (0.0, 0.3, 0.6):
+    for fraction in (0.0, 0.6):
         with pytest.raises(InputError, match="photos/a"):
             decode({"bytes": content[: int(fraction * len(content))], "path": "photos/a"})
 
@@ -242,7 +228,7 @@ def test_missing_and_deep_images_are_named(tmp_path):
         decode({"bytes": None, "path": str(tmp_path / "deep.png")})
 
 
-def test_pictures_are_turned_upright(tmp_path):
+def test_images_are_turned_upright(tmp_path):
     exif = PIL.Image.Exif()
     exif[0x0112] = 6
     picture().save(tmp_path / "turned.png", exif=exif)
@@ -254,7 +240,7 @@ def test_training_transform_is_crop_flip_and_normalization():
     arguments = ImageArguments(crop_scale=[1.0, 1.0], horizontal_flip=1.0)
     transform = training_transform(arguments, (24, 16), [0.4, 0.5, 0.6])
     image = picture(size=(16, 24))
-    # The complete image, since it has the shape of the crop, which does not vary here.
+    # The crop is the complete image, since both have the same shape, which does not vary here.
     transform.transforms[0].ratio = (16 / 24, 16 / 24)
     expected = torch.from_numpy(np.asarray(image).copy()).permute(2, 0, 1).flip(-1) / 255
     expected = (expected - torch.tensor([0.4, 0.5, 0.6])[:, None, None]) / torch.tensor([0.2, 0.3, 0.4])[:, None, None]
@@ -283,21 +269,16 @@ def test_mixing_applies_mixup_or_cutmix():
     assert mixing_transform(ImageArguments(), 4) is None
 
 
-def collator(seed=0, **options):
+def collator(seed=0):
     processor = ViTImageProcessor(size={"height": 16, "width": 16})
     arguments = ImageArguments(auto_augment="imagenet", mixup_alpha=0.8, cutmix_alpha=1.0)
     transform = training_transform(arguments, (16, 16), [0.5] * 3)
-    return ImageCollator(processor, transform, mixing_transform(arguments, 3), seed, **options)
-
-
-def rows(folder):
-    dataset = loaded(train_dir=str(folder)).splits["train"]
-    return dataset.add_column("index", range(len(dataset)))
+    return ImageCollator(processor, transform, mixing_transform(arguments, 3), seed)
 
 
 def test_augmentation_depends_only_on_image_seed_and_epoch(folder):
-    dataset, collate = rows(folder), collator()
-    batch = [dataset[i] for i in (3, 7, 11)]
+    dataset, collate = loaded(train_dir=str(folder)).splits["train"], collator()
+    batch = [dataset[i] | {"index": i} for i in (3, 7, 11)]
     state = torch.get_rng_state()
     first = collate(batch)
     # Augmentation does not advance the random state of the run.

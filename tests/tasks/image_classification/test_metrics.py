@@ -12,7 +12,7 @@ from hf_gmlp.tasks.image_classification.metrics import accuracies
 def test_metrics_match_scikit_learn(classes):
     random = np.random.default_rng(0)
     logits, labels = random.normal(size=(200, classes)), random.integers(classes, size=200)
-    metrics = accuracies(EvalPrediction((logits,), labels))
+    metrics = accuracies(EvalPrediction(logits, labels))
     options = {"y_true": labels, "y_score": logits, "labels": np.arange(classes)}
     assert metrics["accuracy"] == pytest.approx(top_k_accuracy_score(**options, k=1))
     if classes < 5:

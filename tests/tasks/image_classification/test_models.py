@@ -3,21 +3,15 @@
 import pytest
 import timm
 import torch
-from transformers import (
-    ViTConfig,
-    ViTForImageClassification,
-    ViTImageProcessor,
-)
+from transformers import ViTConfig, ViTForImageClassification, ViTImageProcessor
 
-from hf_gmlp import GMLPForImageClassification, GMLPVisionModel
+from hf_gmlp import GMLPForImageClassification
 from hf_gmlp.errors import InputError
 from hf_gmlp.tasks.image_classification.arguments import ImageModelArguments as Arguments
 from hf_gmlp.tasks.image_classification.models import image_size, load_image_config, load_image_model, load_processor
 
-from ...numerics import assert_close
 
-
-def test_a_new_model_takes_the_size_of_the_flag():
+def test_a_new_model_has_the_size_of_the_flag():
     config = load_image_config(Arguments(config_name="gmlp-s16-224"), (288, 320))
     assert image_size(config) == (288, 320) and config.grid_size == (18, 20)
     # A patch that does not divide the preset's 224.
@@ -58,7 +52,7 @@ def test_models_of_timm_have_timm_s_initial_weights():
 def test_the_processor_of_a_new_model():
     config = load_image_config(Arguments(config_name="gmlp-s16-224"), None)
     processor = load_processor(Arguments(config_name="gmlp-s16-224"), config, None, None)
-    # transformers' own scripts take "shortest_edge" for the size that the model wants.
+    # transformers' own scripts use "shortest_edge" as the size of the model's input.
     assert processor.size == {"shortest_edge": 224} and processor.crop_pct == 0.875
     assert processor.resample == 3 and processor.image_mean == processor.image_std == (0.5, 0.5, 0.5)
     resized = load_processor(Arguments(config_name="gmlp-s16-224"), config, (288, 320), 1.0)
@@ -76,22 +70,6 @@ def test_the_processor_of_a_checkpoint_is_kept(tmp_path, vision_config, perturbe
     assert kept.image_mean == (0.1, 0.2, 0.3) and kept.resample == 2
     other = load_processor(arguments, config, (20, 20), None)
     assert other.image_mean == (0.1, 0.2, 0.3) and other.size == {"shortest_edge": 20} and other.crop_pct == 0.875
-
-
-def test_a_new_classifier_on_an_old_body(tmp_path, vision_config, perturbed_model):
-    model = perturbed_model(GMLPForImageClassification, vision_config())
-    model.save_pretrained(tmp_path)
-    arguments = Arguments(model_name_or_path=str(tmp_path), ignore_mismatched_sizes=True)
-    pixels = torch.randn(2, 3, 16, 16)
-    config = load_image_config(arguments, None)
-    config.id2label = dict(enumerate("vwxyz"))
-    loaded = load_image_model(arguments, config, None, train=True, new_classifier=True)
-    assert loaded.classifier.weight.shape == (5, 16) and not loaded.classifier.bias.any()
-    with torch.no_grad():
-        expected = GMLPVisionModel.from_pretrained(tmp_path)(pixels).last_hidden_state
-        assert_close(loaded.eval().model(pixels).last_hidden_state, expected)
-    kept = load_image_model(arguments, load_image_config(arguments, None), None, train=True)
-    assert torch.equal(kept.classifier.weight, model.classifier.weight)
 
 
 def test_only_gmlps_are_resized(tmp_path, vision_config, perturbed_model):

@@ -1,4 +1,4 @@
-"""run_image_classification.py as a user calls it, in this process where possible."""
+"""run_image_classification.py, called as by a user, in this process where possible."""
 
 import functools
 import json
@@ -61,15 +61,10 @@ def trained(run, folder):
     return folder / "trained", results
 
 
-def weights(folder, name):
-    return load_file(folder / name / "model.safetensors")
-
-
-def assert_same_weights(one, other):
+def assert_same_weights(folder):
     """Allow rounding of other batches and workers, amplified by AdamW; other images differ a thousand times more."""
-    assert one.keys() == other.keys()
-    for name in one:
-        torch.testing.assert_close(one[name], other[name], atol=1e-5, rtol=1e-4)
+    complete, cut = (load_file(folder / name / "model.safetensors") for name in ("complete", "cut"))
+    torch.testing.assert_close(cut, complete, atol=1e-5, rtol=1e-4)
 
 
 def test_training_learns_and_the_pipeline_accepts_paths_images_and_batches(trained, folder):
@@ -86,19 +81,16 @@ def test_training_learns_and_the_pipeline_accepts_paths_images_and_batches(train
     pixels = processor([PIL.Image.open(path) for path in paths], return_tensors="pt")["pixel_values"]
     labels = torch.tensor([model.config.label2id[path.parent.name] for path in paths])
     assert float(model(pixels, labels=labels).loss.detach()) == pytest.approx(results["eval_loss"], abs=1e-4)
-    alone, opened = classify(str(paths[3]), top_k=1)[0], classify(PIL.Image.open(paths[3]), top_k=1)[0]
-    assert alone == opened and alone["label"] == answers[3]["label"]
-    assert alone["score"] == pytest.approx(answers[3]["score"], abs=1e-5)
+    alone = classify(PIL.Image.open(paths[3]), top_k=1)[0]
+    assert alone["label"] == answers[3]["label"] and alone["score"] == pytest.approx(answers[3]["score"], abs=1e-5)
 
 
 def test_saved_files(trained):
     config = json.loads((trained[0] / "config.json").read_text())
     assert config["id2label"] == {"0": "blue", "1": "green", "2": "red"} and config["image_size"] == 32
     card = (trained[0] / "README.md").read_text()
-    for words in ("train: 72 training images, 24 held out; 3 classes.", "| mixup_alpha | 0.0 |", "type: accuracy"):
+    for words in ("train: 72 training images, 24 held out; 3 classes.", "| mixup_alpha | 0.0 |"):
         assert words in card
-    assert (trained[0] / "configuration_gmlp.py").is_file()
-    assert json.loads((trained[0] / "settings.json").read_text())["crop_scale"] == [0.08, 1.0]
     processor = AutoImageProcessor.from_pretrained(trained[0])
     assert processor.size == {"shortest_edge": 32} and processor.crop_pct == 0.875
 
@@ -111,14 +103,14 @@ def test_a_resumed_run_ends_with_the_same_weights(run, folder):
     flags = (*flags, "--save_strategy", "steps", "--save_steps", "6")
     run(*flags, "--output_dir", "complete")
     run(*flags, "--dataloader_num_workers", "2", "--dataloader_persistent_workers", "true", "--output_dir", "cut")
-    assert_same_weights(weights(folder, "cut"), weights(folder, "complete"))
+    assert_same_weights(folder)
     # Simulate a kill after step 6, within the first epoch of nine steps.
     for left in ("checkpoint-12", "checkpoint-14"):
         shutil.rmtree(folder / "cut" / left)
     for left in ("model.safetensors", "all_results.json"):
         (folder / "cut" / left).unlink()
     run(*flags, "--output_dir", "cut")
-    assert_same_weights(weights(folder, "cut"), weights(folder, "complete"))
+    assert_same_weights(folder)
 
 
 def test_another_size_and_other_classes_from_a_checkpoint(run, folder, trained):
@@ -137,10 +129,6 @@ def test_another_size_and_other_classes_from_a_checkpoint(run, folder, trained):
     with pytest.raises(InputError, match="--ignore_mismatched_sizes"):
         run(*flags, "--output_dir", "new_head")
     run(*flags, "--ignore_mismatched_sizes", "--output_dir", "new_head")
-    results = run(
-        "--model_name_or_path", "trained", "--validation_dir", "two_classes", "--do_eval", "--output_dir", "x2"
-    )
-    assert results["eval_accuracy"] > 0.9
     assert AutoModelForImageClassification.from_pretrained(folder / "new_head").config.num_labels == 2
 
 
@@ -150,7 +138,6 @@ def test_another_size_and_other_classes_from_a_checkpoint(run, folder, trained):
         ("--config_name", "deit-ti16-224", "--config_overrides",
          "patch_size=8,num_hidden_layers=1,hidden_size=24,num_attention_heads=3,intermediate_size=32"),
         ("--config_name", "timm/vit_tiny_patch16_224", "--config_overrides", "patch_size=8,depth=1,embed_dim=24"),
-        ("--config_name", "timm/gmlp_ti16_224"),
         ("--config_name", "timm/resnet10t"),
     ],
     ids=lambda flags: flags[1].replace("/", "-"),
@@ -161,24 +148,17 @@ def test_baselines_of_the_paper_train_with_the_same_flags(run, folder, flags):
     again = run("--model_name_or_path", name, *DATA, "--do_eval", "--output_dir", f"{name}-again")
     assert again["eval_loss"] == pytest.approx(results["eval_loss"], abs=1e-4)
     answer = pipeline("image-classification", model=str(folder / name))(str(folder / "train/blue/000.png"))
-    assert {one["label"] for one in answer} == set(COLORS)
+    assert {entry["label"] for entry in answer} == set(COLORS)
 
 
-@pytest.mark.parametrize("recipe", ["finetune-images", "finetune-288"])
-def test_recipes_of_fine_tuning_run_small(run, folder, trained, recipe):
-    size = () if recipe == "finetune-images" else ("--image_size", "48")
-    flags = ("--model_name_or_path", "trained", *DATA, *size, "--output_dir", recipe)
-    run(ROOT / f"recipes/{recipe}.yaml", ROOT / "recipes/smoke-images.yaml", *flags)
-    size = AutoModelForImageClassification.from_pretrained(folder / recipe).config.image_size
-    assert size == ([48, 48] if recipe == "finetune-288" else 32)
-
-
-@pytest.mark.parametrize("recipe", ["gmlp-ti16-224", "mixer-b16-224"])
-def test_recipes_of_table_2_run_small(run, folder, recipe):
-    flags = (*DATA, "--output_dir", recipe)
-    results = run(ROOT / f"paper/recipes/table2/{recipe}.yaml", ROOT / "recipes/smoke-images.yaml", *flags)
-    assert results["epoch"] > 0 and 0 <= results["eval_accuracy"] <= 1
-    # It keeps the defining settings of the recipe.
-    card = (folder / recipe / "README.md").read_text() if recipe.startswith("gmlp") else ""
+@pytest.mark.parametrize("recipe", ["recipes/finetune-288", "paper/recipes/table2/gmlp-ti16-224"])
+def test_recipes_run_small(run, folder, trained, recipe):
+    flags = ("--model_name_or_path", "trained", "--image_size", "48") if "288" in recipe else ()
+    recipes = (ROOT / f"{recipe}.yaml", ROOT / "recipes/smoke-images.yaml")
+    results = run(*recipes, *flags, *DATA, "--output_dir", "small")
+    assert 0 <= results["eval_accuracy"] <= 1
+    card = (folder / "small" / "README.md").read_text()
+    # The defining settings of the recipe are kept.
     for words in ("| auto_augment | imagenet |", "| mixup_alpha | 0.8 |", "| cutmix_alpha | 1.0 |"):
-        assert words in card or not card
+        assert words in card or "288" in recipe
+    shutil.rmtree(folder / "small")

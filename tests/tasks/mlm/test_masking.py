@@ -1,3 +1,5 @@
+"""Masks compared with BERT's, in training and in evaluation."""
+
 import numpy as np
 import pytest
 import torch

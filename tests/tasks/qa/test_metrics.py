@@ -45,8 +45,8 @@ def test_right_logits_give_right_answers(questions, windows):
     metrics = metrics_of(questions, windows)
     scores = metrics(EvalPrediction(predictions=(start, end), label_ids=None))
     assert metrics.names() == list(scores)
-    for one, answers in zip(metrics.decoded, questions["answers"]):
-        assert one.answer() == (answers["text"][0] if answers["text"] else "")
+    for decoded, answers in zip(metrics.decoded, questions["answers"]):
+        assert decoded.answer() == (answers["text"][0] if answers["text"] else "")
     assert scores["exact"] == scores["f1"] == scores["HasAns_f1"] == scores["NoAns_f1"] == scores["best_f1"] == 100
 
 
@@ -54,8 +54,8 @@ def test_right_logits_give_right_answers(questions, windows):
 def test_scores_are_those_of_the_written_predictions(questions, windows, tmp_path, threshold):
     metrics = metrics_of(questions, windows, null_score_diff_threshold=threshold)
     scores = metrics(random_prediction(windows))
-    metrics.write(TrainingArguments(tmp_path / "out", use_cpu=True), "eval")
-    files = {path.name: json.loads(path.read_text()) for path in (tmp_path / "out").iterdir()}
+    metrics.write(TrainingArguments(tmp_path, use_cpu=True), "eval")
+    files = {path.name: json.loads(path.read_text()) for path in tmp_path.iterdir()}
     assert set(files) == {"eval_predictions.json", "eval_nbest_predictions.json", "eval_null_odds.json"}
     predictions, odds = files["eval_predictions.json"], files["eval_null_odds.json"]
     assert {key for key in odds if odds[key] > threshold} == {key for key in predictions if predictions[key] == ""}

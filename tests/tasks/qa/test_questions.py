@@ -1,4 +1,5 @@
-import bz2
+"""Forms of files with questions, and refused questions."""
+
 import gzip
 import json
 
@@ -52,9 +53,8 @@ def test_compressed_files_byte_order_marks_and_line_ends(tmp_path):
     answers = {"text": ["two"], "answer_start": [4]}
     row = {"id": "a", "question": "Q?", "context": "One\u2028two\x85 three", "answers": answers}
     lines = "\ufeff" + "\r\n".join(json.dumps(row | {"id": key}, ensure_ascii=False) for key in "ab")
-    for name, packed in (("x.jsonl", bytes), ("x.jsonl.gz", gzip.compress), ("x.jsonl.bz2", bz2.compress)):
-        (tmp_path / name).write_bytes(packed(lines.encode()))
-        assert load(tmp_path / name).to_list() == [row, row | {"id": "b"}]
+    (tmp_path / "x.jsonl.gz").write_bytes(gzip.compress(lines.encode()))
+    assert load(tmp_path / "x.jsonl.gz").to_list() == [row, row | {"id": "b"}]
 
 
 ROW = flat(squad(1))[0]
@@ -68,16 +68,12 @@ START = ANSWERS["answer_start"][0]
         (" \n", "no question"),
         (f"{json.dumps(ROW)}\n{json.dumps(ROW)[:-9]}", "x.json cannot be read .*: line 2"),
         ({"data": [{"paragraphs": [{"qas": []}]}, {"title": "t"}]}, "no field 'id'"),
-        ([{}], "question in .*x.json has no field 'id'"),
         ([ROW | {"context": ["a"]}], "no field 'context'"),
         ([ROW | {"answers": {"text": ["a"], "answer_start": []}}], "0-0-name .* has no 'answers', each with"),
         ([ROW | {"answers": [{"text": 5, "answer_start": 0}]}], "0-0-name .* has no 'answers', each with"),
         ([ROW | {"context": " "}], "0-0-name .* empty context"),
         ([ROW | {"is_impossible": True}], "0-0-name .* 'is_impossible'"),
-        ("version https://git-lfs.github.com/spec/v1\noid sha256:0\n", "git lfs pull"),
-        ("<!DOCTYPE html><html></html>", "a web page"),
         ("id,question,context", "x.json cannot be read as questions.*line 1"),
-        ([ROW | {"answers": ANSWERS | {"answer_start": [-1]}}], "0-0-name .* -1"),
         ([ROW | {"answers": ANSWERS | {"answer_start": [START + 1]}}], f"'{ANSWERS['text'][0]}', is not at"),
         ([ROW | {"answers": {"text": [], "answer_start": []}}], "0-0-name .*--version_2_with_negative"),
         ([ROW, ROW], "have the id 0-0-name"),
