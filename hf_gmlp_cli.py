@@ -52,7 +52,7 @@ def make_parser() -> ArgumentParser:
     tokenizer_arguments(commands.add_parser("train-tokenizer", help="train a tokenizer on files or on a data set"))
     plot_arguments(commands.add_parser("plot", help="plot what a model has learned"))
     serve_arguments(commands.add_parser("serve", help="try a model in the browser"))
-    convert_arguments(commands.add_parser("convert", help="convert weights of other projects, or weights for timm"))
+    convert_arguments(commands.add_parser("convert", help="convert weights of other projects"))
     export_arguments(commands.add_parser("export", help="export to ONNX or OpenVINO"))
     return parser
 
@@ -198,10 +198,6 @@ def convert_arguments(parser: ArgumentParser):
         added.add_argument("--license", help="identifier of the license of the weights, for the card")
         added.set_defaults(function=tool(f"conversion.{name}", f"convert_{name}"))
     lucidrains.add_argument("--causal", action="store_true", help="the model was made with causal=True")
-    to_timm = conversions.add_parser("to-timm", help='image classifier with pooling="mean" -> weights for timm')
-    to_timm.add_argument("checkpoint", help=MODEL)
-    to_timm.add_argument("out", help="file to write, .safetensors")
-    to_timm.set_defaults(function=tool("conversion.timm", "convert_to_timm"))
 
 
 def export_arguments(parser: ArgumentParser):

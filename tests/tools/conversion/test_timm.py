@@ -1,4 +1,4 @@
-"""Convert timm's gMLPs and back: logits, images, names, and what cannot be converted."""
+"""Convert timm's gMLPs: logits, images, names, and what cannot be converted."""
 
 import pytest
 import safetensors.torch
@@ -7,9 +7,9 @@ import torch
 from timm.models.mlp_mixer import GatedMlp, MlpMixer, SpatialGatingBlock
 from transformers import AutoModelForImageClassification
 
-from hf_gmlp import GMLPForImageClassification, GMLPForMaskedLM, preset_config
+from hf_gmlp import preset_config
 from hf_gmlp.errors import InputError
-from hf_gmlp.tools.conversion.timm import convert_timm, convert_to_timm, model_from_timm, timm_state_dict
+from hf_gmlp.tools.conversion.timm import convert_timm, model_from_timm
 from hf_gmlp_cli import main
 
 from ...numerics import assert_close
@@ -40,17 +40,13 @@ def assert_same_logits(ours, theirs, size=(16, 16), channels=3):
     assert_close(ours(pixels).logits, logits, depth=ours.config.num_hidden_layers)
 
 
-def test_a_named_model_and_back():
+def test_a_named_model():
     theirs = perturb(timm.create_model("gmlp_ti16_224", num_classes=10))
     ours = model_from_timm(theirs.state_dict())
     config = preset_config("gmlp-ti16-224")
     for field in ("hidden_size", "intermediate_size", "num_hidden_layers", "image_size", "patch_size"):
         assert getattr(ours.config, field) == getattr(config, field)
     assert_same_logits(ours, theirs, (224, 224))
-    back = timm.create_model("gmlp_ti16_224", num_classes=10)
-    back.load_state_dict(timm_state_dict(ours), strict=True)
-    for key, tensor in theirs.state_dict().items():
-        assert torch.equal(back.state_dict()[key], tensor)
 
 
 @pytest.mark.parametrize(("fields", "tensor"), [({}, "gate.proj.bias"), ({"patch_size": (2, 6)}, "stem.proj.weight")])
@@ -66,14 +62,14 @@ def test_the_dtype_is_kept(tmp_path, dtype):
     convert_timm(str(tmp_path / "weights.pth"), str(tmp_path / "out"))
     ours = AutoModelForImageClassification.from_pretrained(tmp_path / "out")
     assert ours.dtype == dtype
-    for key, tensor in timm_state_dict(ours).items():
-        assert torch.equal(tensor, theirs.state_dict()[key])
+    projection = ours.spatial_projections()[0]
+    assert torch.equal(projection.weight, theirs.blocks[0].mlp_channels.gate.proj.weight)
 
 
-def test_the_command_converts_a_file_and_back(tmp_path, capsys):
+def test_the_command_converts_a_file(tmp_path, capsys):
     source, theirs = str(tmp_path / "small.safetensors"), small()
     safetensors.torch.save_file(theirs.state_dict(), source)
-    folder, back = str(tmp_path / "new" / "ours"), str(tmp_path / "other" / "back.safetensors")
+    folder = str(tmp_path / "new" / "ours")
     main(["convert", "timm", source, folder, "--license", "mit"])
     assert "LABEL_0" in capsys.readouterr().out
     ours = AutoModelForImageClassification.from_pretrained(folder)
@@ -81,12 +77,6 @@ def test_the_command_converts_a_file_and_back(tmp_path, capsys):
     card = (tmp_path / "new" / "ours" / "README.md").read_text()
     assert "license: mit" in card and "converted from timm's weights small.safetensors" in card
     assert str(tmp_path) not in card
-
-    main(["convert", "to-timm", folder, back])
-    rebuilt = small()
-    timm.models.load_checkpoint(rebuilt, back, strict=True)
-    for key, tensor in theirs.state_dict().items():
-        assert torch.equal(rebuilt.state_dict()[key], tensor)
 
 
 def test_a_name_is_downloaded_by_timm(tmp_path, monkeypatch):
@@ -131,33 +121,3 @@ def test_tensors_that_do_not_fit():
         *("blocks.2.mlp_channels.gate.proj.weight ([16, 15]", "head_dist.weight"),
     ):
         assert part in str(error.value)
-
-
-@pytest.mark.parametrize(
-    ("fields", "message"),
-    [
-        ({"pooling": "cls"}, "pooling='mean'"),
-        ({"spatial_heads": 4, "stem": "conv"}, "spatial_heads=4, stem='conv'"),
-    ],
-)
-def test_models_that_timm_does_not_have(tmp_path, vision_config, perturbed_model, fields, message):
-    model = perturbed_model(GMLPForImageClassification, vision_config(**({"pooling": "mean"} | fields)))
-    model.save_pretrained(tmp_path / "ours")
-    with pytest.raises(InputError, match=message):
-        convert_to_timm(str(tmp_path / "ours"), str(tmp_path / "out.safetensors"))
-    assert not (tmp_path / "out.safetensors").exists()
-
-
-def test_only_image_classifiers_become_files_of_timm(tmp_path, vision_config, text_config, perturbed_model):
-    perturbed_model(GMLPForImageClassification, vision_config(pooling="mean")).model.save_pretrained(
-        tmp_path / "headless"
-    )
-    perturbed_model(GMLPForMaskedLM, text_config()).save_pretrained(tmp_path / "text")
-    for folder, out, message in (
-        ("headless", "out.safetensors", "classifier.bias"),
-        ("text", "out.safetensors", "GMLPConfig"),
-        ("nowhere", "out.safetensors", "nowhere"),
-        ("headless", "out", ".safetensors"),
-    ):
-        with pytest.raises(InputError, match=message):
-            convert_to_timm(str(tmp_path / folder), str(tmp_path / out))
