@@ -57,12 +57,20 @@ def make_parser() -> ArgumentParser:
     return parser
 
 
-def tool(module: str, function: str) -> Callable:
-    """Return a function of hf_gmlp.tools that is imported when it is called, and whose lines are printed."""
+def tool(module: str, function: str, needs: str | None = None) -> Callable:
+    """Return a function that imports one of hf_gmlp.tools, calls it, and prints the lines that it returns.
+
+    Args:
+        needs: A package of its extra, without which the import would fail.
+    """
 
     def call(**options: Any):
         from transformers.utils import logging as transformers_logging
 
+        from hf_gmlp.errors import need
+
+        if needs:
+            need(needs)
         transformers_logging.set_verbosity_error()
         transformers_logging.disable_progress_bar()
         for line in getattr(importlib.import_module(f"hf_gmlp.tools.{module}"), function)(**options) or []:
@@ -116,15 +124,8 @@ def predict_arguments(parser: ArgumentParser):
     parser.add_argument("--label_column_name", metavar="NAME", help="column of labels to compare with, if there is one")
     parser.add_argument("--top_k", type=int, default=3, metavar="N", help="classes or answers of a row (default: 3)")
     parser.add_argument("--batch_size", type=int, default=32, metavar="N", help="rows per batch (default: 32)")
-    parser.set_defaults(function=predict)
-
-
-def predict(**options):
-    from hf_gmlp.errors import need
-
-    # pandas, which reads and writes the rows, comes with it.
-    need("datasets")
-    tool("predict", "predict")(**options)
+    # datasets brings pandas, which reads and writes the rows.
+    parser.set_defaults(function=tool("predict", "predict", needs="datasets"))
 
 
 def presets_arguments(parser: ArgumentParser):
@@ -176,15 +177,7 @@ def serve_arguments(parser: ArgumentParser):
     parser.add_argument("checkpoint", help=MODEL)
     parser.add_argument("--host", default="127.0.0.1", help="address to listen at (default: 127.0.0.1)")
     parser.add_argument("--port", type=int, default=8000, help="0 picks a free port (default: 8000)")
-    parser.set_defaults(function=serve)
-
-
-def serve(**options):
-    from hf_gmlp.errors import need
-
-    need("gradio")
-    print(f"Loading {options['checkpoint']} ...", flush=True)
-    tool("serve", "serve")(**options)
+    parser.set_defaults(function=tool("serve", "serve", needs="gradio"))
 
 
 def convert_arguments(parser: ArgumentParser):
