@@ -15,8 +15,7 @@ from hf_gmlp import (
     GMLPForSequenceClassification,
 )
 from hf_gmlp.errors import InputError
-from hf_gmlp.tools.evaluation import true_classes
-from hf_gmlp.tools.predict import predict
+from hf_gmlp.tools.predict import predict, true_classes
 from hf_gmlp.tools.question_answering import QuestionAnswerer
 
 from ..samples import flat, squad
@@ -100,22 +99,20 @@ def test_questions(tmp_path, text_config, perturbed_model, squad_tokenizer, caps
     model = perturbed_model(GMLPForQuestionAnswering, config)
     model.save_pretrained(tmp_path / "model")
     squad_tokenizer.save_pretrained(tmp_path / "model")
-    content, tables = squad(3), []
-    for name, data in (("nested", content), ("flat", {"data": flat(content)}), ("rows", flat(content))):
+    nested, rows = squad(3), flat(squad(3))
+    for name, data in {"nested": nested, "flat": {"data": rows}, "rows": rows}.items():
         (tmp_path / f"{name}.json").write_text(json.dumps(data))
-        predict(str(tmp_path / "model"), str(tmp_path / f"{name}.json"), str(tmp_path / "out.csv"), batch_size=4)
-        tables.append(pandas.read_csv(tmp_path / "out.csv"))
-        assert "exact_match" in capsys.readouterr().out
-    rows = flat(content)
-    answers = QuestionAnswerer(model, squad_tokenizer)(
-        [row["question"] for row in rows], [row["context"] for row in rows], top_k=3
-    )
-    for table in tables:
+    pandas.DataFrame(rows).to_csv(tmp_path / "rows.csv", index=False)
+    questions, contexts = ([row[name] for row in rows] for name in ("question", "context"))
+    answers = QuestionAnswerer(model, squad_tokenizer)(questions, contexts, top_k=3)
+    # Answers are compared where they are more than text.
+    for name, compared, top_k in (("nested.json", 1, 3), ("flat.json", 1, 3), ("rows.json", 1, 1), ("rows.csv", 0, 2)):
+        predict(str(tmp_path / "model"), str(tmp_path / name), str(tmp_path / "out.csv"), top_k=top_k, batch_size=4)
+        table = pandas.read_csv(tmp_path / "out.csv")
+        assert ("exact_match" in capsys.readouterr().out) == bool(compared)
         assert table["id"].tolist() == [row["id"] for row in rows]
-        assert table["prediction_3"].tolist() == [ranked[2]["answer"] for ranked in answers]
-    predict(str(tmp_path / "model"), str(tmp_path / "flat.json"), str(tmp_path / "out.csv"), top_k=1)
-    table = pandas.read_csv(tmp_path / "out.csv")
-    assert table["prediction"].tolist() == [ranked[0]["answer"] for ranked in answers] and "prediction_2" not in table
+        last = "prediction" if top_k == 1 else f"prediction_{top_k}"
+        assert table.columns[-2] == last and table[last].tolist() == [ranked[top_k - 1]["answer"] for ranked in answers]
 
 
 def test_which_columns_are_labels(text_config):
@@ -126,6 +123,8 @@ def test_which_columns_are_labels(text_config):
     assert true_classes(model, rows, "stars").tolist() == ["bad", "fine"]
     assert true_classes(model, rows, "gold").tolist() == ["fine", ""]
     assert true_classes(model, rows[["stars", "text"]]) is None
+    with pytest.raises(InputError, match="has the labels w2"):
+        true_classes(model, rows, "text")
     model.config.problem_type = "multi_label_classification"
     assert true_classes(model, rows) is None
 
@@ -143,17 +142,12 @@ def test_the_onnx_program_gives_the_same(tmp_path, checkpoint, capsys):
     assert (tmp_path / "out.csv").read_text() == expected and "Running" in capsys.readouterr().out
 
 
-def test_labels_that_are_missing_or_unknown(tmp_path, checkpoint, capsys):
+def test_rows_without_a_label_do_not_count(tmp_path, checkpoint, capsys):
     best = best_labels(checkpoint, TEXTS)
-    path, output = tmp_path / "rows.csv", str(tmp_path / "out.csv")
-    pandas.DataFrame({"text": TEXTS, "gold": [best[0][0]["label"], "", best[2][1]["label"], ""]}).to_csv(path)
-    predict(checkpoint, str(path), output, top_k=1)
+    labels = [best[0][0]["label"], "", best[2][1]["label"], ""]
+    pandas.DataFrame({"text": TEXTS, "gold": labels}).to_csv(tmp_path / "rows.csv")
+    predict(checkpoint, str(tmp_path / "rows.csv"), str(tmp_path / "out.csv"), top_k=1)
     assert "Accuracy 0.5000: 1 of 2 are as in the column 'gold'" in capsys.readouterr().out
-    pandas.DataFrame({"text": TEXTS, "label": [best[0][0]["label"], "other", "", ""]}).to_csv(path)
-    predict(checkpoint, str(path), output, top_k=1)
-    assert "Accuracy" not in capsys.readouterr().out
-    with pytest.raises(InputError, match="has the labels other, "):
-        predict(checkpoint, str(path), output, label_column_name="label")
 
 
 @pytest.mark.parametrize(
