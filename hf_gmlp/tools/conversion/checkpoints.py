@@ -4,7 +4,6 @@ A table describes each project: names of layers in this package -> names in the 
 block. A file must hold exactly the tensors of the table, in the shapes of a model with the file's sizes.
 """
 
-import argparse
 import functools
 import re
 from collections.abc import Iterable
@@ -22,10 +21,6 @@ from ...models.configuration_gmlp import GMLPVisionConfig, as_pair
 
 Tensors = dict[str, torch.Tensor]
 
-# Keys under which training scripts save the weights. Averaged weights are preferred, as in timm.
-WRAPPERS = ("state_dict_ema", "model_ema", "state_dict", "model")
-# Prefixes that DistributedDataParallel and torch.compile add to every name.
-PREFIXES = re.compile(r"^(_orig_mod\.|module\.)+")
 # Config fields of text models that their tensors do not determine.
 TEXT_FIELDS = {
     "type_vocab_size": 0,
@@ -42,23 +37,15 @@ CLASSES_NOTE = "The classes have no names: LABEL_0 and so on (id2label and label
 
 
 def read_tensors(path: str | Path) -> Tensors:
-    """Return the tensors of a .safetensors file or of a file of torch.save, by name, without executing code in it.
-
-    The file may be a checkpoint of a training script, with the weights under one of the keys `WRAPPERS`.
-    """
+    """Return the tensors of a .safetensors file or of a file of torch.save, by name, without executing code in it."""
     try:
         if Path(path).suffix == ".safetensors":
             content: Any = safetensors.torch.load_file(path)
         else:
-            # timm's training script saves its flags, a Namespace, with the weights.
-            with torch.serialization.safe_globals([argparse.Namespace]):
-                content = torch.load(path, map_location="cpu", weights_only=True)
-        if isinstance(content, dict):
-            wrapped = [content[key] for key in WRAPPERS if isinstance(content.get(key), dict)]
-            content = wrapped[0] if wrapped else content
+            content = torch.load(path, map_location="cpu", weights_only=True)
         if not isinstance(content, dict) or not all(isinstance(tensor, torch.Tensor) for tensor in content.values()):
             raise ValueError("it does not hold tensors by name")
-        return {PREFIXES.sub("", name): tensor for name, tensor in content.items()}
+        return content
     except LOADING_ERRORS as error:
         advice = "save a state dict, torch.save(model.state_dict(), ...)"
         raise InputError(f"{path} cannot be read as tensors ({advice}): {first_line(error).rstrip('.')}.") from error

@@ -5,7 +5,6 @@ from pathlib import Path
 
 from transformers import PreTrainedModel
 
-from ...errors import InputError
 from ...models.modeling_gmlp import GMLPForCausalLM
 from . import checkpoints
 from .checkpoints import Tensors
@@ -22,7 +21,6 @@ LAYERS = {
     "model.norm": "encoder.norm",
     "decoder": "generator.projection",
 }
-POSITIONS = "src_embed.positional_encodings"
 
 
 def model_from_labml(tensors: Tensors) -> tuple[PreTrainedModel, list[str]]:
@@ -31,8 +29,6 @@ def model_from_labml(tensors: Tensors) -> tuple[PreTrainedModel, list[str]]:
     Returns:
         The model, and sentences about it.
     """
-    if POSITIONS in tensors:
-        raise InputError(f"The model adds {POSITIONS} to its embeddings, but a gMLP has no position encodings.")
     shape = functools.partial(checkpoints.shape, tensors, kind=KIND)
     vocab_size, hidden_size = shape("src_embed.weight", 2)
     fields = {

@@ -7,7 +7,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import torch
 from transformers import PreTrainedModel
 
 from ...errors import InputError
@@ -63,8 +62,6 @@ def model_from_lucidrains(tensors: Tensors, causal: bool = False) -> tuple[PreTr
         **checkpoints.LAYER_FIELDS,
     }
     notes = ["prob_survival is not converted: drop_path_rate is 0."]
-    if f"{first}.sgu.circulant_pos_x" in tensors:
-        notes.append("The circulant matrices became dense ones of the same values, and training may change that form.")
     model_class: type[PreTrainedModel]
     if vision:
         model_class, fields = GMLPForImageClassification, fields | image_fields(shape, tokens)
@@ -92,36 +89,21 @@ def image_fields(shape: Callable, tokens: int) -> dict:
 
 
 def own_shapes(tensors: Tensors, causal: bool) -> Tensors:
-    """Reshape tensors as in this package, with dense spatial matrices."""
+    """Return the tensors in the shapes of this package."""
     converted = {}
     for name, tensor in tensors.items():
-        unit = name.removesuffix(".weight")
         if name == PATCHES:
             side = math.isqrt(tensor.shape[1] // 3)
             tensor = tensor.unflatten(1, (3, side, side))
         elif name.endswith(".attn.to_qkv.weight"):
             # g-mlp-pytorch has no bias here.
-            converted[f"{unit}.bias"] = tensor.new_zeros(len(tensor))
-        elif name.endswith(".sgu.weight"):
-            if f"{unit}.circulant_pos_x" in tensors:
-                tensor = circulant_matrix(tensor, *(tensors[f"{unit}.circulant_pos_{axis}"] for axis in "xy"))
+            converted[name.removesuffix("weight") + "bias"] = tensor.new_zeros(len(tensor))
+        elif name.endswith(".sgu.weight") and causal:
             # Both causal models mask the weights above the diagonal, which were therefore never trained.
-            tensor = tensor.tril() if causal else tensor
-        elif ".sgu.circulant_pos_" in name:
-            continue
+            tensor = tensor.tril()
         # g-mlp-pytorch has an axis of heads even for a single head.
         converted[name] = tensor.squeeze(0) if name.endswith((".sgu.weight", ".sgu.bias")) else tensor
     return converted
-
-
-def circulant_matrix(weight: torch.Tensor, pos_x: torch.Tensor, pos_y: torch.Tensor) -> torch.Tensor:
-    """Return the matrices [H, n, n] that g-mlp-pytorch computes from its "circulant" weights, all [H, n].
-
-    W[i, j] = weight[n - 1 + j - i] pos_x[i] pos_y[j] for j <= i, and 0 above the diagonal.
-    """
-    index = torch.arange(weight.shape[1])
-    columns = (index[-1] + index - index[:, None]).clamp(max=index[-1])
-    return (weight[:, columns] * pos_x[:, :, None] * pos_y[:, None, :]).tril()
 
 
 def convert_lucidrains(source: str, out: str, *, causal: bool = False, license: str | None = None) -> list[str]:
