@@ -11,7 +11,7 @@ from pathlib import Path
 import torch
 from transformers import AutoModelForQuestionAnswering, PreTrainedModel, PreTrainedTokenizerBase
 
-from ..answers import Decoded, check_windows, decode, make_windows
+from ..answers import check_windows, decode, make_windows
 from ..errors import InputError
 from ..loading import open_model, open_tokenizer
 from ..tokenizer import padding_for
@@ -49,7 +49,6 @@ class QuestionAnswerer:
         *,
         top_k: int = 1,
         handle_impossible_answer: bool = False,
-        null_score_diff_threshold: float = 0.0,
         max_answer_length: int = 30,
         batch_size: int = 16,
     ) -> dict | list[dict] | list[list[dict]]:
@@ -60,7 +59,6 @@ class QuestionAnswerer:
             context: One context for all questions, or one for each.
             top_k: Number of answers to each question, best first.
             handle_impossible_answer: Whether the answer may be "" at [0, 0), for no answer.
-            null_score_diff_threshold: The answer is "" if its score exceeds that of the best span by more than this.
             max_answer_length: Maximum number of tokens in an answer.
             batch_size: Windows per pass of the model.
 
@@ -90,8 +88,7 @@ class QuestionAnswerer:
             version_2_with_negative=handle_impossible_answer,
         )
         keys = {"answer": "text", "score": "probability", "start": "start", "end": "end"}
-        ranked = (_ranked(each, null_score_diff_threshold)[:top_k] for each in decoded)
-        answers = [[{key: span[name] for key, name in keys.items()} for span in spans] for spans in ranked]
+        answers = [[{key: span[name] for key, name in keys.items()} for span in each.nbest[:top_k]] for each in decoded]
         results = [spans[0] for spans in answers] if top_k == 1 else answers
         return results[0] if isinstance(question, str) else results
 
@@ -108,10 +105,3 @@ class QuestionAnswerer:
             start_logits.extend(outputs.start_logits.float().cpu().numpy())
             end_logits.extend(outputs.end_logits.float().cpu().numpy())
         return start_logits, end_logits
-
-
-def _ranked(decoded: Decoded, null_score_diff_threshold: float) -> list[dict]:
-    """Return the n-best list, reordered so that "" is first if and only if the threshold decides for no answer."""
-    answer = decoded.answer(null_score_diff_threshold)
-    best = next((entry for entry in decoded.nbest if entry["text"] == answer), decoded.nbest[0])
-    return [best, *(entry for entry in decoded.nbest if entry is not best)]

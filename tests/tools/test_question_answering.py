@@ -64,18 +64,19 @@ def test_all_of_a_long_context_is_read(answerer, squad_tokenizer):
     assert (answerer.max_seq_length, answerer.doc_stride) == (48, 16)
     offsets = squad_tokenizer(CONTEXT, add_special_tokens=False, return_offsets_mapping=True)["offset_mapping"]
     assert len(offsets) > 100
-    starts = {one["start"] for one in answerer("Where?", CONTEXT, top_k=10_000, max_answer_length=1)}
+    starts = {span["start"] for span in answerer("Where?", CONTEXT, top_k=10_000, max_answer_length=1)}
     assert starts == {start for start, end in offsets if start < end}
 
 
 def test_no_answer(answerer):
+    spans = answerer("Where?", CONTEXT, top_k=10_000)
+    assert "" not in {span["answer"] for span in spans}
     ranked = answerer("Where?", CONTEXT, top_k=10_000, handle_impossible_answer=True)
-    (none,) = [one for one in ranked if one["answer"] == ""]
-    assert (none["start"], none["end"]) == (0, 0)
-    best = answerer("Where?", CONTEXT)
-    for threshold, expected in ((1e9, best["answer"]), (-1e9, "")):
-        options = {"handle_impossible_answer": True, "null_score_diff_threshold": threshold}
-        assert answerer("Where?", CONTEXT, **options)["answer"] == expected
+    assert [span["answer"] for span in ranked if span["answer"]] == [span["answer"] for span in spans]
+    assert [(span["start"], span["end"]) for span in ranked if not span["answer"]] == [(0, 0)]
+    scores = [span["score"] for span in ranked]
+    assert scores == sorted(scores, reverse=True)
+    assert answerer("Where?", CONTEXT, handle_impossible_answer=True)["answer"] == ranked[0]["answer"]
 
 
 def test_unmasked_padding_is_always_the_same(squad_tokenizer, perturbed_model):

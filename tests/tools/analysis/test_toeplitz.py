@@ -67,7 +67,7 @@ def test_matrices_of_heads(tmp_path, text_config, vision_config, perturbed_model
     assert shift_invariant_fraction(spatial_matrices(image)[0]) < 0.9
     for model, words in ((dense, "random weights 0.1597"), (image, "mean 1.0000")):
         model.save_pretrained(tmp_path / "model")
-        main(["plot", "matrices", str(tmp_path / "model"), "--output", str(tmp_path / "m.png"), "--max_layers", "3"])
+        main(["plot", "matrices", str(tmp_path / "model"), "--output", str(tmp_path / "m.png")])
         printed = capsys.readouterr().out
         assert printed.splitlines()[5].startswith("block 2, head 2  ") and words in printed
     with Image.open(tmp_path / "m.png") as picture:
