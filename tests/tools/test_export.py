@@ -161,9 +161,5 @@ def test_a_program_with_other_outputs_is_not_written(saved, tmp_path, monkeypatc
     with pytest.raises(InputError, match="largest difference"):
         exporting.export(str(folder), tmp_path / "out", "onnx")
     assert set(os.listdir(tmp_path)) == before
-
-
-def test_existing_folders_are_not_overwritten(saved, tmp_path):
-    _, folder = saved("ForMaskedLM")
     with pytest.raises(InputError, match="exists already"):
         exporting.export(str(folder), folder, "onnx")

