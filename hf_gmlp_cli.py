@@ -39,14 +39,22 @@ def make_parser() -> ArgumentParser:
     version = runpy.run_path(str(PACKAGE / "_version.py"))["__version__"]
     parser.add_argument("--version", action="version", version=f"hf-gmlp {version}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    run_arguments(commands.add_parser("run", help="train, fine-tune or evaluate: run SCRIPT --help"))
+    script = commands.add_parser("run", help="train, fine-tune or evaluate: run SCRIPT --help")
+    script.add_argument("script", choices=SCRIPTS)
+    script.add_argument("words", nargs=argparse.REMAINDER, metavar="...", help="recipes, then flags of the script")
+    script.set_defaults(function=run)
     text = "train a classifier on your own texts: classify --help"
     # Without prefix characters, all flags, including --help, are passed on to the script.
-    classify_arguments(commands.add_parser("classify", help=text, prefix_chars="\0", add_help=False))
+    classify = commands.add_parser("classify", help=text, prefix_chars="\0", add_help=False)
+    classify.add_argument("words", nargs=argparse.REMAINDER, metavar="...", help="flags of `hf-gmlp run glue`")
+    classify.set_defaults(function=lambda words: run("glue", ["recipes/classify.yaml", *words], "hf-gmlp classify"))
     predict_arguments(commands.add_parser("predict", help="classify new texts or pictures, or answer questions"))
     recipes = commands.add_parser("recipes", help="list the YAML files of flags for `hf-gmlp run`")
     recipes.set_defaults(function=list_recipes)
-    presets_arguments(commands.add_parser("presets", help="list the architectures of the paper, or show one"))
+    presets = commands.add_parser("presets", help="list the architectures of the paper, or show one")
+    presets.add_argument("name", nargs="?", help="a preset to show in full")
+    presets.add_argument("--count", action="store_true", help="count parameters and FLOPs beside the paper's numbers")
+    presets.set_defaults(function=tool("listings", "show_presets"))
     tokenizer_arguments(commands.add_parser("train-tokenizer", help="train a tokenizer on files or on a data set"))
     plot_arguments(commands.add_parser("plot", help="plot filters, spatial matrices or attention"))
     serve_arguments(commands.add_parser("serve", help="try a model in the browser"))
@@ -88,23 +96,12 @@ def list_recipes():
     print(f"\nfolder: {root}")
 
 
-def run_arguments(parser: ArgumentParser):
-    parser.add_argument("script", choices=SCRIPTS)
-    parser.add_argument("words", nargs=argparse.REMAINDER, metavar="...", help="recipes, then flags of the script")
-    parser.set_defaults(function=run)
-
-
 def run(script: str, words: list[str], command: str | None = None):
     # The help and the model card show this command.
     sys.argv = [command or f"hf-gmlp run {script}", *words]
     from hf_gmlp.tasks import run
 
     run(script)
-
-
-def classify_arguments(parser: ArgumentParser):
-    parser.add_argument("words", nargs=argparse.REMAINDER, metavar="...", help="flags of `hf-gmlp run glue`")
-    parser.set_defaults(function=lambda words: run("glue", ["recipes/classify.yaml", *words], "hf-gmlp classify"))
 
 
 def predict_arguments(parser: ArgumentParser):
@@ -118,12 +115,6 @@ def predict_arguments(parser: ArgumentParser):
     parser.add_argument("--batch_size", type=int, default=32, metavar="N", help="rows per batch (default: 32)")
     # datasets brings pandas, which reads and writes the rows.
     parser.set_defaults(function=tool("predict", "predict", needs="datasets"))
-
-
-def presets_arguments(parser: ArgumentParser):
-    parser.add_argument("name", nargs="?", help="a preset to show in full")
-    parser.add_argument("--count", action="store_true", help="count parameters and FLOPs beside the paper's numbers")
-    parser.set_defaults(function=tool("listings", "show_presets"))
 
 
 def tokenizer_arguments(parser: ArgumentParser):

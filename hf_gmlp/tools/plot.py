@@ -3,7 +3,7 @@
 from ..errors import InputError
 from .analysis.attention import load_attentive_model, plot_attention
 from .analysis.filters import head_names, load_spatial_model, plot_filters
-from .analysis.toeplitz import plot_matrices
+from .analysis.toeplitz import plot_matrices, random_fraction
 
 
 def filters(checkpoint: str, max_layers: int | None, output: str) -> list[str]:
@@ -13,9 +13,11 @@ def filters(checkpoint: str, max_layers: int | None, output: str) -> list[str]:
 
 def matrices(checkpoint: str, output: str) -> list[str]:
     model = load_spatial_model(checkpoint)
-    fractions, chance = plot_matrices(model, output)
-    names = head_names(model)
+    if model.config.model_type == "gmlp_vision":
+        raise InputError(f"{checkpoint} is an image model: plot its filters, since matrices are for text models.")
+    fractions, names = plot_matrices(model, output), head_names(model)
     lines = [f"{name:<{len(names[-1])}}  {fraction:.4f}" for name, fraction in zip(names, fractions)]
+    chance = random_fraction(model.config.max_position_embeddings)
     mean = f"mean {sum(fractions) / len(fractions):.4f}, random weights {chance:.4f}"
     return [*lines, mean, f"The picture is in {output}."]
 

@@ -6,7 +6,6 @@ block. A file must hold exactly the tensors of the table, in the shapes of a mod
 
 import functools
 import re
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -59,15 +58,6 @@ def shape(tensors: Tensors, name: str, dimensions: int, kind: str) -> torch.Size
     return size
 
 
-def source_names(layers: dict[str, str], names: Iterable[str]) -> dict[str, str]:
-    """Map names of tensors in this package to those in the project that the table `layers` describes."""
-    mapping = {}
-    for name in names:
-        layer, _, kind = name.rpartition(".")
-        mapping[name] = layers[re.sub(r"\d+", "{}", layer)].format(*re.findall(r"\d+", layer)) + f".{kind}"
-    return mapping
-
-
 def load(
     model_class: type[PreTrainedModel], tensors: Tensors, layers: dict[str, str], kind: str, **fields
 ) -> PreTrainedModel:
@@ -84,8 +74,11 @@ def load(
     """
     blocks = [int(number) for name in tensors for number in re.findall(r"\b(?:blocks|layers)\.(\d+)\.", name)]
     model = model_class(model_class.config_class(num_hidden_layers=max(blocks) + 1, **fields))
-    state = model.state_dict()
-    names = source_names(layers, state)
+    state, names = model.state_dict(), {}
+    for key in state:
+        layer, _, tensor_name = key.rpartition(".")
+        source = layers[re.sub(r"\d+", "{}", layer)].format(*re.findall(r"\d+", layer))
+        names[key] = f"{source}.{tensor_name}"
     expected = {names[key]: list(tensor.shape) for key, tensor in state.items()}
     actual = {name: list(t.shape) if t.is_floating_point() else t.dtype for name, t in tensors.items()}
     wrong = [
