@@ -60,7 +60,7 @@ def test_answers_do_not_depend_on_the_batch(answerer):
     assert [len(ranked) for ranked in answerer(questions, CONTEXT, top_k=3)] == [3, 3, 3]
 
 
-def test_all_of_a_long_context_is_read(answerer, squad_tokenizer):
+def test_windows_cover_a_long_context(answerer, squad_tokenizer):
     assert (answerer.max_seq_length, answerer.doc_stride) == (48, 16)
     offsets = squad_tokenizer(CONTEXT, add_special_tokens=False, return_offsets_mapping=True)["offset_mapping"]
     assert len(offsets) > 100
