@@ -14,7 +14,7 @@ from tqdm import tqdm
 from transformers import PreTrainedModel, pipeline
 from transformers.utils import ModelOutput
 
-from ..errors import InputError, listed, need
+from ..errors import InputError, listed
 from ..image_files import find_images
 from ..loading import open_config, open_image_processor, open_model, open_tokenizer
 from ..metrics.squad.squad import squad_scores
@@ -60,7 +60,6 @@ def load(checkpoint: str, task: str) -> PreTrainedModel:
     auto_class, file = getattr(transformers, f"AutoModelFor{task}"), Path(checkpoint, "onnx", "model.onnx")
     if not file.is_file():
         return open_model(auto_class, checkpoint)
-    need("onnxruntime")
     import onnxruntime
 
     session = onnxruntime.InferenceSession(file, providers=["CPUExecutionProvider"])

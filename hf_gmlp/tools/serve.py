@@ -99,6 +99,9 @@ def check_length(*texts: str):
         raise gr.Error(f"A text may have at most {MAX_CHARACTERS} characters: shorten it.", print_exception=False)
 
 
+# Each of the following functions adds the interface for one head to the page.
+
+
 def fill_masks(model: PreTrainedModel, checkpoint: str):
     pipe = pipeline("fill-mask", model=model, tokenizer=open_tokenizer(checkpoint), top_k=5)
     mask = str(pipe.tokenizer.mask_token)

@@ -14,7 +14,7 @@ import torch
 from transformers import PreTrainedModel
 
 from ...cards import model_card
-from ...errors import InputError, first_line, need
+from ...errors import InputError, first_line
 from ...loading import LOADING_ERRORS
 from ...models.configuration_gmlp import GMLPVisionConfig, as_pair
 
@@ -108,7 +108,6 @@ def write_checkpoint(model: PreTrainedModel, out: str, source: str, notes: list[
     """
     processor = None
     if isinstance(model.config, GMLPVisionConfig):
-        need("PIL")
         from ...processor import evaluation_processor
 
         size, half = as_pair(model.config.image_size), [0.5] * model.config.num_channels

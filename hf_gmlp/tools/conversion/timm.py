@@ -7,7 +7,7 @@ from pathlib import Path
 
 from transformers import PreTrainedModel
 
-from ...errors import InputError, first_line, need
+from ...errors import InputError, first_line
 from ...loading import LOADING_ERRORS
 from ...models.modeling_gmlp import GMLPForImageClassification
 from . import checkpoints
@@ -80,7 +80,6 @@ def convert_timm(source: str, out: str, *, license: str | None = None) -> list[s
     if Path(source).exists():
         tensors = checkpoints.read_tensors(source)
     else:
-        need("timm")
         import timm
 
         try:
