@@ -65,10 +65,6 @@ def session(path):
     return onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
 
 
-def files(folder):
-    return {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
-
-
 HEADS = {
     "ForMaskedLM": {},
     "ForMultipleChoice": {},
@@ -85,7 +81,8 @@ def test_every_text_head_in_onnx(saved, tmp_path, head):
     model, folder = saved(head, **HEADS[head])
     lines = exporting.export(str(folder), tmp_path / "out", "onnx")
     assert "largest difference" in lines[0]
-    assert {"config.json", "tokenizer.json", "modeling_gmlp.py", "onnx/model.onnx"} <= files(tmp_path / "out")
+    files = ("config.json", "tokenizer.json", "modeling_gmlp.py", "onnx/model.onnx")
+    assert all((tmp_path / "out" / file).is_file() for file in files)
     program = session(tmp_path / "out" / "onnx" / "model.onnx")
     # A batch size that the export did not check.
     shape = (5, 2, 11) if head == "ForMultipleChoice" else (5, 11)

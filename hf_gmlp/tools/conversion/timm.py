@@ -25,18 +25,6 @@ LAYERS = {
     "model.norm": "norm",
     "classifier": "head",
 }
-# Config fields of timm's gMLPs that its checkpoints do not determine.
-FIXED = {
-    "spatial_gating": "split",
-    "toeplitz": False,
-    "spatial_heads": 1,
-    "attention_size": 0,
-    "hidden_act": "gelu",
-    "layer_norm_eps": 1e-6,
-    "spatial_layer_norm_eps": 1e-5,
-    "stem": "patch",
-    "pooling": "mean",
-}
 
 
 def model_from_timm(tensors: Tensors) -> PreTrainedModel:
@@ -45,7 +33,9 @@ def model_from_timm(tensors: Tensors) -> PreTrainedModel:
     hidden_size, channels, patch, _ = shape("stem.proj.weight", 4)
     # Images are assumed to be square. For other images, loading fails because W and b have other shapes.
     side = math.isqrt(shape("blocks.0.mlp_channels.gate.proj.bias", 1)[0])
-    sizes = {
+    # Fields that are left out have the same defaults as in timm.
+    fields = {
+        "pooling": "mean",
         "hidden_size": hidden_size,
         "intermediate_size": shape("blocks.0.mlp_channels.fc1.weight", 2)[0],
         "image_size": side * patch,
@@ -53,7 +43,7 @@ def model_from_timm(tensors: Tensors) -> PreTrainedModel:
         "num_channels": channels,
         "num_labels": shape("head.weight", 2)[0],
     }
-    return checkpoints.load(GMLPForImageClassification, tensors, LAYERS, KIND, **FIXED, **sizes)
+    return checkpoints.load(GMLPForImageClassification, tensors, LAYERS, KIND, **fields)
 
 
 def imagenet_labels() -> dict[int, str] | None:

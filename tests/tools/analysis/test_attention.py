@@ -1,6 +1,7 @@
 import numpy as np
 import pytest
 import torch
+from matplotlib import pyplot as plt
 from PIL import Image
 
 from hf_gmlp import GMLPForSequenceClassification
@@ -67,10 +68,13 @@ def test_largest_weights_of_the_first_half(checkpoint, layers, half, mask_paddin
 
 def test_picture(checkpoint, tmp_path, capsys):
     """Dollar signs and underscores in tokens are not parsed as a formula."""
-    sentences, output = ["the man plays $ 5 $", "a_b sleeps"], str(tmp_path / "a.png")
-    main(["plot", "attention", checkpoint(type_vocab_size=0), "--sentences", *sentences, "--output", output])
-    assert "a.png" in capsys.readouterr().out
-    with Image.open(tmp_path / "a.png") as picture:
+    command = ["plot", "attention", checkpoint(type_vocab_size=0), "--sentences", "the man plays $ 5 $", "a_b sleeps"]
+    main([*command, "--output", str(tmp_path / "a.PNG")])
+    assert "a.PNG" in capsys.readouterr().out and not plt.get_fignums()
+    with pytest.raises(SystemExit):
+        main([*command, "--output", str(tmp_path / "a.xyz")])
+    assert "a.xyz cannot be written" in capsys.readouterr().err
+    with Image.open(tmp_path / "a.PNG") as picture:
         colors = {color for _, color in picture.convert("RGB").getcolors(maxcolors=1 << 24)}
     # The largest weight has the darkest color of the scale.
     assert (8, 48, 107) in colors

@@ -20,13 +20,6 @@ class Payload:
         return open, (str(self.path), "w")
 
 
-def test_files_of_torch_save(tmp_path):
-    torch.save(TENSORS, tmp_path / "weights.pth")
-    tensors = read_tensors(tmp_path / "weights.pth")
-    assert list(tensors) == list(TENSORS)
-    assert all(torch.equal(tensors[name], TENSORS[name]) for name in TENSORS)
-
-
 def test_nothing_in_a_file_is_executed(tmp_path):
     for name, content in {
         "payload.pth": TENSORS | {"extra": Payload(tmp_path / "executed")},
