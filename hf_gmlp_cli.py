@@ -1,8 +1,8 @@
 """The command `hf-gmlp`.
 
-This module lies outside of the package because importing hf_gmlp registers its models, which takes as long as importing
-torch and transformers. Help and the list of recipes do without. Every other command imports what it needs when it runs,
-so that it needs only its own extras.
+This module is outside the package because importing hf_gmlp imports torch and transformers, which takes seconds. Help
+and the list of recipes do not need them. Every other command imports its module when it runs, and so needs only its own
+extras.
 """
 
 import argparse
@@ -11,9 +11,7 @@ import itertools
 import logging
 import re
 import runpy
-import shutil
 import sys
-import textwrap
 from argparse import ArgumentParser
 from collections.abc import Callable
 from pathlib import Path
@@ -41,28 +39,44 @@ def make_parser() -> ArgumentParser:
     version = runpy.run_path(str(PACKAGE / "_version.py"))["__version__"]
     parser.add_argument("--version", action="version", version=f"hf-gmlp {version}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    run_arguments(commands.add_parser("run", help="train, fine-tune or evaluate: run SCRIPT --help"))
+    script = commands.add_parser("run", help="train, fine-tune or evaluate: run SCRIPT --help")
+    script.add_argument("script", choices=SCRIPTS)
+    script.add_argument("words", nargs=argparse.REMAINDER, metavar="...", help="recipes, then flags of the script")
+    script.set_defaults(function=run)
     text = "train a classifier on your own texts: classify --help"
-    # All of its words, "--help" too, are for the script.
-    classify_arguments(commands.add_parser("classify", help=text, prefix_chars="\0", add_help=False))
+    # Without prefix characters, all flags, including --help, are passed on to the script.
+    classify = commands.add_parser("classify", help=text, prefix_chars="\0", add_help=False)
+    classify.add_argument("words", nargs=argparse.REMAINDER, metavar="...", help="flags of `hf-gmlp run glue`")
+    classify.set_defaults(function=lambda words: run("glue", ["recipes/classify.yaml", *words], "hf-gmlp classify"))
     predict_arguments(commands.add_parser("predict", help="classify new texts or pictures, or answer questions"))
-    recipes = commands.add_parser("recipes", help="list the YAML files of flags that `hf-gmlp run` takes")
+    recipes = commands.add_parser("recipes", help="list the YAML files of flags for `hf-gmlp run`")
     recipes.set_defaults(function=list_recipes)
-    presets_arguments(commands.add_parser("presets", help="list the architectures of the paper, or show one"))
+    presets = commands.add_parser("presets", help="list the architectures of the paper, or show one")
+    presets.add_argument("name", nargs="?", help="a preset to show in full")
+    presets.add_argument("--count", action="store_true", help="count parameters and FLOPs beside the paper's numbers")
+    presets.set_defaults(function=tool("listings", "show_presets"))
     tokenizer_arguments(commands.add_parser("train-tokenizer", help="train a tokenizer on files or on a data set"))
-    plot_arguments(commands.add_parser("plot", help="plot what a model has learned"))
+    plot_arguments(commands.add_parser("plot", help="plot filters, spatial matrices or attention"))
     serve_arguments(commands.add_parser("serve", help="try a model in the browser"))
-    convert_arguments(commands.add_parser("convert", help="convert weights of other projects, or weights for timm"))
+    convert_arguments(commands.add_parser("convert", help="convert weights of other projects"))
     export_arguments(commands.add_parser("export", help="export to ONNX or OpenVINO"))
     return parser
 
 
-def tool(module: str, function: str) -> Callable:
-    """Return a function of hf_gmlp.tools that is imported when it is called, and whose lines are printed."""
+def tool(module: str, function: str, needs: str | None = None) -> Callable:
+    """Return a function that imports a function of hf_gmlp.tools, calls it, and prints the lines that it returns.
+
+    Args:
+        needs: A package without which the import would fail.
+    """
 
     def call(**options: Any):
         from transformers.utils import logging as transformers_logging
 
+        from hf_gmlp.errors import need
+
+        if needs:
+            need(needs)
         transformers_logging.set_verbosity_error()
         transformers_logging.disable_progress_bar()
         for line in getattr(importlib.import_module(f"hf_gmlp.tools.{module}"), function)(**options) or []:
@@ -73,64 +87,34 @@ def tool(module: str, function: str) -> Callable:
 
 def list_recipes():
     """Print the recipes, each with the first sentence of its description."""
-    # Recipes are in the package if it is installed, and beside it in a checkout.
+    # An installed package contains the recipes; in a checkout, they are beside it.
     root = PACKAGE if (PACKAGE / "recipes").is_dir() else PACKAGE.parent
     for path in [*sorted(root.glob("recipes/*.yaml")), *sorted(root.glob("paper/recipes/*/*.yaml"))]:
         lines = path.read_text(encoding="utf-8").splitlines()
         comment = " ".join(line.lstrip("# ") for line in itertools.takewhile(lambda line: line[:1] == "#", lines))
-        sentence = re.split(r"(?<=\.) ", comment)[0]
-        lines = textwrap.wrap(sentence, min(shutil.get_terminal_size().columns, 100) - 4, break_on_hyphens=False)
-        print(path.relative_to(root).as_posix(), *lines, sep="\n    ")
+        print(path.relative_to(root).as_posix(), re.split(r"(?<=\.) ", comment)[0], sep="\n    ")
     print(f"\nfolder: {root}")
 
 
-def run_arguments(parser: ArgumentParser):
-    parser.add_argument("script", choices=SCRIPTS)
-    parser.add_argument("words", nargs=argparse.REMAINDER, metavar="...", help="recipes, then flags, of the script")
-    parser.set_defaults(function=run)
-
-
 def run(script: str, words: list[str], command: str | None = None):
-    # The help and the model card show it.
+    # The help and the model card show this command.
     sys.argv = [command or f"hf-gmlp run {script}", *words]
     from hf_gmlp.tasks import run
 
     run(script)
 
 
-def classify_arguments(parser: ArgumentParser):
-    parser.add_argument("words", nargs=argparse.REMAINDER, metavar="...", help="flags of `hf-gmlp run glue`")
-    parser.set_defaults(function=classify)
-
-
-def classify(words: list[str]):
-    run("glue", ["recipes/classify.yaml", *words], "hf-gmlp classify")
-
-
 def predict_arguments(parser: ArgumentParser):
-    parser.add_argument("model", help=f"{MODEL}, or of an ONNX export, which runs where a folder has one")
-    files = "csv, tsv, jsonl (also .gz), json of questions, a text file with one text per line, or a folder of pictures"
+    parser.add_argument("model", help=f"{MODEL}, or folder of an ONNX export, whose program is then used")
+    files = "csv, tsv, jsonl (also .gz), json, a text file with one text per line, or a folder of pictures"
     parser.add_argument("data", metavar="FILE_OR_FOLDER", help=files)
     parser.add_argument("--output", required=True, metavar="FILE", help="csv file to write")
     parser.add_argument("--text_column_names", nargs="+", metavar="NAME", help="text column, or the two of a pair")
     parser.add_argument("--label_column_name", metavar="NAME", help="column of labels to compare with, if there is one")
     parser.add_argument("--top_k", type=int, default=3, metavar="N", help="classes or answers of a row (default: 3)")
     parser.add_argument("--batch_size", type=int, default=32, metavar="N", help="rows per batch (default: 32)")
-    parser.set_defaults(function=predict)
-
-
-def predict(**options):
-    from hf_gmlp.errors import need
-
-    # pandas, which reads and writes the rows, comes with it.
-    need("datasets")
-    tool("predict", "predict")(**options)
-
-
-def presets_arguments(parser: ArgumentParser):
-    parser.add_argument("name", nargs="?", help="a preset to show in full")
-    parser.add_argument("--count", action="store_true", help="count parameters and FLOPs beside the paper's numbers")
-    parser.set_defaults(function=tool("listings", "show_presets"))
+    # datasets brings pandas, which reads and writes the rows.
+    parser.set_defaults(function=tool("predict", "predict", needs="datasets"))
 
 
 def tokenizer_arguments(parser: ArgumentParser):
@@ -162,29 +146,20 @@ def plot_arguments(parser: ArgumentParser):
     filters.add_argument("--max_layers", type=int, help="maximum number of blocks or heads (default: 36; images: 12)")
     filters.set_defaults(function=tool("plot", "filters"))
     matrices = plots.add_parser("matrices", help="spatial matrices, and how Toeplitz they are (Figure 9)")
-    matrices.add_argument("--max_layers", type=int, default=36, help="maximum number of blocks or heads (default: 36)")
     matrices.set_defaults(function=tool("plot", "matrices"))
     attention = plots.add_parser("attention", help="tiny attention over one sentence or a pair (Figure 10)")
     attention.add_argument("--sentences", nargs="+", required=True, metavar="SENTENCE", help="one, or a pair")
     attention.set_defaults(function=tool("plot", "attention"))
-    for name, added in plots.choices.items():
-        added.add_argument("checkpoint", help=MODEL)
-        added.add_argument("--output", default=f"{name}.png", help="the picture to write (default: %(default)s)")
+    for name, plot in plots.choices.items():
+        plot.add_argument("checkpoint", help=MODEL)
+        plot.add_argument("--output", default=f"{name}.png", help="the picture to write (default: %(default)s)")
 
 
 def serve_arguments(parser: ArgumentParser):
     parser.add_argument("checkpoint", help=MODEL)
     parser.add_argument("--host", default="127.0.0.1", help="address to listen at (default: 127.0.0.1)")
     parser.add_argument("--port", type=int, default=8000, help="0 picks a free port (default: 8000)")
-    parser.set_defaults(function=serve)
-
-
-def serve(**options):
-    from hf_gmlp.errors import need
-
-    need("gradio")
-    print(f"Loading {options['checkpoint']} ...", flush=True)
-    tool("serve", "serve")(**options)
+    parser.set_defaults(function=tool("serve", "serve", needs="gradio"))
 
 
 def convert_arguments(parser: ArgumentParser):
@@ -192,30 +167,26 @@ def convert_arguments(parser: ArgumentParser):
     conversions.add_parser("timm", help="a gMLP of timm -> image classifier")
     lucidrains = conversions.add_parser("lucidrains", help="a gMLP of g-mlp-pytorch -> text or image model")
     conversions.add_parser("labml", help="a gMLP of labml_nn -> causal language model")
-    for name, added in conversions.choices.items():
-        added.add_argument("source", help="file of weights (timm: or the name of a model, to download its weights)")
-        added.add_argument("out", help="folder to write: config, weights, code, card (images: image processor)")
-        added.add_argument("--license", help="identifier of the license of the weights, for the card")
-        added.set_defaults(function=tool(f"conversion.{name}", f"convert_{name}"))
+    for name, conversion in conversions.choices.items():
+        conversion.add_argument("source", help="file of weights, or for timm also the name of a model to download")
+        conversion.add_argument("out", help="folder to write: config, weights, code, card (images: image processor)")
+        conversion.add_argument("--license", help="identifier of the license of the weights, for the card")
+        conversion.set_defaults(function=tool(f"conversion.{name}", f"convert_{name}"))
     lucidrains.add_argument("--causal", action="store_true", help="the model was made with causal=True")
-    to_timm = conversions.add_parser("to-timm", help='image classifier with pooling="mean" -> weights for timm')
-    to_timm.add_argument("checkpoint", help=MODEL)
-    to_timm.add_argument("out", help="file to write, .safetensors")
-    to_timm.set_defaults(function=tool("conversion.timm", "convert_to_timm"))
 
 
 def export_arguments(parser: ArgumentParser):
     parser.add_argument("checkpoint", help=MODEL)
     parser.add_argument("out", help="a new folder")
     parser.add_argument("--to", required=True, choices=("onnx", "openvino"))
-    parser.add_argument("--int8", action="store_true", help="write a program with 8-bit weights too")
-    text = "print the accuracy on a file of texts or a folder of class folders of images, as `predict` reads them"
+    parser.add_argument("--int8", action="store_true", help="also write a program with 8-bit weights")
+    text = "file of texts, or folder with one folder of images per class, on which to print the accuracy"
     parser.add_argument("--eval_file", metavar="PATH", help=text)
     parser.set_defaults(function=export)
 
 
 def export(**options):
-    # The exporters and quantizers warn of their own code.
+    # The exporters and quantizers log warnings about their own code.
     logging.disable(logging.WARNING)
     try:
         tool("export", "export")(**options)

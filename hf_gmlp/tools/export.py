@@ -1,6 +1,6 @@
-"""Exports to ONNX or OpenVINO with the exporters and quantizers of transformers.
+"""`hf-gmlp export`: ONNX and OpenVINO programs, made with the exporters and quantizers of transformers.
 
-Nothing is written until the program has given the model's outputs for several batch sizes, lengths and paddings.
+Nothing is written until the program's outputs equal the model's for several batch sizes, lengths and paddings.
 """
 
 import contextlib
@@ -29,18 +29,17 @@ from transformers.exporters.utils import get_leaf_tensors
 from ..errors import InputError
 from ..loading import open_config, open_image_processor, open_model, open_tokenizer
 from ..models.configuration_gmlp import as_pair
-from .evaluation import as_forward
-from .predict import classify, read_rows
+from .predict import as_forward, classify, read_rows
 
-# Format -> file in the export, and that of its 8-bit twin.
+# Format -> file of the program, and file of the program with 8-bit weights.
 FORMATS = {
     "onnx": ("onnx/model.onnx", "onnx/model_quantized.onnx"),
     "openvino": ("openvino/openvino_model.xml", "openvino/openvino_model_int8.xml"),
 }
 Program = Callable[..., Any]
-# The largest difference from the model's output, relative to that output's largest value.
+# Largest allowed difference between the outputs of program and model, relative to the largest value of the output.
 TOLERANCE = 1e-4
-# Parameters in single precision that fit into a protobuf file, of at most 2 GiB.
+# Largest number of parameters in single precision for a protobuf file, which is limited to 2 GiB.
 ONE_FILE = 480_000_000
 
 
@@ -52,10 +51,10 @@ def export(checkpoint: str, out: str | Path, to: str, *, int8: bool = False, eva
         out: A new folder.
         to: A key of `FORMATS`.
         int8: Whether to write a program with 8-bit weights too.
-        eval_file: Data of which to report the accuracy, as `hf-gmlp predict` reads them.
+        eval_file: A file or folder for `hf-gmlp predict`, on which to report the accuracy.
 
     Raises:
-        InputError: If the model cannot be exported, or the program's outputs differ. Nothing is written then.
+        InputError: If the model cannot be exported, or the program's outputs differ. In both cases, nothing is written.
     """
     out = Path(out)
     if out.exists():
@@ -71,7 +70,7 @@ def export(checkpoint: str, out: str | Path, to: str, *, int8: bool = False, eva
         for name, program in programs.items():
             difference = compare(model, program)
             lines.append(f"{title} as {name}: largest difference from the model {difference:.1e} of the largest output")
-            # NaN is not within the tolerance either.
+            # A NaN is refused too.
             if name == to and not difference <= TOLERANCE:
                 raise InputError(f"{lines[-1]}. Nothing was written.")
         if eval_file is not None:
@@ -92,19 +91,19 @@ def accuracy(model: PreTrainedModel, checkpoint: str, path: str) -> str:
     label_column = "folder" if is_image(model) else "label"
     _, words = classify(model, checkpoint, read_rows(path), path, label_column=label_column)
     if words is None:
-        raise InputError("--eval_file is for models that give each row one class: leave it out.")
+        raise InputError("--eval_file is for models that predict one class per row: leave it out.")
     return words.partition(":")[0]
 
 
 def open_for_export(checkpoint: str) -> PreTrainedModel:
-    """Return the model of the class that the checkpoint was saved as, ready to be traced."""
+    """Load the model as the class that it was saved as, ready to be traced."""
     config = open_config(checkpoint)
-    saved_as = (config.architectures or ["a model without a name"])[0]
-    head = "".join(saved_as.partition("For")[1:])
+    title = (config.architectures or ["model without a name"])[0]
+    head = "".join(title.partition("For")[1:])
     config.return_dict = True
     model = open_model(getattr(transformers, f"AutoModel{head}"), checkpoint, config=config, dtype=torch.float32)
-    if type(model).__name__ != saved_as:
-        raise InputError(f"{checkpoint} is a {saved_as}, which no Auto class of its name opens: it cannot be exported.")
+    if type(model).__name__ != title:
+        raise InputError(f"{checkpoint} is a {title}, which no Auto class of that name loads: it cannot be exported.")
     return model.eval().requires_grad_(False)
 
 
@@ -113,9 +112,11 @@ def is_image(model: PreTrainedModel) -> bool:
 
 
 def make_inputs(model: PreTrainedModel, batch: int, length: int, padding: str = "", past: int = 0) -> dict[str, Any]:
-    """Return random inputs; with padding "left" or "right", every second sequence has some.
+    """Return random inputs.
 
-    A causal model gets `past` of the `length` tokens in a cache.
+    Args:
+        padding: The side, "left" or "right", on which every second sequence is padded; "" for none.
+        past: For a causal model, the number of the `length` tokens that are in the cache.
     """
     config, title = model.config, type(model).__name__
     if is_image(model):
@@ -135,24 +136,25 @@ def make_inputs(model: PreTrainedModel, batch: int, length: int, padding: str = 
 
 
 def write_programs(model: PreTrainedModel, to: str, folder: Path, int8: bool) -> dict[str, Program]:
-    """Write the program of a model, and one in 8 bits; return both by name, as read back from their files."""
+    """Write the program of a model, and with `int8` an 8-bit one; return them by name, loaded from their files."""
     exporter, (path, int8_path) = get_exporter_class(to)(), (folder / file for file in FORMATS[to])
-    # Convolutions would be slower in integers. Seven bits, because processors without VNNI overflow at eight.
+    # Convolutions would be slower in integers. `reduce_range` uses seven bits, since processors without VNNI overflow
+    # at eight.
     dynamic = OnnxRuntimeDynamicConfig(["MatMul", "Gemm", "Gather"], per_channel=True, reduce_range=True)
     quantizer: ExportQuantizer = OnnxRuntimeQuantizer(dynamic)
     config, options = exporter.config_class(dynamic=True), {}
     if to == "openvino":
         quantizer = NNCFOpenVINOQuantizer(NNCFWeightCompressionConfig())
-        # A cache stays an input and an output.
+        # The cache stays an input and an output.
         config.stateful = False
-        # By default, OpenVINO would compute in half precision on some processors. The device AUTO would leave the
-        # process a freed stack for signals on processors with AMX: the next one, as Ctrl-C, would end it.
+        # By default, OpenVINO computes in half precision on some processors. On processors with AMX, its default device
+        # AUTO leaves a freed signal stack behind, and the next signal, such as Ctrl-C, crashes the process.
         options = {"config": {"INFERENCE_PRECISION_HINT": "f32"}, "device": "cpu"}
 
     def write(program: Any, path: Path) -> Program:
         path.parent.mkdir(parents=True, exist_ok=True)
         if to == "onnx" and model.num_parameters() < ONE_FILE:
-            # A browser can load it.
+            # A single file, which a browser can load.
             onnx_ir.save(program, path)
         else:
             exporter.save_program(program, path)
@@ -170,7 +172,7 @@ def write_programs(model: PreTrainedModel, to: str, folder: Path, int8: bool) ->
 
 @torch.no_grad()
 def compare(model: PreTrainedModel, program: Program) -> float:
-    """Return how much a program differs from its model on random inputs, relative to the largest value of an output."""
+    """Return the largest difference between program and model on random inputs, relative to the output's maximum."""
     n = 1 if is_image(model) else model.config.max_position_embeddings
     cases = [(1, n, "", 0), (4, n, "", n - 1), (3, 1, "", 0), (2, n // 2 + 1, "right", n // 4)]
     cases += [(4, n // 3 + 1, "left", n // 4), (8, n, "left", n // 2)]
@@ -181,10 +183,11 @@ def compare(model: PreTrainedModel, program: Program) -> float:
     for inputs in samples:
         outputs = get_leaf_tensors(program(**copy.deepcopy(inputs)))
         for name, value in get_leaf_tensors(model(**inputs)).items():
-            # The values of a cache may have width 0.
-            if value.numel() and outputs[name].shape != value.shape:
+            if value.numel() == 0:
+                # A cache without values.
+                continue
+            if outputs[name].shape != value.shape:
                 return math.nan
-            if value.numel():
-                differences.append((value - outputs[name]).abs().max() / value.abs().max().clamp(min=1e-6))
-    # Unlike Python's max, this is NaN if any difference is.
+            differences.append((value - outputs[name]).abs().max() / value.abs().max().clamp(min=1e-6))
+    # Unlike Python's max, torch's maximum is NaN if any difference is NaN.
     return float(torch.stack(differences).max())

@@ -1,4 +1,4 @@
-"""The architectures of the paper, printed: `hf-gmlp presets`."""
+"""`hf-gmlp presets`: print the architectures of the paper."""
 
 import json
 
@@ -13,22 +13,26 @@ def show_presets(name: str | None, count: bool):
 
     Args:
         name: The preset to show.
-        count: Whether to add two columns of counted numbers.
+        count: Whether to add the counted parameters and FLOPs.
     """
     folder = preset_path(name) if name else None
     header = f"{'name':<25}{'paper':<15}{'L':>4}{'d_model':>8}{'d_ffn':>6}{'n':>5}{'attn':>5}{'params':>9}{'FLOPs':>10}"
     print(header + (f"{'counted':>10}{'counted':>11}" if count else ""))
     for preset in [PRESETS[name]] if name else PRESETS.values():
-        print(columns(preset) + (counted(preset.name) if count else ""))
+        row = columns(preset)
+        if count:
+            config = AutoConfig.from_pretrained(preset_path(preset.name), num_labels=1000)
+            row += f"{paper_parameters(config) / 1e6:>8.2f} M{paper_flops(config) / 1e9:>9.1f} B"
+        print(row)
     if folder is None:
-        print("\nparams and FLOPs (of one forward pass) as the paper prints them; --count adds those of these models.")
+        print("\nparams and FLOPs (one forward pass) are those printed in the paper; --count adds those counted here.")
     else:
         note = f"\n{preset.note}\n" if preset.note else ""
         print(f"{note}\n{(folder / 'config.json').read_text(encoding='utf-8').strip()}\n\nfolder: {folder}")
 
 
 def columns(preset: Preset) -> str:
-    """Return a preset's sizes, and parameters and FLOPs as the paper prints them."""
+    """Return the row of a preset: its sizes, and its parameters and FLOPs as the paper prints them."""
     fields = json.loads((preset_path(preset.name) / "config.json").read_text(encoding="utf-8"))
     # All image models have a [CLS] token.
     tokens = fields.get("max_position_embeddings") or (fields["image_size"] // fields["patch_size"]) ** 2 + 1
@@ -36,9 +40,3 @@ def columns(preset: Preset) -> str:
     sizes = f"{fields['num_hidden_layers']:>4}{fields['hidden_size']:>8}{fields['intermediate_size']:>6}{tokens:>5}"
     flops = f"{preset.flops:.1f} B" if preset.flops else "-"
     return f"{preset.name:<25}{preset.paper:<15}{sizes}{attention:>5}{preset.parameters:>7g} M{flops:>10}"
-
-
-def counted(name: str) -> str:
-    """Return parameters and FLOPs of a preset, counted, as two columns."""
-    config = AutoConfig.from_pretrained(preset_path(name), num_labels=1000)
-    return f"{paper_parameters(config) / 1e6:>8.2f} M{paper_flops(config) / 1e9:>9.1f} B"

@@ -1,23 +1,28 @@
-"""Classify the texts or pictures, or answer the questions, of a file or folder, and write them to a csv file."""
+"""`hf-gmlp predict`: classify texts or pictures, or answer questions, and write the results to a csv file.
 
-from collections.abc import Iterator
+`hf-gmlp export --eval_file` measures accuracies with the same functions.
+"""
+
+from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import pandas
+import torch
+import transformers
 from tqdm import tqdm
 from transformers import PreTrainedModel, pipeline
+from transformers.utils import ModelOutput
 
-from ..errors import InputError
+from ..errors import InputError, listed
 from ..image_files import find_images
-from ..loading import open_config, open_image_processor, open_tokenizer
+from ..loading import open_config, open_image_processor, open_model, open_tokenizer
 from ..metrics.squad.squad import squad_scores
 from ..tokenizer import padding_for
-from .evaluation import load, true_classes
 from .question_answering import QuestionAnswerer
 
-# Names of the text column, and of the two of a pair.
-USUAL = [["text"], ["sentence"], ["sentence1", "sentence2"], ["question1", "question2"], ["premise", "hypothesis"]]
+# Names of the text column, or of the two of a pair, that need no flag.
+TEXT_COLUMNS = [["text"], ["sentence"], ["sentence1", "sentence2"], ["premise", "hypothesis"]]
 
 
 def predict(
@@ -29,8 +34,8 @@ def predict(
     top_k: int = 3,
     batch_size: int = 32,
 ):
-    """Write the rows of a csv, tsv, json(l) or text file, or of a folder of pictures, to the csv file `output`, with
-    the `top_k` best classes or answers of each and their probabilities; print the accuracy if there are labels.
+    """Write the rows of a file, or of a folder of pictures, to the csv file `output`, with the `top_k` best classes or
+    answers of each row and their probabilities. If there are labels, print the accuracy.
     """
     if not Path(output).resolve().parent.is_dir() or Path(output).resolve() == Path(data).resolve():
         raise InputError(f"--output {output} cannot be written: name a csv file in a folder that exists.")
@@ -50,6 +55,37 @@ def predict(
         print(f"Accuracy {accuracy}")
 
 
+def load(checkpoint: str, task: str) -> PreTrainedModel:
+    """Load a model for a task. If the folder has an ONNX program from `hf-gmlp export`, that program computes."""
+    auto_class, file = getattr(transformers, f"AutoModelFor{task}"), Path(checkpoint, "onnx", "model.onnx")
+    if not file.is_file():
+        return open_model(auto_class, checkpoint)
+    import onnxruntime
+
+    session = onnxruntime.InferenceSession(file, providers=["CPUExecutionProvider"])
+    names = [output.name for output in session.get_outputs()]
+
+    def program(**inputs: torch.Tensor) -> dict[str, torch.Tensor]:
+        arrays = session.run(names, {name: value.cpu().numpy() for name, value in inputs.items()})
+        return dict(zip(names, map(torch.from_numpy, arrays)))
+
+    # Pipelines need a model, although its weights are not used.
+    model = auto_class.from_config(open_config(checkpoint)).eval()
+    model.forward = as_forward(program, [tensor.name for tensor in session.get_inputs()])
+    print(f"Running {file}")
+    return model
+
+
+def as_forward(program: Callable[..., Mapping], names: Collection[str]) -> Callable[..., ModelOutput]:
+    """Return a forward method that runs an exported program, with zeros for inputs that are missing."""
+
+    def forward(**inputs: torch.Tensor) -> ModelOutput:
+        zeros = torch.zeros_like(next(iter(inputs.values())))
+        return ModelOutput(program(**{name: inputs.get(name, zeros) for name in names}))
+
+    return forward
+
+
 def classify(
     classifier: PreTrainedModel,
     checkpoint: str,
@@ -63,10 +99,10 @@ def classify(
     """Classify texts, or the pictures of a folder.
 
     Args:
-        checkpoint: Where the tokenizer or image processor is.
-        text_columns: The text column, or the two of a pair; by default "text", the usual names of pairs, or the only
-            other column.
-        label_column: The column to compare with, by default one with only names of classes, or "label".
+        checkpoint: The folder or name of the tokenizer or image processor.
+        text_columns: The text column, or the two of a pair; by default one of `TEXT_COLUMNS`, or the only column that
+            is neither an id nor a label.
+        label_column: The column to compare with, by default the one that `true_classes` finds.
 
     Returns:
         The `top_k` best classes of each row with their probabilities, best first; and the accuracy in words, or None.
@@ -74,14 +110,14 @@ def classify(
     options: dict[str, Any] = {"top_k": top_k, "batch_size": batch_size}
     labels = true_classes(classifier, rows, label_column)
     if classifier.main_input_name == "pixel_values":
-        # It needs Pillow.
+        # Texts are classified without Pillow, which this import needs.
         from ..processor import decode
 
         names = rows[check_text(rows, ["file"])[0]]
         inputs: Iterator = (decode({"bytes": None, "path": f"{folder}/{name}"}) for name in names)
         pipe = pipeline("image-classification", classifier, image_processor=open_image_processor(checkpoint))
     else:
-        columns = text_columns or next((usual for usual in USUAL if {*usual} <= {*rows}), None)
+        columns = text_columns or next((names for names in TEXT_COLUMNS if {*names} <= {*rows}), None)
         if columns is None:
             columns = [name for name in rows if name not in ("id", "idx", "label", getattr(labels, "name", None))]
             if len(columns) != 1:
@@ -99,24 +135,54 @@ def classify(
     return results, f"{sum(right) / len(right):.4f}: {sum(right)} of {len(right)} are as in the column {labels.name!r}"
 
 
+def true_classes(model: PreTrainedModel, rows: pandas.DataFrame, column: str | None = None) -> pandas.Series | None:
+    """Return the name of each row's class, "" for rows without a label; None if there are no labels to compare.
+
+    Args:
+        model: A classifier. Models of several classes per row and regressions have no accuracy.
+        column: The column of labels, which are names or numbers of classes. By default, the first column that holds
+            only names of classes, or "label".
+
+    Raises:
+        InputError: If `column` is missing, or has other labels.
+    """
+    classes = model.config.id2label
+    if len(classes) == 1 or model.config.problem_type == "multi_label_classification":
+        return None
+    if column is not None and column not in rows:
+        raise InputError(f"The data have no column {column!r} but {', '.join(rows.columns)}.")
+    numbers = {str(number): name for number, name in classes.items()}
+    for name in rows if column is None else [column]:
+        values = rows[name].map(lambda value: "" if value is None else str(value))
+        labels = set(values) - {""}
+        if labels and labels <= set(classes.values()):
+            return values
+        if labels and labels <= set(numbers) and name in ("label", column):
+            return values.map(numbers).fillna("")
+    if column is not None:
+        others = listed(sorted(labels - set(classes.values())))
+        raise InputError(f"The column {column!r} has the labels {others}, and the model {listed([*classes.values()])}.")
+    return None
+
+
 def answer(answerer: QuestionAnswerer, rows: pandas.DataFrame, output: str, top_k: int, batch_size: int):
-    """Answer the questions, and print exact match and F1 if there are known answers."""
+    """Answer the questions, and print exact match and F1 if a json file has the answers too."""
     results: list[list[tuple]] = []
     for start in tqdm(range(0, len(rows), batch_size), desc="Answering"):
         questions, contexts = (list(rows[name][start : start + batch_size]) for name in ("question", "context"))
-        # For a single answer, the answerer would return no list.
+        # With `top_k=1`, the answerer would not return lists.
         answers: Any = answerer(questions, contexts, top_k=max(2, top_k))
         results += [[(entry["answer"], entry["score"]) for entry in ranked[:top_k]] for ranked in answers]
     write(rows, results, output)
-    if "answers" in rows:
-        known = (one["text"] if isinstance(one, dict) else [each["text"] for each in one] for one in rows["answers"])
+    if "answers" in rows and not isinstance(rows["answers"].iloc[0], str):
+        references = [row["text"] if isinstance(row, dict) else [one["text"] for one in row] for row in rows["answers"]]
         texts = {str(row): result[0][0] for row, result in enumerate(results)}
-        scores = squad_scores(texts, {str(row): answers or [""] for row, answers in enumerate(known)})
+        scores = squad_scores(texts, {str(row): answers or [""] for row, answers in enumerate(references)})
         print(", ".join(f"{name} {score:.2f}" for name, score in scores.items()))
 
 
 def read_rows(path: str) -> pandas.DataFrame:
-    """Return the rows of a file, questions as SQuAD is published a row each, or the "file" and "folder" of pictures."""
+    """Return the rows of a file, one per question for SQuAD's nested json, or "file" and "folder" of pictures."""
     name = path.lower().removesuffix(".gz")
     try:
         if Path(path).is_dir():
@@ -141,7 +207,7 @@ def read_rows(path: str) -> pandas.DataFrame:
 
 
 def check_text(rows: pandas.DataFrame, columns: list[str]) -> list[str]:
-    """Return the columns; an InputError if one is missing, or a row has no text there."""
+    """Return the columns, or raise an InputError if one is missing or a row has no text there."""
     for column in columns:
         if column not in rows:
             raise InputError(f"The data have no column {column!r} but {', '.join(rows.columns)}.")
@@ -152,6 +218,7 @@ def check_text(rows: pandas.DataFrame, columns: list[str]) -> list[str]:
 
 
 def write(rows: pandas.DataFrame, results: list[list[tuple]], output: str):
+    """Write the rows to a csv file, with two more columns for each rank of the results."""
     for rank in range(max(map(len, results))):
         suffix = f"_{rank + 1}" if rank else ""
         names, scores = zip(*(result[rank] if rank < len(result) else ("", 0.0) for result in results))

@@ -1,17 +1,15 @@
-"""`hf-gmlp serve`: a page in the browser to try a trained model, made with gradio."""
+"""`hf-gmlp serve`: a gradio page to try a trained model in the browser."""
 
 import os
 import tempfile
-from collections.abc import Iterator
 from pathlib import Path
-from threading import Thread
 from typing import Any
 
 import pandas
 import PIL.Image
 import transformers
 from huggingface_hub import ModelCard
-from transformers import PreTrainedModel, TextIteratorStreamer, pipeline
+from transformers import PreTrainedModel, pipeline
 
 from ..errors import InputError
 from ..loading import open_config, open_image_processor, open_model, open_tokenizer
@@ -21,7 +19,7 @@ from ..tokenizer import open_ended
 from .analysis.filters import plot_filters
 from .question_answering import QuestionAnswerer
 
-# gradio reads them when it is imported.
+# gradio reads these variables when it is imported.
 os.environ |= {"GRADIO_ANALYTICS_ENABLED": "False", "GRADIO_FLAGGING_MODE": "never"}
 import gradio as gr
 from starlette.middleware import Middleware
@@ -30,18 +28,19 @@ from starlette.middleware.trustedhost import TrustedHostMiddleware
 LOOPBACK = ["127.0.0.1", "localhost"]
 MAX_CHARACTERS = 50_000
 SENTENCE = "The committee accepted the proposal after a long debate."
-# Images with more than twice as many pixels are refused.
+# Pillow refuses images with more than twice as many pixels.
 PIL.Image.MAX_IMAGE_PIXELS = 25_000_000
 
 
 def serve(checkpoint: str, host: str = "127.0.0.1", port: int = 8000):
-    """Serve a page for a trained model until Ctrl-C. Port 0 is a free port from 7860 on."""
+    """Serve a page for a trained model until Ctrl-C. Port 0 picks a free port from 7860 on."""
+    print(f"Loading {checkpoint} ...", flush=True)
     page = make_page(checkpoint)
     theme = gr.themes.Base(font=["system-ui", "sans-serif"], font_mono=["ui-monospace", "monospace"])
     options: dict[str, Any] = {"share": False, "quiet": True, "run_history": False, "show_error": True, "theme": theme}
     options |= {"server_name": host, "server_port": port or None, "max_file_size": "20mb", "footer_links": ["api"]}
     if host in LOOPBACK:
-        # Otherwise a page of another host could reach this one through a name of its own that resolves to this address.
+        # Without this check, a website whose domain resolves to this address could read the page (DNS rebinding).
         options["app_kwargs"] = {"middleware": [Middleware(TrustedHostMiddleware, allowed_hosts=LOOPBACK)]}
     try:
         page.launch(prevent_thread_lock=True, **options)
@@ -52,18 +51,17 @@ def serve(checkpoint: str, host: str = "127.0.0.1", port: int = 8000):
 
 
 def make_page(checkpoint: str) -> gr.Blocks:
-    """Return the page of a model, or raise an InputError if it cannot be opened or there is no page for its head."""
+    """Return the page of a model, or raise an InputError if it cannot be loaded or its head has no page."""
     config = open_config(checkpoint)
     name = (config.architectures or ["model without a head"])[0]
     pages = {"MaskedLM": fill_masks, "SequenceClassification": classify_text, "QuestionAnswering": answer_questions}
     pages |= {"ImageClassification": classify_images, "CausalLM": continue_text}
     head = next((head for head in pages if name.endswith(head)), None)
     if head is None:
-        raise InputError(f"{checkpoint} is a {name}: there are pages only for {', '.join(pages)}.")
+        raise InputError(f"{checkpoint} is a {name}, which has no page: choose a model for {', '.join(pages)}.")
     model = open_model(getattr(transformers, f"AutoModelFor{head}"), checkpoint)
-    classes = ", ".join(config.id2label.values()) if "Classification" in name and config.num_labels > 1 else ""
     with gr.Blocks(title=f"{checkpoint}: {name}", analytics_enabled=False) as page:
-        gr.Markdown(f"# {Path(checkpoint).name}\n{name}" + (f"\n\nClasses: {classes}" if classes else ""))
+        gr.Markdown(f"# {Path(checkpoint).name}\n{name}")
         with gr.Row():
             with gr.Column(scale=2):
                 pages[head](model.eval(), checkpoint)
@@ -72,32 +70,36 @@ def make_page(checkpoint: str) -> gr.Blocks:
                     plot_filters(model, Path(folder, "filters.png"), max_layers=12)
                     # A label and buttons would cover the title of the picture.
                     gr.Image(str(Path(folder, "filters.png")), show_label=False, buttons=[], interactive=False)
-    # One request at a time.
     return page.queue(default_concurrency_limit=1, max_size=32)
 
 
 def own_examples(checkpoint: str, column: str) -> list[str]:
-    """Return texts or paths of pictures to try: those of the model card's `widget`, as on the Hub, or else one of each
-    class among the held-out rows of the run that trained the model.
+    """Return texts or paths of pictures to try.
+
+    They are those of the model card's `widget`, as on the Hub. Without a widget, they are held-out rows of the run that
+    trained the model, one per class.
 
     Args:
         column: "text", or "file" for pictures.
     """
     card, held_out = Path(checkpoint, "README.md"), Path(checkpoint, "eval_predictions.csv")
-    found: list = []
+    examples: list = []
     if card.is_file():
         widget = ModelCard.load(card).data.get("widget") or []
-        found = [Path(checkpoint, row["src"]) if column == "file" else row.get("text") for row in widget]
-    if not found and held_out.is_file():
+        examples = [Path(checkpoint, row["src"]) if column == "file" else row.get("text") for row in widget]
+    if not examples and held_out.is_file():
         rows = pandas.read_csv(held_out, dtype=str, keep_default_na=False)
-        found = rows.drop_duplicates("label").get(column, [])[:8]
-    return [str(entry) for entry in found if column == "text" or Path(entry).is_file()]
+        examples = rows.drop_duplicates("label").get(column, [])[:8]
+    return [str(example) for example in examples if column == "text" or Path(example).is_file()]
 
 
 def check_length(*texts: str):
-    """Raise an error, which the page shows, if a text is too long to be tokenized."""
+    """Raise an error, which the page shows, if a text is too long."""
     if max(map(len, texts)) > MAX_CHARACTERS:
-        raise gr.Error(f"A text may have at most {MAX_CHARACTERS} characters.", print_exception=False)
+        raise gr.Error(f"A text may have at most {MAX_CHARACTERS} characters: shorten it.", print_exception=False)
+
+
+# Each of the following functions adds the interface for one head to the page.
 
 
 def fill_masks(model: PreTrainedModel, checkpoint: str):
@@ -121,10 +123,10 @@ def classify_text(model: PreTrainedModel, checkpoint: str):
     def classify(text: str, pair: str) -> dict[str, float] | float:
         check_length(text, pair)
         rows = pipe({"text": text, "text_pair": pair or None})
-        # A regression has a number instead of classes.
+        # The output of a regression is a number.
         return rows[0]["score"] if len(rows) == 1 else {row["label"]: row["score"] for row in rows}
 
-    inputs = [gr.Textbox(label="Text"), gr.Textbox(label="Second text, if the model takes pairs")]
+    inputs = [gr.Textbox(label="Text"), gr.Textbox(label="Second text, if the model classifies pairs")]
     examples = [[text, ""] for text in own_examples(checkpoint, "text")]
     gr.Interface(classify, inputs, gr.Label(label="Classes"), examples=examples or None)
 
@@ -137,7 +139,7 @@ def answer_questions(model: PreTrainedModel, checkpoint: str):
         answers: Any = answerer(question, context, top_k=5)
         return [list(row.values()) for row in answers]
 
-    inputs = [gr.Textbox(label="Question"), gr.Textbox(label="Text with the answer", lines=6)]
+    inputs = [gr.Textbox(label="Question"), gr.Textbox(label="Text that contains the answer", lines=6)]
     outputs = gr.Dataframe(label="Answers", headers=["answer", "probability", "start", "end"])
     gr.Interface(answer, inputs, outputs, examples=[["What was accepted?", SENTENCE]])
 
@@ -156,18 +158,13 @@ def classify_images(model: PreTrainedModel, checkpoint: str):
 def continue_text(model: PreTrainedModel, checkpoint: str):
     pipe = pipeline("text-generation", model=model, tokenizer=open_ended(open_tokenizer(checkpoint)))
 
-    def write(text: str, new_tokens: int, temperature: float) -> Iterator[str]:
+    def write(text: str, new_tokens: int, temperature: float) -> str:
         check_length(text)
         room = model.config.max_position_embeddings - len(pipe.tokenizer(text)["input_ids"])
         if room < 1:
             raise gr.Error("The text fills all positions of the model: shorten it.", print_exception=False)
-        # A generation that fails does not end the stream.
-        streamer = TextIteratorStreamer(pipe.tokenizer, skip_prompt=True, skip_special_tokens=True, timeout=60)
-        options = {"max_new_tokens": min(new_tokens, room), "do_sample": temperature > 0, "streamer": streamer}
-        Thread(target=pipe, args=(text,), kwargs={**options, "temperature": temperature or 1.0}, daemon=True).start()
-        for part in streamer:
-            text += part
-            yield text
+        options = {"max_new_tokens": min(new_tokens, room), "do_sample": temperature > 0}
+        return pipe(text, **options, temperature=temperature or 1.0)[0]["generated_text"]
 
     sliders = [gr.Slider(1, 500, value=50, step=1, label="New tokens"), gr.Slider(0, 2, value=0.8, label="Temperature")]
     inputs = [gr.Textbox(label="Beginning"), *sliders]

@@ -1,4 +1,4 @@
-"""Exported programs have the outputs of the model."""
+"""Exported programs compute the outputs of the model."""
 
 import ctypes
 import gc
@@ -32,8 +32,9 @@ class SignalStack(ctypes.Structure):
 
 @pytest.fixture(autouse=True)
 def no_freed_signal_stack():
-    """On processors with AMX, OpenVINO gives the thread a stack for signals, and may leave it freed (2026.4): the next
-    signal, such as that of a process that ended, would end the tests.
+    """Unset the signal stack that OpenVINO 2026.4 may leave freed on processors with AMX.
+
+    Otherwise the next signal, such as that of a process that ended, would crash the tests.
     """
     yield
     gc.collect()
@@ -44,7 +45,7 @@ def no_freed_signal_stack():
 
 @pytest.fixture
 def saved(perturbed_model, text_config, vision_config, tmp_path):
-    """saved(head, **fields) saves a model with perturbed weights, and returns it and its folder."""
+    """saved(head, **fields) saves a model with perturbed weights, and returns the model and its folder."""
 
     def save(head, **fields):
         vision = head in ("ForImageClassification", "VisionModel")
@@ -64,10 +65,6 @@ def session(path):
     return onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
 
 
-def files(folder):
-    return {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
-
-
 HEADS = {
     "ForMaskedLM": {},
     "ForMultipleChoice": {},
@@ -84,7 +81,8 @@ def test_every_text_head_in_onnx(saved, tmp_path, head):
     model, folder = saved(head, **HEADS[head])
     lines = exporting.export(str(folder), tmp_path / "out", "onnx")
     assert "largest difference" in lines[0]
-    assert {"config.json", "tokenizer.json", "modeling_gmlp.py", "onnx/model.onnx"} <= files(tmp_path / "out")
+    files = ("config.json", "tokenizer.json", "modeling_gmlp.py", "onnx/model.onnx")
+    assert all((tmp_path / "out" / file).is_file() for file in files)
     program = session(tmp_path / "out" / "onnx" / "model.onnx")
     # A batch size that the export did not check.
     shape = (5, 2, 11) if head == "ForMultipleChoice" else (5, 11)
@@ -92,14 +90,14 @@ def test_every_text_head_in_onnx(saved, tmp_path, head):
     inputs["attention_mask"][1, ..., -4:] = 0
     if model.config.type_vocab_size:
         inputs["token_type_ids"] = torch.randint(2, shape)
-    assert {one.name for one in program.get_inputs()} == set(inputs)
+    assert {tensor.name for tensor in program.get_inputs()} == set(inputs)
     with torch.no_grad():
         expected = model(**inputs, return_dict=True)
-    names = [one.name for one in program.get_outputs()]
-    for name, found in zip(names, program.run(None, {name: value.numpy() for name, value in inputs.items()})):
-        assert_close(found, expected[name], depth=2)
-    wanted = {"Model": ["last_hidden_state", "pooler_output"], "ForQuestionAnswering": ["start_logits", "end_logits"]}
-    assert names == wanted.get(head, ["logits"])
+    names = [tensor.name for tensor in program.get_outputs()]
+    for name, output in zip(names, program.run(None, {name: value.numpy() for name, value in inputs.items()})):
+        assert_close(output, expected[name], depth=2)
+    outputs = {"Model": ["last_hidden_state", "pooler_output"], "ForQuestionAnswering": ["start_logits", "end_logits"]}
+    assert names == outputs.get(head, ["logits"])
 
 
 @pytest.mark.heavy
@@ -129,8 +127,7 @@ def test_images_in_onnx_and_openvino_in_eight_bits_with_their_accuracy(saved, tm
 
 
 @pytest.mark.heavy
-@pytest.mark.parametrize("to", exporting.FORMATS)
-@pytest.mark.parametrize("fields", [{}, {"toeplitz": False, "attention_size": 8}], ids=["toeplitz", "dense aMLP"])
+@pytest.mark.parametrize(("to", "fields"), [("openvino", {}), ("onnx", {"toeplitz": False, "attention_size": 8})])
 def test_a_causal_model_generates_from_its_cache(saved, tmp_path, to, fields):
     _, folder = saved("ForCausalLM", **fields)
     model = exporting.open_for_export(str(folder))
@@ -161,9 +158,5 @@ def test_a_program_with_other_outputs_is_not_written(saved, tmp_path, monkeypatc
     with pytest.raises(InputError, match="largest difference"):
         exporting.export(str(folder), tmp_path / "out", "onnx")
     assert set(os.listdir(tmp_path)) == before
-
-
-def test_existing_folders_are_not_overwritten(saved, tmp_path):
-    _, folder = saved("ForMaskedLM")
     with pytest.raises(InputError, match="exists already"):
         exporting.export(str(folder), folder, "onnx")

@@ -1,4 +1,4 @@
-"""Predictions for files and folders, against the pipelines and QuestionAnswerer."""
+"""Predictions for files and folders, compared with pipelines and QuestionAnswerer."""
 
 import json
 
@@ -15,8 +15,7 @@ from hf_gmlp import (
     GMLPForSequenceClassification,
 )
 from hf_gmlp.errors import InputError
-from hf_gmlp.tools.evaluation import true_classes
-from hf_gmlp.tools.predict import predict
+from hf_gmlp.tools.predict import predict, true_classes
 from hf_gmlp.tools.question_answering import QuestionAnswerer
 
 from ..samples import flat, squad
@@ -42,7 +41,8 @@ def best_labels(checkpoint, texts):
 @pytest.mark.parametrize("kind", ["csv", "tsv", "jsonl", "jsonl.gz", "json", "txt"])
 def test_texts_of_every_kind_of_file(tmp_path, checkpoint, capsys, kind):
     expected = best_labels(checkpoint, TEXTS)
-    labels = [ranked[row % 2]["label"] for row, ranked in enumerate(expected)]
+    # A row without a label does not count.
+    labels = [expected[0][0]["label"], expected[1][1]["label"], expected[2][0]["label"], ""]
     rows = pandas.DataFrame({"id": ["007", "8", "9", "10"], "said": TEXTS, "class": labels})
     path, output = tmp_path / f"rows.{kind}", tmp_path / "out.csv"
     if kind in ("csv", "tsv"):
@@ -53,11 +53,11 @@ def test_texts_of_every_kind_of_file(tmp_path, checkpoint, capsys, kind):
         rows.to_json(path, orient="records", lines=kind != "json")
     predict(checkpoint, str(path), str(output), batch_size=3)
     table = pandas.read_csv(output, dtype={"id": str})
-    kept = ["text"] if kind == "txt" else list(rows.columns)
-    assert list(table.columns[: len(kept)]) == kept and len(table.columns) == len(kept) + 6
+    columns = ["text"] if kind == "txt" else list(rows.columns)
+    assert list(table.columns[: len(columns)]) == columns and len(table.columns) == len(columns) + 6
     if kind != "txt":
         assert table["id"].tolist() == ["007", "8", "9", "10"]
-        assert "Accuracy 0.5000: 2 of 4 are as in the column 'class'" in capsys.readouterr().out
+        assert "Accuracy 0.6667: 2 of 3 are as in the column 'class'" in capsys.readouterr().out
     for rank, suffix in enumerate(("", "_2", "_3")):
         assert table[f"prediction{suffix}"].tolist() == [ranked[rank]["label"] for ranked in expected]
         scores = [ranked[rank]["score"] for ranked in expected]
@@ -66,9 +66,9 @@ def test_texts_of_every_kind_of_file(tmp_path, checkpoint, capsys, kind):
 
 def test_pairs_and_labels_by_number(tmp_path, checkpoint, capsys):
     best = pipeline("text-classification", checkpoint)({"text": "w1", "text_pair": "w2 w3"})["label"]
-    for columns, named in (("one,two", ["one", "two"]), ("sentence1,sentence2", None)):
+    for columns, flag in (("one,two", ["one", "two"]), ("premise,hypothesis", None)):
         (tmp_path / "p.csv").write_text(f"{columns},label\nw1,w2 w3,{NAMES.index(best)}\n")
-        predict(checkpoint, str(tmp_path / "p.csv"), str(tmp_path / "out.csv"), named, top_k=1)
+        predict(checkpoint, str(tmp_path / "p.csv"), str(tmp_path / "out.csv"), flag, top_k=1)
     assert pandas.read_csv(tmp_path / "out.csv")["prediction"].tolist() == [best]
     assert "Accuracy 1.0000" in capsys.readouterr().out
 
@@ -100,32 +100,32 @@ def test_questions(tmp_path, text_config, perturbed_model, squad_tokenizer, caps
     model = perturbed_model(GMLPForQuestionAnswering, config)
     model.save_pretrained(tmp_path / "model")
     squad_tokenizer.save_pretrained(tmp_path / "model")
-    content, tables = squad(3), []
-    for name, data in (("nested", content), ("flat", {"data": flat(content)}), ("rows", flat(content))):
+    nested, rows = squad(3), flat(squad(3))
+    for name, data in {"nested": nested, "flat": {"data": rows}, "rows": rows}.items():
         (tmp_path / f"{name}.json").write_text(json.dumps(data))
-        predict(str(tmp_path / "model"), str(tmp_path / f"{name}.json"), str(tmp_path / "out.csv"), batch_size=4)
-        tables.append(pandas.read_csv(tmp_path / "out.csv"))
-        assert "exact_match" in capsys.readouterr().out
-    rows = flat(content)
-    answers = QuestionAnswerer(model, squad_tokenizer)(
-        [row["question"] for row in rows], [row["context"] for row in rows], top_k=3
-    )
-    for table in tables:
+    pandas.DataFrame(rows).to_csv(tmp_path / "rows.csv", index=False)
+    questions, contexts = ([row[name] for row in rows] for name in ("question", "context"))
+    answers = QuestionAnswerer(model, squad_tokenizer)(questions, contexts, top_k=3)
+    # Answers are compared where they are more than text.
+    for name, compared, top_k in (("nested.json", 1, 3), ("flat.json", 1, 3), ("rows.json", 1, 1), ("rows.csv", 0, 2)):
+        predict(str(tmp_path / "model"), str(tmp_path / name), str(tmp_path / "out.csv"), top_k=top_k, batch_size=4)
+        table = pandas.read_csv(tmp_path / "out.csv")
+        assert ("exact_match" in capsys.readouterr().out) == bool(compared)
         assert table["id"].tolist() == [row["id"] for row in rows]
-        assert table["prediction_3"].tolist() == [ranked[2]["answer"] for ranked in answers]
-    predict(str(tmp_path / "model"), str(tmp_path / "flat.json"), str(tmp_path / "out.csv"), top_k=1)
-    table = pandas.read_csv(tmp_path / "out.csv")
-    assert table["prediction"].tolist() == [ranked[0]["answer"] for ranked in answers] and "prediction_2" not in table
+        last = "prediction" if top_k == 1 else f"prediction_{top_k}"
+        assert table.columns[-2] == last and table[last].tolist() == [ranked[top_k - 1]["answer"] for ranked in answers]
 
 
 def test_which_columns_are_labels(text_config):
     rows = pandas.DataFrame({"stars": ["0", "1"], "text": ["bad", "w2"], "label": ["2", ""], "gold": ["fine", ""]})
     model = GMLPForSequenceClassification(text_config(id2label=dict(enumerate(NAMES))))
-    # Numbers are labels only in a selected column or one called "label"; the first matching column is used.
+    # The first matching column is used. Numbers match only in a selected column or one called "label".
     assert true_classes(model, rows).tolist() == ["good", ""]
     assert true_classes(model, rows, "stars").tolist() == ["bad", "fine"]
     assert true_classes(model, rows, "gold").tolist() == ["fine", ""]
     assert true_classes(model, rows[["stars", "text"]]) is None
+    with pytest.raises(InputError, match="has the labels w2"):
+        true_classes(model, rows, "text")
     model.config.problem_type = "multi_label_classification"
     assert true_classes(model, rows) is None
 
@@ -141,19 +141,6 @@ def test_the_onnx_program_gives_the_same(tmp_path, checkpoint, capsys):
     export(checkpoint, tmp_path / "exported", to="onnx")
     predict(str(tmp_path / "exported"), *arguments)
     assert (tmp_path / "out.csv").read_text() == expected and "Running" in capsys.readouterr().out
-
-
-def test_labels_that_are_missing_or_unknown(tmp_path, checkpoint, capsys):
-    best = best_labels(checkpoint, TEXTS)
-    path, output = tmp_path / "rows.csv", str(tmp_path / "out.csv")
-    pandas.DataFrame({"text": TEXTS, "gold": [best[0][0]["label"], "", best[2][1]["label"], ""]}).to_csv(path)
-    predict(checkpoint, str(path), output, top_k=1)
-    assert "Accuracy 0.5000: 1 of 2 are as in the column 'gold'" in capsys.readouterr().out
-    pandas.DataFrame({"text": TEXTS, "label": [best[0][0]["label"], "other", "", ""]}).to_csv(path)
-    predict(checkpoint, str(path), output, top_k=1)
-    assert "Accuracy" not in capsys.readouterr().out
-    with pytest.raises(InputError, match="has the labels other, "):
-        predict(checkpoint, str(path), output, label_column_name="label")
 
 
 @pytest.mark.parametrize(

@@ -1,1 +1,1 @@
-"""Counts of parameters and FLOPs, and pictures of what a model has learned."""
+"""Counts of parameters and FLOPs, and plots of what a model has learned."""

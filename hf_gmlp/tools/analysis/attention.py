@@ -1,4 +1,4 @@
-"""The tiny attention of an aMLP over a pair of sentences (paper, Appendix D and Figure 10)."""
+"""The tiny attention of an aMLP over a sentence or a pair (paper, Appendix D and Figure 10)."""
 
 from pathlib import Path
 
@@ -13,11 +13,11 @@ from .pictures import plt, save_picture
 
 
 def load_attentive_model(checkpoint: str | Path) -> tuple[GMLPModel, PreTrainedTokenizerBase]:
-    """Open an aMLP for text without its head, and its tokenizer, or raise an InputError if it is another model."""
-    # Eager attention returns its weights.
+    """Load an aMLP for text without its head, and its tokenizer, or raise an InputError for another model."""
+    # Only eager attention returns its weights.
     model = open_model(AutoModel, checkpoint, new_head=True, attn_implementation="eager")
     if not isinstance(model, GMLPModel) or not model.config.attention_size:
-        raise InputError(f"{checkpoint} has no attention to plot. Choose an aMLP for text (attention_size > 0).")
+        raise InputError(f"{checkpoint} has no attention to plot: choose an aMLP for text (attention_size > 0).")
     return model.eval(), open_tokenizer(checkpoint)
 
 
@@ -27,8 +27,8 @@ def largest_attention(
 ) -> tuple[list[str], list[int], torch.Tensor]:
     """Find, for every pair of tokens, the largest attention weight over the first half of the blocks.
 
-    A model that sees padding (`mask_padding=False`, as in the paper) gets padding up to its n tokens, as in its
-    training; the result leaves it out.
+    For a model with visible padding (`mask_padding=False`, as in the paper), the sentences are padded to n tokens as in
+    its training. The result leaves the padding out.
 
     Args:
         model: An aMLP for text in eval mode, with eager attention.
@@ -42,14 +42,14 @@ def largest_attention(
     n = model.config.max_position_embeddings
     length = len(tokenizer(first, second)["input_ids"])
     if length > n:
-        raise InputError(f"The sentences have {length} tokens and the model takes at most {n}. Pass shorter ones.")
+        raise InputError(f"The sentences have {length} tokens, but the model has {n} positions: pass shorter ones.")
     padding = {"padding": padding_for(model.config), "max_length": n}
     inputs = tokenizer(first, second, return_token_type_ids=True, return_tensors="pt", **padding)
     segments = inputs["token_type_ids"]
     if not model.config.type_vocab_size:
         del inputs["token_type_ids"]
     attentions = model(**inputs, output_attentions=True).attentions
-    # One head each: [L / 2, 1, 1, m, m].
+    # Each block has one head: [L / 2, 1, 1, m, m].
     weights = torch.stack(attentions[: max(1, len(attentions) // 2)]).float().amax(dim=0)[0, 0]
     tokens = tokenizer.convert_ids_to_tokens(inputs["input_ids"][0])
     return tokens[:length], segments[0, :length].tolist(), weights[:length, :length].cpu()
@@ -60,7 +60,7 @@ def plot_attention(
 ):
     """Plot the paper's Figure 10: `largest_attention`, with the tokens on both axes and lines between the sentences."""
     tokens, segments, weights = largest_attention(model, tokenizer, first, second)
-    # SentencePiece's mark of a word's beginning is left out. A dollar sign in a token does not start a formula.
+    # Leave out SentencePiece's mark of a word's beginning. `parse_math=False` prints dollar signs as they are.
     names = [token.replace("\u2581", "").strip() or "(space)" for token in tokens]
     size = max(7.0, 0.15 * len(tokens))
     figure, axis = plt.subplots(figsize=(size, size + 1), layout="constrained")
@@ -76,5 +76,5 @@ def plot_attention(
     depth = model.config.num_hidden_layers
     axis.set_title(f"Tiny attention: largest weight over the first {max(1, depth // 2)} of {depth} blocks", fontsize=9)
     bar = figure.colorbar(image, ax=axis, orientation="horizontal", fraction=0.035, pad=0.02, aspect=40)
-    bar.set_label("attention weight (those of a query add up to 1 in a block)", fontsize=8)
+    bar.set_label("attention weight (the weights of a query add up to 1 in each block)", fontsize=8)
     save_picture(figure, path)

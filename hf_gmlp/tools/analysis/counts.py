@@ -1,4 +1,4 @@
-"""Parameters and FLOPs as the paper counts them (Tables 1 to 5 and 10), on the meta device: nothing is allocated."""
+"""Parameters and FLOPs as the paper counts them (Tables 1 to 5 and 10), on the meta device without allocations."""
 
 import torch
 from torch.utils.flop_counter import FlopCounterMode
@@ -10,8 +10,8 @@ from ...models.configuration_gmlp import as_pair
 def paper_parameters(config: PreTrainedConfig) -> int:
     """Return the number of parameters that the paper would print for a config.
 
-    For a text model these are those of embeddings, blocks and final norm (without pooler and masked-language-model
-    transform), for an image classifier all of them, with the labels of `config`.
+    Text models count embeddings, blocks and final norm, without pooler and masked-language-model transform. Image
+    classifiers count all parameters, with the labels of `config`.
     """
     with torch.device("meta"):
         if hasattr(config, "image_size") or (config.architectures or [""])[0].endswith("ForImageClassification"):
@@ -24,13 +24,13 @@ def paper_parameters(config: PreTrainedConfig) -> int:
 def paper_flops(config: PreTrainedConfig) -> int:
     """Return the FLOPs of one forward pass, two per multiply-add of the matrix products.
 
-    The input is one image, or one sequence of n tokens with the masked-language-model head on its masked 15 %. For a
+    The input is one image, or one sequence of n tokens with the masked-language-model head on the masked 15 %. For a
     causal model, which the paper does not have, the head is counted on all tokens, and both triangles of W.
 
     Args:
-        config: Of a gMLP, or of transformers' BERT or ViT or a model with the same heads.
+        config: The config of a gMLP, of transformers' BERT or ViT, or of a model with the same heads.
     """
-    # The counter sees the matrix products of eager attention one by one.
+    # Eager attention consists of matrix products, which the counter supports.
     config = type(config).from_dict(config.to_dict(), attn_implementation="eager")
     with torch.device("meta"), FlopCounterMode(display=False) as counter, torch.no_grad():
         if hasattr(config, "image_size"):

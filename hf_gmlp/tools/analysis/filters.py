@@ -1,4 +1,4 @@
-"""Pictures of the spatial filters that a model has learned, over an image (paper, Figure 3) or a text (Figure 4)."""
+"""Plots of the spatial filters that a model has learned, over an image (paper, Figure 3) or a text (Figure 4)."""
 
 from pathlib import Path
 
@@ -13,7 +13,7 @@ from .pictures import block_panels, plt, save_picture
 
 
 def load_spatial_model(checkpoint: str | Path) -> GMLPPreTrainedModel:
-    """Open the gMLP or aMLP of a checkpoint without its head, or raise an InputError if there is none."""
+    """Load a gMLP or aMLP without its head, or raise an InputError if the checkpoint is of another kind."""
     model = open_model(AutoModel, checkpoint, new_head=True)
     if not isinstance(model, GMLPPreTrainedModel):
         raise InputError(f"{checkpoint} is a {type(model).__name__}, which has no spatial weights to plot.")
@@ -21,7 +21,7 @@ def load_spatial_model(checkpoint: str | Path) -> GMLPPreTrainedModel:
 
 
 def head_names(model: GMLPPreTrainedModel) -> list[str]:
-    """Return a title for each of the L * H spatial matrices of a model, in the order of the functions below."""
+    """Return a title for each of the L * H spatial matrices of a model, in the order of `spatial_matrices`."""
     blocks, heads = range(1, model.config.num_hidden_layers + 1), model.config.spatial_heads
     if heads == 1:
         return [f"block {block}" for block in blocks]
@@ -30,8 +30,7 @@ def head_names(model: GMLPPreTrainedModel) -> list[str]:
 
 @torch.no_grad()
 def spatial_matrices(model: GMLPPreTrainedModel, rows: list[int] | slice = slice(None)) -> torch.Tensor:
-    """Return some rows, by default all, of the W of every head over the tokens of a text or the patches of an image,
-    without [CLS]: [L * H, rows, n]."""
+    """Return rows of the W of every head over the tokens or patches, without the [CLS] of images: [L * H, rows, n]."""
     prefix = getattr(model.config, "num_prefix_tokens", 0)
     matrices = (proj.matrix(is_causal=model.config.is_causal) for proj in model.spatial_projections())
     return torch.cat([matrix[:, prefix:, prefix:][:, rows].float().cpu() for matrix in matrices])
@@ -43,7 +42,7 @@ def middle_filters(model: GMLPPreTrainedModel) -> torch.Tensor:
 
 
 def patch_filters(model: GMLPPreTrainedModel, patches: list[tuple[int, int]]) -> torch.Tensor:
-    """Return the rows of W of some output patches over the grid of input patches, without [CLS].
+    """Return the rows of W of selected output patches over the grid of input patches, without [CLS].
 
     Args:
         model: An image model.
@@ -56,25 +55,25 @@ def patch_filters(model: GMLPPreTrainedModel, patches: list[tuple[int, int]]) ->
     return spatial_matrices(model, [row * grid[1] + column for row, column in patches]).unflatten(-1, grid)
 
 
-def spread_panels(count: int, at_most: int) -> list[int]:
-    """Return the indices of the panels to plot: all, or `at_most` evenly spread from the first to the last."""
-    if at_most < 1:
-        raise InputError(f"--max_layers must be at least 1, got {at_most}.")
-    return torch.linspace(0, count - 1, min(count, at_most)).round().int().unique().tolist()
+def spread_panels(count: int, limit: int) -> list[int]:
+    """Return the indices of at most `limit` panels, evenly spread from the first to the last."""
+    if limit < 1:
+        raise InputError(f"--max_layers {limit} must be at least 1.")
+    return torch.linspace(0, count - 1, min(count, limit)).round().int().unique().tolist()
 
 
 def spread_patches(grid: tuple[int, int]) -> list[tuple[int, int]]:
-    """Return the rows and columns of the middle patch and of four near the corners; fewer on a small grid."""
+    """Return the row and column of the middle patch and of four patches near the corners, without duplicates."""
     (top, middle, bottom), (left, center, right) = ([size // 6, size // 2, size - 1 - size // 6] for size in grid)
     patches = [(top, left), (top, right), (middle, center), (bottom, left), (bottom, right)]
     return list(dict.fromkeys(patches))
 
 
 def plot_filters(model: GMLPPreTrainedModel, path: str | Path, *, max_layers: int | None = None):
-    """Plot the spatial filters of a model, with a panel (image model: a row of panels) for each head of each block.
+    """Plot the spatial filters of each head of each block: the paper's Figure 4 for text, and Figure 3 for images.
 
     Args:
-        model: A text model, for which this is the paper's Figure 4, or an image model, for which it is Figure 3.
+        model: A text model, with one panel per head, or an image model, with one row of panels per head.
         path: The picture to write.
         max_layers: Maximum number of blocks or heads, evenly spread; by default 36 for text and 12 for images.
     """
@@ -87,33 +86,32 @@ def plot_filters(model: GMLPPreTrainedModel, path: str | Path, *, max_layers: in
     save_picture(_patch_figure(model, panels, note) if images else _token_figure(model, panels), path)
 
 
-def some_panels(model: GMLPPreTrainedModel, shown: int) -> str:
-    """Return words for a title, such as " (12 of 30 blocks)"; none if all are shown."""
+def panel_note(model: GMLPPreTrainedModel, panels: int) -> str:
+    """Return a note for a title, such as " (12 of 30 blocks)", or "" if there is a panel for every head."""
     count, name = len(head_names(model)), "blocks" if model.config.spatial_heads == 1 else "heads"
-    return f" ({shown} of {count} {name})" if shown < count else ""
+    return f" ({panels} of {count} {name})" if panels < count else ""
 
 
 def _token_figure(model: GMLPPreTrainedModel, panels: list[int]) -> plt.Figure:
     n, names = model.config.max_position_embeddings, head_names(model)
     # A Toeplitz W is zero beyond its reach.
-    shown = min(n // 2, model.config.spatial_reach or n)
-    filters = middle_filters(model)[:, n // 2 - shown : n // 2 + shown + n % 2]
-    # Shared axes: all heads have one scale.
+    reach = min(n // 2, model.config.spatial_reach or n)
+    filters = middle_filters(model)[:, n // 2 - reach : n // 2 + reach + n % 2]
     figure, axes, columns = block_panels(
         len(panels), lambda columns: 1.25 if columns == 6 else 1.7, sharex=True, sharey=True
     )
-    axes[0].set_xticks([-(shown // 2), 0, shown // 2])
+    axes[0].set_xticks([-(reach // 2), 0, reach // 2])
     for axis, panel in zip(axes, panels):
         axis.axhline(0, color="0.8", linewidth=0.8)
         axis.axvline(0, color="0.8", linewidth=0.8)
-        axis.plot(torch.arange(filters.shape[1]) - shown, filters[panel], color="tab:blue", linewidth=1.0)
+        axis.plot(torch.arange(filters.shape[1]) - reach, filters[panel], color="tab:blue", linewidth=1.0)
         axis.set_title(names[panel], fontsize=8)
         axis.tick_params(labelsize=7)
-    # Where the last row is not full, the axis above a gap keeps its numbers.
+    # Number the lowest axis of each column, since the last row may have gaps.
     for axis in axes[-columns:]:
         axis.tick_params(labelbottom=True)
-    some = some_panels(model, len(panels))
-    figure.suptitle(f"Spatial filters{some}: weight in W of each token for the gate of the middle one", fontsize=10)
+    note = panel_note(model, len(panels))
+    figure.suptitle(f"Spatial filters{note}: weight in W of each token for the gate of the middle one", fontsize=10)
     figure.supxlabel(f"position relative to the middle of {n} tokens", fontsize=9)
     figure.supylabel("weight in W", fontsize=9)
     return figure
@@ -127,7 +125,7 @@ def _patch_figure(model: GMLPPreTrainedModel, panels: list[int], note: str) -> p
     size = (7.2, height * len(panels) + 1.2)
     figure, axes = plt.subplots(len(panels), len(patches), figsize=size, squeeze=False, layout="constrained")
     for row, panel in zip(axes, panels):
-        # Zero is white; a head of zeros has no scale.
+        # Zero is white. For a head of zeros, any positive limit will do.
         limit = filters[panel].abs().max().item() or 1.0
         for axis, (patch_row, patch_column), weights in zip(row, patches, filters[panel]):
             image = axis.imshow(weights, cmap="RdBu_r", vmin=-limit, vmax=limit)
@@ -136,10 +134,10 @@ def _patch_figure(model: GMLPPreTrainedModel, panels: list[int], note: str) -> p
         row[0].set_ylabel(names[panel].replace(", ", "\n"), fontsize=8)
         bar = figure.colorbar(image, ax=row, ticks=[-limit, 0, limit], fraction=0.02, pad=0.01)
         bar.ax.set_yticklabels([f"{-limit:.2g}", "0", f"{limit:.2g}"], fontsize=7)
-    some = some_panels(model, len(panels))
+    panels_note = panel_note(model, len(panels))
     figure.suptitle(
-        f"Spatial filters{some}: weight in W of each of {grid[0]} × {grid[1]} patches for the gate of the boxed patch\n"
-        f"red is positive, blue negative; each row has the scale at its right{note}",
+        f"Spatial filters{panels_note}: weight in W of each of {grid[0]} × {grid[1]} patches for the gate of the boxed "
+        f"patch\nred is positive, blue negative; each row has the scale at its right{note}",
         fontsize=9,
     )
     return figure

@@ -1,4 +1,4 @@
-"""Panels and files of all pictures."""
+"""Layout and files of plots."""
 
 import math
 from collections.abc import Callable
@@ -8,7 +8,7 @@ import matplotlib
 
 from ...errors import InputError, first_line
 
-# Files instead of windows, on any machine.
+# Write files without a display.
 matplotlib.use("Agg")
 from matplotlib import pyplot as plt
 from matplotlib.axes import Axes
@@ -16,11 +16,11 @@ from matplotlib.figure import Figure
 
 
 def save_picture(figure: Figure, path: str | Path):
-    """Write a figure, in the format of the file ending (PNG without one), and free it."""
+    """Write a figure in the format of the file extension, by default PNG, and free it."""
     try:
         figure.savefig(path, dpi=150, format=Path(path).suffix.removeprefix(".") or "png")
     except ValueError as error:
-        # Unsupported file extension.
+        # The file extension is not supported.
         raise InputError(f"{path} cannot be written: {first_line(error)}.") from error
     finally:
         plt.close(figure)

@@ -1,1 +1,1 @@
-"""Conversions from checkpoints of other projects, and to timm: one module for each project."""
+"""Conversions from checkpoints of other projects, with one module for each project."""

@@ -1,17 +1,16 @@
-"""Converts the text model of labml.ai's annotated gMLP into a causal language model."""
+"""Conversion of the text model of labml.ai's annotated gMLP into a causal language model."""
 
 import functools
 from pathlib import Path
 
 from transformers import PreTrainedModel
 
-from ...errors import InputError
 from ...models.modeling_gmlp import GMLPForCausalLM
 from . import checkpoints
 from .checkpoints import Tensors
 
 KIND = "a gMLP of labml_nn"
-# Layer of this package -> layer of labml's: GMLPBlock inside Encoder inside AutoregressiveTransformer.
+# Names of layers: this package -> labml's AutoregressiveTransformer, which contains an Encoder of GMLPBlocks.
 LAYERS = {
     "model.embeddings.word_embeddings": "src_embed",
     "model.layers.{}.norm": "encoder.layers.{}.norm",
@@ -22,7 +21,6 @@ LAYERS = {
     "model.norm": "encoder.norm",
     "decoder": "generator.projection",
 }
-POSITIONS = "src_embed.positional_encodings"
 
 
 def model_from_labml(tensors: Tensors) -> tuple[PreTrainedModel, list[str]]:
@@ -31,8 +29,6 @@ def model_from_labml(tensors: Tensors) -> tuple[PreTrainedModel, list[str]]:
     Returns:
         The model, and sentences about it.
     """
-    if POSITIONS in tensors:
-        raise InputError(f"The source adds {POSITIONS} to its embeddings, and a gMLP has no position encodings.")
     shape = functools.partial(checkpoints.shape, tensors, kind=KIND)
     vocab_size, hidden_size = shape("src_embed.weight", 2)
     fields = {
@@ -42,7 +38,7 @@ def model_from_labml(tensors: Tensors) -> tuple[PreTrainedModel, list[str]]:
         "max_position_embeddings": shape("encoder.layers.0.sgu.bias", 1)[0],
         "is_causal": True,
     }
-    # Weights above the diagonal are masked in both models, and were never trained.
+    # Both models mask the weights above the diagonal, which were therefore never trained.
     tensors = {name: tensor.tril() if name.endswith("sgu.weight") else tensor for name, tensor in tensors.items()}
     shared = checkpoints.TEXT_FIELDS | checkpoints.LAYER_FIELDS
     model = checkpoints.load(GMLPForCausalLM, tensors, LAYERS, KIND, **shared, **fields)

@@ -1,6 +1,7 @@
 import numpy as np
 import pytest
 import torch
+from matplotlib import pyplot as plt
 from PIL import Image
 
 from hf_gmlp import GMLPForSequenceClassification
@@ -18,7 +19,7 @@ WORDS = "the man woman plays sleeps $ 5 a_b".split()
 
 @pytest.fixture
 def checkpoint(tmp_path, text_config, perturbed_model):
-    """checkpoint(**fields) saves a tiny aMLP with its tokenizer."""
+    """checkpoint(**fields) saves a tiny aMLP with its tokenizer, and returns the folder."""
 
     def save(**fields):
         config = text_config(**({"attention_size": 8, "num_hidden_layers": 5} | fields))
@@ -30,7 +31,7 @@ def checkpoint(tmp_path, text_config, perturbed_model):
 
 
 def attention_by_hand(model, input_ids, segments):
-    """Compute the attention of each block from its input with numpy alone."""
+    """Return the attention weights of each block, computed with numpy from the block's input."""
     inputs = []
     hooks = [layer.norm.register_forward_hook(lambda m, i, out: inputs.append(out[0])) for layer in model.layers]
     with torch.no_grad():
@@ -51,11 +52,11 @@ def attention_by_hand(model, input_ids, segments):
 @pytest.mark.parametrize(("layers", "half"), [(1, 1), (5, 2)])
 @pytest.mark.parametrize("mask_padding", [True, False])
 def test_largest_weights_of_the_first_half(checkpoint, layers, half, mask_padding):
-    model, words = load_attentive_model(checkpoint(num_hidden_layers=layers, mask_padding=mask_padding))
-    tokens, segments, weights = largest_attention(model, words, "the man plays", "the woman")
+    model, tokenizer = load_attentive_model(checkpoint(num_hidden_layers=layers, mask_padding=mask_padding))
+    tokens, segments, weights = largest_attention(model, tokenizer, "the man plays", "the woman")
     assert tokens == "[CLS] the man plays [SEP] the woman [SEP]".split()
     assert segments == [0] * 5 + [1] * 3
-    ids = words.convert_tokens_to_ids(tokens)
+    ids = tokenizer.convert_tokens_to_ids(tokens)
     # A model with visible padding gets padded inputs, up to n = 12.
     padding = 0 if mask_padding else 4
     maps = attention_by_hand(model, ids + [0] * padding, segments + [0] * padding)
@@ -66,19 +67,22 @@ def test_largest_weights_of_the_first_half(checkpoint, layers, half, mask_paddin
 
 
 def test_picture(checkpoint, tmp_path, capsys):
-    """A dollar sign and an underscore must not be parsed as a formula."""
-    sentences, output = ["the man plays $ 5 $", "a_b sleeps"], str(tmp_path / "a.png")
-    main(["plot", "attention", checkpoint(type_vocab_size=0), "--sentences", *sentences, "--output", output])
-    assert "a.png" in capsys.readouterr().out
-    with Image.open(tmp_path / "a.png") as picture:
+    """Dollar signs and underscores in tokens are not parsed as a formula."""
+    command = ["plot", "attention", checkpoint(type_vocab_size=0), "--sentences", "the man plays $ 5 $", "a_b sleeps"]
+    main([*command, "--output", str(tmp_path / "a.PNG")])
+    assert "a.PNG" in capsys.readouterr().out and not plt.get_fignums()
+    with pytest.raises(SystemExit):
+        main([*command, "--output", str(tmp_path / "a.xyz")])
+    assert "a.xyz cannot be written" in capsys.readouterr().err
+    with Image.open(tmp_path / "a.PNG") as picture:
         colors = {color for _, color in picture.convert("RGB").getcolors(maxcolors=1 << 24)}
     # The largest weight has the darkest color of the scale.
     assert (8, 48, 107) in colors
 
 
 def test_bad_input(checkpoint):
-    model, words = load_attentive_model(checkpoint())
+    model, tokenizer = load_attentive_model(checkpoint())
     with pytest.raises(InputError, match="13 tokens"):
-        largest_attention(model, words, "the " * 6, "the " * 4)
+        largest_attention(model, tokenizer, "the " * 6, "the " * 4)
     with pytest.raises(InputError, match="attention"):
         load_attentive_model(checkpoint(attention_size=0))
