@@ -25,9 +25,7 @@ from ..numerics import assert_close
 from .helpers import (
     ATTENTIONS,
     KINDS_OF_GMLP,
-    assert_same_with_checkpointing,
     attention_fields,
-    labeled_batch,
     padded,
 )
 
@@ -318,10 +316,6 @@ def test_logits_to_keep(causal_model, random_ids):
     assert torch.equal(model(ids, logits_to_keep=0).logits, logits)
     torch.testing.assert_close(model(ids, logits_to_keep=3).logits, logits[:, -3:])
     torch.testing.assert_close(model(ids, logits_to_keep=torch.tensor([1, 5])).logits, logits[:, [1, 5]])
-
-
-def test_gradient_checkpointing_with_a_cache(causal_model):
-    assert_same_with_checkpointing(causal_model(attention_size=8), labeled_batch(GMLPForCausalLM) | {"use_cache": True})
 
 
 @pytest.mark.parametrize("checkpointing", ["plain", "reentrant", "selective"])

@@ -1,17 +1,15 @@
-"""The Toeplitz matrix, the spatial projection and the four gatings, each against an independent description."""
+"""The Toeplitz matrix of Appendix C, resizing of the spatial projection, and orders of interaction."""
 
 import numpy as np
 import pytest
 import torch
 from PIL import Image
 from torch import nn
-from torch.nn import functional as F
 
 from hf_gmlp.models.modeling_gmlp import SpatialGatingUnit, SpatialProjection
 
 from ..numerics import assert_close
 from ..peers.appendix_c import create_toeplitz_matrix
-from ..samples import GATINGS
 
 
 def make_projection(length, toeplitz=False, dtype=torch.float32):
@@ -31,38 +29,6 @@ def test_toeplitz_matrix_is_that_of_appendix_c(n):
             np.testing.assert_array_equal(rows, expected[start:m, :m])
             causal = projection.matrix(m, start, is_causal=True)[0].detach().numpy()
             np.testing.assert_array_equal(causal, np.tril(expected[:m, :m])[start:])
-
-
-def test_a_projection_is_a_linear_layer_over_the_tokens():
-    projection, v = make_projection(5), torch.randn(3, 5, 4)
-    expected = F.linear(v.transpose(1, 2), projection.weight, projection.bias).transpose(1, 2)
-    assert_close(projection(v), expected)
-
-
-@pytest.mark.parametrize("with_attention", [False, True])
-@pytest.mark.parametrize("gating", GATINGS)
-def test_gatings_of_table_3(text_config, randomize, gating, with_attention):
-    config = text_config(spatial_gating=gating)
-    unit = SpatialGatingUnit(config)
-    unit.proj.reset_parameters(0.3)
-    randomize(unit)
-    z = torch.randn(2, config.max_position_embeddings, config.intermediate_size)
-    size = config.intermediate_size // 2 if gating == "split" else config.intermediate_size
-    attention = torch.randn(2, config.max_position_embeddings, size) if with_attention else None
-
-    def f(x):
-        normalized = (x - x.mean(-1, keepdim=True)) / torch.sqrt(x.var(-1, correction=0, keepdim=True) + 1e-5)
-        normalized = normalized * unit.norm.weight + unit.norm.bias
-        mixed = torch.einsum("ij,bjd->bid", unit.proj.matrix()[0], normalized) + unit.proj.bias[:, None]
-        return mixed if attention is None else mixed + attention
-
-    expected = {
-        "split": lambda: z[..., :size] * f(z[..., size:]),
-        "multiplicative": lambda: z * f(z),
-        "additive": lambda: z + f(z),
-        "linear": lambda: f(z),
-    }[gating]()
-    assert_close(unit(z, attention), expected)
 
 
 @pytest.mark.parametrize("new", [3, 9])
