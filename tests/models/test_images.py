@@ -5,12 +5,11 @@ import copy
 import pytest
 import torch
 from torch.nn import functional as F
-from transformers import AutoModelForImageClassification
 
 from hf_gmlp import GMLPForImageClassification, GMLPVisionModel
 from hf_gmlp.models.modeling_gmlp import SpatialProjection
 
-from ..numerics import assert_close, assert_gradients
+from ..numerics import assert_close
 from ..samples import CONVOLUTIONAL
 
 # A model of 4 x 6 patches.
@@ -119,12 +118,9 @@ def test_resizing_a_model_there_and_back(image_model):
 
 
 @torch.no_grad()
-def test_a_conv_stem_sees_one_channel_and_a_cls_token(image_model):
+def test_conv_stem_with_one_channel_and_a_cls_token(image_model):
     model = image_model(GMLPVisionModel, toeplitz=False, pooling="cls", num_channels=1)
-    images = torch.randn(2, 1, 16, 24)
-    assert model(images).last_hidden_state.shape == (2, 25, 16)
-    # Evaluation uses the running statistics, so an image has the same output alone.
-    assert_close(model(images[:1]).last_hidden_state, model(images).last_hidden_state[:1], depth=2)
+    assert model(torch.randn(2, 1, 16, 24)).last_hidden_state.shape == (2, 25, 16)
 
 
 def test_initial_weights_of_a_conv_stem(vision_config, tmp_path):
@@ -140,21 +136,6 @@ def test_initial_weights_of_a_conv_stem(vision_config, tmp_path):
     for conv in (module for module in model.embeddings.stem if isinstance(module, torch.nn.Conv2d)):
         expected = (2 / conv.weight[0].numel()) ** 0.5
         assert conv.weight.std().item() == pytest.approx(expected, rel=0.25)
-
-
-def test_every_parameter_has_a_gradient(image_model):
-    model = image_model()
-    model(torch.randn(2, 3, 16, 24), labels=torch.tensor([0, 2])).loss.backward()
-    assert_gradients(model)
-
-
-@torch.no_grad()
-def test_a_saved_model_has_the_same_outputs(image_model, tmp_path):
-    model, pixels = image_model(), torch.randn(2, 3, 16, 24)
-    model.save_pretrained(tmp_path)
-    assert torch.equal(GMLPForImageClassification.from_pretrained(tmp_path)(pixels).logits, model(pixels).logits)
-    copied = AutoModelForImageClassification.from_pretrained(tmp_path, trust_remote_code=True)
-    assert torch.equal(copied(pixels).logits, model(pixels).logits)
 
 
 def test_frozen_batch_norms_keep_their_statistics(image_model):
