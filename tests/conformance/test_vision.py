@@ -8,7 +8,7 @@ from transformers.testing_utils import torch_device
 
 from hf_gmlp import GMLPForImageClassification, GMLPVisionBackbone, GMLPVisionConfig, GMLPVisionModel
 
-from .checks import FSDPPlanMixin
+from .plans import FSDPPlanMixin
 from .upstream.test_backbone_common import BackboneTesterMixin
 from .upstream.test_configuration_common import ConfigTester
 from .upstream.test_modeling_common import ModelTesterMixin, floats_tensor
@@ -37,7 +37,7 @@ class GMLPVisionModelTester:
             image_size=self.image_size,
             patch_size=self.patch_size,
             num_labels=3,
-            # Far from the paper's 1e-6, with which the tests would hardly notice the spatial projection.
+            # With the paper's 1e-6, the tests would hardly notice the spatial projection.
             spatial_initializer_range=0.3,
             **self.config_fields,
         )
