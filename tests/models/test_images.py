@@ -53,7 +53,7 @@ def test_the_product_is_a_convolution_over_the_image(heads):
 
 
 @pytest.mark.parametrize("grid, length", [((3, 4), None), (None, 12)], ids=["grid", "dense"])
-def test_heads_are_projections_of_their_channels(grid, length):
+def test_each_head_projects_its_own_channels(grid, length):
     projection, v = make_projection(3, grid, length), torch.randn(2, 12, 6)
     expected = []
     for head, part in enumerate(v.chunk(3, dim=-1)):
@@ -71,34 +71,33 @@ def test_heads_are_projections_of_their_channels(grid, length):
 def test_a_resized_toeplitz_matrix_keeps_every_offset(heads, new_grid):
     old_grid = (4, 3)
     projection = make_projection(heads, old_grid, dtype=torch.bfloat16).requires_grad_(False)
-    old = projection.weight.view(heads, 7, 5).clone()
-    bias = projection.bias.view(heads, *old_grid).clone()
+    weight, bias = projection.weight.view(heads, 7, 5).clone(), projection.bias.view(heads, *old_grid).clone()
     projection.resize_grid(old_grid, new_grid, 0)
-    new, new_bias = projection.weight.view(heads, *(2 * size - 1 for size in new_grid)), projection.bias
-    for down in range(1 - new_grid[0], new_grid[0]):
-        for right in range(1 - new_grid[1], new_grid[1]):
-            known = abs(down) < old_grid[0] and abs(right) < old_grid[1]
-            expected = old[:, 3 + down, 2 + right] if known else torch.zeros(heads)
-            assert torch.equal(new[:, new_grid[0] - 1 + down, new_grid[1] - 1 + right], expected.bfloat16())
-    for row in range(new_grid[0]):
-        for column in range(new_grid[1]):
-            expected = bias[:, min(row, 3), min(column, 2)]
-            assert torch.equal(new_bias.view(heads, *new_grid)[:, row, column], expected)
-    assert projection.length == new_grid[0] * new_grid[1]
-    assert projection.matrix().shape == (heads, projection.length, projection.length)
+    (new_height, new_width), new_bias = new_grid, projection.bias.view(heads, *new_grid)
+    new_weight = projection.weight.view(heads, 2 * new_height - 1, 2 * new_width - 1)
+    for down in range(1 - new_height, new_height):
+        for right in range(1 - new_width, new_width):
+            is_old = abs(down) < 4 and abs(right) < 3
+            expected = weight[:, 3 + down, 2 + right] if is_old else torch.zeros(heads)
+            assert torch.equal(new_weight[:, new_height - 1 + down, new_width - 1 + right], expected.bfloat16())
+    for row in range(new_height):
+        for column in range(new_width):
+            # New patches get the bias of the nearest old one.
+            assert torch.equal(new_bias[:, row, column], bias[:, min(row, 3), min(column, 2)])
+    assert projection.matrix().shape == (heads, new_height * new_width, new_height * new_width)
     for parameter in projection.parameters():
         assert parameter.dtype == torch.bfloat16 and not parameter.requires_grad
 
 
 @pytest.mark.parametrize("prefix", [0, 1])
-def test_heads_are_resized_one_by_one(prefix):
-    """A dense W with heads is interpolated separately for each head."""
+def test_heads_are_resized_separately(prefix):
+    """The heads of a dense W are interpolated one by one."""
     projection = make_projection(3, length=prefix + 12)
     singles = [make_projection(1, length=prefix + 12) for _ in range(3)]
     for head, single in enumerate(singles):
         single.weight.data, single.bias.data = projection.weight[head].clone(), projection.bias[head].clone()
-    for one in (projection, *singles):
-        one.resize_grid((4, 3), (2, 5), prefix)
+    for resized in (projection, *singles):
+        resized.resize_grid((4, 3), (2, 5), prefix)
     assert_close(projection.weight, torch.stack([single.weight for single in singles]))
     assert_close(projection.bias, torch.stack([single.bias for single in singles]))
     assert projection.weight.shape == (3, prefix + 10, prefix + 10)
@@ -153,7 +152,7 @@ def test_frozen_batch_norms_keep_their_statistics(image_model):
     assert not any(torch.equal(value, statistics[name]) for name, value in model.named_buffers() if "mean" in name)
 
 
-def test_another_grid_of_as_many_patches_is_noticed(image_model):
+def test_a_changed_grid_of_as_many_patches_is_refused(image_model):
     model = image_model(image_size=16)
     model.config.image_size = (8, 32)
     with pytest.raises(ValueError, match="resize_image_size"):

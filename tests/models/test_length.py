@@ -41,10 +41,10 @@ def test_the_product_by_blocks_is_that_of_a_banded_matrix(small_blocks, reach, l
     matrices = torch.stack([banded_matrix(w, length) for w in weight])
     matrices = matrices.tril() if is_causal else matrices
     expected = torch.einsum("hij,bjhc->bihc", matrices, v.unflatten(2, (heads, -1))) + bias.T[:, :, None]
-    found, weights = projection(v, Positions(is_causal)), torch.randn(2, length, 6, dtype=torch.double)
-    torch.testing.assert_close(found, expected.flatten(2), rtol=1e-10, atol=1e-10)
+    actual, weights = projection(v, Positions(is_causal)), torch.randn(2, length, 6, dtype=torch.double)
+    torch.testing.assert_close(actual, expected.flatten(2), rtol=1e-10, atol=1e-10)
     parameters = [*projection.parameters(), v]
-    gradients = [torch.autograd.grad((x * weights).sum(), parameters) for x in (found, expected.flatten(2))]
+    gradients = [torch.autograd.grad((x * weights).sum(), parameters) for x in (actual, expected.flatten(2))]
     torch.testing.assert_close(*gradients, rtol=1e-10, atol=1e-10)
     assert torch.equal(projection.matrix(length, is_causal=is_causal), matrices)
 
@@ -63,7 +63,7 @@ def test_as_many_heads_as_channels_is_the_convolution_of_cgmlp():
 
 @pytest.mark.parametrize("model_class", [GMLPForMaskedLM, GMLPForCausalLM])
 @torch.no_grad()
-def test_resized_model_accepts_longer_texts_and_keeps_outputs_of_shorter_ones(
+def test_a_resized_model_accepts_longer_texts(
     small_blocks, perturbed_model, text_config, random_ids, tmp_path, model_class
 ):
     model = perturbed_model(model_class, text_config(attention_size=8)).double()
@@ -78,24 +78,24 @@ def test_resized_model_accepts_longer_texts_and_keeps_outputs_of_shorter_ones(
     ids = random_ids(2, 150)
     mask = torch.ones_like(ids)
     mask[1, :40] = 0
-    found = model(ids, mask).logits
+    logits = model(ids, mask).logits
     model.resize_position_embeddings(200, 200)
     assert model.config.spatial_reach is None and model.spatial_projections()[0].weight.shape == (399,)
-    torch.testing.assert_close(found[mask == 1], model(ids, mask).logits[mask == 1])
+    torch.testing.assert_close(logits[mask == 1], model(ids, mask).logits[mask == 1])
     model.resize_position_embeddings(200, 12)
     model.save_pretrained(tmp_path)
     loaded = model_class.from_pretrained(tmp_path, dtype=torch.double)
-    torch.testing.assert_close(loaded(ids, mask).logits, found)
-    assert model_class.from_pretrained(tmp_path).spatial_projections()[0].reach == 12
+    torch.testing.assert_close(loaded(ids, mask).logits, logits)
+    assert loaded.spatial_projections()[0].reach == 12
     if model_class is GMLPForCausalLM:
         cache, pieces = DynamicCache(), []
         for start, end in ((0, 100), (100, 101), (101, 150)):
             pieces.append(model(ids[:, start:end], mask[:, :end], past_key_values=cache).logits)
-        torch.testing.assert_close(torch.cat(pieces, 1)[mask == 1], found[mask == 1])
+        torch.testing.assert_close(torch.cat(pieces, 1)[mask == 1], logits[mask == 1])
 
 
 @pytest.mark.parametrize("arguments", [(0,), (True,), (20, 21), (20, 0)])
-def test_lengths_that_are_refused(perturbed_model, text_config, random_ids, arguments):
+def test_invalid_lengths_are_refused(perturbed_model, text_config, random_ids, arguments):
     model = perturbed_model(GMLPModel, text_config())
     with pytest.raises(ValueError):
         model.resize_position_embeddings(*arguments)

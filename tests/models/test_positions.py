@@ -8,8 +8,8 @@ from hf_gmlp import GMLPModel
 from hf_gmlp.models.modeling_gmlp import SpatialProjection, find_positions
 
 
-def loop(projection, v, rows, seen):
-    """f[i] = sum over the tokens j that i sees of W[p_i, p_j] v[j] + b[p_i], for v [m, E]."""
+def project_in_a_loop(projection, v, rows, seen):
+    """Return f[i], the sum of W[p_i, p_j] v[j] over the tokens j that i sees, plus b[p_i], for v [m, E]."""
     size = v.shape[1] // projection.heads
     # Expand the parameters of each head to its channels.
     matrix = projection.matrix().repeat_interleave(size, 0)
@@ -51,7 +51,9 @@ def test_entries_of_the_spatial_projection(text_config, fields, is_causal, case)
     actual, seen = projection(v, positions), (numbers[:, :, None] == numbers[:, None]) & (mask[:, None] == 1)
     seen = seen.tril() if is_causal else seen
     weights, parameters = torch.randn_like(actual) * mask[..., None], [*projection.parameters(), v]
-    expected = torch.stack([loop(projection, v[i], rows[i].clamp(min=0).tolist(), seen[i]) for i in range(2)])
+    expected = torch.stack(
+        [project_in_a_loop(projection, v[i], rows[i].clamp(min=0).tolist(), seen[i]) for i in range(2)]
+    )
     torch.testing.assert_close(actual[mask == 1], expected[mask == 1], rtol=1e-10, atol=1e-10)
     for output_gradients in zip(*(torch.autograd.grad((x * weights).sum(), parameters) for x in (actual, expected))):
         # Gradients of padding are arbitrary.
@@ -77,7 +79,7 @@ def test_positions_that_are_refused(perturbed_model, text_config, random_ids, in
 
 
 @pytest.mark.parametrize("attribute, value", [("toeplitz", True), ("max_position_embeddings", 20)])
-def test_a_changed_config_is_noticed(perturbed_model, text_config, random_ids, attribute, value):
+def test_a_changed_config_is_refused(perturbed_model, text_config, random_ids, attribute, value):
     model = perturbed_model(GMLPModel, text_config(toeplitz=False))
     setattr(model.config, attribute, value)
     with pytest.raises(ValueError, match="config was changed"):
