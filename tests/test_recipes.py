@@ -32,7 +32,7 @@ def path_id(path):
 
 
 def script_of(path):
-    """Return the dataclasses of the script that a recipe is for, and the smoke recipe that may follow it."""
+    """Return the dataclasses of a recipe's script, and the smoke recipe for it."""
     name = path.stem if path.parent == RECIPES else path.parent.name
     if "squad" in name:
         return (ModelArguments, QAArguments), "smoke-finetune"
@@ -44,8 +44,8 @@ def script_of(path):
 
 
 def command(path, *later, folder):
-    """Return the flags of a recipe followed by later ones, with a model if the recipe does not set one."""
-    # Recipes in figure7/ follow another recipe.
+    """Return the arguments for a recipe and later ones, and for a model if the recipe does not set one."""
+    # Recipes in figure7/ are passed after another recipe.
     first = [str(PAPER / "figure8" / "amlp-18l.yaml")] if path.parent.name == "figure7" else []
     argv = [*first, str(path), *map(str, later), "--use_cpu", "--bf16", "false", "--output_dir", str(folder)]
     if "--config_name" in command_line(argv):

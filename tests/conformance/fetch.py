@@ -19,7 +19,7 @@ def fetch_common_tests():
     """Fetch the common tests into `TESTS_FOLDER`, unless they are there already.
 
     Raises:
-        RuntimeError: pip cannot download the archive, or the archive holds no common tests.
+        RuntimeError: pip cannot download the archive.
     """
     if TESTS_FOLDER.is_dir():
         return
@@ -56,8 +56,6 @@ def unpack_common_tests(archive: Path, folder: Path):
                 target = folder / path
                 target.parent.mkdir(parents=True, exist_ok=True)
                 target.write_bytes(tar.extractfile(member).read())
-    if not (folder / "tests" / "test_modeling_common.py").is_file():
-        raise RuntimeError(f"{archive.name} holds no common tests.")
     # Two of the files load the package at `src/transformers`; this file makes them use the installed one.
     for package in (folder / "tests", folder / "src" / "transformers"):
         package.mkdir(parents=True, exist_ok=True)

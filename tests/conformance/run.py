@@ -4,7 +4,6 @@ The first run fetches the tests of the installed transformers version (see fetch
 `-rs`, pytest lists why tests are skipped.
 """
 
-import importlib.util
 import os
 import sys
 from collections import Counter
@@ -70,7 +69,7 @@ def main(arguments: list[str]) -> int:
     import pytest
 
     options = ["-c", str(FOLDER / "pytest.ini"), "--rootdir", str(FOLDER.parents[1]), "-p", "no:cacheprovider"]
-    if importlib.util.find_spec("xdist") and not any(argument.startswith("-n") for argument in arguments):
+    if not any(argument.startswith("-n") for argument in arguments):
         options += ["-n", str(min(os.cpu_count() or 1, 8))]
     if not any(Path(argument.partition("::")[0]).exists() for argument in arguments):
         options.append(str(FOLDER))

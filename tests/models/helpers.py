@@ -5,6 +5,8 @@ import torch
 from torch.nn import functional as F
 from torch.nn.utils.rnn import pad_sequence
 
+from hf_gmlp.models.modeling_gmlp import SpatialProjection
+
 from ..numerics import assert_close, assert_gradients
 
 ATTENTIONS = [None, "eager", "sdpa"]
@@ -13,6 +15,15 @@ ATTENTIONS = [None, "eager", "sdpa"]
 def attention_fields(attention):
     """Config fields of a gMLP, or of an aMLP with that implementation of attention."""
     return {} if attention is None else {"attention_size": 8, "attn_implementation": attention}
+
+
+def make_projection(length=None, heads=1, *, toeplitz=False, grid=None, reach=None, dtype=torch.float32):
+    """Return a spatial projection with random weights for `length` tokens or a grid of patches."""
+    length = grid[0] * grid[1] if grid else length
+    projection = SpatialProjection(length, toeplitz or grid is not None, heads, grid, reach).to(dtype)
+    for parameter in projection.parameters():
+        torch.nn.init.normal_(parameter)
+    return projection
 
 
 def both(layer, reference_layer):

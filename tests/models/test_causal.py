@@ -216,10 +216,8 @@ def test_generating_with_a_static_cache(causal_model, random_ids, fresh_compiler
     model = causal_model(spatial_heads=4, attention_size=8).double()
     ids, mask = padded([random_ids(3), random_ids(6)], "left")
     options = {"attention_mask": mask, "max_new_tokens": 12, "do_sample": False}
-    for beams in (1, 2):
-        texts = model.generate(ids, num_beams=beams, **options)
-        assert torch.equal(model.generate(ids, num_beams=beams, cache_implementation="static", **options), texts)
     text = model.generate(ids, **options)
+    assert torch.equal(model.generate(ids, cache_implementation="static", **options), text)
     mask = torch.cat([mask, torch.ones(2, 12, dtype=torch.long)], dim=1)
     counter = CompileCounter()
     compiled, cache = torch.compile(model, fullgraph=True, backend=counter), StaticCache(model.config, 20)

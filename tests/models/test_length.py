@@ -12,6 +12,7 @@ from hf_gmlp.models import modeling_gmlp
 from hf_gmlp.models.modeling_gmlp import Positions, SpatialProjection
 
 from ..numerics import assert_close
+from .helpers import make_projection
 
 
 def banded_matrix(weight, length):
@@ -33,9 +34,7 @@ def small_blocks(monkeypatch):
 @pytest.mark.parametrize("heads", [1, 2, 6])
 def test_the_product_by_blocks_is_that_of_a_banded_matrix(small_blocks, reach, length, heads, is_causal):
     """Outputs and gradients agree; with as many heads as channels, the product is a convolution."""
-    projection = SpatialProjection(48, True, heads, reach=reach).double()
-    for parameter in projection.parameters():
-        torch.nn.init.normal_(parameter)
+    projection = make_projection(48, heads, toeplitz=True, reach=reach, dtype=torch.double)
     v = torch.randn(2, length, 6, dtype=torch.double, requires_grad=True)
     weight, bias = projection.weight.view(heads, -1), projection.bias.view(heads, -1)[:, :length]
     matrices = torch.stack([banded_matrix(w, length) for w in weight])
@@ -51,12 +50,11 @@ def test_the_product_by_blocks_is_that_of_a_banded_matrix(small_blocks, reach, l
 
 def test_as_many_heads_as_channels_is_the_convolution_of_cgmlp():
     """The convolutional spatial gating unit: a depthwise convolution over the tokens of the gate's normalized half."""
-    projection = SpatialProjection(200, True, 8, reach=4)
-    torch.nn.init.normal_(projection.weight)
+    projection = make_projection(200, 8, toeplitz=True, reach=4)
+    # A convolution has one bias per channel, so b is the same for all tokens.
+    projection.bias.data[:] = projection.bias.data[:, :1]
     convolution = torch.nn.Conv1d(8, 8, 7, padding=3, groups=8)
-    with torch.no_grad():
-        convolution.weight.copy_(projection.weight[:, None])
-        convolution.bias.fill_(1.0)
+    convolution.weight.data, convolution.bias.data = projection.weight.data[:, None], projection.bias.data[:, 0]
     v = torch.randn(3, 150, 8)
     assert_close(projection(v), convolution(v.transpose(1, 2)).transpose(1, 2))
 

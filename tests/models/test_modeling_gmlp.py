@@ -4,6 +4,7 @@ import pytest
 import timm
 import torch
 from g_mlp_pytorch import gMLP
+from torch import nn
 from torch.nn import functional as F
 
 from hf_gmlp import (
@@ -17,11 +18,12 @@ from hf_gmlp import (
     GMLPModel,
     GMLPVisionModel,
 )
-from hf_gmlp.models.modeling_gmlp import GMLPBlock
+from hf_gmlp.models.modeling_gmlp import GMLPBlock, SpatialProjection
 from hf_gmlp.tools.conversion.lucidrains import model_from_lucidrains
 from hf_gmlp.tools.conversion.timm import model_from_timm
 
 from ..numerics import assert_close
+from ..samples import CONVOLUTIONAL
 from ..tools.conversion.test_timm import perturb
 from .helpers import (
     ATTENTIONS,
@@ -58,7 +60,7 @@ def test_logits_and_gradients_are_those_of_g_mlp_pytorch(randomize, attention_si
     ids = torch.randint(0, 40, (3, 12))
     assert_close(tested(ids).logits, reference(ids), depth=3)
     embedded = reference.to_embed(ids).detach()
-    reference.to_embed = torch.nn.Identity()
+    reference.to_embed = nn.Identity()
     assert_same_function(lambda x: tested(inputs_embeds=x).logits, reference, embedded, depth=3)
 
 
@@ -127,14 +129,16 @@ def test_resize_position_embeddings(text_config, perturbed_model, random_ids, tm
     torch.testing.assert_close(GMLPForMaskedLM.from_pretrained(tmp_path)(long).logits, model(long).logits)
 
 
-@pytest.mark.parametrize("pooling", ["cls", "mean"])
+@pytest.mark.parametrize(
+    "fields", [{"pooling": "cls"}, {"pooling": "mean"}, CONVOLUTIONAL, {"stem": "conv", "num_channels": 1}]
+)
 @pytest.mark.parametrize("new, grid", [(32, (8, 8)), ((8, 20), (2, 5))])
 @torch.no_grad()
-def test_resize_image_size(vision_config, perturbed_model, tmp_path, new, grid, pooling):
-    model = perturbed_model(GMLPForImageClassification, vision_config(pooling=pooling))
+def test_resize_image_size(vision_config, perturbed_model, tmp_path, new, grid, fields):
+    model = perturbed_model(GMLPForImageClassification, vision_config(**fields))
     model.resize_image_size(new)
     assert model.config.grid_size == grid
-    pixels = torch.randn(2, 3, 4 * grid[0], 4 * grid[1])
+    pixels = torch.randn(2, model.config.num_channels, 4 * grid[0], 4 * grid[1])
     logits = model(pixels).logits
     assert logits.isfinite().all()
     model.save_pretrained(tmp_path)
@@ -184,30 +188,38 @@ def test_dropout_acts_in_training_only(text_config, vision_config, perturbed_mod
 
 
 @pytest.mark.parametrize("reload", [False, True])
-def test_initial_weights(text_config, vision_config, tmp_path, reload):
+@pytest.mark.parametrize("kind", ["text", "image", "convolutional"])
+def test_initial_weights(text_config, vision_config, tmp_path, kind, reload):
     """W starts near zero, b at one, and the rest as in BERT, also for weights missing from a checkpoint."""
-    text = GMLPForMaskedLM(text_config(hidden_size=64, intermediate_size=256, attention_size=16, vocab_size=500))
-    image = GMLPForImageClassification(vision_config(hidden_size=64, intermediate_size=256, patch_size=8))
+    sizes = {"hidden_size": 64, "intermediate_size": 256}
+    model_class, config = {
+        "text": (GMLPForMaskedLM, text_config(**sizes, attention_size=16, vocab_size=500)),
+        "image": (GMLPForImageClassification, vision_config(**sizes, patch_size=8)),
+        "convolutional": (GMLPForImageClassification, vision_config(**sizes, **CONVOLUTIONAL)),
+    }[kind]
+    model = model_class(config)
     if reload:
         # Everything but one tensor is missing from the checkpoint.
-        text.save_pretrained(tmp_path / "text", state_dict={"model.norm.bias": torch.zeros(64)})
-        image.save_pretrained(tmp_path / "image", state_dict={"model.norm.bias": torch.zeros(64)})
-        text = GMLPForMaskedLM.from_pretrained(tmp_path / "text")
-        image = GMLPForImageClassification.from_pretrained(tmp_path / "image")
-    for model in (text, image):
-        for projection in model.spatial_projections():
-            assert (projection.bias == 1).all()
-            assert 0 < projection.weight.abs().max() < 1e-5
-        for name, parameter in model.named_parameters():
-            if "spatial_gating_unit.proj" in name:
-                continue
-            elif "norm" in name.split(".")[-2]:
-                assert (parameter == (1 if name.endswith("weight") else 0)).all(), name
-            elif name.endswith("bias"):
-                assert (parameter == 0).all(), name
-            else:
-                assert 0.01 < parameter.std() < 0.03, name
-    assert (text.model.embeddings.word_embeddings.weight[0] == 0).all()
+        model.save_pretrained(tmp_path, state_dict={"model.norm.bias": torch.zeros(64)})
+        model = model_class.from_pretrained(tmp_path)
+    for module in model.modules():
+        weight, bias = getattr(module, "weight", None), getattr(module, "bias", None)
+        if isinstance(module, SpatialProjection):
+            assert (bias == 1).all() and 0 < weight.abs().max() < 1e-5
+            continue
+        if bias is not None:
+            assert (bias == 0).all()
+        if isinstance(module, nn.LayerNorm | nn.BatchNorm2d):
+            assert (weight == 1).all()
+        elif weight is not None:
+            is_stem = isinstance(module, nn.Conv2d) and bias is None
+            assert weight.std().item() == pytest.approx((2 / weight[0].numel()) ** 0.5 if is_stem else 0.02, rel=0.25)
+    for name, buffer in model.named_buffers():
+        assert (buffer == ("running_var" in name)).all()
+    if kind == "text":
+        assert (model.model.embeddings.word_embeddings.weight[0] == 0).all()
+    elif kind == "image":
+        assert model.model.embeddings.cls_token.std().item() == pytest.approx(0.02, rel=0.5)
 
 
 def test_gradient_checkpointing_changes_no_gradient(text_config, vision_config, perturbed_model):

@@ -14,6 +14,7 @@ from hf_gmlp import (
     GMLPModel,
 )
 
+from ..numerics import assert_close
 from .helpers import attention_fields, gradients, padded
 
 LENGTHS = (3, 7, 1, 9)
@@ -46,13 +47,6 @@ def in_rows(documents):
     return {"input_ids": torch.stack(rows), "attention_mask": mask, "position_ids": positions}
 
 
-def assert_same_gradients(actual, expected):
-    assert actual.keys() == expected.keys()
-    for name, gradient in expected.items():
-        scale = gradient.abs().max().item()
-        torch.testing.assert_close(actual[name], gradient, rtol=1e-10, atol=1e-10 * max(scale, 1.0), msg=name)
-
-
 @pytest.mark.parametrize("is_causal", [False, True])
 @pytest.mark.parametrize("form", FORMS)
 def test_tokens_and_gradients(perturbed_model, text_config, documents, form, is_causal):
@@ -78,7 +72,7 @@ def test_tokens_and_gradients(perturbed_model, text_config, documents, form, is_
             torch.testing.assert_close(states[mask == 1], reference, rtol=1e-10, atol=1e-10)
         in_order = torch.cat([weights[0].split(LENGTHS)[j] for j in order])
         loss = (output.last_hidden_state[mask == 1] * in_order).sum()
-        assert_same_gradients(gradients(model, loss), expected)
+        assert_close(gradients(model, loss), expected, depth=2)
 
 
 @torch.no_grad()
@@ -135,9 +129,6 @@ def test_a_plain_trainer_keeps_the_column(perturbed_model, text_config, document
     trainer = Trainer(model=model, args=args, train_dataset=data)
     (batch,) = trainer.get_train_dataloader()
     assert set(batch) == {"input_ids", "labels", "position_ids"}
-    losses = [model(document[None], labels=document[None]).loss * len(document) for document in documents]
-    expected = sum(losses).item() / 20
-    assert trainer.compute_loss(model, dict(batch)).item() == pytest.approx(expected, rel=1e-5)
 
 
 @pytest.mark.slow

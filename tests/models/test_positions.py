@@ -4,8 +4,11 @@ import pytest
 import torch
 from transformers import DynamicCache
 
-from hf_gmlp import GMLPModel
-from hf_gmlp.models.modeling_gmlp import SpatialProjection, find_positions
+from hf_gmlp import GMLPModel, GMLPVisionModel
+from hf_gmlp.models.modeling_gmlp import find_positions
+
+from ..samples import CONVOLUTIONAL
+from .helpers import make_projection
 
 
 def project_in_a_loop(projection, v, rows, seen):
@@ -29,9 +32,7 @@ def project_in_a_loop(projection, v, rows, seen):
 def test_entries_of_the_spatial_projection(text_config, fields, is_causal, case):
     """Compare outputs and the gradients of W, b and v with the loop."""
     config = text_config(is_causal=is_causal, **fields)
-    projection = SpatialProjection(12, config.toeplitz, 3, reach=config.spatial_reach).double()
-    for parameter in projection.parameters():
-        torch.nn.init.normal_(parameter)
+    projection = make_projection(12, 3, toeplitz=config.toeplitz, reach=config.spatial_reach, dtype=torch.double)
     mask = torch.ones(2, 8, dtype=torch.long)
     rows, numbers = torch.arange(8).expand(2, -1).clone(), torch.zeros(2, 8, dtype=torch.long)
     position_ids = None
@@ -82,5 +83,13 @@ def test_positions_that_are_refused(perturbed_model, text_config, random_ids, in
 def test_a_changed_config_is_refused(perturbed_model, text_config, random_ids, attribute, value):
     model = perturbed_model(GMLPModel, text_config(toeplitz=False))
     setattr(model.config, attribute, value)
-    with pytest.raises(ValueError, match="config was changed"):
+    with pytest.raises(ValueError, match="resize_position_embeddings"):
         model(random_ids(1, 6))
+
+
+def test_a_changed_grid_is_refused(perturbed_model, vision_config):
+    """The number of patches stays the same."""
+    model = perturbed_model(GMLPVisionModel, vision_config(**CONVOLUTIONAL))
+    model.config.image_size = (8, 32)
+    with pytest.raises(ValueError, match="resize_image_size"):
+        model(torch.randn(1, 3, 8, 32))

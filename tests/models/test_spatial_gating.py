@@ -6,17 +6,11 @@ import torch
 from PIL import Image
 from torch import nn
 
-from hf_gmlp.models.modeling_gmlp import SpatialGatingUnit, SpatialProjection
+from hf_gmlp.models.modeling_gmlp import SpatialGatingUnit
 
 from ..numerics import assert_close
 from ..peers.appendix_c import create_toeplitz_matrix
-
-
-def make_projection(length, toeplitz=False, dtype=torch.float32):
-    projection = SpatialProjection(length, toeplitz).to(dtype)
-    nn.init.normal_(projection.weight, std=0.3)
-    nn.init.normal_(projection.bias)
-    return projection
+from .helpers import make_projection
 
 
 @pytest.mark.parametrize("n", [2, 5, 8])
@@ -35,7 +29,7 @@ def test_toeplitz_matrix_is_that_of_appendix_c(n):
 @pytest.mark.parametrize("toeplitz", [True, False])
 def test_resize_keeps_the_leading_part(toeplitz, new):
     old = 5
-    projection = make_projection(old, toeplitz, torch.bfloat16).requires_grad_(False)
+    projection = make_projection(old, toeplitz=toeplitz, dtype=torch.bfloat16).requires_grad_(False)
     matrix, bias, weight = projection.matrix()[0], projection.bias, projection.weight
     projection.resize(new)
     kept, (resized,) = min(old, new), projection.matrix()

@@ -72,7 +72,6 @@ def check_models():
     options = {"min_new_tokens": 6, "max_new_tokens": 6, "do_sample": False, "pad_token_id": 0}
     generated = model.generate(prompt, attention_mask=torch.ones_like(prompt), **options)
     assert generated.shape == (2, 10) and torch.equal(generated[:, :4], prompt)
-    print("GMLPForCausalLM: generated")
 
 
 def check_presets():
@@ -81,7 +80,6 @@ def check_presets():
         AutoConfig.from_pretrained(hf_gmlp.preset_path(name))
     config = hf_gmlp.preset_config("amlp-base", num_hidden_layers=1, vocab_size=100)
     assert AutoModel.from_config(config).config.attention_size == 64
-    print(f"presets: all {len(hf_gmlp.list_presets())} open")
 
 
 def check_command():
@@ -94,7 +92,6 @@ def check_command():
     from hf_gmlp.training.recipes import command_line
 
     assert command_line(["paper/recipes/table6/amlp-base.yaml"])[-2:] == ["--config_name", "amlp-base"]
-    print("hf-gmlp: lists presets, finds recipes")
 
 
 def check_missing_extras():
@@ -110,7 +107,6 @@ def check_missing_extras():
         done = subprocess.run([COMMAND, *words], capture_output=True, text=True)
         assert done.returncode == 2 and done.stderr.startswith("Error: ") and sentence in done.stderr, done.stderr
         assert done.stderr.count("\n") == 1, done.stderr
-    print("missing extras: named in one sentence")
 
 
 def main():
