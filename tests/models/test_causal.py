@@ -225,8 +225,7 @@ def test_generating_with_a_static_cache(causal_model, random_ids, fresh_compiler
         expected = model(text, mask).logits
         model(text[:, :6], mask[:, :6], past_key_values=cache)
         for t in range(6, 18):
-            seen = F.pad(mask[:, : t + 1], (0, 19 - t))
-            logits = compiled(text[:, t : t + 1], seen, past_key_values=cache).logits
+            logits = compiled(text[:, t : t + 1], F.pad(mask[:, : t + 1], (0, 19 - t)), past_key_values=cache).logits
             torch.testing.assert_close(logits[:, 0], expected[:, t])
     assert counter.frame_count == 1
 
