@@ -1,5 +1,5 @@
-"""Tiny models for all tests. Their weights are perturbed, since W starts so near zero that tests would hardly notice
-errors in the spatial path."""
+"""Tiny models for all tests. Their weights are perturbed, since W is initialized so near zero that tests would hardly
+notice errors in the spatial projection."""
 
 import gc
 import os
@@ -15,32 +15,19 @@ from hf_gmlp import GMLPConfig, GMLPVisionConfig
 
 from . import samples
 
-TEXT_SIZES = {
-    "vocab_size": 40,
-    "hidden_size": 16,
-    "num_hidden_layers": 2,
-    "intermediate_size": 32,
-    "max_position_embeddings": 12,
-    "num_labels": 3,
-}
-VISION_SIZES = {
-    "hidden_size": 16,
-    "num_hidden_layers": 2,
-    "intermediate_size": 32,
-    "image_size": 16,
-    "patch_size": 4,
-    "num_labels": 3,
-}
+SIZES = {"hidden_size": 16, "num_hidden_layers": 2, "intermediate_size": 32, "num_labels": 3}
+TEXT_SIZES = SIZES | {"vocab_size": 40, "max_position_embeddings": 12}
+VISION_SIZES = SIZES | {"image_size": 16, "patch_size": 4}
 
 
 def pytest_collection_modifyitems(items):
-    # Files with slow tests come first, so that no worker is still running one at the end.
+    # Files with slow tests run first, so that all workers end at about the same time.
     slow = {item.path for item in items if item.get_closest_marker("slow") or item.get_closest_marker("heavy")}
     items.sort(key=lambda item: item.path not in slow)
 
 
 def pytest_collection_finish():
-    # Each training calls the garbage collector, which would take half a second to visit everything that tests import.
+    # Each training run collects garbage, which would take half a second for all the objects that tests import.
     gc.freeze()
 
 
@@ -60,6 +47,14 @@ def seeded():
     torch.manual_seed(0)
 
 
+@pytest.fixture
+def fresh_compiler():
+    """Clear compiled graphs before and after a test."""
+    torch.compiler.reset()
+    yield
+    torch.compiler.reset()
+
+
 @pytest.fixture(scope="session")
 def text_config():
     """text_config(**fields) returns the config of a tiny text model."""
@@ -75,13 +70,28 @@ def vision_config():
 @pytest.fixture(scope="session")
 def randomize():
     """randomize(module, std=0.3) adds noise to every parameter, biases and norms included, and sets eval mode."""
-    return randomize_
+
+    @torch.no_grad()
+    def add_noise(module: torch.nn.Module, std: float = 0.3) -> torch.nn.Module:
+        generator = torch.Generator().manual_seed(1)
+        for parameter in module.parameters():
+            parameter.add_(torch.randn(parameter.shape, generator=generator), alpha=std)
+        return module.eval()
+
+    return add_noise
 
 
 @pytest.fixture(scope="session")
-def perturbed_model():
+def perturbed_model(randomize):
     """perturbed_model(model_class, config) returns a model in eval mode with perturbed weights."""
-    return perturbed_model_
+
+    def make(model_class: type, config: PreTrainedConfig, **kwargs) -> PreTrainedModel:
+        # The same shapes get the same weights, whatever was sampled before.
+        with torch.random.fork_rng():
+            torch.manual_seed(2)
+            return randomize(model_class(config, **kwargs))
+
+    return make
 
 
 @pytest.fixture(scope="session")
@@ -104,18 +114,3 @@ def squad_tokenizer():
     return train_tokenizer(
         [row["context"] + " " + row["question"] for row in samples.flat(samples.squad(40))], vocab_size=380
     )
-
-
-@torch.no_grad()
-def randomize_(module: torch.nn.Module, std: float = 0.3, seed: int = 1) -> torch.nn.Module:
-    generator = torch.Generator().manual_seed(seed)
-    for parameter in module.parameters():
-        parameter.add_(torch.randn(parameter.shape, generator=generator), alpha=std)
-    return module.eval()
-
-
-def perturbed_model_(model_class: type, config: PreTrainedConfig, **kwargs) -> PreTrainedModel:
-    # The same shapes get the same weights, whatever was sampled before.
-    with torch.random.fork_rng():
-        torch.manual_seed(2)
-        return randomize_(model_class(config, **kwargs))

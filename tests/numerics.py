@@ -5,14 +5,14 @@ from collections.abc import Iterable
 
 import torch
 
-# The largest differences measured between this package, timm and double precision, under SSE4, AVX2 and one or two
+# The largest differences measured between this package, timm and double precision, with SSE4 and AVX2 and one or two
 # threads, are 8 units of rounding after one block, and 28 after 30 blocks (43 for gradients, 14 for the few logits of a
-# small head, whose terms cancel). A single weight of the last of 30 blocks that is off by 1e-3 makes 260 to 390.
+# small head, whose terms cancel). An error of 1e-3 in a single weight of the last of 30 blocks causes 260 to 390.
 UNITS = 48
 
 
 def tensors_of(value) -> Iterable[torch.Tensor]:
-    """Return the tensors in nested lists, tuples and dicts, these sorted by key; numbers count as float32."""
+    """Return the tensors in nested lists, tuples and dicts (sorted by key), with numbers as float32 tensors."""
     if isinstance(value, dict):
         value = [value[key] for key in sorted(value)]
     if isinstance(value, list | tuple):
@@ -21,7 +21,7 @@ def tensors_of(value) -> Iterable[torch.Tensor]:
 
 
 def largest(value) -> float:
-    """Return the largest absolute value, without infinities and the least number of a dtype, which hide positions."""
+    """Return the largest absolute value, excluding infinities and the lowest number of a dtype, which mask scores."""
     sizes = [tensor.abs()[tensor.abs() < torch.finfo(tensor.dtype).max / 2] for tensor in tensors_of(value)]
     return max((size.max().item() for size in sizes if size.numel()), default=0.0)
 
@@ -30,11 +30,11 @@ def assert_close(actual, expected, depth: int = 1, msg: str | None = None):
     """
     Assert that two computations of the same numbers differ by no more than rounding.
 
-    Other processors, libraries, batch shapes and numbers of threads add up the terms of a sum in another order. The
-    error of an entry grows with these terms, not with the entry, which may be small because they cancel: a relative
-    tolerance fails there, and an absolute one, where the numbers are large. Here the tolerance is `UNITS` units of
-    rounding (`eps` of the less precise dtype) of the largest expected entry. Each block adds its own rounding, which is
-    as often up as down: it grows with the square root of the depth.
+    The order in which the terms of a sum are added depends on the processor, library, batch shape and number of
+    threads. The error of an entry grows with these terms, not with the entry, which may be small because they cancel. A
+    relative tolerance fails there, and an absolute one fails where the numbers are large. Here the tolerance is `UNITS`
+    units of rounding (`eps` of the less precise dtype) of the largest expected entry. Each block rounds up about as
+    often as down, so the error grows with the square root of the depth.
 
     All values passed in one call belong to one computation and share one tolerance. Pass all gradients of a model
     together, since one that is zero in exact arithmetic, such as that of a bias that a softmax ignores, has no scale.
@@ -51,11 +51,10 @@ def assert_close(actual, expected, depth: int = 1, msg: str | None = None):
     __tracebackhide__ = True
     scale, pairs = largest(expected), list(zip(tensors_of(actual), tensors_of(expected), strict=True))
     assert not isinstance(expected, dict) or actual.keys() == expected.keys()
-    for one, other in pairs:
-        eps = max(torch.finfo(tensor.dtype).eps for tensor in (one, other))
+    for pair in pairs:
+        eps = max(torch.finfo(tensor.dtype).eps for tensor in pair)
         torch.testing.assert_close(
-            one.double(),
-            other.double(),
+            *(tensor.double() for tensor in pair),
             atol=UNITS * eps * math.sqrt(depth) * scale,
             rtol=0,
             msg=None if msg is None else lambda text: f"{msg}: {text}",
@@ -75,5 +74,5 @@ def assert_gradients(model: torch.nn.Module, vanishing: Iterable[str] = ()):
     gradients = {name: parameter.grad for name, parameter in model.named_parameters()}
     assert not [name for name, gradient in gradients.items() if gradient is None]
     threshold = UNITS * torch.finfo(torch.float32).eps * largest(gradients)
-    found = {name for name, gradient in gradients.items() if gradient.abs().max() <= threshold}
-    assert found == {name for name in gradients if name.endswith(tuple(vanishing))}
+    vanished = {name for name, gradient in gradients.items() if gradient.abs().max() <= threshold}
+    assert vanished == {name for name in gradients if name.endswith(tuple(vanishing))}

@@ -1,4 +1,4 @@
-"""Small data sets that several tests use, and a way to run a script on them."""
+"""Small data sets for several tests, and functions that run a script on them."""
 
 import functools
 import json
@@ -14,7 +14,7 @@ from transformers import PreTrainedTokenizerFast
 
 GATINGS = ["split", "multiplicative", "additive", "linear"]
 
-# Config fields of an image model with all the features that the paper's models lack.
+# Config fields of an image model with all features that are not in the paper.
 CONVOLUTIONAL = {"pooling": "mean", "toeplitz": True, "spatial_heads": 4, "stem": "conv"}
 
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
@@ -27,8 +27,8 @@ QUESTIONS = {"name": "Who traveled?", "city": "Where did the train go?", "month"
 
 
 def squad(count, *, seed=0, unanswerable=False):
-    """Return a data set in SQuAD's format that a tiny model learns in seconds: each kind of question asks for one kind
-    of word, in any position. With `unanswerable`, one of the three questions of each paragraph has no answer.
+    """Return a data set in SQuAD's format that a tiny model learns in seconds, since the answer to each of three
+    questions is one kind of word. With `unanswerable`, one of the three questions of each paragraph has no answer.
     """
     rng = random.Random(seed)
     paragraphs = []
@@ -43,22 +43,16 @@ def squad(count, *, seed=0, unanswerable=False):
         context = " ".join(clauses[kind] for kind in rng.sample(list(clauses), 3) if kind != missing)
         questions = []
         for kind, question in QUESTIONS.items():
-            answer = {"text": words[kind], "answer_start": context.find(words[kind])}
-            questions.append(
-                {
-                    "id": f"{seed}-{number}-{kind}",
-                    "question": question,
-                    "answers": [] if kind == missing else [answer],
-                    **({"is_impossible": kind == missing} if unanswerable else {}),
-                }
-            )
+            answers = [{"text": words[kind], "answer_start": context.find(words[kind])}] if kind != missing else []
+            row = {"id": f"{seed}-{number}-{kind}", "question": question, "answers": answers}
+            questions.append(row | ({"is_impossible": kind == missing} if unanswerable else {}))
         paragraphs.append({"context": context, "qas": questions})
     data = [{"title": "Journeys", "paragraphs": paragraphs[:2]}, {"title": "More", "paragraphs": paragraphs[2:]}]
     return {"version": "v2.0" if unanswerable else "1.1", "data": data}
 
 
 def run_script(main, *flags):
-    """Call the `main` of a script in this process, to avoid new imports, and return its results."""
+    """Call the `main` of a script in this process, which has the imports already, and return its results."""
     flags = [str(flag) for flag in flags]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sys, "argv", ["run.py", *flags, "--use_cpu", "--disable_tqdm", "true", "--report_to", "none"])
@@ -68,7 +62,7 @@ def run_script(main, *flags):
 
 
 def run_in(folder, main, *flags):
-    """run_script with files of a folder by name, and with its output folder and cache there."""
+    """Call run_script with the files, the output folder and the cache in a folder."""
     flags = [str(folder / flag) if (folder / str(flag)).exists() else str(flag) for flag in flags]
     position = flags.index("--output_dir") + 1
     flags[position] = str(folder / flags[position])
@@ -76,7 +70,7 @@ def run_in(folder, main, *flags):
 
 
 def flat(content):
-    """Return the rows of a nested file."""
+    """Return the questions of a nested SQuAD file as rows."""
     return [
         {
             "id": question["id"],
@@ -102,8 +96,8 @@ def documents(sizes):
 
 
 def word_tokenizer(words, *, ends=True, mask="[MASK]", punctuation=False, **options):
-    """Return a tokenizer with one token per word. Spaces separate words, and with `punctuation` also punctuation marks.
-    With `ends`, the format is [CLS] a [SEP] b [SEP], like that of BERT's tokenizer.
+    """Return a tokenizer with one token per word. Words are separated by spaces, and with `punctuation` also by
+    punctuation marks. With `ends`, the format is [CLS] a [SEP] b [SEP], like that of BERT's tokenizer.
     """
     special = [*SPECIAL[:4], mask]
     tokenizer = Tokenizer(models.WordLevel({word: i for i, word in enumerate(special + words)}, unk_token="[UNK]"))
@@ -115,6 +109,6 @@ def word_tokenizer(words, *, ends=True, mask="[MASK]", punctuation=False, **opti
 
 
 def start_with_ctrl_c(command, **options):
-    """Start a process that handles SIGINT, which background jobs of a shell and their children ignore."""
-    take = functools.partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
-    return subprocess.Popen(command, text=True, preexec_fn=take, **options)
+    """Start a process that SIGINT interrupts, also if the tests are a background job, which would ignore it."""
+    restore = functools.partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
+    return subprocess.Popen(command, text=True, preexec_fn=restore, **options)

@@ -1,10 +1,11 @@
-"""Adapters of PEFT, prompt tuning and quantized weights: each lowers a loss and can be saved and loaded."""
+"""Adapters of PEFT, prompt tuning and quantized weights: each lowers the loss, and can be saved and loaded."""
 
 import copy
 import os
 import re
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import peft
@@ -21,10 +22,9 @@ from hf_gmlp import (
     GMLPForMaskedLM,
     GMLPForSequenceClassification,
     GMLPForTokenClassification,
-    GMLPVisionConfig,
 )
 
-from .conftest import TEXT_SIZES, VISION_SIZES
+from .conftest import TEXT_SIZES
 from .numerics import assert_close
 
 pytestmark = pytest.mark.slow
@@ -44,8 +44,9 @@ HEADS = {
     "TOKEN_CLS": GMLPForTokenClassification,
     "CAUSAL_LM": GMLPForCausalLM,
 }
+CLASSES = torch.tensor([0, 1, 2, 0])
 VIRTUAL = 3
-NEEDS_PEFT_OF_ITS_TIME = pytest.mark.skipif(
+NEEDS_RECENT_PEFT = pytest.mark.skipif(
     Version(transformers.__version__) >= Version("5.24") and Version(peft.__version__) < Version("0.22"),
     reason="transformers 5.24 renamed the cache and asks for PEFT 0.22",
 )
@@ -90,28 +91,41 @@ def output(model, inputs):
     return model.eval()(**inputs)[0]
 
 
-def assert_same(found, expected):
-    assert_close(found, expected, depth=2)
+def adapt(load_base, config, inputs, labels, folder, reduction=0.95, learning_rate=3e-2):
+    """
+    Train an adapter, save it, and load it for a new base. Training must lower the loss at least to the fraction
+    `reduction`, and the loaded model must have the outputs of the trained one.
+
+    Returns:
+        The loaded model and its outputs.
+    """
+    model = peft.get_peft_model(load_base(), config)
+    before, after = train(model, inputs | {"labels": labels}, learning_rate=learning_rate)
+    assert after < reduction * before
+    model.save_pretrained(folder)
+    # New random weights must not replace the saved ones.
+    torch.manual_seed(5)
+    loaded, trained = peft.PeftModel.from_pretrained(load_base(), folder), output(model, inputs)
+    assert_close(output(loaded, inputs), trained, depth=2)
+    return loaded, trained
 
 
-def test_importing_and_saving_change_nothing_else(tmp_path):
-    """Nothing else in the process changes: the classes of transformers, those of PEFT, the import system."""
+def test_importing_and_saving_patch_no_library(tmp_path):
+    """The classes of transformers and PEFT and the import system stay as they are."""
     script = """
 import sys
 import peft, transformers
 from transformers import GenerationMixin, PreTrainedConfig, PreTrainedModel, Trainer
 
 def state():
-    classes = [Trainer, PreTrainedModel, PreTrainedConfig, GenerationMixin]
-    classes += [value for value in vars(peft).values() if isinstance(value, type)]
-    # Python counts them up and caches them here.
+    classes = [value for value in vars(peft).values() if isinstance(value, type)]
+    classes += [Trainer, PreTrainedModel, PreTrainedConfig, GenerationMixin]
+    # Python fills these attributes itself.
     internal = {"__weakref__", "_abc_impl", "__annotate__", "__annotations_cache__"}
-    found = {kind: {k: v for k, v in vars(kind).items() if k not in internal} for kind in classes}
-    return found | {"meta_path": list(sys.meta_path), "hooks": list(sys.path_hooks), "excepthook": sys.excepthook}
+    attributes = [{k: v for k, v in vars(kind).items() if k not in internal} for kind in classes]
+    return attributes, list(sys.meta_path), list(sys.path_hooks), sys.excepthook
 
 before = state()
-import hf_gmlp
-assert state() == before
 from hf_gmlp import GMLPConfig, GMLPForMaskedLM
 model = GMLPForMaskedLM(GMLPConfig(vocab_size=9, hidden_size=8, num_hidden_layers=1, intermediate_size=8))
 model.save_pretrained("model")
@@ -124,69 +138,39 @@ assert state() == before
 
 @pytest.mark.parametrize("method", METHODS)
 def test_adapters_of_a_new_classifier(masked_lm, batch, tmp_path, method):
-    """The base has no pooler or classifier, and new random ones must not replace the trained ones."""
+    """The base has no pooler or classifier."""
     folder, config = masked_lm(attention_size=4), copy.deepcopy(METHODS[method])
     config.task_type, config.modules_to_save = "SEQ_CLS", ["pooler.dense"]
-    model = peft.get_peft_model(AutoModelForSequenceClassification.from_pretrained(folder, num_labels=3), config)
-    first, last = train(model, batch | {"labels": torch.tensor([0, 1, 2, 0])})
-    assert last < 0.95 * first
-    trained = output(model, batch)
-    model.save_pretrained(tmp_path / "adapter")
-    torch.manual_seed(5)
-    again = peft.AutoPeftModelForSequenceClassification.from_pretrained(tmp_path / "adapter", num_labels=3)
-    assert_same(output(again, batch), trained)
-    merged = again.merge_and_unload()
+    load_base = partial(AutoModelForSequenceClassification.from_pretrained, folder, num_labels=3)
+    loaded, trained = adapt(load_base, config, batch, CLASSES, tmp_path / "adapter")
+    merged = loaded.merge_and_unload()
     assert type(merged) is GMLPForSequenceClassification
-    assert_same(output(merged, batch), trained)
+    assert_close(output(merged, batch), trained, depth=2)
     if method == "LN tuning":
         # PEFT merges adapted layers, but leaves fully trained ones wrapped.
         return
     merged.save_pretrained(tmp_path / "merged")
-    assert_same(output(GMLPForSequenceClassification.from_pretrained(tmp_path / "merged"), batch), trained)
+    saved = GMLPForSequenceClassification.from_pretrained(tmp_path / "merged")
+    assert_close(output(saved, batch), trained, depth=2)
 
 
-def test_adapters_of_an_image_model(perturbed_model, tmp_path):
-    perturbed_model(GMLPForImageClassification, GMLPVisionConfig(**VISION_SIZES)).save_pretrained(tmp_path / "base")
-    inputs, config = {"pixel_values": torch.randn(4, 3, 16, 16)}, peft.LoraConfig(target_modules="all-linear")
-    config.modules_to_save = ["classifier"]
-    model = peft.get_peft_model(GMLPForImageClassification.from_pretrained(tmp_path / "base"), config)
-    first, last = train(model, inputs | {"labels": torch.tensor([0, 1, 2, 0])})
-    assert last < 0.9 * first
-    model.save_pretrained(tmp_path / "adapter")
-    base = GMLPForImageClassification.from_pretrained(tmp_path / "base")
-    again = peft.PeftModel.from_pretrained(base, tmp_path / "adapter")
-    assert_same(output(again, inputs), output(model, inputs))
+def test_adapters_of_an_image_model(perturbed_model, vision_config, tmp_path):
+    perturbed_model(GMLPForImageClassification, vision_config()).save_pretrained(tmp_path / "base")
+    load_base = partial(GMLPForImageClassification.from_pretrained, tmp_path / "base")
+    config = peft.LoraConfig(target_modules="all-linear", modules_to_save=["classifier"])
+    adapt(load_base, config, {"pixel_values": torch.randn(4, 3, 16, 16)}, CLASSES, tmp_path / "adapter")
 
 
-@NEEDS_PEFT_OF_ITS_TIME
+@NEEDS_RECENT_PEFT
 def test_transformers_own_adapters(masked_lm, batch, tmp_path):
-    folder = masked_lm()
-    model = AutoModelForSequenceClassification.from_pretrained(folder, num_labels=3)
+    load_base = partial(AutoModelForSequenceClassification.from_pretrained, masked_lm(), num_labels=3)
+    model, loaded = load_base(), load_base()
     model.add_adapter(peft.LoraConfig(target_modules=PROJECTIONS, modules_to_save=["pooler.dense", "classifier"]))
-    first, last = train(model, batch | {"labels": torch.tensor([0, 1, 2, 0])})
-    assert last < 0.9 * first
-    trained = output(model, batch)
+    before, after = train(model, batch | {"labels": CLASSES})
+    assert after < 0.9 * before
     model.save_pretrained(tmp_path / "adapter")
-
-    again = AutoModelForSequenceClassification.from_pretrained(folder, num_labels=3)
-    again.load_adapter(str(tmp_path / "adapter"))
-    assert_same(output(again, batch), trained)
-
-
-@NEEDS_PEFT_OF_ITS_TIME
-def test_a_frozen_pooler_is_warned_about(masked_lm, caplog):
-    from transformers.utils import logging
-
-    logging.get_logger().warning_once.cache_clear()
-    model = AutoModelForSequenceClassification.from_pretrained(masked_lm())
-    model.train()
-    model.add_adapter(peft.LoraConfig(target_modules=PROJECTIONS, modules_to_save=["pooler.dense", "classifier"]))
-    model.train()
-    assert "pooler that it reads is frozen" not in caplog.text
-    model = AutoModelForSequenceClassification.from_pretrained(masked_lm())
-    model.add_adapter(peft.LoraConfig(target_modules=PROJECTIONS, modules_to_save=["classifier"]))
-    model.train()
-    assert "pooler that it reads is frozen" in caplog.text
+    loaded.load_adapter(str(tmp_path / "adapter"))
+    assert_close(output(loaded, batch), output(model, batch), depth=2)
 
 
 @pytest.mark.parametrize("heads, low_rank", [(1, False), (1, True), (4, True)])
@@ -194,19 +178,12 @@ def test_spatial_weights(masked_lm, batch, tmp_path, heads, low_rank):
     """A dense W supports low-rank updates, and can be trained and saved in full."""
     complete = {"target_modules": ["proj_in"], "modules_to_save": ["spatial_gating_unit.proj"]}
     fields = {"target_modules": [], "target_parameters": ["spatial_gating_unit.proj.weight"]} if low_rank else complete
-    folder = masked_lm(toeplitz=False, spatial_heads=heads)
-    model = peft.get_peft_model(GMLPForMaskedLM.from_pretrained(folder), peft.LoraConfig(**fields))
-    first, last = train(model, batch | {"labels": batch["input_ids"]})
-    assert last < 0.95 * first
-    trained = output(model, batch)
-    model.save_pretrained(tmp_path / "adapter")
-    base = GMLPForMaskedLM.from_pretrained(folder)
-    before = base.spatial_projections()[0].weight.clone()
-    again = peft.PeftModel.from_pretrained(base, tmp_path / "adapter")
-    assert_same(output(again, batch), trained)
-    merged = again.merge_and_unload()
-    assert_same(output(merged, batch), trained)
-    assert not torch.equal(merged.spatial_projections()[0].weight, before)
+    load_base = partial(GMLPForMaskedLM.from_pretrained, masked_lm(toeplitz=False, spatial_heads=heads))
+    config = peft.LoraConfig(**fields)
+    loaded, trained = adapt(load_base, config, batch, batch["input_ids"], tmp_path / "adapter")
+    merged = loaded.merge_and_unload()
+    assert_close(output(merged, batch), trained, depth=2)
+    assert not torch.equal(merged.spatial_projections()[0].weight, load_base().spatial_projections()[0].weight)
 
 
 @pytest.mark.parametrize(
@@ -219,25 +196,17 @@ def test_spatial_weights(masked_lm, batch, tmp_path, heads, low_rank):
 )
 def test_prompt_tuning(masked_lm, batch, tmp_path, task, config_class):
     ids, config = batch["input_ids"], config_class(task_type=task, **PROMPT)
-    labels = {
-        "SEQ_CLS": torch.tensor([0, 1, 2, 0]),
-        "TOKEN_CLS": F.pad(ids % 3, (VIRTUAL, 0), value=-100),
-        "CAUSAL_LM": ids,
-    }[task]
+    labels = {"SEQ_CLS": CLASSES, "TOKEN_CLS": F.pad(ids % 3, (VIRTUAL, 0), value=-100), "CAUSAL_LM": ids}[task]
     if task == "SEQ_CLS":
         config.modules_to_save = ["pooler.dense"]
     HEADS[task].from_pretrained(masked_lm(attention_size=4), num_labels=3).save_pretrained(tmp_path / "head")
-    tuned = peft.get_peft_model(HEADS[task].from_pretrained(tmp_path / "head"), config)
-    first, last = train(tuned, batch | {"labels": labels})
-    assert last < first
-    tuned.save_pretrained(tmp_path / "prompt")
-    again = peft.PeftModel.from_pretrained(HEADS[task].from_pretrained(tmp_path / "head"), tmp_path / "prompt")
-    assert_same(output(again, batch), output(tuned, batch))
+    load_base = partial(HEADS[task].from_pretrained, tmp_path / "head")
+    loaded, _ = adapt(load_base, config, batch, labels, tmp_path / "prompt", reduction=1.0)
     with pytest.raises(ValueError, match="13 tokens"):
-        tuned(input_ids=torch.ones(1, 10, dtype=torch.long))
+        loaded(input_ids=torch.ones(1, 10, dtype=torch.long))
 
 
-@NEEDS_PEFT_OF_ITS_TIME
+@NEEDS_RECENT_PEFT
 def test_a_tuned_prompt_goes_before_generated_text(masked_lm, random_ids):
     """Generation with a cache gives the same tokens as the complete text without a cache."""
     model = GMLPForCausalLM.from_pretrained(masked_lm(attention_size=4))
@@ -245,10 +214,10 @@ def test_a_tuned_prompt_goes_before_generated_text(masked_lm, random_ids):
     text = random_ids(1, 5)
     with torch.no_grad():
         tuned.double().prompt_encoder.default.embedding.weight.normal_()
-        words = tuned.generate(input_ids=text, max_new_tokens=4, do_sample=False, eos_token_id=None)
+        generated = tuned.generate(input_ids=text, max_new_tokens=4, do_sample=False, eos_token_id=None)
         for _ in range(4):
             text = torch.cat([text, tuned(input_ids=text).logits[:, -1:].argmax(-1)], dim=1)
-    torch.testing.assert_close(words, text)
+    torch.testing.assert_close(generated, text)
 
 
 @pytest.mark.parametrize("task", ["SEQ_CLS", "CAUSAL_LM"])
@@ -260,52 +229,37 @@ def test_prefix_tuning_is_refused(text_config, batch, task):
         tuned(**batch)
 
 
-def assert_a_quantized_model_is_adapted(load, base, batch, tmp_path, learning_rate):
-    """LoRA lowers the loss of the model that `load` opens, and a saved adapter gives the same outputs."""
-    lora = peft.LoraConfig(task_type="SEQ_CLS", target_modules=PROJECTIONS, modules_to_save=["pooler.dense"])
-    model = peft.get_peft_model(base, lora)
-    first, last = train(model, batch | {"labels": torch.tensor([0, 1, 2, 0])}, learning_rate=learning_rate)
-    assert last < 0.8 * first
-    model.save_pretrained(tmp_path / "adapter")
-    torch.manual_seed(5)
-    again = peft.PeftModel.from_pretrained(load(), tmp_path / "adapter")
-    torch.testing.assert_close(output(again, batch), output(model, batch))
+LORA = {"task_type": "SEQ_CLS", "target_modules": PROJECTIONS, "modules_to_save": ["pooler.dense"]}
+# New layers of a classifier are trained, so they are not quantized.
+NOT_QUANTIZED = ["pooler.dense", "classifier"]
 
 
 def test_qlora(masked_lm, batch, tmp_path):
     """With bitsandbytes in 4 bits, channel projections are quantized and W is not; adapters can be trained."""
     pytest.importorskip("bitsandbytes")
     folder = masked_lm(attention_size=64, hidden_size=64, intermediate_size=128)
-    quantization = BitsAndBytesConfig(
-        load_in_4bit=True, bnb_4bit_quant_type="nf4", llm_int8_skip_modules=["pooler.dense", "classifier"]
-    )
+    quantization = BitsAndBytesConfig(load_in_4bit=True, bnb_4bit_quant_type="nf4", llm_int8_skip_modules=NOT_QUANTIZED)
+    options = {"num_labels": 3, "quantization_config": quantization, "dtype": torch.float32, "device_map": "cpu"}
 
-    def load():
-        return AutoModelForSequenceClassification.from_pretrained(
-            folder, num_labels=3, quantization_config=quantization, dtype=torch.float32, device_map="cpu"
-        )
+    def load_base():
+        base = AutoModelForSequenceClassification.from_pretrained(folder, **options)
+        assert base.spatial_projections()[0].weight.dtype == torch.float32
+        assert base.model.layers[0].proj_in.weight.dtype == torch.uint8
+        return peft.prepare_model_for_kbit_training(base)
 
-    base = load()
-    assert base.spatial_projections()[0].weight.dtype == torch.float32
-    assert_a_quantized_model_is_adapted(load, peft.prepare_model_for_kbit_training(base), batch, tmp_path, 1e-2)
+    adapt(load_base, peft.LoraConfig(**LORA), batch, CLASSES, tmp_path / "adapter", reduction=0.8, learning_rate=1e-2)
 
 
 def test_int8_of_torchao(masked_lm, batch, tmp_path):
     torchao = pytest.importorskip("torchao.quantization")
-    folder = masked_lm(attention_size=4)
-    quantization = TorchAoConfig(torchao.Int8WeightOnlyConfig(), modules_to_not_convert=["pooler.dense", "classifier"])
-
-    def load():
-        return AutoModelForSequenceClassification.from_pretrained(
-            folder, num_labels=3, quantization_config=quantization, dtype=torch.float32
-        )
-
-    plain, base = AutoModelForSequenceClassification.from_pretrained(folder, num_labels=3), load()
-    weights = base.model.layers[0].proj_in.weight, plain.model.layers[0].proj_in.weight
-    assert type(weights[0]) is not type(weights[1])
-    difference = (weights[0].dequantize() - weights[1]).abs().max() / weights[1].abs().max()
+    load_plain = partial(AutoModelForSequenceClassification.from_pretrained, masked_lm(attention_size=4), num_labels=3)
+    quantization = TorchAoConfig(torchao.Int8WeightOnlyConfig(), modules_to_not_convert=NOT_QUANTIZED)
+    load_base = partial(load_plain, quantization_config=quantization, dtype=torch.float32)
+    quantized, plain = (model.model.layers[0].proj_in.weight for model in (load_base(), load_plain()))
+    assert type(quantized) is not type(plain)
+    difference = (quantized.dequantize() - plain).abs().max() / plain.abs().max()
     assert 0 < difference < 1 / 127
-    assert_a_quantized_model_is_adapted(load, base, batch, tmp_path, 3e-2)
+    adapt(load_base, peft.LoraConfig(**LORA), batch, CLASSES, tmp_path / "adapter", reduction=0.8)
 
 
 def examples():
@@ -318,14 +272,13 @@ def examples():
     }
 
 
-@pytest.mark.parametrize("title", examples())
-def test_examples_of_the_docs(masked_lm, perturbed_model, tmp_path, monkeypatch, title):
-    code = examples()[title]
+@pytest.mark.parametrize("code", examples().values(), ids=examples())
+def test_examples_of_the_docs(masked_lm, perturbed_model, vision_config, tmp_path, monkeypatch, code):
     if "BitsAndBytesConfig" in code:
         pytest.importorskip("bitsandbytes")
     monkeypatch.chdir(tmp_path)
     masked_lm(hidden_size=64, intermediate_size=128, num_labels=2).rename("my-gmlp")
-    image = perturbed_model(GMLPForImageClassification, GMLPVisionConfig(**VISION_SIZES | {"num_hidden_layers": 8}))
+    image = perturbed_model(GMLPForImageClassification, vision_config(num_hidden_layers=8))
     image.save_pretrained("my-vision-gmlp")
     dataset = [{"input_ids": torch.arange(5, 11), "labels": i % 2} for i in range(8)]
-    exec(compile(code, title, "exec"), {"__name__": "example", "dataset": dataset})
+    exec(code, {"__name__": "example", "dataset": dataset})

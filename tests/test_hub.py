@@ -28,10 +28,9 @@ pytestmark = pytest.mark.slow
 CODE_FILES = ("configuration_gmlp.py", "modeling_gmlp.py")
 PACKAGE = Path(hf_gmlp.__file__).parent
 TEXT_MAP, VISION_MAP = GMLPConfig.code_map, GMLPVisionConfig.code_map
-CLASSES = sorted({*TEXT_MAP.values(), *VISION_MAP.values()})
 # Weights that are newly initialized if a checkpoint of another head lacks them.
 NEW_LAYERS = ("head.", "decoder.", "classifier.", "qa_outputs.", "pooler.")
-# Checkpoints that are opened as every class, each with another class as which it is saved again.
+# Auto class -> class of a checkpoint that is opened as every class, and another Auto class that also saves it.
 SAVED = {
     "AutoModelForMaskedLM": ("GMLPForMaskedLM", "AutoModelForSequenceClassification"),
     "AutoModelForImageClassification": ("GMLPForImageClassification", "AutoModel"),
@@ -44,7 +43,7 @@ from transformers.models.auto import auto_factory
 auto_factory.hf_api = lambda: type("Hub", (), {"repo_exists": lambda self, name: True})()
 """
 
-# Opens folders as the Auto classes listed in a file, writes the outcomes, and saves the models again.
+# Opens folders as the Auto classes listed in a file, saves some of the models again, and writes the results.
 OPEN = """
 import json, sys
 sys.modules["hf_gmlp"] = None  # as if it were not installed: importing it fails
@@ -72,7 +71,7 @@ json.dump(results, open("results.json", "w"))
 
 @torch.no_grad()
 def backbone_output(model: torch.nn.Module) -> torch.Tensor:
-    """Run the backbone on fixed inputs. All image classes return the patches, but not all the [CLS] token."""
+    """Run the backbone on fixed inputs. For images, return only the patches, since a backbone omits the [CLS] token."""
     if model.config.model_type != "gmlp_vision":
         inputs = {"input_ids": torch.arange(5, 15)[None], "attention_mask": torch.tensor([[1] * 7 + [0] * 3])}
     else:
@@ -105,7 +104,7 @@ def run_elsewhere(script: str, folder: Path, *arguments: str):
 
 
 def open_elsewhere(jobs: list[tuple], folder: Path) -> list[dict]:
-    """Return the outcome of opening each (Auto class, folder, save path or None)."""
+    """Return the result of opening each (Auto class, folder, save path or None)."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "jobs.json").write_text(json.dumps(jobs), encoding="utf-8")
     run_elsewhere(HUB_KNOWS_FOLDERS + "import torch\n\n" + inspect.getsource(backbone_output) + OPEN, folder)
@@ -121,32 +120,23 @@ def make_model(class_name, text_config, vision_config, perturbed_model):
     return perturbed_model(getattr(hf_gmlp, class_name), make_config(attention_size=8))
 
 
-@pytest.fixture(scope="module")
-def checkpoints(text_config, vision_config, perturbed_model, tmp_path_factory):
-    """{Auto class: (folder, {Auto class: output of the backbone})}"""
-    found, root = {}, tmp_path_factory.mktemp("saved")
-    for auto_class, (class_name, _) in SAVED.items():
-        folder = root / class_name
-        model = make_model(class_name, text_config, vision_config, perturbed_model)
+def test_opens_as_every_class_without_the_package(text_config, vision_config, perturbed_model, tmp_path):
+    """A fresh process opens what another has saved, and only heads are newly initialized."""
+    checkpoints, jobs, jobs_of_copies = {}, [], []
+    for own, (class_name, other) in SAVED.items():
+        model, folder = make_model(class_name, text_config, vision_config, perturbed_model), tmp_path / class_name
         model.save_pretrained(folder)
+        assert {path.name for path in folder.glob("*.py")} == set(CODE_FILES)
         outputs = dict.fromkeys(code_map_of(class_name), backbone_output(model))
         if "AutoModelForCausalLM" in outputs:
             # This class sets any checkpoint to causal.
             outputs["AutoModelForCausalLM"] = backbone_output(GMLPForCausalLM.from_pretrained(folder))
-        found[auto_class] = folder, outputs
-    return found
-
-
-def test_opens_as_every_class_without_the_package(checkpoints, tmp_path):
-    """A fresh process opens what another has saved, and only heads are newly initialized."""
-    jobs, again = [], []
-    for own, (folder, outputs) in checkpoints.items():
-        assert {path.name for path in folder.glob("*.py")} == set(CODE_FILES)
+        checkpoints[own] = folder, outputs
         for auto_class in outputs:
-            copy = str(tmp_path / f"{own}-{auto_class}") if auto_class in (own, SAVED[own][1]) else None
+            copy = str(tmp_path / f"{own}-{auto_class}") if auto_class in (own, other) else None
             jobs.append((auto_class, str(folder), copy))
-            again += [(name, copy, None) for name in {own, auto_class}] if copy else []
-    for name, opened in (("first", jobs), ("second", again)):
+            jobs_of_copies += [(name, copy, None) for name in {own, auto_class}] if copy else []
+    for name, opened in (("first", jobs), ("second", jobs_of_copies)):
         for (auto_class, folder, _), result in zip(opened, open_elsewhere(opened, tmp_path / name), strict=True):
             own = next(own for own, (original, _) in checkpoints.items() if own in folder or str(original) == folder)
             assert result["remote"] and result["class"] == code_map_of(SAVED[own][0])[auto_class]
@@ -185,14 +175,22 @@ for name, head in (("text", AutoModelForSequenceClassification), ("image", AutoM
     run_elsewhere(script, tmp_path / "elsewhere", str(tmp_path))
 
 
-@pytest.fixture(scope="module")
-def snippets(text_config, vision_config, perturbed_model, tmp_path_factory):
-    """Run the code in the card of every class in one fresh process: {class: printed output}"""
-    root = tmp_path_factory.mktemp("snippets")
-    Image.new("RGB", (20, 30), "orange").save(root / "picture.jpg")
+# What the code in the card of a class prints, if anything.
+PRINTED = {
+    "GMLPForMaskedLM": "token_str",
+    "GMLPForCausalLM": "generated_text",
+    "GMLPForSequenceClassification": "LABEL_",
+    "GMLPForTokenClassification": "entity",
+    "GMLPForImageClassification": "LABEL_",
+}
+
+
+def test_the_code_in_a_card_runs(text_config, vision_config, perturbed_model, tmp_path):
+    """One fresh process runs the code in the cards of all classes."""
+    Image.new("RGB", (20, 30), "orange").save(tmp_path / "picture.jpg")
     codes = {}
-    for class_name in CLASSES:
-        folder = root / class_name
+    for class_name in sorted({*TEXT_MAP.values(), *VISION_MAP.values()}):
+        folder = tmp_path / class_name
         model = make_model(class_name, text_config, vision_config, perturbed_model)
         model.save_pretrained(folder)
         if model.config.model_type == "gmlp":
@@ -202,7 +200,7 @@ def snippets(text_config, vision_config, perturbed_model, tmp_path_factory):
             ViTImageProcessorPil(size={"height": 16, "width": 16}).save_pretrained(folder)
         text = model_card(model, str(folder)).text
         (codes[class_name],) = re.findall(r"```python\n(.*?)```", text, flags=re.DOTALL)
-    (root / "codes.json").write_text(json.dumps(codes), encoding="utf-8")
+    (tmp_path / "codes.json").write_text(json.dumps(codes), encoding="utf-8")
     script = """
 import contextlib, io, json, sys
 sys.modules["hf_gmlp"] = None
@@ -215,26 +213,6 @@ for class_name, code in json.load(open("codes.json")).items():
     printed[class_name] = [type(namespace["model"]).__name__, output.getvalue()]
 json.dump(printed, open("printed.json", "w"))
 """
-    run_elsewhere(HUB_KNOWS_FOLDERS + script, root)
-    return json.loads((root / "printed.json").read_text(encoding="utf-8"))
-
-
-@pytest.mark.parametrize(
-    "class_name, printed",
-    [
-        ("GMLPForMaskedLM", "token_str"),
-        ("GMLPForCausalLM", "generated_text"),
-        ("GMLPForSequenceClassification", "LABEL_"),
-        ("GMLPForTokenClassification", "entity"),
-        ("GMLPForImageClassification", "LABEL_"),
-        ("GMLPModel", ""),
-        ("GMLPVisionModel", ""),
-        ("GMLPVisionBackbone", ""),
-        ("GMLPForQuestionAnswering", ""),
-        ("GMLPForMultipleChoice", ""),
-    ],
-)
-def test_the_code_in_a_card_runs(snippets, class_name, printed):
-    name, output = snippets[class_name]
-    assert name == class_name
-    assert printed in output
+    run_elsewhere(HUB_KNOWS_FOLDERS + script, tmp_path)
+    for class_name, (name, output) in json.loads((tmp_path / "printed.json").read_text(encoding="utf-8")).items():
+        assert name == class_name and PRINTED.get(class_name, "") in output

@@ -1,4 +1,4 @@
-"""Results of libraries built on transformers equal a manual computation with these models.
+"""Libraries built on transformers compute the same with these models as the test does without the library.
 
 Tests of libraries that are not installed are skipped; `make integrations` installs them all.
 """
@@ -27,13 +27,13 @@ CLOSE = {"rtol": 1e-4, "atol": 1e-5}
 
 @pytest.fixture
 def texts():
-    """Texts of 1, 9, 4, 6 and 3 words."""
+    """Return texts of 1, 9, 4, 6 and 3 words."""
     return [" ".join(WORDS[i] for i in torch.randint(len(WORDS), (length,))) for length in (1, 9, 4, 6, 3)]
 
 
 @pytest.fixture
 def saved(perturbed_model, text_config, tmp_path):
-    """saved(model_class, **fields) saves a model and a tokenizer; returns the folder and both."""
+    """saved(model_class, **fields) saves a model and a tokenizer, and returns the folder and both."""
 
     def save(model_class, padding_side="right", **fields):
         model = perturbed_model(model_class, text_config(**fields))
@@ -48,23 +48,26 @@ def saved(perturbed_model, text_config, tmp_path):
     return save
 
 
-def alone(model, tokenizer, texts):
-    """Return the logits, or last hidden states, of each text in a separate row."""
-    return [model(**tokenizer(text, return_tensors="pt"))[0][0] for text in texts]
+def train_and_check(trainer, reduction):
+    """Train, check that the loss falls at least to the fraction `reduction`, and return the loss of the first step."""
+    trainer.train()
+    losses = [row["loss"] for row in trainer.state.log_history if "loss" in row]
+    assert losses[-1] < reduction * losses[0]
+    return losses[0]
 
 
 # sentence-transformers
 
 
-def by_hand(model, tokenizer, texts):
-    """Return the mean of the last hidden states of each text, excluding padding."""
+def embed(model, tokenizer, texts):
+    """Return the mean of the last hidden states of each text, which is in a row of its own."""
     rows = [tokenizer(text, truncation=True, return_tensors="pt") for text in texts]
     return torch.cat([model(**row).last_hidden_state.mean(1) for row in rows])
 
 
 @pytest.fixture
 def sentences(saved):
-    """sentences(**fields) returns a model for sentence embeddings, and the model and tokenizer in it."""
+    """sentences(**fields) returns a SentenceTransformer, and the model and tokenizer in it."""
     library = pytest.importorskip("sentence_transformers")
     from sentence_transformers.base.modules import Transformer
     from sentence_transformers.sentence_transformer.modules import Pooling
@@ -81,16 +84,16 @@ def sentences(saved):
 @pytest.mark.parametrize("padding_side", ["left", "right"])
 @torch.no_grad()
 def test_sentence_embeddings(sentences, texts, padding_side):
-    """Batches of padded texts, one of which is longer than n and is truncated."""
+    """Texts are padded in batches, and one that is longer than n is truncated."""
     library, model, tokenizer = sentences(padding_side=padding_side, attention_size=8)
     texts.append(" ".join(WORDS[:20]))
     assert library.max_seq_length == N and library.tokenizer.padding_side == padding_side
-    found = library.encode(texts, batch_size=3, convert_to_tensor=True)
-    torch.testing.assert_close(found, by_hand(model, tokenizer, texts), **CLOSE)
+    embeddings = library.encode(texts, batch_size=3, convert_to_tensor=True)
+    torch.testing.assert_close(embeddings, embed(model, tokenizer, texts), **CLOSE)
 
 
 def test_sentence_embeddings_are_trained_and_saved(sentences, texts, tmp_path):
-    """Training lowers the manually computed loss of pairs, and the saved model opens."""
+    """Training lowers the loss of pairs, and the trained model can be saved and loaded."""
     library, model, tokenizer = sentences(attention_size=8)
     from sentence_transformers import SentenceTransformer, SentenceTransformerTrainer
     from sentence_transformers import SentenceTransformerTrainingArguments as Arguments
@@ -104,32 +107,28 @@ def test_sentence_embeddings_are_trained_and_saved(sentences, texts, tmp_path):
     batch = next(iter(trainer.get_train_dataloader()))
     with torch.no_grad():
         library.eval()
-        found = trainer.compute_loss(library, batch)
-        a, b = (F.normalize(by_hand(model, tokenizer, pairs[name])) for name in pairs)
-        torch.testing.assert_close(found, F.cross_entropy(20 * a @ b.T, torch.arange(4)), **CLOSE)
-    trainer.train()
-    losses = [row["loss"] for row in trainer.state.log_history if "loss" in row]
-    assert losses[-1] < 0.5 * losses[0]
+        a, b = (F.normalize(embed(model, tokenizer, pairs[name])) for name in pairs)
+        expected = F.cross_entropy(20 * a @ b.T, torch.arange(4))
+        torch.testing.assert_close(trainer.compute_loss(library, batch), expected, **CLOSE)
+    train_and_check(trainer, 0.5)
 
     library.save_pretrained(str(tmp_path / "trained"))
-    expected = library.encode(texts)
-    assert np.abs(expected - by_hand(model, tokenizer, texts).detach().numpy()).max() > 1e-2
-    again = SentenceTransformer(str(tmp_path / "trained"), device="cpu")
-    assert type(again[0].auto_model) is GMLPModel
-    np.testing.assert_allclose(again.encode(texts), expected, atol=1e-5)
+    loaded = SentenceTransformer(str(tmp_path / "trained"), device="cpu")
+    assert type(loaded[0].auto_model) is GMLPModel
+    np.testing.assert_allclose(loaded.encode(texts), library.encode(texts), atol=1e-5)
 
 
 @torch.no_grad()
 def test_cross_encoder(saved, texts):
-    """Pairs of texts, with segments, padded."""
+    """Pairs of texts are padded in one batch, and have segments."""
     library = pytest.importorskip("sentence_transformers")
     folder, model, tokenizer = saved(GMLPForSequenceClassification, num_labels=1, type_vocab_size=2)
     pairs = [(texts[0], texts[2]), (texts[3], texts[4]), (texts[4], texts[0])]
-    found = library.CrossEncoder(folder, device="cpu").predict(pairs, batch_size=3, convert_to_tensor=True)
+    scores = library.CrossEncoder(folder, device="cpu").predict(pairs, batch_size=3, convert_to_tensor=True)
     rows = [tokenizer(*pair, return_tensors="pt") for pair in pairs]
     assert all(row["token_type_ids"].any() for row in rows)
     expected = torch.cat([model(**row).logits for row in rows]).sigmoid()[:, 0]
-    torch.testing.assert_close(found, expected, **CLOSE)
+    torch.testing.assert_close(scores, expected, **CLOSE)
 
 
 # TRL
@@ -139,27 +138,14 @@ def test_cross_encoder(saved, texts):
 def trl_trainer(tmp_path):
     """trl_trainer(kind, *arguments, **options) makes TRL's trainer of that kind, with `options` in its config."""
     trl = pytest.importorskip("trl")
-    usual = {"use_cpu": True, "bf16": False, "report_to": "none", "save_strategy": "no", "disable_tqdm": True}
+    defaults = {"use_cpu": True, "bf16": False, "report_to": "none", "save_strategy": "no", "disable_tqdm": True}
 
     def make(kind, *arguments, data, tokenizer, **options):
-        config = getattr(trl, f"{kind}Config")(str(tmp_path / "run"), **usual, logging_steps=1, **options)
+        config = getattr(trl, f"{kind}Config")(str(tmp_path / "run"), **defaults, logging_steps=1, **options)
         data = Dataset.from_dict(data)
         return getattr(trl, f"{kind}Trainer")(*arguments, args=config, train_dataset=data, processing_class=tokenizer)
 
     return make
-
-
-def first_loss(trainer):
-    """Return the loss of the first batch in eval mode."""
-    return trainer.compute_loss(trainer.model.eval(), next(iter(trainer.get_train_dataloader())))
-
-
-def check_learning(trainer):
-    """Train, check that the loss falls by a fifth, and return the loss of the first step."""
-    trainer.train()
-    losses = [row["loss"] for row in trainer.state.log_history if "loss" in row]
-    assert losses[-1] < 0.8 * losses[0]
-    return losses[0]
 
 
 SFT = {
@@ -173,10 +159,10 @@ SFT = {
 @pytest.mark.parametrize("options", SFT.values(), ids=SFT)
 def test_sft(saved, trl_trainer, texts, options):
     """
-    SFTTrainer: the loss of a batch, and its gradients, are those of the texts one by one.
+    SFTTrainer computes the loss and the gradients of the texts one by one.
 
-    With `packing` or `padding_free`, TRL passes `position_ids` that restart, which these models obey with every
-    attention implementation: no flash attention is needed. TRL cuts texts to `max_length` before it packs them.
+    With `packing` or `padding_free`, TRL passes `position_ids` that restart, which separate the texts with every
+    attention implementation. TRL truncates texts to `max_length` before it packs them.
     """
     _, model, tokenizer = saved(GMLPForCausalLM, attention_size=8)
     rates = {"per_device_train_batch_size": len(texts), "learning_rate": 3e-3, "max_steps": 12}
@@ -184,31 +170,31 @@ def test_sft(saved, trl_trainer, texts, options):
     batch = next(iter(trainer.get_train_dataloader()))
     packed = len(options) > 1
     assert len(batch["input_ids"]) == (1 if packed else len(texts)) and ("position_ids" in batch) == packed
-    found = first_loss(trainer)
-    found.backward()
+    loss = trainer.compute_loss(trainer.model.eval(), batch)
+    loss.backward()
     gradients = {name: parameter.grad for name, parameter in model.named_parameters()}
     model.zero_grad()
     tokens = [tokenizer(text + "[SEP]", return_tensors="pt").input_ids for text in texts]
     scores = [F.cross_entropy(model(ids).logits[0, :-1], ids[0, 1:], reduction="sum") for ids in tokens]
     expected = sum(scores) / sum(ids.shape[1] - 1 for ids in tokens)
-    torch.testing.assert_close(found, expected, **CLOSE)
+    torch.testing.assert_close(loss, expected, **CLOSE)
     expected.backward()
     for name, parameter in model.named_parameters():
         torch.testing.assert_close(gradients[name], parameter.grad, **CLOSE)
     model.zero_grad()
-    assert check_learning(trainer) == pytest.approx(expected.item(), abs=1e-3)
+    assert train_and_check(trainer, 0.8) == pytest.approx(expected.item(), abs=1e-3)
 
 
 def test_grpo(saved, trl_trainer, texts):
     """
-    GRPOTrainer: it pads prompts on the left and answers on the right, and logs the entropy that the answers have
+    GRPOTrainer pads prompts on the left and answers on the right, and the entropy that it logs is that of the answers
     without padding. The reward for words that begin with w1 or w2 rises.
     """
     _, model, tokenizer = saved(GMLPForCausalLM, attention_size=8)
-    before, seen = copy.deepcopy(model), []
+    before, steps = copy.deepcopy(model), []
 
     def reward(prompts, completions, completion_ids, **kwargs):
-        seen.append(list(zip(prompts, completion_ids)))
+        steps.append(list(zip(prompts, completion_ids)))
         return [answer.count("w1") + answer.count("w2") for answer in completions]
 
     prompts = {"prompt": [text for text in texts if len(text.split()) < 7]}
@@ -218,11 +204,11 @@ def test_grpo(saved, trl_trainer, texts):
     trainer.train()
     entropies = []
     with torch.no_grad():
-        for prompt, answer in seen[0]:
+        for prompt, answer in steps[0]:
             ids = torch.tensor([tokenizer(prompt).input_ids + answer])
             logits = before(ids).logits[0, -len(answer) - 1 : -1]
             entropies.append(torch.distributions.Categorical(logits=logits).entropy())
-    assert len({len(answer) for _, answer in seen[0]}) > 1
+    assert len({len(answer) for _, answer in steps[0]}) > 1
     history = [row for row in trainer.state.log_history if "reward" in row]
     assert history[0]["entropy"] == pytest.approx(torch.cat(entropies).mean().item(), abs=1e-4)
     assert np.mean([row["reward"] for row in history[-3:]]) > 1.3 * np.mean([row["reward"] for row in history[:3]])
@@ -233,7 +219,7 @@ def test_grpo(saved, trl_trainer, texts):
 
 @torch.no_grad()
 def test_lm_eval(saved, texts):
-    """HFLM: likelihoods of answers in batches (one context is cut to n), and generated answers."""
+    """HFLM computes likelihoods of answers in batches, with one context truncated to n, and generates answers."""
     pytest.importorskip("lm_eval")
     from lm_eval.api.instance import Instance
     from lm_eval.models.huggingface import HFLM
@@ -253,19 +239,19 @@ def test_lm_eval(saved, texts):
 
     long = " ".join(WORDS[:30])
     greedy = tokenizer.decode(model(**tokenizer(texts[2], return_tensors="pt")).logits[0, -1].argmax())
-    asked = [(text, " w3 w4 w5") for text in [*texts, long]] + [(texts[2], " " + greedy)]
+    requests = [(text, " w3 w4 w5") for text in [*texts, long]] + [(texts[2], " " + greedy)]
     expected = []
-    for context, answer in asked:
+    for context, answer in requests:
         ids, last = tokenizer(context + answer).input_ids, len(tokenizer(answer).input_ids)
         expected.append(scores(ids[-N - 1 :], last))
-    found = library.loglikelihood(ask("loglikelihood", asked))
-    assert found == [(pytest.approx(score, abs=1e-3), greedy) for score, greedy in expected]
-    assert [greedy for _, greedy in found] == [False] * 6 + [True]
+    results = library.loglikelihood(ask("loglikelihood", requests))
+    assert results == [(pytest.approx(score, abs=1e-3), is_greedy) for score, is_greedy in expected]
+    assert [is_greedy for _, is_greedy in results] == [False] * 6 + [True]
 
     options = {"until": ["w0"], "max_gen_toks": 3, "do_sample": False}
     short = [texts[0], texts[2], texts[4]]
-    found = library.generate_until(ask("generate_until", [(text, options) for text in short]))
-    for text, answer in zip(short, found):
+    answers = library.generate_until(ask("generate_until", [(text, options) for text in short]))
+    for text, answer in zip(short, answers):
         row = tokenizer(text, return_tensors="pt")
         ids = model.generate(**row, max_new_tokens=3, do_sample=False)[0, row.input_ids.shape[1] :]
         assert answer == tokenizer.decode(ids, skip_special_tokens=True).split("w0")[0]
@@ -309,11 +295,7 @@ def test_examples_of_the_docs(saved, texts, tmp_path, monkeypatch, capfd, librar
     assert printed[library] in capfd.readouterr().out
 
 
-# Pipelines of transformers
-
-
 # accelerate
-
 
 HALF_ON_DISK = {
     "model.embeddings": "cpu",
@@ -335,7 +317,7 @@ HALF_ON_DISK = {
 )
 @torch.no_grad()
 def test_device_maps(saved, random_ids, tmp_path, placement, on_disk):
-    """The decoder shares the embedding weight, and weights on disk are read for each pass."""
+    """The decoder shares the embedding weight, and weights on disk are loaded for each pass."""
     folder, model, _ = saved(GMLPForMaskedLM, attention_size=8)
     placed = AutoModelForMaskedLM.from_pretrained(folder, **placement, offload_folder=str(tmp_path / "disk"))
     absent = {name for name, parameter in placed.named_parameters() if parameter.is_meta}

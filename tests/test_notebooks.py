@@ -1,4 +1,4 @@
-"""The notebooks in docs/ run from the first cell to the last, starting from the bundled models."""
+"""The notebooks in docs/ run from the first cell to the last, with the bundled models."""
 
 import re
 import shutil

@@ -1,4 +1,4 @@
-"""The script that re-creates the text models of checkpoints/: its data and its soft labels."""
+"""The data and the soft labels of the script that re-creates the text models of checkpoints/."""
 
 import gzip
 import json
@@ -41,7 +41,7 @@ def folder(tmp_path_factory):
 
 
 @pytest.mark.parametrize(
-    ("written", "spelled"),
+    ("treebank", "natural"),
     [
         ("it 's a charming , funny film that ca n't fail .", " it's a charming, funny film that can't fail."),
         ("`` Barbershop '' -LRB- 2002 -RRB- works", '"barbershop" (2002) works'),
@@ -49,39 +49,38 @@ def folder(tmp_path_factory):
         ("(It) isn't 'new'", "(it) isn't 'new'"),
     ],
 )
-def test_tokenizer_spells_treebanks_as_natural_text(folder, written, spelled):
+def test_tokenizer_normalizes_treebank_text(folder, treebank, natural):
     tokenizer = AutoTokenizer.from_pretrained(folder / "tokenizer")
-    ids = tokenizer(written)["input_ids"]
-    assert tokenizer.decode(ids, skip_special_tokens=True) == spelled
-    assert ids == tokenizer(spelled)["input_ids"]
+    ids = tokenizer(treebank)["input_ids"]
+    assert tokenizer.decode(ids, skip_special_tokens=True) == natural
+    assert ids == tokenizer(natural)["input_ids"]
     # No space is inserted next to a mask.
     masked = tokenizer("[MASK]'s end.")["input_ids"]
     assert tokenizer.decode(masked[2:-1]) == "'s end."
 
 
-def test_sentences(folder):
+def test_sentences_of_reviews(folder):
     pretrained.write_sentences([str(folder / "reviews.jsonl.gz")], folder / "sentences.jsonl", 50)
     texts = [json.loads(line)["text"] for line in open(folder / "sentences.jsonl")]
     assert len(texts) == len(set(texts)) == 50
-    # The other sentences have one or three words, too few to be kept.
+    # Sentences of one or three words are too short.
     assert all(len(text.split()) == 8 for text in texts)
     assert [text.endswith(".") for text in texts] == [True, False] * 25
 
 
-def test_sentences_have_the_opinion_of_their_review(folder):
+def test_opinions_are_the_ratings_of_reviews(folder):
     path, rows = folder / "opinions.jsonl", []
     for number in range(1500):
         word, rating = (("bore", 2), ("joy", 9.5))[number % 2]
         of_ten = ("/10", " out of ten")[number % 3 > 0]
         rows.append(f"A {word}, a real {word} of a film. Number {number}: {rating}{of_ten}.")
-    # Reviews without a usable rating: two with none, one with two ratings, and one with a neutral rating.
+    # These reviews have no usable rating: two have none, one has two, and one is neutral.
     rows += ["What a joy, joy, joy it was!", "What a bore, bore, bore it was!"]
     rows += ["Some say 2/10 and some say 10/10 of this one.", "It is neither here nor there: 5/10 from me."]
     with gzip.open(folder / "rated.jsonl.gz", "wt") as file:
         file.writelines(json.dumps({"text": review}) + "\n" for review in rows)
     pretrained.write_opinions([str(folder / "rated.jsonl.gz")], path, str.lower, 100)
-    found = {row["sentence"].rstrip("."): row["label"] for row in map(json.loads, open(path))}
-    assert found == {
+    assert {row["sentence"].rstrip("."): row["label"] for row in map(json.loads, open(path))} == {
         "A joy, a real joy of a film": "positive",
         "A bore, a real bore of a film": "negative",
         "What a joy, joy, joy it was!": "positive",
@@ -98,7 +97,7 @@ def test_soft_labels_are_the_mean_of_the_teachers(folder, monkeypatch):
     rows = [json.loads(line) for line in open(folder / "soft.jsonl")]
     assert [row["sentence"] for row in rows[:3]] == texts and len(rows) == 43
     assert rows[3]["label"] == {"negative": 1.0, "positive": 0.0} and rows[4]["label"]["positive"] == 1.0
-    # tf-idf sees the sentences as the tokenizer spells them.
+    # The tf-idf classifier is trained on normalized sentences.
     labeled = [json.loads(line) for line in open(folder / "train.jsonl")]
     baseline = tfidf_classifier().fit([row["sentence"][:-2] for row in labeled], [row["label"] for row in labeled])
     votes = [baseline.predict_proba([text.lower() for text in texts])]
@@ -110,9 +109,8 @@ def test_soft_labels_are_the_mean_of_the_teachers(folder, monkeypatch):
             logits = [model(**tokenizer(text, return_tensors="pt")).logits[0] for text in texts]
         votes.append(torch.stack(logits).softmax(-1).numpy())
     assert votes[0][0, 1] > 0.52 and votes[0][1, 1] < 0.48 and np.ptp(votes[1:], axis=0).min() > 0.05
-    found = [list(row["label"].values()) for row in rows[:3]]
     # The script computes in bfloat16.
-    np.testing.assert_allclose(found, np.mean(votes, axis=0), atol=0.03)
+    np.testing.assert_allclose([list(row["label"].values()) for row in rows[:3]], np.mean(votes, axis=0), atol=0.03)
 
 
 def test_copies_in_half_precision(folder):

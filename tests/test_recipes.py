@@ -1,4 +1,4 @@
-"""Every recipe parses, and a smoke recipe makes it small."""
+"""Every recipe can be parsed, and a smoke recipe makes it small."""
 
 from pathlib import Path
 from pydoc_data.topics import topics
@@ -32,7 +32,7 @@ def path_id(path):
 
 
 def script_of(path):
-    """Return the dataclasses of the script that a recipe is for, and the smoke recipe that may follow it."""
+    """Return the dataclasses of a recipe's script, and the smoke recipe for it."""
     name = path.stem if path.parent == RECIPES else path.parent.name
     if "squad" in name:
         return (ModelArguments, QAArguments), "smoke-finetune"
@@ -44,8 +44,8 @@ def script_of(path):
 
 
 def command(path, *later, folder):
-    """Return the flags of a recipe followed by later ones, with a model if the recipe does not set one."""
-    # Recipes in figure7/ follow another recipe.
+    """Return the arguments for a recipe and later ones, and for a model if the recipe does not set one."""
+    # Recipes in figure7/ are passed after another recipe.
     first = [str(PAPER / "figure8" / "amlp-18l.yaml")] if path.parent.name == "figure7" else []
     argv = [*first, str(path), *map(str, later), "--use_cpu", "--bf16", "false", "--output_dir", str(folder)]
     if "--config_name" in command_line(argv):
@@ -58,7 +58,7 @@ def parse(path, *later, folder):
 
 
 @pytest.mark.parametrize("path", sorted((RECIPES / "accelerate").glob("*.yaml")), ids=lambda path: path.stem)
-def test_accelerate_takes_its_config_files(path):
+def test_accelerate_accepts_its_config_files(path):
     config = load_config_from_file(str(path))
     kinds = {"one_gpu": "NO", "ddp": "MULTI_GPU", "fsdp2": "FSDP", "deepspeed_zero2": "DEEPSPEED", "tpu": "XLA"}
     kind = path.stem.removesuffix("_machines")
@@ -100,7 +100,7 @@ def test_recipes_of_language_models_run_small(name, tmp_path):
     flags = ["--train_file", corpus, "--cache_dir", tmp_path]
     argv = command(path, RECIPES / "smoke.yaml", *flags, folder=tmp_path / "out")
     results = run_script((run_clm if "clm" in name else run_mlm).main, *argv)
-    # Fewer than there are tokens.
+    # A uniform prediction would have the size of the vocabulary as its perplexity.
     assert results["eval_perplexity"] < 590
     settings = (tmp_path / "out" / "settings.json").read_text()
     assert "corpus.txt" in settings and "allenai" not in settings

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 os.environ.setdefault("PJRT_DEVICE", "CPU")
-# Must be set before torch_xla is imported, as in `hf_gmlp.tasks.run`.
+# This must be set before torch_xla is imported, as in `hf_gmlp.tasks.run`.
 os.environ.setdefault("XLA_NO_SPECIAL_SCALARS", "1")
 pytest.importorskip("torch_xla", reason="only `make xla` has torch_xla")
 import torch_xla
@@ -24,22 +24,17 @@ from .numerics import assert_close
 from .samples import CONVOLUTIONAL
 from .tiny_runs import flags_of, write_data
 
-TEXT = {"vocab_size": 40, "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 1}
-TEXT |= {"max_position_embeddings": 16, "hidden_dropout_prob": 0.0}
-IMAGE = {"image_size": 16, "patch_size": 4, "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 1}
-IMAGE |= {"hidden_dropout_prob": 0.0}
+SIZES = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 1}
+TEXT = SIZES | {"vocab_size": 40, "max_position_embeddings": 16}
+IMAGE = SIZES | {"image_size": 16, "patch_size": 4}
 
 
 def count_work():
-    """Return the number of graphs that XLA has compiled so far, and the operations that it left to the CPU."""
+    """Return the number of graphs that XLA has compiled so far, and the operations that ran on the CPU instead."""
     compiled = xla_metrics.metric_data("CompileTime")
-    # Do not count reading a value, such as a loss for the log.
-    left = {name for name in xla_metrics.counter_names() if name.startswith("aten::")} - {"aten::_local_scalar_dense"}
-    return (compiled[0] if compiled else 0), left
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# Models
+    # Reading a value, such as a loss for the log, is not counted.
+    on_cpu = {name for name in xla_metrics.counter_names() if name.startswith("aten::")}
+    return (compiled[0] if compiled else 0), on_cpu - {"aten::_local_scalar_dense"}
 
 
 def text_inputs(*names):
@@ -51,9 +46,10 @@ def text_inputs(*names):
     return {name: inputs[name] for name in ("input_ids", *names)}
 
 
+TOKEN_LABELS = {"labels": torch.tensor([[-100, 7, 9, *[-100] * 13]] * 3)}
 TEXT_LABELS = {
-    "ForMaskedLM": {"labels": torch.tensor([[-100, 7, 9, *[-100] * 13]] * 3)},
-    "ForCausalLM": {"labels": torch.tensor([[-100, 7, 9, *[-100] * 13]] * 3)},
+    "ForMaskedLM": TOKEN_LABELS,
+    "ForCausalLM": TOKEN_LABELS,
     "ForSequenceClassification": {"labels": torch.tensor([0, 1, 1])},
     "ForTokenClassification": {"labels": torch.tensor([[0, 1, 1, -100] * 4] * 3)},
     "ForQuestionAnswering": {"start_positions": torch.tensor([1, 2, 3]), "end_positions": torch.tensor([4, 2, 5])},
@@ -63,9 +59,9 @@ MODELS = {
     "toeplitz": GMLPConfig(**TEXT, toeplitz=True, spatial_heads=2),
     "amlp": GMLPConfig(**TEXT, attention_size=8, toeplitz=True),
 }
-CASES = [(model, "ForMaskedLM", inputs) for model in MODELS for inputs in ((), ("attention_mask",))]
+INPUTS = ((), ("attention_mask",), ("position_ids",))
+CASES = [(model, "ForMaskedLM", inputs) for model in MODELS for inputs in INPUTS]
 CASES += [("toeplitz", head, ("attention_mask",)) for head in TEXT_LABELS if head != "ForMaskedLM"]
-CASES += [(model, "ForMaskedLM", ("position_ids",)) for model in ("gmlp", "toeplitz", "amlp")]
 CASES += [("amlp", "ForCausalLM", ("attention_mask", "position_ids"))]
 
 
@@ -112,10 +108,6 @@ def test_image_models_are_one_graph(fields):
     compare_with_cpu(model, {"pixel_values": torch.randn(4, 3, 16, 16), "labels": torch.tensor([0, 1, 2, 1])})
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# Runs
-
-
 @pytest.fixture(scope="module")
 def data(tmp_path_factory):
     folder = tmp_path_factory.mktemp("data")
@@ -155,7 +147,7 @@ def test_runs_compile_twice_and_give_the_results_of_the_cpu(name, data, tmp_path
     numbers = {key for key in expected if not key.endswith(("runtime", "per_second", "flos"))}
     assert numbers <= results.keys() and {"eval_loss", "eval_f1"} & numbers
     assert {key: results[key] for key in numbers} == pytest.approx({key: expected[key] for key in numbers}, rel=1e-3)
-    # Expected graphs: a training step, an evaluation batch, and small ones for the tied bias, logged losses and checks.
+    # The graphs are a training step, an evaluation batch, and small ones for the tied bias, logged losses and checks.
     assert work[0] <= 9 and not work[1]
 
 

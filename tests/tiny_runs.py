@@ -19,7 +19,7 @@ TASKS = {
     "image_classification": ["--train_dir", "photos/train", "--validation_dir", "photos/validation"],
 }
 TASKS["glue"] += ["--text_column_names", "sentence", "--vocab_size", "380"]
-# Like BERT's, this loss covers all positions of a batch, so it depends on the padding.
+# As in BERT, the softmax covers all positions of a batch, so the loss depends on the padding.
 TASKS["qa"] += ["--vocab_size", "390", "--pad_to_max_length", "true"]
 TASKS["image_classification"] += ["--image_size", "32"]
 
@@ -29,7 +29,7 @@ def write_data(folder):
     write(folder / "text.txt", "\n\n".join(text for _, text in sorted(topics.items())[:12]))
     for split, count, seed in (("train", 96, 0), ("validation", 48, 1)):
         write(folder / f"opinions_{split}.jsonl", "".join(json.dumps(row) + "\n" for row in opinions(count, seed)))
-        # Use three questions per paragraph and three image classes.
+        # There are three questions per paragraph, and three image classes.
         write(folder / f"squad_{split}.json", squad(count // 3, seed=seed))
         write_photos(folder / "photos" / split, count // 3, seed)
 

@@ -3,6 +3,9 @@
 import pytest
 import torch
 from torch.nn import functional as F
+from torch.nn.utils.rnn import pad_sequence
+
+from hf_gmlp.models.modeling_gmlp import SpatialProjection
 
 from ..numerics import assert_close, assert_gradients
 
@@ -12,6 +15,15 @@ ATTENTIONS = [None, "eager", "sdpa"]
 def attention_fields(attention):
     """Config fields of a gMLP, or of an aMLP with that implementation of attention."""
     return {} if attention is None else {"attention_size": 8, "attn_implementation": attention}
+
+
+def make_projection(length=None, heads=1, *, toeplitz=False, grid=None, reach=None, dtype=torch.float32):
+    """Return a spatial projection with random weights for `length` tokens or a grid of patches."""
+    length = grid[0] * grid[1] if grid else length
+    projection = SpatialProjection(length, toeplitz or grid is not None, heads, grid, reach).to(dtype)
+    for parameter in projection.parameters():
+        torch.nn.init.normal_(parameter)
+    return projection
 
 
 def both(layer, reference_layer):
@@ -28,26 +40,21 @@ def copy_parameters(pairs):
 
 
 def padded(rows, side="left", pad=0):
-    """Return the ids and the mask [B, m] of rows of different lengths, with padding on that side."""
-    width, ids, mask = max(map(len, rows)), [], []
-    for row in rows:
-        filled = torch.full((width - len(row),), pad)
-        parts, seen = [filled, row], [torch.zeros_like(filled), torch.ones_like(row)]
-        ids.append(torch.cat(parts if side == "left" else parts[::-1]))
-        mask.append(torch.cat(seen if side == "left" else seen[::-1]))
-    return torch.stack(ids), torch.stack(mask)
+    """Return the ids and the mask [B, m] of rows of different lengths, with padding on the left or right."""
+    ids = pad_sequence(rows, batch_first=True, padding_value=pad, padding_side=side)
+    return ids, pad_sequence([torch.ones_like(row) for row in rows], batch_first=True, padding_side=side)
 
 
-# The two kinds of text models that differ most.
+# Two kinds of text models that differ most.
 KINDS_OF_GMLP = pytest.mark.parametrize("fields", [{}, {"toeplitz": False, "attention_size": 8}], ids=["gMLP", "aMLP"])
 
 
 def gradients(model, loss):
     """Run the backward pass; return the gradients of all parameters by name, and clear them."""
     loss.backward()
-    found = {name: parameter.grad for name, parameter in model.named_parameters() if parameter.grad is not None}
+    by_name = {name: parameter.grad for name, parameter in model.named_parameters() if parameter.grad is not None}
     model.zero_grad()
-    return found
+    return by_name
 
 
 def labeled_batch(model_class):
@@ -73,8 +80,7 @@ def torch_loss(output, inputs):
         start = F.cross_entropy(output.start_logits, inputs["start_positions"])
         return (start + F.cross_entropy(output.end_logits, inputs["end_positions"])) / 2
     logits, labels = output.logits.flatten(0, -2), inputs["labels"].flatten()
-    # With sparse prediction there are logits at the labeled tokens only.
-    return F.cross_entropy(logits, labels[labels != -100] if len(logits) < len(labels) else labels)
+    return F.cross_entropy(logits, labels)
 
 
 def assert_losses_and_gradients(model, vanishing=()):
@@ -86,7 +92,7 @@ def assert_losses_and_gradients(model, vanishing=()):
     assert_gradients(model, vanishing)
     model.zero_grad()
     expected, total = gradients(model, output.loss), 0.0
-    # Trainer passes this count.
+    # Trainer passes the number of labels in all accumulated batches.
     count = (inputs["labels"] != -100).sum() if "labels" in inputs else torch.tensor(4)
     for rows in (slice(0, 1), slice(1, 4)):
         part = model(**{key: value[rows] for key, value in inputs.items()}, num_items_in_batch=count)
@@ -97,7 +103,7 @@ def assert_losses_and_gradients(model, vanishing=()):
 
 
 def assert_same_with_checkpointing(model, inputs):
-    """Gradient checkpointing changes no gradient, and computes each block again."""
+    """Gradient checkpointing changes no gradient, and computes each block twice."""
     model.train()
     expected, calls = gradients(model, model(**inputs).loss), []
     linear = next(module for module in model.base_model.layers[0].modules() if isinstance(module, torch.nn.Linear))
@@ -116,7 +122,7 @@ def assert_padding_is_hidden(model):
         for any_mask in (mask, mask.bool(), mask.float()):
             output = model(ids, any_mask)
             for i, row in enumerate(rows):
-                shown = {name: x[i][mask[i] == 1] if x.shape[1] == 9 else x[i] for name, x in output.items()}
-                assert_close(shown, {name: x[0] for name, x in model(row[None]).items()}, depth=2)
-    # A row of padding alone.
+                actual = {name: x[i][mask[i] == 1] if x.shape[1] == 9 else x[i] for name, x in output.items()}
+                assert_close(actual, {name: x[0] for name, x in model(row[None]).items()}, depth=2)
+    # Rows may consist of padding only.
     assert all(value.isfinite().all() for value in model(ids, 0 * mask).values())

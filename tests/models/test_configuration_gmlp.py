@@ -43,13 +43,15 @@ def test_a_model_checks_its_config(config_class, model_class):
         model_class(config_class(num_hidden_layers=1, hidden_dropout_prob=2))
 
 
-def test_text_defaults_are_gmlp_base():
-    assert GMLPConfig().to_dict() == preset_config("gmlp-base").to_dict()
-
-
-def test_vision_defaults_are_gmlp_s():
-    preset = preset_config("gmlp-s16-224", drop_path_rate=0.0)
-    assert GMLPVisionConfig().to_dict() == preset.to_dict()
+@pytest.mark.parametrize(
+    "config, preset",
+    [
+        (GMLPConfig(), preset_config("gmlp-base")),
+        (GMLPVisionConfig(), preset_config("gmlp-s16-224", drop_path_rate=0.0)),
+    ],
+)
+def test_defaults_are_a_preset(config, preset):
+    assert config.to_dict() == preset.to_dict()
 
 
 @pytest.mark.parametrize(

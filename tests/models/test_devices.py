@@ -19,17 +19,15 @@ from .helpers import labeled_batch, padded
 ON_GPU = torch_device == "cuda"
 # Maximum distance of an output or gradient vector from double precision, relative to its norm.
 TOLERANCE = {torch.float32: 1e-5, torch.float16: 0.015, torch.bfloat16: 0.12}
+# Two documents in each row.
+PACKED = torch.tensor([[*range(4), *range(5)]] * 4)
 # Model, fields of its config, and inputs besides those of `labeled_batch`.
 MODELS = {
     "gMLP": (GMLPForMaskedLM, {}, {}),
     "dense W": (GMLPForSequenceClassification, {"toeplitz": False}, {}),
     "aMLP": (GMLPForMaskedLM, {"attention_size": 16}, {}),
     "causal aMLP": (GMLPForCausalLM, {"attention_size": 16, "spatial_heads": 4}, {}),
-    "packed aMLP": (
-        GMLPForMaskedLM,
-        {"attention_size": 16},
-        {"position_ids": torch.tensor([[*range(4), *range(5)]] * 4)},
-    ),
+    "packed aMLP": (GMLPForMaskedLM, {"attention_size": 16}, {"position_ids": PACKED}),
     "images": (GMLPForImageClassification, CONVOLUTIONAL, {}),
 }
 every_model = pytest.mark.parametrize("name", MODELS)
@@ -50,8 +48,8 @@ def build(text_config, vision_config, perturbed_model):
     return make
 
 
-def moved(inputs, dtype, device=torch_device):
-    """Return the inputs on a device, images in `dtype`."""
+def move(inputs, dtype, device=torch_device):
+    """Return the inputs on a device, with images in `dtype`."""
     return {key: x.to(device, dtype if x.is_floating_point() else None) for key, x in inputs.items()}
 
 
@@ -66,13 +64,12 @@ def results_of(model, inputs):
 
 
 def expected_of(model, inputs):
-    return results_of(copy.deepcopy(model).double(), moved(inputs, torch.double, "cpu"))
+    return results_of(copy.deepcopy(model).double(), move(inputs, torch.double, "cpu"))
 
 
-def assert_near(found, expected, tolerance):
-    for value, reference in zip(found, expected, strict=True):
-        distance = (value - reference).norm() / reference.norm()
-        assert distance <= tolerance
+def assert_near(actual, expected, tolerance):
+    for value, reference in zip(actual, expected, strict=True):
+        assert (value - reference).norm() <= tolerance * reference.norm()
 
 
 @every_model
@@ -80,7 +77,7 @@ def assert_near(found, expected, tolerance):
 def test_precisions(build, name, dtype):
     model, inputs = build(name)
     expected = expected_of(model, inputs)
-    assert_near(results_of(model.to(torch_device, dtype), moved(inputs, dtype)), expected, TOLERANCE[dtype])
+    assert_near(results_of(model.to(torch_device, dtype), move(inputs, dtype)), expected, TOLERANCE[dtype])
 
 
 @pytest.mark.slow
@@ -90,11 +87,11 @@ def test_precisions(build, name, dtype):
 @pytest.mark.usefixtures("fresh_compiler")
 def test_compiled_into_one_graph(build, name, dtype, backend):
     if not ON_GPU and (dtype != torch.float32 or (backend == "inductor" and name != "aMLP")):
-        pytest.skip("On a CPU, inductor takes ten seconds or more for a model.")
+        pytest.skip("Compiling a model with inductor takes ten seconds or more on a CPU.")
     model, inputs = build(name, num_hidden_layers=1)
     expected = expected_of(model, inputs)
     compiled = torch.compile(model.to(torch_device, dtype), fullgraph=True, backend=backend)
-    assert_near(results_of(compiled, moved(inputs, dtype)), expected, TOLERANCE[dtype])
+    assert_near(results_of(compiled, move(inputs, dtype)), expected, TOLERANCE[dtype])
 
 
 @every_model
@@ -105,8 +102,7 @@ def test_mixed_precision(build, name, dtype):
     for mixed in (False, True):
         model, inputs = build(name)
         device, precision = (torch_device, torch.float32) if mixed else ("cpu", torch.double)
-        model.to(device, precision)
-        inputs = moved(inputs, precision, device)
+        model, inputs = model.to(device, precision), move(inputs, precision, device)
         start = parameters_to_vector(model.parameters()).detach()
         optimizer = torch.optim.SGD(model.parameters(), 1e-3)
         scaler = torch.amp.GradScaler(device, init_scale=64.0, enabled=mixed and dtype == torch.float16)
@@ -144,7 +140,7 @@ def test_attention(build, name, kernel, dtype):
     expected = expected_of(reference, inputs)
     model = build(name, attn_implementation={"eager": "eager", "flex": "flex_attention"}.get(kernel, "sdpa"))[0]
     with sdpa_kernel(BACKENDS.get(kernel, list(BACKENDS.values()))):
-        assert_near(results_of(model.to(torch_device, dtype), moved(inputs, dtype)), expected, TOLERANCE[dtype])
+        assert_near(results_of(model.to(torch_device, dtype), move(inputs, dtype)), expected, TOLERANCE[dtype])
 
 
 @pytest.mark.slow
@@ -157,5 +153,5 @@ def test_generation(build, random_ids, cache):
     options = {"max_new_tokens": 12, "do_sample": False, "eos_token_id": None}
     expected = model.generate(ids, attention_mask=mask, use_cache=False, **options)
     options |= {"cache_implementation": cache} if cache == "static" else {"use_cache": cache is not None}
-    found = model.to(torch_device).generate(ids.to(torch_device), attention_mask=mask.to(torch_device), **options)
-    assert torch.equal(found.cpu(), expected)
+    texts = model.to(torch_device).generate(ids.to(torch_device), attention_mask=mask.to(torch_device), **options)
+    assert torch.equal(texts.cpu(), expected)

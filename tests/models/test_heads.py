@@ -1,12 +1,10 @@
-"""The losses of the heads equal those of PyTorch."""
-
-import json
+"""The losses of the heads equal those of PyTorch, and pooling excludes padding."""
 
 import pytest
 import torch
 from torch.nn import functional as F
 
-from hf_gmlp import GMLPForSequenceClassification, GMLPModel
+from hf_gmlp import GMLPConfig, GMLPForSequenceClassification, GMLPModel
 from hf_gmlp.models import modeling_gmlp
 from hf_gmlp.models.modeling_gmlp import class_loss, classification_loss, next_token_loss, pool_tokens
 
@@ -15,7 +13,7 @@ POOLINGS = ["cls", "mean", "max"]
 
 @pytest.mark.parametrize("num_items", [None, torch.tensor(7)])
 @pytest.mark.parametrize(
-    "num_labels, problem_type, labels, found, distance",
+    "num_labels, problem_type, labels, inferred_type, distance",
     [
         (1, None, torch.tensor([0.5, -1.0, 2.0]), "regression", F.mse_loss),
         (1, None, torch.tensor([1, 0, 3]), "regression", F.mse_loss),
@@ -26,12 +24,12 @@ POOLINGS = ["cls", "mean", "max"]
         (3, "regression", torch.ones(3, 3), None, F.mse_loss),
     ],
 )
-def test_classification_loss(text_config, num_labels, problem_type, labels, found, distance, num_items):
+def test_classification_loss(text_config, num_labels, problem_type, labels, inferred_type, distance, num_items):
     config = text_config(num_labels=num_labels)
     config.problem_type = problem_type
     logits = torch.randn(3, num_labels)
     loss = classification_loss(labels, logits, config, num_items)
-    assert config.problem_type == (found or problem_type)
+    assert config.problem_type == (inferred_type or problem_type)
     inputs = (logits, labels)
     if distance is not F.cross_entropy:
         inputs = logits.view(labels.shape), labels.float()
@@ -45,23 +43,16 @@ def test_classification_loss_of_probabilities(text_config):
     logits, labels = torch.randn(4, 3), torch.randn(4, 3).softmax(-1)
     expected = -(labels * logits.log_softmax(-1)).sum(-1).mean()
     torch.testing.assert_close(classification_loss(labels, logits, config), expected)
-    # Trainer counts the elements of all accumulated batches.
+    # Trainer passes the number of elements in all accumulated batches.
     parts = [classification_loss(labels[part], logits[part], config, torch.tensor(12)) for part in ([0], [1, 2, 3])]
     torch.testing.assert_close(sum(parts), expected)
 
 
-@pytest.mark.parametrize("num_items", [None, 5])
-def test_token_losses(num_items):
+def test_shifted_labels_replace_the_labels():
     logits, labels = torch.randn(2, 6, 9), torch.randint(0, 9, (2, 6))
-    labels[0, :3] = -100
-    reduction = "mean" if num_items is None else "sum"
-    count = num_items or 1
-    expected = F.cross_entropy(logits.flatten(0, 1), labels.flatten(), reduction=reduction) / count
-    torch.testing.assert_close(class_loss(logits, labels, num_items_in_batch=num_items), expected)
-    shifted = F.cross_entropy(logits[:, :-1].flatten(0, 1), labels[:, 1:].flatten(), reduction=reduction) / count
-    torch.testing.assert_close(next_token_loss(logits, labels, num_items_in_batch=num_items), shifted)
-    already_shifted = next_token_loss(logits, labels, num_items_in_batch=num_items, shift_labels=labels)
-    torch.testing.assert_close(already_shifted, expected)
+    shifted = F.pad(labels[:, 1:], (0, 1), value=-100)
+    loss = next_token_loss(logits, torch.zeros_like(labels), shift_labels=shifted)
+    torch.testing.assert_close(loss, next_token_loss(logits, labels))
 
 
 @pytest.mark.parametrize(
@@ -78,19 +69,9 @@ def test_losses_keep_double_precision(text_config, dtype, expected):
     assert classification_loss(labels, logits, text_config()).dtype == expected
 
 
-def test_older_checkpoints_pool_the_first_token(text_config, perturbed_model, random_ids, tmp_path):
-    model, ids = perturbed_model(GMLPForSequenceClassification, text_config()), random_ids(2, 6)
-    hidden_states = model.model(ids).last_hidden_state
-    torch.testing.assert_close(model.model(ids).pooler_output, model.model.pooler(hidden_states[:, 0]))
-    model.save_pretrained(tmp_path)
-    config = json.loads((tmp_path / "config.json").read_text())
-    config.pop("pooling", None)
-    (tmp_path / "config.json").write_text(json.dumps(config))
-    loaded = GMLPForSequenceClassification.from_pretrained(tmp_path)
-    assert loaded.config.pooling == "cls"
-    torch.testing.assert_close(loaded(ids).logits, model(ids).logits)
-    changed = GMLPForSequenceClassification.from_pretrained(tmp_path, pooling="mean")
-    torch.testing.assert_close(changed.model(ids).pooler_output, model.model.pooler(hidden_states.mean(1)))
+def test_pooling_of_older_checkpoints():
+    """Configs saved before `pooling` was a field must pool the first token."""
+    assert GMLPConfig.from_dict({}).pooling == "cls"
 
 
 @pytest.mark.parametrize(
@@ -102,7 +83,7 @@ def test_older_checkpoints_pool_the_first_token(text_config, perturbed_model, ra
         ({"num_labels": 3, "problem_type": "single_label_classification"}, torch.zeros(4, dtype=torch.long)),
     ],
 )
-def test_labels_of_another_shape_are_refused(text_config, random_ids, fields, labels):
+def test_labels_of_the_wrong_shape_are_refused(text_config, random_ids, fields, labels):
     model = GMLPForSequenceClassification(text_config(**fields))
     with pytest.raises(ValueError, match="labels of shape"):
         model(random_ids(3, 6), labels=labels)
@@ -110,7 +91,7 @@ def test_labels_of_another_shape_are_refused(text_config, random_ids, fields, la
 
 @pytest.mark.parametrize("pooling", POOLINGS)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_a_row_of_padding_has_a_gradient(text_config, perturbed_model, random_ids, pooling, dtype):
+def test_gradients_are_finite_with_a_row_of_padding(text_config, perturbed_model, random_ids, pooling, dtype):
     model = perturbed_model(GMLPForSequenceClassification, text_config(pooling=pooling)).to(dtype).train()
     mask = torch.ones(3, 6, dtype=torch.long)
     mask[1] = 0
@@ -120,13 +101,13 @@ def test_a_row_of_padding_has_a_gradient(text_config, perturbed_model, random_id
 
 def test_a_mean_in_half_precision_does_not_overflow():
     hidden_states, mask = torch.full((1, 400, 2), 300.0, dtype=torch.float16), torch.ones(1, 400)
-    found = pool_tokens(hidden_states, mask, "mean")
-    assert found.dtype == torch.float16 and (found == 300).all()
+    mean = pool_tokens(hidden_states, mask, "mean")
+    assert mean.dtype == torch.float16 and (mean == 300).all()
 
 
 @pytest.mark.parametrize("masked", [False, True])
 @torch.no_grad()
-def test_pooling_behind_a_cache(text_config, perturbed_model, random_ids, masked):
+def test_pooling_with_a_cache(text_config, perturbed_model, random_ids, masked):
     """The last token depends on all others, but mean and maximum pooling need every token."""
     ids = random_ids(2, 9)
     mask = torch.ones_like(ids)
@@ -139,11 +120,11 @@ def test_pooling_behind_a_cache(text_config, perturbed_model, random_ids, masked
                 model(ids[:, :5], masks[0], use_cache=True)
             continue
         cache = model(ids[:, :5], masks[0], use_cache=True).past_key_values
-        found = model(ids[:, 5:], masks[1], past_key_values=cache).pooler_output
-        torch.testing.assert_close(found, model(ids, masks[1]).pooler_output)
+        pooled = model(ids[:, 5:], masks[1], past_key_values=cache).pooler_output
+        torch.testing.assert_close(pooled, model(ids, masks[1]).pooler_output)
 
 
-def test_a_frozen_pooler_is_warned_of(text_config, monkeypatch):
+def test_warning_about_a_frozen_pooler(text_config, monkeypatch):
     messages = []
     monkeypatch.setattr(modeling_gmlp.logger, "warning_once", messages.append)
     model = GMLPForSequenceClassification(text_config()).eval()

@@ -1,17 +1,14 @@
 """Options for images: a W that is Toeplitz over the grid of patches, heads of W, early convolutions."""
 
-import copy
-
 import pytest
 import torch
 from torch.nn import functional as F
-from transformers import AutoModelForImageClassification
 
-from hf_gmlp import GMLPForImageClassification, GMLPVisionModel
-from hf_gmlp.models.modeling_gmlp import SpatialProjection
+from hf_gmlp import GMLPForImageClassification
 
-from ..numerics import assert_close, assert_gradients
+from ..numerics import assert_close
 from ..samples import CONVOLUTIONAL
+from .helpers import make_projection
 
 # A model of 4 x 6 patches.
 FIELDS = CONVOLUTIONAL | {"image_size": (16, 24)}
@@ -31,19 +28,11 @@ def image_model(perturbed_model, vision_config):
     return make
 
 
-def make_projection(heads, grid=None, length=None, dtype=torch.float32):
-    length = grid[0] * grid[1] if length is None else length
-    projection = SpatialProjection(length, grid is not None, heads, grid).to(dtype)
-    for parameter in projection.parameters():
-        torch.nn.init.normal_(parameter)
-    return projection
-
-
 @pytest.mark.parametrize("heads", [1, 3])
 def test_the_product_is_a_convolution_over_the_image(heads):
     """W v equals a cross-correlation with zero padding around the image."""
     grid, size = (4, 3), 2
-    projection = make_projection(heads, grid, dtype=torch.double)
+    projection = make_projection(heads=heads, grid=grid, dtype=torch.double)
     v = torch.randn(2, 12, heads * size, dtype=torch.double)
     # Each channel uses the kernel of its head: [E, 1, 2h - 1, 2w - 1]
     kernel = projection.weight.view(heads, 1, 7, 5).repeat_interleave(size, 0)
@@ -54,11 +43,11 @@ def test_the_product_is_a_convolution_over_the_image(heads):
 
 
 @pytest.mark.parametrize("grid, length", [((3, 4), None), (None, 12)], ids=["grid", "dense"])
-def test_heads_are_projections_of_their_channels(grid, length):
-    projection, v = make_projection(3, grid, length), torch.randn(2, 12, 6)
+def test_each_head_projects_its_own_channels(grid, length):
+    projection, v = make_projection(length, 3, grid=grid), torch.randn(2, 12, 6)
     expected = []
     for head, part in enumerate(v.chunk(3, dim=-1)):
-        single = make_projection(1, grid, length)
+        single = make_projection(length, grid=grid)
         single.weight.data, single.bias.data = projection.weight[head], projection.bias[head]
         expected.append(single(part))
         assert torch.equal(projection.matrix()[head], single.matrix()[0])
@@ -71,90 +60,37 @@ def test_heads_are_projections_of_their_channels(grid, length):
 @pytest.mark.parametrize("new_grid", [(6, 4), (2, 6)])
 def test_a_resized_toeplitz_matrix_keeps_every_offset(heads, new_grid):
     old_grid = (4, 3)
-    projection = make_projection(heads, old_grid, dtype=torch.bfloat16).requires_grad_(False)
-    old = projection.weight.view(heads, 7, 5).clone()
-    bias = projection.bias.view(heads, *old_grid).clone()
+    projection = make_projection(heads=heads, grid=old_grid, dtype=torch.bfloat16).requires_grad_(False)
+    weight, bias = projection.weight.view(heads, 7, 5).clone(), projection.bias.view(heads, *old_grid).clone()
     projection.resize_grid(old_grid, new_grid, 0)
-    new, new_bias = projection.weight.view(heads, *(2 * size - 1 for size in new_grid)), projection.bias
-    for down in range(1 - new_grid[0], new_grid[0]):
-        for right in range(1 - new_grid[1], new_grid[1]):
-            known = abs(down) < old_grid[0] and abs(right) < old_grid[1]
-            expected = old[:, 3 + down, 2 + right] if known else torch.zeros(heads)
-            assert torch.equal(new[:, new_grid[0] - 1 + down, new_grid[1] - 1 + right], expected.bfloat16())
-    for row in range(new_grid[0]):
-        for column in range(new_grid[1]):
-            expected = bias[:, min(row, 3), min(column, 2)]
-            assert torch.equal(new_bias.view(heads, *new_grid)[:, row, column], expected)
-    assert projection.length == new_grid[0] * new_grid[1]
-    assert projection.matrix().shape == (heads, projection.length, projection.length)
+    (new_height, new_width), new_bias = new_grid, projection.bias.view(heads, *new_grid)
+    new_weight = projection.weight.view(heads, 2 * new_height - 1, 2 * new_width - 1)
+    for down in range(1 - new_height, new_height):
+        for right in range(1 - new_width, new_width):
+            is_old = abs(down) < 4 and abs(right) < 3
+            expected = weight[:, 3 + down, 2 + right] if is_old else torch.zeros(heads)
+            assert torch.equal(new_weight[:, new_height - 1 + down, new_width - 1 + right], expected.bfloat16())
+    for row in range(new_height):
+        for column in range(new_width):
+            # New patches get the bias of the nearest old one.
+            assert torch.equal(new_bias[:, row, column], bias[:, min(row, 3), min(column, 2)])
+    assert projection.matrix().shape == (heads, new_height * new_width, new_height * new_width)
     for parameter in projection.parameters():
         assert parameter.dtype == torch.bfloat16 and not parameter.requires_grad
 
 
 @pytest.mark.parametrize("prefix", [0, 1])
-def test_heads_are_resized_one_by_one(prefix):
-    """A dense W with heads is interpolated separately for each head."""
-    projection = make_projection(3, length=prefix + 12)
-    singles = [make_projection(1, length=prefix + 12) for _ in range(3)]
+def test_heads_are_resized_separately(prefix):
+    """The heads of a dense W are interpolated one by one."""
+    projection = make_projection(prefix + 12, 3)
+    singles = [make_projection(prefix + 12) for _ in range(3)]
     for head, single in enumerate(singles):
         single.weight.data, single.bias.data = projection.weight[head].clone(), projection.bias[head].clone()
-    for one in (projection, *singles):
-        one.resize_grid((4, 3), (2, 5), prefix)
+    for resized in (projection, *singles):
+        resized.resize_grid((4, 3), (2, 5), prefix)
     assert_close(projection.weight, torch.stack([single.weight for single in singles]))
     assert_close(projection.bias, torch.stack([single.bias for single in singles]))
     assert projection.weight.shape == (3, prefix + 10, prefix + 10)
-
-
-@torch.no_grad()
-def test_resizing_a_model_there_and_back(image_model):
-    model, pixels = image_model(), torch.randn(2, 3, 16, 24)
-    before, expected = copy.deepcopy(model.state_dict()), model(pixels).logits
-    model.resize_image_size((32, 28))
-    assert [p.weight.shape for p in model.spatial_projections()] == [(4, 15, 13)] * 2
-    assert model(torch.randn(2, 3, 32, 28)).logits.isfinite().all()
-    model.resize_image_size((16, 24))
-    for name, value in model.state_dict().items():
-        assert torch.equal(value, before[name])
-    assert torch.equal(model(pixels).logits, expected)
-
-
-@torch.no_grad()
-def test_a_conv_stem_sees_one_channel_and_a_cls_token(image_model):
-    model = image_model(GMLPVisionModel, toeplitz=False, pooling="cls", num_channels=1)
-    images = torch.randn(2, 1, 16, 24)
-    assert model(images).last_hidden_state.shape == (2, 25, 16)
-    # Evaluation uses the running statistics, so an image has the same output alone.
-    assert_close(model(images[:1]).last_hidden_state, model(images).last_hidden_state[:1], depth=2)
-
-
-def test_initial_weights_of_a_conv_stem(vision_config, tmp_path):
-    """Everything but one tensor is missing from the checkpoint."""
-    model = GMLPVisionModel(vision_config(**FIELDS))
-    model.save_pretrained(tmp_path, state_dict={"norm.bias": torch.zeros(16)})
-    model = GMLPVisionModel.from_pretrained(tmp_path)
-    norms = [module for module in model.embeddings.stem if isinstance(module, torch.nn.BatchNorm2d)]
-    assert len(norms) == 3
-    for norm in norms:
-        assert (norm.weight == 1).all() and (norm.bias == 0).all()
-        assert (norm.running_mean == 0).all() and (norm.running_var == 1).all() and norm.num_batches_tracked == 0
-    for conv in (module for module in model.embeddings.stem if isinstance(module, torch.nn.Conv2d)):
-        expected = (2 / conv.weight[0].numel()) ** 0.5
-        assert conv.weight.std().item() == pytest.approx(expected, rel=0.25)
-
-
-def test_every_parameter_has_a_gradient(image_model):
-    model = image_model()
-    model(torch.randn(2, 3, 16, 24), labels=torch.tensor([0, 2])).loss.backward()
-    assert_gradients(model)
-
-
-@torch.no_grad()
-def test_a_saved_model_has_the_same_outputs(image_model, tmp_path):
-    model, pixels = image_model(), torch.randn(2, 3, 16, 24)
-    model.save_pretrained(tmp_path)
-    assert torch.equal(GMLPForImageClassification.from_pretrained(tmp_path)(pixels).logits, model(pixels).logits)
-    copied = AutoModelForImageClassification.from_pretrained(tmp_path, trust_remote_code=True)
-    assert torch.equal(copied(pixels).logits, model(pixels).logits)
 
 
 def test_frozen_batch_norms_keep_their_statistics(image_model):
@@ -170,10 +106,3 @@ def test_frozen_batch_norms_keep_their_statistics(image_model):
     model.train().requires_grad_(True)
     model(pixels)
     assert not any(torch.equal(value, statistics[name]) for name, value in model.named_buffers() if "mean" in name)
-
-
-def test_another_grid_of_as_many_patches_is_noticed(image_model):
-    model = image_model(image_size=16)
-    model.config.image_size = (8, 32)
-    with pytest.raises(ValueError, match="resize_image_size"):
-        model(torch.randn(1, 3, 8, 32))

@@ -1,11 +1,10 @@
-"""The models: equality with other implementations, padding, lengths, heads, losses and execution modes."""
-
-import copy
+"""The models: equality with other implementations, padding, lengths, heads, losses and gradient checkpointing."""
 
 import pytest
 import timm
 import torch
 from g_mlp_pytorch import gMLP
+from torch import nn
 from torch.nn import functional as F
 
 from hf_gmlp import (
@@ -19,11 +18,12 @@ from hf_gmlp import (
     GMLPModel,
     GMLPVisionModel,
 )
-from hf_gmlp.models.modeling_gmlp import GMLPBlock
+from hf_gmlp.models.modeling_gmlp import GMLPBlock, SpatialProjection
 from hf_gmlp.tools.conversion.lucidrains import model_from_lucidrains
 from hf_gmlp.tools.conversion.timm import model_from_timm
 
 from ..numerics import assert_close
+from ..samples import CONVOLUTIONAL
 from ..tools.conversion.test_timm import perturb
 from .helpers import (
     ATTENTIONS,
@@ -33,15 +33,6 @@ from .helpers import (
     attention_fields,
     labeled_batch,
 )
-
-TEXT_HEADS = [
-    GMLPModel,
-    GMLPForMaskedLM,
-    GMLPForSequenceClassification,
-    GMLPForTokenClassification,
-    GMLPForQuestionAnswering,
-    GMLPForMultipleChoice,
-]
 
 
 def assert_same_function(tested, reference, inputs, depth=1):
@@ -69,44 +60,23 @@ def test_logits_and_gradients_are_those_of_g_mlp_pytorch(randomize, attention_si
     ids = torch.randint(0, 40, (3, 12))
     assert_close(tested(ids).logits, reference(ids), depth=3)
     embedded = reference.to_embed(ids).detach()
-    reference.to_embed = torch.nn.Identity()
+    reference.to_embed = nn.Identity()
     assert_same_function(lambda x: tested(inputs_embeds=x).logits, reference, embedded, depth=3)
+
+
+HEADS_PER_ROW = [GMLPForMaskedLM, GMLPForSequenceClassification, GMLPForTokenClassification, GMLPForQuestionAnswering]
 
 
 @pytest.mark.parametrize("attention", ATTENTIONS)
 @pytest.mark.parametrize("is_causal", [False, True])
-@pytest.mark.parametrize("model_class", [GMLPModel, GMLPForSequenceClassification, GMLPForTokenClassification])
-def test_a_sequence_alone_or_padded(text_config, perturbed_model, model_class, is_causal, attention):
+@pytest.mark.parametrize("model_class", [GMLPModel, GMLPForCausalLM, *HEADS_PER_ROW])
+def test_padding_changes_no_output(text_config, perturbed_model, model_class, is_causal, attention):
     config = text_config(is_causal=is_causal, **attention_fields(attention))
     assert_padding_is_hidden(perturbed_model(model_class, config).double())
 
 
-@pytest.mark.parametrize("model_class", [GMLPForMaskedLM, GMLPForCausalLM, GMLPForQuestionAnswering])
-def test_heads_do_not_see_padding(text_config, perturbed_model, model_class):
-    assert_padding_is_hidden(perturbed_model(model_class, text_config(toeplitz=False, attention_size=8)).double())
-
-
-@torch.no_grad()
-def test_visible_padding(text_config, perturbed_model, random_ids):
-    model = perturbed_model(GMLPModel, text_config(mask_padding=False, attention_size=8))
-    ids, mask = random_ids(1, 12), torch.ones(1, 12, dtype=torch.long)
-    mask[:, 7:] = 0
-    ids = ids * mask
-    masked = model(ids, mask).last_hidden_state
-    assert torch.equal(masked, model(ids).last_hidden_state)
-    changed = ids + (1 - mask) * 9
-    assert (model(changed, mask).last_hidden_state - masked)[:, :7].abs().max() > 0.01
-    assert (model(ids[:, :7]).last_hidden_state - masked[:, :7]).abs().max() > 0.01
-
-
-def test_too_long_a_sequence_names_the_remedy(text_config, perturbed_model, random_ids):
-    model = perturbed_model(GMLPModel, text_config())
-    with pytest.raises(ValueError, match=r"resize_position_embeddings\(13\)"):
-        model(random_ids(1, 13))
-
-
 @pytest.mark.parametrize("shape", [(2, 7), (2, 1, 8, 8)])
-def test_masks_of_another_shape(text_config, perturbed_model, random_ids, shape):
+def test_masks_of_the_wrong_shape_are_refused(text_config, perturbed_model, random_ids, shape):
     model = perturbed_model(GMLPModel, text_config(attention_size=8))
     with pytest.raises(ValueError, match=r"`attention_mask`.*\(2, 8\)"):
         model(random_ids(2, 8), attention_mask=torch.ones(shape))
@@ -120,7 +90,7 @@ def test_masks_of_another_shape(text_config, perturbed_model, random_ids, shape)
         (None, "pixel_values"),
     ],
 )
-def test_wrong_images(vision_config, perturbed_model, pixels, message):
+def test_images_of_the_wrong_shape_are_refused(vision_config, perturbed_model, pixels, message):
     model = perturbed_model(GMLPForImageClassification, vision_config())
     with pytest.raises(ValueError, match=message):
         model(None if pixels is None else torch.randn(pixels))
@@ -129,9 +99,8 @@ def test_wrong_images(vision_config, perturbed_model, pixels, message):
 @torch.no_grad()
 def test_pooling_of_images(vision_config, perturbed_model):
     pixels = torch.randn(2, 3, 16, 16)
-    mean = perturbed_model(GMLPVisionModel, vision_config(pooling="mean"))
-    output = mean(pixels)
-    assert output.last_hidden_state.shape == (2, 16, 16) and mean.pooler is None
+    output = perturbed_model(GMLPVisionModel, vision_config(pooling="mean"))(pixels)
+    assert output.last_hidden_state.shape == (2, 16, 16)
     torch.testing.assert_close(output.pooler_output, output.last_hidden_state.mean(1))
     cls = perturbed_model(GMLPVisionModel, vision_config())
     output = cls(pixels)
@@ -141,52 +110,39 @@ def test_pooling_of_images(vision_config, perturbed_model):
     torch.testing.assert_close(output.pooler_output, expected)
     for pooling in ("mean", "cls"):
         bare = perturbed_model(GMLPVisionModel, vision_config(pooling=pooling), add_pooling_layer=False)
-        assert bare.pooler is None and bare(pixels).pooler_output is None
+        assert bare(pixels).pooler_output is None
 
 
 @pytest.mark.parametrize("new", [20, 5])
 @pytest.mark.parametrize("toeplitz", [True, False])
 @torch.no_grad()
 def test_resize_position_embeddings(text_config, perturbed_model, random_ids, tmp_path, toeplitz, new):
+    """Sequences that both lengths allow keep their outputs, and the resized model can be saved and loaded."""
     model = perturbed_model(GMLPForMaskedLM, text_config(toeplitz=toeplitz, attention_size=8))
-    kept = min(12, new)
-    ids, state = random_ids(2, kept), copy.deepcopy(model.state_dict())
-    before, weights = model(ids).logits, [p.weight.clone() for p in model.spatial_projections()]
+    short, long = random_ids(2, min(12, new)), random_ids(2, new)
+    expected = model(short).logits
     model.resize_position_embeddings(new)
-    torch.testing.assert_close(model(ids).logits, before)
-    assert model.config.max_position_embeddings == model.model.config.max_position_embeddings == new
-    with pytest.raises(ValueError, match="resize_position_embeddings"):
+    torch.testing.assert_close(model(short).logits, expected)
+    with pytest.raises(ValueError, match=rf"resize_position_embeddings\({new + 1}\)"):
         model(random_ids(1, new + 1))
-    for projection, weight in zip(model.spatial_projections(), weights, strict=True):
-        assert projection.matrix().shape == (1, new, new)
-        if toeplitz:
-            assert torch.equal(projection.weight, weight[12 - kept : 12 + kept - 1])
-
     model.save_pretrained(tmp_path)
-    loaded = GMLPForMaskedLM.from_pretrained(tmp_path)
-    ids = random_ids(2, new)
-    torch.testing.assert_close(loaded(ids).logits, model(ids).logits)
-    if new > 12:
-        # Resizing back restores the original weights.
-        model.resize_position_embeddings(12)
-        assert all(torch.equal(value, state[name]) for name, value in model.state_dict().items())
+    torch.testing.assert_close(GMLPForMaskedLM.from_pretrained(tmp_path)(long).logits, model(long).logits)
 
 
-@pytest.mark.parametrize("pooling", ["cls", "mean"])
-@pytest.mark.parametrize("new", [32, (8, 20)])
+@pytest.mark.parametrize(
+    "fields", [{"pooling": "cls"}, {"pooling": "mean"}, CONVOLUTIONAL, {"stem": "conv", "num_channels": 1}]
+)
+@pytest.mark.parametrize("new, grid", [(32, (8, 8)), ((8, 20), (2, 5))])
 @torch.no_grad()
-def test_resize_image_size(vision_config, perturbed_model, tmp_path, new, pooling):
-    model = perturbed_model(GMLPForImageClassification, vision_config(pooling=pooling))
-    height, width = (new, new) if isinstance(new, int) else new
+def test_resize_image_size(vision_config, perturbed_model, tmp_path, new, grid, fields):
+    model = perturbed_model(GMLPForImageClassification, vision_config(**fields))
     model.resize_image_size(new)
-    pixels = torch.randn(2, 3, height, width)
-    after = model(pixels).logits
-    assert after.isfinite().all()
-    assert model.config.grid_size == model.model.config.grid_size == (height // 4, width // 4)
-    tokens = height // 4 * (width // 4) + (pooling == "cls")
-    assert [p.weight.shape for p in model.spatial_projections()] == [(tokens, tokens)] * 2
+    assert model.config.grid_size == grid
+    pixels = torch.randn(2, model.config.num_channels, 4 * grid[0], 4 * grid[1])
+    logits = model(pixels).logits
+    assert logits.isfinite().all()
     model.save_pretrained(tmp_path)
-    torch.testing.assert_close(GMLPForImageClassification.from_pretrained(tmp_path)(pixels).logits, after)
+    torch.testing.assert_close(GMLPForImageClassification.from_pretrained(tmp_path)(pixels).logits, logits)
 
 
 def test_drop_path_grows_linearly_with_depth(text_config, vision_config):
@@ -205,13 +161,16 @@ def test_a_dropped_block_is_an_identity(text_config, randomize):
     assert_close(output[~same], (x + 2 * branch)[~same])
 
 
-DROPOUTS = "hidden_dropout_prob activation_dropout attention_probs_dropout_prob classifier_dropout drop_path_rate"
-
-
-@pytest.mark.parametrize("field", DROPOUTS.split())
+@pytest.mark.parametrize(
+    "field",
+    [
+        *("hidden_dropout_prob", "activation_dropout", "attention_probs_dropout_prob"),
+        *("classifier_dropout", "drop_path_rate"),
+    ],
+)
 @pytest.mark.parametrize("modality", ["text", "image"])
 @torch.no_grad()
-def test_every_dropout_acts_in_training_only(text_config, vision_config, perturbed_model, random_ids, field, modality):
+def test_dropout_acts_in_training_only(text_config, vision_config, perturbed_model, random_ids, field, modality):
     make_config, model_class, inputs = {
         "text": (text_config, GMLPForSequenceClassification, random_ids(8, 10)),
         "image": (vision_config, GMLPForImageClassification, torch.randn(8, 3, 16, 16)),
@@ -229,54 +188,38 @@ def test_every_dropout_acts_in_training_only(text_config, vision_config, perturb
 
 
 @pytest.mark.parametrize("reload", [False, True])
-def test_initial_weights(text_config, vision_config, tmp_path, reload):
+@pytest.mark.parametrize("kind", ["text", "image", "convolutional"])
+def test_initial_weights(text_config, vision_config, tmp_path, kind, reload):
     """W starts near zero, b at one, and the rest as in BERT, also for weights missing from a checkpoint."""
-    text = GMLPForMaskedLM(text_config(hidden_size=64, intermediate_size=256, attention_size=16, vocab_size=500))
-    image = GMLPForImageClassification(vision_config(hidden_size=64, intermediate_size=256, patch_size=8))
+    sizes = {"hidden_size": 64, "intermediate_size": 256}
+    model_class, config = {
+        "text": (GMLPForMaskedLM, text_config(**sizes, attention_size=16, vocab_size=500)),
+        "image": (GMLPForImageClassification, vision_config(**sizes, patch_size=8)),
+        "convolutional": (GMLPForImageClassification, vision_config(**sizes, **CONVOLUTIONAL)),
+    }[kind]
+    model = model_class(config)
     if reload:
         # Everything but one tensor is missing from the checkpoint.
-        text.save_pretrained(tmp_path / "text", state_dict={"model.norm.bias": torch.zeros(64)})
-        image.save_pretrained(tmp_path / "image", state_dict={"model.norm.bias": torch.zeros(64)})
-        text = GMLPForMaskedLM.from_pretrained(tmp_path / "text")
-        image = GMLPForImageClassification.from_pretrained(tmp_path / "image")
-    for model in (text, image):
-        for projection in model.spatial_projections():
-            assert (projection.bias == 1).all()
-            assert 0 < projection.weight.abs().max() < 1e-5
-        for name, parameter in model.named_parameters():
-            if "spatial_gating_unit.proj" in name:
-                continue
-            elif "norm" in name.split(".")[-2]:
-                assert (parameter == (1 if name.endswith("weight") else 0)).all(), name
-            elif name.endswith("bias"):
-                assert (parameter == 0).all(), name
-            else:
-                assert 0.01 < parameter.std() < 0.03, name
-    assert (text.model.embeddings.word_embeddings.weight[0] == 0).all()
-
-
-def assert_tied(model):
-    embeddings, decoder = model.get_input_embeddings(), model.get_output_embeddings()
-    assert decoder.weight is embeddings.weight
-    assert decoder.weight.data_ptr() == embeddings.weight.data_ptr()
-    assert decoder.weight.shape[0] == decoder.bias.shape[0] == model.config.vocab_size
-
-
-def test_the_decoder_is_tied_throughout(text_config, perturbed_model, random_ids, tmp_path):
-    model = perturbed_model(GMLPForMaskedLM, text_config())
-    assert_tied(model)
-    model.save_pretrained(tmp_path)
-    model = GMLPForMaskedLM.from_pretrained(tmp_path)
-    assert_tied(model)
-    ids = random_ids(2, 8)
-    with torch.no_grad():
-        logits = model(ids).logits
-    model.resize_token_embeddings(47)
-    assert_tied(model)
-    with torch.no_grad():
-        torch.testing.assert_close(model(ids).logits[..., :40], logits)
-    untied = perturbed_model(GMLPForMaskedLM, text_config(tie_word_embeddings=False))
-    assert untied.decoder.weight is not untied.get_input_embeddings().weight
+        model.save_pretrained(tmp_path, state_dict={"model.norm.bias": torch.zeros(64)})
+        model = model_class.from_pretrained(tmp_path)
+    for module in model.modules():
+        weight, bias = getattr(module, "weight", None), getattr(module, "bias", None)
+        if isinstance(module, SpatialProjection):
+            assert (bias == 1).all() and 0 < weight.abs().max() < 1e-5
+            continue
+        if bias is not None:
+            assert (bias == 0).all()
+        if isinstance(module, nn.LayerNorm | nn.BatchNorm2d):
+            assert (weight == 1).all()
+        elif weight is not None:
+            is_stem = isinstance(module, nn.Conv2d) and bias is None
+            assert weight.std().item() == pytest.approx((2 / weight[0].numel()) ** 0.5 if is_stem else 0.02, rel=0.25)
+    for name, buffer in model.named_buffers():
+        assert (buffer == ("running_var" in name)).all()
+    if kind == "text":
+        assert (model.model.embeddings.word_embeddings.weight[0] == 0).all()
+    elif kind == "image":
+        assert model.model.embeddings.cls_token.std().item() == pytest.approx(0.02, rel=0.5)
 
 
 def test_gradient_checkpointing_changes_no_gradient(text_config, vision_config, perturbed_model):
@@ -284,12 +227,13 @@ def test_gradient_checkpointing_changes_no_gradient(text_config, vision_config, 
     for model_class, config, more in (
         (GMLPForMaskedLM, text_config(attention_size=8), {}),
         (GMLPForMaskedLM, text_config(attention_size=8), packed),
+        (GMLPForCausalLM, text_config(attention_size=8), {"use_cache": True}),
         (GMLPForImageClassification, vision_config(), {}),
     ):
         assert_same_with_checkpointing(perturbed_model(model_class, config), labeled_batch(model_class) | more)
 
 
-@pytest.mark.parametrize("model_class", [*TEXT_HEADS[1:], GMLPForImageClassification])
+@pytest.mark.parametrize("model_class", [*HEADS_PER_ROW, GMLPForMultipleChoice, GMLPForImageClassification])
 def test_losses_and_gradients_of_the_heads(text_config, vision_config, perturbed_model, model_class):
     config = vision_config if model_class is GMLPForImageClassification else text_config
     # A bias added to all logits does not change the softmax.
@@ -301,44 +245,35 @@ def test_losses_and_gradients_of_the_heads(text_config, vision_config, perturbed
     assert_losses_and_gradients(model, vanishing.get(model_class, ()))
 
 
-def test_sparse_prediction(text_config, perturbed_model, random_ids):
+@pytest.mark.parametrize("form", ["labeled positions", "chosen positions", "compiled"])
+def test_sparse_prediction(text_config, perturbed_model, random_ids, form):
+    """The loss and gradients are those of a dense model, at the labeled positions or at a fixed number of positions."""
     dense = perturbed_model(GMLPForMaskedLM, text_config()).train()
     sparse = perturbed_model(GMLPForMaskedLM, text_config(sparse_prediction=True)).train()
     ids = random_ids(3, 10)
     labels = torch.where(torch.rand(3, 10) < 0.3, ids, -100)
-    outputs = [model(ids, labels=labels) for model in (dense, sparse)]
-    torch.testing.assert_close(outputs[1].logits, outputs[0].logits[labels != -100])
-    torch.testing.assert_close(outputs[1].loss, outputs[0].loss)
-    for output in outputs:
-        output.loss.backward()
-    assert_close(*([parameter.grad for parameter in model.parameters()] for model in (sparse, dense)), depth=2)
-    # All logits are computed without labels and in evaluation.
-    assert sparse(ids).logits.shape == (3, 10, 40)
-    assert sparse.eval()(ids, labels=labels).logits.shape == (3, 10, 40)
-
-
-def test_sparse_prediction_at_a_fixed_number_of_positions(text_config, perturbed_model, random_ids):
-    """Compiled models need a fixed number of positions; those without a label are ignored."""
-    model = perturbed_model(GMLPForMaskedLM, text_config(sparse_prediction=True)).train()
-    ids = random_ids(3, 10)
-    labels = torch.where(torch.rand(3, 10) < 0.3, ids, -100)
     labels[1] = -100
     positions = (labels != -100).long().argsort(dim=1, descending=True)[:, :7]
-    compiled = torch.compile(model, fullgraph=True, backend="eager")
-    expected = model(ids, labels=labels)
-    expected.loss.backward()
-    gradients = {name: weight.grad.clone() for name, weight in model.named_parameters()}
-    # A compiled model computes all logits if no positions are passed.
-    for forward, options, width in ((model, {"masked_positions": positions}, 7), (compiled, {}, 10)):
-        model.zero_grad()
-        output = forward(ids, labels=labels, **options)
-        output.loss.backward()
-        assert output.logits.shape == (3, width, 40)
-        torch.testing.assert_close(output.loss, expected.loss)
-        assert_close({name: weight.grad for name, weight in model.named_parameters()}, gradients, depth=2)
+    expected = dense(ids, labels=labels)
+    if form == "labeled positions":
+        output = sparse(ids, labels=labels)
+        torch.testing.assert_close(output.logits, expected.logits[labels != -100])
+    elif form == "chosen positions":
+        output = sparse(ids, labels=labels, masked_positions=positions)
+        assert output.logits.shape == (3, 7, 40)
+    else:
+        # A compiled model computes all logits if no positions are passed.
+        output = torch.compile(sparse, fullgraph=True, backend="eager")(ids, labels=labels)
+        assert output.logits.shape == (3, 10, 40)
+    torch.testing.assert_close(output.loss, expected.loss)
+    for loss in (output.loss, expected.loss):
+        loss.backward()
+    assert_close(*([parameter.grad for parameter in model.parameters()] for model in (sparse, dense)), depth=2)
+    # All logits are computed without labels and in evaluation.
+    assert sparse(ids).logits.shape == sparse.eval()(ids, labels=labels).logits.shape == (3, 10, 40)
 
 
-def test_answers_outside_the_sequence_are_left_out(text_config, perturbed_model, random_ids):
+def test_answers_outside_the_sequence_are_ignored(text_config, perturbed_model, random_ids):
     model = perturbed_model(GMLPForQuestionAnswering, text_config())
     ids = random_ids(2, 10)
     starts, ends = torch.tensor([3, 10]), torch.tensor([500, 4])
@@ -359,25 +294,3 @@ def test_multiple_choice_scores_each_choice_separately(text_config, perturbed_mo
         for choice in range(3):
             inputs = [tensor[row : row + 1, choice : choice + 1] for tensor in (ids, mask, segments)]
             assert_close(model(*inputs).logits[0, 0], logits[row, choice], depth=2)
-
-
-@pytest.mark.slow
-@torch.no_grad()
-def test_exported_for_any_batch_and_length(text_config, perturbed_model, random_ids):
-    model = perturbed_model(GMLPForMaskedLM, text_config(spatial_heads=4, attention_size=8))
-    batch, length = torch.export.Dim("batch"), torch.export.Dim("length", max=12)
-
-    def inputs(rows, tokens):
-        mask = torch.ones(rows, tokens, dtype=torch.long)
-        mask[0, tokens // 2 :] = 0
-        return {"input_ids": random_ids(rows, tokens), "attention_mask": mask}
-
-    shape = {0: batch, 1: length}
-    program = torch.export.export(
-        model, (), inputs(2, 8), dynamic_shapes={"input_ids": shape, "attention_mask": shape}, strict=False
-    )
-    for rows, tokens in ((3, 12), (4, 2)):
-        case = inputs(rows, tokens)
-        shown = case["attention_mask"] == 1
-        exported = program.module()(**case).logits[shown]
-        assert_close(exported, model(**case).logits[shown], depth=2)

@@ -3,7 +3,7 @@
 import pytest
 import torch
 from datasets import Dataset
-from transformers import DataCollatorWithFlattening, DynamicCache, Trainer, TrainingArguments
+from transformers import DataCollatorWithFlattening, Trainer, TrainingArguments
 
 from hf_gmlp import (
     GMLPForCausalLM,
@@ -14,7 +14,8 @@ from hf_gmlp import (
     GMLPModel,
 )
 
-from .helpers import attention_fields, gradients
+from ..numerics import assert_close
+from .helpers import attention_fields, gradients, padded
 
 LENGTHS = (3, 7, 1, 9)
 FORMS = [
@@ -46,17 +47,11 @@ def in_rows(documents):
     return {"input_ids": torch.stack(rows), "attention_mask": mask, "position_ids": positions}
 
 
-def assert_same_gradients(found, expected):
-    assert found.keys() == expected.keys()
-    for name, gradient in expected.items():
-        scale = gradient.abs().max().item()
-        torch.testing.assert_close(found[name], gradient, rtol=1e-10, atol=1e-10 * max(scale, 1.0), msg=name)
-
-
 @pytest.mark.parametrize("is_causal", [False, True])
 @pytest.mark.parametrize("form", FORMS)
 def test_tokens_and_gradients(perturbed_model, text_config, documents, form, is_causal):
-    """Compare one row longer than n, and rows with padding, with separate documents."""
+    """Compare documents in one row longer than n, in rows with padding, and in padded rows of their own, with each
+    document alone. Hidden states of all blocks stay at the indices of their tokens, where hooks expect them."""
     config = text_config(is_causal=is_causal, max_position_embeddings=9, **form)
     model = perturbed_model(GMLPModel, config, add_pooling_layer=False).double()
     alone = [model(document[None], output_hidden_states=True) for document in documents]
@@ -64,28 +59,20 @@ def test_tokens_and_gradients(perturbed_model, text_config, documents, form, is_
     weights = torch.randn_like(last)
     expected = gradients(model, (last * weights).sum())
     assert expected["layers.0.spatial_gating_unit.proj.weight"].count_nonzero() >= 9
-    batch = in_rows(documents)
+    one_row, rows, separate = flattened(documents), in_rows(documents), padded(documents)
     for inputs, order, mask in (
-        (flattened(documents), [0, 1, 2, 3], torch.ones(1, 20)),
-        (batch, [0, 1, 3, 2], batch["attention_mask"]),
+        (one_row, [0, 1, 2, 3], torch.ones(1, 20)),
+        (rows, [0, 1, 3, 2], rows["attention_mask"]),
+        ({"input_ids": separate[0], "attention_mask": separate[1]}, [0, 1, 2, 3], separate[1]),
     ):
-        found = model(**inputs, output_hidden_states=True)
-        assert found.last_hidden_state.shape == (*mask.shape, 16)
-        for i, states in enumerate(found.hidden_states):
-            wanted = torch.cat([alone[j].hidden_states[i][0] for j in order])
-            torch.testing.assert_close(states[mask == 1], wanted, rtol=1e-10, atol=1e-10)
+        output = model(**inputs, output_hidden_states=True)
+        assert output.last_hidden_state.shape == (*mask.shape, 16)
+        for i, states in enumerate(output.hidden_states):
+            reference = torch.cat([alone[j].hidden_states[i][0] for j in order])
+            torch.testing.assert_close(states[mask == 1], reference, rtol=1e-10, atol=1e-10)
         in_order = torch.cat([weights[0].split(LENGTHS)[j] for j in order])
-        loss = (found.last_hidden_state[mask == 1] * in_order).sum()
-        assert_same_gradients(gradients(model, loss), expected)
-
-
-@torch.no_grad()
-def test_a_hook_sees_a_packed_row_once(perturbed_model, text_config, documents):
-    model, shapes = perturbed_model(GMLPModel, text_config()), []
-    for projection in model.spatial_projections():
-        projection.register_forward_hook(lambda module, args, output: shapes.append(tuple(output.shape)))
-    model(**flattened(documents))
-    assert shapes == [(1, 20, 16)] * 2
+        loss = (output.last_hidden_state[mask == 1] * in_order).sum()
+        assert_close(gradients(model, loss), expected, depth=2)
 
 
 @torch.no_grad()
@@ -100,12 +87,6 @@ def test_other_descriptions_need_positions(perturbed_model, text_config, documen
     for packing in (others, {"seq_idx": torch.zeros(1, 9)}):
         with pytest.raises(ValueError, match="`position_ids`"):
             model(documents[3][None], **packing)
-
-
-def test_a_document_has_no_position_from_n_on(text_config, documents):
-    model = GMLPModel(text_config(max_position_embeddings=8))
-    with pytest.raises(ValueError, match="from 0 to 7.* 0 to 8"):
-        model(**flattened(documents))
 
 
 @pytest.mark.parametrize(
@@ -135,8 +116,8 @@ def test_causal_loss_does_not_cross_documents(perturbed_model, text_config, docu
     ids, positions = batch["input_ids"], batch["position_ids"]
     torch.testing.assert_close(model(ids, position_ids=positions, labels=ids).loss, expected)
     # Accumulated gradients equal those of one batch, whatever count Trainer passes.
-    found = model(ids, position_ids=positions, labels=ids, num_items_in_batch=torch.tensor(38)).loss
-    torch.testing.assert_close(found, sum(sums) / 38)
+    loss = model(ids, position_ids=positions, labels=ids, num_items_in_batch=torch.tensor(38)).loss
+    torch.testing.assert_close(loss, sum(sums) / 38)
 
 
 def test_a_plain_trainer_keeps_the_column(perturbed_model, text_config, documents, tmp_path):
@@ -148,36 +129,22 @@ def test_a_plain_trainer_keeps_the_column(perturbed_model, text_config, document
     trainer = Trainer(model=model, args=args, train_dataset=data)
     (batch,) = trainer.get_train_dataloader()
     assert set(batch) == {"input_ids", "labels", "position_ids"}
-    losses = [model(document[None], labels=document[None]).loss * len(document) for document in documents]
-    expected = sum(losses).item() / 20
-    assert trainer.compute_loss(model, dict(batch)).item() == pytest.approx(expected, rel=1e-5)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "model_class", [GMLPModel, GMLPForMaskedLM, GMLPForSequenceClassification, GMLPForQuestionAnswering]
-)
+@pytest.mark.parametrize("model_class", [GMLPModel, GMLPForMaskedLM, GMLPForQuestionAnswering])
 @torch.no_grad()
 def test_compiled_in_one_graph(perturbed_model, text_config, documents, fresh_compiler, model_class):
-    """One graph covers any mask and positions, since their values are not read; each row is pooled as one document."""
+    """A compiled model does not read the values of masks and positions, so it pools each row as one document."""
     model = perturbed_model(model_class, text_config(num_hidden_layers=1, attention_size=8)).double()
-    single = {"input_ids": torch.stack([documents[3]] * 2), "attention_mask": torch.ones(2, 9, dtype=torch.long)}
-    single["attention_mask"][0, 7:] = 0
-    single["position_ids"] = torch.arange(9)[None].repeat(2, 1)
-    packs = model_class is GMLPForMaskedLM
-    compiled = torch.compile(model, fullgraph=True, backend="eager")
-    for inputs in (single, in_rows(documents)) if packs else (single,):
-        shown, expected = inputs["attention_mask"] == 1, model(**inputs)
-        for name, value in compiled(**inputs).items():
-            reference = expected[name]
-            if value.shape[:2] == shown.shape:
-                value, reference = value[shown], reference[shown]
-            torch.testing.assert_close(value, reference, rtol=1e-10, atol=1e-10)
-
-
-def test_no_packing_with_a_cache(text_config, documents):
-    batch = flattened(documents)
-    model = GMLPForCausalLM(text_config(max_position_embeddings=24)).eval()
-    for cache in ({"use_cache": True}, {"past_key_values": DynamicCache()}):
-        with pytest.raises(ValueError, match="use_cache=False"):
-            model(**batch, **cache)
+    inputs = in_rows(documents)
+    if model_class is not GMLPForMaskedLM:
+        mask, positions = (torch.arange(9) < torch.tensor([[7], [9]])).long(), torch.arange(9).repeat(2, 1)
+        inputs = {"input_ids": documents[3].repeat(2, 1), "attention_mask": mask, "position_ids": positions}
+    is_token = inputs["attention_mask"] == 1
+    compiled = torch.compile(model, fullgraph=True, backend="eager")(**inputs)
+    for name, expected in model(**inputs).items():
+        actual = compiled[name]
+        if expected.shape[:2] == is_token.shape:
+            actual, expected = actual[is_token], expected[is_token]
+        torch.testing.assert_close(actual, expected, rtol=1e-10, atol=1e-10)

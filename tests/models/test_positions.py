@@ -1,16 +1,18 @@
-"""Positions as an input: each token uses W[p_i, p_j] and b[p_i], and hooks see consistent states."""
+"""Positions as an input: each token uses W[p_i, p_j] and b[p_i]."""
 
 import pytest
 import torch
+from transformers import DynamicCache
 
-from hf_gmlp import GMLPForCausalLM, GMLPForMaskedLM, GMLPModel
-from hf_gmlp.models.modeling_gmlp import SpatialProjection, find_positions
+from hf_gmlp import GMLPModel, GMLPVisionModel
+from hf_gmlp.models.modeling_gmlp import find_positions
 
-from .helpers import padded
+from ..samples import CONVOLUTIONAL
+from .helpers import make_projection
 
 
-def loop(projection, v, rows, seen):
-    """f[i] = sum over the tokens j that i sees of W[p_i, p_j] v[j] + b[p_i], for v [m, E]."""
+def project_in_a_loop(projection, v, rows, seen):
+    """Return f[i], the sum of W[p_i, p_j] v[j] over the tokens j that i sees, plus b[p_i], for v [m, E]."""
     size = v.shape[1] // projection.heads
     # Expand the parameters of each head to its channels.
     matrix = projection.matrix().repeat_interleave(size, 0)
@@ -30,9 +32,7 @@ def loop(projection, v, rows, seen):
 def test_entries_of_the_spatial_projection(text_config, fields, is_causal, case):
     """Compare outputs and the gradients of W, b and v with the loop."""
     config = text_config(is_causal=is_causal, **fields)
-    projection = SpatialProjection(12, config.toeplitz, 3, reach=config.spatial_reach).double()
-    for parameter in projection.parameters():
-        torch.nn.init.normal_(parameter)
+    projection = make_projection(12, 3, toeplitz=config.toeplitz, reach=config.spatial_reach, dtype=torch.double)
     mask = torch.ones(2, 8, dtype=torch.long)
     rows, numbers = torch.arange(8).expand(2, -1).clone(), torch.zeros(2, 8, dtype=torch.long)
     position_ids = None
@@ -46,20 +46,20 @@ def test_entries_of_the_spatial_projection(text_config, fields, is_causal, case)
         position_ids = rows = torch.tensor([[0, 2, 3, 7, 8, 9, 10, 11], [1, 2, 4, 5, 6, 8, 9, 11]])
         if "documents" in case:
             position_ids = rows = torch.tensor([[0, 2, 11, 7, 9, 1, 3, 4], [1, 2, 4, 5, 6, 8, 8, 11]])
-    given = mask if "padding" in case else None
-    positions = find_positions(config, torch.zeros(2, 8), given, position_ids)
+    positions = find_positions(config, torch.zeros(2, 8), mask if "padding" in case else None, position_ids)
     v = torch.randn(2, 8, 6, dtype=torch.double) * mask[..., None]
     v.requires_grad_()
-    found, seen = projection(v, positions), (numbers[:, :, None] == numbers[:, None]) & (mask[:, None] == 1)
+    actual, seen = projection(v, positions), (numbers[:, :, None] == numbers[:, None]) & (mask[:, None] == 1)
     seen = seen.tril() if is_causal else seen
-    weights, parameters = torch.randn_like(found) * mask[..., None], [*projection.parameters(), v]
-    expected = torch.stack([loop(projection, v[i], rows[i].clamp(min=0).tolist(), seen[i]) for i in range(2)])
-    torch.testing.assert_close(found[mask == 1], expected[mask == 1], rtol=1e-10, atol=1e-10)
-    gradients = [torch.autograd.grad((output * weights).sum(), parameters) for output in (found, expected)]
-    shown = mask[..., None]
-    for a, b in zip(*gradients):
-        a, b = (a * shown, b * shown) if a.shape == v.shape else (a, b)
-        torch.testing.assert_close(a, b, rtol=1e-10, atol=1e-10)
+    weights, parameters = torch.randn_like(actual) * mask[..., None], [*projection.parameters(), v]
+    expected = torch.stack(
+        [project_in_a_loop(projection, v[i], rows[i].clamp(min=0).tolist(), seen[i]) for i in range(2)]
+    )
+    torch.testing.assert_close(actual[mask == 1], expected[mask == 1], rtol=1e-10, atol=1e-10)
+    for output_gradients in zip(*(torch.autograd.grad((x * weights).sum(), parameters) for x in (actual, expected))):
+        # Gradients of padding are arbitrary.
+        pair = (x * mask[..., None] if x.shape == v.shape else x for x in output_gradients)
+        torch.testing.assert_close(*pair, rtol=1e-10, atol=1e-10)
 
 
 @pytest.mark.parametrize(
@@ -68,8 +68,10 @@ def test_entries_of_the_spatial_projection(text_config, fields, is_causal, case)
         ({"position_ids": torch.tensor([[0, 1, 2, 3, 4, 12]])}, "`position_ids`.* 11"),
         ({"position_ids": torch.tensor([[-2, 1, 2, 3, 4, 5]])}, "`position_ids`.* 11"),
         ({"position_ids": torch.arange(7)[None]}, r"`position_ids`.*\(1, 6\)"),
-        ({"position_ids": torch.arange(6)[None] + 1, "use_cache": True}, "`position_ids`"),
-        ({"position_ids": torch.arange(6)[None] - 20, "use_cache": True}, "`position_ids`"),
+        # With a cache, a row holds one document, whose positions count its tokens.
+        ({"position_ids": torch.arange(6)[None] + 1, "use_cache": True}, "use_cache=False"),
+        ({"position_ids": torch.arange(6)[None] - 20, "use_cache": True}, "use_cache=False"),
+        ({"position_ids": torch.tensor([[0, 1, 2, 0, 1, 2]]), "past_key_values": DynamicCache()}, "use_cache=False"),
     ],
 )
 def test_positions_that_are_refused(perturbed_model, text_config, random_ids, inputs, message):
@@ -77,44 +79,17 @@ def test_positions_that_are_refused(perturbed_model, text_config, random_ids, in
         perturbed_model(GMLPModel, text_config(is_causal=True))(random_ids(1, 6), **inputs)
 
 
-@pytest.mark.parametrize("fields", [{"toeplitz": False}, {"mask_padding": False}])
-@torch.no_grad()
-def test_positions_that_count_indices_change_nothing(perturbed_model, text_config, random_ids, fields):
-    """The positions of padding do not matter."""
-    model, ids = perturbed_model(GMLPModel, text_config(attention_size=8, **fields)).double(), random_ids(2, 9)
-    mask = torch.tensor([[1] * 6 + [0] * 3, [1] * 9])
-    expected = model(ids, mask).last_hidden_state
-    found = model(ids, mask, position_ids=torch.arange(9)[None]).last_hidden_state
-    torch.testing.assert_close(found[mask == 1], expected[mask == 1], rtol=1e-10, atol=1e-10)
-
-
 @pytest.mark.parametrize("attribute, value", [("toeplitz", True), ("max_position_embeddings", 20)])
-def test_a_changed_config_is_noticed(perturbed_model, text_config, random_ids, attribute, value):
+def test_a_changed_config_is_refused(perturbed_model, text_config, random_ids, attribute, value):
     model = perturbed_model(GMLPModel, text_config(toeplitz=False))
     setattr(model.config, attribute, value)
-    with pytest.raises(ValueError, match="config was changed"):
+    with pytest.raises(ValueError, match="resize_position_embeddings"):
         model(random_ids(1, 6))
 
 
-@pytest.mark.parametrize("model_class", [GMLPForMaskedLM, GMLPForCausalLM])
-@torch.no_grad()
-def test_steering_a_token(perturbed_model, text_config, random_ids, model_class):
-    """Adding a vector to the last token's state after the first block has the same effect with and without padding."""
-    model = perturbed_model(model_class, text_config(attention_size=8)).double()
-    row, others = random_ids(5), random_ids(9)
-    left, mask = padded([row, others])
-    vector = torch.randn(16, dtype=torch.double)
-
-    def steer(module, args, output):
-        output = output.clone()
-        output[0, -1] += vector
-        return output
-
-    plain = model(row[None]).logits[0]
-    handle = model.model.layers[0].register_forward_hook(steer)
-    expected = model(row[None]).logits[0]
-    assert (expected[-1] - plain[-1]).abs().max() > 0.01
-    found = model(left, mask).logits
-    torch.testing.assert_close(found[0, 4:], expected, rtol=1e-10, atol=1e-10)
-    handle.remove()
-    torch.testing.assert_close(found[1], model(others[None]).logits[0], rtol=1e-10, atol=1e-10)
+def test_a_changed_grid_is_refused(perturbed_model, vision_config):
+    """The number of patches stays the same."""
+    model = perturbed_model(GMLPVisionModel, vision_config(**CONVOLUTIONAL))
+    model.config.image_size = (8, 32)
+    with pytest.raises(ValueError, match="resize_image_size"):
+        model(torch.randn(1, 3, 8, 32))

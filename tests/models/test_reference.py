@@ -19,12 +19,6 @@ from ..samples import GATINGS
 
 MODELS = 80
 VOCABULARY = 20
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# The reference
-
-
 ACTIVATIONS = {
     "gelu": lambda x: x * 0.5 * (1 + np.vectorize(math.erf)(x / math.sqrt(2))),
     "relu": lambda x: np.maximum(x, 0.0),
@@ -33,6 +27,8 @@ ACTIVATIONS = {
 
 
 class Reference:
+    """A model computed token by token with NumPy, from its config and weights."""
+
     def __init__(self, model):
         self.config = model.config
         self.weights = {name: value.detach().numpy() for name, value in model.state_dict().items()}
@@ -115,10 +111,6 @@ class Reference:
             x = (x - x.mean()) / math.sqrt(x.var() + self.config.layer_norm_eps)
             x = x * self.weights["head.norm.weight"] + self.weights["head.norm.bias"]
         return self.weights["decoder.weight"] @ x + self.weights["decoder.bias"]
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# Random models and inputs
 
 
 def sample_config(rng):
@@ -217,8 +209,8 @@ def sample_model(rng, config, seed):
     return model
 
 
-def assert_same(found, expected):
-    np.testing.assert_allclose(found, expected, rtol=1e-12, atol=1e-12 * max(1.0, np.abs(expected).max()))
+def assert_same(actual, expected):
+    np.testing.assert_allclose(actual, expected, rtol=1e-12, atol=1e-12 * max(1.0, np.abs(expected).max()))
 
 
 def compare(seed):
@@ -229,7 +221,7 @@ def compare(seed):
     with torch.no_grad():
         output = model(**arguments)
     reference, pooled = Reference(model), []
-    found = (output[0] if isinstance(model, GMLPModel) else output.logits).numpy()
+    actual = (output[0] if isinstance(model, GMLPModel) else output.logits).numpy()
     ids, segments = arguments["input_ids"].numpy(), arguments["token_type_ids"].numpy()
     expected = {}
     for row, row_documents in enumerate(documents):
@@ -238,7 +230,7 @@ def compare(seed):
             real = [i for i in document if mask[row, i]]
             for i in real:
                 expected[row, i] = states[i] if isinstance(model, GMLPModel) else reference.head(states[i])
-                assert_same(found[row, i], expected[row, i])
+                assert_same(actual[row, i], expected[row, i])
             if isinstance(model, GMLPModel):
                 pooled.append(reference.pool(states, real))
     if pooled and len(pooled) == len(documents):

@@ -1,24 +1,16 @@
-"""The Toeplitz matrix, the spatial projection and the four gatings, each against an independent description."""
+"""The Toeplitz matrix of Appendix C, resizing of the spatial projection, and orders of interaction."""
 
 import numpy as np
 import pytest
 import torch
 from PIL import Image
 from torch import nn
-from torch.nn import functional as F
 
-from hf_gmlp.models.modeling_gmlp import SpatialGatingUnit, SpatialProjection
+from hf_gmlp.models.modeling_gmlp import SpatialGatingUnit
 
 from ..numerics import assert_close
 from ..peers.appendix_c import create_toeplitz_matrix
-from ..samples import GATINGS
-
-
-def make_projection(length, toeplitz=False, dtype=torch.float32):
-    projection = SpatialProjection(length, toeplitz).to(dtype)
-    nn.init.normal_(projection.weight, std=0.3)
-    nn.init.normal_(projection.bias)
-    return projection
+from .helpers import make_projection
 
 
 @pytest.mark.parametrize("n", [2, 5, 8])
@@ -33,43 +25,11 @@ def test_toeplitz_matrix_is_that_of_appendix_c(n):
             np.testing.assert_array_equal(causal, np.tril(expected[:m, :m])[start:])
 
 
-def test_a_projection_is_a_linear_layer_over_the_tokens():
-    projection, v = make_projection(5), torch.randn(3, 5, 4)
-    expected = F.linear(v.transpose(1, 2), projection.weight, projection.bias).transpose(1, 2)
-    assert_close(projection(v), expected)
-
-
-@pytest.mark.parametrize("with_attention", [False, True])
-@pytest.mark.parametrize("gating", GATINGS)
-def test_gatings_of_table_3(text_config, randomize, gating, with_attention):
-    config = text_config(spatial_gating=gating)
-    unit = SpatialGatingUnit(config)
-    unit.proj.reset_parameters(0.3)
-    randomize(unit)
-    z = torch.randn(2, config.max_position_embeddings, config.intermediate_size)
-    size = config.intermediate_size // 2 if gating == "split" else config.intermediate_size
-    attention = torch.randn(2, config.max_position_embeddings, size) if with_attention else None
-
-    def f(x):
-        normalized = (x - x.mean(-1, keepdim=True)) / torch.sqrt(x.var(-1, correction=0, keepdim=True) + 1e-5)
-        normalized = normalized * unit.norm.weight + unit.norm.bias
-        mixed = torch.einsum("ij,bjd->bid", unit.proj.matrix()[0], normalized) + unit.proj.bias[:, None]
-        return mixed if attention is None else mixed + attention
-
-    expected = {
-        "split": lambda: z[..., :size] * f(z[..., size:]),
-        "multiplicative": lambda: z * f(z),
-        "additive": lambda: z + f(z),
-        "linear": lambda: f(z),
-    }[gating]()
-    assert_close(unit(z, attention), expected)
-
-
 @pytest.mark.parametrize("new", [3, 9])
 @pytest.mark.parametrize("toeplitz", [True, False])
 def test_resize_keeps_the_leading_part(toeplitz, new):
     old = 5
-    projection = make_projection(old, toeplitz, torch.bfloat16).requires_grad_(False)
+    projection = make_projection(old, toeplitz=toeplitz, dtype=torch.bfloat16).requires_grad_(False)
     matrix, bias, weight = projection.matrix()[0], projection.bias, projection.weight
     projection.resize(new)
     kept, (resized,) = min(old, new), projection.matrix()
@@ -118,20 +78,18 @@ def test_resize_grid_interpolates_both_sides(new_grid, prefix):
     assert_close(projection.bias, expected_bias)
 
 
-def degree(function, x):
-    """Return the degree in c of function(c * x), a polynomial: the first difference that vanishes is one above it."""
-    values = torch.stack([function(c * x) for c in range(6)])
-    scale = values.abs().max()
-    orders = (order for order in range(6) if values.diff(order + 1, dim=0).abs().max() < 1e-12 * scale)
-    return next(orders)
-
-
 @pytest.mark.parametrize(("gating", "order"), [("split", 2), ("multiplicative", 2), ("additive", 1), ("linear", 1)])
 def test_orders_of_interaction(text_config, gating, order):
     """Section 2.1: the gate multiplies two tokens, z_i z_j, where self-attention multiplies three, q_i k_j v_k.
 
     The norm of the gate and the softmax of attention are left out, since they are not polynomials.
     """
+
+    def degree(function, x):
+        """Return the degree in c of function(c * x), a polynomial: the highest of its differences that is not zero."""
+        values = torch.stack([function(c * x) for c in range(6)])
+        return max(i for i in range(6) if values.diff(i, dim=0).abs().max() > 1e-12 * values.abs().max())
+
     config = text_config(spatial_gating=gating, attention_size=4)
     unit, qkv = SpatialGatingUnit(config).double(), nn.Linear(config.hidden_size, 12).double()
     nn.init.normal_(unit.proj.weight, std=0.3)
