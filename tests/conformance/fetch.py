@@ -11,43 +11,52 @@ from importlib.metadata import version
 from pathlib import Path
 
 CACHE_FOLDER = Path(__file__).resolve().parents[2] / "build" / "conformance"
-TRANSFORMERS = f"transformers-{version('transformers')}"
-TESTS_FOLDER = CACHE_FOLDER / TRANSFORMERS / "tests"
+# An archive without this file holds no common tests.
+REQUIRED_FILE = "test_modeling_common.py"
 
 
-def fetch_common_tests():
-    """Fetch the common tests into `TESTS_FOLDER`, unless they are there already.
+def common_tests_folder(cache_folder: Path = CACHE_FOLDER, transformers_version: str | None = None) -> Path:
+    """Return the folder for the common tests, whether it exists or not: `<cache>/transformers-X/tests`."""
+    return cache_folder / f"transformers-{transformers_version or version('transformers')}" / "tests"
+
+
+def fetch_common_tests(cache_folder: Path = CACHE_FOLDER, transformers_version: str | None = None) -> Path:
+    """Return the folder of the common tests (by default of the installed version), and fetch them if needed.
 
     Raises:
-        RuntimeError: pip cannot download the archive.
+        RuntimeError: pip cannot download the archive, or the archive holds no common tests.
     """
-    if TESTS_FOLDER.is_dir():
-        return
-    CACHE_FOLDER.mkdir(parents=True, exist_ok=True)
-    # The complete tree is moved into place in one step, so an interrupted run leaves nothing half done.
-    with tempfile.TemporaryDirectory(dir=CACHE_FOLDER, prefix="unfinished-") as scratch:
-        archive = download_source_archive(Path(scratch) / "download")
-        unpack_common_tests(archive, Path(scratch) / "unpacked")
-        (Path(scratch) / "unpacked").rename(TESTS_FOLDER.parent)
+    transformers_version = transformers_version or version("transformers")
+    tests_folder = common_tests_folder(cache_folder, transformers_version)
+    if tests_folder.is_dir():
+        return tests_folder
+
+    cache_folder.mkdir(parents=True, exist_ok=True)
+    # The finished tree is moved into place in one step, so that an interrupted run leaves nothing half done.
+    with tempfile.TemporaryDirectory(dir=cache_folder, prefix="unfinished-") as scratch:
+        archive = download_source_archive(transformers_version, Path(scratch) / "download")
+        unpack_common_tests(archive, Path(scratch) / "unpacked").parent.rename(tests_folder.parent)
+    return tests_folder
 
 
-def download_source_archive(folder: Path) -> Path:
+def download_source_archive(transformers_version: str, folder: Path) -> Path:
     """Download the archive with pip, which checks its hash, into `folder`; raise RuntimeError if pip fails."""
     # With `--no-binary :all:` pip would also build setuptools from source, only to read the archive's metadata.
     command = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-deps"]
-    command += ["--no-binary", "transformers", "--dest", str(folder), TRANSFORMERS.replace("-", "==")]
+    command += ["--no-binary", "transformers", "--dest", str(folder), f"transformers=={transformers_version}"]
     result = subprocess.run(command, capture_output=True, text=True)
     archives = sorted(folder.glob("transformers-*.tar.gz"))
     if result.returncode != 0 or not archives:
         raise RuntimeError(
-            f"pip cannot download the source archive of {TRANSFORMERS}. Run this once where pip reaches a package "
-            f"index.\n{result.stderr}"
+            f"pip cannot download the source archive of transformers {transformers_version}; run this once where pip "
+            f"reaches a package index.\n{result.stderr}"
         )
     return archives[0]
 
 
-def unpack_common_tests(archive: Path, folder: Path):
-    """Unpack only `tests/` of a source archive into `folder`, which is created."""
+def unpack_common_tests(archive: Path, folder: Path) -> Path:
+    """Unpack only `tests/` of a source archive into `folder`, which it makes; return `folder/tests`."""
+    tests_folder = folder / "tests"
     with tarfile.open(archive) as tar:
         for member in tar.getmembers():
             # transformers-X/tests/<file>
@@ -56,7 +65,11 @@ def unpack_common_tests(archive: Path, folder: Path):
                 target = folder / path
                 target.parent.mkdir(parents=True, exist_ok=True)
                 target.write_bytes(tar.extractfile(member).read())
-    # Two of the files load the package at `src/transformers`; this file makes them use the installed one.
-    for package in (folder / "tests", folder / "src" / "transformers"):
+    if not (tests_folder / REQUIRED_FILE).is_file():
+        raise RuntimeError(f"{archive.name} has no tests/{REQUIRED_FILE}: this version ships no common tests.")
+
+    # Two of the files load the transformers beside them, and get the installed one if there is a file to load.
+    for package in (tests_folder, folder / "src" / "transformers"):
         package.mkdir(parents=True, exist_ok=True)
         (package / "__init__.py").touch()
+    return tests_folder

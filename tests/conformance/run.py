@@ -1,53 +1,79 @@
 """Run the common tests of transformers on the project's models: `python -m tests.conformance.run [pytest arguments]`.
 
-The first run fetches the tests of the installed transformers version (see fetch.py); later runs need no network. With
-`-rs`, pytest lists why tests are skipped.
+The first run fetches the tests of the installed transformers version (see fetch.py); later runs need no network.
+docs/conformance.md says what runs, what is skipped and why.
 """
 
+import importlib.util
 import os
+import re
 import sys
 from collections import Counter
 from pathlib import Path
 
 FOLDER = Path(__file__).resolve().parent
+# Names of classes in skip reasons that are otherwise equal.
+MODEL = r"<class '[\w.]*'>|`?\w*GMLP\w+`?"
+
+
+def general_reason(reason: str) -> str:
+    """Return a skip reason without the names in it, so that equal reasons can be counted."""
+    return re.sub(MODEL, "the model", reason.removeprefix("Skipped: "))
 
 
 class Summary:
-    """A pytest plugin that counts tests by outcome.
+    """A pytest plugin that counts outcomes and groups the reasons of skipped tests.
 
     A test counts as skipped if it skipped all of its subtests: this is how transformers marks a test that concerns none
-    of the classes, and pytest alone would count it as passed.
+    of the classes, and pytest alone would call it passed.
     """
 
-    def __init__(self):
+    def __init__(self, arguments: list[str]):
+        self.arguments = arguments
         self.outcomes: dict[str, set[str]] = {}
+        self.reasons: dict[str, set[str]] = {}
 
     def pytest_runtest_logreport(self, report):
-        outcomes = self.outcomes.setdefault(report.nodeid, set())
         is_subtest = type(report).__name__ == "SubtestReport"
+        outcomes = self.outcomes.setdefault(report.nodeid, set())
         if report.failed:
             outcomes.add("failed")
         elif report.skipped:
             outcomes.add("subtest skipped" if is_subtest else "skipped")
+            reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
+            self.reasons.setdefault(report.nodeid, set()).add(general_reason(reason))
         elif is_subtest:
             outcomes.add("subtest passed")
 
-    def verdict(self, outcomes: set[str]) -> str:
-        """Return "failed", "skipped" or "passed" for the outcomes of one test."""
+    def verdicts(self) -> Counter:
+        """Return how many tests passed, failed and were skipped."""
+        return Counter(self.verdict(nodeid) for nodeid in self.outcomes)
+
+    def verdict(self, nodeid: str) -> str:
+        """Return "failed", "skipped" or "passed"."""
+        outcomes = self.outcomes[nodeid]
         if "failed" in outcomes:
             return "failed"
         only_skipped_subtests = "subtest skipped" in outcomes and "subtest passed" not in outcomes
         return "skipped" if "skipped" in outcomes or only_skipped_subtests else "passed"
 
+    def grouped_reasons(self) -> Counter:
+        """Return the number of skipped tests for each reason."""
+        return Counter(min(reasons) for nodeid, reasons in self.reasons.items() if self.verdict(nodeid) == "skipped")
+
     def pytest_terminal_summary(self, terminalreporter):
-        counts = Counter(map(self.verdict, self.outcomes.values()))
+        verdicts, write = self.verdicts(), terminalreporter.write_line
         terminalreporter.section("conformance with the common tests of transformers")
-        terminalreporter.write_line(", ".join(f"{counts[name]} {name}" for name in ("passed", "failed", "skipped")))
+        for reason, count in self.grouped_reasons().most_common():
+            write(f"{count:5} skipped: {reason}")
+        write(", ".join(f"{verdicts[outcome]} {outcome}" for outcome in ("passed", "failed", "skipped")))
+        if self.arguments:
+            write(f"This was a run with {' '.join(self.arguments)}; without arguments the whole suite runs.")
 
 
 def main(arguments: list[str]) -> int:
     """Fetch the tests, run the suite with `arguments` for pytest, and return pytest's exit code."""
-    from .fetch import fetch_common_tests
+    from .fetch import CACHE_FOLDER, fetch_common_tests
 
     try:
         fetch_common_tests()
@@ -68,12 +94,15 @@ def main(arguments: list[str]) -> int:
     )
     import pytest
 
+    from .fixtures import PICTURE, write_picture
+
+    write_picture(CACHE_FOLDER / PICTURE)
     options = ["-c", str(FOLDER / "pytest.ini"), "--rootdir", str(FOLDER.parents[1]), "-p", "no:cacheprovider"]
-    if not any(argument.startswith("-n") for argument in arguments):
+    if importlib.util.find_spec("xdist") and not any(argument.startswith("-n") for argument in arguments):
         options += ["-n", str(min(os.cpu_count() or 1, 8))]
     if not any(Path(argument.partition("::")[0]).exists() for argument in arguments):
         options.append(str(FOLDER))
-    return int(pytest.main(options + arguments, plugins=[Summary()]))
+    return int(pytest.main(options + arguments, plugins=[Summary(arguments)]))
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ class GMLPImageProcessingTester(ImageProcessingTester):
         super().__init__(parent, size={"height": 18, "width": 18}, do_resize=True, do_normalize=True, **fields)
 
     def _get_image_processing_classes(self) -> dict[str, type]:
-        """Return the classes by config; the overridden method finds models of transformers by the name of a folder."""
+        """The method that it overrides looks for a model of transformers by the name of this file's folder."""
         return IMAGE_PROCESSOR_MAPPING[GMLPVisionConfig]
 
 

@@ -16,66 +16,17 @@ from hf_gmlp import (
     GMLPModel,
 )
 
-from .plans import FSDPPlanMixin
+from .checks import TextModelTest
 from .upstream.generation.test_utils import GenerationTesterMixin
-from .upstream.test_configuration_common import ConfigTester
 from .upstream.test_fsdp_mixin import FSDPTesterMixin
-from .upstream.test_modeling_common import ModelTesterMixin, ids_tensor, random_attention_mask
 from .upstream.test_tensor_parallel_mixin import TensorParallelTesterMixin
-from .upstream.test_training_mixin import TrainingTesterMixin
 
 
-class TextModelTester:
-    """Make the small config and the inputs for the common tests, which also read the attributes."""
+class GMLPTextTest(TextModelTest, GenerationTesterMixin):
+    """The base of the classes below."""
 
-    is_training = True
-    batch_size = 13
-    # Shorter than `max_position_embeddings`, so that only a part of each spatial matrix is used.
-    seq_length = 7
-    num_labels = 3
-    num_choices = 4
-    vocab_size = 99
-    hidden_size = 32
-    num_hidden_layers = 2
-    num_attention_heads = 1
-    intermediate_size = 64
-    # The tests of training and of FSDP use 64 tokens.
-    max_position_embeddings = 64
-
-    def __init__(self, causal_lm_class: type, config_fields: dict):
-        # The head that the tests of training and of FSDP train; despite its name it may be a masked model.
-        self.causal_lm_class = causal_lm_class
-        self.config_fields = config_fields
-
-    def get_config(self) -> GMLPConfig:
-        return GMLPConfig(
-            vocab_size=self.vocab_size,
-            hidden_size=self.hidden_size,
-            num_hidden_layers=self.num_hidden_layers,
-            intermediate_size=self.intermediate_size,
-            max_position_embeddings=self.max_position_embeddings,
-            num_labels=self.num_labels,
-            # With the paper's 1e-6, the tests would hardly notice the spatial projection.
-            spatial_initializer_range=0.3,
-            **self.config_fields,
-        )
-
-    def prepare_config_and_inputs_for_common(self) -> tuple[GMLPConfig, dict]:
-        shape = [self.batch_size, self.seq_length]
-        inputs = {
-            "input_ids": ids_tensor(shape, self.vocab_size),
-            "attention_mask": random_attention_mask(shape).to(torch_device),
-            "token_type_ids": ids_tensor(shape, 2),
-        }
-        return self.get_config(), inputs
-
-
-class GMLPTextTest(ModelTesterMixin, TrainingTesterMixin, FSDPPlanMixin, GenerationTesterMixin):
-    """The base of the classes below, each of which sets the config that it tests."""
-
+    config_class = GMLPConfig
     causal_lm_class = GMLPForMaskedLM
-    config_fields = {}
-    has_attentions = False
     all_model_classes = (
         GMLPModel,
         GMLPForMaskedLM,
@@ -85,25 +36,9 @@ class GMLPTextTest(ModelTesterMixin, TrainingTesterMixin, FSDPPlanMixin, Generat
         GMLPForQuestionAnswering,
         GMLPForMultipleChoice,
     )
-
-    def setUp(self):
-        self.model_tester = TextModelTester(self.causal_lm_class, self.config_fields)
-        # `num_attention_heads` is omitted, since tiny attention has one head.
-        properties = ["hidden_size", "num_hidden_layers"]
-        self.config_tester = ConfigTester(self, config_class=GMLPConfig, common_properties=properties, hidden_size=36)
-
-    def test_config(self):
-        self.config_tester.run_common_tests()
-
-    def _get_tiny_config(self) -> tuple[type[GMLPConfig], dict]:
-        """Return the sizes for the FSDP tests; the overridden method sets fields that these configs lack."""
-        config = self.model_tester.get_config()
-        config.vocab_size, config.hidden_size, config.intermediate_size = 256, 64, 128
-        for name in self.config_fields:
-            if "drop" in name:
-                # One test compares a batch on one device with its halves on two, where dropout would differ.
-                setattr(config, name, 0.0)
-        return GMLPConfig, config.to_diff_dict()
+    # Far from the paper's 1e-6, with which the tests would hardly notice the spatial projection.
+    common_fields = {"spatial_initializer_range": 0.3}
+    has_attentions = False
 
     def test_resize_position_vector_embeddings(self):
         """The common test needs one `nn.Embedding` of positions; a gMLP keeps positions in its spatial weights."""
@@ -118,7 +53,7 @@ class GMLPTextTest(ModelTesterMixin, TrainingTesterMixin, FSDPPlanMixin, Generat
                 model.resize_position_embeddings(length)
                 self.assertEqual(model.config.max_position_embeddings, length)
                 for weight in model.get_position_embeddings():
-                    # A Toeplitz W keeps its weights, and its reach is at most n.
+                    # A Toeplitz W keeps its weights, and reaches no farther than a text.
                     self.assertEqual(weight.shape[-1], 2 * min(n, length) - 1 if config.toeplitz else length)
                 # Short sequences keep their outputs.
                 with torch.no_grad():
@@ -144,7 +79,7 @@ class AMLPModelTest(GMLPTextTest, FSDPTesterMixin, unittest.TestCase):
 
 
 class AMLPCausalModelTest(GMLPTextTest, FSDPTesterMixin, TensorParallelTesterMixin, unittest.TestCase):
-    """Later tokens are hidden, in W and in tiny attention, with every head."""
+    """No token sees a later one, in W and in tiny attention, with every head."""
 
     has_attentions = True
     causal_lm_class = GMLPForCausalLM

@@ -8,7 +8,7 @@ from transformers.testing_utils import torch_device
 
 from hf_gmlp import GMLPForImageClassification, GMLPVisionBackbone, GMLPVisionConfig, GMLPVisionModel
 
-from .plans import FSDPPlanMixin
+from .checks import FSDPPlanMixin
 from .upstream.test_backbone_common import BackboneTesterMixin
 from .upstream.test_configuration_common import ConfigTester
 from .upstream.test_modeling_common import ModelTesterMixin, floats_tensor
@@ -37,7 +37,7 @@ class GMLPVisionModelTester:
             image_size=self.image_size,
             patch_size=self.patch_size,
             num_labels=3,
-            # With the paper's 1e-6, the tests would hardly notice the spatial projection.
+            # Far from the paper's 1e-6, with which the tests would hardly notice the spatial projection.
             spatial_initializer_range=0.3,
             **self.config_fields,
         )
@@ -52,7 +52,7 @@ class GMLPVisionModelTest(ModelTesterMixin, FSDPPlanMixin, unittest.TestCase):
     # The paper's vision models: a [CLS] token, no attention.
     config_fields = {"pooling": "cls"}
     has_attentions = False
-    # Image models have no vocabulary to resize.
+    # There are no tokens to add.
     test_resize_embeddings = False
 
     def setUp(self):
@@ -78,10 +78,12 @@ class GMLPVisionModelTest(ModelTesterMixin, FSDPPlanMixin, unittest.TestCase):
             model = model_class(self.model_tester.get_config()).to(torch_device).eval()
             for size in (self.model_tester.image_size + 16, self.model_tester.image_size - 8):
                 model.resize_image_size(size)
+                tokens, side = model.config.max_position_embeddings, 2 * model.config.grid_size[0] - 1
+                shape = (4, side, side) if model.config.toeplitz else (tokens, tokens)
+                self.assertTrue(all(weight.shape == shape for weight in model.get_position_embeddings()))
                 with torch.no_grad():
                     outputs = model(pixel_values=floats_tensor([2, 3, size, size]), output_hidden_states=True)
-                shape = (2, model.config.max_position_embeddings, self.model_tester.hidden_size)
-                self.assertEqual(outputs.hidden_states[-1].shape, shape)
+                self.assertEqual(outputs.hidden_states[-1].shape, (2, tokens, self.model_tester.hidden_size))
 
 
 class AMLPVisionModelTest(GMLPVisionModelTest):

@@ -1,9 +1,8 @@
 """Run tests with the oldest and the newest torch and transformers: `python -m tests.packaging.compat [NAME ...]`.
 
 NAME is one of the environments below; without it all of them run. "oldest" has the lower bounds of everything in
-pyproject.toml. `make test` has the newest versions. Each environment is a temporary folder of up to 7 GB, in the folder
-that TMPDIR names, since torch needs CUDA's libraries on Linux; PIP_EXTRA_INDEX_URL=https://download.pytorch.org/whl/cpu
-avoids them.
+pyproject.toml. `make test` has the newest versions. Each environment is a temporary folder of up to 7 GB, as torch
+needs CUDA's libraries on Linux; PIP_EXTRA_INDEX_URL=https://download.pytorch.org/whl/cpu avoids them.
 """
 
 import re
@@ -13,9 +12,9 @@ import tempfile
 import tomllib
 from pathlib import Path
 
-from .run import ROOT, call, end_early
+from .run import ROOT, call, check_disk, end_early
 
-# The versions of these must match each other.
+# Must match each other.
 TORCH = ("torch", "torchvision")
 TESTS = ("tests/models", "tests/test_hub.py", "tests/test_cards.py", "tests/tools/test_cli.py", "tests/metrics")
 TESTS += ("tests/paper/test_models.py", "tests/training/test_trainer.py")
@@ -42,7 +41,8 @@ def main():
     signal.signal(signal.SIGTERM, end_early)
     for name in sys.argv[1:] or environments:
         if name not in environments:
-            sys.exit(f"Unknown environment {name!r}. Choose one of: {', '.join(environments)}.")
+            sys.exit(f"There is no environment {name!r}. Choose one of: {', '.join(environments)}.")
+        check_disk("compat")
         with tempfile.TemporaryDirectory(prefix="hf-gmlp-compat-") as folder:
             call(sys.executable, "-m", "venv", folder)
             python = Path(folder, "bin", "python")

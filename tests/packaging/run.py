@@ -1,12 +1,13 @@
 """Build the wheel and the source archive and use them in a new environment: `python -m tests.packaging.run [FOLDER]`.
 
-The archives stay in FOLDER; without it they are removed. The environment is temporary and has only the declared
-dependencies: that of the tests has every extra, and so hides an undeclared import. With the CUDA libraries that torch
-installs on Linux it needs up to 6 GB of disk, in the folder that TMPDIR names.
+The two stay in FOLDER; without it they are removed. The environment is temporary and has only the declared
+dependencies: the one for the tests has every extra, and so hides an undeclared import. With the CUDA libraries that
+torch installs on Linux it takes up to 6 GB of disk.
 """
 
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -26,12 +27,15 @@ SDIST_FILES = (
 )
 # Quick tests that need conftest.py, fixtures, recipes, a script and the folder paper/.
 SDIST_TESTS = ("tests/models/test_fixtures.py", "tests/training/test_recipes.py", "tests/paper/test_protocol.py")
+DISK_NEEDED = 10e9
 
 
 def files_under(folder: str) -> set[str]:
     """Return the files in a folder of the working tree, as archives name them, without caches and hidden files."""
     paths = (path.relative_to(ROOT) for path in (ROOT / folder).rglob("*") if path.is_file())
-    return {path.as_posix() for path in paths if not any(part.startswith(("__pycache__", ".")) for part in path.parts)}
+    return {
+        path.as_posix() for path in paths if not any(part == "__pycache__" or part[0] == "." for part in path.parts)
+    }
 
 
 def check_wheel(path: Path):
@@ -40,7 +44,7 @@ def check_wheel(path: Path):
     names = {name for name in archive.namelist() if not name.endswith("/")}
     packed = {name for name in names if not PurePosixPath(name).parts[0].endswith(".dist-info")}
     recipes = {f"{PACKAGE}/{name}" for name in files_under("recipes") | files_under("paper/recipes")}
-    # Only a checkout has the paper's baseline models, so the wheel leaves out their recipes.
+    # Recipes of the paper's baseline models, which are only in a checkout.
     recipes = {name for name in recipes if "relpos" not in name and "mixer-mlm" not in name}
     compare(path, packed, files_under(PACKAGE) | {"hf_gmlp_cli.py"} | recipes)
     if not any(name.endswith(".dist-info/licenses/LICENSE") for name in names):
@@ -91,18 +95,29 @@ def call(*words: str | Path, show: bool = False, **options):
     print(f"  {time.monotonic() - start:.0f} s", flush=True)
 
 
+def check_disk(target: str):
+    """Exit if the folder for temporary files is too small for an environment with torch."""
+    folder = tempfile.gettempdir()
+    if shutil.disk_usage(folder).free < DISK_NEEDED:
+        size = DISK_NEEDED / 1e9
+        sys.exit(
+            f"{folder} needs {size:.0f} GB for an environment with torch. Choose a folder: TMPDIR=... make {target}"
+        )
+
+
 def end_early(*_):
-    """End the run after removing its environment, so that a stopped run does not fill the disk."""
+    """End the run but let it remove its environment first, so that a stopped run does not fill the disk."""
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     sys.exit("Ended early.")
 
 
 def main():
     """Build the archives, check their contents, install them and use them."""
+    check_disk("package")
     signal.signal(signal.SIGTERM, end_early)
     with tempfile.TemporaryDirectory(prefix="hf-gmlp-package-") as folder:
         scratch = Path(folder)
-        # The wheel is built from the unpacked source archive, so this also shows that the archive is complete.
+        # This builds the wheel from the unpacked source archive, so it also shows that the archive is complete.
         dist = Path(sys.argv[1]).resolve() if sys.argv[1:] else scratch / "dist"
         call(sys.executable, "-m", "build", "--outdir", dist, ROOT)
         (wheel,), (sdist,) = dist.glob("*.whl"), dist.glob("*.tar.gz")
@@ -115,7 +130,7 @@ def main():
         python = scratch / "venv" / "bin" / "python"
         install = (python, "-m", "pip", "install", "-qq")
         call(*install, wheel)
-        # In an empty folder and without PYTHONPATH, Python cannot find the working tree.
+        # An empty folder and no PYTHONPATH, so that Python cannot find the working tree.
         (scratch / "empty").mkdir()
         environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
         environment |= {"HF_HOME": str(scratch / "hf_home"), "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}

@@ -1,4 +1,4 @@
-"""Use the package where only its declared dependencies are installed; `run.py` starts this script there.
+"""Use the package where only its declared dependencies are installed; `run.py` starts it there.
 
 It imports nothing from the tests, which that environment does not have.
 """
@@ -16,12 +16,14 @@ from transformers.utils import logging
 
 import hf_gmlp
 
-# Packages that the extras, the tests or the training scripts install.
+# What the extras, the tests or the training scripts install.
 EXTRAS = ("accelerate", "datasets", "evaluate", "matplotlib", "PIL", "pytest", "scipy", "sentencepiece", "sklearn")
 EXTRAS += ("timm", "torchvision")
 COMMAND = Path(sysconfig.get_path("scripts")) / "hf-gmlp"
 SIZES = {"hidden_size": 16, "num_hidden_layers": 2, "intermediate_size": 32}
 TEXT_SIZES = SIZES | {"vocab_size": 40, "max_position_embeddings": 12}
+
+VISION_SIZES = SIZES | {"image_size": 16, "patch_size": 4}
 
 
 def check_environment():
@@ -54,17 +56,17 @@ def save_and_open(model: PreTrainedModel, folder: str, inputs: dict, auto_class:
     print(f"{type(model).__name__}: built, saved and opened")
 
 
-def check_models():
-    """Use a masked and a causal language model, a text classifier and an image encoder."""
+def check_text():
+    """Use models for text: a masked and a causal language model, and a classifier."""
     ids = torch.randint(5, TEXT_SIZES["vocab_size"], (2, 10))
     inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
-    model = hf_gmlp.GMLPForMaskedLM(hf_gmlp.GMLPConfig(**TEXT_SIZES, attention_size=8))
+
+    config = hf_gmlp.GMLPConfig(**TEXT_SIZES, attention_size=8)
+    model = hf_gmlp.GMLPForMaskedLM(config)
     save_and_open(model, "masked-lm", inputs | {"labels": ids}, AutoModelForMaskedLM)
+
     model = hf_gmlp.GMLPForSequenceClassification(hf_gmlp.GMLPConfig(**TEXT_SIZES, num_labels=3))
     save_and_open(model, "classifier", inputs | {"labels": torch.tensor([0, 2])})
-    # An image model needs tensors; only making them from pictures needs an extra.
-    model = hf_gmlp.GMLPVisionModel(hf_gmlp.GMLPVisionConfig(**SIZES, image_size=16, patch_size=4))
-    save_and_open(model, "vision", {"pixel_values": torch.randn(2, 3, 16, 16)})
 
     model = hf_gmlp.GMLPForCausalLM(hf_gmlp.GMLPConfig(**TEXT_SIZES))
     save_and_open(model, "causal-lm", inputs | {"labels": ids}, AutoModelForCausalLM)
@@ -72,18 +74,26 @@ def check_models():
     options = {"min_new_tokens": 6, "max_new_tokens": 6, "do_sample": False, "pad_token_id": 0}
     generated = model.generate(prompt, attention_mask=torch.ones_like(prompt), **options)
     assert generated.shape == (2, 10) and torch.equal(generated[:, :4], prompt)
+    print("GMLPForCausalLM: generated")
+
+
+def check_vision():
+    """Use a model for images: it takes tensors, and only what makes tensors from pictures needs an extra."""
+    model = hf_gmlp.GMLPVisionModel(hf_gmlp.GMLPVisionConfig(**VISION_SIZES))
+    save_and_open(model, "vision", {"pixel_values": torch.randn(2, 3, 16, 16)})
 
 
 def check_presets():
-    """Open every preset, and create a model from one."""
+    """Open every preset, and make a model from one."""
     for name in hf_gmlp.list_presets():
         AutoConfig.from_pretrained(hf_gmlp.preset_path(name))
     config = hf_gmlp.preset_config("amlp-base", num_hidden_layers=1, vocab_size=100)
     assert AutoModel.from_config(config).config.attention_size == 64
+    print(f"presets: all {len(hf_gmlp.list_presets())} open")
 
 
 def check_command():
-    """Check that the command `hf-gmlp` lists presets and recipes, and finds them."""
+    """Use the command `hf-gmlp`: it lists presets, and finds recipes."""
     for words in ("presets", "presets amlp-base", "recipes"):
         done = subprocess.run([COMMAND, *words.split()], capture_output=True, text=True)
         assert done.returncode == 0 and done.stdout, f"hf-gmlp {words}: {done.stdout}{done.stderr}"
@@ -92,6 +102,7 @@ def check_command():
     from hf_gmlp.training.recipes import command_line
 
     assert command_line(["paper/recipes/table6/amlp-base.yaml"])[-2:] == ["--config_name", "amlp-base"]
+    print("hf-gmlp: lists presets, finds recipes")
 
 
 def check_missing_extras():
@@ -101,23 +112,25 @@ def check_missing_extras():
         (["plot", "filters", "masked-lm"], "hf-gmlp[plots]"),
         (["run", "mlm", "--help"], "hf-gmlp[train]"),
         (["convert", "timm", "weights.pth", "out"], "hf-gmlp[vision]"),
-        # This command needs no extra, and refuses the weights.
+        # It needs no extra, and complains about the weights.
         (["convert", "lucidrains", "weights.pth", "out"], "is not a checkpoint of"),
     ):
         done = subprocess.run([COMMAND, *words], capture_output=True, text=True)
         assert done.returncode == 2 and done.stderr.startswith("Error: ") and sentence in done.stderr, done.stderr
         assert done.stderr.count("\n") == 1, done.stderr
+    print("missing extras: named in one sentence")
 
 
 def main():
     """Run all checks in the current folder, which must be empty."""
     assert not any(Path.cwd().iterdir()), f"{Path.cwd()} must be empty"
-    # Hide progress bars, and warnings about heads that are left out on purpose.
+    # Hides progress bars, and warnings about heads that are left out on purpose.
     logging.set_verbosity_error()
     logging.disable_progress_bar()
     torch.manual_seed(0)
     check_environment()
-    check_models()
+    check_text()
+    check_vision()
     check_presets()
     check_command()
     check_missing_extras()

@@ -1,21 +1,22 @@
-"""Make the common tests of transformers one importable package, and adapt them to models outside of transformers.
+"""Make the common tests of transformers one importable package, and fit them to models outside transformers.
 
 The package has two folders: this one, and the fetched `tests/` folder, so that the relative imports between the common
-tests work. The modules in `exporters`, `generation` and `utils` replace those that the common tests import. The tables
-below are set at import, so that they exist in spawned processes too.
+tests work. The source archive lacks the folders from which they import (`exporters`, `generation`, `utils`): the
+modules of those names here replace them. What the common tests need to know about these models
+is set below, at import, so that spawned processes know it too.
 """
 
 import os
 import sys
 
-from ..fetch import TESTS_FOLDER
+from ..fetch import common_tests_folder
 
 if "HF_GMLP_CONFORMANCE" not in os.environ:
     raise ImportError(
         "Run these tests with `python -m tests.conformance.run`, which fetches and prepares what they need, not with "
         "pytest."
     )
-__path__.append(str(TESTS_FOLDER))
+__path__.append(str(common_tests_folder()))
 
 import transformers  # noqa: E402
 
@@ -28,9 +29,9 @@ sys.modules.setdefault("fetch_hub_objects_for_ci", fetch_hub_objects_for_ci)
 
 from . import test_fsdp_mixin, test_modeling_common, test_tensor_parallel_mixin  # noqa: E402
 
-# The common tests look up in these tables which inputs, labels and tests a class needs. Registering a class with the
-# Auto classes does not add it, and without it no loss and no gradient would be tested. The tables are replaced only in
-# the namespace of the tests, not in transformers.
+# The name of a class in these tables tells the common tests which inputs and labels it takes and which tests it needs.
+# Registering a class with the Auto classes does not add it to the tables: without this, no loss and no gradient would
+# be tested. The tables are replaced only in the namespace of the tests, not in transformers.
 NAMES_IN_TABLES = {
     "MODEL_MAPPING_NAMES": {"gmlp": "GMLPModel", "gmlp_vision": "GMLPVisionModel"},
     "MODEL_FOR_MASKED_LM_MAPPING_NAMES": {"gmlp": "GMLPForMaskedLM"},
@@ -47,7 +48,7 @@ for table, names in NAMES_IN_TABLES.items():
 
 
 class AutoLanguageModel:
-    """A causal or a masked model, depending on the config. Both have the same inputs and labels."""
+    """A causal or a masked model, depending on the config. Both take the same inputs and labels."""
 
     @staticmethod
     def auto_class(config: transformers.PreTrainedConfig) -> type:
@@ -63,8 +64,8 @@ class AutoLanguageModel:
         return cls.auto_class(transformers.AutoConfig.from_pretrained(folder)).from_pretrained(folder, **kwargs)
 
 
-# The FSDP tests build a causal language model, so this class replaces it where the config is not causal. They run for
-# all model types only if the list of types is None.
+# The FSDP tests build a causal language model, which not every model here can be. They run for all model types only if
+# the list of types is None.
 test_fsdp_mixin.AutoModelForCausalLM = AutoLanguageModel
 test_fsdp_mixin.FSDP_DISTRIBUTED_TEST_MODEL_TYPES = None
 test_tensor_parallel_mixin.TP_DISTRIBUTED_TEST_MODEL_TYPES = None

@@ -26,14 +26,14 @@ def _set_rank_device(rank: int) -> None:
     if torch_device == "cuda":
         torch.cuda.set_device(rank)
     else:
-        # The ranks share the cores, so more threads would slow each other down.
+        # The ranks share the cores; more threads than cores would only slow each other down.
         torch.set_num_threads(1)
 
 
 def _run_rank(rank: int, function: Callable, args: tuple) -> None:
     function(rank, *args)
-    # Exit without the interpreter's cleanup: threads of torch are still running, and one that acquires the interpreter
-    # during cleanup would abort the process, although its test has passed. Errors in the function are raised above.
+    # Leaves without the interpreter's cleanup: threads of torch are still running, and one that then asks for the
+    # interpreter aborts the process, although its test has passed. Errors in the function are raised above.
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(0)
@@ -41,20 +41,20 @@ def _run_rank(rank: int, function: Callable, args: tuple) -> None:
 
 def _start_rank_processes(function: Callable, args: tuple, nprocs: int) -> None:
     """Run `function(rank, *args)` in `nprocs` new processes and wait; raise an error in one of them here."""
-    # Importing torch and transformers in each rank would take many seconds, so the ranks are forked from a server that
-    # has imported both. CUDA cannot be used after a fork.
+    # Ranks that each import torch and transformers crowd the machine for many seconds, so they are forked from a server
+    # that has imported both once. CUDA does not survive a fork.
     method = "spawn" if torch_device == "cuda" else "forkserver"
     multiprocessing.set_forkserver_preload([function.__module__])
     torch.multiprocessing.start_processes(_run_rank, args=(function, args), nprocs=nprocs, start_method=method)
 
 
 def run_distributed(world_size: int) -> Callable:
-    """Return a decorator with which `function(rank, *args)` runs in a process group of `world_size` new processes."""
+    """A decorator: `function(rank, *args)` then runs in a process group of `world_size` new processes."""
 
     def decorate(function: Callable) -> Callable:
         def run(*args):
-            # This process serves the store until all ranks have ended, so that it does not end with rank 0, and no
-            # other process can bind its port.
+            # This process serves the store until all ranks have ended: no other process can take its port, and no rank
+            # loses it because rank 0 ends first.
             store = dist.TCPStore("localhost", 0, world_size=None, is_master=True, wait_for_workers=False)
             _start_rank_processes(_run_in_group, (world_size, store.host, store.port, function, args), world_size)
 
@@ -65,7 +65,7 @@ def run_distributed(world_size: int) -> Callable:
 
 def _run_in_group(rank: int, world_size: int, host: str, port: int, function: Callable, args: tuple) -> None:
     _set_rank_device(rank)
-    # transformers reads these variables.
+    # transformers reads these.
     os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(world_size))
     store = dist.TCPStore(host, port, world_size=None, is_master=False)
     dist.init_process_group(_get_distributed_backend(), store=store, rank=rank, world_size=world_size)

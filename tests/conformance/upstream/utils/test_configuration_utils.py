@@ -1,4 +1,4 @@
-"""Replaces the table of attributes that every config accepts, with values that are not the defaults."""
+"""Stands in for the table of attributes that every config accepts, with values that are not the defaults."""
 
 config_common_kwargs = {
     "architectures": ["SomeModel"],
