@@ -12,7 +12,7 @@ Suites:
 `python -m benchmarks.length` measures long texts.
 
 Systems take turns within every round, so that other load on the machine affects all of them alike, and results are
-medians. With one thread, times are CPU times; with more, wall-clock times. Nothing is reported if the outputs of
+medians. Times are CPU times of one thread. Nothing is reported if the outputs of
 hf_gmlp differ from those of a peer with the same weights, or if outputs or gradients with checkpointing or compilation
 differ from those without. Dropout is off everywhere. "Kept for backward" is the memory held between forward and
 backward, besides parameters and inputs.
@@ -35,14 +35,7 @@ SUITES = ("images", "text", "short")
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--suites", nargs="+", choices=SUITES, default=list(SUITES), help="default: all")
-    sizes = {
-        "layers": ("least number of gMLP blocks", 6, 2),
-        "rounds": ("how often every system is timed", 5, 1),
-        "threads": ("threads of PyTorch", 1, 1),
-    }
-    arguments = harness.parse_arguments(parser, sizes)
+    arguments = harness.make_parser(__doc__, SUITES, rounds=5).parse_args()
     errors.run(lambda: benchmark(arguments))
 
 
@@ -52,13 +45,10 @@ def benchmark(arguments: argparse.Namespace):
     common = harness.about(threads=arguments.threads)
     print(", ".join(f"{key} {value}" for key, value in common.items()))
     for suite in arguments.suites:
-        names, columns = systems_of(suite, arguments.compile), sizes_of(suite, arguments.quick)
-        make, peer = (peers.image_model, VIT) if suite == "images" else (peers.text_model, BERT)
-        layers = peers.whole_blocks(arguments.layers, peer)
-        bench.compare(suite, make, names, [{"layers": layers} | sizes for sizes in columns])
-    path = arguments.out / f"cpu-{datetime.date.today().isoformat()}.csv"
+        make = peers.image_model if suite == "images" else peers.text_model
+        bench.compare(suite, make, systems_of(suite, arguments.compile), sizes_of(suite, arguments.quick))
     print()
-    harness.write_results(path, bench.rows, common)
+    harness.write_results(arguments.out / f"cpu-{datetime.date.today().isoformat()}.csv", bench.rows, common)
 
 
 def systems_of(suite: str, compile: bool = False) -> list[str]:
@@ -72,11 +62,13 @@ def systems_of(suite: str, compile: bool = False) -> list[str]:
 
 def sizes_of(suite: str, quick: bool = False) -> list[dict[str, int]]:
     if suite == "images":
-        return [{"batch": batch} for batch in ((1, 2) if quick else (1, 2, 8, 32))]
-    batch, lengths = {"text": (4, (512,)), "short": (8, (8, 9, 32, 128))}[suite]
+        batches, layers = ((1, 2), 5) if quick else ((1, 2, 8, 32), 10)
+        return [{"layers": layers, "batch": batch} for batch in batches]
     if quick:
-        batch, lengths = 2, {"text": (32,), "short": (8, 9)}[suite]
-    return [{"batch": batch, "tokens": tokens} for tokens in lengths]
+        lengths = {"text": (32,), "short": (8, 9)}[suite]
+        return [{"layers": 3, "batch": 2, "tokens": tokens} for tokens in lengths]
+    batch, lengths = {"text": (4, (512,)), "short": (8, (8, 9, 32, 128))}[suite]
+    return [{"layers": 6, "batch": batch, "tokens": tokens} for tokens in lengths]
 
 
 if __name__ == "__main__":

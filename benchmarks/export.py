@@ -73,14 +73,14 @@ def onnx_run(path: Path) -> Run:
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = options.inter_op_num_threads = 1
     session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
-    names = [one.name for one in session.get_inputs()]
+    names = [item.name for item in session.get_inputs()]
     return lambda inputs: session.run(None, {name: inputs[name].numpy() for name in names})
 
 
 def openvino_run(path: Path) -> Run:
     settings = {"INFERENCE_NUM_THREADS": 1, "INFERENCE_PRECISION_HINT": "f32", "PERFORMANCE_HINT": "LATENCY"}
     compiled = openvino.Core().compile_model(path, "CPU", settings)
-    names = [one.any_name for one in compiled.inputs]
+    names = [item.any_name for item in compiled.inputs]
     return lambda inputs: compiled({name: inputs[name].numpy() for name in names})
 
 

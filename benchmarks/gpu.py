@@ -53,12 +53,12 @@ MAKERS: dict[str, Callable[..., System]] = {
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--suites", nargs="+", choices=SUITES, default=list(SUITES), help="default: all")
+    parser = harness.make_parser(__doc__, SUITES, rounds=7)
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda", help="cpu requires --quick")
-    sizes = {"layers": ("least number of gMLP blocks", 30, 2), "rounds": ("how often every system is timed", 7, 1)}
     parser.add_argument("--profile", action="store_true", help="print where the time of a training step goes")
-    arguments = harness.parse_arguments(parser, sizes)
+    # On a CPU, all of its cores are used, so times are wall-clock times.
+    parser.set_defaults(threads=None)
+    arguments = parser.parse_args()
     if arguments.device == "cpu" and not arguments.quick:
         parser.error("--device cpu takes too long at full size: add --quick, or use benchmarks.cpu")
     errors.run(lambda: benchmark(arguments))
@@ -79,9 +79,7 @@ def benchmark(arguments: argparse.Namespace):
         names, make = list(SUITES[suite]), MAKERS.get(suite, peers.text_model)
         names += [name + COMPILED for name in names if arguments.compile and base_of(name) == name]
         bench.rows = []
-        layers = peers.whole_blocks(arguments.layers, VIT if suite in MAKERS else BERT)
-        columns = [{"layers": layers} | sizes for sizes in sizes_of(suite, arguments.quick)]
-        bench.compare(suite, make, names, columns)
+        bench.compare(suite, make, names, sizes_of(suite, arguments.quick))
         torch._dynamo.reset()
         gc.collect()
         harness.write_results(path, bench.rows, common)
@@ -89,10 +87,12 @@ def benchmark(arguments: argparse.Namespace):
 
 def sizes_of(suite: str, quick: bool) -> list[dict[str, int]]:
     if suite in MAKERS:
-        return [{"batch": batch} for batch in ((1,) if quick else (8, 32, 128))]
+        batches, layers = ((1,), 5) if quick else ((8, 32, 128), 30)
+        return [{"layers": layers, "batch": batch} for batch in batches]
+    if quick:
+        return [{"layers": 3, "batch": 2, "tokens": 16}]
     lengths = {"text": (512,), "long": (1024, 4096, 16384)}[suite]
-    sizes = [{"batch": 32768 // tokens, "tokens": tokens} for tokens in lengths]
-    return [{"batch": 2, "tokens": 16}] if quick else sizes
+    return [{"layers": 30, "batch": 32768 // tokens, "tokens": tokens} for tokens in lengths]
 
 
 class GPUBench(Bench):
@@ -111,7 +111,6 @@ class GPUBench(Bench):
 
     def seconds(self, step: Callable[[], object]) -> float:
         if self.device.type == "cpu":
-            self.arguments.threads = torch.get_num_threads()
             return super().seconds(step)
 
         def run(repeats: int) -> float:
@@ -140,18 +139,18 @@ class GPUBench(Bench):
         return 2 * size**3 / statistics.median(times)
 
     def measure(self, systems: dict[str, System]) -> dict[str, dict[str, list[float]]]:
-        found = super().measure(systems)
+        results = super().measure(systems)
         operations = {name: flops_of(self.training_step(x)) for name, x in systems.items() if base_of(name) == name}
-        found["MFU, %"] = {
+        results["MFU, %"] = {
             name: [100 * operations[base_of(name)] / (value / 1e3) / self.rate for value in values]
-            for name, values in found["training, ms"].items()
+            for name, values in results["training, ms"].items()
         }
         if self.device.type == "cuda":
-            found["peak, MiB"] = {name: [self.peak(self.training_step(x))] for name, x in systems.items()}
+            results["peak, MiB"] = {name: [self.peak(self.training_step(x))] for name, x in systems.items()}
         if self.arguments.profile:
             for system in (systems[name] for name in (OWN, OWN + COMPILED) if name in systems):
                 print(f"\n{system.name}, {len(system.inputs)} samples\n\n{markdown_table(self.operators(system))}")
-        return found
+        return results
 
     def operators(self, system: System) -> list[list]:
         """Return the operators of a training step that take the most device time themselves."""

@@ -4,7 +4,7 @@ import argparse
 import csv
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
@@ -21,24 +21,15 @@ RESULTS = peers.ROOT / "benchmarks" / "results"
 Step = Callable[[], object]
 
 
-def parse_arguments(parser: argparse.ArgumentParser, sizes: dict[str, tuple]) -> argparse.Namespace:
-    """Add the flags that cpu.py and gpu.py share, and parse the command line.
-
-    Args:
-        sizes: Flag -> its help text, its usual value and its value with --quick.
-    """
-    parser.add_argument("--quick", action="store_true", help="smoke test with tiny sizes and few rounds")
+def make_parser(description: str | None, suites: Iterable[str], rounds: int) -> argparse.ArgumentParser:
+    """Return a parser with the flags that cpu.py and gpu.py share."""
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--suites", nargs="+", choices=suites, default=list(suites), help="default: all")
+    parser.add_argument("--quick", action="store_true", help="smoke test with tiny sizes, and a single round")
     parser.add_argument("--compile", action="store_true", help="also measure with torch.compile")
-    for name, (text, usual, _) in sizes.items():
-        parser.add_argument(f"--{name}", type=int, help=f"{text} (default: {usual})")
     parser.add_argument("--out", type=Path, default=RESULTS, help="output folder (default: %(default)s)")
-    arguments = parser.parse_args()
-    for name, (_, usual, quick) in sizes.items():
-        if getattr(arguments, name) is None:
-            setattr(arguments, name, quick if arguments.quick else usual)
-        elif getattr(arguments, name) < 1:
-            parser.error(f"--{name} must be at least 1")
-    return arguments
+    parser.set_defaults(rounds=rounds, threads=1)
+    return parser
 
 
 class Bench:
@@ -67,7 +58,7 @@ class Bench:
         for step in steps.values():
             step()
         times: dict[str, list[float]] = {name: [] for name in steps}
-        for _ in range(rounds or self.arguments.rounds):
+        for _ in range(rounds or (1 if self.arguments.quick else self.arguments.rounds)):
             for name, step in steps.items():
                 times[name].append(self.seconds(step))
         return times
@@ -98,17 +89,17 @@ class Bench:
 
     def measure(self, systems: dict[str, System]) -> dict[str, dict[str, list[float]]]:
         """Return the values of every round by measure (with its unit) and system."""
-        found = {}
+        results = {}
         for system in systems.values():
             system.model.eval()
         steps = {name: self.forward_step(x) for name, x in systems.items() if base_of(name) == name or COMPILED in name}
-        found["forward, ms"] = self.times(steps)
+        results["forward, ms"] = self.times(steps)
         for system in systems.values():
             system.model.train()
-        found["training, ms"] = self.times({name: self.training_step(system) for name, system in systems.items()})
-        for values in found.values():
+        results["training, ms"] = self.times({name: self.training_step(system) for name, system in systems.items()})
+        for values in results.values():
             values.update({name: [1e3 * second for second in seconds] for name, seconds in values.items()})
-        return found | {
+        return results | {
             "kept for backward, MiB": {name: [self.kept(x)] for name, x in systems.items() if COMPILED not in name}
         }
 
@@ -120,12 +111,12 @@ class Bench:
         for sizes in columns:
             systems = {name: peers.build(make, name, self.device, **sizes) for name in names}
             checks.check(systems)
-            for measure, found in self.measure(systems).items():
-                for name, values in found.items():
+            for measure, by_system in self.measure(systems).items():
+                for name, values in by_system.items():
                     self.add(
                         suite, name, measure, statistics.median(values), parameters=systems[name].parameters, **sizes
                     )
-                    ratio = statistics.median(value / own for value, own in zip(values, found[OWN]))
+                    ratio = statistics.median(value / own for value, own in zip(values, by_system[OWN]))
                     cell, label = f"{ratio:.2f}", f"{measure.partition(',')[0]}: {name} / {OWN}"
                     if name == OWN:
                         cell, label = f"{statistics.median(values):.1f}", f"{measure}: {OWN}"

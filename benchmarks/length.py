@@ -38,8 +38,9 @@ MOST_IN_ONNX = 4096
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--lengths", type=int, nargs="+", default=list(LENGTHS), help="tokens (default: %(default)s)")
-    sizes = {"rounds": ("how often every system is timed", 5, 1), "threads": ("threads of PyTorch", 1, 1)}
-    arguments = harness.parse_arguments(parser, sizes)
+    parser.add_argument("--rounds", type=int, default=5, help="how often every system is timed (default: %(default)s)")
+    parser.set_defaults(threads=1, quick=False)
+    arguments = parser.parse_args()
     errors.run(lambda: benchmark(arguments))
 
 
@@ -71,7 +72,7 @@ def benchmark(arguments: argparse.Namespace):
                 cells.append(f"{peak:.0f}")
         table.append(cells)
         print(", ".join(cells), flush=True)
-        path = arguments.out / f"length-{datetime.date.today().isoformat()}.csv"
+        path = harness.RESULTS / f"length-{datetime.date.today().isoformat()}.csv"
         harness.write_results(path, bench.rows, harness.about(threads=arguments.threads))
         bench.rows.clear()
     print(markdown_table(table))

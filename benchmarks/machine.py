@@ -12,15 +12,15 @@ import torch
 def circumstances(*packages: str) -> dict[str, str]:
     """Return the date, the machine, and the versions of Python, torch and the installed ones of `packages`."""
     machine = f"{processor_name()}, {os.cpu_count()} cores, {platform.system()}"
-    found = {"date": datetime.date.today().isoformat(), "machine": machine, "python": platform.python_version()}
+    facts = {"date": datetime.date.today().isoformat(), "machine": machine, "python": platform.python_version()}
     if torch.cuda.is_available():
-        found["gpu"] = torch.cuda.get_device_name()
+        facts["gpu"] = torch.cuda.get_device_name()
     for package in ("torch", *packages):
         try:
-            found[package] = version(package)
+            facts[package] = version(package)
         except PackageNotFoundError:
             continue
-    return found
+    return facts
 
 
 def processor_name() -> str:

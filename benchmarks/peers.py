@@ -1,6 +1,5 @@
 """The systems that the benchmarks compare: gMLP and its peers, each with its inputs."""
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,7 +9,6 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from hf_gmlp.errors import InputError
 from hf_gmlp.training.checkpointing import enable_selective_checkpointing
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -110,33 +108,12 @@ def blocks_of(model: nn.Module) -> list[nn.Module]:
     return list(max(lists, key=parameters_of))
 
 
-# A ViT has 2 layers for 5 blocks of a gMLP of its size (12 and 30 in the published models), a BERT 1 for 3.
-BLOCKS = {VIT: (5, 2), BERT: (3, 1)}
-
-
-def whole_blocks(blocks: int, peer: str) -> int:
-    """Round `blocks` up to a number of gMLP blocks for which a peer has a whole number of layers."""
-    each = BLOCKS[peer][0]
-    return each * math.ceil(blocks / each)
-
-
-def layers_of(peer: str, blocks: int) -> int:
-    """Return the number of layers of a peer for a number of gMLP blocks.
-
-    Raises:
-        InputError: It is not a whole number, so the two cannot have the same size.
-    """
-    each, layers = BLOCKS[peer]
-    if blocks % each:
-        raise InputError(f"A {peer} has {layers} for {each} gMLP blocks, but {blocks} is not a multiple of {each}.")
-    return blocks // each * layers
-
-
 # No model has dropout. Peers are imported where they are built, since no benchmark needs all of them.
 
 
 def image_model(name: str, layers: int, batch: int, large: bool = False) -> System:
-    """Build a gMLP-S with `layers` blocks or a ViT-S of the same size for 224-pixel images, or those of size B."""
+    """Build a gMLP-S with `layers` blocks, a multiple of five, or a ViT-S of the same size for 224-pixel images, or
+    those of size B."""
     tokens, width = 196, 512 if large else 256
     if name == OWN:
         from hf_gmlp.models.configuration_gmlp import GMLPVisionConfig
@@ -156,7 +133,8 @@ def image_model(name: str, layers: int, batch: int, large: bool = False) -> Syst
 
         tokens, width = 197, 768 if large else 384
         sizes = {"hidden_size": width, "num_attention_heads": width // 64, "intermediate_size": 4 * width}
-        sizes |= {"num_hidden_layers": layers_of(VIT, layers), "num_labels": 1000}
+        # As in the published models, which have 12 and 30.
+        sizes |= {"num_hidden_layers": 2 * layers // 5, "num_labels": 1000}
         model = ViTForImageClassification(ViTConfig(**sizes))
     return System(name, model, torch.randn(batch, 3, 224, 224), tokens, torch.randint(1000, (batch,)))
 
@@ -164,7 +142,7 @@ def image_model(name: str, layers: int, batch: int, large: bool = False) -> Syst
 def text_model(
     name: str, layers: int, batch: int, tokens: int, vocabulary: int = 32, reach: int | None = None
 ) -> System:
-    """Build a gMLP-base or aMLP-base with `layers` blocks, or a BERT-base with as many parameters."""
+    """Build a gMLP-base or aMLP-base with `layers` blocks, a multiple of three, or a BERT-base of the same size."""
     ids = fixed_ids(batch, tokens, vocabulary).to(torch.get_default_device())
     if name in (OWN, AMLP):
         from hf_gmlp.models.configuration_gmlp import GMLPConfig
@@ -178,7 +156,7 @@ def text_model(
     elif name == BERT:
         from transformers import BertConfig, BertModel
 
-        sizes = {"vocab_size": vocabulary, "num_hidden_layers": layers_of(BERT, layers)}
+        sizes = {"vocab_size": vocabulary, "num_hidden_layers": layers // 3}
         sizes |= {"max_position_embeddings": max(512, tokens)}
         config = BertConfig(**sizes, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
         model = BertModel(config, add_pooling_layer=False)

@@ -15,7 +15,6 @@ import re
 import runpy
 import sys
 from pathlib import Path
-from pydoc_data.topics import topics
 
 ROOT = Path(__file__).resolve().parent.parent
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
@@ -26,9 +25,13 @@ def main():
     parser.add_argument("--output_dir", type=Path, default=Path("build/demo"))
     output = parser.parse_args().output_dir
     model_folder, train_file, validation_file = output / "model", output / "train.txt", output / "validation.txt"
+    # Libraries are imported here and below, after HF_HUB_OFFLINE is set.
+    from paper.corpus import python_reference
 
     output.mkdir(parents=True, exist_ok=True)
-    train, validation = split_topics()
+    documents = python_reference()
+    validation = documents[3::8]
+    train = [document for document in documents if document not in validation]
     train_file.write_text("\n\n".join(train), encoding="utf-8")
     validation_file.write_text("\n\n".join(validation), encoding="utf-8")
     print(f"Text: {len(train)} topics of the Python reference to train on, {len(validation)} held out.", flush=True)
@@ -36,19 +39,17 @@ def main():
     if (model_folder / "all_results.json").is_file():
         print(f"The model in {model_folder} is already trained; remove that folder to train it again.")
     else:
-        leave_busy_cores()
         # The model card quotes this path, which the script also finds from another folder.
         command = [str(ROOT / "run_mlm.py"), "recipes/demo.yaml"]
         command += ["--train_file", str(train_file), "--validation_file", str(validation_file)]
         command += ["--output_dir", str(model_folder)]
         print("$", " ".join(["python", os.path.relpath(command[0]), *command[1:]]), flush=True)
-        # Train in this process, to avoid importing the libraries a second time.
+        # Train in this process, which has imported the libraries already.
         sys.argv = command
         runpy.run_path(command[0], run_name="__main__")
 
-    # PyTorch counts its threads when it is imported, so these imports come after `leave_busy_cores`.
     from datasets import disable_progress_bars
-    from transformers import AutoModelForMaskedLM, AutoTokenizer, logging
+    from transformers import AutoModelForMaskedLM, AutoTokenizer, logging, pipeline
 
     from hf_gmlp.tools.analysis.filters import plot_filters
     from paper.baselines import token_losses
@@ -69,8 +70,10 @@ def main():
     print(f"  this gMLP                    {results['eval_perplexity']:8.1f}")
 
     print("\nMasks filled in held-out sentences")
+    fill_mask = pipeline("fill-mask", model=model, tokenizer=tokenizer, top_k=5)
     for sentence, word in masked_sentences(validation):
-        print(f"  {sentence}\n    was: {word}   gMLP: {', '.join(fill(model, tokenizer, sentence))}")
+        tokens = ", ".join(repr(answer["token_str"].strip()) for answer in fill_mask(sentence))
+        print(f"  {sentence}\n    was: {word}   gMLP: {tokens}")
 
     filters = output / "filters.png"
     plot_filters(model, filters)
@@ -78,51 +81,18 @@ def main():
     print(f"The spatial filters of its {model.config.num_hidden_layers} blocks, as in Figure 4: {filters}")
 
 
-def leave_busy_cores():
-    """Limit the threads of PyTorch to the idle cores, unless OMP_NUM_THREADS is set: threads on busy cores wait for
-    each other, and can be slower than a single thread.
-    """
-    import psutil
-
-    if "OMP_NUM_THREADS" in os.environ:
-        return
-    busy = psutil.cpu_percent(interval=1, percpu=True)
-    allowed = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else range(len(busy))
-    idle = round(sum(1 - busy[core] / 100 for core in allowed))
-    if idle < len(allowed):
-        os.environ["OMP_NUM_THREADS"] = str(max(1, idle))
-        print(f"{idle} of {len(allowed)} cores are idle: training with OMP_NUM_THREADS={max(1, idle)}.", flush=True)
-
-
-def split_topics() -> tuple[list[str], list[str]]:
-    """Return the topics as documents with one line per paragraph: those to train on, and every eighth, held out."""
-    documents = []
-    for _, text in sorted(topics.items()):
-        paragraphs = (re.sub(r"\s+", " ", paragraph).strip() for paragraph in re.split(r"\n\s*\n", text))
-        documents.append("\n".join(p for p in paragraphs if re.search(r"[a-z]{2}", p)))
-    return [d for i, d in enumerate(documents) if i % 8 != 3], documents[3::8]
-
-
-def masked_sentences(documents: list[str], count: int = 3) -> list[tuple[str, str]]:
-    """Return sentences of different topics, each with a short word masked near the middle, and the masked words."""
-    found = []
+def masked_sentences(documents: list[str]) -> list[tuple[str, str]]:
+    """Return three sentences of different topics, with a short word masked near the middle, and the masked words."""
+    sentences = []
     for document in documents:
         for sentence in re.findall(r"(?:^|(?<=\. ))[A-Z][a-z]+ [a-z][a-z, ]{50,110}\.(?= |$)", document, re.MULTILINE):
             words = sentence.split(" ")
             places = [i for i, word in enumerate(words[:-1]) if i >= 3 and re.fullmatch("[a-z]{2,9}", word)]
             if len(places) > 2:
                 place = places[len(places) // 2]
-                found.append((" ".join([*words[:place], "[MASK]", *words[place + 1 :]]), words[place]))
+                sentences.append((" ".join([*words[:place], "[MASK]", *words[place + 1 :]]), words[place]))
                 break
-    return found[:count]
-
-
-def fill(model, tokenizer, sentence: str, count: int = 5) -> list[str]:
-    """Return the most probable tokens for [MASK]."""
-    from transformers import pipeline
-
-    answers = pipeline("fill-mask", model=model, tokenizer=tokenizer, top_k=count)(sentence)
-    return [repr(answer["token_str"].strip()) for answer in answers]
+    return sentences[:3]
 
 
 if __name__ == "__main__":

@@ -24,7 +24,7 @@ from hf_gmlp import GMLPForMaskedLM, GMLPForSequenceClassification, GMLPPreTrain
 from hf_gmlp.markdown import markdown_table
 
 LENGTHS = (128, 256, 512, 1024, 2048, 4096, 8192)
-SEED = 1
+TOKENS = 32_768
 
 
 def main():
@@ -32,7 +32,6 @@ def main():
     parser.add_argument("models", nargs="+", metavar="model", help="folders with a Toeplitz gMLP or aMLP")
     parser.add_argument("file", help="jsonl, csv or parquet, compressed or not")
     parser.add_argument("--lengths", type=int, nargs="+", default=list(LENGTHS), help="tokens (default: %(default)s)")
-    parser.add_argument("--tokens", type=int, default=32768, help="tokens for a language model (default: %(default)s)")
     parser.add_argument("--texts", type=int, default=800, help="texts for a classifier (default: %(default)s)")
     parser.add_argument("--output", help="image file for the plot of language models")
     errors.run(lambda: measure(parser.parse_args()))
@@ -55,21 +54,21 @@ def measure(arguments: argparse.Namespace):
                 score = accuracy(model, tokenizer, rows.take(min(arguments.texts, len(rows))), length)
                 table.append([f"{length:,}", f"{100 * score:.1f}"])
                 continue
-            perplexity, milliseconds = read(model, tokenizer, rows["text"], arguments.tokens, length)
-            points.setdefault(f"trained on {config.max_position_embeddings:,} tokens", [])
-            points[f"trained on {config.max_position_embeddings:,} tokens"].append((length, perplexity, milliseconds))
+            perplexity, milliseconds = evaluate(model, tokenizer, rows["text"], length)
+            label = f"trained on {config.max_position_embeddings:,} tokens"
+            points.setdefault(label, []).append((length, perplexity, milliseconds))
             table.append([f"{length:,}", f"{perplexity:.1f}", f"{milliseconds:.2f}"])
         print(f"{folder}\n\n{markdown_table(table)}\n")
     if arguments.output:
         draw(points, arguments.output)
 
 
-def read(
-    model: GMLPPreTrainedModel, tokenizer: PreTrainedTokenizerBase, texts: Iterable[str], count: int, length: int
+def evaluate(
+    model: GMLPPreTrainedModel, tokenizer: PreTrainedTokenizerBase, texts: Iterable[str], length: int
 ) -> tuple[float, float]:
-    """Return the perplexity of 15 % of the first `count` tokens in rows of `length`, and the CPU ms per token."""
-    ids = tokens_of(texts, tokenizer, count)
-    masked = torch.rand(ids.shape, generator=torch.Generator().manual_seed(SEED)) < 0.15
+    """Return the perplexity of 15 % of the first `TOKENS` tokens in rows of `length`, and the CPU ms per token."""
+    ids = tokens_of(texts, tokenizer, TOKENS)
+    masked = torch.rand(ids.shape, generator=torch.Generator().manual_seed(1)) < 0.15
     start = time.process_time()
     loss = masked_loss(model, ids, masked, length, tokenizer.mask_token_id)
     return math.exp(loss), 1e3 * (time.process_time() - start) / len(ids)
@@ -100,11 +99,11 @@ def accuracy(
     model: GMLPPreTrainedModel, tokenizer: PreTrainedTokenizerBase, rows: datasets.Dataset, length: int
 ) -> float:
     """Return the accuracy on texts, each truncated to `length` tokens."""
-    right = 0
+    correct = 0
     for row in rows:
         inputs = tokenizer(row["text"], truncation=True, max_length=length, return_tensors="pt")
-        right += int(model(**inputs).logits.argmax()) == int(row["label"])
-    return right / len(rows)
+        correct += int(model(**inputs).logits.argmax()) == int(row["label"])
+    return correct / len(rows)
 
 
 def draw(points: dict[str, list[tuple[int, float, float]]], path: str):
@@ -117,7 +116,7 @@ def draw(points: dict[str, list[tuple[int, float, float]]], path: str):
             panel.plot([row[0] for row in rows], [row[column] for row in rows], marker="o", label=name)
         lengths = [row[0] for row in next(iter(points.values()))]
         highest = max(row[column] for rows in points.values() for row in rows)
-        panel.set(xscale="log", xlabel="tokens read at once", title=title, ylim=(0, 1.2 * highest))
+        panel.set(xscale="log", xlabel="tokens in a row", title=title, ylim=(0, 1.2 * highest))
         panel.set_xticks(lengths, [f"{length:,}" for length in lengths], fontsize=8)
         panel.minorticks_off()
         panel.grid(alpha=0.3)

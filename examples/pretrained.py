@@ -36,8 +36,6 @@ def main():
     parser.add_argument("--prose", type=Path, required=True, help="folder of books and reviews")
     parser.add_argument("--sst2", type=Path, required=True, help="folder of SST-2")
     parser.add_argument("--output_dir", type=Path, default=Path("build/pretrained"))
-    parser.add_argument("--opinions", type=int, default=200_000, help="sentences labeled by review (%(default)s)")
-    parser.add_argument("--sentences", type=int, default=150_000, help="sentences labeled by teachers (%(default)s)")
     args, flags = parser.parse_known_args()
     flags = flags or ["--use_cpu", "--bf16"]
     output = args.output_dir
@@ -67,7 +65,7 @@ def main():
     task = ("--task_name", "sst2")
     reviews, opinions = [prose["train"][1], prose["more"][1]], output / "opinions.jsonl"
     if not opinions.is_file():
-        write_opinions(reviews, opinions, make_spelling(output / "mlm"), args.opinions)
+        write_opinions(reviews, opinions, make_spelling(output / "mlm"), 200_000)
     # Evaluate on the SST-2 training sentences here, since the validation sentences are used only once, at the end.
     run("run_glue.py", "laptop-distill", "opinions", *task, "--model_name_or_path", output / "mlm", "--seeds", 1,
         "--train_file", opinions, "--validation_file", train)  # fmt: skip
@@ -75,7 +73,7 @@ def main():
     run("run_glue.py", "laptop-finetune", "teachers", *task, "--train_file", train)
     sentences, soft = output / "sentences.jsonl", output / "soft.jsonl"
     if not soft.is_file():
-        write_sentences(reviews, sentences, args.sentences)
+        write_sentences(reviews, sentences, 150_000)
         teachers = sorted((output / "teachers").glob("seed-*"))
         write_soft_labels(sentences, train, teachers, soft)
     run("run_glue.py", "laptop-distill", "students", *task, "--train_file", soft)
@@ -114,16 +112,16 @@ def sentences_of(text: str) -> list[str]:
     return [sentence for sentence in sentences if 5 <= len(sentence.split()) <= 40]
 
 
-def write_sentences(files: Sequence[str], path: Path, count: int, seed: int = 0):
+def write_sentences(files: Sequence[str], path: Path, count: int):
     """Write a random sample of the sentences, half of them without a final period, as in SST-2."""
     from hf_gmlp.tools.train_tokenizer import read_texts
 
     sentences = sorted({sentence for text in read_texts(files) for sentence in sentences_of(text)})
-    sample = random.Random(seed).sample(sentences, min(count, len(sentences)))
+    sample = random.Random(0).sample(sentences, min(count, len(sentences)))
     write_rows(path, [{"text": sentence} for sentence in some_without_full_stop(sample)])
 
 
-def write_opinions(files: Sequence[str], path: Path, spelled: Callable[[str], str], count: int, seed: int = 0):
+def write_opinions(files: Sequence[str], path: Path, spelled: Callable[[str], str], count: int):
     """Write a random sample of the sentences, each labeled with the opinion of the review that it is from.
 
     One review in twelve names a rating, such as 8/10. A tf-idf classifier trained on these labels the others, and
@@ -146,7 +144,7 @@ def write_opinions(files: Sequence[str], path: Path, spelled: Callable[[str], st
         if abs(probability - 0.5) > 0.3
         for sentence in sentences_of(RATING.sub(" ", review))
     }
-    sample = random.Random(seed).sample(sorted(opinions), min(count, len(opinions)))
+    sample = random.Random(0).sample(sorted(opinions), min(count, len(opinions)))
     print(f"{len(rated)} reviews with a rating, {len(opinions)} sentences of reviews with a clear opinion", flush=True)
     written = zip(some_without_full_stop(sample), sample)
     write_rows(path, [{"sentence": text, "label": opinions[sentence]} for text, sentence in written])

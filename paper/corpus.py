@@ -62,12 +62,18 @@ def read_documents(files: list[str]) -> list[str]:
     return documents
 
 
-def standard_library() -> list[str]:
-    """Return the topics of the Python reference and the docstrings of every standard-library module."""
+def python_reference() -> list[str]:
+    """Return the topics of the Python reference, with one line per paragraph."""
     documents = []
     for _, text in sorted(topics.items()):
         paragraphs = (re.sub(r"\s+", " ", paragraph).strip() for paragraph in re.split(r"\n\s*\n", text))
         documents.append("\n".join(paragraph for paragraph in paragraphs if re.search(r"[a-z]{2}", paragraph)))
+    return documents
+
+
+def standard_library() -> list[str]:
+    """Return the topics of the Python reference and the docstrings of every standard-library module."""
+    documents = python_reference()
     library = Path(sysconfig.get_path("stdlib"))
     excluded = {"site-packages", "dist-packages", "test", "tests", "idlelib", "lib2to3"}
     for path in sorted(library.rglob("*.py")):
@@ -86,12 +92,12 @@ def standard_library() -> list[str]:
     return documents
 
 
-def write_pairs(tokenizer: Path, counts: dict[Path, int], words: str, most: int = 64, longest: int = 4):
+def write_pairs(tokenizer: Path, counts: dict[Path, int], words: str):
     """Write the given number of sentence pairs for the word-matching task into each file that does not exist yet.
 
-    A sentence has one to `longest` different words. In half of the pairs (label 1), the sentences share one word; in
+    A sentence has one to four different words. In half of the pairs (label 1), the sentences share one word; in
     the others (label 0), they share none. No pair is in two files. The words are the most probable pieces of a
-    tokenizer, at most `most`, that match the pattern `words`: every word is one token.
+    tokenizer, at most 64, that match the pattern `words`: every word is one token.
 
     Raises:
         InputError: If a pair is not [CLS] A [SEP] B [SEP] with one token per word.
@@ -100,9 +106,9 @@ def write_pairs(tokenizer: Path, counts: dict[Path, int], words: str, most: int 
 
     tokens = AutoTokenizer.from_pretrained(tokenizer)
     pieces = sorted(tokens.get_vocab().items(), key=lambda item: item[1])
-    known = [piece for piece, _ in pieces if re.fullmatch(words, piece)][:most]
+    candidates = [piece for piece, _ in pieces if re.fullmatch(words, piece)][:64]
     # Tokenizing a thousand pairs takes a tenth of a second. Every word is checked at both ends of a sentence.
-    for word, other in zip(known, known[1:] + known[:1]):
+    for word, other in zip(candidates, candidates[1:] + candidates[:1]):
         if len(tokens(word + other, other + word)["input_ids"]) != 7:
             raise InputError(f"{word!r} or {other!r} is not a single token. Use another pattern for words.")
     earlier: set[str] = set()
@@ -111,7 +117,7 @@ def write_pairs(tokenizer: Path, counts: dict[Path, int], words: str, most: int 
             pick = random.Random(number)
             lines: list[str] = []
             while len(lines) < count:
-                line = draw_pair(pick, known, longest, label=len(lines) % 2)
+                line = sample_pair(pick, candidates, label=len(lines) % 2)
                 if line not in earlier:
                     lines.append(line)
             pick.shuffle(lines)
@@ -119,9 +125,9 @@ def write_pairs(tokenizer: Path, counts: dict[Path, int], words: str, most: int 
         earlier.update(path.read_text(encoding="utf-8").splitlines())
 
 
-def draw_pair(pick: random.Random, words: list[str], longest: int, label: int) -> str:
+def sample_pair(pick: random.Random, words: list[str], label: int) -> str:
     """Return a pair for the word-matching task, as a line of JSON."""
-    first, second = pick.randint(1, longest), pick.randint(1, longest)
+    first, second = pick.randint(1, 4), pick.randint(1, 4)
     chosen = pick.sample(words, first + second)
     sentences = chosen[:first], chosen[first:]
     if label:

@@ -11,7 +11,7 @@ pytest.importorskip("g_mlp_pytorch")
 pytest.importorskip("timm")
 from benchmarks import gpu, peers  # noqa: E402
 
-TINY = ("--device", "cpu", "--quick", "--layers", 1, "--suites", "text")
+TINY = ("--device", "cpu", "--quick", "--suites", "text")
 
 
 def read(folder):
