@@ -69,6 +69,12 @@ class ClassificationArguments(DataArguments):
         return [EarlyStoppingCallback(self.early_stopping_patience)]
 
 
+def check_evaluation(args: TrainingArguments):
+    """Raise an InputError for a flag of Trainer that would fail only when a trained model is evaluated."""
+    if not args.eval_do_concat_batches:
+        raise InputError("--eval_do_concat_batches false leaves nothing to compute metrics on: leave it out.")
+
+
 def hold_out(dataset: Dataset, fraction: float, seed: int = 0) -> tuple[Dataset, Dataset]:
     """Split off the same fraction of each class (of each range of values), to within one row.
 
@@ -202,6 +208,8 @@ def write_report(trainer: GMLPTrainer, kept: KeptEvaluation, rows: pandas.DataFr
     print(f"\n{printed}\n\nMore in {folder}: report.txt, eval_predictions.csv")
     # The model card shows these scores.
     trainer.results |= {f"F1, {name}": float(value) for name, value in main_scores["f1-score"].items()}
+    if "tensorboard" in trainer.args.report_to:
+        trainer.log({f"eval_{score}/{name}": row[score] for name, row in scores.iterrows() for score in row.index})
 
 
 def plot_confusion(matrix: np.ndarray, names: list[str], path: Path):

@@ -60,8 +60,9 @@ def make_page(checkpoint: str) -> gr.Blocks:
     if head is None:
         raise InputError(f"{checkpoint} is a {name}, which has no page: choose a model for {', '.join(pages)}.")
     model = open_model(getattr(transformers, f"AutoModelFor{head}"), checkpoint)
+    classes = ", ".join(config.id2label.values()) if "Classification" in name and config.num_labels > 1 else ""
     with gr.Blocks(title=f"{checkpoint}: {name}", analytics_enabled=False) as page:
-        gr.Markdown(f"# {Path(checkpoint).name}\n{name}")
+        gr.Markdown(f"# {Path(checkpoint).name}\n{name}" + (f"\n\nClasses: {classes}" if classes else ""))
         with gr.Row():
             with gr.Column(scale=2):
                 pages[head](model.eval(), checkpoint)

@@ -21,7 +21,14 @@ from ...training.arguments import RunArguments, data_access, parse_arguments
 from ...training.build import load_config, load_model, load_tokenizer
 from ...training.start import start_run
 from ...training.trainer import GMLPTrainer
-from ..classification import KeptEvaluation, balanced_weights, classification_loss, logits_only, write_report
+from ..classification import (
+    KeptEvaluation,
+    balanced_weights,
+    check_evaluation,
+    classification_loss,
+    logits_only,
+    write_report,
+)
 from ..labels import ONE_CLASS, set_labels, trained_labels
 from .arguments import GlueArguments, SentenceModelArguments
 from .metrics import METRICS, baseline_scores, classification_metrics, write_predictions
@@ -34,6 +41,7 @@ def main():
     # Arguments.
     types = (SentenceModelArguments, GlueArguments, RunArguments)
     model_args, data_args, training_args = parse_arguments(types, __doc__)
+    check_evaluation(training_args)
     data_args.callbacks(training_args)
     checkpoint = start_run(model_args, data_args, training_args)
     runs = series.plan_runs(model_args, data_args, training_args)

@@ -87,8 +87,8 @@ def load_images(
 def read_folder(folder: Path) -> dict[str, Dataset]:
     """Return the splits of a folder as columns "image", its path, and "label", the name of its parent folder.
 
-    Folders further up may be named after splits; if they name fewer than two, all images are "train". Files that are
-    left out are logged in one line.
+    Folders further up may be named after splits; if they name fewer than two, all images are "train". What is left
+    out is logged in one line.
 
     Raises:
         InputError: If there are no images in class folders.
@@ -96,7 +96,7 @@ def read_folder(folder: Path) -> dict[str, Dataset]:
     if not folder.is_dir():
         advice = f"unpack it (python -m zipfile -e {folder} photos), and name the folder"
         raise InputError(f"{folder} is a file: {advice}." if folder.is_file() else f"There is no folder {folder}.")
-    paths = [path for path in walk_files(folder) if system_folder(path) is None]
+    paths = walk_files(folder)
     images = {path: split_of(path) for path in paths if is_image(path) and len(path.parts) > 1}
     has_splits = len(set(images.values()) - {None}) > 1
     rows: dict[str, list[dict[str, str]]] = defaultdict(list)
@@ -105,15 +105,21 @@ def read_folder(folder: Path) -> dict[str, Dataset]:
         split = images.get(path) if has_splits else "train"
         if path in images and split is not None:
             rows[split].append({"image": str(folder / path), "label": path.parent.name})
+        elif system := system_folder(path):
+            left_out[f"in {system}"] += 1
         elif is_image(path):
             left_out[f"outside of class folders, in {path.parent.name or 'the folder itself'}"] += 1
         else:
             left_out[f"{path.suffix.lower() or path.name} (not a supported image)"] += 1
     if not rows:
         raise InputError(f"{folder} has no class folders: put the images of each class into a folder of that name.")
-    if left_out:
-        counts = "; ".join(f"{count} {reason}" for reason, count in left_out.most_common())
-        logger.warning("Left out of %s: %s", folder, counts)
+    used = {parent for path in images for parent in path.parents}
+    subfolders = [path.relative_to(folder) for path in sorted(folder.rglob("*/"))]
+    empty = {path.name: None for path in subfolders if path not in used and not re.match("[.@]|__", path.name)}
+    notes = [f"{count} {reason}" for reason, count in left_out.most_common()]
+    notes += [f"folders without images: {listed([*empty])}"] if empty else []
+    if notes:
+        logger.warning("Left out of %s: %s", folder, "; ".join(notes))
     if has_splits:
         names = {split: {path.parent.parts[-2] for path in images if images[path] == split} for split in sorted(rows)}
         words = ", ".join(f"{split} from {listed(sorted(folders))}" for split, folders in names.items())

@@ -17,7 +17,14 @@ from ...training.arguments import RunArguments, data_access, parse_arguments
 from ...training.run_folder import total_batch_size
 from ...training.start import start_run
 from ...training.trainer import GMLPTrainer
-from ..classification import KeptEvaluation, balanced_weights, classification_loss, logits_only, write_report
+from ..classification import (
+    KeptEvaluation,
+    balanced_weights,
+    check_evaluation,
+    classification_loss,
+    logits_only,
+    write_report,
+)
 from ..labels import set_labels, trained_labels
 from .arguments import ImageArguments, ImageModelArguments
 from .images import check_images, load_images
@@ -34,6 +41,7 @@ def main():
     # Arguments.
     dataclasses = (ImageModelArguments, ImageArguments, RunArguments)
     model_args, data_args, training_args = parse_arguments(dataclasses, __doc__)
+    check_evaluation(training_args)
     callbacks = data_args.callbacks(training_args)
     checkpoint = start_run(model_args, data_args, training_args)
     config = load_image_config(model_args, data_args.size())

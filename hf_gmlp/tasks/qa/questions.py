@@ -58,6 +58,10 @@ def _read_rows(path: str) -> Iterator[dict]:
     try:
         with open_text(path) as file:
             text = file.read()
+        if text.startswith("version https://git-lfs"):
+            raise ValueError("it is a pointer of Git LFS, fetch the data with `git lfs pull`")
+        if text.lstrip().startswith("<"):
+            raise ValueError("it is a web page, download the file itself")
         rows = [row for value in _parse(text) for row in _flatten(value)]
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         fault = f"there is no {error}" if isinstance(error, KeyError) else error

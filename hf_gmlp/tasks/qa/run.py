@@ -20,6 +20,7 @@ from ...training.arguments import ModelArguments, RunArguments, data_access, par
 from ...training.build import load_config, load_model, load_tokenizer
 from ...training.start import start_run
 from ...training.trainer import GMLPTrainer
+from ..classification import check_evaluation
 from .arguments import QAArguments
 from .metrics import AnswerMetrics
 from .questions import load_questions
@@ -31,6 +32,7 @@ logger = logging.getLogger(__name__)
 def main():
     # Arguments.
     model_args, data_args, training_args = parse_arguments((ModelArguments, QAArguments, RunArguments), __doc__)
+    check_evaluation(training_args)
     checkpoint = start_run(model_args, data_args, training_args)
     runs = series.plan_runs(model_args, data_args, training_args)
     config = load_config(model_args)

@@ -162,7 +162,7 @@ def test_classes_named_as_a_split_or_by_numbers(folder):
 
 
 def test_files_that_are_left_out_are_logged_in_one_line(folder, tmp_path, caplog):
-    for name in ("ships", "@eaDir"):
+    for name in ("empty", "ships", "@eaDir"):
         (folder / name).mkdir()
     for name in ("apple/0.heic", "apple/.hidden.jpg", "ships/0.ppm", "ships/1.ppm", "@eaDir/0.jpg"):
         (folder / name).write_text("x")
@@ -173,7 +173,7 @@ def test_files_that_are_left_out_are_logged_in_one_line(folder, tmp_path, caplog
     data = loaded(train_dir=str(folder))
     assert data.splits["train"]["labels"][:] == [0] * 4 + [1] * 5 + [2] * 4 + [3] * 4
     (record,) = [record for record in caplog.records if record.levelname == "WARNING"]
-    for words in ("2 .ppm", "1 .heic", "1 outside of class folders"):
+    for words in ("images: empty, ships", "2 .ppm", "1 .heic", "1 outside of class folders", "1 in @eaDir"):
         assert words in record.getMessage()
 
 
