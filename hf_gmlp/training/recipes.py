@@ -24,8 +24,8 @@ _OF_DATASET = {"dataset_config_name", *(f"{split}_split_name" for split in _SPLI
 
 
 class _Loader(yaml.SafeLoader):
-    """Refuse repeated keys, and aliases, with which a short file can describe endless data. As in YAML 1.2, load 1e-6 as
-    a number, and "no", a value of --save_strategy, as text.
+    """Refuse repeated keys, and aliases, with which a short file can describe endless data. As in YAML 1.2, 1e-6 is a
+    number, and "no", a value of --save_strategy, is text.
     """
 
     yaml_implicit_resolvers = {
