@@ -1,11 +1,13 @@
-"""Steps of all conversions: read tensors from a file, load them into a model, and write a checkpoint.
+"""What all conversions share: reading tensors from files, loading them into a model, and writing a checkpoint.
 
-A table describes each project: names of layers in this package -> names in the project, with {} for the number of a
-block. A file must hold exactly the tensors of the table, in the shapes of a model with the file's sizes.
+Each project is described by a table from the layers of this package to its own, with {} for the number of a block. A
+file must hold exactly the tensors of the table, in the shapes of a model with the file's sizes.
 """
 
+import argparse
 import functools
 import re
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +16,17 @@ import torch
 from transformers import PreTrainedModel
 
 from ...cards import model_card
-from ...errors import InputError, first_line
+from ...errors import InputError, first_line, need
 from ...loading import LOADING_ERRORS
 from ...models.configuration_gmlp import GMLPVisionConfig, as_pair
 
 Tensors = dict[str, torch.Tensor]
 
-# Config fields of text models that their tensors do not determine.
+# Where training scripts put the weights. Averaged weights come first, as in timm.
+WRAPPERS = ("state_dict_ema", "model_ema", "state_dict", "model")
+# DistributedDataParallel and torch.compile put these in front of every name.
+PREFIXES = re.compile(r"^(_orig_mod\.|module\.)+")
+# What the tensors of text models do not show: bare embeddings, an untied decoder, no special tokens.
 TEXT_FIELDS = {
     "type_vocab_size": 0,
     "mlm_transform": False,
@@ -29,22 +35,30 @@ TEXT_FIELDS = {
     "bos_token_id": None,
     "eos_token_id": None,
 }
-# Config fields of the blocks of all projects except timm.
+# All projects but timm have a dense W and PyTorch's epsilon.
 LAYER_FIELDS = {"toeplitz": False, "layer_norm_eps": 1e-5, "spatial_layer_norm_eps": 1e-5}
-TOKENIZER_NOTE = "There is no tokenizer: add the original one, and set pad_, bos_ and eos_token_id in config.json."
+TOKENIZER_NOTE = "There is no tokenizer: add the source's, and set its pad, bos and eos_token_id in config.json."
 CLASSES_NOTE = "The classes have no names: LABEL_0 and so on (id2label and label2id in config.json)."
 
 
 def read_tensors(path: str | Path) -> Tensors:
-    """Return the tensors of a .safetensors file or of a file of torch.save, by name, without executing code in it."""
+    """Read the tensors of a .safetensors file or of a file of torch.save, by name. Nothing in it is executed.
+
+    The file may be a training script's checkpoint, with the weights under one of `WRAPPERS`.
+    """
     try:
         if Path(path).suffix == ".safetensors":
             content: Any = safetensors.torch.load_file(path)
         else:
-            content = torch.load(path, map_location="cpu", weights_only=True)
+            # timm's training script saves its flags with the weights.
+            with torch.serialization.safe_globals([argparse.Namespace]):
+                content = torch.load(path, map_location="cpu", weights_only=True)
+        if isinstance(content, dict):
+            wrapped = [content[key] for key in WRAPPERS if isinstance(content.get(key), dict)]
+            content = wrapped[0] if wrapped else content
         if not isinstance(content, dict) or not all(isinstance(tensor, torch.Tensor) for tensor in content.values()):
             raise ValueError("it does not hold tensors by name")
-        return content
+        return {PREFIXES.sub("", name): tensor for name, tensor in content.items()}
     except LOADING_ERRORS as error:
         advice = "save a state dict, torch.save(model.state_dict(), ...)"
         raise InputError(f"{path} cannot be read as tensors ({advice}): {first_line(error).rstrip('.')}.") from error
@@ -52,49 +66,55 @@ def read_tensors(path: str | Path) -> Tensors:
 
 def shape(tensors: Tensors, name: str, dimensions: int, kind: str) -> torch.Size:
     """Return the shape of a tensor that every checkpoint of this kind has."""
-    size = tensors[name].shape if name in tensors else torch.Size()
-    if len(size) != dimensions or 0 in size:
+    found = tensors[name].shape if name in tensors else torch.Size()
+    if len(found) != dimensions or 0 in found:
         raise InputError(f"This is not a checkpoint of {kind}: it has no tensor {name} of {dimensions} dimensions.")
-    return size
+    return found
+
+
+def source_names(layers: dict[str, str], names: Iterable[str]) -> dict[str, str]:
+    """Map this package's names of tensors to those of the project that `layers` describes."""
+    mapped = {}
+    for name in names:
+        layer, _, kind = name.rpartition(".")
+        mapped[name] = layers[re.sub(r"\d+", "{}", layer)].format(*re.findall(r"\d+", layer)) + f".{kind}"
+    return mapped
 
 
 def load(
     model_class: type[PreTrainedModel], tensors: Tensors, layers: dict[str, str], kind: str, **fields
 ) -> PreTrainedModel:
-    """Return a model in eval mode with these weights, in their dtype (the widest if there are several).
+    """Return a model with these weights in their own dtype (the widest of several), in eval mode.
 
     Args:
         tensors: The weights by the project's names, in the shapes of this package.
         layers: The table of the project.
-        kind: Description of the project's model, for messages.
-        fields: Config fields other than the number of blocks.
+        kind: The project's model in words.
+        fields: Of the config, without the number of blocks.
 
     Raises:
-        InputError: If tensors are missing, unknown or not floating-point, or have the wrong shape.
+        InputError: If tensors are missing, unknown, of another shape than in the model or not floating-point.
     """
     blocks = [int(number) for name in tensors for number in re.findall(r"\b(?:blocks|layers)\.(\d+)\.", name)]
     model = model_class(model_class.config_class(num_hidden_layers=max(blocks) + 1, **fields))
-    state, names = model.state_dict(), {}
-    for key in state:
-        layer, _, tensor_name = key.rpartition(".")
-        source = layers[re.sub(r"\d+", "{}", layer)].format(*re.findall(r"\d+", layer))
-        names[key] = f"{source}.{tensor_name}"
-    expected = {names[key]: list(tensor.shape) for key, tensor in state.items()}
-    actual = {name: list(t.shape) if t.is_floating_point() else t.dtype for name, t in tensors.items()}
+    state = model.state_dict()
+    names = source_names(layers, state)
+    wanted = {names[own]: list(tensor.shape) for own, tensor in state.items()}
+    have = {name: list(t.shape) if t.is_floating_point() else t.dtype for name, t in tensors.items()}
     wrong = [
-        f"{name} ({actual.get(name, 'nothing')} instead of {expected.get(name, 'nothing')})"
-        for name in sorted(actual.keys() | expected.keys())
-        if actual.get(name) != expected.get(name)
+        f"{name} ({have.get(name, 'nothing')} instead of {wanted.get(name, 'nothing')})"
+        for name in sorted(have.keys() | wanted.keys())
+        if have.get(name) != wanted.get(name)
     ]
     if wrong:
         raise InputError(f"{len(wrong)} tensors are not those of {kind}, such as {', '.join(wrong[:4])}.")
     model.to(functools.reduce(torch.promote_types, (tensor.dtype for tensor in tensors.values())))
-    model.load_state_dict({key: tensors[name] for key, name in names.items()})
+    model.load_state_dict({own: tensors[name] for own, name in names.items()})
     return model.eval()
 
 
 def check_new(out: str | Path):
-    """Raise an InputError if `out` is a file, or a folder that is not empty."""
+    """Raise an InputError if there is a file with that name, or a folder that is not empty."""
     if Path(out).is_file() or (Path(out).is_dir() and any(Path(out).iterdir())):
         raise InputError(f"{out} exists already: choose a new name.")
 
@@ -103,17 +123,19 @@ def write_checkpoint(model: PreTrainedModel, out: str, source: str, notes: list[
     """Write config, weights, code, card, and for images timm's processor for evaluation; return sentences about it.
 
     Args:
-        source: Description of the converted file, for the card.
+        source: What was converted, in words, for the card.
         notes: Sentences about the model, for the card.
     """
     processor = None
     if isinstance(model.config, GMLPVisionConfig):
+        need("PIL")
         from ...processor import evaluation_processor
 
         size, half = as_pair(model.config.image_size), [0.5] * model.config.num_channels
         processor = evaluation_processor(size, mean=half, std=half)
         assumed = f"images of {size[0]}x{size[1]} pixels, with values from -1 to 1 (preprocessor_config.json)"
         notes = [*notes, f"Assumed: {assumed}."]
+    # A sentence, and a list.
     origin = f"The weights were converted from {source}; they were not trained with hf_gmlp.\n"
     card = model_card(model, Path(out).name, license=license or "unknown", source="\n- ".join([origin, *notes]))
     model.save_pretrained(out)
@@ -121,5 +143,5 @@ def write_checkpoint(model: PreTrainedModel, out: str, source: str, notes: list[
     if processor is not None:
         processor.save_pretrained(out)
     if not license:
-        notes = [*notes, "The license of the weights is unknown; set it with --license."]
+        notes = [*notes, "The license of the weights is unknown, as the card says (--license)."]
     return [f"{out}: open it with {model._auto_class}.", *notes]

@@ -1,5 +1,5 @@
-"""Conversion of g-mlp-pytorch's models (lucidrains): `gMLP` into a masked or causal language model, and `gMLPVision`
-into an image classifier."""
+"""Converts g-mlp-pytorch's models (lucidrains): `gMLP` into a masked or causal language model, and `gMLPVision` into an
+image classifier."""
 
 import functools
 import math
@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import torch
 from transformers import PreTrainedModel
 
 from ...errors import InputError
@@ -15,12 +16,12 @@ from . import checkpoints
 from .checkpoints import Tensors
 
 KIND = "a gMLP of g-mlp-pytorch"
-# The linear layer over flattened patches, [D, C * h * w], which only image models have.
+# A linear layer over flattened patches, [D, C * h * w], which image models alone have.
 PATCHES = "to_patch_embed.1.weight"
 
 
 def layer_names(block: str) -> dict[str, str]:
-    """Map names of layers from this package to g-mlp-pytorch, where `block` is the name of a block."""
+    """Return the table from layers of this package to those of g-mlp-pytorch, whose blocks have this name."""
     return {
         "model.layers.{}.norm": "layers.{}.fn.norm",
         "model.layers.{}.proj_in": f"{block}.proj_in.0",
@@ -42,15 +43,15 @@ def model_from_lucidrains(tensors: Tensors, causal: bool = False) -> tuple[PreTr
 
     Args:
         tensors: The state dict.
-        causal: Whether a text model was made with `causal=True`, which the state dict does not determine.
+        causal: Whether a text model was made with `causal=True`, which its state dict does not show.
 
     Returns:
         A GMLPForMaskedLM, GMLPForCausalLM or GMLPForImageClassification, and sentences about it.
     """
     shape, vision = functools.partial(checkpoints.shape, tensors, kind=KIND), PATCHES in tensors
     if causal and vision:
-        raise InputError("This is an image model, but --causal is for text models: leave it out.")
-    # In text models, another layer, which shifts tokens, wraps each block.
+        raise InputError("--causal is for text models.")
+    # Blocks of text models have one more layer around them, which shifts tokens.
     block = "layers.{}.fn.fn" if vision else "layers.{}.fn.fn.fn"
     first = block.format(0)
     heads, tokens = shape(f"{first}.sgu.bias", 2)
@@ -62,6 +63,8 @@ def model_from_lucidrains(tensors: Tensors, causal: bool = False) -> tuple[PreTr
         **checkpoints.LAYER_FIELDS,
     }
     notes = ["prob_survival is not converted: drop_path_rate is 0."]
+    if f"{first}.sgu.circulant_pos_x" in tensors:
+        notes.append("The circulant matrices became dense ones of the same values, and do not stay circulant.")
     model_class: type[PreTrainedModel]
     if vision:
         model_class, fields = GMLPForImageClassification, fields | image_fields(shape, tokens)
@@ -78,36 +81,51 @@ def model_from_lucidrains(tensors: Tensors, causal: bool = False) -> tuple[PreTr
 
 
 def image_fields(shape: Callable, tokens: int) -> dict:
-    """Return the config fields of an image model of `tokens` patches."""
+    """Return fields of the config of an image model of n patches."""
     hidden_size, values = shape(PATCHES, 2)
     side = math.isqrt(values // 3)
     if values != 3 * side * side:
-        raise InputError(f"The patches have {values} values: only square patches of three channels can be converted.")
-    # Images are assumed to be square. For other images, loading fails because W and b have other shapes.
+        raise InputError(f"The patches have {values} values: only square patches of three channels are converted.")
+    # The image is taken to be square. Otherwise the shapes of W and b do not fit.
     sizes = {"image_size": math.isqrt(tokens) * side, "patch_size": side}
     return {"hidden_size": hidden_size, "num_labels": shape("to_logits.2.weight", 2)[0], "pooling": "mean"} | sizes
 
 
 def own_shapes(tensors: Tensors, causal: bool) -> Tensors:
-    """Return the tensors in the shapes of this package."""
+    """Return the tensors in the shapes of this package, with dense spatial matrices."""
     converted = {}
     for name, tensor in tensors.items():
+        unit = name.removesuffix(".weight")
         if name == PATCHES:
             side = math.isqrt(tensor.shape[1] // 3)
             tensor = tensor.unflatten(1, (3, side, side))
         elif name.endswith(".attn.to_qkv.weight"):
-            # g-mlp-pytorch has no bias here.
-            converted[name.removesuffix("weight") + "bias"] = tensor.new_zeros(len(tensor))
-        elif name.endswith(".sgu.weight") and causal:
-            # Both causal models mask the weights above the diagonal, which were therefore never trained.
-            tensor = tensor.tril()
-        # g-mlp-pytorch has an axis of heads even for a single head.
+            # The source has no bias here.
+            converted[f"{unit}.bias"] = tensor.new_zeros(len(tensor))
+        elif name.endswith(".sgu.weight"):
+            if f"{unit}.circulant_pos_x" in tensors:
+                tensor = circulant_matrix(tensor, *(tensors[f"{unit}.circulant_pos_{axis}"] for axis in "xy"))
+            # Weights above the diagonal are masked in both causal models, and were never trained.
+            tensor = tensor.tril() if causal else tensor
+        elif ".sgu.circulant_pos_" in name:
+            continue
+        # A single head has an axis in the source.
         converted[name] = tensor.squeeze(0) if name.endswith((".sgu.weight", ".sgu.bias")) else tensor
     return converted
 
 
+def circulant_matrix(weight: torch.Tensor, pos_x: torch.Tensor, pos_y: torch.Tensor) -> torch.Tensor:
+    """Return the matrices [H, n, n] that g-mlp-pytorch makes of its "circulant" weights, all [H, n].
+
+    W[i, j] = weight[n - 1 + j - i] pos_x[i] pos_y[j] for j <= i, and 0 above the diagonal.
+    """
+    index = torch.arange(weight.shape[1])
+    columns = (index[-1] + index - index[:, None]).clamp(max=index[-1])
+    return (weight[:, columns] * pos_x[:, :, None] * pos_y[:, None, :]).tril()
+
+
 def convert_lucidrains(source: str, out: str, *, causal: bool = False, license: str | None = None) -> list[str]:
-    """Convert a file into a checkpoint as `model_from_lucidrains` does, and return sentences about it."""
+    """Convert a file into a checkpoint, and return sentences about it. For `causal`, see `model_from_lucidrains`."""
     checkpoints.check_new(out)
     model, notes = model_from_lucidrains(checkpoints.read_tensors(source), causal)
     return checkpoints.write_checkpoint(model, out, f"{KIND}, {Path(source).name}", notes, license)

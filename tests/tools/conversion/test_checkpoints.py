@@ -1,4 +1,6 @@
-"""Files of tensors are read, and other files are refused."""
+"""Supported tensor files are read, and others are refused."""
+
+import argparse
 
 import pytest
 import torch
@@ -18,6 +20,23 @@ class Payload:
 
     def __reduce__(self):
         return open, (str(self.path), "w")
+
+
+@pytest.mark.parametrize(
+    ("wrapper", "prefix"),
+    [(None, ""), ("state_dict", "module."), ("model_ema", "_orig_mod."), ("model", "_orig_mod.module.")],
+)
+def test_checkpoints_of_training_scripts(tmp_path, wrapper, prefix):
+    content = {prefix + name: tensor for name, tensor in TENSORS.items()}
+    if wrapper is not None:
+        flags = argparse.Namespace(lr=0.1)
+        content = {"epoch": 3, "arch": "gmlp", "args": flags, "optimizer": {"state": {}}, wrapper: content}
+        if wrapper.endswith("ema"):
+            content["state_dict"] = {"other": torch.zeros(1)}
+    torch.save(content, tmp_path / "weights.pth")
+    read = read_tensors(tmp_path / "weights.pth")
+    assert list(read) == list(TENSORS)
+    assert all(torch.equal(read[name], TENSORS[name]) for name in TENSORS)
 
 
 def test_nothing_in_a_file_is_executed(tmp_path):
