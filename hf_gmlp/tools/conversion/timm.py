@@ -7,7 +7,7 @@ from pathlib import Path
 
 from transformers import PreTrainedModel
 
-from ...errors import InputError, first_line
+from ...errors import InputError, first_line, need
 from ...loading import LOADING_ERRORS
 from ...models.modeling_gmlp import GMLPForImageClassification
 from . import checkpoints
@@ -66,6 +66,8 @@ def convert_timm(source: str, out: str, *, license: str | None = None) -> list[s
         source: A file, or the name of a model, whose weights timm downloads.
         license: The identifier of the weights' license; by default, the one that timm states for a name.
     """
+    # The image processor needs Pillow, which is better known before the weights are downloaded.
+    need("PIL")
     checkpoints.check_new(out)
     if Path(source).exists():
         tensors = checkpoints.read_tensors(source)
