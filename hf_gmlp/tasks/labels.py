@@ -1,6 +1,7 @@
 """Labels of texts and images: read from a column, converted to class ids, and written into a config."""
 
 import logging
+import math
 import re
 from collections import Counter
 from collections.abc import Sequence
@@ -8,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 import yaml
-from datasets import ClassLabel, Dataset
+from datasets import ClassLabel, Dataset, Value
 from transformers import PreTrainedConfig
 
 from ..errors import InputError, listed
@@ -101,6 +102,8 @@ def read_labels(dataset: Dataset, column: str, class_names: Sequence[str] = ()) 
     values = dataset[column][:]
     if isinstance(feature, dict):
         return values
+    if not isinstance(feature, ClassLabel | Value):
+        raise InputError(f"The column {column!r} must hold labels, not {feature}: name it with --label_column_name.")
     by_number = {str(number): name for number, name in enumerate(class_names)}
 
     def name(value: object) -> str | None:
@@ -151,17 +154,18 @@ def label_ids(values: list, labels: Labels, split: str) -> list:
 
     def convert(value):
         if labels.problem_type == REGRESSION:
-            return float(value)
+            return float(value) if math.isfinite(float(value)) else ids[value]
         if isinstance(value, dict) and split == "train":
             # `datasets` adds the names that only other rows have, with None.
             row = [float(value.get(name) or 0) for name in ids]
-            if abs(sum(row) - 1) > 1e-3:
-                raise ValueError("The probabilities must add up to 1.")
+            if not value.keys() <= ids.keys() or min(row) < 0 or abs(sum(row) - 1) > 1e-3:
+                raise ValueError("These are not probabilities of the classes.")
             return row
-        if labels.problem_type == ONE_CLASS:
-            return ids[value]
-        row_ids = {ids[name] for name in value}
-        return [float(number in row_ids) for number in ids.values()]
+        if labels.problem_type == CLASSES and isinstance(value, list):
+            row_ids = {ids[name] for name in value}
+            return [float(number in row_ids) for number in ids.values()]
+        # A text in place of a list has no id.
+        return ids[value] if labels.problem_type == ONE_CLASS else ids[None]
 
     result = []
     for row, value in enumerate(values, start=1):

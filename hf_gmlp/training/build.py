@@ -45,7 +45,7 @@ def load_config(arguments: BaseModelArguments, **fields) -> PreTrainedConfig:
         config.name_or_path = ""
     changes = fields | parse_overrides(arguments.config_overrides or "")
     for key in changes:
-        if not hasattr(config, key):
+        if not hasattr(config, key) or key.startswith("_") or key == "model_type" or callable(getattr(config, key)):
             raise InputError(f"--config_overrides names {key!r}, which a {type(config).__name__} does not have.")
     try:
         # Changes are checked together, since an image size may fit only a new patch size.

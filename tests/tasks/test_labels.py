@@ -117,6 +117,9 @@ def test_label_type_is_logged_in_one_line(caplog):
     [
         (["x"], AB, r"Row 1 of the test data .*'x', which is not one of 2 classes \(a, b\)"),
         (["x"], NUMBERS, "'x', which is not a number"),
+        (["inf"], NUMBERS, "'inf', which is not a number"),
+        (["a"], SEVERAL, "which is not any of"),
+        ([["a"], [None]], SEVERAL, "Row 2 .*None"),
         ([["a"], ["x"]], SEVERAL, "Row 2 .*which is not any of"),
         ([["a"]], AB, "not one of"),
         # Only training data may have probabilities.
@@ -128,7 +131,7 @@ def test_bad_rows_are_named(values, labels, message):
         label_ids(read(values), labels, "test")
 
 
-@pytest.mark.parametrize("value", [{"a": 0.5, "b": 0.4}, {"a": 0.5, "c": 0.5}])
+@pytest.mark.parametrize("value", [{"a": 0.5, "b": 0.4}, {"a": -0.5, "b": 1.5}, {"a": 0.5, "c": 0.5}])
 def test_a_dictionary_must_have_the_probabilities_of_all_classes(value):
     with pytest.raises(InputError, match="Row 2 of the train data"):
         label_ids([{"a": 0.5, "b": 0.5}, value], AB, "train")

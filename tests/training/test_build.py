@@ -38,7 +38,7 @@ def test_presets_folders_and_overrides(tmp_path):
     assert config.spatial_gating == "additive" and config.hidden_dropout_prob == 0.1
 
 
-@pytest.mark.parametrize("overrides", ["layers=2", "num_hidden_layers=two", "spatial_gating=none"])
+@pytest.mark.parametrize("overrides", ["layers=2", "num_hidden_layers=two", "spatial_gating=none", "model_type=bert"])
 def test_bad_overrides(overrides):
     with pytest.raises(InputError, match=f"--config_overrides.*{overrides.partition('=')[0]}"):
         load_config(ModelArguments(config_name="gmlp-base", config_overrides=overrides))

@@ -120,8 +120,8 @@ def _answers(row: dict, split: str) -> Iterable[tuple[Any, Any]]:
 def _find_answer(context: str, text: str, start: int, name: str) -> int:
     """Return the index of the first character of an answer: `start`, or that after the white space there."""
     tail = context[start:].lstrip()
-    if not text or not tail.startswith(text):
-        where = f"at character {start} of its context, which has {context[start:][: len(text)]!r} there"
+    if start < 0 or not text or not tail.startswith(text):
+        where = f"at character {start} of its context, which has {context[max(0, start) :][: len(text)]!r} there"
         advice = "correct 'answer_start', or remove the question"
         raise InputError(f"An answer to {name}, {text!r}, is not {where}: {advice}.")
     return len(context) - len(tail)

@@ -73,6 +73,7 @@ START = ANSWERS["answer_start"][0]
         ([ROW | {"answers": [{"text": 5, "answer_start": 0}]}], "0-0-name .* has no 'answers', each with"),
         ([ROW | {"context": " "}], "0-0-name .* empty context"),
         ([ROW | {"is_impossible": True}], "0-0-name .* 'is_impossible'"),
+        ([ROW | {"answers": ANSWERS | {"answer_start": [-1]}}], "0-0-name .* -1"),
         ("version https://git-lfs.github.com/spec/v1\noid sha256:0\n", "git lfs pull"),
         ("<!DOCTYPE html><html></html>", "a web page"),
         ("id,question,context", "x.json cannot be read as questions.*line 1"),
