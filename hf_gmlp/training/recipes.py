@@ -72,10 +72,18 @@ def find_recipe(name: str) -> Path:
     return shipped if path.parts[0] in ("recipes", "paper") and not path.exists() and shipped.is_file() else path
 
 
-def read_recipe(path: Path) -> dict[str, object]:
+def read_recipe(path: Path, including: tuple[Path, ...] = ()) -> dict[str, object]:
     """Return a recipe as a mapping from flags to values, merged with the recipes that it names under `include`, whose
-    paths are relative to its own; an InputError if a file is missing or is not a mapping.
+    paths are relative to its own.
+
+    Args:
+        including: The files that include it.
+
+    Raises:
+        InputError: If a file is missing, includes itself, or is not a mapping.
     """
+    if path.resolve() in including:
+        raise InputError(f"{path} includes itself: remove it from `include`.")
     check_file(path)
     try:
         content = _read_yaml(path.read_text(encoding="utf-8-sig"))
@@ -87,7 +95,8 @@ def read_recipe(path: Path) -> dict[str, object]:
     if isinstance(recipe.get("config_overrides"), str):
         recipe["config_overrides"] = parse_overrides(recipe["config_overrides"])
     included = _list(recipe.pop("include", []))
-    return merge(*(read_recipe(path.parent / str(name)) for name in included), recipe)
+    including = (*including, path.resolve())
+    return merge(*(read_recipe(path.parent / str(name), including) for name in included), recipe)
 
 
 def merge(*recipes: dict[str, object]) -> dict[str, object]:

@@ -117,6 +117,7 @@ def test_overrides_that_cannot_be_read(text):
         ("a: &a [x, x]\nb: &b [*a, *a]\n", "x.yaml .*alias"),
         ("config_overrides: a", "--config_overrides a cannot be read"),
         ("include: none.yaml", "no file .*none.yaml"),
+        ("include: x.yaml", "x.yaml includes itself"),
     ],
 )
 def test_recipes_that_cannot_be_read(tmp_path, text, message):
