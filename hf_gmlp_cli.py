@@ -27,7 +27,8 @@ def main(argv: list[str] | None = None):
     options = vars(make_parser().parse_args(argv))
     function = options.pop("function")
     if function is list_recipes:
-        return list_recipes()
+        # Loaded by its path, since importing the package takes seconds.
+        return runpy.run_path(str(PACKAGE / "errors.py"))["run"](list_recipes)
     from hf_gmlp import errors
 
     errors.run(lambda: function(**options))

@@ -14,15 +14,13 @@ from tqdm import tqdm
 from transformers import PreTrainedModel, pipeline
 from transformers.utils import ModelOutput
 
+from ..columns import known_text_columns
 from ..errors import InputError, listed
 from ..image_files import find_images
 from ..loading import open_config, open_image_processor, open_model, open_tokenizer
 from ..metrics.squad.squad import squad_scores
 from ..tokenizer import padding_for
 from .question_answering import QuestionAnswerer
-
-# Names of the text column, or of the two of a pair, that need no flag.
-TEXT_COLUMNS = [["text"], ["sentence"], ["sentence1", "sentence2"], ["premise", "hypothesis"]]
 
 
 def predict(
@@ -100,8 +98,8 @@ def classify(
 
     Args:
         checkpoint: The folder or name of the tokenizer or image processor.
-        text_columns: The text column, or the two of a pair; by default one of `TEXT_COLUMNS`, or the only column that
-            is neither an id nor a label.
+        text_columns: The text column, or the two of a pair; by default `known_text_columns`, or the only column
+            that is neither an id nor a label.
         label_column: The column to compare with, by default the one that `true_classes` finds.
 
     Returns:
@@ -117,8 +115,8 @@ def classify(
         inputs: Iterator = (decode({"bytes": None, "path": f"{folder}/{name}"}) for name in names)
         pipe = pipeline("image-classification", classifier, image_processor=open_image_processor(checkpoint))
     else:
-        columns = text_columns or next((names for names in TEXT_COLUMNS if {*names} <= {*rows}), None)
-        if columns is None:
+        columns = text_columns or list(known_text_columns(rows) or ())
+        if not columns:
             columns = [name for name in rows if name not in ("id", "idx", "label", getattr(labels, "name", None))]
             if len(columns) != 1:
                 raise InputError(f"Name the text column with --text_column_names: there are {', '.join(rows.columns)}.")

@@ -47,7 +47,8 @@ class GMLPTrainer(Trainer):
     project's model card.
 
     Args:
-        metric_names: Names of the metrics of `compute_metrics`, without "eval_"; `metric_for_best_model` must be one.
+        metric_names: Names of the loss and the metrics of `compute_metrics`, without "eval_"; `metric_for_best_model`
+            must be one.
         card: Facts for the model card, as `DataArguments.card_facts` returns them; "dataset" at least.
         in_series: Whether this is one of several runs, of which some may diverge.
         hyperparameters: Hyperparameters for the card in addition to Trainer's own, such as the augmentation.
@@ -74,8 +75,9 @@ class GMLPTrainer(Trainer):
         except (ValueError, RuntimeError, ImportError) as error:
             # The flags contradict each other, or a tracker is not installed.
             raise InputError(f"Cannot start training: {first_line(error).rstrip('.')}.") from error
-        best = (self.args.metric_for_best_model or "loss").removeprefix("eval_")
-        if metric_names is not None and best not in (names := ["loss", *metric_names]):
+        # TrainingArguments sets "loss" if the best model is kept and no metric is named.
+        best, names = (self.args.metric_for_best_model or "").removeprefix("eval_"), list(metric_names or ())
+        if best and names and best not in names:
             raise InputError(f"--metric_for_best_model must be one of {', '.join(names)}, got {best}.")
         if self.args.selective_checkpointing:
             enable_selective_checkpointing(self.model)

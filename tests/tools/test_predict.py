@@ -66,7 +66,7 @@ def test_texts_of_every_kind_of_file(tmp_path, checkpoint, capsys, kind):
 
 def test_pairs_and_labels_by_number(tmp_path, checkpoint, capsys):
     best = pipeline("text-classification", checkpoint)({"text": "w1", "text_pair": "w2 w3"})["label"]
-    for columns, flag in (("one,two", ["one", "two"]), ("premise,hypothesis", None)):
+    for columns, flag in (("one,two", ["one", "two"]), ("question,sentence", None), ("premise,hypothesis", None)):
         (tmp_path / "p.csv").write_text(f"{columns},label\nw1,w2 w3,{NAMES.index(best)}\n")
         predict(checkpoint, str(tmp_path / "p.csv"), str(tmp_path / "out.csv"), flag, top_k=1)
     assert pandas.read_csv(tmp_path / "out.csv")["prediction"].tolist() == [best]

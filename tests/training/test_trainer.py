@@ -123,8 +123,12 @@ def test_what_is_pushed_with_the_weights_has_no_token(tmp_path):
 
 def test_arguments_that_do_not_go_together(tmp_path):
     with pytest.raises(InputError, match="metric_for_best_model .*loss, accuracy.* f1"):
-        make_trainer(tmp_path, metric_names=["accuracy"], metric_for_best_model="f1")
-    make_trainer(tmp_path, metric_names=["accuracy"], metric_for_best_model="eval_accuracy")
+        make_trainer(tmp_path, metric_names=["loss", "accuracy"], metric_for_best_model="f1")
+    make_trainer(tmp_path, metric_names=["loss", "accuracy"], metric_for_best_model="eval_accuracy")
+    # MNLI has two validation sets, each with its own loss. The best model is chosen by "loss" by default.
+    best = {"load_best_model_at_end": True, "eval_strategy": "steps", "save_strategy": "steps"}
+    with pytest.raises(InputError, match="metric_for_best_model .*matched_loss.* loss"):
+        make_trainer(tmp_path, metric_names=["matched_loss", "mismatched_loss"], **best)
     with pytest.raises(InputError, match="nobody"):
         make_trainer(tmp_path, report_to=["nobody"])
     with pytest.raises(InputError, match="--label_smoothing_factor"):

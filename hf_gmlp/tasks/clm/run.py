@@ -61,7 +61,7 @@ def main():
         data_collator=collator,
         compute_metrics=LanguageModelMetrics(num_bytes),
         preprocess_logits_for_metrics=next_token_losses,
-        metric_names=("perplexity", "accuracy", "bits_per_byte"),
+        metric_names=("loss", "perplexity", "accuracy", "bits_per_byte"),
         card=data_args.card_facts(model_args, description),
     )
     trainer.finish(trainer.train_and_evaluate(checkpoint))

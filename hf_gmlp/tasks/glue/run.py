@@ -77,7 +77,7 @@ def main():
     tests = [split for split in splits if split.startswith("test")]
     # Several validation sets are evaluated separately, with their names before those of the metrics.
     validation = {split[len("validation_") :]: datasets[split] for split in splits if split.startswith("validation")}
-    names = [f"{split}_{name}".removeprefix("_") for split in validation for name in (*metrics, "loss")]
+    names = [f"{split}_{name}".removeprefix("_") for split in validation for name in ("loss", *metrics)]
 
     def run(args: RunArguments, checkpoint: str | None):
         # The weights of a new head depend on the seed of the run.

@@ -6,18 +6,15 @@ import pandas
 from datasets import Dataset, Value
 from transformers import PreTrainedTokenizerBase as Tokenizer
 
+from ...columns import KNOWN_TEXT_COLUMNS, known_text_columns
 from ...errors import InputError
 from ...training.files import Access, load_data
 from ..classification import hold_out
 from ..labels import ONE_CLASS, REGRESSION, Labels, number_labels
-from .arguments import TASKS, GlueArguments
+from .arguments import GlueArguments
 
 GLUE = "nyu-mll/glue"
 
-# Columns that are text if neither a task nor a flag names others; pairs come first.
-_KNOWN_COLUMNS: list[Sequence[str]] = sorted(
-    {task.columns for task in TASKS.values()} | {("text",)}, key=lambda names: (-len(names), names)
-)
 TEXT_COLUMNS = ("sentence1", "sentence2")
 LABEL_COLUMNS = ("label", "labels", "category", "class", "target", "sentiment")
 
@@ -87,7 +84,7 @@ def _read_files(arguments: GlueArguments, names: dict[str, tuple[str, ...]], acc
         if len(paths) > len(splits) > 1:
             raise InputError(f"--{kind}_file has {len(paths)} files; there are at most {', '.join(splits)}.")
         files |= {split: [path] for split, path in zip(splits, paths)} if len(splits) > 1 else {kind: paths}
-    text_columns = arguments.text_column_names or [column for columns in _KNOWN_COLUMNS for column in columns]
+    text_columns = arguments.text_column_names or [column for columns in KNOWN_TEXT_COLUMNS for column in columns]
     label_columns = [arguments.label_column_name] if arguments.label_column_name else LABEL_COLUMNS
     return dict(load_data(files=files, access=access, text_columns=sorted({*text_columns, *label_columns})))
 
@@ -110,7 +107,7 @@ def _read_hub(arguments: GlueArguments, names: dict[str, tuple[str, ...]], acces
 
 
 def _find_columns(arguments: GlueArguments, split: str, dataset: Dataset) -> tuple[Sequence[str], str]:
-    """Return the columns of text and of labels: those of flags or the task, else those of `_KNOWN_COLUMNS`, else the
+    """Return the columns of text and of labels: those of flags or the task, else `known_text_columns`, else the
     only column besides the label.
     """
     names, task = dataset.column_names, arguments.task()
@@ -118,11 +115,11 @@ def _find_columns(arguments: GlueArguments, split: str, dataset: Dataset) -> tup
     if columns := arguments.text_column_names or (task.columns if task else None):
         return columns, label
     others = [name for name in names if name != label]
-    present = [columns for columns in _KNOWN_COLUMNS if set(columns) <= set(others)]
-    if not present and (len(others) != 1 or label not in names):
+    columns = known_text_columns(others)
+    if columns is None and (len(others) != 1 or label not in names):
         flags = "the text column with --text_column_names, and the label column with --label_column_name"
         raise InputError(f"The {split} data have the columns {', '.join(names)}: name {flags}.")
-    return (present or [others])[0], label
+    return columns or others, label
 
 
 def _name_columns(dataset: Dataset, columns: Sequence[str], split: str) -> Dataset:

@@ -96,7 +96,7 @@ def main():
         compute_metrics=kept,
         preprocess_logits_for_metrics=logits_only,
         callbacks=callbacks,
-        metric_names=("accuracy", "top5_accuracy") if config.num_labels >= 5 else ("accuracy",),
+        metric_names=("loss", "accuracy", *(["top5_accuracy"] if config.num_labels >= 5 else [])),
         card=data_args.card_facts(model_args, data_args.description(splits, config.num_labels)),
         hyperparameters=data_args.augmentation(),
     )

@@ -63,7 +63,7 @@ def main():
         data_collator=collator,
         compute_metrics=LanguageModelMetrics(),
         preprocess_logits_for_metrics=token_losses,
-        metric_names=("perplexity", "accuracy"),
+        metric_names=("loss", "perplexity", "accuracy"),
         card=data_args.card_facts(model_args, description),
     )
     trainer.finish(trainer.train_and_evaluate(checkpoint))

@@ -77,7 +77,7 @@ def main():
             processing_class=tokenizer,
             data_collator=collator,
             compute_metrics=answers.get("validation"),
-            metric_names=names or None,
+            metric_names=names and ["loss", *names],
             in_series=bool(data_args.seeds),
             card=data_args.card_facts(model_args),
         )

@@ -1,0 +1,18 @@
+"""Names of the columns of text in the files of classifiers."""
+
+from collections.abc import Collection
+
+# Columns that are text unless a flag names others: those of GLUE's tasks, and "text". Pairs come first.
+KNOWN_TEXT_COLUMNS: tuple[tuple[str, ...], ...] = (
+    ("premise", "hypothesis"),
+    ("question", "sentence"),
+    ("question1", "question2"),
+    ("sentence1", "sentence2"),
+    ("sentence",),
+    ("text",),
+)
+
+
+def known_text_columns(names: Collection[str]) -> tuple[str, ...] | None:
+    """Return the first of `KNOWN_TEXT_COLUMNS` among the names of all columns, None if there is none."""
+    return next((columns for columns in KNOWN_TEXT_COLUMNS if {*columns} <= {*names}), None)
