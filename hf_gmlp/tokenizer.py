@@ -2,8 +2,7 @@
 
 A trained tokenizer consists of stock parts of `tokenizers`, so `AutoTokenizer.from_pretrained(folder)` loads it.
 A space belongs to the word after it: "The fox" gives "The" and " fox". It is a real space, not SentencePiece's "▁", so
-that `tokenizers` leaves it out of the offsets, by which transformers finds the words for whole-word masking, and that a
-"▁" in a text is preserved.
+that `tokenizers` leaves it out of the offsets of answers and entities, and that a "▁" in a text is preserved.
 """
 
 import io

@@ -19,8 +19,6 @@ PARTS = ("train", "validation")
 BATCH_BYTES = 4_000_000
 # Number of documents of a stream that are tokenized and packed together, and of sequences that each worker shuffles.
 STREAM_BATCH, SHUFFLE_BUFFER = 200, 2000
-# The characters [start, end) of a special token.
-_NO_CHARACTERS = np.zeros((1, 2), dtype=np.int32)
 
 Texts = Iterable[str | None]
 Sequences = dict[str, list[np.ndarray]]
@@ -121,16 +119,11 @@ def tokenize(
     are kept. The `seed` determines the order of a stream.
 
     Returns:
-        Training and validation sequences, None for a part without texts. Their rows are arrays "input_ids" [m] and, for
-        whole-word masking, "offset_mapping" [m, 2].
+        Training and validation sequences, None for a part without texts. Their rows are arrays "input_ids" [m].
     """
-    offsets = getattr(arguments, "whole_word_mask", False)
-    function = tokenize_lines if getattr(arguments, "line_by_line", False) else pack
-    make = pack_causal if causal else partial(function, offsets=offsets)
-    make = partial(make, tokenizer=tokenizer, max_seq_length=max_seq_length)
+    function = pack_causal if causal else tokenize_lines if getattr(arguments, "line_by_line", False) else pack
+    make = partial(function, tokenizer=tokenizer, max_seq_length=max_seq_length)
     features = Features({"input_ids": List(Value("int32"))})
-    if offsets:
-        features["offset_mapping"] = List(List(Value("int32"), length=2))
     columns: dict = {"batched": True, "input_columns": ["text"], "remove_columns": ["text"], "features": features}
     options: dict = {"num_proc": arguments.preprocessing_num_workers, "desc": "Tokenizing"}
     options["load_from_cache_file"] = not access.overwrite_cache
@@ -156,26 +149,19 @@ def tokenize(
     return sequences.get("train"), sequences.get("validation")
 
 
-def pack(
-    documents: Texts, tokenizer: Tokenizer, max_seq_length: int, *, offsets: bool = False, keep_remainder: bool = False
-) -> Sequences:
+def pack(documents: Texts, tokenizer: Tokenizer, max_seq_length: int, *, keep_remainder: bool = False) -> Sequences:
     """Join documents with [SEP] between them and cut them into sequences [CLS] ... [SEP] of `max_seq_length` tokens.
 
     There is no padding and no truncation. A shorter end is dropped, or kept with `keep_remainder`.
 
     Returns:
-        The "input_ids" [m] and, with `offsets`, the "offset_mapping" [m, 2] of each sequence.
+        The "input_ids" [m] of each sequence.
     """
     cls, sep = np.array([[tokenizer.cls_token_id], [tokenizer.sep_token_id]], dtype=np.int32)
     # Without the [SEP] before the first document.
-    ids, spans = (column[1:] for column in _join(documents, tokenizer, sep, offsets=offsets))
-    step = max_seq_length - 2
+    ids, step = _join(documents, tokenizer, sep)[1:], max_seq_length - 2
     starts = range(0, len(ids) if keep_remainder else len(ids) // step * step, step)
-    packed = {"input_ids": [np.concatenate([cls, ids[start : start + step], sep]) for start in starts]}
-    if offsets:
-        bodies = (spans[start : start + step] for start in starts)
-        packed["offset_mapping"] = [np.concatenate([_NO_CHARACTERS, body, _NO_CHARACTERS]) for body in bodies]
-    return packed
+    return {"input_ids": [np.concatenate([cls, ids[start : start + step], sep]) for start in starts]}
 
 
 def pack_causal(
@@ -190,49 +176,33 @@ def pack_causal(
     Returns:
         The "input_ids" [m] of each block.
     """
-    ids, _ = _join(documents, tokenizer, np.array([end_of_text(tokenizer)], dtype=np.int32))
+    ids = _join(documents, tokenizer, np.array([end_of_text(tokenizer)], dtype=np.int32))
     predictions, step = len(ids) - 1, max_seq_length - 1
     starts = range(0, predictions if keep_remainder else predictions // step * step, step)
     return {"input_ids": [ids[start : start + max_seq_length] for start in starts]}
 
 
 def tokenize_lines(
-    texts: Texts, tokenizer: Tokenizer, max_seq_length: int, *, offsets: bool = False, keep_remainder: bool = False
+    texts: Texts, tokenizer: Tokenizer, max_seq_length: int, *, keep_remainder: bool = False
 ) -> Sequences:
-    """Return each text that is not blank, truncated: [CLS] ... [SEP]. The columns are those of `pack`."""
-    encoded = _encode(texts, tokenizer, offsets=offsets, truncation=True, max_length=max_seq_length)
-    lines = {"input_ids": [ids for ids, _ in encoded]}
-    return lines | ({"offset_mapping": [spans for _, spans in encoded]} if offsets else {})
+    """Return the "input_ids" [m] of each text that is not blank, truncated: [CLS] ... [SEP]."""
+    return {"input_ids": _encode(texts, tokenizer, truncation=True, max_length=max_seq_length)}
 
 
-def _join(
-    documents: Texts, tokenizer: Tokenizer, separator: np.ndarray, *, offsets: bool = False
-) -> tuple[np.ndarray, np.ndarray]:
-    """Return the tokens of all documents, with the `separator` before each, and, with `offsets`, their characters."""
-    ids, spans = [separator[:0]], [_NO_CHARACTERS[:0]]
-    for document_ids, document_spans in _encode(documents, tokenizer, offsets=offsets, add_special_tokens=False):
-        ids += [separator, document_ids]
-        spans += [_NO_CHARACTERS, document_spans]
-    return np.concatenate(ids), np.concatenate(spans)
+def _join(documents: Texts, tokenizer: Tokenizer, separator: np.ndarray) -> np.ndarray:
+    """Return the tokens of all documents, with the `separator` before each."""
+    encoded = _encode(documents, tokenizer, add_special_tokens=False)
+    return np.concatenate([separator[:0], *(part for ids in encoded for part in (separator, ids))])
 
 
-def _encode(texts: Texts, tokenizer: Tokenizer, *, offsets: bool, **options) -> list[tuple[np.ndarray, np.ndarray]]:
-    """Return, for each text that is not blank, its tokens [m] and, with `offsets`, the characters of each [m, 2]."""
+def _encode(texts: Texts, tokenizer: Tokenizer, **options) -> list[np.ndarray]:
+    """Return the tokens [m] of each text that is not blank."""
     kept = [text for text in texts if text and not text.isspace()]
     if not kept:
         return []
-    options |= {"return_offsets_mapping": offsets, "return_attention_mask": False, "return_token_type_ids": False}
     # A verbose tokenizer warns of documents longer than a sequence.
-    encoded = tokenizer(kept, verbose=False, **options)
-    ids = [np.array(row, dtype=np.int32) for row in encoded["input_ids"]]
-    rows = encoded["offset_mapping"] if offsets else [[]] * len(ids)
-    spans = [np.array(row, dtype=np.int32).reshape(-1, 2) for row in rows]
-    # A token that begins where another ends belongs to the same word.
-    joined, tokens = sum((row[1:, 0] == row[:-1, 1]).sum() for row in spans), sum(map(len, spans))
-    if tokens > 1000 and joined > 0.9 * tokens:
-        fault = "--whole_word_mask needs spaces between words, and this text has ten tokens or more between spaces"
-        raise InputError(f"{fault}, like Chinese or Japanese: leave it out.")
-    return list(zip(ids, spans))
+    options |= {"return_attention_mask": False, "return_token_type_ids": False, "verbose": False}
+    return [np.array(ids, dtype=np.int32) for ids in tokenizer(kept, **options)["input_ids"]]
 
 
 def count_bytes(documents: Texts) -> int:

@@ -11,7 +11,6 @@ from hf_gmlp.errors import InputError
 from hf_gmlp.tasks.clm.arguments import CLMArguments
 from hf_gmlp.tasks.mlm.arguments import MLMArguments
 from hf_gmlp.tasks.text import count_bytes, load_texts, pack, pack_causal, tokenize, tokenize_lines
-from hf_gmlp.tokenizer import train_tokenizer
 from hf_gmlp.training.files import Access
 
 from ..samples import documents
@@ -40,13 +39,12 @@ def test_pack_joins_documents_and_drops_only_the_end(word_tokenizer):
 
 def test_blank_documents_are_ignored(word_tokenizer):
     assert lists(pack(["", "w1 w2", " \n ", "w3", None], word_tokenizer, 6)["input_ids"]) == [[2, 6, 7, 3, 8, 3]]
-    assert pack(["", " "], word_tokenizer, 6, offsets=True) == {"input_ids": [], "offset_mapping": []}
+    assert pack(["", " "], word_tokenizer, 6) == {"input_ids": []}
 
 
 def test_lines_are_truncated_and_not_joined(word_tokenizer):
-    lines = tokenize_lines(["w0 w1 w2 w3", "", "w4", None], word_tokenizer, 5, offsets=True)
+    lines = tokenize_lines(["w0 w1 w2 w3", "", "w4", None], word_tokenizer, 5)
     assert lists(lines["input_ids"]) == [[2, 5, 6, 7, 3], [2, 9, 3]]
-    assert lists(lines["offset_mapping"])[1] == [[0, 0], [0, 2], [0, 0]]
 
 
 def test_causal_blocks_predict_every_token_once(word_tokenizer):
@@ -137,13 +135,6 @@ def test_a_file_without_blank_lines_has_several_documents(tmp_path):
     assert load(tmp_path, path, path, line_by_line=True)["train"]["text"][:] == lines
     texts = load(tmp_path, path, path)["train"]["text"][:]
     assert [text.count("\n") for text in texts] == [99, 99, 49] and "\n".join(texts).split("\n") == lines
-
-
-def test_whole_words_need_spaces(word_tokenizer):
-    tokenizer = train_tokenizer(["自然语言处理是一个领域" * 40, "words with spaces"], vocab_size=370)
-    with pytest.raises(InputError, match="--whole_word_mask"):
-        pack(["自然语言处理是一个领域" * 2000], tokenizer, 16, offsets=True)
-    assert pack(["words with spaces " * 500], tokenizer, 16, offsets=True)["offset_mapping"]
 
 
 @pytest.mark.parametrize(

@@ -13,4 +13,3 @@ class MLMArguments(TextArguments):
     max_seq_length: int | None = flag("Tokens per sequence; by default, the model's n.", interval="[3, inf)")
     line_by_line: bool = flag("Make each line a sequence, truncated, instead of packing lines without padding.", False)
     mlm_probability: float = flag("Fraction of tokens to predict.", 0.15, interval="(0, 1)")
-    whole_word_mask: bool = flag("Select whole words, and replace all of their tokens with [MASK].", False)

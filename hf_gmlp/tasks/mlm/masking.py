@@ -20,13 +20,11 @@ class MaskingCollator:
     """Mask and pad a batch.
 
     The model is trained to predict 15 % of the tokens: 80 % of these become [MASK], 10 % a random token, and 10 % stay.
-    With whole-word masking, whole words are selected, and all of their tokens become [MASK]. Special tokens are never
-    selected, except [UNK], which replaces a word.
+    Special tokens are never selected, except [UNK], which replaces a word.
 
-    Examples have "input_ids" and, for whole words, "offset_mapping"; those that already have "labels", from
-    `MaskedOnce`, are only padded. With `separate_documents`, the batch also has "position_ids", which restart after
-    each [SEP]. With `fixed_count`, it has the "masked_positions" of `find_labels`. With a `max_length`, all batches
-    have that length.
+    Examples have "input_ids"; those that already have "labels", from `MaskedOnce`, are only padded. With
+    `separate_documents`, the batch also has "position_ids", which restart after each [SEP]. With `fixed_count`, it has
+    the "masked_positions" of `find_labels`. With a `max_length`, all batches have that length.
 
     Raises:
         InputError: If the tokenizer lacks a special token.
@@ -36,7 +34,6 @@ class MaskingCollator:
         self,
         tokenizer: PreTrainedTokenizerBase,
         mlm_probability: float = 0.15,
-        whole_word_mask: bool = False,
         seed: int = 0,
         separate_documents: bool = False,
         fixed_count: bool = False,
@@ -48,15 +45,7 @@ class MaskingCollator:
         self.tokenizer, self.seed, self.separate_documents = tokenizer, seed, separate_documents
         self.mlm_probability, self.fixed_count, self.max_length = mlm_probability, fixed_count, max_length
         self.special = [token for token in tokenizer.all_special_ids if token != tokenizer.unk_token_id]
-        self.masking = DataCollatorForLanguageModeling(
-            tokenizer,
-            mlm_probability=mlm_probability,
-            whole_word_mask=whole_word_mask,
-            # The library's whole-word masking has no random replacement.
-            mask_replace_prob=1.0 if whole_word_mask else 0.8,
-            random_replace_prob=0.0 if whole_word_mask else 0.1,
-            return_tensors="np",
-        )
+        self.masking = DataCollatorForLanguageModeling(tokenizer, mlm_probability=mlm_probability, return_tensors="np")
         # Shared memory lets worker processes see the current epoch.
         self._epoch = torch.zeros((), dtype=torch.long).share_memory_()
 
@@ -69,11 +58,7 @@ class MaskingCollator:
         ids = np.array([example["input_ids"]], dtype=np.int64)
         seeds = [self.seed, zlib.crc32(ids.tobytes())] + ([] if epoch is None else [epoch])
         self.masking.generator = np.random.default_rng(seeds)
-        inputs, labels = self.masking.numpy_mask_tokens(
-            ids,
-            special_tokens_mask=np.isin(ids, self.special),
-            offset_mapping=np.array([example["offset_mapping"]]) if self.masking.whole_word_mask else None,
-        )
+        inputs, labels = self.masking.numpy_mask_tokens(ids, special_tokens_mask=np.isin(ids, self.special))
         row = {"input_ids": inputs[0], "labels": labels[0]}
         if self.separate_documents:
             row["position_ids"] = restarting_positions(np.roll(ids[0] == self.tokenizer.sep_token_id, 1))

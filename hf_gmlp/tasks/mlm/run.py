@@ -36,7 +36,6 @@ def main():
     collator = MaskingCollator(
         tokenizer,
         data_args.mlm_probability,
-        data_args.whole_word_mask,
         seed,
         data_args.separate_documents,
         fixed_count=is_compiled(training_args) and getattr(config, "sparse_prediction", False),

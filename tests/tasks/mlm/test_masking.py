@@ -7,9 +7,7 @@ from datasets import Dataset
 
 from hf_gmlp.errors import InputError
 from hf_gmlp.tasks.mlm.masking import MaskedOnce, MaskingCollator, find_labels
-from hf_gmlp.tasks.text import pack
 
-from ...samples import documents
 from ...samples import word_tokenizer as make_word_tokenizer
 
 
@@ -110,26 +108,3 @@ def test_worker_processes_see_the_epoch(sequences, word_tokenizer):
         collator.set_epoch(epoch)
         first, *_ = [batch["labels"] for batch in loader]
         assert torch.equal(first, collator([sequences[i] for i in range(10)])["labels"])
-
-
-def test_whole_words_are_masked(word_tokenizer):
-    # Words of one, two and three tokens of one character, with a space between words.
-    words = np.repeat(np.arange(90), [1, 2, 3] * 30)
-    starts = np.arange(len(words)) + words
-    row = {"input_ids": [2, *range(5, 5 + len(words)), 3]}
-    row["offset_mapping"] = [(0, 0), *zip(starts.tolist(), (starts + 1).tolist()), (0, 0)]
-    collator = MaskingCollator(word_tokenizer, whole_word_mask=True)
-    fractions = []
-    for epoch in range(40):
-        masked = collator.mask(row, epoch)
-        chosen = masked["labels"][1:-1] != -100
-        fractions.append(chosen.mean())
-        assert not set(words[chosen]) & set(words[~chosen])
-        assert (masked["input_ids"][1:-1][chosen] == 4).all()
-    assert np.mean(fractions) == pytest.approx(0.15, abs=0.03)
-
-
-def test_pack_gives_the_offsets_that_whole_words_need(word_tokenizer):
-    packed = pack(documents([3, 4]), word_tokenizer, 6, offsets=True, keep_remainder=True)
-    assert [len(row) for row in packed["offset_mapping"]] == [len(row) for row in packed["input_ids"]]
-    assert packed["offset_mapping"][0].tolist() == [[0, 0], [0, 2], [3, 5], [6, 8], [0, 0], [0, 0]]
