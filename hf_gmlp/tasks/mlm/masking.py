@@ -52,7 +52,7 @@ class MaskingCollator:
             tokenizer,
             mlm_probability=mlm_probability,
             whole_word_mask=whole_word_mask,
-            # The library's whole-word masking has no random replacement.
+            # transformers' whole-word masking has no random replacement.
             mask_replace_prob=1.0 if whole_word_mask else 0.8,
             random_replace_prob=0.0 if whole_word_mask else 0.1,
             return_tensors="np",
