@@ -54,7 +54,7 @@ def make_parser() -> ArgumentParser:
     recipes.set_defaults(function=list_recipes)
     presets = commands.add_parser("presets", help="list the architectures of the paper, or show one")
     presets.add_argument("name", nargs="?", help="a preset to show in full")
-    presets.add_argument("--count", action="store_true", help="count parameters and FLOPs beside the paper's numbers")
+    presets.add_argument("--count", action="store_true", help="also print counted parameters and FLOPs")
     presets.set_defaults(function=tool("listings", "show_presets"))
     tokenizer_arguments(commands.add_parser("train-tokenizer", help="train a tokenizer on files or on a data set"))
     plot_arguments(commands.add_parser("plot", help="plot filters, spatial matrices or attention"))
@@ -112,9 +112,9 @@ def predict_arguments(parser: ArgumentParser):
     parser.add_argument("--output", required=True, metavar="FILE", help="csv file to write")
     parser.add_argument("--text_column_names", nargs="+", metavar="NAME", help="text column, or the two of a pair")
     parser.add_argument("--label_column_name", metavar="NAME", help="column of labels to compare with, if there is one")
-    parser.add_argument("--top_k", type=int, default=3, metavar="N", help="classes or answers of a row (default: 3)")
+    parser.add_argument("--top_k", type=int, default=3, metavar="N", help="classes or answers per row (default: 3)")
     parser.add_argument("--batch_size", type=int, default=32, metavar="N", help="rows per batch (default: 32)")
-    # datasets brings pandas, which reads and writes the rows.
+    # datasets installs pandas, which reads and writes the rows.
     parser.set_defaults(function=tool("predict", "predict", needs="datasets"))
 
 
@@ -158,7 +158,7 @@ def plot_arguments(parser: ArgumentParser):
 
 def serve_arguments(parser: ArgumentParser):
     parser.add_argument("checkpoint", help=MODEL)
-    parser.add_argument("--host", default="127.0.0.1", help="address to listen at (default: 127.0.0.1)")
+    parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default: 127.0.0.1)")
     parser.add_argument("--port", type=int, default=8000, help="0 picks a free port (default: 8000)")
     parser.set_defaults(function=tool("serve", "serve", needs="gradio"))
 
@@ -181,7 +181,7 @@ def export_arguments(parser: ArgumentParser):
     parser.add_argument("out", help="a new folder")
     parser.add_argument("--to", required=True, choices=("onnx", "openvino"))
     parser.add_argument("--int8", action="store_true", help="also write a program with 8-bit weights")
-    text = "file of texts, or folder with one folder of images per class, on which to print the accuracy"
+    text = "file of texts, or folder with one folder of images per class, to measure the accuracy on"
     parser.add_argument("--eval_file", metavar="PATH", help=text)
     parser.set_defaults(function=export)
 

@@ -133,7 +133,7 @@ def best_spans(
 
     Args:
         start_logits, end_logits: The logits of its tokens [m].
-        offsets: The characters [start, end) of each. A token without characters neither starts nor ends a span.
+        offsets: The characters [start, end) of each token. One without characters neither starts nor ends a span.
         max_answer_length: Maximum number of tokens of a span.
     """
     is_text = np.array([start < end for start, end in offsets])

@@ -39,7 +39,7 @@ TASKS = {
 }
 
 
-# Ends of the names of metrics that are not results: Trainer's timings, and numbers of tokens.
+# Suffixes of metrics that are not results: Trainer's timings and counts.
 _COUNTS = ("runtime", "per_second", "epoch", "preparation_time", "step", "predicted_tokens", "predicted_bytes")
 
 

@@ -34,7 +34,7 @@ def run(main: Callable[[], object]):
         main()
         sys.stdout.flush()
     except BrokenPipeError:
-        # At exit, Python flushes the standard output once more.
+        # Python flushes the standard output at exit, which would fail again.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         raise SystemExit(141) from None
     except (KeyboardInterrupt, Exception) as error:

@@ -1,4 +1,4 @@
-"""Loading of models, configs, tokenizers and image processors, with an InputError of one line if it fails."""
+"""Loading of models, configs, tokenizers and image processors. If it fails, it raises an InputError of one line."""
 
 import re
 from pathlib import Path
@@ -28,11 +28,11 @@ LOADING_ERRORS = (OSError, ValueError, RuntimeError, ImportError, StrictDataclas
 def open_model(
     auto_class: Any, name: str | Path, *, new_head: bool = False, new_size: int | None = None, **options
 ) -> PreTrainedModel:
-    """Load a checkpoint as `auto_class`; an InputError if weights are missing, do not fit, or are not finite.
+    """Load a checkpoint as `auto_class`; raise InputError if weights are missing, do not fit, or are not finite.
 
     Args:
         new_head: Whether weights outside of the encoder may be missing. They are then random.
-        new_size: The first size of weights of the head that may have another shape in the checkpoint. They are random.
+        new_size: The first dimension of weights of the head that may differ in the checkpoint. They are then random.
         options: Options of `from_pretrained`.
     """
     try:
@@ -65,23 +65,23 @@ def open_model(
         raise InputError(f"{fault}. Fine-tune it first.")
     for key, weight in model.named_parameters():
         if not weight.isfinite().all():
-            raise InputError(f"{name} has weights that are not finite numbers, such as {key}: use an earlier one.")
+            raise InputError(f"{name} has weights that are not finite, such as {key}: use an earlier checkpoint.")
     return model
 
 
 def open_config(name: str | Path) -> PreTrainedConfig:
-    """Load the config of a checkpoint; an InputError if there is none or it cannot be read."""
+    """Load the config of a checkpoint; raise InputError if there is none or it cannot be read."""
     return _open(AutoConfig, "a model", name, "config.json")
 
 
 def open_tokenizer(name: str | Path, **options) -> PreTrainedTokenizerBase:
-    """Load a tokenizer from a folder or the Hub; an InputError if there is none or it cannot be read."""
+    """Load a tokenizer from a folder or the Hub; raise InputError if there is none or it cannot be read."""
     # `tokenizers` raises nothing more specific than Exception for a file that it cannot read.
     return _open(AutoTokenizer, "a tokenizer", name, "tokenizer_config.json", Exception, **options)
 
 
 def open_image_processor(name: str | Path, **options) -> BaseImageProcessor:
-    """Load an image processor from a folder or the Hub; an InputError if there is none or it cannot be read."""
+    """Load an image processor from a folder or the Hub; raise InputError if there is none or it cannot be read."""
     return _open(AutoImageProcessor, "an image processor", name, "preprocessor_config.json", **options)
 
 

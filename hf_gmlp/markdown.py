@@ -12,5 +12,5 @@ def markdown_table(rows: Sequence[Sequence[object]]) -> str:
 
 
 def escape(text: object) -> str:
-    """Return text on one line, with escaped characters that start a cell, a tag, a link, code or emphasis."""
+    """Return text on one line, and escape characters that start a cell, a tag, a link, code or emphasis."""
     return re.sub(r"([\\`*\[<|])", r"\\\1", " ".join(str(text).split()))

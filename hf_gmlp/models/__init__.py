@@ -1,1 +1,1 @@
-"""What saved checkpoints contain: flat files that need only torch and transformers."""
+"""The code in saved checkpoints: files that need only torch and transformers."""

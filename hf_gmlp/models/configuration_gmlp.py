@@ -26,9 +26,9 @@ class GMLPBaseConfig(PreTrainedConfig):
     """
 
     _auto_class = "AutoConfig"
-    # Auto class -> class of modeling_gmlp.py. It is written into every config.json, so that any head can be loaded.
+    # Auto class -> class in modeling_gmlp.py. Every config.json contains this map, so that any head can be loaded.
     code_map: ClassVar[dict[str, str]] = {}
-    # The gating unit splits and normalizes all channels, so every device needs them all.
+    # Tensor parallelism: every device needs all channels, since the gating unit splits and normalizes them.
     base_model_tp_plan: ClassVar[dict[str, str]] = {
         "layers.*.proj_in": "colwise_gather_output",
         "layers.*.proj_out": "rowwise_split_input",
@@ -76,10 +76,10 @@ class GMLPBaseConfig(PreTrainedConfig):
     """Epsilon of the LayerNorm before the spatial projection."""
 
     def __post_init__(self, **kwargs):
-        # A field of the first checkpoints that no longer has an effect.
+        # Early checkpoints have this field, which no longer has an effect.
         kwargs.pop("gating_implementation", None)
         if type(self).__module__ == __name__:
-            # Subclasses in other files have their own map. Entries for other classes, such as a tokenizer, stay.
+            # Skip subclasses in other files, which have their own map. Keep entries for other classes (tokenizers).
             module, code_map = __name__.rpartition(".")[2], self.code_map
             models = module.replace("configuration", "modeling")
             auto_map = {auto: f"{models}.{name}" for auto, name in code_map.items()}
@@ -198,7 +198,7 @@ class GMLPConfig(GMLPBaseConfig):
 @strict
 class GMLPVisionConfig(BackboneConfigMixin, GMLPBaseConfig):
     """Configuration of the image models (paper, section 3). The defaults are those of gMLP-S in the paper's Table 1.
-    For a few thousand images, use the preset "gmlp-mini4-32", with `toeplitz`, `spatial_heads` and `stem="conv"`.
+    For a few thousand images, use the preset "gmlp-mini4-32", which sets `toeplitz`, `spatial_heads` and `stem`.
 
     ```python
     >>> from hf_gmlp import GMLPVisionConfig, GMLPForImageClassification
@@ -303,7 +303,7 @@ class GMLPVisionConfig(BackboneConfigMixin, GMLPBaseConfig):
         if self.stem == "conv" and (height != width or height & (height - 1)):
             raise ValueError(f'`stem="conv"` needs a `patch_size` of 1, 2, 4, 8, ..., got {self.patch_size}.')
         if not self.reshape_hidden_states and self.pooling != "cls":
-            raise ValueError('`reshape_hidden_states=False` needs `pooling="cls"`: heads remove the [CLS] token.')
+            raise ValueError('`reshape_hidden_states=False` needs `pooling="cls"`: depth heads expect a [CLS] token.')
 
 
 def as_pair(size: int | list[int] | tuple[int, int]) -> tuple[int, int]:

@@ -49,14 +49,14 @@ logger = logging.get_logger(__name__)
 
 # The name of a cache in the functions and outputs of transformers: "cache" from 5.24 on.
 CACHE = "cache" if "cache" in signature(create_causal_mask).parameters else "past_key_values"
-# Other descriptions of packed rows, from data collators. They are ignored: `position_ids` describe packed rows here.
+# Arguments by which data collators also describe packed rows. They are ignored in favor of `position_ids`.
 PACKING = ("seq_idx", "cu_seq_lens_q", "cu_seq_lens_k", "max_length_q", "max_length_k")
-# Minimum number of tokens in a block of `banded_product`, which is faster than all of W for more than 4 blocks.
+# Minimum block length of `banded_product`, which is faster than multiplying by all of W for more than 4 blocks.
 BLOCK_SIZE = 64
 
 
 class GMLPEmbeddings(nn.Module):
-    """Token and segment embeddings as in BERT, but without positions, and without a norm, which every block has."""
+    """Token and segment embeddings as in BERT, but without positions and a norm. Every block begins with a norm."""
 
     def __init__(self, config: GMLPConfig):
         super().__init__()
@@ -90,7 +90,7 @@ class Positions(NamedTuple):
     start: int = 0  # number of cached tokens, which is the index of the first new one; a tensor with a static cache
     rows: torch.Tensor | None = None  # [B or 1, m], p_i of each new token; its index by default
     # [B or 1, m, t], the index of W[p_i, p_j] in the flattened W, or the size of W where token i does not see token j.
-    # By default W[start:t, :t], which a Toeplitz W also reads for shifted positions, since only differences count.
+    # By default W[start:t, :t], which for a Toeplitz W is right even if all positions are shifted by the same number.
     entries: torch.Tensor | None = None
     padding: torch.Tensor | None = None  # [B, m], True for new tokens that are hidden
     visible: torch.Tensor | None = None  # [B, t], False for hidden tokens; read by tiny attention
@@ -103,10 +103,10 @@ def find_positions(
     attention_mask: torch.Tensor | None = None,  # [B, t], 0 for padding
     position_ids: torch.Tensor | None = None,  # [B or 1, m]
     past_key_values: Cache | None = None,
-    check_values: bool = True,  # not in compiled and exported models, which cannot read the values of tensors
+    check_values: bool = True,  # False in compiled and exported models, which cannot read the values of tensors
 ) -> Positions:
-    """Return the positions of new tokens, counted from the first token of each row that is not padding, or given by
-    `position_ids`. A new document begins where these do not increase, and documents do not see one another. Raises a
+    """Return the positions of new tokens: `position_ids`, or else counted from the first token in each row that is not
+    padding. A document begins where `position_ids` do not increase; documents do not see one another. Raises a
     ValueError for a wrong shape or position, or for more than n tokens."""
     batch, m, start = inputs.shape[0], inputs.shape[1], 0
     length, is_static = m, past_key_values is not None and past_key_values.is_compileable
@@ -174,8 +174,8 @@ def number_documents(position_ids: torch.Tensor, is_token: torch.Tensor | None =
 def weight_entries(
     config: GMLPConfig, rows: torch.Tensor, columns: torch.Tensor, is_visible: torch.Tensor | None
 ) -> torch.Tensor:
-    """Return the index of W[i, j] in the flattened W, for positions i [B or 1, m] and j [B or 1, t], or the size of W
-    where the offset is beyond the reach or not `is_visible` [B or 1, m, t]. Returns [B or 1, m, t]."""
+    """Return the index of W[i, j] in the flattened W, for positions i [B or 1, m] and j [B or 1, t]: [B or 1, m, t].
+    Where j is beyond the reach or not `is_visible` [B or 1, m, t], it is the size of W, the index of an added zero."""
     rows, columns = rows[..., :, None], columns[..., None, :]
     if config.toeplitz:
         reach = config.spatial_reach or config.max_position_embeddings
@@ -217,12 +217,12 @@ def check_range(position_ids: torch.Tensor, n: int):
 
 def toeplitz_rows(weight: torch.Tensor, count: int) -> torch.Tensor:
     """Return `count` rows of a Toeplitz matrix: row i is weight[:, count - 1 - i:], cut to the length of the last row.
-    Padding, repeating and slicing are fast forward and backward, and run on any device.
+    Padding, repeating and slicing are fast, also in the backward pass, and run on any device.
     [H, L, ...] -> [H, count, L - count + 1, ...]"""
     length = weight.shape[1]
     padded = F.pad(weight, (0, 0) * (weight.dim() - 2) + (0, 1))
     copies = padded[:, None].expand(-1, count, *padded.shape[1:]).flatten(1, 2)
-    # A row is one weight shorter than a copy, so that it begins one weight earlier than the previous row.
+    # Rows are one weight shorter than the copies, so each row begins one weight earlier than the previous one.
     return copies[:, : count * length].unflatten(1, (count, length))[:, :, count - 1 :]
 
 
@@ -237,8 +237,8 @@ def grid_matrix(weight: torch.Tensor) -> torch.Tensor:
 
 def banded_product(weight: torch.Tensor, bias: torch.Tensor, v: torch.Tensor, is_causal: bool) -> torch.Tensor:
     """Return W v + b [B, m, E] for a Toeplitz W in O(m k) per channel, given the weight [2k - 1] and the bias [m, 1] or
-    [B or 1, m, 1] of one head, and v [B, m, E]. A block of at least k tokens depends only on itself and on adjacent
-    blocks. A loop over blocks is faster than one batched product, whose inputs do not fit into the CPU's cache."""
+    [B or 1, m, 1] of one head, and v [B, m, E]. Blocks have at least k tokens, so that each depends only on itself and
+    its neighbors. Looping over them is faster than one batched product, whose inputs exceed the CPU's cache."""
     reach = (weight.shape[0] + 1) // 2
     size = max(reach, BLOCK_SIZE)
     offsets = F.pad(weight, (2 * size - reach, 2 * size - reach))
@@ -269,9 +269,9 @@ def cast_for_autocast(matrix: torch.Tensor) -> torch.Tensor:
 class SpatialProjection(nn.Module):
     """f(v) = W v + b along the token axis (Equation 2), for up to n tokens.
 
-    `weight` is [n, n] if W is dense. If W is Toeplitz, it is [2k - 1] with W[i, j] = weight[k - 1 + j - i], and zero
-    beyond, or [2h - 1, 2w - 1] over a grid of h * w = n patches. `bias` is [n]. Several heads are the first axis of
-    both. The class is not an `nn.Linear`, so that LoRA on "all-linear" and quantizers skip it.
+    `weight` is [n, n] if W is dense. If W is Toeplitz, it is [2k - 1] with W[i, j] = weight[k - 1 + j - i], or zero
+    beyond, or [2h - 1, 2w - 1] over a grid of h * w = n patches. `bias` is [n]. With several heads, both have a first
+    axis of H. The class is not an `nn.Linear`, so that LoRA on "all-linear" and quantizers skip it.
     """
 
     def __init__(
@@ -298,7 +298,7 @@ class SpatialProjection(nn.Module):
 
     @property
     def reach(self) -> int:
-        """k, where only offsets below k have a weight; n if W is not Toeplitz."""
+        """k: only offsets below k have a weight. It is n for a dense W or a grid."""
         return (self.weight.shape[-1] + 1) // 2 if self.toeplitz and self.grid is None else self.length
 
     def reset_parameters(self, std: float):
@@ -314,7 +314,7 @@ class SpatialProjection(nn.Module):
         if self.grid is not None:
             return grid_matrix(weight)
         if not self.toeplitz:
-            # Indexing instead of slicing: with a slice, `torch.export` would refuse the length n.
+            # Index instead of slicing: with a slice, `torch.export` would refuse the length n.
             rows = weight[:, start:length].index_select(2, torch.arange(length, device=weight.device))
             return rows.tril(start) if is_causal else rows
         # One more zero than needed: `torch.export` refuses a length for which a slice is the complete weight.
@@ -344,7 +344,7 @@ class SpatialProjection(nn.Module):
         if is_banded:
             matrices = weight
         elif positions.entries is not None:
-            # The last entry, a zero, is read for tokens that are not visible.
+            # Entries of tokens that are not visible are the index of the added zero.
             matrices = F.pad(weight, (0, 1))[:, positions.entries]  # [H, B or 1, m, t]
         else:
             matrices = self.matrix(length, start, is_causal)[:, None]  # [H, 1, m, t]
@@ -363,7 +363,7 @@ class SpatialProjection(nn.Module):
 
     @torch.no_grad()
     def resize(self, length: int, reach: int | None = None):
-        """Change n, and k of a Toeplitz W, in place. By default, k stays the same, or becomes n if that is less.
+        """Change n, and k of a Toeplitz W, in place. By default, k stays the same, but is at most n.
         Remaining weights and biases keep their values; new weights are zero and new biases one."""
         if self.grid is not None:
             raise ValueError("Cannot resize a W over a grid of patches to a length: call `resize_grid`.")
@@ -389,7 +389,7 @@ class SpatialProjection(nn.Module):
             return
         if self.grid is not None:
             self.grid = new_grid
-            rows, columns = (new - old for old, new in zip(old_grid, new_grid))  # added ones
+            rows, columns = (new - old for old, new in zip(old_grid, new_grid))  # numbers to add
             bias = F.pad(self.bias.view(1, -1, *old_grid), (0, columns, 0, rows), mode="replicate")
             weight = F.pad(self.weight, (columns, columns, rows, rows))
             self.set_parameters(weight, bias.reshape(*self.bias.shape[:-1], -1))
@@ -436,7 +436,7 @@ class SpatialGatingUnit(nn.Module):
         layer_idx: int = 0,
     ) -> torch.Tensor:
         """Return s(Z) [B, m, E] for Z [B, m, F]. The tiny attention of an aMLP, [B, m, E], is added to f (Figure 6).
-        `positions` are those of rows without padding by default. A cache is updated: its layer `layer_idx` holds v."""
+        By default, `positions` are those of rows without padding. A cache is updated: its layer `layer_idx` holds v."""
         positions = Positions(self.config.is_causal) if positions is None else positions
         u = v = hidden_states
         if self.config.spatial_gating == "split":
@@ -541,8 +541,8 @@ class GMLPBlock(GradientCheckpointingLayer):
         layer_idx: int = 0,
         **kwargs: Unpack[TransformersKwargs],
     ) -> torch.Tensor:
-        """Apply the block to x [B, m, D]. `positions` are those of rows without padding by default. `attention_mask` is
-        for tiny attention. A cache is updated: `layer_idx` is its first layer for this block."""
+        """Apply the block to x [B, m, D]. By default, `positions` are those of rows without padding. `attention_mask`
+        is for tiny attention. A cache is updated: `layer_idx` is its first layer for this block."""
         positions = Positions(self.config.is_causal) if positions is None else positions
         x = self.norm(hidden_states)
         z = self.activation_dropout(self.activation(self.proj_in(x)))  # [B, m, F]
@@ -592,7 +592,7 @@ def pool_tokens(
     """Pool each sequence to one vector: [B, m, D] -> [B, D]
 
     Args:
-        padding_mask: [B, m], 0 for padding, which is ignored. A row of padding alone gives zeros ("cls": any token).
+        padding_mask: [B, m], 0 for padding, which is ignored. A row of only padding gives zeros, or any token ("cls").
         pooling: "mean" or "max" over the tokens, or "cls": the first token, or the last if `is_causal`, since it alone
             sees all others.
     """
@@ -620,7 +620,7 @@ def pool_tokens(
 
 
 class GMLPPreTrainedModel(PreTrainedModel):
-    """The base class of all models of this file: initialization and resizing."""
+    """The base class of all models in this file: initialization and resizing."""
 
     config: GMLPConfig
     base_model_prefix = "model"
@@ -632,7 +632,7 @@ class GMLPPreTrainedModel(PreTrainedModel):
     _supports_flex_attn = True
     _can_compile_fullgraph = True
     _can_record_outputs = {"hidden_states": GMLPBlock, "attentions": GMLPTinyAttention}
-    # Whether a forward pass checks the values of its inputs, which waits for the device. Ignored in traced models.
+    # Whether a forward pass checks the values of its inputs, for which it waits for the device. Traced models never do.
     reads_values = True
 
     @torch.no_grad()
@@ -641,7 +641,7 @@ class GMLPPreTrainedModel(PreTrainedModel):
         if isinstance(module, SpatialProjection):
             module.reset_parameters(self.config.spatial_initializer_range)
         elif isinstance(module, nn.Conv2d) and module.bias is None:
-            # In a convolutional stem, the scale follows from the fan-in: Adam's steps have one size for all weights.
+            # Scale a convolutional stem by its fan-in: smaller weights would change too much in each step of Adam.
             init.kaiming_normal_(module.weight)
         elif isinstance(module, GMLPPatchEmbeddings) and module.cls_token is not None:
             init.normal_(module.cls_token, std=self.config.initializer_range)
@@ -664,7 +664,7 @@ class GMLPPreTrainedModel(PreTrainedModel):
         """Change n, the maximum number of tokens, in place. Create the optimizer afterwards, not before.
 
         Outputs for sequences up to the old n stay the same. A Toeplitz W keeps its weights, which apply at every
-        position, and new entries of b are one: a model that was trained on short sequences reads longer ones without
+        position, and new entries of b are one: a model that was trained on short sequences accepts longer ones without
         training. A dense W must be trained for the added positions, whose weights start at zero.
 
         Args:
@@ -827,7 +827,7 @@ def check_inputs(input_ids: torch.Tensor | None, inputs_embeds: torch.Tensor | N
 
 
 def check_cache(past_key_values: Cache, config: GMLPConfig, blocks: nn.ModuleList):
-    """Add missing layers to a cache: per block, one for v and, with tiny attention, one before it for keys and values.
+    """Add missing layers to a cache: per block, one for the keys and values of tiny attention, if any, and one for v.
     Raise a ValueError if the model cannot use the cache."""
     if not config.is_causal:
         raise ValueError(
@@ -851,7 +851,7 @@ def check_cache(past_key_values: Cache, config: GMLPConfig, blocks: nn.ModuleLis
 
 # ---------------------------------------------------------------------------------------------------------------------
 # Losses, in at least single precision. Those of transformers cast float64 to float32 or keep half precision, and some
-# ignore `num_items_in_batch`, so a loss is N times too large when Trainer accumulates N gradients.
+# ignore `num_items_in_batch`, so they are N times too large when Trainer accumulates the gradients of N batches.
 
 
 def class_loss(logits: torch.Tensor, labels: torch.Tensor, **kwargs) -> torch.Tensor:
@@ -946,10 +946,10 @@ class GMLPForMaskedLM(GMLPPreTrainedModel):
         masked_positions: torch.Tensor | None = None,
         **kwargs: Unpack[TransformersKwargs],
     ) -> modeling_outputs.MaskedLMOutput:
-        r"""Predict masked tokens from the inputs of `GMLPModel`. `labels` [B, m] are the tokens to predict, or -100
+        r"""Predict masked tokens from the inputs of `GMLPModel`. `labels` [B, m] are the tokens to predict, and -100
         elsewhere. Returns `loss` and `logits` [B, m, V], or [labels, V] in training with `sparse_prediction`. For that,
-        compiled models need `masked_positions` [B, count], the indices of all labels and, up to a fixed count, of other
-        tokens, and return `logits` [B, count, V]."""
+        compiled models need `masked_positions` [B, count], the indices of all labels, filled up to a fixed count with
+        those of other tokens, and return `logits` [B, count, V]."""
         inputs = (input_ids, attention_mask, token_type_ids, inputs_embeds, position_ids)
         outputs = self.model(*inputs, return_dict=True, **kwargs)
         hidden_states = outputs.last_hidden_state
@@ -1002,8 +1002,8 @@ class GMLPForCausalLM(GMLPPreTrainedModel, GenerationMixin):
     ) -> modeling_outputs.CausalLMOutputWithPast:
         r"""Predict next tokens from the inputs of `GMLPModel`. `labels` [B, m] are the tokens themselves, which are
         shifted here, or -100 where there is nothing to predict. `logits_to_keep` is the number of last tokens, or the
-        indices of tokens, to compute logits for; by default all. Returns `loss`, without predictions across documents,
-        `logits` [B, m, V] and `past_key_values`."""
+        indices of tokens, to compute logits for; by default all. Returns `loss`, which ignores predictions across
+        documents, `logits` [B, m, V] and `past_key_values`."""
         if not self.config.is_causal:
             raise ValueError("`config.is_causal` must stay on; for tokens that see later ones, load `GMLPForMaskedLM`.")
         if labels is None and kwargs.get("num_items_in_batch") is not None:
@@ -1026,7 +1026,7 @@ class GMLPForCausalLM(GMLPPreTrainedModel, GenerationMixin):
         )
 
     def generate(self, *args, assistant_model: PreTrainedModel | None = None, **kwargs):
-        """Generate as in transformers. Raises a ValueError for an assistant with a smaller n than this model."""
+        """Generate as in transformers. Raises a ValueError if an assistant model has a smaller n than this one."""
         n = self.config.max_position_embeddings
         if assistant_model is not None and getattr(assistant_model.config, "max_position_embeddings", n) < n:
             raise ValueError(
@@ -1195,8 +1195,8 @@ class GMLPForQuestionAnswering(GMLPPreTrainedModel):
         [B] are the indices of first and last tokens; the loss ignores those outside the sequence. Returns `loss`,
         `start_logits` and `end_logits` [B, m]."""
         if position_ids is not None and self.reads_values and not is_tracing(position_ids):
-            real = None if attention_mask is None else attention_mask != 0
-            check_pooled(None if number_documents(position_ids, real).any() else position_ids)
+            is_token = None if attention_mask is None else attention_mask != 0
+            check_pooled(None if number_documents(position_ids, is_token).any() else position_ids)
         inputs = (input_ids, attention_mask, token_type_ids, inputs_embeds, position_ids)
         outputs = self.model(*inputs, return_dict=True, **kwargs)
         start_logits, end_logits = (x.contiguous() for x in self.qa_outputs(outputs.last_hidden_state).unbind(-1))
@@ -1213,7 +1213,7 @@ class GMLPForQuestionAnswering(GMLPPreTrainedModel):
 
 
 class GMLPStemNorm(nn.BatchNorm2d):
-    """BatchNorm that keeps its running statistics while its weights are frozen, since adapters would not save them."""
+    """BatchNorm whose running statistics stay fixed while its weights are frozen, since adapters do not save them."""
 
     def forward(self, features: torch.Tensor) -> torch.Tensor:
         if self.weight.requires_grad:
@@ -1271,7 +1271,7 @@ class GMLPVisionPreTrainedModel(GMLPPreTrainedModel):
 
     def resize_position_embeddings(self, *args, **kwargs):
         raise ValueError(
-            "Cannot set the number of tokens of an image model, which are patches of its images: call "
+            "Cannot set the number of tokens of an image model, which follows from the image size: call "
             "`model.resize_image_size((height, width))`."
         )
 
@@ -1374,7 +1374,7 @@ class GMLPVisionBackbone(BackboneMixin, GMLPVisionModel):
         super().__init__(config, add_pooling_layer=False)
         self.num_features = [config.hidden_size] * len(self.stage_names)
         if config._out_features is None:
-            config.out_features = None  # the setter replaces it with the last stage, which a backbone reads
+            config.out_features = None  # the setter replaces None with the last stage, in `_out_features` too
 
     @merge_with_config_defaults
     @capture_outputs(tie_last_hidden_states=False)

@@ -17,9 +17,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Preset:
-    """
-    The numbers that the paper prints for an architecture, and where: parameters in millions, FLOPs in billions. For an
-    architecture that is not in the paper ("-"), parameters are counted in the same way.
+    """The numbers that the paper prints for an architecture, and where: parameters in millions, FLOPs in billions. For
+    an architecture that is not in the paper ("-"), parameters are counted in the same way.
     """
 
     name: str
@@ -30,7 +29,7 @@ class Preset:
     folder: Path = Path(__file__).parent  # contains the folder NAME with config.json
 
 
-_DEEP_AND_THIN = "The paper leaves d_ffn and the positions open; 4 d_model and absolute ones give the printed counts."
+_DEEP_AND_THIN = "The paper names no d_ffn or positions; 4 d_model and absolute positions give the printed counts."
 _D_FFN = "Table 3 says d_ffn = 3072, which gives 130 M parameters without a split. This preset has d_ffn = 2048: 92 M."
 _MINI = "Not in the paper. For a few thousand images: W is Toeplitz over the grid of patches, in four heads."
 _MADDS = "Table 2 prints multiply-adds, which are doubled here. Its 86 M exclude the classifier for 1,000 classes."
@@ -76,15 +75,14 @@ def list_presets() -> list[str]:
 
 
 def preset_path(name: str) -> Path:
-    """Return the folder of a preset; an InputError, which is a ValueError, if there is no preset with that name."""
+    """Return the folder of a preset; raise InputError, a ValueError, if there is no preset with that name."""
     if name not in PRESETS:
         raise InputError(f"There is no preset {name!r}. Choose one of: {', '.join(PRESETS)}.")
     return PRESETS[name].folder / name
 
 
 def preset_config(name: str, **overrides: Any) -> "PreTrainedConfig":
-    """
-    Return the config of a preset, with some fields changed: `preset_config("amlp-base", num_labels=3)`.
+    """Return the config of a preset, with some fields changed: `preset_config("amlp-base", num_labels=3)`.
 
     Raises:
         InputError: A ValueError, if there is no preset with that name, or its config has no such field.

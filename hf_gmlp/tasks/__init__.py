@@ -1,4 +1,4 @@
-"""The training tasks. Each has a folder, whose run.py leads from the command line to the report."""
+"""The training tasks, with a folder for each. Its run.py contains the script."""
 
 import os
 from importlib import import_module

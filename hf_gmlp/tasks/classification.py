@@ -26,7 +26,7 @@ from .labels import CLASSES, ONE_CLASS, REGRESSION
 
 logger = logging.getLogger(__name__)
 
-# With more classes, only those with the lowest F1 are printed, and the plot of the confusion matrix has no numbers.
+# With more classes, only those with the lowest F1 are printed, and the plotted confusion matrix has no numbers.
 MAX_PRINTED_CLASSES = 20
 # With more classes there is no confusion matrix: that of ImageNet would have a million numbers.
 MAX_MATRIX_CLASSES = 200
@@ -76,14 +76,14 @@ def check_evaluation(args: TrainingArguments):
 
 
 def hold_out(dataset: Dataset, fraction: float, seed: int = 0) -> tuple[Dataset, Dataset]:
-    """Split off the same fraction of each class (of each range of values), to within one row.
+    """Split off the same fraction of each class, or of each range of numbers, to within one row.
 
     Both parts have a new column "row", the number of the row in `dataset`, from 1. A class with a single row keeps it
     for training.
     """
     labels = dataset["labels"][:]
     rows = np.random.default_rng(seed).permutation(len(dataset))
-    # Sorted by class, and shuffled within each class: every k-th row is held out.
+    # Sort by class, with random order within each class, and hold out every k-th row.
     rows = np.array(sorted(rows, key=labels.__getitem__))
     positions = ((np.arange(round(fraction * len(rows))) + 0.5) / fraction).astype(int)
     held_out = set(rows[positions[positions < len(rows)]].tolist())
@@ -100,7 +100,7 @@ def hold_out(dataset: Dataset, fraction: float, seed: int = 0) -> tuple[Dataset,
 
 
 def balanced_weights(labels: list, config: PreTrainedConfig) -> torch.Tensor:
-    """Return a weight for each class, the inverse of its number of rows, with a mean of 1 over the rows."""
+    """Return a weight for each class, proportional to 1 / its number of rows, with a mean of 1 over the rows."""
     if config.problem_type != ONE_CLASS:
         raise InputError("--class_weights is only for data with one class per row: leave it out.")
     rows = torch.tensor(labels)
@@ -123,7 +123,7 @@ def classification_loss(label_smoothing: float = 0.0, weights: torch.Tensor | No
         total = F.cross_entropy(logits, labels, weight, label_smoothing=smoothing, reduction="sum")
         if num_items_in_batch is None:
             return total / len(logits)
-        # Trainer counts the elements of the labels.
+        # Trainer counts all elements of the labels, here one per row and class.
         return total / (num_items_in_batch / labels.shape[1] if labels.ndim == 2 else num_items_in_batch)
 
     return compute

@@ -18,12 +18,12 @@ def token_losses(logits: torch.Tensor | tuple, labels: torch.Tensor) -> tuple[to
     """
     logits = logits[0] if isinstance(logits, tuple) else logits
     if logits.device.type == "xla":
-        # All tokens, since the number of predicted ones differs between batches, and XLA compiles for each shape.
+        # Use all tokens: the number of predicted ones differs between batches, and XLA compiles for each shape.
         losses = torch.nn.functional.cross_entropy(logits.float().mT, labels, reduction="none")
         return losses, (logits.argmax(-1) == labels).float()
     losses = torch.zeros(labels.shape, device=logits.device)
     correct = torch.zeros_like(losses)
-    # The other tokens are left out, since a masked language model predicts one in seven.
+    # Leave the other tokens out, since a masked language model predicts only one in seven.
     predicted = labels != -100
     logits, labels = logits[predicted].float(), labels[predicted]
     losses[predicted] = torch.nn.functional.cross_entropy(logits, labels, reduction="none")
@@ -32,7 +32,7 @@ def token_losses(logits: torch.Tensor | tuple, labels: torch.Tensor) -> tuple[to
 
 
 def next_token_losses(logits: torch.Tensor | tuple, labels: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Compute `token_losses` of a causal language model, whose logits predict the next label; the first token's are 0.
+    """Compute `token_losses` of a causal language model, whose logits predict the next label; first tokens have 0.
 
     Arguments and results have the shapes of `token_losses`.
     """

@@ -94,8 +94,8 @@ def text_rows(data: Dataset | IterableDataset, text_column: str, source: str) ->
         # The columns of a stream may be unknown before its first row.
         features = data.features or Dataset.from_list(list(data.take(1))).features
     if text_column not in features:
-        columns = ", ".join(features) or "nothing at all"
-        raise InputError(f"There is no column {text_column!r} in {source} but {columns}: pass --text_column.")
+        columns = ", ".join(features) or "no columns"
+        raise InputError(f"There is no column {text_column!r} in {source}, which has {columns}: pass --text_column.")
     # A column in which every row is blank has the type null.
     if getattr(features[text_column], "dtype", None) not in ("string", "large_string", "string_view", "null"):
         raise InputError(f"The column {text_column!r} of {source} holds no text: pass another --text_column.")
@@ -113,7 +113,7 @@ def tokenize(
     seed: int = 0,
     access: Access = Access(),
 ) -> tuple[Dataset | IterableDataset | None, Dataset | None]:
-    """Make sequences of the texts of `load_texts`: packed documents, lines (`line_by_line`), or `causal` blocks.
+    """Make sequences from the texts of `load_texts`: packed documents, lines (`line_by_line`), or `causal` blocks.
 
     No token of a validation text or of a stream is left out. Of the training sequences, the first `max_train_samples`
     are kept. The `seed` determines the order of a stream.
@@ -134,10 +134,10 @@ def tokenize(
         if isinstance(documents, IterableDataset):
             rows = documents.map(partial(make, keep_remainder=True), batch_size=STREAM_BATCH, **columns)
             rows = rows if limit is None else rows.take(limit)
-            # One file at a time, since `datasets` cannot resume a buffer of several with another number of workers.
+            # Shuffle within one file: `datasets` cannot resume a buffer of several with another number of workers.
             rows = rows.shuffle(seed=seed, buffer_size=SHUFFLE_BUFFER, max_buffer_input_shards=1)
         else:
-            # A thousand texts, or fewer long ones.
+            # Up to a thousand texts, fewer if they are long.
             size = max(1, min(1000, BATCH_BYTES * documents.data.num_rows // max(documents.data.nbytes, 1)))
             make_split = partial(make, keep_remainder=split != "train")
             rows = documents.map(make_split, batch_size=size, **columns, **options)
@@ -152,13 +152,13 @@ def tokenize(
 def pack(documents: Texts, tokenizer: Tokenizer, max_seq_length: int, *, keep_remainder: bool = False) -> Sequences:
     """Join documents with [SEP] between them and cut them into sequences [CLS] ... [SEP] of `max_seq_length` tokens.
 
-    There is no padding and no truncation. A shorter end is dropped, or kept with `keep_remainder`.
+    There is no padding or truncation. A shorter last sequence is dropped, or kept with `keep_remainder`.
 
     Returns:
         The "input_ids" [m] of each sequence.
     """
     cls, sep = np.array([[tokenizer.cls_token_id], [tokenizer.sep_token_id]], dtype=np.int32)
-    # Without the [SEP] before the first document.
+    # Remove the [SEP] before the first document.
     ids, step = _join(documents, tokenizer, sep)[1:], max_seq_length - 2
     starts = range(0, len(ids) if keep_remainder else len(ids) // step * step, step)
     return {"input_ids": [np.concatenate([cls, ids[start : start + step], sep]) for start in starts]}
@@ -170,8 +170,8 @@ def pack_causal(
     """Join documents with the end-of-text token before each and cut them into blocks of `max_seq_length` tokens.
 
     Every token of every document is predicted exactly once: a block starts with the last token of the block before, and
-    a document with the end-of-text token, as in generation without a prompt. A shorter end is dropped, or kept with
-    `keep_remainder`.
+    a document with the end-of-text token, as in generation without a prompt. A shorter last block is dropped, or kept
+    with `keep_remainder`.
 
     Returns:
         The "input_ids" [m] of each block.

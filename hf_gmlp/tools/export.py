@@ -184,7 +184,7 @@ def compare(model: PreTrainedModel, program: Program) -> float:
         outputs = get_leaf_tensors(program(**copy.deepcopy(inputs)))
         for name, value in get_leaf_tensors(model(**inputs)).items():
             if value.numel() == 0:
-                # A cache without values.
+                # The cache of v has empty values.
                 continue
             if outputs[name].shape != value.shape:
                 return math.nan

@@ -34,8 +34,10 @@ def show_presets(name: str | None, count: bool):
 def columns(preset: Preset) -> str:
     """Return the row of a preset: its sizes, and its parameters and FLOPs as the paper prints them."""
     fields = json.loads((preset_path(preset.name) / "config.json").read_text(encoding="utf-8"))
-    # All image models have a [CLS] token.
-    tokens = fields.get("max_position_embeddings") or (fields["image_size"] // fields["patch_size"]) ** 2 + 1
+    tokens = fields.get("max_position_embeddings")
+    if tokens is None:
+        # Image models have a [CLS] token unless they pool differently.
+        tokens = (fields["image_size"] // fields["patch_size"]) ** 2 + (fields.get("pooling", "cls") == "cls")
     attention = "full" if fields["model_type"] in ("bert", "vit") else fields.get("attention_size") or "-"
     sizes = f"{fields['num_hidden_layers']:>4}{fields['hidden_size']:>8}{fields['intermediate_size']:>6}{tokens:>5}"
     flops = f"{preset.flops:.1f} B" if preset.flops else "-"

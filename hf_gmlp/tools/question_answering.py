@@ -20,8 +20,8 @@ from ..tokenizer import padding_for
 class QuestionAnswerer:
     """A model and its tokenizer, called with questions and contexts.
 
-    A context that is longer than the model allows is split into windows that overlap by 128 tokens, but at most by a
-    third.
+    A context that is longer than the model allows is split into windows that overlap by 128 tokens, or by a third if
+    that is less.
 
     Args:
         model: A trained question-answering model of any kind: a folder, a name on the Hub, or the model itself.

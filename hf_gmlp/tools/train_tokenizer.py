@@ -40,7 +40,7 @@ def read_texts(
     """Yield the texts of local files, or of a data set on the Hub or in a folder, without the blank ones.
 
     Args:
-        files: Files of one kind of `hf_gmlp.training.files`. Every line of a .txt file is a text.
+        files: Files, all of one kind that `hf_gmlp.training.files` reads. Every line of a .txt file is a text.
         streaming: Whether to read the data set over the network instead of downloading it first.
 
     Raises:

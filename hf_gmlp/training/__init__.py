@@ -1,1 +1,1 @@
-"""Shared by the training scripts: arguments, config and model, trainer, metrics, and the output folder."""
+"""Shared by the training scripts: flags, recipes, files, config and model, trainer, and the output folder."""

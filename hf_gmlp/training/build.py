@@ -30,7 +30,7 @@ logger = logging.getLogger(__name__)
 
 
 def load_config(arguments: BaseModelArguments, **fields) -> PreTrainedConfig:
-    """Return the config of a checkpoint or preset with `fields` and the overrides; an InputError if they do not fit."""
+    """Return the config of a checkpoint or preset with `fields` and overrides; raise InputError if they do not fit."""
     new = arguments.model_name_or_path is None
     flag, name = ("config_name", arguments.config_name) if new else ("model_name_or_path", arguments.model_name_or_path)
     options = {"revision": arguments.model_revision, "attn_implementation": arguments.attn_implementation}
@@ -68,8 +68,9 @@ def load_tokenizer(
     max_length: int,
     config: PreTrainedConfig | None = None,
 ) -> PreTrainedTokenizerBase:
-    """Return the tokenizer that the arguments name, or the checkpoint's, or one trained on the first of the `texts`,
-    which is saved in the output folder; an InputError if it does not fit.
+    """Return the tokenizer that the arguments name, or the checkpoint's; raise InputError if it does not fit.
+
+    Without either, train one on the first of the `texts` and save it in the output folder.
     """
     name = arguments.tokenizer_name or arguments.model_name_or_path
     if name is not None:
@@ -109,13 +110,13 @@ def load_model(
     Args:
         config: The config of the model, which is copied, not changed.
         train: Whether the model will be trained: only then may its head be new, and its weights are float32.
-        new_classifier: Whether to replace a classifier of another size by a new one.
-        length: Number of tokens to which a checkpoint with a Toeplitz W is lengthened, if its n is smaller.
+        new_classifier: Whether to replace a classifier of another size with a new one.
+        length: Number of tokens to which a checkpoint with a Toeplitz W is extended, if its n is smaller.
     """
     config = copy.deepcopy(config)
     if type(config) not in auto_class._model_mapping and not arguments.trust_remote_code:
         task = auto_class.__name__.removeprefix("AutoModelFor")
-        raise InputError(f"There is no {task} of the model type {config.model_type!r}: choose another model.")
+        raise InputError(f"Models of type {config.model_type!r} have no head for {task}: choose another model.")
     if arguments.model_name_or_path is not None:
         model = open_model(
             auto_class,

@@ -5,7 +5,7 @@ from torch.utils.checkpoint import CheckpointPolicy, create_selective_checkpoint
 from transformers import PreTrainedModel
 
 aten = torch.ops.aten
-# The matrix products that layers compute, which take nearly all of the time of a block.
+# Operators of layers that compute matrix products, which take nearly all of a block's time.
 PRODUCTS = {
     operator.default
     for operator in (
@@ -22,7 +22,7 @@ def keep_products(context, operator, *args, **kwargs) -> CheckpointPolicy:
 
 def enable_selective_checkpointing(model: PreTrainedModel):
     """Keep only the inputs of blocks and the results of matrix products for the backward pass in training, and
-    recompute the rest (norms, activations, gating). Outputs and gradients stay the same, also in compiled models.
+    recompute the rest (norms, activations, gating). Outputs and gradients stay the same, even in compiled models.
 
     Args:
         model: A model of this package, or any other that supports gradient checkpointing.

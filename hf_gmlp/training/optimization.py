@@ -1,4 +1,4 @@
-"""Parameter groups for an optimizer: weights with and without decay, with their own learning rate, and for Muon."""
+"""Parameter groups for optimizers, with their own weight decay and learning rates, and training with Muon."""
 
 import re
 from collections.abc import Callable
@@ -48,7 +48,7 @@ def param_groups(
             position embeddings). Raise it for short runs, in which Adam's small steps cannot move them enough.
 
     Raises:
-        ValueError: If there is a multiplier, but the model has no positional weights.
+        ValueError: If the multiplier is not 1, but the model has no positional weights.
     """
     positional = {id(weight) for weight in positional_weights(model)}
     if spatial_lr_multiplier != 1 and not positional:
@@ -95,7 +95,7 @@ class WithMuon(torch.optim.Optimizer):
         other_groups = [group | {"params": [w for w in group["params"] if id(w) not in ids]} for group in groups]
         muon = torch.optim.Muon(matrices, learning_rate, weight_decay, adjust_lr_fn="match_rms_adamw")
         self.parts = [muon, make_other([group for group in other_groups if group["params"]])]
-        # The groups are shared with the parts, so that a schedule changes those of the parts.
+        # The groups are shared with the parts, so that a learning-rate schedule applies to both.
         super().__init__([group for part in self.parts for group in part.param_groups], {})
 
     def step(self, closure: Callable | None = None):

@@ -24,8 +24,8 @@ _OF_DATASET = {"dataset_config_name", *(f"{split}_split_name" for split in _SPLI
 
 
 class _Loader(yaml.SafeLoader):
-    """Refuse repeated keys, and aliases, with which a short file can describe endless data. As in YAML 1.2, 1e-6 is a
-    number, and "no", a value of --save_strategy, is text.
+    """YAML loader that refuses repeated keys, and aliases, by which a short file can describe endless data. As in YAML
+    1.2, 1e-6 is a number, and "no", a value of --save_strategy, is text.
     """
 
     yaml_implicit_resolvers = {
@@ -41,7 +41,7 @@ class _Loader(yaml.SafeLoader):
     def construct_mapping(self, node, deep=False):
         keys = [key.value for key, _ in node.value]
         if len(set(keys)) < len(keys):
-            raise ValueError(f"a key is there twice among {', '.join(map(str, keys))}")
+            raise ValueError(f"a key is repeated among {', '.join(map(str, keys))}")
         return super().construct_mapping(node, deep)
 
 
@@ -61,12 +61,12 @@ def command_line(argv: list[str]) -> list[str]:
     overrides: list[dict] = [{"config_overrides": parse_overrides(text)} for text in typed.config_overrides]
     recipe = merge(*(read_recipe(find_recipe(path)) for path in paths), *overrides)
     drop_replaced_data(recipe, [_name(word.partition("=")[0]) for word in flags if word.startswith("--")])
-    # An empty list means the default too: a command line cannot express it.
+    # An empty list means the default, like null, since a command line cannot express it.
     return [word for name, value in recipe.items() if value not in (None, []) for word in _words(name, value)] + flags
 
 
 def find_recipe(name: str) -> Path:
-    """Return the file of a recipe: for "recipes/..." or "paper/recipes/...", the project's file if none is here."""
+    """Return the file of a recipe: for "recipes/..." or "paper/recipes/...", the project's own if none is here."""
     path = Path(name)
     shipped = RECIPES.parent / path
     return shipped if path.parts[0] in ("recipes", "paper") and not path.exists() and shipped.is_file() else path
@@ -114,7 +114,7 @@ def merge(*recipes: dict[str, object]) -> dict[str, object]:
 
 
 def drop_replaced_data(earlier: dict[str, object], later: Collection[str]):
-    """Remove data from `earlier` values, with what describes them, if `later` flags name another kind of source."""
+    """Remove the data, and flags that describe them, from `earlier` if `later` flags name another kind of source."""
     kinds = {SOURCES[name] for name in later if name in SOURCES}
     replaced = {name for name in earlier if kinds and SOURCES.get(name) not in (None, *kinds)}
     if earlier.get("dataset_name") is not None and "dataset_name" in replaced:

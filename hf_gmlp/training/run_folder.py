@@ -22,7 +22,7 @@ HYPERPARAMETERS = """
     use_liger_kernel liger_kernel_config average_tokens_across_devices train_sampling_strategy dataloader_drop_last
     load_best_model_at_end metric_for_best_model greater_is_better
 """.split()
-# Flags for the model and the data that do not affect the weights. Their other flags are compared.
+# Flags of the model and the data that may differ when a run is resumed, since they do not affect the weights.
 IRRELEVANT = {"cache_dir", "token", "trust_remote_code", "overwrite_cache", "preprocessing_num_workers"}
 IRRELEVANT |= {"license", "seeds"}
 # The last file that a run writes.
@@ -34,12 +34,12 @@ _locks: dict[str, FileLock] = {}
 
 
 def claim(folder: Path):
-    """Create the output folder, and keep other runs out until this process ends; raise InputError if it cannot."""
+    """Create the output folder, and keep other runs out until this process ends; raise InputError if that fails."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         # Files that begin with an underscore are not pushed to the Hub.
         lock = _locks.setdefault(os.path.realpath(folder), FileLock(folder / "_run.lock"))
-        # Workers of a killed run keep its lock until they notice, every five seconds.
+        # Workers of a killed run hold its lock until they notice: they check every five seconds.
         lock.acquire(timeout=10)
     except Timeout as error:
         raise InputError(f"Another run is writing to {folder}: wait, or choose another --output_dir.") from error
@@ -110,7 +110,7 @@ def resume_point(args: RunArguments, settings: dict) -> str | None:
     """Prepare the output folder of a run, and return the checkpoint to resume from, if any.
 
     Raises:
-        InputError: If the folder holds a finished run, a run of other settings, or files from another source.
+        InputError: If the folder holds a finished run, a run with other settings, or files from another source.
     """
     folder = Path(args.output_dir)
     # The first process prepares the folder for the others.

@@ -31,7 +31,7 @@ def plan_runs(model_args: BaseModelArguments, data_args: SeriesArguments, args: 
     if not data_args.seeds:
         return [(args, None)]
     if not (args.do_train and args.do_eval):
-        raise InputError("Runs are compared by their results on the validation data: pass --do_train and --do_eval.")
+        raise InputError("--seeds compares runs by their results on validation data: pass --do_train and --do_eval.")
     if args.push_to_hub or args.resume_from_checkpoint is not None:
         raise InputError("--push_to_hub and --resume_from_checkpoint are for a single run: leave --seeds out.")
     runs: Runs = []

@@ -27,7 +27,7 @@ SOURCE = "The streamed training text"
 
 
 class StreamLoader(StatefulDataLoader):
-    """Endless batches of one process: in every epoch, each row of its shards comes once, in another order.
+    """Endless batches of one process: in every epoch, each row of its shards comes once, in a new order.
 
     Since the batches do not end, no process waits for another that has fewer rows.
     """
@@ -36,8 +36,8 @@ class StreamLoader(StatefulDataLoader):
         self.epoch, self.processes = 0, args.world_size
         shards, workers = stream.num_shards, args.dataloader_num_workers
         if shards % self.processes or shards < self.processes * workers:
-            words = "The stream has %d file(s) for %d process(es) with %d worker(s) each: some are idle, or repeat the "
-            words += "work of others. Make their number a multiple of the processes, at least processes x workers"
+            words = "The stream has %d file(s) for %d process(es) with %d worker(s) each: some are idle or repeat work."
+            words += " Make the number of files a multiple of the processes, at least processes x workers"
             logger.warning(words, shards, self.processes, workers)
         super().__init__(
             split_dataset_by_node(stream, args.process_index, args.world_size),

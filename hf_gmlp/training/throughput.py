@@ -19,7 +19,7 @@ PEAKS |= {"L40S": 362, "L4": 121, "V100": 125, "T4": 65, "RTX 4090": 165, "RTX 3
 
 
 class Throughput(TrainerCallback):
-    """Measures the speed of a training, without the time for evaluations and checkpoints.
+    """Measures training speed, without the time for evaluations and checkpoints.
 
     Args:
         model: The model, whose FLOPs are counted once, on the meta device.
@@ -61,12 +61,12 @@ class Throughput(TrainerCallback):
         values = inputs[self.model.main_input_name]
         count = values.numel() if self.unit == "tokens" else len(values)
         if self.flops_per_unit is None and self.peak is not None:
-            # They are counted for the first batch only: a longer one needs more for each token, because of W.
+            # FLOPs are counted for the first batch only, although W needs more per token in longer batches.
             self.flops_per_unit = training_flops(self.model, inputs) * len(values) / count
         self.count += count
 
     def numbers(self, since: tuple[float, int]) -> dict[str, float]:
-        """Return what to log about the time since an earlier `now`, as if all processes were as fast as this one."""
+        """Return the numbers to log since an earlier `now`, assuming that all processes are as fast as this one."""
         seconds, count = (new - old for new, old in zip(self.now(), since))
         rate = count / max(seconds, 1e-9)
         numbers = {f"{self.unit}_per_second": round(rate * self.devices, 1)}
@@ -92,8 +92,8 @@ def gpu_peak() -> float | None:
 def training_flops(model: PreTrainedModel, inputs: Mapping[str, torch.Tensor]) -> float:
     """Return the FLOPs of a forward and a backward pass for one row of a batch; 0 if the model cannot be counted.
 
-    They are those of three forward passes, two for each multiply-add of the matrix products. Recomputation does not
-    count. With sparse prediction, the head counts in proportion to the labels of the batch.
+    They are those of three forward passes, two for each multiply-add of the matrix products. Recomputation is not
+    counted. With sparse prediction, the head counts in proportion to the labels of the batch.
     """
     config, row = model.config, inputs[model.main_input_name][:1]
     labels = inputs.get("labels")

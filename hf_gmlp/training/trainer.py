@@ -57,7 +57,7 @@ class GMLPTrainer(Trainer):
         InputError: If the arguments do not go together.
     """
 
-    # The types of these attributes in transformers' Trainer.
+    # Trainer does not declare the types of these attributes.
     optimizer: torch.optim.Optimizer | None
     preprocess_logits_for_metrics: Callable | None
 
@@ -87,7 +87,7 @@ class GMLPTrainer(Trainer):
         # Some, such as BERT, ignore it. For all models but this package's, Trainer averages over the batches instead.
         self.model_accepts_loss_kwargs &= self.model.config.model_type in OWN_TYPES
         if self.args.label_smoothing_factor and getattr(self.model, "loss_type", None) == "ForCausalLM":
-            # Trainer would not shift the labels, except for class names in a table of transformers.
+            # Trainer would shift the labels only for the model classes of transformers.
             raise InputError("--label_smoothing_factor is not supported for causal language models: leave it out.")
         self.card, self.in_series = dict(card), in_series
         self.hyperparameters, self.results = dict(hyperparameters or {}), dict[str, float]()
@@ -111,7 +111,7 @@ class GMLPTrainer(Trainer):
     def get_train_dataloader(self) -> DataLoader:
         rows, batch = self.train_dataset, self.args.train_batch_size * self.args.world_size
         if isinstance(rows, torch.utils.data.IterableDataset):
-            # Trainer would read in one process for all others, and skip to the position by reading again.
+            # Trainer would read in one process for all others, and resume by reading everything again.
             self.args.ignore_data_skip = True
             self.stream = StreamLoader(rows, self.data_collator, self.args)
             if self.checkpoint is not None:
@@ -119,8 +119,8 @@ class GMLPTrainer(Trainer):
             return self.stream
         if self.args.dataloader_drop_last and len(rows) < batch:
             raise InputError(
-                f"There are {len(rows)} training samples, not one batch of {batch}, and --dataloader_drop_last drops "
-                f"incomplete batches: lower --per_device_train_batch_size."
+                f"There are {len(rows)} training samples, less than a batch of {batch}, and --dataloader_drop_last "
+                f"drops incomplete batches: lower --per_device_train_batch_size."
             )
         run_folder.check_rows(self.args, len(rows))
         return super().get_train_dataloader()
@@ -223,7 +223,7 @@ class GMLPTrainer(Trainer):
         metrics: dict[str, float] = {}
         if self.args.do_train:
             metrics |= self.train(resume_from_checkpoint=checkpoint).metrics
-            # Trainer leaves losses of NaN out of its mean, so the weights are checked, of sharded ones the local part.
+            # Trainer leaves NaN out of its mean loss, so check the weights, or the local part of sharded weights.
             weights = [w.to_local() if hasattr(w, "to_local") else w for w in self.model.parameters()]
             if not torch.stack([weight.isfinite().all() for weight in weights]).all():
                 metrics["train_loss"] = math.nan
@@ -272,7 +272,7 @@ class GMLPTrainer(Trainer):
 
 
 def public_command(argv: list[str]) -> str:
-    """Return a command as typed, but without tokens, and with only the last name of absolute paths."""
+    """Return a command as typed, but without access tokens and the folders of absolute paths."""
     public_words, words = [program(argv[0])], iter(argv[1:])
     for word in words:
         flag, equals, value = word.partition("=") if word.startswith("--") else ("", "", word)
@@ -289,7 +289,7 @@ def kill_workers():
 
 
 class EpochCallback(TrainerCallback):
-    """Passes the epoch to a collator, which samples different masks in each."""
+    """Passes the epoch to a collator, whose random numbers depend on it."""
 
     def __init__(self, collator):
         self.collator = collator

@@ -26,7 +26,7 @@ def is_compiled(args: TrainingArguments) -> bool:
 
 
 def fix_shapes(data_args: DataArguments, args: TrainingArguments):
-    """On an XLA device, change flags so that all batches have the same shape, and that the optimizer works."""
+    """On an XLA device, change flags so that all batches have the same shape and the optimizer works."""
     if not is_xla(args):
         return
     if hasattr(data_args, "pad_to_max_length"):

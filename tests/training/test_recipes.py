@@ -112,7 +112,7 @@ def test_overrides_that_cannot_be_read(text):
         ("- a\n- b\n", "x.yaml .*must map flags to values"),
         ("a: 1\nb:\n\tc: 2\n", "x.yaml .*line 3"),
         ("a: !!python/object/apply:os.system ['true']", "x.yaml .*constructor"),
-        ("a: 1\nb: 2\na: 3", "x.yaml .*twice among a, b, a"),
+        ("a: 1\nb: 2\na: 3", "x.yaml .*repeated among a, b, a"),
         # Nine such lines would exhaust the memory.
         ("a: &a [x, x]\nb: &b [*a, *a]\n", "x.yaml .*alias"),
         ("config_overrides: a", "--config_overrides a cannot be read"),

@@ -21,7 +21,6 @@ from .blocks import CausalCollator
 
 
 def main():
-    # Arguments.
     model_args, data_args, training_args = parse_arguments((ModelArguments, CLMArguments, RunArguments), __doc__)
     checkpoint = start_run(model_args, data_args, training_args)
     train, validate, seed = training_args.do_train, training_args.do_eval, training_args.seed
@@ -31,7 +30,6 @@ def main():
         check_pretraining(config, model_args.model_name_or_path, train)
     length = data_args.sequence_length(config)
 
-    # Data: documents, then blocks of tokens.
     with training_args.main_process_first(desc="reading"):
         texts = load_texts(data_args, train=train, validate=validate, seed=seed, access=access)
     words = (row["text"] for row in texts.get("train", ()) if row["text"])
@@ -42,14 +40,12 @@ def main():
     num_bytes = count_bytes(texts["validation"]["text"]) if validate else None
     description = data_args.description(train_dataset, eval_dataset, length)
 
-    # Model.
     model = load_model(AutoModelForCausalLM, model_args, config, tokenizer, train=train, length=length)
     check_causal(model)
     check_packing(model, data_args)
 
-    # Trainer.
     training_args.batch_eval_metrics = True
-    # The collator returns only arguments of the model.
+    # The collator already returns only arguments of the model.
     training_args.remove_unused_columns = False
     collator = CausalCollator(tokenizer, data_args.separate_documents, length if is_xla(training_args) else None)
     trainer = GMLPTrainer(

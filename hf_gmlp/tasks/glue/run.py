@@ -38,7 +38,6 @@ HEAD = "ForSequenceClassification"
 
 
 def main():
-    # Arguments.
     types = (SentenceModelArguments, GlueArguments, RunArguments)
     model_args, data_args, training_args = parse_arguments(types, __doc__)
     check_evaluation(training_args)
@@ -49,7 +48,6 @@ def main():
     access = data_access(model_args, data_args, training_args)
     length = data_args.sequence_length(config, default=128)
 
-    # Data: sentences and labels.
     needed = {"train": train, "validation": training_args.do_eval, "test": training_args.do_predict}
     kinds = [kind for kind in needed if needed[kind]]
     with training_args.main_process_first(desc="reading"):
@@ -66,7 +64,6 @@ def main():
     if data_args.baseline and train and "validation" in splits and training_args.process_index == 0:
         baseline = baseline_scores(splits["train"], splits["validation"], config, metrics)
 
-    # Tokens.
     sentences = texts(splits["train"]) if train else ()
     tokenizer = load_tokenizer(model_args, training_args, sentences, max_length=length, config=config)
     # The saved tokenizer has the length of the texts that the model was trained on.

@@ -75,14 +75,14 @@ def load_sentences(
 
 
 def _read_files(arguments: GlueArguments, names: dict[str, tuple[str, ...]], access: Access) -> dict[str, Dataset]:
-    """Read the files of each kind. If a task has several splits of a kind, each file is one of them."""
+    """Read the files of each kind. If a task has several splits of a kind, there is a file for each."""
     files: dict[str, list[str]] = {}
     for kind, splits in names.items():
         paths = arguments.files().get(kind, [])
         if not paths:
             raise InputError(f"There are no {kind} data: pass --{kind}_file.")
         if len(paths) > len(splits) > 1:
-            raise InputError(f"--{kind}_file has {len(paths)} files; there are at most {', '.join(splits)}.")
+            raise InputError(f"--{kind}_file has {len(paths)} files: pass at most one each for {', '.join(splits)}.")
         files |= {split: [path] for split, path in zip(splits, paths)} if len(splits) > 1 else {kind: paths}
     text_columns = arguments.text_column_names or [column for columns in KNOWN_TEXT_COLUMNS for column in columns]
     label_columns = [arguments.label_column_name] if arguments.label_column_name else LABEL_COLUMNS
@@ -101,7 +101,7 @@ def _read_hub(arguments: GlueArguments, names: dict[str, tuple[str, ...]], acces
         present = {split: loaded[source] for split, source in sources.items() if source in loaded}
         if not present:
             advice = f"name one with --{kind}_split_name, or pass files"
-            raise InputError(f"{name} has no split {split_name or kind} but {', '.join(loaded)}: {advice}.")
+            raise InputError(f"{name} has no split {split_name or kind}, only {', '.join(loaded)}: {advice}.")
         splits |= present
     return splits
 
@@ -127,7 +127,8 @@ def _name_columns(dataset: Dataset, columns: Sequence[str], split: str) -> Datas
     for column in columns:
         feature = dataset.features[column]
         if not isinstance(feature, Value) or feature.dtype.endswith("binary"):
-            raise InputError(f"The column {column!r} of the {split} data must hold text, not {feature}.")
+            fault = f"The column {column!r} of the {split} data must hold text, not {feature}"
+            raise InputError(f"{fault}: name yours with --text_column_names.")
     return dataset.rename_columns(dict(zip(columns, TEXT_COLUMNS)))
 
 

@@ -37,10 +37,10 @@ def load_images(
     seed: int = 0,
     access: Access = Access(),
 ) -> tuple[dict[str, Dataset], Labels]:
-    """Return images as columns "image", not decoded ("bytes" and "path"), and "labels", class ids; and the classes.
+    """Return splits with columns "image", not decoded ("bytes" and "path"), and "labels", class ids; and the classes.
 
-    The classes are those of the training data, in the order of the data set's own names or sorted, or in that of a
-    checkpoint with the same classes, `trained`.
+    The classes are those of the training data, in the order of `trained`, if a checkpoint was trained on the same
+    classes, else in the data set's own order, else sorted.
 
     Raises:
         InputError: If something needed is missing or empty, or the training data lack a class of the validation data.
@@ -87,8 +87,8 @@ def load_images(
 def read_folder(folder: Path) -> dict[str, Dataset]:
     """Return the splits of a folder as columns "image", its path, and "label", the name of its parent folder.
 
-    Folders further up may be named after splits; if they name fewer than two, all images are "train". What is left
-    out is logged in one line.
+    Folders further up may be named after splits; if they name fewer than two, all images are "train". One log line
+    names what is left out.
 
     Raises:
         InputError: If there are no images in class folders.
@@ -128,7 +128,7 @@ def read_folder(folder: Path) -> dict[str, Dataset]:
 
 
 def split_of(path: Path) -> str | None:
-    """Return the split that a folder above the class folder of an image is named after, if there is one."""
+    """Return the split after which a folder above the class folder of an image is named, if any."""
     words = [word for name in path.parent.parts[:-1] for word in re.split(r"[\W_]+", name.lower())]
     return next((SPLITS[word] for word in words if word in SPLITS), None)
 
@@ -140,4 +140,4 @@ def check_images(splits: Mapping[str, Dataset]):
             if split == "validation":
                 decode(image)
             elif image["bytes"] is None and not Path(image["path"]).is_file():
-                raise InputError(f"{image['path']}, named in the {split} data, does not exist.")
+                raise InputError(f"{image['path']}, named in the {split} data, does not exist: correct the path.")

@@ -75,7 +75,7 @@ def mixing_transform(arguments: ImageArguments, num_classes: int) -> Callable | 
 
 
 class ImageCollator:
-    """Make "pixel_values" [batch, 3, height, width] and "labels" of rows with an "image", not decoded, and "labels".
+    """Make "pixel_values" [batch, 3, height, width] and "labels" from rows of an undecoded "image" and "labels".
 
     The labels are class ids [batch] or, after mixing, probabilities [batch, classes]. Rows of the training data also
     have an "index"; they are augmented by `transform` and mixed by `mixing`. The image processor prepares other rows.

@@ -38,7 +38,6 @@ HEAD = "ForImageClassification"
 
 
 def main():
-    # Arguments.
     dataclasses = (ImageModelArguments, ImageArguments, RunArguments)
     model_args, data_args, training_args = parse_arguments(dataclasses, __doc__)
     check_evaluation(training_args)
@@ -47,7 +46,6 @@ def main():
     config = load_image_config(model_args, data_args.size())
     processor = load_processor(model_args, config, data_args.size(), data_args.crop_pct)
 
-    # Data: images and their classes.
     with training_args.main_process_first(desc="reading"):
         splits, labels = load_images(
             data_args,
@@ -76,13 +74,12 @@ def main():
     transform = training_transform(data_args, size, processor.image_mean)
     collator = ImageCollator(processor, transform, mixing_transform(data_args, config.num_labels), training_args.seed)
 
-    # Model.
     options = {"train": training_args.do_train, "new_classifier": new_classifier}
     model = load_image_model(model_args, config, data_args.size(), **options)
     if collator.on_device:
         model.register_forward_pre_hook(collator.normalization.before_forward, with_kwargs=True)
 
-    # Trainer. The collator needs columns that are no inputs of the model.
+    # The collator needs columns that are not inputs of the model.
     training_args.remove_unused_columns = False
     kept = KeptEvaluation(accuracies)
     trainer = GMLPTrainer(

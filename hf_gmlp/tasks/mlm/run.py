@@ -20,7 +20,6 @@ from .masking import MaskedOnce, MaskingCollator
 
 
 def main():
-    # Arguments.
     model_args, data_args, training_args = parse_arguments((ModelArguments, MLMArguments, RunArguments), __doc__)
     checkpoint = start_run(model_args, data_args, training_args)
     train, validate, seed = training_args.do_train, training_args.do_eval, training_args.seed
@@ -28,7 +27,6 @@ def main():
     config = load_config(model_args)
     length = data_args.sequence_length(config)
 
-    # Data: documents, then sequences of tokens.
     with training_args.main_process_first(desc="reading"):
         texts = load_texts(data_args, train=train, validate=validate, seed=seed, access=access)
     words = (row["text"] for row in texts.get("train", ()) if row["text"])
@@ -45,13 +43,11 @@ def main():
         train_dataset, eval_dataset = tokenize(texts, tokenizer, length, data_args, seed=seed, access=access)
     description = data_args.description(train_dataset, eval_dataset, length)
 
-    # Model.
     model = load_model(AutoModelForMaskedLM, model_args, config, tokenizer, train=train, length=length)
     check_packing(model, data_args)
 
-    # Trainer.
     training_args.batch_eval_metrics = True
-    # The collator needs columns that are no inputs of the model.
+    # The collator needs columns that are not inputs of the model.
     training_args.remove_unused_columns = False
     trainer = GMLPTrainer(
         model=model,

@@ -1,4 +1,4 @@
-"""Questions with a context that has their answers: from the Hub, such as SQuAD, or from files."""
+"""Questions with a context that contains the answers: from the Hub, such as SQuAD, or from files."""
 
 import itertools
 import json
@@ -59,9 +59,9 @@ def _read_rows(path: str) -> Iterator[dict]:
         with open_text(path) as file:
             text = file.read()
         if text.startswith("version https://git-lfs"):
-            raise ValueError("it is a pointer of Git LFS, fetch the data with `git lfs pull`")
+            raise ValueError("it is a Git LFS pointer; fetch the data with `git lfs pull`")
         if text.lstrip().startswith("<"):
-            raise ValueError("it is a web page, download the file itself")
+            raise ValueError("it is a web page; download the file itself")
         rows = [row for value in _parse(text) for row in _flatten(value)]
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         fault = f"there is no {error}" if isinstance(error, KeyError) else error
@@ -118,7 +118,7 @@ def _answers(row: dict, split: str) -> Iterable[tuple[Any, Any]]:
 
 
 def _find_answer(context: str, text: str, start: int, name: str) -> int:
-    """Return the index of the first character of an answer: `start`, or that after the white space there."""
+    """Return the index of an answer's first character: `start`, or the first one after white space there."""
     tail = context[start:].lstrip()
     if start < 0 or not text or not tail.startswith(text):
         where = f"at character {start} of its context, which has {context[max(0, start) :][: len(text)]!r} there"

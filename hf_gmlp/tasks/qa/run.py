@@ -30,7 +30,6 @@ logger = logging.getLogger(__name__)
 
 
 def main():
-    # Arguments.
     model_args, data_args, training_args = parse_arguments((ModelArguments, QAArguments, RunArguments), __doc__)
     check_evaluation(training_args)
     checkpoint = start_run(model_args, data_args, training_args)
@@ -39,12 +38,10 @@ def main():
     lengths = data_args.window_lengths(config)
     length = lengths["max_seq_length"]
 
-    # Data: questions and answers.
     needed = {"train": training_args.do_train, "validation": training_args.do_eval, "test": training_args.do_predict}
     splits = [split for split in needed if needed[split]]
     questions = load_questions(data_args, splits, data_access(model_args, data_args, training_args))
 
-    # Windows of tokens.
     words = (text for row in questions.get("train", ()) for text in (row["context"], row["question"]))
     tokenizer = load_tokenizer(model_args, training_args, words, max_length=length, config=config)
     check_windows(tokenizer, **lengths)
@@ -88,7 +85,7 @@ def main():
             trainer.compute_metrics = answers["test"]
             output = trainer.predict(windows["test"], metric_key_prefix="predict")
             if output.label_ids is None:
-                # Without labels, Trainer calls no `compute_metrics`.
+                # Without labels, Trainer does not call `compute_metrics`.
                 answers["test"](output)
             metrics |= output.metrics
             answers["test"].write(args, "predict")

@@ -5,7 +5,7 @@ from transformers import PreTrainedTokenizerBase as Tokenizer
 
 from ...answers import make_windows
 
-# Columns of a window that `decode` needs besides the logits, and that are no inputs of the model.
+# Columns of a window that `decode` needs besides the logits, and that are not inputs of the model.
 DECODING_COLUMNS = ["question_index", "offsets"]
 
 
@@ -21,7 +21,7 @@ def window_dataset(
         answers = batch.get("answers")
         windows = make_windows(batch["question"], batch["context"], tokenizer, answers=answers, **lengths)
         windows["question_index"] = [indices[index] for index in windows["question_index"]]
-        # Smaller rows, since every process keeps the training windows in memory.
+        # Keep training rows small, since every process holds them in memory.
         return {name: windows[name] for name in windows if not training or name not in DECODING_COLUMNS}
 
     options = {"batched": True, "with_indices": True, "num_proc": num_proc, "desc": "Cutting windows"}

@@ -16,7 +16,7 @@ def load_spatial_model(checkpoint: str | Path) -> GMLPPreTrainedModel:
     """Load a gMLP or aMLP without its head, or raise an InputError if the checkpoint is of another kind."""
     model = open_model(AutoModel, checkpoint, new_head=True)
     if not isinstance(model, GMLPPreTrainedModel):
-        raise InputError(f"{checkpoint} is a {type(model).__name__}, which has no spatial weights to plot.")
+        raise InputError(f"{checkpoint} is a {type(model).__name__}, which has no spatial weights: choose a gMLP.")
     return model
 
 

@@ -30,7 +30,7 @@ def block_panels(count: int, height: Callable[[int], float], **options) -> tuple
     """Make a panel for each of `count` blocks or heads.
 
     Args:
-        height: The height of a row in inches, as a function of the panels in a row.
+        height: The height of a row in inches, as a function of the number of panels in a row.
 
     Returns:
         The figure, its panels, and the number of panels in a row.

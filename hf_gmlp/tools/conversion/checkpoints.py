@@ -22,11 +22,11 @@ from ...models.configuration_gmlp import GMLPVisionConfig, as_pair
 
 Tensors = dict[str, torch.Tensor]
 
-# Where training scripts put the weights. Averaged weights come first, as in timm.
+# Keys under which training scripts save the weights. Averaged weights come first, as in timm.
 WRAPPERS = ("state_dict_ema", "model_ema", "state_dict", "model")
 # DistributedDataParallel and torch.compile put these in front of every name.
 PREFIXES = re.compile(r"^(_orig_mod\.|module\.)+")
-# What the tensors of text models do not show: bare embeddings, an untied decoder, no special tokens.
+# Fields that the tensors of text models do not show: bare embeddings, an untied decoder, no special tokens.
 TEXT_FIELDS = {
     "type_vocab_size": 0,
     "mlm_transform": False,
@@ -66,10 +66,10 @@ def read_tensors(path: str | Path) -> Tensors:
 
 def shape(tensors: Tensors, name: str, dimensions: int, kind: str) -> torch.Size:
     """Return the shape of a tensor that every checkpoint of this kind has."""
-    found = tensors[name].shape if name in tensors else torch.Size()
-    if len(found) != dimensions or 0 in found:
+    sizes = tensors[name].shape if name in tensors else torch.Size()
+    if len(sizes) != dimensions or 0 in sizes:
         raise InputError(f"This is not a checkpoint of {kind}: it has no tensor {name} of {dimensions} dimensions.")
-    return found
+    return sizes
 
 
 def source_names(layers: dict[str, str], names: Iterable[str]) -> dict[str, str]:
@@ -90,7 +90,7 @@ def load(
         tensors: The weights by the project's names, in the shapes of this package.
         layers: The table of the project.
         kind: The project's model in words.
-        fields: Of the config, without the number of blocks.
+        fields: Fields of the config, except the number of blocks.
 
     Raises:
         InputError: If tensors are missing, unknown, of another shape than in the model or not floating-point.
@@ -99,12 +99,12 @@ def load(
     model = model_class(model_class.config_class(num_hidden_layers=max(blocks) + 1, **fields))
     state = model.state_dict()
     names = source_names(layers, state)
-    wanted = {names[own]: list(tensor.shape) for own, tensor in state.items()}
-    have = {name: list(t.shape) if t.is_floating_point() else t.dtype for name, t in tensors.items()}
+    expected = {names[own]: list(tensor.shape) for own, tensor in state.items()}
+    actual = {name: list(t.shape) if t.is_floating_point() else t.dtype for name, t in tensors.items()}
     wrong = [
-        f"{name} ({have.get(name, 'nothing')} instead of {wanted.get(name, 'nothing')})"
-        for name in sorted(have.keys() | wanted.keys())
-        if have.get(name) != wanted.get(name)
+        f"{name} ({actual.get(name, 'nothing')} instead of {expected.get(name, 'nothing')})"
+        for name in sorted(actual.keys() | expected.keys())
+        if actual.get(name) != expected.get(name)
     ]
     if wrong:
         raise InputError(f"{len(wrong)} tensors are not those of {kind}, such as {', '.join(wrong[:4])}.")

@@ -1,5 +1,4 @@
-"""Converts g-mlp-pytorch's models (lucidrains): `gMLP` into a masked or causal language model, and `gMLPVision` into an
-image classifier."""
+"""Conversion of g-mlp-pytorch's `gMLP` into a language model, and of its `gMLPVision` into an image classifier."""
 
 import functools
 import math
@@ -16,7 +15,7 @@ from . import checkpoints
 from .checkpoints import Tensors
 
 KIND = "a gMLP of g-mlp-pytorch"
-# A linear layer over flattened patches, [D, C * h * w], which image models alone have.
+# A linear layer over flattened patches, [D, C * h * w], which only image models have.
 PATCHES = "to_patch_embed.1.weight"
 
 
@@ -50,7 +49,7 @@ def model_from_lucidrains(tensors: Tensors, causal: bool = False) -> tuple[PreTr
     """
     shape, vision = functools.partial(checkpoints.shape, tensors, kind=KIND), PATCHES in tensors
     if causal and vision:
-        raise InputError("--causal is for text models.")
+        raise InputError("--causal is for text models, not for image models: leave it out.")
     # Blocks of text models have one more layer around them, which shifts tokens.
     block = "layers.{}.fn.fn" if vision else "layers.{}.fn.fn.fn"
     first = block.format(0)
@@ -86,7 +85,7 @@ def image_fields(shape: Callable, tokens: int) -> dict:
     side = math.isqrt(values // 3)
     if values != 3 * side * side:
         raise InputError(f"The patches have {values} values: only square patches of three channels are converted.")
-    # The image is taken to be square. Otherwise the shapes of W and b do not fit.
+    # The image is assumed to be square. Otherwise, loading fails because W and b have other shapes.
     sizes = {"image_size": math.isqrt(tokens) * side, "patch_size": side}
     return {"hidden_size": hidden_size, "num_labels": shape("to_logits.2.weight", 2)[0], "pooling": "mean"} | sizes
 
@@ -109,7 +108,7 @@ def own_shapes(tensors: Tensors, causal: bool) -> Tensors:
             tensor = tensor.tril() if causal else tensor
         elif ".sgu.circulant_pos_" in name:
             continue
-        # A single head has an axis in the source.
+        # In the source, even a single head has an axis.
         converted[name] = tensor.squeeze(0) if name.endswith((".sgu.weight", ".sgu.bias")) else tensor
     return converted
 

@@ -66,7 +66,7 @@ def convert_timm(source: str, out: str, *, license: str | None = None) -> list[s
         source: A file, or the name of a model, whose weights timm downloads.
         license: The identifier of the weights' license; by default, the one that timm states for a name.
     """
-    # The image processor needs Pillow, which is better known before the weights are downloaded.
+    # The image processor needs Pillow: fail before the weights are downloaded.
     need("PIL")
     checkpoints.check_new(out)
     if Path(source).exists():
