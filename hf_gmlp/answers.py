@@ -182,7 +182,6 @@ def decode(
     limits = {"n_best_size": n_best_size, "max_answer_length": max_answer_length}
     columns = windows["question_index"], windows["offsets"], start_logits, end_logits
     for question, offsets, start, end in zip(*columns, strict=True):
-        # Remove the padding.
         start, end = start[: len(offsets)], end[: len(offsets)]
         if not np.isfinite([start, end]).all():
             raise InputError("The model's logits are not finite numbers: lower the learning rate of its training.")

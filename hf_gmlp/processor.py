@@ -47,7 +47,7 @@ def evaluation_processor(
 
 
 def decode(image: dict) -> PIL.Image.Image:
-    """Return an image upright and in RGB.
+    """Decode an image, upright and in RGB.
 
     Args:
         image: An undecoded image of `datasets`: its "bytes", or None, and its "path".
@@ -66,7 +66,7 @@ def decode(image: dict) -> PIL.Image.Image:
     except DECODING_ERRORS as error:
         fault = "not an image" if isinstance(error, PIL.UnidentifiedImageError) else first_line(error)
         name = image["path"] or "An image without a name"
-        raise InputError(f"{name} cannot be read as a picture: {fault}.") from error
+        raise InputError(f"{name} cannot be read as a picture ({fault}): remove or replace it.") from error
 
 
 def processor_size(processor: BaseImageProcessor) -> tuple[int, int] | None:

@@ -317,7 +317,7 @@ class SpatialProjection(nn.Module):
             # Index instead of slicing: with a slice, `torch.export` would refuse the length n.
             rows = weight[:, start:length].index_select(2, torch.arange(length, device=weight.device))
             return rows.tril(start) if is_causal else rows
-        # One more zero than needed: `torch.export` refuses a length for which a slice is the complete weight.
+        # Add one more zero than needed: `torch.export` refuses a length for which a slice is the complete weight.
         weight = F.pad(weight, (n - self.reach, n - self.reach + 1))
         if is_causal:
             weight = F.pad(weight[:, n - length : n], (0, length - 1 - start))

@@ -70,7 +70,7 @@ class ClassificationArguments(DataArguments):
 
 
 def check_evaluation(args: TrainingArguments):
-    """Raise an InputError for a flag of Trainer that would fail only when a trained model is evaluated."""
+    """Raise an InputError now for a flag of Trainer that would only fail in the evaluation after training."""
     if not args.eval_do_concat_batches:
         raise InputError("--eval_do_concat_batches false leaves nothing to compute metrics on: leave it out.")
 
@@ -100,7 +100,7 @@ def hold_out(dataset: Dataset, fraction: float, seed: int = 0) -> tuple[Dataset,
 
 
 def balanced_weights(labels: list, config: PreTrainedConfig) -> torch.Tensor:
-    """Return a weight for each class, proportional to 1 / its number of rows, with a mean of 1 over the rows."""
+    """Return a weight for each class, inversely proportional to its number of rows, with a mean of 1 over the rows."""
     if config.problem_type != ONE_CLASS:
         raise InputError("--class_weights is only for data with one class per row: leave it out.")
     rows = torch.tensor(labels)
@@ -206,7 +206,6 @@ def write_report(trainer: GMLPTrainer, kept: KeptEvaluation, rows: pandas.DataFr
         worst = pandas.concat([scores[: len(names)].sort_values("f1-score", kind="stable")[:10], main_scores])
         printed = f"The ten classes with the lowest F1, and the averages over all:\n{worst.round(3).to_string()}"
     print(f"\n{printed}\n\nMore in {folder}: report.txt, eval_predictions.csv")
-    # The model card shows these scores.
     trainer.results |= {f"F1, {name}": float(value) for name, value in main_scores["f1-score"].items()}
     if "tensorboard" in trainer.args.report_to:
         trainer.log({f"eval_{score}/{name}": row[score] for name, row in scores.iterrows() for score in row.index})

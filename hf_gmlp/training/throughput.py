@@ -23,7 +23,7 @@ class Throughput(TrainerCallback):
 
     Args:
         model: The model, whose FLOPs are counted once, on the meta device.
-        args: The run's arguments, with the number of devices and perhaps their peak.
+        args: The run's arguments, with the number of devices and, if set, their `peak_tflops`.
     """
 
     def __init__(self, model: PreTrainedModel, args: RunArguments):

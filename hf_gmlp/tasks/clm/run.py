@@ -45,7 +45,7 @@ def main():
     check_packing(model, data_args)
 
     training_args.batch_eval_metrics = True
-    # The collator already returns only arguments of the model.
+    # Trainer need not remove columns: the collator returns only arguments of the model.
     training_args.remove_unused_columns = False
     collator = CausalCollator(tokenizer, data_args.separate_documents, length if is_xla(training_args) else None)
     trainer = GMLPTrainer(

@@ -64,7 +64,7 @@ def load_images(
     options: dict = {"trained": trained, "train": train, "do_regression": False}
     splits, labels = number_labels(splits, [image_column], label_column, **options)
     if labels.problem_type != ONE_CLASS:
-        raise InputError(f"The column {label_column!r} must have one class per image, not a list.")
+        raise InputError(f"The column {label_column!r} must have one class per image: pass --label_column_name.")
     for split, dataset in splits.items():
         try:
             dataset = dataset.rename_columns({image_column: "image"})

@@ -100,6 +100,6 @@ def main():
     metrics = trainer.train_and_evaluate(checkpoint)
     if eval_dataset is not None and trainer.is_world_process_zero():
         write_report(trainer, kept, pandas.DataFrame({"file": [image["path"] for image in eval_dataset["image"]]}))
-    # Trainer counts pixels as tokens.
+    # Trainer's FLOPs count pixels as tokens.
     metrics.pop("total_flos", None)
     trainer.finish(metrics)

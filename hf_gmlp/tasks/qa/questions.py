@@ -39,7 +39,7 @@ def load_questions(arguments: QAArguments, splits: Sequence[str], access: Access
         unchecked = itertools.chain.from_iterable(map(_read_rows, files[split])) if files else loaded[split]
         rows = [_check(row, where, split) for row in itertools.islice(unchecked, arguments.max_samples()[split])]
         if not rows:
-            raise InputError(f"There is no question in {where}.")
+            raise InputError(f"There is no question in {where}: pass other data.")
         ((key, count),) = Counter(row["id"] for row in rows).most_common(1)
         if count > 1:
             raise InputError(f"Two questions in {where} have the id {key}: predictions need unique ids.")

@@ -107,7 +107,7 @@ def _token_figure(model: GMLPPreTrainedModel, panels: list[int]) -> plt.Figure:
         axis.plot(torch.arange(filters.shape[1]) - reach, filters[panel], color="tab:blue", linewidth=1.0)
         axis.set_title(names[panel], fontsize=8)
         axis.tick_params(labelsize=7)
-    # Number the lowest axis of each column, since the last row may have gaps.
+    # Label the lowest axis of each column, since the last row may have gaps.
     for axis in axes[-columns:]:
         axis.tick_params(labelbottom=True)
     note = panel_note(model, len(panels))

@@ -114,7 +114,7 @@ def load(
 
 
 def check_new(out: str | Path):
-    """Raise an InputError if there is a file with that name, or a folder that is not empty."""
+    """Raise an InputError if `out` is a file, or a folder that is not empty."""
     if Path(out).is_file() or (Path(out).is_dir() and any(Path(out).iterdir())):
         raise InputError(f"{out} exists already: choose a new name.")
 
@@ -135,7 +135,6 @@ def write_checkpoint(model: PreTrainedModel, out: str, source: str, notes: list[
         processor = evaluation_processor(size, mean=half, std=half)
         assumed = f"images of {size[0]}x{size[1]} pixels, with values from -1 to 1 (preprocessor_config.json)"
         notes = [*notes, f"Assumed: {assumed}."]
-    # A sentence, and a list.
     origin = f"The weights were converted from {source}; they were not trained with hf_gmlp.\n"
     card = model_card(model, Path(out).name, license=license or "unknown", source="\n- ".join([origin, *notes]))
     model.save_pretrained(out)
