@@ -37,7 +37,7 @@ SAVED = {
 }
 
 # AutoBackbone would ask the Hub whether the name is a repository.
-HUB_KNOWS_FOLDERS = """
+HUB_ACCEPTS_FOLDERS = """
 from transformers.models.auto import auto_factory
 
 auto_factory.hf_api = lambda: type("Hub", (), {"repo_exists": lambda self, name: True})()
@@ -107,7 +107,7 @@ def open_elsewhere(jobs: list[tuple], folder: Path) -> list[dict]:
     """Return the result of opening each (Auto class, folder, save path or None)."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "jobs.json").write_text(json.dumps(jobs), encoding="utf-8")
-    run_elsewhere(HUB_KNOWS_FOLDERS + "import torch\n\n" + inspect.getsource(backbone_output) + OPEN, folder)
+    run_elsewhere(HUB_ACCEPTS_FOLDERS + "import torch\n\n" + inspect.getsource(backbone_output) + OPEN, folder)
     return json.loads((folder / "results.json").read_text(encoding="utf-8"))
 
 
@@ -213,6 +213,6 @@ for class_name, code in json.load(open("codes.json")).items():
     printed[class_name] = [type(namespace["model"]).__name__, output.getvalue()]
 json.dump(printed, open("printed.json", "w"))
 """
-    run_elsewhere(HUB_KNOWS_FOLDERS + script, tmp_path)
+    run_elsewhere(HUB_ACCEPTS_FOLDERS + script, tmp_path)
     for class_name, (name, output) in json.loads((tmp_path / "printed.json").read_text(encoding="utf-8")).items():
         assert name == class_name and PRINTED.get(class_name, "") in output

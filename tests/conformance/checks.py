@@ -1,4 +1,4 @@
-"""What the test classes of all models share: small configs, inputs and a check that the common tests lack."""
+"""Base classes for the tests of all models: small configs, inputs and a check that the common tests lack."""
 
 import torch
 from transformers import PreTrainedConfig, PreTrainedModel
@@ -11,7 +11,7 @@ from .upstream.test_training_mixin import TrainingTesterMixin
 
 
 class FSDPPlanMixin:
-    """Compare the plan with the model: the common FSDP tests accept a misspelled plan, as they read only the plan."""
+    """Compare the plan with the model, since the common FSDP tests accept a plan with misspelled names."""
 
     def test_fsdp_plan_names_modules(self):
         for model_class in self.all_model_classes:
@@ -23,7 +23,7 @@ class FSDPPlanMixin:
 
 
 class TextModelTester:
-    """Make the small config and the inputs for the common tests, which also read the attributes."""
+    """Make the small config and the inputs for the common tests, which also read these attributes."""
 
     is_training = True
     batch_size = 13

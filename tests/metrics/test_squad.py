@@ -51,7 +51,7 @@ GOLDEN = [
 ]
 
 
-def test_rules():
+def test_answers_are_normalized_and_scored_by_the_rules_of_squad():
     assert normalize_answer(" The  U.S. Army's\tA-team, an\u00a0era ") == "us armys ateam era"
     assert exact_match("The cat!", "cat") == 1 and exact_match("cats", "cat") == 0
     # Two of three predicted words, two of four correct words: 2 * (2/3 * 2/4) / (2/3 + 2/4).
@@ -85,7 +85,7 @@ def test_same_numbers_as_the_official_scripts(seed):
     assert squad_v2_scores(predictions, references, odds, no_answer_threshold=-0.3) == pytest.approx(thresholded)
 
 
-def test_evaluate_loads_it_without_the_hub():
+def test_evaluate_loads_the_metric_without_the_hub():
     predictions, references, odds = case(0, 20)
     rows = [
         {"id": key, "answers": {"text": texts, "answer_start": [0] * len(texts)}} for key, texts in references.items()

@@ -1,8 +1,8 @@
 """Build the wheel and the source archive and use them in a new environment: `python -m tests.packaging.run [FOLDER]`.
 
-The two stay in FOLDER; without it they are removed. The environment is temporary and has only the declared
-dependencies: the one for the tests has every extra, and so hides an undeclared import. With the CUDA libraries that
-torch installs on Linux it takes up to 6 GB of disk.
+Both are kept in FOLDER if it is passed. The environment is temporary and has only the declared dependencies: with all
+extras, as in the environment for the tests, an undeclared import would go unnoticed. It takes up to 6 GB of disk with
+the CUDA libraries that torch installs on Linux.
 """
 
 import os
@@ -130,7 +130,7 @@ def main():
         python = scratch / "venv" / "bin" / "python"
         install = (python, "-m", "pip", "install", "-qq")
         call(*install, wheel)
-        # An empty folder and no PYTHONPATH, so that Python cannot find the working tree.
+        # In an empty folder and without PYTHONPATH, Python cannot find the working tree.
         (scratch / "empty").mkdir()
         environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
         environment |= {"HF_HOME": str(scratch / "hf_home"), "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}

@@ -22,7 +22,7 @@ def test_a_new_model_has_the_size_of_the_flag():
         load_image_config(Arguments(config_name="gmlp-s16-224"), (225, 224))
 
 
-def test_models_of_timm():
+def test_models_of_timm_are_built_with_overrides():
     config = load_image_config(Arguments(config_name="timm/gmlp_ti16_224"), (64, 64))
     assert config.architecture == "gmlp_ti16_224" and image_size(config) == (64, 64)
     # A convolutional network has no argument for the size.
@@ -49,7 +49,7 @@ def test_models_of_timm_have_timm_s_initial_weights():
         assert projection.weight.abs().max() < 1e-4 and (projection.bias == 1).all()
 
 
-def test_the_processor_of_a_new_model():
+def test_a_new_model_gets_a_processor_of_its_size():
     config = load_image_config(Arguments(config_name="gmlp-s16-224"), None)
     processor = load_processor(Arguments(config_name="gmlp-s16-224"), config, None, None)
     # transformers' own scripts use "shortest_edge" as the size of the model's input.
