@@ -43,7 +43,7 @@ from transformers.models.auto import auto_factory
 auto_factory.hf_api = lambda: type("Hub", (), {"repo_exists": lambda self, name: True})()
 """
 
-# Opens folders as the Auto classes listed in a file, saves some of the models again, and writes the results.
+# Script that opens folders as the Auto classes listed in a file, saves some of the models again, and writes results.
 OPEN = """
 import json, sys
 sys.modules["hf_gmlp"] = None  # as if it were not installed: importing it fails
@@ -164,7 +164,7 @@ from transformers import AutoConfig, AutoModelForSequenceClassification, AutoMod
 
 for name, head in (("text", AutoModelForSequenceClassification), ("image", AutoModelForImageClassification)):
     config = AutoConfig.from_pretrained(f"{sys.argv[1]}/{name}", trust_remote_code=True)
-    # Before any model is made, when the code of the models is not loaded yet.
+    # No model has been made yet, so the code of the models is not loaded.
     config.save_pretrained(f"again/{name}")
     config = AutoConfig.from_pretrained(f"again/{name}", trust_remote_code=True)
     model = head.from_config(config, trust_remote_code=True)
@@ -175,7 +175,7 @@ for name, head in (("text", AutoModelForSequenceClassification), ("image", AutoM
     run_elsewhere(script, tmp_path / "elsewhere", str(tmp_path))
 
 
-# What the code in the card of a class prints, if anything.
+# Class -> text that the code in its card prints.
 PRINTED = {
     "GMLPForMaskedLM": "token_str",
     "GMLPForCausalLM": "generated_text",

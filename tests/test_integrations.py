@@ -145,7 +145,7 @@ def test_lm_eval_scores_and_generates_like_the_model(saved, texts):
         assert answer == tokenizer.decode(ids, skip_special_tokens=True).split("w0")[0]
 
 
-# Replaces a task that lm-eval would download.
+# This task replaces one that lm-eval would download.
 TASK = {
     "task": "answers",
     "dataset_path": "json",

@@ -17,7 +17,7 @@ def test_pixels_match_timm_with_pillow_and_nearly_with_torchvision(tmp_path, siz
     processor.save_pretrained(tmp_path)
     mean = std = (0.5, 0.5, 0.5)
     reference = create_transform((3, size, size), crop_pct=crop_pct, interpolation="bicubic", mean=mean, std=std)
-    # Shorter sides with an even margin, which all backends round identically.
+    # The shorter sides have an even margin, which all backends round identically.
     photos = [picture(seed, size) for seed, size in enumerate([(300, 200), (200, 300), (64, 64)])]
     expected = torch.stack([reference(image) for image in photos])
     for backend, most, mean in (("pil", 1e-6, 1e-7), ("torchvision", 2 * 2 / 255 + 1e-6, 0.001)):

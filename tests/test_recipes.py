@@ -74,6 +74,8 @@ def test_a_smoke_recipe_makes_any_recipe_small(path, tmp_path):
     assert training.train_batch_size * training.gradient_accumulation_steps <= 16
     if smoke == "smoke-images":
         assert (training.max_steps, data.max_train_samples, data.size()) == (4, 64, (32, 32))
+        augmentation = ("auto_augment", "mixup_alpha", "cutmix_alpha")
+        assert all(getattr(data, name) == value for name, value in read_recipe(path).items() if name in augmentation)
         return
     config, length = load_config(model), 32 if smoke == "smoke" else 64
     assert (config.num_hidden_layers, config.max_position_embeddings) == (2, length)

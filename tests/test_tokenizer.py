@@ -88,7 +88,7 @@ def test_ids_match_the_sentencepiece_model(model, tokenizer):
     for line, expected in zip(lines, processor.encode(lines), strict=True):
         ids = encode(tokenizer, line)
         if ids != expected:
-            # Of two equally good results, such as "**|*" and "*|**", either may be chosen.
+            # If two results are equally good, such as "**|*" and "*|**", either may be chosen.
             assert sorted(ids) == sorted(expected)
             different.append(line)
     assert len(lines) > 10_000

@@ -140,7 +140,7 @@ def test_runs_compile_twice_and_give_the_results_of_the_cpu(name, data, tmp_path
     numbers = {key for key in expected if not key.endswith(("runtime", "per_second", "flos"))}
     assert numbers <= results.keys() and {"eval_loss", "eval_f1"} & numbers
     assert {key: results[key] for key in numbers} == pytest.approx({key: expected[key] for key in numbers}, rel=1e-3)
-    # The graphs are a training step, an evaluation batch, and small ones for the tied bias, logged losses and checks.
+    # These are a training step, an evaluation batch, and small graphs for the tied bias, logged losses and checks.
     assert work[0] <= 9 and not work[1]
 
 

@@ -68,7 +68,7 @@ class Summary:
             write(f"{count:5} skipped: {reason}")
         write(", ".join(f"{verdicts[outcome]} {outcome}" for outcome in ("passed", "failed", "skipped")))
         if self.arguments:
-            write(f"This was a run with {' '.join(self.arguments)}; without arguments the whole suite runs.")
+            write(f"This was a run with {' '.join(self.arguments)}; without arguments the complete suite runs.")
 
 
 def main(arguments: list[str]) -> int:

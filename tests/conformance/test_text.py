@@ -23,7 +23,7 @@ from .upstream.test_tensor_parallel_mixin import TensorParallelTesterMixin
 
 
 class GMLPTextTest(TextModelTest, GenerationTesterMixin):
-    """The base of the classes below."""
+    """The base class of the tests below."""
 
     config_class = GMLPConfig
     causal_lm_class = GMLPForMaskedLM

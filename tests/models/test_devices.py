@@ -19,7 +19,7 @@ from .helpers import labeled_batch, padded
 ON_GPU = torch_device == "cuda"
 # Maximum distance of an output or gradient vector from double precision, relative to its norm.
 TOLERANCE = {torch.float32: 1e-5, torch.float16: 0.015, torch.bfloat16: 0.12}
-# Two documents in each row.
+# Positions of two documents in each row.
 PACKED = torch.tensor([[*range(4), *range(5)]] * 4)
 # Model, fields of its config, and inputs besides those of `labeled_batch`.
 MODELS = {

@@ -44,7 +44,7 @@ def check_wheel(path: Path):
     names = {name for name in archive.namelist() if not name.endswith("/")}
     packed = {name for name in names if not PurePosixPath(name).parts[0].endswith(".dist-info")}
     recipes = {f"{PACKAGE}/{name}" for name in files_under("recipes") | files_under("paper/recipes")}
-    # Recipes of the paper's baseline models, which are only in a checkout.
+    # Recipes of the paper's baseline models are only in a checkout.
     recipes = {name for name in recipes if "relpos" not in name and "mixer-mlm" not in name}
     compare(path, packed, files_under(PACKAGE) | {"hf_gmlp_cli.py"} | recipes)
     if not any(name.endswith(".dist-info/licenses/LICENSE") for name in names):

@@ -47,7 +47,7 @@ def find(labels, feature=None, **options):
         (["yes", "None", "NA"], Labels(["NA", "None", "yes"], ONE_CLASS)),
         ([[10, 9], [], [2]], Labels(["2", "9", "10"], CLASSES)),
         ([{"b": 0.5, "a": 0.5}], Labels(["b", "a"], ONE_CLASS)),
-        # Lists as pandas writes them to csv.
+        # pandas writes lists to csv in this form.
         (["['joy', 'love']", "[]", "['joy']"], Labels(["joy", "love"], CLASSES)),
     ],
 )

@@ -1,4 +1,4 @@
-"""Metrics of language models, compared with torch and GPT-2."""
+"""Metrics of language models, compared with torch for batches of several sizes."""
 
 import math
 

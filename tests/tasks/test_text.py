@@ -1,4 +1,4 @@
-"""Documents to sequences, held-out documents, streams, and refused text."""
+"""Sequences made of documents, held-out documents, streams, and refused text."""
 
 import itertools
 

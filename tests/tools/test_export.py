@@ -84,7 +84,7 @@ def test_every_text_head_in_onnx(saved, tmp_path, head):
     files = ("config.json", "tokenizer.json", "modeling_gmlp.py", "onnx/model.onnx")
     assert all((tmp_path / "out" / file).is_file() for file in files)
     program = session(tmp_path / "out" / "onnx" / "model.onnx")
-    # A batch size that the export did not check.
+    # The export does not check this batch size.
     shape = (5, 2, 11) if head == "ForMultipleChoice" else (5, 11)
     inputs = {"input_ids": torch.randint(40, shape), "attention_mask": torch.ones(shape, dtype=torch.long)}
     inputs["attention_mask"][1, ..., -4:] = 0

@@ -83,7 +83,7 @@ def test_muon_and_another_optimizer_train_their_parts_with_one_schedule():
     groups = partial(param_groups, learning_rate=1e-2, weight_decay=0.1, spatial_lr_multiplier=5.0)
     both = WithMuon(hidden_matrices(model), groups(model), torch.optim.AdamW, 3e-2, weight_decay=0.2)
     schedule = torch.optim.lr_scheduler.LambdaLR(both, lambda step: 1 / (step + 1))
-    # Every optimizer trains all weights of a copy, and one part of them is compared.
+    # For comparison, Muon and AdamW train their parts of a copy separately.
     matrices = hidden_matrices(twin)
     muon = torch.optim.Muon(matrices, 3e-2, weight_decay=0.2, adjust_lr_fn="match_rms_adamw")
     kept = {id(weight) for weight in matrices}

@@ -110,7 +110,7 @@ def test_overrides_that_cannot_be_read_are_refused(text):
         ("a: 1\nb:\n\tc: 2\n", "x.yaml .*line 3"),
         ("a: !!python/object/apply:os.system ['true']", "x.yaml .*constructor"),
         ("a: 1\nb: 2\na: 3", "x.yaml .*twice among a, b, a"),
-        # Nine such lines would exhaust the memory.
+        # With nine such lines, the aliases would exhaust the memory.
         ("a: &a [x, x]\nb: &b [*a, *a]\n", "x.yaml .*alias"),
         ("config_overrides: a", "--config_overrides a cannot be read"),
         ("include: none.yaml", "no file .*none.yaml"),

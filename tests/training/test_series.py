@@ -42,7 +42,7 @@ def test_finished_runs_with_equal_flags_are_kept(tmp_path):
     (tmp_path / "seed-1").mkdir()
     write_json(tmp_path / "seed-1" / "settings.json", settings)
     write_json(tmp_path / "seed-1" / "all_results.json", {})
-    # Seeds may be added, and flags that only affect how it is computed may change.
+    # Seeds may be added, and flags that do not affect the weights may change.
     assert len(plan(tmp_path, "--seeds", 1, 2, 3, "--preprocessing_num_workers", 2)) == 3
     with pytest.raises(InputError, match="seed-1 .*learning_rate"):
         plan(tmp_path, "--seeds", 1, "--learning_rate", 1)

@@ -131,7 +131,7 @@ def test_a_diverged_run_is_reported(tmp_path, caplog):
     trainer.args.learning_rate = 1e30
     trainer.in_series = True
     assert math.isnan(trainer.train_and_evaluate(None)["train_loss"]) and "diverged" in caplog.text
-    # A single run is not finished by it.
+    # A single run that diverged is not finished.
     trainer.in_series = False
     with pytest.raises(InputError, match="diverged.* --learning_rate"):
         trainer.train_and_evaluate(None)

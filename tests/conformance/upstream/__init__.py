@@ -48,7 +48,7 @@ for table, names in NAMES_IN_TABLES.items():
 
 
 class AutoLanguageModel:
-    """A causal or a masked model, depending on the config. Both take the same inputs and labels."""
+    """A causal or a masked model, depending on the config. Both accept the same inputs and labels."""
 
     @staticmethod
     def auto_class(config: transformers.PreTrainedConfig) -> type:

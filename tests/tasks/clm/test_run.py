@@ -28,7 +28,7 @@ SIZES = "num_hidden_layers=2,hidden_size=32,intermediate_size=64,attention_size=
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """A text, a text held out, a tokenizer, and configs of a GPT-2 and of a BERT."""
+    """A folder with a text, a held-out text, a tokenizer, and configs of a GPT-2 and a BERT."""
     folder = tmp_path_factory.mktemp("clm")
     documents = [text for _, text in sorted(topics.items())]
     (folder / "text.txt").write_text("\n\n".join(documents[:30]), encoding="utf-8")

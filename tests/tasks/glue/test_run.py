@@ -169,7 +169,7 @@ def test_same_weights_as_transformers_own_trainer(folder, run):
 
 
 def test_custom_labels_are_saved_with_the_model(folder, run):
-    # Column names and labels as in a user's spreadsheet.
+    # Column names and labels are like those of a user's spreadsheet.
     names = {0: "thumbs down", 1: "None"}
     for split, count in (("train", 160), ("validation", 40)):
         rows = [{"review": row["sentence"], "verdict": names[row["label"]]} for row in opinions(count, 5)]

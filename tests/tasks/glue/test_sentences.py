@@ -17,7 +17,7 @@ PAIR = ("premise", "hypothesis")
 
 @pytest.fixture
 def load(tmp_path):
-    """load_sentences with a cache of its own."""
+    """load(*splits, **flags) calls load_sentences with a separate cache."""
 
     def load(*kinds, trained=None, **arguments):
         access = Access(str(tmp_path / "cache"))
@@ -43,7 +43,7 @@ def test_text_columns_are_selected_by_name(load, write):
     assert data["sentence1"][0] == "question 0" and data["sentence2"][1] == "sentence 1"
     data = load(train_file=pairs, text_column_names=["other"])[0]["train"]
     assert data.column_names == ["sentence1", "labels"] and texts(data) == ["other 0", "other 1"]
-    # Each column gets the name of the other.
+    # Each column is renamed to the other.
     swapped = write("swapped.jsonl", rows([0, 1], ("sentence1", "sentence2")))
     splits, _ = load(train_file=swapped, text_column_names=["sentence2", "sentence1"])
     assert splits["train"]["sentence1"][0] == "sentence2 0"

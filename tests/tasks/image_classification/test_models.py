@@ -14,7 +14,7 @@ from hf_gmlp.tasks.image_classification.models import image_size, load_image_con
 def test_a_new_model_has_the_size_of_the_flag():
     config = load_image_config(Arguments(config_name="gmlp-s16-224"), (288, 320))
     assert image_size(config) == (288, 320) and config.grid_size == (18, 20)
-    # A patch that does not divide the preset's 224.
+    # The patch size does not divide the 224 of the preset.
     small = Arguments(config_name="gmlp-ti16-224", config_overrides="patch_size=5")
     assert load_image_config(small, (40, 40)).grid_size == (8, 8)
     assert image_size(load_image_config(Arguments(config_name="deit-ti16-224"), (32, 32))) == (32, 32)

@@ -1,4 +1,4 @@
-"""run_image_classification.py, called as by a user, in this process where possible."""
+"""run_image_classification.py, called as by a user, in this process."""
 
 import functools
 import shutil
@@ -61,7 +61,7 @@ def trained(run, folder):
 
 
 def assert_same_weights(folder):
-    """Allow rounding of other batches and workers, amplified by AdamW; other images differ a thousand times more."""
+    """Allow for rounding that AdamW amplifies. With other images, weights would differ a thousand times more."""
     complete, cut = (load_file(folder / name / "model.safetensors") for name in ("complete", "cut"))
     torch.testing.assert_close(cut, complete, atol=1e-5, rtol=1e-4)
 

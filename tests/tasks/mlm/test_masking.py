@@ -113,7 +113,7 @@ def test_worker_processes_see_the_epoch(sequences, word_tokenizer):
 
 
 def test_whole_words_are_masked(word_tokenizer):
-    # Words of one, two and three tokens of one character, with a space between words.
+    # Words consist of one, two or three tokens of one character, with a space between words.
     words = np.repeat(np.arange(90), [1, 2, 3] * 30)
     starts = np.arange(len(words)) + words
     row = {"input_ids": [2, *range(5, 5 + len(words)), 3]}

@@ -76,7 +76,7 @@ def test_killed_run_resumes_to_the_same_weights(tmp_path, flags, streaming, capl
     process.kill()
     process.wait()
     assert not (cut / "all_results.json").exists(), "the run was over before it could be killed"
-    # An incomplete checkpoint, as left by a kill during the next save.
+    # Add an incomplete checkpoint, as a kill during the next save would leave it.
     half = cut / "checkpoint-30"
     shutil.rmtree(half, ignore_errors=True)
     shutil.copytree(cut / "checkpoint-20", half)

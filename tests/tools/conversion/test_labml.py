@@ -19,7 +19,7 @@ D_MODEL, LENGTH, VOCABULARY = 16, 12, 40
 
 
 class Autoregressive(nn.Module):
-    """labml's AutoregressiveTransformer by its names, for ids [m, B]: embeddings, Encoder, Generator."""
+    """labml's AutoregressiveTransformer with the names of its weights, for ids [m, B]."""
 
     def __init__(self, embeddings: nn.Module):
         super().__init__()
