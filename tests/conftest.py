@@ -21,13 +21,13 @@ VISION_SIZES = SIZES | {"image_size": 16, "patch_size": 4}
 
 
 def pytest_collection_modifyitems(items):
-    # Files with slow tests run first, so that all workers end at about the same time.
+    # Run files with slow tests first, so that all workers finish at about the same time.
     slow = {item.path for item in items if item.get_closest_marker("slow") or item.get_closest_marker("heavy")}
     items.sort(key=lambda item: item.path not in slow)
 
 
 def pytest_collection_finish():
-    # Each training run collects garbage, which would take half a second for all the objects that tests import.
+    # Each training run collects garbage. Without freezing, that takes half a second for the objects that tests import.
     gc.freeze()
 
 

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pandas
 import pytest
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from transformers import PreTrainedTokenizerFast
@@ -52,7 +53,7 @@ def squad(count, *, seed=0, unanswerable=False):
 
 
 def run_script(main, *flags):
-    """Call the `main` of a script in this process, which has the imports already, and return its results."""
+    """Call the `main` of a script in this process, where all imports are done, and return its results."""
     flags = [str(flag) for flag in flags]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sys, "argv", ["run.py", *flags, "--use_cpu", "--disable_tqdm", "true", "--report_to", "none"])
@@ -90,6 +91,15 @@ def write(path, content):
     return str(path)
 
 
+def write_rows(path, rows):
+    """Write dictionaries as JSON lines or CSV, depending on the extension, and return the path."""
+    if path.suffix == ".jsonl":
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    else:
+        pandas.DataFrame(rows).to_csv(path, index=False)
+    return path
+
+
 def documents(sizes):
     words = iter(WORDS)
     return [" ".join(next(words) for _ in range(size)) for size in sizes]
@@ -109,6 +119,6 @@ def word_tokenizer(words, *, ends=True, mask="[MASK]", punctuation=False, **opti
 
 
 def start_with_ctrl_c(command, **options):
-    """Start a process that SIGINT interrupts, also if the tests are a background job, which would ignore it."""
+    """Start a process that SIGINT interrupts even if the tests run as a background job, which ignores SIGINT."""
     restore = functools.partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
     return subprocess.Popen(command, text=True, preexec_fn=restore, **options)

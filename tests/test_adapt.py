@@ -1,10 +1,7 @@
 """Adapters of PEFT, prompt tuning and quantized weights: each lowers the loss, and can be saved and loaded."""
 
 import copy
-import os
 import re
-import subprocess
-import sys
 from functools import partial
 from pathlib import Path
 
@@ -92,13 +89,8 @@ def output(model, inputs):
 
 
 def adapt(load_base, config, inputs, labels, folder, reduction=0.95, learning_rate=3e-2):
-    """
-    Train an adapter, save it, and load it for a new base. Training must lower the loss at least to the fraction
-    `reduction`, and the loaded model must have the outputs of the trained one.
-
-    Returns:
-        The loaded model and its outputs.
-    """
+    """Train an adapter, save it, and load it for a new base. Training must lower the loss at least to the fraction
+    `reduction`. Return the loaded model and its outputs, which must be those of the trained one."""
     model = peft.get_peft_model(load_base(), config)
     before, after = train(model, inputs | {"labels": labels}, learning_rate=learning_rate)
     assert after < reduction * before
@@ -110,34 +102,8 @@ def adapt(load_base, config, inputs, labels, folder, reduction=0.95, learning_ra
     return loaded, trained
 
 
-def test_importing_and_saving_patch_no_library(tmp_path):
-    """The classes of transformers and PEFT and the import system stay as they are."""
-    script = """
-import sys
-import peft, transformers
-from transformers import GenerationMixin, PreTrainedConfig, PreTrainedModel, Trainer
-
-def state():
-    classes = [value for value in vars(peft).values() if isinstance(value, type)]
-    classes += [Trainer, PreTrainedModel, PreTrainedConfig, GenerationMixin]
-    # Python fills these attributes itself.
-    internal = {"__weakref__", "_abc_impl", "__annotate__", "__annotations_cache__"}
-    attributes = [{k: v for k, v in vars(kind).items() if k not in internal} for kind in classes]
-    return attributes, list(sys.meta_path), list(sys.path_hooks), sys.excepthook
-
-before = state()
-from hf_gmlp import GMLPConfig, GMLPForMaskedLM
-model = GMLPForMaskedLM(GMLPConfig(vocab_size=9, hidden_size=8, num_hidden_layers=1, intermediate_size=8))
-model.save_pretrained("model")
-assert state() == before
-"""
-    environment = os.environ | {"PYTHONPATH": str(DOCS.parents[1]), "HF_HUB_OFFLINE": "1"}
-    done = subprocess.run([sys.executable, "-c", script], cwd=tmp_path, env=environment, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-
-
 @pytest.mark.parametrize("method", METHODS)
-def test_adapters_of_a_new_classifier(masked_lm, batch, tmp_path, method):
+def test_adapters_of_a_new_classifier_can_be_saved_and_merged(masked_lm, batch, tmp_path, method):
     """The base has no pooler or classifier."""
     folder, config = masked_lm(attention_size=4), copy.deepcopy(METHODS[method])
     config.task_type, config.modules_to_save = "SEQ_CLS", ["pooler.dense"]
@@ -154,7 +120,7 @@ def test_adapters_of_a_new_classifier(masked_lm, batch, tmp_path, method):
     assert_close(output(saved, batch), trained, depth=2)
 
 
-def test_adapters_of_an_image_model(perturbed_model, vision_config, tmp_path):
+def test_adapters_of_an_image_model_can_be_saved(perturbed_model, vision_config, tmp_path):
     perturbed_model(GMLPForImageClassification, vision_config()).save_pretrained(tmp_path / "base")
     load_base = partial(GMLPForImageClassification.from_pretrained, tmp_path / "base")
     config = peft.LoraConfig(target_modules="all-linear", modules_to_save=["classifier"])
@@ -162,7 +128,7 @@ def test_adapters_of_an_image_model(perturbed_model, vision_config, tmp_path):
 
 
 @NEEDS_RECENT_PEFT
-def test_transformers_own_adapters(masked_lm, batch, tmp_path):
+def test_adapters_of_transformers_can_be_saved(masked_lm, batch, tmp_path):
     load_base = partial(AutoModelForSequenceClassification.from_pretrained, masked_lm(), num_labels=3)
     model, loaded = load_base(), load_base()
     model.add_adapter(peft.LoraConfig(target_modules=PROJECTIONS, modules_to_save=["pooler.dense", "classifier"]))
@@ -174,7 +140,7 @@ def test_transformers_own_adapters(masked_lm, batch, tmp_path):
 
 
 @pytest.mark.parametrize("heads, low_rank", [(1, False), (1, True), (4, True)])
-def test_spatial_weights(masked_lm, batch, tmp_path, heads, low_rank):
+def test_spatial_weights_can_be_adapted(masked_lm, batch, tmp_path, heads, low_rank):
     """A dense W supports low-rank updates, and can be trained and saved in full."""
     complete = {"target_modules": ["proj_in"], "modules_to_save": ["spatial_gating_unit.proj"]}
     fields = {"target_modules": [], "target_parameters": ["spatial_gating_unit.proj.weight"]} if low_rank else complete
@@ -194,7 +160,7 @@ def test_spatial_weights(masked_lm, batch, tmp_path, heads, low_rank):
         ("CAUSAL_LM", peft.PromptTuningConfig),
     ],
 )
-def test_prompt_tuning(masked_lm, batch, tmp_path, task, config_class):
+def test_tuned_prompts_can_be_saved(masked_lm, batch, tmp_path, task, config_class):
     ids, config = batch["input_ids"], config_class(task_type=task, **PROMPT)
     labels = {"SEQ_CLS": CLASSES, "TOKEN_CLS": F.pad(ids % 3, (VIRTUAL, 0), value=-100), "CAUSAL_LM": ids}[task]
     if task == "SEQ_CLS":
@@ -234,7 +200,7 @@ LORA = {"task_type": "SEQ_CLS", "target_modules": PROJECTIONS, "modules_to_save"
 NOT_QUANTIZED = ["pooler.dense", "classifier"]
 
 
-def test_qlora(masked_lm, batch, tmp_path):
+def test_qlora_trains_adapters_of_quantized_projections(masked_lm, batch, tmp_path):
     """With bitsandbytes in 4 bits, channel projections are quantized and W is not; adapters can be trained."""
     pytest.importorskip("bitsandbytes")
     folder = masked_lm(attention_size=64, hidden_size=64, intermediate_size=128)
@@ -250,7 +216,7 @@ def test_qlora(masked_lm, batch, tmp_path):
     adapt(load_base, peft.LoraConfig(**LORA), batch, CLASSES, tmp_path / "adapter", reduction=0.8, learning_rate=1e-2)
 
 
-def test_int8_of_torchao(masked_lm, batch, tmp_path):
+def test_adapters_train_with_int8_weights_of_torchao(masked_lm, batch, tmp_path):
     torchao = pytest.importorskip("torchao.quantization")
     load_plain = partial(AutoModelForSequenceClassification.from_pretrained, masked_lm(attention_size=4), num_labels=3)
     quantization = TorchAoConfig(torchao.Int8WeightOnlyConfig(), modules_to_not_convert=NOT_QUANTIZED)
@@ -273,7 +239,7 @@ def examples():
 
 
 @pytest.mark.parametrize("code", examples().values(), ids=examples())
-def test_examples_of_the_docs(masked_lm, perturbed_model, vision_config, tmp_path, monkeypatch, code):
+def test_examples_of_the_docs_run(masked_lm, perturbed_model, vision_config, tmp_path, monkeypatch, code):
     if "BitsAndBytesConfig" in code:
         pytest.importorskip("bitsandbytes")
     monkeypatch.chdir(tmp_path)

@@ -2,14 +2,13 @@ import math
 
 import numpy as np
 import pytest
-from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
-from transformers import CanineTokenizer, PreTrainedTokenizerFast
+from transformers import BertTokenizer, CanineTokenizer
 
 from hf_gmlp.answers import best_spans, check_windows, decode, make_windows
 from hf_gmlp.errors import InputError
 
 from .numerics import assert_close
-from .samples import CITIES, flat, squad, word_tokenizer
+from .samples import CITIES, SPECIAL, flat, squad, word_tokenizer
 
 QUESTIONS = flat(squad(6, unanswerable=True))
 CONTEXTS = [row["context"] for row in QUESTIONS]
@@ -17,18 +16,11 @@ CONTEXTS = [row["context"] for row in QUESTIONS]
 
 @pytest.fixture(scope="module")
 def bert_tokenizer():
-    """BERT's parts: lower case, no accents, words and punctuation separated, continuations with ##."""
+    """BERT's tokenizer with a small vocabulary."""
     letters = "abcdefghijklmnopqrstuvwxyz0123456789"
     words = ["the", "train", "went", "to", "was", "traveler", "who", *letters, *".,?-'"]
-    special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
-    vocabulary = {token: index for index, token in enumerate(special + words + [f"##{letter}" for letter in letters])}
-    backend = Tokenizer(models.WordPiece(vocabulary, unk_token="[UNK]"))
-    backend.normalizer = normalizers.BertNormalizer()
-    backend.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-    backend.post_processor = processors.BertProcessing(("[SEP]", 3), ("[CLS]", 2))
-    names = ("pad_token", "unk_token", "cls_token", "sep_token", "mask_token")
-    inputs = ["input_ids", "token_type_ids", "attention_mask"]
-    return PreTrainedTokenizerFast(tokenizer_object=backend, model_input_names=inputs, **dict(zip(names, special)))
+    tokens = [*SPECIAL, *words, *(f"##{letter}" for letter in letters)]
+    return BertTokenizer({token: index for index, token in enumerate(tokens)})
 
 
 @pytest.fixture(params=["sentencepiece", "bert"])

@@ -21,12 +21,6 @@ RECORD = {
 }
 
 
-def make_model(class_name, text_config, vision_config, **fields):
-    model_class = getattr(hf_gmlp, class_name)
-    make_config = vision_config if model_class.config_class is GMLPVisionConfig else text_config
-    return model_class(make_config(**fields))
-
-
 def test_every_model_has_a_task():
     code_maps = GMLPConfig.code_map, GMLPVisionConfig.code_map
     assert set(TASKS) == {class_name for code_map in code_maps for class_name in code_map.values()}
@@ -38,7 +32,9 @@ def test_every_model_has_a_task():
 @pytest.mark.parametrize("number, class_name", enumerate(TASKS))
 def test_a_card_is_complete(text_config, vision_config, class_name, number):
     attention_size = 8 * (number % 2)
-    model = make_model(class_name, text_config, vision_config, attention_size=attention_size)
+    model_class = getattr(hf_gmlp, class_name)
+    make_config = vision_config if model_class.config_class is GMLPVisionConfig else text_config
+    model = model_class(make_config(attention_size=attention_size))
     card = ModelCard(str(model_card(model, "me/my-model")))
     assert card.data.library_name == "transformers"
     assert card.data.license is None and GENERATED in card.text
@@ -93,7 +89,7 @@ def test_a_model_that_was_only_loaded_names_its_origin(text_config, tmp_path):
     assert model_card(model, "me/old").data.base_model is None
 
 
-PERSON = """---
+HAND_WRITTEN = """---
 license: cc-by-4.0
 tags: [mine]
 thumbnail: cat.png
@@ -107,7 +103,7 @@ I wrote this myself.
 
 def test_a_hand_written_card_stays(text_config, tmp_path):
     path, model = tmp_path / "README.md", GMLPForMaskedLM(text_config())
-    for text in (PERSON, str(model_card(model, "me/x")).replace(GENERATED, "Not much.")):
+    for text in (HAND_WRITTEN, str(model_card(model, "me/x")).replace(GENERATED, "Not much.")):
         path.write_text(text)
         write_card(model_card(model, "me/x", training=RECORD, license="mit"), tmp_path)
         assert path.read_text() == text

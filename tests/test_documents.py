@@ -11,7 +11,7 @@ NAMED = re.compile(r"`((?:hf_gmlp|tests|docs|paper|recipes|benchmarks)/[\w./-]+\
 
 
 @pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
-def test_links_and_names(path):
+def test_linked_and_named_files_exist(path):
     text = path.read_text(encoding="utf-8")
     linked = [path.parent / link for link in re.findall(r"\]\(([^)#\s]+)[^)]*\)", text) if "://" not in link]
     # The log mentions files that no longer exist.

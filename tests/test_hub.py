@@ -37,13 +37,13 @@ SAVED = {
 }
 
 # AutoBackbone would ask the Hub whether the name is a repository.
-HUB_KNOWS_FOLDERS = """
+HUB_ACCEPTS_FOLDERS = """
 from transformers.models.auto import auto_factory
 
 auto_factory.hf_api = lambda: type("Hub", (), {"repo_exists": lambda self, name: True})()
 """
 
-# Opens folders as the Auto classes listed in a file, saves some of the models again, and writes the results.
+# Script that opens folders as the Auto classes listed in a file, saves some of the models again, and writes results.
 OPEN = """
 import json, sys
 sys.modules["hf_gmlp"] = None  # as if it were not installed: importing it fails
@@ -107,7 +107,7 @@ def open_elsewhere(jobs: list[tuple], folder: Path) -> list[dict]:
     """Return the result of opening each (Auto class, folder, save path or None)."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "jobs.json").write_text(json.dumps(jobs), encoding="utf-8")
-    run_elsewhere(HUB_KNOWS_FOLDERS + "import torch\n\n" + inspect.getsource(backbone_output) + OPEN, folder)
+    run_elsewhere(HUB_ACCEPTS_FOLDERS + "import torch\n\n" + inspect.getsource(backbone_output) + OPEN, folder)
     return json.loads((folder / "results.json").read_text(encoding="utf-8"))
 
 
@@ -164,7 +164,7 @@ from transformers import AutoConfig, AutoModelForSequenceClassification, AutoMod
 
 for name, head in (("text", AutoModelForSequenceClassification), ("image", AutoModelForImageClassification)):
     config = AutoConfig.from_pretrained(f"{sys.argv[1]}/{name}", trust_remote_code=True)
-    # Before any model is made, when the code of the models is not loaded yet.
+    # No model has been made yet, so the code of the models is not loaded.
     config.save_pretrained(f"again/{name}")
     config = AutoConfig.from_pretrained(f"again/{name}", trust_remote_code=True)
     model = head.from_config(config, trust_remote_code=True)
@@ -175,7 +175,7 @@ for name, head in (("text", AutoModelForSequenceClassification), ("image", AutoM
     run_elsewhere(script, tmp_path / "elsewhere", str(tmp_path))
 
 
-# What the code in the card of a class prints, if anything.
+# Class -> text that the code in its card prints.
 PRINTED = {
     "GMLPForMaskedLM": "token_str",
     "GMLPForCausalLM": "generated_text",
@@ -213,6 +213,6 @@ for class_name, code in json.load(open("codes.json")).items():
     printed[class_name] = [type(namespace["model"]).__name__, output.getvalue()]
 json.dump(printed, open("printed.json", "w"))
 """
-    run_elsewhere(HUB_KNOWS_FOLDERS + script, tmp_path)
+    run_elsewhere(HUB_ACCEPTS_FOLDERS + script, tmp_path)
     for class_name, (name, output) in json.loads((tmp_path / "printed.json").read_text(encoding="utf-8")).items():
         assert name == class_name and PRINTED.get(class_name, "") in output

@@ -31,20 +31,20 @@ def number(pattern, text):
 
 
 @pytest.mark.heavy
-def test_text(tmp_path):
+def test_the_text_notebook_beats_its_baseline(tmp_path):
     text = run("text", tmp_path)
     assert number(r"accuracy ([\d.]+);", text) > number(r"alone gives ([\d.]+)", text)
     assert number(r"\) ([\d.e-]+)\n", text) < 1e-5
 
 
 @pytest.mark.heavy
-def test_images(tmp_path):
+def test_the_image_notebook_beats_its_baseline(tmp_path):
     text = run("images", tmp_path)
     assert number(r"accuracy ([\d.]+) on", text) > number(r"on the pixels: ([\d.]+)", text)
 
 
 @pytest.mark.heavy
-def test_generation(tmp_path):
+def test_the_generation_notebook_beats_its_baseline(tmp_path):
     text = run("generation", tmp_path)
     assert number(r"perplexity (\d+) on held-out", text) < number(r"perplexity (\d+) of a unigram", text)
     assert number(r"\) ([\d.e-]+)\n", text) < 1e-4

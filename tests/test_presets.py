@@ -15,12 +15,12 @@ def test_all_presets_are_listed():
 
 
 @pytest.mark.parametrize("name", [name for name in list_presets() if name.startswith(("gmlp", "amlp"))])
-def test_ways_to_open(name):
+def test_a_preset_opens_by_path_and_by_name(name):
     config = AutoConfig.from_pretrained(preset_path(name))
     assert config.to_json_string() == preset_config(name).to_json_string()
 
 
-def test_overrides():
+def test_overrides_leave_the_preset_unchanged():
     config = preset_config("amlp-base", num_labels=3, hidden_dropout_prob=0.1, num_hidden_layers=2)
     assert (config.num_labels, config.hidden_dropout_prob, config.num_hidden_layers) == (3, 0.1, 2)
     assert config.attention_size == 64 and len(config.id2label) == 3
@@ -40,7 +40,7 @@ def test_stochastic_depth_of_table_1(name, rate):
         (lambda: preset_config("gmlp-base", hidden_sizes=3), "gmlp-base.*'hidden_sizes'"),
     ],
 )
-def test_wrong_names(call, message):
+def test_wrong_names_are_refused(call, message):
     with pytest.raises(ValueError, match=message):
         call()
 

@@ -59,7 +59,7 @@ def test_tokenizer_normalizes_treebank_text(folder, treebank, natural):
     assert tokenizer.decode(masked[2:-1]) == "'s end."
 
 
-def test_sentences_of_reviews(folder):
+def test_sentences_of_reviews_are_long_and_distinct(folder):
     pretrained.write_sentences([str(folder / "reviews.jsonl.gz")], folder / "sentences.jsonl", 50)
     texts = [json.loads(line)["text"] for line in open(folder / "sentences.jsonl")]
     assert len(texts) == len(set(texts)) == 50
@@ -113,7 +113,7 @@ def test_soft_labels_are_the_mean_of_the_teachers(folder, monkeypatch):
     np.testing.assert_allclose([list(row["label"].values()) for row in rows[:3]], np.mean(votes, axis=0), atol=0.03)
 
 
-def test_copies_in_half_precision(folder):
+def test_copies_are_stored_in_half_precision(folder):
     pretrained.halve(folder / "seed-1", folder / "half")
     model, half = (AutoModelForSequenceClassification.from_pretrained(folder / name) for name in ("seed-1", "half"))
     assert half.dtype == torch.float32

@@ -1,7 +1,5 @@
 """Image processing equals timm's evaluation transform with either backend."""
 
-import numpy as np
-import PIL.Image
 import pytest
 import torch
 from timm.data import create_transform
@@ -9,10 +7,7 @@ from transformers import AutoImageProcessor, ViTImageProcessor
 
 from hf_gmlp.processor import evaluation_processor, processor_size
 
-
-def photo(size, seed=0):
-    noise = np.random.default_rng(seed).integers(0, 256, (7, 9, 3), dtype=np.uint8)
-    return PIL.Image.fromarray(noise).resize(size, PIL.Image.BICUBIC)
+from .tasks.image_classification.test_images import picture
 
 
 @pytest.mark.parametrize("size", [32, 224])
@@ -22,8 +17,8 @@ def test_pixels_match_timm_with_pillow_and_nearly_with_torchvision(tmp_path, siz
     processor.save_pretrained(tmp_path)
     mean = std = (0.5, 0.5, 0.5)
     reference = create_transform((3, size, size), crop_pct=crop_pct, interpolation="bicubic", mean=mean, std=std)
-    # Shorter sides with an even margin, which all backends round identically.
-    photos = [photo((300, 200)), photo((200, 300), 1), photo((64, 64), 2)]
+    # The shorter sides have an even margin, which all backends round identically.
+    photos = [picture(seed, size) for seed, size in enumerate([(300, 200), (200, 300), (64, 64)])]
     expected = torch.stack([reference(image) for image in photos])
     for backend, most, mean in (("pil", 1e-6, 1e-7), ("torchvision", 2 * 2 / 255 + 1e-6, 0.001)):
         loaded = AutoImageProcessor.from_pretrained(tmp_path, backend=backend)
@@ -34,11 +29,11 @@ def test_pixels_match_timm_with_pillow_and_nearly_with_torchvision(tmp_path, siz
 def test_other_shapes_are_resized_without_a_crop():
     for size in ((384, 384), (32, 48)):
         processor = evaluation_processor(size)
-        assert processor([photo((100, 80))], return_tensors="pt")["pixel_values"].shape == (1, 3, *size)
+        assert processor([picture(size=(100, 80))], return_tensors="pt")["pixel_values"].shape == (1, 3, *size)
         assert processor_size(processor) == size
 
 
-def test_processor_size():
+def test_processor_size_is_that_of_the_pixels():
     assert processor_size(evaluation_processor((224, 224))) == (224, 224)
     assert processor_size(ViTImageProcessor()) == (224, 224)
     cropped = ViTImageProcessor(size={"shortest_edge": 256}, do_center_crop=True, crop_size={"height": 9, "width": 8})

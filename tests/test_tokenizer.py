@@ -62,7 +62,7 @@ def encode(tokenizer, text):
     return tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"]
 
 
-def test_special_tokens_and_template(tokenizer):
+def test_special_tokens_and_template_are_those_of_bert(tokenizer):
     assert len(tokenizer) == tokenizer.vocab_size == 2000
     assert tokenizer.convert_ids_to_tokens(range(5)) == ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
     ids = (tokenizer.pad_token_id, tokenizer.unk_token_id, tokenizer.cls_token_id, tokenizer.sep_token_id)
@@ -88,7 +88,7 @@ def test_ids_match_the_sentencepiece_model(model, tokenizer):
     for line, expected in zip(lines, processor.encode(lines), strict=True):
         ids = encode(tokenizer, line)
         if ids != expected:
-            # A tie: "**|*" and "*|**" are equally good, and either may be taken.
+            # If two results are equally good, such as "**|*" and "*|**", either may be chosen.
             assert sorted(ids) == sorted(expected)
             different.append(line)
     assert len(lines) > 10_000
@@ -109,11 +109,11 @@ def test_decoding_returns_every_text(tokenizer):
         assert tokenizer.decode(tokenizer(text, verbose=False)["input_ids"], skip_special_tokens=True) == text
 
 
-def test_names_of_tokens_in_a_text(tokenizer):
+def test_names_of_special_tokens_can_be_encoded_as_text(tokenizer):
     text = "a [CLS] b[MASK] <0x0A>[PAD]"
-    switched_off = tokenizer(text, add_special_tokens=False, split_special_tokens=True)["input_ids"]
-    assert not set(switched_off) & set(range(5))
-    assert tokenizer.decode(switched_off) == text
+    ids = tokenizer(text, add_special_tokens=False, split_special_tokens=True)["input_ids"]
+    assert not set(ids) & set(range(5))
+    assert tokenizer.decode(ids) == text
     # By default, names are special tokens, and only [MASK] absorbs the white space on its left.
     ids = [encode(tokenizer, part) for part in ("a ", " b", " c")]
     assert encode(tokenizer, "a [CLS] b [MASK] c") == [*ids[0], 2, *ids[1], 4, *ids[2]]
@@ -134,16 +134,6 @@ def test_offsets_are_the_words_without_their_spaces(tokenizer):
     assert spans == [(4, 5)] * 3
 
 
-def test_word_ids_are_words(tokenizer):
-    text = "Structured unpacking reconsidered,\nthe nonlocal statement"
-    encoded = tokenizer(text, return_offsets_mapping=True)
-    words: dict[int, list[int]] = {}
-    for word, (start, end) in zip(encoded.word_ids(), encoded["offset_mapping"], strict=True):
-        if word is not None and end > start:
-            words.setdefault(word, []).extend((start, end))
-    assert [text[min(span) : max(span)] for span in words.values()] == text.split()
-
-
 LOAD = """
 import sys
 sys.modules["hf_gmlp"] = sys.modules["sentencepiece"] = None
@@ -155,7 +145,7 @@ print(type(tokenizer).__name__, tokenizer.model_max_length, tokenizer(sys.argv[1
 
 def test_a_stock_auto_tokenizer_loads_the_folder(tokenizer, tmp_path):
     tokenizer.save_pretrained(tmp_path)
-    # transformers does not know this model type.
+    # transformers has no such model type.
     (tmp_path / "config.json").write_text(json.dumps({"model_type": "gmlp", "vocab_size": 2000}))
     text = "The [MASK] fox   and 日本 ☃\n"
     command = [sys.executable, "-c", LOAD, text, tmp_path]
@@ -183,7 +173,7 @@ def test_a_tokenizer_that_cannot_be_saved_leaves_the_earlier_one(tmp_path, monke
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
 
 
-def test_training_is_deterministic_and_takes_a_generator(capfd):
+def test_training_is_deterministic_and_accepts_a_generator(capfd):
     first = train_sentencepiece(DOCUMENTS, vocab_size=800)
     assert train_sentencepiece((text for text in DOCUMENTS), vocab_size=800) == first
     # The log of sentencepiece does not reach the terminal.
@@ -199,7 +189,7 @@ def test_long_lines_and_lines_with_reserved_characters_are_used():
     assert not any(set(token) & set("▁▅") for token in vocab)
 
 
-def test_texts_and_sizes_that_do_not_fit():
+def test_empty_texts_and_too_large_vocabularies_are_refused():
     with pytest.raises(InputError, match="no text"):
         train_tokenizer(["", " \n\t "])
     texts = ["one two three four five six seven"] * 3
@@ -211,12 +201,12 @@ def test_texts_and_sizes_that_do_not_fit():
     assert len(train_tokenizer(texts, vocab_size=size)) == size
 
 
-def test_lowercase(tmp_path):
+def test_a_lowercase_tokenizer_ignores_case(tmp_path):
     texts = [*DOCUMENTS, "İSTANBUL and ΣΟΦΟΣ"]
     train_tokenizer(texts, vocab_size=1000, lowercase=True).save_pretrained(tmp_path)
     tokenizer = AutoTokenizer.from_pretrained(tmp_path)
     learned = set(tokenizer.get_vocab()) - set(tokenizer.all_special_tokens)
-    # Single capitals, since all of printable ASCII is always there; and names of bytes, such as <0x0A>.
+    # Exceptions are single capitals, since printable ASCII is always included, and names of bytes, such as <0x0A>.
     assert all(piece == piece.lower() or len(piece) == 1 or piece.startswith("<0x") for piece in learned)
     text = "The File [MASK] <0x0A> İSTANBUL"
     assert tokenizer(text)["input_ids"] == tokenizer("the file [MASK] <0x0a> i̇stanbul")["input_ids"]

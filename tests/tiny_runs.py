@@ -1,9 +1,8 @@
 """Data for the five scripts, and flags to train a tiny model with each, in complete batches of 8."""
 
-import json
 from pydoc_data.topics import topics
 
-from .samples import squad, write
+from .samples import squad, write, write_rows
 from .tasks.glue.test_run import opinions
 from .tasks.image_classification.test_run import write_photos
 
@@ -28,7 +27,7 @@ def write_data(folder):
     """Write the files of all tasks."""
     write(folder / "text.txt", "\n\n".join(text for _, text in sorted(topics.items())[:12]))
     for split, count, seed in (("train", 96, 0), ("validation", 48, 1)):
-        write(folder / f"opinions_{split}.jsonl", "".join(json.dumps(row) + "\n" for row in opinions(count, seed)))
+        write_rows(folder / f"opinions_{split}.jsonl", opinions(count, seed))
         # There are three questions per paragraph, and three image classes.
         write(folder / f"squad_{split}.json", squad(count // 3, seed=seed))
         write_photos(folder / "photos" / split, count // 3, seed)

@@ -1,4 +1,4 @@
-"""What the test classes of all models share: small configs, inputs and a check that the common tests lack."""
+"""Base classes for the tests of all models: small configs, inputs and a check that the common tests lack."""
 
 import torch
 from transformers import PreTrainedConfig, PreTrainedModel
@@ -11,7 +11,7 @@ from .upstream.test_training_mixin import TrainingTesterMixin
 
 
 class FSDPPlanMixin:
-    """Compare the plan with the model: the common FSDP tests accept a misspelled plan, as they read only the plan."""
+    """Compare the plan with the model, since the common FSDP tests accept a plan with misspelled names."""
 
     def test_fsdp_plan_names_modules(self):
         for model_class in self.all_model_classes:
@@ -23,11 +23,11 @@ class FSDPPlanMixin:
 
 
 class TextModelTester:
-    """Make the small config and the inputs for the common tests, which also read the attributes."""
+    """Make the small config and the inputs for the common tests, which also read these attributes."""
 
     is_training = True
     batch_size = 13
-    # Shorter than `max_position_embeddings`, so that only a part of each spatial matrix is used.
+    # This is less than `max_position_embeddings`, so that only a part of each spatial matrix is used.
     seq_length = 7
     num_labels = 3
     num_choices = 4
@@ -35,12 +35,12 @@ class TextModelTester:
     hidden_size = 32
     num_hidden_layers = 2
     intermediate_size = 64
-    # The tests of training and of FSDP feed 64 tokens.
+    # The tests of training and of FSDP use 64 tokens.
     max_position_embeddings = 64
 
     def __init__(self, config_class: type, causal_lm_class: type[PreTrainedModel], config_fields: dict):
         self.config_class = config_class
-        # The head that the tests of training and of FSDP train; despite its name it may be a masked model.
+        # The tests of training and of FSDP train this class; despite its name, it may be a masked model.
         self.causal_lm_class = causal_lm_class
         self.config_fields = config_fields
         self.num_attention_heads = config_fields.get("num_attention_heads", 1)
@@ -67,12 +67,12 @@ class TextModelTester:
 
 
 class TextModelTest(ModelTesterMixin, TrainingTesterMixin, FSDPPlanMixin):
-    """The base of all test classes for text models. Each sets the config that it tests."""
+    """The base class of all tests of text models. Each subclass sets the config that it tests."""
 
     config_class = None
     causal_lm_class = None
     config_fields = {}
-    # For all test classes of an architecture.
+    # Fields for all test classes of an architecture.
     common_fields = {}
 
     def setUp(self):

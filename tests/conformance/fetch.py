@@ -1,6 +1,6 @@
 """Fetch the common tests of transformers: the `tests/` folder of the source archive of the installed version.
 
-They are in no wheel and are not copied into this repository: they stay under `build/conformance`, which git ignores.
+No wheel contains them, and this repository has no copy: they are kept in `build/conformance`, which git ignores.
 """
 
 import subprocess
@@ -32,7 +32,7 @@ def fetch_common_tests(cache_folder: Path = CACHE_FOLDER, transformers_version: 
         return tests_folder
 
     cache_folder.mkdir(parents=True, exist_ok=True)
-    # The finished tree is moved into place in one step, so that an interrupted run leaves nothing half done.
+    # The complete folder is moved into place in one step, so that an interrupted run leaves no incomplete one.
     with tempfile.TemporaryDirectory(dir=cache_folder, prefix="unfinished-") as scratch:
         archive = download_source_archive(transformers_version, Path(scratch) / "download")
         unpack_common_tests(archive, Path(scratch) / "unpacked").parent.rename(tests_folder.parent)
@@ -41,7 +41,7 @@ def fetch_common_tests(cache_folder: Path = CACHE_FOLDER, transformers_version: 
 
 def download_source_archive(transformers_version: str, folder: Path) -> Path:
     """Download the archive with pip, which checks its hash, into `folder`; raise RuntimeError if pip fails."""
-    # With `--no-binary :all:` pip would also build setuptools from source, only to read the archive's metadata.
+    # With `--no-binary :all:`, pip would build even setuptools from source to read the archive's metadata.
     command = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-deps"]
     command += ["--no-binary", "transformers", "--dest", str(folder), f"transformers=={transformers_version}"]
     result = subprocess.run(command, capture_output=True, text=True)
@@ -55,7 +55,7 @@ def download_source_archive(transformers_version: str, folder: Path) -> Path:
 
 
 def unpack_common_tests(archive: Path, folder: Path) -> Path:
-    """Unpack only `tests/` of a source archive into `folder`, which it makes; return `folder/tests`."""
+    """Unpack `tests/` of a source archive into a new `folder`, and return `folder/tests`."""
     tests_folder = folder / "tests"
     with tarfile.open(archive) as tar:
         for member in tar.getmembers():
@@ -68,7 +68,7 @@ def unpack_common_tests(archive: Path, folder: Path) -> Path:
     if not (tests_folder / REQUIRED_FILE).is_file():
         raise RuntimeError(f"{archive.name} has no tests/{REQUIRED_FILE}: this version ships no common tests.")
 
-    # Two of the files load the transformers beside them, and get the installed one if there is a file to load.
+    # Two of the files load `src/transformers`, and get the installed transformers if there is any file to load.
     for package in (tests_folder, folder / "src" / "transformers"):
         package.mkdir(parents=True, exist_ok=True)
         (package / "__init__.py").touch()

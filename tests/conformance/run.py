@@ -24,8 +24,8 @@ def general_reason(reason: str) -> str:
 class Summary:
     """A pytest plugin that counts outcomes and groups the reasons of skipped tests.
 
-    A test counts as skipped if it skipped all of its subtests: this is how transformers marks a test that concerns none
-    of the classes, and pytest alone would call it passed.
+    A test counts as skipped if it skipped all of its subtests. This is how transformers marks a test that applies to
+    none of the classes; pytest alone would count it as passed.
     """
 
     def __init__(self, arguments: list[str]):
@@ -68,7 +68,7 @@ class Summary:
             write(f"{count:5} skipped: {reason}")
         write(", ".join(f"{verdicts[outcome]} {outcome}" for outcome in ("passed", "failed", "skipped")))
         if self.arguments:
-            write(f"This was a run with {' '.join(self.arguments)}; without arguments the whole suite runs.")
+            write(f"This was a run with {' '.join(self.arguments)}; without arguments the complete suite runs.")
 
 
 def main(arguments: list[str]) -> int:
@@ -81,15 +81,15 @@ def main(arguments: list[str]) -> int:
         print(error, file=sys.stderr)
         return 1
 
-    # Must be set before torch and transformers are imported. The workers and the ranks inherit them.
+    # These must be set before torch and transformers are imported. Workers and ranks inherit them.
     os.environ.update(
         HF_GMLP_CONFORMANCE="1",
         HF_HUB_OFFLINE="1",
         HF_HUB_DISABLE_PROGRESS_BARS="1",
         TOKENIZERS_PARALLELISM="false",
-        # transformers skips its slow tests by default; those that concern these models take seconds.
+        # transformers skips its slow tests by default, but with these models they take seconds.
         RUN_SLOW="1",
-        # The models are tiny: one thread per worker.
+        # One thread per worker is enough for tiny models.
         OMP_NUM_THREADS="1",
     )
     import pytest

@@ -23,7 +23,7 @@ from .upstream.test_tensor_parallel_mixin import TensorParallelTesterMixin
 
 
 class GMLPTextTest(TextModelTest, GenerationTesterMixin):
-    """The base of the classes below."""
+    """The base class of the tests below."""
 
     config_class = GMLPConfig
     causal_lm_class = GMLPForMaskedLM
@@ -36,7 +36,7 @@ class GMLPTextTest(TextModelTest, GenerationTesterMixin):
         GMLPForQuestionAnswering,
         GMLPForMultipleChoice,
     )
-    # Far from the paper's 1e-6, with which the tests would hardly notice the spatial projection.
+    # With the paper's 1e-6, the tests would hardly notice the spatial projection.
     common_fields = {"spatial_initializer_range": 0.3}
     has_attentions = False
 
@@ -53,7 +53,7 @@ class GMLPTextTest(TextModelTest, GenerationTesterMixin):
                 model.resize_position_embeddings(length)
                 self.assertEqual(model.config.max_position_embeddings, length)
                 for weight in model.get_position_embeddings():
-                    # A Toeplitz W keeps its weights, and reaches no farther than a text.
+                    # A Toeplitz W keeps its reach, which is at most the length.
                     self.assertEqual(weight.shape[-1], 2 * min(n, length) - 1 if config.toeplitz else length)
                 # Short sequences keep their outputs.
                 with torch.no_grad():

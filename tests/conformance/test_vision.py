@@ -15,7 +15,7 @@ from .upstream.test_modeling_common import ModelTesterMixin, floats_tensor
 
 
 class GMLPVisionModelTester:
-    """Make the small config and the inputs for the common tests, which also read the attributes."""
+    """Make the small config and the inputs for the common tests, which also read these attributes."""
 
     is_training = True
     batch_size = 13
@@ -37,7 +37,7 @@ class GMLPVisionModelTester:
             image_size=self.image_size,
             patch_size=self.patch_size,
             num_labels=3,
-            # Far from the paper's 1e-6, with which the tests would hardly notice the spatial projection.
+            # With the paper's 1e-6, the tests would hardly notice the spatial projection.
             spatial_initializer_range=0.3,
             **self.config_fields,
         )

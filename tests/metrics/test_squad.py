@@ -51,10 +51,10 @@ GOLDEN = [
 ]
 
 
-def test_rules():
+def test_answers_are_normalized_and_scored_by_the_rules_of_squad():
     assert normalize_answer(" The  U.S. Army's\tA-team, an\u00a0era ") == "us armys ateam era"
     assert exact_match("The cat!", "cat") == 1 and exact_match("cats", "cat") == 0
-    # Two of three predicted words, two of four correct words: 2 * (2/3 * 2/4) / (2/3 + 2/4).
+    # Precision is 2/3 and recall 2/4, so F1 is 2 * (2/3 * 2/4) / (2/3 + 2/4).
     assert f1_score("big red dog", "red dog in town") == pytest.approx(4 / 7)
     # A repeated word counts as often as it occurs in both.
     assert f1_score("no no no", "no") == pytest.approx(1 / 2)
@@ -85,7 +85,7 @@ def test_same_numbers_as_the_official_scripts(seed):
     assert squad_v2_scores(predictions, references, odds, no_answer_threshold=-0.3) == pytest.approx(thresholded)
 
 
-def test_evaluate_loads_it_without_the_hub():
+def test_evaluate_loads_the_metric_without_the_hub():
     predictions, references, odds = case(0, 20)
     rows = [
         {"id": key, "answers": {"text": texts, "answer_start": [0] * len(texts)}} for key, texts in references.items()

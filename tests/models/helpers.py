@@ -1,4 +1,4 @@
-"""Shared helpers to compare models."""
+"""Functions that several tests use to compare models."""
 
 import pytest
 import torch
@@ -13,7 +13,7 @@ ATTENTIONS = [None, "eager", "sdpa"]
 
 
 def attention_fields(attention):
-    """Config fields of a gMLP, or of an aMLP with that implementation of attention."""
+    """Return config fields of a gMLP if `attention` is None, or of an aMLP with this implementation of attention."""
     return {} if attention is None else {"attention_size": 8, "attn_implementation": attention}
 
 
@@ -45,7 +45,7 @@ def padded(rows, side="left", pad=0):
     return ids, pad_sequence([torch.ones_like(row) for row in rows], batch_first=True, padding_side=side)
 
 
-# Two kinds of text models that differ most.
+# The two text models that differ most.
 KINDS_OF_GMLP = pytest.mark.parametrize("fields", [{}, {"toeplitz": False, "attention_size": 8}], ids=["gMLP", "aMLP"])
 
 
@@ -58,7 +58,7 @@ def gradients(model, loss):
 
 
 def labeled_batch(model_class):
-    """Return 4 rows for a head with labels: of 9 tokens with padding, or of 16 x 16 pixels."""
+    """Return a labeled batch for a head: 4 texts of 9 tokens with padding, or 4 images of 16 x 16 pixels."""
     name, classes = model_class.__name__, torch.tensor([0, 2, 1, 1])
     if "Image" in name:
         return {"pixel_values": torch.randn(4, 3, 16, 16), "labels": classes}
@@ -84,7 +84,8 @@ def torch_loss(output, inputs):
 
 
 def assert_losses_and_gradients(model, vanishing=()):
-    """The loss is PyTorch's, every parameter gets a gradient, and accumulated gradients are those of one batch."""
+    """Assert that the loss is that of PyTorch, that every parameter gets a gradient, and that accumulated gradients
+    equal those of one batch."""
     inputs = labeled_batch(type(model))
     output = model.train()(**inputs)
     torch.testing.assert_close(output.loss, torch_loss(output, inputs))
@@ -103,7 +104,7 @@ def assert_losses_and_gradients(model, vanishing=()):
 
 
 def assert_same_with_checkpointing(model, inputs):
-    """Gradient checkpointing changes no gradient, and computes each block twice."""
+    """Assert that gradient checkpointing changes no gradient and computes each block twice."""
     model.train()
     expected, calls = gradients(model, model(**inputs).loss), []
     linear = next(module for module in model.base_model.layers[0].modules() if isinstance(module, torch.nn.Linear))
@@ -115,7 +116,7 @@ def assert_same_with_checkpointing(model, inputs):
 
 @torch.no_grad()
 def assert_padding_is_hidden(model):
-    """A row has the same outputs alone and in a batch, padded on either side, whatever tokens are padding."""
+    """Assert that a row has the same outputs alone and in a batch, for padding on either side and any padding token."""
     rows = [torch.randint(5, 40, (length,)) for length in (5, 9, 1)]
     for side, pad in (("left", 0), ("right", 7)):
         ids, mask = padded(rows, side, pad)
@@ -124,5 +125,5 @@ def assert_padding_is_hidden(model):
             for i, row in enumerate(rows):
                 actual = {name: x[i][mask[i] == 1] if x.shape[1] == 9 else x[i] for name, x in output.items()}
                 assert_close(actual, {name: x[0] for name, x in model(row[None]).items()}, depth=2)
-    # Rows may consist of padding only.
+    # Outputs are finite even if all rows consist of padding.
     assert all(value.isfinite().all() for value in model(ids, 0 * mask).values())

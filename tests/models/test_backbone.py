@@ -61,7 +61,7 @@ def test_feature_maps_are_hidden_states(vision_config, perturbed_model, tmp_path
 
 
 @torch.no_grad()
-def test_features_of_timm():
+def test_feature_maps_equal_those_of_timm():
     reference = perturb(timm.create_model("gmlp_ti16_224", img_size=64, num_classes=10))
     tested = model_from_timm(reference.state_dict())
     pixels, indices = torch.randn(1, 3, 64, 64), [2, 9, 29]
@@ -77,7 +77,7 @@ def test_features_of_timm():
             assert_close(actual, feature_map, depth=30)
 
 
-def test_stages_in_the_config(tmp_path):
+def test_default_stages_follow_the_depth_and_are_not_saved(tmp_path):
     """Default stages follow the depth and are not saved; explicit ones are."""
     config = GMLPVisionConfig(num_hidden_layers=4)
     config.num_hidden_layers = 2
@@ -91,7 +91,7 @@ def test_stages_in_the_config(tmp_path):
     assert AutoConfig.from_pretrained(tmp_path).out_features == ["stem", "stage2"]
 
 
-def test_segmentation_with_upernet(vision_config, tmp_path):
+def test_upernet_segments_with_the_backbone(vision_config, tmp_path):
     config = UperNetConfig(
         backbone_config=vision_config(out_indices=[0, 1, 2]),
         hidden_size=16,
@@ -114,7 +114,7 @@ def test_segmentation_with_upernet(vision_config, tmp_path):
         torch.testing.assert_close(again(pixels).logits, model.eval()(pixels).logits)
 
 
-def test_depth_with_depth_anything(vision_config):
+def test_depth_anything_accepts_sequences_of_the_backbone(vision_config):
     """The depth head accepts sequences with a [CLS] token, like those of Dinov2."""
     backbone_config = vision_config(reshape_hidden_states=False, num_hidden_layers=4, out_indices=[1, 2, 3, 4])
     fields = {"neck_hidden_sizes": [8, 8, 8, 8], "fusion_hidden_size": 8, "reassemble_hidden_size": 16}

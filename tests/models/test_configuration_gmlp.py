@@ -62,14 +62,14 @@ def test_defaults_are_a_preset(config, preset):
         ({"image_size": (32, 64), "patch_size": (16, 8)}, (2, 8), 17),
     ],
 )
-def test_patch_grid(fields, grid, tokens):
+def test_image_and_patch_size_give_the_grid(fields, grid, tokens):
     config = GMLPVisionConfig(**fields)
     assert config.grid_size == grid
     assert config.max_position_embeddings == tokens
     assert config.num_prefix_tokens == tokens - grid[0] * grid[1]
 
 
-def test_other_classes_in_a_map_stay():
+def test_custom_classes_stay_in_the_auto_map():
     """A config may map a user's subclass of a head and a custom tokenizer."""
     other = {"AutoModelForMaskedLM": "other.MyMaskedLM", "AutoTokenizer": ["tokenization_other.MyTokenizer", None]}
     earlier = {"AutoModel": "someone/else--modeling_gmlp.GMLPModel"}

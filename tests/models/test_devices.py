@@ -19,7 +19,7 @@ from .helpers import labeled_batch, padded
 ON_GPU = torch_device == "cuda"
 # Maximum distance of an output or gradient vector from double precision, relative to its norm.
 TOLERANCE = {torch.float32: 1e-5, torch.float16: 0.015, torch.bfloat16: 0.12}
-# Two documents in each row.
+# Positions of two documents in each row.
 PACKED = torch.tensor([[*range(4), *range(5)]] * 4)
 # Model, fields of its config, and inputs besides those of `labeled_batch`.
 MODELS = {
@@ -74,7 +74,7 @@ def assert_near(actual, expected, tolerance):
 
 @every_model
 @every_dtype
-def test_precisions(build, name, dtype):
+def test_every_precision_is_near_double_precision(build, name, dtype):
     model, inputs = build(name)
     expected = expected_of(model, inputs)
     assert_near(results_of(model.to(torch_device, dtype), move(inputs, dtype)), expected, TOLERANCE[dtype])
@@ -96,7 +96,7 @@ def test_compiled_into_one_graph(build, name, dtype, backend):
 
 @every_model
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
-def test_mixed_precision(build, name, dtype):
+def test_mixed_precision_trains_like_double_precision(build, name, dtype):
     """Run five SGD steps. float16 uses a loss scale that is small enough for no step to overflow and be skipped."""
     changes = []
     for mixed in (False, True):
@@ -129,7 +129,7 @@ BACKENDS = {
 @pytest.mark.parametrize("kernel", ["eager", "flex", *BACKENDS])
 @pytest.mark.parametrize("name", ["aMLP", "causal aMLP"])
 @every_dtype
-def test_attention(build, name, kernel, dtype):
+def test_every_attention_kernel_gives_the_same_results(build, name, kernel, dtype):
     if not ON_GPU and kernel in ("flex", "efficient", "cudnn"):
         pytest.skip("This attention is for GPUs.")
     if ON_GPU and kernel in ("flash", "cudnn") and dtype == torch.float32:
@@ -146,7 +146,7 @@ def test_attention(build, name, kernel, dtype):
 @pytest.mark.slow
 @pytest.mark.parametrize("cache", ["dynamic", "static", None])
 @pytest.mark.usefixtures("fresh_compiler")
-def test_generation(build, random_ids, cache):
+def test_generated_texts_do_not_depend_on_the_cache(build, random_ids, cache):
     """On a GPU, transformers compiles a model that has a static cache."""
     model = build("causal aMLP", max_position_embeddings=24)[0].eval().double()
     ids, mask = padded([random_ids(length) for length in (3, 7)], "left")

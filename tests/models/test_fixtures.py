@@ -23,7 +23,7 @@ FIXTURES = Path(__file__).parent.parent / "fixtures"
         ("bert-relpos-masked-lm", AutoModelForMaskedLM),
     ],
 )
-def test_an_early_checkpoint(name, auto_class):
+def test_early_checkpoints_keep_their_logits(name, auto_class):
     model, info = auto_class.from_pretrained(FIXTURES / name, output_loading_info=True)
     assert not info["missing_keys"] and not info["unexpected_keys"]
     inputs = load_file(FIXTURES / name / "expected.safetensors")

@@ -24,7 +24,9 @@ POOLINGS = ["cls", "mean", "max"]
         (3, "regression", torch.ones(3, 3), None, F.mse_loss),
     ],
 )
-def test_classification_loss(text_config, num_labels, problem_type, labels, inferred_type, distance, num_items):
+def test_losses_equal_those_of_pytorch(
+    text_config, num_labels, problem_type, labels, inferred_type, distance, num_items
+):
     config = text_config(num_labels=num_labels)
     config.problem_type = problem_type
     logits = torch.randn(3, num_labels)
@@ -37,7 +39,7 @@ def test_classification_loss(text_config, num_labels, problem_type, labels, infe
     torch.testing.assert_close(loss, expected)
 
 
-def test_classification_loss_of_probabilities(text_config):
+def test_probabilities_as_labels_have_their_cross_entropy(text_config):
     config = text_config(num_labels=3)
     config.problem_type = "single_label_classification"
     logits, labels = torch.randn(4, 3), torch.randn(4, 3).softmax(-1)
@@ -69,7 +71,7 @@ def test_losses_keep_double_precision(text_config, dtype, expected):
     assert classification_loss(labels, logits, text_config()).dtype == expected
 
 
-def test_pooling_of_older_checkpoints():
+def test_older_checkpoints_pool_the_first_token():
     """Configs saved before `pooling` was a field must pool the first token."""
     assert GMLPConfig.from_dict({}).pooling == "cls"
 
@@ -107,7 +109,7 @@ def test_a_mean_in_half_precision_does_not_overflow():
 
 @pytest.mark.parametrize("masked", [False, True])
 @torch.no_grad()
-def test_pooling_with_a_cache(text_config, perturbed_model, random_ids, masked):
+def test_only_pooling_of_the_last_token_works_with_a_cache(text_config, perturbed_model, random_ids, masked):
     """The last token depends on all others, but mean and maximum pooling need every token."""
     ids = random_ids(2, 9)
     mask = torch.ones_like(ids)
@@ -124,7 +126,7 @@ def test_pooling_with_a_cache(text_config, perturbed_model, random_ids, masked):
         torch.testing.assert_close(pooled, model(ids, masks[1]).pooler_output)
 
 
-def test_warning_about_a_frozen_pooler(text_config, monkeypatch):
+def test_training_warns_about_a_frozen_pooler(text_config, monkeypatch):
     messages = []
     monkeypatch.setattr(modeling_gmlp.logger, "warning_once", messages.append)
     model = GMLPForSequenceClassification(text_config()).eval()
@@ -135,7 +137,7 @@ def test_warning_about_a_frozen_pooler(text_config, monkeypatch):
     assert len(messages) == 1 and "pooler.dense" in messages[0]
 
 
-def test_training_mode_of_a_quantized_model(text_config, random_ids):
+def test_a_quantized_model_can_be_set_to_training_mode(text_config, random_ids):
     from torch.ao.quantization import quantize_dynamic
 
     model = quantize_dynamic(GMLPForSequenceClassification(text_config()).eval(), {torch.nn.Linear})

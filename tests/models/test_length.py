@@ -106,7 +106,6 @@ def test_invalid_lengths_are_refused(perturbed_model, text_config, random_ids, a
 @pytest.mark.parametrize(
     "fields",
     [
-        {},
         {"spatial_heads": 4, "attention_size": 8},
         {"spatial_reach": 5, "max_position_embeddings": 300},
         {"is_causal": True},
@@ -155,7 +154,7 @@ def test_the_cost_of_a_token_does_not_grow_with_the_length():
     assert counts[1] < 1.05 * counts[0]
 
 
-def test_extend_context_of_a_pipeline(perturbed_model, text_config, word_tokenizer):
+def test_extend_context_lets_a_pipeline_accept_longer_texts(perturbed_model, text_config, word_tokenizer):
     model = perturbed_model(GMLPForMaskedLM, text_config(vocab_size=len(word_tokenizer)))
     word_tokenizer = copy.deepcopy(word_tokenizer)
     fill_mask = pipeline("fill-mask", model=model, tokenizer=word_tokenizer)

@@ -1,9 +1,7 @@
-"""The models: equality with other implementations, padding, lengths, heads, losses and gradient checkpointing."""
+"""Padding, lengths, image sizes, dropout, initial weights, heads, losses and gradient checkpointing of the models."""
 
 import pytest
-import timm
 import torch
-from g_mlp_pytorch import gMLP
 from torch import nn
 from torch.nn import functional as F
 
@@ -19,12 +17,9 @@ from hf_gmlp import (
     GMLPVisionModel,
 )
 from hf_gmlp.models.modeling_gmlp import GMLPBlock, SpatialProjection
-from hf_gmlp.tools.conversion.lucidrains import model_from_lucidrains
-from hf_gmlp.tools.conversion.timm import model_from_timm
 
 from ..numerics import assert_close
 from ..samples import CONVOLUTIONAL
-from ..tools.conversion.test_timm import perturb
 from .helpers import (
     ATTENTIONS,
     assert_losses_and_gradients,
@@ -33,36 +28,6 @@ from .helpers import (
     attention_fields,
     labeled_batch,
 )
-
-
-def assert_same_function(tested, reference, inputs, depth=1):
-    """Compare the outputs of two functions and the input gradients of a random projection of the outputs."""
-    results = []
-    for function in (tested, reference):
-        x = inputs.clone().requires_grad_()
-        output = function(x)
-        weights = torch.randn(output.shape, generator=torch.Generator().manual_seed(3))
-        results.append((output.detach(), torch.autograd.grad((output * weights).sum(), x)[0]))
-    for value, expected_value in zip(*results):
-        assert_close(value, expected_value, depth)
-
-
-def test_logits_and_gradients_are_those_of_timm():
-    reference = perturb(timm.create_model("gmlp_ti16_224", img_size=64, num_classes=10))
-    tested = model_from_timm(reference.state_dict()).eval()
-    assert_same_function(lambda x: tested(x).logits, reference, torch.randn(1, 3, 64, 64), depth=30)
-
-
-@pytest.mark.parametrize("attention_size", [0, 8])
-def test_logits_and_gradients_are_those_of_g_mlp_pytorch(randomize, attention_size):
-    reference = gMLP(num_tokens=40, dim=16, depth=3, seq_len=12, ff_mult=4, attn_dim=attention_size or None)
-    tested = model_from_lucidrains(randomize(reference).state_dict())[0].eval()
-    ids = torch.randint(0, 40, (3, 12))
-    assert_close(tested(ids).logits, reference(ids), depth=3)
-    embedded = reference.to_embed(ids).detach()
-    reference.to_embed = nn.Identity()
-    assert_same_function(lambda x: tested(inputs_embeds=x).logits, reference, embedded, depth=3)
-
 
 HEADS_PER_ROW = [GMLPForMaskedLM, GMLPForSequenceClassification, GMLPForTokenClassification, GMLPForQuestionAnswering]
 
@@ -97,7 +62,7 @@ def test_images_of_the_wrong_shape_are_refused(vision_config, perturbed_model, p
 
 
 @torch.no_grad()
-def test_pooling_of_images(vision_config, perturbed_model):
+def test_images_are_pooled_by_cls_token_or_mean(vision_config, perturbed_model):
     pixels = torch.randn(2, 3, 16, 16)
     output = perturbed_model(GMLPVisionModel, vision_config(pooling="mean"))(pixels)
     assert output.last_hidden_state.shape == (2, 16, 16)
@@ -116,7 +81,7 @@ def test_pooling_of_images(vision_config, perturbed_model):
 @pytest.mark.parametrize("new", [20, 5])
 @pytest.mark.parametrize("toeplitz", [True, False])
 @torch.no_grad()
-def test_resize_position_embeddings(text_config, perturbed_model, random_ids, tmp_path, toeplitz, new):
+def test_resizing_the_length_keeps_outputs(text_config, perturbed_model, random_ids, tmp_path, toeplitz, new):
     """Sequences that both lengths allow keep their outputs, and the resized model can be saved and loaded."""
     model = perturbed_model(GMLPForMaskedLM, text_config(toeplitz=toeplitz, attention_size=8))
     short, long = random_ids(2, min(12, new)), random_ids(2, new)
@@ -134,7 +99,7 @@ def test_resize_position_embeddings(text_config, perturbed_model, random_ids, tm
 )
 @pytest.mark.parametrize("new, grid", [(32, (8, 8)), ((8, 20), (2, 5))])
 @torch.no_grad()
-def test_resize_image_size(vision_config, perturbed_model, tmp_path, new, grid, fields):
+def test_a_resized_image_model_can_be_reloaded(vision_config, perturbed_model, tmp_path, new, grid, fields):
     model = perturbed_model(GMLPForImageClassification, vision_config(**fields))
     model.resize_image_size(new)
     assert model.config.grid_size == grid
@@ -246,7 +211,7 @@ def test_losses_and_gradients_of_the_heads(text_config, vision_config, perturbed
 
 
 @pytest.mark.parametrize("form", ["labeled positions", "chosen positions", "compiled"])
-def test_sparse_prediction(text_config, perturbed_model, random_ids, form):
+def test_sparse_prediction_changes_no_loss_or_gradient(text_config, perturbed_model, random_ids, form):
     """The loss and gradients are those of a dense model, at the labeled positions or at a fixed number of positions."""
     dense = perturbed_model(GMLPForMaskedLM, text_config()).train()
     sparse = perturbed_model(GMLPForMaskedLM, text_config(sparse_prediction=True)).train()

@@ -49,7 +49,7 @@ def in_rows(documents):
 
 @pytest.mark.parametrize("is_causal", [False, True])
 @pytest.mark.parametrize("form", FORMS)
-def test_tokens_and_gradients(perturbed_model, text_config, documents, form, is_causal):
+def test_packed_documents_equal_separate_ones(perturbed_model, text_config, documents, form, is_causal):
     """Compare documents in one row longer than n, in rows with padding, and in padded rows of their own, with each
     document alone. Hidden states of all blocks stay at the indices of their tokens, where hooks expect them."""
     config = text_config(is_causal=is_causal, max_position_embeddings=9, **form)
@@ -76,7 +76,7 @@ def test_tokens_and_gradients(perturbed_model, text_config, documents, form, is_
 
 
 @torch.no_grad()
-def test_other_descriptions_need_positions(perturbed_model, text_config, documents):
+def test_other_descriptions_of_packed_rows_need_position_ids(perturbed_model, text_config, documents):
     """transformers' collator passes all of these arguments, in which one row describes all rows."""
     model, batch = perturbed_model(GMLPForMaskedLM, text_config(attention_size=8)).double(), flattened(documents)
     expected, starts = model(**batch).logits, torch.tensor([0, 3, 10, 11, 20])
@@ -120,7 +120,7 @@ def test_causal_loss_does_not_cross_documents(perturbed_model, text_config, docu
     torch.testing.assert_close(loss, sum(sums) / 38)
 
 
-def test_a_plain_trainer_keeps_the_column(perturbed_model, text_config, documents, tmp_path):
+def test_a_plain_trainer_keeps_position_ids(perturbed_model, text_config, documents, tmp_path):
     """Trainer keeps only the columns that are arguments of `forward`."""
     model = perturbed_model(GMLPForMaskedLM, text_config(attention_size=8))
     row = {name: x[0].tolist() for name, x in flattened(documents).items()}

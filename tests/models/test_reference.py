@@ -1,7 +1,7 @@
-"""Random small text models against the paper's equations, written out token by token in double precision.
+"""Random small text models compared with the paper's equations, computed token by token in double precision.
 
-The reference uses only the weights of the package, and covers gMLP and aMLP (sections 2 and 4, Figures 1 and 6,
-Table 3, Appendix C) with any padding, packing and positions, and heads of W.
+The reference shares only the weights with the package. It covers gMLP and aMLP (sections 2 and 4, Figures 1 and 6,
+Table 3, Appendix C), heads of W, padding, packed documents, positions and caches.
 """
 
 import math
@@ -45,7 +45,7 @@ class Reference:
         return (x - mean) / math.sqrt(variance + eps) * self.get(f"{name}.weight") + self.get(f"{name}.bias")
 
     def spatial(self, block, i, j):
-        """W[i, j] (Appendix C for a Toeplitz W) of the head of each channel."""
+        """Return W[i, j] for each channel, which is that of its head: [E]. Appendix C defines a Toeplitz W."""
         weight = self.by_channel(f"layers.{block}.spatial_gating_unit.proj.weight", 1 if self.config.toeplitz else 2)
         if not self.config.toeplitz:
             return weight[:, i, j]
@@ -53,13 +53,15 @@ class Reference:
         return weight[:, reach - 1 + j - i] if abs(j - i) < reach else 0 * weight[:, 0]
 
     def by_channel(self, name, ndim):
-        """A parameter of ndim axes after that of the heads, which a single head does not have: [E, ...]"""
+        """Repeat a parameter of each head for its channels: [E, ...]. `ndim` counts its axes without that of the heads,
+        which is omitted for one head."""
         value, heads = self.get(name), self.config.spatial_heads
         assert value.ndim == ndim + (heads > 1)
         return np.repeat(value.reshape(heads, *value.shape[-ndim:]), self.config.spatial_size // heads, axis=0)
 
     def block(self, number, x, sees, positions):
-        """x[i] -> x[i] + W_out s(...), where token i sees the tokens sees[i] and has the position positions[i]."""
+        """Return x[i] + W_out s(gelu(W_in LN(x[i]))) by index, where token i has the position `positions[i]` and sees
+        the tokens `sees[i]`."""
         config, name = self.config, f"layers.{number}"
         normed = {i: self.norm(f"{name}.norm", value, config.layer_norm_eps) for i, value in x.items()}
         z = {i: ACTIVATIONS[config.hidden_act](self.linear(f"{name}.proj_in", value)) for i, value in normed.items()}
@@ -86,20 +88,20 @@ class Reference:
             result[i] = x[i] + self.linear(f"{name}.proj_out", gated[config.spatial_gating])
         return result
 
-    def document(self, ids, segments, positions, real):
-        """The final hidden states of one document, by index: ids, segments and positions by index; only the tokens
-        `real` are seen. Tokens that nobody sees are left out."""
+    def document(self, ids, segments, positions, tokens):
+        """Return the final hidden states of a document by index. Its tokens are at the indices `tokens` of a row."""
         config = self.config
-        sees = {i: [j for j in real if j <= i or not config.is_causal] for i in real}
-        x = {i: self.get("embeddings.word_embeddings.weight")[ids[i]] for i in real}
+        sees = {i: [j for j in tokens if j <= i or not config.is_causal] for i in tokens}
+        x = {i: self.get("embeddings.word_embeddings.weight")[ids[i]] for i in tokens}
         if config.type_vocab_size:
             x = {i: value + self.get("embeddings.token_type_embeddings.weight")[segments[i]] for i, value in x.items()}
         for number in range(config.num_hidden_layers):
             x = self.block(number, x, sees, positions)
         return {i: self.norm("norm", value, config.layer_norm_eps) for i, value in x.items()}
 
-    def pool(self, x, real):
-        values = np.stack([x[i] for i in real])
+    def pool(self, x, tokens):
+        """Return the pooled hidden states of the tokens at these indices, which are not padding."""
+        values = np.stack([x[i] for i in tokens])
         by_name = {"cls": values[-1 if self.config.is_causal else 0], "mean": values.mean(0), "max": values.max(0)}
         return np.tanh(self.linear("pooler.dense", by_name[self.config.pooling]))
 
@@ -140,7 +142,7 @@ def sample_config(rng):
 
 
 def sample_row(rng, n, packed):
-    """The documents of a row as lists of indices, those hidden inside of them, and the number of tokens."""
+    """Return the documents of a row as lists of indices, the indices that the mask hides, and the length of the row."""
     documents, hidden, end = [], set(), 0
     for _ in range(rng.randint(1, 3) if packed else 1):
         end += rng.choice([0, 0, 1, 2]) if packed else 0
@@ -153,7 +155,8 @@ def sample_row(rng, n, packed):
 
 
 def sample_positions(rng, n, documents):
-    """Increasing positions for the tokens of each document, which begins no later than the one before it ends."""
+    """Return increasing positions for the tokens of each document. The first is at most the last of the previous
+    document, so that a new document begins."""
     rows, last = [], n
     for document in documents:
         row = sorted(rng.sample(range(n), len(document)))
@@ -164,7 +167,7 @@ def sample_positions(rng, n, documents):
 
 
 def sample_batch(rng, config):
-    """(arguments of the forward pass, documents of each row, positions of each row, mask)"""
+    """Return the arguments of the forward pass, and the documents, the positions and the mask of all rows."""
     n, packed = config.max_position_embeddings, rng.random() < 0.45
     rows = [sample_row(rng, n, packed) for _ in range(rng.choice([1, 1, 2, 3]))]
     width = max(end for _, _, end in rows)
@@ -183,18 +186,18 @@ def sample_batch(rng, config):
     if (mask == 0).any() or rng.random() < 0.5:
         arguments["attention_mask"] = mask
 
-    chosen = packed or rng.random() < 0.4
-    # Padding gets arbitrary positions.
+    has_positions = packed or rng.random() < 0.4
+    # The positions of padding are arbitrary.
     positions = np.full((len(rows), width), rng.choice([0, 1, n - 1]))
     for row, documents in enumerate(all_documents):
         counted = [[i - documents[0][0] for i in document] for document in documents]
-        for document, values in zip(documents, sample_positions(rng, n, documents) if chosen else counted):
+        for document, values in zip(documents, sample_positions(rng, n, documents) if has_positions else counted):
             positions[row, document] = values
     if not (config.mask_padding or config.is_causal or any(len(documents) > 1 for documents in all_documents)):
-        # Padding is visible, as in the paper.
+        # Padding is visible, as in the paper, so a row is one document.
         all_documents = [[list(range(width))] for _ in rows]
-        positions = positions if chosen else np.arange(width) + 0 * positions
-    if chosen:
+        positions = positions if has_positions else np.arange(width) + 0 * positions
+    if has_positions:
         arguments["position_ids"] = positions
     return {name: torch.tensor(value) for name, value in arguments.items()}, all_documents, positions, mask
 
@@ -214,6 +217,7 @@ def assert_same(actual, expected):
 
 
 def compare(seed):
+    """Compare a random model, and a causal one also with a cache, with the reference."""
     rng = random.Random(seed)
     config = sample_config(rng)
     model = sample_model(rng, config, seed)
@@ -227,28 +231,28 @@ def compare(seed):
     for row, row_documents in enumerate(documents):
         for document in row_documents:
             states = reference.document(ids[row], segments[row], positions[row], document)
-            real = [i for i in document if mask[row, i]]
-            for i in real:
+            tokens = [i for i in document if mask[row, i]]
+            for i in tokens:
                 expected[row, i] = states[i] if isinstance(model, GMLPModel) else reference.head(states[i])
                 assert_same(actual[row, i], expected[row, i])
             if isinstance(model, GMLPModel):
-                pooled.append(reference.pool(states, real))
+                pooled.append(reference.pool(states, tokens))
     if pooled and len(pooled) == len(documents):
         assert_same(output.pooler_output.numpy(), np.stack(pooled))
     elif pooled:
         assert output.pooler_output is None
     if not isinstance(model, GMLPForCausalLM) or "position_ids" in arguments:
         return
-    # Process the tokens in pieces with a cache.
-    width, seen = ids.shape[1], arguments.get("attention_mask")
-    room = rng.randint(width, config.max_position_embeddings)
-    cache = rng.choice([DynamicCache(), StaticCache(config=config, max_cache_len=room)])
+    # With a cache, tokens can be passed in several parts.
+    width, attention_mask = ids.shape[1], arguments.get("attention_mask")
+    size = rng.randint(width, config.max_position_embeddings)
+    cache = rng.choice([DynamicCache(), StaticCache(config=config, max_cache_len=size)])
     ends = sorted({width, *(rng.randint(1, width) for _ in range(3))})
     for start, end in zip([0, *ends], ends):
-        piece = {name: arguments[name][:, start:end] for name in ("input_ids", "token_type_ids")}
-        piece["attention_mask"] = None if seen is None else seen[:, :end]
+        inputs = {name: arguments[name][:, start:end] for name in ("input_ids", "token_type_ids")}
+        inputs["attention_mask"] = None if attention_mask is None else attention_mask[:, :end]
         with torch.no_grad():
-            logits = model(**piece, past_key_values=cache).logits.numpy()
+            logits = model(**inputs, past_key_values=cache).logits.numpy()
         for (row, i), value in expected.items():
             if start <= i < end:
                 assert_same(logits[row, i - start], value)
@@ -256,8 +260,8 @@ def compare(seed):
 
 @pytest.mark.parametrize("part", range(4))
 def test_random_models(monkeypatch, part):
-    """A failure lists the seeds of the failing models; `compare(seed)` reproduces one."""
-    # Every other part multiplies a Toeplitz W by blocks where possible.
+    """A failure lists the seeds of all wrong models; `compare(seed)` reproduces one."""
+    # In every other part, a Toeplitz W of short reach is multiplied by blocks, even for these short texts.
     monkeypatch.setattr(modeling_gmlp, "BLOCK_SIZE", 1 if part % 2 else 64)
     failures = {}
     for seed in range(part, MODELS, 4):

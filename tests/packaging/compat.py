@@ -14,10 +14,10 @@ from pathlib import Path
 
 from .run import ROOT, call, check_disk, end_early
 
-# Must match each other.
+# The versions of these two must match.
 TORCH = ("torch", "torchvision")
 TESTS = ("tests/models", "tests/test_hub.py", "tests/test_cards.py", "tests/tools/test_cli.py", "tests/metrics")
-TESTS += ("tests/paper/test_models.py", "tests/training/test_trainer.py")
+TESTS += ("tests/tools/conversion", "tests/paper/test_models.py", "tests/training/test_trainer.py")
 TESTS += ("tests/tasks/image_classification/test_images.py", "tests/tasks/glue/test_metrics.py")
 
 

@@ -1,8 +1,8 @@
 """Build the wheel and the source archive and use them in a new environment: `python -m tests.packaging.run [FOLDER]`.
 
-The two stay in FOLDER; without it they are removed. The environment is temporary and has only the declared
-dependencies: the one for the tests has every extra, and so hides an undeclared import. With the CUDA libraries that
-torch installs on Linux it takes up to 6 GB of disk.
+Both are kept in FOLDER if it is passed. The environment is temporary and has only the declared dependencies: with all
+extras, as in the environment for the tests, an undeclared import would go unnoticed. It takes up to 6 GB of disk with
+the CUDA libraries that torch installs on Linux.
 """
 
 import os
@@ -44,7 +44,7 @@ def check_wheel(path: Path):
     names = {name for name in archive.namelist() if not name.endswith("/")}
     packed = {name for name in names if not PurePosixPath(name).parts[0].endswith(".dist-info")}
     recipes = {f"{PACKAGE}/{name}" for name in files_under("recipes") | files_under("paper/recipes")}
-    # Recipes of the paper's baseline models, which are only in a checkout.
+    # Recipes of the paper's baseline models are only in a checkout.
     recipes = {name for name in recipes if "relpos" not in name and "mixer-mlm" not in name}
     compare(path, packed, files_under(PACKAGE) | {"hf_gmlp_cli.py"} | recipes)
     if not any(name.endswith(".dist-info/licenses/LICENSE") for name in names):
@@ -130,7 +130,7 @@ def main():
         python = scratch / "venv" / "bin" / "python"
         install = (python, "-m", "pip", "install", "-qq")
         call(*install, wheel)
-        # An empty folder and no PYTHONPATH, so that Python cannot find the working tree.
+        # In an empty folder and without PYTHONPATH, Python cannot find the working tree.
         (scratch / "empty").mkdir()
         environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
         environment |= {"HF_HOME": str(scratch / "hf_home"), "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}

@@ -17,7 +17,7 @@ def test_the_version_is_the_same_everywhere():
     versions = re.findall(r"^## \[(\d\S*)\] - (\S+)$", changes, flags=re.MULTILINE)
     released = [(__version__, str(citation["date-released"]))] if "date-released" in citation else []
     assert versions[:1] == released and citation["version"] == __version__
-    # A tag publishes, and needs the date.
+    # A tag publishes a release, which needs a date.
     assert released or os.environ.get("GITHUB_REF_TYPE") != "tag"
-    # Each version has a link.
+    # Every version has a link.
     assert re.findall(r"^\[(\d\S*)\]: https://", changes, flags=re.MULTILINE) == [name for name, _ in versions]

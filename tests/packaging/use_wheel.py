@@ -16,13 +16,12 @@ from transformers.utils import logging
 
 import hf_gmlp
 
-# What the extras, the tests or the training scripts install.
+# Packages that only the extras, the tests or the training scripts install.
 EXTRAS = ("accelerate", "datasets", "evaluate", "matplotlib", "PIL", "pytest", "scipy", "sentencepiece", "sklearn")
 EXTRAS += ("timm", "torchvision")
 COMMAND = Path(sysconfig.get_path("scripts")) / "hf-gmlp"
 SIZES = {"hidden_size": 16, "num_hidden_layers": 2, "intermediate_size": 32}
 TEXT_SIZES = SIZES | {"vocab_size": 40, "max_position_embeddings": 12}
-
 VISION_SIZES = SIZES | {"image_size": 16, "patch_size": 4}
 
 
@@ -78,13 +77,13 @@ def check_text():
 
 
 def check_vision():
-    """Use a model for images: it takes tensors, and only what makes tensors from pictures needs an extra."""
+    """Use a model for images on tensors; only an image processor needs an extra."""
     model = hf_gmlp.GMLPVisionModel(hf_gmlp.GMLPVisionConfig(**VISION_SIZES))
     save_and_open(model, "vision", {"pixel_values": torch.randn(2, 3, 16, 16)})
 
 
 def check_presets():
-    """Open every preset, and make a model from one."""
+    """Open every preset, and build a model from one."""
     for name in hf_gmlp.list_presets():
         AutoConfig.from_pretrained(hf_gmlp.preset_path(name))
     config = hf_gmlp.preset_config("amlp-base", num_hidden_layers=1, vocab_size=100)
@@ -112,7 +111,7 @@ def check_missing_extras():
         (["plot", "filters", "masked-lm"], "hf-gmlp[plots]"),
         (["run", "mlm", "--help"], "hf-gmlp[train]"),
         (["convert", "timm", "weights.pth", "out"], "hf-gmlp[vision]"),
-        # It needs no extra, and complains about the weights.
+        # This command needs no extra, and refuses the weights.
         (["convert", "lucidrains", "weights.pth", "out"], "is not a checkpoint of"),
     ):
         done = subprocess.run([COMMAND, *words], capture_output=True, text=True)
@@ -124,7 +123,7 @@ def check_missing_extras():
 def main():
     """Run all checks in the current folder, which must be empty."""
     assert not any(Path.cwd().iterdir()), f"{Path.cwd()} must be empty"
-    # Hides progress bars, and warnings about heads that are left out on purpose.
+    # Hide progress bars, and warnings about heads that are omitted on purpose.
     logging.set_verbosity_error()
     logging.disable_progress_bar()
     torch.manual_seed(0)

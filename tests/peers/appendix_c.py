@@ -1,4 +1,4 @@
-"""The Toeplitz matrix as Appendix C of the paper makes it, in numpy."""
+"""The Toeplitz matrix of Appendix C of the paper, in numpy."""
 
 import numpy as np
 

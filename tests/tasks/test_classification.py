@@ -105,7 +105,7 @@ def test_early_stopping_counts_evaluations_before_a_resume(tmp_path):
         data = {"train_dataset": rows, "eval_dataset": rows}
         return Trainer(model, args, **data, compute_metrics=lambda _: {"acc": scores.pop(0)}, callbacks=callbacks)
 
-    # The first evaluation is the best one, and the third never ends.
+    # The first evaluation is the best one. The third raises an error, which ends the run.
     with pytest.raises(IndexError):
         trainer(0.5, 0.4).train()
     resumed = trainer(*[0.4] * 8)

@@ -47,15 +47,15 @@ def find(labels, feature=None, **options):
         (["yes", "None", "NA"], Labels(["NA", "None", "yes"], ONE_CLASS)),
         ([[10, 9], [], [2]], Labels(["2", "9", "10"], CLASSES)),
         ([{"b": 0.5, "a": 0.5}], Labels(["b", "a"], ONE_CLASS)),
-        # Lists as pandas writes them to csv.
+        # pandas writes lists to csv in this form.
         (["['joy', 'love']", "[]", "['joy']"], Labels(["joy", "love"], CLASSES)),
     ],
 )
-def test_labels_of_a_column(labels, expected):
+def test_labels_are_inferred_from_a_column(labels, expected):
     assert find(labels) == expected
 
 
-def test_labels_with_a_flag_or_a_feature():
+def test_a_flag_or_feature_determines_the_labels():
     assert find([1, 0], do_regression=True) == NUMBERS
     assert find([1.5, 0.0], do_regression=False) == Labels(["0.0", "1.5"], ONE_CLASS)
     names = ClassLabel(names=["z", "a", "Z"])
@@ -86,11 +86,11 @@ def test_a_missing_label_is_not_a_class(missing):
         ([{"a": 0.25, "b": 0.75}, {"b": 1}], Labels(["b", "a"], ONE_CLASS), [[0.75, 0.25], [1.0, 0.0]]),
     ],
 )
-def test_label_ids(values, labels, expected):
+def test_labels_are_converted_to_ids(values, labels, expected):
     assert label_ids(read(values), labels, "train") == expected
 
 
-def test_classes_by_their_number():
+def test_class_numbers_are_accepted_as_labels():
     rows = Dataset.from_dict({"label": ["1", "no", "0"]})
     assert read_labels(rows, "label", ["no", "yes"]) == ["yes", "no", "no"]
     # The classes of a checkpoint without names are LABEL_0 to LABEL_11; as text, LABEL_10 comes before LABEL_2.

@@ -40,6 +40,14 @@ def test_masked_documents_are_separated(word_tokenizer):
     assert once["position_ids"].tolist() == [[0, 1, 2, 3, 0, 1, 2]]
 
 
+def test_causal_labels_are_the_tokens_without_the_first_one_and_padding(word_tokenizer):
+    # [PAD] with id 0 in a text is a label.
+    batch = CausalCollator(word_tokenizer)([{"input_ids": np.array([1, 5, 0, 7])}, {"input_ids": [8, 9], "epoch": 3}])
+    assert batch["input_ids"].tolist() == [[1, 5, 0, 7], [8, 9, 0, 0]]
+    assert batch["labels"].tolist() == [[-100, 5, 0, 7], [-100, 9, -100, -100]]
+    assert "position_ids" not in batch
+
+
 def test_causal_documents_are_separated_and_their_ends_predicted(word_tokenizer):
     end = end_of_text(word_tokenizer)
     batch = CausalCollator(word_tokenizer, separate_documents=True)(

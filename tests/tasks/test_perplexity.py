@@ -1,11 +1,11 @@
-"""Metrics of language models, compared with torch and GPT-2."""
+"""Metrics of language models, compared with torch for batches of several sizes."""
 
 import math
 
 import torch
-from transformers import EvalPrediction, GPT2Config, GPT2LMHeadModel
+from transformers import EvalPrediction
 
-from hf_gmlp.tasks.perplexity import LanguageModelMetrics, next_token_losses, token_losses
+from hf_gmlp.tasks.perplexity import LanguageModelMetrics, token_losses
 
 from ..numerics import assert_close
 
@@ -30,19 +30,3 @@ def test_metrics_do_not_depend_on_the_batches():
         assert_close(result["perplexity"], math.exp(expected))
         assert_close(result["accuracy"], accuracy)
         assert result["predicted_tokens"] == int(predicted.sum())
-
-
-def test_next_token_losses_match_gpt2():
-    model = GPT2LMHeadModel(GPT2Config(vocab_size=11, n_positions=8, n_embd=8, n_layer=1, n_head=1)).eval()
-    labels = torch.randint(11, (3, 8))
-    labels[1, 5:] = -100
-    output = model(input_ids=labels.clamp(min=0), labels=labels)
-    # The collator never labels the first token.
-    labels[:, 0] = -100
-    losses, right = next_token_losses((output.logits,), labels)
-    predicted = labels != -100
-    assert losses.shape == right.shape == labels.shape and not losses[~predicted].any() and not right[~predicted].any()
-    assert not losses[:, 0].any()
-    assert_close(losses[predicted].mean(), output.loss)
-    expected = output.logits[:, :-1].argmax(-1) == labels[:, 1:]
-    assert right[:, 1:][predicted[:, 1:]].tolist() == expected[predicted[:, 1:]].float().tolist()

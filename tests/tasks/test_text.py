@@ -1,7 +1,6 @@
-"""Documents to sequences, held-out documents, streams, and refused text."""
+"""Sequences made of documents, held-out documents, streams, and refused text."""
 
 import itertools
-import json
 
 import numpy as np
 import pytest
@@ -13,7 +12,7 @@ from hf_gmlp.tasks.mlm.arguments import MLMArguments
 from hf_gmlp.tasks.text import count_bytes, load_texts, pack, pack_causal, tokenize, tokenize_lines
 from hf_gmlp.training.files import Access
 
-from ..samples import documents
+from ..samples import documents, write_rows
 
 
 def lists(rows):
@@ -83,14 +82,9 @@ def load(tmp_path, train=None, validation=None, parts=None, **arguments):
     return load_texts(MLMArguments(**files, **arguments), access=access, **(parts or {}))
 
 
-def write(path, texts):
-    path.write_text("".join(json.dumps({"text": text, "other": 1}) + "\n" for text in texts))
-    return path
-
-
 def test_held_out_documents_are_not_trained_on(tmp_path):
     texts = [f"document {i}" for i in range(40)]
-    path = write(tmp_path / "train.jsonl", texts)
+    path = write_rows(tmp_path / "train.jsonl", [{"text": text, "other": 1} for text in texts])
 
     def parts(seed=42, **options):
         ask = {name: options.pop(name) for name in ("train", "validate") if name in options}
@@ -142,7 +136,7 @@ def test_a_file_without_blank_lines_has_several_documents(tmp_path):
     [({}, "--train_file"), ({"validation_split_percentage": 99}, "--validation_split_percentage")],
 )
 def test_bad_data_are_named(tmp_path, options, words):
-    write(tmp_path / "good.jsonl", ["a", "b"])
+    write_rows(tmp_path / "good.jsonl", [{"text": "a"}, {"text": "b"}])
     train = tmp_path / "good.jsonl" if options else None
     with pytest.raises(InputError, match=words):
         load(tmp_path, train, **options)

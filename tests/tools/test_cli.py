@@ -24,7 +24,7 @@ def help_screens(parser, before=()):
 
 
 @pytest.mark.parametrize("words", [*help_screens(make_parser()), ("--version",)], ids=" ".join)
-def test_help_screens(words, capsys):
+def test_every_help_screen_is_printed(words, capsys):
     with pytest.raises(SystemExit) as stop:
         main(list(words))
     assert not stop.value.code and capsys.readouterr().out.startswith(("usage: hf-gmlp", "hf-gmlp "))
@@ -70,7 +70,7 @@ def test_scripts_run_by_name(tmp_path, monkeypatch, capsys):
 
 
 @pytest.mark.slow
-def test_classify_and_predict(tmp_path, monkeypatch, capsys):
+def test_classify_trains_on_a_csv_file_and_predict_classifies_it(tmp_path, monkeypatch, capsys):
     """A csv file of texts is enough to train a classifier, which then classifies texts."""
     monkeypatch.chdir(tmp_path)
     rows = [f'"the {row["sentence"]}",{("no", "yes")[row["label"]]}' for row in opinions(400, 0)]

@@ -9,7 +9,6 @@ import sys
 import numpy as np
 import pytest
 import torch
-from PIL import Image
 
 import hf_gmlp
 from hf_gmlp.errors import InputError
@@ -18,6 +17,7 @@ from hf_gmlp_cli import main
 
 from ..numerics import assert_close
 from ..samples import word_tokenizer
+from ..tasks.image_classification.test_run import COLORS, write_photos
 
 onnxruntime = pytest.importorskip("onnxruntime")
 openvino = pytest.importorskip("openvino")
@@ -84,7 +84,7 @@ def test_every_text_head_in_onnx(saved, tmp_path, head):
     files = ("config.json", "tokenizer.json", "modeling_gmlp.py", "onnx/model.onnx")
     assert all((tmp_path / "out" / file).is_file() for file in files)
     program = session(tmp_path / "out" / "onnx" / "model.onnx")
-    # A batch size that the export did not check.
+    # The export does not check this batch size.
     shape = (5, 2, 11) if head == "ForMultipleChoice" else (5, 11)
     inputs = {"input_ids": torch.randint(40, shape), "attention_mask": torch.ones(shape, dtype=torch.long)}
     inputs["attention_mask"][1, ..., -4:] = 0
@@ -103,11 +103,8 @@ def test_every_text_head_in_onnx(saved, tmp_path, head):
 @pytest.mark.heavy
 def test_images_in_onnx_and_openvino_in_eight_bits_with_their_accuracy(saved, tmp_path, capfd, monkeypatch):
     monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path / "cache")
-    model, folder = saved("ForImageClassification", id2label={0: "a", 1: "b", 2: "c"})
-    for number in range(3):
-        (tmp_path / "images" / "abc"[number]).mkdir(parents=True)
-        pixels = np.random.default_rng(number).integers(0, 255, (20, 20, 3), dtype=np.uint8)
-        Image.fromarray(pixels).save(tmp_path / "images" / "abc"[number] / "x.png")
+    model, folder = saved("ForImageClassification", id2label=dict(enumerate(COLORS)))
+    write_photos(tmp_path / "images", 1, seed=0)
     pixels = torch.randn(3, 3, 16, 16)
     with torch.no_grad():
         expected = model(pixels).logits

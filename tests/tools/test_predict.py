@@ -4,21 +4,16 @@ import json
 
 import numpy as np
 import pandas
-import PIL.Image
 import pytest
 from transformers import ViTImageProcessor, pipeline
 
-from hf_gmlp import (
-    GMLPForImageClassification,
-    GMLPForMaskedLM,
-    GMLPForQuestionAnswering,
-    GMLPForSequenceClassification,
-)
+from hf_gmlp import GMLPForImageClassification, GMLPForMaskedLM, GMLPForQuestionAnswering, GMLPForSequenceClassification
 from hf_gmlp.errors import InputError
 from hf_gmlp.tools.predict import predict, true_classes
 from hf_gmlp.tools.question_answering import QuestionAnswerer
 
 from ..samples import flat, squad
+from ..tasks.image_classification.test_run import COLORS, write_photos
 
 NAMES = ["bad", "fine", "good"]
 TEXTS = ["w1 w2", "w3", "w4 w5 w6 w7", "w8 w9 w10 w11 w12 w13 w14 w15 w16 w17 w18"]
@@ -33,14 +28,10 @@ def checkpoint(tmp_path_factory, text_config, perturbed_model, word_tokenizer):
     return str(folder)
 
 
-def best_labels(checkpoint, texts):
-    classify = pipeline("text-classification", checkpoint, top_k=None)
-    return [classify([text], truncation=True, max_length=12)[0] for text in texts]
-
-
 @pytest.mark.parametrize("kind", ["csv", "tsv", "jsonl", "jsonl.gz", "json", "txt"])
-def test_texts_of_every_kind_of_file(tmp_path, checkpoint, capsys, kind):
-    expected = best_labels(checkpoint, TEXTS)
+def test_texts_of_every_kind_of_file_are_classified(tmp_path, checkpoint, capsys, kind):
+    classify = pipeline("text-classification", checkpoint, top_k=None)
+    expected = [classify([text], truncation=True, max_length=12)[0] for text in TEXTS]
     # A row without a label does not count.
     labels = [expected[0][0]["label"], expected[1][1]["label"], expected[2][0]["label"], ""]
     rows = pandas.DataFrame({"id": ["007", "8", "9", "10"], "said": TEXTS, "class": labels})
@@ -64,7 +55,7 @@ def test_texts_of_every_kind_of_file(tmp_path, checkpoint, capsys, kind):
         np.testing.assert_allclose(table[f"probability{suffix}"], scores, atol=1e-4)
 
 
-def test_pairs_and_labels_by_number(tmp_path, checkpoint, capsys):
+def test_pairs_are_classified_and_labels_may_be_numbers(tmp_path, checkpoint, capsys):
     best = pipeline("text-classification", checkpoint)({"text": "w1", "text_pair": "w2 w3"})["label"]
     for columns, flag in (("one,two", ["one", "two"]), ("question,sentence", None), ("premise,hypothesis", None)):
         (tmp_path / "p.csv").write_text(f"{columns},label\nw1,w2 w3,{NAMES.index(best)}\n")
@@ -73,29 +64,25 @@ def test_pairs_and_labels_by_number(tmp_path, checkpoint, capsys):
     assert "Accuracy 1.0000" in capsys.readouterr().out
 
 
-def test_pictures(tmp_path, vision_config, perturbed_model, capsys):
-    config = vision_config(id2label=dict(enumerate(NAMES)))
+def test_images_in_a_folder_are_classified(tmp_path, vision_config, perturbed_model, capsys):
+    config = vision_config(id2label=dict(enumerate(COLORS)))
     perturbed_model(GMLPForImageClassification, config).save_pretrained(tmp_path / "model")
     ViTImageProcessor(size={"height": 16, "width": 16}).save_pretrained(tmp_path / "model")
-    for number in range(4):
-        path = tmp_path / "photos" / NAMES[number // 2] / f"{number}.png"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        pixels = np.random.default_rng(number).integers(0, 256, (20, 20, 3), dtype=np.uint8)
-        PIL.Image.fromarray(pixels).save(path)
+    write_photos(tmp_path / "photos", 2, seed=0)
     predict(str(tmp_path / "model"), str(tmp_path / "photos"), str(tmp_path / "out.csv"))
     table = pandas.read_csv(tmp_path / "out.csv")
-    assert table["file"].tolist() == ["bad/0.png", "bad/1.png", "fine/2.png", "fine/3.png"]
+    assert table["file"].tolist() == [f"{color}/{number}.png" for color in COLORS for number in ("000", "001")]
     classify = pipeline("image-classification", str(tmp_path / "model"))
     expected = [classify(str(tmp_path / "photos" / name))[0]["label"] for name in table["file"]]
     assert table["prediction"].tolist() == expected
     right = sum(label == name for label, name in zip(expected, table["folder"]))
-    assert f"{right} of 4 are as in the column 'folder'" in capsys.readouterr().out
-    (tmp_path / "photos" / "bad" / "1.png").write_text("no picture")
-    with pytest.raises(InputError, match=r"bad/1.png cannot be read as a picture"):
+    assert f"{right} of 6 are as in the column 'folder'" in capsys.readouterr().out
+    (tmp_path / "photos" / "blue" / "001.png").write_text("no picture")
+    with pytest.raises(InputError, match="blue/001.png cannot be read as a picture"):
         predict(str(tmp_path / "model"), str(tmp_path / "photos"), str(tmp_path / "out.csv"))
 
 
-def test_questions(tmp_path, text_config, perturbed_model, squad_tokenizer, capsys):
+def test_questions_in_every_form_of_file_are_answered(tmp_path, text_config, perturbed_model, squad_tokenizer, capsys):
     config = text_config(vocab_size=len(squad_tokenizer), max_position_embeddings=48)
     model = perturbed_model(GMLPForQuestionAnswering, config)
     model.save_pretrained(tmp_path / "model")
@@ -106,7 +93,7 @@ def test_questions(tmp_path, text_config, perturbed_model, squad_tokenizer, caps
     pandas.DataFrame(rows).to_csv(tmp_path / "rows.csv", index=False)
     questions, contexts = ([row[name] for row in rows] for name in ("question", "context"))
     answers = QuestionAnswerer(model, squad_tokenizer)(questions, contexts, top_k=3)
-    # Answers are compared where they are more than text.
+    # The answers in a CSV file are text, which is not compared.
     for name, compared, top_k in (("nested.json", 1, 3), ("flat.json", 1, 3), ("rows.json", 1, 1), ("rows.csv", 0, 2)):
         predict(str(tmp_path / "model"), str(tmp_path / name), str(tmp_path / "out.csv"), top_k=top_k, batch_size=4)
         table = pandas.read_csv(tmp_path / "out.csv")
@@ -116,7 +103,7 @@ def test_questions(tmp_path, text_config, perturbed_model, squad_tokenizer, caps
         assert table.columns[-2] == last and table[last].tolist() == [ranked[top_k - 1]["answer"] for ranked in answers]
 
 
-def test_which_columns_are_labels(text_config):
+def test_the_label_column_is_recognized(text_config):
     rows = pandas.DataFrame({"stars": ["0", "1"], "text": ["bad", "w2"], "label": ["2", ""], "gold": ["fine", ""]})
     model = GMLPForSequenceClassification(text_config(id2label=dict(enumerate(NAMES))))
     # The first matching column is used. Numbers match only in a selected column or one called "label".
@@ -131,7 +118,7 @@ def test_which_columns_are_labels(text_config):
 
 
 @pytest.mark.heavy
-def test_the_onnx_program_gives_the_same(tmp_path, checkpoint, capsys):
+def test_the_onnx_program_gives_the_same_predictions(tmp_path, checkpoint, capsys):
     from hf_gmlp.tools.export import export
 
     (tmp_path / "rows.txt").write_text("\n".join(TEXTS))
@@ -162,7 +149,7 @@ def test_bad_input_is_refused(tmp_path, checkpoint, content, options, message):
     assert not (tmp_path / "out.csv").exists()
 
 
-def test_paths_and_models_that_cannot_be_used(tmp_path, checkpoint, text_config, perturbed_model):
+def test_wrong_paths_and_models_are_refused(tmp_path, checkpoint, text_config, perturbed_model):
     for data, output, message in (("nowhere.csv", "out.csv", "nowhere.csv"), ("x.txt", "no/out.csv", "--output")):
         with pytest.raises(InputError, match=message):
             predict(checkpoint, str(tmp_path / data), str(tmp_path / output))

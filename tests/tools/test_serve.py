@@ -88,7 +88,7 @@ def test_masks_are_filled(opened, folders):
 
 
 @pytest.mark.parametrize(("kind", "pair"), [("classes", ""), ("classes", "the dog ran"), ("number", "")])
-def test_classes_or_number_of_a_text_or_a_pair(opened, folders, kind, pair):
+def test_a_text_or_pair_gets_the_probabilities_or_number_of_the_model(opened, folders, kind, pair):
     output = opened(kind).predict(TEXT, pair, api_name="/classify")
     inputs = AutoTokenizer.from_pretrained(folders[kind])(TEXT, pair or None, return_tensors="pt")
     with torch.no_grad():
@@ -99,13 +99,13 @@ def test_classes_or_number_of_a_text_or_a_pair(opened, folders, kind, pair):
         assert_close(confidences(output), dict(zip(("no", "maybe", "yes"), logits.softmax(-1))), depth=2)
 
 
-def test_answers(opened, folders):
+def test_answers_are_those_of_question_answerer(opened, folders):
     rows = opened("answers").predict("the cat", TEXT, api_name="/answer")["data"]
     expected = QuestionAnswerer(folders["answers"])("the cat", TEXT, top_k=5)
     assert [[row[0], *row[2:]] for row in rows] == [[row["answer"], row["start"], row["end"]] for row in expected]
 
 
-def test_classes_of_an_image(opened, folders, tmp_path):
+def test_an_image_gets_the_probabilities_of_the_model(opened, folders, tmp_path):
     pixels = torch.randint(0, 256, (20, 30, 3), dtype=torch.uint8).numpy()
     Image.fromarray(pixels).save(tmp_path / "noise.png")
     client = opened("image")
@@ -120,7 +120,7 @@ def test_classes_of_an_image(opened, folders, tmp_path):
         client.predict(gradio_client.handle_file(tmp_path / "large.png"), api_name="/classify")
 
 
-def test_examples_are_of_the_classes_of_the_model(folders, tmp_path):
+def test_examples_come_from_the_card_or_from_held_out_rows(folders, tmp_path):
     """Examples come from the card, or are one held-out row per class. Other models have none."""
     examples = {kind: serve.own_examples(str(CHECKPOINTS / kind), column) for kind, column in BUNDLED.items()}
     assert len(examples["amlp-mini-sst2"]) == 2 and "film" in examples["amlp-mini-sst2"][0]
@@ -163,7 +163,7 @@ def test_the_command_serves_until_it_is_interrupted(folders):
     assert process.returncode in (0, 130)
 
 
-def test_errors_of_the_command(folders, capsys):
+def test_the_command_names_an_unsupported_model_and_a_used_port(folders, capsys):
     with socket.create_server(("127.0.0.1", 0)) as server:
         for kind, message in (("choice", "GMLPForMultipleChoice"), ("masked", "--port")):
             with pytest.raises(SystemExit) as stop:

@@ -19,7 +19,7 @@ def command(*arguments):
     main(["train-tokenizer", *map(str, arguments)])
 
 
-def test_texts_of_files(tmp_path):
+def test_documents_are_read_from_files(tmp_path):
     """Documents without text are skipped, and every line of a text file is a document."""
     rows = [{"text": "one, two"}, {"text": None}, {"text": "línea\nwith 日本"}, {"text": ""}]
     (tmp_path / "a.jsonl").write_text("\n".join(map(json.dumps, rows)))
@@ -29,7 +29,7 @@ def test_texts_of_files(tmp_path):
 
 
 @pytest.mark.parametrize("streaming", [True, False])
-def test_texts_of_a_data_set(tmp_path, streaming, monkeypatch):
+def test_documents_are_read_from_a_data_set(tmp_path, streaming, monkeypatch):
     monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path / "cache")
     folder = tmp_path / "corpus"
     folder.mkdir()
@@ -44,7 +44,7 @@ def test_texts_of_a_data_set(tmp_path, streaming, monkeypatch):
         list(read_texts(split="nosplit", **options))
 
 
-def test_command(tmp_path, capsys):
+def test_the_command_trains_and_saves_a_tokenizer(tmp_path, capsys):
     texts = [text for text in topics.values() if text.isascii()]
     (tmp_path / "corpus.jsonl").write_text("\n".join(json.dumps({"body": text}) for text in texts))
     folder = tmp_path / "new" / "tokenizer"

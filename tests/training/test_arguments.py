@@ -46,13 +46,13 @@ def test_wrong_flags_get_one_sentence(parse, flags, message):
     assert "\n" not in str(caught.value).strip()
 
 
-def test_paths_in_the_home_folder(parse):
+def test_paths_in_the_home_folder_are_expanded(parse):
     model_args, data_args, _ = parse("--model_name_or_path=~/model", "--train_file", "~/a.txt", "b~.txt")
     assert model_args.model_name_or_path == str(Path.home() / "model")
     assert data_args.train_file == [str(Path.home() / "a.txt"), "b~.txt"]
 
 
-def test_a_url_is_no_output_folder():
+def test_a_url_as_output_folder_is_refused():
     with pytest.raises(ValueError, match="gs://bucket/run .*mount"):
         RunArguments(output_dir="gs://bucket/run", use_cpu=True)
 
@@ -88,19 +88,19 @@ def test_two_sources_of_data_are_refused():
         (MambaConfig(), 500, 500),
     ],
 )
-def test_sequence_length(config, length, expected):
+def test_sequence_length_comes_from_the_flag_or_the_model(config, length, expected):
     assert CLMArguments(block_size=length).sequence_length(config) == expected
     assert length is None or MLMArguments(max_seq_length=max(length, 3)).sequence_length(config) == max(expected, 3)
 
 
-def test_sequence_length_that_the_model_does_not_have():
+def test_sequence_lengths_beyond_that_of_the_model_are_refused():
     with pytest.raises(InputError, match="--max_seq_length 65 .*64"):
         MLMArguments(max_seq_length=65).sequence_length(GMLPConfig(max_position_embeddings=64))
     with pytest.raises(InputError, match="--block_size"):
         CLMArguments().sequence_length(MambaConfig())
 
 
-def test_help(parse, capsys):
+def test_help_shows_the_groups_of_flags_in_order(parse, capsys):
     with pytest.raises(SystemExit):
         parse("--help")
     text = capsys.readouterr().out

@@ -28,7 +28,7 @@ from ..samples import WORDS, word_tokenizer
 SIZES = {"hidden_size": 12, "num_hidden_layers": 2, "intermediate_size": 16, "vocab_size": 50}
 
 
-def test_presets_folders_and_overrides(tmp_path):
+def test_configs_come_from_presets_or_folders_with_overrides(tmp_path):
     config = load_config(ModelArguments(config_name="amlp-base"), num_labels=5)
     assert isinstance(config, GMLPConfig) and config.attention_size == 64 and config.num_labels == 5
     GMLPConfig(hidden_size=64).save_pretrained(tmp_path)
@@ -39,12 +39,12 @@ def test_presets_folders_and_overrides(tmp_path):
 
 
 @pytest.mark.parametrize("overrides", ["layers=2", "num_hidden_layers=two", "spatial_gating=none", "model_type=bert"])
-def test_bad_overrides(overrides):
+def test_bad_overrides_are_refused(overrides):
     with pytest.raises(InputError, match=f"--config_overrides.*{overrides.partition('=')[0]}"):
         load_config(ModelArguments(config_name="gmlp-base", config_overrides=overrides))
 
 
-def test_unknown_config(tmp_path):
+def test_unknown_and_corrupted_configs_are_refused(tmp_path):
     with pytest.raises(InputError, match="--config_name gmlp-bas"):
         load_config(ModelArguments(config_name="gmlp-bas"))
     with pytest.raises(InputError, match=f"--model_name_or_path {tmp_path}"):
@@ -56,7 +56,7 @@ def test_unknown_config(tmp_path):
         assert "\n" not in str(caught.value)
 
 
-def test_new_models_take_the_tokenizer_s_vocabulary():
+def test_new_models_have_the_vocabulary_of_the_tokenizer():
     tokenizer = word_tokenizer(WORDS)
     arguments = ModelArguments(
         config_name="gmlp-base", config_overrides="num_hidden_layers=1,hidden_size=8,intermediate_size=16"
@@ -71,7 +71,7 @@ def test_new_models_take_the_tokenizer_s_vocabulary():
         load_model(AutoModelForCausalLM, arguments, load_config(arguments), tokenizer, train=True)
 
 
-def test_vocabulary_that_does_not_fit():
+def test_a_vocabulary_that_does_not_fit_is_refused():
     tokenizer = word_tokenizer(WORDS)
     check_vocabulary(GMLPConfig(vocab_size=300), tokenizer, "m")
     with pytest.raises(InputError, match="205 tokens.* 100"):
@@ -80,7 +80,7 @@ def test_vocabulary_that_does_not_fit():
         check_vocabulary(BertConfig(vocab_size=300, pad_token_id=7), tokenizer, "m")
 
 
-def test_model_that_sees_later_tokens_is_found(randomize):
+def test_a_model_that_sees_later_tokens_is_refused(randomize):
     sizes = {"vocab_size": 30, "hidden_size": 16, "num_attention_heads": 2, "intermediate_size": 16}
     bert = BertConfig(num_hidden_layers=1, **sizes)
     with pytest.raises(InputError, match="is_decoder=true"):
@@ -95,7 +95,7 @@ def test_model_that_sees_later_tokens_is_found(randomize):
         check_causal(randomize(AutoModelForCausalLM.from_config(config)))
 
 
-def test_checkpoints_not_trained_for_the_next_token():
+def test_checkpoints_not_trained_for_the_next_token_must_be_trained():
     for config in (GMLPConfig(is_causal=True), GPT2Config(), GMLPConfig(is_causal=True, architectures=["Other"])):
         check_pretraining(config, "m", do_train=False)
     for config in (GMLPConfig(architectures=["GMLPForMaskedLM"]), BertConfig(architectures=["BertForMaskedLM"])):
@@ -104,7 +104,7 @@ def test_checkpoints_not_trained_for_the_next_token():
         check_pretraining(config, "m", do_train=True)
 
 
-def test_lowercase_is_for_a_new_tokenizer(tmp_path):
+def test_lowercase_is_only_for_a_new_tokenizer(tmp_path):
     word_tokenizer(["A", "a"]).save_pretrained(tmp_path)
     arguments = ModelArguments(config_name="gmlp-base", tokenizer_name=str(tmp_path), lowercase=True)
     with pytest.raises(InputError, match="--lowercase false"):
@@ -149,7 +149,7 @@ def test_overrides_of_a_checkpoint_must_fit_its_weights(checkpoint):
             open_as(AutoModelForSequenceClassification, checkpoint, overrides=overrides, train=True)
 
 
-def test_complete_checkpoints_open(checkpoint, tmp_path):
+def test_complete_checkpoints_are_loaded(checkpoint, tmp_path):
     assert isinstance(open_as(AutoModelForSequenceClassification, checkpoint), GMLPForSequenceClassification)
     # A head may be new only for training. BERT's unused pooler is not one of its numbered layers.
     open_as(AutoModelForMaskedLM, checkpoint, train=True)
@@ -163,7 +163,7 @@ def test_complete_checkpoints_open(checkpoint, tmp_path):
     assert open_as(AutoModelForSequenceClassification, tmp_path / "half", train=True).dtype == torch.float32
 
 
-def test_classifiers_of_another_size(checkpoint):
+def test_a_classifier_of_another_size_must_be_requested(checkpoint):
     for train in (False, True):
         with pytest.raises(InputError, match="classifier"):
             open_as(AutoModelForSequenceClassification, checkpoint, train=train, fields={"num_labels": 5})

@@ -8,12 +8,7 @@ import torch
 from transformers import BertConfig, BertForMaskedLM
 from transformers.testing_utils import torch_device
 
-from hf_gmlp import (
-    GMLPConfig,
-    GMLPForImageClassification,
-    GMLPForMaskedLM,
-    GMLPVisionConfig,
-)
+from hf_gmlp import GMLPConfig, GMLPForImageClassification, GMLPForMaskedLM, GMLPVisionConfig
 from hf_gmlp.training.checkpointing import enable_selective_checkpointing
 
 from ..numerics import assert_close

@@ -21,7 +21,7 @@ def test_words_such_as_null_stay_words(tmp_path, access, streaming):
     assert list(read_files([tmp_path / "a.tsv"], **options)) == [{"text": 'say "no', "label": "NA"}]
 
 
-def test_kinds(tmp_path):
+def test_extensions_determine_the_kind_of_a_file(tmp_path):
     for name in ("a.txt", "b.TXT", "c.jsonl.gz", "d"):
         (tmp_path / name).write_text("x")
     assert file_kind([tmp_path / "a.txt", tmp_path / "b.TXT"]) == "txt"
@@ -47,7 +47,7 @@ def test_kinds(tmp_path):
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_files_that_cannot_be_read(tmp_path, access, streaming, name, content):
+def test_files_that_cannot_be_read_are_refused(tmp_path, access, streaming, name, content):
     (tmp_path / name).write_bytes(content)
     with pytest.raises(InputError, match=name) as caught:
         read_files([tmp_path / name], streaming=streaming, access=access)
@@ -55,7 +55,7 @@ def test_files_that_cannot_be_read(tmp_path, access, streaming, name, content):
 
 
 @pytest.mark.parametrize("streaming", [False, True])
-def test_zstandard(tmp_path, access, streaming):
+def test_zstandard_files_are_read(tmp_path, access, streaming):
     zstandard = pytest.importorskip("zstandard")
     (tmp_path / "a.jsonl.zst").write_bytes(zstandard.compress(b'{"text": "one"}\n'))
     assert list(read_files([tmp_path / "a.jsonl.zst"], streaming=streaming, access=access)) == [{"text": "one"}]
@@ -82,7 +82,7 @@ def test_blank_lines_separate_documents(tmp_path, access, streaming):
     assert texts == ["one", "two  ", "  three\u2028still three", "four", "five"]
 
 
-def test_no_data_and_no_such_data_set(tmp_path):
+def test_missing_data_are_refused(tmp_path):
     with pytest.raises(InputError, match="--dataset_name"):
         load_data()
     with pytest.raises(InputError, match="none en"):

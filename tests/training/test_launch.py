@@ -52,7 +52,9 @@ def test_a_launched_script_has_the_losses_of_a_plain_run(task, config, data, tmp
         pytest.importorskip("deepspeed", reason="only `make integrations` has deepspeed")
     if config in ON_GPU and not torch.cuda.is_available():
         pytest.skip("There is no GPU.")
-    flags = flags_of(task, data, "--save_strategy", "no", *["--use_cpu"] * (config in ON_CPU))
+    # Every process accumulates the gradients of two batches or more.
+    sizes = ["--per_device_train_batch_size", 2]
+    flags = flags_of(task, data, *sizes, "--save_strategy", "no", *["--use_cpu"] * (config in ON_CPU))
     results = launch(config, task, *flags, "--output_dir", tmp_path / "launched")
     monkeypatch.setattr(sys, "argv", ["run.py", *flags, "--output_dir", str(tmp_path / "plain")])
     tasks.run(task)

@@ -28,7 +28,7 @@ def build(kind):
 
 
 @pytest.mark.parametrize("kind", POSITIONAL)
-def test_groups(kind):
+def test_every_weight_has_the_learning_rate_and_decay_of_its_group(kind):
     model, endings = build(kind), tuple(POSITIONAL[kind][1])
     names = {id(weight): name for name, weight in model.named_parameters()}
     groups = param_groups(model, 1e-3, weight_decay=0.1, spatial_lr_multiplier=5.0)
@@ -46,7 +46,7 @@ def test_groups(kind):
     assert len({id(weight) for group in groups for weight in group["params"]}) == len(names)
 
 
-def test_norms_of_convolutional_networks():
+def test_norms_of_convolutional_networks_have_no_decay():
     network = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.GroupNorm(2, 4))
     matrices, vectors = param_groups(network, 1e-3, weight_decay=0.1)
     assert [weight.ndim for weight in matrices["params"]] == [4] and len(vectors["params"]) == 5
@@ -67,7 +67,7 @@ def test_a_multiplier_needs_positional_weights():
 
 
 @pytest.mark.parametrize("kind", POSITIONAL)
-def test_hidden_matrices(kind):
+def test_hidden_matrices_are_those_of_the_encoder(kind):
     model = build(kind)
     names = {id(weight): name for name, weight in model.named_parameters()}
     matrices = {names[id(weight)] for weight in hidden_matrices(model)}
@@ -83,7 +83,7 @@ def test_muon_and_another_optimizer_train_their_parts_with_one_schedule():
     groups = partial(param_groups, learning_rate=1e-2, weight_decay=0.1, spatial_lr_multiplier=5.0)
     both = WithMuon(hidden_matrices(model), groups(model), torch.optim.AdamW, 3e-2, weight_decay=0.2)
     schedule = torch.optim.lr_scheduler.LambdaLR(both, lambda step: 1 / (step + 1))
-    # Every optimizer trains all weights of a copy, and one part of them is compared.
+    # For comparison, Muon and AdamW train their parts of a copy separately.
     matrices = hidden_matrices(twin)
     muon = torch.optim.Muon(matrices, 3e-2, weight_decay=0.2, adjust_lr_fn="match_rms_adamw")
     kept = {id(weight) for weight in matrices}

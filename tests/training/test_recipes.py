@@ -5,10 +5,7 @@ import pytest
 from hf_gmlp.errors import InputError
 from hf_gmlp.training.recipes import command_line, merge, parse_overrides, read_recipe
 
-
-def write(path, text):
-    path.write_bytes(text if isinstance(text, bytes) else text.encode())
-    return str(path)
+from ..samples import write
 
 
 def test_recipes_are_flags_and_later_ones_override_earlier_ones(tmp_path):
@@ -23,7 +20,7 @@ def test_recipes_are_flags_and_later_ones_override_earlier_ones(tmp_path):
     assert command_line(["--seed", "3"]) == ["--seed", "3"] and command_line([]) == []
 
 
-def test_words_for_no_and_empty_lists(tmp_path):
+def test_no_stays_a_word_and_empty_lists_are_left_out(tmp_path):
     recipe = write(tmp_path / "1.yaml", "save_strategy: no\nreport_to: []\ndo_eval: false\n")
     assert command_line([recipe]) == ["--save_strategy", "no", "--do_eval", "False"]
 
@@ -95,12 +92,12 @@ def test_later_data_replace_earlier_ones(tmp_path, earlier, later, kept):
         ('{"a": 1e-6, "b": [1], "c": "\\ud83d\\ude00", "d": null}', {"a": 1e-6, "b": [1], "c": "😀", "d": None}),
     ],
 )
-def test_overrides_of_a_command_line(text, overrides):
+def test_overrides_of_a_command_line_are_parsed(text, overrides):
     assert parse_overrides(text) == overrides
 
 
 @pytest.mark.parametrize("text", ["a", "a=", "a=[1,2", "a=!!python/name:os.system x", '{"a": 1'])
-def test_overrides_that_cannot_be_read(text):
+def test_overrides_that_cannot_be_read_are_refused(text):
     with pytest.raises(InputError, match="--config_overrides") as caught:
         parse_overrides(text)
     assert "\n" not in str(caught.value)
@@ -113,14 +110,14 @@ def test_overrides_that_cannot_be_read(text):
         ("a: 1\nb:\n\tc: 2\n", "x.yaml .*line 3"),
         ("a: !!python/object/apply:os.system ['true']", "x.yaml .*constructor"),
         ("a: 1\nb: 2\na: 3", "x.yaml .*repeated among a, b, a"),
-        # Nine such lines would exhaust the memory.
+        # With nine such lines, the aliases would exhaust the memory.
         ("a: &a [x, x]\nb: &b [*a, *a]\n", "x.yaml .*alias"),
         ("config_overrides: a", "--config_overrides a cannot be read"),
         ("include: none.yaml", "no file .*none.yaml"),
         ("include: x.yaml", "x.yaml includes itself"),
     ],
 )
-def test_recipes_that_cannot_be_read(tmp_path, text, message):
+def test_recipes_that_cannot_be_read_are_refused(tmp_path, text, message):
     with pytest.raises(InputError, match=message) as caught:
         command_line([write(tmp_path / "x.yaml", text)])
     assert "\n" not in str(caught.value)

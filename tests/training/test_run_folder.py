@@ -7,14 +7,7 @@ from filelock import FileLock
 from hf_gmlp.errors import InputError
 from hf_gmlp.tasks.mlm.arguments import MLMArguments
 from hf_gmlp.training.arguments import ModelArguments, RunArguments
-from hf_gmlp.training.run_folder import (
-    check_rows,
-    checkpoint_to_resume,
-    claim,
-    is_complete,
-    run_settings,
-    write_json,
-)
+from hf_gmlp.training.run_folder import check_rows, checkpoint_to_resume, claim, is_complete, run_settings, write_json
 from hf_gmlp.training.start import start_run
 
 
@@ -52,7 +45,7 @@ def make_checkpoint(folder, step=4, state="{}", random_state=True):
 
 
 def cut_off(arguments, step=4):
-    """The folder of a run with these flags that was killed after a checkpoint."""
+    """Write the folder of a run with these flags that was killed after a checkpoint, and return the checkpoint."""
     folder = Path(arguments[2].output_dir)
     folder.mkdir()
     write_json(folder / "settings.json", run_settings(*arguments))
@@ -108,7 +101,7 @@ def test_another_number_of_rows_is_refused(command, text):
     check_rows(arguments[2], 99)
 
 
-def test_run_without_a_checkpoint_starts_anew(command):
+def test_a_run_without_a_checkpoint_starts_again(command):
     arguments = command()
     folder = cut_off(arguments).parent
     (folder / "checkpoint-4" / "trainer_state.json").unlink()
@@ -148,7 +141,7 @@ def test_evaluation_does_not_finish_a_run(command):
 
 
 @pytest.mark.parametrize("options", [{"state": None}, {"state": '{"global_step": 1'}, {"random_state": False}])
-def test_incomplete_checkpoint_is_passed_over(tmp_path, options, caplog):
+def test_incomplete_checkpoints_are_skipped(tmp_path, options, caplog):
     for step in (4, 12, 8):
         make_checkpoint(tmp_path, step, **(options if step == 12 else {}))
     incomplete = tmp_path / "checkpoint-12"
@@ -181,6 +174,6 @@ def test_two_runs_do_not_share_a_folder(tmp_path):
         ({"streaming": True, "max_steps": -1}, "--max_steps"),
     ],
 )
-def test_flags_that_cannot_be_followed(command, flags, message):
+def test_missing_and_conflicting_flags_are_refused(command, flags, message):
     with pytest.raises(InputError, match=message):
         start_run(*command(**flags))

@@ -32,24 +32,24 @@ def test_a_run_for_every_seed(tmp_path):
         (("--seeds", -1), "--seeds must be in"),
     ],
 )
-def test_flags_that_do_not_go_together(tmp_path, flags, message):
+def test_conflicting_flags_are_refused(tmp_path, flags, message):
     with pytest.raises(InputError, match=message):
         plan(tmp_path, *flags)
 
 
-def test_finished_runs_are_taken_over_with_equal_flags(tmp_path):
+def test_finished_runs_with_equal_flags_are_kept(tmp_path):
     (_, settings), _ = plan(tmp_path, "--seeds", 1, 2)
     (tmp_path / "seed-1").mkdir()
     write_json(tmp_path / "seed-1" / "settings.json", settings)
     write_json(tmp_path / "seed-1" / "all_results.json", {})
-    # Seeds may be added, and flags that only affect how it is computed may change.
+    # Seeds may be added, and flags that do not affect the weights may change.
     assert len(plan(tmp_path, "--seeds", 1, 2, 3, "--preprocessing_num_workers", 2)) == 3
     with pytest.raises(InputError, match="seed-1 .*learning_rate"):
         plan(tmp_path, "--seeds", 1, "--learning_rate", 1)
 
 
 @pytest.mark.parametrize("accuracies", [[0.9, 0.5, 0.8, 0.6], [0.9, math.nan, 0.8, 0.6]])
-def test_medians_of_the_seeds(tmp_path, capsys, accuracies):
+def test_medians_over_the_seeds_are_reported(tmp_path, capsys, accuracies):
     runs = [run for run, _ in plan(tmp_path, "--seeds", 1, 2, 3, 4)]
     for run, accuracy in zip(runs, accuracies):
         (tmp_path / f"seed-{run.seed}").mkdir()

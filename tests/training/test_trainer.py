@@ -10,12 +10,7 @@ import torch
 from datasets import Dataset
 from huggingface_hub import ModelCard
 from safetensors.torch import load_file
-from transformers import (
-    AutoModelForMaskedLM,
-    AutoModelForSequenceClassification,
-    BertConfig,
-    TrainerCallback,
-)
+from transformers import AutoModelForMaskedLM, AutoModelForSequenceClassification, BertConfig, TrainerCallback
 
 from hf_gmlp import GMLPConfig, GMLPForCausalLM, GMLPForSequenceClassification
 from hf_gmlp.errors import InputError
@@ -115,13 +110,13 @@ def test_sigterm_ends_the_step_and_leaves_a_checkpoint(tmp_path):
     assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
 
 
-def test_what_is_pushed_with_the_weights_has_no_token(tmp_path):
+def test_pickled_arguments_contain_no_token(tmp_path):
     args = RunArguments(str(tmp_path), use_cpu=True, hub_token="hf_1")
     assert args.hub_token == "hf_1" and b"hf_1" not in pickle.dumps(args)
     assert pickle.loads(pickle.dumps(args)).output_dir == str(tmp_path)
 
 
-def test_arguments_that_do_not_go_together(tmp_path):
+def test_conflicting_arguments_are_refused(tmp_path):
     with pytest.raises(InputError, match="metric_for_best_model .*loss, accuracy.* f1"):
         make_trainer(tmp_path, metric_names=["loss", "accuracy"], metric_for_best_model="f1")
     make_trainer(tmp_path, metric_names=["loss", "accuracy"], metric_for_best_model="eval_accuracy")
@@ -135,12 +130,12 @@ def test_arguments_that_do_not_go_together(tmp_path):
         make_trainer(tmp_path, GMLPForCausalLM(gmlp_config()), label_smoothing_factor=0.1)
 
 
-def test_a_run_that_diverged_says_so(tmp_path, caplog):
+def test_a_diverged_run_is_reported(tmp_path, caplog):
     trainer = make_trainer(tmp_path, max_grad_norm=0, do_train=True)
     trainer.args.learning_rate = 1e30
     trainer.in_series = True
     assert math.isnan(trainer.train_and_evaluate(None)["train_loss"]) and "diverged" in caplog.text
-    # A single run is not finished by it.
+    # A single run that diverged is not finished.
     trainer.in_series = False
     with pytest.raises(InputError, match="diverged.* --learning_rate"):
         trainer.train_and_evaluate(None)
@@ -149,7 +144,7 @@ def test_a_run_that_diverged_says_so(tmp_path, caplog):
     assert not (tmp_path / "all_results.json").exists() and not (tmp_path / "README.md").exists()
 
 
-def test_results_and_the_card(tmp_path, capsys, monkeypatch):
+def test_results_and_a_card_are_written(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr("sys.argv", ["run_glue.py", "--token", "hf_1", "--do_train"])
     trainer = make_trainer(tmp_path, global_batch_size=8, per_device_train_batch_size=4, do_train=True)
     metrics = trainer.train().metrics | trainer.evaluate()
@@ -205,7 +200,7 @@ def test_accumulated_gradients_are_those_of_one_batch(tmp_path, config, regressi
     torch.testing.assert_close(accumulated, single, atol=1e-6, rtol=1e-3)
 
 
-def test_accumulated_labels_count_alike(tmp_path):
+def test_accumulated_labels_have_equal_weights(tmp_path):
     """All labels have the same weight, whatever their number in each small batch."""
     rows = [
         {"input_ids": [2, 5 + i % 9, 7, 3], "labels": [-100, 5 + i % 9, *([7, 3] if i % 3 else [-100, -100])]}

@@ -2,8 +2,8 @@
 
 The package has two folders: this one, and the fetched `tests/` folder, so that the relative imports between the common
 tests work. The source archive lacks the folders from which they import (`exporters`, `generation`, `utils`): the
-modules of those names here replace them. What the common tests need to know about these models
-is set below, at import, so that spawned processes know it too.
+modules of those names here replace them. The common tests are adapted to these models below, at import, so that this
+also happens in spawned processes.
 """
 
 import os
@@ -29,7 +29,7 @@ sys.modules.setdefault("fetch_hub_objects_for_ci", fetch_hub_objects_for_ci)
 
 from . import test_fsdp_mixin, test_modeling_common, test_tensor_parallel_mixin  # noqa: E402
 
-# The name of a class in these tables tells the common tests which inputs and labels it takes and which tests it needs.
+# By the name of a class in these tables, the common tests determine its inputs, its labels and the tests that it needs.
 # Registering a class with the Auto classes does not add it to the tables: without this, no loss and no gradient would
 # be tested. The tables are replaced only in the namespace of the tests, not in transformers.
 NAMES_IN_TABLES = {
@@ -48,7 +48,7 @@ for table, names in NAMES_IN_TABLES.items():
 
 
 class AutoLanguageModel:
-    """A causal or a masked model, depending on the config. Both take the same inputs and labels."""
+    """A causal or a masked model, depending on the config. Both accept the same inputs and labels."""
 
     @staticmethod
     def auto_class(config: transformers.PreTrainedConfig) -> type:
@@ -64,8 +64,8 @@ class AutoLanguageModel:
         return cls.auto_class(transformers.AutoConfig.from_pretrained(folder)).from_pretrained(folder, **kwargs)
 
 
-# The FSDP tests build a causal language model, which not every model here can be. They run for all model types only if
-# the list of types is None.
+# The FSDP tests build causal language models, but some configs here are those of masked ones. They run for all model
+# types only if the list of types is None.
 test_fsdp_mixin.AutoModelForCausalLM = AutoLanguageModel
 test_fsdp_mixin.FSDP_DISTRIBUTED_TEST_MODEL_TYPES = None
 test_tensor_parallel_mixin.TP_DISTRIBUTED_TEST_MODEL_TYPES = None

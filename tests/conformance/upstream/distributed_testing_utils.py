@@ -1,4 +1,4 @@
-"""Replaces the helpers that start one process per rank: gloo on a CPU, nccl on CUDA devices."""
+"""Replacement of the functions that start one process per rank, with gloo on a CPU and nccl on CUDA devices."""
 
 import multiprocessing
 import os
@@ -32,29 +32,29 @@ def _set_rank_device(rank: int) -> None:
 
 def _run_rank(rank: int, function: Callable, args: tuple) -> None:
     function(rank, *args)
-    # Leaves without the interpreter's cleanup: threads of torch are still running, and one that then asks for the
-    # interpreter aborts the process, although its test has passed. Errors in the function are raised above.
+    # Skip the cleanup of the interpreter, during which a torch thread that still runs may abort the process although
+    # its test has passed. Errors in the function are raised above.
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(0)
 
 
 def _start_rank_processes(function: Callable, args: tuple, nprocs: int) -> None:
-    """Run `function(rank, *args)` in `nprocs` new processes and wait; raise an error in one of them here."""
-    # Ranks that each import torch and transformers crowd the machine for many seconds, so they are forked from a server
-    # that has imported both once. CUDA does not survive a fork.
+    """Run `function(rank, *args)` in `nprocs` new processes, wait for them, and raise an error of any of them."""
+    # Importing torch and transformers in every rank would take many seconds, so ranks are forked from a server that has
+    # imported both once. CUDA does not survive a fork.
     method = "spawn" if torch_device == "cuda" else "forkserver"
     multiprocessing.set_forkserver_preload([function.__module__])
     torch.multiprocessing.start_processes(_run_rank, args=(function, args), nprocs=nprocs, start_method=method)
 
 
 def run_distributed(world_size: int) -> Callable:
-    """A decorator: `function(rank, *args)` then runs in a process group of `world_size` new processes."""
+    """Return a decorator that runs `function(rank, *args)` in a process group of `world_size` new processes."""
 
     def decorate(function: Callable) -> Callable:
         def run(*args):
-            # This process serves the store until all ranks have ended: no other process can take its port, and no rank
-            # loses it because rank 0 ends first.
+            # This process serves the store until all ranks have ended, so that no other process gets its port, and no
+            # rank loses the store when rank 0 ends first.
             store = dist.TCPStore("localhost", 0, world_size=None, is_master=True, wait_for_workers=False)
             _start_rank_processes(_run_in_group, (world_size, store.host, store.port, function, args), world_size)
 

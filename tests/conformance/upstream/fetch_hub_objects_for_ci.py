@@ -1,4 +1,4 @@
-"""Replaces the helper that downloads test pictures: returns the one that `fixtures.py` made."""
+"""Replacement of the function that downloads test pictures, which returns the one made by `fixtures.py`."""
 
 from ..fetch import CACHE_FOLDER
 from ..fixtures import PICTURE

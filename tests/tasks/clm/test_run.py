@@ -1,4 +1,4 @@
-"""run_clm.py as a user calls it: in this process where one run is enough, else in processes of its own."""
+"""run_clm.py, called as by a user, in this process."""
 
 import functools
 import itertools
@@ -28,7 +28,7 @@ SIZES = "num_hidden_layers=2,hidden_size=32,intermediate_size=64,attention_size=
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """A text, a text held out, a tokenizer, and configs of a GPT-2 and of a BERT."""
+    """A folder with a text, a held-out text, a tokenizer, and configs of a GPT-2 and a BERT."""
     folder = tmp_path_factory.mktemp("clm")
     documents = [text for _, text in sorted(topics.items())]
     (folder / "text.txt").write_text("\n\n".join(documents[:30]), encoding="utf-8")
@@ -66,15 +66,17 @@ def trained(request, folder, models, training):
     return out, run(*models[request.param], *training, *files, "--vocab_size", 600, "--output_dir", out)
 
 
-def loss_by_hand(model, tokens):
-    """Nats of tokens[1:], each from the tokens of its block of 64 alone, blocks overlapping by one."""
-    total = 0.0
+def metrics_by_hand(model, tokens):
+    """Return the loss of tokens[1:] in nats and the number of correct predictions, each from the tokens of its block
+    of 64 alone; consecutive blocks share one token."""
+    total, correct = 0.0, 0
     for start in range(0, len(tokens) - 1, 63):
         block = torch.tensor(tokens[start : start + 64])
         with torch.no_grad():
             log_probabilities = model(input_ids=block[None]).logits[0].double().log_softmax(-1)
         total -= sum(log_probabilities[i, block[i + 1]].item() for i in range(len(block) - 1))
-    return total
+        correct += int((log_probabilities[:-1].argmax(-1) == block[1:]).sum())
+    return total, correct
 
 
 def test_metrics_match_a_loop_over_blocks(trained, folder):
@@ -84,15 +86,16 @@ def test_metrics_match_a_loop_over_blocks(trained, folder):
     # Every token is predicted, and the first one is predicted from the end-of-text token.
     tokens = [3, *tokenizer(text)["input_ids"]]
     assert not {2, 3} & set(tokens[1:])
-    nats, count, size = loss_by_hand(model, tokens), len(tokens) - 1, len(text.encode())
+    (nats, correct), count, size = metrics_by_hand(model, tokens), len(tokens) - 1, len(text.encode())
     assert (results["eval_predicted_tokens"], results["eval_predicted_bytes"]) == (count, size) and count < size
     assert results["eval_loss"] == pytest.approx(nats / count, rel=1e-5)
     assert results["eval_bits_per_byte"] == pytest.approx(nats / math.log(2) / size, rel=1e-5)
+    assert results["eval_accuracy"] == pytest.approx(correct / count, rel=1e-5)
     # A uniform guess has a loss of log(600).
     assert results["eval_loss"] < math.log(600) - 0.5
 
 
-def test_result_generates_text(trained):
+def test_the_trained_model_generates_text(trained):
     out, _ = trained
     generate = pipeline("text-generation", model=str(out), tokenizer=str(out))
     text = generate("The if statement", max_new_tokens=12, do_sample=False)[0]["generated_text"]
@@ -102,8 +105,8 @@ def test_result_generates_text(trained):
     assert tokenizer.eos_token_id == tokenizer.bos_token_id == 3
 
 
-def test_documents_apart(folder, models, training):
-    """The loss is that of the pieces between end-of-text tokens, each by itself, its end predicted too."""
+def test_separate_documents_have_the_loss_of_each_by_itself(folder, models, training):
+    """The pieces between end-of-text tokens are processed separately, and the end of each is predicted too."""
     rows = [{"text": text} for text in ("one two", "a b c d e f", "Äh", "and so on and so forth to the end of the row")]
     path = folder / "short.jsonl"
     path.write_text("".join(json.dumps(row) + "\n" for row in rows * 9), encoding="utf-8")

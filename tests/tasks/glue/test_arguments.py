@@ -13,6 +13,6 @@ from hf_gmlp.tasks.glue.arguments import GlueArguments
         ({"task_name": "sst3"}, "sst3.* cola"),
     ],
 )
-def test_flags_that_do_not_go_together(fields, message):
+def test_conflicting_flags_are_refused(fields, message):
     with pytest.raises(ValueError, match=message):
         GlueArguments(**fields)

@@ -1,28 +1,21 @@
 import numpy as np
 import pytest
 from scipy.stats import pearsonr, spearmanr
-from sklearn.metrics import accuracy_score, f1_score
+from sklearn.metrics import accuracy_score, f1_score, matthews_corrcoef
 from transformers import EvalPrediction
 
-from hf_gmlp import GMLPConfig
 from hf_gmlp.tasks.glue.metrics import METRICS, classification_metrics, write_predictions
-from hf_gmlp.tasks.labels import CLASSES, ONE_CLASS, REGRESSION, Labels, set_labels
+from hf_gmlp.tasks.labels import CLASSES, ONE_CLASS, REGRESSION
 
 from ...numerics import assert_close
+from ..test_classification import config_of
 
 
-def config_of(labels, problem_type=ONE_CLASS):
-    config = GMLPConfig()
-    labels = Labels(None if labels is None else list(labels), problem_type)
-    set_labels(config, labels, "ForSequenceClassification", train=True, new_classifier=False)
-    return config
+def computed(config, logits, truth, names=None):
+    return classification_metrics(names or METRICS[config.problem_type], config)(EvalPrediction(logits, truth))
 
 
-def computed(config, logits, truth):
-    return classification_metrics(METRICS[config.problem_type], config)(EvalPrediction(logits, truth))
-
-
-def test_metrics_of_multiclass_binary_and_regression_tasks():
+def test_metrics_equal_those_of_scikit_learn_and_scipy():
     generator = np.random.default_rng(0)
     logits, truth = generator.normal(size=(40, 3)), generator.integers(3, size=40)
     classes = logits.argmax(-1)
@@ -30,7 +23,10 @@ def test_metrics_of_multiclass_binary_and_regression_tasks():
     assert_close(computed(config_of("abc"), logits, truth), expected)
     # With two classes, F1 is that of the second, as in MRPC and QQP.
     logits, truth = generator.normal(size=(40, 2)), generator.integers(2, size=40)
-    assert_close(computed(config_of("ab"), logits, truth)["f1"], f1_score(truth, logits.argmax(-1)))
+    classes = logits.argmax(-1)
+    expected = {"f1": f1_score(truth, classes), "matthews_correlation": matthews_corrcoef(truth, classes)}
+    assert_close(computed(config_of("ab"), logits, truth, expected), expected)
+    assert computed(config_of("ab"), 0 * logits, truth, ["matthews_correlation"]) == {"matthews_correlation": 0.0}
 
     logits, truth = generator.normal(size=(40, 1)), generator.normal(size=40)
     config = config_of(None, REGRESSION)
@@ -40,7 +36,7 @@ def test_metrics_of_multiclass_binary_and_regression_tasks():
     assert computed(config, np.full((40, 1), np.nan), truth) == {"spearman": 0.0, "pearson": 0.0}
 
 
-def test_metrics_of_several_labels_per_row():
+def test_metrics_of_several_labels_per_row_equal_those_of_scikit_learn():
     generator = np.random.default_rng(0)
     logits, truth = generator.normal(size=(40, 3)), generator.integers(2, size=(40, 3))
     results = computed(config_of("abc", CLASSES), logits, truth.astype(np.float32))
@@ -56,7 +52,7 @@ def test_metrics_of_several_labels_per_row():
         ("abc", CLASSES, [[0.1, -1, 2], [-1, -1, -1]], ["a, c", ""]),
     ],
 )
-def test_files_of_predictions(tmp_path, labels, problem_type, logits, expected):
+def test_predictions_are_written_by_name(tmp_path, labels, problem_type, logits, expected):
     path = tmp_path / "out.tsv"
     write_predictions(path, np.array(logits, dtype=float), config_of(labels, problem_type))
     lines = [f"{index}\t{text}" for index, text in enumerate(expected)]

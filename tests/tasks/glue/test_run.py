@@ -1,6 +1,5 @@
 """run_glue.py, called as by a user, in this process."""
 
-import csv
 import functools
 import json
 import random
@@ -29,7 +28,7 @@ from hf_gmlp.tokenizer import train_tokenizer
 from hf_gmlp.training.trainer import GMLPTrainer
 
 from ...numerics import assert_close
-from ...samples import run_in
+from ...samples import run_in, write_rows
 
 pytestmark = pytest.mark.slow
 
@@ -61,26 +60,15 @@ def entailments(count, seed):
     ]
 
 
-def write(path, rows):
-    if path.suffix == ".jsonl":
-        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    else:
-        with open(path, "w", newline="") as file:
-            writer = csv.DictWriter(file, rows[0].keys())
-            writer.writeheader()
-            writer.writerows(rows)
-    return path
-
-
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     """A folder with data, a tokenizer and two tiny pretrained models."""
     folder = tmp_path_factory.mktemp("glue")
-    write(folder / "train.jsonl", opinions(320, 0))
-    write(folder / "validation.jsonl", opinions(60, 1))
-    write(folder / "mnli.jsonl", entailments(320, 0))
-    write(folder / "matched.jsonl", entailments(60, 1))
-    write(folder / "mismatched.jsonl", entailments(50, 2))
+    write_rows(folder / "train.jsonl", opinions(320, 0))
+    write_rows(folder / "validation.jsonl", opinions(60, 1))
+    write_rows(folder / "mnli.jsonl", entailments(320, 0))
+    write_rows(folder / "matched.jsonl", entailments(60, 1))
+    write_rows(folder / "mismatched.jsonl", entailments(50, 2))
     texts = [text for row in opinions(320, 0) + entailments(320, 0) for text in row.values() if isinstance(text, str)]
     tokenizer = train_tokenizer(texts, vocab_size=400, max_length=32)
     torch.manual_seed(0)
@@ -143,7 +131,7 @@ def test_an_interrupted_run_of_a_series_resumes(folder, run, monkeypatch):
     assert summaries[0]["metrics"] == summaries[1]["metrics"] and summaries[0]["metrics"]["eval_loss"]["std"] > 0
 
 
-def test_mnli_matched_and_mismatched(folder, run):
+def test_mnli_is_evaluated_on_both_validation_sets(folder, run):
     run(ROOT / "recipes/finetune-mnli.yaml", ROOT / "recipes/smoke-finetune.yaml", "--train_file", "mnli.jsonl",
         "--validation_file", "matched.jsonl", "mismatched.jsonl", "--test_file", "matched.jsonl", "mismatched.jsonl",
         "--do_predict", "--metric_for_best_model", "matched_accuracy", "--seeds", 1, "--output_dir",
@@ -181,12 +169,12 @@ def test_same_weights_as_transformers_own_trainer(folder, run):
 
 
 def test_custom_labels_are_saved_with_the_model(folder, run):
-    # Column names and labels as in a user's spreadsheet.
+    # Column names and labels are like those of a user's spreadsheet.
     names = {0: "thumbs down", 1: "None"}
     for split, count in (("train", 160), ("validation", 40)):
         rows = [{"review": row["sentence"], "verdict": names[row["label"]]} for row in opinions(count, 5)]
-        write(folder / f"own-{split}.csv", rows)
-    write(folder / "own-test.csv", [{"review": row["sentence"]} for row in opinions(10, 6)])
+        write_rows(folder / f"own-{split}.csv", rows)
+    write_rows(folder / "own-test.csv", [{"review": row["sentence"]} for row in opinions(10, 6)])
     columns = ("--text_column_names", "review", "--label_column_name", "verdict")
     results = run("--model_name_or_path", "gmlp", "--train_file", "own-train.csv", "--validation_file",
                   "own-validation.csv", "--test_file", "own-test.csv", "--do_train", "--do_eval", "--do_predict",
@@ -203,10 +191,10 @@ def test_custom_labels_are_saved_with_the_model(folder, run):
     assert (folder / "again" / "predictions.tsv").read_text() == predictions
 
 
-def test_regression_with_a_bert(folder, run):
+def test_regression_reports_the_correlation_of_its_predictions(folder, run):
     columns = ("sentence1", "sentence2", "label")
     rows = [(f"the {noun} is good", f"the {NOUNS[i // 2]} is good", i / 8) for i, noun in enumerate(NOUNS)]
-    write(folder / "similar.csv", [dict(zip(columns, row)) for row in rows])
+    write_rows(folder / "similar.csv", [dict(zip(columns, row)) for row in rows])
     results = run("--model_name_or_path", "bert", "--train_file", "similar.csv", "--validation_file", "similar.csv",
                   "--test_file", "similar.csv", "--do_train", "--do_eval", "--do_predict", "--num_train_epochs", 2,
                   "--learning_rate", 3e-3, "--output_dir", "similar")  # fmt: skip
@@ -232,11 +220,11 @@ def test_bad_flags_are_refused_before_any_work(folder, run, flags, message):
     assert not (folder / "never" / "model.safetensors").exists()
 
 
-def test_probabilities_of_a_teacher(folder, run):
+def test_certain_probabilities_train_like_classes(folder, run):
     rows = opinions(80, 3)
     certain = [row | {"label": {"negative": 1.0 - row["label"], "positive": float(row["label"])}} for row in rows]
     flags = ("--model_name_or_path", "gmlp", "--validation_file", "validation.jsonl", "--task_name", "sst2",
              "--do_train", "--do_eval", "--learning_rate", 3e-3, "--num_train_epochs", 1)  # fmt: skip
     for name, data in (("certain", certain), ("classes", rows)):
-        run(*flags, "--train_file", write(folder / f"train-{name}.jsonl", data).name, "--output_dir", name)
+        run(*flags, "--train_file", write_rows(folder / f"train-{name}.jsonl", data).name, "--output_dir", name)
     assert_close(weights_of(folder / "certain"), weights_of(folder / "classes"), depth=TRAINED)

@@ -1,7 +1,5 @@
 """Columns, splits and labels of GLUE's tasks, files and data sets."""
 
-import json
-
 import pytest
 from datasets import ClassLabel, Dataset, DatasetDict, Features, Value
 
@@ -12,14 +10,14 @@ from hf_gmlp.tasks.glue.sentences import load_sentences, texts, tokenize, visibl
 from hf_gmlp.tasks.labels import ONE_CLASS, REGRESSION, Labels
 from hf_gmlp.training.files import Access
 
-from ...samples import WORDS, word_tokenizer
+from ...samples import WORDS, word_tokenizer, write_rows
 
 PAIR = ("premise", "hypothesis")
 
 
 @pytest.fixture
 def load(tmp_path):
-    """load_sentences with a cache of its own."""
+    """load(*splits, **flags) calls load_sentences with a separate cache."""
 
     def load(*kinds, trained=None, **arguments):
         access = Access(str(tmp_path / "cache"))
@@ -31,48 +29,21 @@ def load(tmp_path):
 @pytest.fixture
 def write(tmp_path):
     """write(name, rows) writes a file in the format of its extension, and returns a list with its path."""
-
-    def write(name, rows):
-        path = tmp_path / name
-        match path.suffix:
-            case ".jsonl":
-                path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-            case ".parquet":
-                Dataset.from_list(rows).to_parquet(path)
-            case ".csv":
-                path.write_text("".join(",".join(map(str, row)) + "\n" for row in [rows[0], *map(dict.values, rows)]))
-        return [str(path)]
-
-    return write
+    return lambda name, rows: [str(write_rows(tmp_path / name, rows))]
 
 
 def rows(labels, columns=("sentence",)):
     return [{column: f"{column} {i}" for column in columns} | {"label": label} for i, label in enumerate(labels)]
 
 
-@pytest.mark.parametrize("extension", ["csv", "jsonl", "parquet"])
-@pytest.mark.parametrize(
-    ("labels", "names", "ids"),
-    [
-        (["no", "yes", "None"], ["None", "no", "yes"], [1, 2, 0]),
-        ([10, 9, 2], ["2", "9", "10"], [2, 1, 0]),
-        ([0.5, 4.0, 2.25], None, [0.5, 4.0, 2.25]),
-    ],
-)
-def test_files_and_labels_of_every_kind(load, write, extension, labels, names, ids):
-    splits, result = load(train_file=write(f"t.{extension}", rows(labels)))
-    assert result.names == names and splits["train"]["labels"][:] == ids
-    assert splits["train"]["sentence1"][:] == ["sentence 0", "sentence 1", "sentence 2"]
-
-
-def test_pairs_and_columns_by_name(load, write):
+def test_text_columns_are_selected_by_name(load, write):
     pairs = write("pairs.jsonl", rows([0, 1], ("question", "sentence", "other")))
     data = load(train_file=pairs)[0]["train"]
     assert data.column_names == ["sentence1", "sentence2", "labels"]
     assert data["sentence1"][0] == "question 0" and data["sentence2"][1] == "sentence 1"
     data = load(train_file=pairs, text_column_names=["other"])[0]["train"]
     assert data.column_names == ["sentence1", "labels"] and texts(data) == ["other 0", "other 1"]
-    # Each column gets the name of the other.
+    # Each column is renamed to the other.
     swapped = write("swapped.jsonl", rows([0, 1], ("sentence1", "sentence2")))
     splits, _ = load(train_file=swapped, text_column_names=["sentence2", "sentence1"])
     assert splits["train"]["sentence1"][0] == "sentence2 0"
@@ -102,7 +73,7 @@ def test_files_of_a_task_have_names_or_numbers(load, write):
     assert splits["test_matched"].column_names == ["sentence1", "sentence2"]
 
 
-def test_a_checkpoint_keeps_its_order(load, write):
+def test_a_checkpoint_keeps_the_order_of_its_classes(load, write):
     files = {"validation_file": write("v.jsonl", rows(["b", "c", "a"]))}
     train = {"train_file": write("t.jsonl", rows(["a", "b", "c"]))}
     for options in (files, files | train):
@@ -124,7 +95,7 @@ def test_labels_are_collected_before_rows_are_left_out(load, write):
     assert labels.names == ["a", "b"] and len(splits["train"]) == 2 and len(splits["validation"]) == 3
 
 
-def test_unlabeled_test_data(load, write):
+def test_test_data_may_have_no_labels(load, write):
     train = write("t.jsonl", rows(["a", "b"]))
     for name, test in (("n", rows([None, None])), ("m", rows([-1, -1])), ("b", [{"sentence": "x"}])):
         splits, _ = load("train", "test", train_file=train, test_file=write(f"{name}.jsonl", test))
@@ -150,7 +121,7 @@ def glue_on_the_hub(name):
 
 
 @pytest.mark.parametrize("name", ["mnli", "qqp", "stsb"])
-def test_tasks_as_they_are_on_the_hub(load, monkeypatch, name):
+def test_glue_tasks_of_the_hub_are_read(load, monkeypatch, name):
     def load_data(dataset_name, dataset_config_name, access):
         assert dataset_name == "nyu-mll/glue"
         return glue_on_the_hub(dataset_config_name)
@@ -165,7 +136,7 @@ def test_tasks_as_they_are_on_the_hub(load, monkeypatch, name):
         assert dataset.column_names == [*("sentence1", "sentence2")[: len(task.columns)], *label_columns]
 
 
-def test_data_sets_on_the_hub(load, monkeypatch):
+def test_data_sets_of_the_hub_are_read(load, monkeypatch):
     features = Features({"text": Value("string"), "label": ClassLabel(names=["z", "a"])})
     train = Dataset.from_dict({"text": ["x", "y"], "label": [0, 1]}, features=features)
     monkeypatch.setattr(sentences, "load_data", lambda **options: DatasetDict({"train": train, "dev": train}))
@@ -192,7 +163,7 @@ def test_bad_columns_and_rows_are_refused(load, write, content, message, options
         load(train_file=write("t.jsonl", content), **options)
 
 
-def test_too_many_files_or_too_few(load, write):
+def test_too_many_or_too_few_files_are_refused(load, write):
     pairs = write("pairs.jsonl", rows([0, 1], PAIR))
     with pytest.raises(InputError, match="3 files"):
         load("validation", task_name="mnli", validation_file=pairs * 3)
@@ -217,7 +188,7 @@ def test_pairs_have_the_input_of_bert():
     assert set(encoded.column_names) == {*inputs, "labels"}
 
 
-def test_training_rows_are_shuffled_before_the_first_are_taken(load, write):
+def test_training_rows_are_shuffled_before_they_are_limited(load, write):
     train = write("t.jsonl", rows([i % 2 for i in range(20)]))
     options = {"train_file": train, "validation_file": train, "max_train_samples": 8, "shuffle_train_dataset": True}
     (splits, _), (other, _) = (load("train", "validation", **options, shuffle_seed=seed) for seed in (1, 2))

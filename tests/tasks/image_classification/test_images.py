@@ -18,12 +18,7 @@ from hf_gmlp.errors import InputError
 from hf_gmlp.processor import decode
 from hf_gmlp.tasks.image_classification.arguments import ImageArguments
 from hf_gmlp.tasks.image_classification.images import check_images, load_images
-from hf_gmlp.tasks.image_classification.pixels import (
-    ImageCollator,
-    Normalization,
-    mixing_transform,
-    training_transform,
-)
+from hf_gmlp.tasks.image_classification.pixels import ImageCollator, Normalization, mixing_transform, training_transform
 from hf_gmlp.tasks.labels import ONE_CLASS, Labels
 from hf_gmlp.training.files import Access
 
@@ -80,7 +75,7 @@ def test_folder_csv_and_parquet_are_the_same_data(folder, tmp_path):
             np.testing.assert_array_equal(a, b)
 
 
-def test_a_local_copy_of_a_hub_data_set(folder, tmp_path):
+def test_a_local_copy_of_a_hub_data_set_is_read(folder, tmp_path):
     rows = [{"img": str(file), "label": file.parent.name} for file in sorted(folder.rglob("*.jpg"))]
     (tmp_path / "hub").mkdir()
     for split in ("train", "test"):
@@ -131,7 +126,7 @@ def test_bad_paths_are_refused(folder, tmp_path):
 
 
 @pytest.mark.parametrize(("train", "test"), [("Training", "Testing"), ("seg_train/seg_train", "seg_val/seg_val")])
-def test_common_names_of_splits(folder, tmp_path, train, test, caplog):
+def test_common_names_of_splits_are_recognized(folder, tmp_path, train, test, caplog):
     caplog.set_level("INFO")
     root = tmp_path / "archive" / "data"
     shutil.copytree(folder, root / train)
@@ -147,7 +142,7 @@ def test_common_names_of_splits(folder, tmp_path, train, test, caplog):
     assert len(only.splits["validation"]) == 11
 
 
-def test_classes_named_as_a_split_or_by_numbers(folder):
+def test_classes_may_be_named_like_splits_or_by_numbers(folder):
     # A single folder is not treated as a split.
     (folder.parent / "all").mkdir()
     folder.rename(folder.parent / "all" / "test photos")
@@ -228,7 +223,7 @@ def test_missing_and_deep_images_are_named(tmp_path):
         decode({"bytes": None, "path": str(tmp_path / "deep.png")})
 
 
-def test_images_are_turned_upright(tmp_path):
+def test_rotated_images_are_turned_upright(tmp_path):
     exif = PIL.Image.Exif()
     exif[0x0112] = 6
     picture().save(tmp_path / "turned.png", exif=exif)

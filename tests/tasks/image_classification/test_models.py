@@ -14,7 +14,7 @@ from hf_gmlp.tasks.image_classification.models import image_size, load_image_con
 def test_a_new_model_has_the_size_of_the_flag():
     config = load_image_config(Arguments(config_name="gmlp-s16-224"), (288, 320))
     assert image_size(config) == (288, 320) and config.grid_size == (18, 20)
-    # A patch that does not divide the preset's 224.
+    # The patch size does not divide the 224 of the preset.
     small = Arguments(config_name="gmlp-ti16-224", config_overrides="patch_size=5")
     assert load_image_config(small, (40, 40)).grid_size == (8, 8)
     assert image_size(load_image_config(Arguments(config_name="deit-ti16-224"), (32, 32))) == (32, 32)
@@ -22,7 +22,7 @@ def test_a_new_model_has_the_size_of_the_flag():
         load_image_config(Arguments(config_name="gmlp-s16-224"), (225, 224))
 
 
-def test_models_of_timm():
+def test_models_of_timm_are_built_with_overrides():
     config = load_image_config(Arguments(config_name="timm/gmlp_ti16_224"), (64, 64))
     assert config.architecture == "gmlp_ti16_224" and image_size(config) == (64, 64)
     # A convolutional network has no argument for the size.
@@ -49,7 +49,7 @@ def test_models_of_timm_have_timm_s_initial_weights():
         assert projection.weight.abs().max() < 1e-4 and (projection.bias == 1).all()
 
 
-def test_the_processor_of_a_new_model():
+def test_a_new_model_gets_a_processor_of_its_size():
     config = load_image_config(Arguments(config_name="gmlp-s16-224"), None)
     processor = load_processor(Arguments(config_name="gmlp-s16-224"), config, None, None)
     # transformers' own scripts use "shortest_edge" as the size of the model's input.

@@ -39,7 +39,7 @@ def test_every_form_of_a_file_gives_the_same_questions(tmp_path):
     assert load_questions(arguments, ["train"])["train"].to_list() == expected[:4]
 
 
-def test_data_set_by_name(tmp_path):
+def test_a_data_set_is_loaded_by_name(tmp_path):
     rows, name = flat(squad(4)), str(tmp_path / "squad")
     Dataset.from_list(rows).to_parquet(tmp_path / "squad" / "train.parquet")
     access = Access(str(tmp_path / "cache"))
@@ -49,7 +49,7 @@ def test_data_set_by_name(tmp_path):
         load_questions(QAArguments(dataset_name=name), ["validation"], access)
 
 
-def test_compressed_files_byte_order_marks_and_line_ends(tmp_path):
+def test_compressed_files_byte_order_marks_and_line_ends_are_read(tmp_path):
     answers = {"text": ["two"], "answer_start": [4]}
     row = {"id": "a", "question": "Q?", "context": "One\u2028two\x85 three", "answers": answers}
     lines = "\ufeff" + "\r\n".join(json.dumps(row | {"id": key}, ensure_ascii=False) for key in "ab")

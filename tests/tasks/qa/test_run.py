@@ -59,7 +59,7 @@ def finished(tmp_path_factory, data):
 def test_smoke_recipe_trains_and_saves_a_model_that_answers(finished, data):
     folder, output = finished
     results = json.loads((folder / "all_results.json").read_text())
-    # Far above the score of random guesses.
+    # Random guesses score far less.
     assert results["eval_exact_match"] > 50 and results["eval_f1"] >= results["eval_exact_match"]
     assert "eval_f1" in output
     predictions = json.loads((folder / "eval_predictions.json").read_text())
@@ -67,7 +67,7 @@ def test_smoke_recipe_trains_and_saves_a_model_that_answers(finished, data):
     assert results["eval_f1"] == pytest.approx(scores["f1"], abs=1e-5)
     assert results["eval_exact_match"] == pytest.approx(scores["exact_match"], abs=1e-5)
 
-    # The saved model gives the same answers, although it does not mask its padding, since there is as much of it.
+    # The saved model gives the same answers, although it does not mask padding, since both pad to the same length.
     answerer = QuestionAnswerer(folder)
     assert answerer.max_seq_length == 64 and answerer.model.config.mask_padding is False
     rows = flat(json.loads(Path(data["v1_validation"]).read_text()))
@@ -75,7 +75,7 @@ def test_smoke_recipe_trains_and_saves_a_model_that_answers(finished, data):
     assert [answer["answer"] for answer in answers] == [predictions[row["id"]] for row in rows]
 
 
-def test_smoke_recipe_with_unanswerable_questions(tmp_path, data):
+def test_smoke_recipe_learns_which_questions_have_no_answer(tmp_path, data):
     out = tmp_path / "out"
     results = run(RECIPES / "finetune-squad-v2.yaml", RECIPES / "smoke-finetune.yaml",
                   "--train_file", data["v2_train"], "--validation_file", data["v2_validation"],
@@ -109,7 +109,7 @@ def test_evaluation_is_the_same_in_other_batches_and_in_two_processes(finished, 
     assert (tmp_path / "two" / "eval_predictions.json").read_text() == answers
 
 
-def test_prediction_with_and_without_known_answers(finished, data, tmp_path):
+def test_predictions_do_not_need_known_answers(finished, data, tmp_path):
     folder, _ = finished
     rows = flat(json.loads(Path(data["v1_validation"]).read_text()))
     hidden = write(tmp_path / "hidden.json", [{k: row[k] for k in ("id", "question", "context")} for row in rows])

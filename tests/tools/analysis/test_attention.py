@@ -51,7 +51,7 @@ def attention_by_hand(model, input_ids, segments):
 
 @pytest.mark.parametrize(("layers", "half"), [(1, 1), (5, 2)])
 @pytest.mark.parametrize("mask_padding", [True, False])
-def test_largest_weights_of_the_first_half(checkpoint, layers, half, mask_padding):
+def test_weights_are_the_largest_of_the_first_half_of_the_blocks(checkpoint, layers, half, mask_padding):
     model, tokenizer = load_attentive_model(checkpoint(num_hidden_layers=layers, mask_padding=mask_padding))
     tokens, segments, weights = largest_attention(model, tokenizer, "the man plays", "the woman")
     assert tokens == "[CLS] the man plays [SEP] the woman [SEP]".split()
@@ -66,7 +66,7 @@ def test_largest_weights_of_the_first_half(checkpoint, layers, half, mask_paddin
         assert not np.allclose(np.max(maps, axis=0)[:8, :8], expected, atol=1e-3)
 
 
-def test_picture(checkpoint, tmp_path, capsys):
+def test_tokens_are_plotted_without_being_parsed_as_formulas(checkpoint, tmp_path, capsys):
     """Dollar signs and underscores in tokens are not parsed as a formula."""
     command = ["plot", "attention", checkpoint(type_vocab_size=0), "--sentences", "the man plays $ 5 $", "a_b sleeps"]
     main([*command, "--output", str(tmp_path / "a.PNG")])
@@ -80,7 +80,7 @@ def test_picture(checkpoint, tmp_path, capsys):
     assert (8, 48, 107) in colors
 
 
-def test_bad_input(checkpoint):
+def test_long_pairs_and_models_without_attention_are_refused(checkpoint):
     model, tokenizer = load_attentive_model(checkpoint())
     with pytest.raises(InputError, match="13 tokens"):
         largest_attention(model, tokenizer, "the " * 6, "the " * 4)

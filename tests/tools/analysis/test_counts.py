@@ -48,7 +48,7 @@ def test_flops_of_images_with_heads_and_a_convolutional_stem_by_hand():
     block = 6 * (8 * 12 + 6 * 8) + 6 * 6 * 6
     assert paper_flops(config) == 2 * (stem + 3 * block + 8 * 5)
     convolutions = 9 * (3 * 2 + 2 * 4 + 4 * 8) + 2 * (2 + 4 + 8) + 8 * 8 + 8
-    # Norms, both projections, and W [3, 3, 5] and b [3, 6].
+    # Both norms, both projections, W [3, 3, 5] and b [3, 6].
     block = 2 * 8 + 8 * 12 + 12 + 2 * 6 + 6 * 8 + 8 + 3 * 3 * 5 + 3 * 6
     assert paper_parameters(config) == convolutions + 3 * block + 2 * 8 + 8 * 5 + 5
 

@@ -5,13 +5,7 @@ from matplotlib import pyplot as plt
 from PIL import Image
 
 from hf_gmlp import GMLPConfig, GMLPForMaskedLM, GMLPModel, GMLPVisionModel
-from hf_gmlp.tools.analysis.filters import (
-    head_names,
-    middle_filters,
-    patch_filters,
-    plot_filters,
-    spatial_matrices,
-)
+from hf_gmlp.tools.analysis.filters import head_names, middle_filters, patch_filters, plot_filters, spatial_matrices
 from hf_gmlp_cli import main
 
 from ...samples import CONVOLUTIONAL
@@ -60,7 +54,7 @@ def test_patch_filters_are_rows_of_w_over_the_grid(vision_config, perturbed_mode
                 assert filters[layer, 1, r, c] == weight[first + 5, first + 3 * r + c]
 
 
-def test_filters_of_heads(vision_config, text_config, perturbed_model):
+def test_every_head_has_a_filter(vision_config, text_config, perturbed_model):
     text = perturbed_model(GMLPModel, text_config(spatial_heads=2, toeplitz=False))
     image = perturbed_model(GMLPVisionModel, vision_config(**CONVOLUTIONAL))
     assert torch.equal(middle_filters(text)[3], text.layers[1].spatial_gating_unit.proj.weight[1, 6])
@@ -81,7 +75,7 @@ def test_the_last_block_is_left_out_if_only_the_row_of_cls_is_trained(vision_con
     plt.close(figures[0])
 
 
-def test_picture_of_an_image_model(tmp_path, vision_config, perturbed_model, capsys):
+def test_the_color_scale_excludes_the_cls_token(tmp_path, vision_config, perturbed_model, capsys):
     model = perturbed_model(GMLPVisionModel, vision_config(image_size=(8, 24), num_hidden_layers=14))
     with torch.no_grad():
         for projection in model.spatial_projections():

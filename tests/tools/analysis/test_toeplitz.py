@@ -18,22 +18,19 @@ def test_fraction_is_that_of_the_least_squares_fit(n):
     assert shift_invariant_fraction(torch.tensor(matrix)) == pytest.approx(expected, abs=1e-12)
 
 
-def test_fraction_of_random_matrices():
+def test_random_matrices_have_the_expected_fraction():
     mean = np.mean([shift_invariant_fraction(matrix) for matrix in torch.randn(400, 24, 24)])
     assert mean == pytest.approx(random_fraction(24), rel=0.02)
 
 
-def test_matrices_of_heads(tmp_path, text_config, vision_config, perturbed_model, capsys):
+def test_every_head_has_a_matrix(tmp_path, text_config, vision_config, perturbed_model, capsys):
     dense = perturbed_model(GMLPForMaskedLM, text_config(toeplitz=False, spatial_heads=4))
     matrices = spatial_matrices(dense)
     assert matrices.shape == (8, 12, 12)
     assert torch.equal(matrices[5], dense.model.layers[1].spatial_gating_unit.proj.weight[1])
     mean = np.mean([shift_invariant_fraction(matrix) for matrix in matrices])
     for model, words in (
-        (
-            dense,
-            f"mean {mean:.4f}, random weights 0.1597",
-        ),
+        (dense, f"mean {mean:.4f}, random weights 0.1597"),
         (perturbed_model(GMLPForMaskedLM, text_config(toeplitz=True, spatial_heads=4)), "mean 1.0000"),
     ):
         model.save_pretrained(tmp_path / "model")

@@ -26,7 +26,7 @@ class Payload:
     ("wrapper", "prefix"),
     [(None, ""), ("state_dict", "module."), ("model_ema", "_orig_mod."), ("model", "_orig_mod.module.")],
 )
-def test_checkpoints_of_training_scripts(tmp_path, wrapper, prefix):
+def test_tensors_in_checkpoints_of_training_scripts_are_found(tmp_path, wrapper, prefix):
     content = {prefix + name: tensor for name, tensor in TENSORS.items()}
     if wrapper is not None:
         flags = argparse.Namespace(lr=0.1)
@@ -51,7 +51,7 @@ def test_nothing_in_a_file_is_executed(tmp_path):
 
 
 @pytest.mark.parametrize("content", [[torch.ones(2)], {"net": TENSORS}])
-def test_files_without_tensors_by_name(tmp_path, content):
+def test_files_without_named_tensors_are_refused(tmp_path, content):
     torch.save(content, tmp_path / "weights.pth")
     with pytest.raises(InputError, match="weights.pth"):
         read_tensors(tmp_path / "weights.pth")

@@ -19,7 +19,7 @@ D_MODEL, LENGTH, VOCABULARY = 16, 12, 40
 
 
 class Autoregressive(nn.Module):
-    """labml's AutoregressiveTransformer by its names, for ids [m, B]: embeddings, Encoder, Generator."""
+    """labml's AutoregressiveTransformer with the names of its weights, for ids [m, B]."""
 
     def __init__(self, embeddings: nn.Module):
         super().__init__()
@@ -68,7 +68,7 @@ def test_the_command_converts_a_file(tmp_path, randomize, capsys):
     assert "license: mit" in (tmp_path / "out" / "README.md").read_text()
 
 
-def test_tensors_that_do_not_fit():
+def test_tensors_that_do_not_fit_are_refused():
     state = Autoregressive(nn.Embedding(VOCABULARY, D_MODEL)).state_dict()
     del state["encoder.layers.1.proj2.bias"]
     with pytest.raises(InputError, match="encoder.layers.1.proj2.bias"):

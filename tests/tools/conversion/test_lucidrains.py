@@ -104,7 +104,7 @@ def test_the_command_converts_a_file(tmp_path, peer, capsys):
         convert_lucidrains("not even looked at", out)
 
 
-def test_what_cannot_be_converted(peer, image_peer):
+def test_models_that_cannot_be_converted_are_refused(peer, image_peer):
     for model, options, message in (
         (peer(num_tokens=None), {}, "to_embed.weight"),
         (image_peer(image_size=(8, 24)), {}, "sgu.bias"),

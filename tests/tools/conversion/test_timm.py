@@ -1,4 +1,4 @@
-"""Convert timm's gMLPs: logits, images, names, and what cannot be converted."""
+"""Convert timm's gMLPs: outputs, gradients, names, and weights that cannot be converted."""
 
 import pytest
 import safetensors.torch
@@ -32,21 +32,23 @@ def small(**fields):
     return perturb(MlpMixer(**(sizes | fields), block_layer=SpatialGatingBlock, mlp_layer=GatedMlp))
 
 
-@torch.no_grad()
-def assert_same_logits(ours, theirs, size=(16, 16), channels=3):
-    pixels = torch.randn(2, channels, *size)
-    logits = theirs(pixels)
-    assert logits.std() > 0.02
-    assert_close(ours(pixels).logits, logits, depth=ours.config.num_hidden_layers)
+def assert_same_function(ours, theirs, size=(16, 16)):
+    """Compare the logits and the input gradients of a random projection of the logits."""
+    pixels, depth = torch.randn(2, 3, *size, requires_grad=True), ours.config.num_hidden_layers
+    logits, expected = ours(pixels).logits, theirs(pixels)
+    assert expected.std() > 0.02
+    assert_close(logits, expected, depth)
+    weights = torch.randn_like(expected)
+    assert_close(*(torch.autograd.grad((x * weights).sum(), pixels)[0] for x in (logits, expected)), depth)
 
 
-def test_a_named_model():
+def test_a_named_model_has_the_outputs_and_gradients_of_timm():
     theirs = perturb(timm.create_model("gmlp_ti16_224", num_classes=10))
     ours = model_from_timm(theirs.state_dict())
     config = preset_config("gmlp-ti16-224")
     for field in ("hidden_size", "intermediate_size", "num_hidden_layers", "image_size", "patch_size"):
         assert getattr(ours.config, field) == getattr(config, field)
-    assert_same_logits(ours, theirs, (224, 224))
+    assert_same_function(ours, theirs, (224, 224))
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64])
@@ -63,7 +65,7 @@ def test_the_command_converts_a_file(tmp_path, capsys):
     main(["convert", "timm", source, folder, "--license", "mit"])
     assert "LABEL_0" in capsys.readouterr().out
     ours = AutoModelForImageClassification.from_pretrained(folder)
-    assert_same_logits(ours, theirs)
+    assert_same_function(ours, theirs)
     card = (tmp_path / "new" / "ours" / "README.md").read_text()
     assert "license: mit" in card and "converted from timm's weights small.safetensors" in card
     assert str(tmp_path) not in card
@@ -81,7 +83,7 @@ def test_a_name_is_downloaded_by_timm(tmp_path, monkeypatch):
     monkeypatch.setattr(timm, "create_model", download)
     lines = convert_timm("timm/gmlp_ti16_224", str(tmp_path / "out"))
     ours = AutoModelForImageClassification.from_pretrained(tmp_path / "out")
-    assert_same_logits(ours, theirs, (224, 224))
+    assert_same_function(ours, theirs, (224, 224))
     assert "license: apache-2.0" in (tmp_path / "out" / "README.md").read_text()
     assert any("ImageNet-1k" in line for line in lines)
     assert ours.config.label2id["zucchini, courgette"] == 939 and len(ours.config.label2id) == 1000
@@ -89,7 +91,7 @@ def test_a_name_is_downloaded_by_timm(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("source", ["gmlp_b16_224", "nowhere/weights.pth"])
-def test_names_without_weights(tmp_path, monkeypatch, source):
+def test_names_without_weights_are_refused(tmp_path, monkeypatch, source):
     # All tests are offline, and the cache is empty.
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "cache"))
     monkeypatch.setenv("TORCH_HOME", str(tmp_path / "cache"))
@@ -98,7 +100,7 @@ def test_names_without_weights(tmp_path, monkeypatch, source):
     assert not (tmp_path / "out").exists()
 
 
-def test_tensors_that_do_not_fit():
+def test_tensors_that_do_not_fit_are_refused():
     # Neither images nor patches are square.
     for fields, tensor in (({}, "gate.proj.bias"), ({"patch_size": (2, 6)}, "stem.proj.weight")):
         with pytest.raises(InputError, match=tensor):

@@ -1,4 +1,4 @@
-"""Replaces the export tests: every class goes through torch.export with transformers' exporter."""
+"""Replacement of the export tests, which export every class by torch.export with transformers' exporter."""
 
 import copy
 
@@ -27,7 +27,7 @@ class ExportTesterMixin:
                     self.assertEqual(list(expected.keys()), list(actual.keys()))
                     torch.testing.assert_close(actual[0], expected[0], atol=1e-4, rtol=1e-4)
 
-    # transformers' exporter needs it.
+    # transformers' exporter needs this version.
     @require_torch_greater_or_equal("2.11")
     def test_torch_export(self):
         self.check_export(dynamic=False)

@@ -1,11 +1,11 @@
-"""Replaces the tests of `generate`, for every class that can generate text."""
+"""Replacement of the tests of `generate`, for every class that can generate text."""
 
 import torch
 from transformers.testing_utils import set_config_for_less_flaky_test, torch_device
 
 
 class GenerationTesterMixin:
-    """Goes with `ModelTesterMixin`, whose `model_tester` and `all_model_classes` it uses."""
+    """Tests for a subclass of `ModelTesterMixin`, whose `model_tester` and `all_model_classes` they use."""
 
     def generative_cases(self):
         """Yield (model in double precision, prompts [B, m], mask with padding on the left) for each class."""
@@ -24,14 +24,14 @@ class GenerationTesterMixin:
             yield model, ids, mask
 
     def check_same_texts(self, mask_prompts: bool, **options) -> None:
-        """Check that all kinds of caches, no cache, and prompts read in pieces give the same texts."""
+        """Check that all kinds of caches, no cache, and prompts processed in pieces give the same texts."""
         for model, ids, mask in self.generative_cases():
-            given = {"attention_mask": mask} if mask_prompts else {}
+            masks = {"attention_mask": mask} if mask_prompts else {}
             texts = []
             static = {"cache_implementation": "static"}
-            for way in ({}, static, {"use_cache": False}, {"prefill_chunk_size": 3}):
+            for cache in ({}, static, {"use_cache": False}, {"prefill_chunk_size": 3}):
                 torch.manual_seed(0)
-                texts.append(model.generate(ids, max_new_tokens=10, **given, **options, **way))
+                texts.append(model.generate(ids, max_new_tokens=10, **masks, **options, **cache))
             self.assertEqual(texts[0].shape[1], ids.shape[1] + 10)
             for text in texts[1:]:
                 self.assertTrue(torch.equal(text, texts[0]))
@@ -56,6 +56,6 @@ class GenerationTesterMixin:
     def test_left_padding_compatibility(self):
         for model, ids, mask in self.generative_cases():
             texts = model.generate(ids, attention_mask=mask, max_new_tokens=10, do_sample=False)
-            for row, shown, text in zip(ids, mask, texts):
-                alone = model.generate(row[shown == 1][None], max_new_tokens=10, do_sample=False)[0]
+            for row, row_mask, text in zip(ids, mask, texts):
+                alone = model.generate(row[row_mask == 1][None], max_new_tokens=10, do_sample=False)[0]
                 self.assertTrue(torch.equal(text[-len(alone) :], alone))

@@ -1,4 +1,4 @@
-"""Stands in for the table of attributes that every config accepts, with values that are not the defaults."""
+"""Replacement of the table of attributes that every config accepts, with values other than the defaults."""
 
 config_common_kwargs = {
     "architectures": ["SomeModel"],
