@@ -8,7 +8,7 @@ from transformers import AutoConfig
 
 from hf_gmlp.presets import preset_path
 from hf_gmlp.tools.analysis.counts import paper_flops, paper_parameters
-from paper.report import Results, filled
+from paper.report import Results, fill_tables
 
 pytestmark = pytest.mark.slow
 
@@ -57,7 +57,7 @@ def test_named_recipes_and_tests_exist():
 @pytest.mark.parametrize("name", ["claims.md", "replication.md", "replication/report.md"])
 def test_tables_are_those_of_the_results(name):
     text = (ROOT / "paper" / name).read_text(encoding="utf-8")
-    assert filled(text, RESULTS) == text
+    assert fill_tables(text, RESULTS) == text
 
 
 def test_the_totals_are_those_of_the_rows():
