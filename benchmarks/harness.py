@@ -17,7 +17,7 @@ from .machine import circumstances
 from .memory import kept_bytes
 from .peers import COMPILED, OWN, System, base_of
 
-RESULTS = peers.ROOT / "benchmarks" / "results"
+RESULTS = Path(__file__).with_name("results")
 Step = Callable[[], object]
 
 

@@ -109,15 +109,20 @@ class Study:
 
     def search_settings(self, jobs: int):
         """Choose each model's learning rate and multiplier by its loss on the development text."""
-        for name, (rows, setting) in zip(MODELS, map_jobs(self.search, [(name,) for name in MODELS], jobs)):
+        # Measure the count model once, before the searches start in parallel.
+        counts = self.baselines["development"]["bigram_context"]
+        for name, (rows, setting) in zip(MODELS, map_jobs(self.search, [(name, counts) for name in MODELS], jobs)):
             self.rows += rows
             self.settings[name] = setting
 
-    def search(self, name: str) -> tuple[list[dict], Setting]:
-        """Return the runs of a model's search, and the best of the settings with the largest number of steps."""
+    def search(self, name: str, counts: float) -> tuple[list[dict], Setting]:
+        """Return the runs of a model's search, and the best of the settings with the largest number of steps.
+
+        Args:
+            counts: The loss of the bigram-context baseline on the development text.
+        """
         rows: list[dict] = []
         losses: dict[Setting, float] = {}
-        counts = self.baselines["development"]["bigram_context"]
         for steps in self.size.selection_steps:
             start, losses = protocol.choose(losses) if losses else MODELS[name].start, {}
             while settings := protocol.next_settings(losses, start):
