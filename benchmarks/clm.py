@@ -93,16 +93,6 @@ def build(system: str, layers: int, dim: int, n: int) -> nn.Module:
     return GMLPForCausalLM(config)
 
 
-def logits_of(model: nn.Module, ids: torch.Tensor) -> torch.Tensor:
-    """Compute logits without a cache: [batch, m] -> [batch, m, vocabulary]."""
-    return model(ids) if isinstance(model, gMLP) else model(input_ids=ids, use_cache=False).logits
-
-
-def nats(model: nn.Module, ids: torch.Tensor) -> torch.Tensor:
-    """Compute the losses in nats of all but the first tokens of blocks: [batch, m + 1] -> [batch, m]."""
-    return cross_entropy(logits_of(model, ids[:, :-1]).transpose(1, 2), ids[:, 1:], reduction="none")
-
-
 def speed(arguments: argparse.Namespace) -> tuple[list[list], list[dict]]:
     """Measure all systems, and return a table to print and rows for the CSV file."""
     if arguments.n < 32:
@@ -142,7 +132,10 @@ def speed(arguments: argparse.Namespace) -> tuple[list[list], list[dict]]:
 
 
 def train(model: nn.Module, optimizer: torch.optim.Optimizer, ids: torch.Tensor):
-    nats(model, ids).mean().backward()
+    """Make a training step on sequences: [batch, m + 1]."""
+    inputs, labels = ids[:, :-1], ids[:, 1:]
+    logits = model(inputs) if isinstance(model, gMLP) else model(input_ids=inputs, use_cache=False).logits
+    cross_entropy(logits.transpose(1, 2), labels).backward()
     optimizer.step()
     optimizer.zero_grad()
 
@@ -160,7 +153,7 @@ def cache_difference(model: nn.Module, length: int) -> float:
         parameter.add_(torch.randn(parameter.shape, generator=generator), alpha=0.2)
     model.double()
     ids = torch.randint(2, VOCABULARY, (1, length), generator=generator)
-    complete = logits_of(model, ids)
+    complete = model(input_ids=ids, use_cache=False).logits
     cache, steps = None, []
     for position in range(length):
         output = model(input_ids=ids[:, position : position + 1], past_key_values=cache, use_cache=True)
@@ -197,10 +190,15 @@ def token_times(
     model: nn.Module,
     ids: torch.Tensor,
     place: int,
-    compiled: Callable | None = None,
-    cache: StaticCache | None = None,
+    compiled: Callable | None,
+    cache: StaticCache | None,
 ) -> list[float]:
-    """Return the seconds for each token of `ids` after the first `place`, which are processed untimed."""
+    """Return the seconds for each token of `ids` after the first `place`, which are processed untimed.
+
+    Args:
+        compiled: The compiled model, if any, which processes the timed tokens.
+        cache: Its static cache, if any.
+    """
     if cache is not None:
         cache.reset()
     if not isinstance(model, gMLP):

@@ -124,7 +124,7 @@ def image_model(name: str, layers: int, batch: int, large: bool = False) -> Syst
 
         width = 768 if large else 384
         sizes = {"hidden_size": width, "num_attention_heads": width // 64, "intermediate_size": 4 * width}
-        # As in the published models, which have 12 and 30.
+        # The published models have 12 layers and 30 blocks, the same ratio.
         sizes |= {"num_hidden_layers": 2 * layers // 5, "num_labels": 1000}
         model = ViTForImageClassification(ViTConfig(**sizes))
     return System(name, model, torch.randn(batch, 3, 224, 224), torch.randint(1000, (batch,)))
