@@ -1,4 +1,4 @@
-"""The report of a replication: tables, verdicts and figures computed from results.json."""
+"""The report of a replication: tables, verdicts and a figure computed from results.json."""
 
 import json
 import math
@@ -8,15 +8,12 @@ from collections.abc import Callable, Sequence
 from functools import cache, cached_property, partial
 from pathlib import Path
 
-import numpy as np
-
 from hf_gmlp.markdown import markdown_table
 from hf_gmlp.tools.analysis.counts import paper_flops, paper_parameters
 from hf_gmlp.tools.analysis.pictures import plt, save_picture
 
 from . import protocol
 from .protocol import MODELS, NEAR, SIZES, TASK_MODELS, Claim, Finding, Size
-from .scaling import log_axis
 
 # The allowed values in the last column of the tables of claims.md.
 STATUSES = {
@@ -68,11 +65,6 @@ class Results:
         """Held-out losses of the pretrainings, by number of steps, model and seed."""
         lengths = sorted({run["steps"] for run in self.numbers["runs"] if run["stage"] == "pretraining"})
         return {steps: self.values("pretraining", "loss", steps) for steps in lengths}
-
-    @property
-    def plotted(self) -> tuple[int, dict[str, list[float]]]:
-        """The number of steps that most models were trained for, and their losses."""
-        return max(self.pretrainings.items(), key=lambda item: (len(item[1]), item[0]))
 
     def fall(self, name: str) -> float:
         """Return how much a model's training loss still falls over a tenth of its steps, averaged over the seeds."""
@@ -226,7 +218,7 @@ def fill(text: str, name: str, make: Callable[[], list[list]]) -> str:
 
 
 def write(numbers: dict, folder: Path):
-    """Write results.json, the figures, and report.md. In an existing report.md, only the tables change."""
+    """Write results.json, the figure, and report.md. In an existing report.md, only the tables change."""
     folder.mkdir(parents=True, exist_ok=True)
     # Write one run per line, for readable diffs.
     runs = ",\n".join("  " + json.dumps(run) for run in numbers["runs"])
@@ -236,7 +228,6 @@ def write(numbers: dict, folder: Path):
     results, page = Results(numbers), folder / "report.md"
     if results.pretrainings:
         draw_training(results, folder / "training.png")
-        draw_perplexities(results, folder / "perplexity.png")
     template = Path(__file__).parent / "replication" / "template.md"
     text = (page if page.is_file() else template).read_text(encoding="utf-8")
     page.write_text(fill_tables(text, results), encoding="utf-8")
@@ -259,7 +250,8 @@ def perplexity(losses: Sequence[float]) -> str:
 
 def draw_training(results: Results, path: Path):
     """Draw the training losses of seed 1 in two panels of one scale: BERTs and Mixer, and gMLPs."""
-    steps, losses = results.plotted
+    # The number of steps that most models were trained for.
+    steps, losses = max(results.pretrainings.items(), key=lambda item: (len(item[1]), item[0]))
     figure, axes = plt.subplots(1, 2, figsize=(10, 4.2), sharey=True, layout="constrained")
     for axis, title, gmlps in zip(axes, ("BERT and Mixer", "gMLP and aMLP"), (False, True)):
         for name in losses:
@@ -271,21 +263,4 @@ def draw_training(results: Results, path: Path):
         axis.grid(color="0.92")
         axis.legend(fontsize=8)
     axes[0].set_ylabel("training loss (nats per masked token)")
-    save_picture(figure, path)
-
-
-def draw_perplexities(results: Results, path: Path):
-    """Draw a row per model, with a dot per seed and the paper's perplexity in its label."""
-    steps, losses = results.plotted
-    names = sorted(losses, key=lambda name: statistics.fmean(losses[name]), reverse=True)
-    figure, axis = plt.subplots(figsize=(8, 0.42 * len(names) + 1.4), layout="constrained")
-    for row, name in enumerate(names):
-        axis.plot(np.exp(losses[name]), [row] * len(losses[name]), "o", color="C0", alpha=0.7)
-    printed = {name: f"  ({MODELS[name].perplexity})" if MODELS[name].perplexity else "" for name in names}
-    axis.set_yticks(range(len(names)), [MODELS[name].title + printed[name] for name in names])
-    for label, level in (("bigram-context baseline", results.counts), ("unigram", results.unigram)):
-        axis.axvline(math.exp(level), color="0.4", linestyle="--", linewidth=1)
-        axis.annotate(label, (math.exp(level), 1.01), xycoords=("data", "axes fraction"), ha="center", fontsize=8)
-    log_axis(axis.xaxis, f"held-out perplexity after {steps:,} steps; in brackets the paper's")
-    axis.grid(axis="x", color="0.92")
     save_picture(figure, path)
