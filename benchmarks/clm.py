@@ -74,9 +74,9 @@ def build(system: str, layers: int, dim: int, n: int) -> nn.Module:
         sizes = {"vocab_size": VOCABULARY, "n_positions": n, "n_embd": dim, "n_head": max(1, dim // 64)}
         options = sizes | ids | dict.fromkeys(("resid_pdrop", "embd_pdrop", "attn_pdrop"), 0.0)
         with torch.device("meta"):
-            wanted = parameters_of(build("gMLP", layers, dim, n))
+            target = parameters_of(build("gMLP", layers, dim, n))
             models = [GPT2LMHeadModel(GPT2Config(n_layer=depth, **options)) for depth in range(1, layers + 1)]
-        nearest = min(models, key=lambda model: abs(parameters_of(model) - wanted))
+        nearest = min(models, key=lambda model: abs(parameters_of(model) - target))
         return GPT2LMHeadModel(nearest.config)
     config = GMLPConfig(
         vocab_size=VOCABULARY,
@@ -120,7 +120,7 @@ def speed(arguments: argparse.Namespace) -> tuple[list[list], list[dict]]:
     table[0] += ["mean token", "training"]
     for name, model in systems.items():
         seconds = {f"token {mark}": generating[name, mark] for mark in marks}
-        seconds["mean token"] = statistics.mean(generating[name, place] for place in spread)
+        seconds["mean token"] = statistics.mean(generating[name, position] for position in spread)
         seconds["training"] = statistics.median(training[name]) / (arguments.batch_size * arguments.n)
         table.append([name, f"{parameters_of(model) / 1e6:.2f} M"])
         for measure, second in seconds.items():
@@ -166,7 +166,7 @@ def cache_difference(model: nn.Module, length: int) -> float:
 
 
 @torch.no_grad()
-def time_generation(bench: Bench, systems: dict[str, nn.Module], places: list[int]) -> dict[tuple[str, int], float]:
+def time_generation(bench: Bench, systems: dict[str, nn.Module], positions: list[int]) -> dict[tuple[str, int], float]:
     """Return the median seconds to generate one token, by system and by the number of preceding tokens."""
     seconds: dict[tuple[str, int], list[float]] = defaultdict(list)
     tokens = bench.arguments.tokens
@@ -177,10 +177,11 @@ def time_generation(bench: Bench, systems: dict[str, nn.Module], places: list[in
             compiled[name] = torch.compile(model)
             caches[name] = StaticCache(model.config, max_cache_len=bench.arguments.n)
     for _ in range(bench.arguments.repeats + 1):
-        for place in places:
-            ids = torch.randint(2, VOCABULARY, (1, place + tokens))
+        for position in positions:
+            ids = torch.randint(2, VOCABULARY, (1, position + tokens))
             for name, model in systems.items():
-                seconds[name, place] += token_times(bench, model, ids, place, compiled.get(name), caches.get(name))
+                forward, cache = compiled.get(name), caches.get(name)
+                seconds[name, position] += token_times(bench, model, ids, position, forward, cache)
     # The first round is a warm-up.
     return {key: statistics.median(times[tokens:]) for key, times in seconds.items()}
 
@@ -189,11 +190,11 @@ def token_times(
     bench: Bench,
     model: nn.Module,
     ids: torch.Tensor,
-    place: int,
+    position: int,
     compiled: Callable | None,
     cache: StaticCache | None,
 ) -> list[float]:
-    """Return the seconds for each token of `ids` after the first `place`, which are processed untimed.
+    """Return the seconds for each token of `ids` after the first `position`, which are processed untimed.
 
     Args:
         compiled: The compiled model, if any, which processes the timed tokens.
@@ -202,7 +203,7 @@ def token_times(
     if cache is not None:
         cache.reset()
     if not isinstance(model, gMLP):
-        cache = model(input_ids=ids[:, :place], past_key_values=cache, use_cache=True).past_key_values
+        cache = model(input_ids=ids[:, :position], past_key_values=cache, use_cache=True).past_key_values
     forward = model if compiled is None else compiled
 
     def step(end: int):
@@ -215,7 +216,7 @@ def token_times(
             cache, logits = output.past_key_values, output.logits
         logits[:, -1].argmax(-1).item()
 
-    return [bench.seconds(partial(step, end)) for end in range(place + 1, ids.shape[1] + 1)]
+    return [bench.seconds(partial(step, end)) for end in range(position + 1, ids.shape[1] + 1)]
 
 
 if __name__ == "__main__":

@@ -104,10 +104,10 @@ def masked_sentences(documents: list[str]) -> list[tuple[str, str]]:
     for document in documents:
         for sentence in re.findall(r"(?:^|(?<=\. ))[A-Z][a-z]+ [a-z][a-z, ]{50,110}\.(?= |$)", document, re.MULTILINE):
             words = sentence.split(" ")
-            places = [i for i, word in enumerate(words[:-1]) if i >= 3 and re.fullmatch("[a-z]{2,9}", word)]
-            if len(places) > 2:
-                place = places[len(places) // 2]
-                sentences.append((" ".join([*words[:place], "[MASK]", *words[place + 1 :]]), words[place]))
+            positions = [i for i, word in enumerate(words[:-1]) if i >= 3 and re.fullmatch("[a-z]{2,9}", word)]
+            if len(positions) > 2:
+                position = positions[len(positions) // 2]
+                sentences.append((" ".join([*words[:position], "[MASK]", *words[position + 1 :]]), words[position]))
                 break
     return sentences[:3]
 

@@ -86,7 +86,7 @@ def test_what_follows_from_the_rise():
 def test_better_changes_are_combined():
     changes = ({}, {"learning_rate": 7.5e-4}, {"learning_rate": 3e-3}, {"dropout": 0.1}, {"dropout": 0.3})
     settings = [tuning.START | change for change in changes]
-    names = [tuning.folder_of(one) for one in settings]
+    names = [tuning.folder_of(setting) for setting in settings]
     scores = dict(zip(names, (0.5, 0.6, 0.7, 0.55, 0.4)))
     together = tuning.START | {"learning_rate": 3e-3, "dropout": 0.1}
     assert tuning.combine(scores, dict(zip(names, settings)), tuning.START) == [settings[0], settings[2], together]

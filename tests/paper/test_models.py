@@ -81,11 +81,11 @@ def test_attention_is_that_of_t5(randomize, kind, attention):
 @torch.no_grad()
 def test_without_any_positions_it_is_bert(tiny_model, random_ids):
     tested, reference = tiny_model("relpos"), BertModel(BertConfig(**TEXT_SIZES, num_attention_heads=4)).eval()
-    found = reference.load_state_dict(tested.state_dict(), strict=False)
-    assert found.missing_keys == ["embeddings.position_embeddings.weight"]
+    loaded = reference.load_state_dict(tested.state_dict(), strict=False)
+    assert loaded.missing_keys == ["embeddings.position_embeddings.weight"]
     reference.embeddings.position_embeddings.weight.zero_()
-    assert len(found.unexpected_keys) == 2
-    for name in found.unexpected_keys:
+    assert len(loaded.unexpected_keys) == 2
+    for name in loaded.unexpected_keys:
         assert name.endswith("relative_attention_bias.weight")
         tested.get_parameter(name).zero_()
     inputs = padded_inputs(random_ids)

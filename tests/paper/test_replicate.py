@@ -22,10 +22,10 @@ from .test_corpus import write_documents
 @pytest.fixture
 def commands(monkeypatch):
     """Collect the commands of trainings, which only write results."""
-    made = []
+    commands = []
 
     def call(command, log):
-        made.append(command)
+        commands.append(command)
         flags = dict(zip(command[::-1][1::2], command[::-1][::2]))
         finish(
             Path(flags["--output_dir"]),
@@ -39,7 +39,7 @@ def commands(monkeypatch):
     monkeypatch.setattr(replicate, "call", lambda *_: None)  # which trains the tokenizer
     monkeypatch.setattr(replicate, "write_pairs", lambda *_: None)
     monkeypatch.setattr(trainings, "call", call)
-    return made
+    return commands
 
 
 def finish(folder, rate, multiplier, steps):
