@@ -39,7 +39,7 @@ def check(systems: dict[str, System]):
             with torch.no_grad():
                 if model := converted(name, system.model):
                     model = model.eval().to(system.inputs.device)
-                    expected = System(name, model, system.inputs, system.tokens).run(SAMPLES)
+                    expected = System(name, model, system.inputs).run(SAMPLES)
                     compare(f"the outputs of {name}", system.run(SAMPLES), expected, "those of hf_gmlp")
             continue
         plain = systems[base_of(name)]

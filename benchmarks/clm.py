@@ -74,9 +74,9 @@ def build(system: str, layers: int, dim: int, n: int) -> nn.Module:
         sizes = {"vocab_size": VOCABULARY, "n_positions": n, "n_embd": dim, "n_head": max(1, dim // 64)}
         options = sizes | ids | dict.fromkeys(("resid_pdrop", "embd_pdrop", "attn_pdrop"), 0.0)
         with torch.device("meta"):
-            wanted = parameters_of(build("gMLP", layers, dim, n))
+            target = parameters_of(build("gMLP", layers, dim, n))
             models = [GPT2LMHeadModel(GPT2Config(n_layer=depth, **options)) for depth in range(1, layers + 1)]
-        nearest = min(models, key=lambda model: abs(parameters_of(model) - wanted))
+        nearest = min(models, key=lambda model: abs(parameters_of(model) - target))
         return GPT2LMHeadModel(nearest.config)
     config = GMLPConfig(
         vocab_size=VOCABULARY,
@@ -91,16 +91,6 @@ def build(system: str, layers: int, dim: int, n: int) -> nn.Module:
         **ids,
     )
     return GMLPForCausalLM(config)
-
-
-def logits_of(model: nn.Module, ids: torch.Tensor) -> torch.Tensor:
-    """Compute logits without a cache: [batch, m] -> [batch, m, vocabulary]."""
-    return model(ids) if isinstance(model, gMLP) else model(input_ids=ids, use_cache=False).logits
-
-
-def nats(model: nn.Module, ids: torch.Tensor) -> torch.Tensor:
-    """Compute the losses in nats of all but the first tokens of blocks: [batch, m + 1] -> [batch, m]."""
-    return cross_entropy(logits_of(model, ids[:, :-1]).transpose(1, 2), ids[:, 1:], reduction="none")
 
 
 def speed(arguments: argparse.Namespace) -> tuple[list[list], list[dict]]:
@@ -130,7 +120,7 @@ def speed(arguments: argparse.Namespace) -> tuple[list[list], list[dict]]:
     table[0] += ["mean token", "training"]
     for name, model in systems.items():
         seconds = {f"token {mark}": generating[name, mark] for mark in marks}
-        seconds["mean token"] = statistics.mean(generating[name, place] for place in spread)
+        seconds["mean token"] = statistics.mean(generating[name, position] for position in spread)
         seconds["training"] = statistics.median(training[name]) / (arguments.batch_size * arguments.n)
         table.append([name, f"{parameters_of(model) / 1e6:.2f} M"])
         for measure, second in seconds.items():
@@ -142,7 +132,10 @@ def speed(arguments: argparse.Namespace) -> tuple[list[list], list[dict]]:
 
 
 def train(model: nn.Module, optimizer: torch.optim.Optimizer, ids: torch.Tensor):
-    nats(model, ids).mean().backward()
+    """Make a training step on sequences: [batch, m + 1]."""
+    inputs, labels = ids[:, :-1], ids[:, 1:]
+    logits = model(inputs) if isinstance(model, gMLP) else model(input_ids=inputs, use_cache=False).logits
+    cross_entropy(logits.transpose(1, 2), labels).backward()
     optimizer.step()
     optimizer.zero_grad()
 
@@ -160,7 +153,7 @@ def cache_difference(model: nn.Module, length: int) -> float:
         parameter.add_(torch.randn(parameter.shape, generator=generator), alpha=0.2)
     model.double()
     ids = torch.randint(2, VOCABULARY, (1, length), generator=generator)
-    complete = logits_of(model, ids)
+    complete = model(input_ids=ids, use_cache=False).logits
     cache, steps = None, []
     for position in range(length):
         output = model(input_ids=ids[:, position : position + 1], past_key_values=cache, use_cache=True)
@@ -173,7 +166,7 @@ def cache_difference(model: nn.Module, length: int) -> float:
 
 
 @torch.no_grad()
-def time_generation(bench: Bench, systems: dict[str, nn.Module], places: list[int]) -> dict[tuple[str, int], float]:
+def time_generation(bench: Bench, systems: dict[str, nn.Module], positions: list[int]) -> dict[tuple[str, int], float]:
     """Return the median seconds to generate one token, by system and by the number of preceding tokens."""
     seconds: dict[tuple[str, int], list[float]] = defaultdict(list)
     tokens = bench.arguments.tokens
@@ -184,10 +177,11 @@ def time_generation(bench: Bench, systems: dict[str, nn.Module], places: list[in
             compiled[name] = torch.compile(model)
             caches[name] = StaticCache(model.config, max_cache_len=bench.arguments.n)
     for _ in range(bench.arguments.repeats + 1):
-        for place in places:
-            ids = torch.randint(2, VOCABULARY, (1, place + tokens))
+        for position in positions:
+            ids = torch.randint(2, VOCABULARY, (1, position + tokens))
             for name, model in systems.items():
-                seconds[name, place] += token_times(bench, model, ids, place, compiled.get(name), caches.get(name))
+                forward, cache = compiled.get(name), caches.get(name)
+                seconds[name, position] += token_times(bench, model, ids, position, forward, cache)
     # The first round is a warm-up.
     return {key: statistics.median(times[tokens:]) for key, times in seconds.items()}
 
@@ -196,15 +190,20 @@ def token_times(
     bench: Bench,
     model: nn.Module,
     ids: torch.Tensor,
-    place: int,
-    compiled: Callable | None = None,
-    cache: StaticCache | None = None,
+    position: int,
+    compiled: Callable | None,
+    cache: StaticCache | None,
 ) -> list[float]:
-    """Return the seconds for each token of `ids` after the first `place`, which are processed untimed."""
+    """Return the seconds for each token of `ids` after the first `position`, which are processed untimed.
+
+    Args:
+        compiled: The compiled model, if any, which processes the timed tokens.
+        cache: Its static cache, if any.
+    """
     if cache is not None:
         cache.reset()
     if not isinstance(model, gMLP):
-        cache = model(input_ids=ids[:, :place], past_key_values=cache, use_cache=True).past_key_values
+        cache = model(input_ids=ids[:, :position], past_key_values=cache, use_cache=True).past_key_values
     forward = model if compiled is None else compiled
 
     def step(end: int):
@@ -217,7 +216,7 @@ def token_times(
             cache, logits = output.past_key_values, output.logits
         logits[:, -1].argmax(-1).item()
 
-    return [bench.seconds(partial(step, end)) for end in range(place + 1, ids.shape[1] + 1)]
+    return [bench.seconds(partial(step, end)) for end in range(position + 1, ids.shape[1] + 1)]
 
 
 if __name__ == "__main__":

@@ -12,9 +12,9 @@ Suites:
 `python -m benchmarks.length` measures long texts.
 
 Systems take turns within every round, so that other load on the machine affects all of them alike, and results are
-medians. Times are CPU times of one thread. Nothing is reported if the outputs of
-hf_gmlp differ from those of a peer with the same weights, or if outputs or gradients with checkpointing or compilation
-differ from those without. Dropout is off everywhere. "Kept for backward" is the memory held between forward and
+medians. Times are CPU times of one thread. Nothing is reported if the outputs of hf_gmlp differ from those of a peer
+with the same weights, or if outputs or gradients with checkpointing or compilation differ from those without. Dropout
+is off everywhere. "Kept for backward" is the memory held between forward and
 backward, besides parameters and inputs.
 
 The results are appended to benchmarks/results/cpu-DATE.csv.

@@ -1,13 +1,13 @@
 """Shared code of the benchmarks: measure time and memory, and print and write the results."""
 
 import argparse
-import csv
 import statistics
 import time
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
+import pandas as pd
 import torch
 
 from hf_gmlp.markdown import markdown_table
@@ -17,7 +17,7 @@ from .machine import circumstances
 from .memory import kept_bytes
 from .peers import COMPILED, OWN, System, base_of
 
-RESULTS = peers.ROOT / "benchmarks" / "results"
+RESULTS = Path(__file__).with_name("results")
 Step = Callable[[], object]
 
 
@@ -139,16 +139,9 @@ def about(**details) -> dict:
 def write_results(path: Path, rows: list[dict], common: dict):
     """Append rows to a CSV file, each preceded by the columns of `common`."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    written = []
-    if path.exists():
-        with path.open(newline="", encoding="utf-8") as file:
-            written = list(csv.DictReader(file))
-    for row in rows:
-        texts = {key: f"{value:.6g}" if isinstance(value, float) else value for key, value in row.items()}
-        written.append(common | texts)
-    columns = list(dict.fromkeys(column for row in written for column in row))
-    with path.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, columns)
-        writer.writeheader()
-        writer.writerows(written)
+    # As objects, integers stay integers in a column that some rows lack.
+    table = pd.DataFrame([common | row for row in rows], dtype=object)
+    table = table.map(lambda value: f"{value:.6g}" if isinstance(value, float) else value, na_action="ignore")
+    earlier = [pd.read_csv(path, dtype=str)] if path.exists() else []
+    pd.concat([*earlier, table]).to_csv(path, index=False)
     print(f"Written: {path}", flush=True)

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -11,14 +10,12 @@ from torch.nn import functional as F
 
 from hf_gmlp.training.checkpointing import enable_selective_checkpointing
 
-ROOT = Path(__file__).resolve().parent.parent
-
 # Noise added to the spatial weights, which start so near zero that a wrong W would go unnoticed.
 SPATIAL_NOISE = 0.02
 SPATIAL_WEIGHTS = ("spatial_gating_unit.proj.weight", "gate.proj.weight", "sgu.weight")
+VOCABULARY = 32
 OWN, AMLP, TIMM, VIT, BERT = "hf_gmlp", "hf_gmlp, aMLP", "timm", "ViT", "BERT"
-MODERN = "ModernBERT"
-CIRCULANT, DENSE = "g-mlp-pytorch, circulant", "g-mlp-pytorch, dense"
+MODERN, CIRCULANT, DENSE = "ModernBERT", "g-mlp-pytorch, circulant", "g-mlp-pytorch, dense"
 # Suffixes of the name of a system, which select how it is trained or run.
 SELECTIVE, FULL, COMPILED = " + selective checkpointing", " + full checkpointing", " + torch.compile"
 
@@ -28,14 +25,12 @@ class System:
     """A model and its inputs.
 
     Attributes:
-        tokens: Tokens in a sample.
-        labels: Classes of images. Without them, the loss is `objective`.
+        labels: Classes of images. Without them, the loss is the mean of the cubed outputs.
     """
 
     name: str
     model: nn.Module
     inputs: torch.Tensor
-    tokens: int
     labels: torch.Tensor | None = None
 
     def run(self, count: int | None = None) -> torch.Tensor:
@@ -61,10 +56,6 @@ def parameters_of(model: nn.Module) -> int:
 def base_of(name: str) -> str:
     """Return the name of a system without its suffix."""
     return name.partition(" + ")[0]
-
-
-def fixed_ids(batch: int, tokens: int, vocabulary: int = 32) -> torch.Tensor:
-    return torch.randint(vocabulary, (batch, tokens), generator=torch.Generator().manual_seed(1))
 
 
 @torch.no_grad()
@@ -114,7 +105,7 @@ def blocks_of(model: nn.Module) -> list[nn.Module]:
 def image_model(name: str, layers: int, batch: int, large: bool = False) -> System:
     """Build a gMLP-S with `layers` blocks, a multiple of five, or a ViT-S of the same size for 224-pixel images, or
     those of size B."""
-    tokens, width = 196, 512 if large else 256
+    width = 512 if large else 256
     if name == OWN:
         from hf_gmlp.models.configuration_gmlp import GMLPVisionConfig
         from hf_gmlp.models.modeling_gmlp import GMLPForImageClassification
@@ -131,32 +122,30 @@ def image_model(name: str, layers: int, batch: int, large: bool = False) -> Syst
     else:
         from transformers import ViTConfig, ViTForImageClassification
 
-        tokens, width = 197, 768 if large else 384
+        width = 768 if large else 384
         sizes = {"hidden_size": width, "num_attention_heads": width // 64, "intermediate_size": 4 * width}
-        # As in the published models, which have 12 and 30.
+        # The published models have 12 layers and 30 blocks, the same ratio.
         sizes |= {"num_hidden_layers": 2 * layers // 5, "num_labels": 1000}
         model = ViTForImageClassification(ViTConfig(**sizes))
-    return System(name, model, torch.randn(batch, 3, 224, 224), tokens, torch.randint(1000, (batch,)))
+    return System(name, model, torch.randn(batch, 3, 224, 224), torch.randint(1000, (batch,)))
 
 
-def text_model(
-    name: str, layers: int, batch: int, tokens: int, vocabulary: int = 32, reach: int | None = None
-) -> System:
+def text_model(name: str, layers: int, batch: int, tokens: int, reach: int | None = None) -> System:
     """Build a gMLP-base or aMLP-base with `layers` blocks, a multiple of three, or a BERT-base of the same size."""
-    ids = fixed_ids(batch, tokens, vocabulary).to(torch.get_default_device())
+    ids = torch.randint(VOCABULARY, (batch, tokens), device="cpu", generator=torch.Generator("cpu").manual_seed(1))
     if name in (OWN, AMLP):
         from hf_gmlp.models.configuration_gmlp import GMLPConfig
         from hf_gmlp.models.modeling_gmlp import GMLPModel
 
         # Shorter texts use a part of W, and longer ones use a W that was trained on 128 tokens.
-        sizes = {"num_hidden_layers": layers, "max_position_embeddings": max(512, tokens), "vocab_size": vocabulary}
+        sizes = {"num_hidden_layers": layers, "max_position_embeddings": max(512, tokens), "vocab_size": VOCABULARY}
         sizes |= {"spatial_reach": reach or 128} if reach or tokens > 512 else {}
         sizes |= {"attention_size": 64 if name == AMLP else 0, "type_vocab_size": 0}
         model = GMLPModel(GMLPConfig(**sizes), add_pooling_layer=False)
     elif name == BERT:
         from transformers import BertConfig, BertModel
 
-        sizes = {"vocab_size": vocabulary, "num_hidden_layers": layers // 3}
+        sizes = {"vocab_size": VOCABULARY, "num_hidden_layers": layers // 3}
         sizes |= {"max_position_embeddings": max(512, tokens)}
         config = BertConfig(**sizes, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
         model = BertModel(config, add_pooling_layer=False)
@@ -164,13 +153,13 @@ def text_model(
         from transformers import ModernBertConfig, ModernBertModel
 
         # Three layers, of which one is global, have as many parameters as five blocks of gMLP-base.
-        sizes = {"vocab_size": vocabulary, "num_hidden_layers": layers // 3, "intermediate_size": 672}
+        sizes = {"vocab_size": VOCABULARY, "num_hidden_layers": layers // 3, "intermediate_size": 672}
         special = dict.fromkeys(("pad_token_id", "bos_token_id", "eos_token_id", "cls_token_id", "sep_token_id"), 0)
         model = ModernBertModel(ModernBertConfig(**sizes, **special, max_position_embeddings=tokens))
     else:
         import g_mlp_pytorch
 
         # g-mlp-pytorch accepts texts of one length only.
-        sizes = {"num_tokens": vocabulary, "dim": 512, "depth": layers, "seq_len": tokens, "ff_mult": 6}
+        sizes = {"num_tokens": VOCABULARY, "dim": 512, "depth": layers, "seq_len": tokens, "ff_mult": 6}
         model = g_mlp_pytorch.gMLP(**sizes, circulant_matrix=name == CIRCULANT)
-    return System(name, model, ids, tokens)
+    return System(name, model, ids.to(torch.get_default_device()))

@@ -25,7 +25,8 @@ def main():
     parser.add_argument("--output_dir", type=Path, default=Path("build/demo"))
     output = parser.parse_args().output_dir
     model_folder, train_file, validation_file = output / "model", output / "train.txt", output / "validation.txt"
-    # Libraries are imported here and below, after HF_HUB_OFFLINE is set.
+    leave_busy_cores()
+    # PyTorch counts its threads when it is imported, so imports come after `leave_busy_cores`.
     from paper.corpus import python_reference
 
     output.mkdir(parents=True, exist_ok=True)
@@ -81,16 +82,32 @@ def main():
     print(f"The spatial filters of its {model.config.num_hidden_layers} blocks, as in Figure 4: {filters}")
 
 
+def leave_busy_cores():
+    """Limit the threads of PyTorch to the idle cores, unless OMP_NUM_THREADS is set: threads on busy cores wait for
+    each other, and can be slower than a single thread.
+    """
+    import psutil
+
+    if "OMP_NUM_THREADS" in os.environ:
+        return
+    busy = psutil.cpu_percent(interval=1, percpu=True)
+    allowed = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else range(len(busy))
+    idle = round(sum(1 - busy[core] / 100 for core in allowed))
+    if idle < len(allowed):
+        os.environ["OMP_NUM_THREADS"] = str(max(1, idle))
+        print(f"{idle} of {len(allowed)} cores are idle: training with OMP_NUM_THREADS={max(1, idle)}.", flush=True)
+
+
 def masked_sentences(documents: list[str]) -> list[tuple[str, str]]:
     """Return three sentences of different topics, with a short word masked near the middle, and the masked words."""
     sentences = []
     for document in documents:
         for sentence in re.findall(r"(?:^|(?<=\. ))[A-Z][a-z]+ [a-z][a-z, ]{50,110}\.(?= |$)", document, re.MULTILINE):
             words = sentence.split(" ")
-            places = [i for i, word in enumerate(words[:-1]) if i >= 3 and re.fullmatch("[a-z]{2,9}", word)]
-            if len(places) > 2:
-                place = places[len(places) // 2]
-                sentences.append((" ".join([*words[:place], "[MASK]", *words[place + 1 :]]), words[place]))
+            positions = [i for i, word in enumerate(words[:-1]) if i >= 3 and re.fullmatch("[a-z]{2,9}", word)]
+            if len(positions) > 2:
+                position = positions[len(positions) // 2]
+                sentences.append((" ".join([*words[:position], "[MASK]", *words[position + 1 :]]), words[position]))
                 break
     return sentences[:3]
 

@@ -2,6 +2,7 @@
 
 import argparse
 import importlib
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,7 @@ def parse_arguments(argv: list[str] | None = None) -> argparse.Namespace:
         return added
 
     text = "train or evaluate with a script of hf_gmlp, as `hf-gmlp run` does, and with the paper's baseline models"
-    added = command("run", "tasks.run", text)
+    added = command("run", "__main__.run_script", text)
     added.add_argument("task", choices=("mlm", "clm", "glue", "qa", "image_classification"))
     added.add_argument("words", nargs=argparse.REMAINDER, metavar="...", help="recipes, then flags, of the script")
 
@@ -48,38 +49,42 @@ def parse_arguments(argv: list[str] | None = None) -> argparse.Namespace:
     added.add_argument("--size", choices=("tiny", "small", "gpu"), default="small")
     added.add_argument("--jobs", type=int, default=2, help="number of parallel trainings (default: %(default)s)")
     added.add_argument("--output_dir", type=Path, help="default: build/replicate-SIZE")
-    added.add_argument("--plan", action="store_true", help="print the remaining commands and exit")
     added = command("extrapolation", "extrapolation.extrapolate", "train on 128 tokens and evaluate on up to 8,192")
     added.add_argument("--train_file", **several | {"required": True, "help": "text to train on, JSON lines"})
     added.add_argument("--validation_file", required=True, help="text to evaluate on, JSON lines")
     added.add_argument("--output_dir", type=Path, required=True)
-    added.add_argument("--steps", type=int, default=1500, help="steps of a training (default: %(default)s)")
     added = command("experiment", "experiments.experiment", "start or resume an experiment of docs/log/text.md")
     added.add_argument("name", choices=("scaling", "pairs", "attention"))
     added.add_argument("--train_file", **several | {"help": "texts, JSON lines (pairs, attention)"})
     added.add_argument("--text", type=Path, help='the folder "data" of a replication (scaling)')
     added.add_argument("--output_dir", type=Path, required=True)
-    added.add_argument("--steps", type=int, default=0, help="steps of a pretraining (default: from the protocol)")
     added.add_argument("--jobs", type=int, default=2, help="number of parallel trainings (default: %(default)s)")
     added = command("tune", "tuning.tune", "search settings for fine-tuning on texts or photos, or resume the search")
     added.add_argument("kind", choices=("texts", "photos"))
     added.add_argument("checkpoint", type=Path)
     added.add_argument("data", type=Path, help="folder of the data sets")
     added.add_argument("--output_dir", type=Path, required=True)
-    added.add_argument("--steps", type=int, default=0, help="steps of a short training (default: from the protocol)")
     added = command("report", "report.rewrite", "rewrite the report of a replication from results.json")
     added.add_argument("results", type=Path)
     added.add_argument("folder", type=Path)
     added.add_argument("pages", type=Path, nargs="*")
-    added = command("baselines", "baselines.print_token_losses", "measure count models of tokens")
-    for name in ("tokenizer", "train", "validation"):
-        added.add_argument(name)
-    added.add_argument("--max_seq_length", type=int, default=128)
-    added.add_argument("--mlm_probability", type=float, default=0.15)
-    added = command("sentences", "baselines.print_sentence_accuracy", "measure tf-idf with a linear classifier")
-    for name in ("train", "validation"):
-        added.add_argument(name)
     return parser.parse_args(argv)
+
+
+def run_script(task: str, words: list[str]):
+    """Train or evaluate as `hf-gmlp run` does, with the paper's baseline models and their presets.
+
+    Args:
+        task: "mlm", "glue", "qa", "clm" or "image_classification".
+        words: Recipes, then flags.
+    """
+    from hf_gmlp import tasks
+
+    from . import models  # noqa: F401  # registers them
+
+    # The help text and the model card show this command.
+    sys.argv = [f"python -m paper run {task}", *words]
+    tasks.run(task)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,5 @@
 """Baselines that a trained model should beat: count models of tokens, and tf-idf for sentences."""
 
-import math
 from pathlib import Path
 from typing import Any
 
@@ -56,12 +55,6 @@ def token_losses(
     return {"unigram": float(-np.log(unigram[labels]).mean()), "bigram_context": float(np.concatenate(losses).mean())}
 
 
-def print_token_losses(**arguments):
-    """Print what `token_losses` returns, with perplexities."""
-    for name, loss in token_losses(**arguments).items():
-        print(f"{name}: loss {loss:.4f}, perplexity {math.exp(loss):.1f}")
-
-
 def tfidf_classifier() -> Any:
     """Return logistic regression on tf-idf of words: `fit(texts, labels)`.
 
@@ -92,8 +85,3 @@ def sentence_accuracy(train: str | Path, validation: str | Path) -> float:
         columns = [name for name in rows.column_names if name.startswith("sentence")]
         parts.append(([" ".join(row[name] for name in columns) for row in rows], list(rows["labels"])))
     return float(tfidf_classifier().fit(*parts[0]).score(*parts[1]))
-
-
-def print_sentence_accuracy(**arguments):
-    """Print what `sentence_accuracy` returns."""
-    print(f"tf-idf of words and pairs of words: accuracy {100 * sentence_accuracy(**arguments):.1f} %")

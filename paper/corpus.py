@@ -114,22 +114,22 @@ def write_pairs(tokenizer: Path, counts: dict[Path, int], words: str):
     earlier: set[str] = set()
     for number, (path, count) in enumerate(counts.items()):
         if not path.is_file():
-            pick = random.Random(number)
+            generator = random.Random(number)
             lines: list[str] = []
             while len(lines) < count:
-                line = sample_pair(pick, candidates, label=len(lines) % 2)
+                line = sample_pair(generator, candidates, label=len(lines) % 2)
                 if line not in earlier:
                     lines.append(line)
-            pick.shuffle(lines)
+            generator.shuffle(lines)
             write_text(path, "".join(f"{line}\n" for line in lines))
         earlier.update(path.read_text(encoding="utf-8").splitlines())
 
 
-def sample_pair(pick: random.Random, words: list[str], label: int) -> str:
+def sample_pair(generator: random.Random, words: list[str], label: int) -> str:
     """Return a pair for the word-matching task, as a line of JSON."""
-    first, second = pick.randint(1, 4), pick.randint(1, 4)
-    chosen = pick.sample(words, first + second)
+    first, second = generator.randint(1, 4), generator.randint(1, 4)
+    chosen = generator.sample(words, first + second)
     sentences = chosen[:first], chosen[first:]
     if label:
-        sentences[1][pick.randrange(second)] = pick.choice(sentences[0])
+        sentences[1][generator.randrange(second)] = generator.choice(sentences[0])
     return json.dumps({"sentence1": "".join(sentences[0]), "sentence2": "".join(sentences[1]), "label": label})

@@ -7,8 +7,7 @@ import json
 import random
 import re
 import statistics
-from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -23,43 +22,32 @@ from hf_gmlp.tools.analysis.counts import paper_parameters
 from . import protocol
 from .baselines import sentence_accuracy
 from .extrapolation import SYSTEMS
-from .protocol import CEILING_ACCURACY, MODELS, SIZES, interval
-from .trainings import ROOT, System, call, search, train
+from .protocol import CEILING_ACCURACY, MODELS, SIZES, interval, join_overrides
+from .replicate import pretraining_flags
+from .trainings import ROOT, System, call, map_jobs, search, train
 
 # ---------------------------------------------------------------------------------------------------------------------
 # Scaling: gMLPs and BERTs of four depths
 
-SLOPE_MARGIN = 0.03
+SLOPE_MARGIN, SCALING_STEPS = 0.03, 8000
 DEPTHS = {"gmlp": (0.5, 1, 2, 4), "bert-relpos": (0.5, 1, 2, 4)}
 # The models in the claims about attention get more seeds.
 MORE_SEEDS = (1, 2, 3, 4, 5, 6, 7)
 
 
-def scaling(text: Path, output_dir: Path, steps: int, jobs: int):
+def scaling(text: Path, output_dir: Path, jobs: int):
     """Compare how loss falls with size. `text` is the folder "data" of a replication, next to its tokenizer."""
     size = SIZES["small"]
     plan = [(name, depth) for name, depths in DEPTHS.items() for depth in depths] + [("bert-noattn", 1)]
+    flags = pretraining_flags(size, text.parent / "tokenizer", text / "train.jsonl", text / "development.jsonl")
 
     def study(name: str, depth: float) -> tuple[float, list[float]]:
         model = MODELS[name]
-        sizes = model.overrides(size)
         layers = round(depth * (3 * size.layers if model.kind == "gmlp" else size.layers))
-        sizes["num_hidden_layers"] = max(1, layers)
-        flags = {
-            "tokenizer_name": text.parent / "tokenizer",
-            "train_file": text / "train.jsonl",
-            "validation_file": text / "development.jsonl",
-            "max_seq_length": size.length,
-            "global_batch_size": size.batch_size,
-            "per_device_train_batch_size": size.batch_size,
-            "per_device_eval_batch_size": 4 * size.batch_size,
-        }
-        overrides = ",".join(f"{key}={str(value).lower()}" for key, value in sizes.items())
-        recipe = "paper/recipes/replicate/pretraining.yaml"
-        folder = output_dir / f"depth-{depth:g}"
-        seeds = MORE_SEEDS if depth == 1 else protocol.SEEDS
-        system = System(model.preset, overrides, flags, recipe, muon=0)
-        runs = system.study(folder, seeds, steps, steps, start=(1e-3, 25.0))
+        sizes = join_overrides(model.overrides(size) | {"num_hidden_layers": max(1, layers)})
+        system = System(model.preset, sizes, flags, "paper/recipes/replicate/pretraining.yaml", muon=0)
+        folder, seeds = output_dir / f"depth-{depth:g}", MORE_SEEDS if depth == 1 else protocol.SEEDS
+        runs = system.study(folder, seeds, SCALING_STEPS, SCALING_STEPS, start=(1e-3, 25.0))
         # The development text was used to choose the settings, so it cannot be used to compare the models.
         losses = [evaluate(run, text / "evaluation.jsonl") for run, _ in runs]
         return float(paper_parameters(AutoConfig.from_pretrained(runs[0][0]))), losses
@@ -96,6 +84,8 @@ PAIR_SYSTEMS = {
         "num_hidden_layers=5,hidden_size=256,num_attention_heads=4,intermediate_size=1024",
     ),
 }
+# Steps of a pretraining, and at most of a fine-tuning, which takes two epochs.
+PAIR_STEPS = 4000
 # Number of sentences on each side, from probably hard to probably easy.
 DIFFICULTIES = (1, 2, 3, 4)
 DIFFICULT_ENOUGH, LARGEST_TFIDF = (0.70, 0.90), 0.60
@@ -103,12 +93,11 @@ PAIR_SEEDS = (1, 2, 3, 4, 5)
 PAIR_COUNTS = {"train": 40_000, "development": 2000, "evaluation": 5000}
 
 
-def real_pairs(train_file: list[str], output_dir: Path, steps: int, jobs: int):
+def real_pairs(train_file: list[str], output_dir: Path, jobs: int):
     """Pretrain three models on texts, and fine-tune them to classify whether two passages are from the same text.
 
     Args:
         train_file: Texts with a column "text". One in twenty is for development, and one in twenty for evaluation.
-        steps: Steps of a pretraining. A fine-tuning takes two epochs, but at most this many steps.
     """
     texts = list(datasets.load_dataset("json", data_files=train_file, split="train")["text"])
     flags = {"tokenizer_name": ROOT / "checkpoints" / "amlp-mini", "train_file": train_file}
@@ -116,7 +105,7 @@ def real_pairs(train_file: list[str], output_dir: Path, steps: int, jobs: int):
     def pretrain(name: str) -> Path:
         preset, sizes = PAIR_SYSTEMS[name]
         system = System(preset, f"max_position_embeddings=128,{sizes}", flags)
-        return system.study(output_dir, (1,), steps, max(1, steps // 10))[0][0]
+        return system.study(output_dir, (1,), PAIR_STEPS, PAIR_STEPS // 10)[0][0]
 
     pretrained = dict(zip(PAIR_SYSTEMS, map_jobs(pretrain, [(name,) for name in PAIR_SYSTEMS], jobs)))
 
@@ -130,7 +119,7 @@ def real_pairs(train_file: list[str], output_dir: Path, steps: int, jobs: int):
             "learning_rate": rate,
             "spatial_lr_multiplier": multiplier,
             # A search uses a quarter of the pairs.
-            "max_steps": min(steps, PAIR_COUNTS["train"] // (64 if part == "search" else 16)),
+            "max_steps": min(PAIR_STEPS, PAIR_COUNTS["train"] // (64 if part == "search" else 16)),
             "seed": seed,
         }
         folder = output_dir / part / name / f"{sentences}-{rate:g}-x{multiplier:g}-seed-{seed}"
@@ -173,14 +162,14 @@ def write_passages(texts: list[str], folder: Path, sentences: int):
     parts = {"development": texts[::20], "evaluation": texts[1::20]}
     parts["train"] = [text for number, text in enumerate(texts) if number % 20 > 1]
     for number, (part, count) in enumerate(PAIR_COUNTS.items()):
-        pick = random.Random(number)
+        generator = random.Random(number)
         pairs: list[list[str]] = []
-        for text in pick.sample(parts[part], len(parts[part])) * 20:
+        for text in generator.sample(parts[part], len(parts[part])) * 20:
             split = re.split(r"(?<=[.!?])\s+", " ".join(text.split()))
             if len(split) > 2 * sentences and len(pairs) < count:
-                start = pick.randrange(len(split) - 2 * sentences)
-                rest = pick.randrange(start + sentences + 1, len(split) - sentences + 1)
-                pairs.append([" ".join(split[at : at + sentences]) for at in (start, rest)])
+                start = generator.randrange(len(split) - 2 * sentences)
+                other_start = generator.randrange(start + sentences + 1, len(split) - sentences + 1)
+                pairs.append([" ".join(split[at : at + sentences]) for at in (start, other_start)])
         # Negatives: in half of the pairs, shift the second passages by one pair.
         half, second = len(pairs) // 2, [pair[1] for pair in pairs]
         second[:half] = second[1:half] + second[:1]
@@ -188,7 +177,7 @@ def write_passages(texts: list[str], folder: Path, sentences: int):
             {"sentence1": first, "sentence2": other, "label": int(index >= half)}
             for index, ((first, _), other) in enumerate(zip(pairs, second))
         ]
-        pick.shuffle(rows)
+        generator.shuffle(rows)
         (folder / f"{part}.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows), encoding="utf-8")
 
 
@@ -197,11 +186,11 @@ def write_passages(texts: list[str], folder: Path, sentences: int):
 
 # Vocabulary and length, from cheap to expensive.
 LEVELS = ((2000, 64), (8000, 128))
-GAIN, GAIN_SEEDS = 0.05, (1, 2, 3, 4, 5)
+GAIN, GAIN_SEEDS, GAIN_STEPS = 0.05, (1, 2, 3, 4, 5), 3000
 NOATTN = "BERT without attention"
 
 
-def attention_gain(train_file: list[str], output_dir: Path, steps: int, jobs: int):
+def attention_gain(train_file: list[str], output_dir: Path, jobs: int):
     """Look for a vocabulary and a length at which attention helps BERT, and compare gMLP with BERT there."""
     bert = SYSTEMS["BERT, relative positions"]
     systems = {"gMLP": SYSTEMS["gMLP"], "BERT": bert, NOATTN: ("bert-base-relpos-noattn", bert[1])}
@@ -213,7 +202,7 @@ def attention_gain(train_file: list[str], output_dir: Path, steps: int, jobs: in
         flags = {"tokenizer_name": tokenizer, "train_file": train_file, "max_seq_length": length}
         system = System(preset, f"max_position_embeddings={length},{sizes}", flags)
         folder = output_dir / f"{vocabulary}-tokens-rows-of-{length}"
-        return [loss for _, loss in system.study(folder, GAIN_SEEDS[:count], steps, max(1, steps // 5))]
+        return [loss for _, loss in system.study(folder, GAIN_SEEDS[:count], GAIN_STEPS, GAIN_STEPS // 5)]
 
     for vocabulary, length in LEVELS:
         if not (tokenizer := output_dir / f"tokenizer-{vocabulary}").is_dir():
@@ -229,18 +218,12 @@ def attention_gain(train_file: list[str], output_dir: Path, steps: int, jobs: in
         return
     losses = map_jobs(study, [(name, vocabulary, length, len(GAIN_SEEDS)) for name in systems], jobs)
     named = dict(zip(("gmlp", "bert-relpos", "bert-noattn"), losses))
-    finding = protocol.judge_near(named, "", steps)
+    finding = protocol.judge_near(named, "", GAIN_STEPS)
     lead = (finding.lead, finding.half_width, finding.margin)
     finish(output_dir, result | {"losses": named, "lead, half-width, margin": lead, "verdict": finding.verdict})
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-
-
-def map_jobs(function: Callable, arguments: list[tuple], jobs: int) -> list:
-    """Return the result of a function for each tuple of arguments, running `jobs` calls in parallel."""
-    with ThreadPoolExecutor(jobs) as pool:
-        return list(pool.map(lambda each: function(*each), arguments))
 
 
 def finish(folder: Path, result: Mapping[str, object]):
@@ -250,15 +233,13 @@ def finish(folder: Path, result: Mapping[str, object]):
     print(text)
 
 
-def experiment(name: str, output_dir: Path, train_file: list[str], text: Path | None, steps: int, jobs: int):
+def experiment(name: str, output_dir: Path, train_file: list[str], text: Path | None, jobs: int):
     """Run an experiment; the arguments are the flags of `python -m paper experiment`."""
     if name == "scaling":
         if text is None:
             raise InputError("The experiment 'scaling' needs --text, the folder \"data\" of a replication.")
-        scaling(text, output_dir, steps or 8000, jobs)
+        scaling(text, output_dir, jobs)
     elif not train_file:
         raise InputError(f"The experiment {name!r} needs --train_file.")
-    elif name == "pairs":
-        real_pairs(train_file, output_dir, steps or 4000, jobs)
     else:
-        attention_gain(train_file, output_dir, steps or 3000, jobs)
+        (real_pairs if name == "pairs" else attention_gain)(train_file, output_dir, jobs)

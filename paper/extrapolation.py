@@ -36,17 +36,18 @@ SYSTEMS = {
 }
 # Ways to extend position embeddings beyond the training length. A model without them needs only one.
 WAYS = {"BERT, absolute positions": ("repeated", "interpolated")}
+# Steps of a reported training; trainings of the search take a fifth of them.
+STEPS = 1500
 # Number of tokens to evaluate, and the largest rise of the log perplexity that counts as "without loss".
 TOKENS, TOLERANCE = 131_072, 0.1
 
 
-def extrapolate(train_file: list[str], validation_file: str, output_dir: Path, steps: int):
+def extrapolate(train_file: list[str], validation_file: str, output_dir: Path):
     """Run the remaining trainings, evaluate each model on the texts, and write the table and the figure.
 
     Args:
         train_file: Files with a column "text".
         validation_file: A file with texts to evaluate on.
-        steps: Steps of a reported training. Trainings of the search take a fifth of them.
     """
     texts = list(datasets.load_dataset("json", data_files=validation_file, split="train")["text"])
     # The file keeps the chapters of a book together.
@@ -55,16 +56,16 @@ def extrapolate(train_file: list[str], validation_file: str, output_dir: Path, s
     for name, (preset, sizes) in SYSTEMS.items():
         flags = {"tokenizer_name": ROOT / "checkpoints" / "amlp-mini", "train_file": train_file}
         system = System(preset, f"max_position_embeddings=128,{sizes}", flags)
-        folders = [folder for folder, _ in system.study(output_dir, SEEDS, steps, max(1, steps // 5))]
+        folders = [folder for folder, _ in system.study(output_dir, SEEDS, STEPS, STEPS // 5)]
         for way in WAYS.get(name, ("",)):
-            losses[f"{name} {way}".strip()] = [read(folder, way, texts) for folder in folders]
+            losses[f"{name} {way}".strip()] = [read_losses(folder, way, texts) for folder in folders]
     table = "\n\n".join(markdown_table(rows) for rows in (perplexities(losses), rises(losses)))
     (output_dir / "table.md").write_text(f"{table}\n", encoding="utf-8")
     draw(losses, output_dir / "lengths.png")
     print(table)
 
 
-def read(folder: Path, way: str, texts: list[str]) -> dict[str, float]:
+def read_losses(folder: Path, way: str, texts: list[str]) -> dict[str, float]:
     """Return the loss of masked tokens in nats for each row length, and cache it in the folder."""
     path = folder / f"lengths{way}.json"
     losses = read_json(path)

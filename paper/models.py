@@ -1,4 +1,4 @@
-"""Text models of the paper's tables that transformers lacks: BERT without position embeddings, with other layers.
+"""Text models of the paper's tables that transformers lacks: BERT without position embeddings, and MLP-Mixer.
 
 - BertRelpos: T5's relative position biases, separate in each layer and head. Without `content_attention`, the softmax
   sees only the biases: "BERT-base + rel pos - attn" of Table 3.
@@ -21,7 +21,6 @@ from transformers import (
     AutoConfig,
     AutoModel,
     AutoModelForMaskedLM,
-    AutoModelForQuestionAnswering,
     AutoModelForSequenceClassification,
     AutoTokenizer,
     BertConfig,
@@ -33,7 +32,6 @@ from transformers.modeling_outputs import BaseModelOutputWithPastAndCrossAttenti
 from transformers.models.bert.modeling_bert import (
     BertEmbeddings,
     BertForMaskedLM,
-    BertForQuestionAnswering,
     BertForSequenceClassification,
     BertLayer,
     BertModel,
@@ -44,7 +42,6 @@ from transformers.models.bert.modeling_bert import (
 from transformers.models.mpnet.modeling_mpnet import MPNetEncoder
 from transformers.models.roberta_prelayernorm.modeling_roberta_prelayernorm import (
     RobertaPreLayerNormIntermediate,
-    RobertaPreLayerNormLayer,
     RobertaPreLayerNormOutput,
 )
 
@@ -56,21 +53,8 @@ class BertRelposConfig(BertConfig):
     model_type = "bert_relpos"
 
     content_attention: bool = True  # whether to use queries and keys; values and output projection are always used
-    # Whether to put LayerNorms before attention and MLP and one after the last layer, instead of after every sum. Such
-    # deep models are easier to train; not in the paper.
-    pre_norm: bool = False
     relative_attention_num_buckets: int = 32  # biases per head, half of them per direction
     relative_attention_max_distance: int = 128  # all distances from here on share a bias
-
-    def validate_buckets(self):
-        # A quarter of the buckets (half of each direction's) hold a single distance each.
-        single, remainder = divmod(self.relative_attention_num_buckets, 4)
-        if single < 1 or remainder or self.relative_attention_max_distance <= single:
-            raise ValueError(
-                "`relative_attention_num_buckets` must be a positive multiple of 4, and a quarter of it must be below "
-                f"`relative_attention_max_distance`, got {self.relative_attention_num_buckets} and "
-                f"{self.relative_attention_max_distance}."
-            )
 
 
 @strict
@@ -181,12 +165,12 @@ class TextMixerLayer(GradientCheckpointingLayer):
 
 
 class BaselineEncoder(nn.Module):
-    """The layers, followed by a LayerNorm if they are pre-norm: [B, m, D] -> [B, m, D]"""
+    """The layers, followed by `norm`: [B, m, D] -> [B, m, D]"""
 
-    def __init__(self, config: BertConfig, layers: Iterable[nn.Module], pre_norm: bool):
+    def __init__(self, layers: Iterable[nn.Module], norm: nn.Module):
         super().__init__()
         self.layer = nn.ModuleList(layers)
-        self.LayerNorm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps) if pre_norm else nn.Identity()
+        self.LayerNorm = norm
 
     def forward(self, hidden_states: torch.Tensor, attention_mask: torch.Tensor | None = None, **kwargs):
         for name in ("position_ids", "seq_idx", "cache", "past_key_values"):
@@ -202,7 +186,7 @@ class BaselinePreTrainedModel(BertPreTrainedModel):
 
     _supports_flash_attn = False  # neither accepts a float mask
     _supports_flex_attn = False
-    _no_split_modules = ["BertLayer", "RobertaPreLayerNormLayer", "TextMixerLayer"]
+    _no_split_modules = ["BertLayer", "TextMixerLayer"]
     _can_record_outputs = {"hidden_states": GradientCheckpointingLayer, "attentions": BertSelfAttention}
 
 
@@ -214,11 +198,10 @@ class BertRelposModel(BaselinePreTrainedModel, BertModel):
     def __init__(self, config: BertRelposConfig, add_pooling_layer: bool = True):
         BertPreTrainedModel.__init__(self, config)
         self.embeddings = BaselineEmbeddings(config)
-        layer_class = RobertaPreLayerNormLayer if config.pre_norm else BertLayer
-        layers = [layer_class(config) for _ in range(config.num_hidden_layers)]
+        layers = [BertLayer(config) for _ in range(config.num_hidden_layers)]
         for layer in layers:
             layer.attention.self = RelativeSelfAttention(config)
-        self.encoder = BaselineEncoder(config, layers, config.pre_norm)
+        self.encoder = BaselineEncoder(layers, nn.Identity())
         self.pooler = BertPooler(config) if add_pooling_layer else None
         self.post_init()
 
@@ -233,7 +216,7 @@ class TextMixerModel(BaselinePreTrainedModel, BertModel):
         self.embeddings = BaselineEmbeddings(config)
         self.embeddings.LayerNorm = nn.Identity()
         layers = [TextMixerLayer(config) for _ in range(config.num_hidden_layers)]
-        self.encoder = BaselineEncoder(config, layers, pre_norm=True)
+        self.encoder = BaselineEncoder(layers, nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps))
         self.pooler = BertPooler(config) if add_pooling_layer else None
         self.post_init()
 
@@ -262,9 +245,6 @@ class BertRelposForMaskedLM(BertRelposHead, BertForMaskedLM): ...
 class BertRelposForSequenceClassification(BertRelposHead, BertForSequenceClassification): ...
 
 
-class BertRelposForQuestionAnswering(BertRelposHead, BertForQuestionAnswering): ...
-
-
 class TextMixerHead(BaselineHead):
     config: TextMixerConfig
     model_class = TextMixerModel
@@ -276,9 +256,6 @@ class TextMixerForMaskedLM(TextMixerHead, BertForMaskedLM): ...
 class TextMixerForSequenceClassification(TextMixerHead, BertForSequenceClassification): ...
 
 
-class TextMixerForQuestionAnswering(TextMixerHead, BertForQuestionAnswering): ...
-
-
 for _config in (BertRelposConfig, TextMixerConfig):
     AutoConfig.register(_config.model_type, _config)
     AutoTokenizer.register(_config, tokenizer_class=PreTrainedTokenizerFast)
@@ -288,8 +265,6 @@ AutoModelForMaskedLM.register(BertRelposConfig, BertRelposForMaskedLM)
 AutoModelForMaskedLM.register(TextMixerConfig, TextMixerForMaskedLM)
 AutoModelForSequenceClassification.register(BertRelposConfig, BertRelposForSequenceClassification)
 AutoModelForSequenceClassification.register(TextMixerConfig, TextMixerForSequenceClassification)
-AutoModelForQuestionAnswering.register(BertRelposConfig, BertRelposForQuestionAnswering)
-AutoModelForQuestionAnswering.register(TextMixerConfig, TextMixerForQuestionAnswering)
 
 _FOLDER = Path(__file__).with_name("presets")
 _NOATTN = "Without queries and keys, 95.5 M parameters remain; the paper prints 96. No other count differs."

@@ -107,18 +107,23 @@ class Model:
         return AutoConfig.from_pretrained(path, vocab_size=size.vocab_size, **self.overrides(size))
 
 
+def join_overrides(fields: Mapping[str, object]) -> str:
+    """Return fields of a config as the value of --config_overrides."""
+    return ",".join(f"{name}={str(value).lower()}" for name, value in fields.items())
+
+
 # The result of the gMLP search, at which the searches of the later gMLPs start.
-FOUND: Setting = (1e-3, 125.0)
+GMLP_SETTING: Setting = (1e-3, 125.0)
 MODELS = {
     "bert-relpos": Model("BERT + rel pos", "bert-base-relpos", "bert", 12, 4.26, 110, start=(2e-3, 25.0)),
     "bert-noattn": Model("BERT + rel pos - attn", "bert-base-relpos-noattn", "bert", 12, 5.64, 96, start=(2e-3, 25.0)),
     "mixer": Model("MLP-Mixer", "mixer-mlm", "mixer", 9.25, 5.34, 112),
-    "gmlp-linear": Model("Linear gMLP", "gmlp-linear", "gmlp", 8, 5.14, 92, start=FOUND),
-    "gmlp-additive": Model("Additive gMLP", "gmlp-additive", "gmlp", 8, 4.97, 92, start=FOUND),
-    "gmlp-multiplicative": Model("Multiplicative gMLP", "gmlp-multiplicative", "gmlp", 8, 4.53, 92, start=FOUND),
+    "gmlp-linear": Model("Linear gMLP", "gmlp-linear", "gmlp", 8, 5.14, 92, start=GMLP_SETTING),
+    "gmlp-additive": Model("Additive gMLP", "gmlp-additive", "gmlp", 8, 4.97, 92, start=GMLP_SETTING),
+    "gmlp-multiplicative": Model("Multiplicative gMLP", "gmlp-multiplicative", "gmlp", 8, 4.53, 92, start=GMLP_SETTING),
     "gmlp": Model("Multiplicative, Split gMLP", "gmlp-36l", "gmlp", 12, 4.35, 102),
     "gmlp-half": Model("gMLP, depth 0.5x", "gmlp-18l", "gmlp", 12, 5.25, 59, depth=0.5),
-    "gmlp-double": Model("gMLP, depth 2x", "gmlp-72l", "gmlp", 12, 3.79, 187, depth=2, start=FOUND),
+    "gmlp-double": Model("gMLP, depth 2x", "gmlp-72l", "gmlp", 12, 3.79, 187, depth=2, start=GMLP_SETTING),
     "amlp": Model("aMLP", "amlp-base", "gmlp", 12, None, 109),
 }
 

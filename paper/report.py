@@ -1,23 +1,19 @@
-"""The report of a replication: tables, verdicts and figures computed from results.json."""
+"""The report of a replication: tables, verdicts and a figure computed from results.json."""
 
 import json
 import math
 import statistics
+from collections import Counter
 from collections.abc import Callable, Sequence
-from functools import cached_property, partial
+from functools import cache, cached_property, partial
 from pathlib import Path
 
-import numpy as np
-
-from benchmarks.machine import circumstances
 from hf_gmlp.markdown import markdown_table
 from hf_gmlp.tools.analysis.counts import paper_flops, paper_parameters
 from hf_gmlp.tools.analysis.pictures import plt, save_picture
 
 from . import protocol
 from .protocol import MODELS, NEAR, SIZES, TASK_MODELS, Claim, Finding, Size
-from .replicate import Run, Study
-from .scaling import log_axis
 
 # The allowed values in the last column of the tables of claims.md.
 STATUSES = {
@@ -36,36 +32,15 @@ STATUSES = {
 }
 
 
-def collect(study: Study) -> dict:
-    """Return all numbers of the finished runs of a study, ready for JSON."""
-    return {
-        "circumstances": circumstances("transformers", "datasets", "hf_gmlp"),
-        "size": study.size_name,
-        "text": study.checksums,
-        "baselines": study.baselines,
-        "counts": count_models(study.size),
-        "runs": [measure(run) for run in study.runs() if run.is_finished],
-    }
-
-
+@cache
 def count_models(size: Size) -> dict[str, tuple[int, int]]:
     """Return the parameters of every model of a size, and the FLOPs of a forward pass of one sequence."""
     configs = {name: model.config(size) for name, model in MODELS.items()}
     return {name: (paper_parameters(config), paper_flops(config)) for name, config in configs.items()}
 
 
-def measure(run: Run) -> dict:
-    """Return the results of a run: its key, its metrics on held-out data, and its training losses by step."""
-    if run.row is not None:
-        return run.row
-    row = {"stage": run.stage, **run.key, "minutes": run.results.get("train_runtime", 0.0) / 60}
-    metric = "accuracy" if run.stage.startswith("task") else "loss"
-    row[metric] = run.results[f"eval_{metric}"]
-    return row | ({"curve": run.curve} if run.stage == "pretraining" else {})
-
-
 class Results:
-    """The return value of `collect`, organized by stage, model and seed."""
+    """The contents of results.json, organized by stage, model and seed."""
 
     def __init__(self, numbers: dict):
         self.numbers = numbers
@@ -82,19 +57,14 @@ class Results:
     def values(self, stage: str, metric: str, steps: int | None = None) -> dict[str, list[float]]:
         """Return a metric by seed for every model that has as many runs of a stage as any other model."""
         values = {name: [run[metric] for run in self.runs(stage, name, steps)] for name in MODELS}
-        most = max(map(len, values.values()))
-        return {name: numbers for name, numbers in values.items() if most and len(numbers) == most}
+        count = max(map(len, values.values()))
+        return {name: numbers for name, numbers in values.items() if count and len(numbers) == count}
 
     @cached_property
     def pretrainings(self) -> dict[int, dict[str, list[float]]]:
         """Held-out losses of the pretrainings, by number of steps, model and seed."""
         lengths = sorted({run["steps"] for run in self.numbers["runs"] if run["stage"] == "pretraining"})
         return {steps: self.values("pretraining", "loss", steps) for steps in lengths}
-
-    @property
-    def drawn(self) -> tuple[int, dict[str, list[float]]]:
-        """The number of steps that most models were trained for, and their losses."""
-        return max(self.pretrainings.items(), key=lambda item: (len(item[1]), item[0]))
 
     def fall(self, name: str) -> float:
         """Return how much a model's training loss still falls over a tenth of its steps, averaged over the seeds."""
@@ -138,11 +108,11 @@ def perplexity_rows(results: Results) -> list[list]:
     rows: list[list] = [[*header, "FLOPs of BERT's, here"]]
     counts, papers = results.numbers["counts"], count_models(SIZES["gpu"])
     for name, model in MODELS.items():
-        found = [losses.get(name) for losses in results.pretrainings.values()]
-        if not any(found):
+        by_length = [losses.get(name) for losses in results.pretrainings.values()]
+        if not any(by_length):
             continue
-        cells = [model.perplexity or "", *(perplexity(losses) if losses else "" for losses in found)]
-        cells += [max(map(len, filter(None, found))), f"{results.fall(name):.3f}", f"{counts[name][0] / 1e6:.3f} M"]
+        cells = [model.perplexity or "", *(perplexity(losses) if losses else "" for losses in by_length)]
+        cells += [max(map(len, filter(None, by_length))), f"{results.fall(name):.3f}", f"{counts[name][0] / 1e6:.3f} M"]
         for index, count in enumerate(counts[name]):
             cells.append(f"{papers[name][index] / papers['bert-relpos'][index]:.3f}")
             cells.append(f"{count / counts['bert-relpos'][index]:.3f}")
@@ -226,29 +196,14 @@ def verdicts_rows(results: Results) -> list[list]:
 
 
 def statuses_rows(text: str) -> list[list]:
-    """Rows of the statuses, each with its number of claims in a page."""
-    counts = dict.fromkeys(STATUSES, 0)
-    for status in statuses(text):
-        counts[status] += 1
+    """Rows of the statuses, each with its number of claims in a page: rows of tables that end with the status."""
+    last_cells = Counter(line.rstrip("| ").rpartition("| ")[2] for line in text.splitlines() if line.startswith("|"))
+    counts = {status: last_cells[status] for status in STATUSES}
     rows = [[status, count, STATUSES[status]] for status, count in counts.items()]
     return [["", "claims", "meaning"], *rows, ["in all", sum(counts.values()), ""]]
 
 
-def statuses(text: str) -> list[str]:
-    """Return the last cell of each row of the tables of a page whose last column is "status"."""
-    found, is_counted = [], False
-    for line in text.splitlines():
-        last = line.rstrip("|").rpartition("|")[2].strip() if line.startswith("|") else ""
-        if last == "status":
-            is_counted = True
-        elif not last:
-            is_counted = False
-        elif is_counted and last.strip("- "):
-            found.append(last)
-    return found
-
-
-def filled(text: str, results: Results) -> str:
+def fill_tables(text: str, results: Results) -> str:
     """Return the text of a page with its tables between <!-- NAME --> and <!-- end --> replaced."""
     tables = (facts_rows, settings_rows, perplexity_rows, lengths_rows, task_rows, claims_rows, verdicts_rows)
     for make in tables:
@@ -258,25 +213,24 @@ def filled(text: str, results: Results) -> str:
 
 def fill(text: str, name: str, make: Callable[[], list[list]]) -> str:
     """Return a text with the table between <!-- `name` --> and <!-- end -->, if present, replaced."""
-    start, mark, rest = text.partition(f"<!-- {name} -->")
-    return f"{start}{mark}\n\n{markdown_table(make())}\n\n{rest[rest.index('<!-- end -->') :]}" if mark else text
+    before, mark, after = text.partition(f"<!-- {name} -->")
+    return f"{before}{mark}\n\n{markdown_table(make())}\n\n{after[after.index('<!-- end -->') :]}" if mark else text
 
 
 def write(numbers: dict, folder: Path):
-    """Write results.json, the figures, and report.md. In an existing report.md, only the tables change."""
+    """Write results.json, the figure, and report.md. In an existing report.md, only the tables change."""
     folder.mkdir(parents=True, exist_ok=True)
     # Write one run per line, for readable diffs.
     runs = ",\n".join("  " + json.dumps(run) for run in numbers["runs"])
-    rest = json.dumps({name: value for name, value in numbers.items() if name != "runs"}, indent=1)
-    text = rest.removesuffix("\n}") + ',\n "runs": [\n' + runs + "\n ]\n}\n"
+    header = json.dumps({name: value for name, value in numbers.items() if name != "runs"}, indent=1)
+    text = header.removesuffix("\n}") + ',\n "runs": [\n' + runs + "\n ]\n}\n"
     (folder / "results.json").write_text(text, encoding="utf-8")
     results, page = Results(numbers), folder / "report.md"
     if results.pretrainings:
         draw_training(results, folder / "training.png")
-        draw_perplexities(results, folder / "perplexity.png")
     template = Path(__file__).parent / "replication" / "template.md"
     text = (page if page.is_file() else template).read_text(encoding="utf-8")
-    page.write_text(filled(text, results), encoding="utf-8")
+    page.write_text(fill_tables(text, results), encoding="utf-8")
 
 
 def rewrite(results: Path, folder: Path, pages: Sequence[Path] = ()):
@@ -284,23 +238,20 @@ def rewrite(results: Path, folder: Path, pages: Sequence[Path] = ()):
     numbers = json.loads(results.read_text(encoding="utf-8"))
     write(numbers, folder)
     for page in pages:
-        page.write_text(filled(page.read_text(encoding="utf-8"), Results(numbers)), encoding="utf-8")
+        page.write_text(fill_tables(page.read_text(encoding="utf-8"), Results(numbers)), encoding="utf-8")
 
 
 def perplexity(losses: Sequence[float]) -> str:
-    """Format the mean perplexity of losses."""
-    return spread([math.exp(loss) for loss in losses], 2)
-
-
-def spread(values: Sequence[float], digits: int) -> str:
-    """Format the mean and the sample standard deviation, or a single value without deviation."""
-    mean = f"{statistics.fmean(values):.{digits}f}"
-    return f"{mean} ± {statistics.stdev(values):.{digits}f}" if len(values) > 1 else mean
+    """Format the mean perplexity of losses and its sample standard deviation, if there are several."""
+    values = [math.exp(loss) for loss in losses]
+    mean = f"{statistics.fmean(values):.2f}"
+    return f"{mean} ± {statistics.stdev(values):.2f}" if len(values) > 1 else mean
 
 
 def draw_training(results: Results, path: Path):
     """Draw the training losses of seed 1 in two panels of one scale: BERTs and Mixer, and gMLPs."""
-    steps, losses = results.drawn
+    # The number of steps that most models were trained for.
+    steps, losses = max(results.pretrainings.items(), key=lambda item: (len(item[1]), item[0]))
     figure, axes = plt.subplots(1, 2, figsize=(10, 4.2), sharey=True, layout="constrained")
     for axis, title, gmlps in zip(axes, ("BERT and Mixer", "gMLP and aMLP"), (False, True)):
         for name in losses:
@@ -312,21 +263,4 @@ def draw_training(results: Results, path: Path):
         axis.grid(color="0.92")
         axis.legend(fontsize=8)
     axes[0].set_ylabel("training loss (nats per masked token)")
-    save_picture(figure, path)
-
-
-def draw_perplexities(results: Results, path: Path):
-    """Draw a row per model, with a dot per seed and the paper's perplexity in its label."""
-    steps, losses = results.drawn
-    names = sorted(losses, key=lambda name: statistics.fmean(losses[name]), reverse=True)
-    figure, axis = plt.subplots(figsize=(8, 0.42 * len(names) + 1.4), layout="constrained")
-    for row, name in enumerate(names):
-        axis.plot(np.exp(losses[name]), [row] * len(losses[name]), "o", color="C0", alpha=0.7)
-    printed = {name: f"  ({MODELS[name].perplexity})" if MODELS[name].perplexity else "" for name in names}
-    axis.set_yticks(range(len(names)), [MODELS[name].title + printed[name] for name in names])
-    for label, level in (("bigram-context baseline", results.counts), ("unigram", results.unigram)):
-        axis.axvline(math.exp(level), color="0.4", linestyle="--", linewidth=1)
-        axis.annotate(label, (math.exp(level), 1.01), xycoords=("data", "axes fraction"), ha="center", fontsize=8)
-    log_axis(axis.xaxis, f"held-out perplexity after {steps:,} steps; in brackets the paper's")
-    axis.grid(axis="x", color="0.92")
     save_picture(figure, path)

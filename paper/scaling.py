@@ -55,7 +55,6 @@ def perplexity_points(runs: Iterable[Run]) -> pd.DataFrame:
     runs = [run for run in runs if run.task == "mlm" and "eval_perplexity" in run.results]
     check_same("vocabularies of {} tokens", (run.config.vocab_size for run in runs))
     check_same("trainings of {} steps", (run.steps for run in runs))
-    check_same("held-out texts of {} bytes", (run.settings.get("data_bytes", {}).get("validation") for run in runs))
     return to_points((family(run.config), run.millions, run.results["eval_perplexity"]) for run in runs)
 
 
@@ -68,7 +67,7 @@ def image_points(runs: Iterable[Run]) -> pd.DataFrame:
 
 
 def check_same(what: str, values: Iterable[Any]):
-    """Raise InputError if the known values differ; `what` describes the values in the message."""
+    """Raise InputError if the values that are not None differ; `what` describes the values in the message."""
     distinct = sorted({value for value in values if value is not None})
     if len(distinct) > 1:
         different = " and ".join(f"{value:,}" for value in distinct)

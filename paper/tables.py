@@ -160,10 +160,10 @@ def fill_results(table: Table, runs: Sequence[Run]):
             chosen, settings = best_setting(members, metric, min if task == "mlm" else max)
             values, mark = [scale * run.results[metric] for run in chosen], mark + 1
             digits = 2 if task == "mlm" else 1
-            median, least, most = (f"{f(values):.{digits}f}" for f in (statistics.median, min, max))
+            median, minimum, maximum = (f"{f(values):.{digits}f}" for f in (statistics.median, min, max))
             row.here[column] = f"{median} [{mark}]"
             table.notes.append(
-                f"[{mark}] {column} of {row.model}: median of {len(chosen)} runs ({least} to {most}), the best of "
+                f"[{mark}] {column} of {row.model}: median of {len(chosen)} runs ({minimum} to {maximum}), the best of "
                 f"{settings} settings, after {chosen[0].steps} steps, in {', '.join(str(run.folder) for run in chosen)}"
             )
     table.notes.append(f"{len(runs)} finished runs fill {mark} cells.")

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -37,6 +38,7 @@ def train(folder: Path, task: str, recipe: str, flags: Mapping[str, object]) -> 
     Raises:
         InputError: The script fails for a reason other than divergence.
     """
+    # Marks a training that diverged, so that it is not repeated.
     diverged = folder / "diverged"
     if not (folder / FINISHED).is_file() and not diverged.is_file():
         command = ["-m", "paper", "run", task, *([str(ROOT / recipe)] if recipe else [])]
@@ -93,13 +95,19 @@ def call(command: list[str], log: Path):
         process = subprocess.run([sys.executable, *command], stdout=file, stderr=subprocess.STDOUT, env=environment)
     if process.returncode:
         lines = log.read_text(encoding="utf-8", errors="replace").strip().splitlines() or [""]
-        raise InputError(f"{as_typed(command)} failed; {log} ends with: {lines[-1].removeprefix('Error: ')}")
+        raise InputError(f"python {shlex.join(command)} failed; {log} ends with: {lines[-1].removeprefix('Error: ')}")
 
 
-def as_typed(command: list[str]) -> str:
-    """Return a command as a user would type it."""
-    words = [os.path.relpath(word) if os.path.isabs(word) else word for word in command]
-    return shlex.join(["python", *words])
+def map_jobs(function: Callable, arguments: list[tuple], jobs: int) -> list:
+    """Return the result of a function for each tuple of arguments, running `jobs` calls in parallel. After a failure,
+    start no others.
+    """
+    with ThreadPoolExecutor(jobs) as pool:
+        futures = [pool.submit(function, *each) for each in arguments]
+        try:
+            return [future.result() for future in futures]
+        finally:
+            pool.shutdown(cancel_futures=True)
 
 
 def search(start: Setting, measure: Callable[[Setting], float]) -> Setting:

@@ -8,8 +8,11 @@ import gzip
 import random
 import shutil
 import statistics
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from itertools import islice
 from pathlib import Path
+from typing import Any
 from zipfile import ZipFile
 
 from .baselines import sentence_accuracy
@@ -73,35 +76,44 @@ def combine(scores: Mapping[str, float], settings: Mapping[str, Settings], start
     return [candidate for index, candidate in enumerate(kept) if candidate not in kept[:index]]
 
 
-def tune_texts(checkpoint: Path, data: Path, output_dir: Path, steps: int):
+def choose(
+    first_round: Callable[[Settings], float],
+    second_round: Callable[[Settings], float],
+    start: Settings,
+    changes: Sequence[Settings],
+) -> tuple[dict[str, float], dict[str, float], Settings]:
+    """Return the accuracies of both rounds by the names of the settings, and the best settings of the second round."""
+    tried = {folder_of(start | change): start | change for change in ({}, *changes)}
+    scores = {name: first_round(settings) for name, settings in tried.items()}
+    finalists = {folder_of(settings): settings for settings in combine(scores, tried, start)}
+    final_scores = {name: second_round(settings) for name, settings in finalists.items()}
+    return scores, final_scores, finalists[max(finalists, key=lambda name: final_scores[name])]
+
+
+def tune_texts(checkpoint: Path, data: Path, output_dir: Path):
     """Tune `hf-gmlp classify` on four text data sets, and compare it with tf-idf, whose settings are also searched."""
     files = {name: (data / train_file, data / test_file) for name, (train_file, test_file) in TEXTS.items()}
     output_dir.mkdir(parents=True, exist_ok=True)
     with gzip.open(files["imdb"][0], "rt", encoding="utf-8") as lines:
-        first = "".join(line for line, _ in zip(lines, range(IMDB_ROWS)))
-    (output_dir / "imdb.jsonl").write_text(first, encoding="utf-8")
+        (output_dir / "imdb.jsonl").write_text("".join(islice(lines, IMDB_ROWS)), encoding="utf-8")
     files["imdb"] = output_dir / "imdb.jsonl", files["imdb"][1]
 
-    def fine_tune(part: str, settings: Settings, name: str, **flags: object) -> dict[str, float]:
+    def fine_tune(part: str, settings: Settings, name: str, **flags: object) -> float:
         own = {"model_name_or_path": checkpoint, "train_file": files[name][0], "baseline": False, "max_seq_length": 128}
+        own |= flags_of(settings) | {"use_cpu": True} | flags
         folder = output_dir / part / name / folder_of(settings)
-        return train(folder, "glue", "recipes/classify.yaml", own | flags_of(settings) | {"use_cpu": True} | flags)
+        return train(folder, "glue", "recipes/classify.yaml", own)["eval_accuracy"]
 
     def mean(part: str, settings: Settings, **flags: object) -> float:
-        return statistics.fmean(fine_tune(part, settings, name, **flags)["eval_accuracy"] for name in TEXTS)
+        return statistics.fmean(fine_tune(part, settings, name, **flags) for name in TEXTS)
 
-    tried = {folder_of(START | change): START | change for change in ({}, *CHANGES)}
     # The default of ten evaluations would take longer than the training steps.
-    twice: Settings = {"eval_steps": 0.5, "save_steps": 0.5}
-    short = {name: mean("short", settings, max_steps=steps, **twice) for name, settings in tried.items()}
-    full = {folder_of(chosen): (mean("full", chosen), chosen) for chosen in combine(short, tried, START)}
-    _, best = max(full.values(), key=lambda item: item[0])
+    brief: dict[str, Any] = {"max_steps": 120, "eval_steps": 0.5, "save_steps": 0.5}
+    rounds = partial(mean, "short", **brief), partial(mean, "full")
+    short, full, best = choose(*rounds, START, CHANGES)
     doubled = best | {"epochs": 2 * best["epochs"]}
     longer = {
-        name: [
-            fine_tune("full", best, name)["eval_accuracy"],
-            fine_tune("longer", doubled, name, min_train_steps=600)["eval_accuracy"],
-        ]
+        name: [fine_tune("full", best, name), fine_tune("longer", doubled, name, min_train_steps=600)]
         for name in LONGER
     }
     test = {}
@@ -111,39 +123,28 @@ def tune_texts(checkpoint: Path, data: Path, output_dir: Path, steps: int):
         flags |= {"per_device_eval_batch_size": 128, "use_cpu": True}
         accuracy = train(output_dir / "test" / name, "glue", "", flags)["eval_accuracy"]
         test[name] = {"gMLP": accuracy, "tf-idf": sentence_accuracy(train_file, test_file)}
-    result = {"short": short, "full": {name: score for name, (score, _) in full.items()}, "best": best}
-    finish(output_dir, result | {"epochs and twice as many": longer, "test": test})
+    result = {"short": short, "full": full, "best": best, "epochs and twice as many": longer, "test": test}
+    finish(output_dir, result)
 
 
-def tune_photos(checkpoint: Path, data: Path, output_dir: Path, steps: int):
+def tune_photos(checkpoint: Path, data: Path, output_dir: Path):
     """Tune recipes/finetune-images.yaml on 30, 300 and 3,000 photos."""
     folders = write_photos(data / "cifar10_full" / "test.zip", output_dir / "photos")
 
-    def fine_tune(part: str, settings: Settings, count: int, validation: str, **flags: object) -> float:
-        own = {"model_name_or_path": checkpoint, "train_dir": folders[str(count)], "use_cpu": True}
-        own |= {"validation_dir": folders[validation], "dataloader_num_workers": 0, "save_strategy": "no"}
-        own |= {"dataloader_persistent_workers": False, "eval_strategy": "no"}
+    def fine_tune(settings: Settings, count: int, part: str, validation: str) -> float:
+        flags = {"model_name_or_path": checkpoint, "train_dir": folders[str(count)], "use_cpu": True}
+        flags |= {"validation_dir": folders[validation], "dataloader_num_workers": 0, "save_strategy": "no"}
+        flags |= {"dataloader_persistent_workers": False, "eval_strategy": "no"} | flags_of(settings)
+        flags["config_overrides"] = f"hidden_dropout_prob={settings['dropout']}"
         folder = output_dir / part / str(count) / folder_of(settings)
-        recipe = "recipes/finetune-images.yaml"
-        dropout = {"config_overrides": f"hidden_dropout_prob={settings['dropout']}"}
-        every = own | flags_of(settings) | dropout | flags
-        return train(folder, "image_classification", recipe, every)["eval_accuracy"]
+        return train(folder, "image_classification", "recipes/finetune-images.yaml", flags)["eval_accuracy"]
 
-    tried = {folder_of(PHOTO_START | change): PHOTO_START | change for change in ({}, *PHOTO_CHANGES)}
-    limit = {"max_steps": steps} if steps else {}
     result: dict[str, object] = {}
     for count in PHOTOS:
-        scores = {
-            name: fine_tune("chosen", settings, count, "development", **limit) for name, settings in tried.items()
-        }
-        second = {
-            folder_of(settings): (fine_tune("chosen", settings, count, "development", **limit), settings)
-            for settings in combine(scores, tried, PHOTO_START)
-        }
-        _, best = max(second.values(), key=lambda item: item[0])
-        test = fine_tune("test", best, count, "test", **limit)
-        result[str(count)] = {"tried": scores | {name: score for name, (score, _) in second.items()}}
-        result[str(count)] |= {"best": best, "test": test}  # type: ignore[operator]
+        score = partial(fine_tune, count=count, part="chosen", validation="development")
+        first, second, best = choose(score, score, PHOTO_START, PHOTO_CHANGES)
+        test = fine_tune(best, count, "test", "test")
+        result[str(count)] = {"tried": first | second, "best": best, "test": test}
     finish(output_dir, result)
 
 
@@ -172,9 +173,6 @@ def write_photos(archive: Path, folder: Path) -> dict[str, Path]:
     return {part: folder / part for part in counts}
 
 
-def tune(kind: str, checkpoint: Path, data: Path, output_dir: Path, steps: int):
+def tune(kind: str, checkpoint: Path, data: Path, output_dir: Path):
     """Tune for texts or photos; the arguments are the flags of `python -m paper tune`."""
-    if kind == "texts":
-        tune_texts(checkpoint, data, output_dir, steps or 120)
-    else:
-        tune_photos(checkpoint, data, output_dir, steps)
+    (tune_texts if kind == "texts" else tune_photos)(checkpoint, data, output_dir)

@@ -38,10 +38,10 @@ def rows(tmp_path_factory):
 def test_every_system_is_measured(rows):
     for suite in ("images", "text"):
         for name in cpu.systems_of(suite):
-            found = {row["measure"]: row for row in rows if row["suite"] == suite and row["system"] == name}
-            assert found.keys() == {"training", "kept for backward"} | ({"forward"} if "+" not in name else set())
-            assert all(float(row["value"]) > 0 for row in found.values())
-            assert int(found["training"]["parameters"]) > 100_000 and found["training"]["unit"] == "ms"
+            measures = {row["measure"]: row for row in rows if row["suite"] == suite and row["system"] == name}
+            assert measures.keys() == {"training", "kept for backward"} | ({"forward"} if "+" not in name else set())
+            assert all(float(row["value"]) > 0 for row in measures.values())
+            assert int(measures["training"]["parameters"]) > 100_000 and measures["training"]["unit"] == "ms"
     assert all(row["date"] and row["machine"] and row["threads"] == "1" and row["torch"] for row in rows)
 
 

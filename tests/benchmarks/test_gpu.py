@@ -22,11 +22,11 @@ def read(folder):
 
 def test_every_system_is_measured(call, tmp_path, capsys):
     call(gpu, *TINY, "--profile", "--out", tmp_path)
-    found = {(row["system"], row["measure"]): float(row["value"]) for row in read(tmp_path)}
+    values = {(row["system"], row["measure"]): float(row["value"]) for row in read(tmp_path)}
     for name in gpu.SUITES["text"]:
-        assert found[name, "training"] > 0 and found[name, "kept for backward"] > 0
+        assert values[name, "training"] > 0 and values[name, "kept for backward"] > 0
     # Different work would give a different ratio.
-    rates = [found[name, "training"] * found[name, "MFU"] for name in (gpu.OWN, gpu.OWN + gpu.SELECTIVE, gpu.DENSE)]
+    rates = [values[name, "training"] * values[name, "MFU"] for name in (gpu.OWN, gpu.OWN + gpu.SELECTIVE, gpu.DENSE)]
     assert rates[1] == pytest.approx(rates[0], rel=0.5)
     printed = capsys.readouterr().out
     assert "| MFU, %: hf_gmlp | " in printed and "| aten::mm | " in printed
@@ -38,11 +38,11 @@ def test_operations_are_counted(n):
     bench.device = torch.device("cpu")
     counts = {}
     for name in (gpu.OWN, gpu.DENSE, gpu.BERT):
-        one, two = (
+        small, large = (
             gpu.flops_of(bench.training_step(peers.build(peers.text_model, name, layers=k, batch=2, tokens=n)))
             for k in (3, 6)
         )
-        counts[name] = (two - one) // 3
+        counts[name] = (large - small) // 3
     # Multiplications and additions: W_in [6d, d], W [n, n] on 3d channels, W_out [d, 3d]; backward, each has two more.
     block = 3 * 2 * 2 * n * (6 * 512**2 + n * 3 * 512 + 3 * 512**2)
     assert counts[gpu.OWN] == counts[gpu.DENSE] == block

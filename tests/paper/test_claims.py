@@ -8,7 +8,7 @@ from transformers import AutoConfig
 
 from hf_gmlp.presets import preset_path
 from hf_gmlp.tools.analysis.counts import paper_flops, paper_parameters
-from paper.report import Results, filled
+from paper.report import Results, fill_tables
 
 pytestmark = pytest.mark.slow
 
@@ -27,17 +27,17 @@ def rounds_to(count: float, printed: str) -> bool:
     return f"{count:.{len(printed.partition('.')[2])}f}" == printed
 
 
-@pytest.mark.parametrize("name, fields, printed, unit, rest", COUNTED, ids=lambda value: str(value).strip()[:40])
-def test_counts_are_those_of_the_package(name, fields, printed, unit, rest):
+@pytest.mark.parametrize("name, fields, printed, unit, notes", COUNTED, ids=lambda value: str(value).strip()[:40])
+def test_counts_are_those_of_the_package(name, fields, printed, unit, notes):
     values = (field.split("=") for field in fields.split())
     overrides = {field: value == "true" if value in ("true", "false") else int(value) for field, value in values}
     config = AutoConfig.from_pretrained(preset_path(name), num_labels=1000, **overrides)
     count = paper_parameters(config) / 1e6 if unit == "M" else paper_flops(config) / 2e9
     assert rounds_to(count, printed)
-    for flops in re.findall(r"([\d.]+) B FLOPs", rest):
+    for flops in re.findall(r"([\d.]+) B FLOPs", notes):
         assert rounds_to(paper_flops(config) / 1e9, flops)
-    for percent in re.findall(r"\| ([+-][\d.]+) %", rest):
-        assert rounds_to(100 * (count / float(rest.split("|")[0]) - 1), percent)
+    for percent in re.findall(r"\| ([+-][\d.]+) %", notes):
+        assert rounds_to(100 * (count / float(notes.split("|")[0]) - 1), percent)
 
 
 def test_every_row_of_the_counts_is_read():
@@ -57,7 +57,7 @@ def test_named_recipes_and_tests_exist():
 @pytest.mark.parametrize("name", ["claims.md", "replication.md", "replication/report.md"])
 def test_tables_are_those_of_the_results(name):
     text = (ROOT / "paper" / name).read_text(encoding="utf-8")
-    assert filled(text, RESULTS) == text
+    assert fill_tables(text, RESULTS) == text
 
 
 def test_the_totals_are_those_of_the_rows():

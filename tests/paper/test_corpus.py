@@ -54,8 +54,8 @@ def test_another_text_is_refused_in_the_same_folder(tmp_path, text):
 @pytest.fixture(scope="module")
 def tokenizer(tmp_path_factory):
     """The folder of a tokenizer with a piece for nearly each of a hundred words."""
-    folder, pick = tmp_path_factory.mktemp("tokenizer"), random.Random(0)
-    texts = [" " + " ".join(pick.choices(WORDS[:100], k=20)) for _ in range(1000)]
+    folder, generator = tmp_path_factory.mktemp("tokenizer"), random.Random(0)
+    texts = [" " + " ".join(generator.choices(WORDS[:100], k=20)) for _ in range(1000)]
     train_tokenizer(texts, vocab_size=455).save_pretrained(folder)
     return folder
 
@@ -65,14 +65,14 @@ def test_pairs_of_the_repeated_word(tokenizer, tmp_path):
     corpus.write_pairs(tokenizer, dict(zip(files.values(), (10_000, 200))), " [a-z]{3,}")
     parts = {part: read_rows(path) for part, path in files.items()}
     assert [len(rows) for rows in parts.values()] == [10_000, 200]
-    lengths, known = Counter(), set()
+    lengths, words = Counter(), set()
     for row in parts["train"] + parts["evaluation"]:
         first, second = row["sentence1"].split(), row["sentence2"].split()
         assert len({*first}) == len(first) and len({*second}) == len(second)
         assert len({*first} & {*second}) == row["label"]
-        known |= {*first, *second}
+        words |= {*first, *second}
         lengths[row["label"], len(first), len(second)] += 1
-    assert len(known) == 64 and known <= {*WORDS}
+    assert len(words) == 64 and words <= {*WORDS}
     # Neither the lengths nor single words predict the label.
     assert len(lengths) == 32 and 200 < min(lengths.values()) <= max(lengths.values()) < 450
     ones = Counter(word for row in parts["train"] if row["label"] for word in row["sentence2"].split())
@@ -81,9 +81,9 @@ def test_pairs_of_the_repeated_word(tokenizer, tmp_path):
     assert not {str(row) for row in parts["train"]} & {str(row) for row in parts["evaluation"]}
     # Existing files are unchanged, and a new file has none of their pairs.
     files["train"].unlink()
-    kept = files["evaluation"].read_bytes()
+    before = files["evaluation"].read_bytes()
     corpus.write_pairs(tokenizer, {files["evaluation"]: 200, files["train"]: 50}, " [a-z]{3,}")
-    assert files["evaluation"].read_bytes() == kept
+    assert files["evaluation"].read_bytes() == before
     assert not {str(row) for row in read_rows(files["train"])} & {str(row) for row in parts["evaluation"]}
 
 

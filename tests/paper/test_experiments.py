@@ -7,6 +7,7 @@ import pytest
 import torch
 from transformers import BertConfig, BertForMaskedLM
 
+from hf_gmlp.errors import InputError
 from paper import experiments, trainings, tuning
 from paper.extrapolation import LENGTHS, make_positions, rises
 
@@ -31,6 +32,20 @@ def test_a_finished_or_diverged_training_is_not_repeated(tmp_path, monkeypatch):
     (tmp_path / "two").mkdir()
     (tmp_path / "two" / "diverged").touch()
     assert trainings.train(tmp_path / "two", "mlm", "", {})["eval_loss"] == math.inf
+
+
+def test_a_training_that_fails_ends_with_its_error(tmp_path, monkeypatch):
+    message = "There is no text in it."
+    monkeypatch.setattr(trainings.sys, "executable", tmp_path / "python")
+    (tmp_path / "python").write_text('#!/bin/sh\necho "Error: $MESSAGE"\nmkdir -p out\nexit 1\n')
+    (tmp_path / "python").chmod(0o700)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("MESSAGE", message)
+    with pytest.raises(InputError, match=message):
+        trainings.train(tmp_path / "out", "mlm", "", {})
+    monkeypatch.setenv("MESSAGE", "The training diverged.")
+    assert trainings.train(tmp_path / "out", "mlm", "", {})["eval_loss"] == math.inf
+    assert (tmp_path / "out" / "diverged").is_file()
 
 
 def test_each_passage_is_as_likely_in_both_classes(tmp_path, monkeypatch):
@@ -71,7 +86,7 @@ def test_what_follows_from_the_rise():
 def test_better_changes_are_combined():
     changes = ({}, {"learning_rate": 7.5e-4}, {"learning_rate": 3e-3}, {"dropout": 0.1}, {"dropout": 0.3})
     settings = [tuning.START | change for change in changes]
-    names = [tuning.folder_of(one) for one in settings]
+    names = [tuning.folder_of(setting) for setting in settings]
     scores = dict(zip(names, (0.5, 0.6, 0.7, 0.55, 0.4)))
     together = tuning.START | {"learning_rate": 3e-3, "dropout": 0.1}
     assert tuning.combine(scores, dict(zip(names, settings)), tuning.START) == [settings[0], settings[2], together]

@@ -97,8 +97,8 @@ def test_near_is_judged_on_both_sides(leads, verdict):
 
 
 def test_the_papers_own_numbers_hold():
-    found = verdicts(paper_losses())
-    assert len(found) == 15 and set(found.values()) == {HELD}
+    verdict_of = verdicts(paper_losses())
+    assert len(verdict_of) == 15 and set(verdict_of.values()) == {HELD}
     accuracies = {"bert-relpos": [0.95, 0.96, 0.94], "gmlp": [0.6, 0.62, 0.61], "amlp": [0.9, 0.92, 0.91]}
     assert [finding.verdict for finding in protocol.task_findings(accuracies)] == [HELD, HELD]
     # A task is inconclusive if BERT fails it, or if both models solve it.
@@ -113,13 +113,13 @@ def test_verdicts_change_with_the_numbers():
     losses["gmlp-additive"], losses["gmlp-linear"] = losses["gmlp-linear"], losses["gmlp-additive"]
     losses["mixer"] = [loss + 0.05 for loss in losses["gmlp"]]
     losses["gmlp-double"] = [loss + shift for loss, shift in zip(losses["gmlp"], (0.1, -0.1, 0.0))]
-    found = verdicts(losses)
-    assert found["Split ahead of multiplicative"] == found[protocol.SPLIT] == HELD
-    assert found["Additive ahead of linear"] == found[protocol.ORDER] == CONTRADICTED
+    verdict_of = verdicts(losses)
+    assert verdict_of["Split ahead of multiplicative"] == verdict_of[protocol.SPLIT] == HELD
+    assert verdict_of["Additive ahead of linear"] == verdict_of[protocol.ORDER] == CONTRADICTED
     # Ahead, but not far.
-    assert found["gMLP far ahead of the Mixer"] == found[protocol.WITHOUT_ATTENTION] == CONTRADICTED
-    assert found["gMLP far ahead of BERT without attention"] == HELD
-    assert found["Full depth ahead of half the depth"] == HELD and found[protocol.DEPTH] == POWER
+    assert verdict_of["gMLP far ahead of the Mixer"] == verdict_of[protocol.WITHOUT_ATTENTION] == CONTRADICTED
+    assert verdict_of["gMLP far ahead of BERT without attention"] == HELD
+    assert verdict_of["Full depth ahead of half the depth"] == HELD and verdict_of[protocol.DEPTH] == POWER
 
 
 def test_claims_are_judged_at_the_largest_number_of_common_steps():
@@ -138,9 +138,9 @@ def test_gates_keep_verdicts_back():
     # No model is ahead of the count model.
     assert set(verdicts(losses, counts=losses["gmlp-double"][0] - 0.3).values()) == {protocol.UNLEARNED}
     # If only one model is behind it, claims about the others keep their verdicts.
-    found = verdicts(losses, counts=math.log(5.5))
-    assert found["gMLP far ahead of BERT without attention"] == protocol.UNLEARNED
-    assert found["gMLP far ahead of the Mixer"] == HELD and found[NEAR.text] == protocol.UNLEARNED
+    verdict_of = verdicts(losses, counts=math.log(5.5))
+    assert verdict_of["gMLP far ahead of BERT without attention"] == protocol.UNLEARNED
+    assert verdict_of["gMLP far ahead of the Mixer"] == HELD and verdict_of[NEAR.text] == protocol.UNLEARNED
     # If attention does not improve BERT, nearness to it has no verdict.
     losses["bert-noattn"] = [loss + shift for loss, shift in zip(losses["bert-relpos"], (0.01, -0.01, 0.0))]
     assert verdicts(losses)[NEAR.text] == protocol.NO_ATTENTION

@@ -2,6 +2,7 @@
 
 import json
 import math
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -10,65 +11,75 @@ from transformers import TrainerState
 from hf_gmlp.errors import InputError
 from hf_gmlp.tasks.glue.arguments import GlueArguments, SentenceModelArguments
 from hf_gmlp.tasks.mlm.arguments import MLMArguments
-from hf_gmlp.training.arguments import ModelArguments, RunArguments
-from hf_gmlp.training.arguments import parse_arguments as parse_flags
-from paper import replicate, report
+from hf_gmlp.training.arguments import ModelArguments, RunArguments, parse_arguments
+from paper import replicate, report, trainings
 from paper.__main__ import main
-from paper.protocol import MODELS, SEEDS, TASK_MODELS
-from paper.replicate import Run, Study
+from paper.protocol import MODELS, SEEDS
 
 from .test_corpus import write_documents
 
-ROOT = Path(__file__).parents[2]
-
 
 @pytest.fixture
-def study(tmp_path, monkeypatch):
-    """A study of the smallest size without a text, whose trainings are not executed."""
+def commands(monkeypatch):
+    """Collect the commands of trainings, which only write results."""
+    commands = []
+
+    def call(command, log):
+        commands.append(command)
+        flags = dict(zip(command[::-1][1::2], command[::-1][::2]))
+        finish(
+            Path(flags["--output_dir"]),
+            float(flags["--learning_rate"]),
+            float(flags["--spatial_lr_multiplier"]),
+            int(flags["--max_steps"]),
+        )
+
     baseline = {"unigram": 6.0, "bigram_context": 2.0}
-    monkeypatch.setattr(Study, "baselines", {"development": baseline, "evaluation": baseline})
-    text = {part: tmp_path / f"{part}.jsonl" for part in ("train", "development", "evaluation")}
-    for path in text.values():
-        path.touch()
-    return Study("tiny", tmp_path / "out", text)
+    monkeypatch.setattr(replicate.Study, "baselines", {"development": baseline, "evaluation": baseline})
+    monkeypatch.setattr(replicate, "call", lambda *_: None)  # which trains the tokenizer
+    monkeypatch.setattr(replicate, "write_pairs", lambda *_: None)
+    monkeypatch.setattr(trainings, "call", call)
+    return commands
 
 
-def finish(run):
-    """Write results as a training leaves them: losses in the paper's order, less the nearer the setting is to the best
-    one, which for the Mixer is outside of where its search begins, and falling in short trainings."""
-    run.folder.mkdir(parents=True)
-    key, results = run.key, {"train_runtime": 120.0}
-    best = {"mixer": (8e-3, 5)}.get(key["model"], (2e-3, 25))
-    if run.stage.startswith("task"):
-        distance = 10 * abs(key["learning_rate"] - 2e-3) + 0.01 * abs(math.log(key["multiplier"] / 5))
-        results |= {"eval_accuracy": 0.9 - 0.1 * (key["model"] == "gmlp") - distance}
+def finish(folder, rate, multiplier, steps):
+    """Write results as a training leaves them. Losses are in the paper's order, and increase with the distance from the
+    best setting, which for the Mixer is not a neighbor of the first one; short trainings still fall.
+    """
+    stage, name, seed = *folder.parts[-3:-1], int(folder.name.rpartition("-")[2])
+    folder.mkdir(parents=True)
+    results = {"train_runtime": 120.0}
+    if stage.startswith("task"):
+        distance = 10 * abs(rate - 2e-3) + 0.01 * abs(math.log(multiplier / 5))
+        results["eval_accuracy"] = 0.9 - 0.1 * (name == "gmlp") - distance
     else:
-        loss = math.log(MODELS[key["model"]].perplexity or 4.0) + 0.003 * key["seed"] + 2 / key["steps"]
-        loss += 0.1 * abs(math.log(key["learning_rate"] / best[0])) + 0.1 * abs(math.log(key["multiplier"] / best[1]))
-        results |= {"eval_loss": loss, "eval_perplexity": math.exp(loss)}
-    slope = 0.02 if key["steps"] == 10 and key["model"] == "gmlp" else 0.0
-    history = [{"step": key["steps"] * i / 100, "loss": 8.0 - slope * i} for i in range(1, 101)]
-    TrainerState(log_history=history).save_to_json(run.folder / "trainer_state.json")
-    (run.folder / "all_results.json").write_text(json.dumps(results))
+        best = {"mixer": (8e-3, 5)}.get(name, (2e-3, 25))
+        loss = math.log(MODELS[name].perplexity or 4.0) + 0.003 * seed + 2 / steps
+        results["eval_loss"] = loss + 0.1 * abs(math.log(rate / best[0])) + 0.1 * abs(math.log(multiplier / best[1]))
+    slope = 0.02 if steps == 10 and name == "gmlp" else 0.0
+    history = [{"step": steps * i / 100, "loss": 8.0 - slope * i} for i in range(1, 101)]
+    TrainerState(log_history=history).save_to_json(folder / "trainer_state.json")
+    (folder / "all_results.json").write_text(json.dumps(results))
 
 
 @pytest.mark.heavy
-def test_every_stage_is_run_and_reported(study, tmp_path):
-    stages = []
-    while runs := study.left():
-        stages.append((runs[0].stage, len(runs)))
-        for run in runs:
-            finish(run)
-    # The search tries five settings with two seeds for ten models, then the neighbors of the best ones, and more for
-    # the Mixer. It repeats with eight steps for models that are behind the count model after four.
-    assert stages[0] == ("selection", 100) and {name for name, _ in stages[1:-6]} == {"selection"}
-    # The loss of one model still falls after ten steps, so all are trained for twenty.
-    assert stages[-6:-3] == [("pretraining", 30), ("pretraining", 30), ("task selection", 15)]
-    # The search moves to twice the learning rate, and then to five times the multiplier.
-    assert stages[-3:] == [("task selection", 9), ("task selection", 6), ("task", 9)]
-    report.write(report.collect(study), tmp_path / "report")
-    results = report.Results(json.loads((tmp_path / "report" / "results.json").read_text(encoding="utf-8")))
+def test_every_stage_is_run_and_reported(commands, tmp_path, monkeypatch):
+    train = write_documents(tmp_path / "train.jsonl", 200, 100)
+    words = ["replicate", "--size", "tiny", "--train_file", str(train), "--output_dir"]
+    output = tmp_path / "out"
+    save_picture = report.save_picture
+    monkeypatch.setattr(report, "save_picture", lambda *_: None)
+    main([*words, str(output)])
+    results = report.Results(json.loads((output / "results.json").read_text(encoding="utf-8")))
+    runs = results.numbers["runs"]
+    # The loss of one model still falls after ten steps, so all are trained for twenty. The search for the task tries
+    # five settings, then the neighbors of twice the learning rate, then those of five times the multiplier.
+    stages = Counter((row["stage"], row["steps"]) for row in runs)
+    assert stages["pretraining", 10] == stages["pretraining", 20] == 30
+    assert stages["task selection", 2] == 30 and stages["task", 4] == 9
+    assert len(commands) == len(runs) == stages.total()
     rows = {row[0]: row for row in report.settings_rows(results)}
+    # Searches continue beyond the first settings, and are repeated with eight steps if four are too few.
     assert rows["Multiplicative, Split gMLP"][3:5] == ["0.002", "x25"] and rows["MLP-Mixer"][3:5] == ["0.008", "x5"]
     assert rows["MLP-Mixer"][2] == 8 and rows["aMLP"][2] == 4
     assert not any("not tried" in cells or cell.startswith("-") for cells in rows.values() for cell in cells[6:])
@@ -82,68 +93,39 @@ def test_every_stage_is_run_and_reported(study, tmp_path):
     assert report.verdicts_rows(results)[-1][1] == sum(row[0].startswith("**") for row in claims) == 9
     # The search of one of the three was longer than that of the others.
     assert [row[0] for row in report.lengths_rows(results)[1:]] == ["10", "20"]
-    text = (tmp_path / "report" / "report.md").read_text(encoding="utf-8")
-    assert text.count("| ") > 300 and (tmp_path / "report" / "training.png").stat().st_size > 10_000
-    # On another machine, no runs remain and nothing is measured again.
-    other = Study("tiny", tmp_path / "elsewhere", study.text, results.numbers)
-    assert not other.left() and report.collect(other)["runs"] == results.numbers["runs"]
-    # If the task is unfinished, the longest pretrainings are repeated, since their weights are missing.
-    for names in (("gmlp",), TASK_MODELS):
-        rows = [row for row in results.numbers["runs"] if row["stage"] != "task" or row["model"] not in names]
-        other = Study("tiny", tmp_path / "elsewhere", study.text, {**results.numbers, "runs": rows})
-        left = {(run.stage, run.key["model"], run.key["seed"], run.key["steps"]) for run in other.left()}
-        assert left == {("pretraining", name, seed, 20) for name in names for seed in SEEDS}
+    text = (output / "report.md").read_text(encoding="utf-8")
+    assert text.count("| ") > 300
+    # With results.json alone, nothing runs again, except for pretrainings whose weights are missing.
+    for names in ((), ("gmlp",)):
+        commands.clear()
+        rows = [row for row in runs if row["stage"] != "task" or row["model"] not in names]
+        other = tmp_path / f"without-{len(names)}"
+        other.mkdir()
+        (other / "results.json").write_text(json.dumps({**results.numbers, "runs": rows}))
+        main([*words, str(other)])
+        folders = {Path(command[-1]).relative_to(other).parts[:2] for command in commands}
+        assert folders == {(stage, name) for name in names for stage in ("pretraining", "task")}
+        assert len(commands) == 2 * len(names) * len(SEEDS)
+        assert json.loads((other / "results.json").read_text(encoding="utf-8"))["runs"] == runs
     # The report can be rewritten from results.json alone.
-    main(["report", str(tmp_path / "report" / "results.json"), str(tmp_path / "again")])
+    monkeypatch.setattr(report, "save_picture", save_picture)
+    main(["report", str(output / "results.json"), str(tmp_path / "again")])
     assert (tmp_path / "again" / "report.md").read_text(encoding="utf-8") == text
+    assert (tmp_path / "again" / "training.png").stat().st_size > 10_000
 
 
-def test_commands_are_those_that_the_scripts_take(study):
+def test_commands_are_those_that_the_scripts_accept(commands, tmp_path):
+    text = {part: tmp_path / f"{part}.jsonl" for part in ("train", "development", "evaluation")}
+    for path in text.values():
+        path.touch()
+    study = replicate.Study("tiny", tmp_path / "out", text, {})
+    study.settings, study.steps = {"gmlp": (1e-3, 5.0)}, 20
+    study.run("task", "gmlp", (1e-3, 1.0), 1, 4)
     types = {"mlm": (ModelArguments, MLMArguments), "glue": (SentenceModelArguments, GlueArguments)}
-    while runs := study.left():
-        for run in runs[::7]:
-            *module, task = run.command[:4]
-            assert module == ["-m", "paper", "run"]
-            parsed = parse_flags((*types[task], RunArguments), "", run.command[4:])
-            assert parsed[2].output_dir == run.command[-1] and parsed[2].do_train
-        for run in runs:
-            finish(run)
-    assert task == "glue"
-
-
-def test_finished_and_diverged_runs_are_not_left(study):
-    runs = study.left()
-    finish(runs[0])
-    runs[1].folder.mkdir(parents=True)
-    runs[1].diverged.touch()
-    assert len(study.left()) == len(runs) - 2
-    losses = [row["loss"] for row in report.collect(study)["runs"]]
-    assert len(losses) == 2 and losses[1] == math.inf
-
-
-def failing(folder, message):
-    return Run("selection", {"model": "gmlp"}, folder, ["-c", f"import sys; sys.exit('Error: {message}')"])
-
-
-def test_a_run_that_fails_ends_with_its_error(tmp_path):
-    run = failing(tmp_path / "run", "There is no text in it.")
-    with pytest.raises(InputError, match="There is no text in it"):
-        replicate.make_all([run], 1)
-
-
-def test_a_run_that_diverges_is_marked(tmp_path):
-    run = failing(tmp_path / "run", "The training diverged.")
-    run.folder.mkdir()
-    replicate.make_all([run], 1)
-    assert run.is_finished and run.results["eval_loss"] == math.inf
-
-
-def test_the_plan_is_printed(tmp_path, capsys):
-    train = write_documents(tmp_path / "train.jsonl", 200, 100)
-    words = ["replicate", "--size", "tiny", "--train_file", str(train), "--output_dir", str(tmp_path / "out")]
-    main([*words, "--plan"])
-    lines = capsys.readouterr().out.splitlines()
-    assert len(lines) == 100 and all(line.startswith("python -m paper run mlm ") for line in lines)
+    for command, task in zip(commands, types, strict=True):
+        assert command[:4] == ["-m", "paper", "run", task]
+        parsed = parse_arguments((*types[task], RunArguments), "", command[4:])
+        assert parsed[2].output_dir == command[-1] and parsed[2].do_train
 
 
 @pytest.mark.parametrize(("results", "words"), [({"size": "small"}, "size small"), ({"text": {}}, "different text")])
@@ -151,4 +133,4 @@ def test_results_of_another_size_or_text_are_not_continued(tmp_path, results, wo
     train = write_documents(tmp_path / "train.jsonl", 200, 100)
     (tmp_path / "results.json").write_text(json.dumps(results))
     with pytest.raises(InputError, match=words):
-        replicate.replicate("tiny", [str(train)], [], tmp_path, plan=True)
+        replicate.replicate("tiny", [str(train)], [], tmp_path, jobs=1)

@@ -57,7 +57,7 @@ def finetuned(write_run, tmp_path):
 
 
 @pytest.fixture
-def drawn(monkeypatch):
+def figures(monkeypatch):
     """Collect the figures instead of writing files."""
     figures = []
     monkeypatch.setattr(scaling, "save_picture", lambda figure, path: figures.append(figure))
@@ -77,20 +77,20 @@ def test_power_laws_are_fitted_to_logarithms():
 
 
 @pytest.mark.parametrize(("kind", "panels"), [("scaling", 3), ("transfer", 2), ("capacity", 1)])
-def test_without_runs_the_figures_are_the_papers(tmp_path, drawn, capsys, kind, panels):
+def test_without_runs_the_figures_are_the_papers(tmp_path, figures, capsys, kind, panels):
     main(["plot", kind, "--output", str(tmp_path / "a.png")])
-    assert len(drawn[0].axes) == panels
+    assert len(figures[0].axes) == panels
     # Between the ends of Table 4: log(4.91 / 3.47) / log(365 / 67) = 0.205, log(5.25 / 3.43) / log(357 / 59) = 0.236.
     assert ("Transformer (paper): perplexity ~ parameters^(-0.201" in capsys.readouterr().out) == (kind == "scaling")
 
 
-def test_runs_are_drawn_with_their_laws(tmp_path, pretrained, finetuned, drawn, capsys):
+def test_runs_are_drawn_with_their_laws(tmp_path, pretrained, finetuned, figures, capsys):
     finetuned("rte", "amlp", 0.55, task="rte", attention_size=8)
     main(["plot", "scaling", "--runs", str(tmp_path), "--output", str(tmp_path / "a.png")])
     assert capsys.readouterr().out.startswith("gMLP: perplexity ~ parameters^(-0.500 ± 0.000)\nThe picture")
-    assert [axis.get_title().rpartition(" ")[2] for axis in drawn[0].axes] == ["pretraining", "RTE"]
+    assert [axis.get_title().rpartition(" ")[2] for axis in figures[0].axes] == ["pretraining", "RTE"]
     # Only the power law is a line; points are not connected.
-    assert sum(line.get_linestyle() != "None" for line in drawn[0].axes[0].lines) == 1
+    assert sum(line.get_linestyle() != "None" for line in figures[0].axes[0].lines) == 1
 
 
 def test_accuracies_of_the_best_setting(tmp_path, pretrained, finetuned):
