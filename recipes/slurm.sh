@@ -20,8 +20,8 @@ export OMP_NUM_THREADS=1
 # export HF_HUB_OFFLINE=1
 
 stopped=
-# To torchrun on every machine, which passes it on. The processes save after the optimizer step, in the 30 seconds that
-# torchrun gives them (--shutdown-timeout, from torch 2.14 on); with --save_steps, a larger model too loses little.
+# Forward the signal to torchrun on every machine, which forwards it to the processes. They save after the optimizer
+# step, within torchrun's --shutdown-timeout (from torch 2.14 on) of 30 seconds. Set --save_steps for larger models.
 trap 'stopped=1; scancel --signal=TERM "$SLURM_JOB_ID"' TERM
 
 head=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)

@@ -6,13 +6,14 @@ Tests of libraries that are not installed are skipped; `make integrations` insta
 import re
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from datasets import Dataset
 from torch.nn import functional as F
 from transformers import AutoModelForMaskedLM
 
-from hf_gmlp import GMLPForCausalLM, GMLPForMaskedLM, GMLPModel
+from hf_gmlp import GMLPForCausalLM, GMLPForMaskedLM, GMLPForSequenceClassification, GMLPModel
 
 from . import samples
 from .conftest import TEXT_SIZES
@@ -46,24 +47,104 @@ def saved(perturbed_model, text_config, tmp_path):
     return save
 
 
-@pytest.mark.parametrize("padding_side", ["left", "right"])
-@torch.no_grad()
-def test_sentence_embeddings_are_means_of_hidden_states(saved, texts, padding_side):
-    """Texts are padded in batches, and one that is longer than n is truncated."""
+def train_and_check(trainer, reduction):
+    """Train, check that the loss falls at least to the fraction `reduction`, and return the loss of the first step."""
+    trainer.train()
+    losses = [row["loss"] for row in trainer.state.log_history if "loss" in row]
+    assert losses[-1] < reduction * losses[0]
+    return losses[0]
+
+
+# sentence-transformers
+
+
+def embed(model, tokenizer, texts):
+    """Return the mean of the last hidden states of each text, which is in a row of its own."""
+    rows = [tokenizer(text, truncation=True, return_tensors="pt") for text in texts]
+    return torch.cat([model(**row).last_hidden_state.mean(1) for row in rows])
+
+
+@pytest.fixture
+def sentences(saved):
+    """sentences(**fields) returns a SentenceTransformer, and the model and tokenizer in it."""
     library = pytest.importorskip("sentence_transformers")
     from sentence_transformers.base.modules import Transformer
     from sentence_transformers.sentence_transformer.modules import Pooling
 
-    folder, model, tokenizer = saved(GMLPModel, padding_side=padding_side, attention_size=8)
-    body = Transformer(folder)
-    pooling = Pooling(body.get_embedding_dimension(), "mean")
-    tested = library.SentenceTransformer(modules=[body, pooling], device="cpu")
+    def make(**fields):
+        folder, model, tokenizer = saved(GMLPModel, **fields)
+        body = Transformer(folder)
+        pooling = Pooling(body.get_embedding_dimension(), "mean")
+        return library.SentenceTransformer(modules=[body, pooling], device="cpu"), model, tokenizer
+
+    return make
+
+
+@pytest.mark.parametrize("padding_side", ["left", "right"])
+@torch.no_grad()
+def test_sentence_embeddings(sentences, texts, padding_side):
+    """Texts are padded in batches, and one that is longer than n is truncated."""
+    library, model, tokenizer = sentences(padding_side=padding_side, attention_size=8)
     texts.append(" ".join(WORDS[:20]))
-    assert tested.max_seq_length == N and tested.tokenizer.padding_side == padding_side
-    embeddings = tested.encode(texts, batch_size=3, convert_to_tensor=True)
-    rows = [tokenizer(text, truncation=True, return_tensors="pt") for text in texts]
-    expected = torch.cat([model(**row).last_hidden_state.mean(1) for row in rows])
-    torch.testing.assert_close(embeddings, expected, **CLOSE)
+    assert library.max_seq_length == N and library.tokenizer.padding_side == padding_side
+    embeddings = library.encode(texts, batch_size=3, convert_to_tensor=True)
+    torch.testing.assert_close(embeddings, embed(model, tokenizer, texts), **CLOSE)
+
+
+def test_sentence_embeddings_are_trained_and_saved(sentences, texts, tmp_path):
+    """Training lowers the loss of pairs, and the trained model can be saved and loaded."""
+    library, model, tokenizer = sentences(attention_size=8)
+    from sentence_transformers import SentenceTransformer, SentenceTransformerTrainer
+    from sentence_transformers import SentenceTransformerTrainingArguments as Arguments
+    from sentence_transformers.sentence_transformer.losses import MultipleNegativesRankingLoss
+
+    pairs = {"anchor": texts[:4], "positive": texts[1:]}
+    loss = MultipleNegativesRankingLoss(library)
+    rates = {"max_steps": 15, "per_device_train_batch_size": 4, "learning_rate": 3e-3, "logging_steps": 1}
+    args = Arguments(str(tmp_path / "run"), use_cpu=True, report_to="none", save_strategy="no", **rates)
+    trainer = SentenceTransformerTrainer(library, args, Dataset.from_dict(pairs), loss=loss)
+    batch = next(iter(trainer.get_train_dataloader()))
+    with torch.no_grad():
+        library.eval()
+        a, b = (F.normalize(embed(model, tokenizer, pairs[name])) for name in pairs)
+        expected = F.cross_entropy(20 * a @ b.T, torch.arange(4))
+        torch.testing.assert_close(trainer.compute_loss(library, batch), expected, **CLOSE)
+    train_and_check(trainer, 0.5)
+
+    library.save_pretrained(str(tmp_path / "trained"))
+    loaded = SentenceTransformer(str(tmp_path / "trained"), device="cpu")
+    assert type(loaded[0].auto_model) is GMLPModel
+    np.testing.assert_allclose(loaded.encode(texts), library.encode(texts), atol=1e-5)
+
+
+@torch.no_grad()
+def test_cross_encoder(saved, texts):
+    """Pairs of texts are padded in one batch, and have segments."""
+    library = pytest.importorskip("sentence_transformers")
+    folder, model, tokenizer = saved(GMLPForSequenceClassification, num_labels=1, type_vocab_size=2)
+    pairs = [(texts[0], texts[2]), (texts[3], texts[4]), (texts[4], texts[0])]
+    scores = library.CrossEncoder(folder, device="cpu").predict(pairs, batch_size=3, convert_to_tensor=True)
+    rows = [tokenizer(*pair, return_tensors="pt") for pair in pairs]
+    assert all(row["token_type_ids"].any() for row in rows)
+    expected = torch.cat([model(**row).logits for row in rows]).sigmoid()[:, 0]
+    torch.testing.assert_close(scores, expected, **CLOSE)
+
+
+# TRL
+
+
+@pytest.fixture
+def trl_trainer(tmp_path):
+    """trl_trainer(kind, *arguments, **options) makes TRL's trainer of that kind, with `options` in its config."""
+    trl = pytest.importorskip("trl")
+    defaults = {"use_cpu": True, "bf16": False, "report_to": "none", "save_strategy": "no", "disable_tqdm": True}
+
+    def make(kind, *arguments, data, tokenizer, **options):
+        config = getattr(trl, f"{kind}Config")(str(tmp_path / "run"), **defaults, logging_steps=1, **options)
+        data = Dataset.from_dict(data)
+        return getattr(trl, f"{kind}Trainer")(*arguments, args=config, train_dataset=data, processing_class=tokenizer)
+
+    return make
 
 
 SFT = {
@@ -75,16 +156,16 @@ SFT = {
 
 
 @pytest.mark.parametrize("options", SFT.values(), ids=SFT)
-def test_sft_has_the_loss_and_gradients_of_separate_texts(saved, texts, tmp_path, options):
-    """With `packing` or `padding_free`, TRL passes `position_ids` that restart at every text. TRL truncates texts to
-    `max_length` before it packs them."""
-    trl = pytest.importorskip("trl")
+def test_sft(saved, trl_trainer, texts, options):
+    """
+    SFTTrainer computes the loss and the gradients of the texts one by one.
+
+    With `packing` or `padding_free`, TRL passes `position_ids` that restart, which separate the texts with every
+    attention implementation. TRL truncates texts to `max_length` before it packs them.
+    """
     _, model, tokenizer = saved(GMLPForCausalLM, attention_size=8)
-    rates = {"per_device_train_batch_size": len(texts), "learning_rate": 3e-3, "max_steps": 12, "logging_steps": 1}
-    defaults = {"use_cpu": True, "bf16": False, "report_to": "none", "save_strategy": "no", "disable_tqdm": True}
-    config = trl.SFTConfig(str(tmp_path / "run"), **rates, **defaults, **options)
-    data = Dataset.from_dict({"text": texts})
-    trainer = trl.SFTTrainer(model, args=config, train_dataset=data, processing_class=tokenizer)
+    rates = {"per_device_train_batch_size": len(texts), "learning_rate": 3e-3, "max_steps": 12}
+    trainer = trl_trainer("SFT", model, data={"text": texts}, tokenizer=tokenizer, **rates, **options)
     batch = next(iter(trainer.get_train_dataloader()))
     packed = len(options) > 1
     assert len(batch["input_ids"]) == (1 if packed else len(texts)) and ("position_ids" in batch) == packed
@@ -100,13 +181,14 @@ def test_sft_has_the_loss_and_gradients_of_separate_texts(saved, texts, tmp_path
     for name, parameter in model.named_parameters():
         torch.testing.assert_close(gradients[name], parameter.grad, **CLOSE)
     model.zero_grad()
-    trainer.train()
-    losses = [row["loss"] for row in trainer.state.log_history if "loss" in row]
-    assert losses[0] == pytest.approx(expected.item(), abs=1e-3) and losses[-1] < 0.8 * losses[0]
+    assert train_and_check(trainer, 0.8) == pytest.approx(expected.item(), abs=1e-3)
+
+
+# lm-eval
 
 
 @torch.no_grad()
-def test_lm_eval_scores_and_generates_like_the_model(saved, texts):
+def test_lm_eval(saved, texts):
     """HFLM computes likelihoods of answers in batches, with one context truncated to n, and generates answers."""
     pytest.importorskip("lm_eval")
     from lm_eval.api.instance import Instance
@@ -145,7 +227,9 @@ def test_lm_eval_scores_and_generates_like_the_model(saved, texts):
         assert answer == tokenizer.decode(ids, skip_special_tokens=True).split("w0")[0]
 
 
-# This task replaces one that lm-eval would download.
+# Examples of docs/compatibility.md
+
+# Replaces a task that lm-eval would download.
 TASK = {
     "task": "answers",
     "dataset_path": "json",
@@ -165,7 +249,7 @@ def examples():
 
 
 @pytest.mark.parametrize("library", examples())
-def test_examples_of_the_docs_run(saved, texts, tmp_path, monkeypatch, capfd, library):
+def test_examples_of_the_docs(saved, texts, tmp_path, monkeypatch, capfd, library):
     pytest.importorskip(library.lower().replace("-", "_"))
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path / "cache")
@@ -180,6 +264,8 @@ def test_examples_of_the_docs_run(saved, texts, tmp_path, monkeypatch, capfd, li
     printed = {"sentence-transformers": "tensor(", "SetFit": "question", "TRL": "train_runtime", "lm-eval": "acc,none"}
     assert printed[library] in capfd.readouterr().out
 
+
+# accelerate
 
 HALF_ON_DISK = {
     "model.embeddings": "cpu",
@@ -200,7 +286,7 @@ HALF_ON_DISK = {
     ids=["auto", "half on disk"],
 )
 @torch.no_grad()
-def test_placed_models_have_the_same_logits(saved, random_ids, tmp_path, placement, on_disk):
+def test_device_maps(saved, random_ids, tmp_path, placement, on_disk):
     """The decoder shares the embedding weight, and weights on disk are loaded for each pass."""
     folder, model, _ = saved(GMLPForMaskedLM, attention_size=8)
     placed = AutoModelForMaskedLM.from_pretrained(folder, **placement, offload_folder=str(tmp_path / "disk"))

@@ -1,19 +1,24 @@
 """Every recipe can be parsed, and a smoke recipe makes it small."""
 
 from pathlib import Path
+from pydoc_data.topics import topics
 
 import pytest
 from accelerate.commands.config.config_args import load_config_from_file
 
 import paper.models  # noqa: F401  # has presets of its recipes
+from hf_gmlp.tasks.clm import run as run_clm
 from hf_gmlp.tasks.clm.arguments import CLMArguments
 from hf_gmlp.tasks.glue.arguments import GlueArguments, SentenceModelArguments
 from hf_gmlp.tasks.image_classification.arguments import ImageArguments, ImageModelArguments
+from hf_gmlp.tasks.mlm import run as run_mlm
 from hf_gmlp.tasks.mlm.arguments import MLMArguments
 from hf_gmlp.tasks.qa.arguments import QAArguments
 from hf_gmlp.training.arguments import ModelArguments, RunArguments, parse_arguments
 from hf_gmlp.training.build import load_config
 from hf_gmlp.training.recipes import command_line, read_recipe
+
+from .samples import run_script
 
 ROOT = Path(__file__).parent.parent
 RECIPES, PAPER = ROOT / "recipes", ROOT / "paper" / "recipes"
@@ -87,3 +92,17 @@ def test_a_smoke_recipe_makes_any_recipe_small(path, tmp_path):
         assert training.max_steps == 10 and data.sequence_length(config) == length
     else:
         assert (data.max_train_samples == 320 and isinstance(data, QAArguments)) or data.seeds is None
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["recipes/small", "recipes/clm-small"])
+def test_recipes_of_language_models_run_small(name, tmp_path):
+    corpus, path = tmp_path / "corpus.txt", ROOT / f"{name}.yaml"
+    corpus.write_text("\n\n".join(text for _, text in sorted(topics.items())[:20]), encoding="utf-8")
+    flags = ["--train_file", corpus, "--cache_dir", tmp_path]
+    argv = command(path, RECIPES / "smoke.yaml", *flags, folder=tmp_path / "out")
+    results = run_script((run_clm if "clm" in name else run_mlm).main, *argv)
+    # A uniform prediction would have the size of the vocabulary as its perplexity.
+    assert results["eval_perplexity"] < 590
+    settings = (tmp_path / "out" / "settings.json").read_text()
+    assert "corpus.txt" in settings and "allenai" not in settings

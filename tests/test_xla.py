@@ -46,7 +46,14 @@ def text_inputs(*names):
     return {name: inputs[name] for name in ("input_ids", *names)}
 
 
-LABELS = {"labels": torch.tensor([[-100, 7, 9, *[-100] * 13]] * 3)}
+TOKEN_LABELS = {"labels": torch.tensor([[-100, 7, 9, *[-100] * 13]] * 3)}
+TEXT_LABELS = {
+    "ForMaskedLM": TOKEN_LABELS,
+    "ForCausalLM": TOKEN_LABELS,
+    "ForSequenceClassification": {"labels": torch.tensor([0, 1, 1])},
+    "ForTokenClassification": {"labels": torch.tensor([[0, 1, 1, -100] * 4] * 3)},
+    "ForQuestionAnswering": {"start_positions": torch.tensor([1, 2, 3]), "end_positions": torch.tensor([4, 2, 5])},
+}
 MODELS = {
     "gmlp": GMLPConfig(**TEXT),
     "toeplitz": GMLPConfig(**TEXT, toeplitz=True, spatial_heads=2),
@@ -54,7 +61,7 @@ MODELS = {
 }
 INPUTS = ((), ("attention_mask",), ("position_ids",))
 CASES = [(model, "ForMaskedLM", inputs) for model in MODELS for inputs in INPUTS]
-CASES += [("toeplitz", "ForCausalLM", ("attention_mask",))]
+CASES += [("toeplitz", head, ("attention_mask",)) for head in TEXT_LABELS if head != "ForMaskedLM"]
 CASES += [("amlp", "ForCausalLM", ("attention_mask", "position_ids"))]
 
 
@@ -91,7 +98,7 @@ def compare_with_cpu(model, inputs):
 )
 def test_text_models_are_one_graph(model, head, inputs):
     torch.manual_seed(1)
-    compare_with_cpu(getattr(modeling_gmlp, f"GMLP{head}")(MODELS[model]), text_inputs(*inputs) | LABELS)
+    compare_with_cpu(getattr(modeling_gmlp, f"GMLP{head}")(MODELS[model]), text_inputs(*inputs) | TEXT_LABELS[head])
 
 
 @pytest.mark.parametrize("fields", [{}, {"pooling": "mean"}, CONVOLUTIONAL], ids=["cls", "mean", "convolutional"])
@@ -140,7 +147,7 @@ def test_runs_compile_twice_and_give_the_results_of_the_cpu(name, data, tmp_path
     numbers = {key for key in expected if not key.endswith(("runtime", "per_second", "flos"))}
     assert numbers <= results.keys() and {"eval_loss", "eval_f1"} & numbers
     assert {key: results[key] for key in numbers} == pytest.approx({key: expected[key] for key in numbers}, rel=1e-3)
-    # These are a training step, an evaluation batch, and small graphs for the tied bias, logged losses and checks.
+    # The graphs are a training step, an evaluation batch, and small ones for the tied bias, logged losses and checks.
     assert work[0] <= 9 and not work[1]
 
 

@@ -86,7 +86,7 @@ def check_columns(dataset: Dataset, split: str, columns: Sequence[str]):
         raise InputError(f"The {split} data have no rows.")
     for column in columns:
         if column not in dataset.column_names:
-            fault = f"The {split} data have no column {column!r} but {', '.join(dataset.column_names)}"
+            fault = f"The {split} data have no column {column!r}, only {', '.join(dataset.column_names)}"
             raise InputError(f"{fault}: name yours with --label_column_name, and --text_ or --image_column_name(s).")
         empty = dataset.data.column(column).is_null().index(True).as_py()
         if empty >= 0:

@@ -148,7 +148,7 @@ def true_classes(model: PreTrainedModel, rows: pandas.DataFrame, column: str | N
     if len(classes) == 1 or model.config.problem_type == "multi_label_classification":
         return None
     if column is not None and column not in rows:
-        raise InputError(f"The data have no column {column!r} but {', '.join(rows.columns)}.")
+        raise InputError(f"The data have no column {column!r}, only {', '.join(rows.columns)}.")
     numbers = {str(number): name for number, name in classes.items()}
     for name in rows if column is None else [column]:
         values = rows[name].map(lambda value: "" if value is None else str(value))
@@ -208,7 +208,7 @@ def check_text(rows: pandas.DataFrame, columns: list[str]) -> list[str]:
     """Return the columns, or raise an InputError if one is missing or a row has no text there."""
     for column in columns:
         if column not in rows:
-            raise InputError(f"The data have no column {column!r} but {', '.join(rows.columns)}.")
+            raise InputError(f"The data have no column {column!r}, only {', '.join(rows.columns)}.")
         for row, value in enumerate(rows[column], start=1):
             if value is None or str(value).strip() in ("", "nan"):
                 raise InputError(f"Row {row} has no text in the column {column!r}.")

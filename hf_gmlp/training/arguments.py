@@ -120,7 +120,7 @@ class RunArguments(Flags, TrainingArguments):
         interval="[1, inf)",
     )
     spatial_lr_multiplier: float = flag(
-        "Factor for the learning rate of positional weights (W and b of a gMLP, relative position biases, position "
+        "Factor for the learning rate of positional weights (W of a gMLP, relative position biases, position "
         "embeddings). Raise it for short runs, in which Adam's small steps cannot move these weights far enough; the "
         "paper's recipes use 1.",
         1.0,

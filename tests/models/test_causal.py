@@ -8,7 +8,7 @@ import torch
 from torch._dynamo.testing import CompileCounter
 from torch.nn import functional as F
 from torch.utils.flop_counter import FlopCounterMode
-from transformers import DynamicCache, StaticCache, Trainer, TrainingArguments
+from transformers import AutoModelForCausalLM, DynamicCache, StaticCache, Trainer, TrainingArguments
 from transformers.cache_utils import Cache, DynamicSlidingWindowLayer
 
 from hf_gmlp import GMLPForCausalLM, GMLPForMaskedLM, GMLPModel
@@ -267,3 +267,32 @@ def test_predictions_of_a_trainer_have_no_cache(causal_model, random_ids, tmp_pa
     samples = [{"input_ids": ids, "labels": ids} for ids in random_ids(4, 8)]
     trainer = Trainer(causal_model(), TrainingArguments(str(tmp_path), use_cpu=True, report_to=[], disable_tqdm=True))
     assert trainer.predict(samples).predictions.shape == (4, 8, 40)
+
+
+@pytest.mark.parametrize("cache", ["dynamic", "static"])
+def test_a_second_prompt_continues_the_cache(causal_model, random_ids, cache):
+    """The prompts are padded, so the mask has gaps."""
+    model = causal_model(attention_size=8).double()
+    ids, mask = padded([random_ids(3), random_ids(6)], "left")
+    options = {"max_new_tokens": 4, "do_sample": False, "return_dict_in_generate": True}
+    if cache == "static":
+        options["past_key_values"] = StaticCache(config=model.config, max_cache_len=20)
+    first = model.generate(ids, attention_mask=mask, **options)
+    options["past_key_values"] = first.past_key_values
+    mask = torch.cat([mask, torch.ones(2, 7, dtype=torch.long)], dim=1)
+    mask[1, 8:10] = 0
+    text = torch.cat([first.sequences, random_ids(2, 3)], dim=1)
+    second = model.generate(text, attention_mask=mask, disable_compile=True, **options).sequences
+    assert torch.equal(
+        second, model.generate(text, attention_mask=mask, use_cache=False, max_new_tokens=4, do_sample=False)
+    )
+
+
+def test_a_masked_language_model_opens_as_a_causal_one(text_config, perturbed_model, tmp_path):
+    masked = perturbed_model(GMLPForMaskedLM, text_config())
+    masked.save_pretrained(tmp_path)
+    causal = AutoModelForCausalLM.from_pretrained(tmp_path)
+    assert causal.config.is_causal
+    # Weights for later positions are kept, but masked.
+    for tested, reference in zip(causal.model.parameters(), masked.model.parameters(), strict=True):
+        assert torch.equal(tested, reference)

@@ -134,7 +134,7 @@ def test_the_onnx_program_gives_the_same_predictions(tmp_path, checkpoint, capsy
     ("content", "options", "message"),
     [
         ("a,b\nx,y\n", {}, "--text_column_names: there are a, b"),
-        ("a,b\nx,y\n", {"text_column_names": ["c"]}, "no column 'c' but a, b"),
+        ("a,b\nx,y\n", {"text_column_names": ["c"]}, "no column 'c', only a, b"),
         ("a,b\nx,y\n ,y\n", {"text_column_names": ["a"]}, "Row 2 has no text in the column 'a'"),
         ("text\nx\n", {"label_column_name": "gold"}, "no column 'gold'"),
         ("text\n", {}, "no rows"),

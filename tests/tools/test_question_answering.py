@@ -1,4 +1,6 @@
+import numpy as np
 import pytest
+import torch
 from transformers import BertConfig, BertForQuestionAnswering
 
 from hf_gmlp import GMLPConfig, GMLPForMaskedLM, GMLPForQuestionAnswering
@@ -82,3 +84,23 @@ def test_bad_contexts_and_models_are_refused(tmp_path, answerer, model, squad_to
     GMLPForMaskedLM(model.config).save_pretrained(tmp_path)
     with pytest.raises(InputError, match="qa_outputs"):
         QuestionAnswerer(tmp_path)
+
+
+def test_the_best_answer_is_that_of_the_logits(answerer, model, squad_tokenizer):
+    context = "The train went to Oslo."
+    inputs = squad_tokenizer("Where?", context, return_tensors="pt", return_offsets_mapping=True)
+    offsets, context_tokens = inputs.pop("offset_mapping")[0].tolist(), inputs.pop("token_type_ids")[0].tolist()
+    with torch.no_grad():
+        output = model(**inputs, token_type_ids=torch.tensor([context_tokens]))
+    length = len(offsets)
+    scores = {
+        (start, end): float(output.start_logits[0, start] + output.end_logits[0, end])
+        for start in range(length)
+        for end in range(start, length)
+        if context_tokens[start] and offsets[start][0] < offsets[start][1] and offsets[end][0] < offsets[end][1]
+    }
+    start, end = max(scores, key=scores.get)
+    answer = answerer("Where?", context)
+    assert (answer["start"], answer["end"]) == (offsets[start][0], offsets[end][1])
+    top = np.array(sorted(scores.values(), reverse=True)[:20])
+    assert answer["score"] == pytest.approx(1 / np.exp(top - top[0]).sum(), rel=1e-4)

@@ -151,7 +151,7 @@ def test_data_sets_of_the_hub_are_read(load, monkeypatch):
 @pytest.mark.parametrize(
     ("content", "message", "options"),
     [
-        (rows(["a"]), "no column 'gold' but sentence", {"label_column_name": "gold"}),
+        (rows(["a"]), "no column 'gold', only sentence", {"label_column_name": "gold"}),
         (rows(["a"]), "no column 'body'", {"text_column_names": ["body"]}),
         ([*rows(["a", "b"]), {"sentence": None, "label": "a"}], "Row 3 .*'sentence'", {}),
         ([{"body": "x", "to": "y", "label": 1}], "body, to, label: .*--text_column_names", {}),
@@ -198,3 +198,18 @@ def test_training_rows_are_shuffled_before_they_are_limited(load, write):
     # Each text keeps its label, and the validation data their order.
     assert splits["train"]["labels"][:] == [int(text.split()[1]) % 2 for text in sampled]
     assert splits["validation"]["sentence1"][:] == [f"sentence {i}" for i in range(20)]
+
+
+@pytest.mark.parametrize("extension", ["csv", "jsonl", "parquet"])
+@pytest.mark.parametrize(
+    ("labels", "names", "ids"),
+    [
+        (["no", "yes", "None"], ["None", "no", "yes"], [1, 2, 0]),
+        ([10, 9, 2], ["2", "9", "10"], [2, 1, 0]),
+        ([0.5, 4.0, 2.25], None, [0.5, 4.0, 2.25]),
+    ],
+)
+def test_files_and_labels_of_every_kind(load, write, extension, labels, names, ids):
+    splits, result = load(train_file=write(f"t.{extension}", rows(labels)))
+    assert result.names == names and splits["train"]["labels"][:] == ids
+    assert splits["train"]["sentence1"][:] == ["sentence 0", "sentence 1", "sentence 2"]
