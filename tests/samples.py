@@ -92,9 +92,11 @@ def write(path, content):
 
 
 def write_rows(path, rows):
-    """Write dictionaries as JSON lines or CSV, depending on the extension, and return the path."""
+    """Write dictionaries as JSON lines, parquet or CSV, depending on the extension, and return the path."""
     if path.suffix == ".jsonl":
         path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    elif path.suffix == ".parquet":
+        pandas.DataFrame(rows).to_parquet(path)
     else:
         pandas.DataFrame(rows).to_csv(path, index=False)
     return path
