@@ -5,7 +5,7 @@
     python -m examples.long_texts checkpoints/amlp-mini-sst2 reviews.jsonl.gz
 
 For a masked language model, the script prints the perplexity of 15 % of the tokens and the CPU time per token, on texts
-in rows of 128, 256, ... tokens, and plots them for all models. For a classifier, it prints the accuracy on texts
+in sequences of 128, 256, ... tokens, and plots them for all models. For a classifier, it prints the accuracy on texts
 truncated to these lengths. The file has a column "text", and for a classifier a column "label" with class numbers.
 """
 
@@ -48,7 +48,7 @@ def measure(arguments: argparse.Namespace):
         model_class = GMLPForSequenceClassification if is_classifier else GMLPForMaskedLM
         model, tokenizer = model_class.from_pretrained(folder).eval(), AutoTokenizer.from_pretrained(folder)
         hf_gmlp.extend_context(model, tokenizer, max(*arguments.lengths, config.max_position_embeddings))
-        table = [["tokens", "accuracy, %"] if is_classifier else ["tokens", "perplexity", "CPU ms for a token"]]
+        table = [["tokens", "accuracy, %"] if is_classifier else ["tokens", "perplexity", "CPU ms per token"]]
         for length in arguments.lengths:
             if is_classifier:
                 score = accuracy(model, tokenizer, rows.take(min(arguments.texts, len(rows))), length)
@@ -66,7 +66,7 @@ def measure(arguments: argparse.Namespace):
 def evaluate(
     model: GMLPPreTrainedModel, tokenizer: PreTrainedTokenizerBase, texts: Iterable[str], length: int
 ) -> tuple[float, float]:
-    """Return the perplexity of 15 % of the first `TOKENS` tokens in rows of `length`, and the CPU ms per token."""
+    """Return the perplexity of 15 % of the first `TOKENS` tokens in sequences of `length`, and the CPU ms per token."""
     ids = tokens_of(texts, tokenizer, TOKENS)
     masked = torch.rand(ids.shape, generator=torch.Generator().manual_seed(1)) < 0.15
     start = time.process_time()
@@ -86,7 +86,7 @@ def tokens_of(texts: Iterable[str], tokenizer: PreTrainedTokenizerBase, count: i
 
 @torch.no_grad()
 def masked_loss(model: GMLPPreTrainedModel, ids: torch.Tensor, masked: torch.Tensor, length: int, mask: int) -> float:
-    """Return the mean loss of masked tokens in rows of `length` tokens; the last row may be shorter."""
+    """Return the mean loss of masked tokens in sequences of `length` tokens; the last may be shorter."""
     losses = [
         cross_entropy(model(row.masked_fill(hidden, mask)[None]).logits[0, hidden], row[hidden], reduction="sum").item()
         for row, hidden in zip(ids.split(length), masked.split(length))
@@ -107,16 +107,16 @@ def accuracy(
 
 
 def draw(points: dict[str, list[tuple[int, float, float]]], path: str):
-    """Plot perplexity and time per token against the number of tokens in a row, one line per model."""
+    """Plot perplexity and time per token against the sequence length, one line per model."""
     import matplotlib.pyplot as plt
 
     figure, panels = plt.subplots(1, 2, figsize=(9, 3), constrained_layout=True)
-    for panel, column, title in zip(panels, (1, 2), ("perplexity of masked tokens", "CPU ms for a token")):
+    for panel, column, title in zip(panels, (1, 2), ("perplexity of masked tokens", "CPU ms per token")):
         for name, rows in points.items():
             panel.plot([row[0] for row in rows], [row[column] for row in rows], marker="o", label=name)
         lengths = [row[0] for row in next(iter(points.values()))]
         highest = max(row[column] for rows in points.values() for row in rows)
-        panel.set(xscale="log", xlabel="tokens in a row", title=title, ylim=(0, 1.2 * highest))
+        panel.set(xscale="log", xlabel="sequence length in tokens", title=title, ylim=(0, 1.2 * highest))
         panel.set_xticks(lengths, [f"{length:,}" for length in lengths], fontsize=8)
         panel.minorticks_off()
         panel.grid(alpha=0.3)

@@ -4,7 +4,7 @@
 
 PROSE holds books and film reviews, gzipped JSON lines with a column "text": books_train.jsonl.gz, books_more,
 books_validation, and the same of reviews. SST2 holds train.jsonl and validation.jsonl with the columns "sentence" and
-"label". The steps are: a tokenizer; masked language modeling on rows of 128 tokens (`mlm`), and then on rows of 1,024
+"label". The steps are: a tokenizer; masked language modeling on sequences of 128 tokens (`mlm`), and then of 1,024
 (`long`, published as `amlp-mini`); starting from `mlm`, training on single sentences of the reviews, each
 labeled with the opinion of its review (`opinions`); a series of fine-tuned teachers; soft labels for sentences of the
 reviews, the mean probabilities of the teachers and tf-idf; and students trained on them (`amlp-mini-sst2`). Both

@@ -1,4 +1,4 @@
-"""Train models identically on 128 tokens, and evaluate them on held-out texts in rows of 128 to 8,192 tokens.
+"""Train models identically on 128 tokens, and evaluate them on held-out texts in sequences of 128 to 8,192 tokens.
 
 The protocol is in docs/log/text.md. Every training is a call of `python -m paper run mlm`. The same command resumes
 an interrupted run. It writes table.md and lengths.png into the output folder.
@@ -103,7 +103,7 @@ def make_positions(model: PreTrainedModel, way: str, length: int):
 
 def perplexities(losses: dict[str, list[dict[str, float]]]) -> list[list]:
     """Return a table of mean perplexities, with the minimum and the maximum over the seeds."""
-    rows: list[list] = [["perplexity, tokens in a row", *(f"{length:,}" for length in LENGTHS)]]
+    rows: list[list] = [["perplexity, sequence length", *(f"{length:,}" for length in LENGTHS)]]
     for name, seeds in losses.items():
         values = [[math.exp(seed[str(length)]) for seed in seeds] for length in LENGTHS]
         rows.append([name, *(f"{statistics.fmean(v):.1f} ({min(v):.1f} to {max(v):.1f})" for v in values)])
@@ -112,7 +112,7 @@ def perplexities(losses: dict[str, list[dict[str, float]]]) -> list[list]:
 
 def rises(losses: dict[str, list[dict[str, float]]]) -> list[list]:
     """Return a table of the rise of log perplexity relative to 128 tokens, its interval, and the conclusion."""
-    rows: list[list] = [["rise in nats, tokens in a row", *(f"{length:,}" for length in LENGTHS[1:])]]
+    rows: list[list] = [["rise in nats, sequence length", *(f"{length:,}" for length in LENGTHS[1:])]]
     for name, seeds in losses.items():
         cells = []
         for length in LENGTHS[1:]:
@@ -130,7 +130,7 @@ def draw(losses: dict[str, list[dict[str, float]]], path: Path):
         values = [[math.exp(seed[str(length)]) for seed in seeds] for length in LENGTHS]
         axis.plot(LENGTHS, [statistics.fmean(v) for v in values], marker="o", color=f"C{number}", label=name)
         axis.fill_between(LENGTHS, [min(v) for v in values], [max(v) for v in values], color=f"C{number}", alpha=0.2)
-    axis.set(xscale="log", yscale="log", xlabel="tokens in a row", ylabel="perplexity of masked tokens")
+    axis.set(xscale="log", yscale="log", xlabel="sequence length in tokens", ylabel="perplexity of masked tokens")
     axis.set_xticks(LENGTHS, [f"{length:,}" for length in LENGTHS], fontsize=8)
     axis.minorticks_off()
     axis.set_title("Trained on 128 tokens")
