@@ -3,6 +3,7 @@
 import pytest
 from datasets import ClassLabel, Dataset, DatasetDict, Features, Value
 
+from hf_gmlp.columns import KNOWN_TEXT_COLUMNS
 from hf_gmlp.errors import InputError
 from hf_gmlp.tasks.glue import sentences
 from hf_gmlp.tasks.glue.arguments import TASKS, GlueArguments
@@ -34,6 +35,13 @@ def write(tmp_path):
 
 def rows(labels, columns=("sentence",)):
     return [{column: f"{column} {i}" for column in columns} | {"label": label} for i, label in enumerate(labels)]
+
+
+def test_columns_of_glue_tasks_need_no_flag():
+    """`hf-gmlp predict` must not import the tasks, so it has a list of its own."""
+    assert {task.columns for task in TASKS.values()} | {("text",)} == set(KNOWN_TEXT_COLUMNS)
+    # A pair comes before its own "sentence".
+    assert [len(columns) for columns in KNOWN_TEXT_COLUMNS] == [2, 2, 2, 2, 1, 1]
 
 
 def test_text_columns_are_selected_by_name(load, write):
