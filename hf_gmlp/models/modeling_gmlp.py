@@ -238,24 +238,54 @@ def grid_matrix(weight: torch.Tensor) -> torch.Tensor:
 def banded_product(weight: torch.Tensor, bias: torch.Tensor, v: torch.Tensor, is_causal: bool) -> torch.Tensor:
     """Return W v + b [B, m, E] for a Toeplitz W in O(m k) per channel, given the weight [2k - 1] and the bias [m, 1] or
     [B or 1, m, 1] of one head, and v [B, m, E]. Blocks have at least k tokens, so that each depends only on itself and
-    its neighbors. Looping over them is faster than one batched product, whose inputs exceed the CPU's cache."""
+    its neighbors."""
     reach = (weight.shape[0] + 1) // 2
     size = max(reach, BLOCK_SIZE)
     offsets = F.pad(weight, (2 * size - reach, 2 * size - reach))
-    rows = cast_for_autocast(toeplitz_rows(offsets[None], size)).expand(v.shape[0], -1, -1)
-    # The parts of W that apply to the previous block, to the block itself and to the next block.
-    left, diagonal, right = rows.split(size, 2)
-    diagonal = diagonal.tril() if is_causal else diagonal
-    blocks, outputs = v.split(size, 1), []
+    rows = toeplitz_rows(offsets[None], size)  # [1, size, 3 size]
+    rows = cast_for_autocast(rows[:, :, : 2 * size].tril(size) if is_causal else rows)
+    return (banded_loop if v.device.type == "cpu" else banded_batch)(rows, bias, v)
+
+
+def banded_loop(rows: torch.Tensor, bias: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+    """Multiply block by block. On a CPU, a batch of blocks would not stay in the cache."""
+    rows, outputs = rows.expand(v.shape[0], -1, -1), []
+    size = rows.shape[1]
+    blocks = v.split(size, 1)
+    # The parts of W that apply to the previous block, to the block itself and, unless W is causal, to the next block.
+    parts = rows.split(size, 2)
     for i, (block, b) in enumerate(zip(blocks, bias.split(size, -2))):
         length = block.shape[1]
-        output = torch.baddbmm(b, diagonal[:, :length, :length], block)
+        output = torch.baddbmm(b, parts[1][:, :length, :length], block)
         if i > 0:
-            output = torch.baddbmm(output, left[:, :length], blocks[i - 1])
-        if i + 1 < len(blocks) and not is_causal:
-            output = torch.baddbmm(output, right[:, :, : blocks[i + 1].shape[1]], blocks[i + 1])
+            output = torch.baddbmm(output, parts[0][:, :length], blocks[i - 1])
+        if i + 1 < len(blocks) and len(parts) == 3:
+            output = torch.baddbmm(output, parts[2][:, :, : blocks[i + 1].shape[1]], blocks[i + 1])
         outputs.append(output)
     return torch.cat(outputs, dim=1)
+
+
+def banded_batch(rows: torch.Tensor, bias: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+    """Multiply all blocks, each beside copies of its neighbors, in one product: on a GPU, small ones wait for launches.
+    With 16,384 tokens, this takes a fifteenth of the time of `banded_loop`."""
+    size, neighbors = rows.shape[1], rows.shape[2] // rows.shape[1]
+    batch, length, _ = v.shape
+    count = -(-length // size)
+    last = count * size - length  # of the padding of the last block
+    blocks = F.pad(v, (0, 0, size, last + size)).unflatten(1, (count + 2, size))
+    windows = torch.cat([blocks[:, i : i + count] for i in range(neighbors)], dim=2)  # [B, count, size of rows, E]
+    bias = F.pad(bias, (0, 0, 0, last)).unflatten(-2, (count, size)).expand(batch, -1, -1, -1)
+    output = batched_product(bias.flatten(0, 1), rows.expand(batch * count, -1, -1), windows.flatten(0, 1))
+    return output.unflatten(0, (batch, count)).flatten(1, 2)[:, :length]
+
+
+def batched_product(bias: torch.Tensor, w: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+    """Return w v + bias [B, m, E] for w [B, m, t] and v [B, t, E]. `w @ v` would first copy v, to fold the batch into
+    one product."""
+    if torch.compiler.is_compiling():
+        # The compiler fuses an addition with the gating, while `baddbmm` would copy the bias for every channel.
+        return torch.bmm(w, v) + cast_for_autocast(bias)
+    return torch.baddbmm(bias, w, v)
 
 
 def cast_for_autocast(matrix: torch.Tensor) -> torch.Tensor:
@@ -353,8 +383,7 @@ class SpatialProjection(nn.Module):
             if is_banded:
                 outputs.append(banded_product(w, b, part, is_causal))
             else:
-                # `w @ part` would first copy v, to fold the batch into one product.
-                outputs.append(torch.baddbmm(b, cast_for_autocast(w).expand(v.shape[0], -1, -1), part))
+                outputs.append(batched_product(b, cast_for_autocast(w).expand(v.shape[0], -1, -1), part))
         return outputs[0] if self.heads == 1 else torch.cat(outputs, dim=2)
 
     def set_parameters(self, weight: torch.Tensor, bias: torch.Tensor):

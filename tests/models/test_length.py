@@ -24,9 +24,11 @@ def banded_matrix(weight, length):
     return matrix
 
 
-@pytest.fixture
-def small_blocks(monkeypatch):
+@pytest.fixture(params=["banded_loop", "banded_batch"])
+def small_blocks(monkeypatch, request):
+    """Multiply by blocks even for short texts, in the form for CPUs and in that for GPUs."""
     monkeypatch.setattr(modeling_gmlp, "BLOCK_SIZE", 1)
+    monkeypatch.setattr(modeling_gmlp, "banded_loop", getattr(modeling_gmlp, request.param))
 
 
 @pytest.mark.parametrize("is_causal", [False, True])
