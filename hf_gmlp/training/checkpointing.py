@@ -17,7 +17,16 @@ PRODUCTS = {
 
 
 def keep_products(context, operator, *args, **kwargs) -> CheckpointPolicy:
-    return CheckpointPolicy.MUST_SAVE if operator in PRODUCTS else CheckpointPolicy.PREFER_RECOMPUTE
+    if operator in PRODUCTS and not has_dropout(operator, args, kwargs):
+        return CheckpointPolicy.MUST_SAVE
+    return CheckpointPolicy.PREFER_RECOMPUTE
+
+
+def has_dropout(operator: torch._ops.OpOverload, args: tuple, kwargs: dict) -> bool:
+    """Return whether attention draws random numbers. Without drawing them again, layers after it would recompute their
+    dropout with other random numbers, and the gradients would be wrong."""
+    names = [argument.name for argument in operator._schema.arguments]
+    return (dict(zip(names, args)) | kwargs).get("dropout_p", 0.0) > 0.0
 
 
 def enable_selective_checkpointing(model: PreTrainedModel):

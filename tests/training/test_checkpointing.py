@@ -9,7 +9,7 @@ from transformers import BertConfig, BertForMaskedLM
 from transformers.testing_utils import torch_device
 
 from hf_gmlp import GMLPConfig, GMLPForImageClassification, GMLPForMaskedLM, GMLPVisionConfig
-from hf_gmlp.training.checkpointing import enable_selective_checkpointing
+from hf_gmlp.training.checkpointing import enable_selective_checkpointing, keep_products
 
 from ..numerics import assert_close
 from .test_trainer import make_trainer
@@ -55,6 +55,16 @@ def test_outputs_and_gradients_stay_the_same(kind):
     assert torch.equal(new_loss, loss)
     # The order of summation may differ.
     assert_close(new_gradients, gradients, depth=2)
+
+
+@pytest.mark.parametrize("dropout, policy", [(0.0, "MUST_SAVE"), (0.1, "PREFER_RECOMPUTE")])
+def test_attention_with_dropout_is_recomputed(dropout, policy):
+    """The dropout that follows must get the same random numbers again. On CPUs, no kernel has dropout."""
+    x = torch.zeros(1, 1, 2, 4)
+    efficient = torch.ops.aten._scaled_dot_product_efficient_attention.default
+    flash = torch.ops.aten._scaled_dot_product_flash_attention.default
+    assert keep_products(None, efficient, x, x, x, None, True, dropout).name == policy
+    assert keep_products(None, flash, x, x, x, dropout_p=dropout).name == policy
 
 
 @pytest.mark.parametrize("kind, limit", [("gmlp", 0.55), ("amlp", 0.65), ("images", 0.55)])
