@@ -69,7 +69,7 @@ class AMLPModelTest(GMLPTextTest, FSDPTesterMixin, unittest.TestCase):
 
     has_attentions = True
     config_fields = {
-        "attention_size": 8,
+        "attention_size": 16,
         "hidden_dropout_prob": 0.1,
         "activation_dropout": 0.1,
         "attention_probs_dropout_prob": 0.1,
@@ -83,7 +83,7 @@ class AMLPCausalModelTest(GMLPTextTest, FSDPTesterMixin, TensorParallelTesterMix
 
     has_attentions = True
     causal_lm_class = GMLPForCausalLM
-    config_fields = {"is_causal": True, "attention_size": 8}
+    config_fields = {"is_causal": True, "attention_size": 16}
 
 
 class GMLPDenseModelTest(GMLPTextTest, unittest.TestCase):

@@ -89,7 +89,7 @@ class GMLPVisionModelTest(ModelTesterMixin, FSDPPlanMixin, unittest.TestCase):
 class AMLPVisionModelTest(GMLPVisionModelTest):
     """Tiny attention, and the mean over the patches."""
 
-    config_fields = {"pooling": "mean", "attention_size": 8}
+    config_fields = {"pooling": "mean", "attention_size": 16}
     has_attentions = True
 
 
@@ -104,4 +104,4 @@ class GMLPVisionBackboneTest(BackboneTesterMixin, unittest.TestCase):
     config_class = GMLPVisionConfig
 
     def setUp(self):
-        self.model_tester = GMLPVisionModelTester(attention_size=8)
+        self.model_tester = GMLPVisionModelTester(attention_size=16)

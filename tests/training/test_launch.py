@@ -31,6 +31,8 @@ def launch(config, task, *flags):
     launcher += ["--main_process_port", "0", "--mixed_precision", "no"]
     command = [*launcher, "--config_file", ROOT / f"recipes/accelerate/{config}.yaml", ROOT / f"run_{task}.py", *flags]
     environment = os.environ | {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "DS_ACCELERATOR": "cpu"}
+    if config in ON_CPU:
+        environment["CUDA_VISIBLE_DEVICES"] = ""
     # DeepSpeed compiles with the ninja that was installed alongside it.
     environment["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{environment['PATH']}"
     done = subprocess.run(list(map(str, command)), env=environment, capture_output=True, text=True)
