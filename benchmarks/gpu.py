@@ -1,20 +1,22 @@
 """Speed and memory of gMLP and its peers on a GPU, in one process and one run, after a check of their outputs.
 
     python -m benchmarks.gpu                            everything
-    python -m benchmarks.gpu --compile                  also with every block compiled
+    python -m benchmarks.gpu --compile                  also with every block compiled, except in `long`
     python -m benchmarks.gpu --compile --profile        also the operators of a training step, sorted by time
     python -m benchmarks.gpu --device cpu --quick       tiny smoke test without a GPU
 
 Suites:
-    images    gMLP-S on images of 224 pixels, timm's gMLP-S, and a ViT-S
-    large     gMLP-B, timm's gMLP-B, and a ViT-B
-    text      gMLP-base and aMLP-base on 512 tokens, g-mlp-pytorch (lucidrains), and a BERT
-    long      the same on more tokens
+    text      gMLP-base and aMLP-base on 512 tokens, g-mlp-pytorch (lucidrains), BERT-base and ModernBERT-base
+    images    gMLP-S on images of 224 pixels, timm's gMLP-S, and ViT-S
+    large     gMLP-B, timm's gMLP-B, and ViT-B
+    long      gMLP-base, aMLP-base, BERT-base and ModernBERT-base on 128 to 16,384 tokens; W reaches 128 tokens
 
-Outputs are compared in single precision, as in cpu.py. Times are measured under bf16 autocast with parameters in single
-precision and without dropout. A training step is forward and backward, without an optimizer. "MFU" is its operations
-(those of hf_gmlp without checkpointing or compilation, counted by torch) over its time, as a fraction of the rate of a
-large bf16 product in the same run. "Peak" is the peak memory of a training step minus the memory in use before it.
+All models have the depth of the published ones (48 blocks of gMLP-base, 12 layers of BERT-base). Outputs are compared
+in single precision, as in cpu.py. Times are measured under bf16 autocast with parameters in single precision and
+without dropout. A training step is forward and backward, without an optimizer. "MFU" is its operations over its time,
+as a fraction of the rate of a large bf16 product in the same run. The operations are those of matrix products and
+attention, counted by torch in the forward pass; a backward pass has twice as many. "Peak" is the peak memory of a
+training step minus the memory in use before it.
 The results are appended to benchmarks/results/gpu-DATE.csv after every suite.
 """
 
@@ -38,22 +40,25 @@ from hf_gmlp.markdown import markdown_table
 
 from . import harness, peers
 from .harness import Bench
-from .peers import AMLP, BERT, CIRCULANT, COMPILED, DENSE, FULL, OWN, SELECTIVE, TIMM, VIT, System, base_of
+from .peers import AMLP, BERT, CIRCULANT, COMPILED, DENSE, FULL, MODERN, OWN, SELECTIVE, TIMM, VIT, System, base_of
 
 SUITES = {
+    "text": [OWN, OWN + SELECTIVE, OWN + FULL, AMLP, DENSE, CIRCULANT, BERT, MODERN],
     "images": [OWN, OWN + SELECTIVE, OWN + FULL, TIMM, VIT],
     "large": [OWN, OWN + SELECTIVE, OWN + FULL, TIMM, VIT],
-    "text": [OWN, OWN + SELECTIVE, OWN + FULL, AMLP, DENSE, CIRCULANT, BERT],
-    "long": [OWN, OWN + SELECTIVE, AMLP, BERT],
+    "long": [OWN, AMLP, BERT, MODERN],
 }
 MAKERS: dict[str, Callable[..., System]] = {
     "images": peers.image_model,
     "large": partial(peers.image_model, large=True),
 }
+LENGTHS = (128, 1024, 4096, 16384)
+# Tokens of a batch of texts, and images of a batch.
+TOKENS, IMAGES = 32768, 128
 
 
 def main():
-    parser = harness.make_parser(__doc__, SUITES, rounds=7)
+    parser = harness.make_parser(__doc__, SUITES, rounds=3)
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda", help="cpu requires --quick")
     parser.add_argument("--profile", action="store_true", help="print where the time of a training step goes")
     # On a CPU, all of its cores are used, so times are wall-clock times.
@@ -77,7 +82,9 @@ def benchmark(arguments: argparse.Namespace):
     print(f"{bench.rate / 1e12:.4g} TFLOP/s in a large bf16 product")
     for suite in arguments.suites:
         names, make = list(SUITES[suite]), MAKERS.get(suite, peers.text_model)
-        names += [name + COMPILED for name in names if arguments.compile and base_of(name) == name]
+        # Compiling for every length would take minutes.
+        if arguments.compile and suite != "long":
+            names += [name + COMPILED for name in names if base_of(name) == name]
         bench.rows = []
         bench.compare(suite, make, names, sizes_of(suite, arguments.quick))
         torch._dynamo.reset()
@@ -87,12 +94,12 @@ def benchmark(arguments: argparse.Namespace):
 
 def sizes_of(suite: str, quick: bool) -> list[dict[str, int]]:
     if suite in MAKERS:
-        batches, layers = ((1,), 5) if quick else ((8, 32, 128), 30)
-        return [{"layers": layers, "batch": batch} for batch in batches]
+        return [{"layers": 5, "batch": 1} if quick else {"layers": 30, "batch": IMAGES}]
     if quick:
         return [{"layers": 3, "batch": 2, "tokens": 16}]
-    lengths = {"text": (512,), "long": (1024, 4096, 16384)}[suite]
-    return [{"layers": 30, "batch": 32768 // tokens, "tokens": tokens} for tokens in lengths]
+    if suite == "text":
+        return [{"layers": 48, "batch": TOKENS // 512, "tokens": 512}]
+    return [{"layers": 48, "batch": TOKENS // tokens, "tokens": tokens, "reach": 128} for tokens in LENGTHS]
 
 
 class GPUBench(Bench):
@@ -140,7 +147,7 @@ class GPUBench(Bench):
 
     def measure(self, systems: dict[str, System]) -> dict[str, dict[str, list[float]]]:
         results = super().measure(systems)
-        operations = {name: flops_of(self.training_step(x)) for name, x in systems.items() if base_of(name) == name}
+        operations = {name: flops_of(x) for name, x in systems.items() if base_of(name) == name}
         results["MFU, %"] = {
             name: [100 * operations[base_of(name)] / (value / 1e3) / self.rate for value in values]
             for name, values in results["training, ms"].items()
@@ -153,18 +160,23 @@ class GPUBench(Bench):
         return results
 
     def operators(self, system: System) -> list[list]:
-        """Return the operators of a training step that take the most device time themselves."""
+        """Return the operators of a training step that take the most device time themselves; of a compiled model, whose
+        operators are fused, the kernels."""
         with profile() as profiler:
             self.training_step(system)()
-        field = "self_cpu_time_total" if self.device.type == "cpu" else "self_device_time_total"
-        # On a GPU, kernels are separate events, but their time is already included in that of their operators.
-        events = [event for event in profiler.key_averages() if event.device_type == DeviceType.CPU]
+        kind, field = DeviceType.CPU, "self_device_time_total"
+        if self.device.type == "cpu":
+            field = "self_cpu_time_total"
+        elif COMPILED in system.name:
+            kind = DeviceType.CUDA
+        # On a GPU, the time of an operator includes that of its kernels.
+        events = [event for event in profiler.key_averages() if event.device_type == kind]
         events.sort(key=lambda event: getattr(event, field), reverse=True)
         total = sum(getattr(event, field) for event in events)
         rows: list[list] = [["operator", "calls", "ms", "%"]]
-        for event in events[:15]:
+        for event in events[:20]:
             time = getattr(event, field)
-            rows.append([event.key, event.count, f"{time / 1e3:.3f}", f"{100 * time / total:.1f}"])
+            rows.append([event.key[:100], event.count, f"{time / 1e3:.3f}", f"{100 * time / total:.1f}"])
         return [*rows, ["all", "", f"{total / 1e3:.3f}", ""]]
 
     def peak(self, step: Callable[[], object]) -> float:
@@ -176,11 +188,12 @@ class GPUBench(Bench):
         return (torch.cuda.max_memory_allocated() - before) / 2**20
 
 
-def flops_of(step: Callable[[], object]) -> int:
-    """Count the operations of the matrix products in a step, including those of attention in both passes."""
-    with FlopCounterMode(display=False) as counter, sdpa_kernel(SDPBackend.MATH):
-        step()
-    return counter.get_total_flops()
+def flops_of(system: System) -> int:
+    """Count the operations of the matrix products and of attention in a training step: three times those of a forward
+    pass. One sample is counted, since the countable form of attention stores all weights."""
+    with torch.no_grad(), FlopCounterMode(display=False) as counter, sdpa_kernel(SDPBackend.MATH):
+        system.run(1)
+    return 3 * len(system.inputs) * counter.get_total_flops()
 
 
 if __name__ == "__main__":

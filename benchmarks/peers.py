@@ -131,21 +131,24 @@ def image_model(name: str, layers: int, batch: int, large: bool = False) -> Syst
 
 
 def text_model(name: str, layers: int, batch: int, tokens: int, reach: int | None = None) -> System:
-    """Build a gMLP-base or aMLP-base with `layers` blocks, a multiple of three, or a BERT-base of the same size."""
-    ids = torch.randint(VOCABULARY, (batch, tokens), device="cpu", generator=torch.Generator("cpu").manual_seed(1))
+    """Build a gMLP-base, or a peer of its size: three of its blocks have as many parameters as a layer of BERT-base.
+    With 48 blocks, as in gMLP-base, the peers are the published models: aMLP-base, BERT-base and ModernBERT-base."""
+    # Token 0 is padding, whose embedding is zero; in every LayerNorm, its gradient would be multiplied by a million.
+    ids = torch.randint(1, VOCABULARY, (batch, tokens), device="cpu", generator=torch.Generator("cpu").manual_seed(1))
     if name in (OWN, AMLP):
         from hf_gmlp.models.configuration_gmlp import GMLPConfig
         from hf_gmlp.models.modeling_gmlp import GMLPModel
 
         # Shorter texts use a part of W, and longer ones use a W that was trained on 128 tokens.
-        sizes = {"num_hidden_layers": layers, "max_position_embeddings": max(512, tokens), "vocab_size": VOCABULARY}
+        depth = 36 if name == AMLP and layers == 48 else layers
+        sizes = {"num_hidden_layers": depth, "max_position_embeddings": max(512, tokens), "vocab_size": VOCABULARY}
         sizes |= {"spatial_reach": reach or 128} if reach or tokens > 512 else {}
         sizes |= {"attention_size": 64 if name == AMLP else 0, "type_vocab_size": 0}
         model = GMLPModel(GMLPConfig(**sizes), add_pooling_layer=False)
     elif name == BERT:
         from transformers import BertConfig, BertModel
 
-        sizes = {"vocab_size": VOCABULARY, "num_hidden_layers": layers // 3}
+        sizes = {"vocab_size": VOCABULARY, "num_hidden_layers": 12 if layers == 48 else layers // 3}
         sizes |= {"max_position_embeddings": max(512, tokens)}
         config = BertConfig(**sizes, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
         model = BertModel(config, add_pooling_layer=False)
@@ -154,6 +157,7 @@ def text_model(name: str, layers: int, batch: int, tokens: int, reach: int | Non
 
         # Three layers, of which one is global, have as many parameters as five blocks of gMLP-base.
         sizes = {"vocab_size": VOCABULARY, "num_hidden_layers": layers // 3, "intermediate_size": 672}
+        sizes |= {"num_hidden_layers": 22, "intermediate_size": 1152} if layers == 48 else {}
         special = dict.fromkeys(("pad_token_id", "bos_token_id", "eos_token_id", "cls_token_id", "sep_token_id"), 0)
         model = ModernBertModel(ModernBertConfig(**sizes, **special, max_position_embeddings=tokens))
     else:
