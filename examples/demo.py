@@ -16,6 +16,8 @@ import runpy
 import sys
 from pathlib import Path
 
+from paper.corpus import python_reference
+
 ROOT = Path(__file__).resolve().parent.parent
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
@@ -25,10 +27,6 @@ def main():
     parser.add_argument("--output_dir", type=Path, default=Path("build/demo"))
     output = parser.parse_args().output_dir
     model_folder, train_file, validation_file = output / "model", output / "train.txt", output / "validation.txt"
-    leave_busy_cores()
-    # PyTorch counts its threads when it is imported, so imports come after `leave_busy_cores`.
-    from paper.corpus import python_reference
-
     output.mkdir(parents=True, exist_ok=True)
     documents = python_reference()
     validation = documents[3::8]
@@ -80,22 +78,6 @@ def main():
     plot_filters(model, filters)
     print(f"\nThe model, its tokenizer and its card: {model_folder}")
     print(f"The spatial filters of its {model.config.num_hidden_layers} blocks, as in Figure 4: {filters}")
-
-
-def leave_busy_cores():
-    """Limit the threads of PyTorch to the idle cores, unless OMP_NUM_THREADS is set: threads on busy cores wait for
-    each other, and can be slower than a single thread.
-    """
-    import psutil
-
-    if "OMP_NUM_THREADS" in os.environ:
-        return
-    busy = psutil.cpu_percent(interval=1, percpu=True)
-    allowed = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else range(len(busy))
-    idle = round(sum(1 - busy[core] / 100 for core in allowed))
-    if idle < len(allowed):
-        os.environ["OMP_NUM_THREADS"] = str(max(1, idle))
-        print(f"{idle} of {len(allowed)} cores are idle: training with OMP_NUM_THREADS={max(1, idle)}.", flush=True)
 
 
 def masked_sentences(documents: list[str]) -> list[tuple[str, str]]:

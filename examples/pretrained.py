@@ -188,24 +188,19 @@ def make_spelling(folder: Path):
     return open_tokenizer(folder).backend_tokenizer.normalizer.normalize_str
 
 
-def probabilities(folder: Path, texts: Sequence[str], batch_size: int = 256) -> np.ndarray:
+def probabilities(folder: Path, texts: Sequence[str]) -> np.ndarray:
     """Return the class probabilities of a classifier for each text: [texts, classes]."""
-    import torch
-    from transformers import AutoModelForSequenceClassification
+    from transformers import pipeline
 
-    from hf_gmlp.loading import open_model, open_tokenizer
+    import hf_gmlp  # noqa: F401  (registers the models)
 
-    tokenizer, model = open_tokenizer(folder), open_model(AutoModelForSequenceClassification, folder).eval()
-    if [model.config.id2label[number] for number in range(len(LABELS))] != list(LABELS):
-        raise ValueError(f"{folder} has the classes {model.config.id2label} instead of {LABELS}.")
-    result = np.empty((len(texts), len(LABELS)))
+    classify = pipeline("text-classification", str(folder), top_k=None, truncation=True, batch_size=64)
     # Sort by length to reduce padding.
     order = sorted(range(len(texts)), key=lambda index: len(texts[index]))
-    with torch.inference_mode(), torch.autocast("cpu", torch.bfloat16):
-        for start in range(0, len(order), batch_size):
-            indices = order[start : start + batch_size]
-            batch = tokenizer([texts[index] for index in indices], truncation=True, padding=True, return_tensors="pt")
-            result[indices] = model(**batch).logits.double().softmax(-1).numpy()
+    result = np.empty((len(texts), len(LABELS)))
+    for index, scores in zip(order, classify([texts[index] for index in order])):
+        by_label = {score["label"]: score["score"] for score in scores}
+        result[index] = [by_label[label] for label in LABELS]
     return result
 
 
