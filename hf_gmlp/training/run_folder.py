@@ -103,7 +103,10 @@ def check_rows(args: RunArguments, rows: int):
 def read_settings(folder: Path) -> dict:
     """Return the settings of the run in a folder, which are empty if there is none."""
     path = folder / SETTINGS
-    return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+    try:
+        return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+    except ValueError as error:
+        raise InputError(f"{path} is not valid JSON ({error}): restore it, or choose another --output_dir.") from error
 
 
 def resume_point(args: RunArguments, settings: dict) -> str | None:

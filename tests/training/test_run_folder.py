@@ -84,6 +84,13 @@ def test_changed_command_is_refused_by_name(command, name, value):
             start_run(*command(**{name: value} | more))
 
 
+def test_broken_settings_are_refused(command):
+    folder = cut_off(command()).parent
+    (folder / "settings.json").write_text('{"seed": 4')
+    with pytest.raises(InputError, match="settings.json is not valid JSON"):
+        start_run(*command())
+
+
 def test_another_number_of_rows_is_refused(command, text):
     arguments = command()
     cut_off(arguments)
