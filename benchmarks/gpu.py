@@ -17,7 +17,7 @@ without dropout. A training step is forward and backward, without an optimizer. 
 as a fraction of the rate of a large bf16 product in the same run. The operations are those of matrix products and
 attention, counted by torch in the forward pass; a backward pass has twice as many. "Peak" is the peak memory of a
 training step minus the memory in use before it.
-The results are appended to benchmarks/results/gpu-DATE.csv after every suite.
+The results are appended to benchmarks/results/gpu-DATE.csv after every size.
 """
 
 import argparse
@@ -85,11 +85,12 @@ def benchmark(arguments: argparse.Namespace):
         # Compiling for every length would take minutes.
         if arguments.compile and suite != "long":
             names += [name + COMPILED for name in names if base_of(name) == name]
-        bench.rows = []
-        bench.compare(suite, make, names, sizes_of(suite, arguments.quick))
-        torch._dynamo.reset()
-        gc.collect()
-        harness.write_results(path, bench.rows, common)
+        for sizes in sizes_of(suite, arguments.quick):
+            bench.rows = []
+            bench.compare(suite, make, names, [sizes])
+            harness.write_results(path, bench.rows, common)
+            torch._dynamo.reset()
+            gc.collect()
 
 
 def sizes_of(suite: str, quick: bool) -> list[dict[str, int]]:
