@@ -60,7 +60,9 @@ class GMLPEmbeddings(nn.Module):
 
     def __init__(self, config: GMLPConfig):
         super().__init__()
-        self.word_embeddings = nn.Embedding(config.vocab_size, config.hidden_size, padding_idx=config.pad_token_id)
+        # Without `padding_idx`, whose embedding would be zero: without segments, every LayerNorm of a new model would
+        # multiply the gradient of visible padding by a thousand.
+        self.word_embeddings = nn.Embedding(config.vocab_size, config.hidden_size)
         segments = config.type_vocab_size
         self.token_type_embeddings = nn.Embedding(segments, config.hidden_size) if segments else None
         self.dropout = nn.Dropout(config.hidden_dropout_prob)
