@@ -133,8 +133,7 @@ def image_model(name: str, layers: int, batch: int, large: bool = False) -> Syst
 def text_model(name: str, layers: int, batch: int, tokens: int, reach: int | None = None) -> System:
     """Build a gMLP-base, or a peer of its size: three of its blocks have as many parameters as a layer of BERT-base.
     With 48 blocks, as in gMLP-base, the peers are the published models: aMLP-base, BERT-base and ModernBERT-base."""
-    # Token 0 is padding, whose embedding is zero; in every LayerNorm, its gradient would be multiplied by a million.
-    ids = torch.randint(1, VOCABULARY, (batch, tokens), device="cpu", generator=torch.Generator("cpu").manual_seed(1))
+    ids = torch.randint(VOCABULARY, (batch, tokens), device="cpu", generator=torch.Generator("cpu").manual_seed(1))
     if name in (OWN, AMLP):
         from hf_gmlp.models.configuration_gmlp import GMLPConfig
         from hf_gmlp.models.modeling_gmlp import GMLPModel
