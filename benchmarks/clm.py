@@ -106,8 +106,8 @@ def speed(arguments: argparse.Namespace) -> tuple[list[list], list[dict]]:
     training = bench.times(steps, arguments.repeats)
 
     rows, sizes = [], {key: getattr(arguments, key) for key in ("layers", "dim", "n", "batch_size", "repeats")}
-    table = [["tokens per second (times the first system's)", "parameters", *(f"token {mark}" for mark in marks)]]
-    table[0].append("training")
+    heading = ["tokens per second (times the first system's)", "parameters"]
+    table = [[*heading, *(f"token {mark}" for mark in marks), "training"]]
     for name, model in systems.items():
         seconds = {f"token {mark}": generating[name, mark] for mark in marks}
         seconds["training"] = statistics.median(training[name]) / (arguments.batch_size * arguments.n)
@@ -134,11 +134,13 @@ def time_generation(bench: Bench, systems: dict[str, nn.Module], positions: list
     """Return the median seconds to generate one token, by system and by the number of preceding tokens."""
     seconds: dict[tuple[str, int], list[float]] = defaultdict(list)
     tokens = bench.arguments.tokens
+    for model in systems.values():
+        model.eval()
     for _ in range(bench.arguments.repeats + 1):
         for position in positions:
             ids = torch.randint(2, VOCABULARY, (1, position + tokens))
             for name, model in systems.items():
-                seconds[name, position] += token_times(bench, model.eval(), ids, position)
+                seconds[name, position] += token_times(bench, model, ids, position)
     # The first round is a warm-up.
     return {key: statistics.median(times[tokens:]) for key, times in seconds.items()}
 

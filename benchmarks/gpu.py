@@ -17,6 +17,7 @@ without dropout. A training step is forward and backward, without an optimizer. 
 as a fraction of the rate of a large bf16 product in the same run. The operations are those of matrix products and
 attention, counted by torch in the forward pass; a backward pass has twice as many. "Peak" is the peak memory of a
 training step minus the memory in use before it.
+
 The results are appended to benchmarks/results/gpu-DATE.csv after every size.
 """
 

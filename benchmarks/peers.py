@@ -16,6 +16,8 @@ SPATIAL_WEIGHTS = ("spatial_gating_unit.proj.weight", "gate.proj.weight", "sgu.w
 VOCABULARY = 32
 OWN, AMLP, TIMM, VIT, BERT = "hf_gmlp", "hf_gmlp, aMLP", "timm", "ViT", "BERT"
 MODERN, CIRCULANT, DENSE = "ModernBERT", "g-mlp-pytorch, circulant", "g-mlp-pytorch, dense"
+# Blocks or layers of the published text models.
+PUBLISHED = {OWN: 48, AMLP: 36, DENSE: 48, CIRCULANT: 48, BERT: 12, MODERN: 22}
 # Suffixes of the name of a system, which select how it is trained or run.
 SELECTIVE, FULL, COMPILED = " + selective checkpointing", " + full checkpointing", " + torch.compile"
 
@@ -134,12 +136,13 @@ def text_model(name: str, layers: int, batch: int, tokens: int, reach: int | Non
     """Build a gMLP-base, or a peer of its size: three of its blocks have as many parameters as a layer of BERT-base.
     With 48 blocks, as in gMLP-base, the peers are the published models: aMLP-base, BERT-base and ModernBERT-base."""
     ids = torch.randint(VOCABULARY, (batch, tokens), device="cpu", generator=torch.Generator("cpu").manual_seed(1))
+    is_published = layers == PUBLISHED[OWN]
+    depth = PUBLISHED[name] if is_published else layers // 3 if name in (BERT, MODERN) else layers
     if name in (OWN, AMLP):
         from hf_gmlp.models.configuration_gmlp import GMLPConfig
         from hf_gmlp.models.modeling_gmlp import GMLPModel
 
         # Shorter texts use a part of W, and longer ones use a W that was trained on 128 tokens.
-        depth = 36 if name == AMLP and layers == 48 else layers
         sizes = {"num_hidden_layers": depth, "max_position_embeddings": max(512, tokens), "vocab_size": VOCABULARY}
         sizes |= {"spatial_reach": reach or 128} if reach or tokens > 512 else {}
         sizes |= {"attention_size": 64 if name == AMLP else 0, "type_vocab_size": 0}
@@ -147,7 +150,7 @@ def text_model(name: str, layers: int, batch: int, tokens: int, reach: int | Non
     elif name == BERT:
         from transformers import BertConfig, BertModel
 
-        sizes = {"vocab_size": VOCABULARY, "num_hidden_layers": 12 if layers == 48 else layers // 3}
+        sizes = {"vocab_size": VOCABULARY, "num_hidden_layers": depth}
         sizes |= {"max_position_embeddings": max(512, tokens)}
         config = BertConfig(**sizes, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
         model = BertModel(config, add_pooling_layer=False)
@@ -155,14 +158,14 @@ def text_model(name: str, layers: int, batch: int, tokens: int, reach: int | Non
         from transformers import ModernBertConfig, ModernBertModel
 
         # Three layers, of which one is global, have as many parameters as five blocks of gMLP-base.
-        sizes = {"vocab_size": VOCABULARY, "num_hidden_layers": layers // 3, "intermediate_size": 672}
-        sizes |= {"num_hidden_layers": 22, "intermediate_size": 1152} if layers == 48 else {}
+        width = 1152 if is_published else 672
+        sizes = {"vocab_size": VOCABULARY, "num_hidden_layers": depth, "intermediate_size": width}
         special = dict.fromkeys(("pad_token_id", "bos_token_id", "eos_token_id", "cls_token_id", "sep_token_id"), 0)
         model = ModernBertModel(ModernBertConfig(**sizes, **special, max_position_embeddings=tokens))
     else:
         import g_mlp_pytorch
 
         # g-mlp-pytorch accepts texts of one length only.
-        sizes = {"num_tokens": VOCABULARY, "dim": 512, "depth": layers, "seq_len": tokens, "ff_mult": 6}
+        sizes = {"num_tokens": VOCABULARY, "dim": 512, "depth": depth, "seq_len": tokens, "ff_mult": 6}
         model = g_mlp_pytorch.gMLP(**sizes, circulant_matrix=name == CIRCULANT)
     return System(name, model, ids.to(torch.get_default_device()))
