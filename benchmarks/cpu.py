@@ -35,7 +35,7 @@ SUITES = ("images", "text", "short")
 
 
 def main():
-    arguments = harness.make_parser(__doc__, SUITES, rounds=5).parse_args()
+    arguments = harness.make_parser(__doc__, 5, SUITES).parse_args()
     errors.run(lambda: benchmark(arguments))
 
 

@@ -30,14 +30,12 @@ from contextlib import AbstractContextManager
 from functools import partial
 
 import torch
-from torch.autograd import DeviceType
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.profiler import profile
 from torch.utils.flop_counter import FlopCounterMode
 
 from hf_gmlp import errors
 from hf_gmlp.errors import InputError
-from hf_gmlp.markdown import markdown_table
 
 from . import harness, peers
 from .harness import Bench
@@ -59,7 +57,7 @@ TOKENS, IMAGES = 32768, 128
 
 
 def main():
-    parser = harness.make_parser(__doc__, SUITES, rounds=3)
+    parser = harness.make_parser(__doc__, 3, SUITES)
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda", help="cpu requires --quick")
     parser.add_argument("--profile", action="store_true", help="print where the time of a training step goes")
     # On a CPU, all of its cores are used, so times are wall-clock times.
@@ -158,28 +156,15 @@ class GPUBench(Bench):
             results["peak, MiB"] = {name: [self.peak(self.training_step(x))] for name, x in systems.items()}
         if self.arguments.profile:
             for system in (systems[name] for name in (OWN, OWN + COMPILED) if name in systems):
-                print(f"\n{system.name}, {len(system.inputs)} samples\n\n{markdown_table(self.operators(system))}")
+                print(f"\n{system.name}, {len(system.inputs)} samples\n\n{self.operators(system)}")
         return results
 
-    def operators(self, system: System) -> list[list]:
-        """Return the operators of a training step that take the most device time themselves; of a compiled model, whose
-        operators are fused, the kernels."""
+    def operators(self, system: System) -> str:
+        """Return a table of the operators and kernels of a training step that take the most device time themselves."""
         with profile() as profiler:
             self.training_step(system)()
-        kind, field = DeviceType.CPU, "self_device_time_total"
-        if self.device.type == "cpu":
-            field = "self_cpu_time_total"
-        elif COMPILED in system.name:
-            kind = DeviceType.CUDA
-        # On a GPU, the time of an operator includes that of its kernels.
-        events = [event for event in profiler.key_averages() if event.device_type == kind]
-        events.sort(key=lambda event: getattr(event, field), reverse=True)
-        total = sum(getattr(event, field) for event in events)
-        rows: list[list] = [["operator", "calls", "ms", "%"]]
-        for event in events[:20]:
-            time = getattr(event, field)
-            rows.append([event.key[:100], event.count, f"{time / 1e3:.3f}", f"{100 * time / total:.1f}"])
-        return [*rows, ["all", "", f"{total / 1e3:.3f}", ""]]
+        time = f"self_{self.device.type}_time_total"
+        return profiler.key_averages().table(sort_by=time, row_limit=20, max_name_column_width=80)
 
     def peak(self, step: Callable[[], object]) -> float:
         """Return the MiB that a step needs in addition to the memory in use."""

@@ -21,12 +21,13 @@ RESULTS = Path(__file__).with_name("results")
 Step = Callable[[], object]
 
 
-def make_parser(description: str | None, suites: Iterable[str], rounds: int) -> argparse.ArgumentParser:
-    """Return a parser with the flags that cpu.py and gpu.py share."""
+def make_parser(description: str | None, rounds: int, suites: Iterable[str] = ()) -> argparse.ArgumentParser:
+    """Return a parser with the flags that the benchmarks share; those with suites also have --suites and --compile."""
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--suites", nargs="+", choices=suites, default=list(suites), help="default: all")
     parser.add_argument("--quick", action="store_true", help="smoke test with tiny sizes, and a single round")
-    parser.add_argument("--compile", action="store_true", help="also measure with torch.compile")
+    if suites:
+        parser.add_argument("--suites", nargs="+", choices=suites, default=list(suites), help="default: all")
+        parser.add_argument("--compile", action="store_true", help="also measure with torch.compile")
     parser.add_argument("--out", type=Path, default=RESULTS, help="output folder (default: %(default)s)")
     parser.set_defaults(rounds=rounds, threads=1)
     return parser
