@@ -16,14 +16,14 @@ import numpy as np
 from scipy.stats import linregress
 from transformers import AutoConfig
 
-from hf_gmlp.errors import InputError
 from hf_gmlp.tools.analysis.counts import paper_parameters
 
 from . import protocol
 from .baselines import sentence_accuracy
+from .corpus import prepare_text
 from .extrapolation import SYSTEMS
 from .protocol import CEILING_ACCURACY, MODELS, SIZES, interval, join_overrides
-from .replicate import pretraining_flags
+from .replicate import make_tokenizer, pretraining_flags
 from .trainings import ROOT, System, call, map_jobs, search, train
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -35,11 +35,13 @@ DEPTHS = {"gmlp": (0.5, 1, 2, 4), "bert-relpos": (0.5, 1, 2, 4)}
 MORE_SEEDS = (1, 2, 3, 4, 5, 6, 7)
 
 
-def scaling(text: Path, output_dir: Path, jobs: int):
-    """Compare how loss falls with size. `text` is the folder "data" of a replication, next to its tokenizer."""
+def scaling(train_file: list[str], validation_file: list[str], output_dir: Path, jobs: int):
+    """Compare how loss falls with size, on the text that a replication makes from the same files."""
     size = SIZES["small"]
+    text = prepare_text(train_file, validation_file, output_dir / "data")
+    tokenizer = make_tokenizer(size, text["train"], output_dir)
     plan = [(name, depth) for name, depths in DEPTHS.items() for depth in depths] + [("bert-noattn", 1)]
-    flags = pretraining_flags(size, text.parent / "tokenizer", text / "train.jsonl", text / "development.jsonl")
+    flags = pretraining_flags(size, tokenizer, text["train"], text["development"])
 
     def study(name: str, depth: float) -> tuple[float, list[float]]:
         model = MODELS[name]
@@ -49,7 +51,7 @@ def scaling(text: Path, output_dir: Path, jobs: int):
         folder, seeds = output_dir / f"depth-{depth:g}", MORE_SEEDS if depth == 1 else protocol.SEEDS
         runs = system.study(folder, seeds, SCALING_STEPS, SCALING_STEPS, start=(1e-3, 25.0))
         # The development text was used to choose the settings, so it cannot be used to compare the models.
-        losses = [evaluate(run, text / "evaluation.jsonl") for run, _ in runs]
+        losses = [evaluate(run, text["evaluation"]) for run, _ in runs]
         return float(paper_parameters(AutoConfig.from_pretrained(runs[0][0]))), losses
 
     results = dict(zip(plan, map_jobs(study, plan, jobs)))
@@ -233,13 +235,9 @@ def finish(folder: Path, result: Mapping[str, object]):
     print(text)
 
 
-def experiment(name: str, output_dir: Path, train_file: list[str], text: Path | None, jobs: int):
+def experiment(name: str, output_dir: Path, train_file: list[str], validation_file: list[str], jobs: int):
     """Run an experiment; the arguments are the flags of `python -m paper experiment`."""
     if name == "scaling":
-        if text is None:
-            raise InputError("The experiment 'scaling' needs --text, the folder \"data\" of a replication.")
-        scaling(text, output_dir, jobs)
-    elif not train_file:
-        raise InputError(f"The experiment {name!r} needs --train_file.")
+        scaling(train_file, validation_file, output_dir, jobs)
     else:
         (real_pairs if name == "pairs" else attention_gain)(train_file, output_dir, jobs)

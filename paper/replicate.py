@@ -40,14 +40,21 @@ def replicate(size: str, train_file: list[str], validation_file: list[str], outp
     study = Study(size, output, prepare_text(train_file, validation_file, output / "data"), earlier)
     if earlier.get("text", study.checksums) != study.checksums:
         raise InputError(f"{output}/results.json was made from different text. Choose another --output_dir.")
-    if not (study.tokenizer / "tokenizer.json").is_file():
-        command = ["-m", "hf_gmlp_cli", "train-tokenizer", str(study.text["train"])]
-        command += ["--vocab_size", str(study.size.vocab_size), "--max_length", str(study.size.length), "--lowercase"]
-        call([*command, "--output_dir", str(study.tokenizer)], output / "tokenizer.log")
+    make_tokenizer(study.size, study.text["train"], output)
     for stage in (study.search_settings, study.pretrain, study.search_task_settings, study.fine_tune):
         stage(jobs)
         report.write(study.numbers(), output)
     print(f"All runs are finished. The report: {output / 'report.md'}")
+
+
+def make_tokenizer(size: Size, text: Path, output: Path) -> Path:
+    """Train a tokenizer on the training text, unless the folder has one, and return its path."""
+    tokenizer = output / "tokenizer"
+    if not (tokenizer / "tokenizer.json").is_file():
+        command = ["-m", "hf_gmlp_cli", "train-tokenizer", str(text), "--vocab_size", str(size.vocab_size)]
+        command += ["--max_length", str(size.length), "--lowercase", "--output_dir", str(tokenizer)]
+        call(command, output / "tokenizer.log")
+    return tokenizer
 
 
 def pretraining_flags(size: Size, tokenizer: Path, text: Path, held_out: Path) -> dict[str, object]:

@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 import statistics
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -196,8 +197,9 @@ def verdicts_rows(results: Results) -> list[list]:
 
 
 def statuses_rows(text: str) -> list[list]:
-    """Rows of the statuses, each with its number of claims in a page: rows of tables that end with the status."""
-    last_cells = Counter(line.rstrip("| ").rpartition("| ")[2] for line in text.splitlines() if line.startswith("|"))
+    """Rows of the statuses, each with its number of claims in the page's tables whose last column is "status"."""
+    tables = re.findall(r"^\|.*\| status \|\n((?:\|.*\n)+)", text, re.MULTILINE)
+    last_cells = Counter(row.rstrip("| ").rpartition("| ")[2] for table in tables for row in table.splitlines())
     counts = {status: last_cells[status] for status in STATUSES}
     rows = [[status, count, STATUSES[status]] for status, count in counts.items()]
     return [["", "claims", "meaning"], *rows, ["in all", sum(counts.values()), ""]]
