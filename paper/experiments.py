@@ -57,9 +57,11 @@ def scaling(train_file: list[str], validation_file: list[str], output_dir: Path,
     results = dict(zip(plan, map_jobs(study, plan, jobs)))
     slopes = {name: slopes_of([results[name, depth] for depth in depths]) for name, depths in DEPTHS.items()}
     low, high = interval(protocol.subtract(slopes["gmlp"], slopes["bert-relpos"]))
-    verdict = protocol.side(-high, -low, -SLOPE_MARGIN)
     rows = {f"{name}, depth {depth:g}": result for (name, depth), result in results.items()}
-    finish(output_dir, {"losses": rows, "slopes": slopes, "difference": (low, high), "held": verdict})
+    finish(
+        output_dir,
+        {"losses": rows, "slopes": slopes, "difference": (low, high), "verdict": verdict(-high, -low, -SLOPE_MARGIN)},
+    )
 
 
 def slopes_of(results: list[tuple[float, list[float]]]) -> list[float]:
@@ -151,8 +153,8 @@ def real_pairs(train_file: list[str], output_dir: Path, jobs: int):
     accuracies = dict(zip(PAIR_SYSTEMS, map_jobs(report, [(name,) for name in PAIR_SYSTEMS], jobs)))
     low, high = interval(protocol.subtract(accuracies["aMLP"], accuracies["gMLP"]))
     ceiling = min(statistics.fmean(accuracies[name]) for name in ("aMLP", "gMLP")) > CEILING_ACCURACY
-    verdict = protocol.CEILING if ceiling else protocol.side(low, high, 0.0)
-    finish(output_dir, result | {"accuracies": accuracies, "aMLP - gMLP": (low, high), "held": verdict})
+    result |= {"accuracies": accuracies, "aMLP - gMLP": (low, high)}
+    finish(output_dir, result | {"verdict": protocol.CEILING if ceiling else verdict(low, high, 0.0)})
 
 
 def write_passages(texts: list[str], folder: Path, sentences: int):
@@ -226,6 +228,12 @@ def attention_gain(train_file: list[str], output_dir: Path, jobs: int):
 
 
 # ---------------------------------------------------------------------------------------------------------------------
+
+
+def verdict(low: float, high: float, threshold: float) -> str:
+    """Return whether a claim is held: that a value, known by its confidence interval, is above a threshold."""
+    words = {protocol.YES: protocol.HELD, protocol.NO: protocol.CONTRADICTED, protocol.OPEN: protocol.POWER}
+    return words[protocol.side(low, high, threshold)]
 
 
 def finish(folder: Path, result: Mapping[str, object]):

@@ -96,3 +96,9 @@ def test_slopes_are_those_of_a_power_law():
     sizes = [1e5, 2e5, 4e5, 8e5]
     results = [(size, [-0.2 * math.log(size), -0.1 * math.log(size)]) for size in sizes]
     assert experiments.slopes_of(results) == pytest.approx([-0.2, -0.1])
+
+
+def test_verdicts_are_words_of_the_protocol():
+    intervals = [(0.1, 0.2), (-0.2, -0.1), (-0.1, 0.1)]
+    words = [experiments.verdict(low, high, 0.0) for low, high in intervals]
+    assert words == ["held", "contradicted", "no verdict (power)"]
