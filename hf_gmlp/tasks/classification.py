@@ -91,7 +91,8 @@ def hold_out(dataset: Dataset, fraction: float, seed: int = 0) -> tuple[Dataset,
         sizes = Counter(map(str, labels))
         held_out = {row for row in held_out if sizes[str(labels[row])] > 1}
     if not held_out or len(held_out) == len(dataset):
-        raise InputError(f"{len(dataset)} training samples are too few to hold some out: pass validation data.")
+        fault = f"{len(dataset)} training samples are too few to hold some out, or each has a class of its own"
+        raise InputError(f"{fault}: pass validation data, or name another column of labels.")
     counts = len(held_out), len(dataset) - len(held_out)
     logger.info("Validation: %d rows held out, the same fraction of each class; %d are left to train on", *counts)
     dataset = dataset.add_column("row", range(1, len(dataset) + 1))

@@ -14,12 +14,13 @@ from tqdm import tqdm
 from transformers import PreTrainedModel, pipeline
 from transformers.utils import ModelOutput
 
-from ..columns import known_text_columns
-from ..errors import InputError, listed
+from ..columns import csv_separator, known_text_columns
+from ..errors import InputError, first_line, listed
 from ..image_files import find_images
 from ..loading import open_config, open_image_processor, open_model, open_tokenizer
 from ..metrics.squad.squad import squad_scores
 from ..tokenizer import padding_for
+from ..training.files import open_text
 from .question_answering import QuestionAnswerer
 
 
@@ -173,7 +174,7 @@ def answer(answerer: QuestionAnswerer, rows: pandas.DataFrame, output: str, top_
         results += [[(entry["answer"], entry["score"]) for entry in ranked[:top_k]] for ranked in answers]
     write(rows, results, output)
     if "answers" in rows and not isinstance(rows["answers"].iloc[0], str):
-        references = [row["text"] if isinstance(row, dict) else [one["text"] for one in row] for row in rows["answers"]]
+        references = [row["text"] if isinstance(row, dict) else [a["text"] for a in row] for row in rows["answers"]]
         texts = {str(row): result[0][0] for row, result in enumerate(results)}
         scores = squad_scores(texts, {str(row): answers or [""] for row, answers in enumerate(references)})
         print(", ".join(f"{name} {score:.2f}" for name, score in scores.items()))
@@ -187,8 +188,10 @@ def read_rows(path: str) -> pandas.DataFrame:
             files = find_images(Path(path))
             rows = pandas.DataFrame({"file": files, "folder": [Path(file).parent.name for file in files]})
         elif name.endswith((".csv", ".tsv")):
+            with open_text(path) as file:
+                separator = "\t" if name.endswith(".tsv") else csv_separator(file.readline())
             options: dict[str, Any] = {"dtype": str, "keep_default_na": False, "encoding": "utf-8-sig"}
-            rows = pandas.read_csv(path, sep="\t" if name.endswith(".tsv") else ",", **options)
+            rows = pandas.read_csv(path, sep=separator, **options)
         elif name.endswith((".jsonl", ".json")):
             rows = pandas.read_json(path, lines=name.endswith(".jsonl"), dtype=False, convert_dates=False)
             if "data" in rows.columns:
@@ -198,7 +201,7 @@ def read_rows(path: str) -> pandas.DataFrame:
             lines = Path(path).read_text(encoding="utf-8-sig").splitlines()
             rows = pandas.DataFrame({"text": [line for line in lines if line.strip()]})
     except (OSError, ValueError) as error:
-        raise InputError(f"{path} cannot be read: {error}.") from error
+        raise InputError(f"{path} cannot be read: {first_line(error)}.") from error
     if rows.empty:
         raise InputError(f"There are no rows, or no pictures, in {path}.")
     return rows

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
+from ..columns import csv_separator
 from ..errors import InputError, causes, first_line, hub_reason
 
 if TYPE_CHECKING:
@@ -125,6 +126,9 @@ def read_files(
         warnings.filterwarnings("error", "Length of header or names does not match")
         options = options | {"converters": dict.fromkeys(text_columns, str)}
     with reading(paths, kind):
+        if kind == "csv":
+            with open_text(paths[0]) as file:
+                options = options | {"sep": csv_separator(file.readline())}
         if kind == "txt":
             # The arguments identify the cached copy. With `overwrite_cache`, they differ from those of any copy.
             times = [time.time_ns() if access.overwrite_cache else os.stat(path).st_mtime_ns for path in paths]

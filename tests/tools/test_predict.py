@@ -140,10 +140,12 @@ def test_the_onnx_program_gives_the_same_predictions(tmp_path, checkpoint, capsy
         ("text\n", {}, "no rows"),
         ("text\nx\n", {"top_k": 0}, "--top_k"),
         ('text\n"x\n', {}, "cannot be read"),
+        ("a;b\nx;y\n", {}, "--text_column_names: there are a, b"),
+        ("text\ncaf\xe9\n", {}, "CSV UTF-8"),
     ],
 )
 def test_bad_input_is_refused(tmp_path, checkpoint, content, options, message):
-    (tmp_path / "x.csv").write_text(content)
+    (tmp_path / "x.csv").write_text(content, encoding="latin-1")
     with pytest.raises(InputError, match=message):
         predict(checkpoint, str(tmp_path / "x.csv"), str(tmp_path / "out.csv"), **options)
     assert not (tmp_path / "out.csv").exists()

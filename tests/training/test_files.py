@@ -21,6 +21,15 @@ def test_words_such_as_null_stay_words(tmp_path, access, streaming):
     assert list(read_files([tmp_path / "a.tsv"], **options)) == [{"text": 'say "no', "label": "NA"}]
 
 
+@pytest.mark.parametrize("streaming", [False, True])
+@pytest.mark.parametrize("separator", [",", ";", "\t"])
+def test_separators_of_spreadsheets_are_recognized(tmp_path, access, streaming, separator):
+    text = f'text{separator}label\n"a, b; c"{separator}x\n'
+    (tmp_path / "a.csv").write_text(text, encoding="utf-8-sig")
+    rows = read_files([tmp_path / "a.csv"], streaming=streaming, access=access)
+    assert list(rows) == [{"text": "a, b; c", "label": "x"}]
+
+
 def test_extensions_determine_the_kind_of_a_file(tmp_path):
     for name in ("a.txt", "b.TXT", "c.jsonl.gz", "d"):
         (tmp_path / name).write_text("x")
@@ -44,6 +53,7 @@ def test_extensions_determine_the_kind_of_a_file(tmp_path):
         ("g.jsonl", b'{"text": "a"}\n{"text": 5}\n{"text": "b"}\n'),
         ("h.json", b'[{"text": "a"}, {"text": 5}]'),
         ("i.jsonl", b'{"text": "caf\xe9"}\n'),
+        ("j.csv", b"text\ncaf\xe9\n"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
