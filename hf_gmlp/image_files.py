@@ -22,8 +22,3 @@ def system_folder(path: Path) -> str | None:
 
 def is_image(path: Path) -> bool:
     return path.suffix.lower() in IMAGE_ENDINGS and system_folder(path) is None
-
-
-def find_images(folder: Path) -> list[str]:
-    """Return the paths of the images in a folder and its subfolders, relative to it and sorted."""
-    return [str(path) for path in walk_files(folder) if is_image(path)]

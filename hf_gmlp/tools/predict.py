@@ -3,6 +3,7 @@
 `hf-gmlp export --eval_file` measures accuracies with the same functions.
 """
 
+from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from transformers.utils import ModelOutput
 
 from ..columns import csv_separator, known_text_columns
 from ..errors import InputError, first_line, listed
-from ..image_files import find_images
+from ..image_files import is_image, walk_files
 from ..loading import open_config, open_image_processor, open_model, open_tokenizer
 from ..metrics.squad.squad import squad_scores
 from ..tokenizer import padding_for
@@ -185,8 +186,12 @@ def read_rows(path: str) -> pandas.DataFrame:
     name = path.lower().removesuffix(".gz")
     try:
         if Path(path).is_dir():
-            files = find_images(Path(path))
-            rows = pandas.DataFrame({"file": files, "folder": [Path(file).parent.name for file in files]})
+            paths = walk_files(Path(path))
+            files = [file for file in paths if is_image(file)]
+            rows = pandas.DataFrame({"file": map(str, files), "folder": [file.parent.name for file in files]})
+            if others := Counter(file.suffix or file.name for file in paths if not is_image(file)):
+                words = ", ".join(f"{count} {suffix}" for suffix, count in others.items())
+                print(f"Left out of {path}: {words} (not a supported image)")
         elif name.endswith((".csv", ".tsv")):
             with open_text(path) as file:
                 separator = "\t" if name.endswith(".tsv") else csv_separator(file.readline())

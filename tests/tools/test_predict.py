@@ -69,6 +69,7 @@ def test_images_in_a_folder_are_classified(tmp_path, vision_config, perturbed_mo
     perturbed_model(GMLPForImageClassification, config).save_pretrained(tmp_path / "model")
     ViTImageProcessor(size={"height": 16, "width": 16}).save_pretrained(tmp_path / "model")
     write_photos(tmp_path / "photos", 2, seed=0)
+    (tmp_path / "photos" / "phone.heic").touch()
     predict(str(tmp_path / "model"), str(tmp_path / "photos"), str(tmp_path / "out.csv"))
     table = pandas.read_csv(tmp_path / "out.csv")
     assert table["file"].tolist() == [f"{color}/{number}.png" for color in COLORS for number in ("000", "001")]
@@ -76,7 +77,8 @@ def test_images_in_a_folder_are_classified(tmp_path, vision_config, perturbed_mo
     expected = [classify(str(tmp_path / "photos" / name))[0]["label"] for name in table["file"]]
     assert table["prediction"].tolist() == expected
     right = sum(label == name for label, name in zip(expected, table["folder"]))
-    assert f"{right} of 6 are as in the column 'folder'" in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert f"{right} of 6 are as in the column 'folder'" in printed and "1 .heic (not a supported image)" in printed
     (tmp_path / "photos" / "blue" / "001.png").write_text("no picture")
     with pytest.raises(InputError, match="blue/001.png cannot be read as a picture"):
         predict(str(tmp_path / "model"), str(tmp_path / "photos"), str(tmp_path / "out.csv"))
