@@ -58,10 +58,13 @@ def scaling(train_file: list[str], validation_file: list[str], output_dir: Path,
     slopes = {name: slopes_of([results[name, depth] for depth in depths]) for name, depths in DEPTHS.items()}
     low, high = interval(protocol.subtract(slopes["gmlp"], slopes["bert-relpos"]))
     rows = {f"{name}, depth {depth:g}": result for (name, depth), result in results.items()}
-    finish(
-        output_dir,
-        {"losses": rows, "slopes": slopes, "difference": (low, high), "verdict": verdict(-high, -low, -SLOPE_MARGIN)},
-    )
+    # Two questions of the replication, with more seeds.
+    losses = {name: results[name, 1][1] for name in ("gmlp", "bert-relpos", "bert-noattn")}
+    gains = protocol.subtract(losses["bert-noattn"], losses["bert-relpos"])
+    findings = [protocol.judge(protocol.ATTENTION, gains), protocol.judge_near(losses, "", SCALING_STEPS)]
+    result = {"losses": rows, "slopes": slopes, "difference": (low, high)}
+    result |= {finding.name: (finding.lead, finding.half_width, finding.verdict) for finding in findings}
+    finish(output_dir, result | {"verdict": verdict(-high, -low, -SLOPE_MARGIN)})
 
 
 def slopes_of(results: list[tuple[float, list[float]]]) -> list[float]:
