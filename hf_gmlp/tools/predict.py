@@ -3,6 +3,7 @@
 `hf-gmlp export --eval_file` measures accuracies with the same functions.
 """
 
+import math
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
@@ -43,7 +44,8 @@ def predict(
         raise InputError("--top_k and --batch_size must be at least 1.")
     rows, task = read_rows(data), ((open_config(model).architectures or ["Model"])[0]).partition("For")[2]
     if task == "QuestionAnswering":
-        check_text(rows, ["question", "context"])
+        if blank := blank_rows(rows, ["question", "context"]):
+            raise InputError(f"Row {blank[0] + 1} has no question, or no context: remove it.")
         return answer(QuestionAnswerer(load(model, task), open_tokenizer(model)), rows, output, top_k, batch_size)
     if task not in ("ImageClassification", "SequenceClassification"):
         raise InputError(f"{model} is neither a classifier nor a model that answers questions: fine-tune it first.")
@@ -105,16 +107,26 @@ def classify(
         label_column: The column to compare with, by default the one that `true_classes` finds.
 
     Returns:
-        The `top_k` best classes of each row with their probabilities, best first; and the accuracy in words, or None.
+        The `top_k` best classes of each row with their probabilities, best first, and none for a row without text or
+        with a picture that cannot be read; and the accuracy in words, or None.
     """
     options: dict[str, Any] = {"top_k": top_k, "batch_size": batch_size}
+    missing: dict[int, str] = {}  # why rows have no prediction
     labels = true_classes(classifier, rows, label_column)
     if classifier.main_input_name == "pixel_values":
+        if "file" not in rows:
+            raise InputError(f"{folder} is not a folder of pictures: name one.")
         # Texts are classified without Pillow, which this import needs.
         from ..processor import decode
 
-        names = rows[check_text(rows, ["file"])[0]]
-        inputs: Iterator = (decode({"bytes": None, "path": f"{folder}/{name}"}) for name in names)
+        def pictures() -> Iterator:
+            for row, name in enumerate(rows["file"]):
+                try:
+                    yield decode({"bytes": None, "path": f"{folder}/{name}"})
+                except InputError as error:
+                    missing[row] = str(error)
+
+        inputs = pictures()
         pipe = pipeline("image-classification", classifier, image_processor=open_image_processor(checkpoint))
     else:
         columns = text_columns or list(known_text_columns(rows) or ())
@@ -122,16 +134,22 @@ def classify(
             columns = [name for name in rows if name not in ("id", "idx", "label", getattr(labels, "name", None))]
             if len(columns) != 1:
                 raise InputError(f"Name the text column with --text_column_names: there are {', '.join(rows.columns)}.")
-        tokenizer, texts = open_tokenizer(checkpoint), rows[check_text(rows, columns)].astype(str)
+        missing |= {row: f"row {row + 1} has no text." for row in blank_rows(rows, columns)}
+        tokenizer, texts = open_tokenizer(checkpoint), enumerate(rows[columns].astype(str).to_numpy())
         longest = min(tokenizer.model_max_length, getattr(classifier.config, "max_position_embeddings", None) or 512)
         options |= {"truncation": True, "max_length": longest, "padding": padding_for(classifier.config)}
-        inputs = (dict(zip(("text", "text_pair"), row)) for row in texts.to_numpy())
+        inputs = (dict(zip(("text", "text_pair"), values)) for row, values in texts if row not in missing)
         pipe = pipeline("text-classification", classifier, tokenizer=tokenizer)
-    outputs = tqdm(pipe(inputs, **options), total=len(rows), desc="Predicting")
-    results = [[(entry["label"], entry["score"]) for entry in output] for output in outputs]
-    if labels is None:
+    outputs = tqdm(pipe(inputs, **options), total=len(rows) - len(missing), desc="Predicting")
+    found = iter([[(entry["label"], entry["score"]) for entry in output] for output in outputs])
+    if len(missing) == len(rows):
+        raise InputError(f"No row can be predicted: {missing[0]}")
+    if missing:
+        print(f"Rows without a prediction: {len(missing)}, such as: {next(iter(missing.values()))}")
+    results = [[] if row in missing else next(found) for row in range(len(rows))]
+    right = [] if labels is None else [x == result[0][0] for x, result in zip(labels, results) if x and result]
+    if labels is None or not right:
         return results, None
-    right = [label == result[0][0] for label, result in zip(labels, results) if label]
     return results, f"{sum(right) / len(right):.4f}: {sum(right)} of {len(right)} are as in the column {labels.name!r}"
 
 
@@ -212,22 +230,20 @@ def read_rows(path: str) -> pandas.DataFrame:
     return rows
 
 
-def check_text(rows: pandas.DataFrame, columns: list[str]) -> list[str]:
-    """Return the columns, or raise an InputError if one is missing or a row has no text there."""
+def blank_rows(rows: pandas.DataFrame, columns: list[str]) -> list[int]:
+    """Return the numbers, from 0, of the rows without text in a column, or raise an InputError if one is missing."""
     for column in columns:
         if column not in rows:
             raise InputError(f"The data have no column {column!r}, only {', '.join(rows.columns)}.")
-        for row, value in enumerate(rows[column], start=1):
-            if value is None or str(value).strip() in ("", "nan"):
-                raise InputError(f"Row {row} has no text in the column {column!r}.")
-    return columns
+    texts = rows[columns].fillna("").astype(str)
+    return [row for row, values in enumerate(texts.to_numpy()) if not all(map(str.strip, values))]
 
 
 def write(rows: pandas.DataFrame, results: list[list[tuple]], output: str):
     """Write the rows to a csv file, with two more columns for each rank of the results."""
     for rank in range(max(map(len, results))):
         suffix = f"_{rank + 1}" if rank else ""
-        names, scores = zip(*(result[rank] if rank < len(result) else ("", 0.0) for result in results))
+        names, scores = zip(*(result[rank] if rank < len(result) else ("", math.nan) for result in results))
         rows = rows.assign(**{f"prediction{suffix}": names, f"probability{suffix}": pandas.Series(scores).round(4)})
     rows.to_csv(output, index=False)
-    print(f"{len(rows)} predictions are in {output}")
+    print(f"{sum(map(bool, results))} predictions are in {output}")

@@ -55,6 +55,19 @@ def test_texts_of_every_kind_of_file_are_classified(tmp_path, checkpoint, capsys
         np.testing.assert_allclose(table[f"probability{suffix}"], scores, atol=1e-4)
 
 
+def test_rows_without_text_have_no_prediction(tmp_path, checkpoint, capsys):
+    (tmp_path / "rows.csv").write_text("text,text_pair,label\nw1 w2,w3,0\n ,w3,1\nw4,w5,\n")
+    predict(checkpoint, str(tmp_path / "rows.csv"), str(tmp_path / "out.csv"), ["text", "text_pair"], top_k=1)
+    classify = pipeline("text-classification", checkpoint)
+    expected = [classify({"text": a, "text_pair": b})["label"] for a, b in (("w1 w2", "w3"), ("w4", "w5"))]
+    table = pandas.read_csv(tmp_path / "out.csv", keep_default_na=False)
+    assert table["prediction"].tolist() == [expected[0], "", expected[1]]
+    printed = capsys.readouterr().out
+    assert (
+        "prediction: 1, such as: row 2 has no text." in printed and f"{int(expected[0] == 'bad')} of 1 are" in printed
+    )
+
+
 def test_pairs_are_classified_and_labels_may_be_numbers(tmp_path, checkpoint, capsys):
     best = pipeline("text-classification", checkpoint)({"text": "w1", "text_pair": "w2 w3"})["label"]
     for columns, flag in (("one,two", ["one", "two"]), ("question,sentence", None), ("premise,hypothesis", None)):
@@ -80,8 +93,11 @@ def test_images_in_a_folder_are_classified(tmp_path, vision_config, perturbed_mo
     printed = capsys.readouterr().out
     assert f"{right} of 6 are as in the column 'folder'" in printed and "1 .heic (not a supported image)" in printed
     (tmp_path / "photos" / "blue" / "001.png").write_text("no picture")
-    with pytest.raises(InputError, match="blue/001.png cannot be read as a picture"):
-        predict(str(tmp_path / "model"), str(tmp_path / "photos"), str(tmp_path / "out.csv"))
+    predict(str(tmp_path / "model"), str(tmp_path / "photos"), str(tmp_path / "out.csv"))
+    printed = capsys.readouterr().out
+    assert "prediction: 1, such as: " in printed and "blue/001.png cannot be read as a picture" in printed
+    again = pandas.read_csv(tmp_path / "out.csv", keep_default_na=False)["prediction"].tolist()
+    assert again == ["" if name == "blue/001.png" else label for name, label in zip(table["file"], expected)]
 
 
 def test_questions_in_every_form_of_file_are_answered(tmp_path, text_config, perturbed_model, squad_tokenizer, capsys):
@@ -137,7 +153,6 @@ def test_the_onnx_program_gives_the_same_predictions(tmp_path, checkpoint, capsy
     [
         ("a,b\nx,y\n", {}, "--text_column_names: there are a, b"),
         ("a,b\nx,y\n", {"text_column_names": ["c"]}, "no column 'c', only a, b"),
-        ("a,b\nx,y\n ,y\n", {"text_column_names": ["a"]}, "Row 2 has no text in the column 'a'"),
         ("text\nx\n", {"label_column_name": "gold"}, "no column 'gold'"),
         ("text\n", {}, "no rows"),
         ("text\nx\n", {"top_k": 0}, "--top_k"),
