@@ -1,5 +1,6 @@
 """Labeled sentences and pairs of sentences: from GLUE, the Hub or files to token ids."""
 
+import logging
 from collections.abc import Sequence
 
 import pandas
@@ -12,6 +13,8 @@ from ...training.files import Access, load_data
 from ..classification import hold_out
 from ..labels import ONE_CLASS, REGRESSION, Labels, number_labels
 from .arguments import GlueArguments
+
+logger = logging.getLogger(__name__)
 
 GLUE = "nyu-mll/glue"
 
@@ -129,6 +132,8 @@ def _name_columns(dataset: Dataset, columns: Sequence[str], split: str) -> Datas
         if not isinstance(feature, Value) or feature.dtype.endswith("binary"):
             fault = f"The column {column!r} of the {split} data must hold text, not {feature}"
             raise InputError(f"{fault}: name yours with --text_column_names.")
+        if blank := sum(not str(text).strip() for text in dataset[column]):
+            logger.warning("%d row(s) of the %s data have no text in the column %r", blank, split, column)
     return dataset.rename_columns(dict(zip(columns, TEXT_COLUMNS)))
 
 

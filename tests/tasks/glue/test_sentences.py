@@ -171,6 +171,12 @@ def test_bad_columns_and_rows_are_refused(load, write, content, message, options
         load(train_file=write("t.jsonl", content), **options)
 
 
+def test_rows_without_text_are_counted(load, write, caplog):
+    blank = [{"sentence": " ", "label": 0}, {"sentence": "", "label": 1}]
+    load(train_file=write("t.jsonl", [*rows([0, 1]), *blank]))
+    assert "2 row(s) of the train data have no text in the column 'sentence'" in caplog.text
+
+
 def test_too_many_or_too_few_files_are_refused(load, write):
     pairs = write("pairs.jsonl", rows([0, 1], PAIR))
     with pytest.raises(InputError, match="3 files"):
