@@ -1,4 +1,4 @@
-"""The columns of csv files, and those with text in the files of classifiers."""
+"""Names of the columns of text in the files of classifiers."""
 
 from collections.abc import Collection
 
@@ -16,10 +16,3 @@ KNOWN_TEXT_COLUMNS: tuple[tuple[str, ...], ...] = (
 def known_text_columns(names: Collection[str]) -> tuple[str, ...] | None:
     """Return the first of `KNOWN_TEXT_COLUMNS` among the names of all columns, None if there is none."""
     return next((columns for columns in KNOWN_TEXT_COLUMNS if {*columns} <= {*names}), None)
-
-
-def csv_separator(header: str) -> str:
-    """Return the separator of columns in the first line of a csv file: a comma, or the semicolon or tab of spreadsheets
-    in other languages.
-    """
-    return max(",;\t", key=header.count)

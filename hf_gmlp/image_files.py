@@ -22,3 +22,9 @@ def system_folder(path: Path) -> str | None:
 
 def is_image(path: Path) -> bool:
     return path.suffix.lower() in IMAGE_ENDINGS and system_folder(path) is None
+
+
+def reason_left_out(path: Path) -> str:
+    """Return why a file is not an image, for a line with their numbers."""
+    system = system_folder(path)
+    return f"in {system}" if system else f"{path.suffix.lower() or path.name} (not a supported image)"

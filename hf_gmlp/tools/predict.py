@@ -16,13 +16,13 @@ from tqdm import tqdm
 from transformers import PreTrainedModel, pipeline
 from transformers.utils import ModelOutput
 
-from ..columns import csv_separator, known_text_columns
+from ..columns import known_text_columns
 from ..errors import InputError, first_line, listed
-from ..image_files import is_image, walk_files
+from ..image_files import is_image, reason_left_out, walk_files
 from ..loading import open_config, open_image_processor, open_model, open_tokenizer
 from ..metrics.squad.squad import squad_scores
 from ..tokenizer import padding_for
-from ..training.files import open_text
+from ..training.files import csv_separator
 from .question_answering import QuestionAnswerer
 
 
@@ -141,12 +141,12 @@ def classify(
         inputs = (dict(zip(("text", "text_pair"), values)) for row, values in texts if row not in missing)
         pipe = pipeline("text-classification", classifier, tokenizer=tokenizer)
     outputs = tqdm(pipe(inputs, **options), total=len(rows) - len(missing), desc="Predicting")
-    found = iter([[(entry["label"], entry["score"]) for entry in output] for output in outputs])
+    predictions = iter([[(entry["label"], entry["score"]) for entry in output] for output in outputs])
     if len(missing) == len(rows):
         raise InputError(f"No row can be predicted: {missing[0]}")
     if missing:
         print(f"Rows without a prediction: {len(missing)}, such as: {next(iter(missing.values()))}")
-    results = [[] if row in missing else next(found) for row in range(len(rows))]
+    results = [[] if row in missing else next(predictions) for row in range(len(rows))]
     right = [] if labels is None else [x == result[0][0] for x, result in zip(labels, results) if x and result]
     if labels is None or not right:
         return results, None
@@ -207,12 +207,10 @@ def read_rows(path: str) -> pandas.DataFrame:
             paths = walk_files(Path(path))
             files = [file for file in paths if is_image(file)]
             rows = pandas.DataFrame({"file": map(str, files), "folder": [file.parent.name for file in files]})
-            if others := Counter(file.suffix or file.name for file in paths if not is_image(file)):
-                words = ", ".join(f"{count} {suffix}" for suffix, count in others.items())
-                print(f"Left out of {path}: {words} (not a supported image)")
+            if left_out := Counter(reason_left_out(file) for file in paths if not is_image(file)):
+                print(f"Left out of {path}: {'; '.join(f'{count} {reason}' for reason, count in left_out.items())}")
         elif name.endswith((".csv", ".tsv")):
-            with open_text(path) as file:
-                separator = "\t" if name.endswith(".tsv") else csv_separator(file.readline())
+            separator = "\t" if name.endswith(".tsv") else csv_separator(path)
             options: dict[str, Any] = {"dtype": str, "keep_default_na": False, "encoding": "utf-8-sig"}
             rows = pandas.read_csv(path, sep=separator, **options)
         elif name.endswith((".jsonl", ".json")):

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
-from ..columns import csv_separator
 from ..errors import InputError, causes, first_line, hub_reason
 
 if TYPE_CHECKING:
@@ -127,8 +126,7 @@ def read_files(
         options = options | {"converters": dict.fromkeys(text_columns, str)}
     with reading(paths, kind):
         if kind == "csv":
-            with open_text(paths[0]) as file:
-                options = options | {"sep": csv_separator(file.readline())}
+            options = options | {"sep": csv_separator(paths[0])}
         if kind == "txt":
             # The arguments identify the cached copy. With `overwrite_cache`, they differ from those of any copy.
             times = [time.time_ns() if access.overwrite_cache else os.stat(path).st_mtime_ns for path in paths]
@@ -204,3 +202,11 @@ def open_text(path: str | Path) -> TextIO:
     import fsspec
 
     return fsspec.open(str(path), "rt", encoding="utf-8-sig", compression="infer").open()
+
+
+def csv_separator(path: str | Path) -> str:
+    """Return the separator that is most frequent in the first line of a csv file: a comma, or the semicolon or tab of
+    spreadsheets in other languages.
+    """
+    with open_text(path) as file:
+        return max(",;\t", key=file.readline().count)

@@ -132,7 +132,7 @@ def _name_columns(dataset: Dataset, columns: Sequence[str], split: str) -> Datas
         if not isinstance(feature, Value) or feature.dtype.endswith("binary"):
             fault = f"The column {column!r} of the {split} data must hold text, not {feature}"
             raise InputError(f"{fault}: name yours with --text_column_names.")
-        if blank := sum(not str(text).strip() for text in dataset[column]):
+        if blank := sum(not str(text).strip() for text in dataset[column][:]):
             logger.warning("%d row(s) of the %s data have no text in the column %r", blank, split, column)
     return dataset.rename_columns(dict(zip(columns, TEXT_COLUMNS)))
 

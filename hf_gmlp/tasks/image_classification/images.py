@@ -11,7 +11,7 @@ from datasets import Dataset
 from tqdm import tqdm
 
 from ...errors import InputError, listed
-from ...image_files import is_image, system_folder, walk_files
+from ...image_files import is_image, reason_left_out, walk_files
 from ...processor import decode
 from ...training.files import Access, load_data
 from ..classification import hold_out
@@ -105,12 +105,10 @@ def read_folder(folder: Path) -> dict[str, Dataset]:
         split = images.get(path) if has_splits else "train"
         if path in images and split is not None:
             rows[split].append({"image": str(folder / path), "label": path.parent.name})
-        elif system := system_folder(path):
-            left_out[f"in {system}"] += 1
         elif is_image(path):
             left_out[f"outside of class folders, in {path.parent.name or 'the folder itself'}"] += 1
         else:
-            left_out[f"{path.suffix.lower() or path.name} (not a supported image)"] += 1
+            left_out[reason_left_out(path)] += 1
     if not rows:
         raise InputError(f"{folder} has no class folders: put the images of each class into a folder of that name.")
     used = {parent for path in images for parent in path.parents}
