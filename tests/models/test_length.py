@@ -24,9 +24,9 @@ def banded_matrix(weight, length):
     return matrix
 
 
-@pytest.fixture(params=["banded_loop", "banded_batch"])
+@pytest.fixture(params=["banded_loop", "banded_views", "banded_copies"])
 def small_blocks(monkeypatch, request):
-    """Multiply by blocks even for short texts, in the form for CPUs and in that for GPUs."""
+    """Multiply by blocks even for short texts, in the form for CPUs and in both for GPUs."""
     monkeypatch.setattr(modeling_gmlp, "BLOCK_SIZE", 1)
     monkeypatch.setattr(modeling_gmlp, "banded_loop", getattr(modeling_gmlp, request.param))
 

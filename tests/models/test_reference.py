@@ -265,7 +265,7 @@ def test_random_models(monkeypatch, part):
     monkeypatch.setattr(modeling_gmlp, "BLOCK_SIZE", 1 if part % 2 else 64)
     if part == 3:
         # The form for GPUs.
-        monkeypatch.setattr(modeling_gmlp, "banded_loop", modeling_gmlp.banded_batch)
+        monkeypatch.setattr(modeling_gmlp, "banded_loop", modeling_gmlp.banded_views)
     failures = {}
     for seed in range(part, MODELS, 4):
         try:
