@@ -131,7 +131,8 @@ def tokenizer_arguments(parser: ArgumentParser):
 
     options = parser.add_argument_group("tokenizer")
     options.add_argument("--lowercase", action="store_true", help="lowercase the text, as in bert-base-uncased")
-    options.add_argument("--vocab_size", type=int, default=32000, metavar="N", help="number of tokens (default: 32000)")
+    text = "maximum number of tokens (default: 32000)"
+    options.add_argument("--vocab_size", type=int, default=32000, metavar="N", help=text)
     text = "fraction of the characters that get their own token (default: 0.9995)"
     options.add_argument("--character_coverage", type=float, default=0.9995, metavar="N", help=text)
     options.add_argument("--max_length", type=int, default=512, metavar="N", help="truncate to N tokens (default: 512)")

@@ -49,7 +49,8 @@ def train_tokenizer(
 
     Args:
         texts: Strings of any length, which are read once. All of their text is used.
-        vocab_size: Number of tokens, including the special tokens and 256 bytes, which encode unknown characters.
+        vocab_size: Maximum number of tokens, including the special tokens and 256 bytes, which encode unknown
+            characters. Few texts give fewer tokens.
         character_coverage: Fraction of the characters with their own token, 0.98 to 1. Printable ASCII always has them.
         input_sentence_size: Maximum number of lines to train on, above 100, or 0 for all. A longer corpus is read to
             its end and sampled (sentencepiece fixes the seed). Ten million lines of web text need some gigabytes.
@@ -57,8 +58,7 @@ def train_tokenizer(
         lowercase: Whether the tokenizer lowercases its text, as that of bert-base-uncased.
 
     Raises:
-        InputError: If an option is out of range, there is no text, or `vocab_size` does not fit the corpus (the message
-            contains a size that does).
+        InputError: If an option is out of range, there is no text, or `vocab_size` is below the number of characters.
     """
     options: dict[str, Any] = {"character_coverage": character_coverage, "input_sentence_size": input_sentence_size}
     model = train_sentencepiece(texts, lowercase, vocab_size=vocab_size, **options)
@@ -89,6 +89,7 @@ def train_sentencepiece(texts: Iterable[str], lowercase: bool = False, **options
             normalization_rule_name="identity",
             add_dummy_prefix=False,
             remove_extra_whitespaces=False,
+            hard_vocab_limit=False,
             shuffle_input_sentence=True,
             # Rounding depends on the number of threads, which is fixed so that all machines give the same result.
             num_threads=16,

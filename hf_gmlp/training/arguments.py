@@ -101,7 +101,7 @@ class ModelArguments(BaseModelArguments):
     """The text model to start from, and its tokenizer."""
 
     tokenizer_name: str | None = flag("Tokenizer to use instead of the checkpoint's or a newly trained one.")
-    vocab_size: int = flag("Vocabulary size of a new tokenizer.", 32000, interval="[1, inf)")
+    vocab_size: int = flag("Maximum vocabulary size of a new tokenizer.", 32000, interval="[1, inf)")
     lowercase: bool = flag("Lowercase the text of a new tokenizer, as in bert-base-uncased.", False)
     max_tokenizer_samples: int = flag(
         "Maximum number of texts to train a tokenizer on.", 1_000_000, interval="[1, inf)"

@@ -87,10 +87,12 @@ def load_tokenizer(
     with training_args.main_process_first(local=False, desc="tokenizer training"):
         is_trained = all((folder / file).is_file() for file in ("tokenizer.json", "tokenizer_config.json"))
         if training_args.process_index == 0 and not is_trained:
-            logger.info("Training a tokenizer with %d tokens on the training text", arguments.vocab_size)
+            logger.info("Training a tokenizer with at most %d tokens on the training text", arguments.vocab_size)
             texts = itertools.islice(texts, arguments.max_tokenizer_samples)
             size, lowercase = arguments.vocab_size, arguments.lowercase
             trained = train_tokenizer(texts, vocab_size=size, max_length=max_length, lowercase=lowercase)
+            if len(trained) < size:
+                logger.info("The training text is enough for a tokenizer with %d tokens", len(trained))
             save_tokenizer(trained, folder)
         return open_tokenizer(folder)
 
