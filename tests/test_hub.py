@@ -186,7 +186,6 @@ PRINTED = {
 
 
 def test_the_code_in_a_card_runs(text_config, vision_config, perturbed_model, tmp_path):
-    """One fresh process runs the code in the cards of all classes."""
     Image.new("RGB", (20, 30), "orange").save(tmp_path / "picture.jpg")
     codes = {}
     for class_name in sorted({*TEXT_MAP.values(), *VISION_MAP.values()}):

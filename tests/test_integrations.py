@@ -92,7 +92,6 @@ def test_sentence_embeddings(sentences, texts, padding_side):
 
 
 def test_sentence_embeddings_are_trained_and_saved(sentences, texts, tmp_path):
-    """Training lowers the loss of pairs, and the trained model can be saved and loaded."""
     library, model, tokenizer = sentences(attention_size=8)
     from sentence_transformers import SentenceTransformer, SentenceTransformerTrainer
     from sentence_transformers import SentenceTransformerTrainingArguments as Arguments

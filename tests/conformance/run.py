@@ -16,11 +16,6 @@ FOLDER = Path(__file__).resolve().parent
 MODEL = r"<class '[\w.]*'>|`?\w*GMLP\w+`?"
 
 
-def general_reason(reason: str) -> str:
-    """Return a skip reason without the names in it, so that equal reasons can be counted."""
-    return re.sub(MODEL, "the model", reason.removeprefix("Skipped: "))
-
-
 class Summary:
     """A pytest plugin that counts outcomes and groups the reasons of skipped tests.
 
@@ -41,13 +36,11 @@ class Summary:
         elif report.skipped:
             outcomes.add("subtest skipped" if is_subtest else "skipped")
             reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
-            self.reasons.setdefault(report.nodeid, set()).add(general_reason(reason))
+            # Without the names in them, equal reasons can be counted.
+            reason = re.sub(MODEL, "the model", reason.removeprefix("Skipped: "))
+            self.reasons.setdefault(report.nodeid, set()).add(reason)
         elif is_subtest:
             outcomes.add("subtest passed")
-
-    def verdicts(self) -> Counter:
-        """Return how many tests passed, failed and were skipped."""
-        return Counter(self.verdict(nodeid) for nodeid in self.outcomes)
 
     def verdict(self, nodeid: str) -> str:
         """Return "failed", "skipped" or "passed"."""
@@ -57,16 +50,14 @@ class Summary:
         only_skipped_subtests = "subtest skipped" in outcomes and "subtest passed" not in outcomes
         return "skipped" if "skipped" in outcomes or only_skipped_subtests else "passed"
 
-    def grouped_reasons(self) -> Counter:
-        """Return the number of skipped tests for each reason."""
-        return Counter(min(reasons) for nodeid, reasons in self.reasons.items() if self.verdict(nodeid) == "skipped")
-
     def pytest_terminal_summary(self, terminalreporter):
-        verdicts, write = self.verdicts(), terminalreporter.write_line
+        verdicts, write = {nodeid: self.verdict(nodeid) for nodeid in self.outcomes}, terminalreporter.write_line
         terminalreporter.section("conformance with the common tests of transformers")
-        for reason, count in self.grouped_reasons().most_common():
+        reasons = (min(reasons) for nodeid, reasons in self.reasons.items() if verdicts[nodeid] == "skipped")
+        for reason, count in Counter(reasons).most_common():
             write(f"{count:5} skipped: {reason}")
-        write(", ".join(f"{verdicts[outcome]} {outcome}" for outcome in ("passed", "failed", "skipped")))
+        counts = Counter(verdicts.values())
+        write(", ".join(f"{counts[outcome]} {outcome}" for outcome in ("passed", "failed", "skipped")))
         if self.arguments:
             write(f"This was a run with {' '.join(self.arguments)}; without arguments the complete suite runs.")
 

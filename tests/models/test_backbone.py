@@ -78,7 +78,6 @@ def test_feature_maps_equal_those_of_timm():
 
 
 def test_default_stages_follow_the_depth_and_are_not_saved(tmp_path):
-    """Default stages follow the depth and are not saved; explicit ones are."""
     config = GMLPVisionConfig(num_hidden_layers=4)
     config.num_hidden_layers = 2
     assert config.out_features == ["stage2"] and config.out_indices == [2]

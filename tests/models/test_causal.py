@@ -8,7 +8,7 @@ import torch
 from torch._dynamo.testing import CompileCounter
 from torch.nn import functional as F
 from torch.utils.flop_counter import FlopCounterMode
-from transformers import AutoModelForCausalLM, DynamicCache, StaticCache, Trainer, TrainingArguments
+from transformers import DynamicCache, StaticCache, Trainer, TrainingArguments
 from transformers.cache_utils import Cache, DynamicSlidingWindowLayer
 
 from hf_gmlp import GMLPForCausalLM, GMLPForMaskedLM, GMLPModel
@@ -121,19 +121,6 @@ def test_padded_prompts_give_the_texts_of_single_prompts(causal_model, random_id
             assert torch.equal(text[-len(alone) :], alone)
 
 
-def test_embeddings_or_a_cached_prompt_give_the_same_text(causal_model, random_ids):
-    model, ids = causal_model(attention_size=8).double(), random_ids(2, 6)
-    expected = model.generate(ids, max_new_tokens=8, do_sample=False)
-    embeds = model.get_input_embeddings()(ids)
-    assert torch.equal(model.generate(inputs_embeds=embeds, max_new_tokens=8, do_sample=False), expected[:, 6:])
-    # One cache can be reused for several continuations.
-    with torch.no_grad():
-        cache = model(ids[:, :4], use_cache=True).past_key_values
-    for _ in range(2):
-        text = model.generate(ids, past_key_values=copy.deepcopy(cache), max_new_tokens=8, do_sample=False)
-        assert torch.equal(text, expected)
-
-
 def test_generated_tokens_continue_the_segment_of_the_prompt(causal_model, random_ids):
     model, ids = causal_model(type_vocab_size=2).double(), random_ids(2, 6)
     segments = torch.ones_like(ids)
@@ -180,7 +167,6 @@ def test_an_assistant_with_a_smaller_n_is_refused(causal_model, random_ids):
 
 @pytest.mark.slow
 def test_a_static_cache_needs_one_compiled_graph(causal_model, random_ids, fresh_compiler):
-    """A static cache gives the same texts with one compiled graph for all tokens."""
     model = causal_model(spatial_heads=4, attention_size=8).double()
     ids, mask = padded([random_ids(3), random_ids(6)], "left")
     options = {"attention_mask": mask, "max_new_tokens": 12, "do_sample": False}
@@ -286,13 +272,3 @@ def test_a_second_prompt_continues_the_cache(causal_model, random_ids, cache):
     assert torch.equal(
         second, model.generate(text, attention_mask=mask, use_cache=False, max_new_tokens=4, do_sample=False)
     )
-
-
-def test_a_masked_language_model_opens_as_a_causal_one(text_config, perturbed_model, tmp_path):
-    masked = perturbed_model(GMLPForMaskedLM, text_config())
-    masked.save_pretrained(tmp_path)
-    causal = AutoModelForCausalLM.from_pretrained(tmp_path)
-    assert causal.config.is_causal
-    # Weights for later positions are kept, but masked.
-    for tested, reference in zip(causal.model.parameters(), masked.model.parameters(), strict=True):
-        assert torch.equal(tested, reference)

@@ -92,17 +92,3 @@ def test_frozen_batch_norms_keep_their_statistics(image_model):
     model.train().requires_grad_(True)
     model(pixels)
     assert not any(torch.equal(value, statistics[name]) for name, value in model.named_buffers() if "mean" in name)
-
-
-@pytest.mark.parametrize("grid, length", [((3, 4), None), (None, 12)], ids=["grid", "dense"])
-def test_each_head_projects_its_own_channels(grid, length):
-    projection, v = make_projection(length, 3, grid=grid), torch.randn(2, 12, 6)
-    expected = []
-    for head, part in enumerate(v.chunk(3, dim=-1)):
-        single = make_projection(length, grid=grid)
-        single.weight.data, single.bias.data = projection.weight[head], projection.bias[head]
-        expected.append(single(part))
-        assert torch.equal(projection.matrix()[head], single.matrix()[0])
-    assert_close(projection(v), torch.cat(expected, dim=-1))
-    # Permuting the heads changes the projection.
-    assert not torch.allclose(projection(v), torch.cat(expected[::-1], dim=-1), atol=0.1)

@@ -71,7 +71,6 @@ def test_scripts_run_by_name(tmp_path, monkeypatch, capsys):
 
 @pytest.mark.slow
 def test_classify_trains_on_a_csv_file_and_predict_classifies_it(tmp_path, monkeypatch, capsys):
-    """A csv file of texts is enough to train a classifier, which then classifies texts."""
     monkeypatch.chdir(tmp_path)
     rows = [f'"the {row["sentence"]}",{("no", "yes")[row["label"]]}' for row in opinions(400, 0)]
     Path("tickets.csv").write_text("\n".join(["message,category", *rows]) + "\n")

@@ -3,7 +3,7 @@ import pytest
 import torch
 from transformers import BertConfig, BertForQuestionAnswering
 
-from hf_gmlp import GMLPConfig, GMLPForMaskedLM, GMLPForQuestionAnswering
+from hf_gmlp import GMLPForMaskedLM, GMLPForQuestionAnswering
 from hf_gmlp.errors import InputError
 from hf_gmlp.tools.question_answering import QuestionAnswerer
 
@@ -17,9 +17,8 @@ def same(answer, other):
 
 
 @pytest.fixture(scope="module")
-def model(squad_tokenizer, perturbed_model):
-    sizes = {"hidden_size": 16, "num_hidden_layers": 2, "intermediate_size": 32, "attention_size": 8}
-    config = GMLPConfig(vocab_size=len(squad_tokenizer), max_position_embeddings=48, **sizes)
+def model(squad_tokenizer, text_config, perturbed_model):
+    config = text_config(vocab_size=len(squad_tokenizer), max_position_embeddings=48, attention_size=8)
     return perturbed_model(GMLPForQuestionAnswering, config)
 
 
@@ -59,9 +58,8 @@ def test_the_empty_answer_is_ranked_on_request(answerer):
     assert answerer("Where?", CONTEXT, handle_impossible_answer=True)["answer"] == ranked[0]["answer"]
 
 
-def test_unmasked_padding_is_always_the_same(squad_tokenizer, perturbed_model):
-    sizes = {"hidden_size": 16, "num_hidden_layers": 2, "intermediate_size": 32, "max_position_embeddings": 48}
-    config = GMLPConfig(vocab_size=len(squad_tokenizer), **sizes, mask_padding=False)
+def test_unmasked_padding_is_always_the_same(squad_tokenizer, text_config, perturbed_model):
+    config = text_config(vocab_size=len(squad_tokenizer), max_position_embeddings=48, mask_padding=False)
     answerer = QuestionAnswerer(perturbed_model(GMLPForQuestionAnswering, config), squad_tokenizer)
     alone = answerer("Where?", "The train went to Oslo.")
     together = answerer(["Where?", "Where?"], ["The train went to Oslo.", CONTEXT])

@@ -9,14 +9,14 @@ also happens in spawned processes.
 import os
 import sys
 
-from ..fetch import common_tests_folder
+from ..fetch import TESTS_FOLDER
 
 if "HF_GMLP_CONFORMANCE" not in os.environ:
     raise ImportError(
         "Run these tests with `python -m tests.conformance.run`, which fetches and prepares what they need, not with "
         "pytest."
     )
-__path__.append(str(common_tests_folder()))
+__path__.append(str(TESTS_FOLDER))
 
 import transformers  # noqa: E402
 

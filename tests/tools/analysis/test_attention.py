@@ -67,7 +67,6 @@ def test_weights_are_the_largest_of_the_first_half_of_the_blocks(checkpoint, lay
 
 
 def test_tokens_are_plotted_without_being_parsed_as_formulas(checkpoint, tmp_path, capsys):
-    """Dollar signs and underscores in tokens are not parsed as a formula."""
     command = ["plot", "attention", checkpoint(type_vocab_size=0), "--sentences", "the man plays $ 5 $", "a_b sleeps"]
     main([*command, "--output", str(tmp_path / "a.PNG")])
     assert "a.PNG" in capsys.readouterr().out and not plt.get_fignums()

@@ -4,7 +4,7 @@ import torch
 from matplotlib import pyplot as plt
 from PIL import Image
 
-from hf_gmlp import GMLPConfig, GMLPForMaskedLM, GMLPModel, GMLPVisionModel
+from hf_gmlp import GMLPForMaskedLM, GMLPModel, GMLPVisionModel
 from hf_gmlp.tools.analysis.filters import head_names, middle_filters, patch_filters, plot_filters, spatial_matrices
 from hf_gmlp_cli import main
 
@@ -13,29 +13,20 @@ from ...samples import CONVOLUTIONAL
 pytestmark = pytest.mark.slow
 
 
-def text_model(layers, toeplitz=True):
-    torch.manual_seed(0)
-    config = GMLPConfig(
-        vocab_size=20, hidden_size=8, num_hidden_layers=layers, intermediate_size=16, max_position_embeddings=10,
-        toeplitz=toeplitz, spatial_initializer_range=0.3,
-    )  # fmt: skip
-    return GMLPForMaskedLM(config)
-
-
-def test_filters_are_the_middle_rows():
-    for toeplitz, row in ((False, 5), (True, slice(10 - 1 - 5, 2 * 10 - 1 - 5))):
-        model = text_model(3, toeplitz)
+def test_filters_are_the_middle_rows(text_config, perturbed_model):
+    for toeplitz, row in ((False, 6), (True, slice(12 - 1 - 6, 2 * 12 - 1 - 6))):
+        model = perturbed_model(GMLPForMaskedLM, text_config(toeplitz=toeplitz))
         rows = [block.spatial_gating_unit.proj.weight[row] for block in model.model.layers]
         assert torch.equal(middle_filters(model), torch.stack(rows))
 
 
 @pytest.mark.parametrize("toeplitz", [True, False])
-def test_weights_of_later_tokens_are_zero_in_a_causal_model(toeplitz):
-    model = text_model(2, toeplitz)
+def test_weights_of_later_tokens_are_zero_in_a_causal_model(text_config, perturbed_model, toeplitz):
+    model = perturbed_model(GMLPForMaskedLM, text_config(toeplitz=toeplitz))
     both_ways = middle_filters(model)
     model.config.is_causal = True
     filters = middle_filters(model)
-    assert torch.equal(filters[:, :6], both_ways[:, :6]) and both_ways[:, 6:].all() and not filters[:, 6:].any()
+    assert torch.equal(filters[:, :7], both_ways[:, :7]) and both_ways[:, 7:].all() and not filters[:, 7:].any()
     assert torch.equal(spatial_matrices(model), spatial_matrices(model).tril())
 
 
