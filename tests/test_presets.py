@@ -24,7 +24,6 @@ def test_overrides_leave_the_preset_unchanged():
     config = preset_config("amlp-base", num_labels=3, hidden_dropout_prob=0.1, num_hidden_layers=2)
     assert (config.num_labels, config.hidden_dropout_prob, config.num_hidden_layers) == (3, 0.1, 2)
     assert config.attention_size == 64 and len(config.id2label) == 3
-    # The preset itself is unchanged.
     assert preset_config("amlp-base").num_hidden_layers == 36
 
 

@@ -26,19 +26,6 @@ def make_projection(length=None, heads=1, *, toeplitz=False, grid=None, reach=No
     return projection
 
 
-def both(layer, reference_layer):
-    """Return the pairs of weights and of biases of two layers."""
-    return [(layer.weight, reference_layer.weight), (layer.bias, reference_layer.bias)]
-
-
-def copy_parameters(pairs):
-    """Copy the second parameter of each pair into the first."""
-    with torch.no_grad():
-        for parameter, reference_parameter in pairs:
-            assert parameter.shape == reference_parameter.shape
-            parameter.copy_(reference_parameter)
-
-
 def padded(rows, side="left", pad=0):
     """Return the ids and the mask [B, m] of rows of different lengths, with padding on the left or right."""
     ids = pad_sequence(rows, batch_first=True, padding_value=pad, padding_side=side)

@@ -1,5 +1,7 @@
 import json
 
+import pytest
+
 
 def finished_run(folder, config, head, results, settings=None, steps=None):
     """Write what a finished run of a script leaves, except for the weights, and return its folder."""
@@ -12,3 +14,13 @@ def finished_run(folder, config, head, results, settings=None, steps=None):
     if steps is not None:
         (folder / "trainer_state.json").write_text(json.dumps({"global_step": steps, "log_history": []}))
     return folder
+
+
+@pytest.fixture
+def write_run(tmp_path, text_config):
+    """write_run(name, head, results, settings=None, steps=None, **fields) writes a run of a tiny text model."""
+
+    def write(name, head, results, settings=None, steps=None, **fields):
+        return finished_run(tmp_path / "runs" / name, text_config(**fields), head, results, settings, steps)
+
+    return write

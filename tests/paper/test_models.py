@@ -26,7 +26,7 @@ from paper.__main__ import main
 from paper.models import BertRelposConfig, TextMixerConfig
 
 from ..conftest import TEXT_SIZES
-from ..models.helpers import both, copy_parameters, padded
+from ..models.helpers import assert_padding_is_hidden
 from ..numerics import assert_close, assert_gradients
 from ..samples import run_script
 
@@ -62,11 +62,11 @@ def test_attention_is_that_of_t5(randomize, kind, attention):
     tested = randomize(models.RelativeSelfAttention(tiny_config(kind, attn_implementation=attention)))
     sizes = {"d_model": 16, "d_kv": 4, "num_heads": 4, "attn_implementation": "eager"}
     reference = T5Attention(T5Config(**sizes, **BUCKETS), has_relative_attention_bias=True).eval()
-    copy_parameters([(reference.relative_attention_bias.weight, tested.relative_attention_bias.weight)])
+    reference.relative_attention_bias.load_state_dict(tested.relative_attention_bias.state_dict())
     for name, projection in (("query", reference.q), ("key", reference.k), ("value", reference.v)):
         if hasattr(tested, name):
             getattr(tested, name).bias.zero_()
-            copy_parameters([(projection.weight, getattr(tested, name).weight)])
+            projection.load_state_dict({"weight": getattr(tested, name).weight})
     assert hasattr(tested, "query") == hasattr(tested, "key") == (kind == "relpos")
     reference.q.weight *= 0.5 if kind == "relpos" else 0.0  # 4 ** -0.5
     reference.o.weight.copy_(torch.eye(16))
@@ -107,15 +107,14 @@ def test_the_mixer_is_embeddings_layers_of_timm_and_a_norm(tiny_model, random_id
     for layer in model.encoder.layer:
         block = MixerBlock(dim=16, seq_len=length, mlp_ratio=(10 / 16, 32 / 16)).eval()
         first, _, second = layer.mlp_tokens
-        pairs = both(block.norm1, layer.LayerNorm) + both(block.norm2, layer.intermediate.LayerNorm)
-        pairs += both(block.mlp_channels.fc1, layer.intermediate.dense) + both(
-            block.mlp_channels.fc2, layer.output.dense
-        )
-        pairs += [(block.mlp_tokens.fc1.weight, first.weight[:, :length]), (block.mlp_tokens.fc1.bias, first.bias)]
-        pairs += [(block.mlp_tokens.fc2.weight, second.weight[:length])]
-        pairs += [(block.mlp_tokens.fc2.bias, second.bias[:length])]
-        copy_parameters(pairs)
-        assert len(pairs) == len(list(block.parameters())) == len(list(layer.parameters()))
+        state = {"mlp_tokens.fc1.weight": first.weight[:, :length], "mlp_tokens.fc1.bias": first.bias}
+        state |= {"mlp_tokens.fc2.weight": second.weight[:length], "mlp_tokens.fc2.bias": second.bias[:length]}
+        modules = {"norm1": layer.LayerNorm, "norm2": layer.intermediate.LayerNorm}
+        modules |= {"mlp_channels.fc1": layer.intermediate.dense, "mlp_channels.fc2": layer.output.dense}
+        for name, module in modules.items():
+            state |= {f"{name}.weight": module.weight, f"{name}.bias": module.bias}
+        block.load_state_dict(state)
+        assert len(state) == len(list(layer.parameters()))
         x = block(x)
     expected = F.layer_norm(x, (16,), *model.encoder.LayerNorm.parameters(), model.config.layer_norm_eps)
     assert_close(model(ids, None, segments).last_hidden_state, expected, depth=2)
@@ -123,24 +122,15 @@ def test_the_mixer_is_embeddings_layers_of_timm_and_a_norm(tiny_model, random_id
 
 @pytest.mark.parametrize("attention", ["eager", "sdpa"])
 @pytest.mark.parametrize("kind", FIELDS)
-@torch.no_grad()
-def test_padding_on_either_side_is_hidden(tiny_model, random_ids, kind, attention):
-    model = tiny_model(kind, attn_implementation=attention).double()
-    rows = [random_ids(length) for length in (5, 9, 1)]
-    for side in ("left", "right"):
-        ids, mask = padded(rows, side, pad=7)
-        output = model(ids, mask).last_hidden_state
-        for i, row in enumerate(rows):
-            assert_close(output[i][mask[i] == 1], model(row[None]).last_hidden_state[0], depth=2)
+def test_padding_on_either_side_is_hidden(tiny_model, kind, attention):
+    assert_padding_is_hidden(tiny_model(kind, AutoModelForMaskedLM, attn_implementation=attention).double())
 
 
 @pytest.mark.parametrize("kind", FIELDS)
 def test_training(tiny_model, random_ids, kind):
     """Every parameter gets a gradient, also where layers are computed again; outputs are recorded."""
-    model, inputs = (
-        tiny_model(kind, AutoModelForMaskedLM, attn_implementation="eager").train(),
-        padded_inputs(random_ids),
-    )
+    model = tiny_model(kind, AutoModelForMaskedLM, attn_implementation="eager").train()
+    inputs = padded_inputs(random_ids)
     inputs["labels"] = inputs["input_ids"]
     output = model(**inputs, output_hidden_states=True, output_attentions=True)
     assert len(output.hidden_states) == 3 and len(output.attentions) == (0 if kind == "mixer" else 2)

@@ -27,12 +27,8 @@ def commands(monkeypatch):
     def call(command, log):
         commands.append(command)
         flags = dict(zip(command[::-1][1::2], command[::-1][::2]))
-        finish(
-            Path(flags["--output_dir"]),
-            float(flags["--learning_rate"]),
-            float(flags["--spatial_lr_multiplier"]),
-            int(flags["--max_steps"]),
-        )
+        rate, multiplier = float(flags["--learning_rate"]), float(flags["--spatial_lr_multiplier"])
+        finish(Path(flags["--output_dir"]), rate, multiplier, int(flags["--max_steps"]))
 
     baseline = {"unigram": 6.0, "bigram_context": 2.0}
     monkeypatch.setattr(replicate.Study, "baselines", {"development": baseline, "evaluation": baseline})

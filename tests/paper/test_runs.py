@@ -7,17 +7,6 @@ from paper.models import BertRelposConfig
 from paper.runs import best_setting, family, find_runs, pretraining
 
 from ..samples import CONVOLUTIONAL
-from .conftest import finished_run
-
-
-@pytest.fixture
-def write_run(tmp_path, text_config):
-    """write_run(name, head, results, settings=None, steps=None, **fields) writes a run of a tiny model."""
-
-    def write(name, head, results, settings=None, steps=None, **fields):
-        return finished_run(tmp_path / "runs" / name, text_config(**fields), head, results, settings, steps)
-
-    return write
 
 
 def test_runs_are_found_with_what_they_noted(tmp_path, write_run):

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy.optimize import curve_fit
 
-from hf_gmlp import GMLPConfig, GMLPVisionConfig
+from hf_gmlp import GMLPConfig
 from hf_gmlp.errors import InputError
 from paper import scaling
 from paper.__main__ import main
@@ -17,23 +17,11 @@ pytestmark = pytest.mark.slow
 
 
 @pytest.fixture
-def write_run(tmp_path):
-    """write_run(name, head, results, settings, **fields) writes what a finished run leaves, and returns its folder."""
-
-    def write(name, head, results, settings=None, steps=50, config=GMLPConfig, **fields):
-        config = config(**({"hidden_size": 16, "intermediate_size": 32} | fields))
-        return finished_run(tmp_path / "runs" / name, config, head, results, settings or {}, steps)
-
-    return write
-
-
-@pytest.fixture
 def pretrained(write_run):
     """Two seeds of gMLPs of four depths, whose median perplexity is 50 * millions of parameters ** -0.5; one aMLP."""
 
-    def write(name, perplexity, **fields):
-        sizes = {"vocab_size": 60, "max_position_embeddings": 16}
-        return write_run(name, "GMLPForMaskedLM", {"eval_perplexity": perplexity}, **(sizes | fields))
+    def write(name, perplexity, steps=50, **fields):
+        return write_run(name, "GMLPForMaskedLM", {"eval_perplexity": perplexity}, steps=steps, **fields)
 
     for layers in (1, 2, 4, 8):
         folder = write(f"mlm/gmlp-{layers}", 1.0, num_hidden_layers=layers)
@@ -49,9 +37,7 @@ def finetuned(write_run, tmp_path):
     def write(name, base, accuracy, task="sst2", lr=1e-3, seed=1, **fields):
         settings = {"task_name": task, "learning_rate": lr, "seed": seed}
         settings["model_name_or_path"] = str(tmp_path / "runs" / "mlm" / base)
-        sizes = {"vocab_size": 60, "max_position_embeddings": 16, "num_hidden_layers": 2}
-        head = "GMLPForSequenceClassification"
-        return write_run(name, head, {"eval_accuracy": accuracy}, settings, **(sizes | fields))
+        return write_run(name, "GMLPForSequenceClassification", {"eval_accuracy": accuracy}, settings, **fields)
 
     return write
 
@@ -108,16 +94,16 @@ def test_accuracies_of_the_best_setting(tmp_path, pretrained, finetuned):
     assert set(panel.points.x) == {base.results["eval_perplexity"]}
 
 
-def test_image_runs_beside_the_paper(tmp_path, write_run):
-    def image_run(name, accuracy, classes=10, layers=1):
-        head, sizes = "GMLPForImageClassification", {"image_size": 8, "patch_size": 4, "config": GMLPVisionConfig}
-        write_run(name, head, {"eval_accuracy": accuracy}, num_hidden_layers=layers, num_labels=classes, **sizes)
+def test_image_runs_beside_the_paper(tmp_path, vision_config):
+    def image_run(layers, classes, accuracy):
+        config, head = vision_config(num_hidden_layers=layers, num_labels=classes), "GMLPForImageClassification"
+        finished_run(tmp_path / f"{layers}-{classes}", config, head, {"eval_accuracy": accuracy})
 
     for layers in (1, 2):
-        image_run(f"images/{layers}", 0.5 + layers / 100, layers=layers)
+        image_run(layers, 10, 0.5 + layers / 100)
     printed, own = capacity(find_runs([tmp_path]))
     assert len(printed.points) == 19 and own.points.y.tolist() == pytest.approx([51, 52])
-    image_run("images/other", 0.1, classes=5)
+    image_run(1, 5, 0.1)
     with pytest.raises(InputError, match="5 and 10 classes"):
         capacity(find_runs([tmp_path]))
 
@@ -132,5 +118,5 @@ def test_what_cannot_be_compared(tmp_path, pretrained, capsys):
     (longer / "trainer_state.json").unlink()
     perplexity_points(find_runs([tmp_path]))
     (longer / "config.json").write_text(GMLPConfig(vocab_size=70, architectures=["GMLPForMaskedLM"]).to_json_string())
-    with pytest.raises(InputError, match="60 and 70 tokens"):
+    with pytest.raises(InputError, match="40 and 70 tokens"):
         perplexity_points(find_runs([tmp_path]))

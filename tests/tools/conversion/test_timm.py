@@ -51,13 +51,6 @@ def test_a_named_model_has_the_outputs_and_gradients_of_timm():
     assert_same_function(ours, theirs, (224, 224))
 
 
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64])
-def test_the_dtype_is_kept(dtype):
-    theirs = small().to(dtype)
-    ours = model_from_timm(theirs.state_dict())
-    assert ours.dtype == dtype and torch.equal(ours.classifier.weight, theirs.head.weight)
-
-
 def test_the_command_converts_a_file(tmp_path, capsys):
     source, theirs = str(tmp_path / "small.safetensors"), small()
     safetensors.torch.save_file(theirs.state_dict(), source)
