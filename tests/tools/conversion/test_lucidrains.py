@@ -14,20 +14,16 @@ from hf_gmlp_cli import main
 
 from ...numerics import assert_close
 
-SIZES = {"num_tokens": 40, "dim": 16, "depth": 3, "seq_len": 12, "ff_mult": 4}
-IMAGE_SIZES = {"image_size": 16, "patch_size": 4, "num_classes": 5, "dim": 16, "depth": 3}
+SIZES = {
+    gMLP: {"num_tokens": 40, "dim": 16, "depth": 3, "seq_len": 12, "ff_mult": 4},
+    gMLPVision: {"image_size": 16, "patch_size": 4, "num_classes": 5, "dim": 16, "depth": 3},
+}
 
 
 @pytest.fixture
 def peer(randomize):
-    """peer(**fields) makes a text model of the package with perturbed weights."""
-    return lambda **fields: randomize(gMLP(**(SIZES | fields)), std=0.2)
-
-
-@pytest.fixture
-def image_peer(randomize):
-    """image_peer(**fields) makes an image model of the package with perturbed weights."""
-    return lambda **fields: randomize(gMLPVision(**(IMAGE_SIZES | fields)), std=0.2)
+    """peer(model_class, **fields) makes a model of the package with perturbed weights."""
+    return lambda model_class, **fields: randomize(model_class(**(SIZES[model_class] | fields)), std=0.2)
 
 
 def assert_same_function(ours, theirs, inputs, **options):
@@ -57,7 +53,7 @@ def assert_same_function(ours, theirs, inputs, **options):
 @pytest.mark.parametrize("circulant", [False, True])
 @pytest.mark.parametrize(("heads", "attn_dim"), [(1, None), (4, 8)])
 def test_a_text_model_is_that_of_the_package(peer, heads, attn_dim, circulant):
-    theirs = peer(heads=heads, attn_dim=attn_dim, circulant_matrix=circulant).double()
+    theirs = peer(gMLP, heads=heads, attn_dim=attn_dim, circulant_matrix=circulant).double()
     ours, _ = model_from_lucidrains(theirs.state_dict())
     assert_same_function(ours, theirs, torch.randint(0, 40, (3, 12)))
     config = ours.config
@@ -67,7 +63,7 @@ def test_a_text_model_is_that_of_the_package(peer, heads, attn_dim, circulant):
 @pytest.mark.parametrize(("heads", "attn_dim", "length"), [(1, 8, 12), (4, None, 5)])
 @pytest.mark.parametrize("circulant", [False, True])
 def test_a_causal_model_stays_causal(peer, circulant, length, attn_dim, heads):
-    theirs = peer(causal=True, circulant_matrix=circulant, attn_dim=attn_dim, heads=heads).double()
+    theirs = peer(gMLP, causal=True, circulant_matrix=circulant, attn_dim=attn_dim, heads=heads).double()
     ours, _ = model_from_lucidrains(theirs.state_dict(), causal=True)
     assert type(ours) is GMLPForCausalLM and ours.config.is_causal
     assert_same_function(ours, theirs, torch.randint(0, 40, (3, length)), causal=True)
@@ -79,8 +75,8 @@ def test_a_causal_model_stays_causal(peer, circulant, length, attn_dim, heads):
 
 
 @pytest.mark.parametrize(("heads", "attn_dim"), [(1, 8), (4, None)])
-def test_an_image_model_is_that_of_the_package(image_peer, heads, attn_dim):
-    theirs = image_peer(heads=heads, attn_dim=attn_dim).double()
+def test_an_image_model_is_that_of_the_package(peer, heads, attn_dim):
+    theirs = peer(gMLPVision, heads=heads, attn_dim=attn_dim).double()
     ours, _ = model_from_lucidrains(theirs.state_dict())
     assert type(ours) is GMLPForImageClassification
     assert_same_function(ours, theirs, torch.randn(3, 3, 16, 16).double())
@@ -90,7 +86,7 @@ def test_an_image_model_is_that_of_the_package(image_peer, heads, attn_dim):
 
 
 def test_the_command_converts_a_file(tmp_path, peer, capsys):
-    theirs = peer(attn_dim=8)
+    theirs = peer(gMLP, attn_dim=8)
     source, out = str(tmp_path / "weights.safetensors"), str(tmp_path / "out")
     safetensors.torch.save_file(theirs.state_dict(), source)
     main(["convert", "lucidrains", source, out])
@@ -104,12 +100,12 @@ def test_the_command_converts_a_file(tmp_path, peer, capsys):
         convert_lucidrains("not even looked at", out)
 
 
-def test_models_that_cannot_be_converted_are_refused(peer, image_peer):
+def test_models_that_cannot_be_converted_are_refused(peer):
     for model, options, message in (
-        (peer(num_tokens=None), {}, "to_embed.weight"),
-        (image_peer(image_size=(8, 24)), {}, "sgu.bias"),
-        (image_peer(), {"causal": True}, "--causal"),
-        (image_peer(channels=1), {}, "16 values"),
+        (peer(gMLP, num_tokens=None), {}, "to_embed.weight"),
+        (peer(gMLPVision, image_size=(8, 24)), {}, "sgu.bias"),
+        (peer(gMLPVision), {"causal": True}, "--causal"),
+        (peer(gMLPVision, channels=1), {}, "16 values"),
     ):
         with pytest.raises(InputError, match=message):
             model_from_lucidrains(model.state_dict(), **options)
