@@ -86,12 +86,7 @@ def run_elsewhere(script: str, folder: Path, *arguments: str):
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "script.py").write_text(script, encoding="utf-8")
     environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
-    environment |= {
-        "HF_HUB_OFFLINE": "1",
-        "HF_HOME": str(folder / "hf_home"),
-        "HF_MODULES_CACHE": str(folder / "modules"),
-        "PYTHONDONTWRITEBYTECODE": "1",
-    }
+    environment |= {"HF_HOME": str(folder / "hf_home"), "HF_MODULES_CACHE": str(folder / "modules")}
     done = subprocess.run(
         [sys.executable, "script.py", *arguments],
         cwd=folder,

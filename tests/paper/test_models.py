@@ -153,11 +153,7 @@ def test_training(tiny_model, random_ids, kind):
 def test_a_checkpoint_opens_as_every_head(tiny_model, random_ids, tmp_path, kind):
     tested, ids = tiny_model(kind, AutoModelForMaskedLM), random_ids(2, 9)
     tested.save_pretrained(tmp_path)
-    for auto_class in (
-        AutoModel,
-        AutoModelForMaskedLM,
-        AutoModelForSequenceClassification,
-    ):
+    for auto_class in (AutoModel, AutoModelForMaskedLM, AutoModelForSequenceClassification):
         opened = auto_class.from_pretrained(tmp_path)
         assert type(opened.base_model) is type(tested.bert)
         assert_close(opened.base_model(ids).last_hidden_state, tested.bert(ids).last_hidden_state)

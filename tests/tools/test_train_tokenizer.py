@@ -15,10 +15,6 @@ from hf_gmlp_cli import main
 pytestmark = pytest.mark.slow
 
 
-def command(*arguments):
-    main(["train-tokenizer", *map(str, arguments)])
-
-
 def test_documents_are_read_from_files(tmp_path):
     """Documents without text are skipped, and every line of a text file is a document."""
     rows = [{"text": "one, two"}, {"text": None}, {"text": "línea\nwith 日本"}, {"text": ""}]
@@ -48,8 +44,8 @@ def test_the_command_trains_and_saves_a_tokenizer(tmp_path, capsys):
     texts = [text for text in topics.values() if text.isascii()]
     (tmp_path / "corpus.jsonl").write_text("\n".join(json.dumps({"body": text}) for text in texts))
     folder = tmp_path / "new" / "tokenizer"
-    command(tmp_path / "corpus.jsonl", "--text_column", "body", "--vocab_size", 500, "--max_length", 64,
-             "--max_samples", 20, "--output_dir", folder)  # fmt: skip
+    flags = ["--text_column", "body", "--vocab_size", "500", "--max_length", "64", "--max_samples", "20"]
+    main(["train-tokenizer", str(tmp_path / "corpus.jsonl"), *flags, "--output_dir", str(folder)])
     output = capsys.readouterr().out
     loaded = AutoTokenizer.from_pretrained(folder)
     direct = train_tokenizer(texts[:20], vocab_size=500)
@@ -67,6 +63,6 @@ def test_command_fails_before_reading_and_overwrites_nothing(tmp_path, capsys):
         ([__file__, "--output_dir", tmp_path / "new"], "unsupported extension"),
     ):
         with pytest.raises(SystemExit):
-            command(*arguments)
+            main(["train-tokenizer", *map(str, arguments)])
         assert words in capsys.readouterr().err
     assert (tmp_path / "tokenizer.json").read_text() == "precious"
