@@ -1,11 +1,10 @@
-import json
-
 import numpy as np
 import pytest
 from scipy.optimize import curve_fit
 
 from hf_gmlp import GMLPConfig
 from hf_gmlp.errors import InputError
+from hf_gmlp.tools.analysis.counts import paper_parameters
 from paper import scaling
 from paper.__main__ import main
 from paper.runs import find_runs
@@ -17,16 +16,15 @@ pytestmark = pytest.mark.slow
 
 
 @pytest.fixture
-def pretrained(write_run):
+def pretrained(write_run, text_config):
     """Two seeds of gMLPs of four depths, whose median perplexity is 50 * millions of parameters ** -0.5; one aMLP."""
 
     def write(name, perplexity, steps=50, **fields):
         return write_run(name, "GMLPForMaskedLM", {"eval_perplexity": perplexity}, steps=steps, **fields)
 
     for layers in (1, 2, 4, 8):
-        folder = write(f"mlm/gmlp-{layers}", 1.0, num_hidden_layers=layers)
-        median = 50 * (find_runs([folder])[0].millions) ** -0.5
-        (folder / "all_results.json").write_text(json.dumps({"eval_perplexity": median - 1}))
+        median = 50 * (paper_parameters(text_config(num_hidden_layers=layers)) / 1e6) ** -0.5
+        write(f"mlm/gmlp-{layers}", median - 1, num_hidden_layers=layers)
         write(f"mlm/gmlp-{layers}-again", median + 1, num_hidden_layers=layers)
     write("mlm/amlp", 300.0, num_hidden_layers=2, attention_size=8)
     return write

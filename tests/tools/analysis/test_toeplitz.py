@@ -25,10 +25,7 @@ def test_random_matrices_have_the_expected_fraction():
 
 def test_every_head_has_a_matrix(tmp_path, text_config, vision_config, perturbed_model, capsys):
     dense = perturbed_model(GMLPForMaskedLM, text_config(toeplitz=False, spatial_heads=4))
-    matrices = spatial_matrices(dense)
-    assert matrices.shape == (8, 12, 12)
-    assert torch.equal(matrices[5], dense.model.layers[1].spatial_gating_unit.proj.weight[1])
-    mean = np.mean([shift_invariant_fraction(matrix) for matrix in matrices])
+    mean = np.mean([shift_invariant_fraction(matrix) for matrix in spatial_matrices(dense)])
     for model, words in (
         (dense, f"mean {mean:.4f}, random weights 0.1597"),
         (perturbed_model(GMLPForMaskedLM, text_config(toeplitz=True, spatial_heads=4)), "mean 1.0000"),
