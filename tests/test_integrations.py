@@ -55,9 +55,6 @@ def train_and_check(trainer, reduction):
     return losses[0]
 
 
-# sentence-transformers
-
-
 def embed(model, tokenizer, texts):
     """Return the mean of the last hidden states of each text, which is in a row of its own."""
     rows = [tokenizer(text, truncation=True, return_tensors="pt") for text in texts]
@@ -129,9 +126,6 @@ def test_cross_encoder(saved, texts):
     torch.testing.assert_close(scores, expected, **CLOSE)
 
 
-# TRL
-
-
 @pytest.fixture
 def trl_trainer(tmp_path):
     """trl_trainer(kind, *arguments, **options) makes TRL's trainer of that kind, with `options` in its config."""
@@ -183,9 +177,6 @@ def test_sft(saved, trl_trainer, texts, options):
     assert train_and_check(trainer, 0.8) == pytest.approx(expected.item(), abs=1e-3)
 
 
-# lm-eval
-
-
 @torch.no_grad()
 def test_lm_eval(saved, texts):
     """HFLM computes likelihoods of answers in batches, with one context truncated to n, and generates answers."""
@@ -226,8 +217,6 @@ def test_lm_eval(saved, texts):
         assert answer == tokenizer.decode(ids, skip_special_tokens=True).split("w0")[0]
 
 
-# Examples of docs/compatibility.md
-
 # Replaces a task that lm-eval would download.
 TASK = {
     "task": "answers",
@@ -264,8 +253,6 @@ def test_examples_of_the_docs(saved, texts, tmp_path, monkeypatch, capfd, librar
     assert printed[library] in capfd.readouterr().out
 
 
-# accelerate
-
 HALF_ON_DISK = {
     "model.embeddings": "cpu",
     "model.layers.0": "disk",
@@ -286,7 +273,7 @@ HALF_ON_DISK = {
 )
 @torch.no_grad()
 def test_device_maps(saved, random_ids, tmp_path, placement, on_disk):
-    """The decoder shares the embedding weight, and weights on disk are loaded for each pass."""
+    """accelerate places weights: the decoder shares those of the embeddings, and those on disk load for each pass."""
     folder, model, _ = saved(GMLPForMaskedLM, attention_size=8)
     placed = AutoModelForMaskedLM.from_pretrained(folder, **placement, offload_folder=str(tmp_path / "disk"))
     absent = {name for name, parameter in placed.named_parameters() if parameter.is_meta}

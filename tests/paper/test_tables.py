@@ -139,9 +139,6 @@ def test_recipes_have_the_hyperparameters_of_tables_7_to_9(column):
     assert paths and compared >= 13 * len(paths)
 
 
-# Results of runs
-
-
 def preset(name: str, **changes):
     return AutoConfig.from_pretrained(preset_path(name), **changes)
 

@@ -29,7 +29,6 @@ gradio_client = pytest.importorskip("gradio_client")
 serve = pytest.importorskip("hf_gmlp.tools.serve")
 
 CHECKPOINTS = Path(__file__).parents[2] / "checkpoints"
-BUNDLED = {"amlp-mini-sst2": "text", "gmlp-mini-cifar10": "file"}
 WORDS = "the a cat dog sat ran on under mat house and then slept".split()
 TEXT = "the cat sat on the mat"
 HEADS = {
@@ -122,9 +121,10 @@ def test_an_image_gets_the_probabilities_of_the_model(opened, folders, tmp_path)
 
 def test_examples_come_from_the_card_or_from_held_out_rows(folders, tmp_path):
     """Examples come from the card, or are one held-out row per class. Other models have none."""
-    examples = {kind: serve.own_examples(str(CHECKPOINTS / kind), column) for kind, column in BUNDLED.items()}
-    assert len(examples["amlp-mini-sst2"]) == 2 and "film" in examples["amlp-mini-sst2"][0]
-    assert examples["gmlp-mini-cifar10"] == [str(CHECKPOINTS / "gmlp-mini-cifar10" / "ship.png")]
+    sentences = serve.own_examples(str(CHECKPOINTS / "amlp-mini-sst2"), "text")
+    assert len(sentences) == 2 and "film" in sentences[0]
+    images = CHECKPOINTS / "gmlp-mini-cifar10"
+    assert serve.own_examples(str(images), "file") == [str(images / "ship.png")]
     assert serve.own_examples(str(folders["classes"]), "text") == []
     (tmp_path / "eval_predictions.csv").write_text("row,text,label\n1,a,yes\n2,b,yes\n3,1e5,no\n")
     assert serve.own_examples(str(tmp_path), "text") == ["a", "1e5"]
