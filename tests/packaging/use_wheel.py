@@ -22,7 +22,6 @@ EXTRAS += ("timm", "torchvision")
 COMMAND = Path(sysconfig.get_path("scripts")) / "hf-gmlp"
 SIZES = {"hidden_size": 16, "num_hidden_layers": 2, "intermediate_size": 32}
 TEXT_SIZES = SIZES | {"vocab_size": 40, "max_position_embeddings": 12}
-VISION_SIZES = SIZES | {"image_size": 16, "patch_size": 4}
 
 
 def check_environment():
@@ -55,8 +54,8 @@ def save_and_open(model: PreTrainedModel, folder: str, inputs: dict, auto_class:
     print(f"{type(model).__name__}: built, saved and opened")
 
 
-def check_text():
-    """Use models for text: a masked and a causal language model, and a classifier."""
+def check_models():
+    """Use a masked and a causal language model, a classifier, and an image model, whose processor needs an extra."""
     ids = torch.randint(5, TEXT_SIZES["vocab_size"], (2, 10))
     inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
 
@@ -75,10 +74,7 @@ def check_text():
     assert generated.shape == (2, 10) and torch.equal(generated[:, :4], prompt)
     print("GMLPForCausalLM: generated")
 
-
-def check_vision():
-    """Use a model for images on tensors; only an image processor needs an extra."""
-    model = hf_gmlp.GMLPVisionModel(hf_gmlp.GMLPVisionConfig(**VISION_SIZES))
+    model = hf_gmlp.GMLPVisionModel(hf_gmlp.GMLPVisionConfig(**SIZES, image_size=16, patch_size=4))
     save_and_open(model, "vision", {"pixel_values": torch.randn(2, 3, 16, 16)})
 
 
@@ -128,8 +124,7 @@ def main():
     logging.disable_progress_bar()
     torch.manual_seed(0)
     check_environment()
-    check_text()
-    check_vision()
+    check_models()
     check_presets()
     check_command()
     check_missing_extras()

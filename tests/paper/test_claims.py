@@ -13,8 +13,7 @@ from paper.report import Results, fill_tables
 pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parents[2]
-CLAIMS = ROOT / "paper" / "claims.md"
-TEXT = CLAIMS.read_text(encoding="utf-8")
+TEXT = (ROOT / "paper" / "claims.md").read_text(encoding="utf-8")
 RESULTS = Results(json.loads((ROOT / "paper" / "replication" / "results.json").read_text(encoding="utf-8")))
 # The claim, the evidence and the status of each row.
 ROWS = re.findall(
