@@ -98,14 +98,6 @@ def run_elsewhere(script: str, folder: Path, *arguments: str):
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def open_elsewhere(jobs: list[tuple], folder: Path) -> list[dict]:
-    """Return the result of opening each (Auto class, folder, save path or None)."""
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / "jobs.json").write_text(json.dumps(jobs), encoding="utf-8")
-    run_elsewhere(HUB_ACCEPTS_FOLDERS + "import torch\n\n" + inspect.getsource(backbone_output) + OPEN, folder)
-    return json.loads((folder / "results.json").read_text(encoding="utf-8"))
-
-
 def code_map_of(class_name: str) -> dict[str, str]:
     return TEXT_MAP if class_name in TEXT_MAP.values() else VISION_MAP
 
@@ -131,8 +123,13 @@ def test_opens_as_every_class_without_the_package(text_config, vision_config, pe
             copy = str(tmp_path / f"{own}-{auto_class}") if auto_class in (own, other) else None
             jobs.append((auto_class, str(folder), copy))
             jobs_of_copies += [(name, copy, None) for name in {own, auto_class}] if copy else []
+    script = HUB_ACCEPTS_FOLDERS + "import torch\n\n" + inspect.getsource(backbone_output) + OPEN
     for name, opened in (("first", jobs), ("second", jobs_of_copies)):
-        for (auto_class, folder, _), result in zip(opened, open_elsewhere(opened, tmp_path / name), strict=True):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "jobs.json").write_text(json.dumps(opened), encoding="utf-8")
+        run_elsewhere(script, tmp_path / name)
+        results = json.loads((tmp_path / name / "results.json").read_text(encoding="utf-8"))
+        for (auto_class, folder, _), result in zip(opened, results, strict=True):
             own = next(own for own, (original, _) in checkpoints.items() if own in folder or str(original) == folder)
             assert result["remote"] and result["class"] == code_map_of(SAVED[own][0])[auto_class]
             torch.testing.assert_close(torch.tensor(result["output"]), checkpoints[own][1][auto_class])

@@ -126,20 +126,6 @@ def test_cross_encoder(saved, texts):
     torch.testing.assert_close(scores, expected, **CLOSE)
 
 
-@pytest.fixture
-def trl_trainer(tmp_path):
-    """trl_trainer(kind, *arguments, **options) makes TRL's trainer of that kind, with `options` in its config."""
-    trl = pytest.importorskip("trl")
-    defaults = {"use_cpu": True, "bf16": False, "report_to": "none", "save_strategy": "no", "disable_tqdm": True}
-
-    def make(kind, *arguments, data, tokenizer, **options):
-        config = getattr(trl, f"{kind}Config")(str(tmp_path / "run"), **defaults, logging_steps=1, **options)
-        data = Dataset.from_dict(data)
-        return getattr(trl, f"{kind}Trainer")(*arguments, args=config, train_dataset=data, processing_class=tokenizer)
-
-    return make
-
-
 SFT = {
     "padded": {"max_length": N},
     "padding-free": {"padding_free": True, "max_length": None},
@@ -149,16 +135,19 @@ SFT = {
 
 
 @pytest.mark.parametrize("options", SFT.values(), ids=SFT)
-def test_sft(saved, trl_trainer, texts, options):
+def test_sft(saved, texts, tmp_path, options):
     """
     SFTTrainer computes the loss and the gradients of the texts one by one.
 
     With `packing` or `padding_free`, TRL passes `position_ids` that restart, which separate the texts with every
     attention implementation. TRL truncates texts to `max_length` before it packs them.
     """
+    trl = pytest.importorskip("trl")
     _, model, tokenizer = saved(GMLPForCausalLM, attention_size=8)
-    rates = {"per_device_train_batch_size": len(texts), "learning_rate": 3e-3, "max_steps": 12}
-    trainer = trl_trainer("SFT", model, data={"text": texts}, tokenizer=tokenizer, **rates, **options)
+    rates = {"per_device_train_batch_size": len(texts), "learning_rate": 3e-3, "max_steps": 12, "logging_steps": 1}
+    fixed = {"use_cpu": True, "bf16": False, "report_to": "none", "save_strategy": "no", "disable_tqdm": True}
+    args, data = trl.SFTConfig(str(tmp_path / "run"), **fixed, **rates, **options), Dataset.from_dict({"text": texts})
+    trainer = trl.SFTTrainer(model, args=args, train_dataset=data, processing_class=tokenizer)
     batch = next(iter(trainer.get_train_dataloader()))
     packed = len(options) > 1
     assert len(batch["input_ids"]) == (1 if packed else len(texts)) and ("position_ids" in batch) == packed

@@ -32,18 +32,14 @@ RECIPES = {
 }
 
 
-@pytest.fixture(scope="module")
-def cells():
-    """Map (table, row, column) to the number in the paper."""
-    return {
+def test_numbers_that_the_text_repeats():
+    cells = {
         (number, row.name, column): cell
         for number in range(1, 11)
         for row in paper_table(number).rows
         for column, cell in row.paper.items()
     }
 
-
-def test_numbers_that_the_text_repeats(cells):
     def number(table, row, column):
         return float(cells[table, row, column])
 
