@@ -5,7 +5,7 @@ import torch
 
 from hf_gmlp.tasks.clm.blocks import CausalCollator
 from hf_gmlp.tasks.mlm.masking import MaskedOnce, MaskingCollator
-from hf_gmlp.tasks.packing import pad_rows, restarting_positions
+from hf_gmlp.tasks.packing import pad_rows
 from hf_gmlp.tokenizer import end_of_text
 
 
@@ -18,12 +18,6 @@ def test_rows_are_padded_on_the_right():
     assert "attention_mask" not in pad_rows(rows[:1], pad_token_id=3)
     batch = pad_rows(rows[:1], pad_token_id=3, length=4)
     assert batch["input_ids"].tolist() == [[7, 8, 9, 3]] and batch["attention_mask"].tolist() == [[1, 1, 1, 0]]
-
-
-def test_positions_restart():
-    begins = np.array([False, False, True, False, True, True])
-    assert restarting_positions(begins).tolist() == [0, 1, 0, 1, 0, 0]
-    assert restarting_positions(begins[:0]).tolist() == []
 
 
 def test_masked_documents_are_separated(word_tokenizer):

@@ -52,11 +52,6 @@ def test_paths_in_the_home_folder_are_expanded(parse):
     assert data_args.train_file == [str(Path.home() / "a.txt"), "b~.txt"]
 
 
-def test_a_url_as_output_folder_is_refused():
-    with pytest.raises(ValueError, match="gs://bucket/run .*mount"):
-        RunArguments(output_dir="gs://bucket/run", use_cpu=True)
-
-
 @pytest.mark.parametrize(
     ("total", "largest", "expected"), [(16, 8, (8, 2)), (256, 100, (64, 4)), (7, 4, (1, 7)), (4, 8, (4, 1))]
 )
@@ -66,12 +61,28 @@ def test_global_batch_size_sets_the_accumulation(tmp_path, total, largest, expec
     assert (args.per_device_train_batch_size, args.gradient_accumulation_steps) == expected
 
 
-def test_two_sources_of_data_are_refused():
-    for kind in (MLMArguments, CLMArguments, GlueArguments, QAArguments, ImageArguments):
-        with pytest.raises(ValueError, match="--dataset_name and --train_file"):
-            kind(dataset_name="c4", train_file=["a.txt"])
-    with pytest.raises(ValueError, match="--train_dir and --validation_file"):
-        ImageArguments(train_dir="photos", validation_file=["a.parquet"])
+@pytest.mark.parametrize(
+    ("kind", "fields", "message"),
+    [
+        *[
+            (kind, {"dataset_name": "c4", "train_file": ["a.txt"]}, "--dataset_name and --train_file")
+            for kind in (MLMArguments, CLMArguments, GlueArguments, QAArguments, ImageArguments)
+        ],
+        (ImageArguments, {"train_dir": "a", "validation_file": ["a.csv"]}, "--train_dir and --validation_file"),
+        (GlueArguments, {"task_name": "sst2", "do_regression": True}, "--do_regression .* sst2"),
+        (GlueArguments, {"train_split_name": "dev", "train_file": ["a.csv"]}, "--train_split_name"),
+        (GlueArguments, {"class_weights": "heavy"}, "--class_weights must be balanced"),
+        (GlueArguments, {"text_column_names": ["a", "b", "c"]}, "--text_column_names"),
+        (GlueArguments, {"task_name": "sst3"}, "sst3.* cola"),
+        (RunArguments, {"output_dir": "gs://bucket/run", "use_cpu": True}, "gs://bucket/run .*mount"),
+    ],
+)
+def test_conflicting_and_unknown_values_are_refused(kind, fields, message):
+    with pytest.raises(ValueError, match=message):
+        kind(**fields)
+
+
+def test_files_may_belong_to_a_task():
     assert GlueArguments(task_name="sst2", train_file=["a.csv"]).data_name() == "a.csv (sst2)"
 
 

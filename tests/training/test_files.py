@@ -13,21 +13,17 @@ def access(tmp_path):
 
 
 @pytest.mark.parametrize("streaming", [False, True])
-def test_words_such_as_null_stay_words(tmp_path, access, streaming):
-    (tmp_path / "a.csv").write_text('text\nNA\n"null, None"\n')
-    (tmp_path / "a.tsv").write_text('text\tlabel\nsay "no\tNA\n')
-    options = {"streaming": streaming, "access": access}
-    assert list(read_files([tmp_path / "a.csv"], **options)) == [{"text": "NA"}, {"text": "null, None"}]
-    assert list(read_files([tmp_path / "a.tsv"], **options)) == [{"text": 'say "no', "label": "NA"}]
-
-
-@pytest.mark.parametrize("streaming", [False, True])
-@pytest.mark.parametrize("separator", [",", ";", "\t"])
-def test_separators_of_spreadsheets_are_recognized(tmp_path, access, streaming, separator):
-    text = f'text{separator}label\n"a, b; c"{separator}x\n'
-    (tmp_path / "a.csv").write_text(text, encoding="utf-8-sig")
-    rows = read_files([tmp_path / "a.csv"], streaming=streaming, access=access)
-    assert list(rows) == [{"text": "a, b; c", "label": "x"}]
+@pytest.mark.parametrize(
+    ("name", "content", "rows"),
+    [
+        ("a.csv", 'text\nNA\n"null, None"\n', [{"text": "NA"}, {"text": "null, None"}]),
+        ("a.tsv", 'text\tlabel\nsay "no\tNA\n', [{"text": 'say "no', "label": "NA"}]),
+        *[("a.csv", f'\ufefftext{s}label\n"a, b; c"{s}x\n', [{"text": "a, b; c", "label": "x"}]) for s in ",;\t"],
+    ],
+)
+def test_tables_keep_words_such_as_null_and_may_have_any_separator(tmp_path, access, streaming, name, content, rows):
+    (tmp_path / name).write_text(content, encoding="utf-8")
+    assert list(read_files([tmp_path / name], streaming=streaming, access=access)) == rows
 
 
 def test_extensions_determine_the_kind_of_a_file(tmp_path):

@@ -13,16 +13,14 @@ def test_recipes_are_flags_and_later_ones_override_earlier_ones(tmp_path):
         tmp_path / "1.yaml", "do_train: true\ntrain_file: [a.txt, b.txt]\nlr: 1e-4\ncache-dir: null\nseed: 1\n"
     )
     second = write(tmp_path / "2.yml", "seed: 2\nrun_name: -x\nlr_scheduler_kwargs: {num_cycles: 1}\n")
-    assert command_line([first, second, "--seed", "3", "x.yaml"]) == [
+    # "no" stays a word.
+    third = write(tmp_path / "3.yaml", "save_strategy: no\nreport_to: []\ndo_eval: false\n")
+    assert command_line([first, second, third, "--seed", "3", "x.yaml"]) == [
         *("--do_train", "True", "--train_file", "a.txt", "b.txt", "--lr", "0.0001", "--seed", "2", "--run_name=-x"),
-        *("--lr_scheduler_kwargs", '{"num_cycles": 1}', "--seed", "3", "x.yaml"),
+        *("--lr_scheduler_kwargs", '{"num_cycles": 1}', "--save_strategy", "no", "--do_eval", "False"),
+        *("--seed", "3", "x.yaml"),
     ]
     assert command_line(["--seed", "3"]) == ["--seed", "3"] and command_line([]) == []
-
-
-def test_no_stays_a_word_and_empty_lists_are_left_out(tmp_path):
-    recipe = write(tmp_path / "1.yaml", "save_strategy: no\nreport_to: []\ndo_eval: false\n")
-    assert command_line([recipe]) == ["--save_strategy", "no", "--do_eval", "False"]
 
 
 def test_overrides_are_merged_key_by_key(tmp_path):

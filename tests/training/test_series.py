@@ -17,12 +17,6 @@ def plan(folder, *flags):
     return series.plan_runs(*parse_arguments(TYPES, "A test.", list(map(str, command))))
 
 
-def test_a_run_for_every_seed(tmp_path):
-    assert [(run.output_dir, settings) for run, settings in plan(tmp_path)] == [(str(tmp_path), None)]
-    runs = [run for run, _ in plan(tmp_path, "--seeds", 7, 8)]
-    assert [(run.output_dir, run.seed) for run in runs] == [(str(tmp_path / f"seed-{seed}"), seed) for seed in (7, 8)]
-
-
 @pytest.mark.parametrize(
     ("flags", "message"),
     [

@@ -114,28 +114,17 @@ def test_test_data_may_have_no_labels(load, write):
     assert splits["test"]["labels"][:] == [0, 0]
 
 
-def glue_on_the_hub(name):
-    """A task as in nyu-mll/glue: its splits, columns and features, with -1 as the labels of the tests."""
-    task = TASKS[name]
-    label = Value("float32") if task.labels is None else ClassLabel(names=list(task.labels))
-    features = Features({**{column: Value("string") for column in task.columns}, "label": label, "idx": Value("int32")})
-
-    def split(labels):
-        columns = {column: [f"{column} {i}" for i in range(len(labels))] for column in task.columns}
-        return Dataset.from_dict({**columns, "label": list(labels), "idx": list(range(len(labels)))}, features=features)
-
-    labels = {"train": (0, 1, 1, 0)} | dict.fromkeys(task.validations, (1, 0)) | dict.fromkeys(task.tests, (-1, -1))
-    return DatasetDict({name: split(values) for name, values in labels.items()})
-
-
 @pytest.mark.parametrize("name", ["mnli", "qqp", "stsb"])
 def test_glue_tasks_of_the_hub_are_read(load, monkeypatch, name):
-    def load_data(dataset_name, dataset_config_name, access):
-        assert dataset_name == "nyu-mll/glue"
-        return glue_on_the_hub(dataset_config_name)
-
-    monkeypatch.setattr(sentences, "load_data", load_data)
-    task, (splits, labels) = TASKS[name], load("train", "validation", "test", task_name=name)
+    task = TASKS[name]
+    label = Value("float32") if task.labels is None else ClassLabel(names=list(task.labels))
+    features = Features({column: Value("string") for column in task.columns} | {"label": label})
+    # The labels of the tests are -1.
+    labels = {"train": (0, 1, 1, 0)} | dict.fromkeys(task.validations, (1, 0)) | dict.fromkeys(task.tests, (-1, -1))
+    glue = {split: Dataset.from_list(rows(values, task.columns), features) for split, values in labels.items()}
+    names = {"dataset_name": "nyu-mll/glue", "dataset_config_name": name}
+    monkeypatch.setattr(sentences, "load_data", lambda access, **options: options == names and glue)
+    splits, labels = load("train", "validation", "test", task_name=name)
     assert list(splits) == ["train", *task.validations, *task.tests]
     assert labels.names == (list(task.labels) if task.labels else None)
     assert splits["train"]["labels"][:] == [0, 1, 1, 0]
@@ -212,18 +201,3 @@ def test_training_rows_are_shuffled_before_they_are_limited(load, write):
     # Each text keeps its label, and the validation data their order.
     assert splits["train"]["labels"][:] == [int(text.split()[1]) % 2 for text in sampled]
     assert splits["validation"]["sentence1"][:] == [f"sentence {i}" for i in range(20)]
-
-
-@pytest.mark.parametrize("extension", ["csv", "jsonl", "parquet"])
-@pytest.mark.parametrize(
-    ("labels", "names", "ids"),
-    [
-        (["no", "yes", "None"], ["None", "no", "yes"], [1, 2, 0]),
-        ([10, 9, 2], ["2", "9", "10"], [2, 1, 0]),
-        ([0.5, 4.0, 2.25], None, [0.5, 4.0, 2.25]),
-    ],
-)
-def test_files_and_labels_of_every_kind(load, write, extension, labels, names, ids):
-    splits, result = load(train_file=write(f"t.{extension}", rows(labels)))
-    assert result.names == names and splits["train"]["labels"][:] == ids
-    assert splits["train"]["sentence1"][:] == ["sentence 0", "sentence 1", "sentence 2"]

@@ -144,14 +144,11 @@ def test_baselines_of_the_paper_train_with_the_same_flags(run, folder, flags):
     assert {entry["label"] for entry in answer} == set(COLORS)
 
 
-@pytest.mark.parametrize("recipe", ["recipes/finetune-288", "paper/recipes/table2/gmlp-ti16-224"])
-def test_recipes_run_small(run, folder, trained, recipe):
-    flags = ("--model_name_or_path", "trained", "--image_size", "48") if "288" in recipe else ()
-    recipes = (ROOT / f"{recipe}.yaml", ROOT / "recipes/smoke-images.yaml")
-    results = run(*recipes, *flags, *DATA, "--output_dir", "small")
+def test_a_recipe_runs_small(run, folder):
+    recipes = (ROOT / "paper/recipes/table2/gmlp-ti16-224.yaml", ROOT / "recipes/smoke-images.yaml")
+    results = run(*recipes, *DATA, "--output_dir", "small")
     assert 0 <= results["eval_accuracy"] <= 1
     card = (folder / "small" / "README.md").read_text()
     # The defining settings of the recipe are kept.
     for words in ("| auto_augment | imagenet |", "| mixup_alpha | 0.8 |", "| cutmix_alpha | 1.0 |"):
-        assert words in card or "288" in recipe
-    shutil.rmtree(folder / "small")
+        assert words in card

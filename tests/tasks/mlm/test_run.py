@@ -15,7 +15,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 from torch._dynamo.utils import counters
-from transformers import AutoModelForMaskedLM, AutoTokenizer, PreTrainedTokenizerBase, Trainer
+from transformers import AutoTokenizer, PreTrainedTokenizerBase, Trainer
 
 from hf_gmlp.tasks.mlm.run import main
 from hf_gmlp.training.run_folder import is_complete
@@ -51,15 +51,6 @@ def text(tmp_path_factory):
 def flags(text):
     return ["--config_name", "gmlp-18l", "--config_overrides", SIZES, "--train_file", text, "--vocab_size", 600,
             "--do_train", "--do_eval", "--max_steps", 30, "--learning_rate", 3e-3, "--use_cpu"]  # fmt: skip
-
-
-def test_trains_reports_and_saves_a_model(flags, tmp_path):
-    results = run(*flags, "--output_dir", tmp_path)
-    # A uniform guess among 600 tokens has perplexity 600.
-    assert results["eval_perplexity"] < 400 and results["eval_predicted_tokens"] > 300
-    assert "perplexity" in (tmp_path / "README.md").read_text()
-    model, tokenizer = AutoModelForMaskedLM.from_pretrained(tmp_path), AutoTokenizer.from_pretrained(tmp_path)
-    assert model.config.vocab_size == len(tokenizer) == 600
 
 
 @pytest.mark.heavy
@@ -113,8 +104,10 @@ def test_killed_while_the_final_model_is_saved(tmp_path, flags, more, monkeypatc
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
         patch.setattr(GMLPTrainer, "train", train)
         run(*flags)
+    assert not any(tmp_path.glob("*.safetensors"))
     assert run(*flags)["eval_loss"] > 0
     AutoTokenizer.from_pretrained(tmp_path)
+    assert (tmp_path / "model.safetensors").is_file() and not (tmp_path / "_saving").exists()
 
 
 @pytest.mark.heavy
