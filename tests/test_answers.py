@@ -14,18 +14,15 @@ QUESTIONS = flat(squad(6, unanswerable=True))
 CONTEXTS = [row["context"] for row in QUESTIONS]
 
 
-@pytest.fixture(scope="module")
-def bert_tokenizer():
-    """BERT's tokenizer with a small vocabulary."""
+@pytest.fixture(scope="module", params=["sentencepiece", "bert"])
+def any_tokenizer(request, squad_tokenizer):
+    """A trained tokenizer, and that of BERT with a small vocabulary."""
+    if request.param == "sentencepiece":
+        return squad_tokenizer
     letters = "abcdefghijklmnopqrstuvwxyz0123456789"
     words = ["the", "train", "went", "to", "was", "traveler", "who", *letters, *".,?-'"]
     tokens = [*SPECIAL, *words, *(f"##{letter}" for letter in letters)]
     return BertTokenizer({token: index for index, token in enumerate(tokens)})
-
-
-@pytest.fixture(params=["sentencepiece", "bert"])
-def any_tokenizer(request, squad_tokenizer, bert_tokenizer):
-    return {"sentencepiece": squad_tokenizer, "bert": bert_tokenizer}[request.param]
 
 
 def test_windows_cover_the_context_and_overlap(any_tokenizer):

@@ -26,15 +26,12 @@ def test_pixels_match_timm_with_pillow_and_nearly_with_torchvision(tmp_path, siz
         assert difference.max() <= most and difference.mean() <= mean
 
 
-def test_other_shapes_are_resized_without_a_crop():
-    for size in ((384, 384), (32, 48)):
+def test_processor_size_is_that_of_the_pixels():
+    # The last two are resized without a crop.
+    for size in ((224, 224), (384, 384), (32, 48)):
         processor = evaluation_processor(size)
         assert processor([picture(size=(100, 80))], return_tensors="pt")["pixel_values"].shape == (1, 3, *size)
         assert processor_size(processor) == size
-
-
-def test_processor_size_is_that_of_the_pixels():
-    assert processor_size(evaluation_processor((224, 224))) == (224, 224)
     assert processor_size(ViTImageProcessor()) == (224, 224)
     cropped = ViTImageProcessor(size={"shortest_edge": 256}, do_center_crop=True, crop_size={"height": 9, "width": 8})
     assert processor_size(cropped) == (9, 8)

@@ -1,3 +1,4 @@
+import csv
 import sys
 
 import pytest
@@ -15,3 +16,10 @@ def call(monkeypatch):
 
     yield run
     torch.set_num_threads(threads)
+
+
+def read(folder):
+    """Return the rows of the table in a folder."""
+    (table,) = folder.glob("*.csv")
+    with table.open(newline="", encoding="utf-8") as file:
+        return list(csv.DictReader(file))

@@ -1,6 +1,6 @@
-import csv
-
 import pytest
+
+from .conftest import read
 
 pytest.importorskip("g_mlp_pytorch")
 from benchmarks import clm
@@ -13,8 +13,7 @@ def test_gpt2_is_of_the_size_of_gmlp():
 
 def test_every_system_is_timed(call, tmp_path):
     call(clm, "--quick", "--out", tmp_path)
-    (table,) = tmp_path.glob("clm-*.csv")
-    rows = list(csv.DictReader(table.open()))
+    rows = read(tmp_path)
     assert {row["system"] for row in rows} == set(clm.SYSTEMS)
     assert {row["measure"] for row in rows} == {"after 10 tokens", "after 20 tokens", "training"}
     assert all(float(row["value"]) > 0 for row in rows)

@@ -1,7 +1,6 @@
 """benchmarks/cpu.py at a tiny size: it finishes, reports correct numbers, and refuses wrong results."""
 
 import argparse
-import csv
 import time
 
 import pytest
@@ -9,13 +8,13 @@ import pytest
 from hf_gmlp.errors import InputError
 from hf_gmlp.models.modeling_gmlp import SpatialProjection
 
+from .conftest import read
+
 pytestmark = pytest.mark.heavy
 
 pytest.importorskip("g_mlp_pytorch")
 pytest.importorskip("timm")
 from benchmarks import checks, cpu, harness, peers  # noqa: E402
-
-TINY = ("--quick",)
 
 
 def build(name, **sizes):
@@ -23,19 +22,9 @@ def build(name, **sizes):
     return peers.build(make, name, layers=1, batch=2, **sizes)
 
 
-@pytest.fixture(scope="module")
-def rows(tmp_path_factory):
-    out = tmp_path_factory.mktemp("out")
-    with pytest.MonkeyPatch.context() as patch:
-        flags = [*TINY, "--suites", "images", "text", "--out", out]
-        patch.setattr("sys.argv", ["cpu.py", *map(str, flags)])
-        cpu.main()
-    (table,) = out.glob("cpu-*.csv")
-    with table.open(newline="", encoding="utf-8") as file:
-        return list(csv.DictReader(file))
-
-
-def test_every_system_is_measured(rows):
+def test_every_system_is_measured(call, tmp_path):
+    call(cpu, "--quick", "--suites", "images", "text", "--out", tmp_path)
+    rows = read(tmp_path)
     for suite in ("images", "text"):
         for name in cpu.systems_of(suite):
             measures = {row["measure"]: row for row in rows if row["suite"] == suite and row["system"] == name}
@@ -56,7 +45,7 @@ def test_nothing_is_reported_of_a_wrong_result(call, monkeypatch, tmp_path, caps
     right = SpatialProjection.forward
     monkeypatch.setattr(SpatialProjection, "forward", lambda *args: 1.01 * right(*args))
     with pytest.raises(SystemExit):
-        call(cpu, *TINY, "--suites", "images", "--out", tmp_path)
+        call(cpu, "--quick", "--suites", "images", "--out", tmp_path)
     assert "No times: " in capsys.readouterr().err
     assert not list(tmp_path.iterdir())
 

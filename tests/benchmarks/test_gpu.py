@@ -1,9 +1,9 @@
 """benchmarks/gpu.py at a tiny size on a CPU: it runs, reports correct numbers, and refuses wrong results."""
 
-import csv
-
 import pytest
 import torch
+
+from .conftest import read
 
 pytestmark = pytest.mark.heavy
 
@@ -11,17 +11,9 @@ pytest.importorskip("g_mlp_pytorch")
 pytest.importorskip("timm")
 from benchmarks import gpu, peers  # noqa: E402
 
-TINY = ("--device", "cpu", "--quick", "--suites", "text")
-
-
-def read(folder):
-    (table,) = folder.glob("gpu-*.csv")
-    with table.open(newline="", encoding="utf-8") as file:
-        return list(csv.DictReader(file))
-
 
 def test_every_system_is_measured(call, tmp_path, capsys):
-    call(gpu, *TINY, "--profile", "--out", tmp_path)
+    call(gpu, "--device", "cpu", "--quick", "--suites", "text", "--profile", "--out", tmp_path)
     values = {(row["system"], row["measure"]): float(row["value"]) for row in read(tmp_path)}
     for name in gpu.SUITES["text"]:
         assert values[name, "training"] > 0 and values[name, "kept for backward"] > 0

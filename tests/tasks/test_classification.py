@@ -1,5 +1,3 @@
-"""Held-out rows, the loss with class weights, early stopping and the report."""
-
 import json
 from types import SimpleNamespace
 
@@ -11,10 +9,10 @@ from datasets import Dataset
 from sklearn.metrics import precision_recall_fscore_support
 from sklearn.utils.class_weight import compute_class_weight
 from torch.nn import functional as F
-from transformers import EvalPrediction, Trainer, TrainingArguments
+from transformers import EvalPrediction, TrainingArguments
 from transformers.modeling_outputs import ImageClassifierOutput
 
-from hf_gmlp import GMLPConfig, GMLPForSequenceClassification
+from hf_gmlp import GMLPConfig
 from hf_gmlp.errors import InputError
 from hf_gmlp.tasks.classification import (
     ClassificationArguments,
@@ -28,6 +26,7 @@ from hf_gmlp.tasks.labels import CLASSES, ONE_CLASS, REGRESSION, Labels, set_lab
 from hf_gmlp.training.arguments import RunArguments
 
 from ..numerics import assert_close
+from ..training.test_trainer import make_trainer
 
 
 def config_of(labels, problem_type=ONE_CLASS):
@@ -92,18 +91,13 @@ def test_few_rows_are_trained_on_for_more_epochs(tmp_path):
 
 
 def test_early_stopping_counts_evaluations_before_a_resume(tmp_path):
-    sizes = {"hidden_size": 8, "intermediate_size": 16, "num_hidden_layers": 1, "max_position_embeddings": 4}
-    rows = Dataset.from_dict({"input_ids": [[1, 2, 3, 4]] * 8, "labels": [0, 1] * 4})
-
     def trainer(*accuracies):
-        steps = {"eval_strategy": "steps", "eval_steps": 1, "save_strategy": "steps", "save_steps": 1, "max_steps": 8}
-        args = TrainingArguments(
-            tmp_path, use_cpu=True, report_to="none", load_best_model_at_end=True, metric_for_best_model="acc", **steps
-        )
-        callbacks, scores = ClassificationArguments(early_stopping_patience=3).callbacks(args), list(accuracies)
-        model = GMLPForSequenceClassification(GMLPConfig(vocab_size=8, num_labels=2, **sizes))
-        data = {"train_dataset": rows, "eval_dataset": rows}
-        return Trainer(model, args, **data, compute_metrics=lambda _: {"acc": scores.pop(0)}, callbacks=callbacks)
+        steps = {"eval_strategy": "steps", "eval_steps": 1, "save_strategy": "steps", "save_steps": 1}
+        made = make_trainer(tmp_path, load_best_model_at_end=True, metric_for_best_model="acc", **steps)
+        (callback,), scores = ClassificationArguments(early_stopping_patience=3).callbacks(made.args), list(accuracies)
+        made.add_callback(callback)
+        made.compute_metrics = lambda _: {"acc": scores.pop(0)}
+        return made
 
     # The first evaluation is the best one. The third raises an error, which ends the run.
     with pytest.raises(IndexError):

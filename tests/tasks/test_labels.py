@@ -1,5 +1,3 @@
-"""Labels of a column and of a checkpoint, and of a config after they are written into it."""
-
 import pytest
 from datasets import ClassLabel, Dataset, Features, List
 from transformers import BertConfig

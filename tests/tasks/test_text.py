@@ -1,5 +1,3 @@
-"""Sequences made of documents, held-out documents, streams, and refused text."""
-
 import itertools
 
 import numpy as np

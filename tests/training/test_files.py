@@ -7,12 +7,11 @@ from hf_gmlp.errors import InputError
 from hf_gmlp.training.files import Access, file_kind, load_data, read_files
 
 
-@pytest.fixture
-def access(tmp_path):
-    return Access(cache_dir=str(tmp_path / "cache"))
+@pytest.fixture(params=[False, True], ids=["in memory", "stream"])
+def options(request, tmp_path):
+    return {"streaming": request.param, "access": Access(cache_dir=str(tmp_path / "cache"))}
 
 
-@pytest.mark.parametrize("streaming", [False, True])
 @pytest.mark.parametrize(
     ("name", "content", "rows"),
     [
@@ -21,9 +20,9 @@ def access(tmp_path):
         *[("a.csv", f'\ufefftext{s}label\n"a, b; c"{s}x\n', [{"text": "a, b; c", "label": "x"}]) for s in ",;\t"],
     ],
 )
-def test_tables_keep_words_such_as_null_and_may_have_any_separator(tmp_path, access, streaming, name, content, rows):
+def test_tables_keep_words_such_as_null_and_may_have_any_separator(tmp_path, options, name, content, rows):
     (tmp_path / name).write_text(content, encoding="utf-8")
-    assert list(read_files([tmp_path / name], streaming=streaming, access=access)) == rows
+    assert list(read_files([tmp_path / name], **options)) == rows
 
 
 def test_extensions_determine_the_kind_of_a_file(tmp_path):
@@ -37,7 +36,6 @@ def test_extensions_determine_the_kind_of_a_file(tmp_path):
             file_kind([tmp_path / name for name in names])
 
 
-@pytest.mark.parametrize("streaming", [False, True])
 @pytest.mark.parametrize(
     ("name", "content"),
     [
@@ -53,22 +51,22 @@ def test_extensions_determine_the_kind_of_a_file(tmp_path):
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_files_that_cannot_be_read_are_refused(tmp_path, access, streaming, name, content):
+def test_files_that_cannot_be_read_are_refused(tmp_path, options, name, content):
     (tmp_path / name).write_bytes(content)
     with pytest.raises(InputError, match=name) as caught:
-        read_files([tmp_path / name], streaming=streaming, access=access)
+        read_files([tmp_path / name], **options)
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize("streaming", [False, True])
-def test_zstandard_files_are_read(tmp_path, access, streaming):
+def test_zstandard_files_are_read(tmp_path, options):
     zstandard = pytest.importorskip("zstandard")
     (tmp_path / "a.jsonl.zst").write_bytes(zstandard.compress(b'{"text": "one"}\n'))
-    assert list(read_files([tmp_path / "a.jsonl.zst"], streaming=streaming, access=access)) == [{"text": "one"}]
+    assert list(read_files([tmp_path / "a.jsonl.zst"], **options)) == [{"text": "one"}]
 
 
 @pytest.mark.parametrize("name", ["a.jsonl", "a.txt"])
-def test_a_changed_file_is_read_again(tmp_path, access, name):
+def test_a_changed_file_is_read_again(tmp_path, name):
+    access = Access(cache_dir=str(tmp_path / "cache"))
     for word in ("one", "two"):
         (tmp_path / name).write_text(f'{{"text": "{word}"}}\n' if name == "a.jsonl" else word)
         assert load_data(files={"train": [tmp_path / name]}, access=access)["train"]["text"][:] == [word]
@@ -77,11 +75,10 @@ def test_a_changed_file_is_read_again(tmp_path, access, name):
 TEXT = "\ufeffone\r\ntwo  \n \t\n\n\n  three\u2028still three\n\nfour"
 
 
-@pytest.mark.parametrize("streaming", [False, True])
-def test_blank_lines_separate_documents(tmp_path, access, streaming):
+def test_blank_lines_separate_documents(tmp_path, options):
     (tmp_path / "a.txt").write_text(TEXT, encoding="utf-8", newline="")
     (tmp_path / "b.txt.bz2").write_bytes(bz2.compress(b"five\n"))
-    paths, options = [tmp_path / "a.txt", tmp_path / "b.txt.bz2"], {"streaming": streaming, "access": access}
+    paths = [tmp_path / "a.txt", tmp_path / "b.txt.bz2"]
     texts = [row["text"] for row in read_files(paths, **options)]
     assert texts == ["one\ntwo  ", "  three\u2028still three", "four", "five"]
     texts = [row["text"] for row in read_files(paths, lines=True, **options)]

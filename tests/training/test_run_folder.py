@@ -84,13 +84,6 @@ def test_changed_command_is_refused_by_name(command, name, value):
             start_run(*command(**{name: value} | more))
 
 
-def test_broken_settings_are_refused(command):
-    folder = cut_off(command()).parent
-    (folder / "settings.json").write_text('{"seed": 4')
-    with pytest.raises(InputError, match="settings.json is not valid JSON"):
-        start_run(*command())
-
-
 def test_another_number_of_rows_is_refused(command, text):
     arguments = command()
     cut_off(arguments)
@@ -121,30 +114,30 @@ def test_a_run_without_a_checkpoint_starts_again(command):
         start_run(*command(vocab_size=600))
 
 
-@pytest.mark.parametrize("name", ["tokenizer.json", "model.safetensors", "checkpoint-7"])
-def test_foreign_files_are_not_overwritten(command, tmp_path, name):
-    (tmp_path / "out").mkdir()
-    (tmp_path / "out" / name).write_text("mine")
-    with pytest.raises(InputError, match=name):
-        start_run(*command())
-    assert (tmp_path / "out" / name).read_text() == "mine"
+EVALUATION = {"config_name": None, "model_name_or_path": "m", "do_train": False, "do_eval": True}
 
 
 @pytest.mark.parametrize(
-    "flags", [{}, {"config_name": None, "model_name_or_path": "m", "do_train": False, "do_eval": True}]
+    ("name", "flags", "message"),
+    [
+        *[(name, {}, name) for name in ("tokenizer.json", "model.safetensors", "checkpoint-7")],
+        ("settings.json", {}, "settings.json is not valid JSON"),
+        ("all_results.json", {}, "finished run"),
+        ("all_results.json", EVALUATION, "finished run"),
+    ],
 )
-def test_finished_run_is_not_overwritten(command, tmp_path, flags):
+def test_foreign_broken_and_final_files_are_not_overwritten(command, tmp_path, name, flags, message):
     (tmp_path / "out").mkdir()
-    (tmp_path / "out" / "all_results.json").write_text("{}")
-    with pytest.raises(InputError, match="finished run"):
+    (tmp_path / "out" / name).write_text("mine")
+    with pytest.raises(InputError, match=message):
         start_run(*command(**flags))
+    assert (tmp_path / "out" / name).read_text() == "mine"
 
 
 def test_evaluation_does_not_finish_a_run(command):
     cut_off(command())
-    evaluation = command(config_name=None, model_name_or_path="m", do_train=False, do_eval=True)
     with pytest.raises(InputError, match="interrupted run"):
-        start_run(*evaluation)
+        start_run(*command(**EVALUATION))
 
 
 @pytest.mark.parametrize("options", [{"state": None}, {"state": '{"global_step": 1'}, {"random_state": False}])

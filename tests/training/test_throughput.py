@@ -1,5 +1,3 @@
-"""Throughput metrics in the logs."""
-
 import time
 
 import pytest

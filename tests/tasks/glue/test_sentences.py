@@ -1,5 +1,3 @@
-"""Columns, splits and labels of GLUE's tasks, files and data sets."""
-
 import pytest
 from datasets import ClassLabel, Dataset, DatasetDict, Features, Value
 

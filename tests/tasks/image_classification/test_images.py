@@ -1,5 +1,3 @@
-"""Images of folders and files, refused images, augmentation and mixing."""
-
 import io
 import shutil
 from pathlib import Path
@@ -9,7 +7,7 @@ import numpy as np
 import PIL.Image
 import pytest
 import torch
-from datasets import Dataset, Features, Image, Value
+from datasets import Dataset, Image
 from torchvision.transforms import v2
 from torchvision.transforms.functional import rotate
 from transformers import BitImageProcessor, ViTImageProcessor
@@ -23,6 +21,7 @@ from hf_gmlp.tasks.labels import ONE_CLASS, Labels
 from hf_gmlp.training.files import Access
 
 from ...numerics import assert_close
+from ...samples import write_rows
 
 CLASSES = ("apple", "boat", "cloud")
 
@@ -58,14 +57,10 @@ def test_folder_csv_and_parquet_are_the_same_data(folder, tmp_path):
     assert plain.splits["train"]["labels"][:] == [0] * 4 + [1] * 4 + [2] * 4
     assert plain.splits["train"][5]["image"]["path"].endswith("boat/1.jpg")
 
-    rows = {
-        "image": [{"bytes": file.read_bytes(), "path": file.name} for file in sorted(folder.rglob("*.jpg"))],
-        "label": [name for name in CLASSES for _ in range(4)],
-    }
-    features = Features({"image": Image(), "label": Value("string")})
-    Dataset.from_dict(rows, features=features).to_parquet(tmp_path / "photos.parquet")
-    lines = [f"{file},{file.parent.name}" for file in sorted(folder.rglob("*.jpg"))]
-    (tmp_path / "photos.csv").write_text("\n".join(["photo,kind", *lines]) + "\n")
+    files = sorted(folder.rglob("*.jpg"))
+    rows = [{"image": {"bytes": file.read_bytes(), "path": file.name}, "label": file.parent.name} for file in files]
+    Dataset.from_list(rows).cast_column("image", Image()).to_parquet(tmp_path / "photos.parquet")
+    write_rows(tmp_path / "photos.csv", [{"photo": file, "kind": file.parent.name} for file in files])
     names, cache = {"image_column_name": "photo", "label_column_name": "kind"}, tmp_path / "cache"
     for file, columns in (("photos.parquet", {}), ("photos.csv", names)):
         other = loaded(cache, train_file=[str(tmp_path / file)], **columns)

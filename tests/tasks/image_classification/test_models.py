@@ -1,5 +1,3 @@
-"""Configs, processors and models of images: of this package, transformers and timm."""
-
 import pytest
 import timm
 import torch

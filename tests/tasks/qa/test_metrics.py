@@ -25,14 +25,10 @@ def windows(questions, squad_tokenizer):
     return window_dataset(questions, squad_tokenizer, max_seq_length=32, doc_stride=8)
 
 
-def metrics_of(questions, windows, **fields):
-    return AnswerMetrics(questions, windows, QAArguments(version_2_with_negative=True, **fields))
-
-
-def random_prediction(windows, width=32):
+def random_prediction(windows):
     """Logits that are usually correct."""
     labels = np.array(windows["start_positions"]), np.array(windows["end_positions"])
-    start, end = np.random.default_rng(0).normal(size=(2, len(windows), width))
+    start, end = np.random.default_rng(0).normal(size=(2, len(windows), 32))
     for logits, positions in zip((start, end), labels):
         logits[np.arange(len(windows)), positions] += 2
     return EvalPrediction(predictions=(start, end), label_ids=labels)
@@ -40,7 +36,8 @@ def random_prediction(windows, width=32):
 
 @pytest.mark.parametrize("threshold", [-6.0, 0.0, 2.0])
 def test_scores_are_those_of_the_written_predictions(questions, windows, tmp_path, threshold):
-    metrics = metrics_of(questions, windows, null_score_diff_threshold=threshold)
+    arguments = QAArguments(version_2_with_negative=True, null_score_diff_threshold=threshold)
+    metrics = AnswerMetrics(questions, windows, arguments)
     scores = metrics(random_prediction(windows))
     assert metrics.names() == list(scores)
     metrics.write(TrainingArguments(tmp_path, use_cpu=True), "eval")

@@ -1,5 +1,3 @@
-"""Forms of files with questions, and refused questions."""
-
 import gzip
 import json
 
