@@ -104,13 +104,6 @@ def test_checkpoints_not_trained_for_the_next_token_must_be_trained():
         check_pretraining(config, "m", do_train=True)
 
 
-def test_lowercase_is_only_for_a_new_tokenizer(tmp_path):
-    word_tokenizer(["A", "a"]).save_pretrained(tmp_path)
-    arguments = ModelArguments(config_name="gmlp-base", tokenizer_name=str(tmp_path), lowercase=True)
-    with pytest.raises(InputError, match="--lowercase false"):
-        load_tokenizer(arguments, None, [], max_length=9)
-
-
 @pytest.fixture
 def checkpoint(tmp_path):
     GMLPForSequenceClassification(GMLPConfig(num_labels=3, **SIZES)).save_pretrained(tmp_path)
@@ -197,10 +190,12 @@ def test_corrupted_checkpoints_are_refused(checkpoint, tmp_path, fault, train):
     assert "\n" not in str(caught.value)
 
 
-def test_corrupted_tokenizers_are_refused(tmp_path):
-    word_tokenizer(["a"]).save_pretrained(tmp_path)
+def test_cased_and_corrupted_tokenizers_are_refused(tmp_path):
+    word_tokenizer(["A", "a"]).save_pretrained(tmp_path)
+    arguments = ModelArguments(config_name="gmlp-base", tokenizer_name=str(tmp_path), lowercase=True)
+    with pytest.raises(InputError, match="--lowercase false"):
+        load_tokenizer(arguments, None, [], max_length=9)
     (tmp_path / "tokenizer.json").write_text("{")
-    arguments = ModelArguments(config_name="gmlp-base", tokenizer_name=str(tmp_path))
     with pytest.raises(InputError, match=f"{tmp_path}") as caught:
         load_tokenizer(arguments, None, [], max_length=9)
     assert "\n" not in str(caught.value)

@@ -1,22 +1,17 @@
 """Selective checkpointing trains identically with about half of the memory for the backward pass."""
 
-import runpy
-from pathlib import Path
-
 import pytest
 import torch
 from transformers import BertConfig, BertForMaskedLM
 from transformers.testing_utils import torch_device
 
+from benchmarks.memory import kept_bytes
 from hf_gmlp import GMLPConfig, GMLPForImageClassification, GMLPForMaskedLM, GMLPVisionConfig
 from hf_gmlp.training.checkpointing import enable_selective_checkpointing, keep_products
 
 from ..numerics import assert_close
 from .test_trainer import make_trainer
 
-ROOT = Path(__file__).parents[2]
-
-kept_bytes = runpy.run_path(str(ROOT / "benchmarks" / "memory.py"))["kept_bytes"]
 DROPPED = {"hidden_dropout_prob": 0.1, "activation_dropout": 0.1, "drop_path_rate": 0.2}
 
 

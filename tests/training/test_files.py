@@ -72,11 +72,9 @@ def test_a_changed_file_is_read_again(tmp_path, name):
         assert load_data(files={"train": [tmp_path / name]}, access=access)["train"]["text"][:] == [word]
 
 
-TEXT = "\ufeffone\r\ntwo  \n \t\n\n\n  three\u2028still three\n\nfour"
-
-
 def test_blank_lines_separate_documents(tmp_path, options):
-    (tmp_path / "a.txt").write_text(TEXT, encoding="utf-8", newline="")
+    text = "\ufeffone\r\ntwo  \n \t\n\n\n  three\u2028still three\n\nfour"
+    (tmp_path / "a.txt").write_text(text, encoding="utf-8", newline="")
     (tmp_path / "b.txt.bz2").write_bytes(bz2.compress(b"five\n"))
     paths = [tmp_path / "a.txt", tmp_path / "b.txt.bz2"]
     texts = [row["text"] for row in read_files(paths, **options)]

@@ -12,19 +12,12 @@ from hf_gmlp.training.start import start_run
 
 
 @pytest.fixture
-def text(tmp_path):
-    path = tmp_path / "text.txt"
-    path.write_text("One.\n\nTwo.\n")
-    return path
-
-
-@pytest.fixture
-def command(tmp_path, text):
+def command(tmp_path):
     """command(**changes) returns the three dataclasses of a run with changed flags."""
 
     def make(**changes):
-        flags = {"config_name": "gmlp-base", "train_file": [str(text)], "output_dir": str(tmp_path / "out"),
-                 "use_cpu": True, "do_train": True, "max_steps": 6} | changes  # fmt: skip
+        files = {"train_file": [str(tmp_path / "a.txt")], "output_dir": str(tmp_path / "out")}
+        flags = {"config_name": "gmlp-base", "use_cpu": True, "do_train": True, "max_steps": 6} | files | changes
         return tuple(
             kind(**{name: value for name, value in flags.items() if name in kind.__dataclass_fields__})
             for kind in (ModelArguments, MLMArguments, RunArguments)
@@ -84,13 +77,13 @@ def test_changed_command_is_refused_by_name(command, name, value):
             start_run(*command(**{name: value} | more))
 
 
-def test_another_number_of_rows_is_refused(command, text):
+def test_another_number_of_rows_is_refused(command, tmp_path):
     arguments = command()
     cut_off(arguments)
     start_run(*arguments)
     check_rows(arguments[2], 100)
     # The contents of the data are not compared.
-    text.write_text("One.\n\nThree.\n")
+    (tmp_path / "a.txt").write_text("One.\n\nThree.\n")
     assert start_run(*arguments) is not None
     check_rows(arguments[2], 100)
     with pytest.raises(InputError, match="train_rows was 100 and is 99"):

@@ -17,6 +17,12 @@ def plan(folder, *flags):
     return series.plan_runs(*parse_arguments(TYPES, "A test.", list(map(str, command))))
 
 
+def test_a_run_for_every_seed(tmp_path):
+    assert [(run.output_dir, settings) for run, settings in plan(tmp_path)] == [(str(tmp_path), None)]
+    runs = [run for run, _ in plan(tmp_path, "--seeds", 7, 8)]
+    assert [(run.output_dir, run.seed) for run in runs] == [(str(tmp_path / f"seed-{seed}"), seed) for seed in (7, 8)]
+
+
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
@@ -42,7 +48,7 @@ def test_finished_runs_with_equal_flags_are_kept(tmp_path):
         plan(tmp_path, "--seeds", 1, "--learning_rate", 1)
 
 
-@pytest.mark.parametrize("accuracies", [[0.9, 0.5, 0.8, 0.6], [0.9, math.nan, 0.8, 0.6]])
+@pytest.mark.parametrize("accuracies", [[0.9, 0.5, 0.8, 0.7], [0.9, math.nan, 0.8, 0.7]])
 def test_medians_over_the_seeds_are_reported(tmp_path, capsys, accuracies):
     runs = [run for run, _ in plan(tmp_path, "--seeds", 1, 2, 3, 4)]
     for run, accuracy in zip(runs, accuracies):
@@ -56,5 +62,5 @@ def test_medians_over_the_seeds_are_reported(tmp_path, capsys, accuracies):
     if any(map(math.isnan, accuracies)):
         assert all(map(math.isnan, numbers.values()))
     else:
-        assert numbers == {"median": 0.7, "min": 0.5, "max": 0.9, "std": 0.182574}
-        assert "eval_accuracy  0.7000 (0.5000 to 0.9000" in capsys.readouterr().out
+        assert numbers == {"median": 0.75, "min": 0.5, "max": 0.9, "std": 0.170783}
+        assert "eval_accuracy  0.7500 (0.5000 to 0.9000" in capsys.readouterr().out

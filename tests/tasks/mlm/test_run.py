@@ -41,14 +41,9 @@ def start(*flags, launcher=(sys.executable,)):
 
 
 @pytest.fixture(scope="module")
-def text(tmp_path_factory):
-    path = tmp_path_factory.mktemp("text") / "text.txt"
-    path.write_text("\n\n".join(text for _, text in sorted(topics.items())[:30]), encoding="utf-8")
-    return path
-
-
-@pytest.fixture(scope="module")
-def flags(text):
+def flags(tmp_path_factory):
+    text = tmp_path_factory.mktemp("text") / "text.txt"
+    text.write_text("\n\n".join(text for _, text in sorted(topics.items())[:30]), encoding="utf-8")
     return ["--config_name", "gmlp-18l", "--config_overrides", SIZES, "--train_file", text, "--vocab_size", 600,
             "--do_train", "--do_eval", "--max_steps", 30, "--learning_rate", 3e-3, "--use_cpu"]  # fmt: skip
 
@@ -128,7 +123,7 @@ def test_sigterm_stops_two_processes_at_one_checkpoint(tmp_path, flags, data):
 
 
 @pytest.mark.parametrize("more", [(), ("--separate_documents", "true")], ids=["plain", "packed"])
-def test_compiled_runs_do_not_compile_again(flags, text, tmp_path, more):
+def test_compiled_runs_do_not_compile_again(flags, tmp_path, more):
     """This also holds with sparse prediction, whose number of labels differs between batches."""
     overrides = ("--config_overrides", "toeplitz=true,sparse_prediction=true")
     # The last evaluation batch is full, so all have the same shape.

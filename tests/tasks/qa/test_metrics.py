@@ -14,17 +14,6 @@ from ...samples import squad, write
 from .test_questions import load
 
 
-@pytest.fixture(scope="module")
-def questions(tmp_path_factory):
-    path = write(tmp_path_factory.mktemp("qa") / "x.json", squad(6, unanswerable=True))
-    return load(path, version_2_with_negative=True)
-
-
-@pytest.fixture(scope="module")
-def windows(questions, squad_tokenizer):
-    return window_dataset(questions, squad_tokenizer, max_seq_length=32, doc_stride=8)
-
-
 def random_prediction(windows):
     """Logits that are usually correct."""
     labels = np.array(windows["start_positions"]), np.array(windows["end_positions"])
@@ -35,13 +24,16 @@ def random_prediction(windows):
 
 
 @pytest.mark.parametrize("threshold", [-6.0, 0.0, 2.0])
-def test_scores_are_those_of_the_written_predictions(questions, windows, tmp_path, threshold):
+def test_scores_are_those_of_the_written_predictions(squad_tokenizer, tmp_path, threshold):
+    questions = load(write(tmp_path / "x.json", squad(6, unanswerable=True)), version_2_with_negative=True)
+    windows = window_dataset(questions, squad_tokenizer, max_seq_length=32, doc_stride=8)
     arguments = QAArguments(version_2_with_negative=True, null_score_diff_threshold=threshold)
     metrics = AnswerMetrics(questions, windows, arguments)
     scores = metrics(random_prediction(windows))
     assert metrics.names() == list(scores)
-    metrics.write(TrainingArguments(tmp_path, use_cpu=True), "eval")
-    files = {path.name: json.loads(path.read_text()) for path in tmp_path.iterdir()}
+    (tmp_path / "out").mkdir()
+    metrics.write(TrainingArguments(tmp_path / "out", use_cpu=True), "eval")
+    files = {path.name: json.loads(path.read_text()) for path in (tmp_path / "out").iterdir()}
     assert set(files) == {"eval_predictions.json", "eval_nbest_predictions.json", "eval_null_odds.json"}
     predictions, odds = files["eval_predictions.json"], files["eval_null_odds.json"]
     assert {key for key in odds if odds[key] > threshold} == {key for key in predictions if predictions[key] == ""}
