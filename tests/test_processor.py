@@ -1,5 +1,3 @@
-"""Image processing equals timm's evaluation transform with either backend."""
-
 import pytest
 import torch
 from timm.data import create_transform

@@ -1,5 +1,3 @@
-"""Every recipe can be parsed, and a smoke recipe makes it small."""
-
 from pathlib import Path
 from pydoc_data.topics import topics
 

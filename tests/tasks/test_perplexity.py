@@ -1,5 +1,3 @@
-"""Metrics of language models, compared with torch for batches of several sizes."""
-
 import math
 
 import torch

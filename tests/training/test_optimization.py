@@ -1,5 +1,3 @@
-"""Choice of the parameters with weight decay and of those with their own learning rate."""
-
 import copy
 from functools import partial
 

@@ -1,7 +1,6 @@
 """Streams yield every document once per epoch for any number of processes and workers, also after a resume."""
 
 import itertools
-import json
 from collections import Counter
 
 import pytest
@@ -14,6 +13,8 @@ from hf_gmlp.training.arguments import RunArguments
 from hf_gmlp.training.files import Access
 from hf_gmlp.training.stream import StreamLoader
 
+from ..samples import write, write_rows
+
 DOCUMENTS = 48
 
 
@@ -23,7 +24,7 @@ def files(tmp_path_factory):
     folder = tmp_path_factory.mktemp("files")
     for part in range(4):
         rows = [{"text": " ".join([f"w{i}"] * 7)} for i in range(DOCUMENTS) if i % 4 == part]
-        (folder / f"{part}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+        write_rows(folder / f"{part}.jsonl", rows)
     return [str(path) for path in sorted(folder.iterdir())]
 
 
@@ -96,8 +97,8 @@ def test_a_number_of_files_that_does_not_suit_the_readers_is_logged(loader, capl
 
 
 def test_an_empty_corpus_does_not_loop_forever(tmp_path):
-    (tmp_path / "blank.jsonl").write_text(json.dumps({"text": " "}) + "\n")
-    blank = load_dataset("json", data_files=[str(tmp_path / "blank.jsonl")], split="train", streaming=True)
+    path = write_rows(tmp_path / "blank.jsonl", [{"text": " "}])
+    blank = load_dataset("json", data_files=[str(path)], split="train", streaming=True)
     blank = blank.filter(lambda row: bool(row["text"].strip()))
     with pytest.raises(InputError, match="no sequence"):
         next(iter(StreamLoader(blank, list, RunArguments(str(tmp_path), use_cpu=True))))
@@ -105,8 +106,8 @@ def test_an_empty_corpus_does_not_loop_forever(tmp_path):
 
 @pytest.mark.parametrize("workers", [0, 1])
 def test_a_broken_line_far_behind_stops_the_run(tmp_path, workers):
-    (tmp_path / "a.jsonl").write_text("".join(json.dumps({"text": "w1"}) + "\n" for _ in range(4000)) + '{"text": "w\n')
-    broken = load_dataset("json", data_files=[str(tmp_path / "a.jsonl")], split="train", streaming=True)
+    path = write(tmp_path / "a.jsonl", '{"text": "w1"}\n' * 4000 + '{"text": "w\n')
+    broken = load_dataset("json", data_files=[path], split="train", streaming=True)
     args = RunArguments(str(tmp_path), use_cpu=True, dataloader_num_workers=workers)
     with pytest.raises(InputError, match="cannot be read as text"):
         for _ in itertools.islice(StreamLoader(broken, list, args), 2000):

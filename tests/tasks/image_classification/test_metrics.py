@@ -1,5 +1,3 @@
-"""Accuracies of image classification, compared with scikit-learn."""
-
 import numpy as np
 import pytest
 from sklearn.metrics import top_k_accuracy_score

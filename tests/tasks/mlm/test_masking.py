@@ -1,5 +1,3 @@
-"""Masks compared with BERT's, in training and in evaluation."""
-
 import numpy as np
 import pytest
 import torch

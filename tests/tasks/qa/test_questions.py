@@ -89,8 +89,6 @@ def test_bad_files_are_named(tmp_path, content, message):
 def test_missing_data_are_named(tmp_path):
     with pytest.raises(InputError, match="--train_file"):
         load_questions(QAArguments(validation_file=[str(tmp_path / "x.json")]), ["train"])
-    with pytest.raises(InputError, match="--dataset_name"):
-        load_questions(QAArguments(), ["train"])
 
 
 def test_answers_after_white_space_are_found(tmp_path):
