@@ -94,8 +94,9 @@ def test_early_stopping_counts_evaluations_before_a_resume(tmp_path):
     def trainer(*accuracies):
         steps = {"eval_strategy": "steps", "eval_steps": 1, "save_strategy": "steps", "save_steps": 1}
         made = make_trainer(tmp_path, load_best_model_at_end=True, metric_for_best_model="acc", **steps)
-        (callback,), scores = ClassificationArguments(early_stopping_patience=3).callbacks(made.args), list(accuracies)
+        (callback,) = ClassificationArguments(early_stopping_patience=3).callbacks(made.args)
         made.add_callback(callback)
+        scores = list(accuracies)
         made.compute_metrics = lambda _: {"acc": scores.pop(0)}
         return made
 

@@ -213,4 +213,4 @@ def test_a_trained_tokenizer_is_reused_if_it_is_complete(tmp_path):
     for name in ("tokenizer.json", "tokenizer_config.json"):
         (tmp_path / name).unlink()
         load()
-        assert (tmp_path / "tokenizer.json").read_bytes() == content
+        assert (tmp_path / name).is_file() and (tmp_path / "tokenizer.json").read_bytes() == content
