@@ -26,8 +26,6 @@ def test_every_system_is_measured(call, tmp_path, capsys):
 
 @pytest.mark.parametrize("n", [32, 64])
 def test_operations_are_counted(n):
-    bench = object.__new__(gpu.GPUBench)
-    bench.device = torch.device("cpu")
     counts = {}
     for name in (gpu.OWN, gpu.DENSE, gpu.BERT):
         small, large = (gpu.flops_of(peers.build(peers.text_model, name, layers=k, batch=2, tokens=n)) for k in (3, 6))

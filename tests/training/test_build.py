@@ -116,7 +116,7 @@ def open_as(auto_class, folder, *, train=False, fields=None, overrides=None, **o
     return load_model(auto_class, arguments, load_config(arguments, **fields or {}), train=train, **options)
 
 
-def test_a_checkpoint_with_a_toeplitz_matrix_grows(checkpoint, tmp_path):
+def test_a_checkpoint_with_a_toeplitz_matrix_grows(checkpoint):
     arguments = ModelArguments(model_name_or_path=str(checkpoint))
     config = load_config(arguments)
     n = config.max_position_embeddings

@@ -4,7 +4,6 @@ import functools
 import itertools
 import json
 import math
-from pathlib import Path
 from pydoc_data.topics import topics
 
 import pytest
@@ -21,7 +20,6 @@ from ...samples import run_script, write_rows
 
 pytestmark = pytest.mark.slow
 
-ROOT = Path(__file__).parents[3]
 run = functools.partial(run_script, main)
 SIZES = "num_hidden_layers=2,hidden_size=32,intermediate_size=64,attention_size=16,max_position_embeddings=64"
 TRAINING = ["--do_train", "--do_eval", "--max_steps", 30, "--learning_rate", 3e-3, "--save_strategy", "no"]

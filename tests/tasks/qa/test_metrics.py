@@ -14,22 +14,18 @@ from ...samples import squad, write
 from .test_questions import load
 
 
-def random_prediction(windows):
-    """Logits that are usually correct."""
-    labels = np.array(windows["start_positions"]), np.array(windows["end_positions"])
-    start, end = np.random.default_rng(0).normal(size=(2, len(windows), 32))
-    for logits, positions in zip((start, end), labels):
-        logits[np.arange(len(windows)), positions] += 2
-    return EvalPrediction(predictions=(start, end), label_ids=labels)
-
-
 @pytest.mark.parametrize("threshold", [-6.0, 0.0, 2.0])
 def test_scores_are_those_of_the_written_predictions(squad_tokenizer, tmp_path, threshold):
     questions = load(write(tmp_path / "x.json", squad(6, unanswerable=True)), version_2_with_negative=True)
     windows = window_dataset(questions, squad_tokenizer, max_seq_length=32, doc_stride=8)
+    # These logits are usually correct.
+    labels = np.array(windows["start_positions"]), np.array(windows["end_positions"])
+    outputs = np.random.default_rng(0).normal(size=(2, len(windows), 32))
+    for logits, positions in zip(outputs, labels):
+        logits[np.arange(len(windows)), positions] += 2
     arguments = QAArguments(version_2_with_negative=True, null_score_diff_threshold=threshold)
     metrics = AnswerMetrics(questions, windows, arguments)
-    scores = metrics(random_prediction(windows))
+    scores = metrics(EvalPrediction(tuple(outputs), labels))
     assert metrics.names() == list(scores)
     (tmp_path / "out").mkdir()
     metrics.write(TrainingArguments(tmp_path / "out", use_cpu=True), "eval")
