@@ -114,6 +114,8 @@ def predict_arguments(parser: ArgumentParser):
     parser.add_argument("--label_column_name", metavar="NAME", help="column of labels to compare with, if there is one")
     parser.add_argument("--top_k", type=int, default=3, metavar="N", help="classes or answers per row (default: 3)")
     parser.add_argument("--batch_size", type=int, default=32, metavar="N", help="rows per batch (default: 32)")
+    length = "tokens used of a text; a Toeplitz W can use more than in training (default: as in training)"
+    parser.add_argument("--max_seq_length", type=int, metavar="N", help=length)
     # datasets installs pandas, which reads and writes the rows.
     parser.set_defaults(function=tool("predict", "predict", needs="datasets"))
 

@@ -25,6 +25,9 @@ from ..tokenizer import padding_for
 from ..training.files import csv_separator
 from .question_answering import QuestionAnswerer
 
+# The ONNX program in the folder of a model.
+PROGRAM = "onnx/model.onnx"
+
 
 def predict(
     model: str,
@@ -34,9 +37,11 @@ def predict(
     label_column_name: str | None = None,
     top_k: int = 3,
     batch_size: int = 32,
+    max_seq_length: int | None = None,
 ):
     """Write the rows of a file, or of a folder of pictures, to the csv file `output`, with the `top_k` best classes or
-    answers of each row and their probabilities. If there are labels, print the accuracy.
+    answers of each row and their probabilities. If there are labels, print the accuracy. Texts are classified by their
+    first `max_seq_length` tokens, which for a Toeplitz W may be more than those of training.
     """
     if not Path(output).resolve().parent.is_dir() or Path(output).resolve() == Path(data).resolve():
         raise InputError(f"--output {output} cannot be written: name a csv file in a folder that exists.")
@@ -49,9 +54,14 @@ def predict(
         return answer(QuestionAnswerer(load(model, task), open_tokenizer(model)), rows, output, top_k, batch_size)
     if task not in ("ImageClassification", "SequenceClassification"):
         raise InputError(f"{model} is neither a classifier nor a model that answers questions: fine-tune it first.")
-    results, accuracy = classify(
-        load(model, task), model, rows, data, text_column_names, label_column_name, top_k, batch_size
-    )
+    classifier = load(model, task)
+    if max_seq_length is not None and max_seq_length > getattr(classifier.config, "max_position_embeddings", math.inf):
+        if not getattr(classifier.config, "toeplitz", False) or Path(model, PROGRAM).is_file():
+            limit = f"the model's n = {classifier.config.max_position_embeddings}"
+            raise InputError(f"--max_seq_length {max_seq_length} is above {limit}, which is fixed: lower it.")
+        classifier.resize_position_embeddings(max_seq_length)
+    columns = (text_column_names, label_column_name)
+    results, accuracy = classify(classifier, model, rows, data, *columns, top_k, batch_size, max_seq_length)
     write(rows, results, output)
     if accuracy is not None:
         print(f"Accuracy {accuracy}")
@@ -59,7 +69,7 @@ def predict(
 
 def load(checkpoint: str, task: str) -> PreTrainedModel:
     """Load a model for a task. If the folder has an ONNX program from `hf-gmlp export`, that program computes."""
-    auto_class, file = getattr(transformers, f"AutoModelFor{task}"), Path(checkpoint, "onnx", "model.onnx")
+    auto_class, file = getattr(transformers, f"AutoModelFor{task}"), Path(checkpoint, PROGRAM)
     if not file.is_file():
         return open_model(auto_class, checkpoint)
     import onnxruntime
@@ -97,6 +107,7 @@ def classify(
     label_column: str | None = None,
     top_k: int = 1,
     batch_size: int = 8,
+    max_seq_length: int | None = None,
 ) -> tuple[list[list[tuple]], str | None]:
     """Classify texts, or the pictures of a folder.
 
@@ -105,6 +116,7 @@ def classify(
         text_columns: The text column, or the two of a pair; by default `known_text_columns`, or the only column
             that is neither an id nor a label.
         label_column: The column to compare with, by default the one that `true_classes` finds.
+        max_seq_length: The number of tokens used of a text; by default that of the tokenizer, or n if it is smaller.
 
     Returns:
         The `top_k` best classes of each row with their probabilities, best first, and none for a row without text or
@@ -135,10 +147,17 @@ def classify(
             if len(columns) != 1:
                 raise InputError(f"Name the text column with --text_column_names: there are {', '.join(rows.columns)}.")
         missing |= {row: f"row {row + 1} has no text." for row in blank_rows(rows, columns)}
-        tokenizer, texts = open_tokenizer(checkpoint), enumerate(rows[columns].astype(str).to_numpy())
-        longest = min(tokenizer.model_max_length, getattr(classifier.config, "max_position_embeddings", None) or 512)
-        options |= {"truncation": True, "max_length": longest, "padding": padding_for(classifier.config)}
-        inputs = (dict(zip(("text", "text_pair"), values)) for row, values in texts if row not in missing)
+        tokenizer, texts = open_tokenizer(checkpoint), enumerate(rows[columns].astype(str).to_numpy().tolist())
+        n = getattr(classifier.config, "max_position_embeddings", None) or 512
+        length = max_seq_length or min(tokenizer.model_max_length, n)
+        truncation = {"truncation": True, "max_length": length}
+        samples = [dict(zip(("text", "text_pair"), values)) for row, values in texts if row not in missing]
+        if count := sum(len(tokenizer(**sample, **truncation)["input_ids"]) >= length for sample in samples):
+            fact = f"with {length} tokens or more, of which the first {length} are used (--max_seq_length)"
+            print(f"Rows {fact}: {count} of {len(samples)}")
+        options |= truncation | {"padding": padding_for(classifier.config)}
+        # A pipeline yields its outputs one by one only for a generator.
+        inputs = (sample for sample in samples)
         pipe = pipeline("text-classification", classifier, tokenizer=tokenizer)
     outputs = tqdm(pipe(inputs, **options), total=len(rows) - len(missing), desc="Predicting")
     predictions = iter([[(entry["label"], entry["score"]) for entry in output] for output in outputs])

@@ -8,6 +8,7 @@ import pytest
 from transformers import ViTImageProcessor, pipeline
 
 from hf_gmlp import GMLPForImageClassification, GMLPForMaskedLM, GMLPForQuestionAnswering, GMLPForSequenceClassification
+from hf_gmlp.context import extend_context
 from hf_gmlp.errors import InputError
 from hf_gmlp.tools.predict import predict, true_classes
 from hf_gmlp.tools.question_answering import QuestionAnswerer
@@ -65,6 +66,38 @@ def test_rows_without_text_have_no_prediction(tmp_path, checkpoint, capsys):
     printed = capsys.readouterr().out
     assert "prediction: 1, such as: row 2 has no text." in printed
     assert f"{int(expected[0] == 'bad')} of 1 are" in printed
+
+
+@pytest.fixture
+def long_texts(tmp_path):
+    """A file of two texts of 22 and 6 tokens, where the checkpoint's n is 12."""
+    (tmp_path / "long.csv").write_text("text\n" + " ".join(f"w{i}" for i in range(20)) + "\nw1 w2 w3 w4\n")
+    return str(tmp_path / "long.csv")
+
+
+def test_a_toeplitz_model_classifies_texts_longer_than_its_n(tmp_path, checkpoint, long_texts, capsys):
+    rows, probabilities = pandas.read_csv(long_texts)["text"].tolist(), {}
+    for length in (8, None, 30):
+        predict(checkpoint, long_texts, str(tmp_path / "out.csv"), max_seq_length=length)
+        probabilities[length] = pandas.read_csv(tmp_path / "out.csv")["probability"].tolist()
+        message = (
+            f"with {length or 12} tokens or more, of which the first {length or 12} are used (--max_seq_length): 1 of 2"
+        )
+        assert (message in capsys.readouterr().out) == (length != 30)
+    classify = pipeline("text-classification", checkpoint)
+    extend_context(classify.model, classify.tokenizer, 64)
+    expected = [answer["score"] for answer in classify(rows)]
+    np.testing.assert_allclose(probabilities[30], expected, atol=1e-4)
+    long, short = zip(*probabilities.values())
+    assert len(set(long)) == 3 and len(set(short)) == 1
+
+
+def test_the_n_of_other_models_is_fixed(tmp_path, text_config, perturbed_model, word_tokenizer, long_texts):
+    config = text_config(vocab_size=len(word_tokenizer), num_labels=3, toeplitz=False)
+    perturbed_model(GMLPForSequenceClassification, config).save_pretrained(tmp_path)
+    word_tokenizer.save_pretrained(tmp_path)
+    with pytest.raises(InputError, match="--max_seq_length 13 is above the model's n = 12"):
+        predict(str(tmp_path), long_texts, str(tmp_path / "out.csv"), max_seq_length=13)
 
 
 def test_pairs_are_classified_and_labels_may_be_numbers(tmp_path, checkpoint, capsys):

@@ -77,7 +77,8 @@ class GlueArguments(ClassificationArguments, SeriesArguments):
     shuffle_seed: int = flag("Seed for --shuffle_train_dataset.", 42, interval="[0, 4294967295]")
     # The shortest sequence of a pair is [CLS] A [SEP] B [SEP].
     max_seq_length: int | None = flag(
-        "Tokens per sentence or pair; by default 128, or the model's n if smaller.", interval="[5, inf)"
+        "Tokens per text or pair; by default 128 for GLUE's tasks and 512 for others, or the model's n if smaller.",
+        interval="[5, inf)",
     )
     pad_to_max_length: bool = flag(
         "Pad to --max_seq_length instead of the longest sequence; always on for mask_padding=false.", False

@@ -32,7 +32,7 @@ from ..classification import (
 from ..labels import ONE_CLASS, set_labels, trained_labels
 from .arguments import GlueArguments, SentenceModelArguments
 from .metrics import METRICS, baseline_scores, classification_metrics, write_predictions
-from .sentences import load_sentences, texts, tokenize, visible_columns
+from .sentences import load_sentences, report_truncation, texts, tokenize, visible_columns
 
 HEAD = "ForSequenceClassification"
 
@@ -46,7 +46,7 @@ def main():
     runs = series.plan_runs(model_args, data_args, training_args)
     task, config, train = data_args.task(), load_config(model_args), training_args.do_train
     access = data_access(model_args, data_args, training_args)
-    length = data_args.sequence_length(config, default=128)
+    length = data_args.sequence_length(config, default=512 if task is None else 128)
 
     needed = {"train": train, "validation": training_args.do_eval, "test": training_args.do_predict}
     kinds = [kind for kind in needed if needed[kind]]
@@ -70,6 +70,7 @@ def main():
     tokenizer.model_max_length = length
     with training_args.main_process_first(desc="tokenizing"):
         datasets = {split: tokenize(rows, tokenizer, length, data_args, access) for split, rows in splits.items()}
+    report_truncation(datasets, length)
     padding = padding_for(config, data_args.pad_to_max_length)
     tests = [split for split in splits if split.startswith("test")]
     # Several validation sets are evaluated separately, with their names before those of the metrics.

@@ -1,7 +1,7 @@
 """Labeled sentences and pairs of sentences: from GLUE, the Hub or files to token ids."""
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import pandas
 from datasets import Dataset, Value
@@ -154,6 +154,14 @@ def tokenize(
     options = {"num_proc": arguments.preprocessing_num_workers, "load_from_cache_file": not access.overwrite_cache}
     removed = [*columns, *({"row"} & set(dataset.column_names))]
     return dataset.map(tokenize_batch, batched=True, remove_columns=removed, desc="Tokenizing", **options)
+
+
+def report_truncation(datasets: Mapping[str, Dataset], length: int):
+    """Log how many of the tokenized rows have `length` tokens, to which longer ones were truncated."""
+    for split, dataset in datasets.items():
+        if count := sum(len(ids) >= length for ids in dataset["input_ids"][:]):
+            fact = f"with {length} tokens or more, of which the first {length} are used (--max_seq_length)"
+            logger.info("Rows of the %s data %s: %d of %d", split, fact, count, len(dataset))
 
 
 def texts(dataset: Dataset) -> list[str]:

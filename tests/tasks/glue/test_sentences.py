@@ -5,7 +5,7 @@ from hf_gmlp.columns import KNOWN_TEXT_COLUMNS
 from hf_gmlp.errors import InputError
 from hf_gmlp.tasks.glue import sentences
 from hf_gmlp.tasks.glue.arguments import TASKS, GlueArguments
-from hf_gmlp.tasks.glue.sentences import load_sentences, texts, tokenize, visible_columns
+from hf_gmlp.tasks.glue.sentences import load_sentences, report_truncation, texts, tokenize, visible_columns
 from hf_gmlp.tasks.labels import ONE_CLASS, REGRESSION, Labels
 from hf_gmlp.training.files import Access
 
@@ -178,7 +178,7 @@ def test_too_many_or_too_few_files_are_refused(load, write):
         load("validation", validation_file=pairs)
 
 
-def test_pairs_have_the_input_of_bert():
+def test_pairs_have_the_input_of_bert_and_truncated_ones_are_counted(caplog):
     inputs = ["input_ids", "token_type_ids", "attention_mask"]
     tokenizer = word_tokenizer(WORDS, model_input_names=inputs)
     pairs = {"sentence1": ["w0 w1", "w0 w1 w2 w3 w4"], "sentence2": ["w5", "w6 w7"], "labels": [1, 0]}
@@ -187,6 +187,9 @@ def test_pairs_have_the_input_of_bert():
     assert encoded["input_ids"][:] == [[2, 5, 6, 3, 10, 3], [2, 5, 6, 7, 3, 11, 12, 3]]
     assert encoded["token_type_ids"][:] == [[0, 0, 0, 0, 1, 1], [0, 0, 0, 0, 0, 1, 1, 1]]
     assert set(encoded.column_names) == {*inputs, "labels"}
+    with caplog.at_level("INFO"):
+        report_truncation({"train": encoded, "test": encoded.select([0])}, 8)
+    assert "train data with 8 tokens or more" in caplog.text and "1 of 2" in caplog.text and len(caplog.records) == 1
 
 
 def test_training_rows_are_shuffled_before_they_are_limited(load, write):
