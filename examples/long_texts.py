@@ -1,12 +1,11 @@
-"""Apply a model that was trained on short texts to texts of any length, without further training.
+"""Apply a language model that was trained on short texts to texts of any length, without further training.
 
     python -m examples.long_texts checkpoints/amlp-mini books.jsonl.gz
     python -m examples.long_texts earlier-amlp-mini checkpoints/amlp-mini books.jsonl.gz --output length.png
-    python -m examples.long_texts checkpoints/amlp-mini-sst2 reviews.jsonl.gz
 
-For a masked language model, the script prints the perplexity of 15 % of the tokens and the CPU time per token, on texts
-in sequences of 128, 256, ... tokens, and plots them for all models. For a classifier, it prints the accuracy on texts
-truncated to these lengths. The file has a column "text", and for a classifier a column "label" with class numbers.
+The script prints the perplexity of 15 % of the tokens and the CPU time per token, on texts in sequences of 128, 256,
+and more tokens, and plots them for all models. The file has a column "text". For classifiers, use `hf-gmlp predict`
+with `--max_seq_length`.
 """
 
 import argparse
@@ -20,7 +19,7 @@ from torch.nn.functional import cross_entropy
 from transformers import AutoConfig, AutoTokenizer, PreTrainedTokenizerBase
 
 import hf_gmlp
-from hf_gmlp import GMLPForMaskedLM, GMLPForSequenceClassification, GMLPPreTrainedModel, errors
+from hf_gmlp import GMLPForMaskedLM, GMLPPreTrainedModel, errors
 from hf_gmlp.markdown import markdown_table
 
 LENGTHS = (128, 256, 512, 1024, 2048, 4096, 8192)
@@ -32,28 +31,21 @@ def main():
     parser.add_argument("models", nargs="+", metavar="model", help="folders with a Toeplitz gMLP or aMLP")
     parser.add_argument("file", help="jsonl, csv or parquet, compressed or not")
     parser.add_argument("--lengths", type=int, nargs="+", default=list(LENGTHS), help="tokens (default: %(default)s)")
-    parser.add_argument("--texts", type=int, default=800, help="texts for a classifier (default: %(default)s)")
-    parser.add_argument("--output", help="image file for the plot of language models")
+    parser.add_argument("--output", help="image file for the plot")
     errors.run(lambda: measure(parser.parse_args()))
 
 
 def measure(arguments: argparse.Namespace):
-    """Print a table of all lengths for each model, and plot language models."""
+    """Print a table of all lengths for each model, and plot them."""
     kind = "csv" if ".csv" in arguments.file else "parquet" if arguments.file.endswith("parquet") else "json"
     rows = datasets.load_dataset(kind, data_files=arguments.file, split="train")
     points: dict[str, list[tuple[int, float, float]]] = {}
     for folder in arguments.models:
         config = AutoConfig.from_pretrained(folder)
-        is_classifier = config.architectures[0].endswith("SequenceClassification")
-        model_class = GMLPForSequenceClassification if is_classifier else GMLPForMaskedLM
-        model, tokenizer = model_class.from_pretrained(folder).eval(), AutoTokenizer.from_pretrained(folder)
+        model, tokenizer = GMLPForMaskedLM.from_pretrained(folder).eval(), AutoTokenizer.from_pretrained(folder)
         hf_gmlp.extend_context(model, tokenizer, max(*arguments.lengths, config.max_position_embeddings))
-        table = [["tokens", "accuracy, %"] if is_classifier else ["tokens", "perplexity", "CPU ms per token"]]
+        table = [["tokens", "perplexity", "CPU ms per token"]]
         for length in arguments.lengths:
-            if is_classifier:
-                score = accuracy(model, tokenizer, rows.take(min(arguments.texts, len(rows))), length)
-                table.append([f"{length:,}", f"{100 * score:.1f}"])
-                continue
             perplexity, milliseconds = evaluate(model, tokenizer, rows["text"], length)
             label = f"trained on {config.max_position_embeddings:,} tokens"
             points.setdefault(label, []).append((length, perplexity, milliseconds))
@@ -92,18 +84,6 @@ def masked_loss(model: GMLPPreTrainedModel, ids: torch.Tensor, masked: torch.Ten
         for row, hidden in zip(ids.split(length), masked.split(length))
     ]
     return sum(losses) / int(masked.sum())
-
-
-@torch.no_grad()
-def accuracy(
-    model: GMLPPreTrainedModel, tokenizer: PreTrainedTokenizerBase, rows: datasets.Dataset, length: int
-) -> float:
-    """Return the accuracy on texts, each truncated to `length` tokens."""
-    correct = 0
-    for row in rows:
-        inputs = tokenizer(row["text"], truncation=True, max_length=length, return_tensors="pt")
-        correct += int(model(**inputs).logits.argmax()) == int(row["label"])
-    return correct / len(rows)
 
 
 def draw(points: dict[str, list[tuple[int, float, float]]], path: str):
