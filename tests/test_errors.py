@@ -68,8 +68,12 @@ def test_ctrl_c_reaches_workers_but_only_one_process_reports_it():
         from hf_gmlp import errors
 
         def main():
-            with multiprocessing.get_context("fork").Pool(2) as pool:
+            context = multiprocessing.get_context("fork")
+            # Python reports an interrupt while a worker starts.
+            started = context.Barrier(3)
+            with context.Pool(2, started.wait) as pool:
                 result = pool.map_async(time.sleep, [600, 600])
+                started.wait()
                 print("started", flush=True)
                 result.get()
 
