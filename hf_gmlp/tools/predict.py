@@ -48,6 +48,8 @@ def predict(
     if min(top_k, batch_size) < 1:
         raise InputError("--top_k and --batch_size must be at least 1.")
     rows, task = read_rows(data), ((open_config(model).architectures or ["Model"])[0]).partition("For")[2]
+    if max_seq_length is not None and (task != "SequenceClassification" or max_seq_length < 5):
+        raise InputError("--max_seq_length is for texts to classify, and at least 5.")
     if task == "QuestionAnswering":
         if blank := blank_rows(rows, ["question", "context"]):
             raise InputError(f"Row {blank[0] + 1} has no question, or no context: remove it.")

@@ -191,6 +191,7 @@ def test_the_onnx_program_gives_the_same_predictions(tmp_path, checkpoint, capsy
         ("text\n", {}, "no rows"),
         ("text,label\n ,0\n", {}, "No row can be predicted: row 1 has no text"),
         ("text\nx\n", {"top_k": 0}, "--top_k"),
+        ("text\nx\n", {"max_seq_length": 2}, "--max_seq_length"),
         ('text\n"x\n', {}, "cannot be read"),
         ("a;b\nx;y\n", {}, "--text_column_names: there are a, b"),
         ("text\ncaf\xe9\n", {}, "CSV UTF-8"),

@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 
 import pandas
 from datasets import Dataset, Value
+from pyarrow.compute import list_value_length
 from transformers import PreTrainedTokenizerBase as Tokenizer
 
 from ...columns import KNOWN_TEXT_COLUMNS, known_text_columns
@@ -159,7 +160,8 @@ def tokenize(
 def report_truncation(datasets: Mapping[str, Dataset], length: int):
     """Log how many of the tokenized rows have `length` tokens, to which longer ones were truncated."""
     for split, dataset in datasets.items():
-        if count := sum(len(ids) >= length for ids in dataset["input_ids"][:]):
+        lengths = list_value_length(dataset.with_format("arrow")[:]["input_ids"]).to_numpy()
+        if count := int((lengths >= length).sum()):
             fact = f"with {length} tokens or more, of which the first {length} are used (--max_seq_length)"
             logger.info("Rows of the %s data %s: %d of %d", split, fact, count, len(dataset))
 
