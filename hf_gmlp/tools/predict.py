@@ -17,6 +17,7 @@ from transformers import PreTrainedModel, pipeline
 from transformers.utils import ModelOutput
 
 from ..columns import known_text_columns
+from ..context import extend_context
 from ..errors import InputError, first_line, listed
 from ..image_files import is_image, reason_left_out, walk_files
 from ..loading import open_config, open_image_processor, open_model, open_tokenizer
@@ -56,14 +57,8 @@ def predict(
         return answer(QuestionAnswerer(load(model, task), open_tokenizer(model)), rows, output, top_k, batch_size)
     if task not in ("ImageClassification", "SequenceClassification"):
         raise InputError(f"{model} is neither a classifier nor a model that answers questions: fine-tune it first.")
-    classifier = load(model, task)
-    if max_seq_length is not None and max_seq_length > getattr(classifier.config, "max_position_embeddings", math.inf):
-        if not getattr(classifier.config, "toeplitz", False) or Path(model, PROGRAM).is_file():
-            limit = f"the model's n = {classifier.config.max_position_embeddings}"
-            raise InputError(f"--max_seq_length {max_seq_length} is above {limit}, which is fixed: lower it.")
-        classifier.resize_position_embeddings(max_seq_length)
     columns = (text_column_names, label_column_name)
-    results, accuracy = classify(classifier, model, rows, data, *columns, top_k, batch_size, max_seq_length)
+    results, accuracy = classify(load(model, task), model, rows, data, *columns, top_k, batch_size, max_seq_length)
     write(rows, results, output)
     if accuracy is not None:
         print(f"Accuracy {accuracy}")
@@ -150,8 +145,12 @@ def classify(
                 raise InputError(f"Name the text column with --text_column_names: there are {', '.join(rows.columns)}.")
         missing |= {row: f"row {row + 1} has no text." for row in blank_rows(rows, columns)}
         tokenizer, texts = open_tokenizer(checkpoint), enumerate(rows[columns].astype(str).to_numpy().tolist())
-        n = getattr(classifier.config, "max_position_embeddings", None) or 512
-        length = max_seq_length or min(tokenizer.model_max_length, n)
+        n = getattr(classifier.config, "max_position_embeddings", None)
+        length = max_seq_length or min(tokenizer.model_max_length, n or 512)
+        if n is not None and length > n:
+            if not getattr(classifier.config, "toeplitz", False) or Path(checkpoint, PROGRAM).is_file():
+                raise InputError(f"--max_seq_length {length} is above the model's n = {n}, which is fixed: lower it.")
+            extend_context(classifier, tokenizer, length)
         truncation = {"truncation": True, "max_length": length}
         samples = [dict(zip(("text", "text_pair"), values)) for row, values in texts if row not in missing]
         if count := sum(len(tokenizer(**sample, **truncation)["input_ids"]) >= length for sample in samples):

@@ -120,8 +120,12 @@ def test_glue_tasks_of_the_hub_are_read(load, monkeypatch, name):
     # The labels of the tests are -1.
     labels = {"train": (0, 1, 1, 0)} | dict.fromkeys(task.validations, (1, 0)) | dict.fromkeys(task.tests, (-1, -1))
     glue = {split: Dataset.from_list(rows(values, task.columns), features) for split, values in labels.items()}
-    names = {"dataset_name": "nyu-mll/glue", "dataset_config_name": name}
-    monkeypatch.setattr(sentences, "load_data", lambda access, **options: options == names and glue)
+
+    def load_data(dataset_name, dataset_config_name, access):
+        assert (dataset_name, dataset_config_name) == ("nyu-mll/glue", name)
+        return glue
+
+    monkeypatch.setattr(sentences, "load_data", load_data)
     splits, labels = load("train", "validation", "test", task_name=name)
     assert list(splits) == ["train", *task.validations, *task.tests]
     assert labels.names == (list(task.labels) if task.labels else None)
