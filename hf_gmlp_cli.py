@@ -170,7 +170,6 @@ def convert_arguments(parser: ArgumentParser):
     conversions = parser.add_subparsers(title="conversions", metavar="CONVERSION", required=True)
     conversions.add_parser("timm", help="a gMLP of timm -> image classifier")
     lucidrains = conversions.add_parser("lucidrains", help="a gMLP of g-mlp-pytorch -> text or image model")
-    conversions.add_parser("labml", help="a gMLP of labml_nn -> causal language model")
     for name, conversion in conversions.choices.items():
         conversion.add_argument("source", help="file of weights, or for timm also the name of a model to download")
         conversion.add_argument("out", help="folder to write: config, weights, code, card (images: image processor)")

@@ -7,7 +7,7 @@ from torch import nn
 
 from hf_gmlp.errors import InputError
 
-from .peers import CIRCULANT, DENSE, TIMM, System, base_of
+from .peers import LUCIDRAINS, TIMM, System, base_of
 
 # 48 layers in single precision differ by about 5e-6; results in TF32 exceed this limit.
 LARGEST_DISTANCE = 2e-4
@@ -66,4 +66,4 @@ def converted(name: str, peer: nn.Module) -> nn.Module | None:
     weights = {key: value.cpu() for key, value in peer.state_dict().items()}
     if name == TIMM:
         return model_from_timm(weights)
-    return model_from_lucidrains(weights)[0] if name in (CIRCULANT, DENSE) else None
+    return model_from_lucidrains(weights)[0] if name == LUCIDRAINS else None

@@ -6,7 +6,7 @@
 
 Suites:
     images    gMLP-S on images of 224 pixels at several batch sizes, timm's gMLP-S, and a ViT-S
-    text      gMLP-base on 512 tokens, g-mlp-pytorch (lucidrains) with both kinds of W, and a BERT
+    text      gMLP-base on 512 tokens, g-mlp-pytorch (lucidrains), and a BERT
     short     the same on few tokens
 
 `python -m benchmarks.length` measures long texts.
@@ -29,7 +29,7 @@ from hf_gmlp import errors
 
 from . import harness, peers
 from .harness import Bench
-from .peers import BERT, CIRCULANT, COMPILED, DENSE, FULL, OWN, SELECTIVE, TIMM, VIT
+from .peers import BERT, COMPILED, FULL, LUCIDRAINS, OWN, SELECTIVE, TIMM, VIT
 
 SUITES = ("images", "text", "short")
 
@@ -54,10 +54,10 @@ def benchmark(arguments: argparse.Namespace):
 def systems_of(suite: str, compile: bool = False) -> list[str]:
     names = {
         "images": [OWN, OWN + SELECTIVE, OWN + FULL, TIMM, VIT],
-        "text": [OWN, OWN + SELECTIVE, OWN + FULL, DENSE, CIRCULANT, BERT],
-        "short": [OWN, DENSE, CIRCULANT, BERT],
+        "text": [OWN, OWN + SELECTIVE, OWN + FULL, LUCIDRAINS, BERT],
+        "short": [OWN, LUCIDRAINS, BERT],
     }[suite]
-    return names + [name + COMPILED for name in (OWN, TIMM, DENSE) if compile and name in names]
+    return names + [name + COMPILED for name in (OWN, TIMM, LUCIDRAINS) if compile and name in names]
 
 
 def sizes_of(suite: str, quick: bool = False) -> list[dict[str, int]]:

@@ -39,10 +39,10 @@ from hf_gmlp.errors import InputError
 
 from . import harness, peers
 from .harness import Bench
-from .peers import AMLP, BERT, CIRCULANT, COMPILED, DENSE, FULL, MODERN, OWN, SELECTIVE, TIMM, VIT, System, base_of
+from .peers import AMLP, BERT, COMPILED, FULL, LUCIDRAINS, MODERN, OWN, SELECTIVE, TIMM, VIT, System, base_of
 
 SUITES = {
-    "text": [OWN, OWN + SELECTIVE, OWN + FULL, AMLP, DENSE, CIRCULANT, BERT, MODERN],
+    "text": [OWN, OWN + SELECTIVE, OWN + FULL, AMLP, LUCIDRAINS, BERT, MODERN],
     "images": [OWN, OWN + SELECTIVE, OWN + FULL, TIMM, VIT],
     "large": [OWN, OWN + SELECTIVE, OWN + FULL, TIMM, VIT],
     "long": [OWN, AMLP, BERT, MODERN],

@@ -15,9 +15,9 @@ SPATIAL_NOISE = 0.02
 SPATIAL_WEIGHTS = ("spatial_gating_unit.proj.weight", "gate.proj.weight", "sgu.weight")
 VOCABULARY = 32
 OWN, AMLP, TIMM, VIT, BERT = "hf_gmlp", "hf_gmlp, aMLP", "timm", "ViT", "BERT"
-MODERN, CIRCULANT, DENSE = "ModernBERT", "g-mlp-pytorch, circulant", "g-mlp-pytorch, dense"
+MODERN, LUCIDRAINS = "ModernBERT", "g-mlp-pytorch"
 # Blocks or layers of the published text models.
-PUBLISHED = {OWN: 48, AMLP: 36, DENSE: 48, CIRCULANT: 48, BERT: 12, MODERN: 22}
+PUBLISHED = {OWN: 48, AMLP: 36, LUCIDRAINS: 48, BERT: 12, MODERN: 22}
 # Suffixes of the name of a system, which select how it is trained or run.
 SELECTIVE, FULL, COMPILED = " + selective checkpointing", " + full checkpointing", " + torch.compile"
 
@@ -167,5 +167,5 @@ def text_model(name: str, layers: int, batch: int, tokens: int, reach: int | Non
 
         # g-mlp-pytorch accepts texts of one length only.
         sizes = {"num_tokens": VOCABULARY, "dim": 512, "depth": depth, "seq_len": tokens, "ff_mult": 6}
-        model = g_mlp_pytorch.gMLP(**sizes, circulant_matrix=name == CIRCULANT)
+        model = g_mlp_pytorch.gMLP(**sizes)
     return System(name, model, ids.to(torch.get_default_device()))

@@ -26,18 +26,6 @@ Tensors = dict[str, torch.Tensor]
 WRAPPERS = ("state_dict_ema", "model_ema", "state_dict", "model")
 # DistributedDataParallel and torch.compile put these in front of every name.
 PREFIXES = re.compile(r"^(_orig_mod\.|module\.)+")
-# Fields that the tensors of text models do not show: bare embeddings, an untied decoder, no special tokens.
-TEXT_FIELDS = {
-    "type_vocab_size": 0,
-    "mlm_transform": False,
-    "tie_word_embeddings": False,
-    "pad_token_id": None,
-    "bos_token_id": None,
-    "eos_token_id": None,
-}
-# All projects but timm have a dense W and PyTorch's epsilon.
-LAYER_FIELDS = {"toeplitz": False, "layer_norm_eps": 1e-5, "spatial_layer_norm_eps": 1e-5}
-TOKENIZER_NOTE = "There is no tokenizer: add the source's, and set its pad, bos and eos_token_id in config.json."
 CLASSES_NOTE = "The classes have no names: LABEL_0 and so on (id2label and label2id in config.json)."
 
 

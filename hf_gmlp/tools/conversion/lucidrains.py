@@ -6,7 +6,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import torch
 from transformers import PreTrainedModel
 
 from ...errors import InputError
@@ -17,6 +16,12 @@ from .checkpoints import Tensors
 KIND = "a gMLP of g-mlp-pytorch"
 # A linear layer over flattened patches, [D, C * h * w], which only image models have.
 PATCHES = "to_patch_embed.1.weight"
+# Fields that the tensors of text models do not show: bare embeddings, an untied decoder, no special tokens.
+TEXT_FIELDS = dict.fromkeys(("pad_token_id", "bos_token_id", "eos_token_id"))
+TEXT_FIELDS |= {"type_vocab_size": 0, "mlm_transform": False, "tie_word_embeddings": False}
+# A dense W and PyTorch's epsilon.
+LAYER_FIELDS = {"toeplitz": False, "layer_norm_eps": 1e-5, "spatial_layer_norm_eps": 1e-5}
+TOKENIZER_NOTE = "There is no tokenizer: add the source's, and set its pad, bos and eos_token_id in config.json."
 
 
 def layer_names(block: str) -> dict[str, str]:
@@ -59,11 +64,9 @@ def model_from_lucidrains(tensors: Tensors, causal: bool = False) -> tuple[PreTr
         "intermediate_size": shape(f"{first}.proj_in.0.weight", 2)[0],
         "spatial_heads": heads,
         "attention_size": shape(qkv, 2)[0] // 3 if qkv in tensors else 0,
-        **checkpoints.LAYER_FIELDS,
+        **LAYER_FIELDS,
     }
     notes = ["prob_survival is not converted: drop_path_rate is 0."]
-    if f"{first}.sgu.circulant_pos_x" in tensors:
-        notes.append("The circulant matrices became dense ones of the same values, and do not stay circulant.")
     model_class: type[PreTrainedModel]
     if vision:
         model_class, fields = GMLPForImageClassification, fields | image_fields(shape, tokens)
@@ -72,9 +75,9 @@ def model_from_lucidrains(tensors: Tensors, causal: bool = False) -> tuple[PreTr
         model_class = GMLPForCausalLM if causal else GMLPForMaskedLM
         vocab_size, hidden_size = shape("to_embed.weight", 2)
         sizes = {"vocab_size": vocab_size, "hidden_size": hidden_size, "max_position_embeddings": tokens}
-        fields |= checkpoints.TEXT_FIELDS | sizes | {"is_causal": causal}
+        fields |= TEXT_FIELDS | sizes | {"is_causal": causal}
         assumed = "causal (--causal)" if causal else "not causal (otherwise pass --causal)"
-        notes = [f"Assumed: no shift_tokens, act the identity, {assumed}.", checkpoints.TOKENIZER_NOTE, *notes]
+        notes = [f"Assumed: no shift_tokens, act the identity, {assumed}.", TOKENIZER_NOTE, *notes]
     tensors = own_shapes(tensors, causal)
     return checkpoints.load(model_class, tensors, layer_names(block), KIND, **fields), notes
 
@@ -91,7 +94,7 @@ def image_fields(shape: Callable, tokens: int) -> dict:
 
 
 def own_shapes(tensors: Tensors, causal: bool) -> Tensors:
-    """Return the tensors in the shapes of this package, with dense spatial matrices."""
+    """Return the tensors in the shapes of this package."""
     converted = {}
     for name, tensor in tensors.items():
         unit = name.removesuffix(".weight")
@@ -102,25 +105,11 @@ def own_shapes(tensors: Tensors, causal: bool) -> Tensors:
             # The source has no bias here.
             converted[f"{unit}.bias"] = tensor.new_zeros(len(tensor))
         elif name.endswith(".sgu.weight"):
-            if f"{unit}.circulant_pos_x" in tensors:
-                tensor = circulant_matrix(tensor, *(tensors[f"{unit}.circulant_pos_{axis}"] for axis in "xy"))
             # Weights above the diagonal are masked in both causal models, and were never trained.
             tensor = tensor.tril() if causal else tensor
-        elif ".sgu.circulant_pos_" in name:
-            continue
         # In the source, even a single head has an axis.
         converted[name] = tensor.squeeze(0) if name.endswith((".sgu.weight", ".sgu.bias")) else tensor
     return converted
-
-
-def circulant_matrix(weight: torch.Tensor, pos_x: torch.Tensor, pos_y: torch.Tensor) -> torch.Tensor:
-    """Return the matrices [H, n, n] that g-mlp-pytorch makes of its "circulant" weights, all [H, n].
-
-    W[i, j] = weight[n - 1 + j - i] pos_x[i] pos_y[j] for j <= i, and 0 above the diagonal.
-    """
-    index = torch.arange(weight.shape[1])
-    columns = (index[-1] + index - index[:, None]).clamp(max=index[-1])
-    return (weight[:, columns] * pos_x[:, :, None] * pos_y[:, None, :]).tril()
 
 
 def convert_lucidrains(source: str, out: str, *, causal: bool = False, license: str | None = None) -> list[str]:

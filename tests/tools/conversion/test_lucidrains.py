@@ -4,12 +4,11 @@ import pytest
 import safetensors.torch
 import torch
 from g_mlp_pytorch import gMLP, gMLPVision
-from g_mlp_pytorch.g_mlp_pytorch import SpatialGatingUnit
 from transformers import AutoModelForMaskedLM
 
 from hf_gmlp import GMLPForCausalLM, GMLPForImageClassification
 from hf_gmlp.errors import InputError
-from hf_gmlp.tools.conversion.lucidrains import circulant_matrix, convert_lucidrains, model_from_lucidrains
+from hf_gmlp.tools.conversion.lucidrains import convert_lucidrains, model_from_lucidrains
 from hf_gmlp_cli import main
 
 from ...numerics import assert_close
@@ -34,26 +33,16 @@ def assert_same_function(ours, theirs, inputs, **options):
     factors = torch.randn_like(expected)
     for output in (logits, expected):
         (output * factors).sum().backward()
-    # Except for circulant weights, a conversion renames and reshapes, so it converts gradients too.
+    # A conversion renames and reshapes, so it converts gradients too.
     gradients = {name: parameter.grad for name, parameter in theirs.named_parameters()}
     converted = dict(model_from_lucidrains(gradients, **options)[0].named_parameters())
     actual = {name: parameter.grad for name, parameter in ours.named_parameters() if not name.endswith("qkv_proj.bias")}
-    expected = {name: converted[name] for name in actual}
-    units = [module for module in theirs.modules() if isinstance(module, SpatialGatingUnit)]
-    for i, (unit, projection) in enumerate(zip(units, ours.spatial_projections(), strict=True)):
-        if unit.circulant_matrix:
-            parts = [unit.weight, unit.circulant_pos_x, unit.circulant_pos_y]
-            matrix = circulant_matrix(*parts)
-            name = f"model.layers.{i}.spatial_gating_unit.proj.weight"
-            actual[name] = torch.autograd.grad(matrix, parts, projection.weight.grad.view_as(matrix))
-            expected[name] = [part.grad for part in parts]
-    assert_close(actual, expected, depth=3)
+    assert_close(actual, {name: converted[name] for name in actual}, depth=3)
 
 
-@pytest.mark.parametrize("circulant", [False, True])
 @pytest.mark.parametrize(("heads", "attn_dim"), [(1, None), (4, 8)])
-def test_a_text_model_is_that_of_the_package(peer, heads, attn_dim, circulant):
-    theirs = peer(gMLP, heads=heads, attn_dim=attn_dim, circulant_matrix=circulant).double()
+def test_a_text_model_is_that_of_the_package(peer, heads, attn_dim):
+    theirs = peer(gMLP, heads=heads, attn_dim=attn_dim).double()
     ours, _ = model_from_lucidrains(theirs.state_dict())
     assert_same_function(ours, theirs, torch.randint(0, 40, (3, 12)))
     config = ours.config
@@ -61,17 +50,15 @@ def test_a_text_model_is_that_of_the_package(peer, heads, attn_dim, circulant):
 
 
 @pytest.mark.parametrize(("heads", "attn_dim", "length"), [(1, 8, 12), (4, None, 5)])
-@pytest.mark.parametrize("circulant", [False, True])
-def test_a_causal_model_stays_causal(peer, circulant, length, attn_dim, heads):
-    theirs = peer(gMLP, causal=True, circulant_matrix=circulant, attn_dim=attn_dim, heads=heads).double()
+def test_a_causal_model_stays_causal(peer, length, attn_dim, heads):
+    theirs = peer(gMLP, causal=True, attn_dim=attn_dim, heads=heads).double()
     ours, _ = model_from_lucidrains(theirs.state_dict(), causal=True)
     assert type(ours) is GMLPForCausalLM and ours.config.is_causal
     assert_same_function(ours, theirs, torch.randint(0, 40, (3, length)), causal=True)
     assert all((matrix.triu(1) == 0).all() for matrix in ours.get_position_embeddings())
-    if not circulant:
-        wrong, _ = model_from_lucidrains(theirs.state_dict())
-        ids = torch.randint(0, 40, (2, 12))
-        assert (wrong(ids).logits - theirs(ids)).abs().max() > 0.1
+    wrong, _ = model_from_lucidrains(theirs.state_dict())
+    ids = torch.randint(0, 40, (2, 12))
+    assert (wrong(ids).logits - theirs(ids)).abs().max() > 0.1
 
 
 @pytest.mark.parametrize(("heads", "attn_dim"), [(1, 8), (4, None)])
@@ -103,6 +90,7 @@ def test_the_command_converts_a_file(tmp_path, peer, capsys):
 def test_models_that_cannot_be_converted_are_refused(peer):
     for model, options, message in (
         (peer(gMLP, num_tokens=None), {}, "to_embed.weight"),
+        (peer(gMLP, circulant_matrix=True), {}, "circulant_pos_x"),
         (peer(gMLPVision, image_size=(8, 24)), {}, "sgu.bias"),
         (peer(gMLPVision), {"causal": True}, "--causal"),
         (peer(gMLPVision, channels=1), {}, "16 values"),
