@@ -1075,16 +1075,6 @@ class GMLPForCausalLM(GMLPPreTrainedModel, GenerationMixin):
             loss=loss, logits=logits, **states, **{CACHE: getattr(outputs, CACHE)}
         )
 
-    def generate(self, *args, assistant_model: PreTrainedModel | None = None, **kwargs):
-        """Generate as in transformers. Raises a ValueError if an assistant model has a smaller n than this one."""
-        n = self.config.max_position_embeddings
-        if assistant_model is not None and getattr(assistant_model.config, "max_position_embeddings", n) < n:
-            raise ValueError(
-                f"The assistant accepts {assistant_model.config.max_position_embeddings} tokens, fewer than the {n} of "
-                f"the model: extend it with `assistant.resize_position_embeddings({n})`."
-            )
-        return super().generate(*args, assistant_model=assistant_model, **kwargs)
-
     def _prepare_position_ids_for_generation(self, *args, **kwargs) -> None:
         """Return `None`, so that `forward` determines positions: those of `generate` would skip holes in the mask."""
 

@@ -4,7 +4,6 @@ import argparse
 import difflib
 import math
 import operator
-import os
 import re
 import shlex
 import sys
@@ -43,21 +42,12 @@ def flag(help: str, default: object = None, interval: str | None = None) -> Any:
     return field(default=default, metadata=metadata)
 
 
-def expand_home(value: Any) -> Any:
-    """Return a path, or a list of paths, with the home folder in place of a "~" at its beginning."""
-    if isinstance(value, list):
-        return [expand_home(path) for path in value]
-    return os.path.expanduser(value) if isinstance(value, str) and value.startswith("~/") else value
-
-
 class Flags:
     """The base of dataclasses of flags, which raises a ValueError for a number outside of the interval of its flag."""
 
     def __post_init__(self):
         for declared in fields(cast(Any, self)):
-            # A shell expands "~" only at the beginning of a word, and never in a recipe.
-            name, value = declared.name, expand_home(getattr(self, declared.name))
-            setattr(self, name, value)
+            name, value = declared.name, getattr(self, declared.name)
             text = f" In {INHERITED[name]}." if name in INHERITED else str(declared.metadata.get("help", ""))
             match = INTERVAL.search(text)
             for number in value if isinstance(value, list) else [value]:

@@ -1,5 +1,3 @@
-from pathlib import Path
-
 import pytest
 from transformers import GPT2Config, MambaConfig, RobertaConfig
 
@@ -44,12 +42,6 @@ def test_wrong_flags_get_one_sentence(parse, flags, message):
     with pytest.raises(InputError, match=message) as caught:
         parse(*flags)
     assert "\n" not in str(caught.value).strip()
-
-
-def test_paths_in_the_home_folder_are_expanded(parse):
-    model_args, data_args, _ = parse("--model_name_or_path=~/model", "--train_file", "~/a.txt", "b~.txt")
-    assert model_args.model_name_or_path == str(Path.home() / "model")
-    assert data_args.train_file == [str(Path.home() / "a.txt"), "b~.txt"]
 
 
 @pytest.mark.parametrize(
