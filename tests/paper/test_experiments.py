@@ -8,7 +8,7 @@ import torch
 from transformers import BertConfig, BertForMaskedLM
 
 from hf_gmlp.errors import InputError
-from paper import experiments, trainings, tuning
+from paper import experiments, trainings
 from paper.extrapolation import LENGTHS, make_positions, rises
 
 
@@ -81,15 +81,6 @@ def test_what_follows_from_the_rise():
 
     cells = [row[-1].split(": ")[1] for row in rises({"a": seeds(0.0), "b": seeds(0.5), "c": seeds(0.1)})[1:]]
     assert cells == ["without loss", "loses", "open"]
-
-
-def test_better_changes_are_combined():
-    changes = ({}, {"learning_rate": 7.5e-4}, {"learning_rate": 3e-3}, {"dropout": 0.1}, {"dropout": 0.3})
-    settings = [tuning.START | change for change in changes]
-    names = [tuning.folder_of(setting) for setting in settings]
-    scores = dict(zip(names, (0.5, 0.6, 0.7, 0.55, 0.4)))
-    together = tuning.START | {"learning_rate": 3e-3, "dropout": 0.1}
-    assert tuning.combine(scores, dict(zip(names, settings)), tuning.START) == [settings[0], settings[2], together]
 
 
 def test_slopes_are_those_of_a_power_law():
