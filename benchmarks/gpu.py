@@ -2,7 +2,6 @@
 
     python -m benchmarks.gpu                            everything
     python -m benchmarks.gpu --compile                  also with every block compiled, except in `long`
-    python -m benchmarks.gpu --compile --profile        also the operators of a training step, sorted by time
     python -m benchmarks.gpu --device cpu --quick       tiny smoke test without a GPU
 
 Suites:
@@ -31,7 +30,6 @@ from functools import partial
 
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
-from torch.profiler import profile
 from torch.utils.flop_counter import FlopCounterMode
 
 from hf_gmlp import errors
@@ -59,7 +57,6 @@ TOKENS, IMAGES = 32768, 128
 def main():
     parser = harness.make_parser(__doc__, 3, SUITES)
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda", help="cpu requires --quick")
-    parser.add_argument("--profile", action="store_true", help="print where the time of a training step goes")
     # On a CPU, all of its cores are used, so times are wall-clock times.
     parser.set_defaults(threads=None)
     arguments = parser.parse_args()
@@ -154,17 +151,7 @@ class GPUBench(Bench):
         }
         if self.device.type == "cuda":
             results["peak, MiB"] = {name: [self.peak(self.training_step(x))] for name, x in systems.items()}
-        if self.arguments.profile:
-            for system in (systems[name] for name in (OWN, OWN + COMPILED) if name in systems):
-                print(f"\n{system.name}, {len(system.inputs)} samples\n\n{self.operators(system)}")
         return results
-
-    def operators(self, system: System) -> str:
-        """Return a table of the operators and kernels of a training step that take the most device time themselves."""
-        with profile() as profiler:
-            self.training_step(system)()
-        time = f"self_{self.device.type}_time_total"
-        return profiler.key_averages().table(sort_by=time, row_limit=20, max_name_column_width=80)
 
     def peak(self, step: Callable[[], object]) -> float:
         """Return the MiB that a step needs in addition to the memory in use."""

@@ -114,9 +114,8 @@ class Bench:
             checks.check(systems)
             for measure, by_system in self.measure(systems).items():
                 for name, values in by_system.items():
-                    self.add(
-                        suite, name, measure, statistics.median(values), parameters=systems[name].parameters, **sizes
-                    )
+                    count = peers.parameters_of(systems[name].model)
+                    self.add(suite, name, measure, statistics.median(values), parameters=count, **sizes)
                     ratio = statistics.median(value / own for value, own in zip(values, by_system[OWN]))
                     cell, label = f"{ratio:.2f}", f"{measure.partition(',')[0]}: {name} / {OWN}"
                     if name == OWN:

@@ -45,10 +45,6 @@ class System:
         # The mean square would be constant after a LayerNorm, and its gradients rounding errors.
         return output.pow(3).mean() if self.labels is None else F.cross_entropy(output, self.labels[:count])
 
-    @property
-    def parameters(self) -> int:
-        return parameters_of(self.model)
-
 
 def parameters_of(model: nn.Module) -> int:
     """Return the number of parameters; tied ones count once."""

@@ -23,6 +23,16 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 import numpy as np
+import torch
+from tokenizers import Regex, normalizers
+from transformers import AutoConfig, AutoTokenizer, pipeline
+
+import hf_gmlp
+from hf_gmlp.loading import open_tokenizer
+from hf_gmlp.tokenizer import train_tokenizer
+from hf_gmlp.tools.train_tokenizer import read_texts
+from hf_gmlp.training.run_folder import write_text
+from paper.baselines import tfidf_classifier
 
 ROOT = Path(__file__).resolve().parent.parent
 LABELS = ("negative", "positive")
@@ -88,11 +98,6 @@ def make_tokenizer(files: Sequence[str], folder: Path, vocab_size: int = 8000):
     """Train a lower-casing tokenizer that normalizes treebank spelling to natural text, and adds a space before the
     first word of a text, as before all other words.
     """
-    from tokenizers import Regex, normalizers
-
-    from hf_gmlp.tokenizer import train_tokenizer
-    from hf_gmlp.tools.train_tokenizer import read_texts
-
     tokenizer = train_tokenizer(read_texts(files), vocab_size=vocab_size, max_length=128, lowercase=True)
     replacements = {
         r"`` ?| ?''": '"',
@@ -114,8 +119,6 @@ def sentences_of(text: str) -> list[str]:
 
 def write_sentences(files: Sequence[str], path: Path, count: int):
     """Write a random sample of the sentences, half of them without a final period, as in SST-2."""
-    from hf_gmlp.tools.train_tokenizer import read_texts
-
     sentences = sorted({sentence for text in read_texts(files) for sentence in sentences_of(text)})
     sample = random.Random(0).sample(sentences, min(count, len(sentences)))
     write_rows(path, [{"text": sentence} for sentence in some_without_full_stop(sample)])
@@ -127,9 +130,6 @@ def write_opinions(files: Sequence[str], path: Path, spelled: Callable[[str], st
     One review in twelve names a rating, such as 8/10. A tf-idf classifier trained on these labels the others, and
     sentences are sampled from reviews that it classifies with confidence.
     """
-    from hf_gmlp.tools.train_tokenizer import read_texts
-    from paper.baselines import tfidf_classifier
-
     reviews = list(read_texts(files))
     texts = [spelled(RATING.sub(" ", review)) for review in reviews]
     ratings = [{float(rating) for rating in RATING.findall(review)} for review in reviews]
@@ -156,8 +156,6 @@ def some_without_full_stop(sentences: Sequence[str]) -> list[str]:
 
 
 def write_rows(path: Path, rows: Iterable[dict[str, object]]):
-    from hf_gmlp.training.run_folder import write_text
-
     write_text(path, "".join(json.dumps(row) + "\n" for row in rows))
 
 
@@ -165,8 +163,6 @@ def write_soft_labels(sentences: Path, train: Path, teachers: Sequence[Path], pa
     """Write the sentences with the mean probabilities of all teachers and tf-idf, followed by the labeled sentences
     with probabilities of 0 and 1.
     """
-    from paper.baselines import tfidf_classifier
-
     rows = [json.loads(line) for line in open(train, encoding="utf-8")]
     texts = [json.loads(line)["text"] for line in open(sentences, encoding="utf-8")]
     spelled = make_spelling(teachers[0])
@@ -183,17 +179,11 @@ def write_soft_labels(sentences: Path, train: Path, teachers: Sequence[Path], pa
 
 def make_spelling(folder: Path):
     """Return the function by which the tokenizer in a folder normalizes a text."""
-    from hf_gmlp.loading import open_tokenizer
-
     return open_tokenizer(folder).backend_tokenizer.normalizer.normalize_str
 
 
 def probabilities(folder: Path, texts: Sequence[str]) -> np.ndarray:
     """Return the class probabilities of a classifier for each text: [texts, classes]."""
-    from transformers import pipeline
-
-    import hf_gmlp  # noqa: F401  (registers the models)
-
     classify = pipeline("text-classification", str(folder), top_k=None, truncation=True, batch_size=64)
     # Sort by length to reduce padding.
     order = sorted(range(len(texts)), key=lambda index: len(texts[index]))
@@ -206,11 +196,6 @@ def probabilities(folder: Path, texts: Sequence[str]) -> np.ndarray:
 
 def halve(source: Path, target: Path):
     """Copy a trained model with tokenizer and card, with weights saved in half precision that load in single."""
-    import torch
-    from transformers import AutoConfig, AutoTokenizer
-
-    import hf_gmlp
-
     model_class = getattr(hf_gmlp, AutoConfig.from_pretrained(source).architectures[0])
     model_class.from_pretrained(source, dtype=torch.float16).save_pretrained(target)
     # In half precision, the model would be slow on most CPUs and could not be trained.

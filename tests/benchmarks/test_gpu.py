@@ -13,7 +13,7 @@ from benchmarks import gpu, peers  # noqa: E402
 
 
 def test_every_system_is_measured(call, tmp_path, capsys):
-    call(gpu, "--device", "cpu", "--quick", "--suites", "text", "--profile", "--out", tmp_path)
+    call(gpu, "--device", "cpu", "--quick", "--suites", "text", "--out", tmp_path)
     values = {(row["system"], row["measure"]): float(row["value"]) for row in read(tmp_path)}
     for name in gpu.SUITES["text"]:
         assert values[name, "training"] > 0 and values[name, "kept for backward"] > 0
@@ -22,8 +22,7 @@ def test_every_system_is_measured(call, tmp_path, capsys):
         values[name, "training"] * values[name, "MFU"] for name in (gpu.OWN, gpu.OWN + gpu.SELECTIVE, gpu.LUCIDRAINS)
     ]
     assert rates[1] == pytest.approx(rates[0], rel=0.5)
-    printed = capsys.readouterr().out
-    assert "| MFU, %: hf_gmlp | " in printed and "aten::mm " in printed
+    assert "| MFU, %: hf_gmlp | " in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("n", [32, 64])
