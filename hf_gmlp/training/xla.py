@@ -20,11 +20,6 @@ def is_xla(args: TrainingArguments) -> bool:
     return args.device.type == "xla"
 
 
-def is_compiled(args: TrainingArguments) -> bool:
-    """Return whether a run compiles its model, so that all batches should have the same shape."""
-    return is_xla(args) or args.torch_compile
-
-
 def fix_shapes(data_args: DataArguments, args: TrainingArguments):
     """On an XLA device, change flags so that all batches have the same shape and the optimizer works."""
     if not is_xla(args):

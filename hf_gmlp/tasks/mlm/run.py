@@ -12,7 +12,7 @@ from ...training.arguments import ModelArguments, RunArguments, data_access, par
 from ...training.build import check_packing, load_config, load_model, load_tokenizer
 from ...training.start import start_run
 from ...training.trainer import GMLPTrainer
-from ...training.xla import is_compiled, is_xla
+from ...training.xla import is_xla
 from ..perplexity import LanguageModelMetrics, token_losses
 from ..text import load_texts, tokenize
 from .arguments import MLMArguments
@@ -31,12 +31,14 @@ def main():
         texts = load_texts(data_args, train=train, validate=validate, seed=seed, access=access)
     words = (row["text"] for row in texts.get("train", ()) if row["text"])
     tokenizer = load_tokenizer(model_args, training_args, words, max_length=length, config=config)
+    # All batches of a compiled model should have the same shape.
+    is_compiled = is_xla(training_args) or training_args.torch_compile
     collator = MaskingCollator(
         tokenizer,
         data_args.mlm_probability,
         seed,
         data_args.separate_documents,
-        fixed_count=is_compiled(training_args) and getattr(config, "sparse_prediction", False),
+        fixed_count=is_compiled and getattr(config, "sparse_prediction", False),
         max_length=length if is_xla(training_args) else None,
     )
     with training_args.main_process_first(desc="tokenizing"):
