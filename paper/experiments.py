@@ -16,6 +16,7 @@ import numpy as np
 from scipy.stats import linregress
 from transformers import AutoConfig
 
+from hf_gmlp.errors import InputError
 from hf_gmlp.tools.analysis.counts import paper_parameters
 
 from . import protocol
@@ -250,5 +251,7 @@ def experiment(name: str, output_dir: Path, train_file: list[str], validation_fi
     """Run an experiment; the arguments are the flags of `python -m paper experiment`."""
     if name == "scaling":
         scaling(train_file, validation_file, output_dir, jobs)
+    elif validation_file:
+        raise InputError("--validation_file is for the experiment 'scaling'. Leave it out.")
     else:
         (real_pairs if name == "pairs" else attention_gain)(train_file, output_dir, jobs)

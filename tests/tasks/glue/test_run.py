@@ -96,6 +96,9 @@ def test_an_interrupted_run_of_a_series_resumes(folder, run, monkeypatch):
              "train.jsonl", "--validation_file", "validation.jsonl", "--do_train", "--do_eval", "--max_train_samples",
              64, "--num_train_epochs", 3, "--save_strategy", "epoch", "--learning_rate", 3e-3)  # fmt: skip
     run(*flags, "--seeds", 1, 2, "--output_dir", "complete")
+    run(*flags, "--seed", 2, "--output_dir", "single")
+    single = weights_of(folder / "single")
+    assert all(torch.equal(value, single[key]) for key, value in weights_of(folder / "complete" / "seed-2").items())
 
     save = GMLPTrainer._save_checkpoint
     saved = []
