@@ -107,7 +107,7 @@ def run(script: str, words: list[str], command: str | None = None):
 
 def predict_arguments(parser: ArgumentParser):
     parser.add_argument("model", help=f"{MODEL}, or folder of an ONNX export, whose program is then used")
-    files = "csv, tsv, jsonl (also .gz), json, a text file with one text per line, or a folder of pictures"
+    files = "csv, tsv, json, jsonl, parquet or txt (one text per line), also compressed, or a folder of pictures"
     parser.add_argument("data", metavar="FILE_OR_FOLDER", help=files)
     parser.add_argument("--output", required=True, metavar="FILE", help="csv file to write")
     parser.add_argument("--text_column_names", nargs="+", metavar="NAME", help="text column, or the two of a pair")
@@ -116,6 +116,8 @@ def predict_arguments(parser: ArgumentParser):
     parser.add_argument("--batch_size", type=int, default=32, metavar="N", help="rows per batch (default: 32)")
     length = "tokens used of a text; a Toeplitz W can use more than in training (default: as in training)"
     parser.add_argument("--max_seq_length", type=int, metavar="N", help=length)
+    negative = "allow an empty answer, for a model of questions without an answer (SQuAD v2.0)"
+    parser.add_argument("--version_2_with_negative", action="store_true", help=negative)
     # datasets installs pandas, which reads and writes the rows.
     parser.set_defaults(function=tool("predict", "predict", needs="datasets"))
 

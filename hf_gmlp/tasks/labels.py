@@ -105,6 +105,9 @@ def read_labels(dataset: Dataset, column: str, class_names: Sequence[str] = ()) 
     if not isinstance(feature, ClassLabel | Value):
         raise InputError(f"The column {column!r} must hold labels, not {feature}: name it with --label_column_name.")
     by_number = {str(number): name for number, name in enumerate(class_names)}
+    if by_number.keys() & set(class_names):
+        # The names are themselves numbers, such as 1 to 5 stars.
+        by_number = {}
 
     def name(value: object) -> str | None:
         if isinstance(feature, ClassLabel) and isinstance(value, int):

@@ -4,11 +4,13 @@
 """
 
 import math
+import os
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import datasets
 import pandas
 import torch
 import transformers
@@ -21,9 +23,10 @@ from ..context import extend_context
 from ..errors import InputError, first_line, listed
 from ..image_files import is_image, reason_left_out, walk_files
 from ..loading import open_config, open_image_processor, open_model, open_tokenizer
-from ..metrics.squad.squad import squad_scores
+from ..metrics.squad.squad import squad_scores, squad_v2_scores
 from ..tokenizer import padding_for
-from ..training.files import csv_separator
+from ..training.build import check_vocabulary
+from ..training.files import read_files
 from .question_answering import QuestionAnswerer
 
 # The ONNX program in the folder of a model.
@@ -39,29 +42,37 @@ def predict(
     top_k: int = 3,
     batch_size: int = 32,
     max_seq_length: int | None = None,
+    version_2_with_negative: bool = False,
 ):
     """Write the rows of a file, or of a folder of pictures, to the csv file `output`, with the `top_k` best classes or
     answers of each row and their probabilities. If there are labels, print the accuracy. Texts are classified by their
-    first `max_seq_length` tokens, which for a Toeplitz W may be more than those of training.
+    first `max_seq_length` tokens, which for a Toeplitz W may be more than those of training. With
+    `version_2_with_negative`, the answer to a question may be "", no answer.
     """
-    if not Path(output).resolve().parent.is_dir() or Path(output).resolve() == Path(data).resolve():
-        raise InputError(f"--output {output} cannot be written: name a csv file in a folder that exists.")
+    target = Path(output).resolve()
+    if target.is_dir() or target == Path(data).resolve() or not os.access(target.parent, os.W_OK):
+        raise InputError(f"--output {output} cannot be written: name a new csv file in a folder that you may write to.")
     if min(top_k, batch_size) < 1:
         raise InputError("--top_k and --batch_size must be at least 1.")
-    rows, task = read_rows(data), ((open_config(model).architectures or ["Model"])[0]).partition("For")[2]
+    task = ((open_config(model).architectures or ["Model"])[0]).partition("For")[2]
+    rows = (read_questions if task == "QuestionAnswering" else read_rows)(data)
+    if taken := [name for name in ("prediction", "probability") if name in rows]:
+        raise InputError(f"The data have a column {taken[0]!r}, whose name the results need: rename it.")
     if max_seq_length is not None and (task != "SequenceClassification" or max_seq_length < 5):
         raise InputError("--max_seq_length is for texts to classify, and at least 5.")
     if task == "QuestionAnswering":
         if blank := blank_rows(rows, ["question", "context"]):
             raise InputError(f"Row {blank[0] + 1} has no question, or no context: remove it.")
-        return answer(QuestionAnswerer(load(model, task), open_tokenizer(model)), rows, output, top_k, batch_size)
+        answerer = QuestionAnswerer(load(model, task), open_tokenizer(model))
+        return answer(answerer, rows, output, top_k, batch_size, version_2_with_negative)
     if task not in ("ImageClassification", "SequenceClassification"):
         raise InputError(f"{model} is neither a classifier nor a model that answers questions: fine-tune it first.")
     columns = (text_column_names, label_column_name)
     results, accuracy = classify(load(model, task), model, rows, data, *columns, top_k, batch_size, max_seq_length)
     write(rows, results, output)
-    if accuracy is not None:
-        print(f"Accuracy {accuracy}")
+    if accuracy is None:
+        accuracy = "is unknown, since no column holds only names of the model's classes."
+    print(f"Accuracy {accuracy}")
 
 
 def load(checkpoint: str, task: str) -> PreTrainedModel:
@@ -123,7 +134,7 @@ def classify(
     missing: dict[int, str] = {}  # why rows have no prediction
     labels = true_classes(classifier, rows, label_column)
     if classifier.main_input_name == "pixel_values":
-        if "file" not in rows:
+        if not Path(folder).is_dir():
             raise InputError(f"{folder} is not a folder of pictures: name one.")
         # Texts are classified without Pillow, which this import needs.
         from ..processor import decode
@@ -138,13 +149,19 @@ def classify(
         inputs = pictures()
         pipe = pipeline("image-classification", classifier, image_processor=open_image_processor(checkpoint))
     else:
+        if Path(folder).is_dir():
+            raise InputError(f"{folder} is a folder of pictures, but {checkpoint} classifies texts: name a file.")
+        if len(text_columns or ()) > 2:
+            raise InputError(f"--text_column_names takes one or two columns, got {', '.join(text_columns or ())}.")
         columns = text_columns or list(known_text_columns(rows) or ())
         if not columns:
             columns = [name for name in rows if name not in ("id", "idx", "label", getattr(labels, "name", None))]
             if len(columns) != 1:
                 raise InputError(f"Name the text column with --text_column_names: there are {', '.join(rows.columns)}.")
         missing |= {row: f"row {row + 1} has no text." for row in blank_rows(rows, columns)}
+        print(f"Texts: {' and '.join(columns)}")
         tokenizer, texts = open_tokenizer(checkpoint), enumerate(rows[columns].astype(str).to_numpy().tolist())
+        check_vocabulary(classifier.config, tokenizer, checkpoint)
         n = getattr(classifier.config, "max_position_embeddings", None)
         length = max_seq_length or min(tokenizer.model_max_length, n or 512)
         if n is not None and length > n:
@@ -191,7 +208,7 @@ def true_classes(model: PreTrainedModel, rows: pandas.DataFrame, column: str | N
         raise InputError(f"The data have no column {column!r}, only {', '.join(rows.columns)}.")
     numbers = {str(number): name for number, name in classes.items()}
     for name in rows if column is None else [column]:
-        values = rows[name].map(lambda value: "" if value is None else str(value))
+        values = rows[name].map(lambda value: "" if value is None else str(value).strip())
         labels = set(values) - {""}
         if labels and labels <= set(classes.values()):
             return values
@@ -203,48 +220,64 @@ def true_classes(model: PreTrainedModel, rows: pandas.DataFrame, column: str | N
     return None
 
 
-def answer(answerer: QuestionAnswerer, rows: pandas.DataFrame, output: str, top_k: int, batch_size: int):
+def answer(
+    answerer: QuestionAnswerer,
+    rows: pandas.DataFrame,
+    output: str,
+    top_k: int,
+    batch_size: int,
+    version_2_with_negative: bool,
+):
     """Answer the questions, and print exact match and F1 if a json file has the answers too."""
+    references: dict[str, list[str]] = {}
+    if "answers" in rows and not isinstance(rows["answers"].iloc[0], str):
+        for row, answers in enumerate(rows["answers"]):
+            references[str(row)] = answers["text"] if isinstance(answers, dict) else [a["text"] for a in answers]
+            if not references[str(row)] and not version_2_with_negative:
+                raise InputError(f"Question {row + 1} has no answer: pass --version_2_with_negative.")
     results: list[list[tuple]] = []
     for start in tqdm(range(0, len(rows), batch_size), desc="Answering"):
         questions, contexts = (list(rows[name][start : start + batch_size]) for name in ("question", "context"))
         # With `top_k=1`, the answerer would not return lists.
-        answers: Any = answerer(questions, contexts, top_k=max(2, top_k))
-        results += [[(entry["answer"], entry["score"]) for entry in ranked[:top_k]] for ranked in answers]
+        options: dict[str, Any] = {"top_k": max(2, top_k), "handle_impossible_answer": version_2_with_negative}
+        ranked: Any = answerer(questions, contexts, **options)
+        results += [[(entry["answer"], entry["score"]) for entry in entries[:top_k]] for entries in ranked]
     write(rows, results, output)
-    if "answers" in rows and not isinstance(rows["answers"].iloc[0], str):
-        references = [row["text"] if isinstance(row, dict) else [a["text"] for a in row] for row in rows["answers"]]
+    if references:
         texts = {str(row): result[0][0] for row, result in enumerate(results)}
-        scores = squad_scores(texts, {str(row): answers or [""] for row, answers in enumerate(references)})
-        print(", ".join(f"{name} {score:.2f}" for name, score in scores.items()))
+        scores = (squad_v2_scores if version_2_with_negative else squad_scores)(texts, references)
+        print(", ".join(f"{name} {score:.2f}" for name, score in list(scores.items())[:2]))
 
 
 def read_rows(path: str) -> pandas.DataFrame:
-    """Return the rows of a file, one per question for SQuAD's nested json, or "file" and "folder" of pictures."""
-    name = path.lower().removesuffix(".gz")
-    try:
-        if Path(path).is_dir():
-            paths = walk_files(Path(path))
-            files = [file for file in paths if is_image(file)]
-            rows = pandas.DataFrame({"file": map(str, files), "folder": [file.parent.name for file in files]})
-            if left_out := Counter(reason_left_out(file) for file in paths if not is_image(file)):
-                print(f"Left out of {path}: {'; '.join(f'{count} {reason}' for reason, count in left_out.items())}")
-        elif name.endswith((".csv", ".tsv")):
-            separator = "\t" if name.endswith(".tsv") else csv_separator(path)
-            options: dict[str, Any] = {"dtype": str, "keep_default_na": False, "encoding": "utf-8-sig"}
-            rows = pandas.read_csv(path, sep=separator, **options)
-        elif name.endswith((".jsonl", ".json")):
-            rows = pandas.read_json(path, lines=name.endswith(".jsonl"), dtype=False, convert_dates=False)
-            if "data" in rows.columns:
-                parts = [part for article in rows["data"] for part in article.get("paragraphs", [article])]
-                rows = pandas.DataFrame([{**part, **row} for part in parts for row in part.pop("qas", [part])])
-        else:
-            lines = Path(path).read_text(encoding="utf-8-sig").splitlines()
-            rows = pandas.DataFrame({"text": [line for line in lines if line.strip()]})
-    except (OSError, ValueError) as error:
-        raise InputError(f"{path} cannot be read: {first_line(error)}.") from error
+    """Return the rows of a file, or "file" and "folder" of the pictures in a folder."""
+    if Path(path).is_dir():
+        paths = walk_files(Path(path))
+        files = [file for file in paths if is_image(file)]
+        rows = pandas.DataFrame({"file": map(str, files), "folder": [file.parent.name for file in files]})
+        if left_out := Counter(reason_left_out(file) for file in paths if not is_image(file)):
+            print(f"Left out of {path}: {'; '.join(f'{count} {reason}' for reason, count in left_out.items())}")
+    else:
+        datasets.disable_progress_bars()
+        # As objects, integers beside missing values stay integers.
+        rows = pandas.DataFrame(read_files([path], lines=True, text_columns=None).to_list(), dtype=object)
     if rows.empty:
         raise InputError(f"There are no rows, or no pictures, in {path}.")
+    return rows
+
+
+def read_questions(path: str) -> pandas.DataFrame:
+    """Return the rows of a file, where SQuAD's nested json has one for each question."""
+    name = path.lower().removesuffix(".gz")
+    if not name.endswith((".jsonl", ".json")):
+        return read_rows(path)
+    try:
+        rows = pandas.read_json(path, lines=name.endswith(".jsonl"), dtype=False, convert_dates=False)
+    except (OSError, ValueError) as error:
+        raise InputError(f"{path} cannot be read: {first_line(error)}.") from error
+    if "data" in rows.columns:
+        parts = [part for article in rows["data"] for part in article.get("paragraphs", [article])]
+        rows = pandas.DataFrame([{**part, **row} for part in parts for row in part.pop("qas", [part])])
     return rows
 
 
@@ -253,6 +286,8 @@ def blank_rows(rows: pandas.DataFrame, columns: list[str]) -> list[int]:
     for column in columns:
         if column not in rows:
             raise InputError(f"The data have no column {column!r}, only {', '.join(rows.columns)}.")
+        if rows[column].map(lambda value: isinstance(value, (list, dict))).any():
+            raise InputError(f"The column {column!r} holds lists, not texts: name another with --text_column_names.")
     texts = rows[columns].fillna("").astype(str)
     return [row for row, values in enumerate(texts.to_numpy()) if not all(map(str.strip, values))]
 

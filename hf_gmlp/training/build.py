@@ -28,6 +28,9 @@ from .recipes import parse_overrides
 
 logger = logging.getLogger(__name__)
 
+# Fields of a new model's config that `load_model` sets.
+FROM_TOKENIZER = ("vocab_size", "pad_token_id", "bos_token_id", "eos_token_id")
+
 
 def load_config(arguments: BaseModelArguments, **fields) -> PreTrainedConfig:
     """Return the config of a checkpoint or preset with `fields` and overrides; raise InputError if they do not fit."""
@@ -47,6 +50,8 @@ def load_config(arguments: BaseModelArguments, **fields) -> PreTrainedConfig:
     for key in changes:
         if not hasattr(config, key) or key.startswith("_") or key == "model_type" or callable(getattr(config, key)):
             raise InputError(f"--config_overrides names {key!r}, which a {type(config).__name__} does not have.")
+        if new and key in FROM_TOKENIZER:
+            logger.warning("--config_overrides: %s is ignored, since it follows from the tokenizer", key)
     try:
         # Changes are checked together, since an image size may fit only a new patch size.
         for key, value in changes.items():

@@ -35,6 +35,12 @@ FILE_KINDS: dict[str, tuple[str, dict]] = {
 # Maximum number of lines of a document in a .txt file. Longer parts without a blank line are split.
 MOST_LINES = 100
 COMPRESSIONS = ("gz", "bz2", "xz", "zst")
+# Part of a library's message -> what it means.
+PLAIN = {
+    "corresponds to no data": "it has no rows",
+    "Length of header or names": "a row has more cells than the header (a cell with a separator needs quotation marks)",
+    "Couldn't cast": "the files have different columns, or a column has values of different kinds",
+}
 
 
 @dataclass(frozen=True)
@@ -107,15 +113,17 @@ def read_files(
     streaming: bool = False,
     access: Access = Access(),
     lines: bool = False,
-    text_columns: Sequence[str] = (),
+    text_columns: Sequence[str] | None = (),
 ) -> "Dataset | IterableDataset":
     """Return the rows of files of one kind; an InputError if they cannot be read as this kind.
 
     Args:
         lines: Whether every line of a .txt file is a text; otherwise blank lines separate texts.
-        text_columns: Columns of .csv and .tsv files that stay text even if every value looks like a number.
+        text_columns: Columns of .csv and .tsv files that stay text even if every value looks like a number; None for
+            all columns.
     """
-    # Importing this takes a second, and `hf-gmlp --help` imports this module for the kinds of files.
+    # Importing these takes a second, and `hf-gmlp --help` imports this module for the kinds of files.
+    import pandas
     from datasets import Dataset, Features, IterableDataset, Value, load_dataset
 
     kind = file_kind(paths)
@@ -123,10 +131,12 @@ def read_files(
     if builder == "csv":
         # For rows with more cells than the header, pandas only gives a warning and drops the cells.
         warnings.filterwarnings("error", "Length of header or names does not match")
-        options = options | {"converters": dict.fromkeys(text_columns, str)}
     with reading(paths, kind):
         if kind == "csv":
             options = options | {"sep": csv_separator(paths[0])}
+        if builder == "csv":
+            text_columns = list(pandas.read_csv(paths[0], nrows=0, **options)) if text_columns is None else text_columns
+            options = options | {"converters": dict.fromkeys(text_columns, str)}
         if kind == "txt":
             # The arguments identify the cached copy. With `overwrite_cache`, they differ from those of any copy.
             times = [time.time_ns() if access.overwrite_cache else os.stat(path).st_mtime_ns for path in paths]
@@ -182,6 +192,7 @@ def reading(paths: Iterable[str | Path], kind: str) -> Iterator[None]:
         # `datasets` wraps the errors of readers.
         cause = next((cause for cause in causes(error) if not isinstance(cause, DatasetsError)), error)
         reason = first_line(cause).rstrip(".")
+        reason = next((plain for part, plain in PLAIN.items() if part in reason), reason)
         if "in DataLoader worker process" in reason:
             # The message is the traceback in the worker, whose last line is the error.
             reason = str(cause).strip().rpartition("\n")[2].rstrip(".")

@@ -91,6 +91,8 @@ def test_labels_are_converted_to_ids(values, labels, expected):
 def test_class_numbers_are_accepted_as_labels():
     rows = Dataset.from_dict({"label": ["1", "no", "0"]})
     assert read_labels(rows, "label", ["no", "yes"]) == ["yes", "no", "no"]
+    # These names are numbers themselves, such as 1 to 5 stars.
+    assert read_labels(Dataset.from_dict({"label": [1, 2, 1]}), "label", ["1", "2"]) == ["1", "2", "1"]
     # The classes of a checkpoint without names are LABEL_0 to LABEL_11; as text, LABEL_10 comes before LABEL_2.
     config = classifier([f"LABEL_{number}" for number in range(12)])
     data = Dataset.from_dict({"text": ["x", "y"], "label": ["10", "2"]})

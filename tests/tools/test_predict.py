@@ -56,6 +56,14 @@ def test_texts_of_every_kind_of_file_are_classified(tmp_path, checkpoint, capsys
         np.testing.assert_allclose(table[f"probability{suffix}"], scores, atol=1e-4)
 
 
+def test_quotation_marks_in_tsv_files_are_text(tmp_path, checkpoint, capsys):
+    (tmp_path / "rows.tsv").write_text('text\tlabel\n"w1 w2\tbad\nw3\tbad \n"w4\tfine\n')
+    predict(checkpoint, str(tmp_path / "rows.tsv"), str(tmp_path / "out.csv"))
+    assert pandas.read_csv(tmp_path / "out.csv")["text"].tolist() == ['"w1 w2', "w3", '"w4']
+    printed = capsys.readouterr().out
+    assert "Texts: text" in printed and "of 3 are as in the column 'label'" in printed
+
+
 def test_rows_without_text_have_no_prediction(tmp_path, checkpoint, capsys):
     (tmp_path / "rows.csv").write_text("text,text_pair,label\nw1 w2,w3,0\n ,w3,1\nw4,w5,\n")
     predict(checkpoint, str(tmp_path / "rows.csv"), str(tmp_path / "out.csv"), ["text", "text_pair"], top_k=1)
@@ -153,6 +161,17 @@ def test_questions_in_every_form_of_file_are_answered(tmp_path, text_config, per
         assert table["id"].tolist() == [row["id"] for row in rows]
         last = "prediction" if top_k == 1 else f"prediction_{top_k}"
         assert table.columns[-2] == last and table[last].tolist() == [ranked[top_k - 1]["answer"] for ranked in answers]
+    (tmp_path / "impossible.json").write_text(json.dumps(squad(3, unanswerable=True)))
+    arguments = str(tmp_path / "model"), str(tmp_path / "impossible.json"), str(tmp_path / "out.csv")
+    with pytest.raises(InputError, match="--version_2_with_negative"):
+        predict(*arguments)
+    predict(*arguments, version_2_with_negative=True)
+    rows = flat(squad(3, unanswerable=True))
+    questions, contexts = ([row[name] for row in rows] for name in ("question", "context"))
+    expected = QuestionAnswerer(model, squad_tokenizer)(questions, contexts, top_k=2, handle_impossible_answer=True)
+    probabilities = pandas.read_csv(tmp_path / "out.csv")["probability"]
+    np.testing.assert_allclose(probabilities, [ranked[0]["score"] for ranked in expected], atol=1e-4)
+    assert "exact " in capsys.readouterr().out
 
 
 def test_the_label_column_is_recognized(text_config):
@@ -188,7 +207,10 @@ def test_the_onnx_program_gives_the_same_predictions(tmp_path, checkpoint, capsy
         ("a,b\nx,y\n", {}, "--text_column_names: there are a, b"),
         ("a,b\nx,y\n", {"text_column_names": ["c"]}, "no column 'c', only a, b"),
         ("text\nx\n", {"label_column_name": "gold"}, "no column 'gold'"),
+        ("a,b,c\nx,y,z\n", {"text_column_names": ["a", "b", "c"]}, "one or two columns"),
+        ("text,prediction\nx,y\n", {}, "column 'prediction'"),
         ("text\n", {}, "no rows"),
+        ("text,label\nx,0,\n", {}, "more cells than the header"),
         ("text,label\n ,0\n", {}, "No row can be predicted: row 1 has no text"),
         ("text\nx\n", {"top_k": 0}, "--top_k"),
         ("text\nx\n", {"max_seq_length": 2}, "--max_seq_length"),
@@ -212,3 +234,8 @@ def test_wrong_paths_and_models_are_refused(tmp_path, checkpoint, text_config, p
     (tmp_path / "x.txt").write_text("w1")
     with pytest.raises(InputError, match="fine-tune it first"):
         predict(str(tmp_path / "mlm"), str(tmp_path / "x.txt"), str(tmp_path / "out.csv"))
+    write_photos(tmp_path / "photos", 1, seed=0)
+    with pytest.raises(InputError, match="classifies texts"):
+        predict(checkpoint, str(tmp_path / "photos"), str(tmp_path / "out.csv"))
+    with pytest.raises(InputError, match="--output"):
+        predict(checkpoint, str(tmp_path / "x.txt"), str(tmp_path))

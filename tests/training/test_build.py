@@ -56,15 +56,15 @@ def test_unknown_and_corrupted_configs_are_refused(tmp_path):
         assert "\n" not in str(caught.value)
 
 
-def test_new_models_have_the_vocabulary_of_the_tokenizer():
+def test_new_models_have_the_vocabulary_of_the_tokenizer(caplog):
     tokenizer = word_tokenizer(WORDS)
     arguments = ModelArguments(
-        config_name="gmlp-base", config_overrides="num_hidden_layers=1,hidden_size=8,intermediate_size=16"
+        config_name="gmlp-base", config_overrides="num_hidden_layers=1,hidden_size=8,intermediate_size=16,vocab_size=9"
     )
     # A causal model begins and ends each text with the token between documents.
     for auto_class, begin in ((AutoModelForMaskedLM, 2), (AutoModelForCausalLM, 3)):
         config = load_model(auto_class, arguments, load_config(arguments), tokenizer, train=True).config
-        assert config.vocab_size == len(tokenizer) == 205
+        assert config.vocab_size == len(tokenizer) == 205 and "vocab_size is ignored" in caplog.text
         assert (config.pad_token_id, config.bos_token_id, config.eos_token_id) == (0, begin, 3)
     arguments = ModelArguments(config_name="gmlp-ti16-224")
     with pytest.raises(InputError, match="'gmlp_vision'"):

@@ -53,6 +53,7 @@ def load_sentences(
     holds_out = bool(train and arguments.train_file and not arguments.validation_file and names.pop("validation", None))
     splits = (_read_files if arguments.files() else _read_hub)(arguments, names, access)
     columns, label_column = _find_columns(arguments, *next(iter(splits.items())))
+    logger.info("Texts: %s", " and ".join(columns))
     labels = None
     if task is not None:
         labels = Labels(list(task.labels), ONE_CLASS) if task.labels else Labels(None, REGRESSION)
@@ -75,6 +76,10 @@ def load_sentences(
         # Rows are left out only after the labels are collected, so that no class is missing.
         limit = arguments.max_samples()[split.partition("_")[0]]
         splits[split] = dataset if limit is None else dataset.take(min(limit, len(dataset)))
+        if limit is not None and labels.names and "labels" in dataset.column_names:
+            present, kept = (len(set(map(str, rows["labels"]))) for rows in (dataset, splits[split]))
+            if kept == 1 < present:
+                logger.warning("The first %d rows of the %s data have only one class: shuffle the file", limit, split)
     return splits, labels
 
 

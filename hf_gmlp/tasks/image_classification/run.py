@@ -10,9 +10,11 @@ Recipes (YAML files of flags) may come first; flags override them, and later rec
 
 import logging
 import math
+from pathlib import Path
 
 import pandas
 
+from ...errors import InputError
 from ...training.arguments import RunArguments, data_access, parse_arguments
 from ...training.run_folder import total_batch_size
 from ...training.start import start_run
@@ -42,6 +44,9 @@ def main():
     model_args, data_args, training_args = parse_arguments(dataclasses, __doc__)
     check_evaluation(training_args)
     callbacks = data_args.callbacks(training_args)
+    for folder in filter(None, (data_args.train_dir, data_args.validation_dir)):
+        if Path(folder).resolve() in Path(training_args.output_dir).resolve().parents:
+            raise InputError(f"--output_dir is inside of {folder}, and its pictures would be a class: choose another.")
     checkpoint = start_run(model_args, data_args, training_args)
     config = load_image_config(model_args, data_args.size())
     processor = load_processor(model_args, config, data_args.size(), data_args.crop_pct)

@@ -94,11 +94,12 @@ def test_a_checkpoint_keeps_the_order_of_its_classes(load, write):
     assert labels.names is None and splits["validation"]["labels"][:] == [1.0, 2.0]
 
 
-def test_labels_are_collected_before_rows_are_left_out(load, write):
+def test_labels_are_collected_before_rows_are_left_out(load, write, caplog):
     train = write("t.jsonl", rows(["a", "a", "b"]))
     files = {"train_file": train, "validation_file": train}
     splits, labels = load("train", "validation", **files, max_train_samples=2, max_eval_samples=9)
     assert labels.names == ["a", "b"] and len(splits["train"]) == 2 and len(splits["validation"]) == 3
+    assert "first 2 rows of the train data have only one class" in caplog.text and "only one" in caplog.messages[-1]
 
 
 def test_test_data_may_have_no_labels(load, write):
