@@ -97,7 +97,7 @@ def _check(row: dict, where: str, split: str) -> dict:
     try:
         pairs = [(str.strip(text), index(start)) for text, start in _answers(row, split)]
     except (KeyError, TypeError, ValueError) as error:
-        raise InputError(f"The {name} has no 'answers', each with 'text' and 'answer_start'.") from error
+        raise InputError(f"The {name} needs 'answers', each with a 'text' and an integer 'answer_start'.") from error
     if not row["context"].strip():
         raise InputError(f"The {name} has an empty context: remove it, or add the text with the answer.")
     if pairs and row.get("is_impossible"):
