@@ -131,6 +131,8 @@ def parse_overrides(text: str) -> dict[str, object]:
         pairs = [pair.partition("=") for pair in re.split(r",(?=\s*\w+\s*=)", text.strip(" ,")) if pair]
         if wrong := ["".join(pair) for pair in pairs if not all(map(str.strip, pair))]:
             raise ValueError(f"{wrong[0]!r} is not key=value")
+        if len({key.strip() for key, *_ in pairs}) < len(pairs):
+            raise ValueError("it has a key twice")
         return {key.strip(): _read_yaml(value) for key, _, value in pairs}
     except ValueError as error:
         form = "key=value pairs with commas between them, or as JSON"

@@ -38,7 +38,10 @@ def test_configs_come_from_presets_or_folders_with_overrides(tmp_path):
     assert config.spatial_gating == "additive" and config.hidden_dropout_prob == 0.1
 
 
-@pytest.mark.parametrize("overrides", ["layers=2", "num_hidden_layers=two", "spatial_gating=none", "model_type=bert"])
+@pytest.mark.parametrize(
+    "overrides",
+    ["layers=2", "num_hidden_layers=two", "spatial_gating=none", "model_type=bert", "hidden_size=8,hidden_size=9"],
+)
 def test_bad_overrides_are_refused(overrides):
     with pytest.raises(InputError, match=f"--config_overrides.*{overrides.partition('=')[0]}"):
         load_config(ModelArguments(config_name="gmlp-base", config_overrides=overrides))

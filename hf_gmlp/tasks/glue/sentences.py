@@ -122,6 +122,8 @@ def _find_columns(arguments: GlueArguments, split: str, dataset: Dataset) -> tup
     names, task = dataset.column_names, arguments.task()
     label = arguments.label_column_name or next((name for name in LABEL_COLUMNS if name in names), "label")
     if columns := arguments.text_column_names or (task.columns if task else None):
+        if label in columns:
+            raise InputError(f"The column {label!r} cannot be both text and label: name others.")
         return columns, label
     others = [name for name in names if name != label]
     columns = known_text_columns(others)

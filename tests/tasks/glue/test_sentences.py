@@ -153,6 +153,7 @@ def test_data_sets_of_the_hub_are_read(load, monkeypatch):
     [
         (rows(["a"]), "no column 'gold', only sentence", {"label_column_name": "gold"}),
         (rows(["a"]), "no column 'body'", {"text_column_names": ["body"]}),
+        (rows(["a", "b"]), "both text and label", {"text_column_names": ["label"]}),
         ([*rows(["a", "b"]), {"sentence": None, "label": "a"}], "Row 3 .*'sentence'", {}),
         ([{"body": "x", "to": "y", "label": 1}], "body, to, label: .*--text_column_names", {}),
         ([{"sentence": ["x", "y"], "label": 0}, {"sentence": [], "label": 1}], "'sentence' .* must hold text", {}),
