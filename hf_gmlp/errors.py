@@ -40,7 +40,7 @@ def run(main: Callable[[], object]):
     except (KeyboardInterrupt, Exception) as error:
         # A library may raise another error while it ends its workers after Ctrl-C.
         interrupted = any(isinstance(cause, KeyboardInterrupt) for cause in causes(error))
-        advice = "Interrupted. Repeat the command to continue from the last checkpoint."
+        advice = "Interrupted. Repeat the command to start again; training continues from the last checkpoint, if any."
         message = advice if interrupted else _message(error)
         if message is None:
             raise
@@ -55,8 +55,12 @@ def _message(error: BaseException) -> str | None:
         return str(error).rpartition("InputError: ")[2].strip()
     if isinstance(error, MemoryError) or "out of memory" in str(error):
         return f"Out of memory ({first_line(error)}): lower --per_device_train_batch_size."
+    # torch reports only the position at which it could not write on.
+    if any("No space left" in str(cause) or "unexpected pos" in str(cause) for cause in causes(error)):
+        return "The disk is full: free some space, and repeat the command."
     if isinstance(error, ImportError):
-        return _not_installed((error.name or "").partition(".")[0])
+        # Python sets the name. Libraries that raise this error to say what to install do not.
+        return _not_installed(error.name.partition(".")[0]) if error.name else " ".join(str(error).split()) or None
     if isinstance(error, OSError) and error.filename is not None:
         return f"{error.filename} cannot be used ({error.strerror}): check the path, its permissions and the disk."
     return None

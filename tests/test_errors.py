@@ -7,6 +7,7 @@ import sys
 
 import pytest
 import torch
+from safetensors import SafetensorError
 
 from hf_gmlp import errors
 
@@ -21,9 +22,13 @@ def fail(error):
     ("error", "code", "words"),
     [
         (errors.InputError("No."), 2, "No."),
-        (KeyboardInterrupt(), 130, "Repeat the command"),
+        (KeyboardInterrupt(), 130, "Repeat the command to start again"),
         (PermissionError(errno.EACCES, "Permission denied", "/etc/x"), 2, "/etc/x cannot be used (Permission denied)"),
         (torch.OutOfMemoryError("CUDA out of memory.\nTried"), 2, "--per_device_train_batch_size"),
+        (RuntimeError("[enforce fail at inline_container.cc:672] . unexpected pos 704 vs 598"), 2, "disk is full"),
+        (SafetensorError("I/O error: No space left on device (os error 28)"), 2, "disk is full"),
+        (OSError(errno.ENOSPC, "No space left on device"), 2, "disk is full"),
+        (ImportError("You need\nliger-kernel"), 2, "You need liger-kernel"),
     ],
 )
 def test_commands_end_with_one_line(capsys, error, code, words):
@@ -34,7 +39,9 @@ def test_commands_end_with_one_line(capsys, error, code, words):
     assert text.startswith("Error: ") and words in text and text.count("\n") == 1
 
 
-@pytest.mark.parametrize("error", [ZeroDivisionError(), ModuleNotFoundError("x", name="hf_gmlp.nothing"), OSError()])
+@pytest.mark.parametrize(
+    "error", [ZeroDivisionError(), ModuleNotFoundError("x", name="hf_gmlp.nothing"), OSError(), ImportError()]
+)
 def test_faults_of_the_program_keep_their_traceback(error):
     with pytest.raises(type(error)):
         errors.run(lambda: fail(error))
