@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from huggingface_hub.dataclasses import strict
 from transformers import PreTrainedConfig
+from transformers.activations import ACT2FN
 from transformers.backbone_utils import BackboneConfigMixin
 
 if TYPE_CHECKING:
@@ -111,6 +112,8 @@ class GMLPBaseConfig(PreTrainedConfig):
         if not 0 <= self.drop_path_rate < 1:
             rule = "must be at least 0 and below 1 (1 - p for the paper's survival probability p)"
             raise ValueError(f"`drop_path_rate` {rule}, got {self.drop_path_rate}.")
+        if self.hidden_act not in ACT2FN:
+            raise ValueError(f"`hidden_act` must be one of {', '.join(ACT2FN)}, got {self.hidden_act}.")
         if self.spatial_gating == "split" and self.intermediate_size % 2:
             raise ValueError(f"`intermediate_size` must be even for the split, got {self.intermediate_size}.")
         if self.spatial_size % self.spatial_heads:

@@ -25,11 +25,11 @@ INTERVAL = re.compile(r" In ([\[(])(\S+), (\S+)([\])])\.$")
 COMPARE = {"[": operator.ge, "(": operator.gt, "]": operator.le, ")": operator.lt}
 # Intervals of flags that transformers' TrainingArguments does not check.
 INHERITED = {
-    **dict.fromkeys(("learning_rate", "weight_decay"), "[0, inf)"),
+    **dict.fromkeys(("learning_rate", "weight_decay", "adam_epsilon", "dataloader_num_workers"), "[0, inf)"),
     "num_train_epochs": "(0, inf)",
     **dict.fromkeys(("per_device_train_batch_size", "per_device_eval_batch_size"), "[1, inf)"),
     "gradient_accumulation_steps": "[1, inf)",
-    "label_smoothing_factor": "[0, 1)",
+    **dict.fromkeys(("label_smoothing_factor", "adam_beta1", "adam_beta2"), "[0, 1)"),
     **dict.fromkeys(("seed", "data_seed"), "[0, 4294967295]"),
 }
 
@@ -298,7 +298,7 @@ def parse_arguments(dataclass_types: tuple[type, ...], description: str, argv: l
         word = unknown[0].partition("=")[0]
         # "--lr" abbreviates "--learning_rate".
         abbreviated = [name for name in flags if word == "--" + "".join(part[0] for part in name[2:].split("_"))]
-        close = difflib.get_close_matches(word, flags, n=1) or abbreviated
+        close = difflib.get_close_matches(word, flags, n=1, cutoff=0.8) or abbreviated
         advice = f"did you mean {close[0]}?" if close else "recipes (.yaml) come first, and --help lists all flags."
         raise InputError(f"Unknown argument {unknown[0]}: {advice}")
     return tuple(parsed)

@@ -17,6 +17,7 @@ from hf_gmlp import GMLPConfig, GMLPForMaskedLM, GMLPVisionConfig, GMLPVisionMod
         (GMLPConfig, {"hidden_size": 0}, "`hidden_size`.*0"),
         (GMLPConfig, {"hidden_dropout_prob": 1.5}, "`hidden_dropout_prob`.*1.5"),
         (GMLPConfig, {"drop_path_rate": 1.0}, "`drop_path_rate`.*1 - p"),
+        (GMLPConfig, {"hidden_act": "gelo"}, "`hidden_act`.*gelu.*gelo"),
         (GMLPConfig, {"layer_norm_eps": -1e-6}, "`layer_norm_eps`.*-1e-06"),
         (GMLPConfig, {"spatial_heads": 5}, "`spatial_heads`.*1536.*5"),
         (GMLPConfig, {"spatial_reach": 513}, "`spatial_reach`.*512.*513"),

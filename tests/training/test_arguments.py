@@ -25,6 +25,10 @@ def parse(tmp_path):
         (["--config_name", "gmlp-base", "--model_name_or_path", "x"], "either --config_name"),
         (["--config_name", "gmlp-base", "--lerning_rate", "1"], "--lerning_rate: did you mean --learning_rate"),
         (["--config_name", "gmlp-base", "--lr", "1"], "--lr: did you mean --learning_rate"),
+        *[
+            (["--config_name", "gmlp-base", name, "1"], f"{name}: recipes")
+            for name in ("--overwrite_output_dir", "--num_labels")
+        ],
         (["--config_name", "gmlp-base", "--seed", "1", "x.yaml"], r"x.yaml: recipes \(.yaml\) come first"),
         (["--config_name", "gmlp-base", "--lr_scheduler_kwargs", "{"], "JSON|property|dict"),
         (["--config_name", "gmlp-base", "--load_best_model_at_end", "true"], "load_best_model_at_end"),
@@ -32,7 +36,8 @@ def parse(tmp_path):
             (["--config_name", "gmlp-base", f"--{name}={value}"], f"--{name} must be in .*{value}")
             for name, value in (
                 *(("learning_rate", "nan"), ("num_train_epochs", 0), ("global_batch_size", 0), ("vocab_size", 0)),
-                *(("mlm_probability", 15), ("max_seq_length", 2), ("seed", -1)),
+                *(("mlm_probability", 15), ("max_seq_length", 2), ("seed", -1), ("adam_beta1", 1.5)),
+                *(("adam_beta2", 1.0), ("adam_epsilon", -1.0), ("dataloader_num_workers", -1)),
             )
         ],
         (["--config_name", "gmlp-base", "--label_names", "foo"], "--label_names"),
