@@ -4,9 +4,11 @@ import dataclasses
 import json
 import logging
 import os
+import zipfile
 from pathlib import Path
 
 from filelock import FileLock, Timeout
+from safetensors import SafetensorError, safe_open
 from transformers.trainer import TRAINER_STATE_NAME
 
 from ..errors import InputError
@@ -113,7 +115,7 @@ def resume_point(args: RunArguments, settings: dict) -> str | None:
     """Prepare the output folder of a run, and return the checkpoint to resume from, if any.
 
     Raises:
-        InputError: If the folder holds a finished run, a run with other settings, or files from another source.
+        InputError: If the folder holds a finished, different or corrupted run, or files from another source.
     """
     folder = Path(args.output_dir)
     # The first process prepares the folder for the others.
@@ -129,6 +131,8 @@ def resume_point(args: RunArguments, settings: dict) -> str | None:
         if args.process_index == 0:
             write_json(folder / SETTINGS, _check_files(folder, settings))
         checkpoint = checkpoint_to_resume(args)
+    if checkpoint is not None:
+        check_readable(checkpoint)
     return None if checkpoint is None else str(checkpoint)
 
 
@@ -167,6 +171,23 @@ def is_complete(checkpoint: Path) -> bool:
     except (OSError, ValueError):
         return False
     return any(checkpoint.glob("rng_state*"))
+
+
+def check_readable(checkpoint: Path):
+    """Raise InputError if a checkpoint has no weights, or one of its files is truncated."""
+    patterns = ("*.safetensors", "*pytorch_model*", "global_step*")
+    fault = "" if any(any(checkpoint.glob(pattern)) for pattern in patterns) else "has no weights"
+    try:
+        for path in checkpoint.iterdir():
+            if path.suffix == ".safetensors":
+                safe_open(path, "pt")
+            elif path.suffix in (".pt", ".pth"):
+                # torch saves zip archives, whose table of contents is at the end.
+                zipfile.ZipFile(path).close()
+    except (SafetensorError, zipfile.BadZipFile):
+        fault = f"has a corrupted {path.name}"
+    if fault:
+        raise InputError(f"{checkpoint} {fault}: delete it to continue from an earlier checkpoint.")
 
 
 def checkpoint_to_resume(args: RunArguments) -> Path | None:

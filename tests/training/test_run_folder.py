@@ -2,7 +2,9 @@ import shutil
 from pathlib import Path
 
 import pytest
+import torch
 from filelock import FileLock
+from safetensors.torch import save_file
 
 from hf_gmlp.errors import InputError
 from hf_gmlp.tasks.mlm.arguments import MLMArguments
@@ -29,9 +31,10 @@ def command(tmp_path):
 def make_checkpoint(folder, step=4, state="{}", random_state=True):
     checkpoint = folder / f"checkpoint-{step}"
     checkpoint.mkdir(parents=True)
-    (checkpoint / "model.safetensors").write_bytes(b"weights")
+    save_file({"W": torch.zeros(9)}, checkpoint / "model.safetensors")
+    torch.save({}, checkpoint / "optimizer.pt")
     if random_state:
-        (checkpoint / "rng_state.pth").write_bytes(b"random")
+        torch.save({}, checkpoint / "rng_state.pth")
     if state is not None:
         (checkpoint / "trainer_state.json").write_text(state)
     return checkpoint
@@ -147,6 +150,21 @@ def test_incomplete_checkpoints_are_skipped(tmp_path, options, caplog):
             checkpoint_to_resume(RunArguments(**flags, resume_from_checkpoint=str(name)))
     earlier = tmp_path / "checkpoint-4"
     assert checkpoint_to_resume(RunArguments(**flags, resume_from_checkpoint=str(earlier))) == earlier
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "optimizer.pt", "rng_state.pth"])
+def test_a_corrupted_checkpoint_is_named(command, name):
+    make_checkpoint(cut_off(command()).parent, step=5)
+    file = Path(command()[2].output_dir, "checkpoint-5", name)
+    file.write_bytes(file.read_bytes()[:-1])
+    with pytest.raises(InputError, match=f"checkpoint-5 .*{name}: delete it"):
+        start_run(*command())
+    if name == "model.safetensors":
+        file.unlink()
+        with pytest.raises(InputError, match="checkpoint-5 has no weights"):
+            start_run(*command())
+    shutil.rmtree(file.parent)
+    assert start_run(*command()).endswith("checkpoint-4")
 
 
 @pytest.mark.heavy
