@@ -17,7 +17,8 @@ from typing import Any
 import torch
 from torch import nn
 from torch.utils.data import DataLoader
-from transformers import Trainer, TrainerCallback
+from transformers import Trainer, TrainerCallback, TrainerState
+from transformers.trainer import TRAINER_STATE_NAME
 from transformers.trainer_jit_checkpoint import JITCheckpointCallback
 from transformers.trainer_utils import TrainOutput
 
@@ -160,6 +161,14 @@ class GMLPTrainer(Trainer):
                 raise InputError(f"--{name} has no effect on --optim {args.optim}: leave one out.")
         return super().create_optimizer(model)
 
+    def set_initial_training_values(self, *args, **kwargs):
+        epochs, steps_per_epoch, *numbers, max_steps = super().set_initial_training_values(*args, **kwargs)
+        if self.checkpoint is not None:
+            step = TrainerState.load_from_json(str(Path(self.checkpoint, TRAINER_STATE_NAME))).global_step
+            # Trainer would stop only after another step. If all steps are done, no epoch is left.
+            epochs = epochs if step < max_steps else step // steps_per_epoch
+        return epochs, steps_per_epoch, *numbers, max_steps
+
     def train(self, resume_from_checkpoint: str | None = None, **kwargs) -> TrainOutput:
         self.checkpoint = resume_from_checkpoint
         if resume_from_checkpoint is not None:
@@ -175,6 +184,9 @@ class GMLPTrainer(Trainer):
         return super().training_step(model, inputs, *args, **kwargs)
 
     def log(self, logs: dict[str, float], *args, **kwargs) -> None:
+        if self.checkpoint is not None:
+            # Trainer's mean covers only the steps since the resume. It returns the same dictionary as its results.
+            logs.pop("train_loss", None)
         # Throughput is logged while training, and not with results of an evaluation or the final summary.
         super().log(logs | self.throughput.log() if "loss" in logs else logs, *args, **kwargs)
 

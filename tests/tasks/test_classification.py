@@ -104,7 +104,7 @@ def test_early_stopping_counts_evaluations_before_a_resume(tmp_path):
     with pytest.raises(IndexError):
         trainer(0.5, 0.4).train()
     resumed = trainer(*[0.4] * 8)
-    resumed.train(resume_from_checkpoint=True)
+    resumed.train(str(tmp_path / "checkpoint-2"))
     assert resumed.state.global_step == 4
 
 

@@ -26,7 +26,8 @@ SIZES = {"vocab_size": 20, "hidden_size": 16, "num_hidden_layers": 1, "intermedi
 def make_trainer(folder, model=None, rows=None, metric_names=None, **arguments):
     torch.manual_seed(0)
     rows = rows or [{"input_ids": [2, 5 + i % 2, 7, 3], "labels": i % 2} for i in range(32)]
-    args = RunArguments(output_dir=str(folder), use_cpu=True, max_steps=6, learning_rate=1e-2, **arguments)
+    arguments = {"max_steps": 6, "learning_rate": 1e-2} | arguments
+    args = RunArguments(output_dir=str(folder), use_cpu=True, **arguments)
     return GMLPTrainer(
         model=model or GMLPForSequenceClassification(gmlp_config()),
         args=args,
@@ -187,3 +188,13 @@ def test_learning_rates_of_groups_are_resumed(tmp_path, options):
     shutil.copytree(tmp_path / "a", tmp_path / "b")
     make_trainer(tmp_path / "b", **options).train(str(tmp_path / "b" / "checkpoint-3"))
     assert filecmp.cmp(*(tmp_path / name / "checkpoint-6" / "model.safetensors" for name in "ab"), shallow=False)
+
+
+@pytest.mark.parametrize("length", [{}, {"max_steps": -1, "num_train_epochs": 1.5}], ids=["steps", "epochs"])
+def test_a_run_with_all_its_steps_trains_no_further(tmp_path, length):
+    complete = make_trainer(tmp_path, lr_scheduler_type="constant", **length)
+    complete.train()
+    resumed = make_trainer(tmp_path, lr_scheduler_type="constant", **length)
+    metrics = resumed.train(str(tmp_path / "checkpoint-6")).metrics
+    assert resumed.state.global_step == 6 and "train_loss" not in metrics
+    torch.testing.assert_close(resumed.model.state_dict(), complete.model.state_dict(), rtol=0, atol=0)

@@ -15,7 +15,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 from torch._dynamo.utils import counters
-from transformers import AutoTokenizer, PreTrainedTokenizerBase, Trainer
+from transformers import AutoTokenizer, PreTrainedTokenizerBase, Trainer, TrainerState
 
 from hf_gmlp.tasks.mlm.run import main
 from hf_gmlp.training.run_folder import is_complete
@@ -101,6 +101,7 @@ def test_killed_while_the_final_model_is_saved(tmp_path, flags, more, monkeypatc
         run(*flags)
     assert not any(tmp_path.glob("*.safetensors"))
     assert run(*flags)["eval_loss"] > 0
+    assert TrainerState.load_from_json(str(tmp_path / "trainer_state.json")).global_step == 4
     AutoTokenizer.from_pretrained(tmp_path)
     assert (tmp_path / "model.safetensors").is_file() and not (tmp_path / "_saving").exists()
 
