@@ -23,7 +23,7 @@ from transformers.trainer_jit_checkpoint import JITCheckpointCallback
 from transformers.trainer_utils import TrainOutput
 
 from ..cards import TASKS, model_card, write_card
-from ..errors import InputError, first_line
+from ..errors import InputError, first_line, hub_reason
 from . import run_folder, xla
 from .arguments import program
 from .checkpointing import enable_selective_checkpointing
@@ -189,6 +189,10 @@ class GMLPTrainer(Trainer):
             logs.pop("train_loss", None)
         # Throughput is logged while training, and not with results of an evaluation or the final summary.
         super().log(logs | self.throughput.log() if "loss" in logs else logs, *args, **kwargs)
+        # With --fp16, a step with a gradient that is not finite is skipped.
+        if math.isnan(logs.get("grad_norm", 0.0)) and not self.args.fp16:
+            self.check_finite({"loss": math.nan})
+            self.control.should_training_stop = True
 
     def save_model(self, output_dir: str | None = None, _internal_call: bool = False):
         """Save the model: atomically in the output folder, and with the position of a stream in a checkpoint."""
@@ -210,6 +214,14 @@ class GMLPTrainer(Trainer):
             for path in partial_folder.iterdir():
                 os.replace(path, folder / path.name)
             partial_folder.rmdir()
+
+    def init_hf_repo(self, *args, **kwargs):
+        try:
+            super().init_hf_repo(*args, **kwargs)
+        except Exception as error:
+            # Errors of the network have other types in each version of huggingface_hub.
+            advice = "log in with `hf auth login`, correct --hub_model_id, or leave --push_to_hub out"
+            raise InputError(f"--push_to_hub cannot create a repository ({hub_reason(error)}): {advice}.") from error
 
     # ---- Evaluation and the end of a run ----
 

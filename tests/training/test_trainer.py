@@ -5,6 +5,7 @@ import math
 import pickle
 import shutil
 import signal
+from contextlib import nullcontext
 
 import pytest
 import torch
@@ -104,6 +105,8 @@ def test_conflicting_arguments_are_refused(tmp_path):
         make_trainer(tmp_path, metric_names=["matched_loss", "mismatched_loss"], **best)
     with pytest.raises(InputError, match="nobody"):
         make_trainer(tmp_path, report_to=["nobody"])
+    with pytest.raises(InputError, match="--push_to_hub .*offline"):
+        make_trainer(tmp_path, push_to_hub=True)
     with pytest.raises(InputError, match="--label_smoothing_factor"):
         make_trainer(tmp_path, GMLPForCausalLM(gmlp_config()), label_smoothing_factor=0.1)
 
@@ -198,3 +201,12 @@ def test_a_run_with_all_its_steps_trains_no_further(tmp_path, length):
     metrics = resumed.train(str(tmp_path / "checkpoint-6")).metrics
     assert resumed.state.global_step == 6 and "train_loss" not in metrics
     torch.testing.assert_close(resumed.model.state_dict(), complete.model.state_dict(), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize(("fp16", "in_series", "steps"), [(False, False, 2), (False, True, 2), (True, False, 6)])
+def test_a_diverging_run_stops_at_its_first_log(tmp_path, fp16, in_series, steps):
+    trainer = make_trainer(tmp_path, learning_rate=1e30, logging_steps=2)
+    trainer.args.fp16, trainer.in_series = fp16, in_series
+    with nullcontext() if fp16 or in_series else pytest.raises(InputError, match="diverged"):
+        trainer.train()
+    assert trainer.state.global_step == steps
