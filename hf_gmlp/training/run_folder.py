@@ -89,7 +89,7 @@ def check_same(folder: Path, earlier: dict, settings: dict):
     if changed:
         raise InputError(
             f"{folder} holds a run of another command: {'; '.join(changed)}. Repeat that command, choose another "
-            "--output_dir, or delete the folder."
+            "--output_dir, or delete the output folder."
         )
 
 

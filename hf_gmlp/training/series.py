@@ -26,7 +26,7 @@ def plan_runs(model_args: BaseModelArguments, data_args: SeriesArguments, args: 
     Without --seeds, return the arguments of a single run in the output folder, without settings.
 
     Raises:
-        InputError: If flags contradict each other, or the output folder holds finished runs with other flags.
+        InputError: If flags contradict each other, or the output folder holds finished runs with other flags or rows.
     """
     if not data_args.seeds:
         return [(args, None)]
@@ -34,7 +34,9 @@ def plan_runs(model_args: BaseModelArguments, data_args: SeriesArguments, args: 
         raise InputError("--seeds compares runs by their results on validation data: pass --do_train and --do_eval.")
     if args.push_to_hub or args.resume_from_checkpoint is not None:
         raise InputError("--push_to_hub and --resume_from_checkpoint are for a single run: leave --seeds out.")
-    runs: Runs = []
+    runs: list[tuple[RunArguments, dict]] = []
+    # The number of training rows of finished runs, which is that of all seeds.
+    rows: dict[str, int] = {}
     for seed in data_args.seeds:
         flags: dict[str, Any] = {"seed": seed, "output_dir": str(Path(args.output_dir, f"seed-{seed}"))}
         run = dataclasses.replace(args, **flags)
@@ -42,9 +44,11 @@ def plan_runs(model_args: BaseModelArguments, data_args: SeriesArguments, args: 
         if results_file(run).is_file():
             # A finished run is not repeated, so its settings must be the same.
             folder = results_file(run).parent
-            run_folder.check_same(folder, run_folder.read_settings(folder), settings)
+            earlier = run_folder.read_settings(folder)
+            run_folder.check_same(folder, earlier, settings | rows)
+            rows |= {name: value for name, value in earlier.items() if name == "train_rows"}
         runs.append((run, settings))
-    return runs
+    return [(run, settings | rows) for run, settings in runs]
 
 
 def make_runs(args: RunArguments, runs: Runs, run: Callable, checkpoint: str | None):

@@ -7,7 +7,7 @@ from hf_gmlp.errors import InputError
 from hf_gmlp.tasks.glue.arguments import GlueArguments, SentenceModelArguments
 from hf_gmlp.training import series
 from hf_gmlp.training.arguments import RunArguments, parse_arguments
-from hf_gmlp.training.run_folder import write_json
+from hf_gmlp.training.run_folder import check_rows, resume_point, write_json
 
 TYPES = (SentenceModelArguments, GlueArguments, RunArguments)
 
@@ -40,12 +40,21 @@ def test_conflicting_flags_are_refused(tmp_path, flags, message):
 def test_finished_runs_with_equal_flags_are_kept(tmp_path):
     (_, settings), _ = plan(tmp_path, "--seeds", 1, 2)
     (tmp_path / "seed-1").mkdir()
-    write_json(tmp_path / "seed-1" / "settings.json", settings)
+    write_json(tmp_path / "seed-1" / "settings.json", settings | {"train_rows": 300})
     write_json(tmp_path / "seed-1" / "all_results.json", {})
     # Seeds may be added, and flags that do not affect the weights may change.
     assert len(plan(tmp_path, "--seeds", 1, 2, 3, "--preprocessing_num_workers", 2)) == 3
     with pytest.raises(InputError, match="seed-1 .*learning_rate"):
         plan(tmp_path, "--seeds", 1, "--learning_rate", 1)
+    # All seeds need the same number of rows, in any order.
+    (run, settings), _ = plan(tmp_path, "--seeds", 2, 1)
+    resume_point(run, settings)
+    with pytest.raises(InputError, match="train_rows was 300 and is 200"):
+        check_rows(run, 200)
+    write_json(tmp_path / "seed-2" / "settings.json", settings | {"train_rows": 200})
+    write_json(tmp_path / "seed-2" / "all_results.json", {})
+    with pytest.raises(InputError, match="train_rows was 200 and is 300"):
+        plan(tmp_path, "--seeds", 1, 2)
 
 
 @pytest.mark.parametrize("accuracies", [[0.9, 0.5, 0.8, 0.7], [0.9, math.nan, 0.8, 0.7]])
