@@ -71,7 +71,7 @@ def predict(
     results, accuracy = classify(load(model, task), model, rows, data, *columns, top_k, batch_size, max_seq_length)
     write(rows, results, output)
     if accuracy is None:
-        accuracy = "is unknown, since no column holds only names of the model's classes."
+        accuracy = "is unknown: there is no column whose labels are single classes of the model."
     print(f"Accuracy {accuracy}")
 
 
@@ -232,7 +232,7 @@ def answer(
     references: dict[str, list[str]] = {}
     if "answers" in rows and not isinstance(rows["answers"].iloc[0], str):
         for row, answers in enumerate(rows["answers"]):
-            references[str(row)] = answers["text"] if isinstance(answers, dict) else [a["text"] for a in answers]
+            references[str(row)] = answers["text"] if isinstance(answers, dict) else [a["text"] for a in answers or []]
             if not references[str(row)] and not version_2_with_negative:
                 raise InputError(f"Question {row + 1} has no answer: pass --version_2_with_negative.")
     results: list[list[tuple]] = []
