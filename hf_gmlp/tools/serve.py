@@ -44,7 +44,7 @@ def serve(checkpoint: str, host: str = "127.0.0.1", port: int = 8000):
         options["app_kwargs"] = {"middleware": [Middleware(TrustedHostMiddleware, allowed_hosts=LOOPBACK)]}
     try:
         page.launch(prevent_thread_lock=True, **options)
-    except OSError as error:
+    except (OSError, OverflowError) as error:
         raise InputError(f"Cannot listen on {host}, port {port}: choose another --port.") from error
     print(f"{checkpoint} is at {page.local_url}: open it in a browser. Press Ctrl-C to stop.", flush=True)
     page.block_thread()

@@ -70,6 +70,7 @@ def test_global_batch_size_sets_the_accumulation(tmp_path, total, largest, expec
         (GlueArguments, {"train_split_name": "dev", "train_file": ["a.csv"]}, "--train_split_name"),
         (GlueArguments, {"class_weights": "heavy"}, "--class_weights must be balanced"),
         (GlueArguments, {"text_column_names": ["a", "b", "c"]}, "--text_column_names"),
+        (GlueArguments, {"text_column_names": ["a", "a"]}, "--text_column_names"),
         (GlueArguments, {"task_name": "sst3"}, "sst3.* cola"),
         (RunArguments, {"output_dir": "gs://bucket/run", "use_cpu": True}, "gs://bucket/run .*mount"),
     ],

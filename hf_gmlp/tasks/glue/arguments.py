@@ -94,8 +94,9 @@ class GlueArguments(ClassificationArguments, SeriesArguments):
         for split in self.files():
             if getattr(self, f"{split}_split_name"):
                 raise ValueError(f"--{split}_split_name is for a data set on the Hub, not for files: leave it out.")
-        if len(self.text_column_names or ()) > 2:
-            raise ValueError(f"--text_column_names takes one or two columns, got {', '.join(self.text_column_names)}.")
+        names = self.text_column_names or []
+        if len(names) > 2 or len(set(names)) < len(names):
+            raise ValueError(f"--text_column_names takes one column or two different ones, got {', '.join(names)}.")
 
     def task(self) -> Task | None:
         """Return the GLUE task of --task_name, if any."""

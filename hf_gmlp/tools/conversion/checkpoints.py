@@ -47,7 +47,7 @@ def read_tensors(path: str | Path) -> Tensors:
         if not isinstance(content, dict) or not all(isinstance(tensor, torch.Tensor) for tensor in content.values()):
             raise ValueError("it does not hold tensors by name")
         return {PREFIXES.sub("", name): tensor for name, tensor in content.items()}
-    except LOADING_ERRORS as error:
+    except (*LOADING_ERRORS, LookupError) as error:
         advice = "save a state dict, torch.save(model.state_dict(), ...)"
         raise InputError(f"{path} cannot be read as tensors ({advice}): {first_line(error).rstrip('.')}.") from error
 

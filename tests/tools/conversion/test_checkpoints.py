@@ -48,6 +48,9 @@ def test_nothing_in_a_file_is_executed(tmp_path):
         with pytest.raises(InputError, match=name):
             read_tensors(tmp_path / name)
     assert not (tmp_path / "executed").exists()
+    (tmp_path / "note.txt").write_text("hello")
+    with pytest.raises(InputError, match="note.txt"):
+        read_tensors(tmp_path / "note.txt")
 
 
 @pytest.mark.parametrize("content", [[torch.ones(2)], {"net": TENSORS}])
