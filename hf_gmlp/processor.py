@@ -65,8 +65,8 @@ def decode(image: dict) -> PIL.Image.Image:
             return PIL.ImageOps.exif_transpose(picture).convert("RGB")
     except DECODING_ERRORS as error:
         fault = "not an image" if isinstance(error, PIL.UnidentifiedImageError) else first_line(error)
-        name = image["path"] or "An image without a name"
-        raise InputError(f"{name} cannot be read as a picture ({fault}): remove or replace it.") from error
+        name, advice = image["path"] or "An image without a name", "replace it, or remove it and start again"
+        raise InputError(f"{name} cannot be read as a picture ({fault}): {advice}.") from error
 
 
 def processor_size(processor: BaseImageProcessor) -> tuple[int, int] | None:
