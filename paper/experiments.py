@@ -94,8 +94,8 @@ PAIR_SYSTEMS = {
 }
 # Steps of a pretraining, and at most of a fine-tuning, which takes two epochs.
 PAIR_STEPS = 4000
-# Number of sentences on each side, from probably hard to probably easy.
-DIFFICULTIES = (1, 2, 3, 4)
+# Number of sentences on each side. Four are the easiest: if BERT fails there, it need not try fewer.
+DIFFICULTIES = (1, 4, 3, 2)
 DIFFICULT_ENOUGH, LARGEST_TFIDF = (0.70, 0.90), 0.60
 PAIR_SEEDS = (1, 2, 3, 4, 5)
 PAIR_COUNTS = {"train": 40_000, "development": 2000, "evaluation": 5000}
@@ -144,9 +144,10 @@ def real_pairs(train_file: list[str], output_dir: Path, jobs: int):
         bert = fine_tune("pilot", "BERT", sentences, choose("BERT", sentences), 11)
         result["pilot"][sentences] = {"tf-idf": tfidf, "BERT": bert}
         print(f"{sentences} sentences: tf-idf {tfidf:.3f}, BERT {bert:.3f}", flush=True)
-        if tfidf < LARGEST_TFIDF and DIFFICULT_ENOUGH[0] <= bert <= DIFFICULT_ENOUGH[1]:
+        is_suited = tfidf < LARGEST_TFIDF and DIFFICULT_ENOUGH[0] <= bert <= DIFFICULT_ENOUGH[1]
+        if is_suited or (sentences == max(DIFFICULTIES) and bert < DIFFICULT_ENOUGH[0]):
             break
-    else:
+    if not is_suited:
         finish(output_dir, result | {"verdict": "no verdict (gate): no difficulty meets the conditions"})
         return
 
