@@ -1,6 +1,8 @@
 """Names of the columns of text in the files of classifiers."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
+
+from .errors import InputError
 
 # Columns that are text unless a flag names others: those of GLUE's tasks, and "text". Pairs come first.
 KNOWN_TEXT_COLUMNS: tuple[tuple[str, ...], ...] = (
@@ -11,6 +13,12 @@ KNOWN_TEXT_COLUMNS: tuple[tuple[str, ...], ...] = (
     ("sentence",),
     ("text",),
 )
+
+
+def check_text_columns(names: Sequence[str]):
+    """Raise an InputError if --text_column_names has more than two columns, or one twice."""
+    if len(names) > 2 or len(set(names)) < len(names):
+        raise InputError(f"--text_column_names takes one or two columns, without repetition, got {', '.join(names)}.")
 
 
 def known_text_columns(names: Collection[str]) -> tuple[str, ...] | None:

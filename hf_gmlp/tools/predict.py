@@ -18,7 +18,7 @@ from tqdm import tqdm
 from transformers import PreTrainedModel, pipeline
 from transformers.utils import ModelOutput
 
-from ..columns import known_text_columns
+from ..columns import check_text_columns, known_text_columns
 from ..context import extend_context
 from ..errors import InputError, first_line, listed
 from ..image_files import is_image, reason_left_out, walk_files
@@ -151,8 +151,7 @@ def classify(
     else:
         if Path(folder).is_dir():
             raise InputError(f"{folder} is a folder of pictures, but {checkpoint} classifies texts: name a file.")
-        if len(text_columns or ()) > 2:
-            raise InputError(f"--text_column_names takes one or two columns, got {', '.join(text_columns or ())}.")
+        check_text_columns(text_columns or [])
         columns = text_columns or list(known_text_columns(rows) or ())
         if not columns:
             columns = [name for name in rows if name not in ("id", "idx", "label", getattr(labels, "name", None))]

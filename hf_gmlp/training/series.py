@@ -46,7 +46,8 @@ def plan_runs(model_args: BaseModelArguments, data_args: SeriesArguments, args: 
             folder = results_file(run).parent
             earlier = run_folder.read_settings(folder)
             run_folder.check_same(folder, earlier, settings | rows)
-            rows |= {name: value for name, value in earlier.items() if name == "train_rows"}
+            if "train_rows" in earlier:
+                rows["train_rows"] = earlier["train_rows"]
         runs.append((run, settings))
     return [(run, settings | rows) for run, settings in runs]
 

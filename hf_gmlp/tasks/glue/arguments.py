@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from ...columns import check_text_columns
 from ...training.arguments import ModelArguments, SeriesArguments, flag
 from ..classification import ClassificationArguments
 
@@ -94,9 +95,7 @@ class GlueArguments(ClassificationArguments, SeriesArguments):
         for split in self.files():
             if getattr(self, f"{split}_split_name"):
                 raise ValueError(f"--{split}_split_name is for a data set on the Hub, not for files: leave it out.")
-        names = self.text_column_names or []
-        if len(names) > 2 or len(set(names)) < len(names):
-            raise ValueError(f"--text_column_names takes one column or two different ones, got {', '.join(names)}.")
+        check_text_columns(self.text_column_names or [])
 
     def task(self) -> Task | None:
         """Return the GLUE task of --task_name, if any."""
