@@ -245,7 +245,8 @@ def answer(
     if references:
         texts = {str(row): result[0][0] for row, result in enumerate(results)}
         scores = (squad_v2_scores if version_2_with_negative else squad_scores)(texts, references)
-        print(", ".join(f"{name} {score:.2f}" for name, score in list(scores.items())[:2]))
+        names = ("exact", "f1") if version_2_with_negative else ("exact_match", "f1")
+        print(", ".join(f"{name} {scores[name]:.2f}" for name in names))
 
 
 def read_rows(path: str) -> pandas.DataFrame:
