@@ -93,6 +93,8 @@ PAIR_SYSTEMS = {
         "num_hidden_layers=5,hidden_size=256,num_attention_heads=4,intermediate_size=1024",
     ),
 }
+# The result of a search with 400 steps from (1e-3, 5): learning rate of the pretraining, multiplier.
+PAIR_SETTINGS = {"gMLP": (2e-3, 25.0), "aMLP": (2e-3, 25.0), "BERT": (1e-3, 125.0)}
 # Steps of a pretraining, and at most of a fine-tuning, which takes two epochs.
 PAIR_STEPS = 4000
 # Sentences on each side. Four are the easiest: if BERT fails there, it need not try fewer. With one it failed.
@@ -116,7 +118,7 @@ def real_pairs(train_file: list[str], output_dir: Path, jobs: int):
     def pretrain(name: str) -> Path:
         preset, sizes = PAIR_SYSTEMS[name]
         system = System(preset, f"max_position_embeddings=128,{sizes}", flags)
-        return system.study(output_dir, (1,), PAIR_STEPS, PAIR_STEPS // 10)[0][0]
+        return system.pretrain(output_dir, PAIR_SETTINGS[name], 1, PAIR_STEPS)[0]
 
     def fine_tune(part: str, name: str, sentences: int, setting: protocol.Setting, seed: int) -> float:
         rate, multiplier = setting
