@@ -115,7 +115,7 @@ def resume_point(args: RunArguments, settings: dict) -> str | None:
     """Prepare the output folder of a run, and return the checkpoint to resume from, if any.
 
     Raises:
-        InputError: If the folder holds a finished, different or corrupted run, or files from another source.
+        InputError: If the folder holds a finished or different run, or files from another source.
     """
     folder = Path(args.output_dir)
     # The first process prepares the folder for the others.
@@ -131,8 +131,6 @@ def resume_point(args: RunArguments, settings: dict) -> str | None:
         if args.process_index == 0:
             write_json(folder / SETTINGS, _check_files(folder, settings))
         checkpoint = checkpoint_to_resume(args)
-    if checkpoint is not None:
-        check_readable(checkpoint)
     return None if checkpoint is None else str(checkpoint)
 
 
@@ -163,31 +161,24 @@ def checkpoints(folder: Path) -> list[Path]:
 
 
 def is_complete(checkpoint: Path) -> bool:
-    """Return whether a run can resume from a checkpoint: it has Trainer's state, which is written last, and random
-    states, which --save_only_model leaves out.
+    """Return whether a run can resume from a checkpoint: it has all parts, and no file is truncated.
+
+    Trainer's state is written last. --save_only_model leaves out the optimizer and the random states.
     """
+    # DeepSpeed writes a folder global_step*; FSDP writes folders pytorch_model* and optimizer*.
+    weights, optimizer = ("*.safetensors", "*pytorch_model*", "global_step*"), ("*optimizer*", "global_step*")
     try:
         json.loads((checkpoint / TRAINER_STATE_NAME).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return False
-    return any(checkpoint.glob("rng_state*"))
-
-
-def check_readable(checkpoint: Path):
-    """Raise InputError if a checkpoint has no weights, or one of its files is truncated."""
-    patterns = ("*.safetensors", "*pytorch_model*", "global_step*")
-    fault = "" if any(any(checkpoint.glob(pattern)) for pattern in patterns) else "has no weights"
-    try:
         for path in checkpoint.iterdir():
             if path.suffix == ".safetensors":
                 safe_open(path, "pt")
             elif path.suffix in (".pt", ".pth"):
                 # torch saves zip archives, whose table of contents is at the end.
                 zipfile.ZipFile(path).close()
-    except (SafetensorError, zipfile.BadZipFile):
-        fault = f"has a corrupted {path.name}"
-    if fault:
-        raise InputError(f"{checkpoint} {fault}: delete it to continue from an earlier checkpoint.")
+    except (OSError, ValueError, SafetensorError, zipfile.BadZipFile):
+        return False
+    parts = (weights, optimizer, ("rng_state*",))
+    return all(any(any(checkpoint.glob(pattern)) for pattern in patterns) for patterns in parts)
 
 
 def checkpoint_to_resume(args: RunArguments) -> Path | None:
@@ -201,5 +192,5 @@ def checkpoint_to_resume(args: RunArguments) -> Path | None:
         if is_complete(checkpoint):
             logger.info("Resuming from %s", checkpoint)
             return checkpoint
-        logger.warning("Skipping %s, which is incomplete", checkpoint)
+        logger.warning("Skipping %s, which is incomplete or corrupted", checkpoint)
     return None
