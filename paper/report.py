@@ -19,7 +19,7 @@ from .protocol import MODELS, NEAR, SIZES, TASK_MODELS, Claim, Finding, Size
 # The allowed values in the last column of the tables of claims.md.
 STATUSES = {
     "counted": "agrees with the paper as far as it can be counted or tested without training",
-    protocol.HELD: "small models show it, by the rule of the replication",
+    protocol.HELD: "small models show it, by a rule fixed in advance",
     protocol.CONTRADICTED: "small models show the opposite, by the same rule",
     protocol.AHEAD: "small models show the lead, but not that it is as large as the claim says",
     protocol.NOISE: "small models differ by too little, where a lead of the paper's size would have been seen",
