@@ -33,7 +33,7 @@ from .trainings import ROOT, System, call, map_jobs, search, train
 
 SLOPE_MARGIN, SCALING_STEPS = 0.03, 3000
 DEPTHS = {"gmlp": (0.5, 1, 2, 4), "bert-relpos": (0.5, 1, 2, 4)}
-# Two thirds of the time in single precision without compilation.
+# These take two thirds of the time that single precision takes without compilation.
 FASTER = {"use_cpu": True, "bf16": True, "torch_compile": True}
 # The models in the claims about attention get more seeds.
 MORE_SEEDS = (1, 2, 3, 4, 5, 6, 7)
@@ -46,18 +46,15 @@ def scaling(train_file: list[str], validation_file: list[str], output_dir: Path,
     tokenizer = make_tokenizer(size, text["train"], output_dir)
     flags = pretraining_flags(size, tokenizer, text["train"], text["development"]) | FASTER
 
-    def system(name: str, depth: float) -> System:
-        model = MODELS[name]
+    def study(name: str, depth: float, start: protocol.Setting) -> tuple[protocol.Setting, float, list[float]]:
+        model, folder = MODELS[name], output_dir / f"depth-{depth:g}"
         layers = round(depth * (3 * size.layers if model.kind == "gmlp" else size.layers))
         sizes = join_overrides(model.overrides(size) | {"num_hidden_layers": max(1, layers)})
-        return System(model.preset, sizes, flags, "paper/recipes/replicate/pretraining.yaml", muon=0)
-
-    def study(name: str, depth: float, start: protocol.Setting) -> tuple[protocol.Setting, float, list[float]]:
-        model, folder = system(name, depth), output_dir / f"depth-{depth:g}"
+        system = System(model.preset, sizes, flags, "paper/recipes/replicate/pretraining.yaml", muon=0)
         # The multiplier is searched at depth 1 alone.
-        chosen = model.choose(folder, SCALING_STEPS, start, multipliers=depth == 1)
+        chosen = system.choose(folder, SCALING_STEPS, start, multipliers=depth == 1)
         seeds = MORE_SEEDS if depth == 1 else protocol.SEEDS
-        runs = [model.pretrain(folder / "reported", chosen, seed, SCALING_STEPS)[0] for seed in seeds]
+        runs = [system.pretrain(folder / "reported", chosen, seed, SCALING_STEPS)[0] for seed in seeds]
         # The development text was used to choose the settings, so it cannot be used to compare the models.
         losses = [evaluate(run, text["evaluation"]) for run in runs]
         return chosen, float(paper_parameters(AutoConfig.from_pretrained(runs[0]))), losses
