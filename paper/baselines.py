@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas
 from scipy.sparse import coo_array
 
 # Pseudo-counts that the unigram distribution has in a bigram distribution.
@@ -85,3 +86,24 @@ def sentence_accuracy(train: str | Path, validation: str | Path) -> float:
         columns = [name for name in rows.column_names if name.startswith("sentence")]
         parts.append(([" ".join(row[name] for name in columns) for row in rows], list(rows["labels"])))
     return float(tfidf_classifier().fit(*parts[0]).score(*parts[1]))
+
+
+def similarity_accuracy(train: str | Path, validation: str | Path) -> float:
+    """Return the accuracy of a threshold for the similarity of a pair: the cosine of the tf-idf of its two sentences.
+
+    Args:
+        train, validation: Files of JSON lines with "sentence1", "sentence2" and "label", which is 1 or 0.
+    """
+    from sklearn.feature_extraction.text import TfidfVectorizer
+    from sklearn.linear_model import LogisticRegression
+
+    parts = [pandas.read_json(path, lines=True) for path in (train, validation)]
+    vectorizer = TfidfVectorizer(sublinear_tf=True).fit([*parts[0].sentence1, *parts[0].sentence2])
+    similarities = [
+        # The vectors have length 1.
+        np.asarray(vectorizer.transform(part.sentence1).multiply(vectorizer.transform(part.sentence2)).sum(axis=1))
+        for part in parts
+    ]
+    # Its C is so large that it has no effect.
+    threshold = LogisticRegression(C=1e6).fit(similarities[0], parts[0].label)
+    return float(threshold.score(similarities[1], parts[1].label))

@@ -8,7 +8,6 @@ import random
 import re
 import statistics
 from collections.abc import Mapping
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -21,12 +20,13 @@ from hf_gmlp.errors import InputError
 from hf_gmlp.tools.analysis.counts import paper_parameters
 
 from . import protocol
-from .baselines import sentence_accuracy
+from .baselines import sentence_accuracy, similarity_accuracy
 from .corpus import prepare_text
 from .extrapolation import SYSTEMS
 from .protocol import CEILING_ACCURACY, MODELS, SIZES, interval, join_overrides
 from .replicate import make_tokenizer, pretraining_flags
-from .trainings import ROOT, System, call, map_jobs, search, train
+from .runs import read_json
+from .trainings import ROOT, System, call, map_jobs, train
 
 # ---------------------------------------------------------------------------------------------------------------------
 # Scaling: gMLPs and BERTs of four depths
@@ -101,15 +101,17 @@ PAIR_SYSTEMS = {
         "num_hidden_layers=5,hidden_size=256,num_attention_heads=4,intermediate_size=1024",
     ),
 }
-# The result of a search with 400 steps from (1e-3, 5): learning rate of the pretraining, multiplier.
+# Learning rate and multiplier of the pretrainings, found by a search with short ones.
 PAIR_SETTINGS = {"gMLP": (2e-3, 25.0), "aMLP": (2e-3, 25.0), "BERT": (1e-3, 125.0)}
-# Steps of a pretraining, and at most of a fine-tuning, which takes two epochs.
-PAIR_STEPS = 4000
-# Sentences on each side. Four are the easiest: if BERT fails there, it need not try fewer. With one it failed.
-DIFFICULTIES = (4, 3, 2)
+# Learning rates of the fine-tunings that are tried. Those of Muon are five times as high, as in the pretrainings.
+TUNING_RATES = (2.5e-4, 5e-4, 1e-3)
+# Steps of a pretraining, of a fine-tuning, and of one that only searches its learning rate.
+PAIR_STEPS, TUNING_STEPS, TUNING_SEARCH_STEPS = 4000, 3000, 800
+# Sentences on each side. Four are the easiest, so fewer are tried only if BERT is too good with more.
+DIFFICULTIES = (4, 2, 1)
 DIFFICULT_ENOUGH, LARGEST_TFIDF = (0.70, 0.90), 0.60
 PAIR_SEEDS = (1, 2, 3, 4, 5)
-PAIR_COUNTS = {"train": 40_000, "development": 2000, "evaluation": 5000}
+PAIR_COUNTS = {"train": 160_000, "development": 2000, "evaluation": 5000}
 
 
 def real_pairs(train_file: list[str], output_dir: Path, jobs: int):
@@ -119,74 +121,78 @@ def real_pairs(train_file: list[str], output_dir: Path, jobs: int):
         train_file: Texts with a column "text". One in twenty is for development, and one in twenty for evaluation.
     """
     texts = list(datasets.load_dataset("json", data_files=train_file, split="train")["text"])
-    flags = {"tokenizer_name": ROOT / "checkpoints" / "amlp-mini", "train_file": train_file}
+    parts = {"development": texts[::20], "evaluation": texts[1::20]}
+    parts["train"] = [text for number, text in enumerate(texts) if number % 20 > 1]
+    corpus = output_dir / "train.jsonl"
+    if not corpus.is_file():
+        write_rows(corpus, [{"text": text} for text in parts["train"]])
+    tokenizer = {"tokenizer_name": ROOT / "checkpoints" / "amlp-mini"}
 
-    # BERT is pretrained first, since the others are needed only if the pilot finds a suitable difficulty.
-    @cache
     def pretrain(name: str) -> Path:
         preset, sizes = PAIR_SYSTEMS[name]
-        system = System(preset, f"max_position_embeddings=128,{sizes}", flags)
+        recipe = "paper/recipes/experiments/pairs_pretraining.yaml"
+        system = System(preset, f"max_position_embeddings=256,{sizes}", tokenizer | {"train_file": corpus}, recipe)
         return system.pretrain(output_dir, PAIR_SETTINGS[name], 1, PAIR_STEPS)[0]
 
-    def fine_tune(part: str, name: str, sentences: int, setting: protocol.Setting, seed: int) -> float:
-        rate, multiplier = setting
+    def fine_tune(part: str, name: str, sentences: int, rate: float, seed: int) -> float:
         pairs = output_dir / "pairs" / f"{sentences}-sentences"
-        tuned = {
-            "model_name_or_path": pretrain(name),
+        tuned = tokenizer | {
+            "model_name_or_path": pretrained[name],
             "train_file": pairs / "train.jsonl",
             "validation_file": pairs / ("evaluation.jsonl" if part == "reported" else "development.jsonl"),
             "learning_rate": rate,
-            "spatial_lr_multiplier": multiplier,
-            # A search uses a quarter of the pairs.
-            "max_steps": min(PAIR_STEPS, PAIR_COUNTS["train"] // (64 if part == "search" else 16)),
+            "muon_learning_rate": 5 * rate,
+            "max_steps": TUNING_SEARCH_STEPS if part == "search" else TUNING_STEPS,
             "seed": seed,
         }
-        folder = output_dir / part / name / f"{sentences}-{rate:g}-x{multiplier:g}-seed-{seed}"
+        folder = output_dir / part / name / f"{sentences}-{rate:g}-seed-{seed}"
         return train(folder, "glue", "paper/recipes/experiments/pairs.yaml", tuned)["eval_accuracy"]
 
-    def choose(name: str, sentences: int) -> protocol.Setting:
-        return search((5e-4, 1.0), lambda setting: 1 - fine_tune("search", name, sentences, setting, 11))
-
+    pretrained = dict(zip(PAIR_SYSTEMS, map_jobs(pretrain, [(name,) for name in PAIR_SYSTEMS], jobs)))
     result: dict[str, Any] = {"pilot": {}}
     for sentences in DIFFICULTIES:
-        folder = output_dir / "pairs" / f"{sentences}-sentences"
-        write_passages(texts, folder, sentences)
-        tfidf = sentence_accuracy(folder / "train.jsonl", folder / "development.jsonl")
-        bert = fine_tune("pilot", "BERT", sentences, choose("BERT", sentences), 11)
-        result["pilot"][sentences] = {"tf-idf": tfidf, "BERT": bert}
-        print(f"{sentences} sentences: tf-idf {tfidf:.3f}, BERT {bert:.3f}", flush=True)
-        is_suited = tfidf < LARGEST_TFIDF and DIFFICULT_ENOUGH[0] <= bert <= DIFFICULT_ENOUGH[1]
-        if is_suited or (sentences == max(DIFFICULTIES) and bert < DIFFICULT_ENOUGH[0]):
+        write_passages(parts, output_dir / "pairs" / f"{sentences}-sentences", sentences)
+        tried = [(name, rate) for name in PAIR_SYSTEMS for rate in TUNING_RATES]
+        runs = [("search", name, sentences, rate, 11) for name, rate in tried]
+        found = dict(zip(tried, map_jobs(fine_tune, runs, jobs)))
+        best = {name: max(TUNING_RATES, key=lambda rate: found[name, rate]) for name in PAIR_SYSTEMS}
+        # The pilot runs beside the reported trainings, to which it adds no information.
+        runs = [("pilot", "BERT", sentences, best["BERT"], 11)]
+        runs += [("reported", name, sentences, best[name], seed) for name in PAIR_SYSTEMS for seed in PAIR_SEEDS]
+        bert, *accuracies = map_jobs(fine_tune, runs, jobs)
+        baselines = pair_baselines(output_dir / "pairs" / f"{sentences}-sentences")
+        result["pilot"][sentences] = baselines | {"BERT": bert}
+        print(f"{sentences} sentences: {result['pilot'][sentences]}", flush=True)
+        if bert <= DIFFICULT_ENOUGH[1]:
             break
-    if not is_suited:
+    reported = {name: accuracies[at * len(PAIR_SEEDS) :][: len(PAIR_SEEDS)] for at, name in enumerate(PAIR_SYSTEMS)}
+    low, high = interval(protocol.subtract(reported["aMLP"], reported["gMLP"]))
+    result |= {"rates": best, "accuracies": reported, "aMLP - gMLP": (low, high)}
+    if not (baselines["tf-idf"] < LARGEST_TFIDF and DIFFICULT_ENOUGH[0] <= bert <= DIFFICULT_ENOUGH[1]):
         finish(output_dir, result | {"verdict": "no verdict (gate): no difficulty meets the conditions"})
         return
-
-    def report(name: str) -> list[float]:
-        setting = choose(name, sentences)
-        return [fine_tune("reported", name, sentences, setting, seed) for seed in PAIR_SEEDS]
-
-    accuracies = dict(zip(PAIR_SYSTEMS, map_jobs(report, [(name,) for name in PAIR_SYSTEMS], jobs)))
-    low, high = interval(protocol.subtract(accuracies["aMLP"], accuracies["gMLP"]))
-    ceiling = min(statistics.fmean(accuracies[name]) for name in ("aMLP", "gMLP")) > CEILING_ACCURACY
-    result |= {"accuracies": accuracies, "aMLP - gMLP": (low, high)}
+    ceiling = min(statistics.fmean(reported[name]) for name in ("aMLP", "gMLP")) > CEILING_ACCURACY
     finish(output_dir, result | {"verdict": protocol.CEILING if ceiling else verdict(low, high, 0.0)})
 
 
-def write_passages(texts: list[str], folder: Path, sentences: int):
+def write_passages(parts: Mapping[str, list[str]], folder: Path, sentences: int):
     """Write pairs of passages: two non-adjacent ones of the same text (label 1), or two of different texts (0).
 
     Every passage is equally likely in both classes, so that only a comparison can separate the classes.
+
+    Args:
+        parts: Texts for "train", "development" and "evaluation".
     """
-    folder.mkdir(parents=True, exist_ok=True)
-    parts = {"development": texts[::20], "evaluation": texts[1::20]}
-    parts["train"] = [text for number, text in enumerate(texts) if number % 20 > 1]
     for number, (part, count) in enumerate(PAIR_COUNTS.items()):
+        if (folder / f"{part}.jsonl").is_file():
+            continue
         generator = random.Random(number)
         pairs: list[list[str]] = []
         for text in generator.sample(parts[part], len(parts[part])) * 20:
+            if len(pairs) == count:
+                break
             split = re.split(r"(?<=[.!?])\s+", " ".join(text.split()))
-            if len(split) > 2 * sentences and len(pairs) < count:
+            if len(split) > 2 * sentences:
                 start = generator.randrange(len(split) - 2 * sentences)
                 other_start = generator.randrange(start + sentences + 1, len(split) - sentences + 1)
                 pairs.append([" ".join(split[at : at + sentences]) for at in (start, other_start)])
@@ -198,7 +204,24 @@ def write_passages(texts: list[str], folder: Path, sentences: int):
             for index, ((first, _), other) in enumerate(zip(pairs, second))
         ]
         generator.shuffle(rows)
-        (folder / f"{part}.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows), encoding="utf-8")
+        write_rows(folder / f"{part}.jsonl", rows)
+
+
+def pair_baselines(folder: Path) -> dict[str, float]:
+    """Return accuracies on the development pairs: of tf-idf of both passages together, and of their similarity."""
+    path, files = folder / "baselines.json", (folder / "train.jsonl", folder / "development.jsonl")
+    if not path.is_file():
+        accuracies = {"tf-idf": sentence_accuracy(*files), "similarity": similarity_accuracy(*files)}
+        path.write_text(json.dumps(accuracies), encoding="utf-8")
+    return read_json(path)
+
+
+def write_rows(path: Path, rows: list[dict]):
+    """Write a file of JSON lines, all of it or none."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_suffix(".partial")
+    partial.write_text("".join(f"{json.dumps(row)}\n" for row in rows), encoding="utf-8")
+    partial.rename(path)
 
 
 # ---------------------------------------------------------------------------------------------------------------------

@@ -43,3 +43,12 @@ def test_tf_idf_of_sentences(tmp_path):
     for name, part in (("train", rows[:40]), ("validation", rows[40:])):
         (tmp_path / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in part))
     assert baselines.sentence_accuracy(tmp_path / "train.jsonl", tmp_path / "validation.jsonl") == 1.0
+
+
+def test_the_similarity_separates_pairs_that_share_words(tmp_path):
+    pairs = [("film acting", "good acting", 1), ("good plot", "bad plot", 1), ("film acting", "bad plot", 0)]
+    pairs += [("good plot", "film acting", 0)]
+    for name, count in (("train", 5), ("validation", 2)):
+        rows = [dict(zip(("sentence1", "sentence2", "label"), pair)) for pair in pairs * count]
+        (tmp_path / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert baselines.similarity_accuracy(tmp_path / "train.jsonl", tmp_path / "validation.jsonl") == 1.0

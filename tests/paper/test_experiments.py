@@ -50,8 +50,9 @@ def test_a_training_that_fails_ends_with_its_error(tmp_path, monkeypatch):
 
 def test_each_passage_is_as_likely_in_both_classes(tmp_path, monkeypatch):
     monkeypatch.setattr(experiments, "PAIR_COUNTS", {"train": 100, "development": 4, "evaluation": 4})
-    texts = [" ".join(f"Text {text}, sentence {number}." for number in range(9)) for text in range(200)]
-    experiments.write_passages(texts, tmp_path, 2)
+    texts = [" ".join(f"Text {text}, sentence {number}." for number in range(9)) for text in range(220)]
+    parts = {"development": texts[:10], "evaluation": texts[10:20], "train": texts[20:]}
+    experiments.write_passages(parts, tmp_path, 2)
     rows = [json.loads(line) for line in (tmp_path / "train.jsonl").read_text().splitlines()]
     assert len(rows) == 100 and sum(row["label"] for row in rows) == 50
     for row in rows:
@@ -61,6 +62,43 @@ def test_each_passage_is_as_likely_in_both_classes(tmp_path, monkeypatch):
         assert not row["label"] or not {*first} & {*second}
     others = (tmp_path / "evaluation.jsonl").read_text()
     assert not any(row["sentence1"].split(".")[0] + "." in others for row in rows)
+    baselines = experiments.pair_baselines(tmp_path)
+    assert baselines.keys() == {"tf-idf", "similarity"}
+    # A second call reads what the first one measured.
+    (tmp_path / "train.jsonl").unlink()
+    assert experiments.pair_baselines(tmp_path) == baselines
+
+
+@pytest.mark.parametrize(
+    ("bert", "amlp", "verdict", "tried"),
+    [
+        ({4: 0.8}, 0.9, "held", [4]),
+        ({4: 0.8}, 0.8, "no verdict (power)", [4]),
+        ({4: 0.8}, 0.7, "contradicted", [4]),
+        ({4: 0.6}, 0.9, "no verdict (gate)", [4]),
+        ({4: 0.95, 2: 0.8}, 0.9, "held", [4, 2]),
+    ],
+)
+def test_pairs_are_judged_at_the_difficulty_of_the_pilot(bert, amlp, verdict, tried, tmp_path, monkeypatch):
+    def train(folder, task, recipe, flags):
+        if task == "mlm":
+            return {"eval_loss": 3.0}
+        noise = flags["seed"] / 1000 * (-1) ** flags["seed"]
+        sentences = int(flags["train_file"].parent.name[0])
+        means = {"gMLP": 0.8, "aMLP": amlp + noise, "BERT": bert[sentences]}
+        # The search finds 1e-3.
+        return {"eval_accuracy": means[folder.parent.name] + (flags["learning_rate"] == 1e-3) / 1e4}
+
+    (tmp_path / "texts.jsonl").write_text("".join(f'{{"text": "Text {number}."}}\n' for number in range(40)))
+    monkeypatch.setattr(experiments, "train", train)
+    monkeypatch.setattr(trainings, "train", train)
+    monkeypatch.setattr(experiments, "write_passages", lambda *_: None)
+    monkeypatch.setattr(experiments, "pair_baselines", lambda _: {"tf-idf": 0.5, "similarity": 0.7})
+    experiments.experiment("pairs", tmp_path / "out", [str(tmp_path / "texts.jsonl")], [], jobs=4)
+    result = json.loads((tmp_path / "out" / "result.json").read_text())
+    assert result["verdict"].startswith(verdict) and [int(key) for key in result["pilot"]] == tried
+    assert result["rates"]["gMLP"] == 1e-3
+    assert len((tmp_path / "out" / "train.jsonl").read_text().splitlines()) == 36
 
 
 @pytest.mark.parametrize(("way", "last"), [("repeated", 1), ("interpolated", 7)])
