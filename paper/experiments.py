@@ -11,14 +11,15 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import datasets
 import numpy as np
 import torch
 from scipy.stats import linregress
 from transformers import AutoConfig
 
 from hf_gmlp.errors import InputError
+from hf_gmlp.tasks.text import text_rows
 from hf_gmlp.tools.analysis.counts import paper_parameters
+from hf_gmlp.training.files import read_files
 
 from . import protocol
 from .baselines import sentence_accuracy, similarity_accuracy
@@ -121,7 +122,8 @@ def real_pairs(train_file: list[str], output_dir: Path, jobs: int):
     Args:
         train_file: Texts with a column "text". One in twenty is for development, and one in twenty for evaluation.
     """
-    texts = list(datasets.load_dataset("json", data_files=train_file, split="train")["text"])
+    data: Any = text_rows(read_files(train_file, text_columns=["text"]), "text", "the training data")
+    texts = list(data["text"])
     parts = {"development": texts[::20], "evaluation": texts[1::20]}
     parts["train"] = [text for number, text in enumerate(texts) if number % 20 > 1]
     corpus = output_dir / "train.jsonl"

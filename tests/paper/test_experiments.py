@@ -101,6 +101,16 @@ def test_pairs_are_judged_at_the_difficulty_of_the_pilot(bert, amlp, verdict, tr
     assert len((tmp_path / "out" / "train.jsonl").read_text().splitlines()) == 36
 
 
+@pytest.mark.parametrize(("rows", "message"), [(None, "There is no file"), ('{"a": "b"}', "There is no column 'text'")])
+def test_pairs_need_files_with_texts(rows, message, tmp_path):
+    path = tmp_path / "texts.jsonl"
+    if rows is not None:
+        path.write_text(rows)
+    with pytest.raises(InputError, match=message):
+        experiments.experiment("pairs", tmp_path / "out", [str(path)], [], jobs=1)
+    assert not (tmp_path / "out").exists()
+
+
 @pytest.mark.parametrize(("way", "last"), [("repeated", 1), ("interpolated", 7)])
 def test_positions_beyond_training_are_made_up(way, last):
     config = BertConfig(hidden_size=8, num_hidden_layers=1, num_attention_heads=2, max_position_embeddings=8)
