@@ -20,6 +20,7 @@ from hf_gmlp.errors import InputError
 from hf_gmlp.tasks.text import text_rows
 from hf_gmlp.tools.analysis.counts import paper_parameters
 from hf_gmlp.training.files import read_files
+from hf_gmlp.training.run_folder import write_text
 
 from . import protocol
 from .baselines import sentence_accuracy, similarity_accuracy
@@ -156,21 +157,24 @@ def real_pairs(train_file: list[str], output_dir: Path, jobs: int):
     pretrained = dict(zip(PAIR_SYSTEMS, map_jobs(pretrain, [(name,) for name in PAIR_SYSTEMS], jobs)))
     result: dict[str, Any] = {"pilot": {}}
     for sentences in DIFFICULTIES:
-        write_passages(parts, output_dir / "pairs" / f"{sentences}-sentences", sentences)
+        folder = output_dir / "pairs" / f"{sentences}-sentences"
+        write_passages(parts, folder, sentences)
         tried = [(name, rate) for name in PAIR_SYSTEMS for rate in TUNING_RATES]
         runs = [("search", name, sentences, rate, 11) for name, rate in tried]
         found = dict(zip(tried, map_jobs(fine_tune, runs, jobs)))
         best = {name: max(TUNING_RATES, key=lambda rate: found[name, rate]) for name in PAIR_SYSTEMS}
+        trained = [(name, seed) for name in PAIR_SYSTEMS for seed in PAIR_SEEDS]
         # The pilot runs beside the reported trainings, to which it adds no information.
         runs = [("pilot", "BERT", sentences, best["BERT"], 11)]
-        runs += [("reported", name, sentences, best[name], seed) for name in PAIR_SYSTEMS for seed in PAIR_SEEDS]
+        runs += [("reported", name, sentences, best[name], seed) for name, seed in trained]
         bert, *accuracies = map_jobs(fine_tune, runs, jobs)
-        baselines = pair_baselines(output_dir / "pairs" / f"{sentences}-sentences")
+        accuracy = dict(zip(trained, accuracies))
+        baselines = pair_baselines(folder)
         result["pilot"][sentences] = baselines | {"BERT": bert}
         print(f"{sentences} sentences: {result['pilot'][sentences]}", flush=True)
         if bert <= DIFFICULT_ENOUGH[1]:
             break
-    reported = {name: accuracies[at * len(PAIR_SEEDS) :][: len(PAIR_SEEDS)] for at, name in enumerate(PAIR_SYSTEMS)}
+    reported = {name: [accuracy[name, seed] for seed in PAIR_SEEDS] for name in PAIR_SYSTEMS}
     low, high = interval(protocol.subtract(reported["aMLP"], reported["gMLP"]))
     result |= {"rates": best, "accuracies": reported, "aMLP - gMLP": (low, high)}
     if not (baselines["tf-idf"] < LARGEST_TFIDF and DIFFICULT_ENOUGH[0] <= bert <= DIFFICULT_ENOUGH[1]):
@@ -217,16 +221,14 @@ def pair_baselines(folder: Path) -> dict[str, float]:
     path, files = folder / "baselines.json", (folder / "train.jsonl", folder / "development.jsonl")
     if not path.is_file():
         accuracies = {"tf-idf": sentence_accuracy(*files), "similarity": similarity_accuracy(*files)}
-        path.write_text(json.dumps(accuracies), encoding="utf-8")
+        write_text(path, json.dumps(accuracies))
     return read_json(path)
 
 
 def write_rows(path: Path, rows: list[dict]):
     """Write a file of JSON lines, all of it or none."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_suffix(".partial")
-    partial.write_text("".join(f"{json.dumps(row)}\n" for row in rows), encoding="utf-8")
-    partial.rename(path)
+    write_text(path, "".join(f"{json.dumps(row)}\n" for row in rows))
 
 
 # ---------------------------------------------------------------------------------------------------------------------
