@@ -109,7 +109,7 @@ PAIR_SETTINGS = {"gMLP": (2e-3, 25.0), "aMLP": (2e-3, 25.0), "BERT": (1e-3, 125.
 # Learning rates of the fine-tunings that are tried. Those of Muon are five times as high, as in the pretrainings.
 TUNING_RATES = (2.5e-4, 5e-4, 1e-3)
 # Steps of a pretraining, of a fine-tuning, and of one that only searches its learning rate.
-PAIR_STEPS, TUNING_STEPS, TUNING_SEARCH_STEPS = 1800, 3000, 800
+PAIR_STEPS, TUNING_STEPS, TUNING_SEARCH_STEPS = 1800, 2500, 800
 # Sentences on each side. Four are the easiest, so fewer are tried only if BERT is too good with more.
 DIFFICULTIES = (4, 2, 1)
 DIFFICULT_ENOUGH, LARGEST_TFIDF = (0.70, 0.90), 0.60
