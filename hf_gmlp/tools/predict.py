@@ -70,9 +70,7 @@ def predict(
     columns = (text_column_names, label_column_name)
     results, accuracy = classify(load(model, task), model, rows, data, *columns, top_k, batch_size, max_seq_length)
     write(rows, results, output)
-    if accuracy is None:
-        accuracy = "is unknown: there is no column whose labels are single classes of the model."
-    print(f"Accuracy {accuracy}")
+    print(f"Accuracy {accuracy}" if accuracy else "No accuracy: no column holds only classes of the model.")
 
 
 def load(checkpoint: str, task: str) -> PreTrainedModel:
