@@ -18,18 +18,18 @@ from .protocol import MODELS, NEAR, SIZES, TASK_MODELS, Claim, Finding, Size
 
 # The allowed values in the last column of the tables of claims.md.
 STATUSES = {
-    "counted": "agrees with the paper as far as it can be counted or tested without training",
+    "counted": "agrees with the paper, as far as counting or a test without training can tell",
     protocol.HELD: "small models show it, by a rule fixed in advance",
     protocol.CONTRADICTED: "small models show the opposite, by the same rule",
     protocol.AHEAD: "small models show the lead, but not that it is as large as the claim says",
-    protocol.NOISE: "small models differ by too little, where a lead of the paper's size would have been seen",
-    protocol.POWER: "small models vary too much between seeds, so that a lead of the paper's size could not be seen",
-    protocol.CEILING: "small models solve the task, both of them",
+    protocol.NOISE: "small models do not differ measurably, though a lead as large as the paper's would have been seen",
+    protocol.POWER: "small models vary so much between seeds that a lead as large as the paper's could be missed",
+    protocol.CEILING: "both small models solve the task, so neither can be ahead",
     "no verdict (gate)": "small models do not meet a condition that was fixed in advance",
     "observed": "small models show it in runs for which no rule was fixed in advance",
-    "disputed": "the paper's own tables say something else in part; not run here",
+    "disputed": "the paper's own tables contradict a part of the claim; not run here",
     "recipe": "can be run with the recipe that is named; not run at the paper's size",
-    "not examined": "neither run nor prepared here",
+    "not examined": "neither examined nor prepared here",
 }
 
 
@@ -193,7 +193,7 @@ def verdicts_rows(results: Results) -> list[list]:
             names.setdefault(finding.verdict, []).append(finding.name)
     rows = [[verdict, len(claims), "; ".join(claims)] for verdict, claims in names.items()]
     total = sum(map(len, names.values()))
-    return [["verdict", "claims", ""], *rows, ["in all", total, ""]]
+    return [["verdict", "claims", "which"], *rows, ["in all", total, ""]]
 
 
 def statuses_rows(text: str) -> list[list]:
@@ -202,7 +202,7 @@ def statuses_rows(text: str) -> list[list]:
     last_cells = Counter(row.rstrip("| ").rpartition("| ")[2] for table in tables for row in table.splitlines())
     counts = {status: last_cells[status] for status in STATUSES}
     rows = [[status, count, STATUSES[status]] for status, count in counts.items()]
-    return [["", "claims", "meaning"], *rows, ["in all", sum(counts.values()), ""]]
+    return [["status", "claims", "meaning"], *rows, ["in all", sum(counts.values()), ""]]
 
 
 def fill_tables(text: str, results: Results) -> str:
