@@ -1,4 +1,4 @@
-"""Names of the columns of text in the files of classifiers."""
+"""Names of the columns of texts and labels in the files of classifiers."""
 
 from collections.abc import Collection, Sequence
 
@@ -13,6 +13,8 @@ KNOWN_TEXT_COLUMNS: tuple[tuple[str, ...], ...] = (
     ("sentence",),
     ("text",),
 )
+# The column of labels, unless a flag names another: the first of these.
+LABEL_COLUMNS = ("label", "labels", "category", "class", "target", "sentiment")
 
 
 def check_text_columns(names: Sequence[str]):

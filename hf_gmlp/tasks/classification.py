@@ -184,7 +184,11 @@ def write_report(trainer: GMLPTrainer, kept: KeptEvaluation, rows: pandas.DataFr
     write_text(folder / "eval_predictions.csv", table.to_csv(index=False, lineterminator="\n"))
     if config.problem_type == REGRESSION:
         return
-    options = {"labels": range(len(names)), "target_names": names, "zero_division": 0, "output_dict": True}
+    # Like the metric F1, the mean of the report leaves out classes that are neither in the data nor predicted.
+    single = config.problem_type == ONE_CLASS
+    present = np.union1d(kept.labels, values).astype(int) if single else np.arange(len(names))
+    options = {"labels": present, "target_names": [names[number] for number in present]}
+    options |= {"zero_division": 0, "output_dict": True}
     report = classification_report(kept.labels, values, **options)
     scores = pandas.DataFrame({name: row for name, row in report.items() if name != "accuracy"}).T
     scores["support"] = scores["support"].astype(int)
@@ -202,9 +206,9 @@ def write_report(trainer: GMLPTrainer, kept: KeptEvaluation, rows: pandas.DataFr
     write_text(folder / "report.txt", "\n\n".join(texts) + "\n")
     write_text(folder / "report.json", json.dumps(report, indent=2) + "\n")
     printed, main_scores = texts[0], scores
-    if len(names) > MAX_PRINTED_CLASSES:
-        main_scores = scores[len(names) :]
-        worst = pandas.concat([scores[: len(names)].sort_values("f1-score", kind="stable")[:10], main_scores])
+    if len(present) > MAX_PRINTED_CLASSES:
+        main_scores = scores[len(present) :]
+        worst = pandas.concat([scores[: len(present)].sort_values("f1-score", kind="stable")[:10], main_scores])
         printed = f"The ten classes with the lowest F1, and the averages over all:\n{worst.round(3).to_string()}"
     print(f"\n{printed}\n\nMore in {folder}: report.txt, eval_predictions.csv")
     trainer.results |= {f"F1, {name}": float(value) for name, value in main_scores["f1-score"].items()}

@@ -18,7 +18,7 @@ from tqdm import tqdm
 from transformers import PreTrainedModel, pipeline
 from transformers.utils import ModelOutput
 
-from ..columns import check_text_columns, known_text_columns
+from ..columns import LABEL_COLUMNS, check_text_columns, known_text_columns
 from ..context import extend_context
 from ..errors import InputError, first_line, listed
 from ..image_files import is_image, reason_left_out, walk_files
@@ -68,9 +68,14 @@ def predict(
     if task not in ("ImageClassification", "SequenceClassification"):
         raise InputError(f"{model} is neither a classifier nor a model that answers questions: fine-tune it first.")
     columns = (text_column_names, label_column_name)
-    results, accuracy = classify(load(model, task), model, rows, data, *columns, top_k, batch_size, max_seq_length)
+    classifier = load(model, task)
+    results, accuracy = classify(classifier, model, rows, data, *columns, top_k, batch_size, max_seq_length)
+    if classifier.config.problem_type == "regression":
+        # The pipeline returns the predicted number as a score.
+        results = [[(score, math.nan) for _, score in result] for result in results]
     write(rows, results, output)
-    print(f"Accuracy {accuracy}" if accuracy else "No accuracy: no column holds only classes of the model.")
+    if classifier.config.problem_type != "regression":
+        print(f"Accuracy {accuracy}" if accuracy else "No accuracy: no column holds only classes of the model.")
 
 
 def load(checkpoint: str, task: str) -> PreTrainedModel:
@@ -193,7 +198,7 @@ def true_classes(model: PreTrainedModel, rows: pandas.DataFrame, column: str | N
     Args:
         model: A classifier. Models of several classes per row and regressions have no accuracy.
         column: The column of labels, which are names or numbers of classes. By default, the first column that holds
-            only names of classes, or "label".
+            only names of classes, or "label"; the usual names of such columns come first.
 
     Raises:
         InputError: If `column` is missing, or has other labels.
@@ -204,7 +209,11 @@ def true_classes(model: PreTrainedModel, rows: pandas.DataFrame, column: str | N
     if column is not None and column not in rows:
         raise InputError(f"The data have no column {column!r}, only {', '.join(rows.columns)}.")
     numbers = {str(number): name for number, name in classes.items()}
-    for name in rows if column is None else [column]:
+    if numbers.keys() & set(classes.values()):
+        # The names are themselves numbers, such as 1 to 5 stars.
+        numbers = {}
+    known = [name for name in LABEL_COLUMNS if name in rows]
+    for name in [*known, *(name for name in rows if name not in known)] if column is None else [column]:
         values = rows[name].map(lambda value: "" if value is None else str(value).strip())
         labels = set(values) - {""}
         if labels and labels <= set(classes.values()):
@@ -291,10 +300,14 @@ def blank_rows(rows: pandas.DataFrame, columns: list[str]) -> list[int]:
 
 
 def write(rows: pandas.DataFrame, results: list[list[tuple]], output: str):
-    """Write the rows to a csv file, with two more columns for each rank of the results."""
+    """Write the rows to a csv file, with two more columns for each rank of the results: the prediction, and its
+    probability unless no result has one.
+    """
     for rank in range(max(map(len, results))):
         suffix = f"_{rank + 1}" if rank else ""
         names, scores = zip(*(result[rank] if rank < len(result) else ("", math.nan) for result in results))
-        rows = rows.assign(**{f"prediction{suffix}": names, f"probability{suffix}": pandas.Series(scores).round(4)})
+        rows = rows.assign(**{f"prediction{suffix}": names})
+        if not all(map(math.isnan, scores)):
+            rows = rows.assign(**{f"probability{suffix}": pandas.Series(scores).round(4)})
     rows.to_csv(output, index=False)
     print(f"{sum(map(bool, results))} predictions are in {output}")

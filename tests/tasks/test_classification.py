@@ -22,6 +22,7 @@ from hf_gmlp.tasks.classification import (
     hold_out,
     write_report,
 )
+from hf_gmlp.tasks.glue.metrics import classification_metrics
 from hf_gmlp.tasks.labels import CLASSES, ONE_CLASS, REGRESSION, Labels, set_labels
 from hf_gmlp.training.arguments import RunArguments
 
@@ -136,6 +137,16 @@ def test_the_report_has_the_numbers_of_scikit_learn(tmp_path, capsys):
     text = (tmp_path / "report.txt").read_text()
     assert "macro avg" in text and "macro avg" in capsys.readouterr().out and "confusions" in text
     assert (tmp_path / "confusion_matrix.png").stat().st_size > 0
+
+
+def test_the_mean_of_the_report_is_the_metric_with_an_absent_class(tmp_path):
+    config, labels = config_of("abcd"), np.array([0, 0, 1, 1, 2])
+    logits = np.eye(4, dtype=np.float32)[[0, 1, 1, 1, 0]]
+    reported(tmp_path, config, logits, labels)
+    report = json.loads((tmp_path / "report.json").read_text())
+    expected = classification_metrics(["f1"], config)(EvalPrediction(logits, labels))["f1"]
+    assert_close(report["macro avg"]["f1-score"], expected)
+    assert "d" not in report and report["c"]["f1-score"] == 0
 
 
 def test_reports_of_multiclass_multilabel_and_regression_tasks(tmp_path, capsys):

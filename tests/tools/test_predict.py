@@ -57,6 +57,19 @@ def test_texts_of_every_kind_of_file_are_classified(tmp_path, checkpoint, capsys
         np.testing.assert_allclose(table[f"probability{suffix}"], scores, atol=1e-4)
 
 
+def test_a_regression_has_no_probabilities(tmp_path, text_config, perturbed_model, word_tokenizer):
+    config = text_config(vocab_size=len(word_tokenizer), num_labels=1, problem_type="regression")
+    model = perturbed_model(GMLPForSequenceClassification, config).eval()
+    model.save_pretrained(tmp_path)
+    word_tokenizer.save_pretrained(tmp_path)
+    pandas.DataFrame({"text": TEXTS[:3]}).to_csv(tmp_path / "rows.csv", index=False)
+    predict(str(tmp_path), str(tmp_path / "rows.csv"), str(tmp_path / "out.csv"))
+    table = pandas.read_csv(tmp_path / "out.csv")
+    assert list(table) == ["text", "prediction"]
+    expected = [model(**word_tokenizer(text, return_tensors="pt")).logits.item() for text in TEXTS[:3]]
+    np.testing.assert_allclose(table["prediction"], expected, rtol=1e-4)
+
+
 def test_quotation_marks_in_tsv_files_are_text(tmp_path, checkpoint, capsys):
     (tmp_path / "rows.tsv").write_text('text\tlabel\n"w1 w2\tbad\nw3\tbad \n"w4\tfine\n')
     predict(checkpoint, str(tmp_path / "rows.tsv"), str(tmp_path / "out.csv"))
@@ -185,6 +198,11 @@ def test_the_label_column_is_recognized(text_config):
     assert true_classes(model, rows[["stars", "text"]]) is None
     with pytest.raises(InputError, match="has the labels w2"):
         true_classes(model, rows, "text")
+    # The usual names come first, and numbers that are names are not numbers of classes.
+    rows = pandas.DataFrame({"urgent": ["bad", "bad"], "category": ["good", "fine"]})
+    assert true_classes(model, rows).tolist() == ["good", "fine"]
+    stars = GMLPForSequenceClassification(text_config(id2label={0: "1", 1: "2", 2: "3"}))
+    assert true_classes(stars, pandas.DataFrame({"label": ["0", "1"]})) is None
     model.config.problem_type = "multi_label_classification"
     assert true_classes(model, rows) is None
 

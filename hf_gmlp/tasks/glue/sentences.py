@@ -8,7 +8,7 @@ from datasets import Dataset, Value
 from pyarrow.compute import list_value_length
 from transformers import PreTrainedTokenizerBase as Tokenizer
 
-from ...columns import KNOWN_TEXT_COLUMNS, known_text_columns
+from ...columns import KNOWN_TEXT_COLUMNS, LABEL_COLUMNS, known_text_columns
 from ...errors import InputError
 from ...training.files import Access, load_data
 from ..classification import hold_out
@@ -20,7 +20,6 @@ logger = logging.getLogger(__name__)
 GLUE = "nyu-mll/glue"
 
 TEXT_COLUMNS = ("sentence1", "sentence2")
-LABEL_COLUMNS = ("label", "labels", "category", "class", "target", "sentiment")
 
 
 def load_sentences(
