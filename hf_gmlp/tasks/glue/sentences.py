@@ -64,6 +64,8 @@ def load_sentences(
         splits, columns, label_column, labels, trained=trained, train=train, do_regression=arguments.do_regression
     )
     if holds_out:
+        if labels.problem_type == ONE_CLASS and isinstance(splits["train"]["labels"][0], list):
+            raise InputError("Probabilities cannot be held out: pass --validation_file with class names.")
         splits["train"], splits["validation"] = hold_out(splits["train"], arguments.train_val_split)
     if not train:
         # It was read only for its labels.

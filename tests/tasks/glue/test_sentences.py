@@ -180,6 +180,10 @@ def test_too_many_or_too_few_files_are_refused(load, write):
         load("validation", train_file=pairs)
     with pytest.raises(InputError, match="too few to hold some out"):
         load("train", "validation", train_file=pairs)
+    soft = write("soft.jsonl", rows([{"no": number / 20, "yes": 1 - number / 20} for number in range(20)]))
+    assert load(train_file=soft)[1].names == ["no", "yes"]
+    with pytest.raises(InputError, match="Probabilities cannot be held out"):
+        load("train", "validation", train_file=soft)
     with pytest.raises(InputError, match="labels are unknown"):
         load("validation", validation_file=pairs)
 
