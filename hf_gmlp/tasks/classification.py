@@ -185,10 +185,9 @@ def write_report(trainer: GMLPTrainer, kept: KeptEvaluation, rows: pandas.DataFr
     if config.problem_type == REGRESSION:
         return
     # Like the metric F1, the mean of the report leaves out classes that are neither in the data nor predicted.
-    single = config.problem_type == ONE_CLASS
-    present = np.union1d(kept.labels, values).astype(int) if single else np.arange(len(names))
-    options = {"labels": present, "target_names": [names[number] for number in present]}
-    options |= {"zero_division": 0, "output_dict": True}
+    present = np.union1d(kept.labels, values) if config.problem_type == ONE_CLASS else np.arange(len(names))
+    shown = [names[number] for number in present]
+    options = {"labels": present, "target_names": shown, "zero_division": 0, "output_dict": True}
     report = classification_report(kept.labels, values, **options)
     scores = pandas.DataFrame({name: row for name, row in report.items() if name != "accuracy"}).T
     scores["support"] = scores["support"].astype(int)

@@ -104,10 +104,7 @@ def read_labels(dataset: Dataset, column: str, class_names: Sequence[str] = ()) 
         return values
     if not isinstance(feature, ClassLabel | Value):
         raise InputError(f"The column {column!r} must hold labels, not {feature}: name it with --label_column_name.")
-    by_number = {str(number): name for number, name in enumerate(class_names)}
-    if by_number.keys() & set(class_names):
-        # The names are themselves numbers, such as 1 to 5 stars.
-        by_number = {}
+    by_number = names_by_number(class_names)
 
     def name(value: object) -> str | None:
         if isinstance(feature, ClassLabel) and isinstance(value, int):
@@ -120,6 +117,12 @@ def read_labels(dataset: Dataset, column: str, class_names: Sequence[str] = ()) 
     if all(isinstance(value, str) and re.fullmatch(r"\s*\[.*\]\s*", value) for value in values):
         values = [yaml.load(value, yaml.BaseLoader) for value in values]
     return [[name(item) for item in value] if isinstance(value, list) else name(value) for value in values]
+
+
+def names_by_number(class_names: Sequence[str]) -> dict[str, str]:
+    """Return the name of each number of a class, and none if names are themselves numbers, such as 1 to 5 stars."""
+    by_number = {str(number): name for number, name in enumerate(class_names)}
+    return {} if by_number.keys() & set(class_names) else by_number
 
 
 def find_labels(feature: object, values: list, do_regression: bool | None = None) -> Labels:

@@ -24,6 +24,7 @@ from ..errors import InputError, first_line, listed
 from ..image_files import is_image, reason_left_out, walk_files
 from ..loading import open_config, open_image_processor, open_model, open_tokenizer
 from ..metrics.squad.squad import squad_scores, squad_v2_scores
+from ..tasks.labels import REGRESSION, names_by_number
 from ..tokenizer import padding_for
 from ..training.build import check_vocabulary
 from ..training.files import read_files
@@ -70,12 +71,11 @@ def predict(
     columns = (text_column_names, label_column_name)
     classifier = load(model, task)
     results, accuracy = classify(classifier, model, rows, data, *columns, top_k, batch_size, max_seq_length)
-    if classifier.config.problem_type == "regression":
+    if classifier.config.problem_type == REGRESSION:
         # The pipeline returns the predicted number as a score.
-        results = [[(score, math.nan) for _, score in result] for result in results]
+        return write(rows, [[(score, math.nan) for _, score in result] for result in results], output)
     write(rows, results, output)
-    if classifier.config.problem_type != "regression":
-        print(f"Accuracy {accuracy}" if accuracy else "No accuracy: no column holds only classes of the model.")
+    print(f"Accuracy {accuracy}" if accuracy else "No accuracy: no column holds only classes of the model.")
 
 
 def load(checkpoint: str, task: str) -> PreTrainedModel:
@@ -208,12 +208,9 @@ def true_classes(model: PreTrainedModel, rows: pandas.DataFrame, column: str | N
         return None
     if column is not None and column not in rows:
         raise InputError(f"The data have no column {column!r}, only {', '.join(rows.columns)}.")
-    numbers = {str(number): name for number, name in classes.items()}
-    if numbers.keys() & set(classes.values()):
-        # The names are themselves numbers, such as 1 to 5 stars.
-        numbers = {}
-    known = [name for name in LABEL_COLUMNS if name in rows]
-    for name in [*known, *(name for name in rows if name not in known)] if column is None else [column]:
+    numbers = names_by_number([name for _, name in sorted(classes.items())])
+    usual_first = dict.fromkeys([*(name for name in LABEL_COLUMNS if name in rows), *rows])
+    for name in usual_first if column is None else [column]:
         values = rows[name].map(lambda value: "" if value is None else str(value).strip())
         labels = set(values) - {""}
         if labels and labels <= set(classes.values()):
