@@ -28,7 +28,7 @@ $(INSTALLED): pyproject.toml
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --upgrade pip
 	@echo "Installing torch, transformers and the rest into .venv."
-	$(BIN)/python -m pip install --quiet --editable ".[dev,docs,export,serve]"
+	$(BIN)/python -m pip install --quiet --editable ".[export,serve]" --group dev --group docs
 	@touch $(INSTALLED)
 
 demo: $(INSTALLED) ## train a small gMLP on Python's documentation and show what it learned, in 3 minutes on two AVX2 cores (AMD EPYC)
@@ -65,7 +65,8 @@ compat: $(INSTALLED) ## run tests with the oldest and newest torch and transform
 
 integrations: ## run tests with sentence-transformers, TRL and others, in a separate environment
 	$(PYTHON) -m venv build/integrations-venv
-	build/integrations-venv/bin/python -m pip install --quiet --editable ".[dev,integrations]"
+	build/integrations-venv/bin/python -m pip install --quiet --upgrade pip
+	build/integrations-venv/bin/python -m pip install --quiet --editable ".[train,vision]" --group dev --group integrations
 	OMP_NUM_THREADS=1 build/integrations-venv/bin/python -m pytest tests/test_integrations.py tests/test_adapt.py
 	# DeepSpeed is installed last, since other libraries import it if it is present.
 	build/integrations-venv/bin/python -m pip install --quiet --editable ".[deepspeed]"

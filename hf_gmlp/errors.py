@@ -9,8 +9,9 @@ from importlib.util import find_spec
 
 # Packages that `pip install hf-gmlp` does not install -> their modules.
 OPTIONAL = {
-    "hf-gmlp[train]": ("accelerate", "datasets", "evaluate", "scipy", "sentencepiece", "sklearn", "torchdata"),
-    "hf-gmlp[plots]": ("matplotlib",),
+    "hf-gmlp[train]": (
+        *("accelerate", "datasets", "evaluate", "matplotlib", "scipy", "sentencepiece", "sklearn", "torchdata"),
+    ),
     "hf-gmlp[vision]": ("PIL", "torchvision"),
     "hf-gmlp[serve]": ("gradio",),
     "hf-gmlp[export]": ("onnxruntime",),

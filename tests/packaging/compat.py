@@ -23,9 +23,9 @@ TESTS += ("tests/tasks/image_classification/test_images.py", "tests/tasks/glue/t
 
 def lower_bounds() -> dict[str, str]:
     """Return requirements for the oldest version of each package in pyproject.toml, by name."""
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    extras = [project["optional-dependencies"][name] for name in ("train", "plots", "vision", "dev")]
-    requirements = sum(extras, project["dependencies"])
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    lists = settings["project"]["optional-dependencies"] | settings["dependency-groups"]
+    requirements = settings["project"]["dependencies"] + lists["train"] + lists["vision"] + lists["dev"]
     bounds = (re.match(r"([\w-]+)>=([\d.]+)", requirement) for requirement in requirements)
     return {bound[1]: f"{bound[1]}=={bound[2]}" for bound in bounds if bound}
 
@@ -46,7 +46,10 @@ def main():
         with tempfile.TemporaryDirectory(prefix="hf-gmlp-compat-") as folder:
             call(sys.executable, "-m", "venv", folder)
             python = Path(folder, "bin", "python")
-            call(python, "-m", "pip", "install", "-qq", f"{ROOT}[dev]", *environments[name])
+            install = (python, "-m", "pip", "install", "-qq")
+            # Since 25.1, pip knows dependency groups.
+            call(*install, "--upgrade", "pip")
+            call(*install, f"{ROOT}[train,vision]", "--group", f"{ROOT}/pyproject.toml:dev", *environments[name])
             call(python, "-m", "pip", "freeze", show=True)
             options = ("-q", "-n", "2", "--dist", "loadfile", "-p", "no:cacheprovider")
             call("env", "OMP_NUM_THREADS=1", python, "-m", "pytest", *options, *TESTS, show=True, cwd=ROOT)
