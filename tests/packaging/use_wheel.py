@@ -88,10 +88,11 @@ def check_presets():
 
 
 def check_command():
-    """Use the command `hf-gmlp`: it lists presets, and finds recipes."""
-    for words in ("presets", "presets amlp-base", "recipes"):
-        done = subprocess.run([COMMAND, *words.split()], capture_output=True, text=True)
-        assert done.returncode == 0 and done.stdout, f"hf-gmlp {words}: {done.stdout}{done.stderr}"
+    """Use the command `hf-gmlp`, also as a module: it lists presets, and finds recipes."""
+    module = (sys.executable, "-I", "-m", "hf_gmlp")
+    for words in ((*module, "presets"), (COMMAND, "presets", "amlp-base"), (COMMAND, "recipes")):
+        done = subprocess.run(words, capture_output=True, text=True)
+        assert done.returncode == 0 and done.stdout, f"{words}: {done.stdout}{done.stderr}"
     # The last command lists the recipes.
     assert "paper/recipes/table6/amlp-base.yaml" in done.stdout, done.stdout
     from hf_gmlp.training.recipes import command_line
@@ -104,7 +105,6 @@ def check_missing_extras():
     """Check that commands without their extra name it in one sentence."""
     torch.save({"weight": torch.ones(2)}, "weights.pth")
     for words, sentence in (
-        (["plot", "filters", "masked-lm"], "hf-gmlp[plots]"),
         (["run", "mlm", "--help"], "hf-gmlp[train]"),
         (["convert", "timm", "weights.pth", "out"], "hf-gmlp[vision]"),
         # This command needs no extra, and refuses the weights.
