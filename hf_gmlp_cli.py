@@ -54,10 +54,8 @@ def make_parser() -> ArgumentParser:
     recipes.set_defaults(function=list_recipes)
     presets = commands.add_parser("presets", help="list the architectures of the paper, or show one")
     presets.add_argument("name", nargs="?", help="a preset to show in full")
-    presets.add_argument("--count", action="store_true", help="also print counted parameters and FLOPs")
-    presets.set_defaults(function=tool("listings", "show_presets"))
+    presets.set_defaults(function=tool("presets", "show_presets"))
     tokenizer_arguments(commands.add_parser("train-tokenizer", help="train a tokenizer on files or on a data set"))
-    plot_arguments(commands.add_parser("plot", help="plot filters, spatial matrices or attention"))
     serve_arguments(commands.add_parser("serve", help="try a model in the browser"))
     convert_arguments(commands.add_parser("convert", help="convert weights of other projects"))
     export_arguments(commands.add_parser("export", help="export to ONNX or OpenVINO"))
@@ -65,7 +63,7 @@ def make_parser() -> ArgumentParser:
 
 
 def tool(module: str, function: str, needs: str | None = None) -> Callable:
-    """Return a function that imports a function of hf_gmlp.tools, calls it, and prints the lines that it returns.
+    """Return a function that imports a function of hf_gmlp, calls it, and prints the lines that it returns.
 
     Args:
         needs: A package without which the import would fail.
@@ -80,7 +78,7 @@ def tool(module: str, function: str, needs: str | None = None) -> Callable:
             need(needs)
         transformers_logging.set_verbosity_error()
         transformers_logging.disable_progress_bar()
-        for line in getattr(importlib.import_module(f"hf_gmlp.tools.{module}"), function)(**options) or []:
+        for line in getattr(importlib.import_module(f"hf_gmlp.{module}"), function)(**options) or []:
             print(line)
 
     return call
@@ -119,7 +117,7 @@ def predict_arguments(parser: ArgumentParser):
     negative = "allow an empty answer, for a model of questions without an answer (SQuAD v2.0)"
     parser.add_argument("--version_2_with_negative", action="store_true", help=negative)
     # datasets installs pandas, which reads and writes the rows.
-    parser.set_defaults(function=tool("predict", "predict", needs="datasets"))
+    parser.set_defaults(function=tool("tools.predict", "predict", needs="datasets"))
 
 
 def tokenizer_arguments(parser: ArgumentParser):
@@ -143,29 +141,14 @@ def tokenizer_arguments(parser: ArgumentParser):
     text = "train on a random sample of N lines; 0: on all lines (default: 10000000)"
     options.add_argument("--input_sentence_size", type=int, default=10_000_000, metavar="N", help=text)
     parser.add_argument("--output_dir", required=True, metavar="FOLDER", help="where to save the tokenizer")
-    parser.set_defaults(function=tool("train_tokenizer", "train"))
-
-
-def plot_arguments(parser: ArgumentParser):
-    plots = parser.add_subparsers(title="plots", metavar="PLOT", required=True)
-    filters = plots.add_parser("filters", help="spatial filters of every block (Figures 3 and 4)")
-    filters.add_argument("--max_layers", type=int, help="maximum number of blocks or heads (default: 36; images: 12)")
-    filters.set_defaults(function=tool("plot", "filters"))
-    matrices = plots.add_parser("matrices", help="spatial matrices, and how Toeplitz they are (Figure 9)")
-    matrices.set_defaults(function=tool("plot", "matrices"))
-    attention = plots.add_parser("attention", help="tiny attention over one sentence or a pair (Figure 10)")
-    attention.add_argument("--sentences", nargs="+", required=True, metavar="SENTENCE", help="one, or a pair")
-    attention.set_defaults(function=tool("plot", "attention"))
-    for name, plot in plots.choices.items():
-        plot.add_argument("checkpoint", help=MODEL)
-        plot.add_argument("--output", default=f"{name}.png", help="the picture to write (default: %(default)s)")
+    parser.set_defaults(function=tool("tools.train_tokenizer", "train"))
 
 
 def serve_arguments(parser: ArgumentParser):
     parser.add_argument("checkpoint", help=MODEL)
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default: 127.0.0.1)")
     parser.add_argument("--port", type=int, default=8000, help="0 picks a free port (default: 8000)")
-    parser.set_defaults(function=tool("serve", "serve", needs="gradio"))
+    parser.set_defaults(function=tool("tools.serve", "serve", needs="gradio"))
 
 
 def convert_arguments(parser: ArgumentParser):
@@ -176,7 +159,7 @@ def convert_arguments(parser: ArgumentParser):
         conversion.add_argument("source", help="file of weights, or for timm also the name of a model to download")
         conversion.add_argument("out", help="folder to write: config, weights, code, card (images: image processor)")
         conversion.add_argument("--license", help="identifier of the license of the weights, for the card")
-        conversion.set_defaults(function=tool(f"conversion.{name}", f"convert_{name}"))
+        conversion.set_defaults(function=tool(f"tools.conversion.{name}", f"convert_{name}"))
     lucidrains.add_argument("--causal", action="store_true", help="the model was made with causal=True")
 
 
@@ -194,7 +177,7 @@ def export(**options):
     # The exporters and quantizers log warnings about their own code.
     logging.disable(logging.WARNING)
     try:
-        tool("export", "export")(**options)
+        tool("tools.export", "export")(**options)
     except ImportError as error:
         from hf_gmlp.errors import InputError
 

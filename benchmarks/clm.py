@@ -21,7 +21,7 @@ from torch.nn.functional import cross_entropy
 from transformers import GPT2Config, GPT2LMHeadModel
 
 from hf_gmlp import errors
-from hf_gmlp.markdown import markdown_table
+from hf_gmlp.cards import markdown_table
 from hf_gmlp.models.configuration_gmlp import GMLPConfig
 from hf_gmlp.models.modeling_gmlp import CACHE, GMLPForCausalLM
 

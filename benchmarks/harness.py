@@ -10,7 +10,7 @@ from pathlib import Path
 import pandas as pd
 import torch
 
-from hf_gmlp.markdown import markdown_table
+from hf_gmlp.cards import markdown_table
 
 from . import checks, peers
 from .machine import circumstances

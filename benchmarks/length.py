@@ -22,7 +22,7 @@ import onnxruntime
 import torch
 
 from hf_gmlp import errors
-from hf_gmlp.markdown import markdown_table
+from hf_gmlp.cards import markdown_table
 
 from . import harness, peers
 from .harness import Bench, Step

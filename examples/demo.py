@@ -50,8 +50,8 @@ def main():
     from datasets import disable_progress_bars
     from transformers import AutoModelForMaskedLM, AutoTokenizer, logging, pipeline
 
-    from hf_gmlp.tools.analysis.filters import plot_filters
     from paper.baselines import token_losses
+    from paper.filters import plot_filters
 
     logging.set_verbosity_error()
     logging.disable_progress_bar()

@@ -20,7 +20,7 @@ from transformers import AutoConfig, AutoTokenizer, PreTrainedTokenizerBase
 
 import hf_gmlp
 from hf_gmlp import GMLPForMaskedLM, GMLPPreTrainedModel, errors
-from hf_gmlp.markdown import markdown_table
+from hf_gmlp.cards import markdown_table
 
 LENGTHS = (128, 256, 512, 1024, 2048, 4096, 8192)
 TOKENS = 32_768

@@ -7,15 +7,13 @@ next run or push. A card without that line is hand-written, and is left alone.
 import logging
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from huggingface_hub import EvalResult, ModelCard, ModelCardData
 from huggingface_hub.errors import EntryNotFoundError, RepositoryNotFoundError
 from transformers import PreTrainedModel
-
-from .markdown import escape, markdown_table
 
 logger = logging.getLogger(__name__)
 
@@ -113,6 +111,18 @@ def write_card(card: ModelCard, folder: str | Path, repository: str | None = Non
 def is_generated(text: str) -> bool:
     """Return whether a card was written by this package, or uploaded by transformers."""
     return GENERATED in text or FORM in text
+
+
+def markdown_table(rows: Sequence[Sequence[object]]) -> str:
+    """Return a table whose header is the first row. None gives an empty cell. Cells are not escaped: see `escape`."""
+    cells = [["" if cell is None else str(cell) for cell in row] for row in rows]
+    cells.insert(1, ["---"] * len(cells[0]))
+    return "\n".join(f"| {' | '.join(row)} |" for row in cells)
+
+
+def escape(text: object) -> str:
+    """Return text on one line, and escape characters that start a cell, a tag, a link, code or emphasis."""
+    return re.sub(r"([\\`*\[<|])", r"\\\1", " ".join(str(text).split()))
 
 
 def _table(header: tuple[str, str], rows: dict[str, object], form: str = "{}") -> str:

@@ -6,7 +6,11 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from transformers.utils import logging
+
 from hf_gmlp import errors
+
+MODEL = "folder or name of a trained model"
 
 
 def main(argv: list[str] | None = None):
@@ -14,7 +18,14 @@ def main(argv: list[str] | None = None):
     options = vars(parse_arguments(argv))
     # Each command imports only what it needs.
     module, function = options.pop("call").split(".")
-    errors.run(lambda: getattr(importlib.import_module(f"{__package__}.{module}"), function)(**options))
+
+    def call():
+        if function != "run_script":
+            logging.set_verbosity_error()
+            logging.disable_progress_bar()
+        getattr(importlib.import_module(f"{__package__}.{module}"), function)(**options)
+
+    errors.run(call)
 
 
 def parse_arguments(argv: list[str] | None = None) -> argparse.Namespace:
@@ -22,8 +33,8 @@ def parse_arguments(argv: list[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m paper", description=__doc__, allow_abbrev=False)
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
 
-    def command(name: str, call: str, text: str) -> argparse.ArgumentParser:
-        added = commands.add_parser(name, help=text, description=text, allow_abbrev=False)
+    def command(name: str, call: str, text: str, group: Any = commands) -> argparse.ArgumentParser:
+        added = group.add_parser(name, help=text, description=text, allow_abbrev=False)
         added.set_defaults(call=call)
         return added
 
@@ -37,11 +48,28 @@ def parse_arguments(argv: list[str] | None = None) -> argparse.Namespace:
     added = command("table", "tables.print_table", "print a table of the paper with this project's numbers")
     added.add_argument("number", type=int, help="1 to 10, as in the paper")
     added.add_argument("--runs", **runs)
-    added = command("plot", "scaling.plot", "draw Figure 2 (capacity), 5 and 8 (scaling) or 7 (transfer)")
-    added.add_argument("kind", choices=("capacity", "scaling", "transfer"))
-    added.add_argument("--runs", **runs)
-    added.add_argument("--paper", action="store_true", help="also draw the points of the paper's Table 4 (hollow)")
-    added.add_argument("--output", help="image file to write (default: KIND.png)")
+    text = "draw a figure of the paper from finished runs or from a trained model"
+    plots = commands.add_parser("plot", help=text, description=text)
+    figures = plots.add_subparsers(title="figures", metavar="FIGURE", required=True)
+    for kind, text in (
+        ("capacity", "accuracy of image models against their size (Figure 2)"),
+        ("scaling", "perplexity and accuracy of text models against their size (Figures 5 and 8)"),
+        ("transfer", "accuracy after fine-tuning against perplexity (Figure 7)"),
+    ):
+        added = command(kind, "scaling.plot", text, figures)
+        added.set_defaults(kind=kind)
+        added.add_argument("--runs", **runs)
+        added.add_argument("--paper", action="store_true", help="also draw the points of the paper's Table 4 (hollow)")
+    added = command("filters", "filters.plot", "spatial filters of every block (Figures 3 and 4)", figures)
+    added.add_argument("checkpoint", help=MODEL)
+    added.add_argument("--max_layers", type=int, help="maximum number of blocks or heads (default: 36; images: 12)")
+    added = command("matrices", "toeplitz.plot", "spatial matrices, and how Toeplitz they are (Figure 9)", figures)
+    added.add_argument("checkpoint", help=MODEL)
+    added = command("attention", "attention.plot", "tiny attention over a sentence or a pair (Figure 10)", figures)
+    added.add_argument("checkpoint", help=MODEL)
+    added.add_argument("--sentences", nargs="+", required=True, metavar="SENTENCE", help="one, or a pair")
+    for kind, added in figures.choices.items():
+        added.add_argument("--output", default=f"{kind}.png", help="image file to write (default: %(default)s)")
 
     added = command("replicate", "replicate.replicate", "pretrain the models of Table 3 and others at a small size")
     added.add_argument("--train_file", **several, help="text to train on (default: Python's documentation of itself)")

@@ -18,13 +18,13 @@ from transformers import AutoConfig
 
 from hf_gmlp.errors import InputError
 from hf_gmlp.tasks.text import text_rows
-from hf_gmlp.tools.analysis.counts import paper_parameters
 from hf_gmlp.training.files import read_files
 from hf_gmlp.training.run_folder import write_text
 
 from . import protocol
 from .baselines import sentence_accuracy, similarity_accuracy
 from .corpus import prepare_text
+from .counts import paper_parameters
 from .extrapolation import SYSTEMS
 from .protocol import CEILING_ACCURACY, MODELS, SIZES, interval, join_overrides
 from .replicate import make_tokenizer, pretraining_flags

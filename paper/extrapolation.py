@@ -18,9 +18,9 @@ from transformers import AutoModelForMaskedLM, AutoTokenizer, PreTrainedModel
 
 import hf_gmlp
 from examples.long_texts import LENGTHS, masked_loss, tokens_of
-from hf_gmlp.markdown import markdown_table
-from hf_gmlp.tools.analysis.pictures import plt, save_picture
+from hf_gmlp.cards import markdown_table
 
+from .pictures import plt, save_picture
 from .protocol import SEEDS, interval
 from .runs import read_json
 from .trainings import ROOT, System

@@ -9,11 +9,11 @@ from collections.abc import Callable, Sequence
 from functools import cache, cached_property, partial
 from pathlib import Path
 
-from hf_gmlp.markdown import markdown_table
-from hf_gmlp.tools.analysis.counts import paper_flops, paper_parameters
-from hf_gmlp.tools.analysis.pictures import plt, save_picture
+from hf_gmlp.cards import markdown_table
 
 from . import protocol
+from .counts import paper_flops, paper_parameters
+from .pictures import plt, save_picture
 from .protocol import MODELS, NEAR, SIZES, TASK_MODELS, Claim, Finding, Size
 
 # The allowed values in the last column of the tables of claims.md.

@@ -10,10 +10,10 @@ from pathlib import Path
 from transformers import AutoConfig, PreTrainedConfig
 
 from hf_gmlp.errors import InputError
-from hf_gmlp.tools.analysis.counts import paper_parameters
 from hf_gmlp.training.run_folder import FINISHED, SETTINGS
 
 from . import models  # noqa: F401  # runs of the baseline models open
+from .counts import paper_parameters
 
 NAMES = {"gmlp": "gMLP", "gmlp_vision": "gMLP", "bert": "BERT", "bert_relpos": "BERT with relative positions"}
 NAMES |= {"text_mixer": "MLP-Mixer", "vit": "ViT", "deit": "DeiT"}

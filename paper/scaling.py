@@ -11,8 +11,8 @@ from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 from scipy.stats import linregress
 
 from hf_gmlp.errors import InputError
-from hf_gmlp.tools.analysis.pictures import plt, save_picture
 
+from .pictures import plt, save_picture
 from .runs import Run, best_setting, family, find_runs, pretraining
 from .tables import paper_table
 
@@ -171,10 +171,10 @@ def log_axis(axis: XAxis | YAxis, label: str):
     axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
 
 
-def plot(kind: str, runs: list[str], paper: bool, output: str | None):
+def plot(kind: str, runs: list[str], paper: bool, output: str):
     """Draw a figure and print its power laws; the arguments are the flags. Raise InputError if the runs have no points
     or cannot be compared."""
-    path, finished = output or f"{kind}.png", find_runs(runs) if runs else []
+    finished = find_runs(runs) if runs else []
     if kind == "capacity":
         panels = capacity(finished)
     else:
@@ -182,7 +182,7 @@ def plot(kind: str, runs: list[str], paper: bool, output: str | None):
     panels = [panel for panel in panels if len(panel.points)]
     if not panels:
         raise InputError(f"These runs have no results for the figure {kind!r}. Pass other folders as --runs.")
-    draw(panels, path)
+    draw(panels, output)
     for name, law in (panels[0].laws or {}).items():
         print(f"{name}: perplexity ~ parameters^({law.slope:.3f} ± {law.stderr:.3f})")
-    print(f"The picture is in {path}.")
+    print(f"The picture is in {output}.")

@@ -14,12 +14,12 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 from transformers import AutoConfig, PreTrainedConfig
 
+from hf_gmlp.cards import markdown_table
 from hf_gmlp.errors import InputError
-from hf_gmlp.markdown import markdown_table
 from hf_gmlp.presets import PRESETS, preset_path
-from hf_gmlp.tools.analysis.counts import paper_flops, paper_parameters
 
 from . import models  # noqa: F401  # adds the presets of the baseline models
+from .counts import paper_flops, paper_parameters
 from .runs import Run, best_setting, find_runs
 
 PRINTED = Path(__file__).with_name("paper_tables.md")

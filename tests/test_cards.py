@@ -6,10 +6,11 @@ from types import SimpleNamespace
 import pytest
 from huggingface_hub import ModelCard
 from huggingface_hub.errors import RemoteEntryNotFoundError
+from markdown_it import MarkdownIt
 
 import hf_gmlp
 from hf_gmlp import GMLPConfig, GMLPForMaskedLM, GMLPForSequenceClassification, GMLPVisionConfig
-from hf_gmlp.cards import FORM, GENERATED, TASKS, model_card, write_card
+from hf_gmlp.cards import FORM, GENERATED, TASKS, escape, markdown_table, model_card, write_card
 
 RECORD = {
     "dataset": "Two thousand lines about cats; 10 % held out",
@@ -113,3 +114,14 @@ def test_a_generated_card_is_replaced(text_config, tmp_path, earlier):
     write_card(model_card(GMLPForMaskedLM(text_config()), "me/cats"), tmp_path)
     card = ModelCard.load(tmp_path / "README.md")
     assert "# me/cats" in card.text and GENERATED in card.text and card.data.pipeline_tag == "fill-mask"
+
+
+def test_any_text_stays_in_its_cell():
+    texts = ["a | b", "*a* `b` <i>c</i>", "two\nlines", "[x](y)", "back\\slash"]
+    table = markdown_table([["name", "value"], *[[escape(text), None] for text in texts]])
+    tokens = MarkdownIt().enable("table").parse(table)
+    cells = [token for token in tokens if token.type == "inline"]
+    assert [cell.children[0].type if cell.children else None for cell in cells[2::2]] == ["text"] * len(texts)
+    read = ["".join(child.content for child in cell.children) for cell in cells[2::2]]
+    assert read == [" ".join(text.split()) for text in texts]
+    assert all(cell.content == "" for cell in cells[3::2])

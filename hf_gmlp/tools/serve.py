@@ -1,7 +1,6 @@
 """`hf-gmlp serve`: a gradio page to try a trained model in the browser."""
 
 import os
-import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +12,8 @@ from transformers import PreTrainedModel, pipeline
 
 from ..errors import InputError
 from ..loading import open_config, open_image_processor, open_model, open_tokenizer
-from ..models.modeling_gmlp import GMLPPreTrainedModel
 from ..processor import decode
 from ..tokenizer import open_ended
-from .analysis.filters import plot_filters
 from .question_answering import QuestionAnswerer
 
 # gradio reads these variables when it is imported.
@@ -63,14 +60,7 @@ def make_page(checkpoint: str) -> gr.Blocks:
     classes = ", ".join(config.id2label.values()) if "Classification" in name and config.num_labels > 1 else ""
     with gr.Blocks(title=f"{checkpoint}: {name}", analytics_enabled=False) as page:
         gr.Markdown(f"# {Path(checkpoint).name}\n{name}" + (f"\n\nClasses: {classes}" if classes else ""))
-        with gr.Row():
-            with gr.Column(scale=2):
-                pages[head](model.eval(), checkpoint)
-            if isinstance(model, GMLPPreTrainedModel):
-                with gr.Column(), tempfile.TemporaryDirectory() as folder:
-                    plot_filters(model, Path(folder, "filters.png"), max_layers=12)
-                    # A label and buttons would cover the title of the picture.
-                    gr.Image(str(Path(folder, "filters.png")), show_label=False, buttons=[], interactive=False)
+        pages[head](model.eval(), checkpoint)
     return page.queue(default_concurrency_limit=1, max_size=32)
 
 

@@ -7,7 +7,7 @@ import pytest
 from transformers import AutoConfig
 
 from hf_gmlp.presets import preset_path
-from hf_gmlp.tools.analysis.counts import paper_flops, paper_parameters
+from paper.counts import paper_flops, paper_parameters
 from paper.report import Results, fill_tables
 
 pytestmark = pytest.mark.slow

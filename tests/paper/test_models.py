@@ -20,9 +20,9 @@ from transformers.models.t5.modeling_t5 import T5Attention
 
 from hf_gmlp import param_groups
 from hf_gmlp.presets import PRESETS, preset_path
-from hf_gmlp.tools.analysis.counts import paper_flops, paper_parameters
 from paper import models
 from paper.__main__ import main
+from paper.counts import paper_flops, paper_parameters
 from paper.models import BertRelposConfig, TextMixerConfig
 
 from ..conftest import TEXT_SIZES

@@ -4,8 +4,8 @@ import pytest
 from transformers import AutoConfig
 
 from hf_gmlp.presets import preset_path
-from hf_gmlp.tools.analysis.counts import paper_flops, paper_parameters
 from paper import protocol
+from paper.counts import paper_flops, paper_parameters
 from paper.protocol import AHEAD, CONTRADICTED, HELD, MODELS, NEAR, NO, NOISE, OPEN, POWER, SIZES, YES, Claim
 
 

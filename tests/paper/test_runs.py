@@ -2,7 +2,7 @@ import pytest
 
 from hf_gmlp import GMLPConfig, GMLPVisionConfig
 from hf_gmlp.errors import InputError
-from hf_gmlp.tools.analysis.counts import paper_parameters
+from paper.counts import paper_parameters
 from paper.models import BertRelposConfig
 from paper.runs import best_setting, family, find_runs, pretraining
 

@@ -4,9 +4,9 @@ from scipy.optimize import curve_fit
 
 from hf_gmlp import GMLPConfig
 from hf_gmlp.errors import InputError
-from hf_gmlp.tools.analysis.counts import paper_parameters
 from paper import scaling
 from paper.__main__ import main
+from paper.counts import paper_parameters
 from paper.runs import find_runs
 from paper.scaling import capacity, perplexity_points, power_laws, to_points, transfer
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import matplotlib
 
-from ...errors import InputError, first_line
+from hf_gmlp.errors import InputError, first_line
 
 # Write files without a display.
 matplotlib.use("Agg")

@@ -6,11 +6,11 @@ from PIL import Image
 
 from hf_gmlp import GMLPForSequenceClassification
 from hf_gmlp.errors import InputError
-from hf_gmlp.tools.analysis.attention import largest_attention, load_attentive_model
-from hf_gmlp_cli import main
+from paper.__main__ import main
+from paper.attention import largest_attention, load_attentive_model
 
-from ...numerics import assert_close
-from ...samples import word_tokenizer
+from ..numerics import assert_close
+from ..samples import word_tokenizer
 
 pytestmark = pytest.mark.slow
 

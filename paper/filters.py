@@ -6,9 +6,10 @@ import torch
 from matplotlib.patches import Rectangle
 from transformers import AutoModel
 
-from ...errors import InputError
-from ...loading import open_model
-from ...models.modeling_gmlp import GMLPPreTrainedModel
+from hf_gmlp.errors import InputError
+from hf_gmlp.loading import open_model
+from hf_gmlp.models.modeling_gmlp import GMLPPreTrainedModel
+
 from .pictures import block_panels, plt, save_picture
 
 
@@ -141,3 +142,9 @@ def _patch_figure(model: GMLPPreTrainedModel, panels: list[int], note: str) -> p
         fontsize=9,
     )
     return figure
+
+
+def plot(checkpoint: str, max_layers: int | None, output: str):
+    """Run `python -m paper plot filters`."""
+    plot_filters(load_spatial_model(checkpoint), output, max_layers=max_layers)
+    print(f"The picture is in {output}.")

@@ -4,7 +4,7 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 from transformers import AutoModel, AutoModelForImageClassification, AutoModelForMaskedLM, PreTrainedConfig
 
-from ...models.configuration_gmlp import as_pair
+from hf_gmlp.models.configuration_gmlp import as_pair
 
 
 def paper_parameters(config: PreTrainedConfig) -> int:

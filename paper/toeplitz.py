@@ -5,8 +5,10 @@ from pathlib import Path
 
 import torch
 
-from ...models.modeling_gmlp import GMLPPreTrainedModel
-from .filters import head_names, panel_note, spatial_matrices, spread_panels
+from hf_gmlp.errors import InputError
+from hf_gmlp.models.modeling_gmlp import GMLPPreTrainedModel
+
+from .filters import head_names, load_spatial_model, panel_note, spatial_matrices, spread_panels
 from .pictures import block_panels, save_picture
 
 
@@ -72,3 +74,15 @@ def plot_matrices(model: GMLPPreTrainedModel, path: str | Path) -> list[float]:
     figure.supylabel("gated token", fontsize=9)
     save_picture(figure, path)
     return fractions
+
+
+def plot(checkpoint: str, output: str):
+    """Run `python -m paper plot matrices`."""
+    model = load_spatial_model(checkpoint)
+    if model.config.model_type == "gmlp_vision":
+        raise InputError(f"{checkpoint} is an image model: plot its filters, since matrices are for text models.")
+    fractions, names = plot_matrices(model, output), head_names(model)
+    for name, fraction in zip(names, fractions):
+        print(f"{name:<{len(names[-1])}}  {fraction:.4f}")
+    chance = random_fraction(model.config.max_position_embeddings)
+    print(f"mean {sum(fractions) / len(fractions):.4f}, random weights {chance:.4f}\nThe picture is in {output}.")

@@ -5,10 +5,10 @@ from matplotlib import pyplot as plt
 from PIL import Image
 
 from hf_gmlp import GMLPForMaskedLM, GMLPModel, GMLPVisionModel
-from hf_gmlp.tools.analysis.filters import head_names, middle_filters, patch_filters, plot_filters, spatial_matrices
-from hf_gmlp_cli import main
+from paper.__main__ import main
+from paper.filters import head_names, middle_filters, patch_filters, plot_filters, spatial_matrices
 
-from ...samples import CONVOLUTIONAL
+from ..samples import CONVOLUTIONAL
 
 pytestmark = pytest.mark.slow
 
@@ -57,7 +57,7 @@ def test_every_head_has_a_filter(vision_config, text_config, perturbed_model):
 
 def test_the_last_block_is_left_out_if_only_the_row_of_cls_is_trained(vision_config, perturbed_model, monkeypatch):
     figures = []
-    monkeypatch.setattr("hf_gmlp.tools.analysis.filters.save_picture", lambda figure, path: figures.append(figure))
+    monkeypatch.setattr("paper.filters.save_picture", lambda figure, path: figures.append(figure))
     model = perturbed_model(GMLPVisionModel, vision_config(num_hidden_layers=3, pooling="cls", spatial_heads=2))
     plot_filters(model, "f.png")
     labels = [axis.get_ylabel().partition("\n")[0] for axis in figures[0].axes if axis.get_ylabel()]

@@ -5,7 +5,7 @@ from transformers import AutoConfig
 
 from hf_gmlp import GMLPConfig, GMLPVisionConfig
 from hf_gmlp.presets import PRESETS, preset_path
-from hf_gmlp.tools.analysis.counts import paper_flops, paper_parameters
+from paper.counts import paper_flops, paper_parameters
 
 # The presets of this package: other tests may have registered those of paper/models.py.
 OWN = [name for name in PRESETS if preset_path(name).parent == preset_path("gmlp-base").parent]

@@ -3,9 +3,9 @@ import pytest
 import torch
 
 from hf_gmlp import GMLPForMaskedLM, GMLPVisionModel
-from hf_gmlp.tools.analysis.filters import spatial_matrices
-from hf_gmlp.tools.analysis.toeplitz import random_fraction, shift_invariant_fraction
-from hf_gmlp_cli import main
+from paper.__main__ import main
+from paper.filters import spatial_matrices
+from paper.toeplitz import random_fraction, shift_invariant_fraction
 
 
 @pytest.mark.parametrize("n", [9, 1])

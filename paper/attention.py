@@ -5,10 +5,11 @@ from pathlib import Path
 import torch
 from transformers import AutoModel, PreTrainedTokenizerBase
 
-from ...errors import InputError
-from ...loading import open_model, open_tokenizer
-from ...models.modeling_gmlp import GMLPModel
-from ...tokenizer import padding_for
+from hf_gmlp.errors import InputError
+from hf_gmlp.loading import open_model, open_tokenizer
+from hf_gmlp.models.modeling_gmlp import GMLPModel
+from hf_gmlp.tokenizer import padding_for
+
 from .pictures import plt, save_picture
 
 
@@ -78,3 +79,11 @@ def plot_attention(
     bar = figure.colorbar(image, ax=axis, orientation="horizontal", fraction=0.035, pad=0.02, aspect=40)
     bar.set_label("attention weight (the weights of a query add up to 1 in each block)", fontsize=8)
     save_picture(figure, path)
+
+
+def plot(checkpoint: str, sentences: list[str], output: str):
+    """Run `python -m paper plot attention`."""
+    if len(sentences) > 2:
+        raise InputError(f"Got {len(sentences)} sentences: pass one or two, each in quotation marks.")
+    plot_attention(*load_attentive_model(checkpoint), *sentences, path=output)
+    print(f"The picture is in {output}.")

@@ -1,1 +1,0 @@
-"""Counts of parameters and FLOPs, and plots of what a model has learned."""
