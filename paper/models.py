@@ -28,7 +28,7 @@ from transformers import (
 )
 from transformers.activations import ACT2FN
 from transformers.modeling_layers import GradientCheckpointingLayer
-from transformers.modeling_outputs import BaseModelOutputWithPastAndCrossAttentions
+from transformers.modeling_outputs import BaseModelOutputWithPastAndCrossAttentions, MaskedLMOutput
 from transformers.models.bert.modeling_bert import (
     BertEmbeddings,
     BertForMaskedLM,
@@ -55,6 +55,7 @@ class BertRelposConfig(BertConfig):
     content_attention: bool = True  # whether to use queries and keys; values and output projection are always used
     relative_attention_num_buckets: int = 32  # biases per head, half of them per direction
     relative_attention_max_distance: int = 128  # all distances from here on share a bias
+    sparse_prediction: bool = False  # compute the logits of a training only where a token is predicted, as gMLPs can
 
 
 @strict
@@ -239,7 +240,21 @@ class BertRelposHead(BaselineHead):
     model_class = BertRelposModel
 
 
-class BertRelposForMaskedLM(BertRelposHead, BertForMaskedLM): ...
+class BertRelposForMaskedLM(BertRelposHead, BertForMaskedLM):
+    def forward(self, input_ids=None, labels=None, masked_positions=None, **kwargs) -> MaskedLMOutput:
+        """With `sparse_prediction`, labels and `masked_positions` have the meaning they have in GMLPForMaskedLM."""
+        if labels is None or not (self.config.sparse_prediction and self.training):
+            return super().forward(input_ids, labels=labels, **kwargs)
+        hidden_states = self.bert(input_ids, **kwargs).last_hidden_state
+        if masked_positions is not None:
+            hidden_states = hidden_states.take_along_dim(masked_positions[..., None], 1)
+            labels = labels.gather(1, masked_positions)
+        else:
+            is_labeled = labels != -100
+            hidden_states, labels = hidden_states[is_labeled], labels[is_labeled]
+        logits = self.cls(hidden_states)
+        loss = self.loss_function(logits=logits, labels=labels, vocab_size=self.config.vocab_size, **kwargs)
+        return MaskedLMOutput(loss, logits)
 
 
 class BertRelposForSequenceClassification(BertRelposHead, BertForSequenceClassification): ...

@@ -20,6 +20,7 @@ from transformers.models.t5.modeling_t5 import T5Attention
 
 from hf_gmlp import param_groups
 from hf_gmlp.presets import PRESETS, preset_path
+from hf_gmlp.tasks.mlm.masking import find_labels
 from paper import models
 from paper.__main__ import main
 from paper.counts import paper_flops, paper_parameters
@@ -52,6 +53,25 @@ def tiny_config(kind, **fields):
 def tiny_model(randomize):
     """tiny_model(kind, auto_class, **fields) returns a model with perturbed weights, in eval mode."""
     return lambda kind, auto_class=AutoModel, **fields: randomize(auto_class.from_config(tiny_config(kind, **fields)))
+
+
+def test_sparse_prediction_has_the_same_loss_and_gradients(tiny_model):
+    model = tiny_model("relpos", AutoModelForMaskedLM).train()
+    ids = torch.randint(model.config.vocab_size, (3, 9))
+    labels = ids.masked_fill(torch.rand(ids.shape) < 0.7, -100)
+    labels[:, 0] = ids[:, 0]
+    positions = find_labels(labels, 0.5)
+    results = []
+    for sparse, inputs in ((False, {}), (True, {}), (True, {"masked_positions": positions})):
+        model.config.sparse_prediction = sparse
+        model.zero_grad()
+        output = model(ids, labels=labels, **inputs)
+        output.loss.backward()
+        results.append((output.loss.detach(), model.bert.embeddings.word_embeddings.weight.grad.clone()))
+    for result in results[1:]:
+        for value, expected in zip(result, results[0]):
+            assert_close(value, expected)
+    assert len(model(ids, labels=labels).logits) == (labels != -100).sum()
 
 
 @pytest.mark.parametrize("attention", ["eager", "sdpa"])
