@@ -13,7 +13,7 @@ def scripts_of_flags():
     """Return the scripts, each with the dataclasses that define its flags."""
     scripts = {}
     for path in sorted(ROOT.glob("run_*.py")):
-        module = import_module(f"hf_gmlp.tasks.{path.stem.removeprefix('run_')}.run")
+        module = import_module(f"hf_gmlp.tasks.{path.stem.removeprefix('run_')}")
         named = [getattr(module, name) for name in re.findall(r"\b[A-Z]\w*Arguments\b", inspect.getsource(module.main))]
         bases = dict.fromkeys(base for arguments in named for base in arguments.__mro__)
         scripts[path.name] = [base for base in bases if base.__module__.startswith("hf_gmlp.") and is_dataclass(base)]

@@ -96,3 +96,14 @@ def reason(name: str | Path, file: str, error: Exception) -> str:
     """Return in one line why something that should have a `file` cannot be loaded."""
     is_missing = Path(name).is_dir() and not (Path(name) / file).exists()
     return f"the folder has no {file}" if is_missing else hub_reason(error)
+
+
+def check_vocabulary(config: PreTrainedConfig, tokenizer: PreTrainedTokenizerBase, name: str):
+    """Raise an InputError if the tokenizer has more tokens than the checkpoint `name`, or another padding token."""
+    tokens, padding, fault = len(tokenizer), tokenizer.pad_token_id, ""
+    if tokens > config.vocab_size:
+        fault = f"has {tokens} tokens, but {name} has embeddings for {config.vocab_size}"
+    elif None not in (config.pad_token_id, padding) and config.pad_token_id != padding:
+        fault = f"pads with token {padding}, but {name} with {config.pad_token_id}"
+    if fault:
+        raise InputError(f"The tokenizer {fault}: use the model's own tokenizer.")

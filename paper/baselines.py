@@ -24,8 +24,8 @@ def token_losses(
     """
     from transformers import AutoTokenizer
 
-    from hf_gmlp.tasks.mlm.masking import MaskedOnce, MaskingCollator
-    from hf_gmlp.tasks.text import TextArguments, load_texts, tokenize
+    from hf_gmlp.tasks.language_modeling import TextArguments, load_texts, tokenize
+    from hf_gmlp.tasks.mlm import MaskedOnce, MaskingCollator
 
     tokens = AutoTokenizer.from_pretrained(tokenizer)
     arguments = TextArguments(train_file=[str(train)], validation_file=[str(validation)])
@@ -77,8 +77,7 @@ def sentence_accuracy(train: str | Path, validation: str | Path) -> float:
     Args:
         train, validation: Files in a format that run_glue.py reads.
     """
-    from hf_gmlp.tasks.glue.arguments import GlueArguments
-    from hf_gmlp.tasks.glue.sentences import load_sentences
+    from hf_gmlp.tasks.glue import GlueArguments, load_sentences
 
     splits, _ = load_sentences(GlueArguments(train_file=[str(train)], validation_file=[str(validation)]))
     parts = []

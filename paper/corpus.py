@@ -50,7 +50,7 @@ def prepare_text(train_file: list[str], validation_file: list[str], folder: Path
 
 def read_documents(files: list[str]) -> list[str]:
     """Return the documents of files in any format that run_mlm.py reads; split files of few documents into lines."""
-    from hf_gmlp.tasks.text import TextArguments, load_texts
+    from hf_gmlp.tasks.language_modeling import TextArguments, load_texts
 
     documents = []
     for path in files:

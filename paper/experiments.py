@@ -16,9 +16,9 @@ import torch
 from scipy.stats import linregress
 from transformers import AutoConfig
 
+from hf_gmlp.data.files import read_files
 from hf_gmlp.errors import InputError
-from hf_gmlp.tasks.text import text_rows
-from hf_gmlp.training.files import read_files
+from hf_gmlp.tasks.language_modeling import text_rows
 from hf_gmlp.training.run_folder import write_text
 
 from . import protocol

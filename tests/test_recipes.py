@@ -5,13 +5,13 @@ import pytest
 from accelerate.commands.config.config_args import load_config_from_file
 
 import paper.models  # noqa: F401  # has presets of its recipes
-from hf_gmlp.tasks.clm import run as run_clm
-from hf_gmlp.tasks.clm.arguments import CLMArguments
-from hf_gmlp.tasks.glue.arguments import GlueArguments, SentenceModelArguments
-from hf_gmlp.tasks.image_classification.arguments import ImageArguments, ImageModelArguments
-from hf_gmlp.tasks.mlm import run as run_mlm
-from hf_gmlp.tasks.mlm.arguments import MLMArguments
-from hf_gmlp.tasks.qa.arguments import QAArguments
+from hf_gmlp.tasks import clm as run_clm
+from hf_gmlp.tasks import mlm as run_mlm
+from hf_gmlp.tasks.clm import CLMArguments
+from hf_gmlp.tasks.glue import GlueArguments, SentenceModelArguments
+from hf_gmlp.tasks.image_classification import ImageArguments, ImageModelArguments
+from hf_gmlp.tasks.mlm import MLMArguments
+from hf_gmlp.tasks.qa import QAArguments
 from hf_gmlp.training.arguments import ModelArguments, RunArguments, parse_arguments
 from hf_gmlp.training.build import load_config
 from hf_gmlp.training.recipes import command_line, read_recipe

@@ -1,4 +1,4 @@
-"""The training tasks, with a folder for each. Its run.py contains the script."""
+"""The training tasks, with a file for each."""
 
 import os
 from importlib import import_module
@@ -10,10 +10,10 @@ def run(task: str):
     """Train or evaluate with the flags of the command line, `sys.argv`.
 
     Args:
-        task: The folder of the task: "mlm", "clm", "glue", "qa" or "image_classification".
+        task: The task: "mlm", "clm", "glue", "qa" or "image_classification".
     """
     # This must be set before torch_xla is imported, which otherwise compiles a learning rate of 0, at the start of a
     # warm-up, as a constant.
     os.environ.setdefault("XLA_NO_SPECIAL_SCALARS", "1")
     need(*OPTIONAL["hf-gmlp[train]"])
-    import_module(f".{task}.run", __name__).main()
+    import_module(f".{task}", __name__).main()

@@ -1,9 +1,8 @@
-"""Held-out rows, class weights, early stopping and the report, for the classification of texts and of images."""
+"""Class weights, early stopping and the report, for the classification of texts and of images."""
 
 import json
 import logging
 import math
-from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -12,17 +11,16 @@ from pathlib import Path
 import numpy as np
 import pandas
 import torch
-from datasets import Dataset
 from sklearn.metrics import classification_report, confusion_matrix
 from torch.nn import functional as F
 from transformers import EarlyStoppingCallback, EvalPrediction, PreTrainedConfig, TrainingArguments
 from transformers.modeling_outputs import ModelOutput
 
+from ..data.labels import CLASSES, ONE_CLASS, REGRESSION
 from ..errors import InputError
 from ..training.arguments import DataArguments, RunArguments, flag
 from ..training.run_folder import total_batch_size, write_text
 from ..training.trainer import GMLPTrainer
-from .labels import CLASSES, ONE_CLASS, REGRESSION
 
 logger = logging.getLogger(__name__)
 
@@ -73,31 +71,6 @@ def check_evaluation(args: TrainingArguments):
     """Raise an InputError now for a flag of Trainer that would only fail in the evaluation after training."""
     if not args.eval_do_concat_batches:
         raise InputError("--eval_do_concat_batches false leaves nothing to compute metrics on: leave it out.")
-
-
-def hold_out(dataset: Dataset, fraction: float, seed: int = 0) -> tuple[Dataset, Dataset]:
-    """Split off the same fraction of each class, or of each range of numbers, to within one row.
-
-    Both parts have a new column "row", the number of the row in `dataset`, from 1. A class with a single row keeps it
-    for training.
-    """
-    labels = dataset["labels"][:]
-    rows = np.random.default_rng(seed).permutation(len(dataset))
-    # Sort by class, with random order within each class, and hold out every k-th row.
-    rows = np.array(sorted(rows, key=labels.__getitem__))
-    positions = ((np.arange(round(fraction * len(rows))) + 0.5) / fraction).astype(int)
-    held_out = set(rows[positions[positions < len(rows)]].tolist())
-    if not isinstance(labels[0], float):
-        sizes = Counter(map(str, labels))
-        held_out = {row for row in held_out if sizes[str(labels[row])] > 1}
-    if not held_out or len(held_out) == len(dataset):
-        fault = f"{len(dataset)} training samples are too few to hold some out, or each has a class of its own"
-        raise InputError(f"{fault}: pass validation data, or name another column of labels.")
-    counts = len(held_out), len(dataset) - len(held_out)
-    logger.info("Validation: %d rows held out, the same fraction of each class; %d are left to train on", *counts)
-    dataset = dataset.add_column("row", range(1, len(dataset) + 1))
-    train = dataset.select([row for row in range(len(dataset)) if row not in held_out])
-    return train, dataset.select(sorted(held_out))
 
 
 def balanced_weights(labels: list, config: PreTrainedConfig) -> torch.Tensor:

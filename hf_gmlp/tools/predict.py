@@ -18,16 +18,14 @@ from tqdm import tqdm
 from transformers import PreTrainedModel, pipeline
 from transformers.utils import ModelOutput
 
-from ..columns import LABEL_COLUMNS, check_text_columns, known_text_columns
 from ..context import extend_context
+from ..data.files import LABEL_COLUMNS, check_text_columns, known_text_columns, read_files
+from ..data.images import is_image, reason_left_out, walk_files
+from ..data.labels import REGRESSION, names_by_number
 from ..errors import InputError, first_line, listed
-from ..image_files import is_image, reason_left_out, walk_files
-from ..loading import open_config, open_image_processor, open_model, open_tokenizer
+from ..loading import check_vocabulary, open_config, open_image_processor, open_model, open_tokenizer
 from ..metrics.squad.squad import squad_scores, squad_v2_scores
-from ..tasks.labels import REGRESSION, names_by_number
 from ..tokenizer import padding_for
-from ..training.build import check_vocabulary
-from ..training.files import read_files
 from .question_answering import QuestionAnswerer
 
 # The ONNX program in the folder of a model.

@@ -7,9 +7,9 @@ from typing import Any
 
 from tqdm import tqdm
 
+from ..data.files import load_data
 from ..errors import InputError
 from ..tokenizer import save_tokenizer, train_tokenizer
-from ..training.files import load_data
 
 # The options of `read_texts`. All others are options of `train_tokenizer`.
 SOURCE = ("files", "dataset_name", "dataset_config_name", "split", "streaming", "text_column")
@@ -40,7 +40,7 @@ def read_texts(
     """Yield the texts of local files, or of a data set on the Hub or in a folder, without the blank ones.
 
     Args:
-        files: Files, all of one kind that `hf_gmlp.training.files` reads. Every line of a .txt file is a text.
+        files: Files, all of one kind that `hf_gmlp.data.files` reads. Every line of a .txt file is a text.
         streaming: Whether to read the data set over the network instead of downloading it first.
 
     Raises:

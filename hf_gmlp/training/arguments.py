@@ -13,8 +13,8 @@ from typing import Any, ClassVar, cast
 
 from transformers import HfArgumentParser, PreTrainedConfig, TrainingArguments
 
+from ..data.files import Access
 from ..errors import InputError
-from .files import Access
 from .recipes import SOURCES, command_line
 
 # Models of transformers whose first position is the padding token's id plus one.

@@ -19,7 +19,7 @@ from transformers import (
 )
 
 from ..errors import InputError
-from ..loading import open_model, open_tokenizer, reason
+from ..loading import check_vocabulary, open_model, open_tokenizer, reason
 from ..models.configuration_gmlp import GMLPBaseConfig
 from ..presets import PRESETS, preset_path
 from ..tokenizer import end_of_text, save_tokenizer, train_tokenizer
@@ -150,17 +150,6 @@ def load_model(
         return auto_class.from_config(config, trust_remote_code=arguments.trust_remote_code)
     except (ValueError, TypeError, ImportError, RuntimeError, AssertionError) as error:
         raise InputError(f"This config does not make a {config.model_type} model: {error}") from error
-
-
-def check_vocabulary(config: PreTrainedConfig, tokenizer: PreTrainedTokenizerBase, name: str):
-    """Raise an InputError if the tokenizer has more tokens than the checkpoint `name`, or another padding token."""
-    tokens, padding, fault = len(tokenizer), tokenizer.pad_token_id, ""
-    if tokens > config.vocab_size:
-        fault = f"has {tokens} tokens, but {name} has embeddings for {config.vocab_size}"
-    elif None not in (config.pad_token_id, padding) and config.pad_token_id != padding:
-        fault = f"pads with token {padding}, but {name} with {config.pad_token_id}"
-    if fault:
-        raise InputError(f"The tokenizer {fault}: use the model's own tokenizer.")
 
 
 def check_pretraining(config: PreTrainedConfig, name: str, do_train: bool):

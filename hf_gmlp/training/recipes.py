@@ -9,8 +9,8 @@ from pathlib import Path
 
 import yaml
 
+from ..data.files import check_file
 from ..errors import InputError
-from .files import check_file
 
 # Recipes are in the package if it is installed, and beside it in a checkout.
 _FOLDERS = (Path(__file__).parents[1] / "recipes", Path(__file__).parents[2] / "recipes")

@@ -16,8 +16,8 @@ from datasets.distributed import split_dataset_by_node
 from torchdata.stateful_dataloader import StatefulDataLoader
 from transformers import TrainingArguments
 
+from ..data.files import reading
 from ..errors import InputError
-from .files import reading
 
 logger = logging.getLogger(__name__)
 

@@ -18,7 +18,7 @@ from .run import ROOT, call, check_disk, end_early
 TORCH = ("torch", "torchvision")
 TESTS = ("tests/models", "tests/test_hub.py", "tests/test_cards.py", "tests/tools/test_cli.py", "tests/metrics")
 TESTS += ("tests/tools/conversion", "tests/paper/test_models.py", "tests/training/test_trainer.py")
-TESTS += ("tests/tasks/image_classification/test_images.py", "tests/tasks/glue/test_metrics.py")
+TESTS += ("tests/data/test_images.py", "tests/tasks/test_glue.py")
 
 
 def lower_bounds() -> dict[str, str]:

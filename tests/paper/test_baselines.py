@@ -5,8 +5,8 @@ from collections import Counter
 
 import pytest
 
-from hf_gmlp.tasks.mlm.masking import MaskedOnce, MaskingCollator
-from hf_gmlp.tasks.text import TextArguments, load_texts, tokenize
+from hf_gmlp.tasks.language_modeling import TextArguments, load_texts, tokenize
+from hf_gmlp.tasks.mlm import MaskedOnce, MaskingCollator
 from hf_gmlp.tokenizer import train_tokenizer
 from paper import baselines
 

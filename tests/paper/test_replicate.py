@@ -9,8 +9,8 @@ import pytest
 from transformers import TrainerState
 
 from hf_gmlp.errors import InputError
-from hf_gmlp.tasks.glue.arguments import GlueArguments, SentenceModelArguments
-from hf_gmlp.tasks.mlm.arguments import MLMArguments
+from hf_gmlp.tasks.glue import GlueArguments, SentenceModelArguments
+from hf_gmlp.tasks.mlm import MLMArguments
 from hf_gmlp.training.arguments import ModelArguments, RunArguments, parse_arguments
 from paper import replicate, report, trainings
 from paper.__main__ import main

@@ -5,7 +5,6 @@ import numpy as np
 import pandas
 import pytest
 import torch
-from datasets import Dataset
 from sklearn.metrics import precision_recall_fscore_support
 from sklearn.utils.class_weight import compute_class_weight
 from torch.nn import functional as F
@@ -13,17 +12,16 @@ from transformers import EvalPrediction, TrainingArguments
 from transformers.modeling_outputs import ImageClassifierOutput
 
 from hf_gmlp import GMLPConfig
+from hf_gmlp.data.labels import CLASSES, ONE_CLASS, REGRESSION, Labels, set_labels
 from hf_gmlp.errors import InputError
 from hf_gmlp.tasks.classification import (
     ClassificationArguments,
     KeptEvaluation,
     balanced_weights,
     classification_loss,
-    hold_out,
     write_report,
 )
-from hf_gmlp.tasks.glue.metrics import classification_metrics
-from hf_gmlp.tasks.labels import CLASSES, ONE_CLASS, REGRESSION, Labels, set_labels
+from hf_gmlp.tasks.glue import classification_metrics
 from hf_gmlp.training.arguments import RunArguments
 
 from ..numerics import assert_close
@@ -34,19 +32,6 @@ def config_of(labels, problem_type=ONE_CLASS):
     config = GMLPConfig()
     set_labels(config, Labels(labels and list(labels), problem_type), "", train=True, new_classifier=False)
     return config
-
-
-def test_rows_are_held_out_by_class():
-    labels = [0] * 70 + [1] * 25 + [2] * 4 + [3]
-    dataset = Dataset.from_dict({"labels": labels, "text": [f"t{row}" for row in range(1, 101)]})
-    train, held_out = hold_out(dataset, 0.2)
-    assert np.bincount(held_out["labels"], minlength=4).tolist() in ([14, 5, 1, 0], [14, 5, 0, 0])
-    assert sorted([*train["row"], *held_out["row"]]) == list(range(1, 101))
-    assert [f"t{row}" for row in held_out["row"]] == held_out["text"][:]
-    assert hold_out(dataset, 0.2)[1]["row"][:] == held_out["row"][:] != hold_out(dataset, 0.2, seed=1)[1]["row"][:]
-    for labels in ([0.5, 0.25, 1.0, 2.0], [[1.0, 0.0], [0.0, 1.0], [1.0, 0.0], [1.0, 0.0]]):
-        train, held_out = hold_out(Dataset.from_dict({"labels": labels}), 0.25)
-        assert (len(train), len(held_out)) == (3, 1)
 
 
 @pytest.mark.parametrize("mixed", [False, True])

@@ -17,7 +17,7 @@ from hf_gmlp_cli import main
 
 from ..numerics import assert_close
 from ..samples import word_tokenizer
-from ..tasks.image_classification.test_run import COLORS, write_photos
+from ..tasks.test_image_classification import COLORS, write_photos
 
 onnxruntime = pytest.importorskip("onnxruntime")
 openvino = pytest.importorskip("openvino")

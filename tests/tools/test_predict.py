@@ -15,7 +15,7 @@ from hf_gmlp.tools.predict import predict, true_classes
 from hf_gmlp.tools.question_answering import QuestionAnswerer
 
 from ..samples import flat, squad
-from ..tasks.image_classification.test_run import COLORS, write_photos
+from ..tasks.test_image_classification import COLORS, write_photos
 
 NAMES = ["bad", "fine", "good"]
 TEXTS = ["w1 w2", "w3", "w4 w5 w6 w7", "w8 w9 w10 w11 w12 w13 w14 w15 w16 w17 w18"]

@@ -3,11 +3,11 @@ from transformers import GPT2Config, MambaConfig, RobertaConfig
 
 from hf_gmlp import GMLPConfig
 from hf_gmlp.errors import InputError
-from hf_gmlp.tasks.clm.arguments import CLMArguments
-from hf_gmlp.tasks.glue.arguments import GlueArguments
-from hf_gmlp.tasks.image_classification.arguments import ImageArguments
-from hf_gmlp.tasks.mlm.arguments import MLMArguments
-from hf_gmlp.tasks.qa.arguments import QAArguments
+from hf_gmlp.tasks.clm import CLMArguments
+from hf_gmlp.tasks.glue import GlueArguments
+from hf_gmlp.tasks.image_classification import ImageArguments
+from hf_gmlp.tasks.mlm import MLMArguments
+from hf_gmlp.tasks.qa import QAArguments
 from hf_gmlp.training.arguments import ModelArguments, RunArguments, parse_arguments
 
 TYPES = (ModelArguments, MLMArguments, RunArguments)

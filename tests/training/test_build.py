@@ -12,7 +12,7 @@ from transformers import (
 
 from hf_gmlp import GMLPConfig, GMLPForSequenceClassification
 from hf_gmlp.errors import InputError
-from hf_gmlp.tasks.mlm.arguments import MLMArguments
+from hf_gmlp.tasks.mlm import MLMArguments
 from hf_gmlp.training.arguments import ModelArguments, RunArguments
 from hf_gmlp.training.build import (
     check_causal,

@@ -7,7 +7,7 @@ from filelock import FileLock
 from safetensors.torch import save_file
 
 from hf_gmlp.errors import InputError
-from hf_gmlp.tasks.mlm.arguments import MLMArguments
+from hf_gmlp.tasks.mlm import MLMArguments
 from hf_gmlp.training.arguments import ModelArguments, RunArguments
 from hf_gmlp.training.run_folder import check_rows, checkpoint_to_resume, claim, is_complete, run_settings, write_json
 from hf_gmlp.training.start import start_run

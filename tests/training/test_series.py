@@ -4,7 +4,7 @@ import math
 import pytest
 
 from hf_gmlp.errors import InputError
-from hf_gmlp.tasks.glue.arguments import GlueArguments, SentenceModelArguments
+from hf_gmlp.tasks.glue import GlueArguments, SentenceModelArguments
 from hf_gmlp.training import series
 from hf_gmlp.training.arguments import RunArguments, parse_arguments
 from hf_gmlp.training.run_folder import check_rows, resume_point, write_json

@@ -6,11 +6,11 @@ from collections import Counter
 import pytest
 from datasets import load_dataset
 
+from hf_gmlp.data.files import Access
 from hf_gmlp.errors import InputError
-from hf_gmlp.tasks.mlm.arguments import MLMArguments
-from hf_gmlp.tasks.text import load_texts, tokenize
+from hf_gmlp.tasks.language_modeling import load_texts, tokenize
+from hf_gmlp.tasks.mlm import MLMArguments
 from hf_gmlp.training.arguments import RunArguments
-from hf_gmlp.training.files import Access
 from hf_gmlp.training.stream import StreamLoader
 
 from ..samples import write, write_rows
@@ -32,7 +32,7 @@ def files(tmp_path_factory):
 def loader(files, word_tokenizer, tmp_path, monkeypatch):
     """loader(process, processes, workers) returns the batches of a process, lists of the words of their rows."""
     # The buffer is small, since a resumed run loses the sequences in it.
-    monkeypatch.setattr("hf_gmlp.tasks.text.SHUFFLE_BUFFER", 2)
+    monkeypatch.setattr("hf_gmlp.tasks.language_modeling.SHUFFLE_BUFFER", 2)
     arguments = MLMArguments(train_file=files, validation_file=files[:1], streaming=True, max_eval_samples=1)
     texts = load_texts(arguments, validate=False, access=Access(cache_dir=str(tmp_path)))
     stream, _ = tokenize(texts, word_tokenizer, 5, arguments, seed=3)

@@ -1,0 +1,212 @@
+"""Extractive question answering: windows of tokens over a question and its context, and answers from their logits.
+
+`run_qa` and `QuestionAnswerer` use it.
+"""
+
+import logging
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from transformers import PreTrainedTokenizerBase as Tokenizer
+
+from ..errors import InputError
+
+logger = logging.getLogger(__name__)
+
+
+def check_windows(tokenizer: Tokenizer, max_seq_length: int, doc_stride: int):
+    """Raise an InputError if a window has no room for new context, or the tokenizer cannot encode or pad it."""
+    if not 0 <= doc_stride <= max_seq_length // 2:
+        limit = f"from 0 to half of --max_seq_length, {max_seq_length // 2}"
+        raise InputError(f"--doc_stride {doc_stride}, the overlap of two windows, must be {limit}.")
+    pads = tokenizer.pad_token_id is not None and tokenizer.padding_side == "right"
+    if not (tokenizer.is_fast and pads and tokenizer("", "")["input_ids"][:1] == [tokenizer.cls_token_id]):
+        needs = "a fast one that puts [CLS] first, and pads on the right with a padding token"
+        raise InputError(f"The tokenizer {type(tokenizer).__name__} does not suit question answering: choose {needs}.")
+
+
+def make_windows(
+    questions: Sequence[str],
+    contexts: Sequence[str],
+    tokenizer: Tokenizer,
+    *,
+    max_seq_length: int,
+    doc_stride: int,
+    answers: Sequence[dict[str, list]] | None = None,
+) -> dict[str, list]:
+    """Make windows [CLS] question [SEP] context [SEP] of each pair.
+
+    A long context gives several windows that overlap by `doc_stride` tokens. A question that leaves too little room for
+    the context is shortened.
+
+    Args:
+        answers: "text" and "answer_start" of each question's answers, of which only the first is used.
+
+    Returns:
+        The columns of the tokenizer; "question_index"; "offsets", the characters [start, end) of the context that each
+        token covers, [0, 0) for other tokens; and with `answers` "start_positions" and "end_positions", the first and
+        last token of the answer, or 0, the position of [CLS], if the window does not contain it.
+    """
+    room = max_seq_length - tokenizer.num_special_tokens_to_add(pair=True)
+    # The names of special tokens, such as "[SEP]", are ordinary text in an article.
+    options: dict[str, object] = {"split_special_tokens": True, "return_offsets_mapping": True, "verbose": False}
+    questions = _shorten(questions, tokenizer, (room - doc_stride) // 2, **options)
+    options |= {"truncation": "only_second", "max_length": max_seq_length, "stride": doc_stride}
+    encoded = tokenizer(questions, list(contexts), return_overflowing_tokens=True, **options)
+    sources, all_offsets = encoded.pop("overflow_to_sample_mapping"), encoded.pop("offset_mapping")
+    windows: dict[str, list] = dict(encoded) | {"question_index": sources, "offsets": []}
+    for index, offsets in enumerate(all_offsets):
+        parts = encoded.sequence_ids(index)
+        windows["offsets"].append([list(span) if part == 1 else [0, 0] for span, part in zip(offsets, parts)])
+    if answers is not None:
+        spans = [_answer_tokens(offsets, answers[source]) for source, offsets in zip(sources, windows["offsets"])]
+        windows |= {"start_positions": [first for first, _ in spans], "end_positions": [last for _, last in spans]}
+    return windows
+
+
+def _shorten(questions: Sequence[str], tokenizer: Tokenizer, longest: int, **options: object) -> list[str]:
+    """Strip white space from the questions, and truncate them to `longest` tokens."""
+    questions = [question.strip() for question in questions]
+    encoded = tokenizer(questions, add_special_tokens=False, truncation=True, max_length=longest + 1, **options)
+    truncated = []
+    for question, offsets in zip(questions, encoded["offset_mapping"]):
+        if len(offsets) > longest:
+            logger.warning("A question was truncated to %d tokens: %s", longest, question)
+            question = question[: offsets[longest][0]].rstrip()
+        truncated.append(question)
+    return truncated
+
+
+def _answer_tokens(offsets: list[list[int]], answers: dict[str, list]) -> tuple[int, int]:
+    """Return the first and last token that overlap the first answer; 0 and 0 if the window lacks a part of it."""
+    text = [index for index, (start, end) in enumerate(offsets) if start < end]
+    for start, answer in zip(answers["answer_start"][:1], answers["text"]):
+        end = start + len(answer)
+        tokens = [index for index in text if offsets[index][0] < end and offsets[index][1] > start]
+        if tokens and offsets[text[0]][0] <= start and end <= offsets[text[-1]][1]:
+            return tokens[0], tokens[-1]
+    return 0, 0
+
+
+class Span(NamedTuple):
+    """Characters [start, end) of the context, and the logits of their first and last token."""
+
+    start: int
+    end: int
+    start_logit: float
+    end_logit: float
+
+    @property
+    def score(self) -> float:
+        return self.start_logit + self.end_logit
+
+
+@dataclass
+class Decoded:
+    """The answers to one question."""
+
+    # The text of the best span.
+    text: str
+    # The best spans, best first, with "" for no answer if that is allowed: "text", "start", "end" (characters of the
+    # context), "probability" (within this list), "start_logit", "end_logit".
+    nbest: list[dict]
+    # The score of no answer minus that of the best span; minus infinity if there is always an answer.
+    null_odds: float
+
+    def answer(self, null_score_diff_threshold: float = 0.0) -> str:
+        """Return the best span; "" if the score of no answer exceeds its score by more than the threshold."""
+        return "" if self.null_odds > null_score_diff_threshold else self.text
+
+
+def best_spans(
+    start_logits: np.ndarray,
+    end_logits: np.ndarray,
+    offsets: Sequence[Sequence[int]],
+    *,
+    n_best_size: int,
+    max_answer_length: int,
+) -> list[Span]:
+    """Return the spans of one window with the highest sum of start and end logit, best first.
+
+    Args:
+        start_logits, end_logits: The logits of its tokens [m].
+        offsets: The characters [start, end) of each token. One without characters neither starts nor ends a span.
+        max_answer_length: Maximum number of tokens of a span.
+    """
+    is_text = np.array([start < end for start, end in offsets])
+    starts = np.where(is_text, np.asarray(start_logits, dtype=np.float64), -np.inf)
+    ends = np.where(is_text, np.asarray(end_logits, dtype=np.float64), -np.inf)
+    width = min(max_answer_length, len(offsets))
+    ends = np.concatenate([ends, np.full(width - 1, -np.inf)])
+    # [m, width]: row i, column k is the span from token i to i + k.
+    scores = (starts[:, None] + np.lib.stride_tricks.sliding_window_view(ends, width)).ravel()
+    # Sorting all scores would take ten times as long.
+    least = np.partition(scores, -n_best_size)[-n_best_size] if n_best_size < scores.size else -np.inf
+    chosen = np.flatnonzero((scores >= least) & np.isfinite(scores))
+    # If scores are equal, the first and shortest span comes first.
+    ranked = chosen[np.argsort(-scores[chosen], kind="stable")][:n_best_size]
+    firsts, extra = np.divmod(ranked, width)
+    pairs = zip(firsts, firsts + extra)
+    return [Span(offsets[i][0], offsets[j][1], float(starts[i]), float(ends[j])) for i, j in pairs]
+
+
+def decode(
+    contexts: Sequence[str],
+    windows: Mapping[str, Iterable],
+    start_logits: Sequence[np.ndarray],
+    end_logits: Sequence[np.ndarray],
+    *,
+    n_best_size: int = 20,
+    max_answer_length: int = 30,
+    version_2_with_negative: bool = False,
+) -> list[Decoded]:
+    """Return the answers to questions from the logits of their windows.
+
+    The score of no answer is the sum of the logits of [CLS] in the window where it is lowest, since windows without the
+    answer correctly predict no answer.
+
+    Args:
+        contexts: The context of each question.
+        windows: The columns of `make_windows`, where "question_index" is an index into `contexts`.
+        start_logits, end_logits: [m] for each window, at least as long as the window.
+        version_2_with_negative: Whether there may be no answer.
+
+    Raises:
+        InputError: If a logit is not finite.
+    """
+    spans: list[list[Span]] = [[] for _ in contexts]
+    nulls: list[list[Span]] = [[] for _ in contexts]
+    limits = {"n_best_size": n_best_size, "max_answer_length": max_answer_length}
+    columns = windows["question_index"], windows["offsets"], start_logits, end_logits
+    for question, offsets, start, end in zip(*columns, strict=True):
+        start, end = start[: len(offsets)], end[: len(offsets)]
+        if not np.isfinite([start, end]).all():
+            raise InputError("The model's logits are not finite numbers: lower the learning rate of its training.")
+        nulls[question].append(Span(0, 0, float(start[0]), float(end[0])))
+        spans[question] += best_spans(start, end, offsets, **limits)
+
+    decoded = []
+    for context, candidates, null_candidates in zip(contexts, spans, nulls):
+        # The same characters in two overlapping windows are a single answer.
+        best: dict[tuple[int, int], Span] = {}
+        for span in sorted(candidates, key=lambda span: -span.score):
+            best.setdefault((span.start, span.end), span)
+        # A context of white space has no span.
+        ranked = list(best.values())[:n_best_size] or [Span(0, 0, 0.0, 0.0)]
+        text, null_odds = context[ranked[0].start : ranked[0].end], -math.inf
+        if version_2_with_negative:
+            null = min(null_candidates, key=lambda span: span.score)
+            null_odds = null.score - ranked[0].score
+            ranked = sorted([*ranked, null], key=lambda span: -span.score)[:n_best_size]
+            # The score of no answer is always reported.
+            ranked = ranked if null in ranked else [*ranked, null]
+        weights = np.exp(np.array([span.score for span in ranked]) - max(span.score for span in ranked))
+        nbest = [
+            {"text": context[span.start : span.end], "probability": float(weight), **span._asdict()}
+            for span, weight in zip(ranked, weights / weights.sum())
+        ]
+        decoded.append(Decoded(text, nbest, null_odds))
+    return decoded

@@ -1,0 +1,237 @@
+"""Rows of local files and of data sets on the Hub."""
+
+import glob
+import itertools
+import lzma
+import os
+import time
+import warnings
+import zlib
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, TextIO
+
+from ..errors import InputError, causes, first_line, hub_reason
+
+if TYPE_CHECKING:
+    from datasets import Dataset, IterableDataset
+
+# By default, pandas would replace "NA" and "null" by missing values.
+_CSV = {"keep_default_na": False, "index_col": False}
+# By default, a column of texts and numbers would become JSON: "a" with its quotation marks.
+_JSON = {"on_mixed_types": None}
+# File ending -> builder of the `datasets` library and its options; `_documents` reads text. In .tsv files such as those
+# of GLUE, a quotation mark is an ordinary character.
+FILE_KINDS: dict[str, tuple[str, dict]] = {
+    "txt": ("text", {}),
+    "json": ("json", _JSON),
+    "jsonl": ("json", _JSON),
+    "csv": ("csv", _CSV),
+    "tsv": ("csv", _CSV | {"sep": "\t", "quoting": 3}),
+    "parquet": ("parquet", {}),
+}
+# Maximum number of lines of a document in a .txt file. Longer parts without a blank line are split.
+MOST_LINES = 100
+COMPRESSIONS = ("gz", "bz2", "xz", "zst")
+# Part of a library's message -> what it means.
+PLAIN = {
+    "corresponds to no data": "it has no rows",
+    "Length of header or names": "a row has more cells than the header (a cell with a separator needs quotation marks)",
+    "Couldn't cast": "the files have different columns, or a column has values of different kinds",
+}
+
+
+@dataclass(frozen=True)
+class Access:
+    """How to load data: the folder of the cache, the token for private data, and whether to prepare the data again."""
+
+    cache_dir: str | None = None
+    token: str | None = None
+    overwrite_cache: bool = False
+
+    def options(self) -> dict[str, str | None]:
+        """Return them as arguments of `load_dataset`."""
+        mode = "force_redownload" if self.overwrite_cache else None
+        return {"cache_dir": self.cache_dir, "token": self.token, "download_mode": mode}
+
+
+def load_data(
+    *,
+    dataset_name: str | None = None,
+    dataset_config_name: str | None = None,
+    files: Mapping[str, Sequence[str]] | None = None,
+    streaming: bool = False,
+    access: Access = Access(),
+    **options,
+) -> "Mapping[str, Dataset | IterableDataset]":
+    """Return the splits of local `files`, with `options` of `read_files`, or else of a data set on the Hub."""
+    if files:
+        options |= {"streaming": streaming, "access": access}
+        return {split: read_files(paths, **options) for split, paths in files.items()}
+    if dataset_name is None:
+        raise InputError("Name the data: --dataset_name for the Hub, or --train_file and --validation_file.")
+    from datasets import load_dataset
+
+    try:
+        return load_dataset(dataset_name, dataset_config_name, streaming=streaming, **access.options())
+    except read_errors() as error:
+        title = f"{dataset_name} {dataset_config_name or ''}".strip()
+        raise InputError(f"The data set {title} cannot be loaded: {hub_reason(error)}.") from error
+
+
+def file_kind(paths: Iterable[str | Path]) -> str:
+    """Return the common kind of the files, a key of `FILE_KINDS`; an InputError if there is none."""
+    kinds = set()
+    for path in map(Path, paths):
+        check_file(path)
+        endings = [suffix.lower().removeprefix(".") for suffix in path.suffixes]
+        # The kind of a.jsonl.gz is "jsonl".
+        kind = next((ending for ending in reversed(endings) if ending not in COMPRESSIONS), "")
+        if kind not in FILE_KINDS:
+            raise InputError(f"{path} has an unsupported extension: pass files that end in {', '.join(FILE_KINDS)}.")
+        kinds.add(kind)
+    if len(kinds) != 1:
+        raise InputError(f"Pass files of one kind, got {', '.join(sorted(kinds)) or 'none'}.")
+    return kinds.pop()
+
+
+def check_file(path: Path):
+    """Raise an InputError if a file does not exist, is a folder, or is empty."""
+    if path.is_dir():
+        raise InputError(f"{path} is a folder: name the files in it.")
+    if not path.is_file():
+        raise InputError(f"There is no file {path}.")
+    if path.stat().st_size == 0:
+        raise InputError(f"The file {path} is empty.")
+
+
+def read_files(
+    paths: Sequence[str | Path],
+    *,
+    streaming: bool = False,
+    access: Access = Access(),
+    lines: bool = False,
+    text_columns: Sequence[str] | None = (),
+) -> "Dataset | IterableDataset":
+    """Return the rows of files of one kind; an InputError if they cannot be read as this kind.
+
+    Args:
+        lines: Whether every line of a .txt file is a text; otherwise blank lines separate texts.
+        text_columns: Columns of .csv and .tsv files that stay text even if every value looks like a number; None for
+            all columns.
+    """
+    # Importing these takes a second, and `hf-gmlp --help` imports this module for the kinds of files.
+    import pandas
+    from datasets import Dataset, Features, IterableDataset, Value, load_dataset
+
+    kind = file_kind(paths)
+    builder, options = FILE_KINDS[kind]
+    if builder == "csv":
+        # For rows with more cells than the header, pandas only gives a warning and drops the cells.
+        warnings.filterwarnings("error", "Length of header or names does not match")
+    with reading(paths, kind):
+        if kind == "csv":
+            options = options | {"sep": csv_separator(paths[0])}
+        if builder == "csv":
+            text_columns = list(pandas.read_csv(paths[0], nrows=0, **options)) if text_columns is None else text_columns
+            options = options | {"converters": dict.fromkeys(text_columns, str)}
+        if kind == "txt":
+            # The arguments identify the cached copy. With `overwrite_cache`, they differ from those of any copy.
+            times = [time.time_ns() if access.overwrite_cache else os.stat(path).st_mtime_ns for path in paths]
+            arguments = {"paths": [os.path.abspath(path) for path in paths], "lines": lines, "times": times}
+            # 64-bit offsets allow more than 2 GB of text.
+            options = {"gen_kwargs": arguments, "features": Features({"text": Value("large_string")})}
+            if not streaming:
+                return Dataset.from_generator(_documents, cache_dir=access.cache_dir, **options)
+            data = IterableDataset.from_generator(_documents, **options)
+        else:
+            # `load_dataset` would treat the paths as patterns.
+            files = [glob.escape(str(path)) for path in paths]
+            options = options | access.options() | {"split": "train", "streaming": streaming}
+            data = load_dataset(builder, data_files=files, **options)
+        if streaming:
+            # The stream is opened by reading the first row.
+            next(iter(data), None)
+        else:
+            # The JSON reader does not check that strings are UTF-8.
+            data.data.validate(full=True)
+        return data
+
+
+def _documents(paths: list[str], lines: bool, times: list[int]) -> Iterator[dict[str, str]]:
+    """Yield every line, or the documents between blank lines. Blank lines may hold white space, as in WikiText."""
+    for path in paths:
+        with open_text(path) as file:
+            for blank, group in itertools.groupby(file, str.isspace):
+                while not blank and (part := list(itertools.islice(group, 1 if lines else MOST_LINES))):
+                    yield {"text": "".join(part).rstrip("\n")}
+
+
+@contextmanager
+def reading(paths: Iterable[str | Path], kind: str) -> Iterator[None]:
+    """Convert an error in reading files into an InputError of one line."""
+    from datasets.exceptions import DatasetsError
+
+    try:
+        yield
+    except read_errors() as error:
+        if isinstance(error, InputError):
+            raise
+        # `datasets` wraps the errors of readers.
+        cause = next((cause for cause in causes(error) if not isinstance(cause, DatasetsError)), error)
+        reason = first_line(cause).rstrip(".")
+        reason = next((plain for part, plain in PLAIN.items() if part in reason), reason)
+        if "in DataLoader worker process" in reason:
+            # The message is the traceback in the worker, whose last line is the error.
+            reason = str(cause).strip().rpartition("\n")[2].rstrip(".")
+        raise InputError(f"{', '.join(map(str, paths))} cannot be read as {kind}: {reason}.") from error
+
+
+def read_errors() -> tuple[type[BaseException], ...]:
+    """Return the errors that reading a file may raise, in `datasets`, pyarrow, codecs and pandas (as a warning)."""
+    from datasets.exceptions import DatasetsError
+    from pyarrow import ArrowException
+
+    codecs = (EOFError, zlib.error, lzma.LZMAError)
+    return (OSError, ValueError, RuntimeError, *codecs, DatasetsError, ArrowException, Warning)
+
+
+def open_text(path: str | Path) -> TextIO:
+    """Open a UTF-8 text file, decompressed if its extension is one of `COMPRESSIONS`."""
+    import fsspec
+
+    return fsspec.open(str(path), "rt", encoding="utf-8-sig", compression="infer").open()
+
+
+def csv_separator(path: str | Path) -> str:
+    """Return the separator that is most frequent in the first line of a csv file: a comma, or the semicolon or tab of
+    spreadsheets in other languages.
+    """
+    with open_text(path) as file:
+        return max(",;\t", key=file.readline().count)
+
+
+# Columns that are text unless a flag names others: those of GLUE's tasks, and "text". Pairs come first.
+KNOWN_TEXT_COLUMNS: tuple[tuple[str, ...], ...] = (
+    ("premise", "hypothesis"),
+    ("question", "sentence"),
+    ("question1", "question2"),
+    ("sentence1", "sentence2"),
+    ("sentence",),
+    ("text",),
+)
+# The column of labels, unless a flag names another: the first of these.
+LABEL_COLUMNS = ("label", "labels", "category", "class", "target", "sentiment")
+
+
+def check_text_columns(names: Sequence[str]):
+    """Raise an InputError if --text_column_names has more than two columns, or one twice."""
+    if len(names) > 2 or len(set(names)) < len(names):
+        raise InputError(f"--text_column_names takes one or two columns, without repetition, got {', '.join(names)}.")
+
+
+def known_text_columns(names: Collection[str]) -> tuple[str, ...] | None:
+    """Return the first of `KNOWN_TEXT_COLUMNS` among the names of all columns, None if there is none."""
+    return next((columns for columns in KNOWN_TEXT_COLUMNS if {*columns} <= {*names}), None)

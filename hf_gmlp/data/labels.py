@@ -1,0 +1,255 @@
+"""Labels of texts and images: read from a column, converted to class ids, held out by class, written into a config."""
+
+import logging
+import math
+import re
+from collections import Counter
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+import yaml
+from datasets import ClassLabel, Dataset, Value
+from transformers import PreTrainedConfig
+
+from ..errors import InputError, listed
+
+logger = logging.getLogger(__name__)
+
+# The values of a config's `problem_type`: a number, one class, or any number of classes per row.
+REGRESSION, ONE_CLASS, CLASSES = "regression", "single_label_classification", "multi_label_classification"
+_NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
+
+
+class Labels(NamedTuple):
+    """The names of the class ids, None for numbers; and `REGRESSION`, `ONE_CLASS` or `CLASSES`."""
+
+    names: list[str] | None
+    problem_type: str
+
+    def __str__(self) -> str:
+        kind = "any of" if self.problem_type == CLASSES else "one of"
+        return f"{kind} {len(self.names)} classes ({listed(self.names)})" if self.names else "a number"
+
+
+def number_labels(
+    splits: dict[str, Dataset],
+    columns: Sequence[str],
+    label_column: str,
+    labels: Labels | None = None,
+    *,
+    trained: Labels | None,
+    train: bool,
+    do_regression: bool | None = None,
+) -> tuple[dict[str, Dataset], Labels]:
+    """Return the splits with `columns` and "labels" (see `label_ids`), and what the labels are.
+
+    Test data without labels get no such column.
+
+    Args:
+        labels: What the labels are, by default what `find_labels` finds in the first split. The data may also have the
+            numbers of these classes instead of their names.
+        trained: What the checkpoint predicts. The order of its classes is kept if the data have the same ones or,
+            without training, fewer.
+
+    Raises:
+        InputError: If a column, a row or a text is missing, or a label is unknown.
+    """
+    values = {}
+    for split, dataset in splits.items():
+        check_columns(dataset, split, columns if split.startswith("test") else [*columns, label_column])
+        if label_column in dataset.column_names:
+            values[split] = read_labels(dataset, label_column, (labels and labels.names) or ())
+    if labels is None:
+        split, dataset = next(iter(splits.items()))
+        labels = find_labels(dataset.features[label_column], values[split], do_regression)
+    if trained and trained.names and labels.names and trained.problem_type == labels.problem_type:
+        missing = set(trained.names) - set(labels.names)
+        if set(labels.names) <= set(trained.names) and not (missing and train):
+            labels = trained
+    # GLUE's test data have -1 for a missing label.
+    unlabeled = [None] if "-1" in (labels.names or ()) else [None, "-1", "-1.0"]
+    results = {}
+    for split, dataset in splits.items():
+        results[split] = dataset.select_columns(list(columns))
+        if not split.startswith("test") or any(value not in unlabeled for value in values.get(split, ())):
+            ids = label_ids(values[split], labels, split)
+            # A new column is needed, since `map` may convert ids in a column of strings back to strings.
+            results[split] = results[split].add_column("labels", ids)
+            logger.info("Labels of the %s data, column %r: %s", split, label_column, count_labels(ids, labels))
+    return results, labels
+
+
+def check_columns(dataset: Dataset, split: str, columns: Sequence[str]):
+    """Raise an InputError if there are no rows, or a column is missing or lacks a value."""
+    if len(dataset) == 0:
+        raise InputError(f"The {split} data have no rows.")
+    for column in columns:
+        if column not in dataset.column_names:
+            fault = f"The {split} data have no column {column!r}, only {', '.join(dataset.column_names)}"
+            raise InputError(f"{fault}: name yours with --label_column_name, and --text_ or --image_column_name(s).")
+        empty = dataset.data.column(column).is_null().index(True).as_py()
+        if empty >= 0:
+            raise InputError(f"Row {empty + 1} of the {split} data has nothing in the column {column!r}.")
+
+
+def read_labels(dataset: Dataset, column: str, class_names: Sequence[str] = ()) -> list:
+    """Return the label of each row: its name, a list of names, a dictionary of probabilities, or None if it is missing.
+
+    Numbers of the `class_names` are replaced by these names.
+    """
+    feature = getattr(dataset.features[column], "feature", dataset.features[column])
+    values = dataset[column][:]
+    if isinstance(feature, dict):
+        return values
+    if not isinstance(feature, ClassLabel | Value):
+        raise InputError(f"The column {column!r} must hold labels, not {feature}: name it with --label_column_name.")
+    by_number = names_by_number(class_names)
+
+    def name(value: object) -> str | None:
+        if isinstance(feature, ClassLabel) and isinstance(value, int):
+            value = feature.names[value] if 0 <= value < len(feature.names) else None
+        text = "" if value is None else str(value).strip()
+        # "None" and "NA" may be names.
+        return None if text.lower() in ("", "nan", "null") else by_number.get(text, text)
+
+    # pandas writes lists to a csv file as Python does.
+    if all(isinstance(value, str) and re.fullmatch(r"\s*\[.*\]\s*", value) for value in values):
+        values = [yaml.load(value, yaml.BaseLoader) for value in values]
+    return [[name(item) for item in value] if isinstance(value, list) else name(value) for value in values]
+
+
+def names_by_number(class_names: Sequence[str]) -> dict[str, str]:
+    """Return the name of each number of a class, and none if names are themselves numbers, such as 1 to 5 stars."""
+    by_number = {str(number): name for number, name in enumerate(class_names)}
+    return {} if by_number.keys() & set(class_names) else by_number
+
+
+def find_labels(feature: object, values: list, do_regression: bool | None = None) -> Labels:
+    """Return what the labels of a column are.
+
+    They are numbers with `do_regression` or, by default, if all are numbers and some have a decimal point or an
+    exponent. Otherwise they are classes, in the order of the column's `feature`, or sorted, numbers by value.
+    """
+    if isinstance(feature, dict):
+        return Labels(list(feature), ONE_CLASS)
+    problem_type = CLASSES if any(isinstance(value, list) for value in values) else ONE_CLASS
+    feature = getattr(feature, "feature", feature)
+    if isinstance(feature, ClassLabel) and not do_regression:
+        return Labels(list(feature.names), problem_type)
+    names = sorted({name for value in values for name in (value if isinstance(value, list) else [value])} - {None})
+    are_numbers = all(map(_NUMBER.fullmatch, names))
+    if do_regression is None and problem_type == ONE_CLASS and names:
+        if not are_numbers and all(_NUMBER.fullmatch(name.replace(",", ".")) for name in names):
+            fault = "The labels are numbers with a decimal comma"
+            raise InputError(f"{fault}: write a point to predict numbers, or pass --do_regression false for classes.")
+        do_regression = are_numbers and any(re.search("[.eE]", name) for name in names)
+    if do_regression:
+        return Labels(None, REGRESSION)
+    return Labels(sorted(names, key=float) if are_numbers else names, problem_type)
+
+
+def label_ids(values: list, labels: Labels, split: str) -> list:
+    """Return the class id of each row; for `REGRESSION` its number; for `CLASSES` 1.0 for its classes and 0.0 for the
+    others; for a dictionary of probabilities (a teacher's, in training data) their list.
+
+    Raises:
+        InputError: For the first row without such a label.
+    """
+    ids = {name: number for number, name in enumerate(labels.names or [])}
+
+    def convert(value):
+        if labels.problem_type == REGRESSION:
+            return float(value) if math.isfinite(float(value)) else ids[value]
+        if isinstance(value, dict) and split == "train":
+            # `datasets` adds the names that only other rows have, with None.
+            row = [float(value.get(name) or 0) for name in ids]
+            if not value.keys() <= ids.keys() or min(row) < 0 or abs(sum(row) - 1) > 1e-3:
+                raise ValueError("These are not probabilities of the classes.")
+            return row
+        if labels.problem_type == CLASSES and isinstance(value, list):
+            row_ids = {ids[name] for name in value}
+            return [float(number in row_ids) for number in ids.values()]
+        # A text in place of a list has no id.
+        return ids[value] if labels.problem_type == ONE_CLASS else ids[None]
+
+    result = []
+    for row, value in enumerate(values, start=1):
+        try:
+            result.append(convert(value))
+        except (KeyError, TypeError, ValueError) as error:
+            fault = "no label" if value is None else f"the label {value!r}, which is not {labels}"
+            raise InputError(f"Row {row} of the {split} data has {fault}.") from error
+    return result
+
+
+def count_labels(ids: list, labels: Labels) -> str:
+    """Return in one line what the labels are, with the number of rows of the most frequent classes."""
+    if labels.names is None:
+        return f"numbers from {min(ids):g} to {max(ids):g}, mean {np.mean(ids):.4g} (classes: --do_regression false)"
+    counts = np.sum(ids, axis=0) if isinstance(ids[0], list) else np.bincount(ids, minlength=len(labels.names))
+    ranked = Counter(dict(zip(labels.names, counts))).most_common()
+    prefix = "any of " if labels.problem_type == CLASSES else ""
+    return f"{prefix}{len(ranked)} classes: {listed([f'{name} {count:.0f}' for name, count in ranked], 12)}"
+
+
+def trained_labels(config: PreTrainedConfig, head: str) -> Labels | None:
+    """Return what a checkpoint was trained to predict, None if it has no `head` such as "ForImageClassification".
+
+    The names of unnamed classes ("LABEL_10") are their numbers ("10").
+    """
+    if not any(name.endswith(head) for name in config.architectures or ()):
+        return None
+    problem_type = config.problem_type or (REGRESSION if config.num_labels == 1 else ONE_CLASS)
+    names = [name.removeprefix("LABEL_") for _, name in sorted(config.id2label.items())]
+    return Labels(None if problem_type == REGRESSION else names, problem_type)
+
+
+def set_labels(config: PreTrainedConfig, labels: Labels, head: str, *, train: bool, new_classifier: bool) -> bool:
+    """Write the labels into a config.
+
+    Returns:
+        Whether the checkpoint was trained for other labels, so that it gets a new classifier if their number differs.
+
+    Raises:
+        InputError: If the checkpoint may not get a new classifier, or would be trained on a single class.
+    """
+    trained, names = trained_labels(config, head), labels.names or ["value"]
+    if train and labels.problem_type == ONE_CLASS and len(names) < 2:
+        raise InputError(f"The training data have only the label {names[0]!r}; there must be two or more.")
+    # A checkpoint with unnamed classes gets the names of the data.
+    unnamed = Labels([str(number) for number in range(len(names))], labels.problem_type)
+    has_other_labels = trained not in (None, labels, unnamed)
+    if has_other_labels and not (train and new_classifier):
+        facts = f"{config.name_or_path or 'The model'} was trained to predict {trained}, but the data have {labels}"
+        advice = "give it a new classifier with --do_train --ignore_mismatched_sizes"
+        raise InputError(f"{facts}: evaluate it on its own labels (numbers with --do_regression), or {advice}.")
+    config.id2label = dict(enumerate(names))
+    config.label2id = {name: number for number, name in config.id2label.items()}
+    config.problem_type = labels.problem_type
+    return has_other_labels
+
+
+def hold_out_rows(dataset: Dataset, fraction: float, seed: int = 0) -> tuple[Dataset, Dataset]:
+    """Split off the same fraction of each class, or of each range of numbers, to within one row.
+
+    Both parts have a new column "row", the number of the row in `dataset`, from 1. A class with a single row keeps it
+    for training.
+    """
+    labels = dataset["labels"][:]
+    rows = np.random.default_rng(seed).permutation(len(dataset))
+    # Sort by class, with random order within each class, and hold out every k-th row.
+    rows = np.array(sorted(rows, key=labels.__getitem__))
+    positions = ((np.arange(round(fraction * len(rows))) + 0.5) / fraction).astype(int)
+    held_out = set(rows[positions[positions < len(rows)]].tolist())
+    if not isinstance(labels[0], float):
+        sizes = Counter(map(str, labels))
+        held_out = {row for row in held_out if sizes[str(labels[row])] > 1}
+    if not held_out or len(held_out) == len(dataset):
+        fault = f"{len(dataset)} training samples are too few to hold some out, or each has a class of its own"
+        raise InputError(f"{fault}: pass validation data, or name another column of labels.")
+    counts = len(held_out), len(dataset) - len(held_out)
+    logger.info("Validation: %d rows held out, the same fraction of each class; %d are left to train on", *counts)
+    dataset = dataset.add_column("row", range(1, len(dataset) + 1))
+    train = dataset.select([row for row in range(len(dataset)) if row not in held_out])
+    return train, dataset.select(sorted(held_out))

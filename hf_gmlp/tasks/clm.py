@@ -1,0 +1,108 @@
+"""Train a causal gMLP or aMLP (or any AutoModelForCausalLM) to predict the next token. For example:
+
+    hf-gmlp run clm --config_name gmlp-base --train_file corpus.txt --do_train --do_eval --output_dir out
+
+This also trains a tokenizer on the corpus, since none is named. Flags have the names of transformers' own run_clm.py.
+Recipes (YAML files of flags) may come first; flags override them, and later recipes override earlier ones.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from transformers import AutoModelForCausalLM, PreTrainedTokenizerBase
+
+from ..tokenizer import end_of_text, open_ended
+from ..training.arguments import ModelArguments, RunArguments, data_access, flag, parse_arguments
+from ..training.build import check_causal, check_packing, check_pretraining, load_config, load_model, load_tokenizer
+from ..training.start import start_run
+from ..training.trainer import GMLPTrainer
+from ..training.xla import is_xla
+from .language_modeling import (
+    LanguageModelMetrics,
+    TextArguments,
+    count_bytes,
+    load_texts,
+    next_token_losses,
+    pad_rows,
+    restarting_positions,
+    tokenize,
+)
+
+
+@dataclass
+class CLMArguments(TextArguments):
+    """The text to train a causal language model on."""
+
+    block_size: int | None = flag("Tokens per block; by default, the model's n.", interval="[2, inf)")
+
+
+class CausalCollator:
+    """Batches blocks whose labels are their tokens, which a causal language model shifts by one.
+
+    The first token of a block is not a label, since nothing predicts it. Shorter blocks are padded on the right. With
+    `separate_documents`, a batch also has "position_ids", which restart at each end-of-text token, and "shift_labels",
+    so that the last token of a document predicts its end. With a `max_length`, all batches are padded to this length.
+    """
+
+    def __init__(
+        self, tokenizer: PreTrainedTokenizerBase, separate_documents: bool = False, max_length: int | None = None
+    ):
+        self.max_length = max_length
+        self.separator = end_of_text(tokenizer) if separate_documents else None
+        pad = tokenizer.pad_token_id
+        # GPT-2's tokenizer has no padding token. Any token can be used, since the mask hides it and it is not a label.
+        self.pad_token_id = end_of_text(tokenizer) if pad is None else pad
+
+    def __call__(self, examples: list[dict]) -> dict[str, torch.Tensor]:
+        blocks = [np.asarray(example["input_ids"]) for example in examples]
+        rows = [{"input_ids": ids, "labels": np.concatenate([[-100], ids[1:]])} for ids in blocks]
+        if self.separator is None:
+            return pad_rows(rows, self.pad_token_id, self.max_length)
+        for row in rows:
+            row["position_ids"] = restarting_positions(row["input_ids"] == self.separator)
+        batch = pad_rows(rows, self.pad_token_id, self.max_length)
+        return batch | {"shift_labels": torch.nn.functional.pad(batch["labels"][:, 1:], (0, 1), value=-100)}
+
+
+def main():
+    model_args, data_args, training_args = parse_arguments((ModelArguments, CLMArguments, RunArguments), __doc__)
+    checkpoint = start_run(model_args, data_args, training_args)
+    train, validate, seed = training_args.do_train, training_args.do_eval, training_args.seed
+    access = data_access(model_args, data_args, training_args)
+    config = load_config(model_args)
+    if model_args.model_name_or_path is not None:
+        check_pretraining(config, model_args.model_name_or_path, train)
+    length = data_args.sequence_length(config)
+
+    with training_args.main_process_first(desc="reading"):
+        texts = load_texts(data_args, train=train, validate=validate, seed=seed, access=access)
+    words = (row["text"] for row in texts.get("train", ()) if row["text"])
+    tokenizer = open_ended(load_tokenizer(model_args, training_args, words, max_length=length, config=config))
+    options = {"causal": True, "seed": seed, "access": access}
+    with training_args.main_process_first(desc="tokenizing"):
+        train_dataset, eval_dataset = tokenize(texts, tokenizer, length, data_args, **options)
+    num_bytes = count_bytes(texts["validation"]["text"]) if validate else None
+    description = data_args.description(train_dataset, eval_dataset, length)
+
+    model = load_model(AutoModelForCausalLM, model_args, config, tokenizer, train=train, length=length)
+    check_causal(model)
+    check_packing(model, data_args)
+
+    training_args.batch_eval_metrics = True
+    # Trainer need not remove columns: the collator returns only arguments of the model.
+    training_args.remove_unused_columns = False
+    collator = CausalCollator(tokenizer, data_args.separate_documents, length if is_xla(training_args) else None)
+    trainer = GMLPTrainer(
+        model=model,
+        args=training_args,
+        train_dataset=train_dataset,
+        eval_dataset=eval_dataset,
+        processing_class=tokenizer,
+        data_collator=collator,
+        compute_metrics=LanguageModelMetrics(num_bytes),
+        preprocess_logits_for_metrics=next_token_losses,
+        metric_names=("loss", "perplexity", "accuracy", "bits_per_byte"),
+        card=data_args.card_facts(model_args, description),
+    )
+    trainer.finish(trainer.train_and_evaluate(checkpoint))

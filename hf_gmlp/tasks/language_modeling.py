@@ -1,0 +1,315 @@
+"""What masked and causal language modeling share: text as sequences of token ids, padded batches, and metrics."""
+
+import math
+import zlib
+from collections.abc import Iterable, Mapping, Sequence, Sized
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+import torch
+from datasets import Dataset, Features, IterableDataset, List, Value
+from torch.nn.functional import cross_entropy, pad
+from transformers import EvalPrediction
+from transformers import PreTrainedTokenizerBase as Tokenizer
+
+from ..data.files import Access, load_data, reading
+from ..errors import InputError
+from ..tokenizer import end_of_text
+from ..training.arguments import DataArguments, flag
+
+PARTS = ("train", "validation")
+# Number of bytes of text that are tokenized and written together.
+BATCH_BYTES = 4_000_000
+# Number of documents of a stream that are tokenized and packed together, and of sequences that each worker shuffles.
+STREAM_BATCH, SHUFFLE_BUFFER = 200, 2000
+
+Texts = Iterable[str | None]
+Sequences = dict[str, list[np.ndarray]]
+
+
+@dataclass
+class TextArguments(DataArguments):
+    """The text to train a language model on."""
+
+    text_column: str = flag("Name of the text column.", "text")
+    separate_documents: bool = flag("Hide the documents in one sequence from each other (gMLP and aMLP only).", False)
+    validation_split_percentage: int = flag(
+        "Percentage of documents to hold out if there are no validation data.", 5, interval="(0, 100)"
+    )
+    streaming: bool = flag(
+        "Read a data set over the network, or files, while training, instead of preparing all of it first.", False
+    )
+
+    def description(self, train: object, validation: Sized | None, sequence_length: int) -> str:
+        """Return the data in words, for the model card."""
+        parts = {"training": train, "evaluation": validation}
+        counts = {name: len(data) if isinstance(data, Sized) else "a stream" for name, data in parts.items() if data}
+        sizes = ", ".join(f"{name}: {count}" for name, count in counts.items())
+        return f"{self.data_name()} in sequences of up to {sequence_length} tokens ({sizes})."
+
+
+def load_texts(
+    arguments: TextArguments, *, train: bool = True, validate: bool = True, seed: int = 42, access: Access = Access()
+) -> dict[str, Dataset | IterableDataset]:
+    """Return the documents of "train" and "validation", if they are needed, in a column "text".
+
+    Blank lines separate the documents of a .txt file; with `line_by_line`, every line is a document. Without validation
+    data, a random `validation_split_percentage` of the training documents is held out, in a stream by their checksums.
+    At most `max_eval_samples` (in a stream, by default 1,000) validation documents are read.
+    """
+    streaming, column, limit = arguments.streaming, arguments.text_column, arguments.max_eval_samples
+    source: dict = {"dataset_name": arguments.dataset_name, "dataset_config_name": arguments.dataset_config_name}
+    source |= {"files": arguments.files(), "lines": getattr(arguments, "line_by_line", False)}
+    loaded = load_data(**source, streaming=streaming, access=access, text_columns=[column])
+    texts = {split: text_rows(loaded[split], column, f"the {split} data") for split in PARTS if split in loaded}
+    if "train" not in texts and (train or not texts):
+        raise InputError("There are no training data: pass --train_file, or a data set with a split 'train'.")
+
+    if "validation" not in texts and streaming:
+        # The first documents cannot be held out, since the training text is split among processes and workers.
+        documents, percentage = texts["train"], arguments.validation_split_percentage
+        for split in PARTS:
+            select = partial(in_split, split=split, percentage=percentage)
+            texts[split] = documents.filter(select, batched=True, input_columns=["text"])
+    elif "validation" not in texts:
+        fraction = arguments.validation_split_percentage / 100
+        texts = hold_out(texts["train"], fraction, seed, "validation_split_percentage")
+    if validate and streaming:
+        with reading(["The stream"], "text"):
+            rows = list(texts["validation"].take(limit or 1000))
+        if not rows:
+            raise InputError("The stream has no text to validate on: pass --validation_file, or more text.")
+        texts["validation"] = Dataset.from_list(rows, features=Features({"text": Value("large_string")}))
+    elif validate and limit is not None:
+        texts["validation"] = texts["validation"].take(min(limit, len(texts["validation"])))
+    return {part: texts[part] for part, is_needed in zip(PARTS, (train, validate)) if is_needed}
+
+
+def in_split(texts: list[str | None], split: str, percentage: int) -> list[bool]:
+    """Return for each text whether its checksum assigns it to the split, "train" or "validation"."""
+    held_out = (zlib.crc32((text or "").encode("utf-8", "surrogatepass")) % 100 < percentage for text in texts)
+    return [is_held_out == (split == "validation") for is_held_out in held_out]
+
+
+def text_rows(data: Dataset | IterableDataset, text_column: str, source: str) -> Dataset | IterableDataset:
+    """Return only the column of text, named "text"; raise an InputError if the `source` has no such column of text."""
+    with reading([source], "text"):
+        # The columns of a stream may be unknown before its first row.
+        features = data.features or Dataset.from_list(list(data.take(1))).features
+    if text_column not in features:
+        columns = ", ".join(features) or "no columns"
+        raise InputError(f"There is no column {text_column!r} in {source}, which has {columns}: pass --text_column.")
+    # A column in which every row is blank has the type null.
+    if getattr(features[text_column], "dtype", None) not in ("string", "large_string", "string_view", "null"):
+        raise InputError(f"The column {text_column!r} of {source} holds no text: pass another --text_column.")
+    data = data.select_columns([text_column])
+    return data if text_column == "text" else data.rename_column(text_column, "text")
+
+
+def tokenize(
+    texts: Mapping[str, Dataset | IterableDataset],
+    tokenizer: Tokenizer,
+    max_seq_length: int,
+    arguments: TextArguments,
+    *,
+    causal: bool = False,
+    seed: int = 0,
+    access: Access = Access(),
+) -> tuple[Dataset | IterableDataset | None, Dataset | None]:
+    """Make sequences from the texts of `load_texts`: packed documents, lines (`line_by_line`), or `causal` blocks.
+
+    No token of a validation text or of a stream is left out. Of the training sequences, the first `max_train_samples`
+    are kept. The `seed` determines the order of a stream.
+
+    Returns:
+        Training and validation sequences, None for a part without texts. Their rows are arrays "input_ids" [m].
+    """
+    function = pack_causal if causal else tokenize_lines if getattr(arguments, "line_by_line", False) else pack
+    make = partial(function, tokenizer=tokenizer, max_seq_length=max_seq_length)
+    features = Features({"input_ids": List(Value("int32"))})
+    columns: dict = {"batched": True, "input_columns": ["text"], "remove_columns": ["text"], "features": features}
+    options: dict = {"num_proc": arguments.preprocessing_num_workers, "desc": "Tokenizing"}
+    options["load_from_cache_file"] = not access.overwrite_cache
+
+    sequences: dict = {}
+    for split, documents in texts.items():
+        limit = arguments.max_train_samples if split == "train" else None
+        if isinstance(documents, IterableDataset):
+            rows = documents.map(partial(make, keep_remainder=True), batch_size=STREAM_BATCH, **columns)
+            rows = rows if limit is None else rows.take(limit)
+            # Shuffle within one file: `datasets` cannot resume a buffer of several with another number of workers.
+            rows = rows.shuffle(seed=seed, buffer_size=SHUFFLE_BUFFER, max_buffer_input_shards=1)
+        else:
+            # Up to a thousand texts, fewer if they are long.
+            size = max(1, min(1000, BATCH_BYTES * documents.data.num_rows // max(documents.data.nbytes, 1)))
+            make_split = partial(make, keep_remainder=split != "train")
+            rows = documents.map(make_split, batch_size=size, **columns, **options)
+            if len(rows) == 0:
+                fault = f"The {split} text is blank, or does not fill one sequence of {max_seq_length} tokens"
+                raise InputError(f"{fault}: add text, or lower {'--block_size' if causal else '--max_seq_length'}.")
+            rows = rows.take(min(limit or len(rows), len(rows)))
+        sequences[split] = rows.with_format("numpy")
+    return sequences.get("train"), sequences.get("validation")
+
+
+def pack(documents: Texts, tokenizer: Tokenizer, max_seq_length: int, *, keep_remainder: bool = False) -> Sequences:
+    """Join documents with [SEP] between them and cut them into sequences [CLS] ... [SEP] of `max_seq_length` tokens.
+
+    There is no padding or truncation. A shorter last sequence is dropped, or kept with `keep_remainder`.
+
+    Returns:
+        The "input_ids" [m] of each sequence.
+    """
+    cls, sep = np.array([[tokenizer.cls_token_id], [tokenizer.sep_token_id]], dtype=np.int32)
+    # Remove the [SEP] before the first document.
+    ids, step = _join(documents, tokenizer, sep)[1:], max_seq_length - 2
+    starts = range(0, len(ids) if keep_remainder else len(ids) // step * step, step)
+    return {"input_ids": [np.concatenate([cls, ids[start : start + step], sep]) for start in starts]}
+
+
+def pack_causal(
+    documents: Texts, tokenizer: Tokenizer, max_seq_length: int, *, keep_remainder: bool = False
+) -> Sequences:
+    """Join documents with the end-of-text token before each and cut them into blocks of `max_seq_length` tokens.
+
+    Every token of every document is predicted exactly once: a block starts with the last token of the block before, and
+    a document with the end-of-text token, as in generation without a prompt. A shorter last block is dropped, or kept
+    with `keep_remainder`.
+
+    Returns:
+        The "input_ids" [m] of each block.
+    """
+    ids = _join(documents, tokenizer, np.array([end_of_text(tokenizer)], dtype=np.int32))
+    predictions, step = len(ids) - 1, max_seq_length - 1
+    starts = range(0, predictions if keep_remainder else predictions // step * step, step)
+    return {"input_ids": [ids[start : start + max_seq_length] for start in starts]}
+
+
+def tokenize_lines(
+    texts: Texts, tokenizer: Tokenizer, max_seq_length: int, *, keep_remainder: bool = False
+) -> Sequences:
+    """Return the "input_ids" [m] of each text that is not blank, truncated: [CLS] ... [SEP]."""
+    return {"input_ids": _encode(texts, tokenizer, truncation=True, max_length=max_seq_length)}
+
+
+def _join(documents: Texts, tokenizer: Tokenizer, separator: np.ndarray) -> np.ndarray:
+    """Return the tokens of all documents, with the `separator` before each."""
+    encoded = _encode(documents, tokenizer, add_special_tokens=False)
+    return np.concatenate([separator[:0], *(part for ids in encoded for part in (separator, ids))])
+
+
+def _encode(texts: Texts, tokenizer: Tokenizer, **options) -> list[np.ndarray]:
+    """Return the tokens [m] of each text that is not blank."""
+    kept = [text for text in texts if text and not text.isspace()]
+    if not kept:
+        return []
+    # A verbose tokenizer warns of documents longer than a sequence.
+    options |= {"return_attention_mask": False, "return_token_type_ids": False, "verbose": False}
+    return [np.array(ids, dtype=np.int32) for ids in tokenizer(kept, **options)["input_ids"]]
+
+
+def count_bytes(documents: Texts) -> int:
+    """Return the number of UTF-8 bytes of the documents that `pack_causal` packs, those that are not blank."""
+    return sum(len(text.encode("utf-8")) for text in documents if text and not text.isspace())
+
+
+def hold_out(dataset: "Dataset", fraction: float, seed: int, flag: str) -> "dict[str, Dataset]":
+    """Split off a random fraction of the training data as validation data; an InputError if one part is empty."""
+    try:
+        train, validation = dataset.train_test_split(fraction, seed=seed).values()
+    except ValueError as error:
+        fault = f"{len(dataset)} training samples are too few to hold some out"
+        raise InputError(f"{fault}: change --{flag}, or name validation data.") from error
+    return {"train": train, "validation": validation}
+
+
+def pad_rows(
+    rows: Sequence[Mapping[str, np.ndarray]], pad_token_id: int, length: int | None = None
+) -> dict[str, torch.Tensor]:
+    """Pad rows of "input_ids", "labels" and possibly "position_ids" [m] on the right to `length`, by default that of
+    the longest row. The labels of padding are -100.
+
+    Returns:
+        The columns [batch, length], and an "attention_mask" if there is padding.
+    """
+    lengths = torch.tensor([len(row["input_ids"]) for row in rows])
+    length = int(lengths.max()) if length is None else length
+    batch = {}
+    for name, value in {"input_ids": pad_token_id, "labels": -100, "position_ids": 0}.items():
+        if name in rows[0]:
+            columns = [torch.as_tensor(row[name]).long() for row in rows]
+            batch[name] = torch.stack([pad(column, (0, length - len(column)), value=value) for column in columns])
+    mask = torch.arange(length) < lengths[:, None]  # [batch, length]
+    return batch if mask.all() else batch | {"attention_mask": mask.long()}
+
+
+def restarting_positions(starts: np.ndarray) -> np.ndarray:
+    """Return `position_ids` [m] that restart from 0 at the first token and wherever `starts` [m] is true."""
+    positions = np.arange(len(starts))
+    return positions - np.maximum.accumulate(np.where(starts, positions, 0))
+
+
+def token_losses(logits: torch.Tensor | tuple, labels: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Compute the loss of each token: `preprocess_logits_for_metrics` for Trainer.
+
+    Args:
+        logits: [batch, m, vocabulary], or a tuple that begins with them.
+        labels: [batch, m], -100 where nothing is predicted.
+
+    Returns:
+        The loss in nats, and 1 if the prediction is correct, both [batch, m] and 0 where nothing is predicted.
+    """
+    logits = logits[0] if isinstance(logits, tuple) else logits
+    if logits.device.type == "xla":
+        # Use all tokens: the number of predicted ones differs between batches, and XLA compiles for each shape.
+        losses = cross_entropy(logits.float().mT, labels, reduction="none")
+        return losses, (logits.argmax(-1) == labels).float()
+    losses = torch.zeros(labels.shape, device=logits.device)
+    correct = torch.zeros_like(losses)
+    # Leave the other tokens out, since a masked language model predicts only one in seven.
+    predicted = labels != -100
+    logits, labels = logits[predicted].float(), labels[predicted]
+    losses[predicted] = cross_entropy(logits, labels, reduction="none")
+    correct[predicted] = (logits.argmax(-1) == labels).float()
+    return losses, correct
+
+
+def next_token_losses(logits: torch.Tensor | tuple, labels: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Compute `token_losses` of a causal language model, whose logits predict the next label; first tokens have 0.
+
+    Arguments and results have the shapes of `token_losses`.
+    """
+    logits = logits[0] if isinstance(logits, tuple) else logits
+    losses, correct = token_losses(logits[:, :-1], labels[:, 1:])
+    return pad(losses, (1, 0)), pad(correct, (1, 0))
+
+
+class LanguageModelMetrics:
+    """`compute_metrics` over all batches of an evaluation.
+
+    Args:
+        num_bytes: Number of bytes of the evaluated text in UTF-8, for "bits_per_byte": the loss of the complete text in
+            bits, divided by its bytes, which can be compared between tokenizers. End-of-text tokens add to the loss but
+            not to the bytes.
+    """
+
+    def __init__(self, num_bytes: int | None = None):
+        self.num_bytes = num_bytes
+        # The loss in nats, the number of correct predictions, and that of all predictions.
+        self.sums = [0.0, 0.0, 0.0]
+
+    def __call__(self, prediction: EvalPrediction, compute_result: bool) -> dict[str, float] | None:
+        losses, correct = prediction.predictions
+        predicted = prediction.label_ids != -100
+        batch = (losses[predicted], correct[predicted], predicted)
+        self.sums = [total + values.double().sum().item() for total, values in zip(self.sums, batch)]
+        if not compute_result:
+            return None
+        (nats, right, tokens), self.sums = self.sums, [0.0, 0.0, 0.0]
+        # exp overflows past 709 nats.
+        results = {"token_loss": nats / tokens, "perplexity": math.exp(min(nats / tokens, 700.0))}
+        results |= {"accuracy": right / tokens, "predicted_tokens": int(tokens)}
+        if self.num_bytes is not None:
+            results |= {"bits_per_byte": nats / math.log(2) / self.num_bytes, "predicted_bytes": self.num_bytes}
+        return results

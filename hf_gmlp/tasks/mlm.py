@@ -1,0 +1,180 @@
+"""Pretrain a gMLP or aMLP (or any AutoModelForMaskedLM) by masked language modeling. For example:
+
+    hf-gmlp run mlm --config_name gmlp-base --train_file corpus.txt --do_train --do_eval --output_dir out
+
+This also trains a tokenizer on the corpus, since none is named. The flags have the names of transformers' own
+run_mlm.py. Recipes (YAML files of flags) may come first; flags override them, and later recipes override earlier ones.
+"""
+
+import math
+import zlib
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from datasets import Dataset
+from transformers import AutoModelForMaskedLM, DataCollatorForLanguageModeling, PreTrainedTokenizerBase
+
+from ..errors import InputError
+from ..training.arguments import ModelArguments, RunArguments, data_access, flag, parse_arguments
+from ..training.build import check_packing, load_config, load_model, load_tokenizer
+from ..training.start import start_run
+from ..training.trainer import GMLPTrainer
+from ..training.xla import is_xla
+from .language_modeling import (
+    LanguageModelMetrics,
+    TextArguments,
+    load_texts,
+    pad_rows,
+    restarting_positions,
+    token_losses,
+    tokenize,
+)
+
+
+@dataclass
+class MLMArguments(TextArguments):
+    """The text to train on, and its masking."""
+
+    max_seq_length: int | None = flag("Tokens per sequence; by default, the model's n.", interval="[3, inf)")
+    line_by_line: bool = flag("Make each line a sequence, truncated, instead of packing lines without padding.", False)
+    mlm_probability: float = flag("Fraction of tokens to predict.", 0.15, interval="(0, 1)")
+
+
+class MaskingCollator:
+    """Mask and pad a batch.
+
+    The model is trained to predict 15 % of the tokens: 80 % of these become [MASK], 10 % a random token, and 10 % stay.
+    Special tokens are never selected, except [UNK], which replaces a word.
+
+    Examples have "input_ids"; those that already have "labels", from `MaskedOnce`, are only padded. With
+    `separate_documents`, the batch also has "position_ids", which restart after each [SEP]. With `fixed_count`, it has
+    the "masked_positions" of `find_labels`. With a `max_length`, all batches have that length.
+
+    Raises:
+        InputError: If the tokenizer lacks a special token.
+    """
+
+    def __init__(
+        self,
+        tokenizer: PreTrainedTokenizerBase,
+        mlm_probability: float = 0.15,
+        seed: int = 0,
+        separate_documents: bool = False,
+        fixed_count: bool = False,
+        max_length: int | None = None,
+    ):
+        if None in (tokenizer.cls_token, tokenizer.sep_token, tokenizer.mask_token, tokenizer.pad_token):
+            advice = "choose another with --tokenizer_name, or leave that flag out to train one"
+            raise InputError(f"The tokenizer must have [CLS], [SEP], [MASK] and [PAD]: {advice}.")
+        self.tokenizer, self.seed, self.separate_documents = tokenizer, seed, separate_documents
+        self.mlm_probability, self.fixed_count, self.max_length = mlm_probability, fixed_count, max_length
+        self.special = [token for token in tokenizer.all_special_ids if token != tokenizer.unk_token_id]
+        self.masking = DataCollatorForLanguageModeling(tokenizer, mlm_probability=mlm_probability, return_tensors="np")
+        # Shared memory lets worker processes see the current epoch.
+        self._epoch = torch.zeros((), dtype=torch.long).share_memory_()
+
+    def set_epoch(self, epoch: int):
+        self._epoch.fill_(epoch)
+
+    def mask(self, example: dict, epoch: int | None) -> dict[str, np.ndarray]:
+        """Return "input_ids" and "labels" [m], -100 where nothing is predicted. Epoch None is for evaluation."""
+        # The masks depend on these bytes: 64 bits per token, regardless of the dtype of the tokens.
+        ids = np.array([example["input_ids"]], dtype=np.int64)
+        seeds = [self.seed, zlib.crc32(ids.tobytes())] + ([] if epoch is None else [epoch])
+        self.masking.generator = np.random.default_rng(seeds)
+        inputs, labels = self.masking.numpy_mask_tokens(ids, special_tokens_mask=np.isin(ids, self.special))
+        row = {"input_ids": inputs[0], "labels": labels[0]}
+        if self.separate_documents:
+            row["position_ids"] = restarting_positions(np.roll(ids[0] == self.tokenizer.sep_token_id, 1))
+        return row
+
+    def __call__(self, examples: list[dict]) -> dict[str, torch.Tensor]:
+        epoch = int(self._epoch)
+        rows = [row if "labels" in row else self.mask(row, epoch) for row in examples]
+        batch = pad_rows(rows, self.tokenizer.pad_token_id, self.max_length)
+        if self.fixed_count:
+            batch["masked_positions"] = find_labels(batch["labels"], self.mlm_probability)
+        return batch
+
+
+def find_labels(labels: torch.Tensor, probability: float) -> torch.Tensor:
+    """Return the index of every label of a row, filled up with indices of other tokens: [B, m] -> [B, k]
+
+    They are the `masked_positions` of a compiled model. k depends only on m: it is five standard deviations above the
+    expected number of labels of a row. If a row has even more labels, k = m, so that none is lost.
+    """
+    is_label, expected = labels != -100, probability * labels.shape[1]
+    indices = is_label.long().argsort(dim=1, descending=True, stable=True)
+    count = math.ceil(expected + 5 * math.sqrt(expected))
+    return indices if is_label.sum(1).max() > count else indices[:, :count]
+
+
+class MaskedOnce(torch.utils.data.Dataset):
+    """Sequences with fixed masks, so that an evaluation gives the same result at every step, with any batch size and
+    any number of devices.
+
+    Rows are those of `MaskingCollator.mask`.
+
+    Raises:
+        InputError: If there is nothing to predict.
+    """
+
+    def __init__(self, dataset: Dataset, collator: MaskingCollator):
+        self.dataset, self.collator = dataset, collator
+        # The loop usually ends after the first row.
+        if not any((self[index]["labels"] != -100).any() for index in range(len(self))):
+            raise InputError("The masks leave nothing to predict: add validation text, or raise --mlm_probability.")
+
+    def __len__(self) -> int:
+        return len(self.dataset)
+
+    def __getitem__(self, index: int) -> dict[str, np.ndarray]:
+        return self.collator.mask(self.dataset[index], epoch=None)
+
+
+def main():
+    model_args, data_args, training_args = parse_arguments((ModelArguments, MLMArguments, RunArguments), __doc__)
+    checkpoint = start_run(model_args, data_args, training_args)
+    train, validate, seed = training_args.do_train, training_args.do_eval, training_args.seed
+    access = data_access(model_args, data_args, training_args)
+    config = load_config(model_args)
+    length = data_args.sequence_length(config)
+
+    with training_args.main_process_first(desc="reading"):
+        texts = load_texts(data_args, train=train, validate=validate, seed=seed, access=access)
+    words = (row["text"] for row in texts.get("train", ()) if row["text"])
+    tokenizer = load_tokenizer(model_args, training_args, words, max_length=length, config=config)
+    # All batches of a compiled model should have the same shape.
+    is_compiled = is_xla(training_args) or training_args.torch_compile
+    collator = MaskingCollator(
+        tokenizer,
+        data_args.mlm_probability,
+        seed,
+        data_args.separate_documents,
+        fixed_count=is_compiled and getattr(config, "sparse_prediction", False),
+        max_length=length if is_xla(training_args) else None,
+    )
+    with training_args.main_process_first(desc="tokenizing"):
+        train_dataset, eval_dataset = tokenize(texts, tokenizer, length, data_args, seed=seed, access=access)
+    description = data_args.description(train_dataset, eval_dataset, length)
+
+    model = load_model(AutoModelForMaskedLM, model_args, config, tokenizer, train=train, length=length)
+    check_packing(model, data_args)
+
+    training_args.batch_eval_metrics = True
+    # The collator needs columns that are not inputs of the model.
+    training_args.remove_unused_columns = False
+    trainer = GMLPTrainer(
+        model=model,
+        args=training_args,
+        train_dataset=train_dataset,
+        eval_dataset=None if eval_dataset is None else MaskedOnce(eval_dataset, collator),
+        processing_class=tokenizer,
+        data_collator=collator,
+        compute_metrics=LanguageModelMetrics(),
+        preprocess_logits_for_metrics=token_losses,
+        metric_names=("loss", "perplexity", "accuracy"),
+        card=data_args.card_facts(model_args, description),
+    )
+    trainer.finish(trainer.train_and_evaluate(checkpoint))

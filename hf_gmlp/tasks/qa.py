@@ -1,0 +1,261 @@
+"""Fine-tune a gMLP or aMLP (or any AutoModelForQuestionAnswering) to find answers in a text, as in SQuAD. For example:
+
+    hf-gmlp run qa --model_name_or_path my-amlp --dataset_name rajpurkar/squad --do_train --do_eval --output_dir out
+    hf-gmlp run qa recipes/finetune-squad-v1.yaml --model_name_or_path my-amlp --output_dir out
+
+The second command trains with five seeds, as the paper does, and reports medians. Questions without an answer (SQuAD
+v2.0) need --version_2_with_negative. Name your own files with --train_file, --validation_file and --test_file. The
+flags have the names of transformers' own run_qa.py. Recipes (YAML files of flags) may come first; flags override them,
+and later recipes override earlier ones.
+"""
+
+import itertools
+import json
+import logging
+import math
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from datasets import Dataset, Features
+from transformers import (
+    AutoModelForQuestionAnswering,
+    DataCollatorWithPadding,
+    EvalPrediction,
+    PreTrainedConfig,
+    TrainingArguments,
+    set_seed,
+)
+from transformers import PreTrainedTokenizerBase as Tokenizer
+from transformers.trainer_utils import PredictionOutput
+
+from ..data.answers import Decoded, check_windows, decode, make_windows
+from ..data.files import Access, load_data
+from ..data.questions import ANSWERS, TEXT, check_question, read_questions
+from ..errors import InputError
+from ..metrics.squad.squad import squad_scores, squad_v2_scores
+from ..tokenizer import padding_for
+from ..training import series
+from ..training.arguments import ModelArguments, RunArguments, SeriesArguments, data_access, flag, parse_arguments
+from ..training.build import load_config, load_model, load_tokenizer
+from ..training.run_folder import write_text
+from ..training.start import start_run
+from ..training.trainer import GMLPTrainer
+from .classification import check_evaluation
+
+logger = logging.getLogger(__name__)
+
+
+# Columns of a window that `decode` needs besides the logits, and that are not inputs of the model.
+DECODING_COLUMNS = ["question_index", "offsets"]
+
+
+@dataclass
+class QAArguments(SeriesArguments):
+    """The questions to answer, and the choice of answers."""
+
+    train_file: list[str] | None = flag(
+        "Questions to train on: JSON (in SQuAD's format, or flat) or JSON lines; also .gz."
+    )
+    validation_file: list[str] | None = flag("Questions to evaluate on, in the same formats.")
+    test_file: list[str] | None = flag("Questions to answer, in the same formats.")
+    version_2_with_negative: bool = flag("Allow questions without an answer, as in SQuAD v2.0.", False)
+    null_score_diff_threshold: float = flag(
+        'Answer "" if the score of no answer exceeds that of the best answer by more than this.',
+        0.0,
+        interval="(-inf, inf)",
+    )
+    max_seq_length: int | None = flag(
+        "Tokens of a question and a window of context; by default, the model's n.", interval="[16, inf)"
+    )
+    doc_stride: int | None = flag(
+        "Overlap of windows in tokens; by default 128, or max_seq_length / 3 if smaller.", interval="[0, inf)"
+    )
+    pad_to_max_length: bool = flag(
+        "Pad to --max_seq_length instead of the longest sequence; always on for mask_padding=false.", False
+    )
+    n_best_size: int = flag("Number of answers per question in nbest_predictions.json.", 20, interval="[1, inf)")
+    max_answer_length: int = flag("Maximum number of tokens of an answer.", 30, interval="[1, inf)")
+
+    def window_lengths(self, config: PreTrainedConfig) -> dict[str, int]:
+        """Return the windows' "max_seq_length" and "doc_stride"."""
+        has_n = getattr(config, "max_position_embeddings", None) is not None
+        max_seq_length = self.sequence_length(config, default=math.inf if has_n else 512)
+        doc_stride = min(128, max_seq_length // 3) if self.doc_stride is None else self.doc_stride
+        return {"max_seq_length": max_seq_length, "doc_stride": doc_stride}
+
+
+def load_questions(arguments: QAArguments, splits: Sequence[str], access: Access = Access()) -> dict[str, Dataset]:
+    """Return checked questions: "id", "question", "context" and "answers" {"text": [...], "answer_start": [...]}.
+
+    Both lists are empty if there is no answer; a "test" split without any answer has no column "answers". Files are
+    nested, as SQuAD is published, flat (rows, possibly under "data"), or JSON lines.
+
+    Raises:
+        InputError: If data are missing or have another format, two questions share an id, an answer is not at its
+            position, or a question has no answer but must have one.
+    """
+    files, name = arguments.files(), arguments.dataset_name
+    loaded = files or load_data(dataset_name=name, dataset_config_name=arguments.dataset_config_name, access=access)
+    questions = {}
+    for split in splits:
+        if split not in loaded:
+            advice = f"pass --{split}_file" if files else f"{name} has {', '.join(loaded)}"
+            raise InputError(f"There are no {split} data: {advice}.")
+        where = ", ".join(files[split]) if files else str(name)
+        unchecked = itertools.chain.from_iterable(map(read_questions, files[split])) if files else loaded[split]
+        rows = [
+            check_question(row, where, split) for row in itertools.islice(unchecked, arguments.max_samples()[split])
+        ]
+        if not rows:
+            raise InputError(f"There is no question in {where}: pass other data.")
+        ((key, count),) = Counter(row["id"] for row in rows).most_common(1)
+        if count > 1:
+            raise InputError(f"Two questions in {where} have the id {key}: predictions need unique ids.")
+        unanswered = [row["id"] for row in rows if not row["answers"]["text"]]
+        answered = split != "test" or len(unanswered) < len(rows)
+        if unanswered and answered and not arguments.version_2_with_negative:
+            raise InputError(f"Question {unanswered[0]} in {where} has no answer: pass --version_2_with_negative.")
+        features = Features(TEXT | ANSWERS if answered else TEXT)
+        questions[split] = Dataset.from_dict({name: [row[name] for row in rows] for name in features}, features)
+    return questions
+
+
+def window_dataset(
+    questions: Dataset, tokenizer: Tokenizer, *, training: bool = False, num_proc: int | None = None, **lengths: int
+) -> Dataset:
+    """Return the windows of the questions of `load_questions`, labeled with the first answer, if there is one.
+
+    With `training`, they lack the columns that only decoding needs. `lengths` are "max_seq_length" and "doc_stride".
+    """
+
+    def map_batch(batch: dict, indices: list[int]) -> dict:
+        answers = batch.get("answers")
+        windows = make_windows(batch["question"], batch["context"], tokenizer, answers=answers, **lengths)
+        windows["question_index"] = [indices[index] for index in windows["question_index"]]
+        # Keep training rows small, since every process holds them in memory.
+        return {name: windows[name] for name in windows if not training or name not in DECODING_COLUMNS}
+
+    options = {"batched": True, "with_indices": True, "num_proc": num_proc, "desc": "Cutting windows"}
+    return questions.map(map_batch, remove_columns=questions.column_names, **options)
+
+
+class AnswerMetrics:
+    """`compute_metrics` for Trainer that decodes and scores an evaluation, and keeps its answers in `decoded`.
+
+    The best threshold of SQuAD v2.0 is found on the best span of every question, while the official script uses the
+    answers in predictions.json, some of which a threshold has already removed.
+
+    Args:
+        questions: From `load_questions`.
+        windows: From `window_dataset`, in the order of the evaluation.
+    """
+
+    def __init__(self, questions: Dataset, windows: Dataset, arguments: QAArguments):
+        self.questions, self.arguments = questions, arguments
+        self.windows = {name: windows[name] for name in DECODING_COLUMNS}
+        self.decoded: list[Decoded] = []
+
+    def __call__(self, prediction: EvalPrediction | PredictionOutput) -> dict[str, float]:
+        self.decoded = decode(
+            self.questions["context"],
+            self.windows,
+            *prediction.predictions[:2],
+            n_best_size=self.arguments.n_best_size,
+            max_answer_length=self.arguments.max_answer_length,
+            version_2_with_negative=self.arguments.version_2_with_negative,
+        )
+        return self._scores(self.decoded) if "answers" in self.questions.column_names else {}
+
+    def names(self) -> list[str]:
+        """Return the names of the scores."""
+        return list(self._scores([Decoded("", [], 0.0)] * len(self.questions)))
+
+    def _scores(self, decoded: Sequence[Decoded]) -> dict[str, float]:
+        ids, threshold = self.questions["id"], self.arguments.null_score_diff_threshold
+        references = {key: answers["text"] for key, answers in zip(ids, self.questions["answers"])}
+        texts = {key: answer.text for key, answer in zip(ids, decoded)}
+        if not self.arguments.version_2_with_negative:
+            return squad_scores(texts, references)
+        null_odds = {key: answer.null_odds for key, answer in zip(ids, decoded)}
+        return squad_v2_scores(texts, references, null_odds, no_answer_threshold=threshold)
+
+    def write(self, args: TrainingArguments, prefix: str):
+        """Write {prefix}_predictions.json (for the official scripts), _nbest_predictions.json and _null_odds.json."""
+        if not args.should_save:
+            return
+        contents: dict[str, list] = {
+            "predictions": [answer.answer(self.arguments.null_score_diff_threshold) for answer in self.decoded],
+            "nbest_predictions": [answer.nbest for answer in self.decoded],
+        }
+        if self.arguments.version_2_with_negative:
+            contents["null_odds"] = [answer.null_odds for answer in self.decoded]
+        for name, content in contents.items():
+            text = json.dumps(dict(zip(self.questions["id"], content)), indent=2, ensure_ascii=False)
+            write_text(Path(args.output_dir, f"{prefix}_{name}.json"), f"{text}\n")
+
+
+def main():
+    model_args, data_args, training_args = parse_arguments((ModelArguments, QAArguments, RunArguments), __doc__)
+    check_evaluation(training_args)
+    checkpoint = start_run(model_args, data_args, training_args)
+    runs = series.plan_runs(model_args, data_args, training_args)
+    config = load_config(model_args)
+    lengths = data_args.window_lengths(config)
+    length = lengths["max_seq_length"]
+
+    needed = {"train": training_args.do_train, "validation": training_args.do_eval, "test": training_args.do_predict}
+    splits = [split for split in needed if needed[split]]
+    questions = load_questions(data_args, splits, data_access(model_args, data_args, training_args))
+
+    words = (text for row in questions.get("train", ()) for text in (row["context"], row["question"]))
+    tokenizer = load_tokenizer(model_args, training_args, words, max_length=length, config=config)
+    check_windows(tokenizer, **lengths)
+    if getattr(config, "type_vocab_size", None) == 1:
+        # RoBERTa and its relatives have no second segment.
+        tokenizer.model_input_names = [name for name in tokenizer.model_input_names if name != "token_type_ids"]
+    # The saved tokenizer has the length of the windows that the model was trained on.
+    tokenizer.model_max_length = length
+    windows, answers = {}, {}
+    for split, rows in questions.items():
+        options = lengths | {"num_proc": data_args.preprocessing_num_workers}
+        windows[split] = window_dataset(rows, tokenizer, training=split == "train", **options)
+        logger.info("%s: %d questions in %d windows", split, len(rows), len(windows[split]))
+        if split != "train":
+            answers[split] = AnswerMetrics(rows, windows[split], data_args)
+            windows[split] = windows[split].remove_columns(DECODING_COLUMNS)
+    names = answers["validation"].names() if "validation" in answers else []
+    collator = DataCollatorWithPadding(tokenizer, padding_for(config, data_args.pad_to_max_length), max_length=length)
+
+    def run(args: RunArguments, checkpoint: str | None):
+        # The weights of a new head depend on the seed of the run.
+        set_seed(args.seed)
+        options = {"train": args.do_train, "length": length}
+        model = load_model(AutoModelForQuestionAnswering, model_args, config, tokenizer, **options)
+        trainer = GMLPTrainer(
+            model=model,
+            args=args,
+            train_dataset=windows.get("train"),
+            eval_dataset=windows.get("validation"),
+            processing_class=tokenizer,
+            data_collator=collator,
+            compute_metrics=answers.get("validation"),
+            metric_names=names and ["loss", *names],
+            in_series=bool(data_args.seeds),
+            card=data_args.card_facts(model_args),
+        )
+        metrics = trainer.train_and_evaluate(checkpoint)
+        if args.do_eval:
+            answers["validation"].write(args, "eval")
+        if args.do_predict:
+            trainer.compute_metrics = answers["test"]
+            output = trainer.predict(windows["test"], metric_key_prefix="predict")
+            if output.label_ids is None:
+                # Without labels, Trainer does not call `compute_metrics`.
+                answers["test"](output)
+            metrics |= output.metrics
+            answers["test"].write(args, "predict")
+        trainer.finish(metrics)
+
+    series.make_runs(training_args, runs, run, checkpoint)

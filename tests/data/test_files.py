@@ -1,0 +1,90 @@
+import bz2
+import gzip
+
+import pytest
+
+from hf_gmlp.data.files import Access, file_kind, load_data, read_files
+from hf_gmlp.errors import InputError
+
+
+@pytest.fixture(params=[False, True], ids=["in memory", "stream"])
+def options(request, tmp_path):
+    return {"streaming": request.param, "access": Access(cache_dir=str(tmp_path / "cache"))}
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "rows"),
+    [
+        ("a.csv", 'text\nNA\n"null, None"\n', [{"text": "NA"}, {"text": "null, None"}]),
+        ("a.tsv", 'text\tlabel\nsay "no\tNA\n', [{"text": 'say "no', "label": "NA"}]),
+        *[("a.csv", f'\ufefftext{s}label\n"a, b; c"{s}x\n', [{"text": "a, b; c", "label": "x"}]) for s in ",;\t"],
+    ],
+)
+def test_tables_keep_words_such_as_null_and_may_have_any_separator(tmp_path, options, name, content, rows):
+    (tmp_path / name).write_text(content, encoding="utf-8")
+    assert list(read_files([tmp_path / name], **options)) == rows
+
+
+def test_extensions_determine_the_kind_of_a_file(tmp_path):
+    for name in ("a.txt", "b.TXT", "c.jsonl.gz", "d"):
+        (tmp_path / name).write_text("x")
+    assert file_kind([tmp_path / "a.txt", tmp_path / "b.TXT"]) == "txt"
+    assert file_kind([tmp_path / "c.jsonl.gz"]) == "jsonl"
+    for names, words in (([], "none"), ([""], "folder"), (["e.txt"], "e.txt"), (["d"], "d has an unsupported"),
+                         (["a.txt", "c.jsonl.gz"], "jsonl, txt")):  # fmt: skip
+        with pytest.raises(InputError, match=words):
+            file_kind([tmp_path / name for name in names])
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("a.json", b'[{"text": "a"'),
+        ("b.txt", b"caf\xe9\n"),
+        ("c.txt.gz", gzip.compress(b"some text\n" * 1000)[:20]),
+        ("f.csv", b"text\na,b\nc,d\n"),
+        # By default, `datasets` would make JSON of the texts: "a" with its quotation marks.
+        ("g.jsonl", b'{"text": "a"}\n{"text": 5}\n{"text": "b"}\n'),
+        ("h.json", b'[{"text": "a"}, {"text": 5}]'),
+        ("i.jsonl", b'{"text": "caf\xe9"}\n'),
+        ("j.csv", b"text\ncaf\xe9\n"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_files_that_cannot_be_read_are_refused(tmp_path, options, name, content):
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(InputError, match=name) as caught:
+        read_files([tmp_path / name], **options)
+    assert "\n" not in str(caught.value)
+
+
+def test_zstandard_files_are_read(tmp_path, options):
+    zstandard = pytest.importorskip("zstandard")
+    (tmp_path / "a.jsonl.zst").write_bytes(zstandard.compress(b'{"text": "one"}\n'))
+    assert list(read_files([tmp_path / "a.jsonl.zst"], **options)) == [{"text": "one"}]
+
+
+@pytest.mark.parametrize("name", ["a.jsonl", "a.txt"])
+def test_a_changed_file_is_read_again(tmp_path, name):
+    access = Access(cache_dir=str(tmp_path / "cache"))
+    for word in ("one", "two"):
+        (tmp_path / name).write_text(f'{{"text": "{word}"}}\n' if name == "a.jsonl" else word)
+        assert load_data(files={"train": [tmp_path / name]}, access=access)["train"]["text"][:] == [word]
+
+
+def test_blank_lines_separate_documents(tmp_path, options):
+    text = "\ufeffone\r\ntwo  \n \t\n\n\n  three\u2028still three\n\nfour"
+    (tmp_path / "a.txt").write_text(text, encoding="utf-8", newline="")
+    (tmp_path / "b.txt.bz2").write_bytes(bz2.compress(b"five\n"))
+    paths = [tmp_path / "a.txt", tmp_path / "b.txt.bz2"]
+    texts = [row["text"] for row in read_files(paths, **options)]
+    assert texts == ["one\ntwo  ", "  three\u2028still three", "four", "five"]
+    texts = [row["text"] for row in read_files(paths, lines=True, **options)]
+    assert texts == ["one", "two  ", "  three\u2028still three", "four", "five"]
+
+
+def test_missing_data_are_refused(tmp_path):
+    with pytest.raises(InputError, match="--dataset_name"):
+        load_data()
+    with pytest.raises(InputError, match="none en"):
+        load_data(dataset_name=str(tmp_path / "none"), dataset_config_name="en")

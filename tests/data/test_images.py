@@ -1,0 +1,304 @@
+import io
+import shutil
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import PIL.Image
+import pytest
+import torch
+from datasets import Dataset, Image
+from torchvision.transforms import v2
+from torchvision.transforms.functional import rotate
+from transformers import BitImageProcessor, ViTImageProcessor
+
+from hf_gmlp.data.files import Access
+from hf_gmlp.data.labels import ONE_CLASS, Labels
+from hf_gmlp.errors import InputError
+from hf_gmlp.processor import decode
+from hf_gmlp.tasks.image_classification import (
+    ImageArguments,
+    check_images,
+    load_images,
+    mixing_transform,
+    training_transform,
+)
+from hf_gmlp.tasks.pixels import ImageCollator, Normalization
+
+from ..numerics import assert_close
+from ..samples import write_rows
+
+CLASSES = ("apple", "boat", "cloud")
+
+
+def picture(seed=0, size=(40, 36), mode="RGB"):
+    noise = np.random.default_rng(seed).integers(0, 256, (5, 4, 3), dtype=np.uint8)
+    return PIL.Image.fromarray(noise).resize(size, PIL.Image.BICUBIC).convert(mode)
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """photos/<class>/<number>.jpg, four images of each of three classes."""
+    for number, name in enumerate(CLASSES):
+        (tmp_path / "photos" / name).mkdir(parents=True)
+        for i in range(4):
+            picture(10 * number + i).save(tmp_path / "photos" / name / f"{i}.jpg")
+    return tmp_path / "photos"
+
+
+def pixels(dataset):
+    return [np.asarray(decode(row["image"])) for row in dataset]
+
+
+def loaded(cache=None, *, trained=None, train=True, validate=False, seed=0, **arguments):
+    options = {"trained": trained, "train": train, "validate": validate, "seed": seed}
+    splits, labels = load_images(ImageArguments(**arguments), **options, access=Access(cache and str(cache)))
+    return SimpleNamespace(splits=splits, labels=labels.names, problem_type=labels.problem_type)
+
+
+def test_folder_csv_and_parquet_are_the_same_data(folder, tmp_path):
+    plain = loaded(train_dir=str(folder))
+    assert plain.labels == list(CLASSES) and plain.problem_type == ONE_CLASS
+    assert plain.splits["train"]["labels"][:] == [0] * 4 + [1] * 4 + [2] * 4
+    assert plain.splits["train"][5]["image"]["path"].endswith("boat/1.jpg")
+
+    files = sorted(folder.rglob("*.jpg"))
+    rows = [{"image": {"bytes": file.read_bytes(), "path": file.name}, "label": file.parent.name} for file in files]
+    Dataset.from_list(rows).cast_column("image", Image()).to_parquet(tmp_path / "photos.parquet")
+    write_rows(tmp_path / "photos.csv", [{"photo": file, "kind": file.parent.name} for file in files])
+    names, cache = {"image_column_name": "photo", "label_column_name": "kind"}, tmp_path / "cache"
+    for file, columns in (("photos.parquet", {}), ("photos.csv", names)):
+        other = loaded(cache, train_file=[str(tmp_path / file)], **columns)
+        assert other.labels == plain.labels
+        assert other.splits["train"]["labels"][:] == plain.splits["train"]["labels"][:]
+        for a, b in zip(pixels(other.splits["train"]), pixels(plain.splits["train"])):
+            np.testing.assert_array_equal(a, b)
+
+
+def test_a_local_copy_of_a_hub_data_set_is_read(folder, tmp_path):
+    rows = [{"img": str(file), "label": file.parent.name} for file in sorted(folder.rglob("*.jpg"))]
+    (tmp_path / "hub").mkdir()
+    for split in ("train", "test"):
+        Dataset.from_list(rows).cast_column("img", Image()).to_parquet(tmp_path / "hub" / f"{split}.parquet")
+    options = {"dataset_name": str(tmp_path / "hub"), "validate": True}
+    data = loaded(tmp_path / "cache", **options, image_column_name="img")
+    assert {split: len(dataset) for split, dataset in data.splits.items()} == {"train": 12, "validation": 12}
+    refused("--image_column_name", tmp_path / "cache", **options)
+
+
+def test_validation_images_are_held_out_or_passed(folder):
+    data = loaded(train_dir=str(folder), validate=True, train_val_split=0.25, seed=1)
+    names = [{row["image"]["path"] for row in data.splits[split]} for split in ("train", "validation")]
+    assert [len(split) for split in names] == [9, 3] and not names[0] & names[1]
+    both = loaded(train_dir=str(folder), validation_dir=str(folder), validate=True)
+    assert [len(data) for data in both.splits.values()] == [12, 12]
+    sampled = loaded(train_dir=str(folder), max_train_samples=6, seed=3).splits["train"]["labels"][:]
+    assert len(sampled) == 6 and len(set(sampled)) > 1
+
+
+def test_a_checkpoint_with_the_same_classes_keeps_its_order(folder):
+    trained = Labels(["cloud", "apple", "boat"], ONE_CLASS)
+    data = loaded(train_dir=str(folder), trained=trained)
+    assert data.labels == trained.names and data.splits["train"]["labels"][:] == [1] * 4 + [2] * 4 + [0] * 4
+    # Evaluation on a subset of the classes keeps all labels.
+    shutil.rmtree(folder / "cloud")
+    data = loaded(validation_dir=str(folder), trained=trained, train=False, validate=True)
+    assert data.labels == trained.names and data.splits["validation"]["labels"][:] == [1] * 4 + [2] * 4
+    # Training on the subset creates a new classifier.
+    assert loaded(train_dir=str(folder), trained=trained).labels == ["apple", "boat"]
+
+
+def refused(words, cache=None, **arguments):
+    with pytest.raises(InputError, match=words):
+        loaded(cache, **arguments)
+
+
+def test_bad_paths_are_refused(folder, tmp_path):
+    refused("nowhere", train_dir=str(tmp_path / "nowhere"))
+    refused("no class folders", train_dir=str(folder / "apple"))
+    refused("no training images", validation_dir=str(folder))
+    (tmp_path / "photos.zip").write_bytes(b"PK")
+    refused("photos.zip is a file: unpack it", train_dir=str(tmp_path / "photos.zip"))
+    shutil.copytree(folder, tmp_path / "other")
+    (tmp_path / "other" / "apple").rename(tmp_path / "other" / "apples")
+    refused("'apples'", train_dir=str(folder), validation_dir=str(tmp_path / "other"))
+    refused("training samples", train_dir=str(folder), validate=True, train_val_split=0.01)
+
+
+@pytest.mark.parametrize(("train", "test"), [("Training", "Testing"), ("seg_train/seg_train", "seg_val/seg_val")])
+def test_common_names_of_splits_are_recognized(folder, tmp_path, train, test, caplog):
+    caplog.set_level("INFO")
+    root = tmp_path / "archive" / "data"
+    shutil.copytree(folder, root / train)
+    shutil.copytree(folder, root / test)
+    (root / test / "apple" / "0.jpg").unlink()
+    # Kaggle archives also contain images without classes.
+    shutil.copytree(folder / "apple", root / "seg_pred")
+    data = loaded(train_dir=str(tmp_path / "archive"), validate=True)
+    assert {split: len(rows) for split, rows in data.splits.items()} == {"train": 12, "validation": 11}
+    assert data.labels == list(CLASSES)
+    assert caplog.text.count("Splits of") == 1 and "4 outside of class folders, in seg_pred" in caplog.text
+    only = loaded(validation_dir=str(tmp_path / "archive"), train=False, validate=True)
+    assert len(only.splits["validation"]) == 11
+
+
+def test_classes_may_be_named_like_splits_or_by_numbers(folder):
+    # A single folder is not treated as a split.
+    (folder.parent / "all").mkdir()
+    folder.rename(folder.parent / "all" / "test photos")
+    data = loaded(train_dir=str(folder.parent / "all"))
+    assert len(data.splits["train"]) == 12
+    folder = folder.parent / "all" / "test photos"
+    (folder / "apple").rename(folder / "train")
+    assert loaded(train_dir=str(folder)).labels == ["boat", "cloud", "train"]
+    for name, number in zip(("train", "boat", "cloud"), ("0", "10", "2")):
+        (folder / name).rename(folder / number)
+    assert loaded(train_dir=str(folder)).labels == ["0", "2", "10"]
+
+
+def test_files_that_are_left_out_are_logged_in_one_line(folder, tmp_path, caplog):
+    for name in ("empty", "ships", "@eaDir"):
+        (folder / name).mkdir()
+    for name in ("apple/0.heic", "apple/.hidden.jpg", "ships/0.ppm", "ships/1.ppm", "@eaDir/0.jpg"):
+        (folder / name).write_text("x")
+    shutil.copy(folder / "boat" / "0.jpg", folder / "loose.jpg")
+    shutil.copytree(folder / "boat", tmp_path / "more")
+    (folder / "dove").symlink_to(tmp_path / "more")
+    shutil.copy(folder / "boat" / "0.jpg", folder / "boat" / "9.JPG")
+    data = loaded(train_dir=str(folder))
+    assert data.splits["train"]["labels"][:] == [0] * 4 + [1] * 5 + [2] * 4 + [3] * 4
+    (record,) = [record for record in caplog.records if record.levelname == "WARNING"]
+    for words in ("images: empty, ships", "2 .ppm", "1 .heic", "1 outside of class folders", "1 in @eaDir"):
+        assert words in record.getMessage()
+
+
+def test_images_that_cannot_be_decoded_are_refused_before_the_training(folder):
+    splits = loaded(train_dir=str(folder), validate=True, train_val_split=0.25).splits
+    check_images(splits)
+    Path(splits["train"][2]["image"]["path"]).unlink()
+    with pytest.raises(InputError, match="train data, does not exist"):
+        check_images(splits)
+    path = Path(splits["validation"][1]["image"]["path"])
+    picture(size=(1, 1)).save(path)
+    with pytest.raises(InputError, match=f"{path} cannot .* only 1 x 1 pixels"):
+        check_images({"validation": splits["validation"]})
+
+
+def test_bad_columns_are_refused(tmp_path):
+    columns = {"number": [1, 2], "image": ["a", "b"], "label": ["a", "b"], "several": [["a"], ["b"]]}
+    Dataset.from_dict(columns).to_parquet(tmp_path / "a.parquet")
+    options = {"cache": tmp_path / "cache", "train_file": [str(tmp_path / "a.parquet")]}
+    refused("'number'", **options, image_column_name="number")
+    refused("one class per image", **options, label_column_name="several")
+
+
+@pytest.mark.parametrize("kind", ["png", "jpeg", "webp"])
+def test_incomplete_images_are_named(kind):
+    file = io.BytesIO()
+    picture(size=(64, 64)).save(file, kind)
+    content = file.getvalue()
+    assert decode({"bytes": content, "path": "a"}).size == (64, 64)
+    for fraction in (0.0, 0.6):
+        with pytest.raises(InputError, match="photos/a"):
+            decode({"bytes": content[: int(fraction * len(content))], "path": "photos/a"})
+
+
+def test_other_formats_are_not_decoded(tmp_path):
+    """Pillow decodes EPS by running Ghostscript."""
+    picture().save(tmp_path / "a.eps")
+    (tmp_path / "a.eps").rename(tmp_path / "a.png")
+    with pytest.raises(InputError, match="a.png .*not an image"):
+        decode({"bytes": None, "path": str(tmp_path / "a.png")})
+
+
+def test_missing_and_deep_images_are_named(tmp_path):
+    with pytest.raises(InputError, match="none.jpg"):
+        decode({"bytes": None, "path": str(tmp_path / "none.jpg")})
+    PIL.Image.fromarray(np.full((8, 8), 40_000, dtype=np.uint16)).save(tmp_path / "deep.png")
+    with pytest.raises(InputError, match="deep.png .*8 bits"):
+        decode({"bytes": None, "path": str(tmp_path / "deep.png")})
+
+
+def test_rotated_images_are_turned_upright(tmp_path):
+    exif = PIL.Image.Exif()
+    exif[0x0112] = 6
+    picture().save(tmp_path / "turned.png", exif=exif)
+    upright = np.asarray(rotate(picture(), -90, expand=True))
+    np.testing.assert_array_equal(np.asarray(decode({"bytes": None, "path": str(tmp_path / "turned.png")})), upright)
+
+
+def test_training_transform_is_crop_flip_and_normalization():
+    arguments = ImageArguments(crop_scale=[1.0, 1.0], horizontal_flip=1.0)
+    transform = training_transform(arguments, (24, 16), [0.4, 0.5, 0.6])
+    image = picture(size=(16, 24))
+    # The crop is the complete image, since both have the same shape, which does not vary here.
+    transform.transforms[0].ratio = (16 / 24, 16 / 24)
+    expected = torch.from_numpy(np.asarray(image).copy()).permute(2, 0, 1).flip(-1) / 255
+    expected = (expected - torch.tensor([0.4, 0.5, 0.6])[:, None, None]) / torch.tensor([0.2, 0.3, 0.4])[:, None, None]
+    normalization = Normalization([0.4, 0.5, 0.6], [0.2, 0.3, 0.4])
+    assert transform(image).dtype == torch.uint8
+    assert_close(normalization(transform(image)), expected)
+    policy = training_transform(ImageArguments(auto_augment="cifar10"), (8, 8), [0.5] * 3).transforms[2]
+    assert isinstance(policy, v2.AutoAugment) and policy.policy == v2.AutoAugmentPolicy.CIFAR10
+
+
+def test_mixing_applies_mixup_or_cutmix():
+    images = torch.stack([torch.full((3, 8, 8), i, dtype=torch.uint8) for i in range(4)])
+    labels, seen = torch.arange(4), set()
+    both = {"mixup_alpha": 0.8, "cutmix_alpha": 1.0}
+    for _ in range(40):
+        mixed, probabilities = mixing_transform(ImageArguments(**both), 4)(images, labels)
+        seen.add(mixed.dtype)
+        # Pixels and labels are mixed in the same ratio.
+        assert_close(probabilities.sum(1), torch.ones(4))
+        assert_close(mixed.float().mean((1, 2, 3)), probabilities @ torch.arange(4.0))
+    # CutMix keeps the integers.
+    assert seen == {torch.uint8, torch.float32}
+    always = mixing_transform(ImageArguments(**both, switch_prob=1.0), 4)
+    assert all(always(images, labels)[0].dtype == torch.uint8 for _ in range(10))
+    assert mixing_transform(ImageArguments(mixup_alpha=0.8), 4)(images, labels)[0].dtype == torch.float32
+    assert mixing_transform(ImageArguments(), 4) is None
+
+
+def collator(seed=0):
+    processor = ViTImageProcessor(size={"height": 16, "width": 16})
+    arguments = ImageArguments(auto_augment="imagenet", mixup_alpha=0.8, cutmix_alpha=1.0)
+    transform = training_transform(arguments, (16, 16), [0.5] * 3)
+    return ImageCollator(processor, transform, mixing_transform(arguments, 3), seed)
+
+
+def test_augmentation_depends_only_on_image_seed_and_epoch(folder):
+    dataset, collate = loaded(train_dir=str(folder)).splits["train"], collator()
+    batch = [dataset[i] | {"index": i} for i in (3, 7, 11)]
+    state = torch.get_rng_state()
+    first = collate(batch)
+    # Augmentation does not advance the random state of the run.
+    assert torch.equal(torch.get_rng_state(), state)
+    torch.manual_seed(2)
+    again, other_seed = collate(batch), collator(seed=5)(batch)
+    collate.set_epoch(1)
+    next_epoch = collate(batch)
+    assert first["pixel_values"].shape == (3, 3, 16, 16) and first["labels"].shape == (3, 3)
+    assert all(torch.equal(again[key], first[key]) for key in first)
+    assert not torch.equal(other_seed["pixel_values"], first["pixel_values"])
+    assert not torch.equal(next_epoch["pixel_values"], first["pixel_values"])
+    # Without mixing, augmentation depends on the index of an image but not on its batch.
+    collate.mixing = None
+    together = collate(batch)
+    assert torch.equal(collate(batch[:1])["pixel_values"][0], together["pixel_values"][0])
+    assert not torch.equal(collate([batch[0] | {"index": 4}])["pixel_values"][0], together["pixel_values"][0])
+    assert together["labels"].tolist() == [0, 1, 2]
+
+
+def test_evaluation_uses_the_image_processor(folder):
+    dataset, collate = loaded(train_dir=str(folder)).splits["train"], collator()
+    batch = collate([dataset[i] for i in (2, 5)])
+    expected = collate.processor([PIL.Image.open(dataset[i]["image"]["path"]) for i in (2, 5)], return_tensors="pt")
+    assert batch["pixel_values"].dtype == torch.uint8 and batch["labels"].tolist() == [0, 1]
+    assert torch.equal(collate.normalization(batch["pixel_values"]), expected["pixel_values"])
+    # Processors with a different last step normalize by themselves.
+    row = dataset[2]
+    for other in (ViTImageProcessor(rescale_factor=1 / 127.5), BitImageProcessor()):
+        collate = ImageCollator(other)
+        expected = other(decode(row["image"]), return_tensors="pt")["pixel_values"]
+        assert not collate.on_device and torch.equal(collate([row])["pixel_values"], expected)

@@ -1,0 +1,154 @@
+"""run_qa.py, called as by a user, mostly in this process, since a new one takes seconds to import everything."""
+
+import functools
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from transformers import EvalPrediction, TrainingArguments
+
+from hf_gmlp.metrics.squad.squad import squad_scores, squad_v2_scores
+from hf_gmlp.tasks.qa import AnswerMetrics, QAArguments, main, window_dataset
+from hf_gmlp.tools.question_answering import QuestionAnswerer
+
+from ..data.test_questions import load
+from ..numerics import assert_close
+from ..samples import flat, run_script, squad, write
+
+pytestmark = pytest.mark.slow
+
+ROOT = Path(__file__).parents[2]
+RECIPES = ROOT / "recipes"
+run = functools.partial(run_script, main)
+
+
+def launch(*command):
+    """Run a command in a separate process."""
+    environment = os.environ | {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
+    return subprocess.run([sys.executable, *map(str, command)], capture_output=True, text=True, env=environment)
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    """Files by name: {v1,v2}_{train,validation}.json."""
+    folder = tmp_path_factory.mktemp("squad")
+    paths = {}
+    for version in (1, 2):
+        for split, count, seed in (("train", 110, 0), ("validation", 20, 1)):
+            content = squad(count, seed=seed, unanswerable=version == 2)
+            path = folder / f"v{version}_{split}.json"
+            paths[path.stem] = write(path, content)
+    return paths
+
+
+def read_answers(path):
+    return {row["id"]: row["answers"]["text"] for row in flat(json.loads(Path(path).read_text()))}
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory, data):
+    """The folder and the output of a small run on data like SQuAD v1.1, in a new process."""
+    folder = tmp_path_factory.mktemp("run") / "out"
+    process = launch(ROOT / "run_qa.py", RECIPES / "finetune-squad-v1.yaml", RECIPES / "smoke-finetune.yaml",
+                     "--use_cpu", "--train_file", data["v1_train"], "--validation_file", data["v1_validation"],
+                     "--output_dir", folder)  # fmt: skip
+    assert process.returncode == 0, process.stderr
+    return folder, process.stdout
+
+
+def test_smoke_recipe_trains_and_saves_a_model_that_answers(finished, data):
+    folder, output = finished
+    results = json.loads((folder / "all_results.json").read_text())
+    # Random guesses score far less.
+    assert results["eval_exact_match"] > 50 and results["eval_f1"] >= results["eval_exact_match"]
+    assert "eval_f1" in output
+    predictions = json.loads((folder / "eval_predictions.json").read_text())
+    scores = squad_scores(predictions, read_answers(data["v1_validation"]))
+    assert results["eval_f1"] == pytest.approx(scores["f1"], abs=1e-5)
+    assert results["eval_exact_match"] == pytest.approx(scores["exact_match"], abs=1e-5)
+
+    # The saved model gives the same answers, although it does not mask padding, since both pad to the same length.
+    answerer = QuestionAnswerer(folder)
+    assert answerer.max_seq_length == 64 and answerer.model.config.mask_padding is False
+    rows = flat(json.loads(Path(data["v1_validation"]).read_text()))
+    answers = answerer([row["question"] for row in rows], [row["context"] for row in rows])
+    assert [answer["answer"] for answer in answers] == [predictions[row["id"]] for row in rows]
+
+
+def test_smoke_recipe_learns_which_questions_have_no_answer(tmp_path, data):
+    out = tmp_path / "out"
+    results = run(RECIPES / "finetune-squad-v2.yaml", RECIPES / "smoke-finetune.yaml",
+                  "--train_file", data["v2_train"], "--validation_file", data["v2_validation"],
+                  "--output_dir", out)  # fmt: skip
+    predictions = json.loads((out / "eval_predictions.json").read_text())
+    odds = json.loads((out / "eval_null_odds.json").read_text())
+    scores = squad_v2_scores(predictions, read_answers(data["v2_validation"]))
+    for name in ("exact", "f1", "total", "HasAns_exact", "HasAns_f1", "NoAns_exact", "NoAns_f1"):
+        assert results[f"eval_{name}"] == pytest.approx(scores[name], abs=1e-5)
+    # The model finds answers as well as questions without an answer.
+    assert results["eval_NoAns_exact"] > 40 and results["eval_HasAns_exact"] > 40
+    assert results["eval_best_f1"] >= results["eval_f1"] and set(odds) == set(predictions)
+
+
+@pytest.mark.heavy
+def test_evaluation_is_the_same_in_other_batches_and_in_two_processes(finished, data, tmp_path):
+    folder, _ = finished
+    expected = json.loads((folder / "all_results.json").read_text())
+    flags = ["--model_name_or_path", folder, "--validation_file", data["v1_validation"], "--do_eval"]
+    alone = run(*flags, "--per_device_eval_batch_size", 7, "--output_dir", tmp_path / "alone")
+    # With 7 windows per batch and two processes, the last batch is padded with windows that must not count twice.
+    process = launch("-m", "torch.distributed.run", "--standalone", "--nproc_per_node", 2, ROOT / "run_qa.py", *flags,
+                     "--per_device_eval_batch_size", 7, "--use_cpu", "--output_dir", tmp_path / "two")  # fmt: skip
+    assert process.returncode == 0, process.stderr
+    both = json.loads((tmp_path / "two" / "all_results.json").read_text())
+    for results in (alone, both):
+        for name in ("eval_exact_match", "eval_f1"):
+            assert results[name] == pytest.approx(expected[name], abs=1e-5)
+    assert alone["eval_loss"] == pytest.approx(expected["eval_loss"], rel=1e-4)
+    answers = (folder / "eval_predictions.json").read_text()
+    assert (tmp_path / "two" / "eval_predictions.json").read_text() == answers
+
+
+def test_predictions_do_not_need_known_answers(finished, data, tmp_path):
+    folder, _ = finished
+    rows = flat(json.loads(Path(data["v1_validation"]).read_text()))
+    hidden = write(tmp_path / "hidden.json", [{k: row[k] for k in ("id", "question", "context")} for row in rows])
+    flags = ["--model_name_or_path", folder, "--do_predict"]
+    with_answers = run(*flags, "--test_file", data["v1_validation"], "--output_dir", tmp_path / "known")
+    without = run(*flags, "--test_file", hidden, "--output_dir", tmp_path / "hidden")
+    expected = json.loads((folder / "all_results.json").read_text())
+    assert with_answers["predict_f1"] == pytest.approx(expected["eval_f1"], abs=1e-5)
+    assert "predict_f1" not in without and "predict_loss" not in without
+    for name in ("known", "hidden"):
+        predictions = (tmp_path / name / "predict_predictions.json").read_text()
+        assert predictions == (folder / "eval_predictions.json").read_text()
+
+
+@pytest.mark.parametrize("threshold", [-6.0, 0.0, 2.0])
+def test_scores_are_those_of_the_written_predictions(squad_tokenizer, tmp_path, threshold):
+    questions = load(write(tmp_path / "x.json", squad(6, unanswerable=True)), version_2_with_negative=True)
+    windows = window_dataset(questions, squad_tokenizer, max_seq_length=32, doc_stride=8)
+    # These logits are usually correct.
+    labels = np.array(windows["start_positions"]), np.array(windows["end_positions"])
+    outputs = np.random.default_rng(0).normal(size=(2, len(windows), 32))
+    for logits, positions in zip(outputs, labels):
+        logits[np.arange(len(windows)), positions] += 2
+    arguments = QAArguments(version_2_with_negative=True, null_score_diff_threshold=threshold)
+    metrics = AnswerMetrics(questions, windows, arguments)
+    scores = metrics(EvalPrediction(tuple(outputs), labels))
+    assert metrics.names() == list(scores)
+    (tmp_path / "out").mkdir()
+    metrics.write(TrainingArguments(tmp_path / "out", use_cpu=True), "eval")
+    files = {path.name: json.loads(path.read_text()) for path in (tmp_path / "out").iterdir()}
+    assert set(files) == {"eval_predictions.json", "eval_nbest_predictions.json", "eval_null_odds.json"}
+    predictions, odds = files["eval_predictions.json"], files["eval_null_odds.json"]
+    assert {key for key in odds if odds[key] > threshold} == {key for key in predictions if predictions[key] == ""}
+    official = squad_v2_scores(predictions, {row["id"]: row["answers"]["text"] for row in questions})
+    names = ("exact", "f1", "HasAns_exact", "HasAns_f1", "NoAns_exact", "NoAns_f1", "total")
+    assert_close([float(scores[name]) for name in names], [float(official[name]) for name in names])
+    entry = files["eval_nbest_predictions.json"][questions[0]["id"]][0]
+    assert set(entry) == {"text", "start", "end", "probability", "start_logit", "end_logit"}
