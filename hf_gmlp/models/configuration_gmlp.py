@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from huggingface_hub.dataclasses import strict
 from transformers import PreTrainedConfig
-from transformers.activations import ACT2FN
 from transformers.backbone_utils import BackboneConfigMixin
+from transformers.utils.type_validators import activation_fn_key, interval, probability
 
 if TYPE_CHECKING:
     # Never executed: transformers copies the files of all relative imports, so that saving a config alone also saves
@@ -22,8 +22,8 @@ class GMLPBaseConfig(PreTrainedConfig):
     """Configuration of the gMLP block (paper, section 2, Figures 1 and 6), which text and image models share.
 
     Raises:
-        huggingface_hub.errors.StrictDataclassError: If a field has a wrong type or is not one of the choices. `check`,
-            called when a model is built, raises a ValueError for numbers out of range and for conflicting fields.
+        huggingface_hub.errors.StrictDataclassError: If a field has a wrong type or value, or if fields conflict. Fields
+            are also checked when they are set; conflicts of an edited config, by its `validate()`.
     """
 
     _auto_class = "AutoConfig"
@@ -35,11 +35,11 @@ class GMLPBaseConfig(PreTrainedConfig):
         "layers.*.proj_out": "rowwise_split_input",
     }
 
-    hidden_size: int = 512
+    hidden_size: int = interval(min=1)(default=512)
     """d_model, the width of a token between blocks."""
-    num_hidden_layers: int = 48
+    num_hidden_layers: int = interval(min=1)(default=48)
     """L, the number of blocks."""
-    intermediate_size: int = 3072
+    intermediate_size: int = interval(min=1)(default=3072)
     """d_ffn, the width after the first channel projection and *before* the split."""
     spatial_gating: Literal["split", "multiplicative", "additive", "linear"] = "split"
     """The form of s(Z), where f is the spatial projection (Table 3): "split", Z1 * f(Z2), the spatial gating unit;
@@ -47,33 +47,33 @@ class GMLPBaseConfig(PreTrainedConfig):
     toeplitz: bool = False
     """Whether W[i, j] depends only on j - i, so that W has 2n - 1 weights instead of n * n (Appendix C). Over a grid of
     h x w patches, it depends on row and column offsets and has (2h - 1)(2w - 1) weights."""
-    spatial_heads: int = 1
+    spatial_heads: int = interval(min=1)(default=1)
     """H, the number of groups of channels, each with its own W and b; 1 in the paper. It must divide `spatial_size`.
     With as many heads as channels, a Toeplitz W is the depthwise convolution of cgMLP (Sakuma et al., 2021), the
     convolutional gating unit of speech models."""
     is_causal: bool = False
     """Whether a token sees only itself and earlier ones, in W and in tiny attention. `GMLPForCausalLM` sets it. A
     change takes effect in the next forward pass."""
-    attention_size: int = 0
+    attention_size: int = interval(min=0)(default=0)
     """Width of the single-head tiny attention that makes a gMLP an aMLP (Figure 6); 0 for none."""
-    hidden_act: str = "gelu"
+    hidden_act: str = activation_fn_key(default="gelu")
     """The activation after the first channel projection."""
-    hidden_dropout_prob: float | int = 0.0
+    hidden_dropout_prob: float | int = probability(default=0.0)
     """Dropout on the embeddings and on the output of every block."""
-    activation_dropout: float | int = 0.0
+    activation_dropout: float | int = probability(default=0.0)
     """Dropout after the activation ("GeLU dropout" in the paper's tables)."""
-    attention_probs_dropout_prob: float | int = 0.0
+    attention_probs_dropout_prob: float | int = probability(default=0.0)
     """Dropout on the weights of the tiny attention."""
-    drop_path_rate: float | int = 0.0
+    drop_path_rate: float | int = interval(min=0.0, max=1.0, exclude_max=True)(default=0.0)
     """Stochastic depth: the probability of dropping the last block (1 - the paper's survival probability). For earlier
     blocks, it decreases linearly."""
-    initializer_range: float | int = 0.02
+    initializer_range: float | int = interval(min=0.0)(default=0.02)
     """Standard deviation of the initial channel projections and embeddings."""
-    spatial_initializer_range: float | int = 1e-6
+    spatial_initializer_range: float | int = interval(min=0.0)(default=1e-6)
     """Standard deviation of the initial W. With W near zero and b at one, a new block is a feed-forward network."""
-    layer_norm_eps: float | int = 1e-6
+    layer_norm_eps: float | int = interval(min=0.0)(default=1e-6)
     """Epsilon of the LayerNorm before every block and of the final one."""
-    spatial_layer_norm_eps: float | int = 1e-5
+    spatial_layer_norm_eps: float | int = interval(min=0.0)(default=1e-5)
     """Epsilon of the LayerNorm before the spatial projection."""
 
     def __post_init__(self, **kwargs):
@@ -95,30 +95,14 @@ class GMLPBaseConfig(PreTrainedConfig):
         """E, the channels of the spatial projection: d_ffn / 2 with a split, d_ffn without one."""
         return self.intermediate_size // 2 if self.spatial_gating == "split" else self.intermediate_size
 
-    def check(self):
-        """Raise a ValueError if a number is out of range or if fields conflict."""
-        sizes = ("hidden_size", "num_hidden_layers", "intermediate_size", "spatial_heads", "num_channels", "vocab_size")
-        for name in (*sizes, "max_position_embeddings"):
-            if getattr(self, name, 1) < 1:
-                raise ValueError(f"`{name}` must be at least 1, got {getattr(self, name)}.")
-        numbers = ("initializer_range", "spatial_initializer_range", "layer_norm_eps", "spatial_layer_norm_eps")
-        for name in (*numbers, "attention_size", "type_vocab_size"):
-            if not 0 <= getattr(self, name, 0) < float("inf"):
-                raise ValueError(f"`{name}` must be a finite number of at least 0, got {getattr(self, name)}.")
-        rates = ("hidden_dropout_prob", "activation_dropout", "attention_probs_dropout_prob", "classifier_dropout")
-        for name in rates:
-            if not 0 <= (getattr(self, name, 0) or 0) <= 1:
-                raise ValueError(f"`{name}` must be a probability between 0 and 1, got {getattr(self, name)}.")
-        if not 0 <= self.drop_path_rate < 1:
-            rule = "must be at least 0 and below 1 (1 - p for the paper's survival probability p)"
-            raise ValueError(f"`drop_path_rate` {rule}, got {self.drop_path_rate}.")
-        if self.hidden_act not in ACT2FN:
-            raise ValueError(f"`hidden_act` must be one of {', '.join(ACT2FN)}, got {self.hidden_act}.")
-        if self.spatial_gating == "split" and self.intermediate_size % 2:
-            raise ValueError(f"`intermediate_size` must be even for the split, got {self.intermediate_size}.")
-        if self.spatial_size % self.spatial_heads:
-            rule = f"must divide the {self.spatial_size} channels of the spatial projection"
-            raise ValueError(f"`spatial_heads` {rule}, got {self.spatial_heads}.")
+    def validate_channels(self):
+        """Check that the split and the heads divide the channels."""
+        divisor = self.spatial_heads * (2 if self.spatial_gating == "split" else 1)
+        if self.intermediate_size % divisor:
+            raise ValueError(
+                f"`intermediate_size` must be a multiple of {divisor} (`spatial_heads`, doubled for the split), got "
+                f"{self.intermediate_size}."
+            )
 
 
 @strict
@@ -154,20 +138,20 @@ class GMLPConfig(GMLPBaseConfig):
         "norm": "keep_full_weight",
     }
 
-    vocab_size: int = 32000
+    vocab_size: int = interval(min=1)(default=32000)
     """V, the number of tokens in the vocabulary; 32K cased SentencePieces in the paper."""
-    max_position_embeddings: int = 512
+    max_position_embeddings: int = interval(min=1)(default=512)
     """n, the maximum number of tokens. The name is that of transformers; there are no position embeddings."""
     spatial_reach: int | None = None
     """k, the reach of a Toeplitz W: W has 2k - 1 weights, for offsets below k in both directions, and is zero beyond.
     `None` means n, as in the paper. A model trained on k tokens can be extended to any n without training."""
-    type_vocab_size: int = 2
+    type_vocab_size: int = interval(min=0)(default=2)
     """Number of segments, as in BERT; 0 for no segment embeddings."""
     toeplitz: bool = True
     """Whether W[i, j] depends only on j - i, as in the paper's language experiments (Appendix C)."""
     mask_padding: bool = True
     """Whether an `attention_mask` hides padding from W and tiny attention, so that a sequence has the same output in
-    every batch. The paper leaves padding visible (section 4). Causal models and packed batches always hide it."""
+    every batch. The paper leaves padding visible (section 4). Causal models and packed rows always hide it."""
     mlm_transform: bool = True
     """Whether a dense layer, activation and LayerNorm, as in BERT, precede the masked-language-model decoder."""
     sparse_prediction: bool = False
@@ -190,12 +174,14 @@ class GMLPConfig(GMLPBaseConfig):
         """Dropout before the classifier."""
         return self.hidden_dropout_prob if self.classifier_dropout is None else self.classifier_dropout
 
-    def check(self):
-        super().check()
+    def validate_reach(self):
+        """Check that a reach is at most n and that W is Toeplitz."""
         n, reach = self.max_position_embeddings, self.spatial_reach
         if reach is not None and not (self.toeplitz and 1 <= reach <= n):
-            rule = f"must be from 1 to `max_position_embeddings` ({n}) and needs a Toeplitz W"
-            raise ValueError(f"`spatial_reach` {rule}, got {reach} with `toeplitz={self.toeplitz}`.")
+            raise ValueError(
+                f"`spatial_reach` must be from 1 to `max_position_embeddings` ({n}) and needs a Toeplitz W, got "
+                f"{reach} with `toeplitz={self.toeplitz}`."
+            )
 
 
 @strict
@@ -222,14 +208,16 @@ class GMLPVisionConfig(BackboneConfigMixin, GMLPBaseConfig):
         "norm": "keep_full_weight",
     }
 
-    hidden_size: int = 256
-    num_hidden_layers: int = 30
-    intermediate_size: int = 1536
+    is_causal: Literal[False] = False
+    """Always off, since patches have no order."""
+    hidden_size: int = interval(min=1)(default=256)
+    num_hidden_layers: int = interval(min=1)(default=30)
+    intermediate_size: int = interval(min=1)(default=1536)
     image_size: int | list[int] | tuple[int, int] = 224
     """Pixels of a square, or (height, width)."""
     patch_size: int | list[int] | tuple[int, int] = 16
     """Pixels of a square, or (height, width); it must divide `image_size`."""
-    num_channels: int = 3
+    num_channels: int = interval(min=1)(default=3)
     """Channels of an image."""
     stem: Literal["patch", "conv"] = "patch"
     """The layers that embed patches: "patch", one convolution, as in ViT; or "conv", an early-convolution stem (Xiao et
@@ -237,7 +225,7 @@ class GMLPVisionConfig(BackboneConfigMixin, GMLPBaseConfig):
     pooling: Literal["cls", "mean"] = "cls"
     """Input of the classifier: "cls", as in ViT, a [CLS] token before the patches (n = 197 at 224 pixels), then dense
     and tanh, which gives the parameter counts of Table 1; or "mean", as in timm, the mean of the patches (n = 196)."""
-    classifier_dropout: float | int = 0.0
+    classifier_dropout: float | int = probability(default=0.0)
     """Dropout before the classifier."""
     apply_layernorm: bool = True
     """Whether `GMLPVisionBackbone` applies the final LayerNorm to its feature maps."""
@@ -292,28 +280,24 @@ class GMLPVisionConfig(BackboneConfigMixin, GMLPBaseConfig):
         rows, columns = self.grid_size
         return rows * columns + self.num_prefix_tokens
 
-    def check(self):
-        super().check()
-        if self.is_causal:
-            raise ValueError("`is_causal` must be off for images: patches have no order.")
-        if self.toeplitz and self.pooling == "cls":
-            raise ValueError('`toeplitz` needs `pooling="mean"` for images: a [CLS] token has no offset on the grid.')
-        for side, size, patch in zip(("height", "width"), as_pair(self.image_size), as_pair(self.patch_size)):
-            if patch < 1 or size < 1 or size % patch:
-                rule = f"must be a multiple of the patch {side} (`patch_size`)"
-                raise ValueError(f"`image_size` {rule}, got {size} and {patch}.")
-        height, width = as_pair(self.patch_size)
+    def validate_image(self):
+        """Check that patches fill the image, and that the stem and W suit them."""
+        sizes = (as_pair(self.image_size), as_pair(self.patch_size))
+        if any(patch < 1 or size < 1 or size % patch for size, patch in zip(*sizes)):
+            raise ValueError(f"`image_size` must be a multiple of `patch_size`, got {sizes[0]} and {sizes[1]}.")
+        height, width = sizes[1]
         if self.stem == "conv" and (height != width or height & (height - 1)):
             raise ValueError(f'`stem="conv"` needs a `patch_size` of 1, 2, 4, 8, ..., got {self.patch_size}.')
+        if self.toeplitz and self.pooling == "cls":
+            raise ValueError('`toeplitz` needs `pooling="mean"` for images: a [CLS] token has no offset on the grid.')
         if not self.reshape_hidden_states and self.pooling != "cls":
             raise ValueError('`reshape_hidden_states=False` needs `pooling="cls"`: depth heads expect a [CLS] token.')
 
 
 def as_pair(size: int | list[int] | tuple[int, int]) -> tuple[int, int]:
     """Return a size as (height, width), where one number means a square."""
-    if not isinstance(size, int) and len(size) != 2:
-        raise ValueError(f"A size must be one number or (height, width), got {size}.")
-    return (size, size) if isinstance(size, int) else (size[0], size[1])
+    height, width = (size, size) if isinstance(size, int) else size
+    return height, width
 
 
 __all__ = ["GMLPConfig", "GMLPVisionConfig"]

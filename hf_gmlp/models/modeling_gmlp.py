@@ -92,7 +92,7 @@ class Positions(NamedTuple):
     start: int = 0  # number of cached tokens, which is the index of the first new one; a tensor with a static cache
     rows: torch.Tensor | None = None  # [B or 1, m], p_i of each new token; its index by default
     # [B or 1, m, t], the index of W[p_i, p_j] in the flattened W, or the size of W where token i does not see token j.
-    # By default W[start:t, :t], which for a Toeplitz W is right even if all positions are shifted by the same number.
+    # By default W[start:t, :t], which for a Toeplitz W is right if p_j - p_i = j - i for tokens that see each other.
     entries: torch.Tensor | None = None
     padding: torch.Tensor | None = None  # [B, m], True for new tokens that are hidden
     visible: torch.Tensor | None = None  # [B, t], False for hidden tokens; read by tiny attention
@@ -110,7 +110,7 @@ def find_positions(
     """Return the positions of new tokens: `position_ids`, or else counted from the first token in each row that is not
     padding. A document begins where `position_ids` do not increase; documents do not see one another. Raises a
     ValueError for a wrong shape or position, or for more than n tokens."""
-    batch, m, start = inputs.shape[0], inputs.shape[1], 0
+    batch, m, start, n = inputs.shape[0], inputs.shape[1], 0, config.max_position_embeddings
     length, is_static = m, past_key_values is not None and past_key_values.is_compileable
     if past_key_values is not None:
         start = past_key_values.get_seq_length() + 0  # a copy: a static cache increases this tensor in place
@@ -134,23 +134,29 @@ def find_positions(
             )
         position_ids = None
     hides_padding, is_visible, documents = config.mask_padding or config.is_causal, None, None
+    # A dense W has an entry for every pair of positions. A Toeplitz W needs none where positions differ as indices do.
+    has_entries = is_static or start != 0 or not config.toeplitz
     if position_ids is not None:
         documents = number_documents(position_ids, is_token)
-        is_visible = documents[:, :, None] == documents[:, None]  # [B or 1, m, m]
-        # A batch with packed rows always hides padding.
-        is_token = is_token if hides_padding or is_token is None else is_token | ~(documents > 0).any()
+        if is_token is not None and not hides_padding:
+            # Rows with several documents always hide padding.
+            is_token = is_token | (documents == 0).all(-1, keepdim=True)
         rows = columns = position_ids if is_token is None else position_ids.where(is_token, 0)
         if check_values:
-            check_range(rows, config.max_position_embeddings)
+            is_packed, has_gaps = check_positions(rows, documents, is_token, n)
+            documents, has_entries = documents if is_packed else None, has_entries or has_gaps
+        if documents is not None and has_entries:
+            is_visible = documents[:, :, None] == documents[:, None]  # [B or 1, m, m]
     else:
-        check_length(length, config.max_position_embeddings)
+        # A static cache may be longer than n.
+        check_length(int(start) + m if is_static and check_values else m if is_static else length, n)
         is_token = is_token if hides_padding else None
         if is_token is None and not is_static:
             return Positions(config.is_causal, start)
         columns = (indices if is_token is None else indices - first_token).view(-1, length)
         rows = columns.index_select(1, new_indices).clamp(min=0)
     entries, padding = None, None if is_token is None else ~is_token.index_select(1, new_indices)
-    if documents is not None or is_static or start != 0 or not config.toeplitz:
+    if has_entries:
         if past_key_values is not None and is_token is not None:
             is_visible = is_token[:, None]  # a mask may hide tokens that are in the cache
         if config.is_causal:
@@ -171,6 +177,27 @@ def number_documents(position_ids: torch.Tensor, is_token: torch.Tensor | None =
         increases = position_ids[:, 1:] > position_ids.gather(1, previous.clamp(min=0))
         begins = is_token[:, 1:] & (previous >= 0) & ~increases
     return F.pad(begins.long(), (1, 0)).cumsum(-1)
+
+
+def check_positions(
+    position_ids: torch.Tensor, documents: torch.Tensor, is_token: torch.Tensor | None, n: int
+) -> tuple[bool, bool]:
+    """Return whether a row holds several documents, and whether positions in a document differ otherwise than indices
+    do. Raise a ValueError for a position outside W. All values are read at once, for which the device is waited for."""
+    lowest, highest = position_ids.aminmax()
+    shifts = position_ids - torch.arange(position_ids.shape[1], device=position_ids.device)
+    is_token = torch.ones_like(shifts, dtype=torch.bool) if is_token is None else is_token
+    shifts = shifts.expand(is_token.shape).where(is_token, -(2**62))
+    # The largest shift in each document: [B, m], by the document's number.
+    largest = torch.full_like(shifts, -(2**62)).scatter_reduce(1, documents.expand(shifts.shape), shifts, "amax")
+    has_gaps = (is_token & (shifts != largest.gather(1, documents.expand(shifts.shape)))).any()
+    low, high, last, gaps = torch.stack([lowest.long(), highest.long(), documents.amax(), has_gaps.long()]).tolist()
+    if low < 0 or high >= n:
+        raise ValueError(
+            f"`position_ids` must be from 0 to {n - 1} (`config.max_position_embeddings` is {n}), got values from "
+            f"{low} to {high}."
+        )
+    return last > 0, gaps > 0
 
 
 def weight_entries(
@@ -204,15 +231,6 @@ def check_length(length: int, n: int):
         )
 
 
-def check_range(position_ids: torch.Tensor, n: int):
-    lowest, highest = (int(x) for x in position_ids.aminmax())
-    if lowest < 0 or highest >= n:
-        raise ValueError(
-            f"`position_ids` must be from 0 to {n - 1} (`config.max_position_embeddings` is {n}), got values from "
-            f"{lowest} to {highest}."
-        )
-
-
 # ---------------------------------------------------------------------------------------------------------------------
 # The spatial projection
 
@@ -237,67 +255,87 @@ def grid_matrix(weight: torch.Tensor) -> torch.Tensor:
     return toeplitz_rows(columns, height).transpose(2, 3).flatten(3).flatten(1, 2)
 
 
-def banded_product(weight: torch.Tensor, bias: torch.Tensor, v: torch.Tensor, is_causal: bool) -> torch.Tensor:
-    """Return W v + b [B, m, E] for a Toeplitz W in O(m k) per channel, given the weight [2k - 1] and the bias [m, 1] or
-    [B or 1, m, 1] of one head, and v [B, m, E]. Blocks have at least k tokens, so that each depends only on itself and
-    its neighbors."""
+def banded_product(
+    weight: torch.Tensor,
+    bias: torch.Tensor,
+    v: torch.Tensor,
+    is_causal: bool = False,
+    documents: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """Return W v + b [B, m, E] for a Toeplitz W in O(m k) per channel. Blocks of tokens have at least k tokens, so that
+    each depends only on itself and its neighbors.
+
+    A CPU multiplies block by block: all blocks at once, with copies of their neighbors, would not stay in the cache. On
+    a GPU, where small products wait for their launches, and in an exported program, which has no loop over blocks, one
+    product multiplies all blocks.
+
+    Args:
+        weight: [2k - 1], of one head.
+        bias: [m, 1] or [B or 1, m, 1].
+        v: [B, m, E]
+        documents: [B or 1, m], numbers of the documents that do not see one another.
+    """
     reach = (weight.shape[0] + 1) // 2
     size = max(reach, BLOCK_SIZE)
-    offsets = F.pad(weight, (2 * size - reach, 2 * size - reach))
-    rows = toeplitz_rows(offsets[None], size)  # [1, size, 3 size]
+    rows = toeplitz_rows(F.pad(weight, (2 * size - reach, 2 * size - reach))[None], size)  # [1, size, 3 size]
     rows = cast_for_autocast(rows[:, :, : 2 * size].tril(size) if is_causal else rows)
-    if v.device.type == "cpu":
-        return banded_loop(rows, bias, v)
-    has_views = v.is_cuda and not torch.compiler.is_compiling()
-    return (banded_views if has_views else banded_copies)(rows, bias, v)
+    multiply = banded_loop if v.device.type == "cpu" and not is_exporting() else banded_batch
+    return multiply(rows, bias, cast_for_autocast(v), documents)
 
 
-def banded_loop(rows: torch.Tensor, bias: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
-    """Multiply block by block. On a CPU, a batch of blocks would not stay in the cache."""
-    rows, outputs = rows.expand(v.shape[0], -1, -1), []
-    size = rows.shape[1]
-    blocks = v.split(size, 1)
-    # The parts of W that apply to the previous block, to the block itself and, unless W is causal, to the next block.
-    parts = rows.split(size, 2)
-    for i, (block, b) in enumerate(zip(blocks, bias.split(size, -2))):
-        length = block.shape[1]
-        output = torch.baddbmm(b, parts[1][:, :length, :length], block)
-        if i > 0:
-            output = torch.baddbmm(output, parts[0][:, :length], blocks[i - 1])
-        if i + 1 < len(blocks) and len(parts) == 3:
-            output = torch.baddbmm(output, parts[2][:, :, : blocks[i + 1].shape[1]], blocks[i + 1])
+def banded_loop(
+    rows: torch.Tensor, bias: torch.Tensor, v: torch.Tensor, documents: torch.Tensor | None
+) -> torch.Tensor:
+    """Multiply block by block. The rows of W apply to the previous block, to the block itself and, unless W is causal,
+    to the next block."""
+    size, outputs = rows.shape[1], []
+    blocks, parts = v.split(size, 1), rows.split(size, 2)
+    numbers = None if documents is None else documents.split(size, 1)
+
+    def weights(i: int, j: int) -> torch.Tensor:  # of block i for the tokens of block j
+        w = parts[j - i + 1][:, : blocks[i].shape[1], : blocks[j].shape[1]]
+        w = w if numbers is None else hide_other_documents(w, numbers[i], numbers[j])
+        return w.expand(len(v), -1, -1)
+
+    for i, b in enumerate(bias.split(size, -2)):
+        output = torch.baddbmm(b, weights(i, i), blocks[i])
+        for j in (i - 1, i + 1)[: len(parts) - 1]:
+            if 0 <= j < len(blocks):
+                output.baddbmm_(weights(i, j), blocks[j])
         outputs.append(output)
     return torch.cat(outputs, dim=1)
 
 
-def banded_views(rows: torch.Tensor, bias: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
-    """Multiply all blocks, each as a view that includes its neighbors, in one product: on a GPU, small products wait
-    for their launches, and copies for memory. Blocks of zeros separate the texts, whose views then have one stride."""
+def banded_batch(
+    rows: torch.Tensor, bias: torch.Tensor, v: torch.Tensor, documents: torch.Tensor | None
+) -> torch.Tensor:
+    """Multiply all blocks in one product, each beside copies of its neighbors."""
     size, neighbors = rows.shape[1], rows.shape[2] // rows.shape[1]
     batch, length, _ = v.shape
-    count, zeros = -(-length // size), neighbors - 1
+    count = (length + size - 1) // size
     last = count * size - length  # of the padding of the last block
-    blocks = F.pad(cast_for_autocast(v), (0, 0, size, last + (zeros - 1) * size)).flatten(0, 1)
-    windows = blocks.unfold(0, neighbors * size, size).transpose(1, 2)  # [B (count + zeros) - zeros, size of rows, E]
-    bias = F.pad(bias, (0, 0, 0, last + zeros * size)).expand(batch, -1, -1).reshape(-1, size, 1)
-    output = batched_product(bias[: len(windows)], rows.expand(len(windows), -1, -1), windows)
-    # Between two texts, drop the windows that contain parts of both.
-    output = output.unfold(0, count, count + zeros)  # [B, size, E, count]
-    return output.permute(0, 3, 1, 2).flatten(1, 2)[:, :length]
 
+    def windows(x: torch.Tensor) -> torch.Tensor:  # [B, m, ...] -> [B, count, size of rows, ...]
+        blocks = F.pad(x, (0, 0, size, last + size)).unflatten(1, (count + 2, size))
+        return torch.cat([blocks[:, i : i + count] for i in range(neighbors)], dim=2)
 
-def banded_copies(rows: torch.Tensor, bias: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
-    """Multiply all blocks, each beside copies of its neighbors. The compiler fuses the copies with other operations.
-    XLA has no views."""
-    size, neighbors = rows.shape[1], rows.shape[2] // rows.shape[1]
-    batch, length, _ = v.shape
-    count = -(-length // size)
-    last = count * size - length
-    blocks = F.pad(v, (0, 0, size, last + size)).unflatten(1, (count + 2, size))
-    windows = torch.cat([blocks[:, i : i + count] for i in range(neighbors)], dim=2)  # [B, count, size of rows, E]
     bias = F.pad(bias, (0, 0, 0, last)).unflatten(-2, (count, size)).expand(batch, -1, -1, -1)
-    output = batched_product(bias.flatten(0, 1), rows.expand(batch * count, -1, -1), windows.flatten(0, 1))
+    rows = rows[:, None]
+    if documents is not None:
+        numbers = windows(documents[..., None])[..., 0]
+        rows = hide_other_documents(rows, numbers[:, :, size : 2 * size], numbers)
+    w = rows.expand(batch, count, -1, -1).flatten(0, 1)
+    output = batched_product(bias.flatten(0, 1), w, windows(v).flatten(0, 1))
     return output.unflatten(0, (batch, count)).flatten(1, 2)[:, :length]
+
+
+def hide_other_documents(w: torch.Tensor, rows: torch.Tensor, columns: torch.Tensor) -> torch.Tensor:
+    """Return w [..., m, t] with zeros where the documents of rows [..., m] and columns [..., t] differ."""
+    return torch.where(rows[..., None] == columns[..., None, :], w, 0.0)
+
+
+def is_exporting() -> bool:
+    return torch.compiler.is_exporting() or torch.jit.is_tracing()
 
 
 def batched_product(bias: torch.Tensor, w: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
@@ -368,7 +406,9 @@ class SpatialProjection(nn.Module):
             # Index instead of slicing: with a slice, `torch.export` would refuse the length n.
             rows = weight[:, start:length].index_select(2, torch.arange(length, device=weight.device))
             return rows.tril(start) if is_causal else rows
-        # Add one more zero than needed: `torch.export` refuses a length for which a slice is the complete weight.
+        # A packed row may be longer than n, but `torch.export` would refuse to compare the two. Without one more zero
+        # than needed, it would refuse a length for which a slice is the complete weight.
+        n = n if is_exporting() else max(n, length)
         weight = F.pad(weight, (n - self.reach, n - self.reach + 1))
         if is_causal:
             weight = F.pad(weight[:, n - length : n], (0, length - 1 - start))
@@ -384,14 +424,18 @@ class SpatialProjection(nn.Module):
         weight, bias = self.weight.view(self.heads, -1), self.bias.view(self.heads, -1)
         # Pad by one for `torch.export`, as in `matrix`.
         bias = F.pad(bias, (0, 1))[:, start:length] if positions.rows is None else bias[:, positions.rows]
-        is_convolution = self.toeplitz and self.grid is None and positions.entries is None and start == 0
-        if is_convolution and self.heads == v.shape[2] > 1:
+        # Documents are hidden from one another by the entries, or by a mask on W.
+        documents = positions.documents if positions.entries is None else None
+        has_offsets = self.toeplitz and self.grid is None and positions.entries is None and start == 0
+        is_half = v.device.type == "cpu" and cast_for_autocast(v).dtype == torch.float16
+        if has_offsets and self.heads == v.shape[2] > 1 and documents is None and not is_half:
+            # In half precision, the convolution of oneDNN may never return on a CPU.
             kernel = weight[:, : self.reach] if is_causal else weight
             padded = F.pad(v.transpose(1, 2), (self.reach - 1, 0 if is_causal else self.reach - 1))
-            return F.conv1d(padded, kernel[:, None], groups=self.heads).transpose(1, 2) + bias.movedim(0, -1)
+            output = F.conv1d(padded, kernel[:, None], groups=self.heads).transpose(1, 2)
+            return output + cast_for_autocast(bias).movedim(0, -1)
         # An exported model serves every length, so it must not branch on one.
-        is_exporting = torch.compiler.is_exporting() or torch.jit.is_tracing()
-        is_banded = is_convolution and not is_exporting and length > 4 * max(self.reach, BLOCK_SIZE)
+        is_banded = has_offsets and not is_exporting() and length > 4 * max(self.reach, BLOCK_SIZE)
         if is_banded:
             matrices = weight
         elif positions.entries is not None:
@@ -402,9 +446,12 @@ class SpatialProjection(nn.Module):
         outputs = []
         for w, b, part in zip(matrices, bias[..., None], v.unflatten(2, (self.heads, -1)).unbind(2)):
             if is_banded:
-                outputs.append(banded_product(w, b, part, is_causal))
-            else:
-                outputs.append(batched_product(b, cast_for_autocast(w).expand(v.shape[0], -1, -1), part))
+                outputs.append(banded_product(w, b, part, is_causal, documents))
+                continue
+            w = cast_for_autocast(w)
+            if documents is not None:
+                w = hide_other_documents(w, documents, documents)
+            outputs.append(batched_product(b, w.expand(v.shape[0], -1, -1), part))
         return outputs[0] if self.heads == 1 else torch.cat(outputs, dim=2)
 
     def set_parameters(self, weight: torch.Tensor, bias: torch.Tensor):
@@ -415,8 +462,6 @@ class SpatialProjection(nn.Module):
     def resize(self, length: int, reach: int | None = None):
         """Change n, and k of a Toeplitz W, in place. By default, k stays the same, but is at most n.
         Remaining weights and biases keep their values; new weights are zero and new biases one."""
-        if self.grid is not None:
-            raise ValueError("Cannot resize a W over a grid of patches to a length: call `resize_grid`.")
         growth = length - self.length
         if self.toeplitz:
             reach_growth = min(self.reach if reach is None else reach, length) - self.reach
@@ -626,15 +671,6 @@ class GMLPPooler(nn.Sequential):
         self.dense = nn.Linear(config.hidden_size, config.hidden_size)
         self.activation = nn.Tanh()
 
-    def train(self, mode: bool = True):
-        weight = getattr(getattr(self, "dense", None), "weight", None)
-        if mode and isinstance(weight, torch.Tensor) and not weight.requires_grad:
-            logger.warning_once(
-                "The pooler is frozen, and its weights are random if the checkpoint has none. Train and save it; in "
-                'PEFT, pass `modules_to_save=["pooler.dense", "classifier"]`.'
-            )
-        return super().train(mode)
-
 
 def pool_tokens(
     hidden_states: torch.Tensor, padding_mask: torch.Tensor | None, pooling: str, is_causal: bool = False
@@ -646,6 +682,7 @@ def pool_tokens(
         pooling: "mean" or "max" over the tokens, or "cls": the first token, or the last if `is_causal`, since it alone
             sees all others.
     """
+    padding_mask = None if padding_mask is None else padding_mask.to(hidden_states.device)
     if pooling == "cls":
         if padding_mask is None:
             return hidden_states[:, -1 if is_causal else 0]
@@ -722,36 +759,23 @@ class GMLPPreTrainedModel(PreTrainedModel):
             new_spatial_reach: The new k of a Toeplitz W, unchanged by default; weights of added offsets start at zero.
 
         Raises:
-            TypeError, ValueError: If a number is not an integer of at least 1, or k exceeds n. Then nothing changes.
+            TypeError, ValueError: If a number is not an integer of at least 1, if k exceeds n, or if a dense W gets a
+                reach. Then nothing changes.
         """
-        length, reach = new_num_position_embeddings, new_spatial_reach
-        for number in (length,) if reach is None else (length, reach):
-            if isinstance(number, bool) or operator.index(number) < 1:
-                raise ValueError(f"The number of tokens and the reach must be integers of at least 1, got {number}.")
-        if reach is not None and not (self.config.toeplitz and reach <= length):
-            raise ValueError(f"`new_spatial_reach` must be from 1 to {length}, and unset for a dense W, got {reach}.")
-        projections = self.spatial_projections()
-        for projection in projections:
+        length, reach = operator.index(new_num_position_embeddings), new_spatial_reach
+        if reach is None and self.config.toeplitz:
+            reach = min(self.config.spatial_reach or self.config.max_position_embeddings, length)
+        reach = None if reach is None else operator.index(reach)
+        if length < 1 or not (reach is None or (self.config.toeplitz and 1 <= reach <= length)):
+            raise ValueError(
+                f"The number of tokens must be at least 1, and the reach of a Toeplitz W from 1 to that number; a "
+                f"dense W has no reach. Got {length} and {reach} with `toeplitz={self.config.toeplitz}`."
+            )
+        for projection in self.spatial_projections():
             projection.resize(length, reach)
         self.config.max_position_embeddings = length
         if self.config.toeplitz:
-            reach = projections[0].reach
             self.config.spatial_reach = None if reach == length else reach
-        self.base_model.built_for = spatial_fields(self.config)
-
-
-def spatial_fields(config: GMLPBaseConfig) -> tuple:
-    """Return the fields of a config that set the shape and meaning of W, and must not change in a built model."""
-    names = ("toeplitz", "max_position_embeddings", "spatial_reach", "grid_size")
-    return tuple(getattr(config, name, None) for name in names)
-
-
-def check_config(config: GMLPBaseConfig, built_for: tuple):
-    if spatial_fields(config) != built_for:
-        raise ValueError(
-            f"The config was changed after the model was built: (`toeplitz`, n, `spatial_reach`, grid) was {built_for} "
-            f"and is {spatial_fields(config)}. Use `model.resize_position_embeddings` or `model.resize_image_size`."
-        )
 
 
 class GMLPModel(GMLPPreTrainedModel):
@@ -760,9 +784,7 @@ class GMLPModel(GMLPPreTrainedModel):
     _auto_class = "AutoModel"
 
     def __init__(self, config: GMLPConfig, add_pooling_layer: bool = True):
-        config.check()
         super().__init__(config)
-        self.built_for = spatial_fields(config)
         self.embeddings = GMLPEmbeddings(config)
         self.layers = build_layers(config)
         self.norm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
@@ -797,18 +819,21 @@ class GMLPModel(GMLPPreTrainedModel):
             token_type_ids: [B or 1, m], the segment of each token; 0 by default.
             position_ids: [B or 1, m], the row and column of W for each token, from 0 to n - 1. By default, tokens are
                 counted from the first one that is not padding. A document begins where the positions do not increase;
-                documents do not see one another.
+                documents do not see one another. Where positions differ as indices do inside each document, a packed
+                row costs about as much as separate ones. Other positions, a dense W and as many heads as channels may
+                cost the square of the row's length. Compiled and exported models assume the first case for a Toeplitz
+                W, without a check.
             past_key_values, use_cache: A causal model's cache of earlier tokens, and whether to create one.
 
         Returns:
             `last_hidden_state` [B, m, D], `pooler_output` [B, D] and the cache. `pooler_output` is `None` if a row
-            holds several documents, which compiled and exported models do not check.
+            holds several documents, which compiled and exported models do not check, and for "mean" and "max" pooling
+            with a cache.
 
         Raises:
             ValueError: If an input has a wrong shape or too many tokens, or if the model cannot use the cache.
         """
         inputs = check_inputs(input_ids, inputs_embeds)
-        check_config(self.config, self.built_for)
         names = [name for name in PACKING if kwargs.pop(name, None) is not None]
         if names and position_ids is None:
             raise ValueError(f"`{names[0]}` cannot describe packed rows: pass `position_ids`.")
@@ -827,11 +852,11 @@ class GMLPModel(GMLPPreTrainedModel):
         for i, layer in enumerate(self.layers[: self.config.num_hidden_layers]):
             hidden_states = layer(hidden_states, positions, attention_mask_4d, layer_idx=caches * i, **kwargs)
         hidden_states, pooled = self.norm(hidden_states), None
-        documents = positions.documents
-        if self.pooler is not None and not (check_values and documents is not None and documents.any()):
+        is_packed = check_values and positions.documents is not None
+        # With a cache, only the new tokens are here: enough for the last one, but not for a mean or maximum.
+        can_pool = not is_packed and (past_key_values is None or self.config.pooling == "cls")
+        if self.pooler is not None and can_pool:
             if past_key_values is not None:
-                if self.config.pooling != "cls":
-                    raise ValueError(f'`pooling="{self.config.pooling}"` needs all tokens at once, without a cache.')
                 attention_mask = None if positions.padding is None else ~positions.padding
             pooled = self.pooler(pool_tokens(hidden_states, attention_mask, self.config.pooling, self.config.is_causal))
         return modeling_outputs.BaseModelOutputWithPoolingAndCrossAttentions(
@@ -871,8 +896,10 @@ def check_inputs(input_ids: torch.Tensor | None, inputs_embeds: torch.Tensor | N
     inputs = input_ids if inputs_embeds is None else inputs_embeds
     if inputs is None or (input_ids is not None and inputs_embeds is not None):
         raise ValueError("Pass either `input_ids` or `inputs_embeds`, not both.")
-    if 0 in inputs.shape[:2]:
-        raise ValueError(f"The batch has no tokens: its shape is {tuple(inputs.shape[:2])}. Pass at least one token.")
+    if inputs.dim() < 2 or 0 in inputs.shape[:2]:
+        raise ValueError(
+            f"Inputs must have the shape [batch, tokens] and at least one token, got {tuple(inputs.shape)}."
+        )
     return inputs
 
 
@@ -900,15 +927,19 @@ def check_cache(past_key_values: Cache, config: GMLPConfig, blocks: nn.ModuleLis
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Losses, in at least single precision. Those of transformers cast float64 to float32 or keep half precision, and some
-# ignore `num_items_in_batch`, so they are N times too large when Trainer accumulates the gradients of N batches.
+# Losses, in at least single precision. Those of transformers cast float64 to float32, and for values and several labels
+# ignore `num_items_in_batch`: they would be N times too large when Trainer accumulates the gradients of N batches.
+
+
+def single_precision(logits: torch.Tensor) -> torch.Tensor:
+    """Cast logits to single precision, unless they have a higher one."""
+    return logits.to(torch.promote_types(logits.dtype, torch.float32))
 
 
 def class_loss(logits: torch.Tensor, labels: torch.Tensor, **kwargs) -> torch.Tensor:
     """Return the cross-entropy of logits [..., classes] and labels [...], summed over labels other than -100, and
     divided by their number or by `num_items_in_batch`."""
-    logits = logits.flatten(0, -2).to(torch.promote_types(logits.dtype, torch.float32))
-    return fixed_cross_entropy(logits, labels.to(logits.device).flatten(), **kwargs)
+    return fixed_cross_entropy(single_precision(logits.flatten(0, -2)), labels.to(logits.device).flatten(), **kwargs)
 
 
 def next_token_loss(logits: torch.Tensor, labels: torch.Tensor, **kwargs) -> torch.Tensor:
@@ -934,23 +965,21 @@ def classification_loss(
     if config.problem_type is None:
         problem_type = "multi_label_classification" if labels.is_floating_point() else "single_label_classification"
         config.problem_type = "regression" if config.num_labels == 1 else problem_type
-    is_class = config.problem_type == "single_label_classification" and not labels.is_floating_point()
-    if is_class and labels.dim() == 2:
-        labels = labels.squeeze(1)
-    elif not is_class and logits.shape[1] == labels.dim() == 1:
-        logits = logits.squeeze(1)
-    if labels.shape != (logits.shape[:1] if is_class else logits.shape):
-        shapes = f"labels of shape {tuple(labels.shape)} do not fit logits of shape {tuple(logits.shape)}"
-        raise ValueError(f'With `problem_type="{config.problem_type}"`, {shapes}.')
-    if is_class:
+    if config.problem_type == "single_label_classification" and not labels.is_floating_point():
         return class_loss(logits, labels, num_items_in_batch=num_items_in_batch)
+    logits = single_precision(logits)
+    logits = logits.squeeze(1) if logits.shape[1] == labels.dim() == 1 else logits
+    if labels.shape != logits.shape:
+        raise ValueError(
+            f'With `problem_type="{config.problem_type}"`, labels of shape {tuple(labels.shape)} do not fit logits of '
+            f"shape {tuple(logits.shape)}."
+        )
     loss_functions: dict[str, Callable[..., torch.Tensor]] = {
         "regression": F.mse_loss,
         "single_label_classification": F.cross_entropy,
         "multi_label_classification": F.binary_cross_entropy_with_logits,
     }
-    labels = labels.to(logits.device, torch.promote_types(logits.dtype, torch.float32))
-    loss = loss_functions[config.problem_type](logits.to(labels.dtype), labels)
+    loss = loss_functions[config.problem_type](logits, labels.to(logits))
     return loss if num_items_in_batch is None else loss * labels.numel() / num_items_in_batch
 
 
@@ -972,6 +1001,7 @@ class GMLPForMaskedLM(GMLPPreTrainedModel):
     """gMLP with a masked-language-model head, whose decoder is tied to the embeddings (paper, section 4)."""
 
     _auto_class = "AutoModelForMaskedLM"
+    loss_function = staticmethod(class_loss)
     _tied_weights_keys = {"decoder.weight": "model.embeddings.word_embeddings.weight"}
     _tp_plan = {"decoder": "colwise_gather_output"}
     _fsdp_plan = {"decoder": "keep_full_weight"}
@@ -981,7 +1011,6 @@ class GMLPForMaskedLM(GMLPPreTrainedModel):
         self.model = GMLPModel(config, add_pooling_layer=False)
         self.head = GMLPPredictionHead(config) if config.mlm_transform else nn.Identity()
         self.decoder = nn.Linear(config.hidden_size, config.vocab_size)
-        self.loss_function = class_loss
         self.post_init()
 
     @can_return_tuple
@@ -997,20 +1026,24 @@ class GMLPForMaskedLM(GMLPPreTrainedModel):
         **kwargs: Unpack[TransformersKwargs],
     ) -> modeling_outputs.MaskedLMOutput:
         r"""Predict masked tokens from the inputs of `GMLPModel`. `labels` [B, m] are the tokens to predict, and -100
-        elsewhere. Returns `loss` and `logits` [B, m, V], or [labels, V] in training with `sparse_prediction`. For that,
-        compiled models need `masked_positions` [B, count], the indices of all labels, filled up to a fixed count with
-        those of other tokens, and return `logits` [B, count, V]."""
+        elsewhere. Returns `loss` and `logits` [B, m, V], or [labels, V] in training with `sparse_prediction`.
+
+        `masked_positions` [B, count] are the indices of the tokens to compute logits for: all those with labels, filled
+        up to a fixed count with others. Then `logits` are [B, count, V], and `labels` may be those of these tokens
+        only, [B, count]. Compiled models need them for `sparse_prediction`.
+        """
         inputs = (input_ids, attention_mask, token_type_ids, inputs_embeds, position_ids)
         outputs = self.model(*inputs, return_dict=True, **kwargs)
         hidden_states = outputs.last_hidden_state
-        if self.config.sparse_prediction and self.training and labels is not None:
-            if masked_positions is not None:
-                hidden_states = hidden_states.take_along_dim(masked_positions[..., None], 1)
+        if masked_positions is not None:
+            if labels is not None and labels.shape != masked_positions.shape:
                 labels = labels.gather(1, masked_positions)
-            elif self.reads_values and not is_tracing(labels):
+            hidden_states = hidden_states.take_along_dim(masked_positions.to(hidden_states.device)[..., None], 1)
+        elif labels is not None and self.config.sparse_prediction and self.training:
+            # In a compiled model, the number of labels would be a dynamic shape.
+            if self.reads_values and not is_tracing(labels):
                 is_labeled = labels != -100
-                hidden_states, labels = hidden_states[is_labeled], labels[is_labeled]
-            # Otherwise keep all positions: the number of labels would be a dynamic shape in a compiled model.
+                hidden_states, labels = hidden_states[is_labeled.to(hidden_states.device)], labels[is_labeled]
         logits = self.decoder(self.head(hidden_states))
         loss = None if labels is None else self.loss_function(logits=logits, labels=labels, **kwargs)
         return modeling_outputs.MaskedLMOutput(loss, logits, outputs.hidden_states, outputs.attentions)
@@ -1021,6 +1054,7 @@ class GMLPForCausalLM(GMLPPreTrainedModel, GenerationMixin):
     causal: it can load the checkpoint of a masked language model, but ignores the weights for later tokens."""
 
     _auto_class = "AutoModelForCausalLM"
+    loss_function = staticmethod(next_token_loss)
     _tied_weights_keys = {"decoder.weight": "model.embeddings.word_embeddings.weight"}
     _tp_plan = {"decoder": "colwise_gather_output"}
     _fsdp_plan = {"decoder": "keep_full_weight"}
@@ -1033,7 +1067,6 @@ class GMLPForCausalLM(GMLPPreTrainedModel, GenerationMixin):
         super().__init__(config)
         self.model = GMLPModel(config, add_pooling_layer=False)
         self.decoder = nn.Linear(config.hidden_size, config.vocab_size)
-        self.loss_function = next_token_loss
         self.post_init()
 
     @can_return_tuple
@@ -1054,8 +1087,6 @@ class GMLPForCausalLM(GMLPPreTrainedModel, GenerationMixin):
         shifted here, or -100 where there is nothing to predict. `logits_to_keep` is the number of last tokens, or the
         indices of tokens, to compute logits for; by default all. Returns `loss`, which ignores predictions across
         documents, `logits` [B, m, V] and `past_key_values`."""
-        if not self.config.is_causal:
-            raise ValueError("`config.is_causal` must stay on; for tokens that see later ones, load `GMLPForMaskedLM`.")
         if labels is None and kwargs.get("num_items_in_batch") is not None:
             logger.warning_once(
                 "Trainer does not shift the labels of this model for `label_smoothing_factor`: use `compute_loss_func`."
@@ -1102,6 +1133,7 @@ class GMLPForSequenceClassification(GMLPPreTrainedModel):
     """gMLP with a classifier or regressor on BERT's pooler, for tasks such as GLUE's."""
 
     _auto_class = "AutoModelForSequenceClassification"
+    loss_function = staticmethod(classification_loss)
 
     def __init__(self, config: GMLPConfig):
         super().__init__(config)
@@ -1109,7 +1141,6 @@ class GMLPForSequenceClassification(GMLPPreTrainedModel):
         self.model = GMLPModel(config)
         self.dropout = nn.Dropout(config.classifier_rate)
         self.classifier = nn.Linear(config.hidden_size, config.num_labels)
-        self.loss_function = classification_loss
         self.post_init()
 
     @can_return_tuple
@@ -1134,7 +1165,10 @@ class GMLPForSequenceClassification(GMLPPreTrainedModel):
 
 def check_pooled(pooled: torch.Tensor | None) -> torch.Tensor:
     if pooled is None:
-        raise ValueError("This head gives one answer per row: put each document in its own row.")
+        raise ValueError(
+            "This head gives one answer per row: put each document in its own row, and pass no cache, unless "
+            '`pooling="cls"`.'
+        )
     return pooled
 
 
@@ -1142,13 +1176,13 @@ class GMLPForMultipleChoice(GMLPPreTrainedModel):
     """gMLP that scores each of several choices on BERT's pooler, for tasks such as SWAG."""
 
     _auto_class = "AutoModelForMultipleChoice"
+    loss_function = staticmethod(class_loss)
 
     def __init__(self, config: GMLPConfig):
         super().__init__(config)
         self.model = GMLPModel(config)
         self.dropout = nn.Dropout(config.classifier_rate)
         self.classifier = nn.Linear(config.hidden_size, 1)
-        self.loss_function = class_loss
         self.post_init()
 
     @can_return_tuple
@@ -1166,7 +1200,7 @@ class GMLPForMultipleChoice(GMLPPreTrainedModel):
         packed. `labels` [B] are the indices of the right choices. Returns `loss` and `logits` [B, choices]."""
         shape = check_inputs(input_ids, inputs_embeds).shape[:2]
         inputs = (input_ids, attention_mask, token_type_ids, inputs_embeds, position_ids)
-        rows = [None if x is None else x.flatten(0, 1) for x in inputs]
+        rows = [x if x is None or x.dim() == 2 else x.flatten(0, 1) for x in inputs]  # positions may be [1, m]
         outputs = self.model(*rows, return_dict=True, **kwargs)
         logits = self.classifier(self.dropout(check_pooled(outputs.pooler_output))).view(shape)
         loss = None if labels is None else self.loss_function(logits=logits, labels=labels, **kwargs)
@@ -1177,6 +1211,7 @@ class GMLPForTokenClassification(GMLPPreTrainedModel):
     """gMLP with a classifier on every token, for tasks such as named-entity recognition."""
 
     _auto_class = "AutoModelForTokenClassification"
+    loss_function = staticmethod(class_loss)
 
     def __init__(self, config: GMLPConfig):
         super().__init__(config)
@@ -1184,7 +1219,6 @@ class GMLPForTokenClassification(GMLPPreTrainedModel):
         self.model = GMLPModel(config, add_pooling_layer=False)
         self.dropout = nn.Dropout(config.classifier_rate)
         self.classifier = nn.Linear(config.hidden_size, config.num_labels)
-        self.loss_function = class_loss
         self.post_init()
 
     @can_return_tuple
@@ -1211,12 +1245,12 @@ class GMLPForQuestionAnswering(GMLPPreTrainedModel):
     """gMLP that predicts the first and the last token of an answer, for tasks such as SQuAD."""
 
     _auto_class = "AutoModelForQuestionAnswering"
+    loss_function = staticmethod(ForQuestionAnsweringLoss)
 
     def __init__(self, config: GMLPConfig):
         super().__init__(config)
         self.model = GMLPModel(config, add_pooling_layer=False)
         self.qa_outputs = nn.Linear(config.hidden_size, 2)
-        self.loss_function = ForQuestionAnsweringLoss
         self.post_init()
 
     @can_return_tuple
@@ -1242,7 +1276,9 @@ class GMLPForQuestionAnswering(GMLPPreTrainedModel):
         start_logits, end_logits = (x.contiguous() for x in self.qa_outputs(outputs.last_hidden_state).unbind(-1))
         loss = None
         if start_positions is not None and end_positions is not None:
-            loss = self.loss_function(start_logits, end_logits, start_positions, end_positions, **kwargs)
+            logits = (single_precision(x) for x in (start_logits, end_logits))
+            positions = (x.to(start_logits.device) for x in (start_positions, end_positions))
+            loss = self.loss_function(*logits, *positions, **kwargs)
         return modeling_outputs.QuestionAnsweringModelOutput(
             loss, start_logits, end_logits, outputs.hidden_states, outputs.attentions
         )
@@ -1288,13 +1324,14 @@ class GMLPPatchEmbeddings(nn.Module):
         self.cls_token = nn.Parameter(torch.empty(1, 1, config.hidden_size)) if config.pooling == "cls" else None
         self.dropout = nn.Dropout(config.hidden_dropout_prob)
 
-    def forward(self, pixel_values: torch.Tensor) -> torch.Tensor:  # [B, C, height, width] -> [B, n, D]
-        shape = (self.config.num_channels, *as_pair(self.config.image_size))
-        if pixel_values.shape[1:] != shape:
+    def forward(self, pixel_values: torch.Tensor | None) -> torch.Tensor:  # [B, C, height, width] -> [B, n, D]
+        shape = [self.config.num_channels, *as_pair(self.config.image_size)]
+        if pixel_values is None or list(pixel_values.shape[1:]) != shape:
             raise ValueError(
                 f"`pixel_values` must have the config's shape, [batch, channels, height, width] = [B, {shape[0]}, "
-                f"{shape[1]}, {shape[2]}], got {list(pixel_values.shape)}. Resize and convert them with the image "
-                f"processor, or change the model with `model.resize_image_size((height, width))`."
+                f"{shape[1]}, {shape[2]}], got {pixel_values if pixel_values is None else list(pixel_values.shape)}. "
+                f"Resize and convert images with the image processor, or change the model with "
+                f"`model.resize_image_size((height, width))`."
             )
         pixel_values = pixel_values.to(self.projection.weight.dtype)
         features = pixel_values if self.stem is None else self.stem(pixel_values)
@@ -1309,11 +1346,8 @@ class GMLPVisionPreTrainedModel(GMLPPreTrainedModel):
     main_input_name = "pixel_values"
     input_modalities = ("image",)
 
-    def resize_position_embeddings(self, *args, **kwargs):
-        raise ValueError(
-            "Cannot set the number of tokens of an image model, which follows from the image size: call "
-            "`model.resize_image_size((height, width))`."
-        )
+    # The number of tokens follows from the size of the images.
+    resize_position_embeddings = PreTrainedModel.resize_position_embeddings
 
     def resize_image_size(self, image_size: int | tuple[int, int]):
         """Change the size of the images, in place: pixels of a square, or (height, width). A dense W is interpolated
@@ -1328,11 +1362,10 @@ class GMLPVisionPreTrainedModel(GMLPPreTrainedModel):
         sides = image_size if isinstance(image_size, list | tuple) else [image_size]
         new_size = [operator.index(side) for side in sides]
         new_config.image_size = new_size if isinstance(image_size, list | tuple) else new_size[0]
-        new_config.check()
+        new_config.validate()
         self.config.image_size = new_config.image_size
         for projection in self.spatial_projections():
             projection.resize_grid(old_grid, self.config.grid_size, self.config.num_prefix_tokens)
-        self.base_model.built_for = spatial_fields(self.config)
 
 
 class GMLPVisionModel(GMLPVisionPreTrainedModel):
@@ -1341,9 +1374,7 @@ class GMLPVisionModel(GMLPVisionPreTrainedModel):
     _auto_class = "AutoModel"
 
     def __init__(self, config: GMLPVisionConfig, add_pooling_layer: bool = True):
-        config.check()
         super().__init__(config)
-        self.built_for = spatial_fields(config)
         self.embeddings = GMLPPatchEmbeddings(config)
         self.layers = build_layers(config)
         self.norm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
@@ -1361,9 +1392,6 @@ class GMLPVisionModel(GMLPVisionPreTrainedModel):
     ) -> modeling_outputs.BaseModelOutputWithPooling:
         r"""Encode images [B, channels, height, width], which must have the size and the channels of the config. Returns
         `last_hidden_state` [B, n, D] and `pooler_output` [B, D]."""
-        if pixel_values is None:
-            raise ValueError("`pixel_values` are missing: create them from images with the image processor.")
-        check_config(self.config, self.built_for)
         hidden_states = self.embeddings(pixel_values)
         for layer in self.layers[: self.config.num_hidden_layers]:
             hidden_states = layer(hidden_states, **kwargs)
@@ -1380,6 +1408,7 @@ class GMLPForImageClassification(GMLPVisionPreTrainedModel):
     """gMLP with an image classifier, for tasks such as ImageNet (paper, section 3)."""
 
     _auto_class = "AutoModelForImageClassification"
+    loss_function = staticmethod(classification_loss)
 
     def __init__(self, config: GMLPVisionConfig):
         super().__init__(config)
@@ -1387,7 +1416,6 @@ class GMLPForImageClassification(GMLPVisionPreTrainedModel):
         self.model = GMLPVisionModel(config)
         self.dropout = nn.Dropout(config.classifier_dropout)
         self.classifier = nn.Linear(config.hidden_size, config.num_labels)
-        self.loss_function = classification_loss
         self.post_init()
 
     @can_return_tuple
@@ -1411,10 +1439,12 @@ class GMLPVisionBackbone(BackboneMixin, GMLPVisionModel):
     _auto_class = "AutoBackbone"
 
     def __init__(self, config: GMLPVisionConfig):
+        if config._out_features is None:
+            # Copy it, since the caller may use this config for a model of another depth.
+            config = copy.deepcopy(config)
+            config.out_features = None  # the setter replaces None with the last stage, in `_out_features` too
         super().__init__(config, add_pooling_layer=False)
         self.num_features = [config.hidden_size] * len(self.stage_names)
-        if config._out_features is None:
-            config.out_features = None  # the setter replaces None with the last stage, in `_out_features` too
 
     @merge_with_config_defaults
     @capture_outputs(tie_last_hidden_states=False)
@@ -1423,7 +1453,6 @@ class GMLPVisionBackbone(BackboneMixin, GMLPVisionModel):
     ) -> modeling_outputs.BackboneOutput:
         r"""Encode images [B, channels, height, width]. Returns `feature_maps`, one for each of `config.out_features`:
         [B, D, rows, columns] of patches, or, without `config.reshape_hidden_states`, [B, n, D] with the [CLS] token."""
-        check_config(self.config, self.built_for)
         feature_maps: tuple[torch.Tensor, ...] = ()
         hidden_states = self.embeddings(pixel_values)
         for stage, layer in zip(self.stage_names, [None, *self.layers]):

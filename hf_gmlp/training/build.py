@@ -20,7 +20,6 @@ from transformers import (
 
 from ..errors import InputError
 from ..loading import check_vocabulary, open_model, open_tokenizer, reason
-from ..models.configuration_gmlp import GMLPBaseConfig
 from ..presets import PRESETS, preset_path
 from ..tokenizer import end_of_text, save_tokenizer, train_tokenizer
 from .arguments import BaseModelArguments, DataArguments, ModelArguments
@@ -57,8 +56,6 @@ def load_config(arguments: BaseModelArguments, **fields) -> PreTrainedConfig:
         for key, value in changes.items():
             setattr(config, key, value)
         config.validate()
-        if isinstance(config, GMLPBaseConfig):
-            config.check()
     except (StrictDataclassError, TypeError, ValueError, AttributeError) as error:
         words = ",".join(f"{key}={value}" for key, value in changes.items())
         raise InputError(f"--config_overrides {words}: {error.__cause__ or error}") from error

@@ -2,6 +2,7 @@
 
 import copy
 
+import numpy as np
 import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
@@ -24,9 +25,9 @@ def banded_matrix(weight, length):
     return matrix
 
 
-@pytest.fixture(params=["banded_loop", "banded_views", "banded_copies"])
+@pytest.fixture(params=["banded_loop", "banded_batch"])
 def small_blocks(monkeypatch, request):
-    """Multiply by blocks even for short texts, in the form for CPUs and in both for GPUs."""
+    """Multiply by blocks even for short texts, in the forms for CPUs and for GPUs."""
     monkeypatch.setattr(modeling_gmlp, "BLOCK_SIZE", 1)
     monkeypatch.setattr(modeling_gmlp, "banded_loop", getattr(modeling_gmlp, request.param))
 
@@ -94,14 +95,31 @@ def test_a_resized_model_accepts_longer_texts(
         torch.testing.assert_close(torch.cat(pieces, 1)[mask == 1], logits[mask == 1])
 
 
-@pytest.mark.parametrize("arguments", [(0,), (True,), (20, 21), (20, 0)])
-def test_invalid_lengths_are_refused(perturbed_model, text_config, random_ids, arguments):
-    model = perturbed_model(GMLPModel, text_config())
-    with pytest.raises(ValueError):
+@pytest.mark.parametrize("toeplitz", [True, False])
+@pytest.mark.parametrize("arguments", [(0,), (20.0,), ("20",), (20, 21), (20, 0), (20, 2.5)])
+def test_invalid_lengths_change_nothing(perturbed_model, text_config, random_ids, toeplitz, arguments):
+    model = perturbed_model(GMLPModel, text_config(toeplitz=toeplitz))
+    config, ids = model.config.to_dict(), random_ids(1, 12)
+    expected = model(ids).last_hidden_state
+    with pytest.raises((TypeError, ValueError)):
         model.resize_position_embeddings(*arguments)
-    model(random_ids(1, 12))
-    with pytest.raises(ValueError, match="dense W"):
-        perturbed_model(GMLPModel, text_config(toeplitz=False)).resize_position_embeddings(20, 12)
+    assert model.config.to_dict() == config and torch.equal(model(ids).last_hidden_state, expected)
+    if not toeplitz:
+        with pytest.raises(ValueError, match="dense W"):
+            model.resize_position_embeddings(20, 12)
+
+
+@pytest.mark.parametrize("toeplitz", [True, False])
+def test_integers_of_numpy_are_lengths(perturbed_model, text_config, random_ids, tmp_path, toeplitz):
+    """The config and all W agree afterwards, and are saved together."""
+    model = perturbed_model(GMLPModel, text_config(toeplitz=toeplitz))
+    model.resize_position_embeddings(np.int64(20), np.int64(7) if toeplitz else None)
+    assert model.config.max_position_embeddings == 20 and model.config.spatial_reach == (7 if toeplitz else None)
+    for projection in model.spatial_projections():
+        assert projection.length == 20 and projection.reach == (7 if toeplitz else 20)
+    ids = random_ids(2, 20)
+    model.save_pretrained(tmp_path)
+    assert_close(GMLPModel.from_pretrained(tmp_path)(ids).last_hidden_state, model(ids).last_hidden_state)
 
 
 @pytest.mark.slow
@@ -166,3 +184,8 @@ def test_extend_context_lets_a_pipeline_accept_longer_texts(perturbed_model, tex
     with pytest.raises(ValueError, match="must be trained"):
         extend_context(dense, word_tokenizer, 300)
     assert word_tokenizer.model_max_length == 300
+    # A shorter length leaves the model as it is, and a dense W accepts up to n tokens.
+    for model, n in ((fill_mask.model, 300), (dense, 12)):
+        extend_context(model, word_tokenizer, 6)
+        assert word_tokenizer.model_max_length == 6 and model.config.max_position_embeddings == n
+    assert fill_mask.model.spatial_projections()[0].reach == 12

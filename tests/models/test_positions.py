@@ -4,10 +4,9 @@ import pytest
 import torch
 from transformers import DynamicCache
 
-from hf_gmlp import GMLPModel, GMLPVisionModel
+from hf_gmlp import GMLPModel
 from hf_gmlp.models.modeling_gmlp import find_positions
 
-from ..samples import CONVOLUTIONAL
 from .helpers import make_projection
 
 
@@ -41,22 +40,6 @@ def project_in_a_loop(projection, v, rows, seen):
 def test_wrong_positions_are_refused(perturbed_model, text_config, random_ids, inputs, message):
     with pytest.raises(ValueError, match=message):
         perturbed_model(GMLPModel, text_config(is_causal=True))(random_ids(1, 6), **inputs)
-
-
-@pytest.mark.parametrize("attribute, value", [("toeplitz", True), ("max_position_embeddings", 20)])
-def test_a_changed_config_is_refused(perturbed_model, text_config, random_ids, attribute, value):
-    model = perturbed_model(GMLPModel, text_config(toeplitz=False))
-    setattr(model.config, attribute, value)
-    with pytest.raises(ValueError, match="resize_position_embeddings"):
-        model(random_ids(1, 6))
-
-
-def test_a_changed_grid_is_refused(perturbed_model, vision_config):
-    """The number of patches stays the same."""
-    model = perturbed_model(GMLPVisionModel, vision_config(**CONVOLUTIONAL))
-    model.config.image_size = (8, 32)
-    with pytest.raises(ValueError, match="resize_image_size"):
-        model(torch.randn(1, 3, 8, 32))
 
 
 @pytest.mark.parametrize("is_causal", [False, True])
