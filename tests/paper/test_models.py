@@ -5,7 +5,6 @@ from pydoc_data.topics import topics
 
 import pytest
 import torch
-from hf_gmlp.tasks.mlm.masking import find_labels
 from timm.models.mlp_mixer import MixerBlock
 from torch.nn import functional as F
 from transformers import (
@@ -21,6 +20,7 @@ from transformers.models.t5.modeling_t5 import T5Attention
 
 from hf_gmlp import param_groups
 from hf_gmlp.presets import PRESETS, preset_path
+from hf_gmlp.tasks.mlm import find_labels
 from paper import models
 from paper.__main__ import main
 from paper.counts import paper_flops, paper_parameters
